@@ -1,0 +1,64 @@
+//! Owns what a node says it can do: backends, their actions, and the declared params of each.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// A task's params, by name.
+pub type Params = BTreeMap<String, Value>;
+
+/// Something an agent can do: a closed set of actions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackendSchema {
+    pub name: String,
+    pub actions: Vec<ActionSchema>,
+}
+
+/// One action, and the params that it takes. What is not declared is refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ActionSchema {
+    pub name: String,
+    /// Whether doing it twice leaves the host as doing it once. Decides whether a lost attempt is sent again.
+    #[serde(default)]
+    pub idempotent: bool,
+    #[serde(default)]
+    pub params: Vec<ParamSchema>,
+}
+
+/// One declared param.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ParamSchema {
+    pub name: String,
+    pub kind: ParamKind,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub required: bool,
+    /// One line for people.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub help: String,
+}
+
+/// What a param may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ParamKind {
+    Text,
+    Integer,
+    Boolean,
+    /// A duration such as `1.5s`.
+    Duration,
+    /// A list of texts.
+    Texts,
+    /// An argv: a list of texts, or one text that is split at blanks, quotes respected.
+    Argv,
+    /// Texts by name.
+    Map,
+    /// Anything.
+    Any,
+}
+
+impl BackendSchema {
+    pub fn action(&self, name: &str) -> Option<&ActionSchema> {
+        self.actions.iter().find(|action| action.name == name)
+    }
+}

@@ -1,0 +1,177 @@
+//! Owns `Change`: everything that alters state is a value of this one type, with the guard that it relies on.
+//!
+//! A change is serialisable and applying it is deterministic: ids, times and dice are inside it.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::execution::{Execution, Lease, Outcome};
+use crate::ids::{ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
+use crate::node::{NodeStatus, Registration};
+use crate::run::{RunEnd, RunRecord, RunState};
+
+/// One alteration of state. The variants are in the order in which a batch applies its kinds: what a later kind
+/// relies on is made by an earlier one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Change {
+    /// A new session of a node. No guard: the newest session wins.
+    NodeRegistered { registration: Registration },
+    /// Guard: the session is the current one and the status is `from`.
+    NodeMoved { node: NodeId, session: SessionId, from: NodeStatus, to: NodeStatus, at: Timestamp },
+    /// Drained by a person, or taken back. Guard: the node exists.
+    NodeDrainSet { node: NodeId, draining: bool, by: String, at: Timestamp },
+    /// Guard: neither the id nor the idempotency key (within the cluster) is in use.
+    RunCreated { run: RunRecord },
+    /// A new owner. Guard: the epoch is `epoch - 1` and the run has not ended.
+    RunTaken { run: RunId, owner: ServerId, epoch: u64, at: Timestamp },
+    /// Guard: the run has not ended, and nobody asked before.
+    RunCancelRequested { run: RunId, by: String, at: Timestamp },
+    /// Guard: the run's epoch. Some may be born leased (a fitting node was waiting) or skipped.
+    ExecutionsAdded { run: RunId, epoch: u64, executions: Vec<Execution>, at: Timestamp },
+    /// Guard: it is pending.
+    ExecutionLeased { run: RunId, execution: ExecutionId, lease: Lease },
+    /// Guard: the token.
+    ExecutionStarted { run: RunId, execution: ExecutionId, token: LeaseToken, at: Timestamp },
+    /// Guard: the token.
+    ExecutionFinished { run: RunId, execution: ExecutionId, token: LeaseToken, outcome: Outcome },
+    /// Guard: the token.
+    ExecutionLost { run: RunId, execution: ExecutionId, token: LeaseToken, reason: String, at: Timestamp },
+    /// A pending one is cancelled at once, a leased or running one is told to stop. Guard: the run's epoch.
+    ExecutionCancelRequested { run: RunId, execution: ExecutionId, epoch: u64, reason: String, at: Timestamp },
+    /// A pending one that will never be sent fails. Guard: the run's epoch.
+    ExecutionGivenUp { run: RunId, execution: ExecutionId, epoch: u64, error: String, at: Timestamp },
+    /// Guard: the epoch, and that the run's state may walk `path`. `end` comes with a terminal state.
+    RunMoved { run: RunId, epoch: u64, path: Vec<RunState>, end: Option<RunEnd>, at: Timestamp },
+}
+
+/// Why a change was not applied. Nothing was written for it, and no event.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Refusal {
+    #[error("it does not exist")]
+    NotFound,
+    #[error("run `{0}` exists")]
+    RunExists(RunId),
+    /// The first run of an idempotency key.
+    #[error("the idempotency key belongs to run `{0}`")]
+    KeyInUse(RunId),
+    #[error("another server owns the run now")]
+    StaleEpoch,
+    #[error("the lease is no longer the current one")]
+    StaleLease,
+    #[error("the session is no longer the current one")]
+    StaleSession,
+    #[error("its state does not allow that")]
+    WrongState,
+}
+
+/// What became of one change of a batch.
+pub type Applied = Result<(), Refusal>;
+
+/// A change that was committed, with its place in the order of all changes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// Gapless, from 1, in the order of commits.
+    pub seq: u64,
+    /// The server that committed it.
+    pub server: ServerId,
+    #[serde(flatten)]
+    pub change: Change,
+}
+
+impl Change {
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Change::NodeRegistered { .. } => "node_registered",
+            Change::NodeMoved { .. } => "node_moved",
+            Change::NodeDrainSet { .. } => "node_drain_set",
+            Change::RunCreated { .. } => "run_created",
+            Change::RunTaken { .. } => "run_taken",
+            Change::RunCancelRequested { .. } => "run_cancel_requested",
+            Change::ExecutionsAdded { .. } => "executions_added",
+            Change::ExecutionLeased { .. } => "execution_leased",
+            Change::ExecutionStarted { .. } => "execution_started",
+            Change::ExecutionFinished { .. } => "execution_finished",
+            Change::ExecutionLost { .. } => "execution_lost",
+            Change::ExecutionCancelRequested { .. } => "execution_cancel_requested",
+            Change::ExecutionGivenUp { .. } => "execution_given_up",
+            Change::RunMoved { .. } => "run_moved",
+        }
+    }
+
+    /// The place of its kind in a batch: kinds are applied in this order, and within a kind as they came.
+    pub fn phase(&self) -> u8 {
+        match self {
+            Change::NodeRegistered { .. } => 0,
+            Change::NodeMoved { .. } => 1,
+            Change::NodeDrainSet { .. } => 2,
+            Change::RunCreated { .. } => 3,
+            Change::RunTaken { .. } => 4,
+            Change::RunCancelRequested { .. } => 5,
+            Change::ExecutionsAdded { .. } => 6,
+            Change::ExecutionLeased { .. } => 7,
+            Change::ExecutionStarted { .. } => 8,
+            Change::ExecutionFinished { .. } => 9,
+            Change::ExecutionLost { .. } => 10,
+            Change::ExecutionCancelRequested { .. } => 11,
+            Change::ExecutionGivenUp { .. } => 12,
+            Change::RunMoved { .. } => 13,
+        }
+    }
+
+    pub fn at(&self) -> Timestamp {
+        match self {
+            Change::NodeRegistered { registration } => registration.at,
+            Change::RunCreated { run } => run.created_at,
+            Change::ExecutionLeased { lease, .. } => lease.granted_at,
+            Change::ExecutionFinished { outcome, .. } => outcome.finished_at,
+            Change::NodeMoved { at, .. }
+            | Change::NodeDrainSet { at, .. }
+            | Change::RunTaken { at, .. }
+            | Change::RunCancelRequested { at, .. }
+            | Change::ExecutionsAdded { at, .. }
+            | Change::ExecutionStarted { at, .. }
+            | Change::ExecutionLost { at, .. }
+            | Change::ExecutionCancelRequested { at, .. }
+            | Change::ExecutionGivenUp { at, .. }
+            | Change::RunMoved { at, .. } => *at,
+        }
+    }
+
+    /// The run that it concerns.
+    pub fn run(&self) -> Option<&RunId> {
+        match self {
+            Change::NodeRegistered { .. } | Change::NodeMoved { .. } | Change::NodeDrainSet { .. } => None,
+            Change::RunCreated { run } => Some(&run.id),
+            Change::RunTaken { run, .. }
+            | Change::RunCancelRequested { run, .. }
+            | Change::ExecutionsAdded { run, .. }
+            | Change::ExecutionLeased { run, .. }
+            | Change::ExecutionStarted { run, .. }
+            | Change::ExecutionFinished { run, .. }
+            | Change::ExecutionLost { run, .. }
+            | Change::ExecutionCancelRequested { run, .. }
+            | Change::ExecutionGivenUp { run, .. }
+            | Change::RunMoved { run, .. } => Some(run),
+        }
+    }
+
+    /// The node that it concerns, where that is written in it.
+    pub fn node(&self) -> Option<NodeId> {
+        match self {
+            Change::NodeRegistered { registration } => Some(registration.node),
+            Change::NodeMoved { node, .. } | Change::NodeDrainSet { node, .. } => Some(*node),
+            Change::ExecutionLeased { lease, .. } => Some(lease.node),
+            Change::RunCreated { .. }
+            | Change::RunTaken { .. }
+            | Change::RunCancelRequested { .. }
+            | Change::ExecutionsAdded { .. }
+            | Change::ExecutionStarted { .. }
+            | Change::ExecutionFinished { .. }
+            | Change::ExecutionLost { .. }
+            | Change::ExecutionCancelRequested { .. }
+            | Change::ExecutionGivenUp { .. }
+            | Change::RunMoved { .. } => None,
+        }
+    }
+}

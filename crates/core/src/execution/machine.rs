@@ -1,0 +1,124 @@
+//! Decides how an execution moves. Every state answers every event; what is not allowed names both.
+
+use jiff::Timestamp;
+
+use super::record::{Lease, Outcome, State, Status, Verdict};
+use crate::ids::LeaseToken;
+
+/// A fact about an execution.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A node was given it.
+    Leased { lease: Lease },
+    /// The agent began.
+    Started { token: LeaseToken, at: Timestamp },
+    /// The agent ended it. May come without `Started`: short work says both at once.
+    Finished { token: LeaseToken, outcome: Outcome },
+    /// Its lease ran out, or its node's session ended.
+    LeaseEnded { token: LeaseToken, reason: String, at: Timestamp },
+    /// The run no longer wants it.
+    CancelRequested { reason: String, at: Timestamp },
+    /// It was never sent, and is not going to be.
+    GivenUp { error: String, at: Timestamp },
+}
+
+impl Event {
+    pub fn name(&self) -> &'static str {
+        match self {
+            Event::Leased { .. } => "leased",
+            Event::Started { .. } => "started",
+            Event::Finished { .. } => "finished",
+            Event::LeaseEnded { .. } => "lease_ended",
+            Event::CancelRequested { .. } => "cancel_requested",
+            Event::GivenUp { .. } => "given_up",
+        }
+    }
+}
+
+/// Why an event has no effect.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Illegal {
+    /// Fencing: whoever speaks no longer has the right to.
+    #[error("the lease is no longer the current one")]
+    StaleLease,
+    #[error("`{event}` does not apply to an execution that is {status}")]
+    WrongState { status: Status, event: &'static str },
+}
+
+/// The one place where an execution's next state is decided.
+pub fn step(state: &State, event: &Event) -> Result<State, Illegal> {
+    let wrong = || Err(Illegal::WrongState { status: state.status(), event: event.name() });
+    match state {
+        State::Pending { .. } => match event {
+            Event::Leased { lease } => Ok(State::Leased { lease: *lease, stop: false }),
+            Event::CancelRequested { reason, at } => {
+                Ok(State::Cancelled { lease: None, outcome: None, reason: reason.clone(), at: *at })
+            }
+            Event::GivenUp { error, at } => {
+                Ok(State::Failed { lease: None, outcome: None, error: Some(error.clone()), at: *at })
+            }
+            // A token from before a lease was ended: the attempt that it belonged to is another execution.
+            Event::Started { .. } | Event::Finished { .. } | Event::LeaseEnded { .. } => Err(Illegal::StaleLease),
+        },
+        State::Leased { lease, stop } => match event {
+            Event::Started { token, at } => {
+                held(lease, *token)?;
+                Ok(State::Running { lease: *lease, started_at: *at, stop: *stop })
+            }
+            Event::Finished { token, outcome } => finished(lease, *token, outcome),
+            Event::LeaseEnded { token, reason, at } => lost(lease, None, *token, reason, *at),
+            Event::CancelRequested { .. } => Ok(State::Leased { lease: *lease, stop: true }),
+            Event::Leased { .. } | Event::GivenUp { .. } => wrong(),
+        },
+        State::Running { lease, started_at, stop: _ } => match event {
+            Event::Finished { token, outcome } => finished(lease, *token, outcome),
+            Event::LeaseEnded { token, reason, at } => lost(lease, Some(*started_at), *token, reason, *at),
+            Event::CancelRequested { .. } => {
+                Ok(State::Running { lease: *lease, started_at: *started_at, stop: true })
+            }
+            Event::Leased { .. } | Event::Started { .. } | Event::GivenUp { .. } => wrong(),
+        },
+        State::Succeeded { .. }
+        | State::Failed { .. }
+        | State::Skipped { .. }
+        | State::Cancelled { .. }
+        | State::Lost { .. } => match event {
+            Event::Started { .. } | Event::Finished { .. } | Event::LeaseEnded { .. } => Err(Illegal::StaleLease),
+            Event::Leased { .. } | Event::CancelRequested { .. } | Event::GivenUp { .. } => wrong(),
+        },
+    }
+}
+
+fn held(lease: &Lease, token: LeaseToken) -> Result<(), Illegal> {
+    if lease.token == token { Ok(()) } else { Err(Illegal::StaleLease) }
+}
+
+fn finished(lease: &Lease, token: LeaseToken, outcome: &Outcome) -> Result<State, Illegal> {
+    held(lease, token)?;
+    Ok(match outcome.verdict {
+        Verdict::Succeeded => State::Succeeded { lease: *lease, outcome: outcome.clone() },
+        Verdict::Failed => State::Failed {
+            lease: Some(*lease),
+            error: outcome.error.clone(),
+            at: outcome.finished_at,
+            outcome: Some(outcome.clone()),
+        },
+        Verdict::Cancelled => State::Cancelled {
+            lease: Some(*lease),
+            reason: outcome.error.clone().unwrap_or_else(|| "cancelled".to_owned()),
+            at: outcome.finished_at,
+            outcome: Some(outcome.clone()),
+        },
+    })
+}
+
+fn lost(
+    lease: &Lease,
+    started_at: Option<Timestamp>,
+    token: LeaseToken,
+    reason: &str,
+    at: Timestamp,
+) -> Result<State, Illegal> {
+    held(lease, token)?;
+    Ok(State::Lost { lease: *lease, started_at, reason: reason.to_owned(), at })
+}

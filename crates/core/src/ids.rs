@@ -1,0 +1,115 @@
+//! Owns the identities of the domain. They are made outside and come in as values; nothing here draws one.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+macro_rules! uuid_id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub Uuid);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = uuid::Error;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                Uuid::parse_str(text).map(Self)
+            }
+        }
+    };
+}
+
+uuid_id!(
+    /// A cluster: the unit of isolation.
+    ClusterId
+);
+uuid_id!(
+    /// A node, derived from its cluster and hostname: see [`NodeId::derive`].
+    NodeId
+);
+uuid_id!(
+    /// One life of an agent. A reconnect keeps it, a restart draws a new one.
+    SessionId
+);
+uuid_id!(
+    /// One attempt of one step on one node. Time-ordered (version 7), so that stores append.
+    ExecutionId
+);
+uuid_id!(
+    /// A node's right to an execution. Whoever says something about an execution shows it.
+    LeaseToken
+);
+uuid_id!(
+    /// One life of a server.
+    ServerId
+);
+
+impl ClusterId {
+    /// The cluster that exists from the start.
+    pub const DEFAULT: ClusterId = ClusterId(Uuid::from_u128(0x0d0b_ea70_0000_7000_8000_0000_0000_0001));
+}
+
+impl NodeId {
+    /// UUIDv5 in the DNS namespace of `cluster_id:hostname`, so that an agent knows its id without asking.
+    pub fn derive(cluster: ClusterId, hostname: &str) -> Self {
+        Self(Uuid::new_v5(&Uuid::NAMESPACE_DNS, format!("{cluster}:{hostname}").as_bytes()))
+    }
+}
+
+/// A run. A UUID for what was submitted, `job:timestamp` for what a schedule fired.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct RunId(pub Arc<str>);
+
+impl RunId {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<Uuid> for RunId {
+    fn from(id: Uuid) -> Self {
+        Self(id.to_string().into())
+    }
+}
+
+impl From<&str> for RunId {
+    fn from(id: &str) -> Self {
+        Self(id.into())
+    }
+}
+
+impl From<String> for RunId {
+    fn from(id: String) -> Self {
+        Self(id.into())
+    }
+}
+
+impl fmt::Display for RunId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for RunId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

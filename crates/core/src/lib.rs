@@ -1,0 +1,22 @@
+//! What is true in Downbeat and what happens next. No IO, no clock, no dice, no async: those come in as values.
+//!
+//! Invariant: nothing in this crate depends on tokio, a socket, a file or the time of day.
+
+pub mod backend;
+pub mod change;
+pub mod dice;
+pub mod execution;
+pub mod ids;
+pub mod limits;
+pub mod node;
+pub mod place;
+pub mod plan;
+pub mod run;
+pub mod select;
+pub mod span;
+pub mod spec;
+
+pub use change::{Applied, Change, Event, Refusal};
+pub use dice::Dice;
+pub use jiff::Timestamp;
+pub use span::Span;

@@ -1,0 +1,34 @@
+//! Owns every bound of the product that is not a setting: its name, its number and why it is there.
+
+/// A job file: larger ones are generated, and belong in several jobs.
+pub const JOB_FILE_BYTES: usize = 1024 * 1024;
+/// Steps in one run.
+pub const STEPS_PER_RUN: usize = 10_000;
+/// Step instances (step × node) in one run: what one run actor holds in memory, about 100 bytes each.
+pub const INSTANCES_PER_RUN: usize = 1_000_000;
+/// Nodes in one cluster.
+pub const NODES_PER_CLUSTER: usize = 9_000;
+/// Output kept of one execution; the tail is kept.
+pub const OUTPUT_BYTES: usize = 1024 * 1024;
+/// One stored piece of output. Small enough that dropping whole pieces keeps the tail close to its bound.
+pub const OUTPUT_CHUNK_BYTES: usize = 16 * 1024;
+/// One gRPC message.
+pub const MESSAGE_BYTES: usize = 10 * 1024 * 1024;
+/// Rows on one page, when nothing is said and at most.
+pub const PAGE_DEFAULT: u32 = 100;
+pub const PAGE_MOST: u32 = 1_000;
+/// Names of jobs, tasks, groups, labels and hostnames.
+pub const NAME_BYTES: usize = 253;
+/// An error or reason that is kept with an execution.
+pub const REASON_BYTES: usize = 4 * 1024;
+/// Retries that a task may ask for.
+pub const RETRIES: u32 = 100;
+/// A task's timeout: least, most, and when nothing is said, in seconds.
+pub const TASK_TIMEOUT_LEAST_S: u64 = 1;
+pub const TASK_TIMEOUT_MOST_S: u64 = 24 * 3600;
+pub const TASK_TIMEOUT_DEFAULT_S: u64 = 30 * 60;
+/// How often a placed step whose lease was lost is sent again.
+pub const RESENDS_AFTER_LOSS: u32 = 3;
+/// How deeply params may nest, and how many values a job file may hold: a bound on hostile input.
+pub const NESTING_DEPTH: usize = 32;
+pub const JOB_FILE_VALUES: usize = 500_000;

@@ -1,0 +1,7 @@
+//! A run: its strict state machine, its record, and the engine that walks its plan.
+
+mod machine;
+mod record;
+
+pub use machine::{Illegal, RunState, RunStatus, check_path, successors};
+pub use record::{NodeRef, Resolved, RunEnd, RunRecord};

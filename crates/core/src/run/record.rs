@@ -1,0 +1,60 @@
+//! Owns the shape of a run.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{ClusterId, NodeId, RunId, ServerId};
+use crate::run::RunState;
+use crate::spec::Definition;
+
+/// A node that a run concerns, with the name that people know it by.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeRef {
+    pub id: NodeId,
+    pub hostname: String,
+}
+
+/// Which nodes a run's targets came to, settled once when the run is created.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resolved {
+    /// Every node that any entry targets, by hostname.
+    pub nodes: Vec<NodeRef>,
+    /// Distinct sets of nodes, as indexes into `nodes`. Entries share them: 10,000 entries over one group hold one.
+    pub sets: Vec<Vec<u32>>,
+    /// For each entry its set, or nothing when it is placed.
+    pub entries: Vec<Option<u32>>,
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunEnd {
+    /// Something failed, and the rest went on.
+    pub partial: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// A run as it is stored.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunRecord {
+    pub id: RunId,
+    pub cluster: ClusterId,
+    /// The job's name; absent for an inline definition without one.
+    pub job: Option<String>,
+    pub state: RunState,
+    pub definition: Arc<Definition>,
+    pub resolved: Arc<Resolved>,
+    /// Who asked for it.
+    pub by: String,
+    pub idempotency_key: Option<String>,
+    pub created_at: Timestamp,
+    pub started_at: Option<Timestamp>,
+    pub finished_at: Option<Timestamp>,
+    pub end: Option<RunEnd>,
+    pub cancel_requested_at: Option<Timestamp>,
+    pub owner: ServerId,
+    /// Raised by every take-over; every change to the run shows it.
+    pub epoch: u64,
+}

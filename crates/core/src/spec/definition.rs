@@ -1,0 +1,206 @@
+//! Owns the checked job definition: what a job file means once it is known to be right. It serialises to the
+//! same shape as a job file, and is trusted when read back; reading what people write is `parse`'s work.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::backend::Params;
+use crate::limits;
+use crate::select::Selector;
+use crate::span::Span;
+
+/// A whole job: tasks, where they run, and the rules.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Definition {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<String>,
+    /// Fan out over these nodes. Either this or a placement is the rule for tasks without their own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<Selector>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<Placement>,
+    #[serde(default)]
+    pub strategy: Strategy,
+    /// For the whole run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Span>,
+    pub tasks: Vec<Entry>,
+}
+
+/// What happens to the rest when something fails.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Strategy {
+    #[default]
+    FailFast,
+    Continue,
+}
+
+/// One entry of a job's list: a leaf, or a branch of leaves.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Entry {
+    // Tried first: a branch has `tasks`, a leaf never does.
+    Branch(Branch),
+    Leaf(Task),
+}
+
+/// A per-node pipeline of leaves.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Branch {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub condition: Option<Condition>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub depends_on: Vec<String>,
+    pub tasks: Vec<Task>,
+}
+
+/// A leaf: one backend's action with its params.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Task {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    pub backend: String,
+    pub action: String,
+    #[serde(default, skip_serializing_if = "Params::is_empty")]
+    pub params: Params,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Span>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry: Option<Retry>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub condition: Option<Condition>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub depends_on: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<Selector>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<Placement>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delivery: Option<Delivery>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_disconnect: Option<OnDisconnect>,
+}
+
+impl Task {
+    pub fn timeout_or_default(&self) -> Span {
+        self.timeout.unwrap_or(Span::from_secs(limits::TASK_TIMEOUT_DEFAULT_S))
+    }
+
+    /// What people call it: its name, or `backend action`.
+    pub fn label(&self) -> String {
+        self.name.clone().unwrap_or_else(|| format!("{} {}", self.backend, self.action))
+    }
+}
+
+impl Entry {
+    pub fn name(&self) -> Option<&str> {
+        match self {
+            Entry::Leaf(task) => task.name.as_deref(),
+            Entry::Branch(branch) => branch.name.as_deref(),
+        }
+    }
+
+    pub fn condition(&self) -> Option<Condition> {
+        match self {
+            Entry::Leaf(task) => task.condition,
+            Entry::Branch(branch) => branch.condition,
+        }
+    }
+
+    pub fn depends_on(&self) -> &[String] {
+        match self {
+            Entry::Leaf(task) => &task.depends_on,
+            Entry::Branch(branch) => &branch.depends_on,
+        }
+    }
+
+    pub fn leaves(&self) -> &[Task] {
+        match self {
+            Entry::Leaf(task) => std::slice::from_ref(task),
+            Entry::Branch(branch) => &branch.tasks,
+        }
+    }
+}
+
+/// When a step runs at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Condition {
+    Always,
+    OnSuccess,
+    OnFailure,
+}
+
+/// Whether a lost attempt is sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Delivery {
+    AtLeastOnce,
+    AtMostOnce,
+}
+
+/// What an agent does with the work when it could not renew its lease for a full term.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnDisconnect {
+    Continue,
+    Stop,
+}
+
+/// How often a failed instance is tried again, and how long the pauses may be.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Retry {
+    pub max: u32,
+    #[serde(default = "Retry::default_delay")]
+    pub delay: Span,
+    #[serde(default = "Retry::default_factor")]
+    pub factor: f64,
+    #[serde(default = "Retry::default_max_delay")]
+    pub max_delay: Span,
+}
+
+impl Retry {
+    pub fn default_delay() -> Span {
+        Span::from_secs(1)
+    }
+
+    pub fn default_factor() -> f64 {
+        2.0
+    }
+
+    pub fn default_max_delay() -> Span {
+        Span::from_secs(30)
+    }
+
+    /// What `max_retries: n` alone means.
+    pub fn times(max: u32) -> Self {
+        Self { max, delay: Self::default_delay(), factor: Self::default_factor(), max_delay: Self::default_max_delay() }
+    }
+}
+
+/// Where a task that runs once may run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Placement {
+    /// Capabilities: a text must be equal, a number is at least.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub requires: BTreeMap<String, Value>,
+    /// Labels that the node must have (`name`), or have with a value (`name=value`).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<String>,
+    /// Only these nodes, by hostname or id; empty means any.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub allow: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub forbid: Vec<String>,
+    /// Executions of this run that one node may hold at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_per_node: Option<u32>,
+}

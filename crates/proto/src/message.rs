@@ -1,0 +1,180 @@
+//! Owns the protocol's messages as the agent and the server think of them: no gRPC type beyond this crate's `grpc`.
+
+use downbeat_core::backend::Params;
+use downbeat_core::execution::Outcome;
+use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, SessionId};
+use downbeat_core::node::Description;
+use jiff::Timestamp;
+use std::time::Duration;
+
+/// The protocol's number. A server refuses agents of another one.
+pub const PROTOCOL: u32 = 1;
+
+/// Who is there, and which cluster does a name mean.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Hello {
+    pub cluster: String,
+    pub version: String,
+    pub protocol: u32,
+}
+
+/// What an agent has to know of the server.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Welcome {
+    pub cluster: ClusterId,
+    pub server_name: String,
+    pub version: String,
+    pub heartbeat_interval: Duration,
+    pub lease_ttl: Duration,
+    pub output_max_bytes: u64,
+    pub protocol: u32,
+}
+
+/// A new session of a node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Register {
+    pub cluster: ClusterId,
+    pub node: NodeId,
+    pub session: SessionId,
+    pub description: Description,
+}
+
+/// An execution that an agent holds, with its right to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Held {
+    pub execution: ExecutionId,
+    pub token: LeaseToken,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Heartbeat {
+    pub node: NodeId,
+    pub session: SessionId,
+    pub held: Vec<Held>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HeartbeatAnswer {
+    /// No longer the agent's: kill the work, drop its result.
+    pub refused: Vec<Held>,
+    /// Stop the work and report it as cancelled.
+    pub stop: Vec<Held>,
+}
+
+/// What a node could take on now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Free {
+    pub fleet: u32,
+    pub placed: u32,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Poll {
+    pub node: NodeId,
+    pub session: SessionId,
+    pub free: Free,
+    /// Numbers the polls of a session.
+    pub poll: u64,
+    /// After a poll whose answer may not have arrived: all that did arrive and is not yet acknowledged.
+    pub resync: Option<Vec<Held>>,
+    pub wait: Duration,
+}
+
+/// Work for a node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Assignment {
+    pub execution: ExecutionId,
+    pub token: LeaseToken,
+    pub run: RunId,
+    pub step: u32,
+    pub attempt: u32,
+    /// Placed work uses slots; fleet work runs one at a time, in order.
+    pub placed: bool,
+    pub backend: String,
+    pub action: String,
+    pub params: Params,
+    pub timeout: Duration,
+    pub stop_on_disconnect: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PollAnswer {
+    pub assignments: Vec<Assignment>,
+    pub stop: Vec<Held>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Started {
+    pub held: Held,
+    pub run: RunId,
+    pub at: Timestamp,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finished {
+    pub held: Held,
+    pub run: RunId,
+    pub outcome: Outcome,
+    /// Output that was not sent before.
+    pub output: Vec<Chunk>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    pub node: NodeId,
+    pub session: SessionId,
+    pub started: Vec<Started>,
+    pub finished: Vec<Finished>,
+    pub free: Free,
+    /// The poll that was parked when `free` was counted.
+    pub poll: u64,
+}
+
+/// What became of one reported fact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Receipt {
+    /// Durable now, or before.
+    Recorded,
+    /// The lease was not the current one: nothing was recorded, and nothing will be.
+    Refused,
+}
+
+/// For each of `started`, then for each of `finished`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ReportAnswer {
+    pub receipts: Vec<Receipt>,
+}
+
+/// A piece of output, valid UTF-8.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chunk {
+    pub execution: ExecutionId,
+    pub offset: u64,
+    pub stderr: bool,
+    pub text: String,
+    pub at: Timestamp,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Output {
+    pub node: NodeId,
+    pub session: SessionId,
+    pub chunks: Vec<Chunk>,
+}
+
+/// Why the other side did not do what was asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// The node, its cluster or its session is not known (any more). An agent that is told so ends.
+    #[error("not found: {0}")]
+    NotFound(String),
+    /// Another agent registered for this node. An agent that is told so ends.
+    #[error("superseded: {0}")]
+    Superseded(String),
+    /// The request makes no sense. Repeating it does not help.
+    #[error("rejected: {0}")]
+    Rejected(String),
+    /// Try again, here or at another server.
+    #[error("unavailable: {0}")]
+    Unavailable(String),
+}

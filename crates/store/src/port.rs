@@ -1,0 +1,191 @@
+//! Owns the `Store` port: what any store must do. The conformance suite is its specification.
+
+use async_trait::async_trait;
+use downbeat_core::change::{Applied, Change, Event};
+use downbeat_core::execution::{Execution, Status};
+use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
+use downbeat_core::node::{NodeRecord, NodeStatus};
+use downbeat_core::run::{RunRecord, RunState};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// Why the store could not answer. A refused change is no error: see [`Committed::outcomes`].
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Passing: the database is away, busy or full. Nothing of the call was kept; try again later.
+    #[error("the store is not available: {0}")]
+    Unavailable(String),
+    /// The schema is newer than this program.
+    #[error(
+        "the store's schema has version {found}, and this downbeat knows versions up to {known}: \
+         it was used by a newer downbeat; start that one"
+    )]
+    NewerSchema { found: u32, known: u32 },
+    /// A migration that ran before is not the one that this program has.
+    #[error("migration {number} of the store is not the one that this downbeat has; was it built from another tree?")]
+    AlteredMigration { number: u32 },
+    /// The location is not one.
+    #[error("`{0}` is not a store; write sqlite:PATH, postgres://USER@HOST:PORT/DATABASE or memory:")]
+    BadLocation(String),
+    /// What is stored cannot be read, or a statement is wrong.
+    #[error("the store holds or was given something unreadable: {0}")]
+    Corrupt(String),
+}
+
+/// What a commit did.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Committed {
+    /// For each change of the batch, in the order given: applied, or refused and why.
+    pub outcomes: Vec<Applied>,
+    /// For each applied change its sequence number, for each refused one nothing.
+    pub seqs: Vec<Option<u64>>,
+}
+
+/// A window of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Page {
+    pub limit: u32,
+    pub offset: u64,
+}
+
+/// One window, and how many rows there are in all.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Listed<T> {
+    pub rows: Vec<T>,
+    pub total: u64,
+}
+
+/// Which runs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RunFilter {
+    pub cluster: Option<ClusterId>,
+    /// Empty means any.
+    pub states: Vec<RunState>,
+    pub job: Option<String>,
+}
+
+/// Which executions.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ExecutionFilter {
+    pub run: Option<RunId>,
+    /// Pinned to it, or leased by it.
+    pub node: Option<NodeId>,
+    pub step: Option<u32>,
+    /// Empty means any.
+    pub statuses: Vec<Status>,
+}
+
+/// Which events.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EventFilter {
+    /// Only those with a higher sequence number.
+    pub since: u64,
+    pub run: Option<RunId>,
+}
+
+/// Which side of a process wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stream {
+    Stdout,
+    Stderr,
+}
+
+/// A piece of an execution's output: valid UTF-8, at most `limits::OUTPUT_CHUNK_BYTES`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutputChunk {
+    pub execution: ExecutionId,
+    /// Where it begins in all that the execution wrote, in bytes. A chunk that begins below what is already stored
+    /// for the execution was sent before, and is dropped.
+    pub offset: u64,
+    pub stream: Stream,
+    pub text: String,
+    pub at: Timestamp,
+}
+
+/// A server's sign of life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerRecord {
+    pub id: ServerId,
+    /// Stable over restarts: a server that starts with a name takes the place of the one that had it.
+    pub name: String,
+    pub http: String,
+    pub grpc: String,
+    pub version: String,
+    pub started_at: Timestamp,
+    pub seen_at: Timestamp,
+}
+
+/// How many there are, for the view at a glance.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    pub runs: Vec<(RunState, u64)>,
+    pub executions: Vec<(Status, u64)>,
+    pub nodes: Vec<(NodeStatus, u64)>,
+}
+
+/// Where all state lives. Implementations differ in nothing that the conformance suite can see.
+#[async_trait]
+pub trait Store: Send + Sync + std::fmt::Debug + 'static {
+    /// `sqlite`, `postgres` or `memory`.
+    fn name(&self) -> &'static str;
+
+    /// Applies a batch in one durable transaction: kinds in the order of [`Change::phase`], within a kind as given.
+    /// Every guard is checked; a refused change leaves no trace and harms no other. Each applied change becomes an
+    /// event, numbered without gaps in the order of commits, also among several servers.
+    async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error>;
+
+    /// Events in order, at most `limit`.
+    async fn events(&self, filter: &EventFilter, limit: u32) -> Result<Vec<Event>, Error>;
+    /// The highest sequence number, 0 when there is none.
+    async fn last_seq(&self) -> Result<u64, Error>;
+
+    /// The id of a cluster given by name or id.
+    async fn cluster(&self, name_or_id: &str) -> Result<Option<ClusterId>, Error>;
+
+    /// Nodes of a cluster (or of all), by hostname.
+    async fn nodes(&self, cluster: Option<ClusterId>) -> Result<Vec<NodeRecord>, Error>;
+    async fn node(&self, id: NodeId) -> Result<Option<NodeRecord>, Error>;
+    /// Records heartbeats: one write for all of them. Answers, for each, whether that session is the node's current
+    /// one; only those are recorded.
+    async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>, Error>;
+    /// Nodes that are not offline and were last seen before `before`.
+    async fn silent_nodes(&self, before: Timestamp) -> Result<Vec<NodeRecord>, Error>;
+
+    async fn run(&self, id: &RunId) -> Result<Option<RunRecord>, Error>;
+    /// Newest first (by creation, then id).
+    async fn runs(&self, filter: &RunFilter, page: Page) -> Result<Listed<RunRecord>, Error>;
+    /// All runs that have not ended, oldest first.
+    async fn open_runs(&self) -> Result<Vec<RunRecord>, Error>;
+
+    async fn execution(&self, id: ExecutionId) -> Result<Option<Execution>, Error>;
+    /// In the order of their ids, which is the order of creation.
+    async fn executions(&self, filter: &ExecutionFilter, page: Page) -> Result<Listed<Execution>, Error>;
+    /// All executions of a run, in the order of their ids.
+    async fn executions_of(&self, run: &RunId) -> Result<Vec<Execution>, Error>;
+    /// All executions that are pending, leased or running, in the order of their ids.
+    async fn open_executions(&self) -> Result<Vec<Execution>, Error>;
+    /// Leased or running executions whose lease names this node, in the order of their ids.
+    async fn held_by(&self, node: NodeId) -> Result<Vec<Execution>, Error>;
+
+    /// Appends output; keeps at most about `keep_bytes` of each execution, dropping whole chunks from the front.
+    /// Chunks of unknown executions are dropped.
+    async fn append_output(&self, chunks: &[OutputChunk], keep_bytes: u64) -> Result<(), Error>;
+    /// Output from a byte offset on, in order, at most `limit` chunks. The first chunk's offset shows what was cut.
+    async fn output(&self, execution: ExecutionId, from: u64, limit: u32) -> Result<Vec<OutputChunk>, Error>;
+
+    /// Writes a server's sign of life; any other server of the same name is removed.
+    async fn put_server(&self, server: &ServerRecord) -> Result<(), Error>;
+    async fn remove_server(&self, id: ServerId) -> Result<(), Error>;
+    /// By name.
+    async fn servers(&self) -> Result<Vec<ServerRecord>, Error>;
+
+    async fn tally(&self) -> Result<Tally, Error>;
+
+    /// Removes runs that ended before `before`, with their executions and output, and events older than that;
+    /// at most `most` runs a call. Answers how many runs went.
+    async fn prune(&self, before: Timestamp, most: u32) -> Result<u64, Error>;
+
+    /// Waits for what is under way and lets go of files and connections.
+    async fn close(&self);
+}
