@@ -1,1 +1,21 @@
-//! placeholder
+//! The agent: leases, children, outbox and output of one host. It dials out to servers and does what they hand it.
+//!
+//! Invariant: no gRPC type in here. What carries the protocol comes in as a [`Connector`].
+
+mod agent;
+mod error;
+mod execute;
+mod holdings;
+mod links;
+mod offer;
+mod outbox;
+mod output;
+mod session;
+mod settings;
+mod shared;
+mod stop;
+
+pub use agent::{Agent, Handle};
+pub use error::Error;
+pub use links::{Connector, Grpc};
+pub use settings::{Settings, Tuning};

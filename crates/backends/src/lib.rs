@@ -1,1 +1,14 @@
-//! placeholder
+//! How a thing is done on a host: backends behind one trait, their processes and their output.
+//!
+//! Invariant: nothing here knows of leases, servers or the protocol. A backend is called, writes output, ends.
+
+mod backend;
+mod builtin;
+mod output;
+mod process;
+mod utf8;
+
+pub use backend::{Backend, Call, Finish, Identity};
+pub use builtin::{Exec, Ping, Test, builtin};
+pub use output::{OutputSink, Piece, Receive, Stream};
+pub use process::{Ledger, LedgerError};

@@ -1,1 +1,21 @@
-//! placeholder
+//! The command line: arguments in, text out. `dev`, `server` and `agent` start the real components; every other
+//! command is a client of the REST API and decides nothing by itself.
+
+mod app;
+mod args;
+mod bench;
+mod client;
+mod completions;
+mod event;
+mod exit;
+mod job;
+mod node;
+mod out;
+mod render;
+mod run;
+mod serve;
+mod server_list;
+mod settings;
+mod status;
+
+pub use app::main;

@@ -41,6 +41,8 @@ pub enum Change {
     ExecutionCancelRequested { run: RunId, execution: ExecutionId, epoch: u64, reason: String, at: Timestamp },
     /// A pending one that will never be sent fails. Guard: the run's epoch.
     ExecutionGivenUp { run: RunId, execution: ExecutionId, epoch: u64, error: String, at: Timestamp },
+    /// A pending one that is no longer wanted, because something else failed. Guard: the run's epoch.
+    ExecutionSkipped { run: RunId, execution: ExecutionId, epoch: u64, reason: String, at: Timestamp },
     /// Guard: the epoch, and that the run's state may walk `path`. `end` comes with a terminal state.
     RunMoved { run: RunId, epoch: u64, path: Vec<RunState>, end: Option<RunEnd>, at: Timestamp },
 }
@@ -95,6 +97,7 @@ impl Change {
             Change::ExecutionLost { .. } => "execution_lost",
             Change::ExecutionCancelRequested { .. } => "execution_cancel_requested",
             Change::ExecutionGivenUp { .. } => "execution_given_up",
+            Change::ExecutionSkipped { .. } => "execution_skipped",
             Change::RunMoved { .. } => "run_moved",
         }
     }
@@ -115,7 +118,8 @@ impl Change {
             Change::ExecutionLost { .. } => 10,
             Change::ExecutionCancelRequested { .. } => 11,
             Change::ExecutionGivenUp { .. } => 12,
-            Change::RunMoved { .. } => 13,
+            Change::ExecutionSkipped { .. } => 13,
+            Change::RunMoved { .. } => 14,
         }
     }
 
@@ -134,6 +138,7 @@ impl Change {
             | Change::ExecutionLost { at, .. }
             | Change::ExecutionCancelRequested { at, .. }
             | Change::ExecutionGivenUp { at, .. }
+            | Change::ExecutionSkipped { at, .. }
             | Change::RunMoved { at, .. } => *at,
         }
     }
@@ -152,6 +157,7 @@ impl Change {
             | Change::ExecutionLost { run, .. }
             | Change::ExecutionCancelRequested { run, .. }
             | Change::ExecutionGivenUp { run, .. }
+            | Change::ExecutionSkipped { run, .. }
             | Change::RunMoved { run, .. } => Some(run),
         }
     }
@@ -171,6 +177,7 @@ impl Change {
             | Change::ExecutionLost { .. }
             | Change::ExecutionCancelRequested { .. }
             | Change::ExecutionGivenUp { .. }
+            | Change::ExecutionSkipped { .. }
             | Change::RunMoved { .. } => None,
         }
     }

@@ -7,16 +7,21 @@ use uuid::Uuid;
 
 /// SplitMix64: small, fast, good enough for jitter and ids, and the same everywhere.
 #[derive(Clone, Debug)]
-pub struct Dice(u64);
+pub struct Dice {
+    state: u64,
+    /// The last millisecond that an id was made for, and how many it has: ids of one source stay in order.
+    last_ms: u64,
+    made: u16,
+}
 
 impl Dice {
     pub fn new(seed: u64) -> Self {
-        Self(seed)
+        Self { state: seed, last_ms: 0, made: 0 }
     }
 
     pub fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
@@ -41,12 +46,14 @@ impl Dice {
         uuid::Builder::from_random_bytes(bytes).into_uuid()
     }
 
-    /// A time-ordered UUID (version 7).
+    /// A time-ordered UUID (version 7) with a counter in the bits after the time.
     pub fn uuid_at(&mut self, now: Timestamp) -> Uuid {
-        let mut random = [0; 10];
-        random[..8].copy_from_slice(&self.next_u64().to_be_bytes());
-        random[8..].copy_from_slice(&self.next_u64().to_be_bytes()[..2]);
         let millis = u64::try_from(now.as_millisecond()).unwrap_or(0);
+        self.made = if millis == self.last_ms { self.made.wrapping_add(1) } else { 0 };
+        self.last_ms = millis;
+        let mut random = [0; 10];
+        random[..2].copy_from_slice(&self.made.to_be_bytes());
+        random[2..].copy_from_slice(&self.next_u64().to_be_bytes());
         uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid()
     }
 }

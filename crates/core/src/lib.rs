@@ -8,11 +8,13 @@ pub mod dice;
 pub mod execution;
 pub mod ids;
 pub mod limits;
+pub mod nearest;
 pub mod node;
 pub mod place;
 pub mod plan;
 pub mod run;
 pub mod select;
+pub mod shown;
 pub mod span;
 pub mod spec;
 

@@ -27,8 +27,14 @@ pub const RETRIES: u32 = 100;
 pub const TASK_TIMEOUT_LEAST_S: u64 = 1;
 pub const TASK_TIMEOUT_MOST_S: u64 = 24 * 3600;
 pub const TASK_TIMEOUT_DEFAULT_S: u64 = 30 * 60;
+/// The whole run, when it has a timeout: at most 30 days, in seconds.
+pub const RUN_TIMEOUT_MOST_S: u64 = 30 * 24 * 3600;
 /// How often a placed step whose lease was lost is sent again.
 pub const RESENDS_AFTER_LOSS: u32 = 3;
 /// How deeply params may nest, and how many values a job file may hold: a bound on hostile input.
 pub const NESTING_DEPTH: usize = 32;
 pub const JOB_FILE_VALUES: usize = 500_000;
+/// A selector: longer ones enumerate nodes, and want a group or a label.
+pub const SELECTOR_BYTES: usize = 4 * 1024;
+/// Problems that are listed of one job file; the rest would be noise.
+pub const PROBLEMS_LISTED: usize = 100;

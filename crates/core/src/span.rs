@@ -111,7 +111,11 @@ impl fmt::Display for Span {
                 n => write!(f, "{}ms", trimmed(f64::from(n) / 1e6)),
             };
         }
-        if seconds < 60 { write!(f, "{}s", trimmed(self.0.as_secs_f64())) } else { Self::from_secs(seconds).fmt(f) }
+        if seconds < 60 {
+            write!(f, "{}s", trimmed(self.0.as_secs_f64()))
+        } else {
+            Self::from_secs(seconds).fmt(f)
+        }
     }
 }
 
@@ -161,7 +165,19 @@ mod tests {
 
     #[test]
     fn what_is_no_duration_is_refused() {
-        for text in ["", " ", "5", "-5s", "s", "1.s2", "..5s", "5 parsecs", "1e9s", "99999999999999999999s", "200000d"] {
+        for text in [
+            "",
+            " ",
+            "5",
+            "-5s",
+            "s",
+            "1.s2",
+            "..5s",
+            "5 parsecs",
+            "1e9s",
+            "99999999999999999999s",
+            "200000d",
+        ] {
             assert!(text.parse::<Span>().is_err(), "{text}");
         }
     }

@@ -1,9 +1,9 @@
-//! The agent protocol: its messages, and how gRPC carries them.
+//! The agent protocol: its messages, the rules of a session, and how gRPC carries them.
+//!
+//! Invariant: no tonic type is needed to speak the protocol; [`Link`] is all that agents and servers know of it.
 
+pub mod grpc;
+mod link;
 pub mod message;
 
-/// Generated from `proto/agent.proto`.
-#[allow(missing_debug_implementations, unreachable_pub, clippy::all)]
-pub mod generated {
-    tonic::include_proto!("downbeat.agent.v1");
-}
+pub use link::Link;

@@ -1,1 +1,24 @@
-//! placeholder
+//! One instance of the control plane. Any number of them share one store.
+//!
+//! Invariant: state changes only through the journal, and nothing acts on what is not committed.
+
+mod clock;
+mod dispatch;
+mod error;
+pub mod http;
+mod journal;
+mod metrics;
+mod nodes;
+mod output;
+mod rpc;
+mod runs;
+mod service;
+mod settings;
+mod start;
+
+pub use error::{Class, Error, Problem};
+pub use journal::Feed;
+pub use metrics::Metrics;
+pub use service::{Drain, Planned, Service, Submit, Submitted};
+pub use settings::Settings;
+pub use start::{Server, StartError, start};

@@ -1,8 +1,24 @@
 //! Where state lives: one port, three implementations, one conformance suite.
+//!
+//! Invariant: no store decides. What a change does and which guard refuses it is written once, in `tables`, on top of
+//! `downbeat_core`; a SQL store loads the rows that a batch looks at, lets `tables` decide, and writes what differs.
 
+mod batch;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+mod filter;
+mod memory;
+mod migrate;
+mod open;
 mod port;
+mod rows;
+mod sqlite;
+mod tables;
 
+pub use memory::MemoryStore;
+pub use open::open;
 pub use port::{
     Committed, Error, EventFilter, ExecutionFilter, Listed, OutputChunk, Page, RunFilter, ServerRecord, Store, Stream,
     Tally,
 };
+pub use sqlite::SqliteStore;

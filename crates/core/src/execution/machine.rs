@@ -20,6 +20,8 @@ pub enum Event {
     CancelRequested { reason: String, at: Timestamp },
     /// It was never sent, and is not going to be.
     GivenUp { error: String, at: Timestamp },
+    /// It was not sent yet, and something else failed so that it need not be.
+    Skipped { reason: String, at: Timestamp },
 }
 
 impl Event {
@@ -31,6 +33,7 @@ impl Event {
             Event::LeaseEnded { .. } => "lease_ended",
             Event::CancelRequested { .. } => "cancel_requested",
             Event::GivenUp { .. } => "given_up",
+            Event::Skipped { .. } => "skipped",
         }
     }
 }
@@ -57,8 +60,11 @@ pub fn step(state: &State, event: &Event) -> Result<State, Illegal> {
             Event::GivenUp { error, at } => {
                 Ok(State::Failed { lease: None, outcome: None, error: Some(error.clone()), at: *at })
             }
+            Event::Skipped { reason, at } => Ok(State::Skipped { reason: reason.clone(), at: *at }),
             // A token from before a lease was ended: the attempt that it belonged to is another execution.
-            Event::Started { .. } | Event::Finished { .. } | Event::LeaseEnded { .. } => Err(Illegal::StaleLease),
+            Event::Started { .. } | Event::Finished { .. } | Event::LeaseEnded { .. } => {
+                Err(Illegal::StaleLease)
+            }
         },
         State::Leased { lease, stop } => match event {
             Event::Started { token, at } => {
@@ -68,7 +74,7 @@ pub fn step(state: &State, event: &Event) -> Result<State, Illegal> {
             Event::Finished { token, outcome } => finished(lease, *token, outcome),
             Event::LeaseEnded { token, reason, at } => lost(lease, None, *token, reason, *at),
             Event::CancelRequested { .. } => Ok(State::Leased { lease: *lease, stop: true }),
-            Event::Leased { .. } | Event::GivenUp { .. } => wrong(),
+            Event::Leased { .. } | Event::GivenUp { .. } | Event::Skipped { .. } => wrong(),
         },
         State::Running { lease, started_at, stop: _ } => match event {
             Event::Finished { token, outcome } => finished(lease, *token, outcome),
@@ -76,15 +82,22 @@ pub fn step(state: &State, event: &Event) -> Result<State, Illegal> {
             Event::CancelRequested { .. } => {
                 Ok(State::Running { lease: *lease, started_at: *started_at, stop: true })
             }
-            Event::Leased { .. } | Event::Started { .. } | Event::GivenUp { .. } => wrong(),
+            Event::Leased { .. } | Event::Started { .. } | Event::GivenUp { .. } | Event::Skipped { .. } => {
+                wrong()
+            }
         },
         State::Succeeded { .. }
         | State::Failed { .. }
         | State::Skipped { .. }
         | State::Cancelled { .. }
         | State::Lost { .. } => match event {
-            Event::Started { .. } | Event::Finished { .. } | Event::LeaseEnded { .. } => Err(Illegal::StaleLease),
-            Event::Leased { .. } | Event::CancelRequested { .. } | Event::GivenUp { .. } => wrong(),
+            Event::Started { .. } | Event::Finished { .. } | Event::LeaseEnded { .. } => {
+                Err(Illegal::StaleLease)
+            }
+            Event::Leased { .. }
+            | Event::CancelRequested { .. }
+            | Event::GivenUp { .. }
+            | Event::Skipped { .. } => wrong(),
         },
     }
 }

@@ -44,15 +44,45 @@ pub struct Outcome {
 #[serde(tag = "status", rename_all = "snake_case")]
 pub enum State {
     /// Waits for its node, or for one that fits; not before `not_before` when it is a retry.
-    Pending { not_before: Option<Timestamp> },
-    Leased { lease: Lease, stop: bool },
-    Running { lease: Lease, started_at: Timestamp, stop: bool },
-    Succeeded { lease: Lease, outcome: Outcome },
+    Pending {
+        not_before: Option<Timestamp>,
+    },
+    Leased {
+        lease: Lease,
+        stop: bool,
+    },
+    Running {
+        lease: Lease,
+        started_at: Timestamp,
+        stop: bool,
+    },
+    Succeeded {
+        lease: Lease,
+        outcome: Outcome,
+    },
     /// The agent said so (`Reported`), or it was never sent (`error` says why).
-    Failed { lease: Option<Lease>, outcome: Option<Outcome>, error: Option<String>, at: Timestamp },
-    Skipped { reason: String, at: Timestamp },
-    Cancelled { lease: Option<Lease>, outcome: Option<Outcome>, reason: String, at: Timestamp },
-    Lost { lease: Lease, started_at: Option<Timestamp>, reason: String, at: Timestamp },
+    Failed {
+        lease: Option<Lease>,
+        outcome: Option<Outcome>,
+        error: Option<String>,
+        at: Timestamp,
+    },
+    Skipped {
+        reason: String,
+        at: Timestamp,
+    },
+    Cancelled {
+        lease: Option<Lease>,
+        outcome: Option<Outcome>,
+        reason: String,
+        at: Timestamp,
+    },
+    Lost {
+        lease: Lease,
+        started_at: Option<Timestamp>,
+        reason: String,
+        at: Timestamp,
+    },
 }
 
 /// The name of a state: what is stored, filtered by and shown.

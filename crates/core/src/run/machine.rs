@@ -98,7 +98,9 @@ impl RunState {
             | RunState::ActionPending
             | RunState::ActionRunning
             | RunState::Retrying => RunStatus::Pending,
-            RunState::Starting | RunState::Running | RunState::Terminating | RunState::Orphaned => RunStatus::Running,
+            RunState::Starting | RunState::Running | RunState::Terminating | RunState::Orphaned => {
+                RunStatus::Running
+            }
             RunState::Completed => RunStatus::Completed,
             RunState::Failed => RunStatus::Failed,
             RunState::Cancelled => RunStatus::Cancelled,
@@ -107,8 +109,13 @@ impl RunState {
 }
 
 impl RunStatus {
-    pub const ALL: [RunStatus; 5] =
-        [RunStatus::Pending, RunStatus::Running, RunStatus::Completed, RunStatus::Failed, RunStatus::Cancelled];
+    pub const ALL: [RunStatus; 5] = [
+        RunStatus::Pending,
+        RunStatus::Running,
+        RunStatus::Completed,
+        RunStatus::Failed,
+        RunStatus::Cancelled,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {

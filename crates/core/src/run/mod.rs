@@ -1,7 +1,9 @@
 //! A run: its strict state machine, its record, and the engine that walks its plan.
 
+pub mod engine;
 mod machine;
 mod record;
+pub mod retry;
 
 pub use machine::{Illegal, RunState, RunStatus, check_path, successors};
 pub use record::{NodeRef, Resolved, RunEnd, RunRecord};

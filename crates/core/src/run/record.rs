@@ -25,6 +25,9 @@ pub struct Resolved {
     pub sets: Vec<Vec<u32>>,
     /// For each entry its set, or nothing when it is placed.
     pub entries: Vec<Option<u32>>,
+    /// Steps whose action every node that it targets declares idempotent.
+    #[serde(default)]
+    pub idempotent: Vec<u32>,
 }
 
 /// How a run ended.

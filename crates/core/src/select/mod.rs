@@ -1,8 +1,11 @@
-//! Selectors: which nodes are meant.
+//! Selectors: which nodes are meant. `group:web and label.disk = ssd and not node:web-09`.
 
-use serde::{Deserialize, Serialize};
+mod error;
+mod glob;
+mod grammar;
+mod rule;
+mod selector;
+mod token;
 
-/// Placeholder shape; the real one keeps its text.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Selector(String);
+pub use error::Error;
+pub use selector::{Scope, Selector};

@@ -181,7 +181,12 @@ impl Retry {
 
     /// What `max_retries: n` alone means.
     pub fn times(max: u32) -> Self {
-        Self { max, delay: Self::default_delay(), factor: Self::default_factor(), max_delay: Self::default_max_delay() }
+        Self {
+            max,
+            delay: Self::default_delay(),
+            factor: Self::default_factor(),
+            max_delay: Self::default_max_delay(),
+        }
     }
 }
 

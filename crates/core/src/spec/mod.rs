@@ -1,7 +1,13 @@
 //! The job file: from text to a checked definition.
 
 mod definition;
+mod parse;
+mod problem;
+mod schema;
 
 pub use definition::{
     Branch, Condition, Definition, Delivery, Entry, OnDisconnect, Placement, Retry, Strategy, Task,
 };
+pub use parse::{from_json, parse, parse_bytes};
+pub use problem::Problem;
+pub use schema::schema;

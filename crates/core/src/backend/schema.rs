@@ -1,4 +1,4 @@
-//! Owns what a node says it can do: backends, their actions, and the declared params of each.
+//! Owns what a node says it can do: backends, their actions, and the declared params of each. Checking is `check`'s.
 
 use std::collections::BTreeMap;
 

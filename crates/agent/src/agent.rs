@@ -1,0 +1,175 @@
+//! Owns the life of an agent: start, session, drain, end. What happens within a session is `session`'s.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use downbeat_backends::Ledger;
+use downbeat_core::Dice;
+use downbeat_core::ids::SessionId;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::{Notify, watch};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::error::Error;
+use crate::holdings::Holdings;
+use crate::links::{Connector, Links};
+use crate::offer::Offer;
+use crate::outbox::Outbox;
+use crate::output::Outputs;
+use crate::session::{self, Outgoing};
+use crate::settings::Settings;
+use crate::shared::Shared;
+use crate::stop::Reason;
+
+/// Beyond the grace period, for KILL to take effect and streams to be read.
+const KILL_MARGIN: Duration = Duration::from_secs(12);
+
+/// Starts agents. Any number may live in one process, each with its own data directory.
+#[derive(Clone, Copy, Debug)]
+pub struct Agent;
+
+/// A running agent. It goes on when the handle is dropped.
+#[derive(Debug)]
+pub struct Handle {
+    orders: Orders,
+    task: JoinHandle<Result<(), Error>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Orders {
+    drain: CancellationToken,
+    abandon: CancellationToken,
+}
+
+impl Agent {
+    /// To be called within a tokio runtime. Why it could not start, the handle says.
+    pub fn start(settings: Settings, connector: Arc<dyn Connector>) -> Handle {
+        let orders = Orders::default();
+        let task = tokio::spawn(run(settings, connector, orders.clone()));
+        Handle { orders, task }
+    }
+}
+
+impl Handle {
+    /// Tells the agent to take no new work, finish what it has, and end.
+    pub fn drain(&self) {
+        self.orders.drain.cancel();
+    }
+
+    /// Until it ended, because it was drained or because a server said that there is no use in going on.
+    pub async fn wait(&mut self) -> Result<(), Error> {
+        (&mut self.task).await.unwrap_or_else(|error| Err(Error::Bug(error.to_string())))
+    }
+
+    pub async fn drain_and_stop(mut self) -> Result<(), Error> {
+        self.drain();
+        self.wait().await
+    }
+
+    /// Ends it as `kill -9` would, but for the processes that it started, which are left running in either case:
+    /// nothing is finished, reported or cleared away. For tests and simulations.
+    pub async fn abandon(mut self) {
+        self.orders.abandon.cancel();
+        let _ = self.wait().await;
+    }
+}
+
+async fn run(settings: Settings, connector: Arc<dyn Connector>, orders: Orders) -> Result<(), Error> {
+    if settings.servers.is_empty() {
+        return Err(Error::NoServer);
+    }
+    let (outgoing, reports) = unbounded_channel();
+    let (outbox, former) = Outbox::open(&settings.data, outgoing.clone())?;
+    let outbox = Arc::new(outbox);
+    let mut dice = Dice::new(rand::random());
+    let session = SessionId(dice.uuid());
+    let links = Arc::new(Links::new(connector, settings.servers.clone(), settings.tuning, dice));
+
+    let life = async {
+        let ledger = Arc::new(Ledger::open(&settings.data.join("running"))?);
+        let offer = Offer::new(&settings, &ledger)?;
+        // First of all: what a former life left running must not meet what this one is given.
+        for identity in ledger.sweep(settings.grace).await {
+            tracing::warn!(execution = %identity, "ended what the last session left running");
+        }
+        let opening =
+            session::open(&links, &outbox, former, &settings.cluster, offer.description(), session, &settings.data);
+        let opened = tokio::select! {
+            opened = opening => opened?,
+            () = orders.drain.cancelled() => return Ok(()),
+        };
+        let shared = Arc::new(Shared {
+            node: opened.node,
+            session,
+            heartbeat_interval: opened.welcome.heartbeat_interval,
+            lease_ttl: opened.welcome.lease_ttl,
+            grace: settings.grace,
+            tuning: settings.tuning,
+            offer,
+            links: links.clone(),
+            outbox: outbox.clone(),
+            outputs: Outputs::new(opened.welcome.output_max_bytes),
+            outgoing,
+            renewed: watch::Sender::new(Instant::now()),
+            abandon: orders.abandon.clone(),
+            holdings: Mutex::new(Holdings::new(settings.slots)),
+            changed: Notify::new(),
+        });
+        serve(&shared, reports, &orders.drain, settings.drain_timeout).await
+    };
+    let result = tokio::select! {
+        result = life => result,
+        () = orders.abandon.cancelled() => {
+            outbox.abandon().await;
+            return Ok(());
+        }
+    };
+    outbox.close().await;
+    result
+}
+
+/// The loops of a session, until it is drained or one of them says that it is over.
+async fn serve(
+    shared: &Arc<Shared>,
+    reports: UnboundedReceiver<Outgoing>,
+    drain: &CancellationToken,
+    drain_timeout: Duration,
+) -> Result<(), Error> {
+    let mut loops = JoinSet::new();
+    loops.spawn(session::heartbeat(shared.clone()));
+    loops.spawn(session::poll(shared.clone()));
+    loops.spawn(session::report(shared.clone(), reports));
+    loops.spawn(session::output(shared.clone()));
+    loops.spawn(session::cut_off(shared.clone()));
+    let over = tokio::select! {
+        over = loops.join_next() => over,
+        () = drained(shared, drain, drain_timeout) => return Ok(()),
+    };
+    loops.shutdown().await;
+    // The node is no longer this agent's, and so is nothing that it runs.
+    shared.holdings().stop_all(Reason::Fenced);
+    let _ = timeout(shared.grace + KILL_MARGIN, shared.until(Holdings::is_idle)).await;
+    Err(match over {
+        Some(Ok(error)) => error,
+        Some(Err(error)) => Error::Bug(error.to_string()),
+        None => Error::Bug("the session has no loops".to_owned()),
+    })
+}
+
+async fn drained(shared: &Shared, drain: &CancellationToken, drain_timeout: Duration) {
+    drain.cancelled().await;
+    tracing::info!(node = %shared.node, "draining: no new work is taken");
+    shared.holdings().drain();
+    let _ = shared.outgoing.send(Outgoing::Offer);
+    if timeout(drain_timeout, shared.until(Holdings::is_idle)).await.is_err() {
+        tracing::warn!(node = %shared.node, "the work did not end in time; it is ended");
+        shared.holdings().stop_all(Reason::Shutdown);
+        let _ = timeout(shared.grace + KILL_MARGIN, shared.until(Holdings::is_idle)).await;
+    }
+    if timeout(shared.tuning.farewell, shared.until(Holdings::is_empty)).await.is_err() {
+        tracing::warn!(node = %shared.node, "results are left; the next start delivers them");
+    }
+    tracing::info!(node = %shared.node, "drained");
+}

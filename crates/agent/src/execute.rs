@@ -1,0 +1,120 @@
+//! Owns one piece of work from its turn to its result: backend, timeout, output. Lanes and leases are `holdings`'.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use downbeat_backends::{Call, Finish, OutputSink};
+use downbeat_core::backend::check_params;
+use downbeat_core::execution::Outcome;
+use downbeat_core::limits::REASON_BYTES;
+use downbeat_proto::message::{Finished, Started};
+use futures_util::FutureExt;
+use jiff::Timestamp;
+use tokio::time::Instant;
+
+use crate::holdings::Ready;
+use crate::output::Tap;
+use crate::session::Outgoing;
+use crate::shared::{Shared, held, identity};
+use crate::stop::Reason;
+
+/// Carries out this and, one after the other, whatever its lane hands on.
+pub(crate) fn spawn(shared: &Arc<Shared>, ready: Ready) {
+    let shared = shared.clone();
+    tokio::spawn(async move {
+        let mut next = Some(ready);
+        while let Some(ready) = next {
+            let finished = tokio::select! {
+                biased;
+                finished = execute(&shared, ready) => finished,
+                () = shared.abandon.cancelled() => return,
+            };
+            next = shared.ended(finished);
+        }
+    });
+}
+
+async fn execute(shared: &Shared, ready: Ready) -> Finished {
+    let held = held(&ready.assignment);
+    let run = ready.assignment.run.clone();
+    let started_at = Timestamp::now();
+    tracing::debug!(
+        node = %shared.node, %run, execution = %held.execution, attempt = ready.assignment.attempt, "started"
+    );
+    let buffer = shared.outputs.open(held.execution);
+    let sink = OutputSink::new(Arc::new(Tap(buffer.clone())));
+    // A bug of one backend costs one execution, not the agent.
+    let finish = AssertUnwindSafe(attempt(shared, ready, sink.clone(), started_at))
+        .catch_unwind()
+        .await
+        .unwrap_or_else(|_| Finish::failed(None, "the backend panicked; the agent's log says where"));
+    sink.finish();
+    let output = buffer.close().await;
+    let finished_at = Timestamp::now().max(started_at);
+    tracing::debug!(node = %shared.node, %run, execution = %held.execution, verdict = ?finish.verdict, "ended");
+    let outcome = Outcome {
+        verdict: finish.verdict,
+        exit_code: finish.exit_code,
+        error: finish.error.map(cut),
+        started_at,
+        finished_at,
+    };
+    Finished { held, run, outcome, output }
+}
+
+async fn attempt(shared: &Shared, ready: Ready, output: OutputSink, started_at: Timestamp) -> Finish {
+    let Ready { assignment, stop } = ready;
+    let (backend, action) = match shared.offer.action(&assignment.backend, &assignment.action) {
+        Ok(found) => found,
+        Err(error) => return Finish::failed(None, error),
+    };
+    // Checked here too: a server's word is not a reason to run what the schema refuses.
+    let params = match check_params(action, &assignment.params) {
+        Ok(params) => params,
+        Err(problems) => {
+            let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            return Finish::failed(None, problems.join("; "));
+        }
+    };
+    let started = Outgoing::Started(Started { held: held(&assignment), run: assignment.run.clone(), at: started_at });
+    let identity = identity(&assignment);
+    let timeout = assignment.timeout;
+    let begun = Instant::now();
+    let work = backend.run(Call {
+        action: assignment.action,
+        params,
+        identity,
+        output,
+        cancel: stop.token(),
+        grace: shared.grace,
+    });
+    tokio::pin!(work);
+    // Biased: work that is done at its first poll never touches a timer.
+    let early = tokio::select! {
+        biased;
+        finish = &mut work => Some(finish),
+        () = tokio::time::sleep(shared.tuning.started_after.min(timeout)) => None,
+    };
+    let finish = match early {
+        Some(finish) => finish,
+        None => {
+            let _ = shared.outgoing.send(started);
+            tokio::select! {
+                biased;
+                finish = &mut work => finish,
+                () = tokio::time::sleep_until(begun + timeout) => {
+                    stop.request(Reason::TimedOut(timeout));
+                    work.await
+                }
+            }
+        }
+    };
+    stop.interpret(finish)
+}
+
+fn cut(mut error: String) -> String {
+    if error.len() > REASON_BYTES {
+        error.truncate(error.floor_char_boundary(REASON_BYTES));
+    }
+    error
+}

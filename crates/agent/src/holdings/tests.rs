@@ -1,0 +1,98 @@
+//! The rules of holding work, without running any.
+
+use std::time::Duration;
+
+use downbeat_core::backend::Params;
+use downbeat_core::ids::{ExecutionId, LeaseToken, RunId};
+use uuid::Uuid;
+
+use super::*;
+
+fn assignment(number: u128, placed: bool) -> Assignment {
+    Assignment {
+        execution: ExecutionId(Uuid::from_u128(number)),
+        token: LeaseToken(Uuid::from_u128(number)),
+        run: RunId::from("run"),
+        step: 0,
+        attempt: 1,
+        placed,
+        backend: "test".to_owned(),
+        action: "noop".to_owned(),
+        params: Params::new(),
+        timeout: Duration::from_secs(1),
+        stop_on_disconnect: false,
+    }
+}
+
+fn held_of(number: u128) -> Held {
+    held(&assignment(number, true))
+}
+
+fn numbers(ready: &[Ready]) -> Vec<u128> {
+    ready.iter().map(|ready| ready.assignment.execution.0.as_u128()).collect()
+}
+
+#[test]
+fn fleet_work_runs_one_at_a_time_in_order_beside_placed_work() {
+    let mut holdings = Holdings::new(2);
+    let work = vec![assignment(1, false), assignment(2, true), assignment(3, false), assignment(4, false)];
+    assert_eq!(numbers(&holdings.assign(work)), [1, 2]);
+    assert_eq!(holdings.offer().1, Free { fleet: 0, placed: 1 });
+    let (fate, next) = holdings.ended(held_of(1));
+    assert_eq!((fate, numbers(next.as_slice())), (Fate::Report, vec![3]));
+    assert_eq!(numbers(holdings.ended(held_of(3)).1.as_slice()), [4]);
+}
+
+#[test]
+fn what_was_sent_twice_runs_once_even_after_its_end() {
+    let mut holdings = Holdings::new(4);
+    assert_eq!(numbers(&holdings.assign(vec![assignment(1, true), assignment(1, true)])), [1]);
+    holdings.ended(held_of(1));
+    assert!(holdings.assign(vec![assignment(1, true)]).is_empty());
+    assert_eq!(holdings.held(), [held_of(1)], "held until it is acknowledged");
+    holdings.acknowledged(held_of(1));
+    assert!(holdings.is_empty());
+}
+
+#[test]
+fn a_refused_lease_stops_its_work_and_drops_its_result_but_keeps_its_slot_until_the_end() {
+    let mut holdings = Holdings::new(1);
+    let ready = holdings.assign(vec![assignment(1, true), assignment(2, true)]);
+    holdings.refused(held_of(1));
+    assert!(ready[0].stop.token().is_cancelled());
+    assert_eq!(holdings.held(), [held_of(2)]);
+    assert_eq!(holdings.offer().1.placed, 0);
+    let (fate, next) = holdings.ended(held_of(1));
+    assert_eq!((fate, numbers(next.as_slice())), (Fate::Drop, vec![2]));
+}
+
+#[test]
+fn stopping_what_has_not_begun_takes_it_out_of_the_queue_and_reports_it() {
+    let mut holdings = Holdings::new(1);
+    holdings.assign(vec![assignment(1, true), assignment(2, true)]);
+    assert_eq!(holdings.stop(held_of(2)).map(|a| held(&a)), Some(held_of(2)));
+    assert!(holdings.stop(held_of(2)).is_none(), "reported once");
+    assert!(holdings.ended(held_of(1)).1.is_none());
+    assert!(holdings.holds(held_of(2)), "held until it is acknowledged");
+}
+
+#[test]
+fn a_draining_agent_offers_nothing_and_ends_what_it_has() {
+    let mut holdings = Holdings::new(1);
+    holdings.assign(vec![assignment(1, true), assignment(2, true)]);
+    holdings.drain();
+    assert_eq!(holdings.begin_poll(), (1, Free::default()));
+    assert!(!holdings.is_idle());
+    assert!(holdings.ended(held_of(1)).1.is_some());
+    holdings.ended(held_of(2));
+    assert!(holdings.is_idle() && !holdings.is_empty());
+}
+
+#[test]
+fn only_work_that_must_not_overlap_is_ended_when_cut_off() {
+    let mut holdings = Holdings::new(2);
+    let exclusive = Assignment { stop_on_disconnect: true, ..assignment(2, true) };
+    let ready = holdings.assign(vec![assignment(1, true), exclusive]);
+    holdings.cut_off(Reason::CutOff(Duration::from_secs(30)));
+    assert_eq!(ready.iter().map(|r| r.stop.token().is_cancelled()).collect::<Vec<_>>(), [false, true]);
+}

@@ -1,0 +1,118 @@
+//! Owns the form of one kept result: length, checksum, payload. A tail that a crash tore is told from a record.
+
+use downbeat_proto::grpc::{finished_from_bytes, finished_to_bytes};
+use downbeat_proto::message::Finished;
+
+const HEADER_BYTES: usize = 8;
+/// Far above any result (1 MiB of output): a length beyond it is a torn or foreign header.
+const MOST_BYTES: usize = 64 * 1024 * 1024;
+
+pub(super) fn append(buffer: &mut Vec<u8>, finished: &Finished) {
+    let payload = finished_to_bytes(finished.clone());
+    let length = u32::try_from(payload.len()).expect("a result is bounded by the output it carries");
+    buffer.extend_from_slice(&length.to_le_bytes());
+    buffer.extend_from_slice(&crc32(&payload).to_le_bytes());
+    buffer.extend_from_slice(&payload);
+}
+
+/// All records up to the first that is not whole, and how many bytes of the rest could not be read.
+pub(super) fn read(mut bytes: &[u8]) -> (Vec<Finished>, usize) {
+    let mut records = Vec::new();
+    while let Some((finished, rest)) = first(bytes) {
+        records.push(finished);
+        bytes = rest;
+    }
+    (records, bytes.len())
+}
+
+fn first(bytes: &[u8]) -> Option<(Finished, &[u8])> {
+    let (header, rest) = bytes.split_at_checked(HEADER_BYTES)?;
+    let number = |at: usize| Some(u32::from_le_bytes(header.get(at..at + 4)?.try_into().ok()?));
+    let length = usize::try_from(number(0)?).ok().filter(|length| (1..=MOST_BYTES).contains(length))?;
+    let (payload, rest) = rest.split_at_checked(length)?;
+    if crc32(payload) != number(4)? {
+        return None;
+    }
+    Some((finished_from_bytes(payload).ok()?, rest))
+}
+
+/// CRC-32 (IEEE), the one of gzip and Ethernet.
+fn crc32(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0, |crc, byte| {
+        let index = (crc ^ u32::from(*byte)) & 0xff;
+        CRC_TABLE[index as usize] ^ (crc >> 8)
+    })
+}
+
+const CRC_TABLE: [u32; 256] = {
+    let mut table = [0; 256];
+    let mut index = 0;
+    while index < 256 {
+        let mut crc = index as u32;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = if crc & 1 == 1 { (crc >> 1) ^ 0xedb8_8320 } else { crc >> 1 };
+            bit += 1;
+        }
+        table[index] = crc;
+        index += 1;
+    }
+    table
+};
+
+#[cfg(test)]
+pub(super) mod tests {
+    use downbeat_core::execution::{Outcome, Verdict};
+    use downbeat_core::ids::{ExecutionId, LeaseToken, RunId};
+    use downbeat_proto::message::Held;
+    use jiff::Timestamp;
+    use uuid::Uuid;
+
+    use super::*;
+
+    pub(in crate::outbox) fn result(number: u128) -> Finished {
+        Finished {
+            held: Held {
+                execution: ExecutionId(Uuid::from_u128(number)),
+                token: LeaseToken(Uuid::from_u128(number)),
+            },
+            run: RunId::from("run"),
+            outcome: Outcome {
+                verdict: Verdict::Failed,
+                exit_code: Some(3),
+                error: Some("why".to_owned()),
+                started_at: Timestamp::UNIX_EPOCH,
+                finished_at: Timestamp::UNIX_EPOCH,
+            },
+            output: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_checksum_is_the_common_one() {
+        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
+    }
+
+    #[test]
+    fn a_tail_torn_at_any_byte_costs_only_the_last_record() {
+        let mut bytes = Vec::new();
+        append(&mut bytes, &result(1));
+        let whole = bytes.len();
+        append(&mut bytes, &result(2));
+        for cut in whole..bytes.len() {
+            assert_eq!(read(&bytes[..cut]), (vec![result(1)], cut - whole), "cut at {cut}");
+        }
+        assert_eq!(read(&bytes), (vec![result(1), result(2)], 0));
+    }
+
+    #[test]
+    fn a_flipped_bit_is_noticed() {
+        let mut bytes = Vec::new();
+        append(&mut bytes, &result(1));
+        for at in 0..bytes.len() {
+            let mut broken = bytes.clone();
+            broken[at] ^= 1;
+            assert_eq!(read(&broken).0, vec![], "byte {at}");
+        }
+    }
+}

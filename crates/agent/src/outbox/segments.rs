@@ -1,0 +1,217 @@
+//! Owns the outbox's files: results are appended to the newest, and a file goes when all in it are acknowledged.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use downbeat_proto::message::{Finished, Held};
+
+use super::record;
+
+/// A file that grew beyond this gets a successor: one result that is never acknowledged keeps at most this much.
+const SEGMENT_BYTES: u64 = 8 * 1024 * 1024;
+/// A file whose results are all acknowledged is emptied once it is this large, or nothing happens: doing so after
+/// each batch would cost a journal commit of the file system every time.
+const EMPTY_AT_BYTES: u64 = 1024 * 1024;
+
+#[derive(Debug)]
+pub(super) struct Segments {
+    dir: PathBuf,
+    /// Results in each file that are not acknowledged yet; a file that is not listed does not exist.
+    live: BTreeMap<u64, usize>,
+    whereabouts: HashMap<Held, u64>,
+    active: Option<Active>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Active {
+    number: u64,
+    file: File,
+    bytes: u64,
+}
+
+impl Segments {
+    /// Reads what a former life left. Its files are only read; new results go to a new one.
+    pub(super) fn open(dir: &Path) -> io::Result<(Self, Vec<Finished>)> {
+        fs::create_dir_all(dir)?;
+        let mut numbers: Vec<u64> = fs::read_dir(dir)?
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.strip_suffix(".log")?.parse().ok())
+            .collect();
+        numbers.sort_unstable();
+        let mut segments = Self {
+            dir: dir.to_owned(),
+            live: BTreeMap::new(),
+            whereabouts: HashMap::new(),
+            active: None,
+            next: numbers.last().map_or(1, |last| last + 1),
+        };
+        let mut former = Vec::new();
+        for number in numbers {
+            let path = segments.path(number);
+            let (records, torn_bytes) = record::read(&fs::read(&path)?);
+            if torn_bytes > 0 {
+                tracing::warn!(file = %path.display(), torn_bytes, "the outbox ends in a torn record; it is left out");
+            }
+            segments.live.insert(number, 0);
+            for finished in records {
+                segments.count_in(finished.held, number);
+                former.push(finished);
+            }
+            segments.tidy(number);
+        }
+        Ok((segments, former))
+    }
+
+    fn path(&self, number: u64) -> PathBuf {
+        self.dir.join(format!("{number:08}.log"))
+    }
+
+    fn count_in(&mut self, held: Held, number: u64) {
+        if self.whereabouts.insert(held, number).is_none() {
+            *self.live.entry(number).or_default() += 1;
+        }
+    }
+
+    /// All of them, durably, or none.
+    pub(super) fn append(&mut self, results: &[Finished]) -> io::Result<()> {
+        let mut buffer = Vec::new();
+        for finished in results {
+            record::append(&mut buffer, finished);
+        }
+        if self.active.as_ref().is_none_or(|active| active.bytes >= SEGMENT_BYTES) {
+            self.begin_segment()?;
+        }
+        let active = self.active.as_mut().expect("a segment was begun");
+        let written = active.file.write_all(&buffer).and_then(|()| active.file.sync_data());
+        if let Err(error) = written {
+            // Half a record in the middle would hide all that follow it. Whoever cannot even shorten starts afresh.
+            if active.file.set_len(active.bytes).is_err() {
+                self.retire_active();
+            }
+            return Err(error);
+        }
+        active.bytes += buffer.len() as u64;
+        let number = active.number;
+        for finished in results {
+            self.count_in(finished.held, number);
+        }
+        Ok(())
+    }
+
+    fn begin_segment(&mut self) -> io::Result<()> {
+        let number = self.next;
+        let file = OpenOptions::new().append(true).create_new(true).open(self.path(number))?;
+        // The file's name is part of what has to survive.
+        File::open(&self.dir)?.sync_all()?;
+        self.next += 1;
+        self.retire_active();
+        self.live.insert(number, 0);
+        self.active = Some(Active { number, file, bytes: 0 });
+        Ok(())
+    }
+
+    fn retire_active(&mut self) {
+        if let Some(active) = self.active.take() {
+            self.tidy(active.number);
+        }
+    }
+
+    pub(super) fn forget(&mut self, results: &[Held]) {
+        for held in results {
+            let Some(number) = self.whereabouts.remove(held) else { continue };
+            if let Some(live) = self.live.get_mut(&number) {
+                *live -= 1;
+                if *live == 0 {
+                    self.tidy(number);
+                }
+            }
+        }
+    }
+
+    fn tidy(&mut self, number: u64) {
+        if self.live.get(&number) != Some(&0) {
+            return;
+        }
+        match &mut self.active {
+            Some(active) if active.number == number => {
+                if active.bytes >= EMPTY_AT_BYTES && active.file.set_len(0).is_ok() {
+                    active.bytes = 0;
+                }
+            }
+            Some(_) | None => {
+                let _ = fs::remove_file(self.path(number));
+                self.live.remove(&number);
+            }
+        }
+    }
+
+    /// Nothing happens for now: a good moment to leave nothing behind.
+    pub(super) fn rest(&mut self) {
+        if let Some(active) = &mut self.active
+            && active.bytes > 0
+            && self.live.get(&active.number) == Some(&0)
+            && active.file.set_len(0).is_ok()
+        {
+            active.bytes = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::tests::result;
+    use super::*;
+
+    fn former(dir: &Path) -> Vec<Finished> {
+        Segments::open(dir).unwrap().1
+    }
+
+    #[test]
+    fn results_are_there_after_a_crash_until_they_are_acknowledged() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut segments, none) = Segments::open(dir.path()).unwrap();
+        assert_eq!(none, vec![]);
+        segments.append(&[result(1), result(2)]).unwrap();
+        segments.append(&[result(3)]).unwrap();
+        drop(segments);
+
+        let (mut segments, found) = Segments::open(dir.path()).unwrap();
+        assert_eq!(found, [result(1), result(2), result(3)]);
+        segments.append(&[result(4)]).unwrap();
+        segments.forget(&[result(1).held, result(2).held, result(3).held]);
+        drop(segments);
+        assert_eq!(former(dir.path()), [result(4)], "the older file is gone, the newer is not");
+    }
+
+    #[test]
+    fn a_resting_outbox_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut segments, _) = Segments::open(dir.path()).unwrap();
+        segments.append(&[result(1), result(2)]).unwrap();
+        segments.forget(&[result(1).held]);
+        segments.rest();
+        assert_eq!(former(dir.path()).len(), 2, "one is still wanted");
+        segments.forget(&[result(2).held]);
+        segments.rest();
+        drop(segments);
+        assert_eq!(former(dir.path()), vec![]);
+    }
+
+    #[test]
+    fn a_torn_tail_costs_only_the_record_that_was_being_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut segments, _) = Segments::open(dir.path()).unwrap();
+        segments.append(&[result(1), result(2)]).unwrap();
+        let path = segments.path(1);
+        drop(segments);
+        let bytes = fs::read(&path).unwrap();
+        fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
+        let (mut segments, found) = Segments::open(dir.path()).unwrap();
+        assert_eq!(found, [result(1)]);
+        segments.append(&[result(3)]).unwrap();
+        drop(segments);
+        assert_eq!(former(dir.path()), [result(1), result(3)]);
+    }
+}

@@ -1,0 +1,266 @@
+//! Owns output between a backend and a server: a bounded buffer per execution, and what of them is under way. The
+//! sending is `session::output`'s.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use downbeat_backends::{Piece, Receive, Stream};
+use downbeat_core::ids::ExecutionId;
+use downbeat_core::limits::{OUTPUT_BYTES, OUTPUT_CHUNK_BYTES};
+use downbeat_proto::message::Chunk;
+use tokio::sync::Notify;
+
+/// One message of output.
+const MESSAGE_BYTES: usize = 1024 * 1024;
+/// With this much waiting, waiting for more gains nothing.
+const HURRY_BYTES: usize = 256 * 1024;
+
+/// The output of all executions that wrote something and have not ended.
+#[derive(Debug)]
+pub(crate) struct Outputs {
+    /// Of each execution at most this much is kept, the tail.
+    bound_bytes: usize,
+    buffers: Mutex<HashMap<ExecutionId, Arc<Buffer>>>,
+    pub(crate) written: Notify,
+    pub(crate) hurry: Notify,
+}
+
+/// One execution's output that was not sent yet.
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    execution: ExecutionId,
+    outputs: Arc<Outputs>,
+    state: Mutex<State>,
+    settled: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    chunks: VecDeque<Chunk>,
+    bytes: usize,
+    /// So many chunks at the front were sent once, and perhaps arrived: they must be sent again as they were, or a
+    /// server that has them could not tell.
+    sealed: usize,
+    under_way: bool,
+    listed: bool,
+}
+
+/// What is being sent of one buffer.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    buffer: Arc<Buffer>,
+    chunks: Vec<Chunk>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Outputs {
+    pub(crate) fn new(output_max_bytes: u64) -> Arc<Self> {
+        let bound_bytes = usize::try_from(output_max_bytes).unwrap_or(usize::MAX).min(OUTPUT_BYTES);
+        Arc::new(Self { bound_bytes, buffers: Mutex::default(), written: Notify::new(), hurry: Notify::new() })
+    }
+
+    /// A buffer for a new execution. One that nothing is written to costs nobody anything.
+    pub(crate) fn open(self: &Arc<Self>, execution: ExecutionId) -> Arc<Buffer> {
+        Arc::new(Buffer { execution, outputs: self.clone(), state: Mutex::default(), settled: Notify::new() })
+    }
+
+    /// Takes the next message's worth; each of it has to be settled.
+    pub(crate) fn take(&self) -> Vec<Taken> {
+        let buffers: Vec<Arc<Buffer>> = lock(&self.buffers).values().cloned().collect();
+        let mut room = MESSAGE_BYTES;
+        let mut taken = Vec::new();
+        for buffer in buffers {
+            let chunks = buffer.take(room);
+            room -= chunks.iter().map(|chunk| chunk.text.len()).sum::<usize>().min(room);
+            if !chunks.is_empty() {
+                taken.push(Taken { buffer, chunks });
+            }
+        }
+        taken
+    }
+}
+
+/// The end that a backend's sink writes to.
+#[derive(Debug)]
+pub(crate) struct Tap(pub(crate) Arc<Buffer>);
+
+impl Receive for Tap {
+    fn piece(&self, piece: Piece) {
+        let buffer = &self.0;
+        let mut state = lock(&buffer.state);
+        let before = state.bytes;
+        state.push(buffer.execution, piece);
+        while state.bytes > buffer.outputs.bound_bytes {
+            state.drop_oldest();
+        }
+        if !state.listed {
+            state.listed = true;
+            lock(&buffer.outputs.buffers).insert(buffer.execution, buffer.clone());
+        }
+        if before == 0 {
+            buffer.outputs.written.notify_one();
+        }
+        if before < HURRY_BYTES && state.bytes >= HURRY_BYTES {
+            buffer.outputs.hurry.notify_one();
+        }
+    }
+}
+
+impl State {
+    fn push(&mut self, execution: ExecutionId, piece: Piece) {
+        self.bytes += piece.text.len();
+        let stderr = piece.stream == Stream::Stderr;
+        // A program that writes line by line would else cost a chunk per line.
+        if self.chunks.len() > self.sealed
+            && let Some(last) = self.chunks.back_mut()
+            && last.stderr == stderr
+            && last.text.len() + piece.text.len() <= OUTPUT_CHUNK_BYTES
+        {
+            last.text.push_str(&piece.text);
+            return;
+        }
+        self.chunks.push_back(Chunk { execution, offset: piece.offset, stderr, text: piece.text, at: piece.at });
+    }
+
+    /// The gap shows in the offsets.
+    fn drop_oldest(&mut self) {
+        if let Some(oldest) = self.chunks.pop_front() {
+            self.bytes -= oldest.text.len();
+            self.sealed = self.sealed.saturating_sub(1);
+        } else {
+            self.bytes = 0;
+        }
+    }
+}
+
+impl Buffer {
+    fn take(&self, room: usize) -> Vec<Chunk> {
+        let mut state = lock(&self.state);
+        let mut left = room;
+        let mut count = 0;
+        for chunk in &state.chunks {
+            if chunk.text.len() > left {
+                break;
+            }
+            left -= chunk.text.len();
+            count += 1;
+        }
+        if state.under_way || count == 0 {
+            return Vec::new();
+        }
+        state.under_way = true;
+        state.bytes -= room - left;
+        state.sealed = state.sealed.saturating_sub(count);
+        state.chunks.drain(..count).collect()
+    }
+
+    /// Ends the buffer and answers what was not sent. Waits for what is under way: the rest must not overtake it,
+    /// since a server drops what begins below what it has.
+    pub(crate) async fn close(&self) -> Vec<Chunk> {
+        loop {
+            let settled = self.settled.notified();
+            {
+                let mut state = lock(&self.state);
+                if !state.under_way {
+                    if state.listed {
+                        lock(&self.outputs.buffers).remove(&self.execution);
+                    }
+                    state.bytes = 0;
+                    return std::mem::take(&mut state.chunks).into();
+                }
+            }
+            settled.await;
+        }
+    }
+}
+
+impl Taken {
+    pub(crate) fn chunks(&self) -> &[Chunk] {
+        &self.chunks
+    }
+
+    /// It arrived, or never will.
+    pub(crate) fn done(self) {
+        lock(&self.buffer.state).under_way = false;
+        self.buffer.settled.notify_waiters();
+    }
+
+    /// It may not have arrived: back to the front, as it was.
+    pub(crate) fn put_back(self) {
+        {
+            let mut state = lock(&self.buffer.state);
+            state.under_way = false;
+            state.sealed += self.chunks.len();
+            state.bytes += self.chunks.iter().map(|chunk| chunk.text.len()).sum::<usize>();
+            for chunk in self.chunks.into_iter().rev() {
+                state.chunks.push_front(chunk);
+            }
+            while state.bytes > self.buffer.outputs.bound_bytes {
+                state.drop_oldest();
+            }
+        }
+        self.buffer.settled.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn write(buffer: &Arc<Buffer>, offset: u64, text: &str) {
+        let piece = Piece { offset, stream: Stream::Stdout, text: text.to_owned(), at: Timestamp::UNIX_EPOCH };
+        Tap(buffer.clone()).piece(piece);
+    }
+
+    fn seen(chunks: &[Chunk]) -> Vec<(u64, &str)> {
+        chunks.iter().map(|chunk| (chunk.offset, chunk.text.as_str())).collect()
+    }
+
+    fn opened(bound: u64) -> (Arc<Outputs>, Arc<Buffer>) {
+        let outputs = Outputs::new(bound);
+        let buffer = outputs.open(ExecutionId(Uuid::from_u128(1)));
+        (outputs, buffer)
+    }
+
+    #[tokio::test]
+    async fn lines_are_gathered_and_what_was_sent_once_keeps_its_shape() {
+        let (outputs, buffer) = opened(1024);
+        write(&buffer, 0, "a");
+        write(&buffer, 1, "b");
+        let mut taken = outputs.take();
+        assert_eq!(seen(taken[0].chunks()), [(0, "ab")]);
+        write(&buffer, 2, "c");
+        taken.remove(0).put_back();
+        write(&buffer, 3, "d");
+        assert_eq!(seen(&buffer.close().await), [(0, "ab"), (2, "cd")]);
+        assert!(outputs.take().is_empty());
+    }
+
+    #[tokio::test]
+    async fn the_tail_is_kept_and_the_gap_shows() {
+        let (_outputs, buffer) = opened(4);
+        let big = "x".repeat(OUTPUT_CHUNK_BYTES);
+        write(&buffer, 0, &big);
+        write(&buffer, big.len() as u64, "tail");
+        assert_eq!(seen(&buffer.close().await), [(big.len() as u64, "tail")]);
+    }
+
+    #[tokio::test]
+    async fn the_end_waits_for_what_is_under_way() {
+        let (outputs, buffer) = opened(1024);
+        write(&buffer, 0, "first");
+        let mut taken = outputs.take();
+        write(&buffer, 5, "second");
+        let close = buffer.close();
+        tokio::pin!(close);
+        assert!(futures_util::poll!(close.as_mut()).is_pending());
+        taken.remove(0).done();
+        assert_eq!(seen(&close.await), [(5, "second")]);
+    }
+}

@@ -1,0 +1,15 @@
+//! A session: how it opens, and the loops that it consists of until its end.
+
+mod cut_off;
+mod heartbeat;
+mod open;
+mod output;
+mod poll;
+mod report;
+
+pub(crate) use cut_off::cut_off;
+pub(crate) use heartbeat::heartbeat;
+pub(crate) use open::open;
+pub(crate) use output::output;
+pub(crate) use poll::poll;
+pub(crate) use report::{Outgoing, report};

@@ -1,0 +1,55 @@
+//! Owns the taking of work: exactly one poll is under way at any time, also when nothing is free, so that orders to
+//! stop arrive at once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use downbeat_proto::message::{Fault, Poll};
+
+use crate::error::Error;
+use crate::shared::Shared;
+
+/// After an answer without work or orders: a server that does not park polls is not asked in a tight loop.
+const PAUSE_AFTER_NOTHING: Duration = Duration::from_millis(20);
+
+/// Polls until a server says that this node is no longer this agent's.
+pub(crate) async fn poll(shared: Arc<Shared>) -> Error {
+    let mut resync = false;
+    loop {
+        let link = shared.links.lend().await;
+        let request = {
+            let mut holdings = shared.holdings();
+            let (poll, free) = holdings.begin_poll();
+            Poll {
+                node: shared.node,
+                session: shared.session,
+                free,
+                poll,
+                resync: resync.then(|| holdings.held()),
+                wait: shared.tuning.poll_wait,
+            }
+        };
+        let answer = link.poll(request).await;
+        shared.links.settle(&link, &answer).await;
+        // An answer may have been lost with the error: the next poll says what arrived.
+        resync = answer.is_err();
+        match answer {
+            Ok(answer) => {
+                let nothing = answer.assignments.is_empty() && answer.stop.is_empty();
+                shared.assign(answer.assignments);
+                shared.stop(&answer.stop);
+                if nothing {
+                    tokio::time::sleep(PAUSE_AFTER_NOTHING).await;
+                }
+            }
+            Err(Fault::Unavailable(_)) => {}
+            Err(fault) => {
+                if let Some(error) = Error::from_session(&fault) {
+                    return error;
+                }
+                tracing::error!(node = %shared.node, %fault, "the poll was rejected");
+                tokio::time::sleep(shared.tuning.backoff_most).await;
+            }
+        }
+    }
+}

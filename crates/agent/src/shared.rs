@@ -1,0 +1,132 @@
+//! Owns what the parts of one session share, and the few steps that concern several of them.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use downbeat_backends::Identity;
+use downbeat_core::execution::{Outcome, Verdict};
+use downbeat_core::ids::{NodeId, SessionId};
+use downbeat_proto::message::{Assignment, Finished, Held};
+use jiff::Timestamp;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::execute;
+use crate::holdings::{Fate, Holdings, Ready};
+use crate::links::Links;
+use crate::offer::Offer;
+use crate::outbox::Outbox;
+use crate::output::Outputs;
+use crate::session::Outgoing;
+use crate::settings::Tuning;
+
+/// One session of an agent.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) node: NodeId,
+    pub(crate) session: SessionId,
+    pub(crate) heartbeat_interval: Duration,
+    pub(crate) lease_ttl: Duration,
+    pub(crate) grace: Duration,
+    pub(crate) tuning: Tuning,
+    pub(crate) offer: Offer,
+    pub(crate) links: Arc<Links>,
+    pub(crate) outbox: Arc<Outbox>,
+    pub(crate) outputs: Arc<Outputs>,
+    /// What is to be reported. Results get here by the outbox.
+    pub(crate) outgoing: UnboundedSender<Outgoing>,
+    /// When the last renewal of the leases that succeeded was asked for.
+    pub(crate) renewed: watch::Sender<Instant>,
+    /// Everything is dropped where it stands.
+    pub(crate) abandon: CancellationToken,
+    pub(crate) holdings: Mutex<Holdings>,
+    /// Something ended or was acknowledged.
+    pub(crate) changed: Notify,
+}
+
+impl Shared {
+    pub(crate) fn holdings(&self) -> MutexGuard<'_, Holdings> {
+        self.holdings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn assign(self: &Arc<Self>, assignments: Vec<Assignment>) {
+        let ready = self.holdings().assign(assignments);
+        for ready in ready {
+            execute::spawn(self, ready);
+        }
+    }
+
+    pub(crate) fn stop(&self, told: &[Held]) {
+        for held in told {
+            let unbegun = self.holdings().stop(*held);
+            if let Some(assignment) = unbegun {
+                self.outbox.keep(cancelled_unbegun(&assignment));
+            }
+        }
+    }
+
+    pub(crate) fn refused(&self, refused: Vec<Held>) {
+        if refused.is_empty() {
+            return;
+        }
+        {
+            let mut holdings = self.holdings();
+            for held in &refused {
+                if holdings.holds(*held) {
+                    tracing::warn!(node = %self.node, execution = %held.execution, "the lease was lost; its work is ended");
+                }
+                holdings.refused(*held);
+            }
+        }
+        self.outbox.forget(refused);
+        self.changed.notify_waiters();
+    }
+
+    /// Work ended: its result goes its way, its lane goes on with what is answered.
+    pub(crate) fn ended(&self, finished: Finished) -> Option<Ready> {
+        let (fate, next) = self.holdings().ended(finished.held);
+        match fate {
+            Fate::Report => self.outbox.keep(finished),
+            Fate::Drop => {}
+        }
+        self.changed.notify_waiters();
+        next
+    }
+
+    /// Waits until what the agent holds is as `is` wants it.
+    pub(crate) async fn until(&self, is: impl Fn(&Holdings) -> bool) {
+        loop {
+            let changed = self.changed.notified();
+            if is(&self.holdings()) {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
+pub(crate) fn held(assignment: &Assignment) -> Held {
+    Held { execution: assignment.execution, token: assignment.token }
+}
+
+pub(crate) fn identity(assignment: &Assignment) -> Identity {
+    Identity { execution: assignment.execution, attempt: assignment.attempt }
+}
+
+fn cancelled_unbegun(assignment: &Assignment) -> Finished {
+    let now = Timestamp::now();
+    Finished {
+        held: held(assignment),
+        run: assignment.run.clone(),
+        outcome: Outcome {
+            verdict: Verdict::Cancelled,
+            exit_code: None,
+            error: Some("cancelled before it began".to_owned()),
+            started_at: now,
+            finished_at: now,
+        },
+        output: Vec::new(),
+    }
+}

@@ -1,0 +1,131 @@
+//! Results: kept until a server has them, whatever dies in between.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use downbeat_agent::{Agent, Error};
+use downbeat_core::execution::Verdict;
+
+use crate::fake::{Dial, Seen, Server, eventually, held, last_held, noop, settings, start, unique};
+
+fn outbox_bytes(data: &Path) -> u64 {
+    files(data).iter().map(|file| fs::metadata(file).map(|metadata| metadata.len()).unwrap_or(0)).sum()
+}
+
+fn files(data: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(data.join("outbox")) else { return Vec::new() };
+    entries.flatten().map(|entry| entry.path()).collect()
+}
+
+/// An agent that has finished this work and died before any server knew.
+async fn died_with_a_result(server: &Arc<Server>, data: &Path, number: u128) {
+    let agent = start(server, data);
+    server.until("registered", |state| state.registered.last().cloned()).await;
+    server.change(|state| {
+        state.deaf = true;
+        state.work.push(noop(number));
+    });
+    eventually("the result is on disk", || outbox_bytes(data) > 0).await;
+    agent.abandon().await;
+    assert!(server.state.lock().unwrap().finished.is_empty());
+    server.change(|state| {
+        state.deaf = false;
+        state.seen.clear();
+    });
+}
+
+#[tokio::test]
+async fn a_result_that_no_server_has_is_delivered_by_the_next_start_before_it_registers() {
+    let (server, data) = (Server::new(), tempfile::tempdir().unwrap());
+    let number = unique();
+    died_with_a_result(&server, data.path(), number).await;
+    let agent = start(&server, data.path());
+    server.until("registered anew", |state| (state.registered.len() == 2).then_some(())).await;
+    {
+        let state = server.state.lock().unwrap();
+        assert_eq!(state.seen, [Seen::Hello, Seen::Report(vec![number]), Seen::Register]);
+        assert_eq!(state.finished[0].outcome.verdict, Verdict::Succeeded);
+        assert_ne!(state.registered[0].session, state.registered[1].session);
+        assert_eq!(state.reports[0].session, state.registered[0].session, "the old session speaks for it");
+    }
+    eventually("the outbox is empty", || outbox_bytes(data.path()) == 0).await;
+    agent.drain_and_stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_torn_tail_of_the_outbox_costs_only_itself() {
+    let (server, data) = (Server::new(), tempfile::tempdir().unwrap());
+    let number = unique();
+    died_with_a_result(&server, data.path(), number).await;
+    let file = files(data.path()).pop().unwrap();
+    let mut bytes = fs::read(&file).unwrap();
+    let torn = bytes[..bytes.len() - 3].to_vec();
+    bytes.extend(torn);
+    fs::write(&file, bytes).unwrap();
+    let agent = start(&server, data.path());
+    server.result(number).await;
+    server.until("registered anew", |state| (state.registered.len() == 2).then_some(())).await;
+    agent.drain_and_stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_result_is_held_and_sent_until_it_is_acknowledged_and_then_cleared_away() {
+    let (server, data) = (Server::new(), tempfile::tempdir().unwrap());
+    let agent = start(&server, data.path());
+    let number = unique();
+    server.change(|state| {
+        state.deaf = true;
+        state.work.push(noop(number));
+    });
+    eventually("the result is on disk", || outbox_bytes(data.path()) > 0).await;
+    let beats = server.state.lock().unwrap().heartbeats.len();
+    server
+        .until("heartbeats hold it", |state| {
+            (state.heartbeats.len() > beats + 2 && last_held(state).contains(&held(number))).then_some(())
+        })
+        .await;
+    server.change(|state| state.deaf = false);
+    server.result(number).await;
+    server.until("it is let go of", |state| last_held(state).is_empty().then_some(())).await;
+    eventually("the outbox is empty", || outbox_bytes(data.path()) == 0).await;
+    agent.drain_and_stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_refused_result_is_dropped() {
+    let (server, data) = (Server::new(), tempfile::tempdir().unwrap());
+    let number = unique();
+    server.change(|state| state.refuse.push(held(number)));
+    let agent = start(&server, data.path());
+    server.give([noop(number)]);
+    server.result(number).await;
+    eventually("the outbox is empty", || outbox_bytes(data.path()) == 0).await;
+    agent.drain_and_stop().await.unwrap();
+    let state = server.state.lock().unwrap();
+    assert_eq!(state.finished.len(), 1, "a refused result is not sent again");
+}
+
+#[tokio::test]
+async fn results_that_cannot_be_kept_on_disk_are_reported_all_the_same() {
+    let (server, data) = (Server::new(), tempfile::tempdir().unwrap());
+    let agent = start(&server, data.path());
+    server.until("registered", |state| state.registered.last().cloned()).await;
+    // No file can be made where no directory is.
+    fs::remove_dir_all(data.path().join("outbox")).unwrap();
+    let numbers = [unique(), unique()];
+    server.give(numbers.map(noop));
+    for number in numbers {
+        assert_eq!(server.result(number).await.outcome.verdict, Verdict::Succeeded);
+    }
+    agent.drain_and_stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_data_directory_that_cannot_be_used_stops_the_start() {
+    let (server, data) = (Server::new(), tempfile::tempdir().unwrap());
+    let file = data.path().join("file");
+    fs::write(&file, "").unwrap();
+    let mut agent = Agent::start(settings(&file), Arc::new(Dial(server)));
+    assert!(matches!(agent.wait().await, Err(Error::Data { .. })));
+}

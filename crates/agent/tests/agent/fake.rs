@@ -1,0 +1,325 @@
+//! A server in this process: it hands out what a test puts in, remembers all that it is told, and fails to order.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use downbeat_agent::{Agent, Connector, Handle, Settings};
+use downbeat_core::backend::Params;
+use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, RunId};
+use downbeat_proto::Link;
+use downbeat_proto::message::{
+    Assignment, Chunk, Fault, Finished, Heartbeat, HeartbeatAnswer, Held, Hello, Output, PROTOCOL, Poll, PollAnswer,
+    Receipt, Register, Report, ReportAnswer, Started, Welcome,
+};
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use uuid::Uuid;
+
+pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
+
+/// What happened, in the order in which it happened.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Seen {
+    Hello,
+    Report(Vec<u128>),
+    Register,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    pub(crate) seen: Vec<Seen>,
+    pub(crate) registered: Vec<Register>,
+    pub(crate) heartbeats: Vec<Heartbeat>,
+    pub(crate) polls: Vec<Poll>,
+    pub(crate) reports: Vec<Report>,
+    pub(crate) started: Vec<Started>,
+    pub(crate) finished: Vec<Finished>,
+    pub(crate) chunks: Vec<Chunk>,
+    pub(crate) work: Vec<Assignment>,
+    pub(crate) stop: Vec<Held>,
+    pub(crate) refuse: Vec<Held>,
+    /// The next polls fail, after taking the work with them.
+    pub(crate) lose_polls: u32,
+    /// Nothing is answered but `unavailable`.
+    pub(crate) down: bool,
+    /// Results are not taken.
+    pub(crate) deaf: bool,
+    pub(crate) end_with: Option<Fault>,
+    pub(crate) connects: Vec<String>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) state: Mutex<State>,
+    changed: Notify,
+    pub(crate) heartbeat_interval: Duration,
+    pub(crate) lease_ttl: Duration,
+    /// Addresses that nobody listens at.
+    pub(crate) dead: Vec<String>,
+}
+
+impl Server {
+    pub(crate) fn new() -> Arc<Self> {
+        Self::with(|_| {})
+    }
+
+    pub(crate) fn with(change: impl FnOnce(&mut Self)) -> Arc<Self> {
+        let mut server = Self {
+            state: Mutex::default(),
+            changed: Notify::new(),
+            heartbeat_interval: Duration::from_millis(50),
+            lease_ttl: Duration::from_secs(30),
+            dead: Vec::new(),
+        };
+        change(&mut server);
+        Arc::new(server)
+    }
+
+    pub(crate) fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state.lock().unwrap());
+        self.changed.notify_waiters();
+    }
+
+    pub(crate) fn give(&self, work: impl IntoIterator<Item = Assignment>) {
+        self.change(|state| state.work.extend(work));
+    }
+
+    /// Waits for a condition on what is known here; fails when it does not come true.
+    pub(crate) async fn until<T>(&self, what: &str, is: impl Fn(&State) -> Option<T>) -> T {
+        let wait = async {
+            loop {
+                let changed = self.changed.notified();
+                if let Some(found) = is(&self.state.lock().unwrap()) {
+                    return found;
+                }
+                changed.await;
+            }
+        };
+        match tokio::time::timeout(DEADLINE, wait).await {
+            Ok(found) => found,
+            Err(_) => panic!("never came true: {what}; state: {:#?}", self.state.lock().unwrap()),
+        }
+    }
+
+    /// The result of an execution.
+    pub(crate) async fn result(&self, number: u128) -> Finished {
+        self.until(&format!("result of {number}"), |state| {
+            state.finished.iter().find(|finished| finished.held == held(number)).cloned()
+        })
+        .await
+    }
+
+    /// All output of an execution, as it is known when its result is.
+    pub(crate) async fn output_of(&self, number: u128) -> Vec<Chunk> {
+        let finished = self.result(number).await;
+        let state = self.state.lock().unwrap();
+        let sent = state.chunks.iter().filter(|chunk| chunk.execution == finished.held.execution);
+        sent.chain(&finished.output).cloned().collect()
+    }
+
+    fn fault(&self, state: &State) -> Option<Fault> {
+        state.end_with.clone().or_else(|| state.down.then(|| Fault::Unavailable("down".to_owned())))
+    }
+}
+
+#[async_trait]
+impl Link for Server {
+    async fn hello(&self, hello: Hello) -> Result<Welcome, Fault> {
+        assert_eq!(hello.protocol, PROTOCOL);
+        let mut state = self.state.lock().unwrap();
+        if let Some(fault) = self.fault(&state) {
+            return Err(fault);
+        }
+        state.seen.push(Seen::Hello);
+        Ok(Welcome {
+            cluster: ClusterId::DEFAULT,
+            server_name: "fake".to_owned(),
+            version: "0".to_owned(),
+            heartbeat_interval: self.heartbeat_interval,
+            lease_ttl: self.lease_ttl,
+            output_max_bytes: 1024 * 1024,
+            protocol: PROTOCOL,
+        })
+    }
+
+    async fn register(&self, register: Register) -> Result<(), Fault> {
+        self.change(|state| {
+            state.seen.push(Seen::Register);
+            state.registered.push(register);
+        });
+        Ok(())
+    }
+
+    async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<HeartbeatAnswer, Fault> {
+        let mut state = self.state.lock().unwrap();
+        if let Some(fault) = self.fault(&state) {
+            return Err(fault);
+        }
+        let refused = heartbeat.held.iter().filter(|held| state.refuse.contains(held)).copied().collect();
+        state.heartbeats.push(heartbeat);
+        drop(state);
+        self.changed.notify_waiters();
+        Ok(HeartbeatAnswer { refused, stop: Vec::new() })
+    }
+
+    async fn poll(&self, poll: Poll) -> Result<PollAnswer, Fault> {
+        self.change(|state| state.polls.push(poll.clone()));
+        let parked = async {
+            loop {
+                let changed = self.changed.notified();
+                {
+                    let mut state = self.state.lock().unwrap();
+                    if let Some(fault) = self.fault(&state) {
+                        return Err(fault);
+                    }
+                    if !state.work.is_empty() || !state.stop.is_empty() {
+                        let answer = PollAnswer {
+                            assignments: std::mem::take(&mut state.work),
+                            stop: std::mem::take(&mut state.stop),
+                        };
+                        if state.lose_polls > 0 {
+                            state.lose_polls -= 1;
+                            return Err(Fault::Unavailable("the answer was lost".to_owned()));
+                        }
+                        return Ok(answer);
+                    }
+                }
+                changed.await;
+            }
+        };
+        tokio::time::timeout(poll.wait, parked).await.unwrap_or_else(|_| Ok(PollAnswer::default()))
+    }
+
+    async fn report(&self, report: Report) -> Result<ReportAnswer, Fault> {
+        let mut state = self.state.lock().unwrap();
+        if let Some(fault) = self.fault(&state) {
+            return Err(fault);
+        }
+        if state.deaf {
+            return Err(Fault::Unavailable("deaf".to_owned()));
+        }
+        let all = report.started.iter().map(|one| one.held).chain(report.finished.iter().map(|one| one.held));
+        let receipts =
+            all.map(|held| if state.refuse.contains(&held) { Receipt::Refused } else { Receipt::Recorded }).collect();
+        state.seen.push(Seen::Report(report.finished.iter().map(|one| one.held.execution.0.as_u128()).collect()));
+        state.started.extend(report.started.clone());
+        state.finished.extend(report.finished.clone());
+        state.reports.push(report);
+        drop(state);
+        self.changed.notify_waiters();
+        Ok(ReportAnswer { receipts })
+    }
+
+    async fn output(&self, output: Output) -> Result<(), Fault> {
+        let mut state = self.state.lock().unwrap();
+        if let Some(fault) = self.fault(&state) {
+            return Err(fault);
+        }
+        state.chunks.extend(output.chunks);
+        drop(state);
+        self.changed.notify_waiters();
+        Ok(())
+    }
+}
+
+/// Reaches the fake server at any address but the dead ones.
+#[derive(Debug)]
+pub(crate) struct Dial(pub(crate) Arc<Server>);
+
+#[async_trait]
+impl Connector for Dial {
+    async fn connect(&self, address: &str) -> Result<Arc<dyn Link>, Fault> {
+        self.0.change(|state| state.connects.push(address.to_owned()));
+        if self.0.dead.iter().any(|dead| dead == address) {
+            return Err(Fault::Unavailable("nobody listens".to_owned()));
+        }
+        Ok(self.0.clone())
+    }
+}
+
+pub(crate) fn settings(data: &Path) -> Settings {
+    let mut settings = Settings::new(data.to_owned());
+    settings.hostname = "node-1".to_owned();
+    settings.slots = 4;
+    settings.allow = vec!["exec".to_owned()];
+    settings.grace = Duration::from_secs(1);
+    settings.tuning.backoff_most = Duration::from_millis(200);
+    settings
+}
+
+pub(crate) fn start(server: &Arc<Server>, data: &Path) -> Handle {
+    Agent::start(settings(data), Arc::new(Dial(server.clone())))
+}
+
+pub(crate) fn held(number: u128) -> Held {
+    Held { execution: ExecutionId(Uuid::from_u128(number)), token: LeaseToken(Uuid::from_u128(number << 64)) }
+}
+
+pub(crate) fn work(number: u128, backend: &str, action: &str, params: Value) -> Assignment {
+    let params: Params = params.as_object().unwrap().iter().map(|(k, v)| (k.clone(), v.clone())).collect();
+    Assignment {
+        execution: held(number).execution,
+        token: held(number).token,
+        run: RunId::from("run-1"),
+        step: 0,
+        attempt: 1,
+        placed: true,
+        backend: backend.to_owned(),
+        action: action.to_owned(),
+        params,
+        timeout: Duration::from_secs(60),
+        stop_on_disconnect: false,
+    }
+}
+
+/// Numbers that no two tests share: cgroups and markers of the host are named after them.
+pub(crate) fn unique() -> u128 {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    let low = u64::from(NEXT.fetch_add(1, Ordering::Relaxed)) | (u64::from(std::process::id()) << 32);
+    u128::from(low)
+}
+
+pub(crate) fn noop(number: u128) -> Assignment {
+    work(number, "test", "noop", json!({}))
+}
+
+pub(crate) fn sleep(number: u128, duration: &str) -> Assignment {
+    work(number, "test", "sleep", json!({ "duration": duration }))
+}
+
+pub(crate) fn shell(number: u128, script: &str) -> Assignment {
+    work(number, "exec", "shell", json!({ "command": script }))
+}
+
+pub(crate) fn text_of(chunks: &[Chunk]) -> String {
+    chunks.iter().map(|chunk| chunk.text.as_str()).collect()
+}
+
+/// Processes of the host that carry the mark of an execution and are no zombies.
+pub(crate) fn alive(number: u128) -> Vec<i32> {
+    let marker = format!("DOWNBEAT_EXECUTION={}.1", held(number).execution);
+    let pids = std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid: &i32| {
+        std::fs::read(format!("/proc/{pid}/environ"))
+            .is_ok_and(|environ| environ.split(|byte| *byte == 0).any(|entry| entry == marker.as_bytes()))
+    })
+    .collect()
+}
+
+/// Waits for something on the host, which has nothing to wake us with.
+pub(crate) async fn eventually(what: &str, mut is: impl FnMut() -> bool) {
+    let deadline = tokio::time::Instant::now() + DEADLINE;
+    while !is() {
+        assert!(tokio::time::Instant::now() < deadline, "never came true: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Held by the last heartbeat.
+pub(crate) fn last_held(state: &State) -> HashSet<Held> {
+    state.heartbeats.last().map(|beat| beat.held.iter().copied().collect()).unwrap_or_default()
+}

@@ -1,0 +1,8 @@
+//! The agent against a server that is a value in this process.
+
+mod delivery;
+mod fake;
+mod lanes;
+mod output;
+mod processes;
+mod session;

@@ -1,0 +1,208 @@
+//! The session: its order, its end, and going on when servers fail.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use downbeat_agent::{Agent, Error};
+use downbeat_core::execution::Verdict;
+use downbeat_core::ids::{ClusterId, NodeId};
+use downbeat_proto::message::{Fault, Free};
+
+use crate::fake::{Dial, Seen, Server, held, last_held, noop, settings, sleep, start, unique, work};
+
+#[tokio::test]
+async fn a_node_registers_describes_itself_and_does_what_it_is_given() {
+    let (server, data) = (Server::new(), tempfile::tempdir().unwrap());
+    let agent = start(&server, data.path());
+    let number = unique();
+    server.give([noop(number)]);
+    let finished = server.result(number).await;
+    assert_eq!((finished.outcome.verdict, finished.outcome.exit_code), (Verdict::Succeeded, Some(0)));
+    assert!(finished.outcome.finished_at >= finished.outcome.started_at);
+    server.until("nothing is held", |state| last_held(state).is_empty().then_some(())).await;
+    {
+        let state = server.state.lock().unwrap();
+        assert_eq!(state.seen[..2], [Seen::Hello, Seen::Register]);
+        assert!(state.started.is_empty(), "short work says its start with its end");
+        let register = &state.registered[0];
+        assert_eq!(register.node, NodeId::derive(ClusterId::DEFAULT, "node-1"));
+        let names: Vec<&str> = register.description.backends.iter().map(|backend| backend.name.as_str()).collect();
+        assert_eq!(names, ["test", "ping", "exec"]);
+        for capability in ["cpu", "memory_bytes", "os", "arch", "kernel"] {
+            assert!(register.description.capabilities.contains_key(capability), "{capability}");
+        }
+    }
+    agent.drain_and_stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn work_that_takes_a_while_says_that_it_began_and_is_held() {
+    let (server, data) = (Server::new(), tempfile::tempdir().unwrap());
+    let agent = start(&server, data.path());
+    let number = unique();
+    server.give([sleep(number, "1h")]);
+    server.until("it began", |state| state.started.iter().find(|s| s.held == held(number)).cloned()).await;
+    server.until("it is held", |state| last_held(state).contains(&held(number)).then_some(())).await;
+    server.change(|state| state.stop.push(held(number)));
+    assert_eq!(server.result(number).await.outcome.verdict, Verdict::Cancelled);
+    agent.drain_and_stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_the_node_does_not_offer_or_the_schema_refuses_fails_and_says_why() {
+    let (server, data) = (Server::new(), tempfile::tempdir().unwrap());
+    let agent = start(&server, data.path());
+    let (unknown, wrong) = (unique(), unique());
+    server.give([
+        work(unknown, "docker", "run", serde_json::json!({})),
+        work(wrong, "test", "echo", serde_json::json!({"mesage": "x"})),
+    ]);
+    let error = server.result(unknown).await.outcome.error.unwrap();
+    assert_eq!(error, "node `node-1` does not offer backend `docker`");
+    let finished = server.result(wrong).await;
+    assert_eq!(finished.outcome.verdict, Verdict::Failed);
+    assert!(finished.outcome.error.unwrap().contains("message"));
+    agent.drain_and_stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_lost_answer_is_asked_for_again_with_all_that_did_arrive() {
+    let (server, data) = (Server::new(), tempfile::tempdir().unwrap());
+    let agent = start(&server, data.path());
+    let (running, lost) = (unique(), unique());
+    server.give([sleep(running, "1h")]);
+    server.until("it began", |state| (!state.started.is_empty()).then_some(())).await;
+    server.change(|state| {
+        state.lose_polls = 1;
+        state.work.push(noop(lost));
+    });
+    let resync = server.until("a poll that resyncs", |state| state.polls.iter().find_map(|p| p.resync.clone())).await;
+    assert_eq!(resync, [held(running)]);
+    server.give([noop(lost), sleep(running, "1h")]);
+    server.result(lost).await;
+    server.change(|state| state.stop.push(held(running)));
+    server.result(running).await;
+    let state = server.state.lock().unwrap();
+    assert_eq!(state.finished.iter().filter(|f| f.held == held(running)).count(), 1, "sent twice, done once");
+    assert!(state.polls.last().unwrap().resync.is_none(), "an answer that arrived ends the resync");
+    let numbers: Vec<u64> = state.polls.iter().map(|poll| poll.poll).collect();
+    assert!(numbers.windows(2).all(|pair| pair[1] == pair[0] + 1), "{numbers:?}");
+    drop(state);
+    agent.drain_and_stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_draining_agent_takes_nothing_new_and_ends_when_its_work_has() {
+    let (server, data) = (Server::new(), tempfile::tempdir().unwrap());
+    let mut agent = start(&server, data.path());
+    let number = unique();
+    let marker = data.path().join("go");
+    let script = format!("while [ ! -e {} ]; do sleep 0.01; done", marker.display());
+    server.give([crate::fake::shell(number, &script)]);
+    server.until("it began", |state| (!state.started.is_empty()).then_some(())).await;
+    agent.drain();
+    server
+        .until("slots are taken back", |state| state.reports.last().is_some_and(|r| r.free == Free::default()).then_some(()))
+        .await;
+    assert!(server.state.lock().unwrap().finished.is_empty());
+    std::fs::write(marker, "").unwrap();
+    agent.wait().await.unwrap();
+    assert_eq!(server.result(number).await.outcome.verdict, Verdict::Succeeded);
+}
+
+#[tokio::test]
+async fn work_that_outlasts_the_drain_is_ended_and_reported() {
+    let (server, data) = (Server::new(), tempfile::tempdir().unwrap());
+    let mut settings = settings(data.path());
+    settings.drain_timeout = Duration::from_millis(50);
+    let agent = Agent::start(settings, Arc::new(Dial(server.clone())));
+    let number = unique();
+    server.give([sleep(number, "1h")]);
+    server.until("it began", |state| (!state.started.is_empty()).then_some(())).await;
+    agent.drain_and_stop().await.unwrap();
+    let outcome = server.result(number).await.outcome;
+    assert_eq!(outcome.verdict, Verdict::Failed);
+    assert_eq!(outcome.error.unwrap(), "stopped: the agent was told to stop");
+}
+
+#[tokio::test]
+async fn an_agent_whose_node_is_gone_or_taken_ends_and_says_so() {
+    for fault in [Fault::NotFound("no such node".to_owned()), Fault::Superseded("a newer one".to_owned())] {
+        let (server, data) = (Server::new(), tempfile::tempdir().unwrap());
+        let mut agent = start(&server, data.path());
+        let number = unique();
+        server.give([crate::fake::shell(number, "sleep 1000")]);
+        server.until("it began", |state| (!state.started.is_empty()).then_some(())).await;
+        assert!(!crate::fake::alive(number).is_empty());
+        server.change(|state| state.end_with = Some(fault.clone()));
+        let error = agent.wait().await.unwrap_err();
+        match fault {
+            Fault::NotFound(_) => assert!(matches!(error, Error::NotFound(_)), "{error}"),
+            _ => assert!(matches!(error, Error::Superseded(_)), "{error}"),
+        }
+        assert_eq!(crate::fake::alive(number), Vec::<i32>::new(), "its work went with it");
+    }
+}
+
+#[tokio::test]
+async fn servers_that_are_down_are_waited_for_and_the_next_address_is_tried() {
+    let server = Server::with(|server| server.dead = vec!["a:1".to_owned()]);
+    let data = tempfile::tempdir().unwrap();
+    let mut settings = settings(data.path());
+    settings.servers = vec!["a:1".to_owned(), "b:1".to_owned()];
+    let agent = Agent::start(settings, Arc::new(Dial(server.clone())));
+    let number = unique();
+    server.give([sleep(number, "300ms")]);
+    server.until("it began", |state| (!state.started.is_empty()).then_some(())).await;
+    server.change(|state| state.down = true);
+    server.until("addresses are tried in turn", |state| (state.connects.len() >= 6).then_some(())).await;
+    server.change(|state| state.down = false);
+    assert_eq!(server.result(number).await.outcome.verdict, Verdict::Succeeded);
+    let state = server.state.lock().unwrap();
+    assert_eq!(state.connects[..4], ["a:1", "b:1", "a:1", "b:1"]);
+    assert_eq!(state.registered.len(), 1, "a reconnect is not a new session");
+    drop(state);
+    agent.drain_and_stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_refused_hello_ends_the_start() {
+    let (server, data) = (Server::new(), tempfile::tempdir().unwrap());
+    server.change(|state| state.end_with = Some(Fault::NotFound("cluster `default`".to_owned())));
+    let error = start(&server, data.path()).wait().await.unwrap_err();
+    assert_eq!(error.to_string(), "the server does not know this node or its cluster: cluster `default`");
+}
+
+#[tokio::test]
+async fn two_agents_do_not_share_a_data_directory() {
+    let (server, data) = (Server::new(), tempfile::tempdir().unwrap());
+    let first = start(&server, data.path());
+    server.until("registered", |state| (!state.registered.is_empty()).then_some(())).await;
+    assert!(matches!(start(&server, data.path()).wait().await, Err(Error::DataInUse(_))));
+    first.drain_and_stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn work_that_must_not_overlap_ends_itself_when_the_lease_cannot_be_renewed() {
+    let server = Server::with(|server| server.lease_ttl = Duration::from_millis(300));
+    let data = tempfile::tempdir().unwrap();
+    let agent = start(&server, data.path());
+    let (exclusive, patient) = (unique(), unique());
+    let mut work = sleep(exclusive, "1h");
+    work.stop_on_disconnect = true;
+    server.give([work, sleep(patient, "1h")]);
+    server.until("both began", |state| (state.started.len() == 2).then_some(())).await;
+    server.change(|state| state.down = true);
+    let outbox = data.path().join("outbox");
+    crate::fake::eventually("the result is in the outbox", || {
+        std::fs::read_dir(&outbox).unwrap().flatten().any(|entry| entry.metadata().unwrap().len() > 0)
+    })
+    .await;
+    server.change(|state| state.down = false);
+    let outcome = server.result(exclusive).await.outcome;
+    assert_eq!(outcome.verdict, Verdict::Failed);
+    assert_eq!(outcome.error.unwrap(), "stopped: no server could be reached for 300ms");
+    server.change(|state| state.stop.push(held(patient)));
+    assert_eq!(server.result(patient).await.outcome.verdict, Verdict::Cancelled);
+    agent.drain_and_stop().await.unwrap();
+}

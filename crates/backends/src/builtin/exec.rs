@@ -1,0 +1,71 @@
+//! The backend `exec`: programs, and scripts for bash. How processes are started and ended is `process`'s.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use downbeat_core::backend::{BackendSchema, Params};
+use serde_json::Value;
+
+use crate::backend::{Backend, Call, Finish};
+use crate::process::{self, Ledger, Program};
+
+/// Runs anything at all: an agent offers it only when told to.
+#[derive(Debug)]
+pub struct Exec {
+    ledger: Arc<Ledger>,
+}
+
+impl Exec {
+    pub fn new(ledger: Arc<Ledger>) -> Self {
+        Self { ledger }
+    }
+}
+
+#[async_trait]
+impl Backend for Exec {
+    fn schema(&self) -> BackendSchema {
+        super::schema("exec")
+    }
+
+    async fn run(&self, call: Call) -> Finish {
+        let params = &call.params;
+        let argv = match call.action.as_str() {
+            "run" => {
+                let mut argv = texts(params, "command");
+                argv.extend(texts(params, "args"));
+                argv
+            }
+            "shell" => {
+                vec!["bash".to_owned(), "-c".to_owned(), text(params, "command").unwrap_or_default()]
+            }
+            other => return Finish::failed(None, format!("backend `exec` has no action `{other}`")),
+        };
+        let mut argv = argv.into_iter();
+        let Some(name) = argv.next() else {
+            return Finish::failed(None, "param `command` is empty");
+        };
+        let program = Program {
+            name,
+            args: argv.collect(),
+            env: map(params, "env"),
+            working_dir: text(params, "working_dir").map(PathBuf::from),
+            stdin: text(params, "stdin"),
+        };
+        process::run(program, &call, &self.ledger).await
+    }
+}
+
+fn text(params: &Params, name: &str) -> Option<String> {
+    params.get(name).and_then(Value::as_str).map(str::to_owned)
+}
+
+fn texts(params: &Params, name: &str) -> Vec<String> {
+    let items = params.get(name).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    items.iter().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+fn map(params: &Params, name: &str) -> Vec<(String, String)> {
+    let Some(entries) = params.get(name).and_then(Value::as_object) else { return Vec::new() };
+    entries.iter().filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
+}

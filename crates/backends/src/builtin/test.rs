@@ -1,0 +1,66 @@
+//! The backend `test`: outcomes to order, for trying things out. Touches nothing on the host.
+
+use async_trait::async_trait;
+use downbeat_core::Span;
+use downbeat_core::backend::{BackendSchema, Params};
+use serde_json::Value;
+
+use crate::backend::{Backend, Call, Finish};
+use crate::output::Stream;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Test;
+
+#[async_trait]
+impl Backend for Test {
+    fn schema(&self) -> BackendSchema {
+        super::schema("test")
+    }
+
+    async fn run(&self, call: Call) -> Finish {
+        match call.action.as_str() {
+            "noop" => Finish::succeeded(),
+            "echo" => {
+                call.output.write(Stream::Stdout, format!("{}\n", text(&call.params, "message")).as_bytes());
+                Finish::succeeded()
+            }
+            "sleep" => sleep(&call).await,
+            "fail" => fail(&call),
+            "flaky" => flaky(&call),
+            other => Finish::failed(None, format!("backend `test` has no action `{other}`")),
+        }
+    }
+}
+
+fn text<'a>(params: &'a Params, name: &str) -> &'a str {
+    params.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+async fn sleep(call: &Call) -> Finish {
+    let duration: Span = match text(&call.params, "duration").parse() {
+        Ok(duration) => duration,
+        Err(error) => return Finish::failed(None, format!("param `duration`: {error}")),
+    };
+    tokio::select! {
+        () = call.cancel.cancelled() => Finish::cancelled(None),
+        () = tokio::time::sleep(duration.0) => Finish::succeeded(),
+    }
+}
+
+fn fail(call: &Call) -> Finish {
+    let exit_code = call.params.get("exit_code").and_then(Value::as_i64).and_then(|code| i32::try_from(code).ok());
+    let message = text(&call.params, "message");
+    if !message.is_empty() {
+        call.output.write(Stream::Stderr, format!("{message}\n").as_bytes());
+    }
+    Finish::failed(Some(exit_code.unwrap_or(1)), if message.is_empty() { "told to fail" } else { message })
+}
+
+fn flaky(call: &Call) -> Finish {
+    let succeed_on = call.params.get("succeed_on").and_then(Value::as_i64).unwrap_or(1);
+    let attempt = call.identity.attempt;
+    if i64::from(attempt) >= succeed_on {
+        return Finish::succeeded();
+    }
+    Finish::failed(Some(1), format!("attempt {attempt} fails; attempt {succeed_on} is to succeed"))
+}

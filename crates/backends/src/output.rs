@@ -1,0 +1,140 @@
+//! Owns the way of output out of a backend: bytes of two streams in, pieces of text with their place out. Keeping
+//! and sending them is the receiver's.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use downbeat_core::limits::OUTPUT_CHUNK_BYTES;
+use jiff::Timestamp;
+
+use crate::utf8::Decoder;
+
+/// Which side of a process wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    Stdout,
+    Stderr,
+}
+
+/// A piece of output: valid UTF-8, at most `limits::OUTPUT_CHUNK_BYTES`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Where it begins in the text of both streams together, in bytes.
+    pub offset: u64,
+    pub stream: Stream,
+    pub text: String,
+    pub at: Timestamp,
+}
+
+/// Whoever takes the pieces. Called in order, under a lock: must be quick.
+pub trait Receive: Send + Sync {
+    fn piece(&self, piece: Piece);
+}
+
+/// What a backend writes to. Clones write to the same place.
+#[derive(Clone)]
+pub struct OutputSink {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    streams: Mutex<Streams>,
+    receiver: Arc<dyn Receive>,
+}
+
+#[derive(Default)]
+struct Streams {
+    offset: u64,
+    stdout: Decoder,
+    stderr: Decoder,
+}
+
+impl OutputSink {
+    pub fn new(receiver: Arc<dyn Receive>) -> Self {
+        Self { shared: Arc::new(Shared { streams: Mutex::default(), receiver }) }
+    }
+
+    pub fn write(&self, stream: Stream, bytes: &[u8]) {
+        let mut streams = self.shared.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        let text = match stream {
+            Stream::Stdout => streams.stdout.decode(bytes),
+            Stream::Stderr => streams.stderr.decode(bytes),
+        };
+        self.deliver(&mut streams, stream, &text);
+    }
+
+    /// At the end of the work: lets go of half characters.
+    pub fn finish(&self) {
+        let mut streams = self.shared.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        let (stdout, stderr) = (streams.stdout.finish(), streams.stderr.finish());
+        self.deliver(&mut streams, Stream::Stdout, &stdout);
+        self.deliver(&mut streams, Stream::Stderr, &stderr);
+    }
+
+    fn deliver(&self, streams: &mut Streams, stream: Stream, mut text: &str) {
+        while !text.is_empty() {
+            let (piece, rest) = text.split_at(text.floor_char_boundary(OUTPUT_CHUNK_BYTES));
+            let offset = streams.offset;
+            streams.offset += piece.len() as u64;
+            self.shared.receiver.piece(Piece { offset, stream, text: piece.to_owned(), at: Timestamp::now() });
+            text = rest;
+        }
+    }
+}
+
+impl fmt::Debug for OutputSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OutputSink").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Kept(Mutex<Vec<Piece>>);
+
+    impl Receive for Kept {
+        fn piece(&self, piece: Piece) {
+            self.0.lock().unwrap().push(piece);
+        }
+    }
+
+    #[test]
+    fn offsets_count_the_decoded_text_of_both_streams() {
+        let kept = Arc::new(Kept::default());
+        let sink = OutputSink::new(kept.clone());
+        sink.write(Stream::Stdout, b"a\xff");
+        sink.write(Stream::Stderr, b"e\xe2\x82");
+        sink.write(Stream::Stdout, b"b");
+        sink.finish();
+        let pieces = kept.0.lock().unwrap();
+        let seen: Vec<(u64, Stream, &str)> = pieces.iter().map(|p| (p.offset, p.stream, p.text.as_str())).collect();
+        assert_eq!(
+            seen,
+            [
+                (0, Stream::Stdout, "a\u{fffd}"),
+                (4, Stream::Stderr, "e"),
+                (5, Stream::Stdout, "b"),
+                (6, Stream::Stderr, "\u{fffd}"),
+            ]
+        );
+    }
+
+    #[test]
+    fn long_writes_are_cut_between_characters() {
+        let kept = Arc::new(Kept::default());
+        let sink = OutputSink::new(kept.clone());
+        let text = format!("x{}", "€".repeat(OUTPUT_CHUNK_BYTES));
+        sink.write(Stream::Stdout, text.as_bytes());
+        let pieces = kept.0.lock().unwrap();
+        assert!(pieces.iter().all(|piece| piece.text.len() <= OUTPUT_CHUNK_BYTES));
+        assert_eq!(pieces.iter().map(|piece| piece.text.as_str()).collect::<String>(), text);
+        let mut offset = 0;
+        for piece in pieces.iter() {
+            assert_eq!(piece.offset, offset);
+            offset += piece.text.len() as u64;
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Owns the shape of the command line: nouns, verbs and the options that all of them share.
+
+use clap::builder::Styles;
+use clap::builder::styling::AnsiColor;
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+
+use crate::out::Format;
+use crate::{bench, event, job, node, run, serve};
+
+const STYLES: Styles = Styles::styled()
+    .header(AnsiColor::Green.on_default().bold())
+    .usage(AnsiColor::Green.on_default().bold())
+    .literal(AnsiColor::Cyan.on_default())
+    .placeholder(AnsiColor::Cyan.on_default());
+
+/// Runs jobs on many machines, and shows what became of them.
+#[derive(Debug, Parser)]
+#[command(
+    name = "downbeat",
+    version,
+    styles = STYLES,
+    propagate_version = false,
+    disable_help_subcommand = true,
+    max_term_width = 100,
+    after_help = "Try it out: `downbeat dev` in one terminal, `downbeat job run --target all --watch exec run \
+                  --command uptime` in another."
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What every command takes, before or after its verb.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Global options")]
+pub(crate) struct Global {
+    /// How results are printed: table, json or yaml
+    #[arg(short, long, global = true, value_enum, value_name = "FORMAT", default_value = "table", hide_possible_values = true)]
+    pub(crate) output: Format,
+
+    /// The server's URL, or DOWNBEAT_SERVER [default: http://127.0.0.1:4680]; for `agent`: HOST:PORT to dial, repeatable
+    #[arg(long, global = true, value_name = "ADDR")]
+    pub(crate) server: Vec<String>,
+
+    /// The cluster that is meant, or DOWNBEAT_CLUSTER [default: default]
+    #[arg(long, global = true, value_name = "NAME")]
+    pub(crate) cluster: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Server and nodes in one process, to try things out
+    Dev(serve::dev::DevArgs),
+    /// Start a server
+    Server(serve::server::ServerArgs),
+    /// Start this machine's agent
+    Agent(serve::agent::AgentArgs),
+    /// Run, plan and check jobs
+    #[command(subcommand)]
+    Job(job::Verb),
+    /// Look at runs, follow and cancel them
+    #[command(subcommand)]
+    Run(run::Verb),
+    /// Look at nodes, drain them
+    #[command(subcommand)]
+    Node(node::Verb),
+    /// What happened, in order
+    #[command(subcommand)]
+    Event(event::Verb),
+    /// The servers that share this store
+    ServerList,
+    /// The whole system at a glance
+    Status,
+    /// Measure: tasks per second, latency, memory
+    Bench(bench::BenchArgs),
+    /// Completions for a shell, on standard output
+    Completions {
+        #[arg(value_enum)]
+        shell: Shell,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    /// The help of a command and of all below it.
+    fn help(command: &mut clap::Command, path: &str, text: &mut String) {
+        let rendered = command.clone().term_width(100).render_long_help().to_string();
+        text.push_str(&format!("### {path}\n\n{}\n\n", rendered.trim_end()));
+        let names = command.get_subcommands().map(|below| below.get_name().to_owned());
+        // The loads of `bench` have a golden file of their own.
+        let names: Vec<String> = names.filter(|name| name != "bench").collect();
+        for name in names {
+            let below = command.find_subcommand_mut(&name).unwrap();
+            help(below, &format!("{path} {name}"), text);
+        }
+    }
+
+    #[test]
+    fn help_of_every_command() {
+        let mut command = Cli::command();
+        command.build();
+        let mut text = String::new();
+        help(&mut command, "downbeat", &mut text);
+        insta::assert_snapshot!(text);
+    }
+
+    #[test]
+    fn the_arguments_make_sense() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,133 @@
+//! Owns reading a stream of server-sent events.
+
+use std::pin::Pin;
+
+use futures_util::{Stream, StreamExt};
+use reqwest::Response;
+use serde::de::DeserializeOwned;
+
+use super::http::unreachable;
+use crate::exit::Failure;
+
+/// No event of ours is near this; a stream without line ends must not fill the memory.
+const MOST_BUFFERED_BYTES: usize = 32 * 1024 * 1024;
+
+/// One event of a stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Message {
+    pub(crate) id: Option<String>,
+    pub(crate) name: String,
+    pub(crate) data: String,
+}
+
+impl Message {
+    pub(crate) fn decode<T: DeserializeOwned>(&self) -> Result<T, Failure> {
+        serde_json::from_str(&self.data)
+            .map_err(|error| Failure::bug(format!("cannot read the event `{}`: {error}", self.name)))
+    }
+}
+
+type Bytes = Pin<Box<dyn Stream<Item = Result<Vec<u8>, reqwest::Error>> + Send>>;
+
+/// A stream that is open.
+pub(crate) struct Feed {
+    bytes: Bytes,
+    base: String,
+    parser: Parser,
+}
+
+impl Feed {
+    pub(super) fn new(response: Response, base: String) -> Self {
+        let bytes = response.bytes_stream().map(|piece| piece.map(|bytes| bytes.to_vec()));
+        Self { bytes: Box::pin(bytes), base, parser: Parser::default() }
+    }
+
+    /// The next event, or nothing when the server ended the stream. Nothing is lost when the call is dropped.
+    pub(crate) async fn next(&mut self) -> Result<Option<Message>, Failure> {
+        loop {
+            if let Some(message) = self.parser.message() {
+                return Ok(Some(message));
+            }
+            match self.bytes.next().await {
+                None => return Ok(None),
+                Some(Err(error)) => return Err(unreachable(&self.base, &error)),
+                Some(Ok(piece)) => self.parser.push(&piece)?,
+            }
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Parser {
+    buffer: Vec<u8>,
+    /// Bytes of `buffer` that were read.
+    taken: usize,
+    partial: Message,
+    has_data: bool,
+}
+
+impl Parser {
+    fn push(&mut self, piece: &[u8]) -> Result<(), Failure> {
+        self.buffer.drain(..self.taken);
+        self.taken = 0;
+        self.buffer.extend_from_slice(piece);
+        if self.buffer.len() > MOST_BUFFERED_BYTES {
+            return Err(Failure::bug("the server sent an event without end"));
+        }
+        Ok(())
+    }
+
+    /// The next whole message, if it is there.
+    fn message(&mut self) -> Option<Message> {
+        while let Some(end) = self.buffer[self.taken..].iter().position(|byte| *byte == b'\n') {
+            let line = String::from_utf8_lossy(&self.buffer[self.taken..self.taken + end]).into_owned();
+            self.taken += end + 1;
+            let line = line.strip_suffix('\r').unwrap_or(&line);
+            if line.is_empty() {
+                let message = std::mem::take(&mut self.partial);
+                if std::mem::take(&mut self.has_data) {
+                    return Some(message);
+                }
+                continue;
+            }
+            let (field, value) = line.split_once(':').unwrap_or((line, ""));
+            let value = value.strip_prefix(' ').unwrap_or(value);
+            match field {
+                "id" => self.partial.id = Some(value.to_owned()),
+                "event" => value.clone_into(&mut self.partial.name),
+                "data" => {
+                    if std::mem::replace(&mut self.has_data, true) {
+                        self.partial.data.push('\n');
+                    }
+                    self.partial.data.push_str(value);
+                }
+                // Comments keep the connection open; other fields are not used.
+                _ => {}
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_found_however_the_bytes_are_cut() {
+        let text = ": hello\n\nid: 7\nevent: run_created\ndata: {\"a\":\ndata:  1}\n\r\nretry: 5\n\nevent: x\ndata: ü\n\n";
+        let expected = [
+            Message { id: Some("7".into()), name: "run_created".into(), data: "{\"a\":\n 1}".into() },
+            Message { id: None, name: "x".into(), data: "ü".into() },
+        ];
+        for size in 1..text.len() {
+            let mut parser = Parser::default();
+            let mut found = Vec::new();
+            for piece in text.as_bytes().chunks(size) {
+                parser.push(piece).unwrap();
+                found.extend(std::iter::from_fn(|| parser.message()));
+            }
+            assert_eq!(found, expected, "pieces of {size}");
+        }
+    }
+}

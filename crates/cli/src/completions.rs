@@ -1,0 +1,14 @@
+//! `completions`: what a shell needs to complete our commands.
+
+use clap::CommandFactory;
+use clap_complete::{Shell, generate};
+
+use crate::args::Cli;
+use crate::exit::Failure;
+use crate::out::Out;
+
+pub(crate) fn run(shell: Shell, out: Out) -> Result<(), Failure> {
+    let mut script = Vec::new();
+    generate(shell, &mut Cli::command(), "downbeat", &mut script);
+    out.text(&String::from_utf8_lossy(&script))
+}

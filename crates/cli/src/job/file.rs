@@ -1,0 +1,51 @@
+//! Owns reading a job file: from a path, or from standard input.
+
+use std::fs::File;
+use std::io::{self, Read};
+
+use downbeat_core::limits;
+
+use crate::exit::Failure;
+
+/// A job file's bytes, and what it is called in messages.
+#[derive(Debug)]
+pub(super) struct JobFile {
+    pub(super) bytes: Vec<u8>,
+    pub(super) name: String,
+}
+
+impl JobFile {
+    /// `-` is standard input.
+    pub(super) fn read(path: &str) -> Result<Self, Failure> {
+        let (name, bytes) = if path == "-" {
+            ("<stdin>", bounded(io::stdin().lock()))
+        } else {
+            (path, File::open(path).and_then(bounded))
+        };
+        let bytes = bytes.map_err(|error| Failure::bad_input(format!("cannot read {name}: {}", told(&error))))?;
+        Ok(Self { bytes, name: name.to_owned() })
+    }
+
+    pub(super) fn text(self) -> Result<(String, String), Failure> {
+        match String::from_utf8(self.bytes) {
+            Ok(text) => Ok((text, self.name)),
+            Err(_) => Err(Failure::bad_input(format!("{} is not UTF-8 text", self.name))),
+        }
+    }
+}
+
+/// One byte more than is allowed is enough to refuse it; the rest is not read.
+fn bounded(input: impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    input.take(limits::JOB_FILE_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn told(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => "no such file".to_owned(),
+        io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
+        io::ErrorKind::IsADirectory => "it is a directory".to_owned(),
+        _ => error.to_string(),
+    }
+}

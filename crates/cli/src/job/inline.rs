@@ -1,0 +1,205 @@
+//! Owns how one task is written on the command line: `BACKEND ACTION [--KEY VALUE]…`.
+//!
+//! What a param means is the catalogue's: the values are coerced to what the action declares. Backends that only
+//! nodes know have their params sent as text, and the server judges.
+
+use clap::{ArgAction, Args, Command, FromArgMatches};
+use downbeat_core::backend::{ActionSchema, Catalogue, ParamKind, coerce};
+use downbeat_core::nearest::nearest;
+use serde_json::{Value, json};
+
+use super::run::RunOptions;
+use crate::args::Global;
+use crate::exit::Failure;
+
+/// One task as a definition, and the options with what was said after ACTION.
+#[derive(Debug)]
+pub(super) struct Inline {
+    pub(super) options: RunOptions,
+    pub(super) global: Global,
+    pub(super) definition: Value,
+}
+
+pub(super) fn read(mut options: RunOptions, mut global: Global, words: Vec<String>) -> Result<Inline, Failure> {
+    let mut words = words.into_iter();
+    let backend = name(words.next(), "BACKEND")?;
+    let action = name(words.next(), "ACTION")?;
+    let catalogue = Catalogue::builtin();
+    let schema = catalogue.action(&backend, &action).ok();
+    let (given, late) = split(schema, words)?;
+    if !late.is_empty() {
+        let matches = late_command()
+            .try_get_matches_from(late)
+            .map_err(|error| Failure::bad_input(first_line(&error.to_string())))?;
+        let wrong = |error: clap::Error| Failure::bad_input(first_line(&error.to_string()));
+        options.update_from_arg_matches(&matches).map_err(wrong)?;
+        let output = global.output;
+        global.update_from_arg_matches(&matches).map_err(wrong)?;
+        // The default of `--output` is not something that was said.
+        if matches.value_source("output") != Some(clap::parser::ValueSource::CommandLine) {
+            global.output = output;
+        }
+        if options.wait && options.watch {
+            return Err(Failure::bad_input("--wait and --watch cannot be used together"));
+        }
+    }
+    let params = match schema {
+        Some(schema) => serde_json::to_value(coerce(schema, given)),
+        None => serde_json::to_value(coerce(&undeclared(&action), given)),
+    }
+    .map_err(|error| Failure::bug(format!("cannot write the params: {error}")))?;
+    let definition = definition(&backend, &action, params, &options, &global);
+    Ok(Inline { options, global, definition })
+}
+
+fn definition(backend: &str, action: &str, params: Value, options: &RunOptions, global: &Global) -> Value {
+    let mut task = json!({"backend": backend, "action": action, "params": params});
+    if let Some(timeout) = options.timeout {
+        task["timeout"] = json!(timeout);
+    }
+    if let Some(retries) = options.max_retries {
+        task["max_retries"] = json!(retries);
+    }
+    let mut definition = json!({"tasks": [task]});
+    match &options.target {
+        Some(target) => definition["target"] = json!(target),
+        None => definition["placement"] = json!({}),
+    }
+    if let Some(cluster) = &global.cluster {
+        definition["cluster"] = json!(cluster);
+    }
+    definition
+}
+
+fn undeclared(action: &str) -> ActionSchema {
+    ActionSchema { name: action.to_owned(), idempotent: false, params: Vec::new() }
+}
+
+fn name(word: Option<String>, what: &str) -> Result<String, Failure> {
+    match word {
+        None => Err(Failure::bad_input(format!("{what} is missing: downbeat job run [OPTIONS] BACKEND ACTION [--KEY VALUE]..."))),
+        Some(word) if word.starts_with('-') => {
+            let command = late_command();
+            let known = command.get_arguments().filter_map(|arg| arg.get_long()).chain(["file"]);
+            let bare = word.trim_start_matches('-').split('=').next().unwrap_or_default().to_owned();
+            let hint = nearest(&bare, known).map(|near| format!("; did you mean `--{near}`?")).unwrap_or_default();
+            Err(Failure::bad_input(format!("unexpected option `{word}` before {what}{hint}")))
+        }
+        Some(word) => Ok(word),
+    }
+}
+
+/// The options that may come late.
+fn late_command() -> Command {
+    let command = Global::augment_args(RunOptions::augment_args(Command::new("job run").no_binary_name(true)));
+    // `--file` is no late option, and clap refuses a conflict with what is not there.
+    command.arg(clap::Arg::new("file").long("file").hide(true)).disable_help_flag(true)
+}
+
+type Given = Vec<(String, String)>;
+
+/// Params, and the words that are options of the run.
+fn split(schema: Option<&ActionSchema>, words: impl Iterator<Item = String>) -> Result<(Given, Vec<String>), Failure> {
+    let options = late_command();
+    let mut words = words.peekable();
+    let mut given = Vec::new();
+    let mut late = Vec::new();
+    while let Some(word) = words.next() {
+        let (bare, attached) = match word.split_once('=') {
+            Some((bare, value)) => (bare.to_owned(), Some(value.to_owned())),
+            None => (word.clone(), None),
+        };
+        let kind = bare.strip_prefix("--").and_then(|long| declared(schema, long));
+        let option = options.get_arguments().find(|arg| {
+            arg.get_long().is_some_and(|long| bare.strip_prefix("--") == Some(long) && long != "file")
+                || arg.get_short().is_some_and(|short| bare == format!("-{short}"))
+        });
+        if let (None, Some(option)) = (kind, option) {
+            late.push(word);
+            if matches!(option.get_action(), ArgAction::Set | ArgAction::Append) && attached.is_none() {
+                late.extend(words.next());
+            }
+            continue;
+        }
+        let Some(key) = bare.strip_prefix("--").filter(|key| !key.is_empty()) else {
+            return Err(Failure::bad_input(format!("unexpected `{word}`: params are written --KEY VALUE, and a value with blanks needs quotes")));
+        };
+        let value = match attached {
+            Some(value) => value,
+            None => match words.next_if(|next| !next.starts_with("--")) {
+                Some(value) => value,
+                None if matches!(kind, Some(ParamKind::Boolean)) => "true".to_owned(),
+                None => return Err(Failure::bad_input(format!("`--{key}` has no value; one that begins with dashes is written --{key}=VALUE"))),
+            },
+        };
+        given.push((key.replace('-', "_"), value));
+    }
+    Ok((given, late))
+}
+
+fn declared(schema: Option<&ActionSchema>, long: &str) -> Option<ParamKind> {
+    let name = long.replace('-', "_");
+    schema?.params.iter().find(|param| param.name == name).map(|param| param.kind)
+}
+
+/// Without clap's own `error:` and usage.
+fn first_line(text: &str) -> String {
+    text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::Cli;
+    use crate::out::Format;
+
+    fn read_words(words: &[&str]) -> Result<Inline, Failure> {
+        let global = Cli::try_parse_from(["downbeat", "status"]).unwrap().global;
+        let none: [&str; 0] = [];
+        let matches = late_command().get_matches_from(none);
+        let options = RunOptions::from_arg_matches(&matches).unwrap();
+        read(options, global, words.iter().map(|word| (*word).to_owned()).collect())
+    }
+
+    #[test]
+    fn params_take_the_types_that_the_action_declares() {
+        let inline = read_words(&["exec", "run", "--command", "uptime -p", "--env", "A=1", "--env=B=2", "--working-dir", "/"]).unwrap();
+        assert_eq!(
+            inline.definition,
+            json!({"placement": {}, "tasks": [{"backend": "exec", "action": "run", "params":
+                {"command": "uptime -p", "env": {"A": "1", "B": "2"}, "working_dir": "/"}}]})
+        );
+        let inline = read_words(&["test", "fail", "--exit-code", "7"]).unwrap();
+        assert_eq!(inline.definition["tasks"][0]["params"], json!({"exit_code": 7}));
+    }
+
+    #[test]
+    fn options_of_the_run_are_understood_after_the_action() {
+        let inline = read_words(&["test", "noop", "--target", "all", "--wait", "-o", "json", "--timeout=5s", "--max-retries", "2"]).unwrap();
+        assert!(inline.options.wait);
+        assert_eq!(inline.global.output, Format::Json);
+        assert_eq!(
+            inline.definition,
+            json!({"target": "all", "tasks": [{"backend": "test", "action": "noop", "params": {}, "timeout": "5s", "max_retries": 2}]})
+        );
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_said() {
+        for (words, told) in [
+            (vec![], "BACKEND is missing"),
+            (vec!["exec"], "ACTION is missing"),
+            (vec!["--wiat", "test", "noop"], "did you mean `--wait`?"),
+            (vec!["exec", "run", "uptime"], "unexpected `uptime`"),
+            (vec!["exec", "run", "--command"], "`--command` has no value"),
+            (vec!["exec", "run", "--command", "--stdin", "x"], "`--command` has no value"),
+            (vec!["test", "noop", "--timeout", "soon"], "soon"),
+            (vec!["test", "noop", "--wait", "--watch"], "cannot be used"),
+        ] {
+            let failure = read_words(&words).unwrap_err();
+            assert!(failure.message.contains(told), "{words:?}: {}", failure.message);
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! `job …`: what is to be done, where and in which order.
+
+mod file;
+mod inline;
+mod plan;
+mod run;
+mod schema;
+mod validate;
+
+use clap::Subcommand;
+
+use crate::args::Global;
+use crate::client::Client;
+use crate::exit::Failure;
+use crate::out::Out;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Run one task, or a job file, now
+    Run(run::RunArgs),
+    /// Show what would run where and in which order; starts nothing
+    Plan(plan::PlanArgs),
+    /// Check a job file; needs no server
+    Validate(validate::ValidateArgs),
+    /// The job file's JSON schema, for editors
+    Schema,
+}
+
+pub(crate) async fn run(verb: Verb, global: &Global, out: Out) -> Result<(), Failure> {
+    match verb {
+        Verb::Run(args) => run::run(args, global, out).await,
+        Verb::Plan(args) => plan::run(args, &Client::new(global)?, out).await,
+        Verb::Validate(args) => validate::run(&args, out),
+        Verb::Schema => schema::run(out),
+    }
+}

@@ -1,0 +1,27 @@
+//! `job plan`: a dry run on the server, which knows the nodes.
+
+use clap::Args;
+use downbeat_server::http::view::Plan;
+
+use super::file::JobFile;
+use crate::client::{Body, Client};
+use crate::exit::Failure;
+use crate::out::Out;
+use crate::render::plan_page;
+
+#[derive(Debug, Args)]
+pub(crate) struct PlanArgs {
+    /// Job file, YAML or JSON; `-` reads standard input
+    #[arg(short, long, value_name = "FILE")]
+    file: String,
+    /// Where it would run instead: all, group:web, node:web-01, or a selector
+    #[arg(long, value_name = "TARGET")]
+    target: Option<String>,
+}
+
+pub(super) async fn run(args: PlanArgs, client: &Client, out: Out) -> Result<(), Failure> {
+    let (text, name) = JobFile::read(&args.file)?.text()?;
+    let query: Vec<_> = args.target.map(|target| ("target", target)).into_iter().collect();
+    let plan: Plan = client.post(&["plan"], &query, Body::Definition { text, file: Some(name) }, None).await?;
+    out.result(&plan, || plan_page(&plan, out.width()))
+}

@@ -1,0 +1,105 @@
+//! `job run`: submits a task or a job file, and stays with the run if asked to.
+
+use clap::Args;
+use downbeat_core::Span;
+use downbeat_server::http::view::Run;
+use jiff::Timestamp;
+
+use super::file::JobFile;
+use super::inline::{self, Inline};
+use crate::args::Global;
+use crate::client::{Body, Client};
+use crate::exit::Failure;
+use crate::out::Out;
+use crate::render::run_line;
+use crate::run::{wait, watch};
+
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "downbeat job run [OPTIONS] BACKEND ACTION [--KEY VALUE]...\n       \
+                      downbeat job run [OPTIONS] --file FILE",
+    after_help = "Examples:\n  \
+        downbeat job run --target all --watch exec run --command 'uptime -p'\n  \
+        downbeat job run --target group:web exec run --command env --env A=1 --env B=2\n  \
+        downbeat job run --file deploy.yaml --wait"
+)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(super) options: RunOptions,
+
+    /// Job file, YAML or JSON; `-` reads standard input
+    #[arg(short, long, value_name = "FILE", conflicts_with = "task")]
+    file: Option<String>,
+
+    /// One task: backend, action and the action's params. A param that is repeated is a list
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "BACKEND ACTION [--KEY VALUE]",
+        required_unless_present = "file"
+    )]
+    task: Vec<String>,
+}
+
+/// What belongs to the run and not to the task. Understood before BACKEND, and after ACTION too where the action has
+/// no param of that name.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RunOptions {
+    /// Where: all, group:web, node:web-01, or a selector; without it a task runs once, on a node that fits
+    #[arg(long, value_name = "TARGET")]
+    pub(super) target: Option<String>,
+
+    /// Wait for the end in silence; the exit code is the run's result
+    #[arg(long, conflicts_with = "watch")]
+    pub(super) wait: bool,
+
+    /// Show the progress until the end; the exit code is the run's result
+    #[arg(long)]
+    pub(super) watch: bool,
+
+    /// Submitting again with the same key returns the first run
+    #[arg(long, value_name = "KEY")]
+    pub(super) idempotency_key: Option<String>,
+
+    /// One task: how long an attempt may take, such as 30s or 10m
+    #[arg(long, value_name = "DURATION", conflicts_with = "file")]
+    pub(super) timeout: Option<Span>,
+
+    /// One task: how often it is tried again when it failed
+    #[arg(long, value_name = "N", conflicts_with = "file")]
+    pub(super) max_retries: Option<u32>,
+}
+
+pub(super) async fn run(args: RunArgs, global: &Global, out: Out) -> Result<(), Failure> {
+    let (options, global, body, target) = match args.file {
+        Some(path) => {
+            if global.cluster.is_some() {
+                return Err(Failure::bad_input("a job file says itself which cluster it is for: write `cluster: NAME` in it"));
+            }
+            let (text, name) = JobFile::read(&path)?.text()?;
+            let target = args.options.target.clone();
+            (args.options, global.clone(), Body::Definition { text, file: Some(name) }, target)
+        }
+        None => {
+            let Inline { options, global, definition } = inline::read(args.options, global.clone(), args.task)?;
+            (options, global, Body::Definition { text: definition.to_string(), file: None }, None)
+        }
+    };
+    // What was said after ACTION may have named another server or format.
+    let client = Client::new(&global)?;
+    let out = out.with_format(global.output);
+    let query: Vec<_> = target.map(|target| ("target", target)).into_iter().collect();
+    let run: Run = client.post(&["runs"], &query, body, options.idempotency_key.as_deref()).await?;
+    let id = run.summary.id.clone();
+    if options.watch {
+        watch(id, &client, out).await
+    } else if options.wait {
+        wait(id, &client, out).await
+    } else {
+        out.result(&run, || run_line(&run.summary, Timestamp::now()))?;
+        if out.is_terminal() {
+            out.note(&format!("`downbeat run watch {id}` shows how it goes"));
+        }
+        Ok(())
+    }
+}

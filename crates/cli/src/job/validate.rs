@@ -1,0 +1,35 @@
+//! `job validate`: checks a job file by itself, without a server.
+
+use clap::Args;
+use downbeat_core::backend::Catalogue;
+use downbeat_core::spec;
+use downbeat_server::http::view::Valid;
+
+use super::file::JobFile;
+use crate::exit::Failure;
+use crate::out::Out;
+
+#[derive(Debug, Args)]
+pub(crate) struct ValidateArgs {
+    /// Job file, YAML or JSON; `-` reads standard input
+    #[arg(short, long, value_name = "FILE")]
+    file: String,
+}
+
+pub(super) fn run(args: &ValidateArgs, out: Out) -> Result<(), Failure> {
+    let file = JobFile::read(&args.file)?;
+    match spec::parse_bytes(&file.bytes, &file.name, &Catalogue::builtin()) {
+        Ok(definition) => {
+            let steps = definition.tasks.iter().map(|entry| entry.leaves().len()).sum::<usize>();
+            let valid = Valid { valid: true, job: definition.name, steps: u32::try_from(steps).unwrap_or(u32::MAX) };
+            let plural = if valid.steps == 1 { "" } else { "s" };
+            out.result(&valid, || format!("{}: valid, {} step{plural}", file.name, valid.steps))
+        }
+        Err(problems) => {
+            let count = problems.len();
+            let message = if count == 1 { "1 problem".to_owned() } else { format!("{count} problems") };
+            Err(Failure::bad_input(format!("{} is not valid: {message}", file.name))
+                .with_details(problems.iter().map(|problem| problem.render(&file.name)).collect()))
+        }
+    }
+}

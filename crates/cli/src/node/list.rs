@@ -1,0 +1,39 @@
+//! `node list`.
+
+use clap::Args;
+use downbeat_server::http::view::{List, NodeSummary};
+use jiff::Timestamp;
+
+use crate::client::Client;
+use crate::exit::Failure;
+use crate::out::Out;
+use crate::render::node_table;
+
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    /// Only those that are online, stale or offline
+    #[arg(long, value_name = "STATUS")]
+    status: Option<String>,
+    /// Only those of this group
+    #[arg(long, value_name = "GROUP")]
+    group: Option<String>,
+    /// At most this many
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    limit: u32,
+    /// Leave out the first ones
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    offset: u64,
+}
+
+pub(super) async fn run(args: ListArgs, client: &Client, out: Out) -> Result<(), Failure> {
+    let mut query = vec![("limit", args.limit.to_string()), ("offset", args.offset.to_string())];
+    query.extend(args.status.map(|status| ("status", status)));
+    query.extend(args.group.map(|group| ("group", group)));
+    let path = ["clusters", client.cluster().unwrap_or("default"), "nodes"];
+    let nodes: List<NodeSummary> = client.get(&path, &query).await?;
+    out.result(&nodes, || node_table(&nodes.data, Timestamp::now(), out.width()))?;
+    if nodes.pagination.has_more {
+        out.note(&format!("{} of {} nodes shown; --offset and --limit show others", nodes.data.len(), nodes.pagination.total));
+    }
+    Ok(())
+}

@@ -1,0 +1,46 @@
+//! `node …`: the machines.
+
+mod drain;
+mod list;
+mod show;
+
+use clap::Subcommand;
+
+use crate::client::Client;
+use crate::exit::Failure;
+use crate::out::Out;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// All nodes of the cluster
+    List(list::ListArgs),
+    /// A node with everything that it says of itself
+    Show {
+        /// Hostname or id
+        node: String,
+    },
+    /// Let a node finish what it has and take no new work
+    Drain {
+        /// Hostname or id
+        node: String,
+    },
+    /// Let a drained node take work again
+    Undrain {
+        /// Hostname or id
+        node: String,
+    },
+}
+
+pub(crate) async fn run(verb: Verb, client: &Client, out: Out) -> Result<(), Failure> {
+    match verb {
+        Verb::List(args) => list::run(args, client, out).await,
+        Verb::Show { node } => show::run(&node, client, out).await,
+        Verb::Drain { node } => drain::run(&node, drain::Drain::On, client, out).await,
+        Verb::Undrain { node } => drain::run(&node, drain::Drain::Off, client, out).await,
+    }
+}
+
+/// The cluster, where hostnames are looked up.
+fn within(client: &Client) -> Vec<(&'static str, String)> {
+    client.cluster().map(|cluster| ("cluster", cluster.to_owned())).into_iter().collect()
+}

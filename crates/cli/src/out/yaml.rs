@@ -1,0 +1,111 @@
+//! Owns how a result looks as YAML: block style, texts quoted as in JSON where they could be read as something else.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+/// A whole document with its last line end.
+pub(crate) fn document(value: &Value) -> String {
+    let mut text = String::new();
+    block(&mut text, value, 0);
+    text
+}
+
+fn block(text: &mut String, value: &Value, depth: usize) {
+    match value {
+        Value::Object(map) if !map.is_empty() => {
+            for (key, value) in map {
+                indent(text, depth);
+                text.push_str(&scalar_text(key));
+                text.push(':');
+                nested(text, value, depth);
+            }
+        }
+        Value::Array(items) if !items.is_empty() => {
+            for item in items {
+                indent(text, depth);
+                text.push('-');
+                nested(text, item, depth);
+            }
+        }
+        other => {
+            indent(text, depth);
+            text.push_str(&scalar(other));
+            text.push('\n');
+        }
+    }
+}
+
+fn nested(text: &mut String, value: &Value, depth: usize) {
+    let is_block = match value {
+        Value::Object(map) => !map.is_empty(),
+        Value::Array(items) => !items.is_empty(),
+        _ => false,
+    };
+    if is_block {
+        text.push('\n');
+        block(text, value, depth + 1);
+    } else {
+        text.push(' ');
+        text.push_str(&scalar(value));
+        text.push('\n');
+    }
+}
+
+fn indent(text: &mut String, depth: usize) {
+    for _ in 0..depth {
+        text.push_str("  ");
+    }
+}
+
+fn scalar(value: &Value) -> String {
+    match value {
+        Value::String(text) => scalar_text(text),
+        // Empty ones are written as in JSON; full ones never come here.
+        other => other.to_string(),
+    }
+}
+
+/// Plain where no reader of YAML 1.1 or 1.2 could take it for anything but this text.
+fn scalar_text(text: &str) -> String {
+    let plain_chars = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | ' ');
+    let starts_like_text = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/');
+    let is_word = ["true", "false", "yes", "no", "on", "off", "y", "n", "null", "nan", "inf"]
+        .contains(&text.to_ascii_lowercase().as_str());
+    if starts_like_text && !is_word && !text.ends_with(' ') && text.chars().all(plain_chars) {
+        return text.to_owned();
+    }
+    let mut quoted = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' => quoted.push_str("\\\""),
+            '\\' => quoted.push_str("\\\\"),
+            '\n' => quoted.push_str("\\n"),
+            '\t' => quoted.push_str("\\t"),
+            '\r' => quoted.push_str("\\r"),
+            // C1 controls and the byte order mark are not printable in YAML either.
+            c if c.is_control() || c == '\u{feff}' || c == '\u{2028}' || c == '\u{2029}' => {
+                let _ = write!(quoted, "\\u{:04x}", u32::from(c));
+            }
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_could_be_read_otherwise_is_quoted() {
+        let value = json!({
+            "id": "web-01", "no": "no", "number": "12", "empty": "", "list": [], "map": {},
+            "steps": [{"name": "a: b", "ok": true}, [1, 2], null], "text": "two\nlines \"quoted\" \u{7}",
+        });
+        insta::assert_snapshot!(document(&value));
+    }
+}

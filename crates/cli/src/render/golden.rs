@@ -1,0 +1,223 @@
+//! The look of every page, held against golden files.
+
+use downbeat_server::http::view::{EventList, List, Node, NodeSummary, Plan, Run, RunSummary, Server, Status};
+use jiff::Timestamp;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::*;
+
+const RUN: &str = "0198c0de-0000-7000-8000-000000000001";
+
+fn now() -> Timestamp {
+    "2025-06-01T10:05:00Z".parse().unwrap()
+}
+
+fn view<T: DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+fn plain(text: &str) -> String {
+    anstream::adapter::strip_str(text).to_string()
+}
+
+fn id(number: u64) -> String {
+    format!("0198c0de-0000-7000-8000-{number:012}")
+}
+
+fn summary(changes: Value) -> Value {
+    let mut run = json!({
+        "id": RUN, "job": "deploy-web", "cluster": id(9), "state": "running", "status": "running", "partial": false,
+        "steps": 4, "nodes": 3, "by": "api", "created_at": "2025-06-01T10:04:50Z", "started_at": "2025-06-01T10:04:51Z",
+        "finished_at": null, "duration": null, "cancel_requested_at": null, "error": null, "owner": id(8),
+    });
+    for (key, value) in changes.as_object().unwrap() {
+        run[key] = value.clone();
+    }
+    run
+}
+
+fn result(status: &str, duration: Option<&str>, extra: Value) -> Value {
+    let mut result = json!({"status": status, "attempts": 1, "duration": duration, "exit_code": null, "execution": id(5)});
+    for (key, value) in extra.as_object().unwrap() {
+        result[key] = value.clone();
+    }
+    result
+}
+
+fn plan() -> Plan {
+    let nodes = json!(["web-01", "web-02", "web-03"]);
+    view(json!({
+        "job": "deploy-web", "strategy": "fail-fast",
+        "nodes": [{"id": id(1), "hostname": "web-01"}, {"id": id(2), "hostname": "web-02"}, {"id": id(3), "hostname": "web-03"}],
+        "steps": [
+            {"index": 0, "name": "fetch", "backend": "exec", "action": "run", "branch": "update", "where": nodes, "condition": null, "after": []},
+            {"index": 1, "name": "exec shell", "backend": "exec", "action": "shell", "branch": "update", "where": nodes, "condition": null,
+             "after": [{"step": 0, "kind": "per_node"}]},
+            {"index": 2, "name": "train", "backend": "test", "action": "noop", "branch": null, "where": "placed", "condition": "always",
+             "after": [{"step": 0, "kind": "barrier"}, {"step": 1, "kind": "barrier"}]},
+            {"index": 3, "name": "clean-up", "backend": "test", "action": "echo", "branch": null,
+             "where": ["a", "b", "c", "d", "e", "f"], "condition": "on_failure", "after": [{"step": 2, "kind": "barrier"}]},
+        ],
+    }))
+}
+
+fn running() -> Run {
+    let mut run = summary(json!({}));
+    run["step"] = json!(1);
+    run["expected"] = json!(["web-01", "web-02", "web-03"]);
+    run["counts"] = json!({"pending": 5, "leased": 0, "running": 1, "succeeded": 4, "failed": 1, "skipped": 0, "cancelled": 0, "lost": 0});
+    run["results"] = json!({
+        "0": {
+            "web-01": result("succeeded", Some("2.3s"), json!({"exit_code": 0})),
+            "web-02": result("succeeded", Some("1.25s"), json!({"exit_code": 0})),
+            "web-03": result("succeeded", Some("12ms"), json!({"exit_code": 0, "attempts": 3})),
+        },
+        "1": {
+            "web-01": result("failed", Some("1h2m3s"), json!({"exit_code": 127, "error": "bash: line 1: deploy: command not found\nsecond line \u{1b}[31mred"})),
+            "web-02": result("running", None, json!({})),
+            "web-03": result("skipped", None, json!({"reason": "web-01 failed, and the strategy is fail-fast"})),
+        },
+        "2": {"-": result("pending", None, json!({}))},
+    });
+    run["waiting"] = json!([{"step": 2, "task": "train", "execution": id(5), "nodes": [
+        {"node": "web-01", "reason": "it has no gpu"}, {"node": "web-02", "reason": "all 2 slots are taken"}]}]);
+    view(run)
+}
+
+fn failed() -> Run {
+    let mut run = running();
+    run.summary = view(summary(json!({
+        "state": "failed", "status": "failed", "partial": true, "finished_at": "2025-06-01T10:04:53.5Z", "duration": "2.5s",
+        "error": "step 1 (exec shell) failed on 1 of 3 nodes",
+    })));
+    run.waiting.clear();
+    run
+}
+
+#[test]
+fn a_run_that_goes_on() {
+    insta::assert_snapshot!(plain(&run_page(&running(), &plan(), now(), None)));
+}
+
+#[test]
+fn a_run_that_goes_on_in_a_narrow_terminal() {
+    insta::assert_snapshot!(plain(&run_page(&running(), &plan(), now(), Some(90))));
+}
+
+#[test]
+fn a_run_that_failed() {
+    insta::assert_snapshot!(plain(&run_page(&failed(), &plan(), now(), None)));
+}
+
+#[test]
+fn statuses_have_colours() {
+    insta::assert_snapshot!(run_line(&failed().summary, now()).replace('\u{1b}', "^"));
+}
+
+#[test]
+fn a_list_of_runs() {
+    let runs: List<RunSummary> = view(json!({
+        "data": [
+            summary(json!({})),
+            summary(json!({"id": id(2), "job": null, "state": "pending", "status": "pending", "started_at": null, "nodes": 0})),
+            summary(json!({"id": id(3), "state": "terminating", "cancel_requested_at": "2025-06-01T10:04:59Z"})),
+            summary(json!({"id": id(4), "state": "completed", "status": "completed", "created_at": "2025-05-01T00:00:00Z",
+                           "finished_at": "2025-05-01T00:10:00Z", "duration": "10m"})),
+            summary(json!({"id": "nightly:2025-06-01T03:00:00Z", "job": "nightly", "state": "failed", "status": "failed",
+                           "created_at": "2025-06-01T03:00:00Z", "finished_at": "2025-06-01T03:00:01Z", "duration": "950ms",
+                           "error": "step 0 (dump) failed on 1 of 1 nodes"})),
+        ],
+        "pagination": {"limit": 20, "offset": 0, "total": 5, "has_more": false},
+    }));
+    insta::assert_snapshot!(plain(&run_table(&runs.data, now(), None)));
+    assert_eq!(run_table(&[], now(), None), "no runs\n");
+}
+
+#[test]
+fn lines_of_a_run_that_is_watched() {
+    let plan = plan();
+    let before = tallies(&running(), &plan);
+    let mut later = running();
+    let step = later.results.get_mut(&1).unwrap();
+    step.insert("web-02".to_owned(), view(result("cancelled", Some("40ms"), json!({"reason": "the run was cancelled"}))));
+    later.results.insert(2, view(json!({"web-01": result("skipped", None, json!({"reason": "fail-fast has struck"}))})));
+    let after = tallies(&later, &plan);
+    let mut text = String::new();
+    for tally in ended_steps(&[], &before).chain(ended_steps(&before, &after)) {
+        text.push_str(&step_line(tally));
+        text.push('\n');
+    }
+    text.push_str(&run_line(&later.summary, now()));
+    insta::assert_snapshot!(plain(&text));
+}
+
+#[test]
+fn a_plan() {
+    insta::assert_snapshot!(plain(&plan_page(&plan(), None)));
+}
+
+fn node(changes: Value) -> Value {
+    let mut node = json!({
+        "id": id(1), "hostname": "web-01", "cluster": id(9), "session": id(7), "status": "online", "draining": false,
+        "groups": ["web", "eu"], "labels": {"disk": "ssd", "fast": ""}, "capabilities": {"cpu": 8, "gpu": "nvidia"},
+        "backends": ["exec", "ping"], "slots": 4, "version": "0.1.0",
+        "registered_at": "2025-06-01T08:00:00Z", "seen_at": "2025-06-01T10:04:57Z",
+    });
+    for (key, value) in changes.as_object().unwrap() {
+        node[key] = value.clone();
+    }
+    node
+}
+
+#[test]
+fn a_list_of_nodes() {
+    let nodes: Vec<NodeSummary> = view(json!([
+        node(json!({})),
+        node(json!({"hostname": "web-02", "draining": true, "groups": [], "labels": {}})),
+        node(json!({"hostname": "db-long-name-01", "status": "offline", "seen_at": "2025-05-30T10:00:00Z", "backends": []})),
+    ]));
+    insta::assert_snapshot!(plain(&node_table(&nodes, now(), None)));
+}
+
+#[test]
+fn a_node() {
+    let node: Node = view(node(json!({"backends": [{"name": "exec", "actions": [
+        {"name": "run", "idempotent": false, "params": [
+            {"name": "command", "kind": "argv", "required": true, "help": ""},
+            {"name": "env", "kind": "map", "required": false, "help": ""}]},
+        {"name": "shell", "idempotent": false, "params": []}]}]})));
+    insta::assert_snapshot!(plain(&node_page(&node, now(), None)));
+}
+
+#[test]
+fn events() {
+    let events: EventList = view(json!({
+        "data": [
+            {"seq": 1, "at": "2025-06-01T10:00:00.123456Z", "kind": "node_registered", "server": id(8), "run": null, "execution": null,
+             "node": id(1), "by": null, "text": "node web-01 registered", "data": {}},
+            {"seq": 1234567, "at": "2025-06-01T10:00:01Z", "kind": "execution_finished", "server": id(8), "run": RUN, "execution": id(5),
+             "node": null, "by": null, "text": "execution failed with exit code 1: two\nlines", "data": {}},
+            {"seq": 1234568, "at": "2025-06-01T10:00:02Z", "kind": "run_cancel_requested", "server": id(8), "run": RUN, "execution": null,
+             "node": null, "by": "api", "text": "cancel requested", "data": {}},
+        ],
+        "pagination": {"limit": 100, "offset": 0, "total": 3, "has_more": false, "next": 1_234_568},
+    }));
+    let text: String = events.data.iter().map(|event| event_line(event) + "\n").collect();
+    insta::assert_snapshot!(plain(&text));
+}
+
+#[test]
+fn the_whole_system() {
+    let server: Server = view(json!({
+        "id": id(8), "name": "server-1", "http": "127.0.0.1:4680", "grpc": "127.0.0.1:4681", "version": "0.1.0",
+        "started_at": "2025-06-01T07:00:00Z", "seen_at": "2025-06-01T10:04:59Z",
+    }));
+    let status: Status = view(json!({
+        "version": "0.1.0", "server": "server-1", "store": "sqlite", "uptime": "3h5m", "servers": [server],
+        "runs": {"pending": 0, "running": 2, "completed": 17, "failed": 1, "cancelled": 0},
+        "executions": {"pending": 4, "leased": 0, "running": 2, "succeeded": 120, "failed": 3, "skipped": 2, "cancelled": 0, "lost": 1},
+        "nodes": {"online": 3, "stale": 1, "offline": 0},
+    }));
+    insta::assert_snapshot!(plain(&status_page(&status, now(), None)));
+}

@@ -1,0 +1,20 @@
+//! Text for people. Everything here is a pure function of what is shown, the time and the width.
+
+mod event;
+mod node;
+mod plan;
+mod progress;
+mod run;
+mod status;
+mod table;
+mod time;
+
+pub(crate) use event::event_line;
+pub(crate) use node::{node_page, node_table};
+pub(crate) use plan::plan_page;
+pub(crate) use progress::{Tally, ended_steps, step_line, tallies};
+pub(crate) use run::{run_line, run_page, run_table};
+pub(crate) use status::{server_table, status_page};
+
+#[cfg(test)]
+mod golden;

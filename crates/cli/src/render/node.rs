@@ -1,0 +1,88 @@
+//! Owns how nodes look.
+
+use downbeat_core::node::NodeStatus;
+use downbeat_server::http::view::{Node, NodeSummary};
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::table::{Cell, Table, Tone, facts};
+use super::time::{age, second};
+
+/// Nodes, as the server ordered them.
+pub(crate) fn node_table(nodes: &[NodeSummary], now: Timestamp, width: Option<usize>) -> String {
+    if nodes.is_empty() {
+        return "no nodes; `downbeat agent --server HOST:4681` on a machine makes it one\n".to_owned();
+    }
+    let mut table = Table::new(["NODE", "STATUS", "GROUPS", "LABELS", "SLOTS", "SEEN", "BACKENDS"]);
+    for node in nodes {
+        let labels = node.labels.iter().map(|(name, value)| label(name, value)).collect::<Vec<_>>().join(",");
+        table.row([
+            node.hostname.as_str().into(),
+            status(node.status, node.draining),
+            or_dash(node.groups.join(",")),
+            or_dash(labels),
+            node.slots.to_string().into(),
+            age(node.seen_at, now).into(),
+            or_dash(node.backends.join(",")),
+        ]);
+    }
+    table.draw(width)
+}
+
+/// A node with everything that it says of itself.
+pub(crate) fn node_page(node: &Node, now: Timestamp, width: Option<usize>) -> String {
+    let labels = node.labels.iter().map(|(name, value)| label(name, value)).collect::<Vec<_>>().join(", ");
+    let capabilities = node.capabilities.iter().map(|(name, value)| label(name, &bare(value))).collect::<Vec<_>>().join(", ");
+    let at = |time: Timestamp| Cell::from(format!("{} ({} ago)", second(time), age(time, now)));
+    let head = facts(&[
+        ("node", node.hostname.as_str().into()),
+        ("id", node.id.to_string().into()),
+        ("status", status(node.status, node.draining)),
+        ("groups", or_dash(node.groups.join(", "))),
+        ("labels", or_dash(labels)),
+        ("capabilities", or_dash(capabilities)),
+        ("slots", node.slots.to_string().into()),
+        ("version", or_dash(node.version.clone())),
+        ("registered", at(node.registered_at)),
+        ("seen", at(node.seen_at)),
+    ]);
+    let mut table = Table::new(["BACKEND", "ACTION", "IDEMPOTENT", "PARAMS"]);
+    for backend in &node.backends {
+        for action in &backend.actions {
+            let params: Vec<String> = action
+                .params
+                .iter()
+                .map(|param| if param.required { param.name.clone() } else { format!("[{}]", param.name) })
+                .collect();
+            table.row([
+                backend.name.as_str().into(),
+                action.name.as_str().into(),
+                if action.idempotent { "yes".into() } else { "no".into() },
+                or_dash(params.join(" ")),
+            ]);
+        }
+    }
+    format!("{head}\n{}", table.draw(width))
+}
+
+fn status(status: NodeStatus, draining: bool) -> Cell {
+    let tone = match (status, draining) {
+        (NodeStatus::Online, false) => Tone::Good,
+        (NodeStatus::Online, true) | (NodeStatus::Stale, _) => Tone::Busy,
+        (NodeStatus::Offline, _) => Tone::Bad,
+    };
+    let text = if draining { format!("{}, draining", status.as_str()) } else { status.as_str().to_owned() };
+    Cell::new(text, tone)
+}
+
+fn label(name: &str, value: &str) -> String {
+    if value.is_empty() { name.to_owned() } else { format!("{name}={value}") }
+}
+
+fn bare(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn or_dash(text: String) -> Cell {
+    if text.is_empty() { Cell::new("-", Tone::Dim) } else { text.into() }
+}

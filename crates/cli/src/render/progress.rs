@@ -1,0 +1,107 @@
+//! Owns how a run that goes on is told: counts per step, and a line when a step has ended.
+
+use std::time::Duration;
+
+use downbeat_core::Span;
+use downbeat_core::execution::Status;
+use downbeat_server::http::view::{Plan, Run, Step, Where};
+
+use super::table::{Tone, one_line, painted};
+use super::time::short;
+
+/// How one step stands, over all of its nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) index: u32,
+    pub(crate) name: String,
+    /// How many instances it has in all.
+    pub(crate) wanted: u64,
+    pub(crate) running: u64,
+    pub(crate) succeeded: u64,
+    pub(crate) failed: u64,
+    pub(crate) skipped: u64,
+    pub(crate) cancelled: u64,
+    /// How long the slowest instance took.
+    pub(crate) longest: Option<Span>,
+    /// The first word on why something went wrong or was left out.
+    pub(crate) why: Option<String>,
+}
+
+impl Tally {
+    pub(crate) fn ended(&self) -> u64 {
+        self.succeeded + self.failed + self.skipped + self.cancelled
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended() >= self.wanted
+    }
+
+    fn of(step: &Step, run: &Run) -> Self {
+        let mut tally = Self {
+            index: step.index,
+            name: step.name.clone(),
+            wanted: match &step.place {
+                Where::Nodes(nodes) => nodes.len() as u64,
+                Where::Placed(_) => 1,
+            },
+            ..Self::default()
+        };
+        let mut longest = Duration::ZERO;
+        for (node, result) in run.results.get(&step.index).into_iter().flatten() {
+            match result.status {
+                Status::Pending => {}
+                Status::Leased | Status::Running => tally.running += 1,
+                Status::Succeeded => tally.succeeded += 1,
+                // A lost attempt that is sent again is followed by a pending one; this one stays.
+                Status::Failed | Status::Lost => tally.failed += 1,
+                Status::Skipped => tally.skipped += 1,
+                Status::Cancelled => tally.cancelled += 1,
+            }
+            longest = longest.max(result.duration.unwrap_or_default().0);
+            if tally.why.is_none() {
+                tally.why = match (&result.error, &result.reason) {
+                    (Some(error), _) => Some(format!("{node}: {error}")),
+                    (None, Some(reason)) => Some(reason.clone()),
+                    (None, None) => None,
+                };
+            }
+        }
+        tally.longest = Some(Span(longest)).filter(|longest| longest.0 > Duration::ZERO);
+        tally
+    }
+}
+
+/// Every step of a plan, as it stands.
+pub(crate) fn tallies(run: &Run, plan: &Plan) -> Vec<Tally> {
+    plan.steps.iter().map(|step| Tally::of(step, run)).collect()
+}
+
+/// Those that have ended and had not before.
+pub(crate) fn ended_steps<'a>(before: &[Tally], now: &'a [Tally]) -> impl Iterator<Item = &'a Tally> {
+    let ended_before: Vec<bool> = before.iter().map(Tally::has_ended).collect();
+    now.iter()
+        .enumerate()
+        .filter(move |(index, tally)| tally.has_ended() && !ended_before.get(*index).copied().unwrap_or(false))
+        .map(|(_, tally)| tally)
+}
+
+/// `step 0 exec run: 3/3 succeeded in 12ms`.
+pub(crate) fn step_line(tally: &Tally) -> String {
+    let mut parts = Vec::new();
+    if tally.succeeded > 0 || tally.skipped < tally.wanted {
+        let tone = if tally.succeeded == tally.wanted { Tone::Good } else { Tone::Plain };
+        parts.push(painted(&format!("{}/{} succeeded", tally.succeeded, tally.wanted), tone));
+    }
+    for (count, word, tone) in [
+        (tally.failed, "failed", Tone::Bad),
+        (tally.cancelled, "cancelled", Tone::Bad),
+        (tally.skipped, "skipped", Tone::Dim),
+    ] {
+        if count > 0 {
+            parts.push(painted(&format!("{count} {word}"), tone));
+        }
+    }
+    let took = tally.longest.map(|longest| format!(" in {}", short(longest))).unwrap_or_default();
+    let why = tally.why.as_deref().map(|why| format!(" ({})", one_line(why))).unwrap_or_default();
+    format!("step {} {}: {}{took}{why}", tally.index, tally.name, parts.join(", "))
+}

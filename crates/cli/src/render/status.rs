@@ -1,0 +1,67 @@
+//! Owns how the whole system looks at a glance.
+
+use downbeat_core::execution::Status as ExecutionStatus;
+use downbeat_core::node::NodeStatus;
+use downbeat_core::run::RunStatus;
+use downbeat_server::http::view::{Server, Status};
+use jiff::Timestamp;
+
+use super::run::status_tone;
+use super::table::{Cell, Table, Tone, facts, painted};
+use super::time::{age, short};
+
+/// The whole system on one page.
+pub(crate) fn status_page(status: &Status, now: Timestamp, width: Option<usize>) -> String {
+    let nodes = counts(status.nodes.iter().map(|(node, count)| {
+        let tone = match node {
+            NodeStatus::Online => Tone::Good,
+            NodeStatus::Stale => Tone::Busy,
+            NodeStatus::Offline => Tone::Bad,
+        };
+        (*count, node.as_str(), tone)
+    }));
+    let runs = counts(status.runs.iter().map(|(run, count)| {
+        let tone = match run {
+            RunStatus::Completed => Tone::Good,
+            RunStatus::Failed | RunStatus::Cancelled => Tone::Bad,
+            RunStatus::Running | RunStatus::Pending => Tone::Busy,
+        };
+        (*count, run.as_str(), tone)
+    }));
+    let executions = counts(
+        status.executions.iter().map(|(execution, count): (&ExecutionStatus, _)| (*count, execution.as_str(), status_tone(*execution))),
+    );
+    let server = format!("{} (downbeat {}, up {})", status.server, status.version, short(status.uptime));
+    let text = facts(&[
+        ("server", server.into()),
+        ("store", status.store.as_str().into()),
+        ("nodes", Cell::painted(nodes)),
+        ("runs", Cell::painted(runs)),
+        ("executions", Cell::painted(executions)),
+    ]);
+    format!("{text}\n{}", server_table(&status.servers, now, width))
+}
+
+/// The servers that share the store.
+pub(crate) fn server_table(servers: &[Server], now: Timestamp, width: Option<usize>) -> String {
+    let mut table = Table::new(["SERVER", "HTTP", "GRPC", "VERSION", "UP", "SEEN", "ID"]);
+    for server in servers {
+        table.row([
+            server.name.as_str().into(),
+            server.http.as_str().into(),
+            server.grpc.as_str().into(),
+            server.version.as_str().into(),
+            age(server.started_at, now).into(),
+            age(server.seen_at, now).into(),
+            server.id.to_string().into(),
+        ]);
+    }
+    table.draw(width)
+}
+
+/// `3 online, 1 stale`; zeros are left out.
+fn counts<'a>(parts: impl Iterator<Item = (u64, &'a str, Tone)>) -> String {
+    let told: Vec<String> =
+        parts.filter(|(count, ..)| *count > 0).map(|(count, name, tone)| painted(&format!("{count} {name}"), tone)).collect();
+    if told.is_empty() { "none".to_owned() } else { told.join(", ") }
+}

@@ -1,0 +1,40 @@
+//! `run events`.
+
+use clap::Args;
+use downbeat_core::limits;
+use downbeat_server::http::view::EventList;
+
+use super::Which;
+use crate::client::Client;
+use crate::event;
+use crate::exit::Failure;
+use crate::out::{Format, Out};
+
+#[derive(Debug, Args)]
+pub(crate) struct EventsArgs {
+    #[command(flatten)]
+    run: Which,
+    /// Go on with what happens, until the run has ended
+    #[arg(short, long)]
+    follow: bool,
+    /// Only events after this number
+    #[arg(long, value_name = "SEQ")]
+    since: Option<u64>,
+}
+
+pub(super) async fn run(args: EventsArgs, client: &Client, out: Out) -> Result<(), Failure> {
+    let id = args.run.resolve(client).await?;
+    let path = ["runs", id.as_str(), "events"];
+    let mut query: Vec<(&str, String)> = args.since.map(|since| ("since", since.to_string())).into_iter().collect();
+    if args.follow {
+        query.push(("follow", "1".to_owned()));
+        return event::follow(&path, query, client, out).await;
+    }
+    query.push(("limit", limits::PAGE_MOST.to_string()));
+    let events: EventList = client.get(&path, &query).await?;
+    out.result(&events, || event::told(&events.data))?;
+    if events.pagination.has_more && out.format() == Format::Table {
+        out.note(&format!("there is more: --since {}", events.pagination.next));
+    }
+    Ok(())
+}

@@ -1,0 +1,72 @@
+//! Owns how a run may be named: by its id, by a unique beginning of it, or as the last one.
+
+use downbeat_core::ids::RunId;
+use downbeat_core::limits;
+use downbeat_server::http::view::{List, RunSummary};
+
+use super::Which;
+use crate::client::Client;
+use crate::exit::Failure;
+
+/// How far back a beginning is looked for.
+const MOST_PAGES: u64 = 10;
+/// A whole UUID; scheduled runs have a colon in their id.
+const WHOLE_ID_CHARS: usize = 36;
+/// How many of several are named.
+const MOST_NAMED: usize = 5;
+
+impl Which {
+    /// The id that is meant.
+    pub(super) async fn resolve(&self, client: &Client) -> Result<RunId, Failure> {
+        let text = self.run.as_str();
+        if text.chars().count() >= WHOLE_ID_CHARS || text.contains(':') {
+            return Ok(text.into());
+        }
+        if text == "last" {
+            let runs = page(client, 1, 0).await?;
+            let run = runs.data.into_iter().next();
+            return run.map(|run| run.id).ok_or_else(|| Failure::not_found("there is no run yet"));
+        }
+        let mut found = Vec::new();
+        for number in 0..MOST_PAGES {
+            let runs = page(client, limits::PAGE_MOST, number * u64::from(limits::PAGE_MOST)).await?;
+            found.extend(runs.data.into_iter().map(|run| run.id).filter(|id| id.as_str().starts_with(text)));
+            if !runs.pagination.has_more {
+                break;
+            }
+        }
+        only(text, found)
+    }
+}
+
+async fn page(client: &Client, limit: u32, offset: u64) -> Result<List<RunSummary>, Failure> {
+    let mut query = vec![("limit", limit.to_string()), ("offset", offset.to_string())];
+    query.extend(client.cluster().map(|cluster| ("cluster", cluster.to_owned())));
+    client.get(&["runs"], &query).await
+}
+
+fn only(text: &str, mut found: Vec<RunId>) -> Result<RunId, Failure> {
+    match found.len() {
+        0 => Err(Failure::not_found(format!("there is no run `{text}`, nor one whose id begins so"))),
+        1 => Ok(found.remove(0)),
+        count => {
+            let named = found.iter().take(MOST_NAMED).map(RunId::to_string).collect();
+            Err(Failure::bad_input(format!("`{text}` may be any of {count} runs")).with_details(named))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::Code;
+
+    #[test]
+    fn a_beginning_must_be_unique() {
+        let ids = |texts: &[&str]| texts.iter().map(|text| RunId::from(*text)).collect::<Vec<_>>();
+        assert_eq!(only("ab", ids(&["abc"])).unwrap().as_str(), "abc");
+        assert_eq!(only("ab", ids(&[])).unwrap_err().code, Code::NotFound);
+        let several = only("ab", ids(&["abc", "abd"])).unwrap_err();
+        assert_eq!((several.code, several.details), (Code::BadInput, vec!["abc".to_owned(), "abd".to_owned()]));
+    }
+}

@@ -1,0 +1,39 @@
+//! `run list`.
+
+use clap::Args;
+use downbeat_server::http::view::{List, RunSummary};
+use jiff::Timestamp;
+
+use crate::client::Client;
+use crate::exit::Failure;
+use crate::out::Out;
+use crate::render::run_table;
+
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    /// Only those that are pending, running, completed, failed or cancelled; several with commas
+    #[arg(long, value_name = "STATUS")]
+    status: Option<String>,
+    /// Only those of this job
+    #[arg(long, value_name = "NAME")]
+    job: Option<String>,
+    /// At most this many
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    limit: u32,
+    /// Leave out the newest ones
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    offset: u64,
+}
+
+pub(super) async fn run(args: ListArgs, client: &Client, out: Out) -> Result<(), Failure> {
+    let mut query = vec![("limit", args.limit.to_string()), ("offset", args.offset.to_string())];
+    query.extend(client.cluster().map(|cluster| ("cluster", cluster.to_owned())));
+    query.extend(args.status.map(|status| ("status", status)));
+    query.extend(args.job.map(|job| ("job", job)));
+    let runs: List<RunSummary> = client.get(&["runs"], &query).await?;
+    out.result(&runs, || run_table(&runs.data, Timestamp::now(), out.width()))?;
+    if runs.pagination.has_more && out.is_terminal() {
+        out.note(&format!("{} of {} runs shown; --limit and --offset show others", runs.data.len(), runs.pagination.total));
+    }
+    Ok(())
+}

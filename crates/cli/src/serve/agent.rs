@@ -1,0 +1,117 @@
+//! `agent`: this machine's agent as a process.
+
+use std::sync::Arc;
+
+use clap::Args;
+use downbeat_agent::{Agent, Grpc, Settings};
+
+use super::logging;
+use super::server::{Common, environment};
+use super::start::agent_ended;
+use super::stop::Stop;
+use crate::args::Global;
+use crate::exit::Failure;
+use crate::out::Out;
+use crate::settings::{AGENT, AgentKeys, Loaded, Sources, load};
+
+#[derive(Debug, Args)]
+pub(crate) struct AgentArgs {
+    /// What this node is called [default: the machine's hostname]
+    #[arg(long, value_name = "NAME")]
+    hostname: Option<String>,
+    /// Groups that this node belongs to, with commas
+    #[arg(long, value_name = "GROUPS")]
+    groups: Vec<String>,
+    /// A label, as name=value; repeatable
+    #[arg(long = "label", value_name = "NAME=VALUE")]
+    labels: Vec<String>,
+    /// A capability over and above those that are found, as name=value; repeatable
+    #[arg(long = "capability", value_name = "NAME=VALUE")]
+    capabilities: Vec<String>,
+    /// Placed executions at once [default: number of processors]
+    #[arg(long, value_name = "N")]
+    slots: Option<String>,
+    /// Offer a backend that runs anything at all, such as exec; repeatable
+    #[arg(long, value_name = "BACKEND")]
+    allow: Vec<String>,
+    /// Offer nothing but these backends, with commas
+    #[arg(long, value_name = "BACKENDS")]
+    only: Vec<String>,
+    /// Where results are kept until they are acknowledged [default: ./downbeat-data/agent]
+    #[arg(long, value_name = "DIR")]
+    data: Option<String>,
+    /// How long current work may take to end when the agent is told to stop [default: 30s]
+    #[arg(long, value_name = "DURATION")]
+    drain_timeout: Option<String>,
+    #[command(flatten)]
+    common: Common,
+    /// Show the settings and where each came from; start nothing
+    #[arg(long)]
+    print_config: bool,
+}
+
+impl AgentArgs {
+    fn sources(&self, global: &Global) -> Sources {
+        let listed = |items: &[String]| (!items.is_empty()).then(|| items.join(","));
+        let flags = [
+            ("server", listed(&global.server), "--server"),
+            ("cluster", global.cluster.clone(), "--cluster"),
+            ("hostname", self.hostname.clone(), "--hostname"),
+            ("groups", listed(&self.groups), "--groups"),
+            ("labels", listed(&self.labels), "--label"),
+            ("capabilities", listed(&self.capabilities), "--capability"),
+            ("slots", self.slots.clone(), "--slots"),
+            ("allow", listed(&self.allow), "--allow"),
+            ("only", listed(&self.only), "--only"),
+            ("data", self.data.clone(), "--data"),
+            ("drain_timeout", self.drain_timeout.clone(), "--drain-timeout"),
+            ("log_level", self.common.log_level.clone(), "--log-level"),
+            ("log_format", self.common.log_format.clone(), "--log-format"),
+        ];
+        Sources {
+            config: self.common.config.clone(),
+            environment: environment(),
+            flags: flags.into_iter().filter_map(|(key, value, flag)| Some((key, value?, flag))).collect(),
+        }
+    }
+}
+
+impl From<&AgentKeys> for Settings {
+    fn from(keys: &AgentKeys) -> Self {
+        let defaults = Settings::new(keys.data.clone());
+        Settings {
+            servers: keys.server.0.clone(),
+            cluster: keys.cluster.clone(),
+            hostname: keys.hostname.clone(),
+            groups: keys.groups.0.clone(),
+            labels: keys.labels.texts(),
+            capabilities: keys.capabilities.values(),
+            slots: keys.slots.unwrap_or(defaults.slots),
+            allow: keys.allow.0.clone(),
+            only: keys.only.as_ref().map(|only| only.0.clone()),
+            drain_timeout: keys.drain_timeout.0,
+            ..defaults
+        }
+    }
+}
+
+pub(crate) async fn run(args: AgentArgs, global: Global, out: Out) -> Result<(), Failure> {
+    let Loaded { keys, shown } = load(AGENT, &args.sources(&global), AgentKeys::check, |keys| {
+        let slots = Settings::from(keys).slots;
+        vec![("slots", slots.to_string(), "default: number of processors")]
+    })?;
+    if args.print_config {
+        return out.result(&shown, || shown.toml());
+    }
+    logging::start(&keys.log_level, keys.log_format)?;
+    let mut stop = Stop::listen()?;
+    tracing::info!(hostname = %keys.hostname, servers = %keys.server.0.join(","), "starting");
+    let mut agent = Agent::start(Settings::from(&keys), Arc::new(Grpc));
+    tokio::select! {
+        ended = agent.wait() => return ended.map_err(|error| agent_ended(&error)),
+        () = stop.asked() => {}
+    }
+    agent.drain();
+    let drained = async { agent.wait().await.map_err(|error| agent_ended(&error)) };
+    stop.or_insist(out, drained).await
+}

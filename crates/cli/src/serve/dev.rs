@@ -1,0 +1,180 @@
+//! `dev`: a server and some agents in one process, to try things out.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use downbeat_agent::{Agent, Grpc, Handle, Settings as AgentSettings};
+use downbeat_core::node::NodeStatus;
+use downbeat_server::{Server, Settings};
+use futures_util::future::{join_all, select_all};
+use tokio::time::{Instant, sleep};
+
+use super::ready::{Ready, announce};
+use super::start::agent_ended;
+use super::stop::Stop;
+use super::{logging, started};
+use crate::exit::{Code, Failure};
+use crate::out::Out;
+use crate::settings::LogFormat;
+
+/// Nobody waits for long when trying things out.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+/// Nodes of the same process register within milliseconds, unless something is wrong.
+const REGISTER_TIMEOUT: Duration = Duration::from_secs(30);
+const LOOK_PAUSE: Duration = Duration::from_millis(20);
+
+#[derive(Debug, Args)]
+pub(crate) struct DevArgs {
+    /// Where everything is kept; the next start goes on with it
+    #[arg(long, value_name = "DIR", default_value = "./downbeat-data/dev")]
+    data: PathBuf,
+    /// Where REST is served
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:4680")]
+    http: SocketAddr,
+    /// Where agents dial in
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:4681")]
+    grpc: SocketAddr,
+    /// How many nodes
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(0..=1000))]
+    nodes: u32,
+    /// Groups that every node belongs to, with commas
+    #[arg(long, value_name = "GROUPS", default_value = "dev", value_delimiter = ',')]
+    groups: Vec<String>,
+    /// error, warn, info, debug or trace, or a filter
+    #[arg(long, value_name = "LEVEL", default_value = "warn")]
+    log_level: String,
+    /// Write the addresses to this file when everything is up
+    #[arg(long, value_name = "PATH", hide = true)]
+    ready_file: Option<PathBuf>,
+}
+
+pub(crate) async fn run(args: DevArgs, out: Out) -> Result<(), Failure> {
+    logging::start(&args.log_level, LogFormat::Text)?;
+    let mut stop = Stop::listen()?;
+    let store = format!("sqlite:{}", args.data.join("downbeat.db").display());
+    let server = started(Settings { store, http: args.http, grpc: args.grpc, name: "dev".to_owned(), ..Settings::default() }).await?;
+    let hostnames: Vec<String> = (1..=args.nodes).map(|number| format!("node-{number}")).collect();
+    let mut agents: Vec<Handle> =
+        hostnames.iter().zip(1..).map(|(hostname, number)| start_agent(&args, &server, hostname, number)).collect();
+
+    tokio::select! {
+        registered = registered(&server, &hostnames) => registered?,
+        failure = first_to_end(&mut agents) => return Err(failure),
+        () = stop.asked() => return stop.or_insist(out, ended(agents, server)).await,
+    }
+    let ready = Ready::of(&server, hostnames);
+    announce(&ready, args.ready_file.as_deref(), out, || banner(&ready, &args.groups, &args.data))?;
+
+    tokio::select! {
+        failure = first_to_end(&mut agents) => {
+            server.stop().await;
+            return Err(failure);
+        }
+        () = stop.asked() => {}
+    }
+    out.note("stopping");
+    stop.or_insist(out, ended(agents, server)).await
+}
+
+fn start_agent(args: &DevArgs, server: &Server, hostname: &str, number: u32) -> Handle {
+    let settings = AgentSettings {
+        servers: vec![server.grpc_addr().to_string()],
+        hostname: hostname.to_owned(),
+        groups: args.groups.iter().map(|group| group.trim().to_owned()).filter(|group| !group.is_empty()).collect(),
+        labels: [("number".to_owned(), number.to_string())].into(),
+        allow: vec!["exec".to_owned()],
+        drain_timeout: DRAIN_TIMEOUT,
+        ..AgentSettings::new(args.data.join(hostname))
+    };
+    Agent::start(settings, Arc::new(Grpc))
+}
+
+/// Until all of the nodes are online.
+async fn registered(server: &Server, hostnames: &[String]) -> Result<(), Failure> {
+    let give_up_at = Instant::now() + REGISTER_TIMEOUT;
+    let started_at = server.service().started_at();
+    loop {
+        let nodes = server.service().store().nodes(None).await;
+        let nodes = nodes.map_err(|error| Failure::new(Code::Unreachable, format!("cannot look for nodes: {error}")))?;
+        let online = |hostname: &String| {
+            // A node of the same name may be there from the last time.
+            nodes.iter().any(|node| {
+                node.description.hostname == *hostname
+                    && node.status == NodeStatus::Online
+                    && node.registered_at >= started_at
+            })
+        };
+        if hostnames.iter().all(online) {
+            return Ok(());
+        }
+        if Instant::now() > give_up_at {
+            return Err(Failure::bug("the nodes did not register"));
+        }
+        sleep(LOOK_PAUSE).await;
+    }
+}
+
+/// Agents end by themselves only when something is wrong. Without agents nobody ever does.
+async fn first_to_end(agents: &mut [Handle]) -> Failure {
+    if agents.is_empty() {
+        return std::future::pending().await;
+    }
+    let (ended, _, _) = select_all(agents.iter_mut().map(|agent| Box::pin(agent.wait()))).await;
+    match ended {
+        Ok(()) => Failure::bug("an agent ended without being told to"),
+        Err(error) => agent_ended(&error),
+    }
+}
+
+/// Agents first: what they finish is still taken.
+async fn ended(agents: Vec<Handle>, server: Server) -> Result<(), Failure> {
+    for agent_end in join_all(agents.into_iter().map(Handle::drain_and_stop)).await {
+        if let Err(error) = agent_end {
+            tracing::warn!(%error, "an agent did not end well");
+        }
+    }
+    server.stop().await;
+    Ok(())
+}
+
+fn banner(ready: &Ready, groups: &[String], data: &Path) -> String {
+    let at = if ready.url == "http://127.0.0.1:4680" { String::new() } else { format!(" --server {}", ready.url) };
+    let nodes = match ready.nodes.as_slice() {
+        [] => "none".to_owned(),
+        [only] => only.clone(),
+        [first, .., last] => format!("{} ({first} to {last})", ready.nodes.len()),
+    };
+    let (url, grpc, data, groups) = (&ready.url, ready.grpc, data.display(), groups.join(","));
+    format!(
+        "downbeat dev is up\n  \
+           REST    {url}/api/v1/docs\n  \
+           agents  {grpc}\n  \
+           nodes   {nodes}, groups {groups}, exec allowed\n  \
+           data    {data}\n\n\
+         go on in another terminal:\n  \
+           downbeat job run{at} --target all --watch exec run --command 'uptime -p'\n  \
+           downbeat run list{at}\n  \
+           downbeat status{at}\n\n\
+         Ctrl-C stops it\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_banner_says_how_to_go_on() {
+        let ready = Ready {
+            http: "127.0.0.1:5000".parse().unwrap(),
+            grpc: "127.0.0.1:5001".parse().unwrap(),
+            url: "http://127.0.0.1:5000".to_owned(),
+            nodes: vec!["node-1".to_owned(), "node-2".to_owned(), "node-3".to_owned()],
+            pid: 1,
+        };
+        insta::assert_snapshot!(banner(&ready, &["dev".to_owned()], Path::new("./downbeat-data/dev")));
+    }
+}

@@ -1,0 +1,11 @@
+//! The components as processes: `server`, `agent`, and `dev`, which is both in one.
+
+pub(crate) mod agent;
+pub(crate) mod dev;
+mod logging;
+mod ready;
+pub(crate) mod server;
+mod start;
+mod stop;
+
+use start::started;

@@ -1,0 +1,151 @@
+//! `server`: one server as a process.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use downbeat_core::Span;
+use downbeat_server::Settings;
+
+use super::ready::{Ready, announce};
+use super::stop::Stop;
+use super::{logging, started};
+use crate::exit::Failure;
+use crate::out::Out;
+use crate::settings::{Loaded, SERVER, ServerKeys, Sources, load};
+
+#[derive(Debug, Args)]
+pub(crate) struct ServerArgs {
+    /// Where state lives: sqlite:PATH, postgres://USER@HOST:PORT/DATABASE, or memory:
+    #[arg(long, value_name = "STORE")]
+    store: Option<String>,
+    /// Where REST is served [default: 127.0.0.1:4680]
+    #[arg(long, value_name = "ADDR")]
+    http: Option<String>,
+    /// Where agents dial in [default: 127.0.0.1:4681]
+    #[arg(long, value_name = "ADDR")]
+    grpc: Option<String>,
+    /// What this server is called, stable over restarts [default: hostname and gRPC port]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// How often agents say that they live [default: 10s]
+    #[arg(long, value_name = "DURATION")]
+    heartbeat_interval: Option<String>,
+    /// Silence after which a node gets no new work [default: 3 heartbeat intervals]
+    #[arg(long, value_name = "DURATION")]
+    node_stale_after: Option<String>,
+    /// Silence after which what a node ran is lost [default: 10 heartbeat intervals]
+    #[arg(long, value_name = "DURATION")]
+    node_offline_after: Option<String>,
+    /// How long a lease lasts without a heartbeat [default: 30s]
+    #[arg(long, value_name = "DURATION")]
+    lease_ttl: Option<String>,
+    /// How long ended runs are kept; 0 keeps them for ever [default: 7]
+    #[arg(long, value_name = "DAYS")]
+    retention_days: Option<String>,
+    /// Output kept of one execution: its tail [default: 1MiB]
+    #[arg(long, value_name = "SIZE")]
+    output_max: Option<String>,
+    /// How long a graceful stop waits for requests under way [default: 30s]
+    #[arg(long, value_name = "DURATION")]
+    shutdown_grace: Option<String>,
+    #[command(flatten)]
+    common: Common,
+    /// Show the settings and where each came from; start nothing
+    #[arg(long)]
+    print_config: bool,
+    /// Write the addresses to this file when everything is up
+    #[arg(long, value_name = "PATH", hide = true)]
+    ready_file: Option<PathBuf>,
+}
+
+/// What server and agent have in common.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Common {
+    /// Settings [default: ./downbeat.toml or /etc/downbeat/downbeat.toml]
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+    /// error, warn, info, debug or trace, or a filter [default: info]
+    #[arg(long, value_name = "LEVEL")]
+    pub(super) log_level: Option<String>,
+    /// text or json [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    pub(super) log_format: Option<String>,
+}
+
+impl ServerArgs {
+    fn sources(&self) -> Sources {
+        let flags = [
+            ("store", &self.store, "--store"),
+            ("http", &self.http, "--http"),
+            ("grpc", &self.grpc, "--grpc"),
+            ("name", &self.name, "--name"),
+            ("heartbeat_interval", &self.heartbeat_interval, "--heartbeat-interval"),
+            ("node_stale_after", &self.node_stale_after, "--node-stale-after"),
+            ("node_offline_after", &self.node_offline_after, "--node-offline-after"),
+            ("lease_ttl", &self.lease_ttl, "--lease-ttl"),
+            ("retention_days", &self.retention_days, "--retention-days"),
+            ("output_max", &self.output_max, "--output-max"),
+            ("shutdown_grace", &self.shutdown_grace, "--shutdown-grace"),
+            ("log_level", &self.common.log_level, "--log-level"),
+            ("log_format", &self.common.log_format, "--log-format"),
+        ];
+        Sources {
+            config: self.common.config.clone(),
+            environment: environment(),
+            flags: flags.into_iter().filter_map(|(key, value, flag)| Some((key, value.clone()?, flag))).collect(),
+        }
+    }
+}
+
+/// Variables that are no text are nobody's settings.
+pub(super) fn environment() -> Vec<(String, String)> {
+    std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect()
+}
+
+/// Reads the server's settings.
+fn settings(sources: &Sources) -> Result<Loaded<ServerKeys>, Failure> {
+    load(SERVER, sources, ServerKeys::check, |keys| {
+        vec![
+            ("name", String::new(), "default: hostname and gRPC port"),
+            ("node_stale_after", keys.node_stale_after().to_string(), "default: 3 heartbeat intervals"),
+            ("node_offline_after", keys.node_offline_after().to_string(), "default: 10 heartbeat intervals"),
+        ]
+    })
+}
+
+impl From<&ServerKeys> for Settings {
+    fn from(keys: &ServerKeys) -> Self {
+        Settings {
+            store: keys.store.clone(),
+            http: keys.http,
+            grpc: keys.grpc,
+            name: keys.name.clone().unwrap_or_default(),
+            heartbeat_interval: keys.heartbeat_interval,
+            node_stale_after: keys.node_stale_after(),
+            node_offline_after: keys.node_offline_after(),
+            lease_ttl: keys.lease_ttl,
+            retention_days: keys.retention_days,
+            output_max_bytes: keys.output_max.0,
+            shutdown_grace: keys.shutdown_grace,
+        }
+    }
+}
+
+pub(crate) async fn run(args: ServerArgs, out: Out) -> Result<(), Failure> {
+    let Loaded { keys, shown } = settings(&args.sources())?;
+    if args.print_config {
+        return out.result(&shown, || shown.toml());
+    }
+    logging::start(&keys.log_level, keys.log_format)?;
+    let mut stop = Stop::listen()?;
+    let server = started(Settings::from(&keys)).await?;
+    let ready = Ready::of(&server, Vec::new());
+    announce(&ready, args.ready_file.as_deref(), out, || ready.server_line(&keys.store))?;
+    stop.asked().await;
+    tracing::info!(grace = %Span(keys.shutdown_grace.0), "stopping");
+    stop.or_insist(out, async {
+        server.stop().await;
+        Ok(())
+    })
+    .await
+}

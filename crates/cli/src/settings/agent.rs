@@ -1,0 +1,90 @@
+//! Owns the agent's keys: their names, defaults and what they must satisfy.
+
+use std::path::PathBuf;
+
+use downbeat_core::Span;
+use serde::{Deserialize, Serialize};
+
+use super::kinds::{Labels, List, LogFormat, duration, some_number};
+use super::server::hostname;
+
+/// Section `[agent]` of `downbeat.toml`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AgentKeys {
+    /// Where servers listen for agents; the next one is tried when one is away.
+    pub(crate) server: List,
+    pub(crate) cluster: String,
+    pub(crate) hostname: String,
+    pub(crate) groups: List,
+    pub(crate) labels: Labels,
+    /// Found out by itself; what is said here comes on top.
+    pub(crate) capabilities: Labels,
+    /// Placed executions at once. The number of processors, unless said otherwise.
+    #[serde(default, deserialize_with = "some_number")]
+    pub(crate) slots: Option<u32>,
+    /// Backends that run anything at all are off unless they are named here.
+    pub(crate) allow: List,
+    /// Nothing but these backends.
+    #[serde(default)]
+    pub(crate) only: Option<List>,
+    /// Results that are not yet acknowledged live here.
+    pub(crate) data: PathBuf,
+    #[serde(deserialize_with = "duration")]
+    pub(crate) drain_timeout: Span,
+    pub(crate) log_level: String,
+    pub(crate) log_format: LogFormat,
+}
+
+/// All keys, as files, environment and flags may name them.
+pub(crate) const KEYS: &[&str] = &[
+    "server",
+    "cluster",
+    "hostname",
+    "groups",
+    "labels",
+    "capabilities",
+    "slots",
+    "allow",
+    "only",
+    "data",
+    "drain_timeout",
+    "log_level",
+    "log_format",
+];
+
+/// What holds when nothing is said, as text. Those not listed are found out by the agent.
+pub(crate) fn defaults() -> Vec<(&'static str, String)> {
+    [
+        ("server", "127.0.0.1:4681"),
+        ("cluster", "default"),
+        ("groups", ""),
+        ("labels", ""),
+        ("capabilities", ""),
+        ("allow", ""),
+        ("data", "./downbeat-data/agent"),
+        ("drain_timeout", "30s"),
+        ("log_level", "info"),
+        ("log_format", "text"),
+    ]
+    .into_iter()
+    .map(|(key, value)| (key, value.to_owned()))
+    .chain([("hostname", hostname())])
+    .collect()
+}
+
+impl AgentKeys {
+    /// What single values cannot show to be wrong. Answers the key and why.
+    pub(crate) fn check(&self) -> Result<(), (&'static str, String)> {
+        if self.server.0.is_empty() {
+            return Err(("server", "names no address; write HOST:PORT".to_owned()));
+        }
+        if self.hostname.trim().is_empty() {
+            return Err(("hostname", "must not be empty".to_owned()));
+        }
+        if self.slots == Some(0) {
+            return Err(("slots", "must be at least 1".to_owned()));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,253 @@
+//! Owns the kinds of values that settings hold, each readable from a config file's own types and from the plain text
+//! of a flag or an environment variable.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+
+use downbeat_core::Span;
+use serde::de::{Error, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A number of bytes: `1MiB`, `64 KiB`, `1048576`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Size(pub(crate) u64);
+
+const SIZE_UNITS: [(&str, u64); 9] = [
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("kB", 1_000),
+    ("KB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("B", 1),
+    ("", 1),
+];
+
+impl std::str::FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("`{text}` is not a size; write a number and a unit: 512KiB, 1MiB, 2GiB");
+        let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let (number, unit) = text.split_at(digits);
+        let (_, factor) = SIZE_UNITS.iter().find(|(name, _)| *name == unit.trim()).ok_or_else(wrong)?;
+        let number: u64 = number.parse().map_err(|_| wrong())?;
+        number.checked_mul(*factor).map(Self).ok_or_else(wrong)
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (unit, factor) in [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)] {
+            if self.0 > 0 && self.0.is_multiple_of(factor) {
+                return write!(f, "{}{unit}", self.0 / factor);
+            }
+        }
+        write!(f, "{}B", self.0)
+    }
+}
+
+impl Serialize for Size {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Read;
+        impl Visitor<'_> for Read {
+            type Value = Size;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a size such as 1MiB")
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<Size, E> {
+                text.parse().map_err(E::custom)
+            }
+            fn visit_u64<E: Error>(self, bytes: u64) -> Result<Size, E> {
+                Ok(Size(bytes))
+            }
+            fn visit_i64<E: Error>(self, bytes: i64) -> Result<Size, E> {
+                u64::try_from(bytes).map(Size).map_err(|_| E::custom(format!("`{bytes}` is not a size")))
+            }
+        }
+        deserializer.deserialize_any(Read)
+    }
+}
+
+/// A whole number, also when it was written as text.
+pub(crate) fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    struct Read;
+    impl Visitor<'_> for Read {
+        type Value = u32;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a whole number")
+        }
+        fn visit_str<E: Error>(self, text: &str) -> Result<u32, E> {
+            text.trim().parse().map_err(|_| E::custom(format!("`{text}` is not a whole number")))
+        }
+        fn visit_u64<E: Error>(self, number: u64) -> Result<u32, E> {
+            u32::try_from(number).map_err(|_| E::custom(format!("`{number}` is too large")))
+        }
+        fn visit_i64<E: Error>(self, number: i64) -> Result<u32, E> {
+            u32::try_from(number).map_err(|_| E::custom(format!("`{number}` is not a whole number from 0 on")))
+        }
+    }
+    deserializer.deserialize_any(Read)
+}
+
+/// As `number`, for a key that may be absent.
+pub(crate) fn some_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    number(deserializer).map(Some)
+}
+
+/// A duration. Its own reader takes text only and says no more than that.
+pub(crate) fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Span, D::Error> {
+    struct Read;
+    impl Visitor<'_> for Read {
+        type Value = Span;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a duration; write a number and a unit: 500ms, 30s, 5m")
+        }
+        fn visit_str<E: Error>(self, text: &str) -> Result<Span, E> {
+            text.parse().map_err(E::custom)
+        }
+    }
+    deserializer.deserialize_any(Read)
+}
+
+/// As `duration`, for a key that may be absent.
+pub(crate) fn some_duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Span>, D::Error> {
+    duration(deserializer).map(Some)
+}
+
+/// Where to listen.
+pub(crate) fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let text = text.replace("localhost:", "127.0.0.1:");
+    text.parse().map_err(|_| D::Error::custom(format!("`{text}` is no address to listen on; write IP:PORT, such as 0.0.0.0:4680")))
+}
+
+/// Texts: an array, or one text with commas.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub(crate) struct List(pub(crate) Vec<String>);
+
+impl List {
+    fn split(text: &str) -> Self {
+        Self(text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect())
+    }
+}
+
+impl<'de> Deserialize<'de> for List {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Read;
+        impl<'de> Visitor<'de> for Read {
+            type Value = List;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of texts")
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<List, E> {
+                Ok(List::split(text))
+            }
+            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut items: A) -> Result<List, A::Error> {
+                let mut list = Vec::new();
+                while let Some(item) = items.next_element::<String>()? {
+                    list.push(item);
+                }
+                Ok(List(list))
+            }
+        }
+        deserializer.deserialize_any(Read)
+    }
+}
+
+/// Values by name: a table, or one text such as `disk=ssd,zone=a`. A name alone has an empty value.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(transparent)]
+pub(crate) struct Labels(pub(crate) BTreeMap<String, serde_json::Value>);
+
+impl Labels {
+    /// As texts, where numbers mean what they look like.
+    pub(crate) fn texts(&self) -> BTreeMap<String, String> {
+        let text = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        self.0.iter().map(|(name, value)| (name.clone(), text(value))).collect()
+    }
+
+    /// Numbers that came as text are numbers: `memory_mb=4096` of a flag is the same as of a file.
+    pub(crate) fn values(&self) -> BTreeMap<String, serde_json::Value> {
+        let value = |value: &serde_json::Value| match value.as_str().map(str::parse::<serde_json::Number>) {
+            Some(Ok(number)) => serde_json::Value::Number(number),
+            _ => value.clone(),
+        };
+        self.0.iter().map(|(name, given)| (name.clone(), value(given))).collect()
+    }
+}
+
+impl<'de> Deserialize<'de> for Labels {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Read;
+        impl<'de> Visitor<'de> for Read {
+            type Value = Labels;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a table of values by name, or a text such as disk=ssd,zone=a")
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<Labels, E> {
+                let mut labels = BTreeMap::new();
+                for pair in List::split(text).0 {
+                    let (name, value) = pair.split_once('=').unwrap_or((&pair, ""));
+                    if name.trim().is_empty() {
+                        return Err(E::custom(format!("`{pair}` has no name; write name=value")));
+                    }
+                    labels.insert(name.trim().to_owned(), value.trim().into());
+                }
+                Ok(Labels(labels))
+            }
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut pairs: A) -> Result<Labels, A::Error> {
+                let mut labels = BTreeMap::new();
+                while let Some((name, value)) = pairs.next_entry::<String, serde_json::Value>()? {
+                    if value.is_array() || value.is_object() || value.is_null() {
+                        return Err(A::Error::custom(format!("`{name}` must be a text, a number or true or false")));
+                    }
+                    labels.insert(name, value);
+                }
+                Ok(Labels(labels))
+            }
+        }
+        deserializer.deserialize_any(Read)
+    }
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogFormat {
+    Json,
+    Text,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_read_and_print_alike() {
+        for (text, bytes) in [("1MiB", 1 << 20), ("64 KiB", 64 << 10), ("1000", 1_000), ("2kB", 2_000), ("0", 0)] {
+            let size: Size = text.parse().unwrap();
+            assert_eq!(size.0, bytes, "{text}");
+            assert_eq!(size.to_string().parse::<Size>().unwrap(), size, "{text}");
+        }
+        for text in ["", "MiB", "1.5MiB", "-1", "1 parsec", "99999999999GiB"] {
+            assert!(text.parse::<Size>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_capability_given_as_text_is_a_number_when_it_looks_like_one() {
+        let labels: Labels = serde_json::from_value("gpu=nvidia,memory_mb=4096,fast".into()).unwrap();
+        assert_eq!(serde_json::to_value(labels.values()).unwrap(), serde_json::json!({"fast": "", "gpu": "nvidia", "memory_mb": 4096}));
+        assert_eq!(labels.texts()["memory_mb"], "4096");
+    }
+}

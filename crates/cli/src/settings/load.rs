@@ -1,0 +1,254 @@
+//! Owns the order of the sources: defaults, file, environment, flags. Unknown keys are refused by name, and a bad
+//! value is one line that names its key and where it was written.
+
+use std::path::{Path, PathBuf};
+
+use figment2::error::Kind;
+use figment2::value::{Dict, Map, Value};
+use figment2::{Figment, Metadata, Profile, Provider};
+use serde::de::DeserializeOwned;
+
+use super::show::{Row, Shown};
+use super::{agent, server};
+use crate::exit::Failure;
+
+const PREFIX: &str = "DOWNBEAT_";
+
+/// Variables with our prefix that are no settings: those of the client, and of tests.
+const OTHER_VARIABLES: [&str; 3] = ["DOWNBEAT_SERVER", "DOWNBEAT_CONFIG", "DOWNBEAT_LOG"];
+
+/// Where values come from, beside the defaults.
+#[derive(Debug, Default)]
+pub(crate) struct Sources {
+    /// Named by `--config`; otherwise the usual places are tried.
+    pub(crate) config: Option<PathBuf>,
+    pub(crate) environment: Vec<(String, String)>,
+    /// Key, value, and the flag's name.
+    pub(crate) flags: Vec<(&'static str, String, &'static str)>,
+}
+
+/// One of the file's sections.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Section {
+    pub(crate) name: &'static str,
+    pub(crate) keys: &'static [&'static str],
+    pub(crate) defaults: fn() -> Vec<(&'static str, String)>,
+}
+
+pub(crate) const SERVER: Section = Section { name: "server", keys: server::KEYS, defaults: server::defaults };
+pub(crate) const AGENT: Section = Section { name: "agent", keys: agent::KEYS, defaults: agent::defaults };
+
+/// Settings that were read, and where each of them came from.
+#[derive(Debug)]
+pub(crate) struct Loaded<T> {
+    pub(crate) keys: T,
+    pub(crate) shown: Shown,
+}
+
+/// A single value with the name of its source.
+struct Single {
+    key: &'static str,
+    value: String,
+    source: String,
+}
+
+impl Provider for Single {
+    fn metadata(&self) -> Metadata {
+        Metadata::named(self.source.clone())
+    }
+
+    fn data(&self) -> figment2::Result<Map<Profile, Dict>> {
+        let dict = Dict::from([(self.key.to_owned(), Value::from(self.value.as_str()))]);
+        Ok(Map::from([(Profile::Default, dict)]))
+    }
+}
+
+/// One section of a config file.
+struct FileSection {
+    path: PathBuf,
+    values: Dict,
+}
+
+impl Provider for FileSection {
+    fn metadata(&self) -> Metadata {
+        Metadata::named(self.path.display().to_string())
+    }
+
+    fn data(&self) -> figment2::Result<Map<Profile, Dict>> {
+        Ok(Map::from([(Profile::Default, self.values.clone())]))
+    }
+}
+
+/// Reads a section from all sources, and checks it.
+pub(crate) fn load<T: DeserializeOwned + serde::Serialize>(
+    section: Section,
+    sources: &Sources,
+    check: impl FnOnce(&T) -> Result<(), (&'static str, String)>,
+    derived: impl FnOnce(&T) -> Vec<(&'static str, String, &'static str)>,
+) -> Result<Loaded<T>, Failure> {
+    let mut figment = Figment::new();
+    for (key, value) in (section.defaults)() {
+        figment = figment.merge(Single { key, value, source: "default".to_owned() });
+    }
+    if let Some(path) = config_path(sources.config.as_deref())? {
+        let values = file_section(&path, section)?;
+        figment = figment.merge(FileSection { path, values });
+    }
+    for (key, value, variable) in from_environment(section, &sources.environment)? {
+        figment = figment.merge(Single { key, value, source: variable });
+    }
+    for (key, value, flag) in &sources.flags {
+        figment = figment.merge(Single { key, value: value.clone(), source: (*flag).to_owned() });
+    }
+    let source_of = |key: &str| figment.find_metadata(key).map_or_else(|| "default".to_owned(), |m| m.name.to_string());
+    let keys: T = figment.extract().map_err(|error| refused(&error, &source_of))?;
+    check(&keys).map_err(|(key, why)| bad_value(key, &source_of(key), &why))?;
+
+    let derived = derived(&keys);
+    let tree = serde_json::to_value(&keys).map_err(|error| Failure::bug(format!("cannot show the settings: {error}")))?;
+    let row = |key: &&'static str| match derived.iter().find(|(name, ..)| name == key) {
+        Some((_, value, source)) if tree[key].is_null() => {
+            Row { key, value: value.clone().into(), source: (*source).to_owned() }
+        }
+        _ => Row { key, value: tree[key].clone(), source: source_of(key) },
+    };
+    let shown = Shown { section: section.name, rows: section.keys.iter().map(row).collect() };
+    Ok(Loaded { keys, shown })
+}
+
+/// The file that is read: the one named, or the first of the usual places that is there.
+fn config_path(named: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
+    if let Some(path) = named {
+        return match path.try_exists() {
+            Ok(true) => Ok(Some(path.to_owned())),
+            Ok(false) => Err(Failure::bad_input(format!("the config file {} does not exist", path.display()))),
+            Err(error) => Err(Failure::bad_input(format!("cannot read {}: {error}", path.display()))),
+        };
+    }
+    let usual = ["downbeat.toml", "/etc/downbeat/downbeat.toml"].map(PathBuf::from);
+    Ok(usual.into_iter().find(|path| path.is_file()))
+}
+
+/// A section's values. The whole file is held against what is known, so that a typo in the section of another
+/// component is found by whoever reads the file first.
+fn file_section(path: &Path, section: Section) -> Result<Dict, Failure> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Failure::bad_input(format!("cannot read {}: {error}", path.display())))?;
+    let file: Dict = toml::from_str(&text).map_err(|error| not_toml(path, &text, &error))?;
+    let mut wanted = Dict::new();
+    for (name, value) in file {
+        let Some(known) = [SERVER, AGENT].into_iter().find(|known| known.name == name) else {
+            let hint = [SERVER, AGENT].into_iter().find(|s| s.keys.contains(&name.as_str()));
+            let hint = hint.map_or_else(
+                || "the sections are [server] and [agent]".to_owned(),
+                |section| format!("it belongs in the section [{}]", section.name),
+            );
+            return Err(Failure::bad_input(format!("unknown key `{name}` in {}; {hint}", path.display())));
+        };
+        let Value::Dict(_, values) = value else {
+            return Err(Failure::bad_input(format!("`{name}` in {} must be a section", path.display())));
+        };
+        for key in values.keys() {
+            if !known.keys.contains(&key.as_str()) {
+                let place = format!("section [{name}] of {}", path.display());
+                return Err(Failure::bad_input(format!("unknown key `{key}` in {place}; {}", nearest(key, known.keys))));
+            }
+        }
+        if known.name == section.name {
+            wanted = values;
+        }
+    }
+    Ok(wanted)
+}
+
+/// `downbeat.toml:3:7: message`.
+fn not_toml(path: &Path, text: &str, error: &toml::de::Error) -> Failure {
+    let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+    let line = before.matches('\n').count() + 1;
+    let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
+    Failure::bad_input(format!("{}:{line}:{column}: {}", path.display(), one_line(error.message())))
+}
+
+fn from_environment(
+    section: Section,
+    environment: &[(String, String)],
+) -> Result<Vec<(&'static str, String, String)>, Failure> {
+    let mut found = Vec::new();
+    for (variable, value) in environment {
+        if !variable.starts_with(PREFIX) || is_no_setting(variable) {
+            continue;
+        }
+        let known = |section: Section| section.keys.iter().copied().find(|key| *variable == variable_of(section, key));
+        match (known(section), [SERVER, AGENT].into_iter().any(|other| known(other).is_some())) {
+            (Some(key), _) => found.push((key, value.clone(), variable.clone())),
+            // The other component's: both may share an environment.
+            (None, true) => {}
+            (None, false) => {
+                let names: Vec<String> =
+                    [SERVER, AGENT].into_iter().flat_map(|s| s.keys.iter().map(move |key| variable_of(s, key))).collect();
+                let names: Vec<&str> = names.iter().map(String::as_str).collect();
+                return Err(Failure::bad_input(format!(
+                    "unknown environment variable `{variable}`; {}",
+                    nearest(variable, &names)
+                )));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// `DOWNBEAT_SERVER` is the client's URL, so the address that an agent dials has a longer name.
+fn variable_of(section: Section, key: &str) -> String {
+    match (section.name, key) {
+        ("agent", "server") => format!("{PREFIX}AGENT_SERVER"),
+        _ => format!("{PREFIX}{}", key.to_ascii_uppercase()),
+    }
+}
+
+/// Not ours to judge: the client's, those of tests, and what Kubernetes puts into every container beside a service
+/// that is called `downbeat`.
+fn is_no_setting(variable: &str) -> bool {
+    OTHER_VARIABLES.contains(&variable)
+        || variable.starts_with("DOWNBEAT_TEST_")
+        || variable.starts_with("DOWNBEAT_BENCH_")
+        || variable.contains("_SERVICE_")
+        || variable.ends_with("_PORT")
+        || variable.contains("_PORT_")
+}
+
+fn refused(error: &figment2::Error, source_of: &dyn Fn(&str) -> String) -> Failure {
+    let key = error.path.join(".");
+    let why = match &error.kind {
+        Kind::Message(message) => message.clone(),
+        Kind::InvalidType(found, expected) | Kind::InvalidValue(found, expected) => {
+            format!("{} is not {expected}", shown_actual(&found.to_string()))
+        }
+        Kind::UnknownVariant(found, expected) => format!("`{found}` is none of {}", expected.join(", ")),
+        other => other.to_string(),
+    };
+    bad_value(&key, &source_of(error.path.first().map_or("", String::as_str)), &one_line(&why))
+}
+
+/// `string "abc"` → `abc`: the kind is clear from the value.
+fn shown_actual(found: &str) -> String {
+    match found.find(['"', '`']) {
+        Some(start) => format!("`{}`", found[start..].trim_matches(['"', '`'])),
+        None => found.to_owned(),
+    }
+}
+
+fn bad_value(key: &str, source: &str, why: &str) -> Failure {
+    Failure::bad_input(format!("bad value of `{key}` ({source}): {why}"))
+}
+
+fn one_line(text: &str) -> String {
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
+/// What was probably meant, or everything that there is.
+fn nearest(name: &str, known: &[&str]) -> String {
+    match downbeat_core::nearest::nearest(name, known.iter().copied()) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("known are {}", known.join(", ")),
+    }
+}

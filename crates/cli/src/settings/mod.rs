@@ -1,0 +1,16 @@
+//! Settings of server and agent: file, environment and flags, later ones win, and each value remembers where it
+//! came from. What the values mean is the components' own affair.
+
+mod agent;
+mod kinds;
+mod load;
+mod server;
+mod show;
+
+pub(crate) use agent::AgentKeys;
+pub(crate) use kinds::LogFormat;
+pub(crate) use load::{AGENT, Loaded, SERVER, Sources, load};
+pub(crate) use server::ServerKeys;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,123 @@
+//! Owns the server's keys: their names, defaults and what they must satisfy.
+
+use std::net::SocketAddr;
+
+use downbeat_core::Span;
+use serde::{Deserialize, Serialize};
+
+use super::kinds::{LogFormat, Size, address, duration, number, some_duration};
+
+/// Section `[server]` of `downbeat.toml`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ServerKeys {
+    /// `sqlite:PATH`, `postgres://…` or `memory:`.
+    pub(crate) store: String,
+    /// Where REST is served.
+    #[serde(deserialize_with = "address")]
+    pub(crate) http: SocketAddr,
+    /// Where agents dial in.
+    #[serde(deserialize_with = "address")]
+    pub(crate) grpc: SocketAddr,
+    /// Stable over restarts. Hostname and gRPC port, unless said otherwise.
+    #[serde(default)]
+    pub(crate) name: Option<String>,
+    #[serde(deserialize_with = "duration")]
+    pub(crate) heartbeat_interval: Span,
+    /// Three heartbeat intervals, unless said otherwise.
+    #[serde(default, deserialize_with = "some_duration")]
+    pub(crate) node_stale_after: Option<Span>,
+    /// Ten heartbeat intervals, unless said otherwise.
+    #[serde(default, deserialize_with = "some_duration")]
+    pub(crate) node_offline_after: Option<Span>,
+    #[serde(deserialize_with = "duration")]
+    pub(crate) lease_ttl: Span,
+    #[serde(deserialize_with = "number")]
+    pub(crate) retention_days: u32,
+    pub(crate) output_max: Size,
+    #[serde(deserialize_with = "duration")]
+    pub(crate) shutdown_grace: Span,
+    pub(crate) log_level: String,
+    pub(crate) log_format: LogFormat,
+}
+
+/// All keys, as files, environment and flags may name them.
+pub(crate) const KEYS: &[&str] = &[
+    "store",
+    "http",
+    "grpc",
+    "name",
+    "heartbeat_interval",
+    "node_stale_after",
+    "node_offline_after",
+    "lease_ttl",
+    "retention_days",
+    "output_max",
+    "shutdown_grace",
+    "log_level",
+    "log_format",
+];
+
+/// What holds when nothing is said, as text. Those not listed follow from another key.
+pub(crate) fn defaults() -> Vec<(&'static str, String)> {
+    [
+        ("store", "sqlite:./downbeat-data/downbeat.db"),
+        ("http", "127.0.0.1:4680"),
+        ("grpc", "127.0.0.1:4681"),
+        ("heartbeat_interval", "10s"),
+        ("lease_ttl", "30s"),
+        ("retention_days", "7"),
+        ("output_max", "1MiB"),
+        ("shutdown_grace", "30s"),
+        ("log_level", "info"),
+        ("log_format", "text"),
+    ]
+    .into_iter()
+    .map(|(key, value)| (key, value.to_owned()))
+    .collect()
+}
+
+/// This machine's name.
+pub(crate) fn hostname() -> String {
+    nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_else(|| "localhost".to_owned())
+}
+
+impl ServerKeys {
+    pub(crate) fn node_stale_after(&self) -> Span {
+        self.node_stale_after.unwrap_or(Span(self.heartbeat_interval.0 * 3))
+    }
+
+    pub(crate) fn node_offline_after(&self) -> Span {
+        self.node_offline_after.unwrap_or(Span(self.heartbeat_interval.0 * 10))
+    }
+
+    /// What single values cannot show to be wrong. Answers the key and why.
+    pub(crate) fn check(&self) -> Result<(), (&'static str, String)> {
+        let zero = Span::default();
+        for (key, span) in [
+            ("heartbeat_interval", self.heartbeat_interval),
+            ("lease_ttl", self.lease_ttl),
+            ("node_stale_after", self.node_stale_after()),
+        ] {
+            if span == zero {
+                return Err((key, "must be longer than nothing".to_owned()));
+            }
+        }
+        if self.name.as_ref().is_some_and(|name| name.trim().is_empty()) {
+            return Err(("name", "must not be empty".to_owned()));
+        }
+        if self.lease_ttl <= self.heartbeat_interval {
+            return Err((
+                "lease_ttl",
+                format!("{} is not longer than heartbeat_interval ({}): every lease would run out", self.lease_ttl, self.heartbeat_interval),
+            ));
+        }
+        if self.node_offline_after() <= self.node_stale_after() {
+            return Err((
+                "node_offline_after",
+                format!("{} is not longer than node_stale_after ({})", self.node_offline_after(), self.node_stale_after()),
+            ));
+        }
+        Ok(())
+    }
+}

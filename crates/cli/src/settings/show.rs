@@ -1,0 +1,63 @@
+//! Owns how settings are shown: each key with its value and where that came from.
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+/// A section's outcome.
+#[derive(Debug)]
+pub(crate) struct Shown {
+    pub(crate) section: &'static str,
+    pub(crate) rows: Vec<Row>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Row {
+    pub(crate) key: &'static str,
+    pub(crate) value: Value,
+    pub(crate) source: String,
+}
+
+impl Shown {
+    /// A valid section of `downbeat.toml`, with the sources as comments.
+    pub(crate) fn toml(&self) -> String {
+        let lines: Vec<(String, &str)> =
+            self.rows.iter().map(|row| (line(row), row.source.as_str())).collect();
+        let width = lines.iter().map(|(line, _)| line.chars().count()).max().unwrap_or(0);
+        let mut text = format!("[{}]\n", self.section);
+        for (line, source) in lines {
+            text.push_str(&format!("{line:width$}  # {source}\n"));
+        }
+        text
+    }
+}
+
+fn line(row: &Row) -> String {
+    match row.value {
+        // TOML has no null: a comment keeps the line and says that nothing was set.
+        Value::Null => format!("# {} =", row.key),
+        _ => format!("{} = {}", row.key, toml_value(&row.value)),
+    }
+}
+
+fn toml_value(value: &Value) -> String {
+    match value {
+        Value::Object(map) => {
+            let pairs: Vec<String> =
+                map.iter().map(|(key, value)| format!("{} = {}", Value::from(key.as_str()), toml_value(value))).collect();
+            format!("{{ {} }}", pairs.join(", "))
+        }
+        Value::Array(items) => format!("[{}]", items.iter().map(toml_value).collect::<Vec<_>>().join(", ")),
+        other => other.to_string(),
+    }
+}
+
+impl Serialize for Shown {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let rows: Map<String, Value> = self
+            .rows
+            .iter()
+            .map(|row| (row.key.to_owned(), json!({"value": row.value, "source": row.source})))
+            .collect();
+        json!({ self.section: rows }).serialize(serializer)
+    }
+}

@@ -1,0 +1,120 @@
+//! Rules of the settings: who wins, and what is refused with which words.
+
+use std::io::Write;
+
+use tempfile::NamedTempFile;
+
+use super::load::{AGENT, SERVER, Sources, load};
+use super::{AgentKeys, ServerKeys};
+use crate::exit::Code;
+
+fn file(text: &str) -> NamedTempFile {
+    let mut file = NamedTempFile::new().unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+    file
+}
+
+fn sources(config: Option<&NamedTempFile>, environment: &[(&str, &str)], flags: &[(&'static str, &str, &'static str)]) -> Sources {
+    // Without a file of its own a test would read what lies in the directory that it runs in.
+    Sources {
+        config: config.map(|file| file.path().to_owned()),
+        environment: environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+        flags: flags.iter().map(|(key, value, flag)| (*key, (*value).to_owned(), *flag)).collect(),
+    }
+}
+
+fn server(sources: &Sources) -> Result<(ServerKeys, String), String> {
+    let derived = |keys: &ServerKeys| {
+        vec![("node_stale_after", keys.node_stale_after().to_string(), "default: 3 heartbeat intervals")]
+    };
+    match load(SERVER, sources, ServerKeys::check, derived) {
+        Ok(loaded) => Ok((loaded.keys, loaded.shown.toml())),
+        Err(failure) => {
+            assert_eq!(failure.code, Code::BadInput);
+            Err(failure.message)
+        }
+    }
+}
+
+#[test]
+fn later_sources_win_and_each_value_says_where_it_came_from() {
+    let file = file("[server]\nstore = \"sqlite:file.db\"\nlease_ttl = \"40s\"\nretention_days = 3\nname = \"one\"\n[agent]\nslots = 2\n");
+    let environment = [("DOWNBEAT_STORE", "sqlite:env.db"), ("DOWNBEAT_RETENTION_DAYS", "4"), ("DOWNBEAT_SLOTS", "9"), ("HOME", "/")];
+    let (keys, shown) = server(&sources(Some(&file), &environment, &[("store", "memory:", "--store")])).unwrap();
+    assert_eq!((keys.store.as_str(), keys.retention_days, keys.lease_ttl.to_string().as_str()), ("memory:", 4, "40s"));
+    let shown = shown.replace(file.path().to_str().unwrap(), "downbeat.toml");
+    insta::assert_snapshot!(shown);
+    toml::from_str::<toml::Table>(&shown).expect("what is shown is TOML again");
+}
+
+#[test]
+fn what_is_wrong_is_said_in_one_line_that_names_the_key() {
+    let empty = file("");
+    let mut told = String::new();
+    for text in [
+        "[server]\nstroe = \"x\"",
+        "[server]\nwhatever = 1",
+        "[sever]\nstore = \"x\"",
+        "store = \"x\"",
+        "[agent]\nslot = 1",
+        "[server]\nhttp = \"localhost\"",
+        "[server]\nlease_ttl = \"30\"",
+        "[server]\nlease_ttl = 30",
+        "[server]\noutput_max = \"lots\"",
+        "[server]\nretention_days = -1",
+        "[server]\nlog_format = \"xml\"",
+        "[server]\nlease_ttl = \"5s\"",
+        "[server]\nnode_offline_after = \"10s\"",
+        "[server",
+    ] {
+        let file = file(text);
+        let message = server(&sources(Some(&file), &[], &[])).unwrap_err();
+        assert_eq!(message.lines().count(), 1, "{message}");
+        told.push_str(&format!("{text:?}\n  {}\n", message.replace(file.path().to_str().unwrap(), "downbeat.toml")));
+    }
+    for variable in [("DOWNBEAT_HTTP", "nowhere"), ("DOWNBEAT_STROE", "x"), ("DOWNBEAT_BOGUS", "1")] {
+        let message = server(&sources(Some(&empty), &[variable], &[])).unwrap_err();
+        told.push_str(&format!("{}={}\n  {message}\n", variable.0, variable.1));
+    }
+    let message = server(&sources(Some(&empty), &[], &[("grpc", "1:2:3", "--grpc")])).unwrap_err();
+    told.push_str(&format!("--grpc 1:2:3\n  {message}\n"));
+    insta::assert_snapshot!(told);
+}
+
+#[test]
+fn variables_that_are_no_settings_are_let_be() {
+    let empty = file("");
+    let environment = [
+        ("DOWNBEAT_SERVER", "http://x"),
+        ("DOWNBEAT_TEST_POSTGRES", "x"),
+        ("DOWNBEAT_SERVICE_HOST", "10.0.0.1"),
+        ("DOWNBEAT_PORT_4680_TCP_ADDR", "10.0.0.1"),
+        ("DOWNBEAT_GROUPS", "web"),
+    ];
+    assert!(server(&sources(Some(&empty), &environment, &[])).is_ok());
+}
+
+#[test]
+fn a_named_file_must_exist() {
+    let missing = Sources { config: Some("no-such.toml".into()), ..Sources::default() };
+    assert_eq!(server(&missing).unwrap_err(), "the config file no-such.toml does not exist");
+}
+
+#[test]
+fn agents_read_lists_and_labels_from_files_and_from_text() {
+    let file = file(
+        "[agent]\nserver = [\"a:1\", \"b:2\"]\ngroups = [\"web\"]\nlabels = {disk = \"ssd\", rack = 7}\nslots = 3\n[server]\nstore = \"memory:\"\n",
+    );
+    let read = |sources: &Sources| load(AGENT, sources, AgentKeys::check, |_| Vec::new()).map(|loaded| loaded.keys);
+    let keys = read(&sources(Some(&file), &[], &[])).unwrap();
+    assert_eq!((keys.server.0, keys.groups.0, keys.slots), (vec!["a:1".to_owned(), "b:2".to_owned()], vec!["web".to_owned()], Some(3)));
+    assert_eq!(keys.labels.texts().into_iter().collect::<Vec<_>>(), [("disk".into(), "ssd".into()), ("rack".into(), "7".into())]);
+
+    let environment = [("DOWNBEAT_AGENT_SERVER", "c:3,d:4"), ("DOWNBEAT_SLOTS", "5")];
+    let keys = read(&sources(Some(&file), &environment, &[("labels", "zone=a", "--label")])).unwrap();
+    assert_eq!((keys.server.0, keys.slots), (vec!["c:3".to_owned(), "d:4".to_owned()], Some(5)));
+    assert_eq!(keys.labels.texts().into_iter().collect::<Vec<_>>(), [("zone".into(), "a".into())]);
+
+    let refused = read(&sources(Some(&file), &[("DOWNBEAT_SLOTS", "0")], &[])).unwrap_err();
+    assert_eq!(refused.message, "bad value of `slots` (DOWNBEAT_SLOTS): must be at least 1");
+}

@@ -1,0 +1,404 @@
+//! Checks a task's params against what its action declares, and brings them into the form that backends read.
+
+use std::fmt;
+
+use serde_json::Value;
+
+use super::argv;
+use super::schema::{ActionSchema, ParamKind, ParamSchema, Params};
+use crate::limits;
+use crate::nearest::{advice, nearest};
+use crate::shown::shown;
+use crate::span::{NotASpan, Span};
+
+/// What is wrong with one param.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParamProblem {
+    pub param: String,
+    /// The part of it that is wrong, when it is a list or a map.
+    pub element: Option<Element>,
+    pub message: String,
+}
+
+/// A part of a param.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Element {
+    Index(usize),
+    Key(String),
+}
+
+impl fmt::Display for ParamProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.param)?;
+        match &self.element {
+            None => {}
+            Some(Element::Index(index)) => write!(f, "[{index}]")?,
+            Some(Element::Key(key)) => write!(f, ".{key}")?,
+        }
+        write!(f, ": {}", self.message)
+    }
+}
+
+/// The params in the form that a backend reads (an argv is a list, texts are texts), or all that is wrong with them.
+pub fn check_params(action: &ActionSchema, given: &Params) -> Result<Params, Vec<ParamProblem>> {
+    let mut problems = Vec::new();
+    let mut checked = Params::new();
+    for (name, value) in given {
+        if problems.len() >= limits::PROBLEMS_LISTED {
+            break;
+        }
+        let mut check = Check { param: name, problems: &mut problems };
+        match action.params.iter().find(|param| &param.name == name) {
+            Some(schema) => {
+                if let Some(value) = check.value(schema.kind, value) {
+                    checked.insert(name.clone(), value);
+                }
+            }
+            None => check.refuse(unknown(action, name)),
+        }
+    }
+    for schema in &action.params {
+        // A misspelt name was answered with the right one already.
+        let misspelt = || {
+            given.keys().take(limits::PROBLEMS_LISTED).any(|name| meant(action, name) == Some(&schema.name))
+        };
+        if schema.required && !given.contains_key(&schema.name) && !misspelt() {
+            problems.push(ParamProblem {
+                param: schema.name.clone(),
+                element: None,
+                message: missing(action, schema),
+            });
+        }
+    }
+    if problems.is_empty() { Ok(checked) } else { Err(problems) }
+}
+
+fn unknown(action: &ActionSchema, name: &str) -> String {
+    if action.params.is_empty() {
+        return format!("action `{}` takes no params; remove `{}`", action.name, shown(name));
+    }
+    let names: Vec<&str> = names(action).collect();
+    format!("action `{}` has no param `{}`; {}", action.name, shown(name), advice(name, &names, "params"))
+}
+
+fn names(action: &ActionSchema) -> impl Iterator<Item = &str> {
+    action.params.iter().map(|param| param.name.as_str())
+}
+
+/// The param that an unknown name was meant to be.
+fn meant<'a>(action: &'a ActionSchema, name: &str) -> Option<&'a str> {
+    if names(action).any(|known| known == name) { None } else { nearest(name, names(action)) }
+}
+
+fn missing(action: &ActionSchema, schema: &ParamSchema) -> String {
+    let help = if schema.help.is_empty() { String::new() } else { format!(": {}", schema.help) };
+    format!("action `{}` needs the param `{}`, {}{help}", action.name, schema.name, valid(schema.kind))
+}
+
+/// What a param of this kind holds, for people.
+fn valid(kind: ParamKind) -> &'static str {
+    match kind {
+        ParamKind::Text => "a text",
+        ParamKind::Integer => "a whole number",
+        ParamKind::Boolean => "true or false",
+        ParamKind::Duration => "a duration such as 500ms, 1.5s or 30m",
+        ParamKind::Texts => "a list of texts",
+        ParamKind::Argv => "a list of texts, or one text that is split at blanks",
+        ParamKind::Map => "a map of texts",
+        ParamKind::Any => "any value",
+    }
+}
+
+/// What was found instead, for people.
+fn described(value: &Value) -> String {
+    match value {
+        Value::Null => "nothing".to_owned(),
+        Value::Bool(value) => format!("{value}"),
+        Value::Number(number) => format!("the number {number}"),
+        Value::String(text) => format!("the text \"{}\"", shown(text)),
+        Value::Array(_) => "a list".to_owned(),
+        Value::Object(_) => "a map".to_owned(),
+    }
+}
+
+struct Check<'c> {
+    param: &'c str,
+    problems: &'c mut Vec<ParamProblem>,
+}
+
+impl Check<'_> {
+    fn refuse(&mut self, message: String) {
+        self.note(None, message);
+    }
+
+    fn refuse_element(&mut self, element: Element, message: String) {
+        self.note(Some(element), message);
+    }
+
+    fn note(&mut self, element: Option<Element>, message: String) {
+        if self.problems.len() < limits::PROBLEMS_LISTED {
+            self.problems.push(ParamProblem { param: self.param.to_owned(), element, message });
+        }
+    }
+
+    fn wrong(&mut self, kind: ParamKind, found: &Value) {
+        let remedy = match (kind, found) {
+            (ParamKind::Text, Value::Number(_) | Value::Bool(_)) => {
+                format!("; write it in quotes: \"{found}\"")
+            }
+            (ParamKind::Duration, Value::Number(number)) => format!("; add a unit: {number}s"),
+            (ParamKind::Integer, Value::String(text)) if text.parse::<i64>().is_ok() => {
+                "; remove the quotes".to_owned()
+            }
+            (ParamKind::Boolean, Value::String(text)) if text.parse::<bool>().is_ok() => {
+                "; remove the quotes".to_owned()
+            }
+            (_, Value::Null) => "; give it a value, or remove it".to_owned(),
+            _ => String::new(),
+        };
+        self.refuse(format!("must be {}, not {}{remedy}", valid(kind), described(found)));
+    }
+
+    fn value(&mut self, kind: ParamKind, value: &Value) -> Option<Value> {
+        let before = self.problems.len();
+        let checked = match (kind, value) {
+            (ParamKind::Text, Value::String(text)) => self.clean(text, None).then(|| value.clone()),
+            (ParamKind::Integer, Value::Number(number)) if number.is_i64() => Some(value.clone()),
+            (ParamKind::Boolean, Value::Bool(_)) => Some(value.clone()),
+            (ParamKind::Duration, Value::String(text)) => match text.parse::<Span>() {
+                Ok(_) => Some(value.clone()),
+                Err(NotASpan(text)) => {
+                    self.refuse(NotASpan(shown(&text)).to_string());
+                    None
+                }
+            },
+            (ParamKind::Texts, Value::Array(items)) => Some(self.texts(items)),
+            (ParamKind::Argv, Value::Array(items)) => self.argv(items),
+            (ParamKind::Argv, Value::String(line)) => match argv::split(line) {
+                Ok(words) => {
+                    let items: Vec<Value> = words.into_iter().map(Value::String).collect();
+                    self.argv(&items)
+                }
+                Err(error) => {
+                    self.refuse(format!("{error}; or write a list, one text per argument"));
+                    None
+                }
+            },
+            (ParamKind::Map, Value::Object(entries)) => Some(self.map(entries)),
+            (ParamKind::Any, _) => {
+                self.clean_inside(value);
+                Some(value.clone())
+            }
+            (
+                ParamKind::Text
+                | ParamKind::Integer
+                | ParamKind::Boolean
+                | ParamKind::Duration
+                | ParamKind::Texts
+                | ParamKind::Argv
+                | ParamKind::Map,
+                _,
+            ) => {
+                self.wrong(kind, value);
+                None
+            }
+        };
+        checked.filter(|_| self.problems.len() == before)
+    }
+
+    fn argv(&mut self, items: &[Value]) -> Option<Value> {
+        let Value::Array(words) = self.texts(items) else { return None };
+        if items.first().is_none_or(|first| first.as_str().is_some_and(str::is_empty)) {
+            self.refuse("is empty; its first text is the program to run".to_owned());
+            return None;
+        }
+        Some(Value::Array(words))
+    }
+
+    fn texts(&mut self, items: &[Value]) -> Value {
+        let mut texts = Vec::with_capacity(items.len());
+        for (index, item) in items.iter().enumerate() {
+            match text_of(item) {
+                Some(text) => {
+                    self.clean(&text, Some(Element::Index(index)));
+                    texts.push(Value::String(text));
+                }
+                None => self.refuse_element(
+                    Element::Index(index),
+                    format!("must be a text, not {}", described(item)),
+                ),
+            }
+        }
+        Value::Array(texts)
+    }
+
+    fn map(&mut self, entries: &serde_json::Map<String, Value>) -> Value {
+        let mut texts = serde_json::Map::new();
+        for (key, item) in entries {
+            let element = || Element::Key(key.clone());
+            if key.is_empty() || key.contains(['=', '\0']) {
+                self.refuse_element(
+                    element(),
+                    "a name must not be empty, nor contain `=` or a NUL".to_owned(),
+                );
+            }
+            match text_of(item) {
+                Some(text) => {
+                    self.clean(&text, Some(element()));
+                    texts.insert(key.clone(), Value::String(text));
+                }
+                None => self.refuse_element(element(), format!("must be a text, not {}", described(item))),
+            }
+        }
+        Value::Object(texts)
+    }
+
+    /// No NUL: neither argv nor environment nor PostgreSQL's JSON can hold one.
+    fn clean(&mut self, text: &str, element: Option<Element>) -> bool {
+        let clean = !text.contains('\0');
+        if !clean {
+            self.note(
+                element,
+                "contains a NUL character, which no program can be given; remove it".to_owned(),
+            );
+        }
+        clean
+    }
+
+    fn clean_inside(&mut self, value: &Value) -> bool {
+        match value {
+            Value::Null | Value::Bool(_) | Value::Number(_) => true,
+            Value::String(text) => self.clean(text, None),
+            Value::Array(items) => items.iter().all(|item| self.clean_inside(item)),
+            Value::Object(entries) => {
+                entries.iter().all(|(key, item)| self.clean(key, None) && self.clean_inside(item))
+            }
+        }
+    }
+}
+
+/// Arguments and variables are texts to the program anyway, so `[sleep, 5]` means what it says.
+fn text_of(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        Value::Bool(value) => Some(value.to_string()),
+        Value::Null | Value::Array(_) | Value::Object(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::backend::Catalogue;
+
+    fn check(backend: &str, action: &str, params: Value) -> Result<Value, Vec<String>> {
+        let catalogue = Catalogue::builtin();
+        let action = catalogue.action(backend, action).unwrap();
+        let params: Params = serde_json::from_value(params).unwrap();
+        match check_params(action, &params) {
+            Ok(checked) => Ok(serde_json::to_value(checked).unwrap()),
+            Err(problems) => Err(problems.iter().map(ToString::to_string).collect()),
+        }
+    }
+
+    #[test]
+    fn an_argv_becomes_a_list_of_texts() {
+        let expected = Ok(json!({"command": ["sleep", "5"]}));
+        assert_eq!(check("exec", "run", json!({"command": "sleep 5"})), expected);
+        assert_eq!(check("exec", "run", json!({"command": ["sleep", 5]})), expected);
+    }
+
+    #[test]
+    fn variables_are_texts() {
+        assert_eq!(
+            check("exec", "shell", json!({"command": "x", "env": {"PORT": 80, "DEBUG": true}})),
+            Ok(json!({"command": "x", "env": {"PORT": "80", "DEBUG": "true"}}))
+        );
+    }
+
+    #[test]
+    fn every_problem_is_named() {
+        assert_eq!(
+            check(
+                "exec",
+                "run",
+                json!({"comand": "x", "env": {"A=": "1", "B": null}, "stdin": 5, "args": [[]]})
+            ),
+            Err(vec![
+                "args[0]: must be a text, not a list".to_owned(),
+                "comand: action `run` has no param `comand`; did you mean `command`? \
+                 (params: command, args, env, working_dir, stdin)"
+                    .to_owned(),
+                "env.A=: a name must not be empty, nor contain `=` or a NUL".to_owned(),
+                "env.B: must be a text, not nothing".to_owned(),
+                "stdin: must be a text, not the number 5; write it in quotes: \"5\"".to_owned(),
+            ])
+        );
+        assert_eq!(
+            check("exec", "run", json!({})),
+            Err(vec![
+                "command: action `run` needs the param `command`, a list of texts, or one text that is split at \
+                 blanks: the program and its arguments; no shell reads them"
+                    .to_owned(),
+            ])
+        );
+    }
+
+    #[test]
+    fn an_argv_without_a_program_is_refused() {
+        for command in [json!([]), json!(""), json!("  "), json!([""]), json!("''")] {
+            assert_eq!(
+                check("exec", "run", json!({"command": command})),
+                Err(vec!["command: is empty; its first text is the program to run".to_owned()])
+            );
+        }
+    }
+
+    #[test]
+    fn nul_is_refused_wherever_it_hides() {
+        for params in [
+            json!({"command": ["a\0b"]}),
+            json!({"command": "a\0b"}),
+            json!({"command": "a", "env": {"X": "\0"}}),
+            json!({"command": "a", "env": {"X\0": ""}}),
+            json!({"command": "a", "stdin": "\0"}),
+            json!({"command": "a", "args": ["\0"]}),
+        ] {
+            assert!(check("exec", "run", params.clone()).is_err(), "{params}");
+        }
+        let any = ActionSchema {
+            name: "any".to_owned(),
+            idempotent: false,
+            params: vec![ParamSchema {
+                name: "x".to_owned(),
+                kind: ParamKind::Any,
+                required: false,
+                help: String::new(),
+            }],
+        };
+        let params = Params::from([("x".to_owned(), json!({"a": [{"\0": 1}]}))]);
+        assert!(check_params(&any, &params).is_err());
+    }
+
+    #[test]
+    fn an_action_without_params_takes_none() {
+        assert_eq!(
+            check("ping", "ping", json!({"x": 1})),
+            Err(vec!["x: action `ping` takes no params; remove `x`".to_owned()])
+        );
+    }
+
+    #[test]
+    fn a_bare_number_is_no_duration() {
+        assert_eq!(
+            check("test", "sleep", json!({"duration": 5})),
+            Err(vec![
+                "duration: must be a duration such as 500ms, 1.5s or 30m, not the number 5; add a unit: 5s"
+                    .to_owned()
+            ])
+        );
+    }
+}

@@ -1,0 +1,100 @@
+//! Turns what a command line can say, names and texts, into params. It never fails: what does not fit stays as it is
+//! and `check_params` says what is wrong with it.
+
+use serde_json::Value;
+
+use super::schema::{ActionSchema, ParamKind, Params};
+
+/// `--exit-code 5` is a number where a number is declared; a name that is repeated is a list; `K=V` fills a map.
+pub fn coerce(action: &ActionSchema, given: Vec<(String, String)>) -> Params {
+    let mut grouped: Vec<(String, Vec<String>)> = Vec::new();
+    for (name, text) in given {
+        match grouped.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, texts)) => texts.push(text),
+            None => grouped.push((name, vec![text])),
+        }
+    }
+    grouped
+        .into_iter()
+        .map(|(name, texts)| {
+            let kind = action
+                .params
+                .iter()
+                .find(|param| param.name == name)
+                .map_or(ParamKind::Text, |param| param.kind);
+            (name, coerced(kind, texts))
+        })
+        .collect()
+}
+
+fn coerced(kind: ParamKind, mut texts: Vec<String>) -> Value {
+    match kind {
+        ParamKind::Texts => Value::Array(texts.into_iter().map(Value::String).collect()),
+        ParamKind::Map if texts.iter().all(|text| text.contains('=')) => Value::Object(
+            texts
+                .iter()
+                .filter_map(|text| text.split_once('='))
+                .map(|(key, value)| (key.to_owned(), Value::String(value.to_owned())))
+                .collect(),
+        ),
+        _ if texts.len() == 1 => scalar(kind, texts.remove(0)),
+        _ => Value::Array(texts.into_iter().map(|text| scalar(kind, text)).collect()),
+    }
+}
+
+fn scalar(kind: ParamKind, text: String) -> Value {
+    match kind {
+        ParamKind::Integer => text.parse::<i64>().map_or_else(|_| Value::String(text), Value::from),
+        ParamKind::Boolean => text.parse::<bool>().map_or_else(|_| Value::String(text), Value::from),
+        ParamKind::Any => serde_json::from_str(&text).unwrap_or(Value::String(text)),
+        ParamKind::Text | ParamKind::Duration | ParamKind::Texts | ParamKind::Argv | ParamKind::Map => {
+            Value::String(text)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::backend::{Catalogue, check_params};
+
+    fn coerce_for(backend: &str, action: &str, given: &[(&str, &str)]) -> Value {
+        let catalogue = Catalogue::builtin();
+        let action = catalogue.action(backend, action).unwrap();
+        let given = given.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
+        serde_json::to_value(coerce(action, given)).unwrap()
+    }
+
+    #[test]
+    fn texts_take_the_type_that_is_declared() {
+        assert_eq!(
+            coerce_for("test", "fail", &[("message", "5"), ("exit_code", "5")]),
+            json!({"message": "5", "exit_code": 5})
+        );
+    }
+
+    #[test]
+    fn repeated_names_are_lists_and_pairs_are_maps() {
+        assert_eq!(
+            coerce_for(
+                "exec",
+                "run",
+                &[("command", "echo"), ("command", "a b"), ("args", "c"), ("env", "A=1"), ("env", "B=x=y")]
+            ),
+            json!({"command": ["echo", "a b"], "args": ["c"], "env": {"A": "1", "B": "x=y"}})
+        );
+    }
+
+    #[test]
+    fn what_does_not_fit_is_left_for_the_check() {
+        let catalogue = Catalogue::builtin();
+        let action = catalogue.action("test", "fail").unwrap();
+        let params = coerce(action, vec![("exit_code".to_owned(), "five".to_owned())]);
+        assert_eq!(
+            check_params(action, &params).unwrap_err()[0].message,
+            "must be a whole number, not the text \"five\""
+        );
+    }
+}

@@ -1,0 +1,13 @@
+//! Backends: what agents can do. Their declared actions and params, the catalogue of those that are known, and the
+//! check of what a task gives them. How a thing is done on a host is the `backends` crate's.
+
+mod argv;
+mod catalogue;
+mod check;
+mod coerce;
+mod schema;
+
+pub use catalogue::{Catalogue, Unknown};
+pub use check::{Element, ParamProblem, check_params};
+pub use coerce::coerce;
+pub use schema::{ActionSchema, BackendSchema, ParamKind, ParamSchema, Params};

@@ -1,0 +1,98 @@
+//! Owns the guess at what a mistyped word was meant to be, and the sentence that says so.
+
+/// Words longer than this are not typing errors, and would cost time to compare.
+const LONGEST_COMPARED: usize = 64;
+
+/// The candidate that is a typing error or two away, if there is one.
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let word: Vec<char> = lowered(word)?;
+    let allowed = (word.len() / 3).max(1);
+    candidates
+        .into_iter()
+        .filter_map(|candidate| {
+            let letters = lowered(candidate)?;
+            (letters.len().abs_diff(word.len()) <= allowed).then(|| (distance(&word, &letters), candidate))
+        })
+        .filter(|(distance, candidate)| *distance <= allowed && *distance < candidate.chars().count())
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// What would have been valid: ``did you mean `tasks`? (fields: name, tasks)``, or just the list.
+pub fn advice(word: &str, valid: &[&str], what: &str) -> String {
+    /// A longer list helps nobody.
+    const MOST_LISTED: usize = 30;
+    let mut listed = valid.iter().take(MOST_LISTED).copied().collect::<Vec<_>>().join(", ");
+    if valid.len() > MOST_LISTED {
+        listed.push_str(", …");
+    }
+    match nearest(word, valid.iter().copied()) {
+        Some(meant) => format!("did you mean `{meant}`? ({what}: {listed})"),
+        None => format!("{what}: {listed}"),
+    }
+}
+
+fn lowered(word: &str) -> Option<Vec<char>> {
+    let lowered: Vec<char> = word.chars().take(LONGEST_COMPARED + 1).flat_map(char::to_lowercase).collect();
+    (lowered.len() <= LONGEST_COMPARED).then_some(lowered)
+}
+
+/// Edits between two words: a letter put in, left out, changed, or two neighbours swapped.
+fn distance(a: &[char], b: &[char]) -> usize {
+    let mut before_last = [0; LONGEST_COMPARED + 1];
+    let mut last: [usize; LONGEST_COMPARED + 1] = std::array::from_fn(|j| j);
+    for i in 1..=a.len() {
+        let mut row = [i; LONGEST_COMPARED + 1];
+        for j in 1..=b.len() {
+            let changed = last[j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            row[j] = changed.min(last[j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                row[j] = row[j].min(before_last[j - 2] + 1);
+            }
+        }
+        before_last = std::mem::replace(&mut last, row);
+    }
+    last[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mistyped_word_finds_what_was_meant() {
+        let words = ["backend", "action", "params", "timeout", "exec", "tasks"];
+        for (typed, meant) in [
+            ("bakend", Some("backend")),
+            ("Action", Some("action")),
+            ("parms", Some("params")),
+            ("tiemout", Some("timeout")),
+            ("exce", Some("exec")),
+            ("task", Some("tasks")),
+            ("colour", None),
+            ("", None),
+        ] {
+            assert_eq!(nearest(typed, words), meant, "{typed}");
+        }
+    }
+
+    #[test]
+    fn a_word_of_one_letter_is_not_taken_for_another() {
+        assert_eq!(nearest("x", ["a", "b"]), None);
+    }
+
+    #[test]
+    fn huge_words_are_not_compared() {
+        let huge = "x".repeat(1_000_000);
+        assert_eq!(nearest(&huge, ["exec"]), None);
+    }
+
+    #[test]
+    fn advice_lists_what_is_valid() {
+        assert_eq!(
+            advice("exce", &["exec", "ping"], "backends"),
+            "did you mean `exec`? (backends: exec, ping)"
+        );
+        assert_eq!(advice("docker", &["exec", "ping"], "backends"), "backends: exec, ping");
+    }
+}

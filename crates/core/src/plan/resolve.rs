@@ -1,0 +1,175 @@
+//! Settles which nodes a definition concerns, and refuses it when one of them cannot do what is asked.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use crate::backend::{ActionSchema, check_params};
+use crate::node::NodeRecord;
+use crate::run::{NodeRef, Resolved};
+use crate::select::Selector;
+use crate::spec::{Definition, Entry, Task};
+
+/// Why a run is refused before anything is dispatched.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Unfit {
+    pub message: String,
+    /// The nodes concerned, by hostname, each with its reason.
+    pub nodes: Vec<(String, String)>,
+}
+
+/// The nodes that each entry's target comes to. Drained nodes are left out: they take no new work. Offline ones are
+/// not: a target that silently shrinks would lie about what was changed.
+pub fn resolve(definition: &Definition, nodes: &[Arc<NodeRecord>]) -> Result<Resolved, Unfit> {
+    let mut sets = Sets::default();
+    let mut entries = Vec::with_capacity(definition.tasks.len());
+    for (index, entry) in definition.tasks.iter().enumerate() {
+        entries.push(match target(definition, entry) {
+            Some(selector) => Some(sets.of(selector, index, nodes)?),
+            None => None,
+        });
+    }
+    let mut missing: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    let mut checked: HashMap<(u32, &str, &str), bool> = HashMap::new();
+    let mut idempotent = Vec::new();
+    let mut step = 0;
+    for (entry, set) in definition.tasks.iter().zip(&entries) {
+        for task in entry.leaves() {
+            if let Some(set) = set {
+                let members = || sets.members[*set as usize].iter().map(|&index| nodes[index].as_ref());
+                let repeatable = *checked
+                    .entry((*set, &task.backend, &task.action))
+                    .or_insert_with(|| lacks(task, members(), &mut missing));
+                refuse_params(task, step, members())?;
+                if repeatable {
+                    idempotent.push(step);
+                }
+            }
+            step += 1;
+        }
+    }
+    if !missing.is_empty() {
+        let count = missing.len();
+        let nodes = missing.into_iter().map(|(node, what)| (node.to_owned(), what.join(", "))).collect();
+        let message = format!("{count} of the target nodes cannot do what the job asks; nothing was started");
+        return Err(Unfit { message, nodes });
+    }
+    Ok(sets.into_resolved(nodes, entries, idempotent))
+}
+
+fn target<'a>(definition: &'a Definition, entry: &'a Entry) -> Option<&'a Selector> {
+    match entry {
+        Entry::Leaf(Task { target: Some(target), .. }) => Some(target),
+        Entry::Leaf(Task { placement: Some(_), .. }) => None,
+        Entry::Leaf(_) | Entry::Branch(_) => definition.target.as_ref(),
+    }
+}
+
+/// Notes the nodes that lack a task's backend or action; answers whether all declare the action idempotent.
+fn lacks<'a>(
+    task: &Task,
+    members: impl Iterator<Item = &'a NodeRecord>,
+    missing: &mut BTreeMap<&'a str, Vec<String>>,
+) -> bool {
+    let mut idempotent = true;
+    for node in members {
+        let description = &node.description;
+        let lacking = match description.backend(&task.backend) {
+            None => format!("lacks backend `{}`", task.backend),
+            Some(backend) => match backend.action(&task.action) {
+                None => format!("backend `{}` has no action `{}`", task.backend, task.action),
+                Some(action) => {
+                    idempotent &= action.idempotent;
+                    continue;
+                }
+            },
+        };
+        missing.entry(&description.hostname).or_default().push(lacking);
+    }
+    idempotent
+}
+
+/// Checks params against every distinct schema that the nodes declare; nearly always there is one.
+fn refuse_params<'a>(
+    task: &Task,
+    step: u32,
+    members: impl Iterator<Item = &'a NodeRecord>,
+) -> Result<(), Unfit> {
+    let mut seen: Vec<&ActionSchema> = Vec::new();
+    for node in members {
+        let Some(action) = node.description.action(&task.backend, &task.action) else { continue };
+        if seen.iter().any(|known| std::ptr::eq(*known, action) || *known == action) {
+            continue;
+        }
+        seen.push(action);
+        if let Err(problems) = check_params(action, &task.params) {
+            let why = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+            let message =
+                format!("the params of step {step} ({}) are refused; nothing was started", task.label());
+            return Err(Unfit { message, nodes: vec![(node.description.hostname.clone(), why)] });
+        }
+    }
+    Ok(())
+}
+
+/// Distinct sets of nodes, by the selector that came to them.
+#[derive(Default)]
+struct Sets<'a> {
+    by_selector: HashMap<&'a str, u32>,
+    /// Indexes into the nodes given.
+    members: Vec<Vec<usize>>,
+}
+
+impl<'a> Sets<'a> {
+    fn of(&mut self, selector: &'a Selector, entry: usize, nodes: &[Arc<NodeRecord>]) -> Result<u32, Unfit> {
+        if let Some(set) = self.by_selector.get(selector.as_str()) {
+            return Ok(*set);
+        }
+        let matching = || nodes.iter().enumerate().filter(|(_, node)| selector.matches(node));
+        let mut members: Vec<usize> =
+            matching().filter(|(_, node)| !node.draining).map(|(index, _)| index).collect();
+        if members.is_empty() {
+            let drained =
+                matching().map(|(_, node)| (node.description.hostname.clone(), "is drained".to_owned()));
+            let nodes: Vec<(String, String)> = drained.collect();
+            let why = if nodes.is_empty() { "matches no node" } else { "matches only drained nodes" };
+            let message = format!("the target `{selector}` of tasks[{entry}] {why}; nothing was started");
+            return Err(Unfit { message, nodes });
+        }
+        members.sort_by(|&a, &b| nodes[a].description.hostname.cmp(&nodes[b].description.hostname));
+        let set = u32::try_from(self.members.len()).expect("sets are bounded by the steps of a run");
+        self.members.push(members);
+        self.by_selector.insert(selector.as_str(), set);
+        Ok(set)
+    }
+
+    fn into_resolved(
+        self,
+        nodes: &[Arc<NodeRecord>],
+        entries: Vec<Option<u32>>,
+        idempotent: Vec<u32>,
+    ) -> Resolved {
+        let mut used: Vec<usize> = self.members.iter().flatten().copied().collect();
+        used.sort_by(|&a, &b| {
+            nodes[a].description.hostname.cmp(&nodes[b].description.hostname).then(a.cmp(&b))
+        });
+        used.dedup();
+        let place: HashMap<usize, u32> = used
+            .iter()
+            .enumerate()
+            .map(|(at, &index)| (index, u32::try_from(at).expect("nodes are bounded")))
+            .collect();
+        Resolved {
+            nodes: used
+                .iter()
+                .map(|&index| NodeRef {
+                    id: nodes[index].id,
+                    hostname: nodes[index].description.hostname.clone(),
+                })
+                .collect(),
+            sets: self.members.iter().map(|set| set.iter().map(|index| place[index]).collect()).collect(),
+            entries,
+            idempotent,
+        }
+    }
+}

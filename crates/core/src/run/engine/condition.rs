@@ -1,0 +1,98 @@
+//! Decides whether a step runs: the tables of conditions, and nothing else.
+
+use super::progress::{EntryEnd, Progress, Stage};
+use crate::plan::Shape;
+use crate::spec::Condition;
+
+impl Progress {
+    /// Whether an entry begins at all, now that everything before it ended.
+    pub(super) fn entry_runs(&self, entry: u32) -> Result<(), String> {
+        if self.stopping.is_some() {
+            return Err(self.stop_reason());
+        }
+        let condition = self.plan.entries[entry as usize].condition;
+        if let Some(step) = self.struck
+            && condition != Some(Condition::OnFailure)
+        {
+            return Err(format!("{} failed", self.step_text(step)));
+        }
+        match self.plan.shape {
+            Shape::List => self.list_condition(condition),
+            Shape::Graph => self.graph_condition(entry, condition),
+        }
+    }
+
+    fn list_condition(&self, condition: Option<Condition>) -> Result<(), String> {
+        match (condition, self.first_failure) {
+            (None | Some(Condition::Always), _)
+            | (Some(Condition::OnSuccess), None)
+            | (Some(Condition::OnFailure), Some(_)) => Ok(()),
+            (Some(Condition::OnSuccess), Some((step, _))) => Err(format!("{} failed", self.step_text(step))),
+            (Some(Condition::OnFailure), None) => Err("nothing failed before".to_owned()),
+        }
+    }
+
+    fn graph_condition(&self, entry: u32, condition: Option<Condition>) -> Result<(), String> {
+        let after = &self.plan.entries[entry as usize].after;
+        let ends = || after.iter().map(|&before| (before, self.entry_end(before)));
+        match condition {
+            Some(Condition::Always) => Ok(()),
+            None | Some(Condition::OnSuccess) => match ends().find(|(_, end)| *end != EntryEnd::Succeeded) {
+                None => Ok(()),
+                Some((before, EntryEnd::Failed)) => Err(format!("`{}` failed", self.entry_name(before))),
+                Some((before, _)) => Err(format!("`{}` was skipped", self.entry_name(before))),
+            },
+            Some(Condition::OnFailure) => {
+                if ends().any(|(_, end)| end == EntryEnd::Failed) {
+                    Ok(())
+                } else {
+                    Err("no dependency failed".to_owned())
+                }
+            }
+        }
+    }
+
+    /// Whether a leaf runs on a node that has come to it. Inside a branch it looks at that node's own walk.
+    pub(super) fn leaf_runs(&self, step: u32, walk_failed: bool) -> Result<(), String> {
+        if self.stopping.is_some() {
+            return Err(self.stop_reason());
+        }
+        let leaf = &self.plan.steps[step as usize];
+        match leaf.condition {
+            Some(Condition::OnFailure) if walk_failed => Ok(()),
+            Some(Condition::OnFailure) => Err("nothing failed before on this node".to_owned()),
+            None | Some(Condition::Always | Condition::OnSuccess) => {
+                if walk_failed {
+                    return Err("an earlier step failed on this node".to_owned());
+                }
+                match self.struck {
+                    Some(struck) if !self.is_exempt(step) => {
+                        Err(format!("{} failed", self.step_text(struck)))
+                    }
+                    Some(_) | None => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Steps that answer failures go on after fail-fast struck.
+    pub(super) fn is_exempt(&self, step: u32) -> bool {
+        let leaf = &self.plan.steps[step as usize];
+        let entry = &self.plan.entries[leaf.entry as usize];
+        leaf.condition == Some(Condition::OnFailure) || entry.condition == Some(Condition::OnFailure)
+    }
+
+    fn entry_end(&self, entry: u32) -> EntryEnd {
+        match self.entries[entry as usize] {
+            Stage::Ended(end) => end,
+            Stage::Waiting { .. } | Stage::Open { .. } => {
+                unreachable!("an entry is decided when all that it waits for has ended")
+            }
+        }
+    }
+
+    fn entry_name(&self, entry: u32) -> String {
+        let plan = &self.plan.entries[entry as usize];
+        plan.name.clone().unwrap_or_else(|| format!("tasks[{entry}]"))
+    }
+}

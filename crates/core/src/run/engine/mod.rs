@@ -1,0 +1,9 @@
+//! The engine: walks a run's plan. It is told what was committed and answers with the changes that follow; it
+//! reads no clock and does no IO, and all of it can be rebuilt from the recorded executions.
+
+mod condition;
+mod progress;
+mod restore;
+mod walk;
+
+pub use progress::{Progress, Stop, Turn};

@@ -1,0 +1,379 @@
+//! Owns how far a run is, and the doors through which facts come in and changes go out.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use crate::change::Change;
+use crate::dice::Dice;
+use crate::execution::{Execution, State, Verdict};
+use crate::ids::{ExecutionId, NodeId, RunId};
+use crate::plan::Plan;
+use crate::run::{RunEnd, RunState};
+
+/// What a decision may know beyond the run: the time, chance, and which nodes are offline.
+#[allow(missing_debug_implementations)]
+pub struct Turn<'a> {
+    pub now: Timestamp,
+    pub dice: &'a mut Dice,
+    pub offline: &'a dyn Fn(NodeId) -> bool,
+}
+
+/// Why everything that is left is ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    Cancelled,
+    TimedOut,
+}
+
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Succeeded,
+    Failed,
+    /// Failed without having been sent.
+    GivenUp,
+    Cancelled,
+    Lost,
+    Skipped,
+}
+
+/// How an entry ended, for those that depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EntryEnd {
+    Succeeded,
+    Failed,
+    Skipped,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Stage {
+    /// For this many entries.
+    Waiting {
+        missing: u32,
+    },
+    Open {
+        walks: Vec<Walk>,
+        open: u32,
+        failed: bool,
+        ran: bool,
+    },
+    Ended(EntryEnd),
+}
+
+/// One node's way through an entry's leaves; the only way, when the entry is placed.
+#[derive(Clone, Debug)]
+pub(super) struct Walk {
+    /// Index into the plan's nodes.
+    pub node: Option<u32>,
+    pub position: u32,
+    pub attempt: u32,
+    pub retries: u32,
+    pub losses: u32,
+    pub failed: bool,
+}
+
+/// An attempt that has not ended.
+#[derive(Clone, Debug)]
+pub(super) struct Active {
+    pub step: u32,
+    pub walk: u32,
+    pub node: Option<NodeId>,
+    pub leased: bool,
+    /// Sent again after a loss: waits this long for its node to come back, offline or not.
+    pub patience: Option<Timestamp>,
+}
+
+/// How far a run is.
+#[derive(Clone, Debug)]
+pub struct Progress {
+    pub(super) plan: Arc<Plan>,
+    pub(super) run: RunId,
+    pub(super) epoch: u64,
+    pub(super) entries: Vec<Stage>,
+    /// Entries that have not ended.
+    pub(super) remaining: usize,
+    pub(super) active: HashMap<ExecutionId, Active>,
+    /// Nodes that failed and left (`continue`, on a list).
+    pub(super) left: HashMap<u32, u32>,
+    /// The step whose failure made fail-fast strike.
+    pub(super) struck: Option<u32>,
+    pub(super) failures: u64,
+    pub(super) first_failure: Option<(u32, Option<u32>)>,
+    pub(super) stopping: Option<Stop>,
+    pub(super) state: RunState,
+    /// Entries whose turn has come.
+    pub(super) due: VecDeque<u32>,
+    /// What restoring found to be decided once everything recorded is known.
+    pub(super) resume: Resume,
+    outbox: Outbox,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Resume {
+    pub ended: Vec<(u32, u32, End)>,
+    pub walks: Vec<(u32, u32)>,
+    pub entries: Vec<u32>,
+}
+
+/// What this turn came to.
+#[derive(Clone, Debug, Default)]
+struct Outbox {
+    added: Vec<Execution>,
+    changes: Vec<Change>,
+    path: Vec<RunState>,
+    end: Option<RunEnd>,
+}
+
+impl Progress {
+    /// A run that has not begun. `state` is where its record stands.
+    pub fn new(plan: Arc<Plan>, run: RunId, epoch: u64, state: RunState) -> Self {
+        let entries: Vec<Stage> = plan
+            .entries
+            .iter()
+            .map(|entry| Stage::Waiting {
+                missing: u32::try_from(entry.after.len()).expect("plans are bounded"),
+            })
+            .collect();
+        Self {
+            remaining: entries.len(),
+            entries,
+            plan,
+            run,
+            epoch,
+            active: HashMap::new(),
+            left: HashMap::new(),
+            struck: None,
+            failures: 0,
+            first_failure: None,
+            stopping: None,
+            state,
+            due: VecDeque::new(),
+            resume: Resume::default(),
+            outbox: Outbox::default(),
+        }
+    }
+
+    pub fn plan(&self) -> &Arc<Plan> {
+        &self.plan
+    }
+
+    pub fn run(&self) -> &RunId {
+        &self.run
+    }
+
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    pub fn is_ended(&self) -> bool {
+        self.state.is_terminal()
+    }
+
+    /// Starts the walk.
+    pub fn begin(&mut self, turn: &mut Turn<'_>) {
+        if self.state == RunState::Pending {
+            self.walk_to(&[RunState::Starting, RunState::Running]);
+        }
+        let roots =
+            (0..self.entries.len()).filter(|&e| matches!(self.entries[e], Stage::Waiting { missing: 0 }));
+        self.due = roots.map(|entry| u32::try_from(entry).expect("plans are bounded")).collect();
+        self.settle(turn);
+    }
+
+    /// Takes in a committed change that concerns this run.
+    pub fn observe(&mut self, change: &Change, turn: &mut Turn<'_>) {
+        match change {
+            Change::ExecutionsAdded { executions, .. } => {
+                for execution in executions.iter().filter(|e| matches!(e.state, State::Leased { .. })) {
+                    self.leased(execution.id);
+                }
+            }
+            Change::ExecutionLeased { execution, .. } => self.leased(*execution),
+            Change::ExecutionFinished { execution, outcome, .. } => {
+                let end = match outcome.verdict {
+                    Verdict::Succeeded => End::Succeeded,
+                    Verdict::Failed => End::Failed,
+                    Verdict::Cancelled => End::Cancelled,
+                };
+                self.ended(*execution, end, turn);
+            }
+            Change::ExecutionLost { execution, .. } => self.ended(*execution, End::Lost, turn),
+            Change::ExecutionCancelRequested { execution, .. } => {
+                // A leased one is only told to stop: it ends when its agent says so.
+                if self.active.get(execution).is_some_and(|active| !active.leased) {
+                    self.ended(*execution, End::Cancelled, turn);
+                }
+            }
+            Change::ExecutionGivenUp { execution, .. } => self.ended(*execution, End::GivenUp, turn),
+            Change::ExecutionSkipped { execution, .. } => self.ended(*execution, End::Skipped, turn),
+            Change::RunCancelRequested { .. } => self.stop(Stop::Cancelled, turn),
+            Change::ExecutionStarted { .. }
+            | Change::RunCreated { .. }
+            | Change::RunTaken { .. }
+            | Change::RunMoved { .. }
+            | Change::NodeRegistered { .. }
+            | Change::NodeMoved { .. }
+            | Change::NodeDrainSet { .. } => {}
+        }
+    }
+
+    /// Ends everything that is left.
+    pub fn stop(&mut self, stop: Stop, turn: &mut Turn<'_>) {
+        if self.stopping.is_some() || self.is_ended() {
+            return;
+        }
+        self.stopping = Some(stop);
+        let mut executions: Vec<ExecutionId> = self.active.keys().copied().collect();
+        executions.sort_unstable();
+        let reason = self.stop_reason();
+        for execution in executions {
+            self.emit(Change::ExecutionCancelRequested {
+                run: self.run.clone(),
+                execution,
+                epoch: self.epoch,
+                reason: reason.clone(),
+                at: turn.now,
+            });
+        }
+        self.settle(turn);
+    }
+
+    /// A node went offline: what waits for it fails, unless it was sent again after a loss and may still wait.
+    pub fn node_offline(&mut self, node: NodeId, turn: &mut Turn<'_>) {
+        self.give_up(turn, |active| active.node == Some(node) && active.patience.is_none(), "is offline");
+    }
+
+    /// Time went by: whose patience is over?
+    pub fn tick(&mut self, turn: &mut Turn<'_>) {
+        let now = turn.now;
+        self.give_up(
+            turn,
+            |active| active.patience.is_some_and(|until| until <= now),
+            "did not come back in time",
+        );
+    }
+
+    /// When `tick` has something to do.
+    pub fn next_tick(&self) -> Option<Timestamp> {
+        self.active.values().filter(|active| !active.leased).filter_map(|active| active.patience).min()
+    }
+
+    fn give_up(&mut self, turn: &Turn<'_>, whose: impl Fn(&Active) -> bool, why: &str) {
+        let mut found: Vec<(ExecutionId, u32, u32)> = self
+            .active
+            .iter()
+            .filter(|(_, active)| !active.leased && whose(active))
+            .map(|(id, active)| (*id, active.step, active.walk))
+            .collect();
+        found.sort_unstable();
+        for (execution, step, walk) in found {
+            let node = self.hostname(step, walk).unwrap_or_default().to_owned();
+            self.emit(Change::ExecutionGivenUp {
+                run: self.run.clone(),
+                execution,
+                epoch: self.epoch,
+                error: format!("node {node} {why}"),
+                at: turn.now,
+            });
+        }
+    }
+
+    /// The changes that this turn came to. They are to be committed as one submission, and what was committed is to
+    /// be observed.
+    #[must_use]
+    pub fn take_changes(&mut self, now: Timestamp) -> Vec<Change> {
+        let Outbox { added, changes, path, end } = std::mem::take(&mut self.outbox);
+        let mut all = Vec::with_capacity(changes.len() + 2);
+        if !added.is_empty() {
+            all.push(Change::ExecutionsAdded {
+                run: self.run.clone(),
+                epoch: self.epoch,
+                executions: added,
+                at: now,
+            });
+        }
+        all.extend(changes);
+        if !path.is_empty() {
+            all.push(Change::RunMoved { run: self.run.clone(), epoch: self.epoch, path, end, at: now });
+        }
+        all
+    }
+
+    fn leased(&mut self, execution: ExecutionId) {
+        if let Some(active) = self.active.get_mut(&execution) {
+            active.leased = true;
+        }
+    }
+
+    pub(super) fn add(&mut self, execution: Execution) {
+        self.outbox.added.push(execution);
+    }
+
+    pub(super) fn emit(&mut self, change: Change) {
+        self.outbox.changes.push(change);
+    }
+
+    pub(super) fn walk_to(&mut self, path: &[RunState]) {
+        debug_assert!(super::super::check_path(self.state, path).is_ok(), "{} to {path:?}", self.state);
+        self.outbox.path.extend_from_slice(path);
+        self.state = *path.last().expect("a path has an end");
+    }
+
+    /// Ends the run when nothing is left to do.
+    pub(super) fn finish(&mut self) {
+        if self.remaining > 0 || self.is_ended() {
+            return;
+        }
+        let (last, error) = match self.stopping {
+            Some(Stop::Cancelled) => (RunState::Cancelled, Some("cancelled".to_owned())),
+            Some(Stop::TimedOut) => (RunState::Failed, Some(self.stop_reason())),
+            None if self.failures > 0 => (RunState::Failed, Some(self.failure_text())),
+            None => (RunState::Completed, None),
+        };
+        if self.state != RunState::Terminating {
+            self.walk_to(&[RunState::Terminating]);
+        }
+        self.walk_to(&[last]);
+        let partial = self.failures > 0
+            && self.stopping.is_none()
+            && self.plan.definition.strategy == crate::spec::Strategy::Continue;
+        self.outbox.end = Some(RunEnd { partial, error });
+    }
+
+    pub(super) fn stop_reason(&self) -> String {
+        match self.stopping {
+            Some(Stop::TimedOut) => {
+                let timeout = self.plan.definition.timeout.unwrap_or_default();
+                format!("the run timed out after {timeout}")
+            }
+            Some(Stop::Cancelled) | None => "the run was cancelled".to_owned(),
+        }
+    }
+
+    pub(super) fn step_text(&self, step: u32) -> String {
+        format!("step {step} ({})", self.plan.task(step).label())
+    }
+
+    fn failure_text(&self) -> String {
+        let Some((step, node)) = self.first_failure else { return "failed".to_owned() };
+        let place = node.map(|node| format!(" on {}", self.plan.node(node).hostname)).unwrap_or_default();
+        let others = match self.failures {
+            0 | 1 => String::new(),
+            n => format!(", and {} more", n - 1),
+        };
+        format!("{} failed{place}{others}", self.step_text(step))
+    }
+
+    pub(super) fn hostname(&self, step: u32, walk: u32) -> Option<&str> {
+        let entry = self.plan.steps[step as usize].entry;
+        let node = self.plan.nodes_of(entry)?[walk as usize];
+        Some(&self.plan.node(node).hostname)
+    }
+
+    /// Nodes that the run's open attempts are pinned to: what `node_offline` can concern.
+    pub fn waiting_nodes(&self) -> HashSet<NodeId> {
+        self.active.values().filter(|active| !active.leased).filter_map(|active| active.node).collect()
+    }
+}

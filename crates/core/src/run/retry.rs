@@ -1,0 +1,53 @@
+//! Decides how long a failed instance waits before its next attempt.
+
+use std::time::Duration;
+
+use crate::dice::Dice;
+use crate::spec::Retry;
+
+/// `delay * factor^(n-1)`, capped, with full jitter: anything from nothing up to that. `n` counts from 1.
+pub fn pause(retry: &Retry, n: u32, dice: &mut Dice) -> Duration {
+    dice.up_to(ceiling(retry, n))
+}
+
+/// The longest that the `n`th pause may be.
+pub fn ceiling(retry: &Retry, n: u32) -> Duration {
+    let most = retry.max_delay.0;
+    let exponent = i32::try_from(n.saturating_sub(1)).unwrap_or(i32::MAX);
+    let seconds = retry.delay.0.as_secs_f64() * retry.factor.powi(exponent);
+    // Not a number and infinity come from absurd factors: both mean the cap.
+    if seconds.is_finite() && seconds < most.as_secs_f64() {
+        Duration::from_secs_f64(seconds.max(0.0))
+    } else {
+        most
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_the_cap() {
+        let retry = Retry::times(10);
+        let seconds: Vec<u64> = (1..=8).map(|n| ceiling(&retry, n).as_secs()).collect();
+        assert_eq!(seconds, [1, 2, 4, 8, 16, 30, 30, 30]);
+    }
+
+    #[test]
+    fn jitter_spreads_over_the_whole_pause() {
+        let retry = Retry::times(3);
+        let mut dice = Dice::new(1);
+        let pauses: Vec<Duration> = (0..1_000).map(|_| pause(&retry, 3, &mut dice)).collect();
+        assert!(pauses.iter().all(|p| *p <= Duration::from_secs(4)));
+        assert!(pauses.iter().any(|p| *p < Duration::from_millis(400)));
+        assert!(pauses.iter().any(|p| *p > Duration::from_millis(3_600)));
+    }
+
+    #[test]
+    fn absurd_numbers_mean_the_cap() {
+        let mut retry = Retry::times(3);
+        retry.factor = 1e300;
+        assert_eq!(ceiling(&retry, u32::MAX), retry.max_delay.0);
+    }
+}

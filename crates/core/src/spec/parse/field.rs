@@ -1,0 +1,310 @@
+//! Reads single fields: texts, numbers, durations, choices, lists. What is wrong is noted, and reading goes on.
+
+use std::ops::RangeInclusive;
+
+use super::path::Path;
+use super::tree::{At, Content, Entry, Node};
+use crate::backend::Catalogue;
+use crate::limits;
+use crate::nearest::{advice, nearest};
+use crate::shown::shown;
+use crate::span::{NotASpan, Span};
+use crate::spec::Problem;
+
+/// Walks the tree once, and notes everything that is wrong.
+#[derive(Debug)]
+pub(super) struct Checker<'c> {
+    pub(super) catalogue: &'c Catalogue,
+    problems: Vec<Problem>,
+}
+
+impl<'c> Checker<'c> {
+    pub(super) fn new(catalogue: &'c Catalogue) -> Self {
+        Self { catalogue, problems: Vec::new() }
+    }
+
+    /// All problems, in the order of the text.
+    pub(super) fn into_problems(mut self) -> Vec<Problem> {
+        self.problems.sort_by_key(|problem| (problem.line, problem.column));
+        self.problems
+    }
+
+    pub(super) fn is_clean(&self) -> bool {
+        self.problems.is_empty()
+    }
+
+    /// Enough is noted; the rest would only cost time.
+    pub(super) fn is_full(&self) -> bool {
+        self.problems.len() >= limits::PROBLEMS_LISTED
+    }
+
+    pub(super) fn problem(&mut self, path: Path<'_>, at: At, message: impl Into<String>) {
+        if !self.is_full() {
+            self.problems.push(Problem {
+                path: path.to_string(),
+                line: at.line,
+                column: at.column,
+                message: message.into(),
+            });
+        }
+    }
+
+    pub(super) fn wrong(&mut self, path: Path<'_>, node: &Node<'_>, valid: &str) {
+        self.problem(path, node.at, format!("must be {valid}, not {}", described(node)));
+    }
+
+    pub(super) fn text<'n>(&mut self, path: Path<'_>, node: &'n Node<'_>, valid: &str) -> Option<&'n str> {
+        match node.content() {
+            Content::Text(text) => Some(text),
+            Content::Number { value, written } => {
+                let written = written.as_deref().map_or_else(|| value.to_string(), shown);
+                self.problem(
+                    path,
+                    node.at,
+                    format!("must be {valid}, not the number {written}; write it in quotes: \"{written}\""),
+                );
+                None
+            }
+            Content::Null
+            | Content::Boolean { .. }
+            | Content::List(_)
+            | Content::Map(_)
+            | Content::Shared(_) => {
+                self.wrong(path, node, valid);
+                None
+            }
+        }
+    }
+
+    pub(super) fn list<'n, 't>(
+        &mut self,
+        path: Path<'_>,
+        node: &'n Node<'t>,
+        of: &str,
+    ) -> Option<&'n [Node<'t>]> {
+        match node.content() {
+            Content::List(items) => Some(items),
+            Content::Text(text) if text.len() <= 60 => {
+                self.problem(path, node.at, format!("must be a list of {of}; write [{}]", shown(text)));
+                None
+            }
+            _ => {
+                self.wrong(path, node, &format!("a list of {of}"));
+                None
+            }
+        }
+    }
+
+    pub(super) fn map<'n, 't>(
+        &mut self,
+        path: Path<'_>,
+        node: &'n Node<'t>,
+        of: &str,
+    ) -> Option<&'n [Entry<'t>]> {
+        match node.content() {
+            Content::Map(entries) => Some(entries),
+            _ => {
+                self.wrong(path, node, &format!("a map of {of}"));
+                None
+            }
+        }
+    }
+
+    /// A list of texts, none of them empty.
+    pub(super) fn texts(&mut self, path: Path<'_>, node: &Node<'_>, of: &str) -> Option<Vec<String>> {
+        let items = self.list(path, node, of)?;
+        let mut texts = Vec::with_capacity(items.len());
+        for (index, item) in items.iter().enumerate() {
+            let path = path.index(index);
+            if let Some(text) = self.text(path, item, "a text") {
+                if text.is_empty() || text.contains(char::is_control) {
+                    self.problem(path, item.at, "must not be empty, nor contain control characters");
+                } else {
+                    texts.push(text.to_owned());
+                }
+            }
+        }
+        Some(texts)
+    }
+
+    pub(super) fn whole_number(
+        &mut self,
+        path: Path<'_>,
+        node: &Node<'_>,
+        range: RangeInclusive<u32>,
+    ) -> Option<u32> {
+        let valid = format!("a whole number from {} to {}", range.start(), range.end());
+        let number = match node.content() {
+            Content::Number { value, .. } => value.as_u64().and_then(|number| u32::try_from(number).ok()),
+            _ => None,
+        };
+        match number.filter(|number| range.contains(number)) {
+            Some(number) => Some(number),
+            None => {
+                self.wrong(path, node, &valid);
+                None
+            }
+        }
+    }
+
+    pub(super) fn span(
+        &mut self,
+        path: Path<'_>,
+        node: &Node<'_>,
+        range: RangeInclusive<Span>,
+    ) -> Option<Span> {
+        let text = match node.content() {
+            Content::Text(text) if text.len() <= 60 => text,
+            Content::Number { value, .. } => {
+                self.problem(
+                    path,
+                    node.at,
+                    format!("must be a duration, not the number {value}; add a unit: {value}s"),
+                );
+                return None;
+            }
+            _ => {
+                self.wrong(path, node, "a duration such as 500ms, 1.5s, 30m or 1h30m");
+                return None;
+            }
+        };
+        let span = match text.parse::<Span>() {
+            // What is kept is what prints: a definition that is stored and read back is the same one.
+            Ok(span) => span.to_string().parse::<Span>().unwrap_or(span),
+            Err(NotASpan(text)) => {
+                self.problem(path, node.at, NotASpan(shown(&text)).to_string());
+                return None;
+            }
+        };
+        if !range.contains(&span) {
+            self.problem(
+                path,
+                node.at,
+                format!("must be from {} to {}, not {}", range.start(), range.end(), shown(text)),
+            );
+            return None;
+        }
+        Some(span)
+    }
+
+    /// One of a closed set of words.
+    pub(super) fn choice<T: Copy>(
+        &mut self,
+        path: Path<'_>,
+        node: &Node<'_>,
+        valid: &[(&str, T)],
+    ) -> Option<T> {
+        let words: Vec<&str> = valid.iter().map(|(word, _)| *word).collect();
+        let found = match node.content() {
+            Content::Text(text) => text.as_ref(),
+            _ => {
+                self.wrong(path, node, &format!("one of: {}", words.join(", ")));
+                return None;
+            }
+        };
+        if let Some((_, value)) = valid.iter().find(|(word, _)| *word == found) {
+            return Some(*value);
+        }
+        self.problem(
+            path,
+            node.at,
+            format!("`{}` is unknown; {}", shown(found), advice(found, &words, "valid")),
+        );
+        None
+    }
+
+    /// The name of a job or a cluster: it becomes part of addresses and ids.
+    pub(super) fn identifier(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<String> {
+        let text = self.text(path, node, "a name")?;
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        if text.is_empty()
+            || !text.starts_with(|c: char| c.is_ascii_alphanumeric())
+            || !text.chars().all(allowed)
+        {
+            self.problem(
+                path,
+                node.at,
+                format!(
+                    "`{}` is not a name; use letters, digits, `-`, `_` and `.`, and begin with a letter or digit",
+                    shown(text)
+                ),
+            );
+            return None;
+        }
+        self.short_enough(path, node, text)
+    }
+
+    /// The name of a task: for people, so it may hold blanks.
+    pub(super) fn label(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<String> {
+        let text = self.text(path, node, "a name")?;
+        if text.trim().is_empty() || text.trim() != text || text.contains(char::is_control) {
+            self.problem(
+                path,
+                node.at,
+                format!(
+                    "`{}` is not a name; it must not be empty, begin or end with a blank, or hold control characters",
+                    shown(text)
+                ),
+            );
+            return None;
+        }
+        self.short_enough(path, node, text)
+    }
+
+    fn short_enough(&mut self, path: Path<'_>, node: &Node<'_>, text: &str) -> Option<String> {
+        if text.len() > limits::NAME_BYTES {
+            self.problem(
+                path,
+                node.at,
+                format!("the name has {} bytes, and may have {}", text.len(), limits::NAME_BYTES),
+            );
+            return None;
+        }
+        Some(text.to_owned())
+    }
+
+    /// A field that is not one of the valid ones.
+    pub(super) fn unknown_field(
+        &mut self,
+        above: Path<'_>,
+        entry: &Entry<'_>,
+        valid: &[&str],
+        planned: &[&str],
+    ) {
+        if self.is_full() {
+            return;
+        }
+        let key = entry.key.as_ref();
+        let message = if planned.contains(&key) {
+            format!("`{key}` is not available in this version of downbeat; remove it")
+        } else if key == "<<" {
+            "merge keys (`<<`) are not supported; write the fields out".to_owned()
+        } else {
+            format!("unknown field `{}`; {}", shown(key), advice(key, valid, "fields"))
+        };
+        self.problem(above.field(key), entry.at, message);
+    }
+}
+
+/// What was found instead, for people.
+pub(super) fn described(node: &Node<'_>) -> String {
+    match node.content() {
+        Content::Null | Content::Shared(_) => "nothing".to_owned(),
+        Content::Boolean { value, .. } => value.to_string(),
+        Content::Number { value, written } => {
+            format!("the number {}", written.as_deref().map_or_else(|| value.to_string(), shown))
+        }
+        Content::Text(text) if text.is_empty() => "an empty text".to_owned(),
+        Content::Text(text) => format!("the text \"{}\"", shown(text)),
+        Content::List(items) if items.is_empty() => "an empty list".to_owned(),
+        Content::List(_) => "a list".to_owned(),
+        Content::Map(_) => "a map".to_owned(),
+    }
+}
+
+/// Whether one of the fields was meant to be this one: then it is not also missing.
+pub(super) fn misspelt(entries: &[Entry<'_>], field: &str, valid: &[&str]) -> bool {
+    entries.iter().map(|entry| entry.key.as_ref()).any(|key| {
+        key == "<<" || (!valid.contains(&key) && nearest(key, valid.iter().copied()) == Some(field))
+    })
+}

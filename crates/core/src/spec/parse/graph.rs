@@ -1,0 +1,236 @@
+//! Checks what tasks say of each other: names are unique, `depends_on` names entries that exist, and nothing waits
+//! for itself. It looks at the tree, so that a task with another problem is still known by its name.
+
+use std::collections::HashMap;
+
+use super::field::Checker;
+use super::path::Path;
+use super::tree::{At, Content, Node};
+use crate::nearest::nearest;
+use crate::shown::shown;
+
+/// A longer cycle is cut when it is printed.
+const CYCLE_SHOWN: usize = 20;
+
+/// A name and where it stands: of an entry, or of a leaf in it.
+struct Named<'n> {
+    entry: usize,
+    leaf: Option<usize>,
+    at: At,
+    name: &'n str,
+}
+
+impl Checker<'_> {
+    pub(super) fn names(&mut self, path: Path<'_>, items: &[Node<'_>]) {
+        let mut first: HashMap<&str, Named<'_>> = HashMap::new();
+        for named in all_names(items) {
+            if let Some(known) = first.get(named.name) {
+                let entry = path.index(named.entry);
+                let tasks = entry.field("tasks");
+                let holder = named.leaf.map_or(entry, |leaf| tasks.index(leaf));
+                let place = match known.leaf {
+                    None => format!("tasks[{}]", known.entry),
+                    Some(leaf) => format!("tasks[{}].tasks[{leaf}]", known.entry),
+                };
+                let message =
+                    format!("the name `{}` is already that of {place}; names are unique", shown(named.name));
+                self.problem(holder.field("name"), named.at, message);
+            } else {
+                first.insert(named.name, named);
+            }
+        }
+    }
+
+    pub(super) fn graph(&mut self, path: Path<'_>, items: &[Node<'_>]) {
+        let mut entries: HashMap<&str, usize> = HashMap::new();
+        let mut leaves: HashMap<&str, usize> = HashMap::new();
+        for named in all_names(items) {
+            let known = if named.leaf.is_none() { &mut entries } else { &mut leaves };
+            known.entry(named.name).or_insert(named.entry);
+        }
+        // For each entry the entries that it waits for, and where that is said.
+        let mut waits: Vec<Vec<(usize, At)>> = vec![Vec::new(); items.len()];
+        let mut names: Vec<&str> = entries.keys().copied().collect();
+        names.sort_unstable();
+        for (index, item) in items.iter().enumerate() {
+            let Some(Content::List(wanted)) = field(item, "depends_on").map(Node::content) else { continue };
+            let holder = path.index(index);
+            let holder = holder.field("depends_on");
+            let mut said: HashMap<&str, usize> = HashMap::new();
+            for (position, node) in wanted.iter().enumerate() {
+                let Content::Text(name) = node.content() else { continue };
+                if self.is_full() {
+                    return;
+                }
+                let name = name.as_ref();
+                let path = holder.index(position);
+                if said.insert(name, position).is_some() {
+                    self.problem(
+                        path,
+                        node.at,
+                        format!("`{}` is already in the list; remove it", shown(name)),
+                    );
+                    continue;
+                }
+                match entries.get(name) {
+                    Some(&on) if on == index => {
+                        self.problem(
+                            path,
+                            node.at,
+                            format!("`{}` depends on itself; remove it", shown(name)),
+                        );
+                    }
+                    Some(&on) => waits[index].push((on, node.at)),
+                    None => {
+                        let message = unknown(name, &names, leaves.get(name).map(|branch| &items[*branch]));
+                        self.problem(path, node.at, message);
+                    }
+                }
+            }
+        }
+        for cycle in cycles(&waits) {
+            let name = |entry: usize| shown(name_of(&items[entry]).unwrap_or("?"));
+            let mut walk: Vec<String> =
+                cycle.iter().take(CYCLE_SHOWN).map(|(entry, _)| name(*entry)).collect();
+            if cycle.len() > CYCLE_SHOWN {
+                walk.push(format!("({} more)", cycle.len() - CYCLE_SHOWN));
+            }
+            walk.push(name(cycle[0].0));
+            let (entry, at) = cycle[0];
+            let holder = path.index(entry);
+            self.problem(
+                holder.field("depends_on"),
+                at,
+                format!("the tasks wait for each other: {}; remove one of these edges", walk.join(" → ")),
+            );
+        }
+    }
+}
+
+fn unknown(name: &str, names: &[&str], branch: Option<&Node<'_>>) -> String {
+    if let Some(branch) = branch {
+        let of = name_of(branch).map_or_else(
+            || "give the branch a name and depend on that".to_owned(),
+            |name| format!("depend on the branch: `{}`", shown(name)),
+        );
+        return format!("`{}` is a leaf inside a branch; {of}", shown(name));
+    }
+    if names.is_empty() {
+        return format!("no task is named `{}`; give the task that must come first a `name`", shown(name));
+    }
+    match nearest(name, names.iter().copied()) {
+        Some(meant) => format!("no task is named `{}`; did you mean `{}`?", shown(name), shown(meant)),
+        None => {
+            let few: Vec<String> = names.iter().take(10).map(|name| shown(name)).collect();
+            let more = if names.len() > few.len() { ", …" } else { "" };
+            format!("no task is named `{}`; tasks: {}{more}", shown(name), few.join(", "))
+        }
+    }
+}
+
+/// Cycles that share no entry, each as the entries in the order of waiting, with the place where each says so.
+fn cycles(waits: &[Vec<(usize, At)>]) -> Vec<Vec<(usize, At)>> {
+    let mut waiters: Vec<Vec<usize>> = vec![Vec::new(); waits.len()];
+    let mut open: Vec<usize> = waits.iter().map(Vec::len).collect();
+    for (entry, on) in waits.iter().enumerate() {
+        for (on, _) in on {
+            waiters[*on].push(entry);
+        }
+    }
+    let mut removed = vec![false; waits.len()];
+    let mut free: Vec<usize> = (0..waits.len()).filter(|entry| open[*entry] == 0).collect();
+    let mut found = Vec::new();
+    let mut from = 0;
+    loop {
+        while let Some(entry) = free.pop() {
+            if std::mem::replace(&mut removed[entry], true) {
+                continue;
+            }
+            for waiter in &waiters[entry] {
+                open[*waiter] -= 1;
+                if open[*waiter] == 0 {
+                    free.push(*waiter);
+                }
+            }
+        }
+        // What is left waits for something that is left: whoever follows that comes back to where they were.
+        let Some(start) = (from..waits.len()).find(|entry| !removed[*entry]) else { return found };
+        from = start;
+        let mut walked: Vec<(usize, At)> = Vec::new();
+        let mut seen: HashMap<usize, usize> = HashMap::new();
+        let mut entry = start;
+        let cycle = loop {
+            if let Some(begin) = seen.get(&entry) {
+                break walked.split_off(*begin);
+            }
+            seen.insert(entry, walked.len());
+            let Some((on, at)) = waits[entry].iter().find(|(on, _)| !removed[*on]) else { return found };
+            walked.push((entry, *at));
+            entry = *on;
+        };
+        free.extend(cycle.iter().map(|(entry, _)| *entry));
+        let least =
+            cycle.iter().enumerate().min_by_key(|(_, (entry, _))| *entry).map_or(0, |(index, _)| index);
+        let mut cycle = cycle;
+        cycle.rotate_left(least);
+        found.push(cycle);
+    }
+}
+
+fn all_names<'n>(items: &'n [Node<'_>]) -> impl Iterator<Item = Named<'n>> {
+    items.iter().enumerate().flat_map(|(entry, item)| {
+        let leaves = match field(item, "tasks").map(Node::content) {
+            Some(Content::List(leaves)) => leaves.as_slice(),
+            _ => &[],
+        };
+        let own = named(item, entry, None);
+        own.into_iter()
+            .chain(leaves.iter().enumerate().filter_map(move |(leaf, node)| named(node, entry, Some(leaf))))
+    })
+}
+
+fn named<'n>(node: &'n Node<'_>, entry: usize, leaf: Option<usize>) -> Option<Named<'n>> {
+    let name = field(node, "name")?;
+    match name.content() {
+        Content::Text(text) => Some(Named { entry, leaf, at: name.at, name: text }),
+        _ => None,
+    }
+}
+
+fn name_of<'n>(node: &'n Node<'_>) -> Option<&'n str> {
+    named(node, 0, None).map(|named| named.name)
+}
+
+fn field<'n, 't>(node: &'n Node<'t>, name: &str) -> Option<&'n Node<'t>> {
+    match node.content() {
+        Content::Map(entries) => entries.iter().find(|entry| entry.key == name).map(|entry| &entry.value),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cycles_of(edges: &[&[usize]]) -> Vec<Vec<usize>> {
+        let waits: Vec<Vec<(usize, At)>> =
+            edges.iter().map(|on| on.iter().map(|on| (*on, At::default())).collect()).collect();
+        cycles(&waits).into_iter().map(|cycle| cycle.into_iter().map(|(entry, _)| entry).collect()).collect()
+    }
+
+    #[test]
+    fn cycles_are_found_and_what_only_hangs_on_them_is_not_named() {
+        assert!(cycles_of(&[&[], &[0], &[0, 1]]).is_empty());
+        assert_eq!(cycles_of(&[&[1], &[0]]), [vec![0, 1]]);
+        assert_eq!(cycles_of(&[&[1], &[2], &[3], &[1]]), [vec![1, 2, 3]]);
+        assert_eq!(cycles_of(&[&[1], &[0], &[3], &[2], &[0]]), [vec![0, 1], vec![2, 3]]);
+    }
+
+    #[test]
+    fn a_long_chain_is_walked_without_recursion() {
+        let waits: Vec<Vec<(usize, At)>> = (0..100_000_usize)
+            .map(|entry| entry.checked_sub(1).map(|on| (on, At::default())).into_iter().collect())
+            .collect();
+        assert!(cycles(&waits).is_empty());
+    }
+}

@@ -1,0 +1,134 @@
+//! Reads the top of a job file.
+
+use super::field::{Checker, misspelt};
+use super::path::Path;
+use super::task::{BOTH_PLACES, timeouts};
+use super::tree::{Content, Node};
+use crate::backend::Catalogue;
+use crate::limits;
+use crate::spec::{Definition, Problem, Strategy};
+
+const FIELDS: &[&str] = &["name", "cluster", "target", "placement", "strategy", "timeout", "tasks"];
+/// Parts of the job file's design that this version does not carry out.
+const PLANNED_FIELDS: &[&str] =
+    &["rollout", "schedule", "triggers", "constraints", "on_violation", "on_success", "on_failure", "retry"];
+const STRATEGIES: &[(&str, Strategy)] =
+    &[("fail-fast", Strategy::FailFast), ("continue", Strategy::Continue)];
+
+pub(super) fn check(tree: &Node<'_>, catalogue: &Catalogue) -> Result<Definition, Vec<Problem>> {
+    let mut checker = Checker::new(catalogue);
+    match checker.job(tree) {
+        Some(definition) if checker.is_clean() => Ok(definition),
+        _ => Err(checker.into_problems()),
+    }
+}
+
+impl Checker<'_> {
+    fn job(&mut self, tree: &Node<'_>) -> Option<Definition> {
+        let top = Path::Top;
+        let entries = match tree.content() {
+            Content::Map(entries) => entries,
+            Content::Null => {
+                self.problem(top, tree.at, "the file is empty; a job needs at least a list of `tasks`");
+                return None;
+            }
+            Content::List(_) => {
+                self.problem(
+                    top,
+                    tree.at,
+                    "a job is a map of fields, not a list; put the list under `tasks:`",
+                );
+                return None;
+            }
+            _ => {
+                self.wrong(top, tree, "a map of fields, at least `tasks`");
+                return None;
+            }
+        };
+        let mut definition = Definition {
+            name: None,
+            cluster: None,
+            target: None,
+            placement: None,
+            strategy: Strategy::default(),
+            timeout: None,
+            tasks: Vec::new(),
+        };
+        let (mut tasks, mut placement_at, mut targeted) = (None, None, false);
+        for entry in entries {
+            let field = top.field(&entry.key);
+            let value = &entry.value;
+            match entry.key.as_ref() {
+                "name" => definition.name = self.identifier(field, value),
+                "cluster" => definition.cluster = self.identifier(field, value),
+                "target" => {
+                    targeted = true;
+                    definition.target = self.target(field, value);
+                }
+                "placement" => {
+                    placement_at = Some(entry.at);
+                    definition.placement = self.placement(field, value);
+                }
+                "strategy" => definition.strategy = self.choice(field, value, STRATEGIES).unwrap_or_default(),
+                "timeout" => {
+                    definition.timeout = self.span(field, value, timeouts(limits::RUN_TIMEOUT_MOST_S))
+                }
+                "tasks" => tasks = Some(value),
+                _ => self.unknown_field(top, entry, FIELDS, PLANNED_FIELDS),
+            }
+        }
+        if let Some(at) = placement_at
+            && targeted
+        {
+            self.problem(top.field("placement"), at, BOTH_PLACES);
+        }
+        let path = top.field("tasks");
+        let Some(tasks) = tasks else {
+            if !misspelt(entries, "tasks", FIELDS) {
+                self.problem(top, tree.at, "the field `tasks` is missing; a job needs at least one task");
+            }
+            return None;
+        };
+        let items = self.list(path, tasks, "tasks")?;
+        if items.is_empty() {
+            self.problem(path, tasks.at, "there are no tasks; a job needs at least one");
+            return None;
+        }
+        let steps: usize = items.iter().map(leaves).sum();
+        if steps > limits::STEPS_PER_RUN {
+            self.problem(
+                path,
+                tasks.at,
+                format!(
+                    "there are {steps} steps, and a run may have {}; split the job",
+                    limits::STEPS_PER_RUN
+                ),
+            );
+            return None;
+        }
+        // Each entry by its place in the file, readable or not, so that what refers to it is still judged fairly.
+        let mut read = Vec::with_capacity(items.len());
+        for (index, item) in items.iter().enumerate() {
+            if self.is_full() {
+                return None;
+            }
+            read.push(self.entry(path.index(index), item));
+        }
+        self.names(path, items);
+        self.graph(path, items);
+        definition.tasks = read.into_iter().collect::<Option<_>>()?;
+        Some(definition)
+    }
+}
+
+fn leaves(item: &Node<'_>) -> usize {
+    match item.content() {
+        Content::Map(entries) => {
+            match entries.iter().find(|entry| entry.key == "tasks").map(|e| e.value.content()) {
+                Some(Content::List(leaves)) => leaves.len(),
+                _ => 1,
+            }
+        }
+        _ => 1,
+    }
+}

@@ -1,0 +1,15 @@
+//! Reads what people write: text or JSON into a tree that knows its positions (`yaml`, `tree`), and the tree into a
+//! definition (`job`, `task`, `graph`), collecting everything that is wrong on the way.
+
+mod field;
+mod graph;
+mod job;
+mod path;
+mod place;
+mod read;
+mod scalar;
+mod task;
+mod tree;
+mod yaml;
+
+pub use read::{from_json, parse, parse_bytes};

@@ -1,0 +1,130 @@
+//! Reads where a task runs: `target` and `placement`.
+
+use std::collections::BTreeMap;
+
+use super::field::Checker;
+use super::path::Path;
+use super::tree::{Content, Node};
+use crate::limits;
+use crate::select::{Scope, Selector};
+use crate::shown::shown;
+use crate::spec::Placement;
+
+const PLACEMENT_FIELDS: &[&str] = &["requires", "labels", "allow", "forbid", "max_per_node"];
+const TARGET: &str = "a selector such as all, group:web or 'label.disk = ssd', or {scope: group, value: web}";
+
+impl Checker<'_> {
+    pub(super) fn target(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<Selector> {
+        let selector = match node.content() {
+            Content::Text(text) => Selector::parse(text),
+            Content::Map(entries) => {
+                let mut scope = None;
+                let mut value = None;
+                for entry in entries {
+                    let field = path.field(&entry.key);
+                    match entry.key.as_ref() {
+                        "scope" => {
+                            let scopes =
+                                [("all", Scope::All), ("group", Scope::Group), ("node", Scope::Node)];
+                            scope = Some(self.choice(field, &entry.value, &scopes)?);
+                        }
+                        "value" => value = Some(self.text(field, &entry.value, "a name")?),
+                        _ => self.unknown_field(path, entry, &["scope", "value"], &[]),
+                    }
+                }
+                let Some(scope) = scope else {
+                    self.problem(path, node.at, "the field `scope` is missing: all, group or node");
+                    return None;
+                };
+                if scope == Scope::All && value.is_some() {
+                    self.problem(
+                        path,
+                        node.at,
+                        "the scope `all` takes no value; remove it, or write scope: group",
+                    );
+                    return None;
+                }
+                if scope != Scope::All && value.is_none() {
+                    self.problem(
+                        path,
+                        node.at,
+                        "the field `value` is missing: the name of the group or node",
+                    );
+                    return None;
+                }
+                Selector::of_scope(scope, value)
+            }
+            _ => {
+                self.wrong(path, node, TARGET);
+                return None;
+            }
+        };
+        match selector {
+            Ok(selector) => Some(selector),
+            Err(error) => {
+                self.problem(path, node.at, error.to_string());
+                None
+            }
+        }
+    }
+
+    pub(super) fn placement(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<Placement> {
+        let entries = self.map(path, node, "requires, labels, allow, forbid, max_per_node")?;
+        let mut placement = Placement::default();
+        for entry in entries {
+            let field = path.field(&entry.key);
+            match entry.key.as_ref() {
+                "requires" => placement.requires = self.requires(field, &entry.value).unwrap_or_default(),
+                "labels" => {
+                    placement.labels = self
+                        .texts(field, &entry.value, "labels, each `name` or `name=value`")
+                        .unwrap_or_default();
+                    for (index, label) in placement.labels.iter().enumerate() {
+                        if label.starts_with('=') {
+                            let message = format!("`{}` names no label; write name=value", shown(label));
+                            self.problem(field.index(index), entry.value.at, message);
+                        }
+                    }
+                }
+                "allow" => placement.allow = self.texts(field, &entry.value, "nodes").unwrap_or_default(),
+                "forbid" => placement.forbid = self.texts(field, &entry.value, "nodes").unwrap_or_default(),
+                "max_per_node" => {
+                    let most = u32::try_from(limits::STEPS_PER_RUN).unwrap_or(u32::MAX);
+                    placement.max_per_node = self.whole_number(field, &entry.value, 1..=most);
+                }
+                _ => self.unknown_field(path, entry, PLACEMENT_FIELDS, &[]),
+            }
+        }
+        if let Some(both) = placement.allow.iter().find(|node| placement.forbid.contains(node)) {
+            self.problem(
+                path,
+                node.at,
+                format!("node `{}` is both in `allow` and in `forbid`; remove one", shown(both)),
+            );
+        }
+        Some(placement)
+    }
+
+    fn requires(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<BTreeMap<String, serde_json::Value>> {
+        let entries = self.map(path, node, "capabilities, each a text or a number")?;
+        let mut requires = BTreeMap::new();
+        for entry in entries {
+            let path = path.field(&entry.key);
+            let clean = |text: &str| !text.is_empty() && !text.contains(char::is_control);
+            match entry.value.content() {
+                Content::Text(text) if !clean(text) || !clean(&entry.key) => {
+                    self.problem(path, entry.at, "must not be empty, nor contain control characters");
+                }
+                Content::Text(_) | Content::Number { .. } | Content::Boolean { .. } => {
+                    requires.insert(entry.key.clone().into_owned(), entry.value.to_value());
+                }
+                _ => self.wrong(
+                    path,
+                    &entry.value,
+                    "a text (the node has exactly that) or a number (the node has at least that)",
+                ),
+            }
+        }
+        Some(requires)
+    }
+}

@@ -1,0 +1,91 @@
+//! The ways in: a job file's bytes, its text, or JSON that is already read.
+
+use serde::de::IgnoredAny;
+use serde_json::Value;
+
+use super::job;
+use super::tree::{At, Node};
+use super::yaml::{self, Cause, NotATree};
+use crate::backend::Catalogue;
+use crate::limits;
+use crate::spec::{Definition, Problem};
+
+/// Reads a job file, YAML or JSON. An `origin` that ends in `.json` must be JSON.
+pub fn parse(text: &str, origin: &str, catalogue: &Catalogue) -> Result<Definition, Vec<Problem>> {
+    if text.len() > limits::JOB_FILE_BYTES {
+        return Err(whole(format!(
+            "the file has {} bytes, and a job file may have {}; split the job",
+            text.len(),
+            limits::JOB_FILE_BYTES
+        )));
+    }
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    if let Some(index) = text.find('\0') {
+        return Err(vec![problem(NotATree::new(
+            at_byte(text, index),
+            "a NUL character; is this a text file?",
+        ))]);
+    }
+    let named_json =
+        origin.rsplit_once('.').is_some_and(|(_, extension)| extension.eq_ignore_ascii_case("json"));
+    if named_json && let Err(error) = serde_json::from_str::<IgnoredAny>(text) {
+        let at = At {
+            line: u32::try_from(error.line()).unwrap_or(u32::MAX),
+            column: u32::try_from(error.column()).unwrap_or(u32::MAX).max(1),
+        };
+        let message = error.to_string();
+        let what = message.split(" at line ").next().unwrap_or_default();
+        return Err(vec![problem(NotATree::new(at, format!("not valid JSON: {what}")))]);
+    }
+    match yaml::tree(text) {
+        Ok(Some(tree)) => job::check(&tree, catalogue),
+        Ok(None) => Err(whole("the file is empty; a job needs at least a list of `tasks`".to_owned())),
+        // YAML 1.2 holds all of JSON but for a few escapes; those are read without positions.
+        Err(error) if error.cause == Cause::Syntax && text.trim_start().starts_with('{') => {
+            match serde_json::from_str::<Value>(text) {
+                Ok(value) => from_json(&value, catalogue),
+                Err(_) => Err(vec![problem(error)]),
+            }
+        }
+        Err(error) => Err(vec![problem(error)]),
+    }
+}
+
+/// Reads a job file of which it is not even known that it is text.
+pub fn parse_bytes(bytes: &[u8], origin: &str, catalogue: &Catalogue) -> Result<Definition, Vec<Problem>> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => parse(text, origin, catalogue),
+        Err(error) => {
+            let valid = std::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or_default();
+            let error =
+                NotATree::new(at_byte(valid, valid.len()), "not UTF-8 from here on; is this a text file?");
+            Err(vec![problem(error)])
+        }
+    }
+}
+
+/// Reads a definition from JSON. Problems have a path but no position.
+pub fn from_json(value: &Value, catalogue: &Catalogue) -> Result<Definition, Vec<Problem>> {
+    match Node::of_json(value) {
+        Ok(tree) => job::check(&tree, catalogue),
+        Err(beyond) => {
+            Err(vec![Problem { path: String::new(), line: 0, column: 0, message: beyond.to_string() }])
+        }
+    }
+}
+
+fn whole(message: String) -> Vec<Problem> {
+    vec![Problem { path: String::new(), line: 1, column: 1, message }]
+}
+
+fn problem(error: NotATree) -> Problem {
+    Problem { path: String::new(), line: error.at.line, column: error.at.column, message: error.message }
+}
+
+/// The position of a byte, for texts that no parser has seen.
+fn at_byte(text: &str, index: usize) -> At {
+    let before = &text[..index];
+    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    let number = |value: usize| u32::try_from(value + 1).unwrap_or(u32::MAX);
+    At { line: number(before.matches('\n').count()), column: number(before[line_start..].chars().count()) }
+}

@@ -1,0 +1,268 @@
+//! Builds the tree from YAML's events. Every bound on hostile text is kept here: depth, number of values (aliases
+//! count as what they stand for), one document, no tags, no key twice.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Tag};
+
+use super::scalar;
+use super::tree::{At, Beyond, Content, Entry, Node};
+use crate::limits;
+use crate::shown::shown;
+
+/// Why a text is no tree. There is one: what comes after it is anyone's guess.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NotATree {
+    pub(super) at: At,
+    pub(super) message: String,
+    pub(super) cause: Cause,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// The text does not follow YAML's grammar.
+    Syntax,
+    /// It does, and goes beyond what a job file may hold.
+    Rule,
+}
+
+impl NotATree {
+    pub(super) fn new(at: At, message: impl Into<String>) -> Self {
+        Self { at, message: message.into(), cause: Cause::Rule }
+    }
+}
+
+/// The tree, or nothing when the text holds no value.
+pub(super) fn tree(text: &str) -> Result<Option<Node<'_>>, NotATree> {
+    let mut builder = Builder::default();
+    for event in Parser::new_from_str(text) {
+        let (event, span) = event.map_err(|error| syntax(&error))?;
+        builder.take(event, position(span.start))?;
+    }
+    Ok(builder.top)
+}
+
+fn position(marker: saphyr_parser::Marker) -> At {
+    let number = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
+    At { line: number(marker.line()), column: number(marker.col()).saturating_add(1) }
+}
+
+fn syntax(error: &ScanError) -> NotATree {
+    let info = error.info();
+    let hint = if info.contains("tab") {
+        "; indent with spaces, never with tabs"
+    } else if info.contains("mapping values are not allowed") || info.contains("illegal placement of ':'") {
+        "; is the line indented like its neighbours? a text that contains `: ` needs quotes"
+    } else if info.contains("did not find expected key") || info.contains("did not find expected '-'") {
+        "; is the line indented like the ones before it?"
+    } else if info.contains("unknown anchor") {
+        "; an alias (*name) needs an anchor (&name) before it, and a text that begins with * needs quotes"
+    } else if info.contains("unexpected character") || info.contains("cannot start any token") {
+        "; a text that begins with this character needs quotes"
+    } else if info.contains("quoted scalar") {
+        "; is a quote left open?"
+    } else if info.contains("flow sequence") || info.contains("flow mapping") {
+        "; is a bracket left open, or a comma missing?"
+    } else {
+        ""
+    };
+    NotATree {
+        at: position(*error.marker()),
+        message: format!("not valid YAML: {info}{hint}"),
+        cause: Cause::Syntax,
+    }
+}
+
+/// How much a complete value stands for.
+#[derive(Clone, Copy)]
+struct Extent {
+    values: usize,
+    /// Levels of lists and maps, itself included.
+    levels: usize,
+}
+
+const SCALAR: Extent = Extent { values: 1, levels: 0 };
+
+/// A list or a map that is not complete yet.
+struct Open<'t> {
+    at: At,
+    anchor: usize,
+    extent: Extent,
+    inside: Inside<'t>,
+}
+
+enum Inside<'t> {
+    List(Vec<Node<'t>>),
+    Map { entries: Vec<Entry<'t>>, key: Option<(Cow<'t, str>, At)>, seen: HashMap<Cow<'t, str>, At> },
+}
+
+#[derive(Default)]
+struct Builder<'t> {
+    open: Vec<Open<'t>>,
+    top: Option<Node<'t>>,
+    documents: usize,
+    values: usize,
+    anchors: HashMap<usize, (Rc<Node<'t>>, Extent)>,
+}
+
+impl<'t> Builder<'t> {
+    fn take(&mut self, event: Event<'t>, at: At) -> Result<(), NotATree> {
+        match event {
+            Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => Ok(()),
+            Event::DocumentStart(_) => {
+                self.documents += 1;
+                if self.documents > 1 {
+                    return Err(NotATree::new(
+                        at,
+                        "a second document begins here; a job file holds one job, so put it in a file of its own",
+                    ));
+                }
+                Ok(())
+            }
+            Event::Alias(anchor) => {
+                let Some((node, extent)) = self.anchors.get(&anchor) else {
+                    return Err(NotATree::new(
+                        at,
+                        "this alias stands for a value that contains it; write the value out",
+                    ));
+                };
+                let (content, extent) = (Content::Shared(Rc::clone(node)), *extent);
+                self.admit(extent, at)?;
+                self.complete(Node { at, content }, 0, extent)
+            }
+            Event::Scalar(text, style, anchor, tag) => {
+                refuse_tag(tag.as_deref(), at)?;
+                self.admit(SCALAR, at)?;
+                let content = match style {
+                    ScalarStyle::Plain => scalar::plain(text),
+                    ScalarStyle::SingleQuoted
+                    | ScalarStyle::DoubleQuoted
+                    | ScalarStyle::Literal
+                    | ScalarStyle::Folded => Content::Text(text),
+                };
+                self.complete(Node { at, content }, anchor, SCALAR)
+            }
+            Event::SequenceStart(anchor, tag) => {
+                self.begin(at, anchor, tag.as_deref(), Inside::List(Vec::new()))
+            }
+            Event::MappingStart(anchor, tag) => {
+                let inside = Inside::Map { entries: Vec::new(), key: None, seen: HashMap::new() };
+                self.begin(at, anchor, tag.as_deref(), inside)
+            }
+            Event::SequenceEnd | Event::MappingEnd => {
+                let Some(open) = self.open.pop() else { return Ok(()) };
+                let content = match open.inside {
+                    Inside::List(items) => Content::List(items),
+                    Inside::Map { entries, .. } => Content::Map(entries),
+                };
+                self.complete(Node { at: open.at, content }, open.anchor, open.extent)
+            }
+        }
+    }
+
+    fn begin(
+        &mut self,
+        at: At,
+        anchor: usize,
+        tag: Option<&Tag>,
+        inside: Inside<'t>,
+    ) -> Result<(), NotATree> {
+        refuse_tag(tag, at)?;
+        let extent = Extent { values: 1, levels: 1 };
+        self.admit(extent, at)?;
+        self.open.push(Open { at, anchor, extent, inside });
+        Ok(())
+    }
+
+    /// Bounds what a small text can stand for.
+    fn admit(&mut self, extent: Extent, at: At) -> Result<(), NotATree> {
+        if self.open.len() + extent.levels > limits::NESTING_DEPTH {
+            return Err(NotATree::new(at, Beyond::Depth.to_string()));
+        }
+        self.values = self.values.saturating_add(extent.values);
+        if self.values > limits::JOB_FILE_VALUES {
+            return Err(NotATree::new(
+                at,
+                format!("{}, aliases counted as what they stand for", Beyond::Count),
+            ));
+        }
+        Ok(())
+    }
+
+    fn complete(&mut self, mut node: Node<'t>, anchor: usize, extent: Extent) -> Result<(), NotATree> {
+        if anchor > 0 {
+            let at = node.at;
+            let shared = Rc::new(node);
+            self.anchors.insert(anchor, (Rc::clone(&shared), extent));
+            node = Node { at, content: Content::Shared(shared) };
+        }
+        let Some(open) = self.open.last_mut() else {
+            self.top = Some(node);
+            return Ok(());
+        };
+        open.extent.values = open.extent.values.saturating_add(extent.values);
+        open.extent.levels = open.extent.levels.max(extent.levels + 1);
+        match &mut open.inside {
+            Inside::List(items) => items.push(node),
+            Inside::Map { entries, key, seen } => match key.take() {
+                None => {
+                    let name = key_of(&node)?;
+                    if let Some(first) = seen.insert(name.clone(), node.at) {
+                        return Err(NotATree::new(
+                            node.at,
+                            format!(
+                                "the key `{}` is given twice; it is already at line {}, column {}",
+                                shown(&name),
+                                first.line,
+                                first.column
+                            ),
+                        ));
+                    }
+                    *key = Some((name, node.at));
+                }
+                Some((key, at)) => {
+                    // An empty value has no place of its own.
+                    if matches!(node.content, Content::Null) {
+                        node.at = at;
+                    }
+                    entries.push(Entry { key, at, value: node });
+                }
+            },
+        }
+        Ok(())
+    }
+}
+
+fn key_of<'t>(node: &Node<'t>) -> Result<Cow<'t, str>, NotATree> {
+    match node.content() {
+        Content::Text(text) => Ok(text.clone()),
+        Content::Boolean { written: Some(written), .. } | Content::Number { written: Some(written), .. } => {
+            Ok(written.clone())
+        }
+        Content::Null => Err(NotATree::new(node.at, "a name is missing before `:`")),
+        Content::Boolean { .. }
+        | Content::Number { .. }
+        | Content::List(_)
+        | Content::Map(_)
+        | Content::Shared(_) => Err(NotATree::new(
+            node.at,
+            "a key must be a text, not a list or a map; a text that begins with [ or { needs quotes",
+        )),
+    }
+}
+
+fn refuse_tag(tag: Option<&Tag>, at: At) -> Result<(), NotATree> {
+    match tag {
+        None => Ok(()),
+        Some(tag) => {
+            let name = if tag.is_yaml_core_schema() { format!("!!{}", tag.suffix) } else { tag.to_string() };
+            let message = format!(
+                "the tag `{}` is not supported; remove it (quotes make a text of a number)",
+                shown(&name)
+            );
+            Err(NotATree::new(at, message))
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Owns the job file's JSON schema, for editors. It describes what `parse` accepts as far as a schema can; what it
+//! cannot say (unique names, cycles, what a selector may hold) only `parse` checks.
+
+use serde_json::{Map, Value, json};
+
+use crate::backend::{ActionSchema, Catalogue, ParamKind, ParamSchema};
+use crate::limits;
+
+const DURATION: &str = r"^\s*(0|(\d+(\.\d+)?(ms|us|µs|s|m|h|d)\s*)+)\s*$";
+const IDENTIFIER: &str = "^[A-Za-z0-9][A-Za-z0-9._-]*$";
+
+/// The job file's JSON schema (draft 2020-12), with the params of the built-in backends.
+pub fn schema() -> Value {
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Downbeat job file",
+        "type": "object",
+        "required": ["tasks"],
+        "additionalProperties": false,
+        "not": {"required": ["target", "placement"]},
+        "properties": {
+            "name": {"$ref": "#/$defs/identifier", "description": "The job's name."},
+            "cluster": {"$ref": "#/$defs/identifier", "description": "The cluster that it runs in."},
+            "target": {"$ref": "#/$defs/target"},
+            "placement": {"$ref": "#/$defs/placement"},
+            "strategy": {
+                "enum": ["fail-fast", "continue"],
+                "default": "fail-fast",
+                "description": "What happens to the rest when something fails."
+            },
+            "timeout": {"$ref": "#/$defs/duration", "description": "For the whole run: 1s to 30d."},
+            "tasks": {
+                "type": "array",
+                "minItems": 1,
+                "maxItems": limits::STEPS_PER_RUN,
+                "items": {
+                    "if": {"type": "object", "required": ["tasks"]},
+                    "then": {"$ref": "#/$defs/branch"},
+                    "else": {"$ref": "#/$defs/leaf"}
+                },
+                "description": "What is done: one after the other, or as `depends_on` says."
+            }
+        },
+        "$defs": {
+            "identifier": {"type": "string", "pattern": IDENTIFIER, "maxLength": limits::NAME_BYTES},
+            "label": {"type": "string", "minLength": 1, "maxLength": limits::NAME_BYTES, "pattern": r"^\S(.*\S)?$"},
+            "duration": {"type": "string", "pattern": DURATION, "examples": ["500ms", "1.5s", "30m", "1h30m"]},
+            "names": {"type": "array", "items": {"type": "string", "minLength": 1}},
+            "condition": {
+                "enum": ["always", "on_success", "on_failure"],
+                "description": "When it runs at all."
+            },
+            "depends_on": {
+                "$ref": "#/$defs/names",
+                "uniqueItems": true,
+                "description": "Names of the tasks that must end before this one begins."
+            },
+            "target": target(),
+            "placement": placement(),
+            "retry": retry(),
+            "branch": {
+                "type": "object",
+                "description": "A pipeline: each node walks these tasks at its own pace.",
+                "required": ["tasks"],
+                "additionalProperties": false,
+                "properties": {
+                    "name": {"$ref": "#/$defs/label"},
+                    "condition": {"$ref": "#/$defs/condition"},
+                    "depends_on": {"$ref": "#/$defs/depends_on"},
+                    "tasks": {
+                        "type": "array",
+                        "minItems": 1,
+                        "items": {
+                            "$ref": "#/$defs/leaf",
+                            "properties": {"depends_on": false, "target": false, "placement": false}
+                        }
+                    }
+                }
+            },
+            "leaf": leaf(&Catalogue::builtin())
+        }
+    })
+}
+
+fn leaf(catalogue: &Catalogue) -> Value {
+    let backends = catalogue.backends();
+    let names: Vec<&str> = backends.iter().map(|backend| backend.name.as_str()).collect();
+    let rules: Vec<Value> = backends
+        .iter()
+        .flat_map(|backend| backend.actions.iter().map(move |action| action_rule(&backend.name, action)))
+        .chain(backends.iter().map(|backend| {
+            let actions: Vec<&str> = backend.actions.iter().map(|action| action.name.as_str()).collect();
+            json!({
+                "if": {"required": ["backend"], "properties": {"backend": {"const": backend.name}}},
+                "then": {"properties": {"action": {"enum": actions}}}
+            })
+        }))
+        .collect();
+    json!({
+        "type": "object",
+        "description": "One backend's action with its params.",
+        "required": ["backend", "action"],
+        "additionalProperties": false,
+        "allOf": [
+            {"not": {"required": ["max_retries", "retry"]}},
+            {"not": {"required": ["target", "placement"]}},
+            {"allOf": rules}
+        ],
+        "properties": {
+            "name": {"$ref": "#/$defs/label"},
+            "backend": {
+                "description": "What carries the action out: built in, or declared by the nodes.",
+                "anyOf": [{"enum": names}, {"type": "string"}]
+            },
+            "action": {"type": "string", "description": "What the backend does."},
+            "params": {"type": ["object", "null"], "description": "What the action takes."},
+            "timeout": {"$ref": "#/$defs/duration", "description": "1s to 24h; 30m when nothing is said."},
+            "max_retries": {
+                "type": "integer",
+                "minimum": 0,
+                "maximum": limits::RETRIES,
+                "description": "How often it is tried again: after 1s, 2s, 4s, … and at most 30s."
+            },
+            "retry": {"$ref": "#/$defs/retry"},
+            "condition": {"$ref": "#/$defs/condition"},
+            "depends_on": {"$ref": "#/$defs/depends_on"},
+            "target": {"$ref": "#/$defs/target"},
+            "placement": {"$ref": "#/$defs/placement"},
+            "delivery": {
+                "enum": ["at_least_once", "at_most_once"],
+                "description": "Whether an attempt that was lost is sent again."
+            },
+            "on_disconnect": {
+                "enum": ["continue", "stop"],
+                "description": "What an agent does with the work when it is cut off for a full lease."
+            }
+        }
+    })
+}
+
+fn action_rule(backend: &str, action: &ActionSchema) -> Value {
+    let properties: Map<String, Value> =
+        action.params.iter().map(|param| (param.name.clone(), param_schema(param))).collect();
+    let required: Vec<&str> =
+        action.params.iter().filter(|param| param.required).map(|param| param.name.as_str()).collect();
+    let mut then = json!({
+        "properties": {"params": {"properties": properties, "required": required, "additionalProperties": false}}
+    });
+    if !required.is_empty() {
+        then["required"] = json!(["params"]);
+        then["properties"]["params"]["type"] = json!("object");
+    }
+    json!({
+        "if": {
+            "required": ["backend", "action"],
+            "properties": {"backend": {"const": backend}, "action": {"const": action.name}}
+        },
+        "then": then
+    })
+}
+
+fn param_schema(param: &ParamSchema) -> Value {
+    // An argument or a variable may be written as a number or a boolean; it arrives as it is written.
+    let word = json!({"type": ["string", "number", "boolean"]});
+    let mut schema = match param.kind {
+        ParamKind::Text => json!({"type": "string"}),
+        ParamKind::Integer => json!({"type": "integer"}),
+        ParamKind::Boolean => json!({"type": "boolean"}),
+        ParamKind::Duration => json!({"$ref": "#/$defs/duration"}),
+        ParamKind::Texts => json!({"type": "array", "items": word}),
+        ParamKind::Argv => {
+            json!({"anyOf": [{"type": "string", "minLength": 1}, {"type": "array", "minItems": 1, "items": word}]})
+        }
+        ParamKind::Map => json!({"type": "object", "additionalProperties": word}),
+        ParamKind::Any => json!({}),
+    };
+    if !param.help.is_empty() {
+        schema["description"] = json!(param.help);
+    }
+    schema
+}
+
+fn target() -> Value {
+    json!({
+        "description": "Fan out over these nodes: all, group:web, node:web-01, or a selector.",
+        "anyOf": [
+            {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": limits::SELECTOR_BYTES,
+                "examples": ["all", "group:web", "group:web and label.disk = ssd and not node:web-09"]
+            },
+            {
+                "type": "object",
+                "required": ["scope"],
+                "additionalProperties": false,
+                "properties": {"scope": {"const": "all"}}
+            },
+            {
+                "type": "object",
+                "required": ["scope", "value"],
+                "additionalProperties": false,
+                "properties": {"scope": {"enum": ["group", "node"]}, "value": {"type": "string", "minLength": 1}}
+            }
+        ]
+    })
+}
+
+fn placement() -> Value {
+    json!({
+        "type": "object",
+        "description": "Run each task once, on one node that fits.",
+        "additionalProperties": false,
+        "properties": {
+            "requires": {
+                "type": "object",
+                "description": "Capabilities: a text must be equal, a number is the least.",
+                "additionalProperties": {"type": ["string", "number", "boolean"], "minLength": 1}
+            },
+            "labels": {"$ref": "#/$defs/names", "description": "Labels that the node has: `name` or `name=value`."},
+            "allow": {"$ref": "#/$defs/names", "description": "Only these nodes, by hostname or id."},
+            "forbid": {"$ref": "#/$defs/names", "description": "Never these nodes."},
+            "max_per_node": {
+                "type": "integer",
+                "minimum": 1,
+                "maximum": limits::STEPS_PER_RUN,
+                "description": "Executions of this run that one node may hold at once."
+            }
+        }
+    })
+}
+
+fn retry() -> Value {
+    json!({
+        "type": "object",
+        "description": "How often a failed task is tried again, and the pauses.",
+        "required": ["max"],
+        "additionalProperties": false,
+        "properties": {
+            "max": {"type": "integer", "minimum": 0, "maximum": limits::RETRIES},
+            "delay": {"$ref": "#/$defs/duration", "default": "1s"},
+            "factor": {"type": "number", "minimum": 1, "maximum": 100, "default": 2},
+            "max_delay": {"$ref": "#/$defs/duration", "default": "30s"}
+        }
+    })
+}

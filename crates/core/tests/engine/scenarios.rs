@@ -1,0 +1,348 @@
+//! The tables of the model, one scenario each.
+
+use downbeat_core::Change;
+use downbeat_core::execution::{Status, Verdict};
+use downbeat_core::run::RunState;
+use downbeat_core::run::engine::Stop;
+use serde_json::{Value, json};
+
+use crate::world::World;
+
+fn task(name: &str) -> Value {
+    json!({"name": name, "backend": "test", "action": "noop"})
+}
+
+fn with(mut value: Value, key: &str, to: Value) -> Value {
+    value[key] = to;
+    value
+}
+
+fn fleet(strategy: &str, tasks: &[Value]) -> Value {
+    json!({"target": "all", "strategy": strategy, "tasks": tasks})
+}
+
+/// Fails step `step` on node `node`, always.
+fn fail_at(step: u32, node: &'static str) -> impl Fn(u32, &str, u32) -> Verdict {
+    move |s, n, _| if s == step && n == node { Verdict::Failed } else { Verdict::Succeeded }
+}
+
+fn all_well(_: u32, _: &str, _: u32) -> Verdict {
+    Verdict::Succeeded
+}
+
+#[test]
+fn a_list_is_a_barrier_at_every_entry() {
+    let mut world = World::new(fleet("fail-fast", &[task("a"), task("b")]), 3, 1);
+    let (state, end) = world.play(all_well);
+    assert_eq!((state, end.partial), (RunState::Completed, false));
+    assert_eq!(world.sent, ["0@n0", "0@n1", "0@n2", "1@n0", "1@n1", "1@n2"]);
+    world.check();
+}
+
+#[test]
+fn a_branch_is_walked_by_each_node_at_its_own_pace() {
+    let branch = json!({"tasks": [task("a"), task("b")]});
+    let mut world = World::new(fleet("fail-fast", &[branch, task("c")]), 2, 1);
+    world.begin();
+    let first = world.open(Status::Pending);
+    world.lease(&first[0]);
+    world.end(&first[0], Verdict::Succeeded);
+    assert_eq!(world.sent, ["0@n0", "0@n1", "1@n0"], "n0 runs ahead while n1 has not begun");
+    let second: Vec<_> = world.open(Status::Pending).into_iter().filter(|e| e.step == 1).collect();
+    world.lease(&second[0]);
+    world.end(&second[0], Verdict::Succeeded);
+    assert_eq!(world.sent.len(), 3, "the entry after a branch waits for every node");
+}
+
+#[test]
+fn fail_fast_on_a_list_ends_what_runs_and_skips_the_rest_but_on_failure() {
+    let cleanup = with(task("cleanup"), "condition", json!("on_failure"));
+    let good = with(task("good"), "condition", json!("on_success"));
+    let mut world = World::new(fleet("fail-fast", &[task("a"), task("b"), good, cleanup]), 2, 1);
+    let (state, end) = world.play(fail_at(0, "n0"));
+    assert_eq!((state, end.partial), (RunState::Failed, false));
+    assert_eq!(end.error.as_deref(), Some("step 0 (a) failed on n0"));
+    assert_eq!(
+        world.results(),
+        [
+            "0@n0 failed",
+            "0@n1 succeeded",
+            "1@n0 skipped",
+            "1@n1 skipped",
+            "2@n0 skipped",
+            "2@n1 skipped",
+            "3@n0 succeeded",
+            "3@n1 succeeded"
+        ]
+    );
+}
+
+#[test]
+fn continue_on_a_list_lets_the_failed_node_leave() {
+    let always = with(task("always"), "condition", json!("always"));
+    let good = with(task("good"), "condition", json!("on_success"));
+    let bad = with(task("bad"), "condition", json!("on_failure"));
+    let mut world = World::new(fleet("continue", &[task("a"), always, good, bad]), 2, 1);
+    let (state, end) = world.play(fail_at(0, "n0"));
+    assert_eq!((state, end.partial), (RunState::Failed, true));
+    assert_eq!(
+        world.results(),
+        [
+            "0@n0 failed",
+            "0@n1 succeeded",
+            "1@n0 skipped",
+            "1@n1 succeeded",
+            "2@n0 skipped",
+            "2@n1 skipped",
+            "3@n0 succeeded",
+            "3@n1 succeeded"
+        ]
+    );
+}
+
+#[test]
+fn on_failure_runs_on_failed_nodes_that_can_be_reached() {
+    let bad = with(task("bad"), "condition", json!("on_failure"));
+    let mut world = World::new(fleet("continue", &[task("a"), bad]), 2, 1);
+    world.begin();
+    for execution in world.open(Status::Pending) {
+        world.lease(&execution);
+    }
+    let leased = world.open(Status::Leased);
+    world.end(&leased[1], Verdict::Succeeded);
+    world.offline.insert(leased[0].pinned.unwrap());
+    world.end(&leased[0], Verdict::Failed);
+    assert!(world.results().contains(&"1@n0 skipped".to_owned()));
+    assert!(world.sent.contains(&"1@n1".to_owned()));
+}
+
+#[test]
+fn fail_fast_in_a_pipeline_stops_other_nodes_after_their_current_leaf() {
+    let branch = json!({"tasks": [task("a"), task("b")]});
+    let mut world = World::new(fleet("fail-fast", &[branch]), 2, 1);
+    let (state, _) = world.play(fail_at(0, "n0"));
+    assert_eq!(state, RunState::Failed);
+    assert_eq!(world.results(), ["0@n0 failed", "0@n1 succeeded", "1@n0 skipped", "1@n1 skipped"]);
+}
+
+#[test]
+fn continue_in_a_pipeline_stops_only_the_failed_node() {
+    let undo = with(task("undo"), "condition", json!("on_failure"));
+    let branch = json!({"tasks": [task("a"), task("b"), undo]});
+    let mut world = World::new(fleet("continue", &[branch]), 2, 1);
+    let (state, end) = world.play(fail_at(0, "n0"));
+    assert_eq!((state, end.partial), (RunState::Failed, true));
+    assert_eq!(
+        world.results(),
+        ["0@n0 failed", "0@n1 succeeded", "1@n0 skipped", "1@n1 succeeded", "2@n0 succeeded", "2@n1 skipped"]
+    );
+}
+
+#[test]
+fn a_branch_that_answers_failures_runs_after_fail_fast_struck() {
+    let cleanup = json!({"condition": "on_failure", "tasks": [task("x"), task("y")]});
+    let mut world = World::new(fleet("fail-fast", &[task("a"), cleanup]), 2, 1);
+    world.play(fail_at(0, "n1"));
+    let results = world.results();
+    assert!(
+        ["1@n0", "1@n1", "2@n0", "2@n1"].iter().all(|i| results.contains(&format!("{i} succeeded"))),
+        "{results:?}"
+    );
+}
+
+fn graph(strategy: &str, tasks: &[(&str, &[&str], Option<&str>)]) -> Value {
+    let tasks: Vec<Value> = tasks
+        .iter()
+        .map(|(name, after, condition)| {
+            let mut task = with(task(name), "depends_on", json!(after));
+            if let Some(condition) = condition {
+                task["condition"] = json!(condition);
+            }
+            task
+        })
+        .collect();
+    json!({"strategy": strategy, "tasks": tasks})
+}
+
+#[test]
+fn continue_in_a_graph_skips_dependents_transitively() {
+    let definition = graph(
+        "continue",
+        &[
+            ("a", &[], None),
+            ("b", &["a"], None),
+            ("c", &["b"], None),
+            ("d", &[], None),
+            ("e", &["d", "c"], Some("always")),
+            ("f", &["a"], Some("on_failure")),
+            ("g", &["b"], Some("on_failure")),
+        ],
+    );
+    let mut world = World::new(definition, 0, 1);
+    let (state, end) = world.play(fail_at(0, "-"));
+    assert_eq!((state, end.partial), (RunState::Failed, true));
+    assert_eq!(
+        world.results(),
+        [
+            "0@- failed",
+            "1@- skipped",
+            "2@- skipped",
+            "3@- succeeded",
+            "4@- succeeded",
+            "5@- succeeded",
+            "6@- skipped"
+        ]
+    );
+}
+
+#[test]
+fn fail_fast_in_a_graph_withdraws_what_was_not_sent() {
+    let definition = graph("fail-fast", &[("a", &[], None), ("b", &[], None), ("c", &["b"], None)]);
+    let mut world = World::new(definition, 0, 1);
+    world.begin();
+    let first = world.open(Status::Pending).into_iter().find(|e| e.step == 0).unwrap();
+    world.lease(&first);
+    world.end(&first, Verdict::Failed);
+    assert_eq!(world.results(), ["0@- failed", "1@- skipped", "2@- skipped"]);
+    assert_eq!(world.record.state, RunState::Failed);
+}
+
+#[test]
+fn only_failed_instances_are_retried() {
+    let flaky = with(task("flaky"), "retry", json!({"max": 2}));
+    let mut world = World::new(fleet("fail-fast", &[flaky]), 3, 1);
+    let (state, _) =
+        world.play(
+            |_, node, attempt| {
+                if node == "n1" && attempt < 3 { Verdict::Failed } else { Verdict::Succeeded }
+            },
+        );
+    assert_eq!(state, RunState::Completed);
+    assert_eq!(world.sent, ["0@n0", "0@n1", "0@n2", "0@n1", "0@n1"]);
+}
+
+#[test]
+fn retries_end_with_their_number() {
+    let flaky = with(task("flaky"), "retry", json!({"max": 2}));
+    let mut world = World::new(fleet("fail-fast", &[flaky]), 1, 1);
+    let (state, _) = world.play(|_, _, _| Verdict::Failed);
+    assert_eq!((state, world.sent.len()), (RunState::Failed, 3));
+}
+
+fn lose_all(definition: Value, nodes: usize) -> World {
+    let mut world = World::new(definition, nodes, 1);
+    world.begin();
+    for _ in 0..20 {
+        for execution in world.open(Status::Pending) {
+            world.lease(&execution);
+            world.lose(&execution);
+        }
+    }
+    world
+}
+
+#[test]
+fn a_placed_step_is_sent_again_after_a_loss_up_to_three_times() {
+    let world = lose_all(json!({"tasks": [{"backend": "exec", "action": "run"}]}), 0);
+    assert_eq!((world.record.state, world.sent.len()), (RunState::Failed, 4));
+}
+
+#[test]
+fn a_lost_pinned_step_is_sent_again_only_if_idempotent() {
+    let run = json!({"backend": "exec", "action": "run", "params": {"command": ["true"]}});
+    assert_eq!(lose_all(fleet("fail-fast", &[run.clone()]), 1).sent.len(), 1);
+    assert_eq!(lose_all(fleet("fail-fast", &[task("a")]), 1).sent.len(), 4);
+    let forced = with(run, "delivery", json!("at_least_once"));
+    assert_eq!(lose_all(fleet("fail-fast", &[forced]), 1).sent.len(), 4);
+    let once = with(task("a"), "delivery", json!("at_most_once"));
+    assert_eq!(lose_all(fleet("fail-fast", &[once]), 1).sent.len(), 1);
+}
+
+#[test]
+fn losses_do_not_count_against_retries() {
+    let task = with(task("a"), "retry", json!({"max": 1}));
+    let mut world = World::new(fleet("fail-fast", &[task]), 1, 1);
+    world.begin();
+    for end in ["lose", "fail", "lose", "succeed"] {
+        let execution = world.open(Status::Pending).remove(0);
+        world.lease(&execution);
+        match end {
+            "lose" => world.lose(&execution),
+            "fail" => world.end(&execution, Verdict::Failed),
+            _ => world.end(&execution, Verdict::Succeeded),
+        };
+    }
+    assert_eq!(world.record.state, RunState::Completed);
+}
+
+#[test]
+fn a_step_on_an_offline_node_fails_without_being_sent() {
+    let mut world = World::new(fleet("continue", &[task("a")]), 2, 1);
+    world.offline.insert(world.plan.resolved.nodes[0].id);
+    let (state, _) = world.play(all_well);
+    assert_eq!(state, RunState::Failed);
+    assert_eq!(world.results(), ["0@n0 failed", "0@n1 succeeded"]);
+}
+
+#[test]
+fn work_that_waits_for_a_node_fails_when_the_node_goes_offline() {
+    let mut world = World::new(fleet("continue", &[task("a")]), 1, 1);
+    world.begin();
+    let node = world.plan.resolved.nodes[0].id;
+    world.turn(|progress, turn| progress.node_offline(node, turn));
+    assert_eq!(world.record.state, RunState::Failed);
+}
+
+#[test]
+fn a_resent_step_waits_for_its_offline_node_as_long_as_its_timeout() {
+    let mut world = World::new(fleet("continue", &[with(task("a"), "timeout", json!("5m"))]), 1, 1);
+    world.begin();
+    let execution = world.open(Status::Pending).remove(0);
+    world.lease(&execution);
+    let node = world.plan.resolved.nodes[0].id;
+    world.offline.insert(node);
+    world.lose(&execution);
+    world.turn(|progress, turn| progress.node_offline(node, turn));
+    assert_eq!(world.open(Status::Pending).len(), 1, "it waits");
+    world.now = world.progress.next_tick().expect("its patience ends some time");
+    world.turn(|progress, turn| progress.tick(turn));
+    assert_eq!(world.record.state, RunState::Failed);
+}
+
+#[test]
+fn cancel_ends_everything_and_skips_the_rest() {
+    let cleanup = with(task("cleanup"), "condition", json!("on_failure"));
+    let mut world = World::new(fleet("fail-fast", &[task("a"), task("b"), cleanup]), 2, 1);
+    world.begin();
+    let first = world.open(Status::Pending).remove(0);
+    world.lease(&first);
+    let at = world.now;
+    world.happens(Change::RunCancelRequested { run: first.run.clone(), by: "me".to_owned(), at });
+    assert_eq!(world.record.state, RunState::Running, "what runs is told to stop, and has not ended yet");
+    world.end(&first, Verdict::Cancelled);
+    assert_eq!(world.record.state, RunState::Cancelled);
+    assert_eq!(
+        world.results(),
+        ["0@n0 cancelled", "0@n1 cancelled", "1@n0 skipped", "1@n1 skipped", "2@n0 skipped", "2@n1 skipped"]
+    );
+}
+
+#[test]
+fn the_runs_timeout_ends_everything_as_failed() {
+    let mut definition = fleet("fail-fast", &[task("a"), task("b")]);
+    definition["timeout"] = json!("1m");
+    let mut world = World::new(definition, 1, 1);
+    world.begin();
+    world.turn(|progress, turn| progress.stop(Stop::TimedOut, turn));
+    assert_eq!(world.record.state, RunState::Failed);
+    assert_eq!(world.record.end.unwrap().error.as_deref(), Some("the run timed out after 1m"));
+}
+
+#[test]
+fn a_run_of_ten_thousand_steps_in_a_chain_is_skipped_without_recursion() {
+    let tasks: Vec<Value> = (0..10_000).map(|i| task(&format!("t{i}"))).collect();
+    let mut world = World::new(json!({"tasks": tasks}), 0, 1);
+    let (state, _) = world.play(fail_at(0, "-"));
+    assert_eq!(state, RunState::Failed);
+    assert_eq!(world.executions.len(), 10_000);
+}

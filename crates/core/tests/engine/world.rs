@@ -1,0 +1,315 @@
+//! A world for one run: commits what the engine wants, and lets the test play the nodes.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use downbeat_core::backend::Catalogue;
+use downbeat_core::execution::{self, Execution, Lease, Outcome, State, Status, Verdict};
+use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
+use downbeat_core::node::{Description, NodeRecord, NodeStatus};
+use downbeat_core::plan::{Plan, resolve};
+use downbeat_core::run::engine::{Progress, Turn};
+use downbeat_core::run::{RunEnd, RunRecord, RunState, check_path};
+use downbeat_core::spec::Definition;
+use downbeat_core::{Change, Dice, Timestamp};
+use jiff::SignedDuration;
+use serde_json::Value;
+use uuid::Uuid;
+
+pub(crate) struct World {
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) progress: Progress,
+    pub(crate) executions: BTreeMap<ExecutionId, Execution>,
+    pub(crate) record: RunRecord,
+    pub(crate) dice: Dice,
+    pub(crate) now: Timestamp,
+    pub(crate) offline: HashSet<NodeId>,
+    /// What was created to run, in order: step@node.
+    pub(crate) sent: Vec<String>,
+}
+
+pub(crate) fn nodes(count: usize) -> Vec<Arc<NodeRecord>> {
+    (0..count)
+        .map(|index| {
+            let hostname = format!("n{index}");
+            Arc::new(NodeRecord {
+                id: NodeId::derive(ClusterId::DEFAULT, &hostname),
+                cluster: ClusterId::DEFAULT,
+                session: SessionId(Uuid::from_u128(1)),
+                description: Description {
+                    hostname,
+                    groups: vec!["web".to_owned()],
+                    labels: BTreeMap::new(),
+                    capabilities: BTreeMap::new(),
+                    backends: Catalogue::builtin().backends().to_vec(),
+                    slots: 4,
+                    version: String::new(),
+                },
+                status: NodeStatus::Online,
+                draining: false,
+                registered_at: Timestamp::UNIX_EPOCH,
+                seen_at: Timestamp::UNIX_EPOCH,
+            })
+        })
+        .collect()
+}
+
+impl World {
+    pub(crate) fn new(definition: Value, node_count: usize, seed: u64) -> Self {
+        let definition: Definition = serde_json::from_value(definition).unwrap();
+        let resolved = resolve(&definition, &nodes(node_count)).unwrap();
+        let (definition, resolved) = (Arc::new(definition), Arc::new(resolved));
+        let plan = Arc::new(Plan::compile(Arc::clone(&definition), Arc::clone(&resolved)).unwrap());
+        let id = RunId::from("run");
+        let now = Timestamp::from_second(1_000_000).unwrap();
+        let record = RunRecord {
+            id: id.clone(),
+            cluster: ClusterId::DEFAULT,
+            job: None,
+            state: RunState::Pending,
+            definition,
+            resolved,
+            by: "test".to_owned(),
+            idempotency_key: None,
+            created_at: now,
+            started_at: None,
+            finished_at: None,
+            end: None,
+            cancel_requested_at: None,
+            owner: ServerId(Uuid::nil()),
+            epoch: 1,
+        };
+        let progress = Progress::new(Arc::clone(&plan), id, 1, RunState::Pending);
+        Self {
+            plan,
+            progress,
+            executions: BTreeMap::new(),
+            record,
+            dice: Dice::new(seed),
+            now,
+            offline: HashSet::new(),
+            sent: Vec::new(),
+        }
+    }
+
+    pub(crate) fn turn(&mut self, act: impl FnOnce(&mut Progress, &mut Turn<'_>)) {
+        let offline = self.offline.clone();
+        let is_offline = |node: NodeId| offline.contains(&node);
+        let mut turn = Turn { now: self.now, dice: &mut self.dice, offline: &is_offline };
+        act(&mut self.progress, &mut turn);
+        self.commit();
+    }
+
+    pub(crate) fn begin(&mut self) {
+        self.turn(|progress, turn| progress.begin(turn));
+    }
+
+    /// As a server that died would be followed by another one: from the records alone.
+    pub(crate) fn restart(&mut self) {
+        let _lost = self.progress.take_changes(self.now);
+        self.record.epoch += 1;
+        let executions: Vec<Execution> = self.executions.values().cloned().collect();
+        self.progress =
+            Progress::restore(Arc::clone(&self.plan), &self.record, self.record.epoch, &executions);
+        let cancelled = self.record.cancel_requested_at.is_some();
+        self.turn(|progress, turn| progress.go_on(cancelled, turn));
+    }
+
+    /// Commits until nothing more follows.
+    fn commit(&mut self) {
+        loop {
+            let changes = self.progress.take_changes(self.now);
+            if changes.is_empty() {
+                return;
+            }
+            for change in changes {
+                if self.apply(&change) {
+                    self.observe(&change);
+                }
+            }
+        }
+    }
+
+    fn observe(&mut self, change: &Change) {
+        let offline = self.offline.clone();
+        let is_offline = |node: NodeId| offline.contains(&node);
+        let mut turn = Turn { now: self.now, dice: &mut self.dice, offline: &is_offline };
+        self.progress.observe(change, &mut turn);
+    }
+
+    fn apply(&mut self, change: &Change) -> bool {
+        let mut step = |id: &ExecutionId, event: execution::Event| {
+            let execution = self.executions.get_mut(id).expect("the execution exists");
+            match execution::step(&execution.state, &event) {
+                Ok(next) => {
+                    execution.state = next;
+                    true
+                }
+                Err(_) => false,
+            }
+        };
+        match change.clone() {
+            Change::ExecutionsAdded { executions, .. } => {
+                for execution in executions {
+                    if execution.state.status() == Status::Pending {
+                        self.sent.push(format!("{}@{}", execution.step, self.place(&execution)));
+                    }
+                    let old = self.executions.insert(execution.id, execution);
+                    assert!(old.is_none(), "an id was used twice");
+                }
+                true
+            }
+            Change::ExecutionCancelRequested { execution, reason, at, .. } => {
+                step(&execution, execution::Event::CancelRequested { reason, at })
+            }
+            Change::ExecutionGivenUp { execution, error, at, .. } => {
+                step(&execution, execution::Event::GivenUp { error, at })
+            }
+            Change::ExecutionSkipped { execution, reason, at, .. } => {
+                step(&execution, execution::Event::Skipped { reason, at })
+            }
+            Change::ExecutionLeased { execution, lease, .. } => {
+                step(&execution, execution::Event::Leased { lease })
+            }
+            Change::ExecutionFinished { execution, token, outcome, .. } => {
+                step(&execution, execution::Event::Finished { token, outcome })
+            }
+            Change::ExecutionLost { execution, token, reason, at, .. } => {
+                step(&execution, execution::Event::LeaseEnded { token, reason, at })
+            }
+            Change::RunMoved { path, end, .. } => {
+                self.record.state = check_path(self.record.state, &path).expect("only allowed transitions");
+                self.record.end = end;
+                true
+            }
+            Change::RunCancelRequested { at, .. } => {
+                self.record.cancel_requested_at = Some(at);
+                true
+            }
+            other => panic!("the engine does not make {other:?}"),
+        }
+    }
+
+    /// A fact that came from elsewhere, committed and observed.
+    pub(crate) fn happens(&mut self, change: Change) -> bool {
+        let applied = self.apply(&change);
+        if applied {
+            self.observe(&change);
+            self.commit();
+        }
+        applied
+    }
+
+    pub(crate) fn place(&self, execution: &Execution) -> String {
+        let node = execution.pinned.and_then(|id| self.plan.resolved.nodes.iter().find(|node| node.id == id));
+        node.map_or_else(|| "-".to_owned(), |node| node.hostname.clone())
+    }
+
+    pub(crate) fn open(&self, status: Status) -> Vec<Execution> {
+        self.executions.values().filter(|execution| execution.state.status() == status).cloned().collect()
+    }
+
+    pub(crate) fn lease(&mut self, execution: &Execution) -> bool {
+        let token = LeaseToken(self.dice.uuid());
+        let node = execution.pinned.unwrap_or(NodeId(Uuid::from_u128(7)));
+        let lease = Lease { token, node, session: SessionId(Uuid::from_u128(1)), granted_at: self.now };
+        self.happens(Change::ExecutionLeased { run: execution.run.clone(), execution: execution.id, lease })
+    }
+
+    pub(crate) fn end(&mut self, execution: &Execution, verdict: Verdict) -> bool {
+        let state = &self.executions[&execution.id].state;
+        let token = state.lease().expect("only what is leased ends").token;
+        let outcome =
+            Outcome { verdict, exit_code: None, error: None, started_at: self.now, finished_at: self.now };
+        self.happens(Change::ExecutionFinished {
+            run: execution.run.clone(),
+            execution: execution.id,
+            token,
+            outcome,
+        })
+    }
+
+    pub(crate) fn lose(&mut self, execution: &Execution) -> bool {
+        let state = &self.executions[&execution.id].state;
+        let token = state.lease().expect("only what is leased is lost").token;
+        let (run, at) = (execution.run.clone(), self.now);
+        self.happens(Change::ExecutionLost {
+            run,
+            execution: execution.id,
+            token,
+            reason: "test".to_owned(),
+            at,
+        })
+    }
+
+    /// Leases everything, then ends it as `verdict` says, until nothing is open. Answers the run's end.
+    pub(crate) fn play(&mut self, verdict: impl Fn(u32, &str, u32) -> Verdict) -> (RunState, RunEnd) {
+        self.begin();
+        for _ in 0..10_000 {
+            if self.record.state.is_terminal() {
+                break;
+            }
+            self.now += SignedDuration::from_secs(60);
+            for execution in self.open(Status::Pending) {
+                self.lease(&execution);
+            }
+            for execution in self.open(Status::Leased) {
+                if self.executions[&execution.id].state.status() == Status::Leased {
+                    let place = self.place(&execution);
+                    self.end(&execution, verdict(execution.step, &place, execution.attempt));
+                }
+            }
+        }
+        let end = self.record.end.clone().expect("the run ended");
+        (self.record.state, end)
+    }
+
+    /// For each instance its last status, as `step@node status`.
+    pub(crate) fn results(&self) -> Vec<String> {
+        let mut last: BTreeMap<(u32, String), (u32, Status)> = BTreeMap::new();
+        for execution in self.executions.values() {
+            let key = (execution.step, self.place(execution));
+            let entry = last.entry(key).or_insert((0, Status::Pending));
+            if execution.attempt > entry.0 {
+                *entry = (execution.attempt, execution.state.status());
+            }
+        }
+        last.into_iter().map(|((step, node), (_, status))| format!("{step}@{node} {status}")).collect()
+    }
+
+    fn attempts(&self, (step, place): &(u32, String)) -> Vec<&Execution> {
+        self.executions.values().filter(|e| e.step == *step && self.place(e) == *place).collect()
+    }
+
+    /// What must hold at every moment.
+    pub(crate) fn check(&self) {
+        let mut open: HashSet<(u32, String)> = HashSet::new();
+        for execution in self.executions.values().filter(|execution| execution.state.status().is_open()) {
+            let key = (execution.step, self.place(execution));
+            assert!(
+                open.insert(key.clone()),
+                "two attempts of {key:?} are open at once: {:#?}",
+                self.attempts(&key)
+            );
+            let entry = &self.plan.entries[self.plan.steps[execution.step as usize].entry as usize];
+            for before in &entry.after {
+                let before = &self.plan.entries[*before as usize];
+                let steps = before.first..before.first + before.length;
+                let running = self
+                    .executions
+                    .values()
+                    .find(|other| steps.contains(&other.step) && other.state.status().is_open());
+                assert!(running.is_none(), "step {} runs while {running:?} before it does", execution.step);
+            }
+        }
+        if self.record.state.is_terminal() {
+            assert!(open.is_empty(), "the run ended, and {open:?} did not");
+            assert_eq!(self.results().len(), self.plan.instances(), "every instance has a record");
+        }
+    }
+}
+
+/// The states that an ended attempt may be in.
+pub(crate) fn ended(state: &State) -> bool {
+    !state.status().is_open()
+}

@@ -1,0 +1,168 @@
+//! Every file under `job_files/` is a case. `bad/x.yaml` is refused with the text in `bad/x.txt`; `good/x.yaml` is read
+//! as `good/x.golden.json`. UPDATE_GOLDEN=1 writes what is expected anew; read the difference before keeping it.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use downbeat_core::backend::Catalogue;
+use downbeat_core::spec::{self, Definition};
+
+fn cases(folder: &str) -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/job_files").join(folder);
+    let mut files: Vec<PathBuf> = fs::read_dir(&folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| {
+            let name = path.file_name().unwrap().to_string_lossy();
+            !name.ends_with(".golden.json") && (name.ends_with(".yaml") || name.ends_with(".json"))
+        })
+        .collect();
+    files.sort();
+    files
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().unwrap().to_string_lossy().into_owned()
+}
+
+/// Compares with the file of what is expected, or writes it. Answers what differs.
+fn held_against(golden: &Path, found: &str) -> Option<String> {
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::write(golden, found).unwrap();
+        return None;
+    }
+    let expected = fs::read_to_string(golden).unwrap_or_default();
+    (expected != found).then(|| format!("{}\n--- expected\n{expected}--- found\n{found}", name_of(golden)))
+}
+
+#[test]
+fn every_bad_job_file_is_refused_with_the_text_beside_it() {
+    let catalogue = Catalogue::builtin();
+    let files = cases("bad");
+    assert!(files.len() >= 45, "only {} cases", files.len());
+    let mut differences = Vec::new();
+    for file in files {
+        let name = name_of(&file);
+        let Err(problems) = spec::parse_bytes(&fs::read(&file).unwrap(), &name, &catalogue) else {
+            differences.push(format!("{name} was accepted"));
+            continue;
+        };
+        assert!(!problems.is_empty(), "{name}");
+        let mut text = String::new();
+        for problem in problems {
+            writeln!(text, "{}", problem.render(&name)).unwrap();
+        }
+        differences.extend(held_against(&file.with_extension("txt"), &text));
+    }
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+}
+
+#[test]
+fn every_good_job_file_is_read_as_the_definition_beside_it() {
+    let catalogue = Catalogue::builtin();
+    let mut differences = Vec::new();
+    for file in cases("good") {
+        let name = name_of(&file);
+        let definition = match spec::parse_bytes(&fs::read(&file).unwrap(), &name, &catalogue) {
+            Ok(definition) => definition,
+            Err(problems) => {
+                differences.extend(problems.iter().map(|problem| problem.render(&name)));
+                continue;
+            }
+        };
+        let json = serde_json::to_string_pretty(&definition).unwrap() + "\n";
+        differences.extend(held_against(&file.with_extension("golden.json"), &json));
+        assert_same_when_read_back(&definition, &catalogue, &name);
+    }
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+}
+
+fn assert_same_when_read_back(definition: &Definition, catalogue: &Catalogue, name: &str) {
+    let json = serde_json::to_value(definition).unwrap();
+    assert_eq!(&spec::from_json(&json, catalogue).unwrap(), definition, "{name} through from_json");
+    assert_eq!(&serde_json::from_value::<Definition>(json).unwrap(), definition, "{name} through serde");
+    let text = serde_json::to_string(definition).unwrap();
+    assert_eq!(&spec::parse(&text, name, catalogue).unwrap(), definition, "{name} through its own text");
+}
+
+/// What one `Problem` says, for inputs that are made rather than stored.
+fn only_problem(text: &str) -> String {
+    let problems = spec::parse(text, "made.yaml", &Catalogue::builtin()).unwrap_err();
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    problems[0].render("made.yaml")
+}
+
+#[test]
+fn a_huge_file_is_refused_by_its_size() {
+    let text = format!("name: x\ntasks: []\n# {}", "x".repeat(1024 * 1024));
+    assert_eq!(
+        only_problem(&text),
+        "made.yaml:1:1: the file has 1048596 bytes, and a job file may have 1048576; split the job"
+    );
+}
+
+#[test]
+fn more_steps_than_a_run_may_have_are_refused() {
+    let text = format!("tasks:\n{}", "- {backend: ping, action: ping}\n".repeat(10_001));
+    assert_eq!(
+        only_problem(&text),
+        "made.yaml:2:3: tasks: there are 10001 steps, and a run may have 10000; split the job"
+    );
+    let most = format!("tasks:\n{}", "- {backend: ping, action: ping}\n".repeat(10_000));
+    assert_eq!(spec::parse(&most, "made.yaml", &Catalogue::builtin()).unwrap().tasks.len(), 10_000);
+}
+
+#[test]
+fn a_cycle_over_ten_thousand_tasks_is_found() {
+    let mut text = "tasks:\n".to_owned();
+    for index in 0..10_000 {
+        writeln!(
+            text,
+            "- {{name: t{index}, backend: ping, action: ping, depends_on: [t{}]}}",
+            (index + 1) % 10_000
+        )
+        .unwrap();
+    }
+    let problem = only_problem(&text);
+    assert!(
+        problem.contains("tasks[0].depends_on: the tasks wait for each other: t0 → t1 → t2 →"),
+        "{problem:.300}"
+    );
+    assert!(problem.len() < 2_000, "the cycle is cut: {} bytes", problem.len());
+}
+
+#[test]
+fn more_values_than_a_file_may_hold_are_refused() {
+    let text = format!("tasks: [{}]", "1,".repeat(500_001));
+    assert!(
+        only_problem(&text)
+            .ends_with("there are more than 500000 values, aliases counted as what they stand for")
+    );
+}
+
+#[test]
+fn no_more_than_a_hundred_problems_are_listed() {
+    let text = format!("tasks:\n{}", "- {backend: pong, action: ping}\n".repeat(1_000));
+    let problems = spec::parse(&text, "made.yaml", &Catalogue::builtin()).unwrap_err();
+    assert_eq!(problems.len(), 100);
+}
+
+#[test]
+fn json_bodies_have_problems_with_paths_and_without_positions() {
+    let body =
+        serde_json::json!({"tasks": [{"backend": "exec", "action": "run", "params": {"command": []}}]});
+    let problems = spec::from_json(&body, &Catalogue::builtin()).unwrap_err();
+    assert_eq!(problems.len(), 1);
+    assert_eq!((problems[0].line, problems[0].column), (0, 0));
+    assert_eq!(
+        problems[0].render("request"),
+        "request: tasks[0].params.command: is empty; its first text is the program to run"
+    );
+    let mut deep = serde_json::json!(1);
+    for _ in 0..100 {
+        deep = serde_json::json!([deep]);
+    }
+    let problems = spec::from_json(&deep, &Catalogue::builtin()).unwrap_err();
+    assert_eq!(problems[0].message, "values are nested more than 32 levels deep");
+}

@@ -1,0 +1,90 @@
+//! The job file's JSON schema says the same as the parser, wherever a schema can say it.
+
+use std::fs;
+use std::path::Path;
+
+use downbeat_core::spec;
+use serde_json::{Value, json};
+
+fn schema() -> jsonschema::Validator {
+    jsonschema::draft202012::new(&spec::schema()).unwrap()
+}
+
+#[test]
+fn the_schema_is_a_schema() {
+    assert!(jsonschema::meta::is_valid(&spec::schema()));
+}
+
+#[test]
+fn every_definition_that_was_read_satisfies_the_schema() {
+    let schema = schema();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/job_files/good");
+    let mut seen = 0;
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.to_string_lossy().ends_with(".golden.json") {
+            let value: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+            let errors: Vec<String> = schema.iter_errors(&value).map(|error| error.to_string()).collect();
+            assert!(errors.is_empty(), "{}: {errors:?}", path.display());
+            seen += 1;
+        }
+    }
+    assert!(seen >= 8, "only {seen} files");
+}
+
+#[test]
+fn schema_and_parser_agree() {
+    let ping = json!({"backend": "ping", "action": "ping"});
+    let leaf = |more: Value| {
+        let mut leaf = ping.clone();
+        leaf.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({"tasks": [leaf]})
+    };
+    let schema = schema();
+    let catalogue = downbeat_core::backend::Catalogue::builtin();
+    for (case, valid) in [
+        (json!({"tasks": [ping]}), true),
+        (json!({"tasks": []}), false),
+        (json!({}), false),
+        (json!([ping]), false),
+        (json!({"tasks": [ping], "colour": 1}), false),
+        (json!({"tasks": [ping], "schedule": {}}), false),
+        (json!({"tasks": [ping], "name": "a/b"}), false),
+        (json!({"tasks": [ping], "target": "all", "placement": {}}), false),
+        (json!({"tasks": [ping], "target": {"scope": "all"}}), true),
+        (json!({"tasks": [ping], "target": {"scope": "group"}}), false),
+        (json!({"tasks": [ping], "target": {"scope": "node", "value": "a"}}), true),
+        (json!({"tasks": [ping], "strategy": "continue"}), true),
+        (json!({"tasks": [ping], "strategy": "brave"}), false),
+        (json!({"tasks": [{"tasks": [ping]}]}), true),
+        (json!({"tasks": [{"tasks": []}]}), false),
+        (json!({"tasks": [{"tasks": [{"tasks": [ping]}]}]}), false),
+        (json!({"tasks": [{"backend": "ping", "tasks": [ping]}]}), false),
+        (json!({"tasks": [{"tasks": [{"backend": "ping", "action": "ping", "target": "all"}]}]}), false),
+        (json!({"tasks": [{"backend": "ping"}]}), false),
+        (json!({"tasks": [{"backend": "ping", "action": "pong"}]}), false),
+        (json!({"tasks": [{"backend": "exec", "action": "run"}]}), false),
+        (json!({"tasks": [{"backend": "exec", "action": "run", "params": {"command": "a"}}]}), true),
+        (json!({"tasks": [{"backend": "exec", "action": "run", "params": {"command": ["a", 5]}}]}), true),
+        (json!({"tasks": [{"backend": "exec", "action": "run", "params": {"command": []}}]}), false),
+        (json!({"tasks": [{"backend": "exec", "action": "run", "params": {"comand": "a"}}]}), false),
+        (json!({"tasks": [{"backend": "test", "action": "sleep", "params": {"duration": "5"}}]}), false),
+        (leaf(json!({"params": null})), true),
+        (leaf(json!({"params": {"x": 1}})), false),
+        (leaf(json!({"timeout": "1h 30m"})), true),
+        (leaf(json!({"timeout": 30})), false),
+        (leaf(json!({"max_retries": 3})), true),
+        (leaf(json!({"max_retries": 101})), false),
+        (leaf(json!({"max_retries": 3, "retry": {"max": 3}})), false),
+        (leaf(json!({"retry": {"delay": "1s"}})), false),
+        (leaf(json!({"condition": "on_fail"})), false),
+        (leaf(json!({"delivery": "at_most_once", "on_disconnect": "stop"})), true),
+        (leaf(json!({"placement": {"requires": {"gpu": "nvidia", "cpu": 4}, "max_per_node": 1}})), true),
+        (leaf(json!({"placement": {"max_per_node": 0}})), false),
+        (leaf(json!({"name": " padded "})), false),
+    ] {
+        assert_eq!(schema.is_valid(&case), valid, "the schema on {case}");
+        let parsed = spec::from_json(&case, &catalogue);
+        assert_eq!(parsed.is_ok(), valid, "the parser on {case}: {parsed:?}");
+    }
+}

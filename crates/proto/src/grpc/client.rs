@@ -1,0 +1,113 @@
+//! Owns an agent's gRPC connection to one server. Reconnecting and choosing among servers is the agent's.
+
+use std::future::Future;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use downbeat_core::limits;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Response, Status};
+
+use super::fault::from_status;
+use super::generated as wire;
+use super::generated::agent_client::AgentClient;
+use super::request::{
+    heartbeat_answer_from_wire, heartbeat_to_wire, hello_to_wire, output_to_wire, poll_answer_from_wire,
+    poll_to_wire, register_to_wire, report_answer_from_wire, report_to_wire, welcome_from_wire,
+};
+use crate::Link;
+use crate::message::{
+    Fault, Heartbeat, HeartbeatAnswer, Hello, Output, Poll, PollAnswer, Register, Report, ReportAnswer, Welcome,
+};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// A server that is silent for this long after a ping is gone, whatever TCP says.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+/// Every call but a poll: a commit, and a margin for a busy store.
+const CALL_DEADLINE: Duration = Duration::from_secs(10);
+/// A poll may take its wait, and this.
+const POLL_MARGIN: Duration = Duration::from_secs(10);
+
+/// A connection to one server. Cheap to clone; all calls share one HTTP/2 connection.
+#[derive(Clone, Debug)]
+pub struct Client {
+    agent: AgentClient<Channel>,
+}
+
+impl Client {
+    /// Connects to `host:port` or `http://host:port`.
+    pub async fn connect(address: &str) -> Result<Self, Fault> {
+        let uri = if address.contains("://") { address.to_owned() } else { format!("http://{address}") };
+        let endpoint = Endpoint::from_shared(uri)
+            .map_err(|_| Fault::Rejected(format!("`{address}` is no address; write HOST:PORT")))?
+            .connect_timeout(CONNECT_TIMEOUT)
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+            .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+            .keep_alive_while_idle(true);
+        let channel = match tokio::time::timeout(CONNECT_TIMEOUT, endpoint.connect()).await {
+            Ok(Ok(channel)) => channel,
+            Ok(Err(error)) => {
+                return Err(Fault::Unavailable(format!("cannot connect to `{address}`: {}", innermost(&error))));
+            }
+            Err(_) => return Err(Fault::Unavailable(format!("cannot connect to `{address}`: no answer"))),
+        };
+        let agent = AgentClient::new(channel)
+            .max_decoding_message_size(limits::MESSAGE_BYTES)
+            .max_encoding_message_size(limits::MESSAGE_BYTES);
+        Ok(Self { agent })
+    }
+}
+
+/// Tonic says `transport error`; what a person needs is at the bottom.
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}
+
+async fn within<T>(
+    deadline: Duration,
+    call: impl Future<Output = Result<Response<T>, Status>>,
+) -> Result<T, Fault> {
+    match tokio::time::timeout(deadline, call).await {
+        Ok(Ok(response)) => Ok(response.into_inner()),
+        Ok(Err(status)) => Err(from_status(&status)),
+        Err(_) => Err(Fault::Unavailable(format!("no answer within {} s", deadline.as_secs()))),
+    }
+}
+
+#[async_trait]
+impl Link for Client {
+    async fn hello(&self, hello: Hello) -> Result<Welcome, Fault> {
+        welcome_from_wire(within(CALL_DEADLINE, self.agent.clone().hello(hello_to_wire(hello))).await?)
+    }
+
+    async fn register(&self, register: Register) -> Result<(), Fault> {
+        let request = register_to_wire(&register)?;
+        within(CALL_DEADLINE, self.agent.clone().register(request)).await.map(|wire::RegisterResponse {}| ())
+    }
+
+    async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<HeartbeatAnswer, Fault> {
+        let request = heartbeat_to_wire(heartbeat);
+        heartbeat_answer_from_wire(within(CALL_DEADLINE, self.agent.clone().heartbeat(request)).await?)
+    }
+
+    async fn poll(&self, poll: Poll) -> Result<PollAnswer, Fault> {
+        let deadline = poll.wait + POLL_MARGIN;
+        poll_answer_from_wire(within(deadline, self.agent.clone().poll(poll_to_wire(poll))).await?)
+    }
+
+    async fn report(&self, report: Report) -> Result<ReportAnswer, Fault> {
+        let request = report_to_wire(report);
+        report_answer_from_wire(&within(CALL_DEADLINE, self.agent.clone().report(request)).await?)
+    }
+
+    async fn output(&self, output: Output) -> Result<(), Fault> {
+        let request = output_to_wire(output);
+        within(CALL_DEADLINE, self.agent.clone().output(request)).await.map(|wire::OutputResponse {}| ())
+    }
+}

@@ -1,0 +1,188 @@
+//! Owns the conversions of the protocol's parts: ids, times, holdings, output, results, work. Whole requests and
+//! answers are `request`'s. What is malformed or too large is `Fault::Rejected`.
+
+use std::time::Duration;
+
+use downbeat_core::execution::{Outcome, Verdict};
+use downbeat_core::ids::{ExecutionId, LeaseToken, RunId};
+use downbeat_core::limits;
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use super::generated as wire;
+use crate::message::{Assignment, Chunk, Fault, Finished, Free, Held, Started};
+
+/// A run's id: a job's name, a colon and a time at most.
+const RUN_ID_BYTES: usize = limits::NAME_BYTES + 64;
+
+pub(super) fn rejected(field: &str, what: impl std::fmt::Display) -> Fault {
+    Fault::Rejected(format!("`{field}` {what}"))
+}
+
+pub(super) fn uuid(field: &str, bytes: &[u8]) -> Result<Uuid, Fault> {
+    Uuid::from_slice(bytes).map_err(|_| rejected(field, format_args!("is {} bytes, not a UUID of 16", bytes.len())))
+}
+
+pub(super) fn bytes(id: Uuid) -> Vec<u8> {
+    id.as_bytes().to_vec()
+}
+
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn timestamp(field: &str, micros: i64) -> Result<Timestamp, Fault> {
+    Timestamp::from_microsecond(micros).map_err(|_| rejected(field, "is no time"))
+}
+
+pub(super) fn run_id(id: String) -> Result<RunId, Fault> {
+    if id.is_empty() || id.len() > RUN_ID_BYTES {
+        return Err(rejected("run_id", format_args!("is {} bytes, not 1 to {RUN_ID_BYTES}", id.len())));
+    }
+    Ok(RunId::from(id))
+}
+
+fn held_pair(execution: &[u8], token: &[u8]) -> Result<Held, Fault> {
+    Ok(Held { execution: ExecutionId(uuid("execution_id", execution)?), token: LeaseToken(uuid("token", token)?) })
+}
+
+pub(super) fn held_from_wire(held: Vec<wire::Held>) -> Result<Vec<Held>, Fault> {
+    held.into_iter().map(|held| held_pair(&held.execution_id, &held.token)).collect()
+}
+
+pub(super) fn held_to_wire(held: Vec<Held>) -> Vec<wire::Held> {
+    held.into_iter()
+        .map(|held| wire::Held { execution_id: bytes(held.execution.0), token: bytes(held.token.0) })
+        .collect()
+}
+
+pub(super) fn free_from_wire(free: Option<wire::Free>) -> Free {
+    free.map(|free| Free { fleet: free.fleet, placed: free.placed }).unwrap_or_default()
+}
+
+pub(super) fn free_to_wire(free: Free) -> Option<wire::Free> {
+    Some(wire::Free { fleet: free.fleet, placed: free.placed })
+}
+
+pub(super) fn chunk_from_wire(chunk: wire::Chunk) -> Result<Chunk, Fault> {
+    if chunk.text.len() > limits::OUTPUT_CHUNK_BYTES {
+        let (found, most) = (chunk.text.len(), limits::OUTPUT_CHUNK_BYTES);
+        return Err(rejected("text", format_args!("of a chunk is {found} bytes, more than {most}")));
+    }
+    Ok(Chunk {
+        execution: ExecutionId(uuid("execution_id", &chunk.execution_id)?),
+        offset: chunk.offset,
+        stderr: chunk.stderr,
+        text: chunk.text,
+        at: timestamp("at_us", chunk.at_us)?,
+    })
+}
+
+pub(super) fn chunk_to_wire(chunk: Chunk) -> wire::Chunk {
+    wire::Chunk {
+        execution_id: bytes(chunk.execution.0),
+        offset: chunk.offset,
+        stderr: chunk.stderr,
+        text: chunk.text,
+        at_us: chunk.at.as_microsecond(),
+    }
+}
+
+pub(super) fn started_from_wire(started: wire::Started) -> Result<Started, Fault> {
+    Ok(Started {
+        held: held_pair(&started.execution_id, &started.token)?,
+        run: run_id(started.run_id)?,
+        at: timestamp("at_us", started.at_us)?,
+    })
+}
+
+pub(super) fn started_to_wire(started: Started) -> wire::Started {
+    wire::Started {
+        execution_id: bytes(started.held.execution.0),
+        token: bytes(started.held.token.0),
+        run_id: started.run.to_string(),
+        at_us: started.at.as_microsecond(),
+    }
+}
+
+pub(super) fn finished_from_wire(finished: wire::Finished) -> Result<Finished, Fault> {
+    let held = held_pair(&finished.execution_id, &finished.token)?;
+    let verdict = match finished.verdict() {
+        wire::Verdict::Succeeded => Verdict::Succeeded,
+        wire::Verdict::Failed => Verdict::Failed,
+        wire::Verdict::Cancelled => Verdict::Cancelled,
+        wire::Verdict::Unspecified => return Err(rejected("verdict", "is not one that this server knows")),
+    };
+    Ok(Finished {
+        held,
+        run: run_id(finished.run_id)?,
+        outcome: Outcome {
+            verdict,
+            exit_code: finished.exit_code,
+            // Cut, not refused: a result must not be lost because its error is long.
+            error: finished.error.map(cut_reason),
+            started_at: timestamp("started_at_us", finished.started_at_us)?,
+            finished_at: timestamp("finished_at_us", finished.finished_at_us)?,
+        },
+        output: finished.output.into_iter().map(chunk_from_wire).collect::<Result<_, _>>()?,
+    })
+}
+
+pub(super) fn finished_to_wire(finished: Finished) -> wire::Finished {
+    let verdict = match finished.outcome.verdict {
+        Verdict::Succeeded => wire::Verdict::Succeeded,
+        Verdict::Failed => wire::Verdict::Failed,
+        Verdict::Cancelled => wire::Verdict::Cancelled,
+    };
+    wire::Finished {
+        execution_id: bytes(finished.held.execution.0),
+        token: bytes(finished.held.token.0),
+        run_id: finished.run.to_string(),
+        verdict: verdict.into(),
+        exit_code: finished.outcome.exit_code,
+        error: finished.outcome.error,
+        started_at_us: finished.outcome.started_at.as_microsecond(),
+        finished_at_us: finished.outcome.finished_at.as_microsecond(),
+        output: finished.output.into_iter().map(chunk_to_wire).collect(),
+    }
+}
+
+fn cut_reason(mut reason: String) -> String {
+    if reason.len() > limits::REASON_BYTES {
+        reason.truncate(reason.floor_char_boundary(limits::REASON_BYTES));
+    }
+    reason
+}
+
+pub(super) fn assignment_from_wire(assignment: wire::Assignment) -> Result<Assignment, Fault> {
+    let held = held_pair(&assignment.execution_id, &assignment.token)?;
+    Ok(Assignment {
+        execution: held.execution,
+        token: held.token,
+        run: run_id(assignment.run_id)?,
+        step: assignment.step,
+        attempt: assignment.attempt,
+        placed: assignment.placed,
+        backend: assignment.backend,
+        action: assignment.action,
+        params: serde_json::from_str(&assignment.params_json).map_err(|error| rejected("params_json", error))?,
+        timeout: Duration::from_millis(assignment.timeout_ms),
+        stop_on_disconnect: assignment.stop_on_disconnect,
+    })
+}
+
+pub(super) fn assignment_to_wire(assignment: Assignment) -> Result<wire::Assignment, Fault> {
+    Ok(wire::Assignment {
+        execution_id: bytes(assignment.execution.0),
+        token: bytes(assignment.token.0),
+        run_id: assignment.run.to_string(),
+        step: assignment.step,
+        attempt: assignment.attempt,
+        placed: assignment.placed,
+        backend: assignment.backend,
+        action: assignment.action,
+        params_json: serde_json::to_string(&assignment.params).map_err(|error| rejected("params", error))?,
+        timeout_ms: millis(assignment.timeout),
+        stop_on_disconnect: assignment.stop_on_disconnect,
+    })
+}

@@ -1,0 +1,45 @@
+//! Owns how a fault travels: which gRPC code stands for which.
+
+use tonic::{Code, Status};
+
+use crate::message::Fault;
+
+pub(crate) fn to_status(fault: Fault) -> Status {
+    match fault {
+        Fault::NotFound(text) => Status::not_found(text),
+        Fault::Superseded(text) => Status::aborted(text),
+        Fault::Rejected(text) => Status::invalid_argument(text),
+        Fault::Unavailable(text) => Status::unavailable(text),
+    }
+}
+
+/// Whatever does not clearly say that repeating is useless may pass: a proxy, a timeout, a server that is stopping.
+pub(crate) fn from_status(status: &Status) -> Fault {
+    let text = status.message().to_owned();
+    match status.code() {
+        Code::NotFound => Fault::NotFound(text),
+        Code::Aborted | Code::AlreadyExists => Fault::Superseded(text),
+        Code::InvalidArgument | Code::OutOfRange | Code::FailedPrecondition => Fault::Rejected(text),
+        code => Fault::Unavailable(if text.is_empty() { code.to_string() } else { text }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_fault_arrives_as_what_it_was() {
+        let text = || "why".to_owned();
+        for fault in
+            [Fault::NotFound(text()), Fault::Superseded(text()), Fault::Rejected(text()), Fault::Unavailable(text())]
+        {
+            assert_eq!(from_status(&to_status(fault.clone())), fault);
+        }
+    }
+
+    #[test]
+    fn a_server_that_does_not_know_the_service_is_not_a_reason_to_end() {
+        assert!(matches!(from_status(&Status::unimplemented("")), Fault::Unavailable(_)));
+    }
+}

@@ -1,0 +1,18 @@
+//! gRPC as a carrier of the protocol: a [`Client`] that is a [`Link`](crate::Link), and a [`service`] around one.
+
+mod client;
+mod convert;
+mod fault;
+mod host;
+mod request;
+mod stored;
+
+pub use client::Client;
+pub use host::{Adaptor, service};
+pub use stored::{finished_from_bytes, finished_to_bytes};
+
+/// Generated from `proto/agent.proto`.
+#[allow(missing_debug_implementations, unreachable_pub, clippy::all)]
+pub mod generated {
+    tonic::include_proto!("downbeat.agent.v1");
+}

@@ -1,0 +1,217 @@
+//! The protocol over a real gRPC connection: what one side says is what the other hears.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use downbeat_core::execution::{Outcome, Verdict};
+use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, SessionId};
+use downbeat_core::limits;
+use downbeat_core::node::Description;
+use downbeat_proto::Link;
+use downbeat_proto::grpc::{Client, service};
+use downbeat_proto::message::{
+    Assignment, Chunk, Fault, Finished, Free, Heartbeat, HeartbeatAnswer, Held, Hello, Output, Poll, PollAnswer,
+    Receipt, Register, Report, ReportAnswer, Started, Welcome,
+};
+use jiff::Timestamp;
+use tonic::transport::server::TcpIncoming;
+use uuid::Uuid;
+
+/// Remembers what it heard, as text, and answers what it was given.
+#[derive(Debug, Default)]
+struct Host {
+    heard: Mutex<Vec<String>>,
+    fault: Mutex<Option<Fault>>,
+}
+
+impl Host {
+    fn hear<T>(&self, message: &impl std::fmt::Debug, answer: T) -> Result<T, Fault> {
+        self.heard.lock().unwrap().push(format!("{message:?}"));
+        self.fault.lock().unwrap().clone().map_or(Ok(answer), Err)
+    }
+}
+
+#[async_trait]
+impl Link for Host {
+    async fn hello(&self, hello: Hello) -> Result<Welcome, Fault> {
+        self.hear(&hello, welcome())
+    }
+    async fn register(&self, register: Register) -> Result<(), Fault> {
+        self.hear(&register, ())
+    }
+    async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<HeartbeatAnswer, Fault> {
+        self.hear(&heartbeat, HeartbeatAnswer { refused: vec![held(1)], stop: vec![held(2)] })
+    }
+    async fn poll(&self, poll: Poll) -> Result<PollAnswer, Fault> {
+        self.hear(&poll, poll_answer())
+    }
+    async fn report(&self, report: Report) -> Result<ReportAnswer, Fault> {
+        self.hear(&report, ReportAnswer { receipts: vec![Receipt::Recorded, Receipt::Refused] })
+    }
+    async fn output(&self, output: Output) -> Result<(), Fault> {
+        self.hear(&output, ())
+    }
+}
+
+async fn connected() -> (Arc<Host>, Client) {
+    let host = Arc::new(Host::default());
+    let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = incoming.local_addr().unwrap();
+    let server = tonic::transport::Server::builder().add_service(service(host.clone()));
+    tokio::spawn(server.serve_with_incoming(incoming));
+    (host, Client::connect(&address.to_string()).await.unwrap())
+}
+
+fn held(number: u128) -> Held {
+    Held { execution: ExecutionId(Uuid::from_u128(number)), token: LeaseToken(Uuid::from_u128(number + 100)) }
+}
+
+fn node() -> NodeId {
+    NodeId::derive(ClusterId::DEFAULT, "node-1")
+}
+
+fn session() -> SessionId {
+    SessionId(Uuid::from_u128(9))
+}
+
+fn at() -> Timestamp {
+    "2031-05-06T07:08:09.123456Z".parse().unwrap()
+}
+
+fn welcome() -> Welcome {
+    Welcome {
+        cluster: ClusterId::DEFAULT,
+        server_name: "server".to_owned(),
+        version: "1".to_owned(),
+        heartbeat_interval: Duration::from_millis(10_500),
+        lease_ttl: Duration::from_secs(30),
+        output_max_bytes: 1 << 20,
+        protocol: 1,
+    }
+}
+
+fn poll_answer() -> PollAnswer {
+    let assignment = Assignment {
+        execution: held(3).execution,
+        token: held(3).token,
+        run: RunId::from("nightly:2031"),
+        step: 7,
+        attempt: 2,
+        placed: true,
+        backend: "exec".to_owned(),
+        action: "run".to_owned(),
+        params: [("command".to_owned(), serde_json::json!(["echo", "ü"]))].into(),
+        timeout: Duration::from_secs(1800),
+        stop_on_disconnect: true,
+    };
+    PollAnswer { assignments: vec![assignment], stop: vec![held(4)] }
+}
+
+fn chunk(text: String) -> Chunk {
+    Chunk { execution: held(1).execution, offset: 1 << 40, stderr: true, text, at: at() }
+}
+
+fn report() -> Report {
+    Report {
+        node: node(),
+        session: session(),
+        started: vec![Started { held: held(1), run: RunId::from("run"), at: at() }],
+        finished: vec![Finished {
+            held: held(2),
+            run: RunId::from("run"),
+            outcome: Outcome {
+                verdict: Verdict::Failed,
+                exit_code: Some(-1),
+                error: Some("why".to_owned()),
+                started_at: at(),
+                finished_at: at(),
+            },
+            output: vec![chunk("last words".to_owned())],
+        }],
+        free: Free { fleet: 1, placed: 4 },
+        poll: 12,
+    }
+}
+
+fn output(chunks: Vec<Chunk>) -> Output {
+    Output { node: node(), session: session(), chunks }
+}
+
+#[tokio::test]
+async fn every_message_arrives_as_it_was_said() {
+    let (host, client) = connected().await;
+    let hello = Hello { cluster: "default".to_owned(), version: "1".to_owned(), protocol: 1 };
+    let description: Description = serde_json::from_value(
+        serde_json::json!({"hostname": "node-1", "slots": 4, "labels": {"disk": "ssd"}, "capabilities": {"cpu": 2}}),
+    )
+    .unwrap();
+    let register = Register { cluster: ClusterId::DEFAULT, node: node(), session: session(), description };
+    let heartbeat = Heartbeat { node: node(), session: session(), held: vec![held(1), held(2)] };
+    let free = Free { fleet: 0, placed: 3 };
+    let wait = Duration::from_secs(30);
+    let poll = Poll { node: node(), session: session(), free, poll: 5, resync: Some(vec![]), wait };
+    let plain = Poll { resync: None, ..poll.clone() };
+    let output = output(vec![chunk("text".to_owned())]);
+
+    assert_eq!(client.hello(hello.clone()).await, Ok(welcome()));
+    assert_eq!(client.register(register.clone()).await, Ok(()));
+    let answer = HeartbeatAnswer { refused: vec![held(1)], stop: vec![held(2)] };
+    assert_eq!(client.heartbeat(heartbeat.clone()).await, Ok(answer));
+    assert_eq!(client.poll(poll.clone()).await, Ok(poll_answer()));
+    assert_eq!(client.poll(plain.clone()).await, Ok(poll_answer()));
+    let receipts = vec![Receipt::Recorded, Receipt::Refused];
+    assert_eq!(client.report(report()).await, Ok(ReportAnswer { receipts }));
+    assert_eq!(client.output(output.clone()).await, Ok(()));
+
+    let said = [
+        format!("{hello:?}"),
+        format!("{register:?}"),
+        format!("{heartbeat:?}"),
+        format!("{poll:?}"),
+        format!("{plain:?}"),
+        format!("{:?}", report()),
+        format!("{output:?}"),
+    ];
+    assert_eq!(*host.heard.lock().unwrap(), said);
+}
+
+#[tokio::test]
+async fn faults_arrive_as_what_they_are() {
+    let (host, client) = connected().await;
+    for fault in [Fault::NotFound("n".to_owned()), Fault::Superseded("s".to_owned()), Fault::Unavailable("u".to_owned())]
+    {
+        *host.fault.lock().unwrap() = Some(fault.clone());
+        assert_eq!(client.report(report()).await, Err(fault));
+    }
+}
+
+#[tokio::test]
+async fn what_is_too_large_or_no_name_is_rejected_and_the_connection_goes_on() {
+    let (host, client) = connected().await;
+    let long = "x".repeat(limits::OUTPUT_CHUNK_BYTES + 1);
+    assert!(matches!(client.output(output(vec![chunk(long)])).await, Err(Fault::Rejected(_))));
+    let nameless = Hello { cluster: String::new(), version: String::new(), protocol: 1 };
+    assert!(matches!(client.hello(nameless).await, Err(Fault::Rejected(_))));
+    let many = vec![chunk("x".repeat(limits::OUTPUT_CHUNK_BYTES)); 700];
+    assert!(matches!(client.output(output(many)).await, Err(Fault::Rejected(_))));
+    assert!(host.heard.lock().unwrap().is_empty());
+    assert!(client.report(report()).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_long_error_is_cut_not_refused() {
+    let (host, client) = connected().await;
+    let mut report = report();
+    report.finished[0].outcome.error = Some("é".repeat(limits::REASON_BYTES));
+    assert!(client.report(report).await.is_ok());
+    let heard = host.heard.lock().unwrap()[0].matches('é').count();
+    assert_eq!(heard, limits::REASON_BYTES / 2);
+}
+
+#[tokio::test]
+async fn nobody_there_is_unavailable_and_says_where() {
+    let Err(Fault::Unavailable(why)) = Client::connect("127.0.0.1:1").await else { panic!("somebody is there") };
+    assert!(why.starts_with("cannot connect to `127.0.0.1:1`: "), "{why}");
+    assert!(matches!(Client::connect("not an address").await, Err(Fault::Rejected(_))));
+}

@@ -1,0 +1,92 @@
+//! Owns the dispatcher: the board behind a lock, and the loop that claims when something changed.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use downbeat_core::{Dice, Event};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use super::Board;
+use crate::clock::Clock;
+use crate::journal::{Journal, Perform};
+use crate::metrics::Metrics;
+
+/// A failed commit is not tried again at once: the store needs a moment.
+const AFTER_FAILURE: Duration = Duration::from_millis(100);
+
+/// A handle to the board; cheap to clone. The lock is never held across an await.
+#[derive(Clone, Debug)]
+pub(crate) struct Dispatcher {
+    board: Arc<Mutex<Board>>,
+    wake: Arc<Notify>,
+    metrics: Metrics,
+}
+
+impl Dispatcher {
+    pub(crate) fn new(metrics: Metrics) -> Self {
+        Self { board: Arc::default(), wake: Arc::new(Notify::new()), metrics }
+    }
+
+    pub(crate) fn board(&self) -> MutexGuard<'_, Board> {
+        self.board.lock().expect("nothing panics while it holds the board")
+    }
+
+    /// Something changed that may let waiting work be claimed.
+    pub(crate) fn wake(&self) {
+        self.wake.notify_one();
+    }
+
+    /// Claims until it is told to stop.
+    pub(crate) async fn run(self, journal: Journal, clock: Clock, seed: u64, stop: CancellationToken) {
+        let mut dice = Dice::new(seed);
+        loop {
+            let next_due = self.board().next_due();
+            let pause = next_due.map(|due| clock.until(due));
+            tokio::select! {
+                () = self.wake.notified() => {}
+                () = tokio::time::sleep(pause.unwrap_or(Duration::MAX)), if pause.is_some() => {}
+                () = stop.cancelled() => return,
+            }
+            let claims = self.board().claim(clock.now(), &mut dice);
+            if claims.is_empty() {
+                continue;
+            }
+            match journal.commit(claims.clone()).await {
+                Ok(outcomes) => {
+                    let mut board = self.board();
+                    for (claim, outcome) in claims.iter().zip(&outcomes) {
+                        if outcome.is_err() {
+                            board.unclaim(claim);
+                        }
+                    }
+                }
+                Err(lost) => {
+                    warn!(%lost, claims = claims.len(), "cannot lease");
+                    claims.iter().for_each(|claim| self.board().unclaim(claim));
+                    tokio::time::sleep(AFTER_FAILURE).await;
+                    self.wake();
+                }
+            }
+        }
+    }
+}
+
+impl Perform for Dispatcher {
+    fn perform(&self, events: &Arc<[Event]>) {
+        let has_work = {
+            let mut board = self.board();
+            board.apply(events);
+            for waited in board.take_waits() {
+                self.metrics.observe_pending_to_leased(waited);
+            }
+            self.metrics.set_queue_depth(board.waiting() as u64);
+            self.metrics.set_parked(board.parked() as u64);
+            board.has_work()
+        };
+        if has_work {
+            self.wake();
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Owns what the board knows of one node: its parked poll, what it could take, what it holds.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use downbeat_core::ids::{ExecutionId, LeaseToken, RunId};
+use downbeat_core::node::{NodeRecord, NodeStatus};
+use downbeat_proto::message::{Assignment, Free, Held, PollAnswer};
+use tokio::sync::oneshot;
+
+/// A node as the dispatcher sees it.
+#[derive(Debug)]
+pub(super) struct Post {
+    pub record: Arc<NodeRecord>,
+    parked: Option<Parked>,
+    /// Leases that were committed for this session and not yet handed over.
+    ready: Vec<Assignment>,
+    stops: Vec<Held>,
+    pub held: HashMap<ExecutionId, Holding>,
+}
+
+/// An execution that a node holds.
+#[derive(Debug)]
+pub(super) struct Holding {
+    pub token: LeaseToken,
+    pub run: RunId,
+    pub stop: bool,
+}
+
+#[derive(Debug)]
+struct Parked {
+    poll: u64,
+    free: Free,
+    answer: oneshot::Sender<PollAnswer>,
+}
+
+impl Post {
+    pub(super) fn new(record: Arc<NodeRecord>) -> Self {
+        Self { record, parked: None, ready: Vec::new(), stops: Vec::new(), held: HashMap::new() }
+    }
+
+    /// A new session: what waited for the old one is not for the new one.
+    pub(super) fn replace(&mut self, record: Arc<NodeRecord>) {
+        if self.record.session != record.session {
+            self.parked = None;
+            self.ready.clear();
+            self.stops.clear();
+        }
+        self.record = record;
+    }
+
+    pub(super) fn park(&mut self, poll: u64, free: Free, answer: oneshot::Sender<PollAnswer>) {
+        self.parked = Some(Parked { poll, free, answer });
+        self.flush();
+    }
+
+    /// The poll's wait is over, or its caller went away.
+    pub(super) fn unpark(&mut self, poll: u64) {
+        if self.parked.as_ref().is_some_and(|parked| parked.poll == poll) {
+            self.parked = None;
+        }
+    }
+
+    pub(super) fn is_parked(&self) -> bool {
+        self.parked.is_some()
+    }
+
+    /// Slots freed up while a poll was parked.
+    pub(super) fn refresh(&mut self, poll: u64, free: Free) -> bool {
+        match &mut self.parked {
+            Some(parked) if parked.poll == poll => {
+                parked.free = free;
+                true
+            }
+            Some(_) | None => false,
+        }
+    }
+
+    /// What could be leased to it right now.
+    pub(super) fn free(&self) -> Free {
+        if self.record.status != NodeStatus::Online || self.record.draining {
+            return Free::default();
+        }
+        self.parked.as_ref().map_or(Free::default(), |parked| parked.free)
+    }
+
+    pub(super) fn take(&mut self, placed: bool) {
+        if let Some(parked) = &mut self.parked {
+            let slots = if placed { &mut parked.free.placed } else { &mut parked.free.fleet };
+            *slots = slots.saturating_sub(1);
+        }
+    }
+
+    pub(super) fn give_back(&mut self, placed: bool) {
+        if let Some(parked) = &mut self.parked {
+            let slots = if placed { &mut parked.free.placed } else { &mut parked.free.fleet };
+            *slots += 1;
+        }
+    }
+
+    pub(super) fn held_of(&self, run: &RunId) -> u32 {
+        u32::try_from(self.held.values().filter(|held| held.run == *run).count()).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn assign(&mut self, assignment: Assignment) {
+        self.ready.push(assignment);
+    }
+
+    pub(super) fn stop(&mut self, execution: ExecutionId) {
+        if let Some(held) = self.held.get_mut(&execution) {
+            held.stop = true;
+            self.stops.push(Held { execution, token: held.token });
+        }
+    }
+
+    /// After a resync the agent has been told everything from the store.
+    pub(super) fn forget_ready(&mut self) {
+        self.ready.clear();
+        self.stops.clear();
+    }
+
+    /// Answers the parked poll when there is something to say.
+    pub(super) fn flush(&mut self) {
+        if self.ready.is_empty() && self.stops.is_empty() {
+            return;
+        }
+        if let Some(parked) = self.parked.take() {
+            let answer = PollAnswer { assignments: std::mem::take(&mut self.ready), stop: std::mem::take(&mut self.stops) };
+            if let Err(answer) = parked.answer.send(answer) {
+                // The poll ended in this moment: the next one gets it.
+                self.ready = answer.assignments;
+                self.stops = answer.stop;
+            }
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Owns how a definition is read from the body of a request: JSON or YAML, 1 MiB at most.
+
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{FromRequest, Request};
+use axum::http::{HeaderMap, StatusCode, header};
+use downbeat_core::backend::Catalogue;
+use downbeat_core::ids::ClusterId;
+use downbeat_core::limits;
+use downbeat_core::select::Selector;
+use downbeat_core::spec::{self, Definition};
+
+use super::problem::{Answer, Failure};
+use super::view::FieldError;
+use crate::error::Error;
+use crate::service::Service;
+
+/// Bodies above this are read on a thread where that holds up nobody; below, the way there would cost more.
+const LARGE_BYTES: usize = 32 * 1024;
+
+/// A body that holds a job file.
+#[derive(Debug)]
+pub(super) struct Body {
+    bytes: Bytes,
+    format: Format,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    Json,
+    Yaml,
+}
+
+/// Why a body holds no definition.
+#[derive(Debug)]
+enum Mistake {
+    /// It is not even JSON.
+    Malformed(Vec<spec::Problem>),
+    Invalid(Vec<spec::Problem>),
+}
+
+impl<S: Send + Sync> FromRequest<S> for Body {
+    type Rejection = Failure;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Failure> {
+        let declared = declared_format(request.headers())?;
+        let bytes = Bytes::from_request(request, state).await.map_err(|rejection| unreadable(&rejection))?;
+        let format = declared.unwrap_or_else(|| match bytes.trim_ascii_start().first() {
+            Some(b'{') => Format::Json,
+            _ => Format::Yaml,
+        });
+        Ok(Self { bytes, format })
+    }
+}
+
+fn declared_format(headers: &HeaderMap) -> Answer<Option<Format>> {
+    let Some(value) = headers.get(header::CONTENT_TYPE) else { return Ok(None) };
+    let text = value.to_str().unwrap_or_default();
+    let essence = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    match essence.as_str() {
+        "application/json" => Ok(Some(Format::Json)),
+        "application/yaml" | "application/x-yaml" | "text/yaml" | "text/x-yaml" => Ok(Some(Format::Yaml)),
+        _ => Err(Failure::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "unsupported_media_type",
+            format!("the body has content type `{text}`; a definition is application/json or application/yaml"),
+        )),
+    }
+}
+
+fn unreadable(rejection: &BytesRejection) -> Failure {
+    if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
+        let most = limits::JOB_FILE_BYTES;
+        let detail = format!("the body is larger than {most} bytes, which is the most that a job file may have");
+        return Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", detail);
+    }
+    Failure::new(rejection.status(), "malformed", rejection.body_text())
+}
+
+impl Body {
+    /// The definition in it, checked against the backends that are known; with another target, if one is given.
+    pub(super) async fn read(self, service: &Service, target: Option<&str>) -> Answer<Definition> {
+        let target = match target {
+            Some(text) => Some(Selector::parse(text).map_err(|error| {
+                Failure::bad_query(format!("the query is wrong: target: {error}"))
+            })?),
+            None => None,
+        };
+        let catalogue = service.catalogue(ClusterId::DEFAULT).await?;
+        let parsed = if self.bytes.len() > LARGE_BYTES {
+            let read = tokio::task::spawn_blocking(move || self.parse(&catalogue));
+            read.await.map_err(|error| Error::Bug(format!("reading a definition failed: {error}")))?
+        } else {
+            self.parse(&catalogue)
+        };
+        let mut definition = parsed.map_err(Failure::from)?;
+        if target.is_some() {
+            definition.target = target;
+            definition.placement = None;
+        }
+        Ok(definition)
+    }
+
+    fn parse(&self, catalogue: &Catalogue) -> Result<Definition, Mistake> {
+        // Without an extension either syntax is taken; with one, JSON has to be JSON.
+        let again = |origin| spec::parse_bytes(&self.bytes, origin, catalogue);
+        match self.format {
+            Format::Yaml => again("body").map_err(Mistake::Invalid),
+            Format::Json => match serde_json::from_slice(&self.bytes) {
+                Ok(value) => spec::from_json(&value, catalogue).map_err(|problems| {
+                    // Slower, and it knows lines and columns: for those who made a mistake.
+                    Mistake::Invalid(again("body.json").err().unwrap_or(problems))
+                }),
+                Err(error) => Err(Mistake::Malformed(again("body.json").err().unwrap_or_else(|| {
+                    vec![spec::Problem {
+                        path: String::new(),
+                        line: u32::try_from(error.line()).unwrap_or(u32::MAX),
+                        column: u32::try_from(error.column()).unwrap_or(u32::MAX),
+                        message: error.to_string(),
+                    }]
+                }))),
+            },
+        }
+    }
+}
+
+impl From<Mistake> for Failure {
+    fn from(mistake: Mistake) -> Self {
+        let known = |number: u32| (number > 0).then_some(number);
+        let errors = |problems: Vec<spec::Problem>| {
+            let errors = problems.into_iter().map(|problem| FieldError {
+                path: problem.path,
+                line: known(problem.line),
+                column: known(problem.column),
+                message: problem.message,
+            });
+            errors.collect()
+        };
+        match mistake {
+            Mistake::Malformed(problems) => Failure::malformed(errors(problems)),
+            Mistake::Invalid(problems) => Failure::invalid(errors(problems)),
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! The API's description: OpenAPI 3.1 made from the code, and a page that renders it.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::http::header;
+use axum::routing::get;
+use utoipa::OpenApi as _;
+use utoipa::openapi::path::{Operation, PathItem};
+use utoipa::openapi::{ContentBuilder, OpenApi, Ref, ResponseBuilder};
+
+use super::view::Problem;
+
+const PAGE: &str = include_str!("docs.html");
+
+#[derive(utoipa::OpenApi)]
+#[openapi(
+    info(
+        title = "Downbeat",
+        description = "Runs jobs on many nodes. Errors are `application/problem+json`; times are RFC 3339 in UTC; \
+                       durations are text such as `1.5s`; lists answer `data` and `pagination`.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0"),
+    ),
+    components(schemas(Problem)),
+    tags(
+        (name = "runs", description = "One execution of a job"),
+        (name = "executions", description = "One attempt of one step on one node"),
+        (name = "nodes", description = "Machines with an agent"),
+        (name = "clusters", description = "Named sets of nodes"),
+        (name = "plans", description = "Dry runs; nothing is started"),
+        (name = "events", description = "Recorded changes"),
+        (name = "system", description = "The servers themselves"),
+    ),
+)]
+struct Base;
+
+/// What is the same whatever the routes are.
+pub(super) fn base() -> OpenApi {
+    Base::openapi()
+}
+
+/// Every operation may answer a problem.
+pub(super) fn with_problems(mut document: OpenApi) -> OpenApi {
+    for item in document.paths.paths.values_mut() {
+        for operation in operations(item) {
+            let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
+            let problem = ResponseBuilder::new()
+                .description("Why it was not carried out")
+                .content("application/problem+json", content)
+                .build();
+            operation.responses.responses.insert("default".to_owned(), problem.into());
+        }
+    }
+    document
+}
+
+fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
+    [&mut item.get, &mut item.post, &mut item.put, &mut item.delete].into_iter().flatten()
+}
+
+/// `/api/v1/openapi.json` and `/api/v1/docs`.
+pub(super) fn routes<S: Clone + Send + Sync + 'static>(document: &OpenApi) -> Router<S> {
+    let json = serde_json::to_vec_pretty(document).expect("an OpenAPI document is plain data");
+    let json: Arc<[u8]> = json.into();
+    let document = move || async move {
+        ([(header::CONTENT_TYPE, "application/json")], Bytes::from_owner(json))
+    };
+    let page = || async { ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], PAGE) };
+    Router::new().route("/api/v1/openapi.json", get(document)).route("/api/v1/docs", get(page))
+}

@@ -1,0 +1,211 @@
+//! Events: listed, and streamed as they come.
+
+use std::convert::Infallible;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use downbeat_core::ids::RunId;
+use downbeat_core::limits;
+use downbeat_store::EventFilter;
+use futures_util::stream::{self, Stream};
+use futures_util::{FutureExt, StreamExt};
+use serde::{Deserialize, Serialize};
+use utoipa::IntoParams;
+
+use super::extract::{Flag, Id, Query, page};
+use super::follow::{Follower, Scope};
+use super::lookup;
+use super::problem::{Answer, Failure};
+use super::view::{End, Event, EventList, EventPagination};
+use crate::service::Service;
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct EventsQuery {
+    /// Only events with a higher number. Not given: a stream begins now, a list has the latest.
+    since: Option<u64>,
+    /// Only events of this run; not given `since`, from its first.
+    run: Option<String>,
+    /// `0`: a list of what there is, instead of a stream.
+    #[param(value_type = Option<String>)]
+    follow: Option<Flag>,
+    /// With `follow=0`, rows on the page: 100 when not given, 1,000 at most.
+    limit: Option<u32>,
+}
+
+/// Streams all changes (SSE), or lists them with `follow=0`
+///
+/// In the stream each event has its number as `id` and its kind as `event`. A client that comes back with
+/// `Last-Event-ID` gets exactly what it missed.
+#[utoipa::path(
+    get, path = "/events", tag = "events",
+    params(
+        EventsQuery,
+        ("Last-Event-ID" = Option<u64>, Header, description = "The last event that was received; before `since`"),
+    ),
+    responses((status = 200, description = "Events", content(
+        (Event = "text/event-stream"), (EventList = "application/json"),
+    )))
+)]
+pub(super) async fn all(
+    State(service): State<Service>,
+    Query(query): Query<EventsQuery>,
+    headers: HeaderMap,
+) -> Answer<Response> {
+    let follow = query.follow.unwrap_or(Flag::On).is_on();
+    let run = query.run.as_deref().map(RunId::from);
+    if let Some(run) = &run {
+        lookup::run(service.store().as_ref(), run.as_str()).await?;
+    }
+    let since = since(&service, query.since, &headers).await?;
+    if follow {
+        refuse_limit(query.limit)?;
+        let since = match (since, &run) {
+            (Some(since), _) => since,
+            (None, Some(_)) => 0,
+            (None, None) => service.store().last_seq().await?,
+        };
+        let scope = run.map_or(Scope::All, Scope::Run);
+        return Ok(streamed(&service, scope, since));
+    }
+    let limit = page(query.limit, None)?.limit;
+    let since = match (since, &run) {
+        (Some(since), _) => since,
+        (None, Some(_)) => 0,
+        (None, None) => service.store().last_seq().await?.saturating_sub(u64::from(limit)),
+    };
+    Ok(Json(listed(&service, run, since, limit).await?).into_response())
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct RunEventsQuery {
+    /// Only events with a higher number.
+    since: Option<u64>,
+    /// `1`: a stream (SSE) that ends with the event `end` when the run has ended.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    follow: Flag,
+    /// Without `follow`, rows on the page: 100 when not given, 1,000 at most.
+    limit: Option<u32>,
+}
+
+/// Lists a run's events, or streams them with `follow=1` until it has ended
+#[utoipa::path(
+    get, path = "/runs/{id}/events", tag = "runs",
+    params(
+        ("id" = String, Path, description = "The run's id"),
+        RunEventsQuery,
+        ("Last-Event-ID" = Option<u64>, Header, description = "The last event that was received; before `since`"),
+    ),
+    responses((status = 200, description = "Events", content(
+        (EventList = "application/json"), (Event = "text/event-stream"),
+    )))
+)]
+pub(super) async fn of_run(
+    State(service): State<Service>,
+    Id(id): Id,
+    Query(query): Query<RunEventsQuery>,
+    headers: HeaderMap,
+) -> Answer<Response> {
+    let run = lookup::run(service.store().as_ref(), &id).await?.id;
+    let since = since(&service, query.since, &headers).await?.unwrap_or(0);
+    if query.follow.is_on() {
+        refuse_limit(query.limit)?;
+        return Ok(streamed(&service, Scope::UntilEnd(run), since));
+    }
+    let limit = page(query.limit, None)?.limit;
+    Ok(Json(listed(&service, Some(run), since, limit).await?).into_response())
+}
+
+fn refuse_limit(limit: Option<u32>) -> Answer<()> {
+    match limit {
+        None => Ok(()),
+        Some(_) => Err(Failure::bad_query("the query is wrong: limit: a stream has none; it goes with `follow=0`")),
+    }
+}
+
+/// The number after which to begin, if the client names one.
+async fn since(service: &Service, query: Option<u64>, headers: &HeaderMap) -> Answer<Option<u64>> {
+    let since = match headers.get("last-event-id") {
+        // A client that reconnects sends its first `since` as well; the header is the newer one.
+        Some(value) => Some(value.to_str().ok().and_then(|text| text.trim().parse::<u64>().ok()).ok_or_else(|| {
+            let detail = "the header Last-Event-ID is not the number of an event";
+            Failure::new(StatusCode::BAD_REQUEST, "bad_last_event_id", detail)
+        })?),
+        None => query,
+    };
+    if let Some(since) = since {
+        let last = service.store().last_seq().await?;
+        if since > last {
+            // Waiting for it would look like a silent system; the store is another one, or was set back.
+            let detail = format!("the query is wrong: since: {since} is after the last event, {last}");
+            return Err(Failure::bad_query(detail));
+        }
+    }
+    Ok(since)
+}
+
+async fn listed(service: &Service, run: Option<RunId>, since: u64, limit: u32) -> Answer<EventList> {
+    let one_more = limit.min(limits::PAGE_MOST) + 1;
+    let mut records = service.store().events(&EventFilter { since, run }, one_more).await?;
+    let has_more = records.len() > limit as usize;
+    records.truncate(limit as usize);
+    let data: Vec<Event> = records.iter().map(Event::of).collect();
+    let next = data.last().map_or(since, |event| event.seq);
+    let total = (!has_more).then_some(data.len() as u64);
+    Ok(EventList { data, pagination: EventPagination { limit, offset: since, total, has_more, next } })
+}
+
+fn streamed(service: &Service, scope: Scope, since: u64) -> Response {
+    let ending = match &scope {
+        Scope::UntilEnd(run) => Some(run.clone()),
+        Scope::All | Scope::Run(_) => None,
+    };
+    let follower = Follower::new(service.store().clone(), service.feed().subscribe(), scope, since);
+    let store = service.store().clone();
+    let events = stream::unfold(Some(follower), move |follower| {
+        let (ending, store) = (ending.clone(), store.clone());
+        async move {
+            let mut follower = follower?;
+            match follower.next().await {
+                Ok(Some(event)) => {
+                    let sent = sse(&event.kind, &event).id(event.seq.to_string());
+                    Some((sent, Some(follower)))
+                }
+                Ok(None) => {
+                    let run = store.run(&ending?).await.ok()??;
+                    let status = run.state.status().to_string();
+                    Some((sse("end", &End { run: run.id, execution: None, status }), None))
+                }
+                Err(error) => {
+                    // The client comes back with the last number that it has.
+                    tracing::warn!(%error, "an event stream ends early");
+                    None
+                }
+            }
+        }
+    });
+    live(service, events)
+}
+
+/// A named event with JSON in it.
+pub(super) fn sse(name: &str, data: &impl Serialize) -> SseEvent {
+    let data = serde_json::to_string(data).expect("views are plain data");
+    SseEvent::default().event(name).data(data)
+}
+
+/// A stream as an answer: kept alive, and ended when the server stops.
+pub(super) fn live(
+    service: &Service,
+    events: impl Stream<Item = SseEvent> + Send + 'static,
+) -> Response {
+    let stopping = service.stopping().clone();
+    let events = events.take_until(async move { stopping.cancelled().await }.boxed());
+    Sse::new(events.map(Ok::<_, Infallible>).boxed()).keep_alive(KeepAlive::default()).into_response()
+}

@@ -1,0 +1,33 @@
+//! Single executions. Their output is `output`'s.
+
+use axum::Json;
+use axum::extract::State;
+use downbeat_core::execution::Status;
+
+use super::extract::{Id, Nothing, Query};
+use super::problem::Answer;
+use super::view::Execution;
+use super::{lookup, runs};
+use crate::service::Service;
+
+/// Shows an execution; while it is pending, with why each node has not taken it
+#[utoipa::path(
+    get, path = "/executions/{id}", tag = "executions",
+    params(("id" = String, Path, description = "The execution's id")),
+    responses((status = 200, description = "The execution", body = Execution))
+)]
+pub(super) async fn show(
+    State(service): State<Service>,
+    Id(id): Id,
+    Query(Nothing {}): Query<Nothing>,
+) -> Answer<Json<Execution>> {
+    let store = service.store().as_ref();
+    let execution = lookup::execution(store, &id).await?;
+    let run = lookup::run(store, execution.run.as_str()).await?;
+    let names = lookup::names(store, &run, [&execution]).await?;
+    let mut shown = Execution::of(&execution, runs::label(&run.definition, execution.step), &names);
+    if execution.state.status() == Status::Pending {
+        shown.waiting = runs::reasons(&service, &execution).await?;
+    }
+    Ok(Json(shown))
+}

@@ -1,0 +1,124 @@
+//! Owns how the parts of a request are read. What does not fit is answered with a problem that names it.
+
+use std::fmt;
+
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{FromRequestParts, Path, Query as AxumQuery};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use downbeat_core::limits;
+use downbeat_store::Page;
+use serde::de::{DeserializeOwned, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use super::problem::{Answer, Failure};
+
+/// Query parameters; unknown ones are refused by name.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Query<T>(pub(super) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        match AxumQuery::<T>::from_request_parts(parts, state).await {
+            Ok(AxumQuery(query)) => Ok(Self(query)),
+            Err(rejection) => Err(Failure::bad_query(wrong_query(&rejection))),
+        }
+    }
+}
+
+fn wrong_query(rejection: &QueryRejection) -> String {
+    let text = rejection.body_text();
+    let text = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(&text);
+    // The path of an unknown field is its name, which the message has as well.
+    let text = text.find("unknown field").map_or(text, |at| &text[at..]);
+    format!("the query is wrong: {}", text.replace("unknown field", "unknown parameter"))
+}
+
+/// No query parameters at all.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Nothing {}
+
+/// The one variable segment of a path.
+#[derive(Clone, Debug)]
+pub(super) struct Id(pub(super) String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Id {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        match Path::<String>::from_request_parts(parts, state).await {
+            Ok(Path(id)) => Ok(Self(id)),
+            Err(rejection) => Err(Failure::new(StatusCode::BAD_REQUEST, "bad_path", rejection.body_text())),
+        }
+    }
+}
+
+/// `1`, `true`, `0` or `false`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Flag {
+    On,
+    #[default]
+    Off,
+}
+
+impl Flag {
+    pub(super) fn is_on(self) -> bool {
+        self == Flag::On
+    }
+}
+
+impl<'de> Deserialize<'de> for Flag {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct FlagText;
+
+        impl Visitor<'_> for FlagText {
+            type Value = Flag;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("1, true, 0 or false")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Flag, E> {
+                match text {
+                    "1" | "true" => Ok(Flag::On),
+                    "0" | "false" => Ok(Flag::Off),
+                    other => Err(E::invalid_value(serde::de::Unexpected::Str(other), &self)),
+                }
+            }
+        }
+
+        deserializer.deserialize_str(FlagText)
+    }
+}
+
+/// The window that a list's `limit` and `offset` ask for.
+pub(super) fn page(limit: Option<u32>, offset: Option<u64>) -> Answer<Page> {
+    let limit = limit.unwrap_or(limits::PAGE_DEFAULT);
+    if limit == 0 || limit > limits::PAGE_MOST {
+        return Err(Failure::bad_query(format!(
+            "the query is wrong: limit: {limit} is not between 1 and {}",
+            limits::PAGE_MOST
+        )));
+    }
+    Ok(Page { limit, offset: offset.unwrap_or(0) })
+}
+
+/// Words of a comma-separated parameter, each read by `parse`; the first that is none is named with what exists.
+pub(super) fn words<T>(
+    name: &str,
+    text: Option<&str>,
+    known: &str,
+    parse: impl Fn(&str) -> Option<T>,
+) -> Answer<Vec<T>> {
+    let words = text.unwrap_or_default().split(',').map(str::trim).filter(|word| !word.is_empty());
+    words
+        .map(|word| {
+            parse(word).ok_or_else(|| {
+                Failure::bad_query(format!("the query is wrong: {name}: `{word}` is not one of {known}"))
+            })
+        })
+        .collect()
+}

@@ -1,0 +1,147 @@
+//! Follows events: from the store up to now, then live from the feed, without a gap and without one twice.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use downbeat_core::change::{Change, Event as Record};
+use downbeat_core::ids::RunId;
+use downbeat_store::{self as store, EventFilter, Store};
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
+
+use super::view::Event;
+
+/// Events that are read from the store at once, and so the most that one slow client holds in memory.
+const READ_AT_ONCE: u32 = 500;
+
+/// How often the store is asked when the feed is silent: what another server commits may not reach this one's feed.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+
+/// Which events, and until when.
+#[derive(Clone, Debug)]
+pub(super) enum Scope {
+    All,
+    /// Those of a run, for ever.
+    Run(RunId),
+    /// Those of a run, until it has ended.
+    UntilEnd(RunId),
+}
+
+/// A reader of events. It holds no more than one read of the store or one batch of the feed.
+#[derive(Debug)]
+pub(super) struct Follower {
+    store: Arc<dyn Store>,
+    feed: Receiver<Arc<[Record]>>,
+    scope: Scope,
+    /// Everything up to this number was sent, or is of no concern.
+    seen: u64,
+    ready: VecDeque<Event>,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// There may be more in the store.
+    Behind,
+    Live,
+    /// The run has ended: what the store holds now is all.
+    Last,
+    Ended,
+}
+
+impl Scope {
+    fn run(&self) -> Option<&RunId> {
+        match self {
+            Scope::All => None,
+            Scope::Run(run) | Scope::UntilEnd(run) => Some(run),
+        }
+    }
+}
+
+impl Follower {
+    /// `feed` must have been subscribed to before, so that nothing falls between it and the store.
+    pub(super) fn new(store: Arc<dyn Store>, feed: Receiver<Arc<[Record]>>, scope: Scope, since: u64) -> Self {
+        Self { store, feed, scope, seen: since, ready: VecDeque::new(), phase: Phase::Behind }
+    }
+
+    /// The next event; nothing when there will be none.
+    pub(super) async fn next(&mut self) -> Result<Option<Event>, store::Error> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Ok(Some(event));
+            }
+            match self.phase {
+                Phase::Behind | Phase::Last => self.read_store().await?,
+                Phase::Live => self.read_feed().await?,
+                Phase::Ended => return Ok(None),
+            }
+        }
+    }
+
+    async fn read_store(&mut self) -> Result<(), store::Error> {
+        // Asked before reading: all that is numbered up to here will have been seen, though most may be of other runs.
+        let committed = self.store.last_seq().await?;
+        let filter = EventFilter { since: self.seen, run: self.scope.run().cloned() };
+        let page = self.store.events(&filter, READ_AT_ONCE).await?;
+        let whole = page.len() < READ_AT_ONCE as usize;
+        for record in &page {
+            self.take(record);
+        }
+        if !whole || self.phase == Phase::Ended {
+            return Ok(());
+        }
+        self.seen = self.seen.max(committed);
+        self.phase = match (&self.scope, self.phase) {
+            (Scope::UntilEnd(_), Phase::Last) => Phase::Ended,
+            (Scope::UntilEnd(run), _) => match self.store.run(run).await? {
+                // Its end may have been committed after the page was read.
+                Some(run) if run.state.is_terminal() => Phase::Last,
+                Some(_) => Phase::Live,
+                None => Phase::Ended,
+            },
+            (Scope::All | Scope::Run(_), _) => Phase::Live,
+        };
+        Ok(())
+    }
+
+    async fn read_feed(&mut self) -> Result<(), store::Error> {
+        match tokio::time::timeout(LOOK_AGAIN, self.feed.recv()).await {
+            Ok(Ok(batch)) => {
+                for record in batch.iter() {
+                    if record.seq > self.seen + 1 {
+                        // Another server committed in between: the store has it.
+                        self.phase = Phase::Behind;
+                        return Ok(());
+                    }
+                    if record.seq > self.seen {
+                        self.take(record);
+                    }
+                }
+            }
+            Ok(Err(RecvError::Lagged(_))) => self.phase = Phase::Behind,
+            Ok(Err(RecvError::Closed)) => self.phase = Phase::Ended,
+            Err(_) => {
+                if self.store.last_seq().await? > self.seen {
+                    self.phase = Phase::Behind;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, record: &Record) {
+        self.seen = record.seq;
+        if self.scope.run().is_some_and(|run| record.change.run() != Some(run)) {
+            return;
+        }
+        self.ready.push_back(Event::of(record));
+        if matches!(self.scope, Scope::UntilEnd(_)) && ends_its_run(&record.change) {
+            self.phase = Phase::Ended;
+        }
+    }
+}
+
+fn ends_its_run(change: &Change) -> bool {
+    matches!(change, Change::RunMoved { path, .. } if path.last().is_some_and(|state| state.is_terminal()))
+}

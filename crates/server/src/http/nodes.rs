@@ -1,0 +1,274 @@
+//! Nodes and the clusters that they belong to.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, HashMap};
+
+use axum::Json;
+use axum::extract::State;
+use downbeat_core::ids::{ClusterId, RunId};
+use downbeat_core::node::{NodeRecord, NodeStatus};
+use downbeat_core::run::RunRecord;
+use downbeat_store::ExecutionFilter;
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::extract::{Id, Nothing, Query, page, words};
+use super::problem::Answer;
+use super::view::{Cluster, Execution, List, Names, Node, NodeSummary};
+use super::{lookup, runs};
+use crate::service::{Drain, Service};
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct NodesQuery {
+    /// Only nodes of these statuses, comma-separated: online, stale, offline.
+    status: Option<String>,
+    /// Only nodes of this group.
+    group: Option<String>,
+    #[serde(default)]
+    #[param(inline)]
+    sort: Sort,
+    #[serde(default)]
+    #[param(inline)]
+    order: Order,
+    /// Rows on the page: 100 when not given, 1,000 at most.
+    limit: Option<u32>,
+    /// Rows to pass over.
+    offset: Option<u64>,
+}
+
+/// What nodes are sorted by.
+#[derive(Clone, Copy, Debug, Default, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum Sort {
+    #[default]
+    Hostname,
+    Status,
+    RegisteredAt,
+    SeenAt,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum Order {
+    #[default]
+    Asc,
+    Desc,
+}
+
+impl Sort {
+    fn compare(self, a: &NodeRecord, b: &NodeRecord) -> Ordering {
+        let by_name = a.description.hostname.cmp(&b.description.hostname);
+        match self {
+            Sort::Hostname => by_name,
+            Sort::Status => a.status.cmp(&b.status).then(by_name),
+            Sort::RegisteredAt => a.registered_at.cmp(&b.registered_at).then(by_name),
+            Sort::SeenAt => a.seen_at.cmp(&b.seen_at).then(by_name),
+        }
+    }
+}
+
+/// Lists the nodes of all clusters
+#[utoipa::path(
+    get, path = "/nodes", tag = "nodes", params(NodesQuery),
+    responses((status = 200, description = "One page of nodes", body = List<NodeSummary>))
+)]
+pub(super) async fn list(
+    State(service): State<Service>,
+    Query(query): Query<NodesQuery>,
+) -> Answer<Json<List<NodeSummary>>> {
+    listed(&service, None, &query).await
+}
+
+/// Lists the nodes of a cluster
+#[utoipa::path(
+    get, path = "/clusters/{id}/nodes", tag = "nodes",
+    params(("id" = String, Path, description = "The cluster's name or id"), NodesQuery),
+    responses((status = 200, description = "One page of nodes", body = List<NodeSummary>))
+)]
+pub(super) async fn list_of_cluster(
+    State(service): State<Service>,
+    Id(id): Id,
+    Query(query): Query<NodesQuery>,
+) -> Answer<Json<List<NodeSummary>>> {
+    let cluster = lookup::cluster(service.store().as_ref(), &id).await?;
+    listed(&service, Some(cluster), &query).await
+}
+
+async fn listed(
+    service: &Service,
+    cluster: Option<ClusterId>,
+    query: &NodesQuery,
+) -> Answer<Json<List<NodeSummary>>> {
+    let page = page(query.limit, query.offset)?;
+    let statuses = words("status", query.status.as_deref(), "online, stale, offline", |word| {
+        NodeStatus::ALL.into_iter().find(|status| status.as_str() == word)
+    })?;
+    let mut nodes = service.store().nodes(cluster).await?;
+    nodes.retain(|node| {
+        (statuses.is_empty() || statuses.contains(&node.status))
+            && query.group.as_ref().is_none_or(|group| node.description.groups.contains(group))
+    });
+    nodes.sort_by(|a, b| match query.order {
+        Order::Asc => query.sort.compare(a, b),
+        Order::Desc => query.sort.compare(b, a),
+    });
+    let list = List::cut(nodes, page.limit, page.offset);
+    let data = list.data.into_iter().map(NodeSummary::from).collect();
+    Ok(Json(List { data, pagination: list.pagination }))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct NodeQuery {
+    /// The cluster in which a hostname is looked up: `default` when not given.
+    cluster: Option<String>,
+}
+
+/// Shows a node with everything that it says of itself
+#[utoipa::path(
+    get, path = "/nodes/{id}", tag = "nodes",
+    params(("id" = String, Path, description = "The node's hostname or id"), NodeQuery),
+    responses((status = 200, description = "The node", body = Node))
+)]
+pub(super) async fn show(
+    State(service): State<Service>,
+    Id(id): Id,
+    Query(query): Query<NodeQuery>,
+) -> Answer<Json<Node>> {
+    let node = lookup::node(service.store().as_ref(), &id, query.cluster.as_deref()).await?;
+    Ok(Json(Node::from(node)))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct NodeExecutionsQuery {
+    /// The cluster in which a hostname is looked up: `default` when not given.
+    cluster: Option<String>,
+    /// Only executions of these statuses, comma-separated.
+    status: Option<String>,
+    /// Rows on the page: 100 when not given, 1,000 at most.
+    limit: Option<u32>,
+    /// Rows to pass over.
+    offset: Option<u64>,
+}
+
+/// Lists the executions that a node has, had or will have, in the order of their creation
+#[utoipa::path(
+    get, path = "/nodes/{id}/executions", tag = "nodes",
+    params(("id" = String, Path, description = "The node's hostname or id"), NodeExecutionsQuery),
+    responses((status = 200, description = "One page of executions", body = List<Execution>))
+)]
+pub(super) async fn executions(
+    State(service): State<Service>,
+    Id(id): Id,
+    Query(query): Query<NodeExecutionsQuery>,
+) -> Answer<Json<List<Execution>>> {
+    let page = page(query.limit, query.offset)?;
+    let store = service.store().as_ref();
+    let node = lookup::node(store, &id, query.cluster.as_deref()).await?;
+    let statuses = runs::statuses(query.status.as_deref())?;
+    let filter = ExecutionFilter { node: Some(node.id), statuses, ..ExecutionFilter::default() };
+    let listed = store.executions(&filter, page).await?;
+    let mut names = Names::default();
+    names.insert(node.id, node.description.hostname);
+    let mut known: HashMap<RunId, Option<RunRecord>> = HashMap::new();
+    let mut rows = Vec::with_capacity(listed.rows.len());
+    for record in &listed.rows {
+        if !known.contains_key(&record.run) {
+            known.insert(record.run.clone(), store.run(&record.run).await?);
+        }
+        let task = match &known[&record.run] {
+            Some(run) => runs::label(&run.definition, record.step),
+            None => format!("step {}", record.step),
+        };
+        rows.push(Execution::of(record, task, &names));
+    }
+    Ok(Json(List::window(rows, page.limit, page.offset, listed.total)))
+}
+
+/// Drains a node: it finishes what it has and takes no new work
+#[utoipa::path(
+    post, path = "/nodes/{id}/drain", tag = "nodes",
+    params(("id" = String, Path, description = "The node's hostname or id"), NodeQuery),
+    responses((status = 200, description = "The node", body = Node))
+)]
+pub(super) async fn drain(
+    State(service): State<Service>,
+    Id(id): Id,
+    Query(query): Query<NodeQuery>,
+) -> Answer<Json<Node>> {
+    set_drain(&service, &id, &query, Drain::On).await
+}
+
+/// Takes a drain back: the node takes new work again
+#[utoipa::path(
+    post, path = "/nodes/{id}/undrain", tag = "nodes",
+    params(("id" = String, Path, description = "The node's hostname or id"), NodeQuery),
+    responses((status = 200, description = "The node", body = Node))
+)]
+pub(super) async fn undrain(
+    State(service): State<Service>,
+    Id(id): Id,
+    Query(query): Query<NodeQuery>,
+) -> Answer<Json<Node>> {
+    set_drain(&service, &id, &query, Drain::Off).await
+}
+
+async fn set_drain(service: &Service, id: &str, query: &NodeQuery, drain: Drain) -> Answer<Json<Node>> {
+    let store = service.store().as_ref();
+    let node = lookup::node(store, id, query.cluster.as_deref()).await?;
+    service.set_drain(node.id, drain, runs::BY).await?;
+    Ok(Json(Node::from(lookup::node(store, &node.id.to_string(), None).await?)))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ClustersQuery {
+    /// Rows on the page: 100 when not given, 1,000 at most.
+    limit: Option<u32>,
+    /// Rows to pass over.
+    offset: Option<u64>,
+}
+
+/// Lists clusters
+#[utoipa::path(
+    get, path = "/clusters", tag = "clusters", params(ClustersQuery),
+    responses((status = 200, description = "One page of clusters", body = List<Cluster>))
+)]
+pub(super) async fn clusters(
+    State(service): State<Service>,
+    Query(query): Query<ClustersQuery>,
+) -> Answer<Json<List<Cluster>>> {
+    let page = page(query.limit, query.offset)?;
+    let all = vec![shown_cluster(&service, ClusterId::DEFAULT).await?];
+    Ok(Json(List::cut(all, page.limit, page.offset)))
+}
+
+/// Shows a cluster
+#[utoipa::path(
+    get, path = "/clusters/{id}", tag = "clusters",
+    params(("id" = String, Path, description = "The cluster's name or id")),
+    responses((status = 200, description = "The cluster", body = Cluster))
+)]
+pub(super) async fn cluster(
+    State(service): State<Service>,
+    Id(id): Id,
+    Query(Nothing {}): Query<Nothing>,
+) -> Answer<Json<Cluster>> {
+    let id = lookup::cluster(service.store().as_ref(), &id).await?;
+    Ok(Json(shown_cluster(&service, id).await?))
+}
+
+async fn shown_cluster(service: &Service, id: ClusterId) -> Answer<Cluster> {
+    let mut nodes: BTreeMap<_, _> = NodeStatus::ALL.into_iter().map(|status| (status, 0)).collect();
+    for node in service.store().nodes(Some(id)).await? {
+        *nodes.entry(node.status).or_default() += 1;
+    }
+    let name = if id == ClusterId::DEFAULT { "default".to_owned() } else { id.to_string() };
+    Ok(Cluster { id, name, nodes })
+}

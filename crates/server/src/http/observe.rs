@@ -1,0 +1,60 @@
+//! Sees every request: gives it an id, counts it, and logs it. Bodies and headers are never logged.
+
+use std::time::Instant;
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderName, HeaderValue};
+use axum::middleware::Next;
+use axum::response::Response;
+use tracing::{debug, info, warn};
+use uuid::Uuid;
+
+use crate::service::Service;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Longest id of a client's own that is taken over, in bytes.
+const REQUEST_ID_BYTES: usize = 128;
+
+/// Every path that belongs to no route is counted as one.
+const UNMATCHED: &str = "unmatched";
+
+pub(super) async fn observe(State(service): State<Service>, request: Request, next: Next) -> Response {
+    let begun = Instant::now();
+    let method = request.method().clone();
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let path = request.uri().path().to_owned();
+    let id = request
+        .headers()
+        .get(&REQUEST_ID)
+        .filter(|id| id.len() <= REQUEST_ID_BYTES && id.to_str().is_ok())
+        .cloned()
+        .unwrap_or_else(new_id);
+    let mut response = next.run(request).await;
+    let elapsed = begun.elapsed();
+    let status = response.status();
+    service.metrics().on_request(
+        method.as_str(),
+        route.as_ref().map_or(UNMATCHED, MatchedPath::as_str),
+        status.as_u16(),
+        elapsed,
+    );
+    let (latency_us, request_id) = (elapsed.as_micros(), id.to_str().unwrap_or_default());
+    let status_code = status.as_u16();
+    // Successful requests may come by the thousand a second; what went wrong is rare and wanted.
+    if status.is_server_error() {
+        warn!(%method, path, status = status_code, latency_us, request_id, "request");
+    } else if status.is_client_error() {
+        info!(%method, path, status = status_code, latency_us, request_id, "request");
+    } else {
+        debug!(%method, path, status = status_code, latency_us, request_id, "request");
+    }
+    response.headers_mut().insert(REQUEST_ID, id);
+    response
+}
+
+fn new_id() -> HeaderValue {
+    let mut text = [0; uuid::fmt::Simple::LENGTH];
+    let id: &str = Uuid::new_v4().simple().encode_lower(&mut text);
+    HeaderValue::from_str(id).expect("hexadecimal digits are visible ASCII")
+}

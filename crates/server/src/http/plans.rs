@@ -1,0 +1,53 @@
+//! Dry runs: what a definition would do, and whether it is right. Nothing is started.
+
+use axum::Json;
+use axum::extract::State;
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::definition::Body;
+use super::extract::Query;
+use super::problem::Answer;
+use super::view::{Plan, Valid};
+use crate::service::Service;
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct PlanQuery {
+    /// Replaces the definition's target: `all`, `group:web`, `node:web-01`, or a selector.
+    target: Option<String>,
+}
+
+/// Shows what would run where and in which order; starts nothing
+#[utoipa::path(
+    post, path = "/plan", tag = "plans", params(PlanQuery),
+    request_body(content((Object = "application/json"), (String = "application/yaml")), description = "A job file"),
+    responses((status = 200, description = "The steps, where each runs, and what it waits for", body = Plan))
+)]
+pub(super) async fn plan(
+    State(service): State<Service>,
+    Query(query): Query<PlanQuery>,
+    body: Body,
+) -> Answer<Json<Plan>> {
+    let definition = body.read(&service, query.target.as_deref()).await?;
+    let planned = service.plan(&definition).await?;
+    Ok(Json(Plan::of(&planned.plan)))
+}
+
+/// Checks a definition by itself, without regard to the nodes that there are
+#[utoipa::path(
+    post, path = "/validate", tag = "plans", params(PlanQuery),
+    request_body(content((Object = "application/json"), (String = "application/yaml")), description = "A job file"),
+    responses((status = 200, description = "Nothing is wrong with it", body = Valid))
+)]
+pub(super) async fn validate(
+    State(service): State<Service>,
+    Query(query): Query<PlanQuery>,
+    body: Body,
+) -> Answer<Json<Valid>> {
+    let definition = body.read(&service, query.target.as_deref()).await?;
+    let steps: usize = definition.tasks.iter().map(|entry| entry.leaves().len()).sum();
+    let steps = u32::try_from(steps).unwrap_or(u32::MAX);
+    Ok(Json(Valid { valid: true, job: definition.name, steps }))
+}

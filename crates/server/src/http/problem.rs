@@ -1,0 +1,130 @@
+//! Owns how an error becomes an answer: the one place where an error's class turns into an HTTP status.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use downbeat_store as store;
+
+use super::view::{FieldError, NodeReason, Problem};
+use crate::error::{Class, Error};
+
+/// When a client may try again what was unavailable.
+const RETRY_AFTER_S: HeaderValue = HeaderValue::from_static("1");
+
+/// How many mistakes or nodes a detail names before it only counts them; all are in the lists.
+const NAMED: usize = 3;
+
+pub(super) type Answer<T> = Result<T, Failure>;
+
+/// A request that was not carried out.
+#[derive(Debug)]
+pub(super) struct Failure(Box<Problem>);
+
+impl Failure {
+    pub(super) fn new(status: StatusCode, code: &str, detail: impl Into<String>) -> Self {
+        Self(Box::new(Problem {
+            kind: "about:blank".to_owned(),
+            title: status.canonical_reason().unwrap_or("Error").to_owned(),
+            status: status.as_u16(),
+            detail: detail.into(),
+            code: code.to_owned(),
+            errors: Vec::new(),
+            nodes: Vec::new(),
+        }))
+    }
+
+    pub(super) fn not_found(what: &str, id: &str) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not_found", format!("there is no {what} `{id}`"))
+    }
+
+    pub(super) fn bad_query(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "bad_query", detail)
+    }
+
+    /// A definition with mistakes in it.
+    pub(super) fn invalid(errors: Vec<FieldError>) -> Self {
+        let what = "the definition is not valid";
+        Self::with_errors(StatusCode::UNPROCESSABLE_ENTITY, "invalid_definition", what, errors)
+    }
+
+    /// A body that is not what its content type says.
+    pub(super) fn malformed(errors: Vec<FieldError>) -> Self {
+        Self::with_errors(StatusCode::BAD_REQUEST, "malformed", "the body cannot be read", errors)
+    }
+
+    fn with_errors(status: StatusCode, code: &str, what: &str, errors: Vec<FieldError>) -> Self {
+        let named = errors.iter().take(NAMED).map(|error| {
+            if error.path.is_empty() { error.message.clone() } else { format!("{}: {}", error.path, error.message) }
+        });
+        let mut failure = Self::new(status, code, format!("{what}: {}", named_of(named, errors.len())));
+        failure.0.errors = errors;
+        failure
+    }
+
+    fn refused(message: &str, nodes: Vec<(String, String)>) -> Self {
+        let named = nodes.iter().take(NAMED).map(|(node, reason)| format!("{node} {reason}"));
+        let detail = match nodes.len() {
+            0 => message.to_owned(),
+            count => format!("{message} ({})", named_of(named, count)),
+        };
+        let mut failure = Self::new(StatusCode::CONFLICT, "refused", detail);
+        failure.0.nodes = nodes.into_iter().map(|(node, reason)| NodeReason { node, reason }).collect();
+        failure
+    }
+}
+
+fn named_of(named: impl Iterator<Item = String>, count: usize) -> String {
+    let text = named.collect::<Vec<_>>().join("; ");
+    if count > NAMED { format!("{text}; and {} more", count - NAMED) } else { text }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let class = error.class();
+        match error {
+            Error::Invalid { errors } => Self::invalid(
+                errors
+                    .into_iter()
+                    .map(|problem| FieldError {
+                        path: problem.path,
+                        line: problem.line,
+                        column: problem.column,
+                        message: problem.message,
+                    })
+                    .collect(),
+            ),
+            Error::Refused { message, nodes } => Self::refused(&message, nodes),
+            error => {
+                let (status, code) = match class {
+                    Class::Rejected => (StatusCode::UNPROCESSABLE_ENTITY, "rejected"),
+                    Class::NotFound => (StatusCode::NOT_FOUND, "not_found"),
+                    Class::Conflict => (StatusCode::CONFLICT, "conflict"),
+                    Class::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+                    Class::Bug => (StatusCode::INTERNAL_SERVER_ERROR, "bug"),
+                };
+                if status.is_server_error() {
+                    tracing::error!(%error, "request failed");
+                }
+                Self::new(status, code, error.to_string())
+            }
+        }
+    }
+}
+
+impl From<store::Error> for Failure {
+    fn from(error: store::Error) -> Self {
+        Self::from(Error::from(error))
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let body = serde_json::to_vec(&self.0).expect("a problem is plain data");
+        let mut response =
+            (status, [(header::CONTENT_TYPE, "application/problem+json")], body).into_response();
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER_S);
+        }
+        response
+    }
+}

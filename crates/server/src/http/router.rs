@@ -1,0 +1,90 @@
+//! Owns which path leads where, and what every request passes through.
+
+use std::any::Any;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request};
+use axum::http::StatusCode;
+use axum::middleware::from_fn_with_state;
+use axum::response::{IntoResponse, Response};
+use downbeat_core::limits;
+use tower_http::catch_panic::CatchPanicLayer;
+use utoipa::openapi::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::problem::Failure;
+use super::{docs, events, executions, nodes, observe, output, plans, run_output, runs, system};
+use crate::service::Service;
+
+/// Everything that the server answers over HTTP.
+pub fn router(service: Service) -> Router {
+    let (routes, document) = described();
+    routes
+        .merge(docs::routes(&document))
+        .fallback(unknown_path)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(DefaultBodyLimit::max(limits::JOB_FILE_BYTES))
+        .layer(CatchPanicLayer::custom(panicked))
+        .layer(from_fn_with_state(service.clone(), observe::observe))
+        .with_state(service)
+}
+
+/// The API's OpenAPI document.
+pub fn openapi() -> OpenApi {
+    described().1
+}
+
+fn described() -> (Router<Service>, OpenApi) {
+    let api = OpenApiRouter::new()
+        .routes(routes!(runs::submit, runs::list))
+        .routes(routes!(runs::show))
+        .routes(routes!(runs::cancel))
+        .routes(routes!(runs::executions))
+        .routes(routes!(runs::plan))
+        .routes(routes!(events::of_run))
+        .routes(routes!(run_output::show))
+        .routes(routes!(executions::show))
+        .routes(routes!(output::show))
+        .routes(routes!(nodes::list))
+        .routes(routes!(nodes::show))
+        .routes(routes!(nodes::executions))
+        .routes(routes!(nodes::drain))
+        .routes(routes!(nodes::undrain))
+        .routes(routes!(nodes::clusters))
+        .routes(routes!(nodes::cluster))
+        .routes(routes!(nodes::list_of_cluster))
+        .routes(routes!(plans::plan))
+        .routes(routes!(plans::validate))
+        .routes(routes!(events::all))
+        .routes(routes!(system::servers))
+        .routes(routes!(system::status));
+    let (routes, document) = OpenApiRouter::with_openapi(docs::base())
+        .nest("/api/v1", api)
+        .routes(routes!(system::healthz))
+        .routes(routes!(system::readyz))
+        .routes(routes!(system::metrics))
+        .split_for_parts();
+    (routes, docs::with_problems(document))
+}
+
+async fn unknown_path(request: Request) -> Failure {
+    let path = request.uri().path();
+    let detail = format!("there is nothing at `{path}`; /api/v1/docs lists what there is");
+    Failure::new(StatusCode::NOT_FOUND, "unknown_path", detail)
+}
+
+async fn wrong_method(request: Request) -> Failure {
+    let detail = format!("`{}` is not possible at `{}`", request.method(), request.uri().path());
+    Failure::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail)
+}
+
+// Its signature is the layer's.
+#[expect(clippy::needless_pass_by_value)]
+fn panicked(panic: Box<dyn Any + Send>) -> Response {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let why = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+    tracing::error!(why, "a request panicked");
+    let detail = "a bug in the server; its log has more";
+    Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "bug", detail).into_response()
+}

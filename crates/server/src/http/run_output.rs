@@ -1,0 +1,234 @@
+//! The output of a whole run: what its executions write, merged as it comes, each piece with whose it is.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::extract::State;
+use axum::response::sse::Event as SseEvent;
+use axum::response::Response;
+use downbeat_core::execution::Execution as Record;
+use downbeat_core::ids::{ExecutionId, NodeId, RunId};
+use downbeat_core::run::{RunRecord, RunStatus};
+use downbeat_store::Store;
+use futures_util::stream;
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::events::{live, sse};
+use super::extract::{Flag, Id, Query};
+use super::output::READ_AT_ONCE;
+use super::problem::Answer;
+use super::view::{Chunk, End, RunChunk};
+use super::wake::{Look, Wake};
+use super::{lookup, runs};
+use crate::service::Service;
+
+/// A run's executions are not listed more often than this, however much happens: a large run has many.
+const RELIST_AFTER: Duration = Duration::from_millis(200);
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct RunOutputQuery {
+    /// Only output of this node, by hostname or id.
+    node: Option<String>,
+    /// Only output of this step.
+    step: Option<u32>,
+    /// `1`: goes on until the run has ended; otherwise until what there is has been sent.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    follow: Flag,
+}
+
+/// Streams what a run's executions wrote (SSE)
+///
+/// Begins with what there is, in the order of the executions, goes on as it comes with `follow=1`, and ends with the
+/// event `end`, which has the run's status.
+#[utoipa::path(
+    get, path = "/runs/{id}/output", tag = "runs",
+    params(("id" = String, Path, description = "The run's id"), RunOutputQuery),
+    responses((status = 200, description = "Pieces of output", body = RunChunk, content_type = "text/event-stream"))
+)]
+pub(super) async fn show(
+    State(service): State<Service>,
+    Id(id): Id,
+    Query(query): Query<RunOutputQuery>,
+) -> Answer<Response> {
+    let store = service.store();
+    let run = lookup::run(store.as_ref(), &id).await?;
+    let node = match &query.node {
+        Some(node) => Some(lookup::node_id(store.as_ref(), node, Some(&run.cluster.to_string())).await?),
+        None => None,
+    };
+    let merged = Merged::new(store.clone(), run.id, node, query.step);
+    Ok(streamed(&service, merged, query.follow))
+}
+
+/// A reader of the output of all of a run's executions.
+struct Merged {
+    store: Arc<dyn Store>,
+    run: RunId,
+    node: Option<NodeId>,
+    step: Option<u32>,
+    cursors: BTreeMap<ExecutionId, Cursor>,
+    /// Executions that may have something new.
+    todo: VecDeque<ExecutionId>,
+    status: RunStatus,
+    /// The run has ended, and its executions were listed after that.
+    over: bool,
+}
+
+/// How far the output of one execution was read.
+struct Cursor {
+    step: u32,
+    task: String,
+    node: String,
+    attempt: u32,
+    next: u64,
+    /// It had ended before its output was read: after reading it up to its end there is no more.
+    closed: bool,
+    drained: bool,
+}
+
+impl Merged {
+    fn new(store: Arc<dyn Store>, run: RunId, node: Option<NodeId>, step: Option<u32>) -> Self {
+        Self { store, run, node, step, cursors: BTreeMap::new(), todo: VecDeque::new(), status: RunStatus::Pending, over: false }
+    }
+
+    /// Takes note of new executions and of those that have ended. The run is as it was before they are listed.
+    async fn list(&mut self, run: RunRecord) -> Answer<()> {
+        let mut executions = self.store.executions_of(&self.run).await?;
+        executions.retain(|execution| self.wants(execution));
+        let names = lookup::names(self.store.as_ref(), &run, &executions).await?;
+        for execution in executions {
+            let closed = !execution.state.status().is_open();
+            let cursor = self.cursors.entry(execution.id).or_insert_with(|| Cursor {
+                step: execution.step,
+                task: runs::label(&run.definition, execution.step),
+                node: execution.node().map(|node| names.get(node)).unwrap_or_default(),
+                attempt: execution.attempt,
+                next: 0,
+                closed,
+                drained: false,
+            });
+            cursor.closed = closed;
+            if !cursor.drained {
+                self.todo.push_back(execution.id);
+            }
+        }
+        self.status = run.state.status();
+        self.over = run.state.is_terminal();
+        Ok(())
+    }
+
+    /// Only what a node had can have written something.
+    fn wants(&self, execution: &Record) -> bool {
+        execution.state.lease().is_some()
+            && self.step.is_none_or(|step| execution.step == step)
+            && self.node.is_none_or(|node| execution.node() == Some(node))
+    }
+
+    /// Reads on in one execution; comes back to it when there is more.
+    async fn read(&mut self, id: ExecutionId) -> Answer<Vec<RunChunk>> {
+        let Some(cursor) = self.cursors.get_mut(&id).filter(|cursor| !cursor.drained) else {
+            return Ok(Vec::new());
+        };
+        let read = self.store.output(id, cursor.next, READ_AT_ONCE).await?;
+        let more = read.len() == READ_AT_ONCE as usize;
+        if more {
+            self.todo.push_front(id);
+        }
+        cursor.drained = cursor.closed && !more;
+        let chunks = read.into_iter().map(|chunk| {
+            cursor.next = chunk.offset + chunk.text.len() as u64;
+            RunChunk {
+                execution: id,
+                step: cursor.step,
+                task: cursor.task.clone(),
+                node: cursor.node.clone(),
+                attempt: cursor.attempt,
+                chunk: Chunk::from(chunk),
+            }
+        });
+        Ok(chunks.collect())
+    }
+}
+
+/// The stream: reads what there is, then waits for signs of more.
+struct Stream {
+    merged: Merged,
+    wake: Wake,
+    ready: VecDeque<SseEvent>,
+    listed_at: Option<Instant>,
+    /// The run's executions have to be listed again.
+    relist: bool,
+    follow: Flag,
+    ended: bool,
+}
+
+fn streamed(service: &Service, merged: Merged, follow: Flag) -> Response {
+    let (wake, ready) = (Wake::new(service), VecDeque::new());
+    let stream = Stream { merged, wake, ready, listed_at: None, relist: true, follow, ended: false };
+    let events = stream::unfold(stream, |mut stream| async move {
+        match stream.next().await {
+            Ok(event) => event.map(|event| (event, stream)),
+            Err(failure) => {
+                tracing::warn!(?failure, "an output stream ends early");
+                None
+            }
+        }
+    });
+    live(service, events)
+}
+
+impl Stream {
+    async fn next(&mut self) -> Answer<Option<SseEvent>> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Ok(Some(event));
+            }
+            if self.ended {
+                return Ok(None);
+            }
+            if let Some(id) = self.merged.todo.pop_front() {
+                let chunks = self.merged.read(id).await?;
+                self.ready.extend(chunks.iter().map(|chunk| sse("output", chunk)));
+            } else if self.relist {
+                self.list().await?;
+            } else if self.merged.over || !self.follow.is_on() {
+                let status = self.merged.status.to_string();
+                let end = End { run: self.merged.run.clone(), execution: None, status };
+                self.ready.push_back(sse("end", &end));
+                self.ended = true;
+            } else {
+                self.wait().await;
+            }
+        }
+    }
+
+    async fn list(&mut self) -> Answer<()> {
+        if let Some(wait) = self.listed_at.and_then(|at| RELIST_AFTER.checked_sub(at.elapsed())) {
+            tokio::time::sleep(wait).await;
+        }
+        self.relist = false;
+        self.listed_at = Some(Instant::now());
+        match self.merged.store.run(&self.merged.run).await? {
+            Some(run) => self.merged.list(run).await,
+            None => {
+                self.ended = true;
+                Ok(())
+            }
+        }
+    }
+
+    async fn wait(&mut self) {
+        match self.wake.run(&self.merged.run).await {
+            Look::At(executions) => {
+                let cursors = &self.merged.cursors;
+                self.merged.todo.extend(executions.into_iter().filter(|id| cursors.contains_key(id)));
+            }
+            Look::AtRun | Look::AtAll => self.relist = true,
+        }
+    }
+}

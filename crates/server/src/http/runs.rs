@@ -1,0 +1,278 @@
+//! Runs: submitted, listed, shown, cancelled.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use downbeat_core::execution::{Execution as Record, Status};
+use downbeat_core::ids::RunId;
+use downbeat_core::plan::Plan as CompiledPlan;
+use downbeat_core::run::{RunRecord, RunState, RunStatus};
+use downbeat_core::spec::Definition;
+use downbeat_store::{ExecutionFilter, RunFilter};
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::definition::Body;
+use super::extract::{Flag, Id, Nothing, Query, page, words};
+use super::lookup;
+use super::problem::{Answer, Failure};
+use super::view::{Execution, List, Names, Plan, Run, RunSummary, StepWaiting, Waiting};
+use crate::error::Error;
+use crate::service::{Service, Submit};
+
+/// Who a request without a name of its own comes from.
+pub(super) const BY: &str = "api";
+
+/// Of how many waiting steps the reasons are shown: each is a look at every node.
+const WAITING_SHOWN: usize = 5;
+
+/// Longest idempotency key, in bytes.
+const KEY_BYTES: usize = 255;
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct SubmitQuery {
+    /// Replaces the definition's target: `all`, `group:web`, `node:web-01`, or a selector.
+    target: Option<String>,
+}
+
+/// Submits a run
+///
+/// The body is an inline definition: a job file as JSON or YAML. With an `Idempotency-Key` the same key answers the
+/// first run of that key, whatever the later body is.
+#[utoipa::path(
+    post, path = "/runs", tag = "runs",
+    params(
+        SubmitQuery,
+        ("Idempotency-Key" = Option<String>, Header, description = "Submitting again with it returns the first run"),
+    ),
+    request_body(content((Object = "application/json"), (String = "application/yaml")), description = "A job file"),
+    responses(
+        (status = 201, description = "The run that was created", body = Run),
+        (status = 200, description = "The first run of this idempotency key", body = Run),
+    )
+)]
+pub(super) async fn submit(
+    State(service): State<Service>,
+    Query(query): Query<SubmitQuery>,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer<Response> {
+    let idempotency_key = idempotency_key(&headers)?;
+    let definition = body.read(&service, query.target.as_deref()).await?;
+    let submitted = service.submit(Submit { definition, idempotency_key, by: BY.to_owned() }).await?;
+    let run = submitted.run;
+    let (status, shown) = if submitted.created {
+        // Nothing has been reported yet: one answer less to fetch from the store.
+        (StatusCode::CREATED, Run::of(&run, &[], &Names::default()))
+    } else {
+        (StatusCode::OK, load(&service, &run).await?)
+    };
+    let location = format!("/api/v1/runs/{}", run.id);
+    Ok((status, [(header::LOCATION, location)], Json(shown)).into_response())
+}
+
+fn idempotency_key(headers: &HeaderMap) -> Answer<Option<String>> {
+    let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
+    let bad = |why: &str| Failure::new(StatusCode::BAD_REQUEST, "bad_idempotency_key", why);
+    let key = value.to_str().map_err(|_| bad("the Idempotency-Key holds characters that are not visible ASCII"))?;
+    if key.is_empty() || key.len() > KEY_BYTES {
+        return Err(bad(&format!("the Idempotency-Key has {} bytes; 1 to {KEY_BYTES} are possible", key.len())));
+    }
+    Ok(Some(key.to_owned()))
+}
+
+async fn load(service: &Service, run: &RunRecord) -> Answer<Run> {
+    let executions = service.store().executions_of(&run.id).await?;
+    let names = lookup::names(service.store().as_ref(), run, &executions).await?;
+    let mut shown = Run::of(run, &executions, &names);
+    shown.waiting = waiting(service, &run.definition, &executions).await?;
+    Ok(shown)
+}
+
+/// Why placed steps that are pending are not taken.
+async fn waiting(
+    service: &Service,
+    definition: &Definition,
+    executions: &[Record],
+) -> Answer<Vec<StepWaiting>> {
+    let pending = executions
+        .iter()
+        .filter(|execution| execution.pinned.is_none() && execution.state.status() == Status::Pending);
+    let mut steps = Vec::new();
+    for execution in pending.take(WAITING_SHOWN) {
+        let nodes = reasons(service, execution).await?;
+        let task = label(definition, execution.step);
+        steps.push(StepWaiting { step: execution.step, task, execution: execution.id, nodes });
+    }
+    Ok(steps)
+}
+
+pub(super) async fn reasons(service: &Service, execution: &Record) -> Answer<Vec<Waiting>> {
+    let reasons = service.waiting_reasons(execution).await?;
+    Ok(reasons.into_iter().map(|(node, reason)| Waiting { node, reason }).collect())
+}
+
+/// What people call a step.
+pub(super) fn label(definition: &Definition, step: u32) -> String {
+    let mut leaves = definition.tasks.iter().flat_map(|entry| entry.leaves());
+    leaves.nth(step as usize).map_or_else(|| format!("step {step}"), |task| task.label())
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListQuery {
+    /// Only runs of these statuses or states, comma-separated: `running`, `pending,terminating`.
+    status: Option<String>,
+    /// Only runs of the job with this name.
+    job: Option<String>,
+    /// Only runs of this cluster, by name or id.
+    cluster: Option<String>,
+    /// Rows on the page: 100 when not given, 1,000 at most.
+    limit: Option<u32>,
+    /// Rows to pass over.
+    offset: Option<u64>,
+}
+
+/// Lists runs, the newest first
+#[utoipa::path(
+    get, path = "/runs", tag = "runs", params(ListQuery),
+    responses((status = 200, description = "One page of runs", body = List<RunSummary>))
+)]
+pub(super) async fn list(
+    State(service): State<Service>,
+    Query(query): Query<ListQuery>,
+) -> Answer<Json<List<RunSummary>>> {
+    let page = page(query.limit, query.offset)?;
+    let known = "pending, running, completed, failed, cancelled, or a state such as terminating";
+    let states = words("status", query.status.as_deref(), known, |word| match RunStatus::parse(word) {
+        Some(status) => Some(status.states().collect::<Vec<_>>()),
+        None => RunState::parse(word).map(|state| vec![state]),
+    })?;
+    let cluster = match query.cluster {
+        Some(cluster) => Some(lookup::cluster(service.store().as_ref(), &cluster).await?),
+        None => None,
+    };
+    let filter = RunFilter { cluster, states: states.concat(), job: query.job };
+    let listed = service.store().runs(&filter, page).await?;
+    let rows = listed.rows.iter().map(RunSummary::of).collect();
+    Ok(Json(List::window(rows, page.limit, page.offset, listed.total)))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ShowQuery {
+    /// `1`: with the definition that it runs.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    definition: Flag,
+}
+
+/// Shows a run with the results of every step on every node
+#[utoipa::path(
+    get, path = "/runs/{id}", tag = "runs", params(("id" = String, Path, description = "The run's id"), ShowQuery),
+    responses((status = 200, description = "The run", body = Run))
+)]
+pub(super) async fn show(
+    State(service): State<Service>,
+    Id(id): Id,
+    Query(query): Query<ShowQuery>,
+) -> Answer<Json<Run>> {
+    let run = lookup::run(service.store().as_ref(), &id).await?;
+    let mut shown = load(&service, &run).await?;
+    if query.definition.is_on() {
+        let value = serde_json::to_value(&*run.definition);
+        shown.definition = Some(value.map_err(|error| Error::Bug(format!("cannot show a definition: {error}")))?);
+    }
+    Ok(Json(shown))
+}
+
+/// Cancels a run
+///
+/// Answers at once; what runs is stopped and the run ends as `cancelled` soon after.
+#[utoipa::path(
+    post, path = "/runs/{id}/cancel", tag = "runs", params(("id" = String, Path, description = "The run's id")),
+    responses((status = 202, description = "The run, which is being cancelled", body = Run))
+)]
+pub(super) async fn cancel(
+    State(service): State<Service>,
+    Id(id): Id,
+    Query(Nothing {}): Query<Nothing>,
+) -> Answer<(StatusCode, Json<Run>)> {
+    service.cancel(&RunId::from(id.as_str()), BY).await?;
+    let run = lookup::run(service.store().as_ref(), &id).await?;
+    Ok((StatusCode::ACCEPTED, Json(load(&service, &run).await?)))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ExecutionsQuery {
+    /// Only executions of these statuses, comma-separated.
+    status: Option<String>,
+    /// Only executions of this node, by hostname or id.
+    node: Option<String>,
+    /// Only executions of this step.
+    step: Option<u32>,
+    /// Rows on the page: 100 when not given, 1,000 at most.
+    limit: Option<u32>,
+    /// Rows to pass over.
+    offset: Option<u64>,
+}
+
+/// Lists a run's executions, every attempt of every step, in the order of their creation
+#[utoipa::path(
+    get, path = "/runs/{id}/executions", tag = "runs",
+    params(("id" = String, Path, description = "The run's id"), ExecutionsQuery),
+    responses((status = 200, description = "One page of executions", body = List<Execution>))
+)]
+pub(super) async fn executions(
+    State(service): State<Service>,
+    Id(id): Id,
+    Query(query): Query<ExecutionsQuery>,
+) -> Answer<Json<List<Execution>>> {
+    let page = page(query.limit, query.offset)?;
+    let store = service.store().as_ref();
+    let run = lookup::run(store, &id).await?;
+    let node = match query.node {
+        Some(node) => Some(lookup::node_id(store, &node, Some(&run.cluster.to_string())).await?),
+        None => None,
+    };
+    let filter = ExecutionFilter {
+        run: Some(run.id.clone()),
+        node,
+        step: query.step,
+        statuses: statuses(query.status.as_deref())?,
+    };
+    let listed = store.executions(&filter, page).await?;
+    let names = lookup::names(store, &run, &listed.rows).await?;
+    let labels: Vec<String> =
+        run.definition.tasks.iter().flat_map(|entry| entry.leaves()).map(|task| task.label()).collect();
+    let task = |step: u32| labels.get(step as usize).cloned().unwrap_or_else(|| format!("step {step}"));
+    let rows = listed.rows.iter().map(|record| Execution::of(record, task(record.step), &names)).collect();
+    Ok(Json(List::window(rows, page.limit, page.offset, listed.total)))
+}
+
+pub(super) fn statuses(text: Option<&str>) -> Answer<Vec<Status>> {
+    words("status", text, &Status::ALL.map(Status::as_str).join(", "), Status::parse)
+}
+
+/// Shows the plan that a run walks
+#[utoipa::path(
+    get, path = "/runs/{id}/plan", tag = "runs", params(("id" = String, Path, description = "The run's id")),
+    responses((status = 200, description = "Its steps, where each runs, and what it waits for", body = Plan))
+)]
+pub(super) async fn plan(
+    State(service): State<Service>,
+    Id(id): Id,
+    Query(Nothing {}): Query<Nothing>,
+) -> Answer<Json<Plan>> {
+    let run = lookup::run(service.store().as_ref(), &id).await?;
+    let plan = CompiledPlan::compile(run.definition, run.resolved)
+        .map_err(|error| Error::Bug(format!("cannot compile the plan of run `{id}` again: {error}")))?;
+    Ok(Json(Plan::of(&plan)))
+}

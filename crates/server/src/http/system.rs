@@ -1,0 +1,94 @@
+//! The system itself: at a glance, its servers, whether it lives, its figures.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use downbeat_core::Span;
+use jiff::Timestamp;
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::extract::{Nothing, Query, page};
+use super::problem::{Answer, Failure};
+use super::view::{List, Server, Status};
+use crate::service::Service;
+
+/// Shows the whole system at a glance
+#[utoipa::path(
+    get, path = "/status", tag = "system",
+    responses((status = 200, description = "Servers, runs, executions and nodes by status", body = Status))
+)]
+pub(super) async fn status(
+    State(service): State<Service>,
+    Query(Nothing {}): Query<Nothing>,
+) -> Answer<Json<Status>> {
+    let (runs, executions, nodes) = Status::counts(service.store().tally().await?);
+    let servers = service.store().servers().await?;
+    let up = Timestamp::now().duration_since(service.started_at());
+    Ok(Json(Status {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        server: service.server_name().to_owned(),
+        store: service.store().name().to_owned(),
+        uptime: Span::from_secs(u64::try_from(up.as_secs()).unwrap_or(0)),
+        servers: servers.into_iter().map(Server::from).collect(),
+        runs,
+        executions,
+        nodes,
+    }))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ServersQuery {
+    /// Rows on the page: 100 when not given, 1,000 at most.
+    limit: Option<u32>,
+    /// Rows to pass over.
+    offset: Option<u64>,
+}
+
+/// Lists the servers that share this store
+#[utoipa::path(
+    get, path = "/servers", tag = "system", params(ServersQuery),
+    responses((status = 200, description = "One page of servers", body = List<Server>))
+)]
+pub(super) async fn servers(
+    State(service): State<Service>,
+    Query(query): Query<ServersQuery>,
+) -> Answer<Json<List<Server>>> {
+    let page = page(query.limit, query.offset)?;
+    let servers = service.store().servers().await?.into_iter().map(Server::from).collect();
+    Ok(Json(List::cut(servers, page.limit, page.offset)))
+}
+
+/// Says that the process lives
+#[utoipa::path(
+    get, path = "/healthz", tag = "system",
+    responses((status = 200, description = "`ok`", body = String, content_type = "text/plain"))
+)]
+pub(super) async fn healthz() -> &'static str {
+    "ok\n"
+}
+
+/// Says whether the server can do its work: the store answers, and it is not about to stop
+#[utoipa::path(
+    get, path = "/readyz", tag = "system",
+    responses((status = 200, description = "`ready`", body = String, content_type = "text/plain"))
+)]
+pub(super) async fn readyz(State(service): State<Service>) -> Answer<&'static str> {
+    match service.readiness() {
+        Ok(()) => Ok("ready\n"),
+        Err(why) => Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", why)),
+    }
+}
+
+/// The server's figures, for Prometheus
+#[utoipa::path(
+    get, path = "/metrics", tag = "system",
+    responses((status = 200, description = "OpenMetrics text", body = String, content_type = "text/plain"))
+)]
+pub(super) async fn metrics(State(service): State<Service>) -> Response {
+    let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    ([(header::CONTENT_TYPE, content_type)], service.metrics().encode()).into_response()
+}

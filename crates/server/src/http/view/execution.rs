@@ -1,0 +1,172 @@
+//! Owns how an execution is shown, and how node ids become hostnames.
+
+use std::collections::HashMap;
+
+use downbeat_core::Span;
+use downbeat_core::execution::{Execution as Record, State, Status};
+use downbeat_core::ids::{ExecutionId, NodeId, RunId};
+use downbeat_core::run::RunRecord;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::schema;
+
+/// One attempt of one step on one node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Execution {
+    #[schema(value_type = Uuid)]
+    pub id: ExecutionId,
+    #[schema(value_type = String)]
+    pub run: RunId,
+    pub step: u32,
+    /// The task's name, or `backend action`.
+    pub task: String,
+    /// The hostname of the node that has, had or will have it; null while no node is bound to it.
+    pub node: Option<String>,
+    #[schema(value_type = Option<Uuid>)]
+    pub node_id: Option<NodeId>,
+    /// From 1.
+    pub attempt: u32,
+    #[schema(schema_with = schema::execution_status)]
+    pub status: Status,
+    pub exit_code: Option<i32>,
+    /// Why it failed or was lost.
+    pub error: Option<String>,
+    /// Why it was skipped or cancelled.
+    pub reason: Option<String>,
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    /// A retry that is pending is not sent before.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub not_before: Option<Timestamp>,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub leased_at: Option<Timestamp>,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub started_at: Option<Timestamp>,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub finished_at: Option<Timestamp>,
+    /// From start to finish.
+    #[schema(value_type = Option<String>, example = "1.5s")]
+    pub duration: Option<Span>,
+    /// Why each node has not taken it, while it is pending. Only where a single execution is shown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waiting: Vec<Waiting>,
+}
+
+/// A node, and why it has not taken a pending execution.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Waiting {
+    pub node: String,
+    pub reason: String,
+}
+
+/// Hostnames of nodes.
+#[derive(Clone, Debug, Default)]
+pub struct Names(HashMap<NodeId, String>);
+
+impl Names {
+    /// Those that a run settled on when it was created.
+    pub fn of_run(run: &RunRecord) -> Self {
+        Self(run.resolved.nodes.iter().map(|node| (node.id, node.hostname.clone())).collect())
+    }
+
+    pub fn insert(&mut self, node: NodeId, hostname: String) {
+        self.0.insert(node, hostname);
+    }
+
+    pub fn has(&self, node: NodeId) -> bool {
+        self.0.contains_key(&node)
+    }
+
+    /// The hostname; the id of a node that is no longer known.
+    pub fn get(&self, node: NodeId) -> String {
+        self.0.get(&node).cloned().unwrap_or_else(|| node.to_string())
+    }
+}
+
+/// Everything about how an execution ended or stands that a view shows.
+pub(super) struct Facts {
+    pub(super) exit_code: Option<i32>,
+    pub(super) error: Option<String>,
+    pub(super) reason: Option<String>,
+    pub(super) not_before: Option<Timestamp>,
+    pub(super) started_at: Option<Timestamp>,
+    pub(super) finished_at: Option<Timestamp>,
+}
+
+impl Facts {
+    pub(super) fn of(state: &State) -> Self {
+        let none = Self {
+            exit_code: None,
+            error: None,
+            reason: None,
+            not_before: None,
+            started_at: None,
+            finished_at: None,
+        };
+        match state {
+            State::Pending { not_before } => Self { not_before: *not_before, ..none },
+            State::Leased { .. } => none,
+            State::Running { started_at, .. } => Self { started_at: Some(*started_at), ..none },
+            State::Succeeded { outcome, .. } => Self {
+                exit_code: outcome.exit_code,
+                started_at: Some(outcome.started_at),
+                finished_at: Some(outcome.finished_at),
+                ..none
+            },
+            State::Failed { outcome, error, at, .. } => Self {
+                exit_code: outcome.as_ref().and_then(|outcome| outcome.exit_code),
+                error: error.clone(),
+                started_at: outcome.as_ref().map(|outcome| outcome.started_at),
+                finished_at: Some(*at),
+                ..none
+            },
+            State::Skipped { reason, at } => {
+                Self { reason: Some(reason.clone()), finished_at: Some(*at), ..none }
+            }
+            State::Cancelled { outcome, reason, at, .. } => Self {
+                exit_code: outcome.as_ref().and_then(|outcome| outcome.exit_code),
+                reason: Some(reason.clone()),
+                started_at: outcome.as_ref().map(|outcome| outcome.started_at),
+                finished_at: Some(*at),
+                ..none
+            },
+            State::Lost { started_at, reason, at, .. } => {
+                Self { error: Some(reason.clone()), started_at: *started_at, finished_at: Some(*at), ..none }
+            }
+        }
+    }
+
+    pub(super) fn duration(&self) -> Option<Span> {
+        let (started, finished) = (self.started_at?, self.finished_at?);
+        // Both are the agent's clock unless it was lost; a clock that was set back must not show a negative length.
+        Some(Span(finished.duration_since(started).try_into().unwrap_or_default()))
+    }
+}
+
+impl Execution {
+    pub fn of(record: &Record, task: String, names: &Names) -> Self {
+        let facts = Facts::of(&record.state);
+        Self {
+            id: record.id,
+            run: record.run.clone(),
+            step: record.step,
+            task,
+            node: record.node().map(|node| names.get(node)),
+            node_id: record.node(),
+            attempt: record.attempt,
+            status: record.state.status(),
+            created_at: record.created_at,
+            leased_at: record.state.lease().map(|lease| lease.granted_at),
+            duration: facts.duration(),
+            exit_code: facts.exit_code,
+            error: facts.error,
+            reason: facts.reason,
+            not_before: facts.not_before,
+            started_at: facts.started_at,
+            finished_at: facts.finished_at,
+            waiting: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! What the REST API shows: plain data that serialises to JSON and reads back, for the server and its clients alike.
+//!
+//! Invariant: nothing in here knows HTTP. Making a view from stored state is each file's `of` functions.
+
+mod event;
+mod execution;
+mod list;
+mod node;
+mod output;
+mod plan;
+mod problem;
+mod run;
+mod schema;
+mod status;
+
+pub use event::Event;
+pub use execution::{Execution, Names, Waiting};
+pub use list::{EventList, EventPagination, List, Pagination};
+pub use node::{Action, Backend, Cluster, Node, NodeSummary, Param};
+pub use output::{Chunk, End, Output, RunChunk};
+pub use plan::{Edge, EdgeKind, NodeName, Plan, Step, Valid, Where};
+pub use problem::{FieldError, NodeReason, Problem};
+pub use run::{Counts, InstanceResult, Run, RunSummary, StepWaiting};
+pub use status::{Server, Status};

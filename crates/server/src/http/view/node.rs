@@ -1,0 +1,174 @@
+//! Owns how a node, its backends and its cluster are shown.
+
+use std::collections::BTreeMap;
+
+use downbeat_core::backend::{ActionSchema, BackendSchema, ParamKind};
+use downbeat_core::ids::{ClusterId, NodeId, SessionId};
+use downbeat_core::node::{NodeRecord, NodeStatus};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::schema;
+
+/// A node in a list.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct NodeSummary {
+    #[schema(value_type = Uuid)]
+    pub id: NodeId,
+    pub hostname: String,
+    #[schema(value_type = Uuid)]
+    pub cluster: ClusterId,
+    #[schema(schema_with = schema::node_status)]
+    pub status: NodeStatus,
+    /// Drained by a person: finishes what it has, takes no new work.
+    pub draining: bool,
+    pub groups: Vec<String>,
+    pub labels: BTreeMap<String, String>,
+    /// cpu, memory, gpu, …: a text or a number each.
+    #[schema(value_type = Object)]
+    pub capabilities: BTreeMap<String, Value>,
+    /// Names of the backends that it offers.
+    pub backends: Vec<String>,
+    /// How many placed executions it carries out at once.
+    pub slots: u32,
+    /// The agent's version.
+    pub version: String,
+    #[schema(value_type = String, format = DateTime)]
+    pub registered_at: Timestamp,
+    /// The last heartbeat.
+    #[schema(value_type = String, format = DateTime)]
+    pub seen_at: Timestamp,
+}
+
+/// A node with everything that it says of itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Node {
+    #[schema(value_type = Uuid)]
+    pub id: NodeId,
+    pub hostname: String,
+    #[schema(value_type = Uuid)]
+    pub cluster: ClusterId,
+    /// One life of its agent.
+    #[schema(value_type = Uuid)]
+    pub session: SessionId,
+    #[schema(schema_with = schema::node_status)]
+    pub status: NodeStatus,
+    /// Drained by a person: finishes what it has, takes no new work.
+    pub draining: bool,
+    pub groups: Vec<String>,
+    pub labels: BTreeMap<String, String>,
+    /// cpu, memory, gpu, …: a text or a number each.
+    #[schema(value_type = Object)]
+    pub capabilities: BTreeMap<String, Value>,
+    pub backends: Vec<Backend>,
+    /// How many placed executions it carries out at once.
+    pub slots: u32,
+    /// The agent's version.
+    pub version: String,
+    #[schema(value_type = String, format = DateTime)]
+    pub registered_at: Timestamp,
+    /// The last heartbeat.
+    #[schema(value_type = String, format = DateTime)]
+    pub seen_at: Timestamp,
+}
+
+/// Something that a node can do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Backend {
+    pub name: String,
+    pub actions: Vec<Action>,
+}
+
+/// One action of a backend.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Action {
+    pub name: String,
+    /// Whether doing it twice leaves the host as doing it once.
+    pub idempotent: bool,
+    pub params: Vec<Param>,
+}
+
+/// One declared param of an action.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Param {
+    pub name: String,
+    /// text, integer, boolean, duration, texts, argv, map or any.
+    #[schema(value_type = String)]
+    pub kind: ParamKind,
+    pub required: bool,
+    pub help: String,
+}
+
+/// A named set of nodes, and how many there are of each status.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Cluster {
+    #[schema(value_type = Uuid)]
+    pub id: ClusterId,
+    pub name: String,
+    /// Nodes by status.
+    #[schema(value_type = BTreeMap<String, u64>)]
+    pub nodes: BTreeMap<NodeStatus, u64>,
+}
+
+impl From<NodeRecord> for NodeSummary {
+    fn from(node: NodeRecord) -> Self {
+        let description = node.description;
+        Self {
+            id: node.id,
+            hostname: description.hostname,
+            cluster: node.cluster,
+            status: node.status,
+            draining: node.draining,
+            groups: description.groups,
+            labels: description.labels,
+            capabilities: description.capabilities,
+            backends: description.backends.into_iter().map(|backend| backend.name).collect(),
+            slots: description.slots,
+            version: description.version,
+            registered_at: node.registered_at,
+            seen_at: node.seen_at,
+        }
+    }
+}
+
+impl From<NodeRecord> for Node {
+    fn from(node: NodeRecord) -> Self {
+        let description = node.description;
+        Self {
+            id: node.id,
+            hostname: description.hostname,
+            cluster: node.cluster,
+            session: node.session,
+            status: node.status,
+            draining: node.draining,
+            groups: description.groups,
+            labels: description.labels,
+            capabilities: description.capabilities,
+            backends: description.backends.into_iter().map(Backend::from).collect(),
+            slots: description.slots,
+            version: description.version,
+            registered_at: node.registered_at,
+            seen_at: node.seen_at,
+        }
+    }
+}
+
+impl From<BackendSchema> for Backend {
+    fn from(backend: BackendSchema) -> Self {
+        Self { name: backend.name, actions: backend.actions.into_iter().map(Action::from).collect() }
+    }
+}
+
+impl From<ActionSchema> for Action {
+    fn from(action: ActionSchema) -> Self {
+        let params = action.params.into_iter().map(|param| Param {
+            name: param.name,
+            kind: param.kind,
+            required: param.required,
+            help: param.help,
+        });
+        Self { name: action.name, idempotent: action.idempotent, params: params.collect() }
+    }
+}

@@ -1,0 +1,71 @@
+//! Owns how output is shown, of one execution and of a whole run.
+
+use downbeat_core::ids::{ExecutionId, RunId};
+use downbeat_store::{OutputChunk, Stream};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Output of one execution, from an offset on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Output {
+    #[schema(value_type = Uuid)]
+    pub execution: ExecutionId,
+    /// Where `text` begins in all that the execution wrote, in bytes.
+    pub offset: u64,
+    /// Where the next request goes on.
+    pub next: u64,
+    /// Something between the offset that was asked for and `offset` is no longer kept.
+    pub truncated: bool,
+    /// Everything has been written, and all of it up to its end is here.
+    pub complete: bool,
+    pub text: String,
+    pub chunks: Vec<Chunk>,
+}
+
+/// A piece of output. In a stream, the event `output`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Chunk {
+    /// Where it begins in all that the execution wrote, in bytes.
+    pub offset: u64,
+    /// `stdout` or `stderr`.
+    #[schema(value_type = String, example = "stdout")]
+    pub stream: Stream,
+    pub text: String,
+    #[schema(value_type = String, format = DateTime)]
+    pub at: Timestamp,
+}
+
+/// A piece of output of a run, with whose it is. In a stream, the event `output`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RunChunk {
+    #[schema(value_type = Uuid)]
+    pub execution: ExecutionId,
+    pub step: u32,
+    /// The step's name, or `backend action`.
+    pub task: String,
+    /// The node's hostname.
+    pub node: String,
+    pub attempt: u32,
+    #[serde(flatten)]
+    pub chunk: Chunk,
+}
+
+/// The last event of a stream, `end`: nothing more will come.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct End {
+    #[schema(value_type = String)]
+    pub run: RunId,
+    /// Absent at the end of a run's stream.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Uuid>)]
+    pub execution: Option<ExecutionId>,
+    /// The status of the execution, or of the run.
+    pub status: String,
+}
+
+impl From<OutputChunk> for Chunk {
+    fn from(chunk: OutputChunk) -> Self {
+        Self { offset: chunk.offset, stream: chunk.stream, text: chunk.text, at: chunk.at }
+    }
+}

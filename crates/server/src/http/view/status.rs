@@ -1,0 +1,83 @@
+//! Owns how servers and the whole system are shown.
+
+use std::collections::BTreeMap;
+
+use downbeat_core::Span;
+use downbeat_core::execution::Status as ExecutionStatus;
+use downbeat_core::ids::ServerId;
+use downbeat_core::node::NodeStatus;
+use downbeat_core::run::RunStatus;
+use downbeat_store::{ServerRecord, Tally};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// The whole system at a glance.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Status {
+    pub version: String,
+    /// The name of the server that answers.
+    pub server: String,
+    /// `sqlite`, `postgres` or `memory`.
+    pub store: String,
+    /// How long the server that answers has been up.
+    #[schema(value_type = String, example = "3h12m")]
+    pub uptime: Span,
+    pub servers: Vec<Server>,
+    /// Runs by status; every status is there.
+    #[schema(value_type = BTreeMap<String, u64>)]
+    pub runs: BTreeMap<RunStatus, u64>,
+    /// Executions by status; every status is there.
+    #[schema(value_type = BTreeMap<String, u64>)]
+    pub executions: BTreeMap<ExecutionStatus, u64>,
+    /// Nodes by status; every status is there.
+    #[schema(value_type = BTreeMap<String, u64>)]
+    pub nodes: BTreeMap<NodeStatus, u64>,
+}
+
+/// One instance of the control plane.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Server {
+    #[schema(value_type = Uuid)]
+    pub id: ServerId,
+    pub name: String,
+    pub http: String,
+    pub grpc: String,
+    pub version: String,
+    #[schema(value_type = String, format = DateTime)]
+    pub started_at: Timestamp,
+    /// Its last sign of life.
+    #[schema(value_type = String, format = DateTime)]
+    pub seen_at: Timestamp,
+}
+
+impl From<ServerRecord> for Server {
+    fn from(server: ServerRecord) -> Self {
+        Self {
+            id: server.id,
+            name: server.name,
+            http: server.http,
+            grpc: server.grpc,
+            version: server.version,
+            started_at: server.started_at,
+            seen_at: server.seen_at,
+        }
+    }
+}
+
+/// Counts by run status, execution status and node status, zeros included.
+type Counts = (BTreeMap<RunStatus, u64>, BTreeMap<ExecutionStatus, u64>, BTreeMap<NodeStatus, u64>);
+
+impl Status {
+    pub(crate) fn counts(tally: Tally) -> Counts {
+        let mut runs: BTreeMap<_, _> = RunStatus::ALL.into_iter().map(|status| (status, 0)).collect();
+        for (state, count) in tally.runs {
+            *runs.entry(state.status()).or_default() += count;
+        }
+        let mut executions: BTreeMap<_, _> = ExecutionStatus::ALL.into_iter().map(|status| (status, 0)).collect();
+        executions.extend(tally.executions);
+        let mut nodes: BTreeMap<_, _> = NodeStatus::ALL.into_iter().map(|status| (status, 0)).collect();
+        nodes.extend(tally.nodes);
+        (runs, executions, nodes)
+    }
+}

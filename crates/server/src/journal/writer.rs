@@ -1,0 +1,188 @@
+//! Owns the group commit: a batch is whatever queued up while the last one was being written.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use downbeat_core::ids::ServerId;
+use downbeat_core::{Applied, Change, Event};
+use downbeat_store::{self as store, EventFilter, Store};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use super::Feed;
+use crate::metrics::Metrics;
+
+/// Submissions that may wait for the next batch. Beyond it submitters wait: back-pressure, not memory.
+const QUEUE: usize = 4_096;
+/// Submissions in one batch. Bounds how long one transaction takes.
+const BATCH: usize = 1_024;
+/// Events that are read at once when catching up with the store.
+const CATCH_UP: u32 = 1_000;
+/// How long to wait before asking a store again that was away.
+const STORE_RETRY: Duration = Duration::from_millis(250);
+
+/// Whoever acts on what was committed. Called in the order of commits, before the submitters are answered.
+pub(crate) trait Perform: Send + Sync + std::fmt::Debug {
+    fn perform(&self, events: &Arc<[Event]>);
+}
+
+/// A handle to the journal; cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Journal {
+    submissions: mpsc::Sender<Submission>,
+    available: Arc<AtomicBool>,
+}
+
+#[derive(Debug)]
+struct Submission {
+    changes: Vec<Change>,
+    answer: oneshot::Sender<Result<Vec<Applied>, Lost>>,
+}
+
+/// The commit failed. It may or may not have taken effect: what a submission relied on has to be looked at again.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("cannot commit: {0}")]
+pub(crate) struct Lost(pub String);
+
+impl Journal {
+    /// Starts the journal's task. It ends when `stop` is cancelled and everything submitted is answered.
+    pub(crate) fn start(
+        store: Arc<dyn Store>,
+        server: ServerId,
+        feed: Feed,
+        performers: Vec<Arc<dyn Perform>>,
+        metrics: Metrics,
+        stop: CancellationToken,
+    ) -> (Self, tokio::task::JoinHandle<()>) {
+        let (submissions, queue) = mpsc::channel(QUEUE);
+        let available = Arc::new(AtomicBool::new(true));
+        let writer = Writer { store, server, feed, performers, metrics, available: Arc::clone(&available) };
+        let task = tokio::spawn(writer.run(queue, stop));
+        (Self { submissions, available }, task)
+    }
+
+    /// Commits changes together with whatever others submit. Answers for each change, in order.
+    pub(crate) async fn commit(&self, changes: Vec<Change>) -> Result<Vec<Applied>, Lost> {
+        let stopped = || Lost("the server is stopping".to_owned());
+        let (answer, answered) = oneshot::channel();
+        self.submissions.send(Submission { changes, answer }).await.map_err(|_| stopped())?;
+        answered.await.map_err(|_| stopped())?
+    }
+
+    /// Whether the last commit went through.
+    pub(crate) fn is_available(&self) -> bool {
+        self.available.load(Ordering::Acquire)
+    }
+}
+
+struct Writer {
+    store: Arc<dyn Store>,
+    server: ServerId,
+    feed: Feed,
+    performers: Vec<Arc<dyn Perform>>,
+    metrics: Metrics,
+    available: Arc<AtomicBool>,
+}
+
+impl Writer {
+    async fn run(self, mut queue: mpsc::Receiver<Submission>, stop: CancellationToken) {
+        let mut batch = Vec::with_capacity(BATCH);
+        loop {
+            tokio::select! {
+                biased;
+                received = queue.recv_many(&mut batch, BATCH) => {
+                    if received == 0 {
+                        return;
+                    }
+                }
+                () = stop.cancelled() => {
+                    // What was submitted before is still written; later submissions are turned away.
+                    queue.close();
+                    if queue.recv_many(&mut batch, BATCH).await == 0 {
+                        return;
+                    }
+                }
+            }
+            self.write(std::mem::take(&mut batch)).await;
+        }
+    }
+
+    async fn write(&self, batch: Vec<Submission>) {
+        let (mut changes, mut answers) = (Vec::new(), Vec::with_capacity(batch.len()));
+        for submission in batch {
+            answers.push((submission.changes.len(), submission.answer));
+            changes.extend(submission.changes);
+        }
+        let begun = Instant::now();
+        match self.store.commit(self.server, &changes).await {
+            Ok(committed) => {
+                self.metrics.on_commit(changes.len(), begun.elapsed());
+                self.publish(changes, &committed.seqs);
+                let mut outcomes = committed.outcomes.into_iter();
+                for (count, answer) in answers {
+                    // The submitter may have gone away: what it asked for is done all the same.
+                    let _ = answer.send(Ok(outcomes.by_ref().take(count).collect()));
+                }
+            }
+            Err(store::Error::Corrupt(why)) if answers.len() > 1 => {
+                // One submission is at fault, and must not take the others with it.
+                warn!(%why, "a batch was refused by the store; writing its parts one by one");
+                let mut changes = changes.into_iter();
+                for (count, answer) in answers {
+                    let part: Vec<Change> = changes.by_ref().take(count).collect();
+                    Box::pin(self.write(vec![Submission { changes: part, answer }])).await;
+                }
+            }
+            Err(error) => {
+                error!(%error, "cannot commit");
+                for (_, answer) in answers {
+                    let _ = answer.send(Err(Lost(error.to_string())));
+                }
+                self.catch_up().await;
+            }
+        }
+    }
+
+    /// Hands committed changes on, in the order of their numbers.
+    fn publish(&self, changes: Vec<Change>, seqs: &[Option<u64>]) {
+        let mut events: Vec<Event> = changes
+            .into_iter()
+            .zip(seqs)
+            .filter_map(|(change, seq)| Some(Event { seq: (*seq)?, server: self.server, change }))
+            .collect();
+        events.sort_unstable_by_key(|event| event.seq);
+        self.hand_on(events);
+    }
+
+    fn hand_on(&self, events: Vec<Event>) {
+        if events.is_empty() {
+            return;
+        }
+        let events: Arc<[Event]> = events.into();
+        for performer in &self.performers {
+            performer.perform(&events);
+        }
+        self.feed.publish(events);
+    }
+
+    /// After a failed commit nobody knows whether it took effect: the store does. Waits until it answers, and hands
+    /// on what was committed without being heard of.
+    async fn catch_up(&self) {
+        self.available.store(false, Ordering::Release);
+        loop {
+            let filter = EventFilter { since: self.feed.last_seq(), run: None };
+            match self.store.events(&filter, CATCH_UP).await {
+                Ok(events) if events.is_empty() => break,
+                Ok(events) => self.hand_on(events),
+                Err(error) => {
+                    warn!(%error, "the store does not answer");
+                    tokio::time::sleep(STORE_RETRY).await;
+                }
+            }
+        }
+        self.available.store(true, Ordering::Release);
+        info!("the store answers again");
+    }
+}

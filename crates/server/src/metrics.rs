@@ -1,0 +1,281 @@
+//! Owns the server's figures for Prometheus. Everything here only counts; nothing decides by it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use downbeat_core::execution::Status;
+use downbeat_core::node::NodeStatus;
+use downbeat_core::run::RunState;
+use downbeat_store::Tally;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+/// The figures of one server; cheap to clone. Counting costs an atomic or a short lock; labels are looked up once,
+/// at the start.
+#[derive(Clone, Debug)]
+pub struct Metrics(Arc<Figures>);
+
+#[derive(Debug)]
+struct Figures {
+    registry: Registry,
+    runs: [Gauge; RunState::ALL.len()],
+    executions: [Counter; Status::ALL.len()],
+    nodes: [Gauge; NodeStatus::ALL.len()],
+    queue_depth: Gauge,
+    pending_to_leased: Histogram,
+    commit_batch_size: Histogram,
+    commit_seconds: Histogram,
+    polls_parked: Gauge,
+    feed_lag: Gauge,
+    http_requests: Family<Request, Counter>,
+    http_seconds: Family<Route, Histogram>,
+    memory: Gauge,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct State {
+    state: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Outcome {
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Health {
+    status: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Request {
+    method: String,
+    path: String,
+    status: u16,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Route {
+    method: String,
+    path: String,
+}
+
+/// 0.1 ms to 3 s, and 10 s, 30 s, 100 s: from a commit to a job that waits for a machine.
+const LATENCY_S: [f64; 16] =
+    [0.0001, 0.0003, 0.001, 0.002, 0.003, 0.005, 0.01, 0.025, 0.05, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0];
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Metrics {
+    pub fn new() -> Self {
+        let mut registry = Registry::with_prefix("downbeat");
+        let runs = Family::<State, Gauge>::default();
+        let executions = Family::<Outcome, Counter>::default();
+        let nodes = Family::<Health, Gauge>::default();
+        let figures = Figures {
+            runs: RunState::ALL.map(|state| runs.get_or_create_owned(&State { state: state.as_str() })),
+            executions: Status::ALL
+                .map(|status| executions.get_or_create_owned(&Outcome { outcome: status.as_str() })),
+            nodes: NodeStatus::ALL.map(|status| nodes.get_or_create_owned(&Health { status: status.as_str() })),
+            queue_depth: Gauge::default(),
+            pending_to_leased: Histogram::new(LATENCY_S),
+            commit_batch_size: Histogram::new(exponential_buckets(1.0, 2.0, 14)),
+            commit_seconds: Histogram::new(LATENCY_S),
+            polls_parked: Gauge::default(),
+            feed_lag: Gauge::default(),
+            http_requests: Family::default(),
+            http_seconds: Family::new_with_constructor(|| Histogram::new(LATENCY_S)),
+            memory: Gauge::default(),
+            registry: Registry::default(),
+        };
+        for status in Status::ALL.into_iter().filter(|status| status.is_open()) {
+            executions.remove(&Outcome { outcome: status.as_str() });
+        }
+        registry.register("runs", "Runs by state", runs);
+        registry.register("executions", "Executions that ended, by outcome", executions);
+        registry.register("nodes", "Nodes by status", nodes);
+        registry.register(
+            "queue_depth",
+            "Executions that are pending: no node has them yet",
+            figures.queue_depth.clone(),
+        );
+        registry.register(
+            "pending_to_leased_seconds",
+            "From an execution's creation to its lease",
+            figures.pending_to_leased.clone(),
+        );
+        registry.register(
+            "commit_batch_size",
+            "Changes in one transaction of the journal",
+            figures.commit_batch_size.clone(),
+        );
+        registry.register(
+            "commit_seconds",
+            "Duration of one transaction of the journal",
+            figures.commit_seconds.clone(),
+        );
+        registry.register(
+            "polls_parked",
+            "Polls of nodes that wait for work at this server",
+            figures.polls_parked.clone(),
+        );
+        registry.register(
+            "feed_lag_events",
+            "Committed events that this server has not yet acted on",
+            figures.feed_lag.clone(),
+        );
+        registry.register("http_requests", "HTTP requests answered", figures.http_requests.clone());
+        registry.register(
+            "http_request_seconds",
+            "From an HTTP request's head to the head of its answer",
+            figures.http_seconds.clone(),
+        );
+        registry.register(
+            "process_resident_memory_bytes",
+            "Memory that the server's process holds",
+            figures.memory.clone(),
+        );
+        Self(Arc::new(Figures { registry, ..figures }))
+    }
+
+    /// Takes over what the store counts; at the start, before changes are followed one by one.
+    pub fn start_from(&self, tally: &Tally) {
+        for (state, count) in &tally.runs {
+            self.0.runs[*state as usize].set(signed(*count));
+        }
+        for (status, count) in &tally.nodes {
+            self.0.nodes[*status as usize].set(signed(*count));
+        }
+        let pending = tally.executions.iter().find(|(status, _)| *status == Status::Pending);
+        self.0.queue_depth.set(pending.map_or(0, |(_, count)| signed(*count)));
+    }
+
+    pub fn run_moved(&self, from: Option<RunState>, to: RunState) {
+        if let Some(from) = from {
+            self.0.runs[from as usize].dec();
+        }
+        self.0.runs[to as usize].inc();
+    }
+
+    pub fn node_moved(&self, from: Option<NodeStatus>, to: NodeStatus) {
+        if let Some(from) = from {
+            self.0.nodes[from as usize].dec();
+        }
+        self.0.nodes[to as usize].inc();
+    }
+
+    pub fn execution_ended(&self, status: Status) {
+        self.0.executions[status as usize].inc();
+    }
+
+    pub fn set_queue_depth(&self, pending: u64) {
+        self.0.queue_depth.set(signed(pending));
+    }
+
+    pub fn observe_pending_to_leased(&self, waited: Duration) {
+        self.0.pending_to_leased.observe(waited.as_secs_f64());
+    }
+
+    pub fn on_commit(&self, size: usize, elapsed: Duration) {
+        self.0.commit_batch_size.observe(size as f64);
+        self.0.commit_seconds.observe(elapsed.as_secs_f64());
+    }
+
+    pub fn set_parked(&self, polls: u64) {
+        self.0.polls_parked.set(signed(polls));
+    }
+
+    pub fn set_feed_lag(&self, events: u64) {
+        self.0.feed_lag.set(signed(events));
+    }
+
+    /// `path` is the route's pattern: paths themselves would make a series for every id.
+    pub fn on_request(&self, method: &str, path: &str, status: u16, elapsed: Duration) {
+        let (method, path) = (method.to_owned(), path.to_owned());
+        self.0.http_requests
+            .get_or_create(&Request { method: method.clone(), path: path.clone(), status })
+            .inc();
+        self.0.http_seconds.get_or_create(&Route { method, path }).observe(elapsed.as_secs_f64());
+    }
+
+    /// The figures as OpenMetrics text.
+    pub fn encode(&self) -> String {
+        if let Some(bytes) = resident_bytes() {
+            self.0.memory.set(signed(bytes));
+        }
+        let mut text = String::new();
+        encode(&mut text, &self.0.registry).expect("writing to a string does not fail");
+        text
+    }
+}
+
+fn signed(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// What the kernel says; nothing where there is no `/proc`.
+fn resident_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_figure_has_its_name_and_value() {
+        let metrics = Metrics::new();
+        metrics.start_from(&Tally {
+            runs: vec![(RunState::Running, 2)],
+            executions: vec![(Status::Pending, 9)],
+            nodes: vec![(NodeStatus::Online, 3)],
+        });
+        metrics.run_moved(Some(RunState::Running), RunState::Completed);
+        metrics.run_moved(None, RunState::Pending);
+        metrics.node_moved(Some(NodeStatus::Online), NodeStatus::Stale);
+        metrics.execution_ended(Status::Succeeded);
+        metrics.on_commit(7, Duration::from_millis(2));
+        metrics.observe_pending_to_leased(Duration::from_millis(1));
+        metrics.set_parked(4);
+        metrics.set_feed_lag(5);
+        metrics.on_request("GET", "/api/v1/runs", 200, Duration::from_millis(1));
+        let text = metrics.encode();
+        for line in [
+            r#"downbeat_runs{state="running"} 1"#,
+            r#"downbeat_runs{state="completed"} 1"#,
+            r#"downbeat_runs{state="pending"} 1"#,
+            r#"downbeat_nodes{status="online"} 2"#,
+            r#"downbeat_nodes{status="stale"} 1"#,
+            r#"downbeat_executions_total{outcome="succeeded"} 1"#,
+            r#"downbeat_executions_total{outcome="lost"} 0"#,
+            "downbeat_queue_depth 9",
+            "downbeat_pending_to_leased_seconds_count 1",
+            "downbeat_commit_batch_size_sum 7.0",
+            "downbeat_commit_seconds_count 1",
+            "downbeat_polls_parked 4",
+            "downbeat_feed_lag_events 5",
+            r#"downbeat_http_requests_total{method="GET",path="/api/v1/runs",status="200"} 1"#,
+            r#"downbeat_http_request_seconds_count{method="GET",path="/api/v1/runs"} 1"#,
+        ] {
+            assert!(text.lines().any(|have| have == line), "no `{line}` in\n{text}");
+        }
+        assert!(!text.contains(r#"outcome="pending""#), "an open execution has no outcome");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn memory_is_read_from_the_kernel() {
+        assert!(resident_bytes().is_some_and(|bytes| bytes > 100_000));
+    }
+}

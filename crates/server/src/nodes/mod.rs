@@ -1,0 +1,7 @@
+//! Nodes: their signs of life, and what silence does to them.
+
+mod heartbeat;
+mod sweep;
+
+pub(crate) use heartbeat::Heartbeats;
+pub(crate) use sweep::Sweeper;

@@ -1,0 +1,101 @@
+//! Owns the sweep: nodes that fell silent become stale, then offline; leases that were not renewed end.
+
+use std::time::Duration;
+
+use downbeat_core::node::{Health, NodeRecord, NodeStatus};
+use downbeat_core::{Change, Timestamp};
+use downbeat_store as store;
+use jiff::SignedDuration;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use crate::service::Parts;
+
+/// A sweeper of one server. Several servers may sweep at once: every change is guarded.
+pub(crate) struct Sweeper {
+    parts: Parts,
+    health: Health,
+    lease_ttl: Duration,
+    tick: Duration,
+    /// Since when this server has been able to take renewals without a break. Silence before does not count.
+    serving_since: Timestamp,
+}
+
+impl Sweeper {
+    pub(crate) fn new(parts: Parts) -> Self {
+        let settings = &parts.settings;
+        let health = Health {
+            stale_after: settings.node_stale_after.0,
+            offline_after: settings.node_offline_after.0,
+        };
+        let lease_ttl = settings.lease_ttl.0;
+        let tick = (settings.heartbeat_interval.0 / 4).clamp(Duration::from_millis(50), Duration::from_millis(2_500));
+        let serving_since = parts.clock.now();
+        Self { parts, health, lease_ttl, tick, serving_since }
+    }
+
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        loop {
+            let slept_at = self.parts.clock.now();
+            tokio::select! {
+                () = tokio::time::sleep(self.tick) => {}
+                () = stop.cancelled() => return,
+            }
+            // The store was away, or this process itself was frozen: no renewal could be taken meanwhile.
+            let frozen = self.parts.clock.now().duration_since(slept_at) > signed(self.tick * 4 + Duration::from_secs(1));
+            if frozen || !self.parts.journal.is_available() {
+                self.serving_since = self.parts.clock.now();
+                continue;
+            }
+            if let Err(error) = self.sweep().await {
+                warn!(%error, "cannot sweep");
+                self.serving_since = self.parts.clock.now();
+            }
+        }
+    }
+
+    async fn sweep(&self) -> Result<(), store::Error> {
+        let now = self.parts.clock.now();
+        let shortest = self.lease_ttl.min(self.health.stale_after);
+        let mut changes = Vec::new();
+        for node in self.parts.store.silent_nodes(now - signed(shortest)).await? {
+            self.judge(&node, now, &mut changes).await?;
+        }
+        if changes.is_empty() {
+            return Ok(());
+        }
+        self.parts.journal.commit(changes).await.map_err(|lost| store::Error::Unavailable(lost.to_string()))?;
+        Ok(())
+    }
+
+    async fn judge(&self, node: &NodeRecord, now: Timestamp, changes: &mut Vec<Change>) -> Result<(), store::Error> {
+        let heard = node.seen_at.max(self.serving_since);
+        let silent_for = Duration::try_from(now.duration_since(heard)).unwrap_or(Duration::ZERO);
+        let to = self.health.status(silent_for);
+        let offline = to == NodeStatus::Offline;
+        if silent_for >= self.lease_ttl || offline {
+            let reason = if offline { "the node went offline" } else { "the lease ran out" };
+            for execution in self.parts.store.held_by(node.id).await? {
+                if let Some(lease) = execution.state.lease()
+                    && lease.granted_at.max(heard) + signed(self.lease_ttl) <= now
+                {
+                    changes.push(Change::ExecutionLost {
+                        run: execution.run.clone(),
+                        execution: execution.id,
+                        token: lease.token,
+                        reason: reason.to_owned(),
+                        at: now,
+                    });
+                }
+            }
+        }
+        if to > node.status {
+            changes.push(Change::NodeMoved { node: node.id, session: node.session, from: node.status, to, at: now });
+        }
+        Ok(())
+    }
+}
+
+fn signed(duration: Duration) -> SignedDuration {
+    SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX)
+}

@@ -1,0 +1,75 @@
+//! Owns output on its way into the store: gathered from all agents, appended in one write, then announced.
+
+use std::sync::Arc;
+
+use downbeat_core::ids::ExecutionId;
+use downbeat_proto::message::{Chunk, Fault};
+use downbeat_store::{OutputChunk, Store, Stream};
+use tokio::sync::{broadcast, mpsc, oneshot};
+
+/// Messages that may wait for the next write; each is bounded by the size of a gRPC message.
+const QUEUE: usize = 256;
+/// Announcements that a follower may be behind before it has to look for itself.
+const ANNOUNCEMENTS: usize = 4_096;
+
+/// A handle to the gatherer; cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Outputs {
+    queue: mpsc::Sender<(Vec<OutputChunk>, oneshot::Sender<Result<(), Fault>>)>,
+    grown: broadcast::Sender<ExecutionId>,
+}
+
+impl Outputs {
+    /// The task ends with the last handle.
+    pub(crate) fn start(store: Arc<dyn Store>, keep_bytes: u64) -> Self {
+        let (queue, mut messages) = mpsc::channel::<(Vec<OutputChunk>, oneshot::Sender<_>)>(QUEUE);
+        let grown = broadcast::channel(ANNOUNCEMENTS).0;
+        let announce = grown.clone();
+        tokio::spawn(async move {
+            let mut gathered = Vec::new();
+            while messages.recv_many(&mut gathered, QUEUE).await > 0 {
+                let (mut chunks, mut answers) = (Vec::new(), Vec::new());
+                for (more, answer) in gathered.drain(..) {
+                    chunks.extend(more);
+                    answers.push(answer);
+                }
+                let result = store.append_output(&chunks, keep_bytes).await;
+                let result = result.map_err(|error| Fault::Unavailable(error.to_string()));
+                for answer in answers {
+                    let _ = answer.send(result.clone());
+                }
+                let mut executions: Vec<ExecutionId> = chunks.iter().map(|chunk| chunk.execution).collect();
+                executions.dedup();
+                for execution in executions {
+                    // Nobody follows: nobody to tell.
+                    let _ = announce.send(execution);
+                }
+            }
+        });
+        Self { queue, grown }
+    }
+
+    /// Appends; answers when it is durable.
+    pub(crate) async fn append(&self, chunks: impl Iterator<Item = Chunk>) -> Result<(), Fault> {
+        let chunks: Vec<OutputChunk> = chunks
+            .map(|chunk| OutputChunk {
+                execution: chunk.execution,
+                offset: chunk.offset,
+                stream: if chunk.stderr { Stream::Stderr } else { Stream::Stdout },
+                text: chunk.text,
+                at: chunk.at,
+            })
+            .collect();
+        if chunks.is_empty() {
+            return Ok(());
+        }
+        let stopping = || Fault::Unavailable("the server is stopping".to_owned());
+        let (answer, answered) = oneshot::channel();
+        self.queue.send((chunks, answer)).await.map_err(|_| stopping())?;
+        answered.await.map_err(|_| stopping())?
+    }
+
+    pub(crate) fn grown(&self) -> broadcast::Receiver<ExecutionId> {
+        self.grown.subscribe()
+    }
+}

@@ -1,0 +1,106 @@
+//! Owns what agents can ask of a server.
+
+use async_trait::async_trait;
+use downbeat_core::Change;
+use downbeat_core::node::NodeStatus;
+use downbeat_proto::Link;
+use downbeat_proto::message::{
+    Fault, Heartbeat, HeartbeatAnswer, Held, Hello, Output, PROTOCOL, Poll, PollAnswer, Register, Report, ReportAnswer,
+    Welcome,
+};
+use downbeat_store as store;
+
+use crate::service::Parts;
+
+/// One server, as agents see it.
+#[derive(Clone, Debug)]
+pub(crate) struct Host {
+    pub(super) parts: Parts,
+}
+
+impl Host {
+    pub(crate) fn new(parts: Parts) -> Self {
+        Self { parts }
+    }
+
+    /// Of what the board does not know, that which the store says is not the agent's (any more).
+    async fn refused(&self, unknown: Vec<Held>) -> Result<Vec<Held>, Fault> {
+        let mut refused = Vec::new();
+        for held in unknown {
+            let execution = self.parts.store.execution(held.execution).await.map_err(unavailable)?;
+            let current = execution.is_some_and(|execution| {
+                execution.state.status().is_open()
+                    && execution.state.lease().is_some_and(|lease| lease.token == held.token)
+            });
+            if !current {
+                refused.push(held);
+            }
+        }
+        Ok(refused)
+    }
+}
+
+pub(super) fn unavailable(error: store::Error) -> Fault {
+    Fault::Unavailable(error.to_string())
+}
+
+#[async_trait]
+impl Link for Host {
+    async fn hello(&self, hello: Hello) -> Result<Welcome, Fault> {
+        if hello.protocol != PROTOCOL {
+            return Err(Fault::Rejected(format!(
+                "this server speaks version {PROTOCOL} of the agent protocol, the agent ({}) version {}",
+                hello.version, hello.protocol
+            )));
+        }
+        let cluster = self.parts.store.cluster(&hello.cluster).await.map_err(unavailable)?;
+        let cluster = cluster.ok_or_else(|| Fault::NotFound(format!("cluster `{}`", hello.cluster)))?;
+        let settings = &self.parts.settings;
+        Ok(Welcome {
+            cluster,
+            server_name: self.parts.name.to_string(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            heartbeat_interval: settings.heartbeat_interval.0,
+            lease_ttl: settings.lease_ttl.0,
+            output_max_bytes: settings.output_max_bytes,
+            protocol: PROTOCOL,
+        })
+    }
+
+    async fn register(&self, register: Register) -> Result<(), Fault> {
+        self.take_in(register).await
+    }
+
+    async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<HeartbeatAnswer, Fault> {
+        let Heartbeat { node, session, held } = heartbeat;
+        if !self.parts.heartbeats.beat(node, session).await? {
+            return Err(match self.parts.store.node(node).await.map_err(unavailable)? {
+                None => Fault::NotFound(format!("node `{node}`")),
+                Some(_) => Fault::Superseded(format!("another agent registered as node `{node}`")),
+            });
+        }
+        let (status, (stop, unknown)) = {
+            let board = self.parts.dispatcher.board();
+            (board.node(node).map(|record| record.status), board.review(node, &held))
+        };
+        if let Some(from @ (NodeStatus::Stale | NodeStatus::Offline)) = status {
+            let back = Change::NodeMoved { node, session, from, to: NodeStatus::Online, at: self.parts.clock.now() };
+            self.parts.commit(vec![back]).await?;
+            self.parts.dispatcher.wake();
+        }
+        let refused = self.refused(unknown).await?;
+        Ok(HeartbeatAnswer { refused, stop })
+    }
+
+    async fn poll(&self, poll: Poll) -> Result<PollAnswer, Fault> {
+        self.park(poll).await
+    }
+
+    async fn report(&self, report: Report) -> Result<ReportAnswer, Fault> {
+        self.record(report).await
+    }
+
+    async fn output(&self, output: Output) -> Result<(), Fault> {
+        self.parts.outputs.append(output.chunks.into_iter()).await
+    }
+}

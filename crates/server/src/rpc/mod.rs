@@ -1,0 +1,8 @@
+//! The agents' side of the server: the protocol's calls, one file per call that does more than pass on.
+
+mod host;
+mod poll;
+mod register;
+mod report;
+
+pub(crate) use host::Host;

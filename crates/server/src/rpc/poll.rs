@@ -1,0 +1,93 @@
+//! The long poll: parks until there is work, something to stop, or the wait is over.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use downbeat_core::execution::State;
+use downbeat_core::ids::NodeId;
+use downbeat_core::plan::Plan;
+use downbeat_proto::message::{Fault, Held, Poll, PollAnswer};
+use tokio::sync::oneshot;
+
+use super::Host;
+use super::host::unavailable;
+use crate::dispatch::{Dispatcher, Parking, assignment};
+
+/// The longest wait, whatever an agent asks for.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// Unparks when the caller goes away.
+struct Parked<'a> {
+    dispatcher: &'a Dispatcher,
+    node: NodeId,
+    poll: u64,
+}
+
+impl Drop for Parked<'_> {
+    fn drop(&mut self) {
+        self.dispatcher.board().unpark(self.node, self.poll);
+    }
+}
+
+impl Host {
+    pub(super) async fn park(&self, poll: Poll) -> Result<PollAnswer, Fault> {
+        let dispatcher = &self.parts.dispatcher;
+        if let Some(held) = &poll.resync {
+            let answer = self.resync(&poll, held).await?;
+            if answer != PollAnswer::default() {
+                return Ok(answer);
+            }
+        }
+        let (answer, answered) = oneshot::channel();
+        dispatcher.board().park(poll.node, poll.session, poll.poll, poll.free, answer).map_err(|why| match why {
+            Parking::UnknownNode => Fault::NotFound(format!("node `{}`", poll.node)),
+            Parking::OtherSession => Fault::Superseded(format!("another agent registered as node `{}`", poll.node)),
+        })?;
+        let _parked = Parked { dispatcher, node: poll.node, poll: poll.poll };
+        if dispatcher.board().has_work() {
+            dispatcher.wake();
+        }
+        match tokio::time::timeout(poll.wait.min(LONGEST), answered).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(_)) => Err(Fault::Unavailable("the server is stopping, or another poll came".to_owned())),
+            Err(_) => Ok(PollAnswer::default()),
+        }
+    }
+
+    /// What is leased to this session and did not arrive, from the store: the board may be behind.
+    async fn resync(&self, poll: &Poll, held: &[Held]) -> Result<PollAnswer, Fault> {
+        let mut answer = PollAnswer::default();
+        let arrived: HashSet<_> = held.iter().map(|held| held.execution).collect();
+        for execution in self.parts.store.held_by(poll.node).await.map_err(unavailable)? {
+            let (lease, stop) = match &execution.state {
+                State::Leased { lease, stop } | State::Running { lease, stop, .. } => (*lease, *stop),
+                _ => continue,
+            };
+            if lease.session != poll.session {
+                continue;
+            }
+            if stop {
+                answer.stop.push(Held { execution: execution.id, token: lease.token });
+            }
+            if arrived.contains(&execution.id) {
+                continue;
+            }
+            let known = self.parts.dispatcher.board().plan(&execution.run).cloned();
+            let plan = match known {
+                Some(plan) => plan,
+                None => match self.parts.store.run(&execution.run).await.map_err(unavailable)? {
+                    Some(run) => match Plan::compile(run.definition, run.resolved) {
+                        Ok(plan) => Arc::new(plan),
+                        Err(error) => return Err(Fault::Unavailable(error.to_string())),
+                    },
+                    None => continue,
+                },
+            };
+            let (id, run) = (execution.id, execution.run);
+            answer.assignments.push(assignment(&plan, run, id, lease.token, execution.step, execution.attempt));
+        }
+        self.parts.dispatcher.board().resynced(poll.node);
+        Ok(answer)
+    }
+}

@@ -1,0 +1,65 @@
+//! A new session of a node. What the old one held and did not deliver is lost at once, not after the lease's term.
+
+use downbeat_core::Change;
+use downbeat_core::ids::{NodeId, SessionId};
+use downbeat_core::limits;
+use downbeat_core::node::Registration;
+use downbeat_proto::message::{Fault, Register};
+use tracing::info;
+
+use super::Host;
+use super::host::unavailable;
+
+impl Host {
+    pub(super) async fn take_in(&self, register: Register) -> Result<(), Fault> {
+        let Register { cluster, node, session, description } = register;
+        let derived = NodeId::derive(cluster, &description.hostname);
+        if node != derived {
+            return Err(Fault::Rejected(format!(
+                "node id `{node}` is not the one of hostname `{}` in cluster `{cluster}`, which is `{derived}`",
+                description.hostname
+            )));
+        }
+        if description.hostname.is_empty() || description.hostname.len() > limits::NAME_BYTES {
+            return Err(Fault::Rejected("a hostname has 1 to 253 bytes".to_owned()));
+        }
+        if self.parts.store.cluster(&cluster.to_string()).await.map_err(unavailable)?.is_none() {
+            return Err(Fault::NotFound(format!("cluster `{cluster}`")));
+        }
+        let members = self.parts.dispatcher.board().nodes().filter(|record| record.cluster == cluster).count();
+        let known = self.parts.dispatcher.board().node(node).is_some();
+        if !known && members >= limits::NODES_PER_CLUSTER {
+            return Err(Fault::Rejected(format!("cluster `{cluster}` has {members} nodes, which is the most")));
+        }
+        let hostname = description.hostname.clone();
+        let registration = Registration { node, cluster, session, description, at: self.parts.clock.now() };
+        self.parts.commit(vec![Change::NodeRegistered { registration }]).await?;
+        self.end_former_sessions(node, session).await?;
+        self.parts.dispatcher.wake();
+        info!(%node, hostname, %session, "node registered");
+        Ok(())
+    }
+
+    /// After the registration is committed: from then on nothing more is leased to the old session.
+    async fn end_former_sessions(&self, node: NodeId, session: SessionId) -> Result<(), Fault> {
+        let now = self.parts.clock.now();
+        let held = self.parts.store.held_by(node).await.map_err(unavailable)?;
+        let lost: Vec<Change> = held
+            .into_iter()
+            .filter_map(|execution| {
+                let lease = *execution.state.lease()?;
+                (lease.session != session).then(|| Change::ExecutionLost {
+                    run: execution.run,
+                    execution: execution.id,
+                    token: lease.token,
+                    reason: "its agent restarted".to_owned(),
+                    at: now,
+                })
+            })
+            .collect();
+        if !lost.is_empty() {
+            self.parts.commit(lost).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,160 @@
+//! Owns one run while this server does: it observes what was committed and commits what follows.
+
+use std::time::Duration;
+
+use downbeat_core::ids::NodeId;
+use downbeat_core::run::engine::{Progress, Stop, Turn};
+use downbeat_core::{Change, Dice, Refusal, Timestamp};
+use jiff::SignedDuration;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use super::registry::{Input, Mailbox};
+use crate::clock::Clock;
+use crate::dispatch::Dispatcher;
+use crate::journal::Journal;
+
+/// A failed commit is tried again after this long.
+const RETRY: Duration = Duration::from_millis(200);
+
+pub(super) struct Actor {
+    mailbox: Mailbox,
+    progress: Progress,
+    /// When the run's own timeout strikes.
+    deadline: Option<Timestamp>,
+    journal: Journal,
+    dispatcher: Dispatcher,
+    clock: Clock,
+    dice: Dice,
+}
+
+/// The run is not this server's any more.
+struct Disowned;
+
+impl Actor {
+    pub(super) fn new(
+        mailbox: Mailbox,
+        progress: Progress,
+        started_at: Timestamp,
+        journal: Journal,
+        dispatcher: Dispatcher,
+        clock: Clock,
+        seed: u64,
+    ) -> Self {
+        let timeout = progress.plan().definition.timeout;
+        let deadline = timeout.and_then(|timeout| SignedDuration::try_from(timeout.0).ok()).map(|t| started_at + t);
+        Self { mailbox, progress, deadline, journal, dispatcher, clock, dice: Dice::new(seed) }
+    }
+
+    /// Until the run ends, is disowned, or the server stops. The last two lose nothing: the store has it all.
+    pub(super) async fn run(mut self, stop: CancellationToken) {
+        let run = self.progress.run().clone();
+        loop {
+            let changes = self.progress.take_changes(self.clock.now());
+            if !changes.is_empty() && self.commit(changes, &stop).await.is_err() {
+                info!(%run, "another server owns the run now");
+                return;
+            }
+            if self.progress.is_ended() {
+                debug!(%run, "run ended");
+                return;
+            }
+            let next = [self.deadline, self.progress.next_tick()].into_iter().flatten().min();
+            let pause = next.map(|next| self.clock.until(next));
+            tokio::select! {
+                input = self.mailbox.inputs.recv() => match input {
+                    Some(input) => {
+                        self.take(input);
+                        while let Ok(input) = self.mailbox.inputs.try_recv() {
+                            self.take(input);
+                        }
+                    }
+                    None => return,
+                },
+                () = tokio::time::sleep(pause.unwrap_or(Duration::MAX)), if pause.is_some() => self.time_passed(),
+                () = stop.cancelled() => return,
+            }
+        }
+    }
+
+    fn take(&mut self, input: Input) {
+        match input {
+            Input::Committed(events, indexes) => self.decide(|progress, turn| {
+                for index in indexes {
+                    progress.observe(&events[index as usize].change, turn);
+                }
+            }),
+            Input::NodeOffline(node) => self.decide(|progress, turn| progress.node_offline(node, turn)),
+        }
+    }
+
+    fn time_passed(&mut self) {
+        let timed_out = self.deadline.is_some_and(|deadline| deadline <= self.clock.now());
+        if timed_out {
+            self.deadline = None;
+        }
+        self.decide(|progress, turn| {
+            if timed_out {
+                progress.stop(Stop::TimedOut, turn);
+            }
+            progress.tick(turn);
+        });
+    }
+
+    fn decide(&mut self, act: impl FnOnce(&mut Progress, &mut Turn<'_>)) {
+        let dispatcher = self.dispatcher.clone();
+        let offline = |node: NodeId| dispatcher.board().is_offline(node);
+        let mut turn = Turn { now: self.clock.now(), dice: &mut self.dice, offline: &offline };
+        act(&mut self.progress, &mut turn);
+    }
+
+    /// Commits a turn's changes; tries again for as long as the store is away.
+    async fn commit(&mut self, mut changes: Vec<Change>, stop: &CancellationToken) -> Result<(), Disowned> {
+        loop {
+            reserve(&self.dispatcher, &mut changes, self.clock.now(), &mut self.dice);
+            match self.journal.commit(changes.clone()).await {
+                Ok(outcomes) => {
+                    for (change, outcome) in changes.iter().zip(outcomes) {
+                        match outcome {
+                            Ok(()) => {}
+                            Err(Refusal::StaleEpoch | Refusal::NotFound) => return Err(Disowned),
+                            // It ended or was leased in this moment, or an earlier try of this commit took effect.
+                            Err(refusal) => debug!(run = %self.progress.run(), change = change.kind(), %refusal, "refused"),
+                        }
+                    }
+                    return Ok(());
+                }
+                Err(lost) => {
+                    warn!(run = %self.progress.run(), %lost, "will try again");
+                    release(&self.dispatcher, &mut changes);
+                    tokio::select! {
+                        () = tokio::time::sleep(RETRY) => {}
+                        () = stop.cancelled() => return Err(Disowned),
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Lets new executions be born leased where a node waits for work.
+pub(crate) fn reserve(dispatcher: &Dispatcher, changes: &mut [Change], now: Timestamp, dice: &mut Dice) {
+    for change in changes {
+        if let Change::ExecutionsAdded { executions, .. } = change {
+            dispatcher.board().reserve(executions, now, dice);
+        }
+    }
+}
+
+/// Takes such leases back when their commit failed.
+pub(crate) fn release(dispatcher: &Dispatcher, changes: &mut [Change]) {
+    use downbeat_core::execution::State;
+    for change in changes {
+        if let Change::ExecutionsAdded { executions, .. } = change {
+            dispatcher.board().release(executions.iter());
+            for execution in executions.iter_mut().filter(|e| matches!(e.state, State::Leased { .. })) {
+                execution.state = State::Pending { not_before: None };
+            }
+        }
+    }
+}

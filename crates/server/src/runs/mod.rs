@@ -1,0 +1,9 @@
+//! Runs: one actor per run that this server owns, and the registry that brings them what was committed.
+
+mod actor;
+mod registry;
+mod takeover;
+
+pub(crate) use registry::Runs;
+pub(crate) use actor::{release, reserve};
+pub(crate) use takeover::{load_board, take_over};

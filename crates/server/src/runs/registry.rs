@@ -1,0 +1,171 @@
+//! Owns the mailboxes of the runs' actors, and routes what was committed to them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use downbeat_core::ids::{NodeId, RunId};
+use downbeat_core::node::NodeStatus;
+use downbeat_core::run::RunState;
+use downbeat_core::run::engine::Progress;
+use downbeat_core::{Change, Event, Timestamp};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::actor::Actor;
+use crate::clock::Clock;
+use crate::dispatch::Dispatcher;
+use crate::journal::{Journal, Perform};
+use crate::metrics::Metrics;
+
+/// What an actor is told.
+#[derive(Debug)]
+pub(super) enum Input {
+    /// Committed events that concern its run: a batch, and which of it.
+    Committed(Arc<[Event]>, Vec<u32>),
+    NodeOffline(NodeId),
+}
+
+/// The runs that this server owns; cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Runs {
+    // Unbounded: what a mailbox holds is bounded by the instances of its run, and the journal must not wait for it.
+    mailboxes: Arc<Mutex<HashMap<RunId, mpsc::UnboundedSender<Input>>>>,
+    tasks: TaskTracker,
+    metrics: Metrics,
+    stop: CancellationToken,
+}
+
+/// A registered mailbox; its run is unknown to the registry once it is dropped without an actor.
+#[derive(Debug)]
+pub(crate) struct Mailbox {
+    pub(super) inputs: mpsc::UnboundedReceiver<Input>,
+    run: RunId,
+    runs: Runs,
+}
+
+impl Drop for Mailbox {
+    fn drop(&mut self) {
+        self.runs.mailboxes().remove(&self.run);
+    }
+}
+
+impl Runs {
+    pub(crate) fn new(metrics: Metrics, stop: CancellationToken) -> Self {
+        Self { mailboxes: Arc::default(), tasks: TaskTracker::new(), metrics, stop }
+    }
+
+    fn mailboxes(&self) -> std::sync::MutexGuard<'_, HashMap<RunId, mpsc::UnboundedSender<Input>>> {
+        self.mailboxes.lock().expect("nothing panics while it holds the mailboxes")
+    }
+
+    /// Opens a run's mailbox. Before the commit that creates or takes the run, so that nothing is missed.
+    pub(crate) fn open(&self, run: &RunId) -> Mailbox {
+        let (sender, inputs) = mpsc::unbounded_channel();
+        self.mailboxes().insert(run.clone(), sender);
+        Mailbox { inputs, run: run.clone(), runs: self.clone() }
+    }
+
+    pub(crate) fn owns(&self, run: &RunId) -> bool {
+        self.mailboxes().contains_key(run)
+    }
+
+    /// Starts the actor of a run whose first changes are committed.
+    pub(crate) fn start(
+        &self,
+        mailbox: Mailbox,
+        progress: Progress,
+        started_at: Timestamp,
+        journal: Journal,
+        dispatcher: Dispatcher,
+        seed: u64,
+    ) {
+        let actor = Actor::new(mailbox, progress, started_at, journal, dispatcher, Clock, seed);
+        let stop = self.stop.clone();
+        self.tasks.spawn(actor.run(stop));
+    }
+
+    /// Waits for all actors to end.
+    pub(crate) async fn ended(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+
+    fn tell_all(&self, node: NodeId) {
+        for mailbox in self.mailboxes().values() {
+            // An actor that ended needs no news.
+            let _ = mailbox.send(Input::NodeOffline(node));
+        }
+    }
+
+    fn count(&self, change: &Change) {
+        match change {
+            Change::RunCreated { run } => self.metrics.run_moved(None, run.state),
+            Change::RunMoved { path, .. } => {
+                // Every owned run walks from where its last change left it; only the ends of paths are counted.
+                if let Some(&to) = path.last() {
+                    self.metrics.run_moved(Some(before(path)), to);
+                }
+            }
+            Change::ExecutionFinished { outcome, .. } => {
+                use downbeat_core::execution::{Status, Verdict};
+                self.metrics.execution_ended(match outcome.verdict {
+                    Verdict::Succeeded => Status::Succeeded,
+                    Verdict::Failed => Status::Failed,
+                    Verdict::Cancelled => Status::Cancelled,
+                });
+            }
+            Change::ExecutionLost { .. } => self.metrics.execution_ended(downbeat_core::execution::Status::Lost),
+            Change::ExecutionGivenUp { .. } => {
+                self.metrics.execution_ended(downbeat_core::execution::Status::Failed);
+            }
+            Change::ExecutionSkipped { .. } => {
+                self.metrics.execution_ended(downbeat_core::execution::Status::Skipped);
+            }
+            Change::ExecutionsAdded { executions, .. } => {
+                for execution in executions.iter().filter(|execution| !execution.state.status().is_open()) {
+                    self.metrics.execution_ended(execution.state.status());
+                }
+            }
+            Change::NodeMoved { from, to, .. } => self.metrics.node_moved(Some(*from), *to),
+            Change::NodeRegistered { .. }
+            | Change::NodeDrainSet { .. }
+            | Change::RunTaken { .. }
+            | Change::RunCancelRequested { .. }
+            | Change::ExecutionLeased { .. }
+            | Change::ExecutionStarted { .. }
+            | Change::ExecutionCancelRequested { .. } => {}
+        }
+    }
+}
+
+/// The state that a path began in: the table has exactly one way into each of the paths that the engine takes.
+fn before(path: &[RunState]) -> RunState {
+    match path[0] {
+        RunState::Starting => RunState::Pending,
+        RunState::Running => RunState::Starting,
+        RunState::Terminating => RunState::Running,
+        _ => RunState::Terminating,
+    }
+}
+
+impl Perform for Runs {
+    fn perform(&self, events: &Arc<[Event]>) {
+        let mut by_run: HashMap<&RunId, Vec<u32>> = HashMap::new();
+        for (index, event) in (0..).zip(events.iter()) {
+            self.count(&event.change);
+            if let Some(run) = event.change.run() {
+                by_run.entry(run).or_default().push(index);
+            }
+            if let Change::NodeMoved { node, to: NodeStatus::Offline, .. } = event.change {
+                self.tell_all(node);
+            }
+        }
+        let mailboxes = self.mailboxes();
+        for (run, indexes) in by_run {
+            if let Some(mailbox) = mailboxes.get(run) {
+                let _ = mailbox.send(Input::Committed(Arc::clone(events), indexes));
+            }
+        }
+    }
+}

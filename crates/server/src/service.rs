@@ -1,0 +1,314 @@
+//! The server's service: what people and programs can ask of it, whatever door they come through.
+
+use std::sync::Arc;
+
+use downbeat_core::backend::Catalogue;
+use downbeat_core::execution::Execution;
+use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
+use downbeat_core::node::NodeRecord;
+use downbeat_core::plan::{Plan, resolve};
+use downbeat_core::run::engine::{Progress, Turn};
+use downbeat_core::run::{Resolved, RunRecord, RunState};
+use downbeat_core::spec::Definition;
+use downbeat_core::{Applied, Change, Dice, Refusal, Timestamp};
+use downbeat_proto::message::Fault;
+use downbeat_store::Store;
+use tokio::sync::broadcast;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Clock;
+use crate::dispatch::Dispatcher;
+use crate::error::Error;
+use crate::journal::{Feed, Journal};
+use crate::metrics::Metrics;
+use crate::nodes::Heartbeats;
+use crate::output::Outputs;
+use crate::runs::{Runs, release, reserve};
+use crate::settings::Settings;
+
+/// The parts of one server, as its rooms share them. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Parts {
+    pub store: Arc<dyn Store>,
+    pub journal: Journal,
+    pub feed: Feed,
+    pub dispatcher: Dispatcher,
+    pub runs: Runs,
+    pub heartbeats: Heartbeats,
+    pub outputs: Outputs,
+    pub metrics: Metrics,
+    pub settings: Arc<Settings>,
+    pub server: ServerId,
+    pub name: Arc<str>,
+    pub started_at: Timestamp,
+    pub clock: Clock,
+    /// No new requests; streams end.
+    pub closing: CancellationToken,
+}
+
+impl Parts {
+    /// Commits on behalf of an agent.
+    pub(crate) async fn commit(&self, changes: Vec<Change>) -> Result<Vec<Applied>, Fault> {
+        self.journal.commit(changes).await.map_err(|lost| Fault::Unavailable(lost.to_string()))
+    }
+
+    /// A seed for somebody's dice.
+    #[allow(clippy::unused_self)]
+    pub(crate) fn seed(&self) -> u64 {
+        rand::random()
+    }
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Service {
+    parts: Parts,
+}
+
+/// A run that somebody wants.
+#[derive(Clone, Debug)]
+pub struct Submit {
+    pub definition: Definition,
+    pub idempotency_key: Option<String>,
+    /// Who asks.
+    pub by: String,
+}
+
+/// The run that came of it.
+#[derive(Clone, Debug)]
+pub struct Submitted {
+    pub run: RunRecord,
+    /// False: the idempotency key returned the first run.
+    pub created: bool,
+}
+
+/// What a definition would do now.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    pub plan: Plan,
+    pub resolved: Arc<Resolved>,
+}
+
+/// Whether a node is to take new work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drain {
+    On,
+    Off,
+}
+
+impl Service {
+    pub(crate) fn new(parts: Parts) -> Self {
+        Self { parts }
+    }
+
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.parts.store
+    }
+
+    pub fn feed(&self) -> &Feed {
+        &self.parts.feed
+    }
+
+    pub fn metrics(&self) -> &Metrics {
+        &self.parts.metrics
+    }
+
+    pub fn settings(&self) -> &Settings {
+        &self.parts.settings
+    }
+
+    pub fn server_id(&self) -> ServerId {
+        self.parts.server
+    }
+
+    pub fn server_name(&self) -> &str {
+        &self.parts.name
+    }
+
+    pub fn started_at(&self) -> Timestamp {
+        self.parts.started_at
+    }
+
+    /// Cancelled when the server stops: open streams end then.
+    pub fn stopping(&self) -> &CancellationToken {
+        &self.parts.closing
+    }
+
+    /// Whether it makes sense to send requests here.
+    pub fn readiness(&self) -> Result<(), String> {
+        if self.parts.journal.is_available() { Ok(()) } else { Err("the store does not answer".to_owned()) }
+    }
+
+    /// Announces executions whose output grew.
+    pub fn output_grown(&self) -> broadcast::Receiver<ExecutionId> {
+        self.parts.outputs.grown()
+    }
+
+    /// The cluster that a definition is for.
+    async fn cluster(&self, definition: &Definition) -> Result<ClusterId, Error> {
+        match &definition.cluster {
+            None => Ok(ClusterId::DEFAULT),
+            Some(name) => {
+                let found = self.parts.store.cluster(name).await?;
+                found.ok_or_else(|| Error::NotFound(format!("cluster `{name}` does not exist")))
+            }
+        }
+    }
+
+    /// The backends that a definition may name: the built-in ones, and those that nodes declare.
+    #[allow(clippy::unused_async)]
+    pub async fn catalogue(&self, cluster: ClusterId) -> Result<Catalogue, Error> {
+        let nodes = self.nodes_of(cluster);
+        let mut declared: Vec<&downbeat_core::backend::BackendSchema> = Vec::new();
+        for backend in nodes.iter().flat_map(|node| &node.description.backends) {
+            if !declared.iter().any(|known| known.name == backend.name) {
+                declared.push(backend);
+            }
+        }
+        Ok(Catalogue::builtin().with(declared))
+    }
+
+    fn nodes_of(&self, cluster: ClusterId) -> Vec<Arc<NodeRecord>> {
+        self.parts.dispatcher.board().nodes().filter(|node| node.cluster == cluster).cloned().collect()
+    }
+
+    fn compile(&self, cluster: ClusterId, definition: Arc<Definition>) -> Result<Plan, Error> {
+        let targeted = definition.target.is_some()
+            || definition.tasks.iter().any(|entry| entry.leaves().iter().any(|task| task.target.is_some()));
+        let nodes = if targeted { self.nodes_of(cluster) } else { Vec::new() };
+        let resolved = Arc::new(resolve(&definition, &nodes)?);
+        Ok(Plan::compile(definition, resolved)?)
+    }
+
+    /// What would run where and in which order. Starts nothing.
+    pub async fn plan(&self, definition: &Definition) -> Result<Planned, Error> {
+        let cluster = self.cluster(definition).await?;
+        let plan = self.compile(cluster, Arc::new(definition.clone()))?;
+        let resolved = Arc::clone(&plan.resolved);
+        Ok(Planned { plan, resolved })
+    }
+
+    /// Creates a run, and starts it in the same commit.
+    pub async fn submit(&self, submit: Submit) -> Result<Submitted, Error> {
+        let parts = &self.parts;
+        let cluster = self.cluster(&submit.definition).await?;
+        let plan = Arc::new(self.compile(cluster, Arc::new(submit.definition))?);
+        let now = parts.clock.now();
+        let mut dice = Dice::new(parts.seed());
+        let id = RunId::from(dice.uuid_at(now));
+        let mut run = RunRecord {
+            id: id.clone(),
+            cluster,
+            job: plan.definition.name.clone(),
+            state: RunState::Pending,
+            definition: Arc::clone(&plan.definition),
+            resolved: Arc::clone(&plan.resolved),
+            by: submit.by,
+            idempotency_key: submit.idempotency_key,
+            created_at: now,
+            started_at: None,
+            finished_at: None,
+            end: None,
+            cancel_requested_at: None,
+            owner: parts.server,
+            epoch: 1,
+        };
+        let mut progress = Progress::new(Arc::clone(&plan), id.clone(), run.epoch, run.state);
+        {
+            let offline = |node: NodeId| parts.dispatcher.board().is_offline(node);
+            progress.begin(&mut Turn { now, dice: &mut dice, offline: &offline });
+        }
+        let mut changes = vec![Change::RunCreated { run: run.clone() }];
+        changes.extend(progress.take_changes(now));
+        let mailbox = parts.runs.open(&id);
+        parts.dispatcher.board().add_plan(id.clone(), plan);
+        reserve(&parts.dispatcher, &mut changes, now, &mut dice);
+        let outcomes = match parts.journal.commit(changes.clone()).await {
+            Ok(outcomes) => outcomes,
+            Err(lost) => {
+                release(&parts.dispatcher, &mut changes);
+                parts.dispatcher.board().drop_plan(&id);
+                return Err(Error::Unavailable(lost.to_string()));
+            }
+        };
+        if let Err(refusal) = &outcomes[0] {
+            release(&parts.dispatcher, &mut changes);
+            parts.dispatcher.board().drop_plan(&id);
+            return match refusal {
+                Refusal::KeyInUse(first) => {
+                    let run = self.parts.store.run(first).await?;
+                    let run = run.ok_or_else(|| Error::Conflict(format!("run `{first}` was just removed")))?;
+                    Ok(Submitted { run, created: false })
+                }
+                other => Err(Error::Bug(format!("a new run was refused: {other}"))),
+            };
+        }
+        run.state = RunState::Running;
+        run.started_at = Some(now);
+        if !progress.is_ended() {
+            parts.runs.start(
+                mailbox,
+                progress,
+                now,
+                parts.journal.clone(),
+                parts.dispatcher.clone(),
+                dice.next_u64(),
+            );
+        } else if let Some(stored) = parts.store.run(&id).await? {
+            run = stored;
+        }
+        Ok(Submitted { run, created: true })
+    }
+
+    /// Asks for a run's end. It is on its way when this answers; the run's state tells when it is done.
+    pub async fn cancel(&self, run: &RunId, by: &str) -> Result<(), Error> {
+        let change = Change::RunCancelRequested { run: run.clone(), by: by.to_owned(), at: self.parts.clock.now() };
+        match self.commit_one(change).await? {
+            Ok(()) => Ok(()),
+            Err(Refusal::NotFound) => Err(Error::NotFound(format!("run `{run}` does not exist"))),
+            Err(_) => {
+                let stored = self.parts.store.run(run).await?;
+                match stored {
+                    None => Err(Error::NotFound(format!("run `{run}` does not exist"))),
+                    Some(stored) if stored.state.is_terminal() => {
+                        Err(Error::Conflict(format!("run `{run}` has ended: it is {}", stored.state)))
+                    }
+                    // Somebody asked before; it is on its way.
+                    Some(_) => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Lets a node finish what it has and take nothing new, or takes that back.
+    pub async fn set_drain(&self, node: NodeId, drain: Drain, by: &str) -> Result<(), Error> {
+        let draining = drain == Drain::On;
+        let change = Change::NodeDrainSet { node, draining, by: by.to_owned(), at: self.parts.clock.now() };
+        match self.commit_one(change).await? {
+            Ok(()) => {
+                self.parts.dispatcher.wake();
+                Ok(())
+            }
+            Err(_) => Err(Error::NotFound(format!("node `{node}` does not exist"))),
+        }
+    }
+
+    async fn commit_one(&self, change: Change) -> Result<Applied, Error> {
+        let outcomes = self.parts.journal.commit(vec![change]).await;
+        let outcomes = outcomes.map_err(|lost| Error::Unavailable(lost.to_string()))?;
+        outcomes.into_iter().next().ok_or_else(|| Error::Bug("the journal did not answer for a change".to_owned()))
+    }
+
+    /// Why a pending execution waits, per node.
+    pub async fn waiting_reasons(&self, execution: &Execution) -> Result<Vec<(String, String)>, Error> {
+        let known = self.parts.dispatcher.board().plan(&execution.run).cloned();
+        let plan = match known {
+            Some(plan) => plan,
+            None => match self.parts.store.run(&execution.run).await? {
+                Some(run) => Arc::new(Plan::compile(run.definition, run.resolved)?),
+                None => return Err(Error::NotFound(format!("run `{}` does not exist", execution.run))),
+            },
+        };
+        Ok(self.parts.dispatcher.board().misfits(&plan, &execution.run, execution))
+    }
+}

@@ -1,0 +1,276 @@
+//! Starts and stops a server: the only place that knows in which order its parts come and go.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use downbeat_core::ids::ServerId;
+use downbeat_core::run::RunRecord;
+use downbeat_core::{Timestamp, limits};
+use downbeat_proto::grpc;
+use downbeat_store::{self as store, ServerRecord};
+use jiff::SignedDuration;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::clock::Clock;
+use crate::dispatch::Dispatcher;
+use crate::http;
+use crate::journal::{Feed, Journal};
+use crate::metrics::Metrics;
+use crate::nodes::{Heartbeats, Sweeper};
+use crate::output::Outputs;
+use crate::rpc::Host;
+use crate::runs::{Runs, load_board, take_over};
+use crate::service::{Parts, Service};
+use crate::settings::Settings;
+
+/// How often a server proves that it lives.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
+/// An owner that gave no sign of life for this long is gone.
+const OWNER_GONE: SignedDuration = SignedDuration::from_secs(10);
+/// How often what is too old is removed, and how many runs at once.
+const PRUNE_EVERY: Duration = Duration::from_secs(60);
+const PRUNE_MOST: u32 = 200;
+
+/// Why a server does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    #[error("cannot listen on {address} ({key}): {error}")]
+    Listen { key: &'static str, address: SocketAddr, error: std::io::Error },
+}
+
+/// A server that runs.
+#[derive(Debug)]
+pub struct Server {
+    service: Service,
+    parts: Parts,
+    http_addr: SocketAddr,
+    grpc_addr: SocketAddr,
+    /// New requests are turned away, parked ones let go.
+    closing: CancellationToken,
+    /// Actors and loops end.
+    stopping: CancellationToken,
+    listeners: Vec<JoinHandle<()>>,
+    journal: JoinHandle<()>,
+    journal_stop: CancellationToken,
+}
+
+/// Opens the store, goes on with what was under way, then listens.
+pub async fn start(settings: Settings) -> Result<Server, StartError> {
+    let http_listener = listen("http", settings.http).await?;
+    let grpc_listener = listen("grpc", settings.grpc).await?;
+    let (http_addr, grpc_addr) = (address(&http_listener, settings.http), address(&grpc_listener, settings.grpc));
+    let store = store::open(&settings.store).await?;
+    let clock = Clock;
+    let server = ServerId(uuid::Uuid::now_v7());
+    let name = if settings.name.is_empty() { format!("{}:{}", hostname(), grpc_addr.port()) } else { settings.name.clone() };
+    let metrics = Metrics::new();
+    let stopping = CancellationToken::new();
+    let closing = CancellationToken::new();
+    let journal_stop = CancellationToken::new();
+    let feed = Feed::new(store.last_seq().await?);
+    let dispatcher = Dispatcher::new(metrics.clone());
+    let runs = Runs::new(metrics.clone(), stopping.clone());
+    let (journal, journal_task) = Journal::start(
+        Arc::clone(&store),
+        server,
+        feed.clone(),
+        vec![Arc::new(dispatcher.clone()), Arc::new(runs.clone())],
+        metrics.clone(),
+        journal_stop.clone(),
+    );
+    let parts = Parts {
+        heartbeats: Heartbeats::start(Arc::clone(&store), clock, stopping.clone()),
+        outputs: Outputs::start(Arc::clone(&store), settings.output_max_bytes),
+        journal,
+        feed,
+        dispatcher,
+        runs,
+        metrics,
+        settings: Arc::new(settings),
+        server,
+        name: name.into(),
+        started_at: clock.now(),
+        clock,
+        store,
+        closing: closing.clone(),
+    };
+    recover(&parts, http_addr, grpc_addr).await?;
+    parts.metrics.start_from(&parts.store.tally().await?);
+    tokio::spawn(parts.dispatcher.clone().run(parts.journal.clone(), clock, parts.seed(), stopping.clone()));
+    tokio::spawn(Sweeper::new(parts.clone()).run(stopping.clone()));
+    tokio::spawn(live(parts.clone(), http_addr, grpc_addr, stopping.clone()));
+    tokio::spawn(prune(parts.clone(), stopping.clone()));
+    parts.dispatcher.wake();
+    let service = Service::new(parts.clone());
+    let listeners = vec![
+        tokio::spawn(serve_http(http_listener, service.clone(), closing.clone())),
+        tokio::spawn(serve_grpc(grpc_listener, Host::new(parts.clone()), closing.clone())),
+    ];
+    info!(server = %server, name = %parts.name, store = parts.store.name(), http = %http_addr, grpc = %grpc_addr, "listening");
+    Ok(Server { service, parts, http_addr, grpc_addr, closing, stopping, listeners, journal: journal_task, journal_stop })
+}
+
+impl Server {
+    pub fn http_addr(&self) -> SocketAddr {
+        self.http_addr
+    }
+
+    pub fn grpc_addr(&self) -> SocketAddr {
+        self.grpc_addr
+    }
+
+    pub fn service(&self) -> &Service {
+        &self.service
+    }
+
+    /// Stops: no new requests, those under way end, everything that was submitted is written.
+    pub async fn stop(self) {
+        info!("stopping");
+        self.closing.cancel();
+        self.parts.dispatcher.board().let_go();
+        let grace = self.parts.settings.shutdown_grace.0;
+        for listener in self.listeners {
+            let abort = listener.abort_handle();
+            if tokio::time::timeout(grace, listener).await.is_err() {
+                warn!("requests were still under way after {}", self.parts.settings.shutdown_grace);
+                abort.abort();
+            }
+        }
+        self.stopping.cancel();
+        self.parts.runs.ended().await;
+        self.journal_stop.cancel();
+        // Its last batch is written when the task ends.
+        let _ = self.journal.await;
+        if let Err(error) = self.parts.store.remove_server(self.parts.server).await {
+            warn!(%error, "cannot sign off");
+        }
+        self.parts.store.close().await;
+        info!("stopped");
+    }
+}
+
+async fn listen(key: &'static str, address: SocketAddr) -> Result<TcpListener, StartError> {
+    TcpListener::bind(address).await.map_err(|error| StartError::Listen { key, address, error })
+}
+
+fn address(listener: &TcpListener, asked: SocketAddr) -> SocketAddr {
+    listener.local_addr().unwrap_or(asked)
+}
+
+fn hostname() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").map_or_else(|_| "server".to_owned(), |name| name.trim().to_owned())
+}
+
+fn record(parts: &Parts, http: SocketAddr, grpc: SocketAddr) -> ServerRecord {
+    ServerRecord {
+        id: parts.server,
+        name: parts.name.to_string(),
+        http: http.to_string(),
+        grpc: grpc.to_string(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        started_at: parts.started_at,
+        seen_at: parts.clock.now(),
+    }
+}
+
+/// Signs on, puts the store's state on the board, and takes over what nobody owns.
+async fn recover(parts: &Parts, http: SocketAddr, grpc: SocketAddr) -> Result<(), store::Error> {
+    parts.store.put_server(&record(parts, http, grpc)).await?;
+    if parts.store.name() != "postgres" {
+        // An embedded store has one server: whoever else signed on is a former life.
+        for other in parts.store.servers().await?.into_iter().filter(|other| other.id != parts.server) {
+            parts.store.remove_server(other.id).await?;
+        }
+    }
+    let runs = parts.store.open_runs().await?;
+    load_board(parts, &runs).await?;
+    let ownerless = without_owner(parts, runs).await?;
+    take_over(parts, parts.server, ownerless).await?;
+    Ok(())
+}
+
+async fn without_owner(parts: &Parts, runs: Vec<RunRecord>) -> Result<Vec<RunRecord>, store::Error> {
+    let now: Timestamp = parts.clock.now();
+    let alive: Vec<ServerId> = parts
+        .store
+        .servers()
+        .await?
+        .into_iter()
+        .filter(|server| server.id == parts.server || now.duration_since(server.seen_at) < OWNER_GONE)
+        .map(|server| server.id)
+        .collect();
+    Ok(runs.into_iter().filter(|run| !alive.contains(&run.owner)).collect())
+}
+
+/// Proves that this server lives, and looks after runs whose owner does not.
+async fn live(parts: Parts, http: SocketAddr, grpc: SocketAddr, stop: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(SIGN_OF_LIFE) => {}
+            () = stop.cancelled() => return,
+        }
+        if let Err(error) = parts.store.put_server(&record(&parts, http, grpc)).await {
+            warn!(%error, "cannot give a sign of life");
+            continue;
+        }
+        if parts.store.name() != "postgres" {
+            continue;
+        }
+        let taken = async {
+            let ownerless = without_owner(&parts, parts.store.open_runs().await?).await?;
+            take_over(&parts, parts.server, ownerless).await
+        };
+        if let Err(error) = taken.await {
+            warn!(%error, "cannot look after runs");
+        }
+    }
+}
+
+/// Removes what is older than the retention.
+async fn prune(parts: Parts, stop: CancellationToken) {
+    let days = i64::from(parts.settings.retention_days);
+    if days == 0 {
+        return;
+    }
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(PRUNE_EVERY) => {}
+            () = stop.cancelled() => return,
+        }
+        let before = parts.clock.now() - SignedDuration::from_hours(24 * days);
+        match parts.store.prune(before, PRUNE_MOST).await {
+            Ok(0) => {}
+            Ok(runs) => info!(runs, "removed runs that are past retention"),
+            Err(error) => warn!(%error, "cannot remove old runs"),
+        }
+    }
+}
+
+async fn serve_http(listener: TcpListener, service: Service, closing: CancellationToken) {
+    let router = http::router(service);
+    let served = axum::serve(listener, router).with_graceful_shutdown(async move { closing.cancelled().await });
+    if let Err(error) = served.await {
+        warn!(%error, "http ended");
+    }
+}
+
+async fn serve_grpc(listener: TcpListener, host: Host, closing: CancellationToken) {
+    let incoming = tonic::transport::server::TcpIncoming::from(listener).with_nodelay(Some(true));
+    let served = tonic::transport::Server::builder()
+        .http2_keepalive_interval(Some(Duration::from_secs(20)))
+        .http2_keepalive_timeout(Some(Duration::from_secs(20)))
+        .initial_stream_window_size(Some(1024 * 1024))
+        .initial_connection_window_size(Some(4 * 1024 * 1024))
+        .max_frame_size(Some(limits::MESSAGE_BYTES as u32))
+        .add_service(grpc::service(Arc::new(host)))
+        .serve_with_incoming_shutdown(incoming, async move { closing.cancelled().await });
+    if let Err(error) = served.await {
+        warn!(%error, "grpc ended");
+    }
+}

@@ -1,0 +1,10 @@
+//! The REST API against a real server: every route, every class of error, every stream.
+
+mod errors;
+mod events;
+mod nodes;
+mod openapi;
+mod output;
+mod runs;
+mod support;
+mod system;

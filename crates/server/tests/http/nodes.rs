@@ -1,0 +1,82 @@
+//! Nodes and clusters.
+
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+
+use crate::support::{Setup, noop};
+
+fn hostnames(list: &Value) -> Vec<&str> {
+    list["data"].as_array().unwrap().iter().map(|node| node["hostname"].as_str().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn nodes_are_listed_filtered_and_sorted() {
+    let setup = Setup::new().await;
+    setup.agent("web-02", &["web"]).await;
+    setup.agent("web-01", &["web", "edge"]).await;
+    setup.agent("db-01", &["db"]).await;
+    assert_eq!(hostnames(&setup.ok("/nodes").await), ["db-01", "web-01", "web-02"]);
+    assert_eq!(hostnames(&setup.ok("/nodes?group=web&order=desc").await), ["web-02", "web-01"]);
+    assert_eq!(hostnames(&setup.ok("/nodes?sort=registered_at").await), ["web-02", "web-01", "db-01"]);
+    assert_eq!(hostnames(&setup.ok("/nodes?status=offline,stale").await), Vec::<&str>::new());
+    let page = setup.ok("/clusters/default/nodes?limit=1&offset=1").await;
+    assert_eq!(hostnames(&page), ["web-01"]);
+    assert_eq!(page["pagination"], json!({"limit": 1, "offset": 1, "total": 3, "has_more": true}));
+    let node = &page["data"][0];
+    assert_eq!(node["backends"], json!(["test", "ping", "exec"]));
+    assert_eq!((&node["status"], &node["draining"], &node["slots"]), (&json!("online"), &json!(false), &json!(2)));
+}
+
+#[tokio::test]
+async fn a_node_is_found_by_hostname_and_by_id() {
+    let setup = Setup::new().await;
+    let agent = setup.agent("web-01", &["web"]).await;
+    let by_name = setup.ok("/nodes/web-01").await;
+    assert_eq!(by_name["id"], json!(agent.node));
+    assert_eq!(by_name["labels"], json!({"disk": "ssd"}));
+    assert_eq!(by_name["capabilities"], json!({"cpu": 4}));
+    let exec = &by_name["backends"][2];
+    assert_eq!((&exec["name"], &exec["actions"][0]["name"]), (&json!("exec"), &json!("run")));
+    assert_eq!(exec["actions"][0]["params"][0]["required"], true);
+    assert_eq!(setup.ok(&format!("/nodes/{}", agent.node)).await, by_name);
+    assert_eq!(setup.ok("/nodes/web-01?cluster=default").await, by_name);
+}
+
+#[tokio::test]
+async fn a_drained_node_takes_no_new_work_until_that_is_taken_back() {
+    let setup = Setup::new().await;
+    setup.agent("web-01", &[]).await;
+    let drained = setup.post("/nodes/web-01/drain", &json!(null)).await;
+    assert_eq!((drained.status, &drained.body["draining"]), (StatusCode::OK, &json!(true)));
+    assert_eq!(setup.post("/runs", &noop()).await.status, StatusCode::CONFLICT);
+    let back = setup.post("/nodes/web-01/undrain", &json!(null)).await;
+    assert_eq!(back.body["draining"], false);
+    assert_eq!(setup.post("/runs", &noop()).await.status, StatusCode::CREATED);
+}
+
+#[tokio::test]
+async fn a_nodes_executions_are_listed() {
+    let setup = Setup::new().await;
+    let mut agent = setup.agent("web-01", &[]).await;
+    setup.agent("web-02", &[]).await;
+    let id = setup.submit(&noop()).await;
+    let work = agent.take().await;
+    agent.finish(&work, 0).await;
+    setup.run_until(&id, |run| run["counts"]["succeeded"] == 1).await;
+    let list = setup.ok("/nodes/web-01/executions").await;
+    assert_eq!(list["pagination"]["total"], 1);
+    let execution = &list["data"][0];
+    assert_eq!((&execution["node"], &execution["task"]), (&json!("web-01"), &json!("test noop")));
+    assert_eq!((&execution["run"], &execution["status"]), (&json!(id), &json!("succeeded")));
+    assert_eq!(setup.ok("/nodes/web-01/executions?status=failed").await["pagination"]["total"], 0);
+}
+
+#[tokio::test]
+async fn the_default_cluster_exists_from_the_start() {
+    let setup = Setup::new().await;
+    setup.agent("web-01", &[]).await;
+    let cluster = setup.ok("/clusters/default").await;
+    assert_eq!(cluster["nodes"], json!({"online": 1, "stale": 0, "offline": 0}));
+    assert_eq!(setup.ok("/clusters").await["data"], json!([cluster]));
+    assert_eq!(setup.ok(&format!("/clusters/{}", cluster["id"].as_str().unwrap())).await, cluster);
+}

@@ -1,0 +1,87 @@
+//! The OpenAPI document: golden, whole, and true.
+
+use reqwest::{Method, StatusCode};
+use serde_json::Value;
+
+use crate::support::{Setup, noop, send};
+
+#[test]
+fn the_document_is_the_one_that_was_agreed_on() {
+    let mut document = serde_json::to_value(downbeat_server::http::openapi()).unwrap();
+    assert_eq!(document["info"]["version"], env!("CARGO_PKG_VERSION"));
+    document["info"]["version"] = Value::from("[version]");
+    insta::assert_json_snapshot!(document);
+}
+
+#[test]
+fn every_reference_in_the_document_leads_somewhere() {
+    fn references<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
+        match value {
+            Value::Object(fields) => {
+                found.extend(fields.get("$ref").and_then(Value::as_str));
+                fields.values().for_each(|value| references(value, found));
+            }
+            Value::Array(items) => items.iter().for_each(|value| references(value, found)),
+            _ => {}
+        }
+    }
+    let document = serde_json::to_value(downbeat_server::http::openapi()).unwrap();
+    let mut found = Vec::new();
+    references(&document, &mut found);
+    assert!(found.len() > 20);
+    for reference in found {
+        let pointer = reference.strip_prefix('#').unwrap();
+        assert!(document.pointer(pointer).is_some(), "{reference}");
+    }
+}
+
+#[tokio::test]
+async fn every_route_in_the_document_answers() {
+    let setup = Setup::new().await;
+    let mut agent = setup.agent("web-01", &[]).await;
+    let run = setup.submit(&noop()).await;
+    let work = agent.take().await;
+    agent.finish(&work, 0).await;
+    setup.ended(&run).await;
+    let document = setup.ok("/openapi.json").await;
+    assert_eq!(document["openapi"].as_str().map(|version| &version[..3]), Some("3.1"));
+    let mut answered = 0;
+    for (path, item) in document["paths"].as_object().unwrap() {
+        let id = match path {
+            path if path.contains("/runs/") => run.clone(),
+            path if path.contains("/executions/") => work.execution.to_string(),
+            path if path.contains("/clusters/") => "default".to_owned(),
+            _ => "web-01".to_owned(),
+        };
+        for method in item.as_object().unwrap().keys() {
+            let method: Method = method.to_uppercase().parse().unwrap();
+            let mut url = path.replace("{id}", &id);
+            if url == "/api/v1/events" {
+                url.push_str("?follow=0");
+            }
+            let url = format!("http://{}{url}", setup.server.http_addr());
+            let mut request = setup.http.request(method.clone(), url);
+            if method == Method::POST {
+                request = request.json(&noop());
+            }
+            let answer = send(request).await;
+            let wanted = if path.ends_with("/cancel") { answer.status == StatusCode::CONFLICT } else { answer.status.is_success() };
+            assert!(wanted, "{method} {path}: {} {}", answer.status, answer.body);
+            let declared = &item[method.as_str().to_lowercase()]["responses"];
+            let status = answer.status.as_u16().to_string();
+            assert!(declared.get(&status).is_some() || !answer.status.is_success(), "{method} {path}: {status}");
+            answered += 1;
+        }
+    }
+    assert!(answered >= 26, "{answered}");
+}
+
+#[tokio::test]
+async fn the_page_stands_on_its_own() {
+    let setup = Setup::new().await;
+    let page = setup.get("/docs").await;
+    assert_eq!(page.content_type, "text/html; charset=utf-8");
+    let html = page.body.as_str().unwrap();
+    assert!(html.contains("openapi.json"));
+    assert!(!html.contains("http://") && !html.contains("https://"), "no asset comes from elsewhere");
+}

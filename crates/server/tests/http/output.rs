@@ -1,0 +1,120 @@
+//! Output: of one execution and of a run, whole and as it grows.
+
+use reqwest::Method;
+use serde_json::json;
+
+use crate::support::{Setup, noop, send};
+
+#[tokio::test]
+async fn output_is_shown_as_json_and_as_text_from_an_offset_on() {
+    let setup = Setup::new().await;
+    let mut agent = setup.agent("web-01", &[]).await;
+    let id = setup.submit(&noop()).await;
+    let work = agent.take().await;
+    agent.write(&work, 0, "hello\n").await;
+    let path = format!("/executions/{}/output", work.execution);
+    let open = setup.ok(&path).await;
+    assert_eq!((&open["text"], &open["complete"]), (&json!("hello\n"), &json!(false)));
+    agent.finish_with(&work, 0, Some((6, "wörld\n"))).await;
+    setup.ended(&id).await;
+    let whole = setup.ok(&path).await;
+    assert_eq!(whole["text"], "hello\nwörld\n");
+    assert_eq!((&whole["offset"], &whole["next"]), (&json!(0), &json!(13)));
+    assert_eq!((&whole["truncated"], &whole["complete"]), (&json!(false), &json!(true)));
+    assert_eq!((&whole["chunks"][1]["offset"], &whole["chunks"][1]["stream"]), (&json!(6), &json!("stdout")));
+    let later = setup.ok(&format!("{path}?offset=6")).await;
+    assert_eq!(later["text"], "wörld\n");
+    let text = setup.get(&format!("{path}?format=text")).await;
+    assert_eq!(text.content_type, "text/plain; charset=utf-8");
+    assert_eq!(text.body, "hello\nwörld\n");
+}
+
+#[tokio::test]
+async fn output_that_was_cut_says_so() {
+    let setup = Setup::new().await;
+    let mut agent = setup.agent("web-01", &[]).await;
+    setup.submit(&noop()).await;
+    let work = agent.take().await;
+    let piece = "x".repeat(16 * 1024);
+    for index in 0..80 {
+        agent.write(&work, index * 16 * 1024, &piece).await;
+    }
+    let output = setup.ok(&format!("/executions/{}/output", work.execution)).await;
+    assert_eq!(output["truncated"], true);
+    assert!(output["offset"].as_u64().unwrap() > 0);
+    assert_eq!(output["next"], 80 * 16 * 1024);
+    let kept = output["text"].as_str().unwrap().len() as u64;
+    assert_eq!(output["offset"].as_u64().unwrap() + kept, 80 * 16 * 1024);
+}
+
+#[tokio::test]
+async fn output_is_streamed_as_it_grows_until_the_execution_ends() {
+    let setup = Setup::new().await;
+    let mut agent = setup.agent("web-01", &[]).await;
+    setup.submit(&noop()).await;
+    let work = agent.take().await;
+    agent.write(&work, 0, "one\n").await;
+    let path = format!("/executions/{}/output?follow=1", work.execution);
+    let mut stream = setup.follow(&path).await;
+    let first = stream.next().await.unwrap();
+    assert_eq!((first.name.as_str(), &first.data["text"]), ("output", &json!("one\n")));
+    assert_eq!(first.id.as_deref(), Some("4"));
+    agent.write(&work, 4, "two\n").await;
+    assert_eq!(stream.next().await.unwrap().data["text"], "two\n");
+    agent.finish_with(&work, 0, Some((8, "three\n"))).await;
+    let rest = stream.rest().await;
+    let told: Vec<_> = rest.iter().map(|sent| (sent.name.as_str(), sent.data["text"].as_str())).collect();
+    assert_eq!(told, [("output", Some("three\n")), ("end", None)]);
+    assert_eq!(rest[1].data["status"], "succeeded");
+    let resumed = setup.stream(setup.request(Method::GET, &path).header("Last-Event-ID", "4")).await.rest().await;
+    assert_eq!(resumed.iter().filter_map(|sent| sent.data["text"].as_str()).collect::<String>(), "two\nthree\n");
+}
+
+#[tokio::test]
+async fn a_runs_output_is_merged_and_ends_with_the_run() {
+    let setup = Setup::new().await;
+    let mut one = setup.agent("web-01", &[]).await;
+    let mut two = setup.agent("web-02", &[]).await;
+    let definition = json!({"target": "all", "tasks": [
+        {"name": "first", "backend": "test", "action": "noop"}, {"backend": "test", "action": "noop"},
+    ]});
+    let id = setup.submit(&definition).await;
+    let mut stream = setup.follow(&format!("/runs/{id}/output?follow=1")).await;
+    let (first, other) = (one.take().await, two.take().await);
+    one.write(&first, 0, "a\n").await;
+    let sent = stream.next().await.unwrap();
+    let whose = (&sent.data["node"], &sent.data["step"], &sent.data["task"], &sent.data["text"]);
+    assert_eq!(whose, (&json!("web-01"), &json!(0), &json!("first"), &json!("a\n")));
+    two.finish_with(&other, 0, Some((0, "b\n"))).await;
+    assert_eq!(stream.next().await.unwrap().data["node"], "web-02");
+    one.finish(&first, 0).await;
+    let (first, other) = (one.take().await, two.take().await);
+    one.finish_with(&first, 0, Some((0, "c\n"))).await;
+    two.finish_with(&other, 0, Some((0, "d\n"))).await;
+    let rest = stream.rest().await;
+    let (end, pieces) = rest.split_last().unwrap();
+    let mut texts: Vec<_> = pieces.iter().map(|sent| sent.data["text"].as_str().unwrap()).collect();
+    texts.sort_unstable();
+    assert_eq!(texts, ["c\n", "d\n"]);
+    assert_eq!((end.name.as_str(), &end.data), ("end", &json!({"run": id, "status": "completed"})));
+    assert_eq!(texts(&setup, &format!("/runs/{id}/output?node=web-02")).await, ["b\n", "d\n"]);
+    assert_eq!(texts(&setup, &format!("/runs/{id}/output?step=1&node=web-01")).await, ["c\n"]);
+}
+
+async fn texts(setup: &Setup, path: &str) -> Vec<String> {
+    let sent = setup.follow(path).await.rest().await;
+    sent.iter().filter_map(|sent| sent.data["text"].as_str().map(str::to_owned)).collect()
+}
+
+#[tokio::test]
+async fn without_follow_a_runs_output_is_what_there_is_now() {
+    let setup = Setup::new().await;
+    let mut agent = setup.agent("web-01", &[]).await;
+    let id = setup.submit(&noop()).await;
+    let work = agent.take().await;
+    agent.write(&work, 0, "so far\n").await;
+    let sent = setup.follow(&format!("/runs/{id}/output")).await.rest().await;
+    assert_eq!(sent.iter().map(|sent| sent.name.as_str()).collect::<Vec<_>>(), ["output", "end"]);
+    assert_eq!(sent[1].data["status"], "running");
+    assert_eq!(send(setup.request(Method::GET, &format!("/runs/{id}"))).await.body["status"], "running");
+}

@@ -1,0 +1,209 @@
+//! Submitting, listing, showing and cancelling runs.
+
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::support::{Setup, noop, send};
+
+#[tokio::test]
+async fn a_run_shows_the_result_of_every_step_on_every_node() {
+    let setup = Setup::new().await;
+    let mut one = setup.agent("web-01", &["web"]).await;
+    let mut two = setup.agent("web-02", &["web"]).await;
+    let definition = json!({
+        "name": "deploy", "target": "group:web",
+        "tasks": [{"backend": "test", "action": "noop"}, {"name": "second", "backend": "test", "action": "noop"}],
+    });
+    let id = setup.submit(&definition).await;
+    let (first, other) = (one.take().await, two.take().await);
+    one.finish(&first, 0).await;
+    let half = setup.run_until(&id, |run| run["counts"]["succeeded"] == 1).await;
+    assert_eq!(half["status"], "running");
+    assert_eq!(half["step"], 0);
+    assert_eq!(half["expected"], json!(["web-01", "web-02"]));
+    assert_eq!(half["counts"]["pending"], 2, "the second step has no executions yet, and is still to come: {half}");
+    assert_eq!(half["results"]["0"]["web-01"]["status"], "succeeded");
+    assert_eq!(half["results"]["0"]["web-01"]["attempts"], 1);
+    assert_eq!(half["results"]["0"]["web-01"]["duration"], "1.5s");
+    assert_eq!(half["results"]["0"]["web-01"]["exit_code"], 0);
+    two.finish(&other, 0).await;
+    let (first, other) = (one.take().await, two.take().await);
+    one.finish(&first, 0).await;
+    two.finish(&other, 3).await;
+    let run = setup.ended(&id).await;
+    assert_eq!(run["status"], "failed");
+    assert_eq!(run["state"], "failed");
+    assert_eq!(run["step"], Value::Null);
+    assert_eq!(run["job"], "deploy");
+    assert_eq!(run["counts"]["succeeded"], 3);
+    assert_eq!(run["counts"]["failed"], 1);
+    assert_eq!(run["results"]["1"]["web-02"]["exit_code"], 3);
+    assert_eq!(run["results"]["1"]["web-02"]["error"], "exit code 3");
+    assert!(run["owner"].as_str().is_some_and(|owner| owner.len() == 36));
+
+    let executions = setup.ok(&format!("/runs/{id}/executions")).await;
+    assert_eq!(executions["pagination"], json!({"limit": 100, "offset": 0, "total": 4, "has_more": false}));
+    let failed = setup.ok(&format!("/runs/{id}/executions?status=failed,lost&node=web-02&step=1")).await;
+    let failed = &failed["data"][0];
+    assert_eq!((&failed["node"], &failed["task"], &failed["attempt"]), (&json!("web-02"), &json!("second"), &json!(1)));
+    assert_eq!(failed["duration"], "1.5s");
+    for time in ["created_at", "leased_at", "started_at", "finished_at"] {
+        assert!(failed[time].as_str().is_some_and(|text| text.ends_with('Z')), "{time} in {failed}");
+    }
+    let alone = setup.ok(&format!("/executions/{}", failed["id"].as_str().unwrap())).await;
+    assert_eq!(&alone, failed);
+}
+
+#[tokio::test]
+async fn an_idempotency_key_returns_the_first_run() {
+    let setup = Setup::new().await;
+    setup.agent("web-01", &[]).await;
+    let submit = |definition: Value| {
+        send(setup.request(Method::POST, "/runs").header("Idempotency-Key", "k1").json(&definition))
+    };
+    let first = submit(noop()).await;
+    assert_eq!(first.status, StatusCode::CREATED);
+    let location = format!("/api/v1/runs/{}", first.body["id"].as_str().unwrap());
+    assert_eq!(first.headers["location"], location);
+    let mut another = noop();
+    another["name"] = json!("another");
+    let second = submit(another).await;
+    assert_eq!(second.status, StatusCode::OK);
+    assert_eq!(second.body["id"], first.body["id"]);
+    assert_eq!(second.body["job"], "noop");
+    assert_eq!(setup.ok("/runs").await["pagination"]["total"], 1);
+}
+
+#[tokio::test]
+async fn a_definition_is_json_or_yaml() {
+    let setup = Setup::new().await;
+    setup.agent("web-01", &[]).await;
+    let yaml = "name: from-yaml\ntarget: all\ntasks:\n  - backend: test\n    action: noop\n";
+    for content_type in ["application/yaml", "text/yaml; charset=utf-8", "application/x-yaml"] {
+        let request = setup.request(Method::POST, "/runs").header("Content-Type", content_type).body(yaml);
+        let answer = send(request).await;
+        assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+        assert_eq!(answer.body["job"], "from-yaml");
+    }
+    let undeclared = setup.request(Method::POST, "/validate").body(yaml);
+    assert_eq!(send(undeclared).await.body, json!({"valid": true, "job": "from-yaml", "steps": 1}));
+}
+
+#[tokio::test]
+async fn the_target_of_the_query_replaces_that_of_the_definition() {
+    let setup = Setup::new().await;
+    setup.agent("web-01", &["web"]).await;
+    setup.agent("db-01", &["db"]).await;
+    let answer = setup.post("/runs?target=group:db", &noop()).await;
+    assert_eq!(answer.body["expected"], json!(["db-01"]));
+}
+
+#[tokio::test]
+async fn runs_are_listed_newest_first_and_filtered() {
+    let setup = Setup::new().await;
+    let mut agent = setup.agent("web-01", &[]).await;
+    let done = setup.submit(&noop()).await;
+    let work = agent.take().await;
+    agent.finish(&work, 0).await;
+    setup.ended(&done).await;
+    let mut named = noop();
+    named["name"] = json!("later");
+    let open = setup.submit(&named).await;
+    let ids = |list: Value| -> Vec<String> {
+        let data = list["data"].as_array().unwrap();
+        data.iter().map(|run| run["id"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(ids(setup.ok("/runs").await), [open.as_str(), &done]);
+    assert_eq!(ids(setup.ok("/runs?status=completed").await), [done.as_str()]);
+    assert_eq!(ids(setup.ok("/runs?status=pending,running").await), [open.as_str()]);
+    assert_eq!(ids(setup.ok("/runs?job=later&cluster=default").await), [open.as_str()]);
+    let page = setup.ok("/runs?limit=1&offset=1").await;
+    assert_eq!(page["pagination"], json!({"limit": 1, "offset": 1, "total": 2, "has_more": false}));
+    assert_eq!(page["data"][0].get("results"), None, "a list is short");
+    assert_eq!(ids(page), [done.as_str()]);
+}
+
+#[tokio::test]
+async fn a_cancelled_run_ends_cancelled_and_cannot_be_cancelled_again() {
+    let setup = Setup::new().await;
+    let id = setup.submit(&json!({"placement": {"labels": ["nowhere"]}, "tasks": [{"backend": "test", "action": "noop"}]})).await;
+    let answer = setup.post(&format!("/runs/{id}/cancel"), &json!(null)).await;
+    assert_eq!(answer.status, StatusCode::ACCEPTED, "{}", answer.body);
+    let run = setup.ended(&id).await;
+    assert_eq!(run["status"], "cancelled");
+    assert!(run["cancel_requested_at"].is_string());
+    let again = setup.post(&format!("/runs/{id}/cancel"), &json!(null)).await;
+    assert_eq!(again.status, StatusCode::CONFLICT);
+    assert_eq!(again.body["code"], "conflict");
+}
+
+#[tokio::test]
+async fn a_placed_step_that_waits_says_why_each_node_does_not_fit() {
+    let setup = Setup::new().await;
+    setup.agent("web-01", &[]).await;
+    let definition = json!({
+        "placement": {"requires": {"gpu": "nvidia"}},
+        "tasks": [{"name": "train", "backend": "test", "action": "noop"}],
+    });
+    let id = setup.submit(&definition).await;
+    let run = setup.run_until(&id, |run| run["results"]["0"]["-"]["status"] == "pending").await;
+    assert_eq!(run["expected"], json!([]));
+    let waiting = &run["waiting"][0];
+    assert_eq!((&waiting["step"], &waiting["task"]), (&json!(0), &json!("train")));
+    assert_eq!(waiting["nodes"][0]["node"], "web-01");
+    assert!(waiting["nodes"][0]["reason"].as_str().is_some_and(|why| why.contains("gpu")), "{waiting}");
+    let execution = setup.ok(&format!("/executions/{}", waiting["execution"].as_str().unwrap())).await;
+    assert_eq!(execution["waiting"], waiting["nodes"]);
+    assert_eq!(execution["node"], Value::Null);
+}
+
+#[tokio::test]
+async fn a_placed_step_is_shown_under_the_node_that_ran_it() {
+    let setup = Setup::new().await;
+    let mut agent = setup.agent("web-01", &[]).await;
+    let definition = json!({"placement": {}, "tasks": [{"backend": "test", "action": "noop"}]});
+    let id = setup.submit(&definition).await;
+    let work = agent.take().await;
+    agent.finish(&work, 0).await;
+    let run = setup.ended(&id).await;
+    assert_eq!(run["results"]["0"]["web-01"]["status"], "succeeded");
+    assert_eq!(run["results"]["0"].as_object().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn plans_show_steps_places_and_edges_without_starting_anything() {
+    let setup = Setup::new().await;
+    setup.agent("web-01", &["web"]).await;
+    setup.agent("web-02", &["web"]).await;
+    let definition = json!({
+        "name": "roll", "target": "group:web", "strategy": "continue",
+        "tasks": [
+            {"name": "prepare", "backend": "test", "action": "noop"},
+            {"name": "walk", "tasks": [
+                {"name": "down", "backend": "test", "action": "noop"},
+                {"name": "up", "backend": "test", "action": "noop", "condition": "on_success"},
+            ]},
+            {"name": "once", "backend": "ping", "action": "ping", "placement": {}},
+        ],
+    });
+    let planned = setup.post("/plan", &definition).await;
+    assert_eq!(planned.status, StatusCode::OK, "{}", planned.body);
+    let plan = planned.body;
+    assert_eq!(plan["strategy"], "continue");
+    assert_eq!(plan["nodes"][1]["hostname"], "web-02");
+    assert_eq!(plan["steps"][0], json!({
+        "index": 0, "name": "prepare", "backend": "test", "action": "noop", "branch": null,
+        "where": ["web-01", "web-02"], "condition": null, "after": [],
+    }));
+    assert_eq!(plan["steps"][1]["after"], json!([{"step": 0, "kind": "barrier"}]));
+    assert_eq!(plan["steps"][2]["after"], json!([{"step": 1, "kind": "per_node"}]));
+    assert_eq!((&plan["steps"][2]["branch"], &plan["steps"][2]["condition"]), (&json!("walk"), &json!("on_success")));
+    assert_eq!(plan["steps"][3]["where"], "placed");
+    assert_eq!(setup.ok("/runs").await["pagination"]["total"], 0, "nothing was started");
+
+    let id = setup.submit(&definition).await;
+    assert_eq!(setup.ok(&format!("/runs/{id}/plan")).await, plan);
+    let shown = setup.ok(&format!("/runs/{id}?definition=1")).await;
+    assert_eq!(shown["definition"]["tasks"][1]["tasks"][0]["name"], "down");
+    assert_eq!(setup.ok(&format!("/runs/{id}")).await.get("definition"), None);
+}

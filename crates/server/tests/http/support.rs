@@ -1,0 +1,270 @@
+//! A server on the memory store, a client for it, and agents that do what a test tells them.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use downbeat_core::Timestamp;
+use downbeat_core::backend::{BackendSchema, Catalogue};
+use downbeat_core::execution::{Outcome, Verdict};
+use downbeat_core::ids::{ClusterId, NodeId, SessionId};
+use downbeat_core::node::Description;
+use downbeat_proto::Link;
+use downbeat_proto::grpc::Client;
+use downbeat_proto::message::{
+    Assignment, Chunk, Finished, Free, Held, Output, Poll, Register, Report, Started,
+};
+use downbeat_server::{Server, Settings};
+use futures_util::StreamExt;
+use reqwest::{Method, RequestBuilder, StatusCode};
+use serde_json::{Value, json};
+
+/// A test that waits longer than this has failed.
+pub const DEADLINE: Duration = Duration::from_secs(20);
+
+pub struct Setup {
+    pub server: Server,
+    pub http: reqwest::Client,
+    base: String,
+}
+
+pub struct Answer {
+    pub status: StatusCode,
+    pub content_type: String,
+    pub headers: reqwest::header::HeaderMap,
+    pub body: Value,
+}
+
+impl Setup {
+    pub async fn new() -> Self {
+        Self::on("memory:").await
+    }
+
+    pub async fn on(store: &str) -> Self {
+        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let settings =
+            Settings { store: store.to_owned(), http: any, grpc: any, name: "one".to_owned(), ..Settings::default() };
+        let server = downbeat_server::start(settings).await.expect("the server starts");
+        let base = format!("http://{}", server.http_addr());
+        Self { server, http: reqwest::Client::new(), base }
+    }
+
+    pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        let path = if path.starts_with("/api/") { path.to_owned() } else { format!("/api/v1{path}") };
+        self.http.request(method, format!("{}{path}", self.base)).timeout(DEADLINE)
+    }
+
+    pub async fn root(&self, path: &str) -> (StatusCode, String) {
+        let answer = self.http.get(format!("{}{path}", self.base)).send().await.unwrap();
+        (answer.status(), answer.text().await.unwrap())
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        send(self.request(Method::GET, path)).await
+    }
+
+    pub async fn post(&self, path: &str, body: &Value) -> Answer {
+        send(self.request(Method::POST, path).json(body)).await
+    }
+
+    pub async fn ok(&self, path: &str) -> Value {
+        let answer = self.get(path).await;
+        assert!(answer.status.is_success(), "{path}: {} {}", answer.status, answer.body);
+        answer.body
+    }
+
+    /// Submits a definition and answers the run's id.
+    pub async fn submit(&self, definition: &Value) -> String {
+        let answer = self.post("/runs", definition).await;
+        assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+        answer.body["id"].as_str().expect("a run has an id").to_owned()
+    }
+
+    /// Waits until a run is as wanted.
+    pub async fn run_until(&self, id: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let path = format!("/runs/{id}");
+        let wait = async {
+            loop {
+                let run = self.ok(&path).await;
+                if wanted(&run) {
+                    return run;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        match tokio::time::timeout(DEADLINE, wait).await {
+            Ok(run) => run,
+            Err(_) => panic!("run never became as wanted: {}", self.ok(&path).await),
+        }
+    }
+
+    pub async fn ended(&self, id: &str) -> Value {
+        self.run_until(id, |run| !run["finished_at"].is_null()).await
+    }
+
+    pub async fn stream(&self, request: RequestBuilder) -> Stream {
+        let answer = request.send().await.unwrap();
+        assert_eq!(answer.status(), StatusCode::OK);
+        assert_eq!(answer.headers()["content-type"], "text/event-stream");
+        Stream { bytes: answer.bytes_stream().boxed(), text: String::new() }
+    }
+
+    pub async fn follow(&self, path: &str) -> Stream {
+        self.stream(self.request(Method::GET, path)).await
+    }
+
+    pub async fn agent(&self, hostname: &str, groups: &[&str]) -> Agent {
+        Agent::register(&self.server, hostname, groups).await
+    }
+}
+
+pub async fn send(request: RequestBuilder) -> Answer {
+    let answer = request.send().await.unwrap();
+    let (status, headers) = (answer.status(), answer.headers().clone());
+    let content_type = headers.get("content-type").map(|kind| kind.to_str().unwrap().to_owned()).unwrap_or_default();
+    let text = answer.text().await.unwrap();
+    let body = serde_json::from_str(&text).unwrap_or(Value::String(text));
+    Answer { status, content_type, headers, body }
+}
+
+/// One event of a stream.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sent {
+    pub id: Option<String>,
+    pub name: String,
+    pub data: Value,
+}
+
+pub struct Stream {
+    bytes: futures_util::stream::BoxStream<'static, reqwest::Result<axum::body::Bytes>>,
+    text: String,
+}
+
+impl Stream {
+    /// The next event; nothing when the stream has ended.
+    pub async fn next(&mut self) -> Option<Sent> {
+        tokio::time::timeout(DEADLINE, self.read()).await.expect("the stream goes on or ends")
+    }
+
+    async fn read(&mut self) -> Option<Sent> {
+        loop {
+            while let Some((block, rest)) = self.text.split_once("\n\n") {
+                let (block, rest) = (block.to_owned(), rest.to_owned());
+                self.text = rest;
+                let field = |name: &str| {
+                    block.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(": ")?.to_owned()))
+                };
+                if let Some(data) = field("data") {
+                    let data = serde_json::from_str(&data).expect("data is JSON");
+                    return Some(Sent { id: field("id"), name: field("event").unwrap_or_default(), data });
+                }
+            }
+            let bytes = self.bytes.next().await?.ok()?;
+            self.text.push_str(std::str::from_utf8(&bytes).expect("text"));
+        }
+    }
+
+    pub async fn rest(&mut self) -> Vec<Sent> {
+        let mut all = Vec::new();
+        while let Some(sent) = self.next().await {
+            all.push(sent);
+        }
+        all
+    }
+}
+
+/// An agent that takes work and reports it when it is told to.
+pub struct Agent {
+    link: Client,
+    pub node: NodeId,
+    session: SessionId,
+    poll: u64,
+}
+
+impl Agent {
+    async fn register(server: &Server, hostname: &str, groups: &[&str]) -> Self {
+        let link = Client::connect(&server.grpc_addr().to_string()).await.unwrap();
+        let node = NodeId::derive(ClusterId::DEFAULT, hostname);
+        let session = SessionId(uuid::Uuid::new_v4());
+        let backends: Vec<BackendSchema> = Catalogue::builtin().backends().to_vec();
+        let description = Description {
+            hostname: hostname.to_owned(),
+            groups: groups.iter().map(|&group| group.to_owned()).collect(),
+            labels: [("disk".to_owned(), "ssd".to_owned())].into(),
+            capabilities: [("cpu".to_owned(), json!(4))].into(),
+            backends,
+            slots: 2,
+            version: "0.0.0-test".to_owned(),
+        };
+        let cluster = ClusterId::DEFAULT;
+        link.register(Register { cluster, node, session, description }).await.unwrap();
+        Self { link, node, session, poll: 0 }
+    }
+
+    /// Waits for work.
+    pub async fn take(&mut self) -> Assignment {
+        let wait = async {
+            loop {
+                self.poll += 1;
+                let poll = Poll {
+                    node: self.node,
+                    session: self.session,
+                    free: Free { fleet: 1, placed: 1 },
+                    poll: self.poll,
+                    resync: None,
+                    wait: Duration::from_secs(5),
+                };
+                if let Some(assignment) = self.link.poll(poll).await.unwrap().assignments.into_iter().next() {
+                    return assignment;
+                }
+            }
+        };
+        tokio::time::timeout(DEADLINE, wait).await.expect("there is work")
+    }
+
+    pub async fn start(&self, work: &Assignment) {
+        let started = Started { held: held(work), run: work.run.clone(), at: Timestamp::now() };
+        self.report(vec![started], Vec::new()).await;
+    }
+
+    pub async fn write(&self, work: &Assignment, offset: u64, text: &str) {
+        let chunks = vec![chunk(work, offset, text)];
+        self.link.output(Output { node: self.node, session: self.session, chunks }).await.unwrap();
+    }
+
+    pub async fn finish(&self, work: &Assignment, exit_code: i32) {
+        self.finish_with(work, exit_code, None).await;
+    }
+
+    pub async fn finish_with(&self, work: &Assignment, exit_code: i32, output: Option<(u64, &str)>) {
+        let now = Timestamp::now();
+        let outcome = Outcome {
+            verdict: if exit_code == 0 { Verdict::Succeeded } else { Verdict::Failed },
+            exit_code: Some(exit_code),
+            error: (exit_code != 0).then(|| format!("exit code {exit_code}")),
+            started_at: now - Duration::from_millis(1500),
+            finished_at: now,
+        };
+        let output = output.into_iter().map(|(offset, text)| chunk(work, offset, text)).collect();
+        let finished = Finished { held: held(work), run: work.run.clone(), outcome, output };
+        self.report(Vec::new(), vec![finished]).await;
+    }
+
+    async fn report(&self, started: Vec<Started>, finished: Vec<Finished>) {
+        let (node, session) = (self.node, self.session);
+        let report = Report { node, session, started, finished, free: Free::default(), poll: 0 };
+        self.link.report(report).await.unwrap();
+    }
+}
+
+fn held(work: &Assignment) -> Held {
+    Held { execution: work.execution, token: work.token }
+}
+
+fn chunk(work: &Assignment, offset: u64, text: &str) -> Chunk {
+    Chunk { execution: work.execution, offset, stderr: false, text: text.to_owned(), at: Timestamp::now() }
+}
+
+/// One task on every node.
+pub fn noop() -> Value {
+    json!({"name": "noop", "target": "all", "tasks": [{"backend": "test", "action": "noop"}]})
+}

@@ -1,0 +1,58 @@
+//! Status, servers, health and figures.
+
+use reqwest::StatusCode;
+use serde_json::json;
+
+use crate::support::{Setup, noop};
+
+#[tokio::test]
+async fn the_status_counts_everything_there_is() {
+    let setup = Setup::new().await;
+    let mut agent = setup.agent("web-01", &[]).await;
+    let id = setup.submit(&noop()).await;
+    let work = agent.take().await;
+    agent.finish(&work, 0).await;
+    setup.ended(&id).await;
+    let status = setup.ok("/status").await;
+    assert_eq!((&status["store"], &status["server"]), (&json!("memory"), &json!("one")));
+    assert_eq!(status["runs"], json!({"pending": 0, "running": 0, "completed": 1, "failed": 0, "cancelled": 0}));
+    assert_eq!(status["executions"]["succeeded"], 1);
+    assert_eq!(status["nodes"], json!({"online": 1, "stale": 0, "offline": 0}));
+    assert!(status["uptime"].as_str().unwrap().ends_with('s'));
+    let servers = setup.ok("/servers").await;
+    assert_eq!(servers["data"], status["servers"]);
+    assert_eq!(servers["data"][0]["name"], "one");
+    assert_eq!(servers["data"][0]["http"], setup.server.http_addr().to_string());
+}
+
+#[tokio::test]
+async fn a_server_says_that_it_lives_and_is_ready() {
+    let setup = Setup::new().await;
+    assert_eq!(setup.root("/healthz").await, (StatusCode::OK, "ok\n".to_owned()));
+    assert_eq!(setup.root("/readyz").await, (StatusCode::OK, "ready\n".to_owned()));
+}
+
+#[tokio::test]
+async fn the_figures_follow_what_happens() {
+    let setup = Setup::new().await;
+    let mut agent = setup.agent("web-01", &[]).await;
+    let id = setup.submit(&noop()).await;
+    let work = agent.take().await;
+    agent.finish(&work, 0).await;
+    setup.ended(&id).await;
+    let (status, text) = setup.root("/metrics").await;
+    assert_eq!(status, StatusCode::OK);
+    for line in [
+        r#"downbeat_runs{state="completed"} 1"#,
+        r#"downbeat_runs{state="running"} 0"#,
+        r#"downbeat_executions_total{outcome="succeeded"} 1"#,
+        r#"downbeat_nodes{status="online"} 1"#,
+        "downbeat_queue_depth 0",
+        "downbeat_pending_to_leased_seconds_count 1",
+        r#"downbeat_http_requests_total{method="POST",path="/api/v1/runs",status="201"} 1"#,
+    ] {
+        assert!(text.lines().any(|have| have == line), "no `{line}` in\n{text}");
+    }
+    assert!(text.contains("downbeat_commit_batch_size_count"));
+    assert!(text.contains("downbeat_process_resident_memory_bytes"));
+}

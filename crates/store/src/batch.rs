@@ -1,0 +1,131 @@
+//! Owns which rows a batch of changes looks at, and which it altered: what a SQL store loads before it applies a
+//! batch, and what it writes afterwards. Knows no SQL.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use downbeat_core::change::Change;
+use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
+use downbeat_core::node::Registration;
+use downbeat_core::run::RunRecord;
+
+/// How a store learns that the id of a new execution is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NewIds {
+    /// By a violated key when it inserts: new ids are drawn at random, so looking first is wasted.
+    Trusted,
+    /// By looking first. For the second try, after a key was violated.
+    Checked,
+}
+
+/// The rows that the guards of a batch look at.
+#[derive(Debug, Default)]
+pub(crate) struct Needs<'a> {
+    pub(crate) clusters: bool,
+    pub(crate) nodes: BTreeSet<NodeId>,
+    pub(crate) runs: BTreeSet<&'a RunId>,
+    pub(crate) keys: BTreeSet<(ClusterId, &'a str)>,
+    pub(crate) executions: BTreeSet<ExecutionId>,
+}
+
+impl<'a> Needs<'a> {
+    pub(crate) fn of(changes: &'a [Change], new_ids: NewIds) -> Self {
+        let mut needs = Self::default();
+        for change in changes {
+            match change {
+                Change::NodeRegistered { registration } => {
+                    needs.clusters = true;
+                    needs.nodes.insert(registration.node);
+                }
+                Change::NodeMoved { node, .. } | Change::NodeDrainSet { node, .. } => {
+                    needs.nodes.insert(*node);
+                }
+                Change::RunCreated { run } => {
+                    needs.clusters = true;
+                    needs.runs.insert(&run.id);
+                    if let Some(key) = &run.idempotency_key {
+                        needs.keys.insert((run.cluster, key));
+                    }
+                }
+                Change::RunTaken { run, .. }
+                | Change::RunCancelRequested { run, .. }
+                | Change::RunMoved { run, .. } => {
+                    needs.runs.insert(run);
+                }
+                Change::ExecutionsAdded { run, executions, .. } => {
+                    needs.runs.insert(run);
+                    if new_ids == NewIds::Checked {
+                        needs.executions.extend(executions.iter().map(|execution| execution.id));
+                    }
+                }
+                Change::ExecutionLeased { execution, .. }
+                | Change::ExecutionStarted { execution, .. }
+                | Change::ExecutionFinished { execution, .. }
+                | Change::ExecutionLost { execution, .. } => {
+                    needs.executions.insert(*execution);
+                }
+                Change::ExecutionCancelRequested { run, execution, .. }
+                | Change::ExecutionGivenUp { run, execution, .. }
+                | Change::ExecutionSkipped { run, execution, .. } => {
+                    needs.runs.insert(run);
+                    needs.executions.insert(*execution);
+                }
+            }
+        }
+        needs
+    }
+}
+
+/// The rows that the applied changes of a batch made or altered. Each is written once, as it stands at the end.
+#[derive(Debug, Default)]
+pub(crate) struct Dirty<'a> {
+    pub(crate) nodes_registered: BTreeMap<NodeId, &'a Registration>,
+    pub(crate) nodes_altered: BTreeSet<NodeId>,
+    pub(crate) runs_created: BTreeMap<&'a RunId, &'a RunRecord>,
+    pub(crate) runs_altered: BTreeSet<&'a RunId>,
+    pub(crate) executions_added: BTreeSet<ExecutionId>,
+    pub(crate) executions_altered: BTreeSet<ExecutionId>,
+}
+
+impl<'a> Dirty<'a> {
+    /// `applied` are the places of the applied changes, in the order in which they were applied.
+    pub(crate) fn of(changes: &'a [Change], applied: &[usize]) -> Self {
+        let mut dirty = Self::default();
+        for &place in applied {
+            match &changes[place] {
+                Change::NodeRegistered { registration } => {
+                    dirty.nodes_registered.insert(registration.node, registration);
+                }
+                Change::NodeMoved { node, .. } | Change::NodeDrainSet { node, .. } => {
+                    if !dirty.nodes_registered.contains_key(node) {
+                        dirty.nodes_altered.insert(*node);
+                    }
+                }
+                Change::RunCreated { run } => {
+                    dirty.runs_created.insert(&run.id, run);
+                }
+                Change::RunTaken { run, .. }
+                | Change::RunCancelRequested { run, .. }
+                | Change::RunMoved { run, .. } => {
+                    if !dirty.runs_created.contains_key(run) {
+                        dirty.runs_altered.insert(run);
+                    }
+                }
+                Change::ExecutionsAdded { executions, .. } => {
+                    dirty.executions_added.extend(executions.iter().map(|execution| execution.id));
+                }
+                Change::ExecutionLeased { execution, .. }
+                | Change::ExecutionStarted { execution, .. }
+                | Change::ExecutionFinished { execution, .. }
+                | Change::ExecutionLost { execution, .. }
+                | Change::ExecutionCancelRequested { execution, .. }
+                | Change::ExecutionGivenUp { execution, .. }
+                | Change::ExecutionSkipped { execution, .. } => {
+                    if !dirty.executions_added.contains(execution) {
+                        dirty.executions_altered.insert(*execution);
+                    }
+                }
+            }
+        }
+        dirty
+    }
+}

@@ -1,0 +1,181 @@
+//! What a store does with a batch: its order, its guards, its events.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use downbeat_core::change::{Change, Refusal};
+use downbeat_core::execution::{State, Verdict};
+use downbeat_core::run::RunState;
+
+use super::make::{
+    SERVER, added, apply, at, commit, created, execution, execution_id, finished, lease, leased, moved, pending,
+    registered, run_id, server, session, token,
+};
+use super::snapshot::{Snapshot, fill};
+use crate::memory::MemoryStore;
+use crate::port::{Committed, EventFilter, Store};
+
+pub async fn kinds_are_applied_in_the_order_of_their_phase(store: Arc<dyn Store>) {
+    let (run, execution_1) = (run_id(1), execution_id(1));
+    let batch = [
+        moved(1, &[RunState::Terminating, RunState::Completed], 9),
+        finished(1, 1, 1, Verdict::Succeeded),
+        Change::ExecutionStarted { run: run.clone(), execution: execution_1, token: token(1), at: at(8) },
+        Change::ExecutionLeased { run: run.clone(), execution: execution_1, lease: lease(1, 1) },
+        added(1, vec![execution(1, 1, pending())]),
+        Change::RunCancelRequested { run, by: "ada".to_owned(), at: at(7) },
+        created(1),
+        registered(1, session(1), 6),
+    ];
+    let Committed { outcomes, seqs } = commit(&store, &batch).await;
+    assert_eq!(outcomes, vec![Ok(()); 8]);
+    assert_eq!(seqs, [Some(8), Some(7), Some(6), Some(5), Some(4), Some(3), Some(2), Some(1)]);
+    let events = store.events(&EventFilter::default(), 100).await.unwrap();
+    let kinds: Vec<_> = events.iter().map(|event| (event.seq, event.change.kind())).collect();
+    assert_eq!(
+        kinds,
+        [
+            (1, "node_registered"),
+            (2, "run_created"),
+            (3, "run_cancel_requested"),
+            (4, "executions_added"),
+            (5, "execution_leased"),
+            (6, "execution_started"),
+            (7, "execution_finished"),
+            (8, "run_moved"),
+        ]
+    );
+    assert!(events.iter().all(|event| event.server == SERVER));
+    for event in events {
+        let place = seqs.iter().position(|seq| *seq == Some(event.seq)).unwrap();
+        assert_eq!(event.change, batch[place]);
+    }
+}
+
+pub async fn within_a_kind_changes_are_applied_as_given(store: Arc<dyn Store>) {
+    use RunState::{Running, Starting, Terminating};
+    apply(&store, &[created(1), created(2)]).await;
+    let batch =
+        [moved(1, &[Starting], 5), moved(2, &[Running], 5), moved(1, &[Running], 6), moved(1, &[Terminating], 7)];
+    let outcomes = commit(&store, &batch).await.outcomes;
+    assert_eq!(outcomes, [Ok(()), Err(Refusal::WrongState), Ok(()), Ok(())]);
+    let run = store.run(&run_id(1)).await.unwrap().unwrap();
+    assert_eq!((run.state, run.started_at), (Terminating, Some(at(6))));
+}
+
+pub async fn a_refused_change_leaves_no_trace_and_harms_no_other(store: Arc<dyn Store>) {
+    fill(&store).await;
+    let before = Snapshot::of(&store).await;
+    let (run, epoch, why) = (run_id(1), 7, || "why".to_owned());
+    let execution_9 = execution_id(9);
+    let refused = vec![
+        created(1),
+        Change::RunTaken { run: run.clone(), owner: server(3), epoch: 9, at: at(90) },
+        Change::RunCancelRequested { run: run_id(2), by: why(), at: at(90) },
+        Change::ExecutionsAdded { run: run.clone(), epoch, executions: vec![execution(50, 1, pending())], at: at(90) },
+        added(1, vec![execution(51, 1, pending()), execution(9, 1, pending())]),
+        Change::ExecutionLeased { run: run.clone(), execution: execution_9, lease: lease(90, 1) },
+        Change::ExecutionStarted { run: run.clone(), execution: execution_9, token: token(90), at: at(90) },
+        finished(1, 9, 90, Verdict::Succeeded),
+        Change::ExecutionLost {
+            run: run.clone(),
+            execution: execution_9,
+            token: token(90),
+            reason: why(),
+            at: at(90),
+        },
+        Change::ExecutionCancelRequested { run: run.clone(), execution: execution_9, epoch, reason: why(), at: at(90) },
+        Change::ExecutionGivenUp { run: run.clone(), execution: execution_9, epoch, error: why(), at: at(90) },
+        Change::ExecutionSkipped { run, execution: execution_9, epoch, reason: why(), at: at(90) },
+        moved(1, &[RunState::Running], 90),
+    ];
+    let Committed { outcomes, seqs } = commit(&store, &refused).await;
+    assert!(outcomes.iter().all(Result::is_err), "{outcomes:?}");
+    assert!(seqs.iter().all(Option::is_none));
+    assert_eq!(Snapshot::of(&store).await, before);
+    // With one good change among them, exactly that one is there.
+    let mut mixed = refused;
+    mixed.insert(5, finished(1, 9, 9, Verdict::Succeeded));
+    let Committed { outcomes, seqs } = commit(&store, &mixed).await;
+    let applied: Vec<_> = (0..mixed.len()).filter(|&place| outcomes[place].is_ok()).collect();
+    assert_eq!(applied, [5]);
+    assert_eq!(seqs[5], Some(before.last_seq + 1));
+    let after = Snapshot::of(&store).await;
+    assert_eq!(after.events.len(), before.events.len() + 1);
+    let differing: Vec<_> =
+        after.executions.iter().filter(|each| !before.executions.contains(each)).map(|each| each.id).collect();
+    assert_eq!(differing, [execution_9]);
+    assert_eq!((after.runs, after.nodes), (before.runs, before.nodes));
+}
+
+pub async fn an_execution_born_and_ended_in_one_batch_is_ended(store: Arc<dyn Store>) {
+    let batch = [created(1), added(1, vec![execution(1, 1, leased(1, 1))]), finished(1, 1, 1, Verdict::Succeeded)];
+    apply(&store, &batch).await;
+    let found = store.execution(execution_id(1)).await.unwrap().unwrap();
+    assert!(matches!(found.state, State::Succeeded { .. }));
+    assert_eq!(store.last_seq().await.unwrap(), 3);
+    assert_eq!(store.open_executions().await.unwrap(), []);
+}
+
+pub async fn an_empty_batch_does_nothing(store: Arc<dyn Store>) {
+    assert_eq!(commit(&store, &[]).await, Committed { outcomes: vec![], seqs: vec![] });
+    assert_eq!(store.last_seq().await.unwrap(), 0);
+}
+
+pub async fn events_are_numbered_without_gaps_also_at_once(store: Arc<dyn Store>) {
+    const WRITERS: u32 = 8;
+    const EACH: u32 = 10;
+    let mut tasks = tokio::task::JoinSet::new();
+    for writer in 0..WRITERS {
+        let store = Arc::clone(&store);
+        tasks.spawn(async move {
+            let mut seqs = Vec::new();
+            for round in 0..EACH {
+                let number = 1 + writer * EACH + round;
+                let committed = store.commit(server(writer), &[created(number), created(number)]).await.unwrap();
+                assert_eq!(committed.outcomes, [Ok(()), Err(Refusal::RunExists(run_id(number)))]);
+                seqs.extend(committed.seqs.into_iter().flatten());
+            }
+            assert!(seqs.is_sorted(), "{seqs:?}");
+            seqs
+        });
+    }
+    let seqs: BTreeSet<u64> = tasks.join_all().await.into_iter().flatten().collect();
+    let expected: Vec<u64> = (1..=u64::from(WRITERS * EACH)).collect();
+    assert_eq!(seqs.into_iter().collect::<Vec<_>>(), expected);
+    let events = store.events(&EventFilter::default(), 1_000).await.unwrap();
+    assert_eq!(events.iter().map(|event| event.seq).collect::<Vec<_>>(), expected);
+}
+
+pub async fn events_are_read_from_a_number_on_and_by_run(store: Arc<dyn Store>) {
+    assert_eq!(store.events(&EventFilter::default(), 10).await.unwrap(), []);
+    apply(&store, &[registered(1, session(1), 1), created(1), created(2), added(1, vec![execution(1, 1, pending())])])
+        .await;
+    let seqs = async |since, run: Option<u32>, limit| {
+        let filter = EventFilter { since, run: run.map(run_id) };
+        let events = store.events(&filter, limit).await.unwrap();
+        events.into_iter().map(|event| event.seq).collect::<Vec<_>>()
+    };
+    assert_eq!(seqs(0, None, 100).await, [1, 2, 3, 4]);
+    assert_eq!(seqs(2, None, 100).await, [3, 4]);
+    assert_eq!(seqs(1, None, 2).await, [2, 3]);
+    assert_eq!(seqs(4, None, 100).await, [0; 0]);
+    assert_eq!(seqs(u64::MAX, None, 100).await, [0; 0]);
+    assert_eq!(seqs(0, Some(1), 100).await, [2, 4]);
+    assert_eq!(seqs(2, Some(1), 100).await, [4]);
+    assert_eq!(seqs(0, Some(2), 100).await, [3]);
+    assert_eq!(seqs(0, Some(3), 100).await, [0; 0]);
+    assert_eq!(store.last_seq().await.unwrap(), 4);
+}
+
+pub async fn the_events_replayed_give_equal_tables(store: Arc<dyn Store>) {
+    fill(&store).await;
+    let original = Snapshot::of(&store).await;
+    assert!(original.last_seq > 20);
+    let replica: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    for event in &original.events {
+        let committed = replica.commit(event.server, std::slice::from_ref(&event.change)).await.unwrap();
+        assert_eq!(committed, Committed { outcomes: vec![Ok(())], seqs: vec![Some(event.seq)] }, "{event:?}");
+    }
+    assert_eq!(Snapshot::of(&replica).await, original);
+}

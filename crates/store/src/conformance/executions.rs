@@ -1,0 +1,209 @@
+//! What a store does with executions: the same as the machine in `downbeat_core`.
+
+use std::sync::Arc;
+
+use downbeat_core::change::{Applied, Change, Refusal};
+use downbeat_core::execution::{Event, Execution, Illegal, State, Verdict, step};
+
+use super::make::{
+    added, apply, at, commit, created, execution, execution_id, finished, lease, leased, node, outcome, pending,
+    refuse, run_id, token, try_one,
+};
+use crate::port::Store;
+
+async fn read(store: &Arc<dyn Store>, number: u32) -> Execution {
+    store.execution(execution_id(number)).await.unwrap().expect("the execution is there")
+}
+
+/// Every state, with every combination of what may be absent. The lease's token is 1.
+pub fn states() -> Vec<State> {
+    let lease = lease(1, 1);
+    let text = || "why".to_owned();
+    let mut states = vec![
+        pending(),
+        State::Pending { not_before: Some(at(99)) },
+        State::Skipped { reason: text(), at: at(50) },
+        State::Succeeded { lease, outcome: outcome(Verdict::Succeeded) },
+    ];
+    for stop in [false, true] {
+        states.push(State::Leased { lease, stop });
+        states.push(State::Running { lease, started_at: at(25), stop });
+    }
+    for started_at in [None, Some(at(25))] {
+        states.push(State::Lost { lease, started_at, reason: text(), at: at(50) });
+    }
+    for (held, verdict) in [(None, None), (Some(lease), None), (Some(lease), Some(()))] {
+        for error in [None, Some(text())] {
+            let outcome = verdict.map(|()| outcome(Verdict::Failed));
+            states.push(State::Failed { lease: held, outcome, error, at: at(50) });
+        }
+        let outcome = verdict.map(|()| outcome(Verdict::Cancelled));
+        states.push(State::Cancelled { lease: held, outcome, reason: text(), at: at(50) });
+    }
+    states
+}
+
+/// Every event, and as a change for an execution of run 1.
+fn events(number: u32) -> Vec<(Event, Change)> {
+    let (run, execution, epoch) = (run_id(1), execution_id(number), 1);
+    let (reason, when) = ("because".to_owned(), at(60));
+    let other = lease(2, 2);
+    let mut events = vec![
+        (Event::Leased { lease: other }, Change::ExecutionLeased { run: run.clone(), execution, lease: other }),
+        (
+            Event::CancelRequested { reason: reason.clone(), at: when },
+            Change::ExecutionCancelRequested { run: run.clone(), execution, epoch, reason: reason.clone(), at: when },
+        ),
+        (
+            Event::GivenUp { error: reason.clone(), at: when },
+            Change::ExecutionGivenUp { run: run.clone(), execution, epoch, error: reason.clone(), at: when },
+        ),
+        (
+            Event::Skipped { reason: reason.clone(), at: when },
+            Change::ExecutionSkipped { run: run.clone(), execution, epoch, reason: reason.clone(), at: when },
+        ),
+    ];
+    for token in [token(1), token(2)] {
+        events.push((
+            Event::Started { token, at: when },
+            Change::ExecutionStarted { run: run.clone(), execution, token, at: when },
+        ));
+        events.push((
+            Event::LeaseEnded { token, reason: reason.clone(), at: when },
+            Change::ExecutionLost { run: run.clone(), execution, token, reason: reason.clone(), at: when },
+        ));
+        for verdict in [Verdict::Succeeded, Verdict::Failed, Verdict::Cancelled] {
+            let outcome = outcome(verdict);
+            events.push((
+                Event::Finished { token, outcome: outcome.clone() },
+                Change::ExecutionFinished { run: run.clone(), execution, token, outcome },
+            ));
+        }
+    }
+    events
+}
+
+fn expected(illegal: &Illegal) -> Refusal {
+    match illegal {
+        Illegal::StaleLease => Refusal::StaleLease,
+        Illegal::WrongState { .. } => Refusal::WrongState,
+    }
+}
+
+pub async fn adding_needs_the_run_and_its_epoch(store: Arc<dyn Store>) {
+    refuse(&store, added(1, vec![execution(1, 1, pending())]), Refusal::NotFound).await;
+    apply(&store, &[created(1)]).await;
+    for epoch in [0, 2] {
+        let executions = vec![execution(1, 1, pending())];
+        let stale = Change::ExecutionsAdded { run: run_id(1), epoch, executions, at: at(1) };
+        refuse(&store, stale, Refusal::StaleEpoch).await;
+    }
+    assert_eq!(store.execution(execution_id(1)).await.unwrap(), None);
+    apply(&store, &[added(1, vec![execution(1, 1, pending())])]).await;
+    assert_eq!(read(&store, 1).await, execution(1, 1, pending()));
+}
+
+pub async fn added_executions_are_read_back_whole(store: Arc<dyn Store>) {
+    let executions: Vec<Execution> = (1..)
+        .zip(states())
+        .map(|(number, state)| Execution {
+            step: number * 3,
+            attempt: number,
+            pinned: (number % 2 == 0).then(|| node(1)),
+            ..execution(number, 1, state)
+        })
+        .collect();
+    apply(&store, &[created(1), added(1, executions.clone())]).await;
+    assert_eq!(store.executions_of(&run_id(1)).await.unwrap(), executions);
+    assert_eq!(store.executions_of(&run_id(2)).await.unwrap(), []);
+}
+
+pub async fn executions_are_added_all_or_none(store: Arc<dyn Store>) {
+    apply(&store, &[created(1), created(2), added(1, vec![execution(5, 1, leased(1, 1))])]).await;
+    let list = |numbers: &[u32]| numbers.iter().map(|&number| execution(number, 1, pending())).collect::<Vec<_>>();
+    // In use already, twice in one change, of another run.
+    refuse(&store, added(1, list(&[4, 5, 6])), Refusal::WrongState).await;
+    refuse(&store, added(1, list(&[7, 8, 7])), Refusal::WrongState).await;
+    refuse(&store, added(1, vec![execution(9, 1, pending()), execution(10, 2, pending())]), Refusal::WrongState).await;
+    // In use by another change of the batch.
+    let outcomes = commit(&store, &[added(1, list(&[11])), added(1, list(&[12, 11])), added(1, list(&[12]))]).await;
+    assert_eq!(outcomes.outcomes, [Ok(()), Err(Refusal::WrongState), Ok(())]);
+    // The rest of a batch is not harmed by an id in use, and what follows sees the execution as it was.
+    let batch = [added(1, list(&[5])), added(1, list(&[13])), finished(1, 5, 1, Verdict::Failed)];
+    assert_eq!(commit(&store, &batch).await.outcomes, [Err(Refusal::WrongState), Ok(()), Ok(())]);
+    let found = store.executions_of(&run_id(1)).await.unwrap();
+    assert_eq!(found.iter().map(|each| each.id).collect::<Vec<_>>(), [5, 11, 12, 13].map(execution_id));
+}
+
+pub async fn every_state_answers_every_event_as_the_machine_says(store: Arc<dyn Store>) {
+    apply(&store, &[created(1)]).await;
+    let mut number = 0;
+    for state in states() {
+        for place in 0..events(0).len() {
+            number += 1;
+            apply(&store, &[added(1, vec![execution(number, 1, state.clone())])]).await;
+            let (event, change) = events(number).swap_remove(place);
+            let stepped = step(&state, &event);
+            let outcome: Applied = try_one(&store, change).await;
+            let what = format!("{state:?}\n{event:?}");
+            assert_eq!(outcome, stepped.as_ref().map(|_| ()).map_err(expected), "{what}");
+            assert_eq!(read(&store, number).await.state, stepped.unwrap_or(state.clone()), "{what}");
+        }
+    }
+    for (_, change) in events(0) {
+        refuse(&store, change, Refusal::NotFound).await;
+    }
+}
+
+pub async fn a_change_that_names_another_run_is_refused(store: Arc<dyn Store>) {
+    apply(&store, &[created(1), created(2), added(1, vec![execution(1, 1, leased(1, 1))])]).await;
+    refuse(&store, finished(2, 1, 1, Verdict::Succeeded), Refusal::NotFound).await;
+    refuse(&store, finished(3, 1, 1, Verdict::Succeeded), Refusal::NotFound).await;
+    assert_eq!(read(&store, 1).await.state, leased(1, 1));
+}
+
+pub async fn deciding_for_a_run_needs_its_epoch(store: Arc<dyn Store>) {
+    apply(&store, &[created(1), added(1, vec![execution(1, 1, pending())])]).await;
+    let (run, execution, text) = (run_id(1), execution_id(1), || "why".to_owned());
+    for epoch in [0, 2] {
+        for change in [
+            Change::ExecutionCancelRequested { run: run.clone(), execution, epoch, reason: text(), at: at(9) },
+            Change::ExecutionGivenUp { run: run.clone(), execution, epoch, error: text(), at: at(9) },
+            Change::ExecutionSkipped { run: run.clone(), execution, epoch, reason: text(), at: at(9) },
+        ] {
+            refuse(&store, change, Refusal::StaleEpoch).await;
+        }
+    }
+    assert_eq!(read(&store, 1).await.state, pending());
+}
+
+pub async fn a_second_result_in_one_batch_is_refused(store: Arc<dyn Store>) {
+    apply(&store, &[created(1), added(1, vec![execution(1, 1, leased(1, 1)), execution(2, 1, pending())])]).await;
+    let to = |number| Change::ExecutionLeased { run: run_id(1), execution: execution_id(2), lease: lease(number, 1) };
+    let batch = [finished(1, 1, 1, Verdict::Failed), finished(1, 1, 1, Verdict::Succeeded), to(5), to(6)];
+    let outcomes = commit(&store, &batch).await.outcomes;
+    assert_eq!(outcomes, [Ok(()), Err(Refusal::StaleLease), Ok(()), Err(Refusal::WrongState)]);
+    assert!(matches!(read(&store, 1).await.state, State::Failed { .. }));
+    assert_eq!(read(&store, 2).await.state, leased(5, 1));
+}
+
+pub async fn a_result_is_applied_once_however_often_it_is_sent(store: Arc<dyn Store>) {
+    apply(&store, &[created(1), added(1, vec![execution(1, 1, leased(1, 1))])]).await;
+    apply(&store, &[finished(1, 1, 1, Verdict::Succeeded)]).await;
+    let (before, seq) = (read(&store, 1).await, store.last_seq().await.unwrap());
+    for verdict in [Verdict::Succeeded, Verdict::Failed] {
+        refuse(&store, finished(1, 1, 1, verdict), Refusal::StaleLease).await;
+    }
+    assert_eq!((read(&store, 1).await, store.last_seq().await.unwrap()), (before, seq));
+}
+
+pub async fn a_nul_in_an_error_harms_nothing(store: Arc<dyn Store>) {
+    apply(&store, &[created(1), added(1, vec![execution(1, 1, leased(1, 1)), execution(2, 1, leased(2, 1))])]).await;
+    let mut outcome = outcome(Verdict::Failed);
+    outcome.error = Some("no\0pe".to_owned());
+    let (run, execution) = (run_id(1), execution_id(1));
+    let poisoned = Change::ExecutionFinished { run, execution, token: token(1), outcome };
+    apply(&store, &[poisoned, finished(1, 2, 2, Verdict::Succeeded)]).await;
+    let State::Failed { error: Some(error), .. } = read(&store, 1).await.state else { panic!("it failed") };
+    assert!(error.starts_with("no") && error.ends_with("pe"), "{error:?}");
+}

@@ -1,0 +1,143 @@
+//! What a store answers to questions for many rows.
+
+use std::sync::Arc;
+
+use downbeat_core::execution::{Execution, State, Status, Verdict};
+use downbeat_core::ids::ClusterId;
+use downbeat_core::node::NodeStatus;
+use downbeat_core::run::{RunRecord, RunState};
+
+use super::executions::states;
+use super::make::{
+    UNKNOWN_CLUSTER, added, apply, at, created, execution, execution_id, finished, leased, moved, node, pending,
+    registered, run, run_id, session,
+};
+use super::snapshot::fill;
+use crate::port::{ExecutionFilter, Page, RunFilter, Store, Tally};
+
+const ALL: Page = Page { limit: 100, offset: 0 };
+
+async fn runs(store: &Arc<dyn Store>, filter: RunFilter, page: Page) -> (Vec<u32>, u64) {
+    let listed = store.runs(&filter, page).await.unwrap();
+    let number = |run: &RunRecord| run.id.as_str().trim_start_matches("run-").parse().unwrap();
+    (listed.rows.iter().map(number).collect(), listed.total)
+}
+
+async fn executions(store: &Arc<dyn Store>, filter: ExecutionFilter, page: Page) -> (Vec<u32>, u64) {
+    let listed = store.executions(&filter, page).await.unwrap();
+    (numbers(&listed.rows), listed.total)
+}
+
+fn numbers(executions: &[Execution]) -> Vec<u32> {
+    let number = |execution: &Execution| (1..100).find(|&number| execution_id(number) == execution.id).unwrap();
+    executions.iter().map(number).collect()
+}
+
+pub async fn runs_are_listed_newest_first_by_page_and_filter(store: Arc<dyn Store>) {
+    assert_eq!(runs(&store, RunFilter::default(), ALL).await, (vec![], 0));
+    let job = |number: u32, job: &str| {
+        let run = RunRecord { job: Some(job.to_owned()), ..run(number) };
+        downbeat_core::change::Change::RunCreated { run }
+    };
+    // Made at one moment: the id decides.
+    let twin = RunRecord { created_at: at(5), ..run(6) };
+    apply(&store, &[created(3), created(1), job(2, "web"), created(5), job(4, "db")]).await;
+    apply(&store, &[downbeat_core::change::Change::RunCreated { run: twin }]).await;
+    apply(&store, &[moved(1, &[RunState::Cancelled], 9), moved(2, &[RunState::Starting], 9)]).await;
+    assert_eq!(runs(&store, RunFilter::default(), ALL).await, (vec![6, 5, 4, 3, 2, 1], 6));
+    assert_eq!(runs(&store, RunFilter::default(), Page { limit: 2, offset: 1 }).await, (vec![5, 4], 6));
+    assert_eq!(runs(&store, RunFilter::default(), Page { limit: 2, offset: 5 }).await, (vec![1], 6));
+    assert_eq!(runs(&store, RunFilter::default(), Page { limit: 2, offset: u64::MAX }).await, (vec![], 6));
+    assert_eq!(runs(&store, RunFilter::default(), Page { limit: 0, offset: 0 }).await, (vec![], 6));
+    let cluster = |cluster| RunFilter { cluster: Some(cluster), ..RunFilter::default() };
+    assert_eq!(runs(&store, cluster(ClusterId::DEFAULT), ALL).await.1, 6);
+    assert_eq!(runs(&store, cluster(UNKNOWN_CLUSTER), ALL).await, (vec![], 0));
+    let states = |states: &[RunState]| RunFilter { states: states.to_vec(), ..RunFilter::default() };
+    assert_eq!(
+        runs(&store, states(&[RunState::Cancelled, RunState::Starting]), ALL).await,
+        (vec![2, 1], 2)
+    );
+    assert_eq!(runs(&store, states(&[RunState::Completed]), ALL).await, (vec![], 0));
+    let web = RunFilter {
+        cluster: Some(ClusterId::DEFAULT),
+        states: vec![RunState::Starting],
+        job: Some("web".to_owned()),
+    };
+    assert_eq!(runs(&store, web.clone(), ALL).await, (vec![2], 1));
+    assert_eq!(runs(&store, RunFilter { job: Some("we' OR 1=1 --\0".to_owned()), ..web }, ALL).await, (vec![], 0));
+}
+
+pub async fn open_runs_are_those_not_ended_oldest_first(store: Arc<dyn Store>) {
+    assert_eq!(store.open_runs().await.unwrap(), []);
+    for (number, state) in (1..).zip(RunState::ALL) {
+        let run = RunRecord { state, ..run(number) };
+        apply(&store, &[downbeat_core::change::Change::RunCreated { run }]).await;
+    }
+    let open = store.open_runs().await.unwrap();
+    let expected: Vec<RunState> = RunState::ALL.into_iter().filter(|state| !state.is_terminal()).collect();
+    assert_eq!(open.iter().map(|run| run.state).collect::<Vec<_>>(), expected);
+    assert_eq!(open[0], RunRecord { state: RunState::PreRun, ..run(1) });
+}
+
+pub async fn executions_are_listed_by_id_by_page_and_filter(store: Arc<dyn Store>) {
+    let pinned = |number, on| Execution { pinned: Some(node(on)), ..execution(number, 1, pending()) };
+    let placed = Execution { step: 3, ..execution(2, 1, leased(1, 1)) };
+    apply(&store, &[created(1), created(2)]).await;
+    apply(&store, &[added(1, vec![pinned(4, 1), pinned(3, 2), placed]), added(2, vec![execution(1, 2, pending())])])
+        .await;
+    let all = ExecutionFilter::default;
+    assert_eq!(executions(&store, all(), ALL).await, (vec![1, 2, 3, 4], 4));
+    assert_eq!(executions(&store, all(), Page { limit: 2, offset: 1 }).await, (vec![2, 3], 4));
+    let run = |number| ExecutionFilter { run: Some(run_id(number)), ..all() };
+    assert_eq!(executions(&store, run(1), ALL).await, (vec![2, 3, 4], 3));
+    assert_eq!(executions(&store, run(1), Page { limit: 1, offset: 2 }).await, (vec![4], 3));
+    assert_eq!(executions(&store, run(9), ALL).await, (vec![], 0));
+    // Pinned to it, or leased by it.
+    let on = |number| ExecutionFilter { node: Some(node(number)), ..all() };
+    assert_eq!(executions(&store, on(1), ALL).await, (vec![2, 4], 2));
+    assert_eq!(executions(&store, on(2), ALL).await, (vec![3], 1));
+    assert_eq!(executions(&store, on(3), ALL).await, (vec![], 0));
+    assert_eq!(executions(&store, ExecutionFilter { step: Some(3), ..all() }, ALL).await, (vec![2], 1));
+    assert_eq!(executions(&store, ExecutionFilter { step: Some(u32::MAX), ..all() }, ALL).await, (vec![], 0));
+    let open = vec![Status::Pending, Status::Running];
+    assert_eq!(
+        executions(&store, ExecutionFilter { statuses: open.clone(), ..all() }, ALL).await,
+        (vec![1, 3, 4], 3)
+    );
+    let narrow = ExecutionFilter { run: Some(run_id(1)), node: Some(node(1)), step: Some(0), statuses: open };
+    assert_eq!(executions(&store, narrow, ALL).await, (vec![4], 1));
+}
+
+pub async fn open_and_held_executions_are_found(store: Arc<dyn Store>) {
+    let list: Vec<Execution> = (1..).zip(states()).map(|(number, state)| execution(number, 1, state)).collect();
+    let elsewhere = execution(90, 1, leased(90, 2));
+    apply(&store, &[created(1), added(1, list.clone()), added(1, vec![elsewhere.clone()])]).await;
+    let open: Vec<Execution> =
+        list.iter().chain([&elsewhere]).filter(|each| each.state.status().is_open()).cloned().collect();
+    assert_eq!(store.open_executions().await.unwrap(), open);
+    let held = |state: &State| matches!(state, State::Leased { .. } | State::Running { .. });
+    let held: Vec<Execution> = list.iter().filter(|each| held(&each.state)).cloned().collect();
+    assert_eq!(store.held_by(node(1)).await.unwrap(), held);
+    assert_eq!(store.held_by(node(2)).await.unwrap(), [elsewhere]);
+    apply(&store, &[finished(1, 90, 90, Verdict::Succeeded)]).await;
+    assert_eq!(store.held_by(node(2)).await.unwrap(), []);
+}
+
+pub async fn a_tally_counts_what_there_is(store: Arc<dyn Store>) {
+    assert_eq!(store.tally().await.unwrap(), Tally::default());
+    fill(&store).await;
+    apply(&store, &[registered(3, session(3), 3), created(3)]).await;
+    let expected = Tally {
+        runs: vec![(RunState::Pending, 2), (RunState::Failed, 1)],
+        executions: vec![
+            (Status::Leased, 3),
+            (Status::Succeeded, 1),
+            (Status::Failed, 2),
+            (Status::Skipped, 2),
+            (Status::Cancelled, 1),
+            (Status::Lost, 1),
+        ],
+        nodes: vec![(NodeStatus::Online, 2), (NodeStatus::Stale, 1)],
+    };
+    assert_eq!(store.tally().await.unwrap(), expected);
+}

@@ -1,0 +1,176 @@
+//! Owns small values to test with: each from a number, the same each time.
+
+use std::sync::Arc;
+
+use downbeat_core::change::{Applied, Change, Refusal};
+use downbeat_core::execution::{Execution, Lease, Outcome, State, Verdict};
+use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
+use downbeat_core::node::{Description, Registration};
+use downbeat_core::run::{NodeRef, Resolved, RunRecord, RunState};
+use jiff::Timestamp;
+use serde_json::json;
+use uuid::Uuid;
+
+use crate::port::{Committed, Store};
+
+pub const SERVER: ServerId = ServerId(Uuid::from_u128(0xface));
+pub const UNKNOWN_CLUSTER: ClusterId = ClusterId(Uuid::from_u128(0xdead));
+
+/// So many seconds into the tests' time, and a few microseconds, as real times have.
+pub fn at(second: i64) -> Timestamp {
+    Timestamp::from_microsecond(1_800_000_000_000_123 + second * 1_000_000).expect("the tests' time is a time")
+}
+
+fn id(kind: u128, number: u32) -> Uuid {
+    Uuid::from_u128((kind << 64) | u128::from(number))
+}
+
+pub fn node(number: u32) -> NodeId {
+    NodeId(id(1, number))
+}
+
+pub fn session(number: u32) -> SessionId {
+    SessionId(id(2, number))
+}
+
+pub fn token(number: u32) -> LeaseToken {
+    LeaseToken(id(3, number))
+}
+
+pub fn execution_id(number: u32) -> ExecutionId {
+    ExecutionId(id(4, number))
+}
+
+pub fn server(number: u32) -> ServerId {
+    ServerId(id(5, number))
+}
+
+pub fn run_id(number: u32) -> RunId {
+    RunId::from(format!("run-{number:03}"))
+}
+
+pub fn registration(number: u32, session: SessionId, second: i64) -> Registration {
+    let description: Description = serde_json::from_value(json!({
+        "hostname": format!("web-{number:02}"),
+        "groups": ["web"],
+        "labels": {"disk": "ssd"},
+        "capabilities": {"cpu": 8, "gpu": "nvidia"},
+        "slots": 4,
+        "version": "1",
+    }))
+    .expect("the tests' description is one");
+    Registration { node: node(number), cluster: ClusterId::DEFAULT, session, description, at: at(second) }
+}
+
+pub fn registered(number: u32, session: SessionId, second: i64) -> Change {
+    Change::NodeRegistered { registration: registration(number, session, second) }
+}
+
+/// A pending run, owned by [`SERVER`] with epoch 1, created at its number in seconds.
+pub fn run(number: u32) -> RunRecord {
+    let definition = serde_json::from_value(json!({
+        "tasks": [{"backend": "test", "action": "echo", "params": {"text": "grüße \"ö\" \n \\"}}],
+    }))
+    .expect("the tests' definition is one");
+    let resolved = Resolved {
+        nodes: vec![NodeRef { id: node(1), hostname: "web-01".to_owned() }],
+        sets: vec![vec![0]],
+        entries: vec![Some(0)],
+        ..Resolved::default()
+    };
+    RunRecord {
+        id: run_id(number),
+        cluster: ClusterId::DEFAULT,
+        job: None,
+        state: RunState::Pending,
+        definition: Arc::new(definition),
+        resolved: Arc::new(resolved),
+        by: "ada".to_owned(),
+        idempotency_key: None,
+        created_at: at(i64::from(number)),
+        started_at: None,
+        finished_at: None,
+        end: None,
+        cancel_requested_at: None,
+        owner: SERVER,
+        epoch: 1,
+    }
+}
+
+pub fn created(number: u32) -> Change {
+    Change::RunCreated { run: run(number) }
+}
+
+pub fn moved(number: u32, path: &[RunState], second: i64) -> Change {
+    Change::RunMoved { run: run_id(number), epoch: 1, path: path.to_vec(), end: None, at: at(second) }
+}
+
+pub fn lease(number: u32, on: u32) -> Lease {
+    Lease { token: token(number), node: node(on), session: session(on), granted_at: at(20) }
+}
+
+pub fn pending() -> State {
+    State::Pending { not_before: None }
+}
+
+pub fn leased(number: u32, on: u32) -> State {
+    State::Leased { lease: lease(number, on), stop: false }
+}
+
+pub fn outcome(verdict: Verdict) -> Outcome {
+    let (exit_code, error) = match verdict {
+        Verdict::Succeeded => (Some(0), None),
+        Verdict::Failed => (Some(-7), Some("it broke".to_owned())),
+        Verdict::Cancelled => (None, Some("told to stop".to_owned())),
+    };
+    Outcome { verdict, exit_code, error, started_at: at(30), finished_at: at(31) }
+}
+
+/// Of step 0, first attempt, not pinned.
+pub fn execution(number: u32, of: u32, state: State) -> Execution {
+    Execution {
+        id: execution_id(number),
+        run: run_id(of),
+        step: 0,
+        pinned: None,
+        attempt: 1,
+        created_at: at(10),
+        state,
+    }
+}
+
+pub fn added(run: u32, executions: Vec<Execution>) -> Change {
+    Change::ExecutionsAdded { run: run_id(run), epoch: 1, executions, at: at(10) }
+}
+
+pub fn finished(run: u32, execution: u32, by: u32, verdict: Verdict) -> Change {
+    Change::ExecutionFinished {
+        run: run_id(run),
+        execution: execution_id(execution),
+        token: token(by),
+        outcome: outcome(verdict),
+    }
+}
+
+/// Commits a batch.
+pub async fn commit(store: &Arc<dyn Store>, changes: &[Change]) -> Committed {
+    store.commit(SERVER, changes).await.expect("the store takes a batch")
+}
+
+/// Commits one change.
+pub async fn try_one(store: &Arc<dyn Store>, change: Change) -> Applied {
+    commit(store, &[change]).await.outcomes.remove(0)
+}
+
+/// Commits a batch of which all is to be applied.
+pub async fn apply(store: &Arc<dyn Store>, changes: &[Change]) {
+    let outcomes = commit(store, changes).await.outcomes;
+    for (change, outcome) in changes.iter().zip(outcomes) {
+        assert_eq!(outcome, Ok(()), "{change:?}");
+    }
+}
+
+/// Commits one change that is to be refused.
+pub async fn refuse(store: &Arc<dyn Store>, change: Change, refusal: Refusal) {
+    assert_eq!(try_one(store, change.clone()).await, Err(refusal), "{change:?}");
+}

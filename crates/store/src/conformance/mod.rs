@@ -1,0 +1,105 @@
+//! The specification of a store, as cases that every store passes. Each case takes a store that is fresh and empty.
+//!
+//! A test file names a function that makes one, and [`conformance_suite!`](crate::conformance_suite) turns every case
+//! into a test of its own.
+
+pub mod batches;
+pub mod executions;
+pub mod listing;
+pub mod make;
+pub mod nodes;
+pub mod output;
+pub mod runs;
+pub mod upkeep;
+
+mod snapshot;
+
+pub use snapshot::{Snapshot, fill, fill_beside};
+
+/// Makes a test of each case. `$fresh` is an async function without arguments; what it answers has a field `store` and
+/// an async method `done`, which is called when the case has passed.
+#[macro_export]
+macro_rules! conformance_suite {
+    ($fresh:ident) => {
+        $crate::conformance_cases! { $fresh;
+            nodes {
+                the_default_cluster_is_found_by_name_and_id
+                a_registered_node_is_online_and_read_back_whole
+                a_new_session_replaces_the_old_one_and_stays_drained
+                a_node_of_an_unknown_cluster_is_refused
+                a_move_needs_the_current_session_and_the_status_that_it_leaves
+                draining_needs_a_node
+                nodes_are_listed_by_hostname_and_cluster
+                a_heartbeat_counts_only_for_the_current_session
+                silent_nodes_are_those_not_offline_and_not_heard_of
+            }
+            runs {
+                a_created_run_is_read_back_whole
+                a_run_id_is_used_once
+                an_idempotency_key_names_its_first_run
+                taking_a_run_raises_its_epoch_by_one
+                a_cancel_is_asked_for_once_and_not_after_the_end
+                a_run_moves_exactly_as_the_table_says
+                moving_needs_the_epoch_and_records_start_and_end
+                a_path_is_walked_whole_or_not_at_all
+            }
+            executions {
+                adding_needs_the_run_and_its_epoch
+                added_executions_are_read_back_whole
+                executions_are_added_all_or_none
+                every_state_answers_every_event_as_the_machine_says
+                a_change_that_names_another_run_is_refused
+                deciding_for_a_run_needs_its_epoch
+                a_second_result_in_one_batch_is_refused
+                a_result_is_applied_once_however_often_it_is_sent
+                a_nul_in_an_error_harms_nothing
+            }
+            batches {
+                kinds_are_applied_in_the_order_of_their_phase
+                within_a_kind_changes_are_applied_as_given
+                a_refused_change_leaves_no_trace_and_harms_no_other
+                an_execution_born_and_ended_in_one_batch_is_ended
+                an_empty_batch_does_nothing
+                events_are_numbered_without_gaps_also_at_once
+                events_are_read_from_a_number_on_and_by_run
+                the_events_replayed_give_equal_tables
+            }
+            listing {
+                runs_are_listed_newest_first_by_page_and_filter
+                open_runs_are_those_not_ended_oldest_first
+                executions_are_listed_by_id_by_page_and_filter
+                open_and_held_executions_are_found
+                a_tally_counts_what_there_is
+            }
+            output {
+                output_is_read_back_in_order_from_an_offset
+                a_chunk_that_was_sent_before_is_dropped
+                output_of_an_unknown_execution_is_dropped
+                the_tail_of_output_is_kept
+                output_may_hold_any_text
+            }
+            upkeep {
+                a_server_takes_the_place_of_its_namesake
+                pruning_removes_what_ended_before_and_nothing_else
+                pruning_removes_so_many_runs_at_most
+                numbers_go_on_after_pruning
+                a_closed_store_is_unavailable_or_unharmed
+            }
+        }
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! conformance_cases {
+    ($fresh:ident; $($module:ident { $($case:ident)+ })+) => {
+        $(mod $module {
+            $(#[tokio::test]
+            async fn $case() {
+                let fresh = super::$fresh().await;
+                $crate::conformance::$module::$case(std::sync::Arc::clone(&fresh.store)).await;
+                fresh.done().await;
+            })+
+        })+
+    };
+}

@@ -1,0 +1,132 @@
+//! What a store does with nodes.
+
+use std::sync::Arc;
+
+use downbeat_core::change::{Change, Refusal};
+use downbeat_core::ids::ClusterId;
+use downbeat_core::node::{NodeRecord, NodeStatus};
+
+use super::make::{UNKNOWN_CLUSTER, apply, at, node, refuse, registered, registration, session};
+use crate::port::Store;
+
+fn moved(number: u32, by: u32, from: NodeStatus, to: NodeStatus) -> Change {
+    Change::NodeMoved { node: node(number), session: session(by), from, to, at: at(50) }
+}
+
+fn drained(number: u32, draining: bool) -> Change {
+    Change::NodeDrainSet { node: node(number), draining, by: "ada".to_owned(), at: at(60) }
+}
+
+async fn read(store: &Arc<dyn Store>, number: u32) -> NodeRecord {
+    store.node(node(number)).await.unwrap().expect("the node is there")
+}
+
+pub async fn the_default_cluster_is_found_by_name_and_id(store: Arc<dyn Store>) {
+    let default = Some(ClusterId::DEFAULT);
+    assert_eq!(store.cluster("default").await.unwrap(), default);
+    assert_eq!(store.cluster(&ClusterId::DEFAULT.to_string()).await.unwrap(), default);
+    for unknown in ["", "other", "de%", "a\0b", &UNKNOWN_CLUSTER.to_string()] {
+        assert_eq!(store.cluster(unknown).await.unwrap(), None, "{unknown:?}");
+    }
+}
+
+pub async fn a_registered_node_is_online_and_read_back_whole(store: Arc<dyn Store>) {
+    assert_eq!(store.node(node(1)).await.unwrap(), None);
+    apply(&store, &[registered(1, session(1), 5)]).await;
+    let expected = NodeRecord {
+        id: node(1),
+        cluster: ClusterId::DEFAULT,
+        session: session(1),
+        description: registration(1, session(1), 5).description,
+        status: NodeStatus::Online,
+        draining: false,
+        registered_at: at(5),
+        seen_at: at(5),
+    };
+    assert_eq!(read(&store, 1).await, expected);
+}
+
+pub async fn a_new_session_replaces_the_old_one_and_stays_drained(store: Arc<dyn Store>) {
+    apply(&store, &[registered(1, session(1), 5), drained(1, true)]).await;
+    apply(&store, &[moved(1, 1, NodeStatus::Online, NodeStatus::Offline)]).await;
+    let mut again = registration(1, session(2), 9);
+    again.description.groups = vec!["db".to_owned()];
+    apply(&store, &[Change::NodeRegistered { registration: again }]).await;
+    let found = read(&store, 1).await;
+    assert_eq!((found.session, found.status, found.draining), (session(2), NodeStatus::Online, true));
+    assert_eq!((found.registered_at, found.seen_at), (at(9), at(9)));
+    assert_eq!(found.description.groups, ["db"]);
+    // Within one batch too the last one wins.
+    apply(&store, &[registered(1, session(3), 10), registered(1, session(4), 11)]).await;
+    assert_eq!(read(&store, 1).await.session, session(4));
+    assert_eq!(store.nodes(None).await.unwrap().len(), 1);
+}
+
+pub async fn a_node_of_an_unknown_cluster_is_refused(store: Arc<dyn Store>) {
+    let mut stranger = registration(1, session(1), 5);
+    stranger.cluster = UNKNOWN_CLUSTER;
+    refuse(&store, Change::NodeRegistered { registration: stranger }, Refusal::NotFound).await;
+    assert_eq!(store.nodes(None).await.unwrap(), []);
+}
+
+pub async fn a_move_needs_the_current_session_and_the_status_that_it_leaves(store: Arc<dyn Store>) {
+    use NodeStatus::{Offline, Online, Stale};
+    refuse(&store, moved(1, 1, Online, Stale), Refusal::NotFound).await;
+    apply(&store, &[registered(1, session(1), 5)]).await;
+    refuse(&store, moved(1, 2, Online, Stale), Refusal::StaleSession).await;
+    refuse(&store, moved(1, 1, Stale, Offline), Refusal::WrongState).await;
+    assert_eq!(read(&store, 1).await.status, Online);
+    apply(&store, &[moved(1, 1, Online, Stale)]).await;
+    assert_eq!((read(&store, 1).await.status, read(&store, 1).await.seen_at), (Stale, at(5)));
+    apply(&store, &[moved(1, 1, Stale, Offline), moved(1, 1, Offline, Online)]).await;
+    assert_eq!(read(&store, 1).await.status, Online);
+}
+
+pub async fn draining_needs_a_node(store: Arc<dyn Store>) {
+    refuse(&store, drained(1, true), Refusal::NotFound).await;
+    apply(&store, &[registered(1, session(1), 5), drained(1, true)]).await;
+    assert!(read(&store, 1).await.draining);
+    apply(&store, &[drained(1, false)]).await;
+    assert!(!read(&store, 1).await.draining);
+}
+
+pub async fn nodes_are_listed_by_hostname_and_cluster(store: Arc<dyn Store>) {
+    let mut upper = registration(3, session(3), 5);
+    upper.description.hostname = "Zeta".to_owned();
+    apply(
+        &store,
+        &[registered(2, session(2), 5), Change::NodeRegistered { registration: upper }, registered(1, session(1), 5)],
+    )
+    .await;
+    let names = |nodes: Vec<NodeRecord>| nodes.into_iter().map(|node| node.description.hostname).collect::<Vec<_>>();
+    let expected = ["Zeta", "web-01", "web-02"];
+    assert_eq!(names(store.nodes(None).await.unwrap()), expected);
+    assert_eq!(names(store.nodes(Some(ClusterId::DEFAULT)).await.unwrap()), expected);
+    assert_eq!(store.nodes(Some(UNKNOWN_CLUSTER)).await.unwrap(), []);
+}
+
+pub async fn a_heartbeat_counts_only_for_the_current_session(store: Arc<dyn Store>) {
+    apply(&store, &[registered(1, session(1), 5), registered(2, session(2), 5)]).await;
+    let seen = [(node(1), session(1)), (node(2), session(1)), (node(3), session(3)), (node(1), session(1))];
+    assert_eq!(store.touch_nodes(&seen, at(70)).await.unwrap(), [true, false, false, true]);
+    assert_eq!((read(&store, 1).await.seen_at, read(&store, 2).await.seen_at), (at(70), at(5)));
+    // One that comes late does not turn time back.
+    assert_eq!(store.touch_nodes(&seen[..1], at(60)).await.unwrap(), [true]);
+    assert_eq!(read(&store, 1).await.seen_at, at(70));
+    assert_eq!(store.touch_nodes(&[], at(80)).await.unwrap(), [false; 0]);
+    assert_eq!(store.last_seq().await.unwrap(), 2);
+}
+
+pub async fn silent_nodes_are_those_not_offline_and_not_heard_of(store: Arc<dyn Store>) {
+    use NodeStatus::{Offline, Online, Stale};
+    apply(&store, &(1..=4).map(|number| registered(number, session(number), 10)).collect::<Vec<_>>()).await;
+    apply(&store, &[moved(2, 2, Online, Stale), moved(3, 3, Online, Offline)]).await;
+    store.touch_nodes(&[(node(4), session(4))], at(20)).await.unwrap();
+    let silent = async |before| {
+        let nodes = store.silent_nodes(at(before)).await.unwrap();
+        nodes.into_iter().map(|node| node.id).collect::<Vec<_>>()
+    };
+    assert_eq!(silent(10).await, []);
+    assert_eq!(silent(11).await, [node(1), node(2)]);
+    assert_eq!(silent(21).await, [node(1), node(2), node(4)]);
+}

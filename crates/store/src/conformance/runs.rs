@@ -1,0 +1,147 @@
+//! What a store does with runs.
+
+use std::sync::Arc;
+
+use downbeat_core::change::{Change, Refusal};
+use downbeat_core::ids::RunId;
+use downbeat_core::run::{RunEnd, RunRecord, RunState, check_path};
+
+use super::make::{
+    SERVER, UNKNOWN_CLUSTER, apply, at, commit, created, moved, refuse, run, run_id, server, try_one,
+};
+use crate::port::Store;
+
+async fn read(store: &Arc<dyn Store>, number: u32) -> RunRecord {
+    store.run(&run_id(number)).await.unwrap().expect("the run is there")
+}
+
+fn with_key(number: u32, key: &str) -> Change {
+    Change::RunCreated { run: RunRecord { idempotency_key: Some(key.to_owned()), ..run(number) } }
+}
+
+pub async fn a_created_run_is_read_back_whole(store: Arc<dyn Store>) {
+    assert_eq!(store.run(&run_id(1)).await.unwrap(), None);
+    let full = RunRecord {
+        job: Some("deploy-web".to_owned()),
+        state: RunState::Failed,
+        idempotency_key: Some("key".to_owned()),
+        started_at: Some(at(3)),
+        finished_at: Some(at(4)),
+        end: Some(RunEnd { partial: true, error: Some("no".to_owned()) }),
+        cancel_requested_at: Some(at(2)),
+        owner: server(7),
+        epoch: 12,
+        ..run(2)
+    };
+    apply(&store, &[created(1), Change::RunCreated { run: full.clone() }]).await;
+    assert_eq!(read(&store, 1).await, run(1));
+    assert_eq!(read(&store, 2).await, full);
+    assert_eq!(store.run(&RunId::from("no\0where")).await.unwrap(), None);
+    refuse(
+        &store,
+        Change::RunCreated { run: RunRecord { cluster: UNKNOWN_CLUSTER, ..run(3) } },
+        Refusal::NotFound,
+    )
+    .await;
+}
+
+pub async fn a_run_id_is_used_once(store: Arc<dyn Store>) {
+    let other = Change::RunCreated { run: RunRecord { by: "eve".to_owned(), ..run(1) } };
+    let outcomes = commit(&store, &[created(1), other.clone()]).await.outcomes;
+    assert_eq!(outcomes, [Ok(()), Err(Refusal::RunExists(run_id(1)))]);
+    refuse(&store, other, Refusal::RunExists(run_id(1))).await;
+    assert_eq!(read(&store, 1).await, run(1));
+}
+
+pub async fn an_idempotency_key_names_its_first_run(store: Arc<dyn Store>) {
+    let outcomes = commit(&store, &[with_key(1, "k"), with_key(2, "k"), with_key(3, "other")]).await.outcomes;
+    assert_eq!(outcomes, [Ok(()), Err(Refusal::KeyInUse(run_id(1))), Ok(())]);
+    refuse(&store, with_key(4, "k"), Refusal::KeyInUse(run_id(1))).await;
+    // The id is looked at first: it says more.
+    refuse(&store, with_key(3, "k"), Refusal::RunExists(run_id(3))).await;
+    assert_eq!(store.run(&run_id(2)).await.unwrap(), None);
+    apply(&store, &[created(5), created(6)]).await;
+}
+
+pub async fn taking_a_run_raises_its_epoch_by_one(store: Arc<dyn Store>) {
+    let taken = |epoch| Change::RunTaken { run: run_id(1), owner: server(9), epoch, at: at(9) };
+    refuse(&store, taken(2), Refusal::NotFound).await;
+    apply(&store, &[created(1)]).await;
+    for epoch in [0, 1, 3, 100] {
+        refuse(&store, taken(epoch), Refusal::StaleEpoch).await;
+    }
+    apply(&store, &[taken(2)]).await;
+    assert_eq!(read(&store, 1).await, RunRecord { owner: server(9), epoch: 2, ..run(1) });
+    refuse(&store, taken(2), Refusal::StaleEpoch).await;
+    // In one batch the first of two takes it.
+    let outcomes = commit(&store, &[taken(3), taken(3)]).await.outcomes;
+    assert_eq!(outcomes, [Ok(()), Err(Refusal::StaleEpoch)]);
+    let ended = Change::RunMoved { run: run_id(1), epoch: 3, path: vec![RunState::Cancelled], end: None, at: at(9) };
+    apply(&store, &[ended]).await;
+    refuse(&store, taken(4), Refusal::WrongState).await;
+}
+
+pub async fn a_cancel_is_asked_for_once_and_not_after_the_end(store: Arc<dyn Store>) {
+    let cancelled = |number| Change::RunCancelRequested { run: run_id(number), by: "ada".to_owned(), at: at(9) };
+    refuse(&store, cancelled(1), Refusal::NotFound).await;
+    apply(&store, &[created(1), created(2), moved(2, &[RunState::Failed], 8)]).await;
+    let outcomes = commit(&store, &[cancelled(1), cancelled(1)]).await.outcomes;
+    assert_eq!(outcomes, [Ok(()), Err(Refusal::WrongState)]);
+    assert_eq!(read(&store, 1).await, RunRecord { cancel_requested_at: Some(at(9)), ..run(1) });
+    refuse(&store, cancelled(1), Refusal::WrongState).await;
+    refuse(&store, cancelled(2), Refusal::WrongState).await;
+}
+
+pub async fn a_run_moves_exactly_as_the_table_says(store: Arc<dyn Store>) {
+    let mut number = 0;
+    for from in RunState::ALL {
+        for to in RunState::ALL {
+            number += 1;
+            apply(&store, &[Change::RunCreated { run: RunRecord { state: from, ..run(number) } }]).await;
+            let outcome = try_one(&store, moved(number, &[to], 9)).await;
+            let expected = check_path(from, &[to]);
+            assert_eq!(outcome, expected.map(|_| ()).map_err(|_| Refusal::WrongState), "{from} → {to}");
+            assert_eq!(read(&store, number).await.state, expected.unwrap_or(from), "{from} → {to}");
+        }
+    }
+}
+
+pub async fn moving_needs_the_epoch_and_records_start_and_end(store: Arc<dyn Store>) {
+    use RunState::{Completed, Pending, Retrying, Running, Starting, Terminating};
+    let end = RunEnd { partial: true, error: Some("some failed".to_owned()) };
+    refuse(&store, moved(1, &[Starting], 9), Refusal::NotFound).await;
+    apply(&store, &[created(1)]).await;
+    for epoch in [0, 2] {
+        let stale = Change::RunMoved { run: run_id(1), epoch, path: vec![Starting], end: None, at: at(9) };
+        refuse(&store, stale, Refusal::StaleEpoch).await;
+    }
+    apply(&store, &[moved(1, &[Starting], 10)]).await;
+    assert_eq!(read(&store, 1).await.started_at, None);
+    apply(&store, &[moved(1, &[Running], 11)]).await;
+    assert_eq!(read(&store, 1).await.started_at, Some(at(11)));
+    // A retry of the whole run does not forget when it first started.
+    apply(&store, &[moved(1, &[Terminating, Retrying, Pending, Starting, Running], 12)]).await;
+    let running = RunRecord { state: Running, started_at: Some(at(11)), ..run(1) };
+    assert_eq!(read(&store, 1).await, running);
+    let ended = Change::RunMoved {
+        run: run_id(1),
+        epoch: 1,
+        path: vec![Terminating, Completed],
+        end: Some(end.clone()),
+        at: at(13),
+    };
+    apply(&store, &[ended]).await;
+    let expected = RunRecord { state: Completed, finished_at: Some(at(13)), end: Some(end), ..running };
+    assert_eq!(read(&store, 1).await, expected);
+    assert_eq!(expected.owner, SERVER);
+}
+
+pub async fn a_path_is_walked_whole_or_not_at_all(store: Arc<dyn Store>) {
+    use RunState::{Completed, Running, Starting, Terminating};
+    apply(&store, &[created(1)]).await;
+    refuse(&store, moved(1, &[Starting, Running, Completed], 9), Refusal::WrongState).await;
+    assert_eq!(read(&store, 1).await, run(1));
+    apply(&store, &[moved(1, &[Starting, Running, Terminating, Completed], 9)]).await;
+    let found = read(&store, 1).await;
+    assert_eq!((found.state, found.started_at, found.finished_at), (Completed, Some(at(9)), Some(at(9))));
+}

@@ -1,0 +1,152 @@
+//! Owns the sight of a whole store through its port, to compare stores by; and a store with something of everything.
+
+use std::sync::Arc;
+
+use downbeat_core::change::{Change, Event};
+use downbeat_core::execution::{Execution, State, Verdict};
+use downbeat_core::node::{NodeRecord, NodeStatus};
+use downbeat_core::run::{RunEnd, RunRecord, RunState};
+
+use super::make::{
+    added, apply, at, created, execution, execution_id, finished, lease, leased, moved, node, pending, registered,
+    run_id, server, session, token,
+};
+use crate::port::{
+    EventFilter, ExecutionFilter, OutputChunk, Page, RunFilter, ServerRecord, Store, Stream, Tally,
+};
+
+const ALL: Page = Page { limit: 100_000, offset: 0 };
+
+/// All that can be read from a store.
+#[derive(Debug, PartialEq)]
+pub struct Snapshot {
+    pub nodes: Vec<NodeRecord>,
+    pub runs: Vec<RunRecord>,
+    pub executions: Vec<Execution>,
+    pub output: Vec<Vec<OutputChunk>>,
+    pub servers: Vec<ServerRecord>,
+    pub tally: Tally,
+    pub events: Vec<Event>,
+    pub last_seq: u64,
+}
+
+impl Snapshot {
+    pub async fn of(store: &Arc<dyn Store>) -> Self {
+        let executions = store.executions(&ExecutionFilter::default(), ALL).await.expect("executions are read").rows;
+        let mut output = Vec::new();
+        for execution in &executions {
+            output.push(store.output(execution.id, 0, u32::MAX).await.expect("output is read"));
+        }
+        Self {
+            nodes: store.nodes(None).await.expect("nodes are read"),
+            runs: store.runs(&RunFilter::default(), ALL).await.expect("runs are read").rows,
+            executions,
+            output,
+            servers: store.servers().await.expect("servers are read"),
+            tally: store.tally().await.expect("a tally is read"),
+            events: store.events(&EventFilter::default(), u32::MAX).await.expect("events are read"),
+            last_seq: store.last_seq().await.expect("the last number is read"),
+        }
+    }
+}
+
+/// Puts something of everything into a store.
+pub async fn fill(store: &Arc<dyn Store>) {
+    let (run, epoch) = (run_id(1), 1);
+    apply(store, &[registered(1, session(1), 1), registered(2, session(2), 2), created(1), created(2)]).await;
+    apply(
+        store,
+        &[
+            Change::NodeMoved {
+                node: node(2),
+                session: session(2),
+                from: NodeStatus::Online,
+                to: NodeStatus::Stale,
+                at: at(3),
+            },
+            Change::NodeDrainSet { node: node(1), draining: true, by: "ada".to_owned(), at: at(4) },
+            moved(1, &[RunState::Starting, RunState::Running], 5),
+            added(1, (1..=8).map(|number| execution(number, 1, pending())).collect()),
+            added(1, vec![execution(9, 1, leased(9, 2))]),
+            added(2, vec![execution(10, 2, State::Skipped { reason: "not now".to_owned(), at: at(6) })]),
+        ],
+    )
+    .await;
+    let leases = (1..=6).map(|number| Change::ExecutionLeased {
+        run: run.clone(),
+        execution: execution_id(number),
+        lease: lease(number, 1),
+    });
+    apply(store, &leases.collect::<Vec<_>>()).await;
+    let text = |text: &str| text.to_owned();
+    apply(
+        store,
+        &[
+            Change::ExecutionStarted { run: run.clone(), execution: execution_id(1), token: token(1), at: at(21) },
+            Change::ExecutionStarted { run: run.clone(), execution: execution_id(5), token: token(5), at: at(21) },
+            finished(1, 1, 1, Verdict::Succeeded),
+            finished(1, 2, 2, Verdict::Failed),
+            finished(1, 3, 3, Verdict::Cancelled),
+            Change::ExecutionLost {
+                run: run.clone(),
+                execution: execution_id(5),
+                token: token(5),
+                reason: text("silence"),
+                at: at(40),
+            },
+            Change::ExecutionCancelRequested {
+                run: run.clone(),
+                execution: execution_id(6),
+                epoch,
+                reason: text("enough"),
+                at: at(41),
+            },
+            Change::ExecutionGivenUp {
+                run: run.clone(),
+                execution: execution_id(7),
+                epoch,
+                error: text("no node fits"),
+                at: at(42),
+            },
+            Change::ExecutionSkipped {
+                run: run.clone(),
+                execution: execution_id(8),
+                epoch,
+                reason: text("another failed"),
+                at: at(43),
+            },
+            Change::RunCancelRequested { run: run_id(2), by: text("ada"), at: at(44) },
+            Change::RunTaken { run: run_id(2), owner: server(2), epoch: 2, at: at(45) },
+            Change::RunMoved {
+                run,
+                epoch,
+                path: vec![RunState::Terminating, RunState::Failed],
+                end: Some(RunEnd { partial: true, error: Some(text("2 failed")) }),
+                at: at(46),
+            },
+        ],
+    )
+    .await;
+}
+
+/// Adds what is not a change: output and servers.
+pub async fn fill_beside(store: &Arc<dyn Store>) {
+    let chunk = OutputChunk {
+        execution: execution_id(1),
+        offset: 0,
+        stream: Stream::Stderr,
+        text: "grüße\n".to_owned(),
+        at: at(30),
+    };
+    store.append_output(&[chunk], 1024).await.expect("output is taken");
+    let record = ServerRecord {
+        id: server(1),
+        name: "one".to_owned(),
+        http: "127.0.0.1:1".to_owned(),
+        grpc: "127.0.0.1:2".to_owned(),
+        version: "1".to_owned(),
+        started_at: at(1),
+        seen_at: at(2),
+    };
+    store.put_server(&record).await.expect("a server is taken");
+}

@@ -1,0 +1,116 @@
+//! What a store does with servers, with what is old, and when it is closed.
+
+use std::sync::Arc;
+
+use downbeat_core::change::Change;
+use downbeat_core::ids::ServerId;
+use downbeat_core::run::{RunRecord, RunState};
+
+use super::make::{added, apply, at, created, execution, execution_id, moved, pending, run, run_id, server};
+use crate::port::{Error, EventFilter, OutputChunk, ServerRecord, Store, Stream};
+
+fn record(id: ServerId, name: &str, seen: i64) -> ServerRecord {
+    ServerRecord {
+        id,
+        name: name.to_owned(),
+        http: "127.0.0.1:1".to_owned(),
+        grpc: "127.0.0.1:2".to_owned(),
+        version: "0.1".to_owned(),
+        started_at: at(1),
+        seen_at: at(seen),
+    }
+}
+
+pub async fn a_server_takes_the_place_of_its_namesake(store: Arc<dyn Store>) {
+    assert_eq!(store.servers().await.unwrap(), []);
+    store.put_server(&record(server(1), "b", 2)).await.unwrap();
+    store.put_server(&record(server(2), "a", 2)).await.unwrap();
+    store.put_server(&record(server(1), "b", 3)).await.unwrap();
+    assert_eq!(store.servers().await.unwrap(), [record(server(2), "a", 2), record(server(1), "b", 3)]);
+    store.put_server(&record(server(3), "b", 4)).await.unwrap();
+    assert_eq!(store.servers().await.unwrap(), [record(server(2), "a", 2), record(server(3), "b", 4)]);
+    store.remove_server(server(2)).await.unwrap();
+    store.remove_server(server(2)).await.unwrap();
+    assert_eq!(store.servers().await.unwrap(), [record(server(3), "b", 4)]);
+}
+
+/// Runs 1 to 3 ended at 101 to 103 seconds, run 4 is open; each has an execution with its number and some output.
+async fn prepare(store: &Arc<dyn Store>) {
+    for number in 1..=4_u32 {
+        let run = RunRecord { idempotency_key: Some(format!("key-{number}")), ..run(number) };
+        apply(store, &[Change::RunCreated { run }, added(number, vec![execution(number, number, pending())])]).await;
+        let chunk = OutputChunk {
+            execution: execution_id(number),
+            offset: 0,
+            stream: Stream::Stdout,
+            text: "text".to_owned(),
+            at: at(30),
+        };
+        store.append_output(&[chunk], 100).await.unwrap();
+    }
+    for number in 1..=3_u32 {
+        apply(store, &[moved(number, &[RunState::Cancelled], 100 + i64::from(number))]).await;
+    }
+}
+
+async fn left(store: &Arc<dyn Store>) -> Vec<u32> {
+    let mut left = Vec::new();
+    for number in 1..=4 {
+        let run = store.run(&run_id(number)).await.unwrap().is_some();
+        let execution = store.execution(execution_id(number)).await.unwrap().is_some();
+        let output = !store.output(execution_id(number), 0, 1).await.unwrap().is_empty();
+        assert_eq!((execution, output), (run, run), "what run {number} has goes with it");
+        if run {
+            left.push(number);
+        }
+    }
+    left
+}
+
+pub async fn pruning_removes_what_ended_before_and_nothing_else(store: Arc<dyn Store>) {
+    prepare(&store).await;
+    assert_eq!(store.prune(at(101), 100).await.unwrap(), 0);
+    assert_eq!(left(&store).await, [1, 2, 3, 4]);
+    assert_eq!(store.prune(at(103), 100).await.unwrap(), 2);
+    assert_eq!(left(&store).await, [3, 4]);
+    // The creations and the first two ends are old; from the first event that is not, all are there.
+    let events = store.events(&EventFilter::default(), 100).await.unwrap();
+    assert_eq!(events.iter().map(|event| event.seq).collect::<Vec<_>>(), [11]);
+    // The key of a run that is gone is free again.
+    let again = RunRecord { idempotency_key: Some("key-1".to_owned()), ..run(1) };
+    apply(&store, &[Change::RunCreated { run: again }]).await;
+}
+
+pub async fn pruning_removes_so_many_runs_at_most(store: Arc<dyn Store>) {
+    prepare(&store).await;
+    assert_eq!(store.prune(at(1_000), 2).await.unwrap(), 2);
+    assert_eq!(left(&store).await, [3, 4]);
+    assert_eq!(store.prune(at(1_000), 2).await.unwrap(), 1);
+    assert_eq!(store.prune(at(1_000), 2).await.unwrap(), 0);
+    assert_eq!(left(&store).await, [4]);
+}
+
+pub async fn numbers_go_on_after_pruning(store: Arc<dyn Store>) {
+    prepare(&store).await;
+    let last = store.last_seq().await.unwrap();
+    store.prune(at(1_000), 100).await.unwrap();
+    assert_eq!(store.events(&EventFilter::default(), 100).await.unwrap(), []);
+    assert_eq!(store.last_seq().await.unwrap(), last);
+    apply(&store, &[created(9)]).await;
+    let events = store.events(&EventFilter { since: last, run: None }, 100).await.unwrap();
+    assert_eq!(events.iter().map(|event| event.seq).collect::<Vec<_>>(), [last + 1]);
+}
+
+pub async fn a_closed_store_is_unavailable_or_unharmed(store: Arc<dyn Store>) {
+    apply(&store, &[created(1)]).await;
+    store.close().await;
+    store.close().await;
+    match store.commit(server(1), &[created(2)]).await {
+        Ok(committed) => assert_eq!((store.name(), committed.outcomes), ("memory", vec![Ok(())])),
+        Err(error) => assert!(matches!(error, Error::Unavailable(_)), "{error}"),
+    }
+    match store.run(&run_id(1)).await {
+        Ok(run) => assert!(run.is_some()),
+        Err(error) => assert!(matches!(error, Error::Unavailable(_)), "{error}"),
+    }
+}

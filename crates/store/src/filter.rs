@@ -1,0 +1,69 @@
+//! Owns the SQL text of filtered lists, for both dialects: `$n` placeholders and their arguments.
+
+use downbeat_core::ids::RunId;
+use uuid::Uuid;
+
+use crate::port::{ExecutionFilter, RunFilter};
+use crate::rows::{Code, small};
+
+/// An argument of a filter.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Arg {
+    Id(Uuid),
+    Text(String),
+    Step(i32),
+}
+
+/// A condition and its arguments.
+#[derive(Debug, Default)]
+pub(crate) struct Where {
+    clauses: Vec<String>,
+    pub(crate) args: Vec<Arg>,
+}
+
+impl Where {
+    pub(crate) fn runs(filter: &RunFilter) -> Self {
+        let mut condition = Self::default();
+        if let Some(cluster) = filter.cluster {
+            condition.equal("r.cluster", Arg::Id(cluster.0));
+        }
+        condition.one_of("r.state", &filter.states);
+        if let Some(job) = &filter.job {
+            condition.equal("r.job", Arg::Text(job.clone()));
+        }
+        condition
+    }
+
+    pub(crate) fn executions(filter: &ExecutionFilter) -> Self {
+        let mut condition = Self::default();
+        if let Some(run) = &filter.run {
+            condition.equal("run", Arg::Text(RunId::as_str(run).to_owned()));
+        }
+        if let Some(node) = filter.node {
+            // The expression that `executions_by_node` indexes. A pinned execution is only ever leased by its node.
+            condition.equal("coalesce(pinned, lease_node)", Arg::Id(node.0));
+        }
+        if let Some(step) = filter.step {
+            condition.equal("step", Arg::Step(small(step)));
+        }
+        condition.one_of("status", &filter.statuses);
+        condition
+    }
+
+    fn equal(&mut self, what: &str, arg: Arg) {
+        self.args.push(arg);
+        self.clauses.push(format!("{what} = ${}", self.args.len()));
+    }
+
+    fn one_of<C: Code>(&mut self, what: &str, codes: &[C]) {
+        if !codes.is_empty() {
+            let codes: Vec<String> = codes.iter().map(|code| code.code().to_string()).collect();
+            self.clauses.push(format!("{what} IN ({})", codes.join(", ")));
+        }
+    }
+
+    /// ` WHERE …`, or nothing.
+    pub(crate) fn sql(&self) -> String {
+        if self.clauses.is_empty() { String::new() } else { format!(" WHERE {}", self.clauses.join(" AND ")) }
+    }
+}

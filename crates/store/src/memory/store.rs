@@ -1,0 +1,331 @@
+//! Owns the port on plain maps under one lock. Nothing here is durable.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use downbeat_core::change::{Change, Event};
+use downbeat_core::execution::{Execution, Status};
+use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
+use downbeat_core::node::{NodeRecord, NodeStatus, Registration};
+use downbeat_core::run::{RunRecord, RunState};
+use jiff::Timestamp;
+
+use crate::port::{
+    Committed, Error, EventFilter, ExecutionFilter, Listed, OutputChunk, Page, RunFilter, ServerRecord, Store, Tally,
+};
+use crate::tables::Tables;
+
+/// All state of one store.
+#[derive(Default)]
+struct State {
+    tables: Tables,
+    cluster_names: BTreeMap<String, ClusterId>,
+    /// The latest of each node.
+    registrations: BTreeMap<NodeId, Registration>,
+    /// Runs as they were created; what moves since is in `tables`.
+    created: BTreeMap<RunId, RunRecord>,
+    /// Without gaps, the last one numbered `last_seq`.
+    events: VecDeque<Event>,
+    last_seq: u64,
+    output: BTreeMap<ExecutionId, VecDeque<OutputChunk>>,
+    servers: BTreeMap<String, ServerRecord>,
+}
+
+/// The model store.
+pub struct MemoryStore {
+    state: Mutex<State>,
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore").field("last_seq", &self.lock().last_seq).finish_non_exhaustive()
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl MemoryStore {
+    /// An empty store with the cluster `default`.
+    pub fn new() -> Self {
+        let mut state = State::default();
+        state.tables.clusters.insert(ClusterId::DEFAULT);
+        state.cluster_names.insert("default".to_owned(), ClusterId::DEFAULT);
+        Self { state: Mutex::new(state) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic elsewhere does not make the maps wrong: nothing panics between two of a change's writes.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn node(&self, id: NodeId) -> Option<NodeRecord> {
+        let live = self.tables.nodes.get(&id)?;
+        let registration = self.registrations.get(&id)?;
+        Some(NodeRecord {
+            id,
+            cluster: registration.cluster,
+            session: live.session,
+            description: registration.description.clone(),
+            status: live.status,
+            draining: live.draining,
+            registered_at: live.registered_at,
+            seen_at: live.seen_at,
+        })
+    }
+
+    /// By hostname, then id.
+    fn nodes(&self, wanted: impl Fn(&NodeRecord) -> bool) -> Vec<NodeRecord> {
+        let mut nodes: Vec<_> = self.registrations.keys().filter_map(|&id| self.node(id)).filter(wanted).collect();
+        nodes.sort_by(|a, b| (&a.description.hostname, a.id).cmp(&(&b.description.hostname, b.id)));
+        nodes
+    }
+
+    fn run(&self, id: &RunId) -> Option<RunRecord> {
+        let live = self.tables.runs.get(id)?.clone();
+        let created = self.created.get(id)?.clone();
+        Some(RunRecord {
+            state: live.state,
+            started_at: live.started_at,
+            finished_at: live.finished_at,
+            end: live.end,
+            cancel_requested_at: live.cancel_requested_at,
+            owner: live.owner,
+            epoch: live.epoch,
+            ..created
+        })
+    }
+
+    /// By creation, then id.
+    fn runs(&self, wanted: impl Fn(&RunRecord) -> bool) -> Vec<RunRecord> {
+        let mut runs: Vec<_> = self.created.keys().filter_map(|id| self.run(id)).filter(wanted).collect();
+        runs.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
+        runs
+    }
+
+    fn executions(&self, wanted: impl Fn(&Execution) -> bool) -> Vec<Execution> {
+        self.tables.executions.values().filter(|execution| wanted(execution)).cloned().collect()
+    }
+
+    fn remove_run(&mut self, id: &RunId) {
+        self.tables.runs.remove(id);
+        self.tables.keys.retain(|_, run| run != id);
+        self.created.remove(id);
+        let output = &mut self.output;
+        self.tables.executions.retain(|execution, record| {
+            let keep = record.run != *id;
+            if !keep {
+                output.remove(execution);
+            }
+            keep
+        });
+    }
+}
+
+fn window<T>(rows: Vec<T>, page: Page) -> Listed<T> {
+    let total = rows.len() as u64;
+    let offset = usize::try_from(page.offset).unwrap_or(usize::MAX);
+    Listed { rows: rows.into_iter().skip(offset).take(page.limit as usize).collect(), total }
+}
+
+fn counts<K: Ord>(keys: impl Iterator<Item = K>) -> Vec<(K, u64)> {
+    let mut counts = BTreeMap::new();
+    for key in keys {
+        *counts.entry(key).or_insert(0) += 1;
+    }
+    counts.into_iter().collect()
+}
+
+fn end_of(chunk: &OutputChunk) -> u64 {
+    chunk.offset + chunk.text.len() as u64
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    fn name(&self) -> &'static str {
+        "memory"
+    }
+
+    async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        let verdicts = state.tables.apply_all(changes);
+        let seqs = verdicts.seqs(state.last_seq);
+        for &place in &verdicts.applied {
+            let change = changes[place].clone();
+            match &change {
+                Change::NodeRegistered { registration } => {
+                    state.registrations.insert(registration.node, registration.clone());
+                }
+                Change::RunCreated { run } => {
+                    state.created.insert(run.id.clone(), run.clone());
+                }
+                _ => {}
+            }
+            state.last_seq += 1;
+            state.events.push_back(Event { seq: state.last_seq, server, change });
+        }
+        Ok(Committed { outcomes: verdicts.outcomes, seqs })
+    }
+
+    async fn events(&self, filter: &EventFilter, limit: u32) -> Result<Vec<Event>, Error> {
+        let state = self.lock();
+        let start = state.events.partition_point(|event| event.seq <= filter.since);
+        let wanted = |event: &&Event| filter.run.is_none() || event.change.run() == filter.run.as_ref();
+        Ok(state.events.range(start..).filter(wanted).take(limit as usize).cloned().collect())
+    }
+
+    async fn last_seq(&self) -> Result<u64, Error> {
+        Ok(self.lock().last_seq)
+    }
+
+    async fn cluster(&self, name_or_id: &str) -> Result<Option<ClusterId>, Error> {
+        let state = self.lock();
+        let by_id = name_or_id.parse().ok().filter(|id| state.tables.clusters.contains(id));
+        Ok(by_id.or_else(|| state.cluster_names.get(name_or_id).copied()))
+    }
+
+    async fn nodes(&self, cluster: Option<ClusterId>) -> Result<Vec<NodeRecord>, Error> {
+        Ok(self.lock().nodes(|node| cluster.is_none_or(|cluster| node.cluster == cluster)))
+    }
+
+    async fn node(&self, id: NodeId) -> Result<Option<NodeRecord>, Error> {
+        Ok(self.lock().node(id))
+    }
+
+    async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>, Error> {
+        let mut state = self.lock();
+        let touch = |&(node, session): &(NodeId, SessionId)| match state.tables.nodes.get_mut(&node) {
+            Some(node) if node.session == session => {
+                node.seen_at = node.seen_at.max(at);
+                true
+            }
+            _ => false,
+        };
+        Ok(seen.iter().map(touch).collect())
+    }
+
+    async fn silent_nodes(&self, before: Timestamp) -> Result<Vec<NodeRecord>, Error> {
+        Ok(self.lock().nodes(|node| node.status != NodeStatus::Offline && node.seen_at < before))
+    }
+
+    async fn run(&self, id: &RunId) -> Result<Option<RunRecord>, Error> {
+        Ok(self.lock().run(id))
+    }
+
+    async fn runs(&self, filter: &RunFilter, page: Page) -> Result<Listed<RunRecord>, Error> {
+        let mut runs = self.lock().runs(|run| {
+            filter.cluster.is_none_or(|cluster| run.cluster == cluster)
+                && (filter.states.is_empty() || filter.states.contains(&run.state))
+                && (filter.job.is_none() || run.job == filter.job)
+        });
+        runs.reverse();
+        Ok(window(runs, page))
+    }
+
+    async fn open_runs(&self) -> Result<Vec<RunRecord>, Error> {
+        Ok(self.lock().runs(|run| !run.state.is_terminal()))
+    }
+
+    async fn execution(&self, id: ExecutionId) -> Result<Option<Execution>, Error> {
+        Ok(self.lock().tables.executions.get(&id).cloned())
+    }
+
+    async fn executions(&self, filter: &ExecutionFilter, page: Page) -> Result<Listed<Execution>, Error> {
+        let rows = self.lock().executions(|execution| {
+            filter.run.as_ref().is_none_or(|run| execution.run == *run)
+                && filter.node.is_none_or(|node| execution.node() == Some(node))
+                && filter.step.is_none_or(|step| execution.step == step)
+                && (filter.statuses.is_empty() || filter.statuses.contains(&execution.state.status()))
+        });
+        Ok(window(rows, page))
+    }
+
+    async fn executions_of(&self, run: &RunId) -> Result<Vec<Execution>, Error> {
+        Ok(self.lock().executions(|execution| execution.run == *run))
+    }
+
+    async fn open_executions(&self) -> Result<Vec<Execution>, Error> {
+        Ok(self.lock().executions(|execution| execution.state.status().is_open()))
+    }
+
+    async fn held_by(&self, node: NodeId) -> Result<Vec<Execution>, Error> {
+        Ok(self.lock().executions(|execution| {
+            matches!(execution.state.status(), Status::Leased | Status::Running)
+                && execution.state.lease().is_some_and(|lease| lease.node == node)
+        }))
+    }
+
+    async fn append_output(&self, chunks: &[OutputChunk], keep_bytes: u64) -> Result<(), Error> {
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        for chunk in chunks {
+            if chunk.text.is_empty() || !state.tables.executions.contains_key(&chunk.execution) {
+                continue;
+            }
+            let kept = state.output.entry(chunk.execution).or_default();
+            if kept.back().is_some_and(|last| chunk.offset < end_of(last)) {
+                continue;
+            }
+            let first_kept = end_of(chunk).saturating_sub(keep_bytes);
+            kept.retain(|chunk| chunk.offset >= first_kept);
+            kept.push_back(chunk.clone());
+        }
+        Ok(())
+    }
+
+    async fn output(&self, execution: ExecutionId, from: u64, limit: u32) -> Result<Vec<OutputChunk>, Error> {
+        let state = self.lock();
+        let chunks = state.output.get(&execution).into_iter().flatten();
+        Ok(chunks.filter(|chunk| end_of(chunk) > from).take(limit as usize).cloned().collect())
+    }
+
+    async fn put_server(&self, server: &ServerRecord) -> Result<(), Error> {
+        let mut state = self.lock();
+        state.servers.retain(|_, other| other.id != server.id);
+        state.servers.insert(server.name.clone(), server.clone());
+        Ok(())
+    }
+
+    async fn remove_server(&self, id: ServerId) -> Result<(), Error> {
+        self.lock().servers.retain(|_, server| server.id != id);
+        Ok(())
+    }
+
+    async fn servers(&self) -> Result<Vec<ServerRecord>, Error> {
+        Ok(self.lock().servers.values().cloned().collect())
+    }
+
+    async fn tally(&self) -> Result<Tally, Error> {
+        let state = self.lock();
+        Ok(Tally {
+            runs: counts::<RunState>(state.tables.runs.values().map(|run| run.state)),
+            executions: counts::<Status>(state.tables.executions.values().map(|each| each.state.status())),
+            nodes: counts::<NodeStatus>(state.tables.nodes.values().map(|node| node.status)),
+        })
+    }
+
+    async fn prune(&self, before: Timestamp, most: u32) -> Result<u64, Error> {
+        let mut state = self.lock();
+        let mut ended = state.runs(|run| run.finished_at.is_some_and(|at| run.state.is_terminal() && at < before));
+        ended.sort_by(|a, b| (a.finished_at, &a.id).cmp(&(b.finished_at, &b.id)));
+        ended.truncate(most as usize);
+        for run in &ended {
+            state.remove_run(&run.id);
+        }
+        // From the front only: what is left has no gaps.
+        while state.events.front().is_some_and(|event| event.change.at() < before) {
+            state.events.pop_front();
+        }
+        Ok(ended.len() as u64)
+    }
+
+    async fn close(&self) {}
+}

@@ -1,0 +1,19 @@
+//! Owns where a store is: from the text that a person writes to an open store.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::memory::MemoryStore;
+use crate::port::{Error, Store};
+use crate::sqlite::SqliteStore;
+
+/// Opens `sqlite:PATH`, `postgres://USER@HOST:PORT/DATABASE` or `memory:`, and brings its schema up to date.
+pub async fn open(location: &str) -> Result<Arc<dyn Store>, Error> {
+    if location == "memory:" {
+        return Ok(Arc::new(MemoryStore::new()));
+    }
+    match location.strip_prefix("sqlite:") {
+        Some(path) if !path.is_empty() => Ok(Arc::new(SqliteStore::open(Path::new(path)).await?)),
+        _ => Err(Error::BadLocation(location.to_owned())),
+    }
+}

@@ -1,0 +1,267 @@
+//! Owns a commit on SQLite: loads the rows that the batch looks at, lets `tables` decide, and writes each altered row
+//! once, with the events, in one transaction.
+
+use downbeat_core::change::Change;
+use downbeat_core::ids::{ClusterId, ServerId};
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
+
+use super::failure::Failure;
+use crate::batch::{Dirty, Needs, NewIds};
+use crate::port::{Committed, Error};
+use crate::rows::{
+    Code, EXECUTION_COLUMNS, NODE_LIVE_COLUMNS, RUN_LIVE_COLUMNS, StateColumns, count, execution_row, int, json,
+    micros, node_live_row, run_live_row, small,
+};
+use crate::tables::{Tables, Verdicts};
+
+pub(crate) fn commit(connection: &mut Connection, server: ServerId, changes: &[Change]) -> Result<Committed, Failure> {
+    match attempt(connection, server, changes, NewIds::Trusted) {
+        // An execution that exists already: look before the next leap.
+        Err(failure) if failure.is_violated_key() => attempt(connection, server, changes, NewIds::Checked),
+        result => result,
+    }
+}
+
+fn attempt(
+    connection: &mut Connection,
+    server: ServerId,
+    changes: &[Change],
+    new_ids: NewIds,
+) -> Result<Committed, Failure> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let mut tables = load(&transaction, &Needs::of(changes, new_ids))?;
+    let verdicts = tables.apply_all(changes);
+    if verdicts.applied.is_empty() {
+        return Ok(Committed { seqs: verdicts.seqs(0), outcomes: verdicts.outcomes });
+    }
+    let dirty = Dirty::of(changes, &verdicts.applied);
+    save_nodes(&transaction, &tables, &dirty)?;
+    save_runs(&transaction, &tables, &dirty)?;
+    save_executions(&transaction, &tables, &dirty)?;
+    let last_seq = save_events(&transaction, server, changes, &verdicts)?;
+    transaction.commit()?;
+    Ok(Committed { seqs: verdicts.seqs(last_seq), outcomes: verdicts.outcomes })
+}
+
+fn load(transaction: &Transaction<'_>, needs: &Needs<'_>) -> Result<Tables, Failure> {
+    let mut tables = Tables::default();
+    if needs.clusters {
+        let mut query = transaction.prepare_cached("SELECT id FROM clusters")?;
+        for id in query.query_map([], |row| row.get(0))? {
+            tables.clusters.insert(ClusterId(id?));
+        }
+    }
+    if !needs.nodes.is_empty() {
+        let mut query =
+            transaction.prepare_cached(&format!("SELECT {NODE_LIVE_COLUMNS} FROM presence WHERE node = ?1"))?;
+        for node in &needs.nodes {
+            if let Some(row) = query.query_row([node.0], |row| Ok(node_live_row!(row, get))).optional()? {
+                tables.nodes.extend([row.record()?]);
+            }
+        }
+    }
+    if !needs.runs.is_empty() {
+        let mut query = transaction.prepare_cached(&format!("SELECT {RUN_LIVE_COLUMNS} FROM runs WHERE id = ?1"))?;
+        for run in &needs.runs {
+            if let Some(row) = query.query_row([run.as_str()], |row| Ok(run_live_row!(row, get))).optional()? {
+                tables.runs.extend([row.record()?]);
+            }
+        }
+    }
+    if !needs.keys.is_empty() {
+        let mut query =
+            transaction.prepare_cached("SELECT id FROM runs WHERE cluster = ?1 AND idempotency_key = ?2")?;
+        for &(cluster, key) in &needs.keys {
+            let run: Option<String> = query.query_row(params![cluster.0, key], |row| row.get(0)).optional()?;
+            tables.keys.extend(run.map(|run| ((cluster, key.to_owned()), run.into())));
+        }
+    }
+    if !needs.executions.is_empty() {
+        let mut query =
+            transaction.prepare_cached(&format!("SELECT {EXECUTION_COLUMNS} FROM executions WHERE id = ?1"))?;
+        for id in &needs.executions {
+            if let Some(row) = query.query_row([id.0], |row| Ok(execution_row!(row, get))).optional()? {
+                tables.executions.insert(*id, row.record()?);
+            }
+        }
+    }
+    Ok(tables)
+}
+
+fn save_nodes(transaction: &Transaction<'_>, tables: &Tables, dirty: &Dirty<'_>) -> Result<(), Failure> {
+    for (id, registration) in &dirty.nodes_registered {
+        let live = &tables.nodes[id];
+        transaction
+            .prepare_cached(
+                "INSERT INTO nodes (id, cluster, hostname, description) VALUES (?1, ?2, ?3, ?4) \
+                 ON CONFLICT (id) DO UPDATE SET cluster = excluded.cluster, hostname = excluded.hostname, \
+                 description = excluded.description",
+            )?
+            .execute(params![
+                id.0,
+                registration.cluster.0,
+                registration.description.hostname,
+                json(&registration.description)?
+            ])?;
+        transaction
+            .prepare_cached(
+                "INSERT INTO presence (node, session, status, draining, registered_at, seen_at) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6) \
+                 ON CONFLICT (node) DO UPDATE SET session = excluded.session, status = excluded.status, \
+                 draining = excluded.draining, registered_at = excluded.registered_at, seen_at = excluded.seen_at",
+            )?
+            .execute(params![
+                id.0,
+                live.session.0,
+                live.status.code(),
+                live.draining,
+                live.registered_at.as_microsecond(),
+                live.seen_at.as_microsecond()
+            ])?;
+    }
+    for id in &dirty.nodes_altered {
+        let live = &tables.nodes[id];
+        transaction
+            .prepare_cached("UPDATE presence SET status = ?2, draining = ?3 WHERE node = ?1")?
+            .execute(params![id.0, live.status.code(), live.draining])?;
+    }
+    Ok(())
+}
+
+fn save_runs(transaction: &Transaction<'_>, tables: &Tables, dirty: &Dirty<'_>) -> Result<(), Failure> {
+    for (id, run) in &dirty.runs_created {
+        let live = &tables.runs[*id];
+        transaction
+            .prepare_cached(
+                "INSERT INTO runs (id, cluster, job, submitted_by, idempotency_key, created_at, state, started_at, \
+                 finished_at, partial, error, cancel_requested_at, owner, epoch) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
+            )?
+            .execute(params![
+                id.as_str(),
+                run.cluster.0,
+                run.job,
+                run.by,
+                run.idempotency_key,
+                run.created_at.as_microsecond(),
+                live.state.code(),
+                micros(live.started_at),
+                micros(live.finished_at),
+                live.end.as_ref().map(|end| end.partial),
+                live.end.as_ref().and_then(|end| end.error.as_deref()),
+                micros(live.cancel_requested_at),
+                live.owner.0,
+                int(live.epoch)
+            ])?;
+        transaction
+            .prepare_cached("INSERT INTO definitions (run, definition, resolved) VALUES (?1, ?2, ?3)")?
+            .execute(params![id.as_str(), json(&run.definition)?, json(&run.resolved)?])?;
+    }
+    for id in &dirty.runs_altered {
+        let live = &tables.runs[*id];
+        transaction
+            .prepare_cached(
+                "UPDATE runs SET state = ?2, started_at = ?3, finished_at = ?4, partial = ?5, error = ?6, \
+                 cancel_requested_at = ?7, owner = ?8, epoch = ?9 WHERE id = ?1",
+            )?
+            .execute(params![
+                id.as_str(),
+                live.state.code(),
+                micros(live.started_at),
+                micros(live.finished_at),
+                live.end.as_ref().map(|end| end.partial),
+                live.end.as_ref().and_then(|end| end.error.as_deref()),
+                micros(live.cancel_requested_at),
+                live.owner.0,
+                int(live.epoch)
+            ])?;
+    }
+    Ok(())
+}
+
+fn save_executions(transaction: &Transaction<'_>, tables: &Tables, dirty: &Dirty<'_>) -> Result<(), Failure> {
+    let mut insert = transaction.prepare_cached(
+        "INSERT INTO executions (id, run, step, pinned, attempt, created_at, status, not_before, token, lease_node, \
+         session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20)",
+    )?;
+    for id in &dirty.executions_added {
+        let execution = &tables.executions[id];
+        let state = StateColumns::of(&execution.state);
+        insert.execute(params![
+            id.0,
+            execution.run.as_str(),
+            small(execution.step),
+            execution.pinned.map(|node| node.0),
+            small(execution.attempt),
+            execution.created_at.as_microsecond(),
+            state.status,
+            state.not_before,
+            state.token,
+            state.lease_node,
+            state.session,
+            state.granted_at,
+            state.stop,
+            state.started_at,
+            state.verdict,
+            state.exit_code,
+            state.error,
+            state.finished_at,
+            state.reason,
+            state.ended_at
+        ])?;
+    }
+    let mut update = transaction.prepare_cached(
+        "UPDATE executions SET status = ?2, not_before = ?3, token = ?4, lease_node = ?5, session = ?6, \
+         granted_at = ?7, stop = ?8, started_at = ?9, verdict = ?10, exit_code = ?11, error = ?12, \
+         finished_at = ?13, reason = ?14, ended_at = ?15 WHERE id = ?1",
+    )?;
+    for id in &dirty.executions_altered {
+        let state = StateColumns::of(&tables.executions[id].state);
+        update.execute(params![
+            id.0,
+            state.status,
+            state.not_before,
+            state.token,
+            state.lease_node,
+            state.session,
+            state.granted_at,
+            state.stop,
+            state.started_at,
+            state.verdict,
+            state.exit_code,
+            state.error,
+            state.finished_at,
+            state.reason,
+            state.ended_at
+        ])?;
+    }
+    Ok(())
+}
+
+/// Numbers and writes the events; answers the number before the first.
+fn save_events(
+    transaction: &Transaction<'_>,
+    server: ServerId,
+    changes: &[Change],
+    verdicts: &Verdicts,
+) -> Result<u64, Failure> {
+    let added = int(verdicts.applied.len() as u64);
+    let last: i64 = transaction
+        .prepare_cached("UPDATE feed SET last_seq = last_seq + ?1 RETURNING last_seq")?
+        .query_row([added], |row| row.get(0))?;
+    let before = last - added;
+    let mut insert = transaction
+        .prepare_cached("INSERT INTO events (seq, at, server, kind, run, data) VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?;
+    let mut data = Vec::with_capacity(1024);
+    for (seq, &place) in (before + 1..).zip(&verdicts.applied) {
+        let change = &changes[place];
+        data.clear();
+        serde_json::to_writer(&mut data, change)
+            .map_err(|error| Error::Corrupt(format!("cannot write a change as JSON: {error}")))?;
+        let text = std::str::from_utf8(&data).expect("serde_json writes UTF-8");
+        let run = change.run().map(|run| run.as_str());
+        insert.execute(params![seq, change.at().as_microsecond(), server.0, change.kind(), run, text])?;
+    }
+    Ok(count(before)?)
+}

@@ -1,0 +1,106 @@
+//! Owns opening the file: its directory, the lock against a second server, the settings of every connection, and the
+//! migrations.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags, TransactionBehavior, params};
+
+use super::failure::Failure;
+use crate::migrate;
+use crate::port::Error;
+
+/// How long a statement waits for a lock. Within one server only a checkpoint holds one, and shortly.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pages kept in memory by the writer: the hot ends of all tables and indexes.
+const WRITER_CACHE_KIB: i64 = 64 * 1024;
+const READER_CACHE_KIB: i64 = 8 * 1024;
+/// The log is moved into the database when it has this many pages (of 4 KiB). A page that many transactions wrote
+/// is then moved once; larger means fewer moves and a longer pause for each.
+const CHECKPOINT_PAGES: i64 = 4_000;
+/// What the log file shrinks to after it has grown beyond that.
+const LOG_SIZE_BYTES: i64 = 64 * 1024 * 1024;
+/// Statements that stay prepared on a connection: more than there are.
+const STATEMENTS: usize = 64;
+
+/// Creates the directory, and names the file in a way that two spellings of a path share.
+pub(crate) fn settle(path: &Path) -> Result<PathBuf, Error> {
+    let failed = |error: &dyn std::fmt::Display| {
+        Error::Unavailable(format!("cannot create the directory of `{}`: {error}", path.display()))
+    };
+    if let Ok(settled) = path.canonicalize() {
+        return Ok(settled);
+    }
+    let name = path.file_name().ok_or_else(|| Error::BadLocation(format!("sqlite:{}", path.display())))?;
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::create_dir_all(parent).map_err(|error| failed(&error))?;
+    Ok(parent.canonicalize().map_err(|error| failed(&error))?.join(name))
+}
+
+/// Takes the right to the file, until the returned handle is dropped.
+pub(crate) fn lock(path: &Path) -> Result<File, Error> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let lock_path = PathBuf::from(name);
+    let opened = OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path);
+    let file = opened
+        .map_err(|error| Error::Unavailable(format!("cannot create `{}`: {error}", lock_path.display())))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(Error::Unavailable(format!(
+            "`{}` is in use by another server; one SQLite file serves one server, several need PostgreSQL",
+            path.display()
+        ))),
+        Err(TryLockError::Error(error)) => {
+            Err(Error::Unavailable(format!("cannot lock `{}`: {error}", lock_path.display())))
+        }
+    }
+}
+
+pub(crate) fn writer(path: &Path) -> Result<Connection, Failure> {
+    let mut connection = Connection::open(path)?;
+    settings(&connection, WRITER_CACHE_KIB)?;
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+    connection.pragma_update(None, "journal_size_limit", LOG_SIZE_BYTES)?;
+    migrate(&mut connection)?;
+    Ok(connection)
+}
+
+pub(crate) fn reader(path: &Path) -> Result<Connection, Failure> {
+    let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    settings(&connection, READER_CACHE_KIB)?;
+    connection.pragma_update(None, "query_only", true)?;
+    Ok(connection)
+}
+
+fn settings(connection: &Connection, cache_kib: i64) -> Result<(), Failure> {
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    connection.pragma_update(None, "foreign_keys", true)?;
+    connection.pragma_update(None, "cache_size", -cache_kib)?;
+    connection.pragma_update(None, "temp_store", "MEMORY")?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    Ok(())
+}
+
+fn migrate(connection: &mut Connection) -> Result<(), Failure> {
+    connection.execute_batch(
+        "CREATE TABLE IF NOT EXISTS migrations (number INTEGER PRIMARY KEY, checksum TEXT NOT NULL) STRICT",
+    )?;
+    let ran: Vec<(u32, String)> = connection
+        .prepare("SELECT number, checksum FROM migrations")?
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<Result<_, _>>()?;
+    for migration in migrate::missing(migrate::SQLITE, &ran)? {
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        transaction.execute_batch(migration.sql)?;
+        transaction.execute(
+            "INSERT INTO migrations (number, checksum) VALUES (?1, ?2)",
+            params![migration.number, migration.checksum()],
+        )?;
+        transaction.commit()?;
+    }
+    Ok(())
+}

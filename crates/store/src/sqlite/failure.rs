@@ -1,0 +1,49 @@
+//! Owns what a failure of SQLite means to the caller.
+
+use std::path::Path;
+
+use rusqlite::ErrorCode;
+
+use crate::port::Error;
+
+/// Why a piece of work on a connection did not succeed. The transaction that it was in is rolled back.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error(transparent)]
+    Sql(#[from] rusqlite::Error),
+    #[error(transparent)]
+    Store(#[from] Error),
+}
+
+impl Failure {
+    pub(crate) fn is_violated_key(&self) -> bool {
+        matches!(self, Failure::Sql(error) if error.sqlite_error_code() == Some(ErrorCode::ConstraintViolation))
+    }
+
+    pub(crate) fn at(self, path: &Path) -> Error {
+        let error = match self {
+            Failure::Store(error) => return error,
+            Failure::Sql(error) => error,
+        };
+        let path = path.display();
+        match error.sqlite_error_code() {
+            Some(ErrorCode::DiskFull) => {
+                Error::Unavailable(format!("there is no space left for `{path}`: make room on its disk"))
+            }
+            Some(ErrorCode::SystemIoFailure) => {
+                Error::Unavailable(format!("`{path}` cannot be read or written ({error}): is its disk full or broken?"))
+            }
+            Some(
+                ErrorCode::DatabaseBusy
+                | ErrorCode::DatabaseLocked
+                | ErrorCode::CannotOpen
+                | ErrorCode::ReadOnly
+                | ErrorCode::PermissionDenied
+                | ErrorCode::FileLockingProtocolFailed
+                | ErrorCode::OutOfMemory
+                | ErrorCode::OperationInterrupted,
+            ) => Error::Unavailable(format!("`{path}`: {error}")),
+            _ => Error::Corrupt(format!("`{path}`: {error}")),
+        }
+    }
+}

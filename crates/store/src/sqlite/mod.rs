@@ -1,0 +1,15 @@
+//! The embedded store: one SQLite file in WAL mode with `synchronous=FULL`, one thread that writes, a few
+//! connections that read. One server at a time: a lock file beside the database says so.
+//!
+//! Why one thread: SQLite has one writer anyway, and a transaction that never waits for a lock never fails for one.
+
+mod commit;
+mod connect;
+mod failure;
+mod output;
+mod prune;
+mod readers;
+mod store;
+mod writer;
+
+pub use store::SqliteStore;

@@ -1,0 +1,76 @@
+//! Owns forgetting on SQLite: in small transactions, so that commits are not kept waiting. A run's row goes last: what
+//! a crash interrupts is gone on with at the next call.
+
+use jiff::Timestamp;
+use rusqlite::{Connection, TransactionBehavior, params};
+
+use super::failure::Failure;
+use super::writer::Writer;
+use crate::port::Error;
+use crate::rows::count;
+
+/// Rows that one transaction removes: some 20 ms of the writer's time.
+const ROWS: i64 = 2_000;
+
+pub(crate) async fn prune(writer: &Writer, before: Timestamp, most: u32) -> Result<u64, Error> {
+    let before = before.as_microsecond();
+    let mut gone = 0;
+    for run in writer.run(move |connection| ended(connection, before, most)).await? {
+        let run: std::sync::Arc<str> = run.into();
+        loop {
+            let run = std::sync::Arc::clone(&run);
+            if !writer.run(move |connection| remove_some(connection, &run)).await? {
+                break;
+            }
+        }
+        gone += 1;
+    }
+    while writer.run(move |connection| remove_events(connection, before)).await? {}
+    Ok(gone)
+}
+
+fn ended(connection: &Connection, before: i64, most: u32) -> Result<Vec<String>, Failure> {
+    let mut query = connection.prepare_cached(
+        "SELECT id FROM runs WHERE finished_at < ?1 AND finished_at IS NOT NULL AND state IN (10, 11, 12) \
+         ORDER BY finished_at, id LIMIT ?2",
+    )?;
+    let runs = query.query_map(params![before, most], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    Ok(runs)
+}
+
+/// Removes a part of a run; answers whether there is more.
+fn remove_some(connection: &mut Connection, run: &str) -> Result<bool, Failure> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    transaction
+        .prepare_cached(
+            "DELETE FROM output WHERE execution IN (SELECT id FROM executions WHERE run = ?1 ORDER BY id LIMIT ?2)",
+        )?
+        .execute(params![run, ROWS])?;
+    let removed = transaction
+        .prepare_cached(
+            "DELETE FROM executions WHERE id IN (SELECT id FROM executions WHERE run = ?1 ORDER BY id LIMIT ?2)",
+        )?
+        .execute(params![run, ROWS])?;
+    let more = count(ROWS)? == removed as u64;
+    if !more {
+        transaction.prepare_cached("DELETE FROM runs WHERE id = ?1")?.execute([run])?;
+    }
+    transaction.commit()?;
+    Ok(more)
+}
+
+/// Removes a part of the old events, from the front only so that what is left has no gaps.
+fn remove_events(connection: &mut Connection, before: i64) -> Result<bool, Failure> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    // The end of the first rows, or the first of them that is not old.
+    let end: Option<i64> = transaction
+        .prepare_cached(
+            "WITH front AS (SELECT seq, at FROM events ORDER BY seq LIMIT ?2) \
+             SELECT coalesce(min(seq) FILTER (WHERE at >= ?1), max(seq) + 1) FROM front",
+        )?
+        .query_row(params![before, ROWS], |row| row.get(0))?;
+    let Some(end) = end else { return Ok(false) };
+    let removed = transaction.prepare_cached("DELETE FROM events WHERE seq < ?1")?.execute([end])?;
+    transaction.commit()?;
+    Ok(removed > 0)
+}

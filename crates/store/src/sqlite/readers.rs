@@ -1,0 +1,61 @@
+//! Owns the connections that read. They see committed state only and never hold up the writer.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rusqlite::Connection;
+use tokio::sync::Semaphore;
+
+use super::connect;
+use super::failure::Failure;
+use crate::port::Error;
+
+/// Queries that run at once. More would only take cores from the writer.
+const READERS: usize = 4;
+
+#[derive(Debug)]
+pub(crate) struct Readers {
+    path: PathBuf,
+    idle: Arc<Mutex<Vec<Connection>>>,
+    permits: Arc<Semaphore>,
+}
+
+impl Readers {
+    pub(crate) fn new(path: PathBuf) -> Self {
+        Self { path, idle: Arc::default(), permits: Arc::new(Semaphore::new(READERS)) }
+    }
+
+    pub(crate) async fn run<T, F>(&self, query: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Connection) -> Result<T, Failure> + Send + 'static,
+    {
+        let closed = || Error::Unavailable(format!("`{}` is closed", self.path.display()));
+        let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(|_| closed())?;
+        let idle = Arc::clone(&self.idle);
+        let path = self.path.clone();
+        let read = move || {
+            let _permit = permit;
+            let popped = idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let connection = match popped {
+                Some(connection) => connection,
+                None => connect::reader(&path).map_err(|failure| failure.at(&path))?,
+            };
+            let answer = query(&connection).map_err(|failure| failure.at(&path))?;
+            idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+            Ok(answer)
+        };
+        tokio::task::spawn_blocking(read)
+            .await
+            .map_err(|error| Error::Unavailable(format!("a query of the store was broken off: {error}")))?
+    }
+
+    /// Waits for what is being read.
+    pub(crate) async fn close(&self) {
+        let all = u32::try_from(READERS).expect("there are few readers");
+        let waited = self.permits.acquire_many(all).await;
+        self.permits.close();
+        drop(waited);
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}

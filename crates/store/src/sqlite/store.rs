@@ -1,0 +1,355 @@
+//! Owns the port on SQLite: which statement answers which question. Commits are `commit`'s.
+
+use std::path::{Path, PathBuf};
+
+use async_trait::async_trait;
+use downbeat_core::change::{Change, Event};
+use downbeat_core::execution::{Execution, Status};
+use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
+use downbeat_core::node::{NodeRecord, NodeStatus};
+use downbeat_core::run::{RunRecord, RunState};
+use jiff::Timestamp;
+use rusqlite::types::ToSqlOutput;
+use rusqlite::{Connection, OptionalExtension, Params, ToSql, TransactionBehavior, params};
+
+use super::failure::Failure;
+use super::readers::Readers;
+use super::writer::Writer;
+use super::{commit, connect, output, prune};
+use crate::filter::{Arg, Where};
+use crate::port::{
+    Committed, Error, EventFilter, ExecutionFilter, Listed, OutputChunk, Page, RunFilter, ServerRecord, Store, Tally,
+};
+use crate::rows::{
+    Code, EXECUTION_COLUMNS, NODE_COLUMNS, RUN_COLUMNS, count, execution_row, int, node_row, parse, run_row, time,
+};
+
+/// The embedded store.
+#[derive(Debug)]
+pub struct SqliteStore {
+    writer: Writer,
+    readers: Readers,
+}
+
+impl SqliteStore {
+    /// Opens the file, creating it and its directory, and brings its schema up to date.
+    pub async fn open(path: &Path) -> Result<Self, Error> {
+        let path = path.to_owned();
+        tokio::task::spawn_blocking(move || {
+            let path: PathBuf = connect::settle(&path)?;
+            let lock = connect::lock(&path)?;
+            let connection = connect::writer(&path).map_err(|failure| failure.at(&path))?;
+            Ok(Self { writer: Writer::start(path.clone(), connection, lock)?, readers: Readers::new(path) })
+        })
+        .await
+        .map_err(|error| Error::Unavailable(format!("opening the store was broken off: {error}")))?
+    }
+
+    /// Bounds the file to this many pages more than it has: a full disk, for tests.
+    #[doc(hidden)]
+    pub async fn bound_pages(&self, more: Option<u32>) -> Result<(), Error> {
+        self.writer
+            .run(move |connection| {
+                let pages: i64 = connection.pragma_query_value(None, "page_count", |row| row.get(0))?;
+                let most = more.map_or(i64::from(u32::MAX) - 1, |more| pages + i64::from(more));
+                connection.query_row(&format!("PRAGMA max_page_count = {most}"), [], |_| Ok(()))?;
+                Ok(())
+            })
+            .await
+    }
+}
+
+impl ToSql for Arg {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        match self {
+            Arg::Id(id) => id.to_sql(),
+            Arg::Text(text) => text.to_sql(),
+            Arg::Step(step) => step.to_sql(),
+        }
+    }
+}
+
+/// Statements are written with `$1`, which SQLite takes for a name.
+fn dialect(sql: &str) -> String {
+    sql.replace('$', "?")
+}
+
+fn executions(connection: &Connection, rest: &str, args: impl Params) -> Result<Vec<Execution>, Failure> {
+    let mut query = connection.prepare_cached(&format!("SELECT {EXECUTION_COLUMNS} FROM executions{rest}"))?;
+    let rows = query.query_map(args, |row| Ok(execution_row!(row, get)))?;
+    rows.map(|row| Ok(row?.record()?)).collect()
+}
+
+fn runs(connection: &Connection, rest: &str, args: impl Params) -> Result<Vec<RunRecord>, Failure> {
+    let sql = format!("SELECT {RUN_COLUMNS} FROM runs r JOIN definitions d ON d.run = r.id{rest}");
+    let mut query = connection.prepare_cached(&sql)?;
+    let rows = query.query_map(args, |row| Ok(run_row!(row, get)))?;
+    rows.map(|row| Ok(row?.record()?)).collect()
+}
+
+fn nodes(connection: &Connection, rest: &str, args: impl Params) -> Result<Vec<NodeRecord>, Failure> {
+    let sql = format!("SELECT {NODE_COLUMNS} FROM presence p JOIN nodes n ON n.id = p.node{rest}");
+    let mut query = connection.prepare_cached(&sql)?;
+    let rows = query.query_map(args, |row| Ok(node_row!(row, get)))?;
+    rows.map(|row| Ok(row?.record()?)).collect()
+}
+
+fn total(connection: &Connection, from: &str, args: impl Params) -> Result<u64, Failure> {
+    let total = connection.prepare_cached(&format!("SELECT count(*) FROM {from}"))?.query_row(args, |row| row.get(0))?;
+    Ok(count(total)?)
+}
+
+fn counts<C: Code>(connection: &Connection, column: &str, table: &str) -> Result<Vec<(C, u64)>, Failure> {
+    let sql = format!("SELECT {column}, count(*) FROM {table} GROUP BY {column} ORDER BY {column}");
+    let mut query = connection.prepare_cached(&sql)?;
+    let rows = query.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    rows.map(|row| row.map_err(Failure::from).and_then(|(code, n)| Ok((C::decode(code)?, count(n)?)))).collect()
+}
+
+fn events(connection: &Connection, filter: &EventFilter, limit: u32) -> Result<Vec<Event>, Failure> {
+    let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+    let rows: Vec<(i64, uuid::Uuid, String)> = match &filter.run {
+        None => connection
+            .prepare_cached("SELECT seq, server, data FROM events WHERE seq > ?1 ORDER BY seq LIMIT ?2")?
+            .query_map(params![int(filter.since), limit], read)?
+            .collect::<Result<_, _>>()?,
+        Some(run) => connection
+            .prepare_cached(
+                "SELECT seq, server, data FROM events WHERE run = ?3 AND seq > ?1 ORDER BY seq LIMIT ?2",
+            )?
+            .query_map(params![int(filter.since), limit, run.as_str()], read)?
+            .collect::<Result<_, _>>()?,
+    };
+    let event = |(seq, server, data): (i64, uuid::Uuid, String)| {
+        Ok(Event { seq: count(seq)?, server: ServerId(server), change: parse("event", &data)? })
+    };
+    rows.into_iter().map(event).collect()
+}
+
+fn touch(connection: &mut Connection, seen: &[(NodeId, SessionId)], at: i64) -> Result<Vec<bool>, Failure> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let touched = {
+        let mut update = transaction
+            .prepare_cached("UPDATE presence SET seen_at = max(seen_at, ?3) WHERE node = ?1 AND session = ?2")?;
+        let touch = |(node, session): &(NodeId, SessionId)| update.execute(params![node.0, session.0, at]);
+        seen.iter().map(touch).map(|touched| touched.map(|rows| rows == 1)).collect::<Result<_, _>>()?
+    };
+    transaction.commit()?;
+    Ok(touched)
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    fn name(&self) -> &'static str {
+        "sqlite"
+    }
+
+    async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
+        // Cheap: what is large in a change is shared, and the thread cannot borrow.
+        let changes = changes.to_vec();
+        self.writer.run(move |connection| commit::commit(connection, server, &changes)).await
+    }
+
+    async fn events(&self, filter: &EventFilter, limit: u32) -> Result<Vec<Event>, Error> {
+        let filter = filter.clone();
+        self.readers.run(move |connection| events(connection, &filter, limit)).await
+    }
+
+    async fn last_seq(&self) -> Result<u64, Error> {
+        self.readers
+            .run(|connection| {
+                let last = connection.prepare_cached("SELECT last_seq FROM feed")?.query_row([], |row| row.get(0))?;
+                Ok(count(last)?)
+            })
+            .await
+    }
+
+    async fn cluster(&self, name_or_id: &str) -> Result<Option<ClusterId>, Error> {
+        let name = name_or_id.to_owned();
+        let id = name_or_id.parse().ok().map(|id: ClusterId| id.0);
+        self.readers
+            .run(move |connection| {
+                let mut query = connection.prepare_cached(
+                    "SELECT id FROM clusters WHERE id = ?1 OR name = ?2 ORDER BY id = ?1 DESC LIMIT 1",
+                )?;
+                Ok(query.query_row(params![id, name], |row| row.get(0)).optional()?.map(ClusterId))
+            })
+            .await
+    }
+
+    async fn nodes(&self, cluster: Option<ClusterId>) -> Result<Vec<NodeRecord>, Error> {
+        self.readers
+            .run(move |connection| match cluster {
+                Some(id) => nodes(connection, " WHERE n.cluster = ?1 ORDER BY n.hostname, n.id", [id.0]),
+                None => nodes(connection, " ORDER BY n.hostname, n.id", []),
+            })
+            .await
+    }
+
+    async fn node(&self, id: NodeId) -> Result<Option<NodeRecord>, Error> {
+        self.readers.run(move |connection| Ok(nodes(connection, " WHERE n.id = ?1", [id.0])?.pop())).await
+    }
+
+    async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>, Error> {
+        let seen = seen.to_vec();
+        self.writer.run(move |connection| touch(connection, &seen, at.as_microsecond())).await
+    }
+
+    async fn silent_nodes(&self, before: Timestamp) -> Result<Vec<NodeRecord>, Error> {
+        let offline = NodeStatus::Offline.code();
+        self.readers
+            .run(move |connection| {
+                let rest = " WHERE p.status <> ?1 AND p.seen_at < ?2 ORDER BY n.hostname, n.id";
+                nodes(connection, rest, params![offline, before.as_microsecond()])
+            })
+            .await
+    }
+
+    async fn run(&self, id: &RunId) -> Result<Option<RunRecord>, Error> {
+        let id = id.clone();
+        self.readers.run(move |connection| Ok(runs(connection, " WHERE r.id = ?1", [id.as_str()])?.pop())).await
+    }
+
+    async fn runs(&self, filter: &RunFilter, page: Page) -> Result<Listed<RunRecord>, Error> {
+        let condition = Where::runs(filter);
+        self.readers
+            .run(move |connection| {
+                let wanted = dialect(&condition.sql());
+                let args = || rusqlite::params_from_iter(&condition.args);
+                let rest = format!(
+                    "{wanted} ORDER BY r.created_at DESC, r.id DESC LIMIT {} OFFSET {}",
+                    page.limit,
+                    int(page.offset)
+                );
+                let total = total(connection, &format!("runs r{wanted}"), args())?;
+                Ok(Listed { rows: runs(connection, &rest, args())?, total })
+            })
+            .await
+    }
+
+    async fn open_runs(&self) -> Result<Vec<RunRecord>, Error> {
+        let rest = " WHERE r.state NOT IN (10, 11, 12) ORDER BY r.created_at, r.id";
+        self.readers.run(move |connection| runs(connection, rest, [])).await
+    }
+
+    async fn execution(&self, id: ExecutionId) -> Result<Option<Execution>, Error> {
+        self.readers.run(move |connection| Ok(executions(connection, " WHERE id = ?1", [id.0])?.pop())).await
+    }
+
+    async fn executions(&self, filter: &ExecutionFilter, page: Page) -> Result<Listed<Execution>, Error> {
+        let condition = Where::executions(filter);
+        self.readers
+            .run(move |connection| {
+                let wanted = dialect(&condition.sql());
+                let args = || rusqlite::params_from_iter(&condition.args);
+                let rest = format!("{wanted} ORDER BY id LIMIT {} OFFSET {}", page.limit, int(page.offset));
+                let total = total(connection, &format!("executions{wanted}"), args())?;
+                Ok(Listed { rows: executions(connection, &rest, args())?, total })
+            })
+            .await
+    }
+
+    async fn executions_of(&self, run: &RunId) -> Result<Vec<Execution>, Error> {
+        let run = run.clone();
+        self.readers
+            .run(move |connection| executions(connection, " WHERE run = ?1 ORDER BY id", [run.as_str()]))
+            .await
+    }
+
+    async fn open_executions(&self) -> Result<Vec<Execution>, Error> {
+        self.readers.run(|connection| executions(connection, " WHERE status <= 2 ORDER BY id", [])).await
+    }
+
+    async fn held_by(&self, node: NodeId) -> Result<Vec<Execution>, Error> {
+        // The lower bound leaves out pending ones; the upper one lets the index of open executions answer.
+        let rest = " WHERE lease_node = ?1 AND status <= 2 AND status >= 1 ORDER BY id";
+        self.readers.run(move |connection| executions(connection, rest, [node.0])).await
+    }
+
+    async fn append_output(&self, chunks: &[OutputChunk], keep_bytes: u64) -> Result<(), Error> {
+        let chunks = chunks.to_vec();
+        self.writer.run(move |connection| output::append(connection, &chunks, keep_bytes)).await
+    }
+
+    async fn output(&self, execution: ExecutionId, from: u64, limit: u32) -> Result<Vec<OutputChunk>, Error> {
+        self.readers.run(move |connection| output::read(connection, execution, from, limit)).await
+    }
+
+    async fn put_server(&self, server: &ServerRecord) -> Result<(), Error> {
+        let server = server.clone();
+        self.writer
+            .run(move |connection| {
+                let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+                transaction.execute("DELETE FROM servers WHERE name = ?1 OR id = ?2", params![server.name, server.id.0])?;
+                transaction.execute(
+                    "INSERT INTO servers (id, name, http, grpc, version, started_at, seen_at) \
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                    params![
+                        server.id.0,
+                        server.name,
+                        server.http,
+                        server.grpc,
+                        server.version,
+                        server.started_at.as_microsecond(),
+                        server.seen_at.as_microsecond()
+                    ],
+                )?;
+                Ok(transaction.commit()?)
+            })
+            .await
+    }
+
+    async fn remove_server(&self, id: ServerId) -> Result<(), Error> {
+        self.writer
+            .run(move |connection| {
+                connection.execute("DELETE FROM servers WHERE id = ?1", [id.0])?;
+                Ok(())
+            })
+            .await
+    }
+
+    async fn servers(&self) -> Result<Vec<ServerRecord>, Error> {
+        self.readers
+            .run(|connection| {
+                let mut query = connection.prepare_cached(
+                    "SELECT id, name, http, grpc, version, started_at, seen_at FROM servers ORDER BY name",
+                )?;
+                let mut rows = query.query([])?;
+                let mut servers = Vec::new();
+                while let Some(row) = rows.next()? {
+                    servers.push(ServerRecord {
+                        id: ServerId(row.get(0)?),
+                        name: row.get(1)?,
+                        http: row.get(2)?,
+                        grpc: row.get(3)?,
+                        version: row.get(4)?,
+                        started_at: time(row.get(5)?)?,
+                        seen_at: time(row.get(6)?)?,
+                    });
+                }
+                Ok(servers)
+            })
+            .await
+    }
+
+    async fn tally(&self) -> Result<Tally, Error> {
+        self.readers
+            .run(|connection| {
+                Ok(Tally {
+                    runs: counts::<RunState>(connection, "state", "runs")?,
+                    executions: counts::<Status>(connection, "status", "executions")?,
+                    nodes: counts::<NodeStatus>(connection, "status", "presence")?,
+                })
+            })
+            .await
+    }
+
+    async fn prune(&self, before: Timestamp, most: u32) -> Result<u64, Error> {
+        prune::prune(&self.writer, before, most).await
+    }
+
+    async fn close(&self) {
+        self.readers.close().await;
+        self.writer.close().await;
+    }
+}

@@ -1,0 +1,73 @@
+//! Owns the one thread that writes. Work comes as closures over a bounded queue and answers over one-shot channels;
+//! work that nobody waits for any more is still done.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use rusqlite::Connection;
+use tokio::sync::{mpsc, oneshot};
+
+use super::failure::Failure;
+use crate::port::Error;
+
+/// How many pieces of work may wait: the journal has one commit under way, the rest is heartbeats and output.
+const QUEUE: usize = 64;
+
+type Work = Box<dyn FnOnce(&mut Connection) + Send>;
+
+/// The handle to the writing thread.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    path: PathBuf,
+    queue: Mutex<Option<mpsc::Sender<Work>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Writer {
+    /// The thread lives until the handle is closed or dropped, and has the lock as long as it lives.
+    pub(crate) fn start(path: PathBuf, mut connection: Connection, lock: File) -> Result<Self, Error> {
+        let (queue, mut work) = mpsc::channel::<Work>(QUEUE);
+        let run = move || {
+            while let Some(work) = work.blocking_recv() {
+                work(&mut connection);
+            }
+            drop(connection);
+            drop(lock);
+        };
+        let thread = thread::Builder::new()
+            .name("sqlite-writer".to_owned())
+            .spawn(run)
+            .map_err(|error| Error::Unavailable(format!("cannot start the thread that writes: {error}")))?;
+        Ok(Self { path, queue: Mutex::new(Some(queue)), thread: Mutex::new(Some(thread)) })
+    }
+
+    pub(crate) async fn run<T, F>(&self, work: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut Connection) -> Result<T, Failure> + Send + 'static,
+    {
+        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (reply, answer) = oneshot::channel();
+        let work: Work = Box::new(move |connection| {
+            // Nobody waits any more: what was written stays.
+            let _ = reply.send(work(connection));
+        });
+        let closed = || Error::Unavailable(format!("`{}` is closed", self.path.display()));
+        queue.ok_or_else(closed)?.send(work).await.map_err(|_| closed())?;
+        answer.await.map_err(|_| closed())?.map_err(|failure| failure.at(&self.path))
+    }
+
+    /// Lets the queued work end, then the thread.
+    pub(crate) async fn close(&self) {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            let joined = tokio::task::spawn_blocking(move || thread.join()).await;
+            if !matches!(joined, Ok(Ok(()))) {
+                tracing::error!(path = %self.path.display(), "the thread that writes the store did not end in order");
+            }
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Owns what a change does to the tables and which guard refuses it: the one specification that every store runs.
+//! The memory store keeps all its rows here; the SQL stores load the rows that a batch touches, apply the batch, and
+//! write back what differs. What no guard looks at (definitions, descriptions, output) is not here.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use downbeat_core::change::{Applied, Change, Refusal};
+use downbeat_core::execution::{self, Event, Execution, Illegal};
+use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
+use downbeat_core::node::{NodeStatus, Registration};
+use downbeat_core::run::{RunEnd, RunRecord, RunState, check_path};
+use jiff::Timestamp;
+
+/// The part of a node that moves.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct NodeLive {
+    pub(crate) session: SessionId,
+    pub(crate) status: NodeStatus,
+    pub(crate) draining: bool,
+    pub(crate) registered_at: Timestamp,
+    pub(crate) seen_at: Timestamp,
+}
+
+/// The part of a run that moves.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct RunLive {
+    pub(crate) state: RunState,
+    pub(crate) started_at: Option<Timestamp>,
+    pub(crate) finished_at: Option<Timestamp>,
+    pub(crate) end: Option<RunEnd>,
+    pub(crate) cancel_requested_at: Option<Timestamp>,
+    pub(crate) owner: ServerId,
+    pub(crate) epoch: u64,
+}
+
+impl RunLive {
+    pub(crate) fn of(run: &RunRecord) -> Self {
+        Self {
+            state: run.state,
+            started_at: run.started_at,
+            finished_at: run.finished_at,
+            end: run.end.clone(),
+            cancel_requested_at: run.cancel_requested_at,
+            owner: run.owner,
+            epoch: run.epoch,
+        }
+    }
+}
+
+/// Rows by id: all of them, or those that one batch touches.
+#[derive(Debug, Default)]
+pub(crate) struct Tables {
+    pub(crate) clusters: BTreeSet<ClusterId>,
+    pub(crate) nodes: BTreeMap<NodeId, NodeLive>,
+    pub(crate) runs: BTreeMap<RunId, RunLive>,
+    /// The run of each idempotency key.
+    pub(crate) keys: BTreeMap<(ClusterId, String), RunId>,
+    pub(crate) executions: BTreeMap<ExecutionId, Execution>,
+}
+
+/// What became of a batch, before it is numbered.
+#[derive(Debug)]
+pub(crate) struct Verdicts {
+    /// In the order given.
+    pub(crate) outcomes: Vec<Applied>,
+    /// Places of the applied changes in the batch, in the order in which they were applied.
+    pub(crate) applied: Vec<usize>,
+}
+
+impl Verdicts {
+    /// Numbers the applied changes from `last_seq` on, in the order in which they were applied.
+    pub(crate) fn seqs(&self, last_seq: u64) -> Vec<Option<u64>> {
+        let mut seqs = vec![None; self.outcomes.len()];
+        for (seq, &place) in (last_seq + 1..).zip(&self.applied) {
+            seqs[place] = Some(seq);
+        }
+        seqs
+    }
+}
+
+impl Tables {
+    /// Applies a batch: kinds in the order of their phase, within a kind as given.
+    pub(crate) fn apply_all(&mut self, changes: &[Change]) -> Verdicts {
+        let mut order: Vec<usize> = (0..changes.len()).collect();
+        order.sort_by_key(|&place| changes[place].phase());
+        let mut outcomes = vec![Ok(()); changes.len()];
+        order.retain(|&place| {
+            outcomes[place] = self.apply(&changes[place]);
+            outcomes[place].is_ok()
+        });
+        Verdicts { outcomes, applied: order }
+    }
+
+    fn apply(&mut self, change: &Change) -> Applied {
+        match change {
+            Change::NodeRegistered { registration } => self.register(registration),
+            Change::NodeMoved { node, session, from, to, at: _ } => {
+                let node = self.nodes.get_mut(node).ok_or(Refusal::NotFound)?;
+                if node.session != *session {
+                    return Err(Refusal::StaleSession);
+                }
+                if node.status != *from {
+                    return Err(Refusal::WrongState);
+                }
+                node.status = *to;
+                Ok(())
+            }
+            Change::NodeDrainSet { node, draining, by: _, at: _ } => {
+                self.nodes.get_mut(node).ok_or(Refusal::NotFound)?.draining = *draining;
+                Ok(())
+            }
+            Change::RunCreated { run } => self.create_run(run),
+            Change::RunTaken { run, owner, epoch, at: _ } => {
+                let run = self.runs.get_mut(run).ok_or(Refusal::NotFound)?;
+                if run.epoch.checked_add(1) != Some(*epoch) {
+                    return Err(Refusal::StaleEpoch);
+                }
+                if run.state.is_terminal() {
+                    return Err(Refusal::WrongState);
+                }
+                run.owner = *owner;
+                run.epoch = *epoch;
+                Ok(())
+            }
+            Change::RunCancelRequested { run, by: _, at } => {
+                let run = self.runs.get_mut(run).ok_or(Refusal::NotFound)?;
+                if run.state.is_terminal() || run.cancel_requested_at.is_some() {
+                    return Err(Refusal::WrongState);
+                }
+                run.cancel_requested_at = Some(*at);
+                Ok(())
+            }
+            Change::ExecutionsAdded { run, epoch, executions, at: _ } => {
+                self.owned(run, *epoch)?;
+                self.add_executions(run, executions)
+            }
+            Change::ExecutionLeased { run, execution, lease } => {
+                self.step(run, *execution, &Event::Leased { lease: *lease })
+            }
+            Change::ExecutionStarted { run, execution, token, at } => {
+                self.step(run, *execution, &Event::Started { token: *token, at: *at })
+            }
+            Change::ExecutionFinished { run, execution, token, outcome } => {
+                self.step(run, *execution, &Event::Finished { token: *token, outcome: outcome.clone() })
+            }
+            Change::ExecutionLost { run, execution, token, reason, at } => {
+                self.step(run, *execution, &Event::LeaseEnded { token: *token, reason: reason.clone(), at: *at })
+            }
+            Change::ExecutionCancelRequested { run, execution, epoch, reason, at } => {
+                self.owned(run, *epoch)?;
+                self.step(run, *execution, &Event::CancelRequested { reason: reason.clone(), at: *at })
+            }
+            Change::ExecutionGivenUp { run, execution, epoch, error, at } => {
+                self.owned(run, *epoch)?;
+                self.step(run, *execution, &Event::GivenUp { error: error.clone(), at: *at })
+            }
+            Change::ExecutionSkipped { run, execution, epoch, reason, at } => {
+                self.owned(run, *epoch)?;
+                self.step(run, *execution, &Event::Skipped { reason: reason.clone(), at: *at })
+            }
+            Change::RunMoved { run, epoch, path, end, at } => move_run(self.owned(run, *epoch)?, path, end, *at),
+        }
+    }
+
+    fn register(&mut self, registration: &Registration) -> Applied {
+        if !self.clusters.contains(&registration.cluster) {
+            return Err(Refusal::NotFound);
+        }
+        // A person drained it, so a new session of it stays drained.
+        let draining = self.nodes.get(&registration.node).is_some_and(|node| node.draining);
+        let live = NodeLive {
+            session: registration.session,
+            status: NodeStatus::Online,
+            draining,
+            registered_at: registration.at,
+            seen_at: registration.at,
+        };
+        self.nodes.insert(registration.node, live);
+        Ok(())
+    }
+
+    fn create_run(&mut self, run: &RunRecord) -> Applied {
+        if !self.clusters.contains(&run.cluster) {
+            return Err(Refusal::NotFound);
+        }
+        if self.runs.contains_key(&run.id) {
+            return Err(Refusal::RunExists(run.id.clone()));
+        }
+        if let Some(key) = &run.idempotency_key {
+            let key = (run.cluster, key.clone());
+            if let Some(first) = self.keys.get(&key) {
+                return Err(Refusal::KeyInUse(first.clone()));
+            }
+            self.keys.insert(key, run.id.clone());
+        }
+        self.runs.insert(run.id.clone(), RunLive::of(run));
+        Ok(())
+    }
+
+    /// All or none: an id that is in use, also within the change itself, or an execution of another run refuses it.
+    fn add_executions(&mut self, run: &RunId, executions: &[Execution]) -> Applied {
+        for (place, execution) in executions.iter().enumerate() {
+            if execution.run != *run || self.executions.contains_key(&execution.id) {
+                for added in &executions[..place] {
+                    self.executions.remove(&added.id);
+                }
+                return Err(Refusal::WrongState);
+            }
+            self.executions.insert(execution.id, execution.clone());
+        }
+        Ok(())
+    }
+
+    fn owned(&mut self, run: &RunId, epoch: u64) -> Result<&mut RunLive, Refusal> {
+        let run = self.runs.get_mut(run).ok_or(Refusal::NotFound)?;
+        if run.epoch == epoch { Ok(run) } else { Err(Refusal::StaleEpoch) }
+    }
+
+    fn step(&mut self, run: &RunId, id: ExecutionId, event: &Event) -> Applied {
+        // Whoever names the wrong run would else put an event into that run's feed.
+        let execution = self.executions.get_mut(&id).filter(|execution| execution.run == *run);
+        let execution = execution.ok_or(Refusal::NotFound)?;
+        execution.state = execution::step(&execution.state, event).map_err(|illegal| match illegal {
+            Illegal::StaleLease => Refusal::StaleLease,
+            Illegal::WrongState { .. } => Refusal::WrongState,
+        })?;
+        Ok(())
+    }
+}
+
+fn move_run(run: &mut RunLive, path: &[RunState], end: &Option<RunEnd>, at: Timestamp) -> Applied {
+    let to = check_path(run.state, path).map_err(|_| Refusal::WrongState)?;
+    if path.contains(&RunState::Running) {
+        run.started_at.get_or_insert(at);
+    }
+    if to.is_terminal() && !path.is_empty() {
+        run.finished_at = Some(at);
+        run.end.clone_from(end);
+    }
+    run.state = to;
+    Ok(())
+}

@@ -1,0 +1,31 @@
+//! The memory store is a store.
+
+use std::sync::Arc;
+
+use downbeat_store::{MemoryStore, Store};
+
+struct Fresh {
+    store: Arc<dyn Store>,
+}
+
+impl Fresh {
+    async fn done(self) {
+        self.store.close().await;
+    }
+}
+
+async fn fresh() -> Fresh {
+    let store = downbeat_store::open("memory:").await.unwrap();
+    assert_eq!(store.name(), "memory");
+    Fresh { store }
+}
+
+downbeat_store::conformance_suite!(fresh);
+
+#[tokio::test]
+async fn two_memory_stores_share_nothing() {
+    let (one, other) = (MemoryStore::new(), MemoryStore::default());
+    let change = downbeat_store::conformance::make::created(1);
+    one.commit(downbeat_store::conformance::make::SERVER, &[change]).await.unwrap();
+    assert_eq!((one.last_seq().await.unwrap(), other.last_seq().await.unwrap()), (1, 0));
+}

@@ -1,0 +1,115 @@
+//! The SQLite store is a store, and what is true of a file besides.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use downbeat_core::execution::Verdict;
+use downbeat_store::conformance::make::{SERVER, added, apply, created, execution, finished, leased, run_id};
+use downbeat_store::conformance::{Snapshot, fill, fill_beside};
+use downbeat_store::{Error, SqliteStore, Store};
+use tempfile::TempDir;
+
+struct Fresh {
+    store: Arc<dyn Store>,
+    dir: TempDir,
+}
+
+impl Fresh {
+    async fn done(self) {
+        self.store.close().await;
+        self.dir.close().unwrap();
+    }
+}
+
+async fn open(path: &Path) -> Result<Arc<dyn Store>, Error> {
+    downbeat_store::open(&format!("sqlite:{}", path.display())).await
+}
+
+async fn fresh() -> Fresh {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir.path().join("data/deeper/downbeat.db")).await.unwrap();
+    assert_eq!(store.name(), "sqlite");
+    Fresh { store, dir }
+}
+
+downbeat_store::conformance_suite!(fresh);
+
+#[tokio::test]
+async fn what_was_committed_is_there_after_reopening() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("downbeat.db");
+    let store = open(&path).await.unwrap();
+    fill(&store).await;
+    fill_beside(&store).await;
+    let before = Snapshot::of(&store).await;
+    store.close().await;
+    let again = open(&path).await.unwrap();
+    assert_eq!(Snapshot::of(&again).await, before);
+    apply(&again, &[created(50)]).await;
+    assert_eq!(again.last_seq().await.unwrap(), before.last_seq + 1);
+}
+
+#[tokio::test]
+async fn a_second_server_on_one_file_is_refused_until_the_first_is_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("downbeat.db");
+    let first = open(&path).await.unwrap();
+    let error = open(&dir.path().join(".").join("downbeat.db")).await.unwrap_err();
+    assert!(matches!(&error, Error::Unavailable(text) if text.contains("in use by another server")), "{error}");
+    apply(&first, &[created(1)]).await;
+    first.close().await;
+    let second = open(&path).await.unwrap();
+    assert!(second.run(&run_id(1)).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_newer_schema_and_an_altered_migration_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("downbeat.db");
+    open(&path).await.unwrap().close().await;
+    let alter = |sql: &str| rusqlite::Connection::open(&path).unwrap().execute_batch(sql).unwrap();
+    alter("INSERT INTO migrations (number, checksum) VALUES (9999, 'x')");
+    let error = open(&path).await.unwrap_err();
+    assert!(matches!(error, Error::NewerSchema { found: 9999, .. }), "{error}");
+    alter("DELETE FROM migrations WHERE number = 9999; UPDATE migrations SET checksum = 'x' WHERE number = 1");
+    let error = open(&path).await.unwrap_err();
+    assert!(matches!(error, Error::AlteredMigration { number: 1 }), "{error}");
+}
+
+#[tokio::test]
+async fn what_is_no_location_and_no_database_is_refused() {
+    for location in ["", "sqlite:", "sqlite", "mysql://x", "memory:x", "/var/db"] {
+        let error = downbeat_store::open(location).await.unwrap_err();
+        assert!(matches!(error, Error::BadLocation(_)), "{location}: {error}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("text");
+    std::fs::write(&path, "this is no database, however long one looks at it".repeat(100)).unwrap();
+    let error = open(&path).await.unwrap_err();
+    assert!(matches!(&error, Error::Corrupt(text) if text.contains("not a database")), "{error}");
+    std::fs::write(dir.path().join("file"), "x").unwrap();
+    let error = open(&dir.path().join("file/below.db")).await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable(_)), "{error}");
+}
+
+/// The disk is full when the file may not grow: `max_page_count` gives the same SQLITE_FULL as the system's ENOSPC.
+#[tokio::test]
+async fn a_full_disk_loses_nothing_and_leaves_nothing_half_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Arc::new(SqliteStore::open(&dir.path().join("downbeat.db")).await.unwrap());
+    let port: Arc<dyn Store> = store.clone();
+    apply(&port, &[created(1)]).await;
+    let before = Snapshot::of(&port).await;
+    store.bound_pages(Some(4)).await.unwrap();
+    let executions = (1..=2_000).map(|number| execution(number, 1, leased(number, 1))).collect();
+    let batch = [created(2), added(1, executions), finished(1, 1, 1, Verdict::Succeeded)];
+    let error = port.commit(SERVER, &batch).await.unwrap_err();
+    assert!(matches!(&error, Error::Unavailable(text) if text.contains("no space left")), "{error}");
+    assert_eq!(Snapshot::of(&port).await, before);
+    let error = port.commit(SERVER, &batch).await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable(_)), "{error}");
+    store.bound_pages(None).await.unwrap();
+    apply(&port, &batch).await;
+    let after = Snapshot::of(&port).await;
+    assert_eq!((after.executions.len(), after.last_seq), (2_000, before.last_seq + 3));
+}
