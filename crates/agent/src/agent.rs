@@ -94,8 +94,15 @@ async fn run(settings: Settings, connector: Arc<dyn Connector>, orders: Orders) 
         for identity in ledger.sweep(settings.grace).await {
             tracing::warn!(execution = %identity, "ended what the last session left running");
         }
-        let opening =
-            session::open(&links, &outbox, former, &settings.cluster, offer.description(), session, &settings.data);
+        let opening = session::open(
+            &links,
+            &outbox,
+            former,
+            &settings.cluster,
+            offer.description(),
+            session,
+            &settings.data,
+        );
         let opened = tokio::select! {
             opened = opening => opened?,
             () = orders.drain.cancelled() => return Ok(()),

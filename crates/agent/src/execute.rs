@@ -76,7 +76,8 @@ async fn attempt(shared: &Shared, ready: Ready, output: OutputSink, started_at: 
             return Finish::failed(None, problems.join("; "));
         }
     };
-    let started = Outgoing::Started(Started { held: held(&assignment), run: assignment.run.clone(), at: started_at });
+    let started =
+        Outgoing::Started(Started { held: held(&assignment), run: assignment.run.clone(), at: started_at });
     let identity = identity(&assignment);
     let timeout = assignment.timeout;
     let begun = Instant::now();

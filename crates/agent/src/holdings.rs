@@ -87,7 +87,13 @@ fn held(assignment: &Assignment) -> Held {
 
 impl Holdings {
     pub(crate) fn new(slots: u32) -> Self {
-        Self { items: HashMap::new(), fleet: Lane::new(1), placed: Lane::new(slots), draining: false, poll: 0 }
+        Self {
+            items: HashMap::new(),
+            fleet: Lane::new(1),
+            placed: Lane::new(slots),
+            draining: false,
+            poll: 0,
+        }
     }
 
     /// Takes on work; what is known already was sent twice. Answers what can begin now.

@@ -64,7 +64,12 @@ impl std::ops::Deref for Lent {
 }
 
 impl Links {
-    pub(crate) fn new(connector: Arc<dyn Connector>, addresses: Vec<String>, tuning: Tuning, dice: Dice) -> Self {
+    pub(crate) fn new(
+        connector: Arc<dyn Connector>,
+        addresses: Vec<String>,
+        tuning: Tuning,
+        dice: Dice,
+    ) -> Self {
         let current = Mutex::new(Current { link: None, made: 0, dice });
         Self { connector, addresses, tuning, failures: AtomicU32::new(0), current }
     }
@@ -136,7 +141,8 @@ mod tests {
     fn pauses_grow_to_a_bound_and_differ() {
         let tuning = Tuning::default();
         let mut dice = Dice::new(7);
-        for (failures, most_ms) in [(1, 100), (2, 200), (3, 400), (6, 3_200), (7, 5_000), (4_000_000, 5_000)] {
+        for (failures, most_ms) in [(1, 100), (2, 200), (3, 400), (6, 3_200), (7, 5_000), (4_000_000, 5_000)]
+        {
             let most = Duration::from_millis(most_ms);
             let pauses: Vec<Duration> = (0..50).map(|_| pause(failures, &tuning, &mut dice)).collect();
             assert!(pauses.iter().all(|pause| (most / 2..=most).contains(pause)), "{failures}: {pauses:?}");

@@ -29,12 +29,15 @@ struct Offered {
 
 impl Offer {
     pub(crate) fn new(settings: &Settings, ledger: &Arc<Ledger>) -> Result<Self, Error> {
-        let all: Vec<Offered> =
-            builtin(ledger).into_iter().map(|backend| Offered { schema: backend.schema(), backend }).collect();
+        let all: Vec<Offered> = builtin(ledger)
+            .into_iter()
+            .map(|backend| Offered { schema: backend.schema(), backend })
+            .collect();
         let names: Vec<&str> = all.iter().map(|offered| offered.schema.name.as_str()).collect();
         known("allow", &settings.allow, &names)?;
         known("offer (`only`)", settings.only.as_deref().unwrap_or_default(), &names)?;
-        let chosen: Vec<Offered> = all.into_iter().filter(|offered| chosen(settings, &offered.schema.name)).collect();
+        let chosen: Vec<Offered> =
+            all.into_iter().filter(|offered| chosen(settings, &offered.schema.name)).collect();
 
         let mut capabilities = found_capabilities();
         capabilities.extend(settings.capabilities.clone());
@@ -56,13 +59,18 @@ impl Offer {
     }
 
     /// The error is for the one who wrote the job.
-    pub(crate) fn action(&self, backend: &str, action: &str) -> Result<(&Arc<dyn Backend>, &ActionSchema), String> {
-        let offered = self
-            .backends
-            .get(backend)
-            .ok_or_else(|| format!("node `{}` does not offer backend `{backend}`", self.description.hostname))?;
-        let schema =
-            offered.schema.action(action).ok_or_else(|| format!("backend `{backend}` has no action `{action}`"))?;
+    pub(crate) fn action(
+        &self,
+        backend: &str,
+        action: &str,
+    ) -> Result<(&Arc<dyn Backend>, &ActionSchema), String> {
+        let offered = self.backends.get(backend).ok_or_else(|| {
+            format!("node `{}` does not offer backend `{backend}`", self.description.hostname)
+        })?;
+        let schema = offered
+            .schema
+            .action(action)
+            .ok_or_else(|| format!("backend `{backend}` has no action `{action}`"))?;
         Ok((&offered.backend, schema))
     }
 }

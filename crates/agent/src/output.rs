@@ -59,7 +59,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Outputs {
     pub(crate) fn new(output_max_bytes: u64) -> Arc<Self> {
         let bound_bytes = usize::try_from(output_max_bytes).unwrap_or(usize::MAX).min(OUTPUT_BYTES);
-        Arc::new(Self { bound_bytes, buffers: Mutex::default(), written: Notify::new(), hurry: Notify::new() })
+        Arc::new(Self {
+            bound_bytes,
+            buffers: Mutex::default(),
+            written: Notify::new(),
+            hurry: Notify::new(),
+        })
     }
 
     /// A buffer for a new execution. One that nothing is written to costs nobody anything.
@@ -122,7 +127,13 @@ impl State {
             last.text.push_str(&piece.text);
             return;
         }
-        self.chunks.push_back(Chunk { execution, offset: piece.offset, stderr, text: piece.text, at: piece.at });
+        self.chunks.push_back(Chunk {
+            execution,
+            offset: piece.offset,
+            stderr,
+            text: piece.text,
+            at: piece.at,
+        });
     }
 
     /// The gap shows in the offsets.
@@ -214,7 +225,8 @@ mod tests {
     use super::*;
 
     fn write(buffer: &Arc<Buffer>, offset: u64, text: &str) {
-        let piece = Piece { offset, stream: Stream::Stdout, text: text.to_owned(), at: Timestamp::UNIX_EPOCH };
+        let piece =
+            Piece { offset, stream: Stream::Stdout, text: text.to_owned(), at: Timestamp::UNIX_EPOCH };
         Tap(buffer.clone()).piece(piece);
     }
 

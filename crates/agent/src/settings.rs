@@ -44,7 +44,8 @@ impl Settings {
             groups: Vec::new(),
             labels: BTreeMap::new(),
             capabilities: BTreeMap::new(),
-            slots: std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX)),
+            slots: std::thread::available_parallelism()
+                .map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX)),
             allow: Vec::new(),
             only: None,
             data,

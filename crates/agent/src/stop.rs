@@ -45,12 +45,16 @@ impl Stop {
         }
         let (verdict, error) = match self.reason.get() {
             None | Some(Reason::Told) => (Verdict::Cancelled, finish.error),
-            Some(Reason::TimedOut(after)) => (Verdict::Failed, Some(format!("timed out after {}", Span(*after)))),
+            Some(Reason::TimedOut(after)) => {
+                (Verdict::Failed, Some(format!("timed out after {}", Span(*after))))
+            }
             Some(Reason::Fenced) => (Verdict::Cancelled, Some("the lease was lost".to_owned())),
             Some(Reason::CutOff(term)) => {
                 (Verdict::Failed, Some(format!("stopped: no server could be reached for {}", Span(*term))))
             }
-            Some(Reason::Shutdown) => (Verdict::Failed, Some("stopped: the agent was told to stop".to_owned())),
+            Some(Reason::Shutdown) => {
+                (Verdict::Failed, Some("stopped: the agent was told to stop".to_owned()))
+            }
         };
         Finish { verdict, exit_code: finish.exit_code, error }
     }

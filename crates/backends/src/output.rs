@@ -76,7 +76,12 @@ impl OutputSink {
             let (piece, rest) = text.split_at(text.floor_char_boundary(OUTPUT_CHUNK_BYTES));
             let offset = streams.offset;
             streams.offset += piece.len() as u64;
-            self.shared.receiver.piece(Piece { offset, stream, text: piece.to_owned(), at: Timestamp::now() });
+            self.shared.receiver.piece(Piece {
+                offset,
+                stream,
+                text: piece.to_owned(),
+                at: Timestamp::now(),
+            });
             text = rest;
         }
     }
@@ -110,7 +115,8 @@ mod tests {
         sink.write(Stream::Stdout, b"b");
         sink.finish();
         let pieces = kept.0.lock().unwrap();
-        let seen: Vec<(u64, Stream, &str)> = pieces.iter().map(|p| (p.offset, p.stream, p.text.as_str())).collect();
+        let seen: Vec<(u64, Stream, &str)> =
+            pieces.iter().map(|p| (p.offset, p.stream, p.text.as_str())).collect();
         assert_eq!(
             seen,
             [

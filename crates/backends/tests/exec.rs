@@ -34,7 +34,8 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(1);
-        let number = u128::from(NEXT.fetch_add(1, Ordering::Relaxed)) | (u128::from(std::process::id()) << 32);
+        let number =
+            u128::from(NEXT.fetch_add(1, Ordering::Relaxed)) | (u128::from(std::process::id()) << 32);
         let dir = tempfile::tempdir().unwrap();
         let ledger = Arc::new(Ledger::open(&dir.path().join("running")).unwrap());
         Self {
@@ -48,7 +49,8 @@ impl Bench {
     }
 
     async fn run(&self, action: &str, params: Value) -> Finish {
-        let params: Params = params.as_object().unwrap().iter().map(|(k, v)| (k.clone(), v.clone())).collect();
+        let params: Params =
+            params.as_object().unwrap().iter().map(|(k, v)| (k.clone(), v.clone())).collect();
         let output = OutputSink::new(self.kept.clone());
         let finish = self
             .exec
@@ -102,7 +104,8 @@ impl Bench {
 #[tokio::test]
 async fn an_argv_is_run_as_it_is() {
     let bench = Bench::new();
-    let finish = bench.run("run", json!({"command": ["printf", "%s|"], "args": ["a b", "$HOME", "*", ";"]})).await;
+    let finish =
+        bench.run("run", json!({"command": ["printf", "%s|"], "args": ["a b", "$HOME", "*", ";"]})).await;
     assert_eq!(finish, Finish::succeeded());
     assert_eq!(bench.text(Stream::Stdout), "a b|$HOME|*|;|");
 }
@@ -152,10 +155,15 @@ async fn what_cannot_be_run_is_named() {
     let bench = Bench::new();
     let finish = bench.run("run", json!({"command": ["no-such-program-anywhere"]})).await;
     assert_eq!(finish, Finish::failed(Some(127), "cannot run `no-such-program-anywhere`: command not found"));
-    let finish = bench.run("run", json!({"command": ["/etc/hostname"]})).await;
-    assert_eq!(finish, Finish::failed(Some(126), "cannot run `/etc/hostname`: permission denied"));
+    let file = bench.dir.path().join("data").to_str().unwrap().to_owned();
+    std::fs::write(&file, "no program").unwrap();
+    let finish = bench.run("run", json!({"command": [file]})).await;
+    assert_eq!(finish, Finish::failed(Some(126), format!("cannot run `{file}`: permission denied")));
     let finish = bench.run("run", json!({"command": ["true"], "working_dir": "/no/such/dir"})).await;
-    assert_eq!(finish, Finish::failed(None, "cannot run `true`: working directory `/no/such/dir` does not exist"));
+    assert_eq!(
+        finish,
+        Finish::failed(None, "cannot run `true`: working directory `/no/such/dir` does not exist")
+    );
 }
 
 #[tokio::test]
@@ -181,7 +189,8 @@ fn end_leftovers(bench: &Bench) {
         let marked = std::fs::read(entry.path().join("environ"))
             .is_ok_and(|environ| environ.split(|byte| *byte == 0).any(|one| one == marker.as_bytes()));
         if let (true, Some(pid)) = (marked, entry.file_name().to_str().and_then(|pid| pid.parse().ok())) {
-            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
+            let _ =
+                nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
         }
     }
 }

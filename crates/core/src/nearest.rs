@@ -39,12 +39,13 @@ fn lowered(word: &str) -> Option<Vec<char>> {
 
 /// Edits between two words: a letter put in, left out, changed, or two neighbours swapped.
 fn distance(a: &[char], b: &[char]) -> usize {
-    let mut before_last = [0; LONGEST_COMPARED + 1];
-    let mut last: [usize; LONGEST_COMPARED + 1] = std::array::from_fn(|j| j);
+    // Bytes, so that a row is copied in no time: ten thousand names may be compared.
+    let mut before_last = [0_u8; LONGEST_COMPARED + 1];
+    let mut last: [u8; LONGEST_COMPARED + 1] = std::array::from_fn(|j| j as u8);
     for i in 1..=a.len() {
-        let mut row = [i; LONGEST_COMPARED + 1];
+        let mut row = [i as u8; LONGEST_COMPARED + 1];
         for j in 1..=b.len() {
-            let changed = last[j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let changed = last[j - 1] + u8::from(a[i - 1] != b[j - 1]);
             row[j] = changed.min(last[j] + 1).min(row[j - 1] + 1);
             if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
                 row[j] = row[j].min(before_last[j - 2] + 1);
@@ -52,7 +53,7 @@ fn distance(a: &[char], b: &[char]) -> usize {
         }
         before_last = std::mem::replace(&mut last, row);
     }
-    last[b.len()]
+    usize::from(last[b.len()])
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@
 use async_trait::async_trait;
 
 use crate::message::{
-    Fault, Heartbeat, HeartbeatAnswer, Hello, Output, Poll, PollAnswer, Register, Report, ReportAnswer, Welcome,
+    Fault, Heartbeat, HeartbeatAnswer, Hello, Output, Poll, PollAnswer, Register, Report, ReportAnswer,
+    Welcome,
 };
 
 /// What an agent asks of a server. Both sides implement it: the server itself, and whatever reaches it from afar.

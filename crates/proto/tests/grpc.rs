@@ -11,8 +11,8 @@ use downbeat_core::node::Description;
 use downbeat_proto::Link;
 use downbeat_proto::grpc::{Client, service};
 use downbeat_proto::message::{
-    Assignment, Chunk, Fault, Finished, Free, Heartbeat, HeartbeatAnswer, Held, Hello, Output, Poll, PollAnswer,
-    Receipt, Register, Report, ReportAnswer, Started, Welcome,
+    Assignment, Chunk, Fault, Finished, Free, Heartbeat, HeartbeatAnswer, Held, Hello, Output, Poll,
+    PollAnswer, Receipt, Register, Report, ReportAnswer, Started, Welcome,
 };
 use jiff::Timestamp;
 use tonic::transport::server::TcpIncoming;
@@ -179,8 +179,11 @@ async fn every_message_arrives_as_it_was_said() {
 #[tokio::test]
 async fn faults_arrive_as_what_they_are() {
     let (host, client) = connected().await;
-    for fault in [Fault::NotFound("n".to_owned()), Fault::Superseded("s".to_owned()), Fault::Unavailable("u".to_owned())]
-    {
+    for fault in [
+        Fault::NotFound("n".to_owned()),
+        Fault::Superseded("s".to_owned()),
+        Fault::Unavailable("u".to_owned()),
+    ] {
         *host.fault.lock().unwrap() = Some(fault.clone());
         assert_eq!(client.report(report()).await, Err(fault));
     }
@@ -211,7 +214,9 @@ async fn a_long_error_is_cut_not_refused() {
 
 #[tokio::test]
 async fn nobody_there_is_unavailable_and_says_where() {
-    let Err(Fault::Unavailable(why)) = Client::connect("127.0.0.1:1").await else { panic!("somebody is there") };
+    let Err(Fault::Unavailable(why)) = Client::connect("127.0.0.1:1").await else {
+        panic!("somebody is there")
+    };
     assert!(why.starts_with("cannot connect to `127.0.0.1:1`: "), "{why}");
     assert!(matches!(Client::connect("not an address").await, Err(Fault::Rejected(_))));
 }

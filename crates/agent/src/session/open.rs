@@ -5,7 +5,9 @@ use std::path::Path;
 
 use downbeat_core::ids::{NodeId, SessionId};
 use downbeat_core::node::Description;
-use downbeat_proto::message::{Fault, Finished, Free, Held, Hello, PROTOCOL, Receipt, Register, Report, Welcome};
+use downbeat_proto::message::{
+    Fault, Finished, Free, Held, Hello, PROTOCOL, Receipt, Register, Report, Welcome,
+};
 
 use super::report::batch_length;
 use crate::error::Error;
@@ -35,7 +37,8 @@ pub(crate) async fn open(
     let session_file = data.join("session");
     let former_session = fs::read_to_string(&session_file).ok().and_then(|text| text.trim().parse().ok());
     deliver(links, outbox, former, node, former_session.unwrap_or(session)).await;
-    register(links, Register { cluster: welcome.cluster, node, session, description: description.clone() }).await?;
+    register(links, Register { cluster: welcome.cluster, node, session, description: description.clone() })
+        .await?;
     if let Err(error) = fs::write(&session_file, session.to_string()) {
         tracing::warn!(file = %session_file.display(), %error, "cannot note the session");
     }

@@ -40,7 +40,8 @@ pub(super) fn batch_length(results: &[Finished]) -> usize {
 
 /// Reports until a server says that this node is no longer this agent's.
 pub(crate) async fn report(shared: Arc<Shared>, mut outgoing: UnboundedReceiver<Outgoing>) -> Error {
-    let mut reporter = Reporter { shared, queue: Queue::default(), offered: None, repeated: None, one_by_one: false };
+    let mut reporter =
+        Reporter { shared, queue: Queue::default(), offered: None, repeated: None, one_by_one: false };
     let mut received = Vec::new();
     loop {
         if reporter.queue.is_empty() {
@@ -150,7 +151,11 @@ impl Reporter {
 
     fn next_batch(&mut self) -> (usize, usize) {
         if self.one_by_one {
-            return if self.queue.started.is_empty() { (0, self.queue.finished.len().min(1)) } else { (1, 0) };
+            return if self.queue.started.is_empty() {
+                (0, self.queue.finished.len().min(1))
+            } else {
+                (1, 0)
+            };
         }
         let finished = self.queue.finished.make_contiguous();
         let finished_count = if finished.is_empty() { 0 } else { batch_length(finished) };

@@ -12,8 +12,8 @@ use downbeat_core::backend::Params;
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, RunId};
 use downbeat_proto::Link;
 use downbeat_proto::message::{
-    Assignment, Chunk, Fault, Finished, Heartbeat, HeartbeatAnswer, Held, Hello, Output, PROTOCOL, Poll, PollAnswer,
-    Receipt, Register, Report, ReportAnswer, Started, Welcome,
+    Assignment, Chunk, Fault, Finished, Heartbeat, HeartbeatAnswer, Held, Hello, Output, PROTOCOL, Poll,
+    PollAnswer, Receipt, Register, Report, ReportAnswer, Started, Welcome,
 };
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -203,9 +203,12 @@ impl Link for Server {
             return Err(Fault::Unavailable("deaf".to_owned()));
         }
         let all = report.started.iter().map(|one| one.held).chain(report.finished.iter().map(|one| one.held));
-        let receipts =
-            all.map(|held| if state.refuse.contains(&held) { Receipt::Refused } else { Receipt::Recorded }).collect();
-        state.seen.push(Seen::Report(report.finished.iter().map(|one| one.held.execution.0.as_u128()).collect()));
+        let receipts = all
+            .map(|held| if state.refuse.contains(&held) { Receipt::Refused } else { Receipt::Recorded })
+            .collect();
+        state
+            .seen
+            .push(Seen::Report(report.finished.iter().map(|one| one.held.execution.0.as_u128()).collect()));
         state.started.extend(report.started.clone());
         state.finished.extend(report.finished.clone());
         state.reports.push(report);
@@ -259,7 +262,7 @@ pub(crate) fn held(number: u128) -> Held {
     Held { execution: ExecutionId(Uuid::from_u128(number)), token: LeaseToken(Uuid::from_u128(number << 64)) }
 }
 
-pub(crate) fn work(number: u128, backend: &str, action: &str, params: Value) -> Assignment {
+pub(crate) fn work(number: u128, backend: &str, action: &str, params: &Value) -> Assignment {
     let params: Params = params.as_object().unwrap().iter().map(|(k, v)| (k.clone(), v.clone())).collect();
     Assignment {
         execution: held(number).execution,
@@ -284,15 +287,15 @@ pub(crate) fn unique() -> u128 {
 }
 
 pub(crate) fn noop(number: u128) -> Assignment {
-    work(number, "test", "noop", json!({}))
+    work(number, "test", "noop", &json!({}))
 }
 
 pub(crate) fn sleep(number: u128, duration: &str) -> Assignment {
-    work(number, "test", "sleep", json!({ "duration": duration }))
+    work(number, "test", "sleep", &json!({ "duration": duration }))
 }
 
 pub(crate) fn shell(number: u128, script: &str) -> Assignment {
-    work(number, "exec", "shell", json!({ "command": script }))
+    work(number, "exec", "shell", &json!({ "command": script }))
 }
 
 pub(crate) fn text_of(chunks: &[Chunk]) -> String {
@@ -302,7 +305,10 @@ pub(crate) fn text_of(chunks: &[Chunk]) -> String {
 /// Processes of the host that carry the mark of an execution and are no zombies.
 pub(crate) fn alive(number: u128) -> Vec<i32> {
     let marker = format!("DOWNBEAT_EXECUTION={}.1", held(number).execution);
-    let pids = std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let pids = std::fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     pids.filter(|pid: &i32| {
         std::fs::read(format!("/proc/{pid}/environ"))
             .is_ok_and(|environ| environ.split(|byte| *byte == 0).any(|entry| entry == marker.as_bytes()))

@@ -12,8 +12,11 @@ async fn fleet_work_runs_one_at_a_time_in_the_order_of_its_arrival() {
     let numbers: Vec<u128> = (0..5).map(|_| unique()).collect();
     server.give(numbers.iter().enumerate().map(|(index, number)| {
         // The earlier ones take longer: in any other order, or at once, the log would show it.
-        let script =
-            format!("echo begin {index} >> {0}; sleep 0.0{1}; echo end {index} >> {0}", log.display(), 5 - index);
+        let script = format!(
+            "echo begin {index} >> {0}; sleep 0.0{1}; echo end {index} >> {0}",
+            log.display(),
+            5 - index
+        );
         let mut work = shell(*number, &script);
         work.placed = false;
         work
@@ -32,8 +35,10 @@ async fn placed_work_uses_all_slots_at_once_and_what_is_too_much_waits() {
     let numbers: Vec<u128> = (0..5).map(|_| unique()).collect();
     // Each of the first four ends only when four have begun; the fifth could not have begun by then.
     server.give(numbers.iter().map(|number| {
-        let script =
-            format!("echo x >> {0}; while [ $(wc -l < {0}) -lt 4 ]; do sleep 0.01; done; wc -l < {0}", log.display());
+        let script = format!(
+            "echo x >> {0}; while [ $(wc -l < {0}) -lt 4 ]; do sleep 0.01; done; wc -l < {0}",
+            log.display()
+        );
         shell(*number, &script)
     }));
     for number in &numbers {

@@ -10,10 +10,14 @@ async fn output_arrives_while_the_work_runs_and_the_rest_with_its_result() {
     let agent = start(&server, data.path());
     let number = unique();
     let go = data.path().join("go");
-    let script =
-        format!("echo first; echo warning >&2; while [ ! -e {} ]; do sleep 0.01; done; echo last", go.display());
+    let script = format!(
+        "echo first; echo warning >&2; while [ ! -e {} ]; do sleep 0.01; done; echo last",
+        go.display()
+    );
     server.give([shell(number, &script)]);
-    server.until("the first line", |state| state.chunks.iter().find(|c| c.text.contains("first")).cloned()).await;
+    server
+        .until("the first line", |state| state.chunks.iter().find(|c| c.text.contains("first")).cloned())
+        .await;
     assert!(server.state.lock().unwrap().finished.is_empty());
     std::fs::write(go, "").unwrap();
     let chunks = server.output_of(number).await;

@@ -7,7 +7,8 @@ use downbeat_core::execution::Verdict;
 use crate::fake::{Server, alive, eventually, held, shell, start, unique};
 
 /// Starts a child that forks twice and leaves its session, and one that ignores TERM.
-const STUBBORN: &str = "(setsid bash -c 'sleep 1000 & sleep 1000' &) ; bash -c 'trap \"\" TERM; sleep 1000 & wait; sleep 1000'";
+const STUBBORN: &str =
+    "(setsid bash -c 'sleep 1000 & sleep 1000' &) ; bash -c 'trap \"\" TERM; sleep 1000 & wait; sleep 1000'";
 
 #[tokio::test]
 async fn a_refused_lease_kills_the_whole_tree_and_its_result_is_dropped() {

@@ -26,7 +26,8 @@ async fn a_node_registers_describes_itself_and_does_what_it_is_given() {
         assert!(state.started.is_empty(), "short work says its start with its end");
         let register = &state.registered[0];
         assert_eq!(register.node, NodeId::derive(ClusterId::DEFAULT, "node-1"));
-        let names: Vec<&str> = register.description.backends.iter().map(|backend| backend.name.as_str()).collect();
+        let names: Vec<&str> =
+            register.description.backends.iter().map(|backend| backend.name.as_str()).collect();
         assert_eq!(names, ["test", "ping", "exec"]);
         for capability in ["cpu", "memory_bytes", "os", "arch", "kernel"] {
             assert!(register.description.capabilities.contains_key(capability), "{capability}");
@@ -54,8 +55,8 @@ async fn what_the_node_does_not_offer_or_the_schema_refuses_fails_and_says_why()
     let agent = start(&server, data.path());
     let (unknown, wrong) = (unique(), unique());
     server.give([
-        work(unknown, "docker", "run", serde_json::json!({})),
-        work(wrong, "test", "echo", serde_json::json!({"mesage": "x"})),
+        work(unknown, "docker", "run", &serde_json::json!({})),
+        work(wrong, "test", "echo", &serde_json::json!({"mesage": "x"})),
     ]);
     let error = server.result(unknown).await.outcome.error.unwrap();
     assert_eq!(error, "node `node-1` does not offer backend `docker`");
@@ -76,18 +77,24 @@ async fn a_lost_answer_is_asked_for_again_with_all_that_did_arrive() {
         state.lose_polls = 1;
         state.work.push(noop(lost));
     });
-    let resync = server.until("a poll that resyncs", |state| state.polls.iter().find_map(|p| p.resync.clone())).await;
+    let resync =
+        server.until("a poll that resyncs", |state| state.polls.iter().find_map(|p| p.resync.clone())).await;
     assert_eq!(resync, [held(running)]);
     server.give([noop(lost), sleep(running, "1h")]);
     server.result(lost).await;
     server.change(|state| state.stop.push(held(running)));
     server.result(running).await;
-    let state = server.state.lock().unwrap();
-    assert_eq!(state.finished.iter().filter(|f| f.held == held(running)).count(), 1, "sent twice, done once");
-    assert!(state.polls.last().unwrap().resync.is_none(), "an answer that arrived ends the resync");
-    let numbers: Vec<u64> = state.polls.iter().map(|poll| poll.poll).collect();
-    assert!(numbers.windows(2).all(|pair| pair[1] == pair[0] + 1), "{numbers:?}");
-    drop(state);
+    {
+        let state = server.state.lock().unwrap();
+        assert_eq!(
+            state.finished.iter().filter(|f| f.held == held(running)).count(),
+            1,
+            "sent twice, done once"
+        );
+        assert!(state.polls.last().unwrap().resync.is_none(), "an answer that arrived ends the resync");
+        let numbers: Vec<u64> = state.polls.iter().map(|poll| poll.poll).collect();
+        assert!(numbers.windows(2).all(|pair| pair[1] == pair[0] + 1), "{numbers:?}");
+    }
     agent.drain_and_stop().await.unwrap();
 }
 
@@ -102,7 +109,9 @@ async fn a_draining_agent_takes_nothing_new_and_ends_when_its_work_has() {
     server.until("it began", |state| (!state.started.is_empty()).then_some(())).await;
     agent.drain();
     server
-        .until("slots are taken back", |state| state.reports.last().is_some_and(|r| r.free == Free::default()).then_some(()))
+        .until("slots are taken back", |state| {
+            state.reports.last().is_some_and(|r| r.free == Free::default()).then_some(())
+        })
         .await;
     assert!(server.state.lock().unwrap().finished.is_empty());
     std::fs::write(marker, "").unwrap();
@@ -158,10 +167,11 @@ async fn servers_that_are_down_are_waited_for_and_the_next_address_is_tried() {
     server.until("addresses are tried in turn", |state| (state.connects.len() >= 6).then_some(())).await;
     server.change(|state| state.down = false);
     assert_eq!(server.result(number).await.outcome.verdict, Verdict::Succeeded);
-    let state = server.state.lock().unwrap();
-    assert_eq!(state.connects[..4], ["a:1", "b:1", "a:1", "b:1"]);
-    assert_eq!(state.registered.len(), 1, "a reconnect is not a new session");
-    drop(state);
+    {
+        let state = server.state.lock().unwrap();
+        assert_eq!(state.connects[..4], ["a:1", "b:1", "a:1", "b:1"]);
+        assert_eq!(state.registered.len(), 1, "a reconnect is not a new session");
+    }
     agent.drain_and_stop().await.unwrap();
 }
 

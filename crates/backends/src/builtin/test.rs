@@ -48,7 +48,8 @@ async fn sleep(call: &Call) -> Finish {
 }
 
 fn fail(call: &Call) -> Finish {
-    let exit_code = call.params.get("exit_code").and_then(Value::as_i64).and_then(|code| i32::try_from(code).ok());
+    let exit_code =
+        call.params.get("exit_code").and_then(Value::as_i64).and_then(|code| i32::try_from(code).ok());
     let message = text(&call.params, "message");
     if !message.is_empty() {
         call.output.write(Stream::Stderr, format!("{message}\n").as_bytes());

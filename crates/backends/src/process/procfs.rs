@@ -16,10 +16,7 @@ pub(super) struct Process {
 /// Every process that this agent may see, zombies included.
 pub(super) fn all() -> Vec<Process> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    entries
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .filter_map(one)
-        .collect()
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).filter_map(one).collect()
 }
 
 pub(super) fn one(pid: i32) -> Option<Process> {

@@ -41,7 +41,8 @@ pub(crate) async fn run(program: Program, call: &Call, ledger: &Ledger) -> Finis
         return Finish::cancelled(None);
     }
     if let Some(dir) = program.working_dir.as_deref().filter(|dir| !dir.is_dir()) {
-        let error = format!("cannot run `{}`: working directory `{}` does not exist", program.name, dir.display());
+        let error =
+            format!("cannot run `{}`: working directory `{}` does not exist", program.name, dir.display());
         return Finish::failed(None, error);
     }
     if let Err(error) = ledger.begin(call.identity) {
@@ -102,10 +103,7 @@ async fn attend(mut child: Child, stdin: Option<String>, call: &Call, ledger: &L
 
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let pumps = async {
-        tokio::join!(
-            pump(stdout, Stream::Stdout, &call.output),
-            pump(stderr, Stream::Stderr, &call.output)
-        );
+        tokio::join!(pump(stdout, Stream::Stdout, &call.output), pump(stderr, Stream::Stderr, &call.output));
     };
     tokio::pin!(pumps);
     let feed = feed(child.stdin.take(), stdin);

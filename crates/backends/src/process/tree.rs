@@ -79,7 +79,10 @@ impl Tree {
             }
             members.extend(children);
         }
-        all.iter().filter(|process| !process.zombie && members.contains(&process.pid)).map(|p| p.pid).collect()
+        all.iter()
+            .filter(|process| !process.zombie && members.contains(&process.pid))
+            .map(|p| p.pid)
+            .collect()
     }
 
     fn signal(&self, signal: Signal) -> usize {

@@ -17,7 +17,8 @@ use super::request::{
 };
 use crate::Link;
 use crate::message::{
-    Fault, Heartbeat, HeartbeatAnswer, Hello, Output, Poll, PollAnswer, Register, Report, ReportAnswer, Welcome,
+    Fault, Heartbeat, HeartbeatAnswer, Hello, Output, Poll, PollAnswer, Register, Report, ReportAnswer,
+    Welcome,
 };
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -49,7 +50,10 @@ impl Client {
         let channel = match tokio::time::timeout(CONNECT_TIMEOUT, endpoint.connect()).await {
             Ok(Ok(channel)) => channel,
             Ok(Err(error)) => {
-                return Err(Fault::Unavailable(format!("cannot connect to `{address}`: {}", innermost(&error))));
+                return Err(Fault::Unavailable(format!(
+                    "cannot connect to `{address}`: {}",
+                    innermost(&error)
+                )));
             }
             Err(_) => return Err(Fault::Unavailable(format!("cannot connect to `{address}`: no answer"))),
         };
@@ -57,6 +61,16 @@ impl Client {
             .max_decoding_message_size(limits::MESSAGE_BYTES)
             .max_encoding_message_size(limits::MESSAGE_BYTES);
         Ok(Self { agent })
+    }
+}
+
+/// Tonic would report it as a broken connection, and it would be tried again for ever.
+fn fitting<T: prost::Message>(request: T) -> Result<T, Fault> {
+    match request.encoded_len() {
+        length if length > limits::MESSAGE_BYTES => {
+            Err(Fault::Rejected(format!("a message of {length} bytes is longer than {}", limits::MESSAGE_BYTES)))
+        }
+        _ => Ok(request),
     }
 }
 
@@ -87,12 +101,12 @@ impl Link for Client {
     }
 
     async fn register(&self, register: Register) -> Result<(), Fault> {
-        let request = register_to_wire(&register)?;
+        let request = fitting(register_to_wire(&register)?)?;
         within(CALL_DEADLINE, self.agent.clone().register(request)).await.map(|wire::RegisterResponse {}| ())
     }
 
     async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<HeartbeatAnswer, Fault> {
-        let request = heartbeat_to_wire(heartbeat);
+        let request = fitting(heartbeat_to_wire(heartbeat))?;
         heartbeat_answer_from_wire(within(CALL_DEADLINE, self.agent.clone().heartbeat(request)).await?)
     }
 
@@ -102,12 +116,12 @@ impl Link for Client {
     }
 
     async fn report(&self, report: Report) -> Result<ReportAnswer, Fault> {
-        let request = report_to_wire(report);
+        let request = fitting(report_to_wire(report))?;
         report_answer_from_wire(&within(CALL_DEADLINE, self.agent.clone().report(request)).await?)
     }
 
     async fn output(&self, output: Output) -> Result<(), Fault> {
-        let request = output_to_wire(output);
+        let request = fitting(output_to_wire(output))?;
         within(CALL_DEADLINE, self.agent.clone().output(request)).await.map(|wire::OutputResponse {}| ())
     }
 }

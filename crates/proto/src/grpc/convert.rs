@@ -20,7 +20,8 @@ pub(super) fn rejected(field: &str, what: impl std::fmt::Display) -> Fault {
 }
 
 pub(super) fn uuid(field: &str, bytes: &[u8]) -> Result<Uuid, Fault> {
-    Uuid::from_slice(bytes).map_err(|_| rejected(field, format_args!("is {} bytes, not a UUID of 16", bytes.len())))
+    Uuid::from_slice(bytes)
+        .map_err(|_| rejected(field, format_args!("is {} bytes, not a UUID of 16", bytes.len())))
 }
 
 pub(super) fn bytes(id: Uuid) -> Vec<u8> {
@@ -43,7 +44,10 @@ pub(super) fn run_id(id: String) -> Result<RunId, Fault> {
 }
 
 fn held_pair(execution: &[u8], token: &[u8]) -> Result<Held, Fault> {
-    Ok(Held { execution: ExecutionId(uuid("execution_id", execution)?), token: LeaseToken(uuid("token", token)?) })
+    Ok(Held {
+        execution: ExecutionId(uuid("execution_id", execution)?),
+        token: LeaseToken(uuid("token", token)?),
+    })
 }
 
 pub(super) fn held_from_wire(held: Vec<wire::Held>) -> Result<Vec<Held>, Fault> {
@@ -96,7 +100,7 @@ pub(super) fn started_from_wire(started: wire::Started) -> Result<Started, Fault
     })
 }
 
-pub(super) fn started_to_wire(started: Started) -> wire::Started {
+pub(super) fn started_to_wire(started: &Started) -> wire::Started {
     wire::Started {
         execution_id: bytes(started.held.execution.0),
         token: bytes(started.held.token.0),
@@ -165,7 +169,8 @@ pub(super) fn assignment_from_wire(assignment: wire::Assignment) -> Result<Assig
         placed: assignment.placed,
         backend: assignment.backend,
         action: assignment.action,
-        params: serde_json::from_str(&assignment.params_json).map_err(|error| rejected("params_json", error))?,
+        params: serde_json::from_str(&assignment.params_json)
+            .map_err(|error| rejected("params_json", error))?,
         timeout: Duration::from_millis(assignment.timeout_ms),
         stop_on_disconnect: assignment.stop_on_disconnect,
     })

@@ -31,9 +31,12 @@ mod tests {
     #[test]
     fn every_fault_arrives_as_what_it_was() {
         let text = || "why".to_owned();
-        for fault in
-            [Fault::NotFound(text()), Fault::Superseded(text()), Fault::Rejected(text()), Fault::Unavailable(text())]
-        {
+        for fault in [
+            Fault::NotFound(text()),
+            Fault::Superseded(text()),
+            Fault::Rejected(text()),
+            Fault::Unavailable(text()),
+        ] {
             assert_eq!(from_status(&to_status(fault.clone())), fault);
         }
     }

@@ -29,7 +29,10 @@ pub fn service(host: Arc<dyn Link>) -> AgentServer<Adaptor> {
 
 #[tonic::async_trait]
 impl Agent for Adaptor {
-    async fn hello(&self, request: Request<wire::HelloRequest>) -> Result<Response<wire::HelloResponse>, Status> {
+    async fn hello(
+        &self,
+        request: Request<wire::HelloRequest>,
+    ) -> Result<Response<wire::HelloResponse>, Status> {
         let hello = hello_from_wire(request.into_inner()).map_err(to_status)?;
         let welcome = self.host.hello(hello).await.map_err(to_status)?;
         Ok(Response::new(welcome_to_wire(welcome)))
@@ -53,7 +56,10 @@ impl Agent for Adaptor {
         Ok(Response::new(heartbeat_answer_to_wire(answer)))
     }
 
-    async fn poll(&self, request: Request<wire::PollRequest>) -> Result<Response<wire::PollResponse>, Status> {
+    async fn poll(
+        &self,
+        request: Request<wire::PollRequest>,
+    ) -> Result<Response<wire::PollResponse>, Status> {
         let poll = poll_from_wire(request.into_inner()).map_err(to_status)?;
         let answer = self.host.poll(poll).await.map_err(to_status)?;
         Ok(Response::new(poll_answer_to_wire(answer).map_err(to_status)?))

@@ -13,8 +13,8 @@ use super::convert::{
 };
 use super::generated as wire;
 use crate::message::{
-    Fault, Heartbeat, HeartbeatAnswer, Hello, Output, Poll, PollAnswer, Receipt, Register, Report, ReportAnswer,
-    Welcome,
+    Fault, Heartbeat, HeartbeatAnswer, Hello, Output, Poll, PollAnswer, Receipt, Register, Report,
+    ReportAnswer, Welcome,
 };
 
 /// The longest that a poll may ask to be parked: past it a connection that died unseen would hold a place for long.
@@ -30,7 +30,10 @@ fn session(id: &[u8]) -> Result<SessionId, Fault> {
 
 fn name(field: &str, text: &str) -> Result<(), Fault> {
     if text.is_empty() || text.len() > limits::NAME_BYTES {
-        return Err(rejected(field, format_args!("is {} bytes, not 1 to {}", text.len(), limits::NAME_BYTES)));
+        return Err(rejected(
+            field,
+            format_args!("is {} bytes, not 1 to {}", text.len(), limits::NAME_BYTES),
+        ));
     }
     Ok(())
 }
@@ -69,8 +72,8 @@ pub(super) fn welcome_to_wire(welcome: Welcome) -> wire::HelloResponse {
 }
 
 pub(super) fn register_from_wire(register: &wire::RegisterRequest) -> Result<Register, Fault> {
-    let description: Description =
-        serde_json::from_str(&register.description_json).map_err(|error| rejected("description_json", error))?;
+    let description: Description = serde_json::from_str(&register.description_json)
+        .map_err(|error| rejected("description_json", error))?;
     name("hostname", &description.hostname)?;
     for group in &description.groups {
         name("groups", group)?;
@@ -173,7 +176,7 @@ pub(super) fn report_to_wire(report: Report) -> wire::ReportRequest {
     wire::ReportRequest {
         node_id: bytes(report.node.0),
         session_id: bytes(report.session.0),
-        started: report.started.into_iter().map(started_to_wire).collect(),
+        started: report.started.iter().map(started_to_wire).collect(),
         finished: report.finished.into_iter().map(finished_to_wire).collect(),
         free: free_to_wire(report.free),
         poll: report.poll,

@@ -1,6 +1,7 @@
 //! Owns output on SQLite: appending behind what is there, cutting at the front, reading from an offset.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use downbeat_core::ids::ExecutionId;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
@@ -19,34 +20,33 @@ pub(crate) fn append(connection: &mut Connection, chunks: &[OutputChunk], keep_b
         let mut insert = transaction.prepare_cached(
             "INSERT INTO output (execution, start_byte, stream, at, text) VALUES (?1, ?2, ?3, ?4, ?5)",
         )?;
-        // Of each execution: where its stored output ends, and where its last chunk begins; nothing when unknown.
-        let mut ends: BTreeMap<ExecutionId, Option<(i64, i64)>> = BTreeMap::new();
+        // Of each execution where its stored output ends; nothing when it is unknown.
+        let mut ends: BTreeMap<ExecutionId, Option<i64>> = BTreeMap::new();
+        // Of each that got output where its last chunk begins: that one stays, for it tells where the output ends.
+        let mut appended: BTreeMap<ExecutionId, i64> = BTreeMap::new();
         for chunk in chunks.iter().filter(|chunk| !chunk.text.is_empty()) {
             let id = chunk.execution.0;
-            if !ends.contains_key(&chunk.execution) {
-                let end = last.query_row([id], |row| row.get(0)).optional()?;
-                let end = match end {
-                    Some(end) => Some((end, end)),
-                    None => known.exists([id])?.then_some((0, 0)),
-                };
-                ends.insert(chunk.execution, end);
-            }
-            let Some(Some((end, last_start))) = ends.get_mut(&chunk.execution) else { continue };
+            let end = match ends.entry(chunk.execution) {
+                Entry::Occupied(end) => end.into_mut(),
+                Entry::Vacant(unseen) => unseen.insert(match last.query_row([id], |row| row.get(0)).optional()? {
+                    Some(end) => Some(end),
+                    None => known.exists([id])?.then_some(0),
+                }),
+            };
+            let Some(end) = end else { continue };
             let start = int(chunk.offset);
             if start < *end {
                 continue;
             }
             insert.execute(params![id, start, chunk.stream.code(), chunk.at.as_microsecond(), chunk.text])?;
-            *last_start = start;
             *end = start.saturating_add(int(chunk.text.len() as u64));
+            appended.insert(chunk.execution, start);
         }
-        // The last chunk always stays: it tells where the output ends.
         let mut trim = transaction
             .prepare_cached("DELETE FROM output WHERE execution = ?1 AND start_byte < min(?2, ?3)")?;
-        for (id, end) in ends {
-            if let Some((end, last_start)) = end {
-                trim.execute(params![id.0, end.saturating_sub(int(keep_bytes)), last_start])?;
-            }
+        for (id, start) in appended {
+            let end = ends.get(&id).copied().flatten().unwrap_or(start);
+            trim.execute(params![id.0, end.saturating_sub(int(keep_bytes)), start])?;
         }
     }
     Ok(transaction.commit()?)

@@ -97,7 +97,7 @@ impl Progress {
         let walks = self.new_walks(entry);
         let recorded = walks
             .iter()
-            .any(|walk| attempts.contains_key(&(first, walk.node.map(|node| plan.node(node).id))));
+            .any(|walk| history.attempts.contains_key(&(first, walk.node.map(|node| plan.node(node).id))));
         if !recorded {
             self.resume.entries.push(entry);
             return;

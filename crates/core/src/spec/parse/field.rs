@@ -304,7 +304,7 @@ pub(super) fn described(node: &Node<'_>) -> String {
 
 /// Whether one of the fields was meant to be this one: then it is not also missing.
 pub(super) fn misspelt(entries: &[Entry<'_>], field: &str, valid: &[&str]) -> bool {
-    entries.iter().map(|entry| entry.key.as_ref()).any(|key| {
+    entries.iter().take(limits::PROBLEMS_LISTED).map(|entry| entry.key.as_ref()).any(|key| {
         key == "<<" || (!valid.contains(&key) && nearest(key, valid.iter().copied()) == Some(field))
     })
 }

@@ -1,0 +1,198 @@
+//! Owns a commit on PostgreSQL: locks and loads, lets `tables` decide, writes, and finds out what became of a commit
+//! whose answer was lost.
+
+use std::time::Duration;
+
+use deadpool_postgres::{Object, Pool};
+use downbeat_core::change::Change;
+use downbeat_core::ids::{ClusterId, RunId, ServerId};
+use futures_util::join;
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use super::failure::Failure;
+use super::save;
+use super::store::text;
+use crate::batch::{Dirty, Needs, NewIds};
+use crate::port::{Committed, Error};
+use crate::rows::{
+    EXECUTION_COLUMNS, NODE_LIVE_COLUMNS, RUN_LIVE_COLUMNS, count, execution_row, node_live_row, run_live_row,
+};
+use crate::tables::{Tables, Verdicts};
+
+/// How often a batch is tried that other servers get in the way of.
+const TRIES: u32 = 5;
+/// How long the fate of a commit is asked for after the connection broke.
+const ASK_FOR: Duration = Duration::from_secs(10);
+const ASK_EVERY: Duration = Duration::from_millis(100);
+
+pub(crate) async fn commit(pool: &Pool, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
+    let mut new_ids = NewIds::Trusted;
+    for _ in 1..TRIES {
+        match attempt(pool, server, changes, new_ids).await {
+            Err(failure) if failure.is_violated_key() => new_ids = NewIds::Checked,
+            Err(failure) if failure.is_collision() => {}
+            result => return Ok(result?),
+        }
+    }
+    Ok(attempt(pool, server, changes, new_ids).await?)
+}
+
+async fn attempt(
+    pool: &Pool,
+    server: ServerId,
+    changes: &[Change],
+    new_ids: NewIds,
+) -> Result<Committed, Failure> {
+    let client = pool.get().await?;
+    let (mut tables, transaction) = match begin(&client, &Needs::of(changes, new_ids)).await {
+        Ok(begun) => begun,
+        Err(failure) => {
+            roll_back(client).await;
+            return Err(failure);
+        }
+    };
+    let verdicts = tables.apply_all(changes);
+    if verdicts.applied.is_empty() {
+        roll_back(client).await;
+        return Ok(Committed { seqs: verdicts.seqs(0), outcomes: verdicts.outcomes });
+    }
+    let dirty = Dirty::of(changes, &verdicts.applied);
+    match save::save(&client, server, changes, &verdicts, &tables, &dirty).await {
+        Ok(before) => Ok(Committed { seqs: verdicts.seqs(count(before)?), outcomes: verdicts.outcomes }),
+        Err(failure) if failure.is_silence() => {
+            drop(Object::take(client));
+            settle(pool, server, &transaction, verdicts, failure).await
+        }
+        Err(failure) => {
+            roll_back(client).await;
+            Err(failure)
+        }
+    }
+}
+
+/// A connection whose transaction cannot be ended is thrown away, and PostgreSQL ends the transaction with it.
+async fn roll_back(client: Object) {
+    if client.batch_execute("ROLLBACK").await.is_err() {
+        drop(Object::take(client));
+    }
+}
+
+/// The connection broke while the commit was under way. PostgreSQL remembers what became of the transaction.
+async fn settle(
+    pool: &Pool,
+    server: ServerId,
+    transaction: &str,
+    verdicts: Verdicts,
+    failure: Failure,
+) -> Result<Committed, Failure> {
+    let give_up_at = tokio::time::Instant::now() + ASK_FOR;
+    loop {
+        match fate(pool, server, transaction).await {
+            Ok(Fate::Committed { last_seq }) => {
+                let before = last_seq - verdicts.applied.len() as u64;
+                return Ok(Committed { seqs: verdicts.seqs(before), outcomes: verdicts.outcomes });
+            }
+            Ok(Fate::Aborted) => return Err(failure),
+            Ok(Fate::Open) | Err(_) if tokio::time::Instant::now() < give_up_at => {
+                tokio::time::sleep(ASK_EVERY).await;
+            }
+            Ok(Fate::Open) | Err(_) => {
+                let text = format!("{}; the last batch may have been kept", Error::from(failure));
+                return Err(Error::Unavailable(text).into());
+            }
+        }
+    }
+}
+
+enum Fate {
+    Committed { last_seq: u64 },
+    Aborted,
+    Open,
+}
+
+async fn fate(pool: &Pool, server: ServerId, transaction: &str) -> Result<Fate, Failure> {
+    let client = pool.get().await?;
+    let row = client.query_one("SELECT pg_xact_status($1::text::xid8)", &[&transaction]).await?;
+    Ok(match row.try_get::<_, Option<&str>>(0)? {
+        Some("committed") => {
+            // This store commits one batch at a time: the last event of this server is the last of that batch.
+            let last = "SELECT seq FROM events WHERE server = $1 ORDER BY seq DESC LIMIT 1";
+            let row = client.query_one(last, &[&server.0]).await?;
+            Fate::Committed { last_seq: count(row.try_get(0)?)? }
+        }
+        Some("in progress") => Fate::Open,
+        _ => Fate::Aborted,
+    })
+}
+
+/// Begins a transaction, and locks and loads what the guards look at: one flight. Answers the transaction's id too.
+async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String), Failure> {
+    let nodes: Vec<Uuid> = needs.nodes.iter().map(|node| node.0).collect();
+    let runs: Vec<_> = needs.runs.iter().map(|run| text(run.as_str())).collect();
+    let key_clusters: Vec<Uuid> = needs.keys.iter().map(|(cluster, _)| cluster.0).collect();
+    let keys: Vec<_> = needs.keys.iter().map(|(_, key)| text(key)).collect();
+    let executions: Vec<Uuid> = needs.executions.iter().map(|execution| execution.0).collect();
+
+    let transaction = client.prepare_cached("SELECT pg_current_xact_id()::text").await?;
+    let clusters_sql = client.prepare_cached("SELECT id FROM clusters").await?;
+    let nodes_sql = client
+        .prepare_cached(&format!(
+            "SELECT {NODE_LIVE_COLUMNS} FROM presence WHERE node = ANY($1) ORDER BY node FOR UPDATE"
+        ))
+        .await?;
+    let runs_sql = client
+        .prepare_cached(&format!(
+            "SELECT {RUN_LIVE_COLUMNS} FROM runs WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE"
+        ))
+        .await?;
+    let keys_sql = client
+        .prepare_cached(
+            "SELECT r.cluster, r.idempotency_key, r.id FROM unnest($1::uuid[], $2::text[]) AS k (cluster, key) \
+             JOIN runs r ON r.cluster = k.cluster AND r.idempotency_key = k.key",
+        )
+        .await?;
+    let executions_sql = client
+        .prepare_cached(&format!(
+            "SELECT {EXECUTION_COLUMNS} FROM executions WHERE id = ANY($1) ORDER BY id FOR UPDATE"
+        ))
+        .await?;
+
+    let (begun, transaction, cluster_rows, node_rows, run_rows, key_rows, execution_rows) = join!(
+        client.batch_execute("BEGIN"),
+        client.query_one(&transaction, &[]),
+        when(needs.clusters, client.query(&clusters_sql, &[])),
+        when(!nodes.is_empty(), client.query(&nodes_sql, &[&nodes])),
+        when(!runs.is_empty(), client.query(&runs_sql, &[&runs])),
+        when(!keys.is_empty(), client.query(&keys_sql, &[&key_clusters, &keys])),
+        when(!executions.is_empty(), client.query(&executions_sql, &[&executions])),
+    );
+    begun?;
+    let mut tables = Tables::default();
+    for row in cluster_rows? {
+        tables.clusters.insert(ClusterId(row.try_get(0)?));
+    }
+    for row in node_rows? {
+        let (id, live) = node_live_row!(row, try_get).record()?;
+        tables.nodes.insert(id, live);
+    }
+    for row in run_rows? {
+        tables.runs.extend([run_live_row!(row, try_get).record()?]);
+    }
+    for row in key_rows? {
+        let run: RunId = row.try_get::<_, String>(2)?.into();
+        tables.keys.insert((ClusterId(row.try_get(0)?), row.try_get(1)?), run);
+    }
+    for row in execution_rows? {
+        let execution = execution_row!(row, try_get).record()?;
+        tables.executions.insert(execution.id, execution);
+    }
+    Ok((tables, transaction?.try_get(0)?))
+}
+
+async fn when<F>(needed: bool, query: F) -> Result<Vec<Row>, tokio_postgres::Error>
+where
+    F: Future<Output = Result<Vec<Row>, tokio_postgres::Error>>,
+{
+    if needed { query.await } else { Ok(Vec::new()) }
+}

@@ -1,0 +1,79 @@
+//! Owns what a failure of PostgreSQL means to the caller.
+
+use std::error::Error as _;
+
+use deadpool_postgres::PoolError;
+use tokio_postgres::error::SqlState;
+
+use crate::port::Error;
+
+/// Why a piece of work on a connection did not succeed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error(transparent)]
+    Sql(#[from] tokio_postgres::Error),
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    #[error(transparent)]
+    Store(#[from] Error),
+}
+
+impl Failure {
+    fn state(&self) -> Option<&SqlState> {
+        match self {
+            Failure::Sql(error) | Failure::Pool(PoolError::Backend(error)) => error.code(),
+            Failure::Pool(_) | Failure::Store(_) => None,
+        }
+    }
+
+    pub(crate) fn is_violated_key(&self) -> bool {
+        self.state() == Some(&SqlState::UNIQUE_VIOLATION)
+    }
+
+    /// Another server was in the way, and the same again may succeed.
+    pub(crate) fn is_collision(&self) -> bool {
+        matches!(self.state(), Some(state) if *state == SqlState::T_R_DEADLOCK_DETECTED
+            || *state == SqlState::T_R_SERIALIZATION_FAILURE)
+    }
+
+    /// The connection broke: whether what was sent last took effect is not known.
+    pub(crate) fn is_silence(&self) -> bool {
+        match self {
+            Failure::Sql(error) => error.code().is_none_or(|state| state.code().starts_with("57P")),
+            Failure::Pool(_) | Failure::Store(_) => false,
+        }
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        // Classes: connection, transaction, resources (full disk), intervention (shutdown), system.
+        const PASSING: [&str; 7] = ["08", "25", "40", "53", "55", "57", "58"];
+        let passing = match failure.state() {
+            Some(state) => PASSING.iter().any(|class| state.code().starts_with(class)),
+            None => true,
+        };
+        let text = match &failure {
+            Failure::Store(_) => String::new(),
+            Failure::Sql(error) | Failure::Pool(PoolError::Backend(error)) => explain(error),
+            Failure::Pool(PoolError::Timeout(_)) => "PostgreSQL: no connection became free in time".to_owned(),
+            Failure::Pool(PoolError::Closed) => "the connections to PostgreSQL are closed".to_owned(),
+            Failure::Pool(error) => format!("PostgreSQL: {error}"),
+        };
+        match failure {
+            Failure::Store(error) => error,
+            _ if passing => Error::Unavailable(text),
+            _ => Error::Corrupt(text),
+        }
+    }
+}
+
+fn explain(error: &tokio_postgres::Error) -> String {
+    match error.as_db_error() {
+        Some(db) => format!("PostgreSQL: {} ({})", db.message(), db.code().code()),
+        None => match error.source() {
+            Some(source) => format!("PostgreSQL: {error}: {source}"),
+            None => format!("PostgreSQL: {error}"),
+        },
+    }
+}

@@ -1,0 +1,25 @@
+//! The store for many servers: one PostgreSQL database, one connection that commits, a few that read.
+//!
+//! How a batch is committed: the rows that it looks at are locked and loaded in one flight of statements, `tables`
+//! decides, and what differs is written in a second flight, set-wise, with the commit itself. Two round trips, however
+//! many changes.
+//!
+//! How events are numbered: the one row of `feed` is raised by the number of applied changes as the last thing before
+//! the events are written. Its lock is held until the transaction has committed, so the next committer, of whatever
+//! server, gets its numbers only when these are visible: numbers are without gaps, in the order of commits, and a
+//! reader that remembers the highest number that it saw misses nothing. A sequence would give lower numbers to
+//! transactions that commit later. The lock is taken and let go inside the second flight, so nobody waits for the
+//! network while holding it. This is also where other servers are to be notified.
+//!
+//! How locks are taken: nodes, runs, executions, each in the order of their ids, new rows after them, `feed` last;
+//! two servers never wait for each other in a circle.
+
+mod commit;
+mod connect;
+mod failure;
+mod output;
+mod prune;
+mod save;
+mod store;
+
+pub use store::PostgresStore;

@@ -1,0 +1,387 @@
+//! Owns the second flight of a commit: every altered row once, each kind as one statement over arrays, then the
+//! numbers, the events and COMMIT. Statements are sent without waiting; when one fails, PostgreSQL turns the COMMIT
+//! that follows into a ROLLBACK, so the earlier answers are looked at first.
+
+use std::borrow::Cow;
+
+use deadpool_postgres::Object;
+use downbeat_core::change::Change;
+use downbeat_core::ids::ServerId;
+use futures_util::join;
+use tokio_postgres::types::ToSql;
+use uuid::Uuid;
+
+use super::failure::Failure;
+use super::store::text;
+use crate::batch::Dirty;
+use crate::rows::{Code, StateColumns, int, json, micros, small};
+use crate::tables::{Tables, Verdicts};
+
+const REGISTER: &str = "INSERT INTO nodes (id, cluster, hostname, description) \
+     SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[]) \
+     ON CONFLICT (id) DO UPDATE SET cluster = excluded.cluster, hostname = excluded.hostname, \
+     description = excluded.description";
+const APPEAR: &str = "INSERT INTO presence (node, session, status, draining, registered_at, seen_at) \
+     SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::boolean[], $5::bigint[], $6::bigint[]) \
+     ON CONFLICT (node) DO UPDATE SET session = excluded.session, status = excluded.status, \
+     draining = excluded.draining, registered_at = excluded.registered_at, seen_at = excluded.seen_at";
+const ALTER_NODES: &str = "UPDATE presence p SET status = u.status, draining = u.draining \
+     FROM unnest($1::uuid[], $2::smallint[], $3::boolean[]) AS u (node, status, draining) WHERE p.node = u.node";
+const CREATE_RUNS: &str = "INSERT INTO runs (id, state, started_at, finished_at, partial, error, \
+     cancel_requested_at, owner, epoch, cluster, job, submitted_by, idempotency_key, created_at) \
+     SELECT * FROM unnest($1::text[], $2::smallint[], $3::bigint[], $4::bigint[], $5::boolean[], $6::text[], \
+     $7::bigint[], $8::uuid[], $9::bigint[], $10::uuid[], $11::text[], $12::text[], $13::text[], $14::bigint[])";
+const DEFINE_RUNS: &str = "INSERT INTO definitions (run, definition, resolved) \
+     SELECT * FROM unnest($1::text[], $2::text[], $3::text[])";
+const ALTER_RUNS: &str = "UPDATE runs r SET state = u.state, started_at = u.started_at, \
+     finished_at = u.finished_at, partial = u.partial, error = u.error, \
+     cancel_requested_at = u.cancel_requested_at, owner = u.owner, epoch = u.epoch \
+     FROM unnest($1::text[], $2::smallint[], $3::bigint[], $4::bigint[], $5::boolean[], $6::text[], $7::bigint[], \
+     $8::uuid[], $9::bigint[]) AS u (id, state, started_at, finished_at, partial, error, cancel_requested_at, \
+     owner, epoch) WHERE r.id = u.id";
+const ADD_EXECUTIONS: &str = "INSERT INTO executions (id, status, not_before, token, lease_node, session, \
+     granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at, run, step, pinned, \
+     attempt, created_at) \
+     SELECT * FROM unnest($1::uuid[], $2::smallint[], $3::bigint[], $4::uuid[], $5::uuid[], $6::uuid[], \
+     $7::bigint[], $8::boolean[], $9::bigint[], $10::smallint[], $11::integer[], $12::text[], $13::bigint[], \
+     $14::text[], $15::bigint[], $16::text[], $17::integer[], $18::uuid[], $19::integer[], $20::bigint[])";
+const ALTER_EXECUTIONS: &str = "UPDATE executions e SET status = u.status, not_before = u.not_before, \
+     token = u.token, lease_node = u.lease_node, session = u.session, granted_at = u.granted_at, stop = u.stop, \
+     started_at = u.started_at, verdict = u.verdict, exit_code = u.exit_code, error = u.error, \
+     finished_at = u.finished_at, reason = u.reason, ended_at = u.ended_at \
+     FROM unnest($1::uuid[], $2::smallint[], $3::bigint[], $4::uuid[], $5::uuid[], $6::uuid[], $7::bigint[], \
+     $8::boolean[], $9::bigint[], $10::smallint[], $11::integer[], $12::text[], $13::bigint[], $14::text[], \
+     $15::bigint[]) AS u (id, status, not_before, token, lease_node, session, granted_at, stop, started_at, \
+     verdict, exit_code, error, finished_at, reason, ended_at) WHERE e.id = u.id";
+const NUMBER: &str = "UPDATE feed SET last_seq = last_seq + $1 WHERE one = 1 RETURNING last_seq - $1";
+const RECORD: &str = "INSERT INTO events (seq, server, at, kind, run, data) \
+     SELECT f.last_seq - $1::bigint + u.place, $2::uuid, u.at, u.kind, u.run, u.data \
+     FROM feed f, unnest($3::bigint[], $4::text[], $5::text[], $6::text[]) WITH ORDINALITY \
+     AS u (at, kind, run, data, place) WHERE f.one = 1";
+
+type Text<'a> = Cow<'a, str>;
+
+/// Writes and commits. Answers the number before the first event.
+pub(super) async fn save(
+    client: &Object,
+    server: ServerId,
+    changes: &[Change],
+    verdicts: &Verdicts,
+    tables: &Tables,
+    dirty: &Dirty<'_>,
+) -> Result<i64, Failure> {
+    let registered = Registered::of(tables, dirty)?;
+    let altered_nodes = AlteredNodes::of(tables, dirty);
+    let created = Created::of(tables, dirty)?;
+    let altered_runs = Runs::of(tables, dirty.runs_altered.iter().copied());
+    let added = Added::of(tables, dirty);
+    let altered = Executions::of(tables, dirty.executions_altered.iter());
+    let events = Events::of(changes, verdicts)?;
+    let n = int(verdicts.applied.len() as u64);
+
+    let number = client.prepare_cached(NUMBER).await?;
+    let [register, appear, alter_nodes, create, define, alter_runs, add, alter, record] = prepared(client).await?;
+    let event_args: [&(dyn ToSql + Sync); 6] =
+        [&n, &server.0, &events.at, &events.kind, &events.run, &events.data];
+    let run_args = created.runs.args();
+    let created_args: Vec<&(dyn ToSql + Sync)> = run_args.into_iter().chain(created.args()).collect();
+    let execution_args = added.executions.args();
+    let added_args: Vec<&(dyn ToSql + Sync)> = execution_args.into_iter().chain(added.args()).collect();
+
+    let (r1, r2, r3, r4, r5, r6, r7, r8, numbered, recorded, committed) = join!(
+        when(!registered.id.is_empty(), client.execute(&register, &registered.descriptions())),
+        when(!registered.id.is_empty(), client.execute(&appear, &registered.presences())),
+        when(!altered_nodes.node.is_empty(), client.execute(&alter_nodes, &altered_nodes.args())),
+        when(!created.runs.id.is_empty(), client.execute(&create, &created_args)),
+        when(!created.runs.id.is_empty(), client.execute(&define, &created.definitions())),
+        when(!altered_runs.id.is_empty(), client.execute(&alter_runs, &altered_runs.args())),
+        when(!added.executions.id.is_empty(), client.execute(&add, &added_args)),
+        when(!altered.id.is_empty(), client.execute(&alter, &altered.args())),
+        client.query_one(&number, &[&n]),
+        client.execute(&record, &event_args),
+        client.batch_execute("COMMIT"),
+    );
+    for answer in [r1, r2, r3, r4, r5, r6, r7, r8] {
+        answer?;
+    }
+    let numbered = numbered?;
+    recorded?;
+    committed?;
+    Ok(numbered.try_get(0)?)
+}
+
+async fn prepared(client: &Object) -> Result<[tokio_postgres::Statement; 9], Failure> {
+    Ok([
+        client.prepare_cached(REGISTER).await?,
+        client.prepare_cached(APPEAR).await?,
+        client.prepare_cached(ALTER_NODES).await?,
+        client.prepare_cached(CREATE_RUNS).await?,
+        client.prepare_cached(DEFINE_RUNS).await?,
+        client.prepare_cached(ALTER_RUNS).await?,
+        client.prepare_cached(ADD_EXECUTIONS).await?,
+        client.prepare_cached(ALTER_EXECUTIONS).await?,
+        client.prepare_cached(RECORD).await?,
+    ])
+}
+
+async fn when<F>(needed: bool, statement: F) -> Result<u64, tokio_postgres::Error>
+where
+    F: Future<Output = Result<u64, tokio_postgres::Error>>,
+{
+    if needed { statement.await } else { Ok(0) }
+}
+
+#[derive(Default)]
+struct Registered<'a> {
+    id: Vec<Uuid>,
+    cluster: Vec<Uuid>,
+    hostname: Vec<Text<'a>>,
+    description: Vec<String>,
+    session: Vec<Uuid>,
+    status: Vec<i16>,
+    draining: Vec<bool>,
+    registered_at: Vec<i64>,
+    seen_at: Vec<i64>,
+}
+
+impl<'a> Registered<'a> {
+    fn of(tables: &Tables, dirty: &Dirty<'a>) -> Result<Self, Failure> {
+        let mut columns = Self::default();
+        for (id, registration) in &dirty.nodes_registered {
+            let live = &tables.nodes[id];
+            columns.id.push(id.0);
+            columns.cluster.push(registration.cluster.0);
+            columns.hostname.push(text(&registration.description.hostname));
+            columns.description.push(json(&registration.description)?);
+            columns.session.push(live.session.0);
+            columns.status.push(live.status.code());
+            columns.draining.push(live.draining);
+            columns.registered_at.push(live.registered_at.as_microsecond());
+            columns.seen_at.push(live.seen_at.as_microsecond());
+        }
+        Ok(columns)
+    }
+
+    fn descriptions(&self) -> [&(dyn ToSql + Sync); 4] {
+        [&self.id, &self.cluster, &self.hostname, &self.description]
+    }
+
+    fn presences(&self) -> [&(dyn ToSql + Sync); 6] {
+        [&self.id, &self.session, &self.status, &self.draining, &self.registered_at, &self.seen_at]
+    }
+}
+
+#[derive(Default)]
+struct AlteredNodes {
+    node: Vec<Uuid>,
+    status: Vec<i16>,
+    draining: Vec<bool>,
+}
+
+impl AlteredNodes {
+    fn of(tables: &Tables, dirty: &Dirty<'_>) -> Self {
+        let mut columns = Self::default();
+        for id in &dirty.nodes_altered {
+            let live = &tables.nodes[id];
+            columns.node.push(id.0);
+            columns.status.push(live.status.code());
+            columns.draining.push(live.draining);
+        }
+        columns
+    }
+
+    fn args(&self) -> [&(dyn ToSql + Sync); 3] {
+        [&self.node, &self.status, &self.draining]
+    }
+}
+
+#[derive(Default)]
+struct Runs<'a> {
+    id: Vec<Text<'a>>,
+    state: Vec<i16>,
+    started_at: Vec<Option<i64>>,
+    finished_at: Vec<Option<i64>>,
+    partial: Vec<Option<bool>>,
+    error: Vec<Option<Text<'a>>>,
+    cancel_requested_at: Vec<Option<i64>>,
+    owner: Vec<Uuid>,
+    epoch: Vec<i64>,
+}
+
+impl<'a> Runs<'a> {
+    fn of(tables: &'a Tables, ids: impl Iterator<Item = &'a downbeat_core::ids::RunId>) -> Self {
+        let mut columns = Self::default();
+        for id in ids {
+            let live = &tables.runs[id];
+            columns.id.push(text(id.as_str()));
+            columns.state.push(live.state.code());
+            columns.started_at.push(micros(live.started_at));
+            columns.finished_at.push(micros(live.finished_at));
+            columns.partial.push(live.end.as_ref().map(|end| end.partial));
+            columns.error.push(live.end.as_ref().and_then(|end| end.error.as_deref()).map(text));
+            columns.cancel_requested_at.push(micros(live.cancel_requested_at));
+            columns.owner.push(live.owner.0);
+            columns.epoch.push(int(live.epoch));
+        }
+        columns
+    }
+
+    fn args(&self) -> [&(dyn ToSql + Sync); 9] {
+        [
+            &self.id,
+            &self.state,
+            &self.started_at,
+            &self.finished_at,
+            &self.partial,
+            &self.error,
+            &self.cancel_requested_at,
+            &self.owner,
+            &self.epoch,
+        ]
+    }
+}
+
+struct Created<'a> {
+    runs: Runs<'a>,
+    cluster: Vec<Uuid>,
+    job: Vec<Option<Text<'a>>>,
+    by: Vec<Text<'a>>,
+    key: Vec<Option<Text<'a>>>,
+    created_at: Vec<i64>,
+    definition: Vec<String>,
+    resolved: Vec<String>,
+}
+
+impl<'a> Created<'a> {
+    fn of(tables: &'a Tables, dirty: &Dirty<'a>) -> Result<Self, Failure> {
+        let records = || dirty.runs_created.values();
+        Ok(Self {
+            runs: Runs::of(tables, dirty.runs_created.keys().copied()),
+            cluster: records().map(|run| run.cluster.0).collect(),
+            job: records().map(|run| run.job.as_deref().map(text)).collect(),
+            by: records().map(|run| text(&run.by)).collect(),
+            key: records().map(|run| run.idempotency_key.as_deref().map(text)).collect(),
+            created_at: records().map(|run| run.created_at.as_microsecond()).collect(),
+            definition: records().map(|run| json(&run.definition)).collect::<Result<_, _>>()?,
+            resolved: records().map(|run| json(&run.resolved)).collect::<Result<_, _>>()?,
+        })
+    }
+
+    fn args(&self) -> [&(dyn ToSql + Sync); 5] {
+        [&self.cluster, &self.job, &self.by, &self.key, &self.created_at]
+    }
+
+    fn definitions(&self) -> [&(dyn ToSql + Sync); 3] {
+        [&self.runs.id, &self.definition, &self.resolved]
+    }
+}
+
+#[derive(Default)]
+struct Executions<'a> {
+    id: Vec<Uuid>,
+    status: Vec<i16>,
+    not_before: Vec<Option<i64>>,
+    token: Vec<Option<Uuid>>,
+    lease_node: Vec<Option<Uuid>>,
+    session: Vec<Option<Uuid>>,
+    granted_at: Vec<Option<i64>>,
+    stop: Vec<bool>,
+    started_at: Vec<Option<i64>>,
+    verdict: Vec<Option<i16>>,
+    exit_code: Vec<Option<i32>>,
+    error: Vec<Option<Text<'a>>>,
+    finished_at: Vec<Option<i64>>,
+    reason: Vec<Option<Text<'a>>>,
+    ended_at: Vec<Option<i64>>,
+}
+
+impl<'a> Executions<'a> {
+    fn of<'b>(tables: &'a Tables, ids: impl Iterator<Item = &'b downbeat_core::ids::ExecutionId>) -> Self {
+        let mut columns = Self::default();
+        for id in ids {
+            let state = StateColumns::of(&tables.executions[id].state);
+            columns.id.push(id.0);
+            columns.status.push(state.status);
+            columns.not_before.push(state.not_before);
+            columns.token.push(state.token);
+            columns.lease_node.push(state.lease_node);
+            columns.session.push(state.session);
+            columns.granted_at.push(state.granted_at);
+            columns.stop.push(state.stop);
+            columns.started_at.push(state.started_at);
+            columns.verdict.push(state.verdict);
+            columns.exit_code.push(state.exit_code);
+            columns.error.push(state.error.map(text));
+            columns.finished_at.push(state.finished_at);
+            columns.reason.push(state.reason.map(text));
+            columns.ended_at.push(state.ended_at);
+        }
+        columns
+    }
+
+    fn args(&self) -> [&(dyn ToSql + Sync); 15] {
+        [
+            &self.id,
+            &self.status,
+            &self.not_before,
+            &self.token,
+            &self.lease_node,
+            &self.session,
+            &self.granted_at,
+            &self.stop,
+            &self.started_at,
+            &self.verdict,
+            &self.exit_code,
+            &self.error,
+            &self.finished_at,
+            &self.reason,
+            &self.ended_at,
+        ]
+    }
+}
+
+struct Added<'a> {
+    executions: Executions<'a>,
+    run: Vec<Text<'a>>,
+    step: Vec<i32>,
+    pinned: Vec<Option<Uuid>>,
+    attempt: Vec<i32>,
+    created_at: Vec<i64>,
+}
+
+impl<'a> Added<'a> {
+    fn of(tables: &'a Tables, dirty: &Dirty<'_>) -> Self {
+        let records = || dirty.executions_added.iter().map(|id| &tables.executions[id]);
+        Self {
+            executions: Executions::of(tables, dirty.executions_added.iter()),
+            run: records().map(|execution| text(execution.run.as_str())).collect(),
+            step: records().map(|execution| small(execution.step)).collect(),
+            pinned: records().map(|execution| execution.pinned.map(|node| node.0)).collect(),
+            attempt: records().map(|execution| small(execution.attempt)).collect(),
+            created_at: records().map(|execution| execution.created_at.as_microsecond()).collect(),
+        }
+    }
+
+    fn args(&self) -> [&(dyn ToSql + Sync); 5] {
+        [&self.run, &self.step, &self.pinned, &self.attempt, &self.created_at]
+    }
+}
+
+struct Events<'a> {
+    at: Vec<i64>,
+    kind: Vec<&'static str>,
+    run: Vec<Option<Text<'a>>>,
+    data: Vec<String>,
+}
+
+impl<'a> Events<'a> {
+    fn of(changes: &'a [Change], verdicts: &Verdicts) -> Result<Self, Failure> {
+        let applied = || verdicts.applied.iter().map(|&place| &changes[place]);
+        Ok(Self {
+            at: applied().map(|change| change.at().as_microsecond()).collect(),
+            kind: applied().map(Change::kind).collect(),
+            run: applied().map(|change| change.run().map(|run| text(run.as_str()))).collect(),
+            data: applied().map(json).collect::<Result<_, _>>()?,
+        })
+    }
+}
