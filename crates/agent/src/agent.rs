@@ -120,6 +120,7 @@ async fn run(settings: Settings, connector: Arc<dyn Connector>, orders: Orders) 
             outputs: Outputs::new(opened.welcome.output_max_bytes),
             outgoing,
             renewed: watch::Sender::new(Instant::now()),
+            doubt: Notify::new(),
             abandon: orders.abandon.clone(),
             holdings: Mutex::new(Holdings::new(settings.slots)),
             changed: Notify::new(),

@@ -29,7 +29,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// What ends a session that is under way. Whatever else a server says, the agent goes on trying.
+    /// What ends a session that is under way, when it is the answer to a heartbeat. Whatever else a server says, the
+    /// agent goes on trying.
     pub(crate) fn from_session(fault: &Fault) -> Option<Self> {
         match fault {
             Fault::NotFound(text) => Some(Self::NotFound(text.clone())),

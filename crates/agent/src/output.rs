@@ -199,15 +199,19 @@ impl Taken {
         self.buffer.settled.notify_waiters();
     }
 
-    /// It may not have arrived: back to the front, as it was.
+    /// It may not have arrived: back to the front, as it was. Unless what came after it had to be dropped meanwhile:
+    /// of too much output the tail is kept, not scraps from before a gap.
     pub(crate) fn put_back(self) {
         {
             let mut state = lock(&self.buffer.state);
             state.under_way = false;
-            state.sealed += self.chunks.len();
-            state.bytes += self.chunks.iter().map(|chunk| chunk.text.len()).sum::<usize>();
-            for chunk in self.chunks.into_iter().rev() {
-                state.chunks.push_front(chunk);
+            let end = self.chunks.last().map_or(0, |chunk| chunk.offset + chunk.text.len() as u64);
+            if state.chunks.front().is_none_or(|next| next.offset == end) {
+                state.sealed += self.chunks.len();
+                state.bytes += self.chunks.iter().map(|chunk| chunk.text.len()).sum::<usize>();
+                for chunk in self.chunks.into_iter().rev() {
+                    state.chunks.push_front(chunk);
+                }
             }
             while state.bytes > self.buffer.outputs.bound_bytes {
                 state.drop_oldest();
@@ -261,6 +265,18 @@ mod tests {
         write(&buffer, 0, &big);
         write(&buffer, big.len() as u64, "tail");
         assert_eq!(seen(&buffer.close().await), [(big.len() as u64, "tail")]);
+    }
+
+    #[tokio::test]
+    async fn what_comes_back_from_before_a_gap_is_dropped_with_it() {
+        let (outputs, buffer) = opened(OUTPUT_CHUNK_BYTES as u64);
+        write(&buffer, 0, "early");
+        let mut taken = outputs.take();
+        let big = "x".repeat(OUTPUT_CHUNK_BYTES);
+        write(&buffer, 5, &big);
+        write(&buffer, 5 + big.len() as u64, "late");
+        taken.remove(0).put_back();
+        assert_eq!(seen(&buffer.close().await), [(5 + big.len() as u64, "late")]);
     }
 
     #[tokio::test]

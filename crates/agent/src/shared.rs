@@ -6,7 +6,7 @@ use std::time::Duration;
 use downbeat_backends::Identity;
 use downbeat_core::execution::{Outcome, Verdict};
 use downbeat_core::ids::{NodeId, SessionId};
-use downbeat_proto::message::{Assignment, Finished, Held};
+use downbeat_proto::message::{Assignment, Fault, Finished, Held};
 use jiff::Timestamp;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{Notify, watch};
@@ -39,6 +39,8 @@ pub(crate) struct Shared {
     pub(crate) outgoing: UnboundedSender<Outgoing>,
     /// When the last renewal of the leases that succeeded was asked for.
     pub(crate) renewed: watch::Sender<Instant>,
+    /// A server does not know this session: the next heartbeat, which alone decides, comes at once.
+    pub(crate) doubt: Notify,
     /// Everything is dropped where it stands.
     pub(crate) abandon: CancellationToken,
     pub(crate) holdings: Mutex<Holdings>,
@@ -93,6 +95,14 @@ impl Shared {
         }
         self.changed.notify_waiters();
         next
+    }
+
+    /// A call other than the heartbeat was answered with a fault that trying again does not pass. The server may only
+    /// be behind (it has just started, or the node registered at another one), so the heartbeat is asked.
+    pub(crate) async fn doubted(&self, call: &str, fault: &Fault) {
+        tracing::warn!(node = %self.node, call, %fault, "a call failed");
+        self.doubt.notify_one();
+        tokio::time::sleep(self.tuning.backoff_most).await;
     }
 
     /// Waits until what the agent holds is as `is` wants it.

@@ -78,6 +78,24 @@ fn every_good_job_file_is_read_as_the_definition_beside_it() {
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
 
+#[test]
+fn every_example_of_the_repository_is_a_job() {
+    let catalogue = Catalogue::builtin();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    let mut seen = 0;
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "yaml") {
+            let name = name_of(&path);
+            let definition = spec::parse_bytes(&fs::read(&path).unwrap(), &name, &catalogue)
+                .unwrap_or_else(|problems| panic!("{}", problems[0].render(&name)));
+            assert_same_when_read_back(&definition, &catalogue, &name);
+            seen += 1;
+        }
+    }
+    assert!(seen > 0, "there are no examples");
+}
+
 fn assert_same_when_read_back(definition: &Definition, catalogue: &Catalogue, name: &str) {
     let json = serde_json::to_value(definition).unwrap();
     assert_eq!(&spec::from_json(&json, catalogue).unwrap(), definition, "{name} through from_json");

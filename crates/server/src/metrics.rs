@@ -147,16 +147,11 @@ impl Metrics {
         Self(Arc::new(Figures { registry, ..figures }))
     }
 
-    /// Takes over what the store counts; at the start, before changes are followed one by one.
+    /// Takes over the runs that the store counts; at the start, before changes are followed one by one.
     pub fn start_from(&self, tally: &Tally) {
         for (state, count) in &tally.runs {
             self.0.runs[*state as usize].set(signed(*count));
         }
-        for (status, count) in &tally.nodes {
-            self.0.nodes[*status as usize].set(signed(*count));
-        }
-        let pending = tally.executions.iter().find(|(status, _)| *status == Status::Pending);
-        self.0.queue_depth.set(pending.map_or(0, |(_, count)| signed(*count)));
     }
 
     pub fn run_moved(&self, from: Option<RunState>, to: RunState) {
@@ -166,11 +161,15 @@ impl Metrics {
         self.0.runs[to as usize].inc();
     }
 
-    pub fn node_moved(&self, from: Option<NodeStatus>, to: NodeStatus) {
-        if let Some(from) = from {
-            self.0.nodes[from as usize].dec();
+    /// Counts the nodes that there are.
+    pub fn set_nodes(&self, nodes: impl Iterator<Item = NodeStatus>) {
+        let mut counts = [0; NodeStatus::ALL.len()];
+        for status in nodes {
+            counts[status as usize] += 1;
         }
-        self.0.nodes[to as usize].inc();
+        for (gauge, count) in self.0.nodes.iter().zip(counts) {
+            gauge.set(count);
+        }
     }
 
     pub fn execution_ended(&self, status: Status) {
@@ -238,12 +237,12 @@ mod tests {
         let metrics = Metrics::new();
         metrics.start_from(&Tally {
             runs: vec![(RunState::Running, 2)],
-            executions: vec![(Status::Pending, 9)],
-            nodes: vec![(NodeStatus::Online, 3)],
+            ..Tally::default()
         });
+        metrics.set_queue_depth(9);
+        metrics.set_nodes([NodeStatus::Online, NodeStatus::Stale, NodeStatus::Online].into_iter());
         metrics.run_moved(Some(RunState::Running), RunState::Completed);
         metrics.run_moved(None, RunState::Pending);
-        metrics.node_moved(Some(NodeStatus::Online), NodeStatus::Stale);
         metrics.execution_ended(Status::Succeeded);
         metrics.on_commit(7, Duration::from_millis(2));
         metrics.observe_pending_to_leased(Duration::from_millis(1));

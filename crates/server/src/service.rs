@@ -139,6 +139,22 @@ impl Service {
         if self.parts.journal.is_available() { Ok(()) } else { Err("the store does not answer".to_owned()) }
     }
 
+    /// Brings those figures up to date that are read off the server's state when somebody asks for them.
+    pub(crate) async fn take_stock(&self) {
+        let metrics = &self.parts.metrics;
+        {
+            let board = self.parts.dispatcher.board();
+            metrics.set_queue_depth(board.waiting() as u64);
+            metrics.set_parked(board.parked() as u64);
+            metrics.set_nodes(board.nodes().map(|node| node.status));
+        }
+        // Read first: what is published in between must not look like a negative lag.
+        let published = self.parts.feed.last_seq();
+        if let Ok(committed) = self.parts.store.last_seq().await {
+            metrics.set_feed_lag(committed.saturating_sub(published));
+        }
+    }
+
     /// Announces executions whose output grew.
     pub fn output_grown(&self) -> broadcast::Receiver<ExecutionId> {
         self.parts.outputs.grown()

@@ -11,6 +11,7 @@ mod memory;
 mod migrate;
 mod open;
 mod port;
+mod postgres;
 mod rows;
 mod sqlite;
 mod tables;
@@ -21,4 +22,5 @@ pub use port::{
     Committed, Error, EventFilter, ExecutionFilter, Listed, OutputChunk, Page, RunFilter, ServerRecord, Store, Stream,
     Tally,
 };
+pub use postgres::PostgresStore;
 pub use sqlite::SqliteStore;

@@ -11,7 +11,10 @@ use crate::shared::Shared;
 /// Beats until a server says that this node is no longer this agent's.
 pub(crate) async fn heartbeat(shared: Arc<Shared>) -> Error {
     loop {
-        tokio::time::sleep(shared.heartbeat_interval).await;
+        tokio::select! {
+            () = tokio::time::sleep(shared.heartbeat_interval) => {}
+            () = shared.doubt.notified() => {}
+        }
         loop {
             let link = shared.links.lend().await;
             let held = shared.holdings().held();

@@ -12,7 +12,7 @@ use crate::shared::Shared;
 /// After an answer without work or orders: a server that does not park polls is not asked in a tight loop.
 const PAUSE_AFTER_NOTHING: Duration = Duration::from_millis(20);
 
-/// Polls until a server says that this node is no longer this agent's.
+/// Polls for as long as the session lives.
 pub(crate) async fn poll(shared: Arc<Shared>) -> Error {
     let mut resync = false;
     loop {
@@ -43,13 +43,7 @@ pub(crate) async fn poll(shared: Arc<Shared>) -> Error {
                 }
             }
             Err(Fault::Unavailable(_)) => {}
-            Err(fault) => {
-                if let Some(error) = Error::from_session(&fault) {
-                    return error;
-                }
-                tracing::error!(node = %shared.node, %fault, "the poll was rejected");
-                tokio::time::sleep(shared.tuning.backoff_most).await;
-            }
+            Err(fault) => shared.doubted("poll", &fault).await,
         }
     }
 }

@@ -38,7 +38,7 @@ pub(super) fn batch_length(results: &[Finished]) -> usize {
     fitting.count().max(1)
 }
 
-/// Reports until a server says that this node is no longer this agent's.
+/// Reports for as long as the session lives.
 pub(crate) async fn report(shared: Arc<Shared>, mut outgoing: UnboundedReceiver<Outgoing>) -> Error {
     let mut reporter =
         Reporter { shared, queue: Queue::default(), offered: None, repeated: None, one_by_one: false };
@@ -65,10 +65,8 @@ pub(crate) async fn report(shared: Arc<Shared>, mut outgoing: UnboundedReceiver<
             received.push(more);
         }
         received.drain(..).for_each(|one| reporter.queue.push(one));
-        if !reporter.queue.is_empty()
-            && let Some(error) = reporter.send().await
-        {
-            return error;
+        if !reporter.queue.is_empty() {
+            reporter.send().await;
         }
     }
 }
@@ -105,7 +103,7 @@ struct Reporter {
 }
 
 impl Reporter {
-    async fn send(&mut self) -> Option<Error> {
+    async fn send(&mut self) {
         let shared = self.shared.clone();
         let link = shared.links.lend().await;
         let (poll, free) = {
@@ -116,7 +114,7 @@ impl Reporter {
             holdings.offer()
         };
         if self.queue.is_empty() {
-            return None;
+            return;
         }
         let (started_count, finished_count) = self.next_batch();
         let report = Report {
@@ -144,9 +142,8 @@ impl Reporter {
             }
             Err(Fault::Unavailable(_)) => {}
             Err(Fault::Rejected(why)) => self.rejected(started_count, finished_count, &why),
-            Err(fault) => return Error::from_session(&fault),
+            Err(fault) => shared.doubted("report", &fault).await,
         }
-        None
     }
 
     fn next_batch(&mut self) -> (usize, usize) {

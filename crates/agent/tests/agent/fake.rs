@@ -49,6 +49,8 @@ pub(crate) struct State {
     /// Results are not taken.
     pub(crate) deaf: bool,
     pub(crate) end_with: Option<Fault>,
+    /// Polls are answered as if the node were not known: a server that is behind.
+    pub(crate) behind: bool,
     pub(crate) connects: Vec<String>,
 }
 
@@ -175,6 +177,9 @@ impl Link for Server {
                     let mut state = self.state.lock().unwrap();
                     if let Some(fault) = self.fault(&state) {
                         return Err(fault);
+                    }
+                    if state.behind {
+                        return Err(Fault::NotFound("node".to_owned()));
                     }
                     if !state.work.is_empty() || !state.stop.is_empty() {
                         let answer = PollAnswer {

@@ -154,6 +154,20 @@ async fn an_agent_whose_node_is_gone_or_taken_ends_and_says_so() {
 }
 
 #[tokio::test]
+async fn a_server_that_is_behind_does_not_end_the_agent() {
+    let server = Server::with(|server| server.heartbeat_interval = Duration::from_secs(3600));
+    let data = tempfile::tempdir().unwrap();
+    let agent = start(&server, data.path());
+    server.change(|state| state.behind = true);
+    server.until("the heartbeat is asked at once", |state| state.heartbeats.first().cloned()).await;
+    server.change(|state| state.behind = false);
+    let number = unique();
+    server.give([noop(number)]);
+    server.result(number).await;
+    agent.drain_and_stop().await.unwrap();
+}
+
+#[tokio::test]
 async fn servers_that_are_down_are_waited_for_and_the_next_address_is_tried() {
     let server = Server::with(|server| server.dead = vec!["a:1".to_owned()]);
     let data = tempfile::tempdir().unwrap();

@@ -48,9 +48,14 @@ pub(crate) async fn run(program: Program, call: &Call, ledger: &Ledger) -> Finis
     if let Err(error) = ledger.begin(call.identity) {
         tracing::warn!(execution = %call.identity, %error, "running work is not recorded: a restart will not find it");
     }
+    // Made before the start, so that joining it afterwards is one write.
+    let cgroup = Cgroup::create(call.identity);
     let finish = match start(&program, call) {
-        Ok(child) => attend(child, program.stdin, call, ledger).await,
+        Ok(child) => attend(child, program.stdin, cgroup, call, ledger).await,
         Err(error) => {
+            if let Some(cgroup) = cgroup {
+                cgroup.remove();
+            }
             let exit_code =
                 if error.kind() == io::ErrorKind::NotFound { EXIT_NOT_FOUND } else { EXIT_NOT_RUNNABLE };
             Finish::failed(Some(exit_code), format!("cannot run `{}`: {}", program.name, plain(&error)))
@@ -84,16 +89,22 @@ fn start(program: &Program, call: &Call) -> io::Result<Child> {
     command.spawn()
 }
 
-async fn attend(mut child: Child, stdin: Option<String>, call: &Call, ledger: &Ledger) -> Finish {
-    let leader = child.id().and_then(|pid| Leader::of(pid.cast_signed()));
+async fn attend(
+    mut child: Child,
+    stdin: Option<String>,
+    cgroup: Option<Cgroup>,
+    call: &Call,
+    ledger: &Ledger,
+) -> Finish {
     // It joins its control group right after the start, not before: doing it in the child needs unsafe code. What it
     // forks in between is outside of the group, and found by the other marks.
-    let cgroup = Cgroup::create(call.identity);
-    if let (Some(cgroup), Some(leader)) = (&cgroup, leader)
-        && let Err(error) = cgroup.join(leader.pid)
+    let pid = child.id().map(u32::cast_signed);
+    if let (Some(cgroup), Some(pid)) = (&cgroup, pid)
+        && let Err(error) = cgroup.join(pid)
     {
         tracing::debug!(execution = %call.identity, %error, "cannot enter a control group");
     }
+    let leader = pid.and_then(Leader::of);
     if let Some(leader) = leader
         && let Err(error) = ledger.started(call.identity, leader)
     {

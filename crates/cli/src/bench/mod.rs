@@ -1,14 +1,35 @@
-//! `bench`: measures a server, its store and its agents on this machine.
+//! `bench`: measures a server, its store and its agents on this machine. The server is a process of its own; nodes
+//! live in this one and speak to it over loopback.
 
-use clap::Args;
+mod figures;
+mod fleet;
+mod node;
+mod site;
+mod tasks;
+
+use clap::{Args, Subcommand};
 
 use crate::exit::Failure;
 use crate::out::Out;
 
 #[derive(Debug, Args)]
-pub(crate) struct BenchArgs {}
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    load: Load,
+}
 
-#[expect(clippy::unused_async, reason = "the loads are async")]
-pub(crate) async fn run(_args: BenchArgs, _out: Out) -> Result<(), Failure> {
-    Err(Failure::bad_input("there is no load yet"))
+#[derive(Debug, Subcommand)]
+enum Load {
+    /// No-op executions over some nodes: how many per second, and how long one takes from submit to result
+    Tasks(tasks::TasksArgs),
+    /// Barrier steps over many simulated nodes, each with its own connection
+    Fleet(fleet::FleetArgs),
+}
+
+pub(crate) async fn run(args: BenchArgs, out: Out) -> Result<(), Failure> {
+    let figures = match args.load {
+        Load::Tasks(args) => tasks::measure(args, out).await?,
+        Load::Fleet(args) => fleet::measure(args, out).await?,
+    };
+    out.result(&figures, || figures.table())
 }

@@ -11,17 +11,27 @@ pub(super) async fn failure(response: Response, base: &str, file: Option<&str>) 
     let code = Code::of_status(status.as_u16());
     let text = response.text().await.unwrap_or_default();
     match serde_json::from_str::<Problem>(&text) {
-        Ok(problem) => {
-            let details = problem
-                .errors
-                .iter()
-                .map(|error| mistake(error, file))
-                .chain(problem.nodes.iter().map(|node| format!("{}: {}", node.node, node.reason)))
-                .collect();
-            Failure::new(code, problem.detail).with_details(details)
-        }
+        Ok(problem) => told(code, problem, file),
         // Something else listens there, or a proxy spoke for the server.
         Err(_) => Failure::new(code, format!("{base} answered {status}, which is no answer of a downbeat server")),
+    }
+}
+
+fn told(code: Code, problem: Problem, file: Option<&str>) -> Failure {
+    match (problem.errors.as_slice(), file) {
+        ([], _) => {
+            let nodes = problem.nodes.iter().map(|node| format!("{}: {}", node.node, node.reason)).collect();
+            Failure::new(code, problem.detail).with_details(nodes)
+        }
+        ([only], None) => Failure::new(code, format!("the task is not valid: {}", mistake(only, None))),
+        (errors, None) => {
+            let mistakes = errors.iter().map(|error| mistake(error, None)).collect();
+            Failure::new(code, "the task is not valid").with_details(mistakes)
+        }
+        (errors, Some(file)) => {
+            let mistakes = errors.iter().map(|error| mistake(error, Some(file))).collect();
+            Failure::new(code, format!("{file} is not valid")).with_details(mistakes)
+        }
     }
 }
 
@@ -32,6 +42,8 @@ fn mistake(error: &FieldError, file: Option<&str>) -> String {
         (Some(file), _, _) => format!("{file}: "),
         (None, _, _) => String::new(),
     };
-    let path = if error.path.is_empty() { String::new() } else { format!("{}: ", error.path) };
+    // The one task of a command line has no place in a list.
+    let path = if file.is_none() { error.path.trim_start_matches("tasks[0].") } else { &error.path };
+    let path = if path.is_empty() { String::new() } else { format!("{path}: ") };
     format!("{place}{path}{}", error.message)
 }

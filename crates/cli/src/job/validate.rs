@@ -4,10 +4,11 @@ use clap::Args;
 use downbeat_core::backend::Catalogue;
 use downbeat_core::spec;
 use downbeat_server::http::view::Valid;
+use serde_json::json;
 
 use super::file::JobFile;
 use crate::exit::Failure;
-use crate::out::Out;
+use crate::out::{Format, Out};
 
 #[derive(Debug, Args)]
 pub(crate) struct ValidateArgs {
@@ -26,9 +27,10 @@ pub(super) fn run(args: &ValidateArgs, out: Out) -> Result<(), Failure> {
             out.result(&valid, || format!("{}: valid, {} step{plural}", file.name, valid.steps))
         }
         Err(problems) => {
-            let count = problems.len();
-            let message = if count == 1 { "1 problem".to_owned() } else { format!("{count} problems") };
-            Err(Failure::bad_input(format!("{} is not valid: {message}", file.name))
+            if out.format() != Format::Table {
+                out.result(&json!({"valid": false, "errors": problems}), String::new)?;
+            }
+            Err(Failure::bad_input(format!("{} is not valid", file.name))
                 .with_details(problems.iter().map(|problem| problem.render(&file.name)).collect()))
         }
     }

@@ -4,6 +4,8 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
+const INDENT: &str = "  ";
+
 /// A whole document with its last line end.
 pub(crate) fn document(value: &Value) -> String {
     let mut text = String::new();
@@ -24,8 +26,11 @@ fn block(text: &mut String, value: &Value, depth: usize) {
         Value::Array(items) if !items.is_empty() => {
             for item in items {
                 indent(text, depth);
-                text.push('-');
-                nested(text, item, depth);
+                text.push_str("- ");
+                let mut inner = String::new();
+                block(&mut inner, item, depth + 1);
+                // Its first line stands behind the dash, which is as wide as an indent.
+                text.push_str(&inner[(depth + 1) * INDENT.len()..]);
             }
         }
         other => {
@@ -54,7 +59,7 @@ fn nested(text: &mut String, value: &Value, depth: usize) {
 
 fn indent(text: &mut String, depth: usize) {
     for _ in 0..depth {
-        text.push_str("  ");
+        text.push_str(INDENT);
     }
 }
 
@@ -99,6 +104,21 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn what_is_written_is_read_back_as_the_same() {
+        let catalogue = downbeat_core::backend::Catalogue::builtin();
+        for text in [
+            "plain", "two words", "", " ", " x", "x ", "12", "1e3", "0x1f", "1:30", "~", "null", "NO", "yes", "-", "- a", "a: b", "a #b",
+            "#a", "&a", "*a", "!a", "|", ">", "%a", "@a", "`a`", "'a'", "\"a\"", "{a", "[a", "a,b", "?", "a\nb", "\ttab", "c:\\d",
+            "2025-06-01", "ü€😀", "\u{7}\u{1b}[31m", "\u{85}\u{a0}\u{2028}", ".nan", "=", "<<", "---", "...",
+        ] {
+            let value = json!({"target": "all", "tasks": [{"backend": "test", "action": "echo", "params": {"message": text}}]});
+            let written = document(&value);
+            let read = downbeat_core::spec::parse(&written, "written.yaml", &catalogue);
+            assert_eq!(read, downbeat_core::spec::from_json(&value, &catalogue), "{text:?}:\n{written}");
+        }
+    }
 
     #[test]
     fn what_could_be_read_otherwise_is_quoted() {

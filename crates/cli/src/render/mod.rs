@@ -6,7 +6,7 @@ mod plan;
 mod progress;
 mod run;
 mod status;
-mod table;
+pub(crate) mod table;
 mod time;
 
 pub(crate) use event::event_line;

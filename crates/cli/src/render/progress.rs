@@ -21,6 +21,8 @@ pub(crate) struct Tally {
     pub(crate) failed: u64,
     pub(crate) skipped: u64,
     pub(crate) cancelled: u64,
+    /// The most attempts that an instance took.
+    pub(crate) attempts: u32,
     /// How long the slowest instance took.
     pub(crate) longest: Option<Span>,
     /// The first word on why something went wrong or was left out.
@@ -57,6 +59,7 @@ impl Tally {
                 Status::Skipped => tally.skipped += 1,
                 Status::Cancelled => tally.cancelled += 1,
             }
+            tally.attempts = tally.attempts.max(result.attempts);
             longest = longest.max(result.duration.unwrap_or_default().0);
             if tally.why.is_none() {
                 tally.why = match (&result.error, &result.reason) {
@@ -102,6 +105,7 @@ pub(crate) fn step_line(tally: &Tally) -> String {
         }
     }
     let took = tally.longest.map(|longest| format!(" in {}", short(longest))).unwrap_or_default();
+    let tries = if tally.attempts > 1 { format!(" after {} attempts", tally.attempts) } else { String::new() };
     let why = tally.why.as_deref().map(|why| format!(" ({})", one_line(why))).unwrap_or_default();
-    format!("step {} {}: {}{took}{why}", tally.index, tally.name, parts.join(", "))
+    format!("step {} {}: {}{took}{tries}{why}", tally.index, tally.name, parts.join(", "))
 }

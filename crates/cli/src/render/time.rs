@@ -29,8 +29,10 @@ pub(crate) fn short(span: Span) -> String {
     } else if duration >= Duration::from_secs(1) {
         let text = format!("{:.1}", duration.as_secs_f64());
         format!("{}s", text.strip_suffix(".0").unwrap_or(&text))
-    } else {
+    } else if duration >= Duration::from_millis(10) || duration.is_zero() {
         format!("{}ms", duration.as_millis())
+    } else {
+        format!("{:.1}ms", duration.as_secs_f64() * 1e3)
     }
 }
 
@@ -60,6 +62,7 @@ mod tests {
     fn durations_are_told_in_two_units_at_most() {
         for (millis, told) in [
             (0, "0ms"),
+            (2, "2.0ms"),
             (950, "950ms"),
             (1_000, "1s"),
             (12_340, "12.3s"),

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use clap::Args;
-use downbeat_core::limits;
-use downbeat_server::http::view::{List, Run, RunChunk};
+use downbeat_server::http::view::{Run, RunChunk};
+use serde_json::json;
 use tokio::time::sleep;
 
 use super::Which;
@@ -39,14 +39,27 @@ pub(super) async fn run(args: LogsArgs, client: &Client, out: Out) -> Result<(),
     let mut query: Vec<(&str, String)> = Vec::new();
     query.extend(args.node.as_ref().map(|node| ("node", node.clone())));
     query.extend(args.step.map(|step| ("step", step.to_string())));
-    let path = ["runs", id.as_str(), "output"];
-    let lines = Lines::new(if args.node.is_none() && nodes(&run) > 1 { Prefix::Node } else { Prefix::None });
     if args.follow {
         query.push(("follow", "1".to_owned()));
-        followed(&path, &query, lines, client, out).await
-    } else {
-        listed(&path, &query, lines, client, out).await
     }
+    let prefix = if args.node.is_none() && nodes(&run) > 1 { Prefix::Node } else { Prefix::None };
+    let mut printer = match (out.format(), args.follow) {
+        (Format::Table, _) => Printer::Lines,
+        (Format::Json | Format::Yaml, true) => Printer::Items,
+        (Format::Json | Format::Yaml, false) => Printer::Document(Vec::new()),
+    };
+    streamed(&["runs", id.as_str(), "output"], &query, Lines::new(prefix), &mut printer, client, out).await?;
+    match printer {
+        Printer::Document(data) => out.result(&json!({ "data": data }), String::new),
+        Printer::Lines | Printer::Items => Ok(()),
+    }
+}
+
+/// What becomes of a piece of output.
+enum Printer {
+    Lines,
+    Items,
+    Document(Vec<RunChunk>),
 }
 
 /// How many nodes have or may have written something.
@@ -55,49 +68,12 @@ fn nodes(run: &Run) -> usize {
     run.expected.iter().chain(with_results).filter(|node| *node != "-").collect::<BTreeSet<_>>().len()
 }
 
-async fn listed(
-    path: &[&str],
-    query: &[(&str, String)],
-    mut lines: Lines,
-    client: &Client,
-    out: Out,
-) -> Result<(), Failure> {
-    let mut whole: Option<List<RunChunk>> = None;
-    let mut offset = 0;
-    loop {
-        let mut query = query.to_vec();
-        query.push(("limit", limits::PAGE_MOST.to_string()));
-        query.push(("offset", offset.to_string()));
-        let page: List<RunChunk> = client.get(path, &query).await?;
-        let has_more = page.pagination.has_more;
-        offset += page.data.len() as u64;
-        if out.format() == Format::Table {
-            for chunk in &page.data {
-                out.raw(&lines.push(chunk))?;
-            }
-        } else {
-            match &mut whole {
-                None => whole = Some(page),
-                Some(whole) => {
-                    whole.data.extend(page.data);
-                    whole.pagination.has_more = has_more;
-                    whole.pagination.limit = u32::try_from(whole.data.len()).unwrap_or(u32::MAX);
-                }
-            }
-        }
-        if !has_more {
-            break;
-        }
-    }
-    out.raw(&lines.finish())?;
-    whole.map_or(Ok(()), |whole| out.result(&whole, String::new))
-}
-
 /// A connection that breaks is taken up again; what was printed before is known by its offsets.
-async fn followed(
+async fn streamed(
     path: &[&str],
     query: &[(&str, String)],
     mut lines: Lines,
+    printer: &mut Printer,
     client: &Client,
     out: Out,
 ) -> Result<(), Failure> {
@@ -111,17 +87,18 @@ async fn followed(
                 (connected, failures) = (true, 0);
                 while let Ok(Some(message)) = feed.next().await {
                     if message.name == "end" {
-                        return out.raw(&lines.finish());
+                        let rest = lines.finish();
+                        return if matches!(printer, Printer::Lines) { out.raw(&rest) } else { Ok(()) };
                     }
                     let chunk: RunChunk = message.decode()?;
                     if !lines.is_new(&chunk) {
                         continue;
                     }
                     let text = lines.push(&chunk);
-                    if out.format() == Format::Table {
-                        out.raw(&text)?;
-                    } else {
-                        out.item(&chunk, String::new)?;
+                    match printer {
+                        Printer::Lines => out.raw(&text)?,
+                        Printer::Items => out.item(&chunk, String::new)?,
+                        Printer::Document(data) => data.push(chunk),
                     }
                 }
             }

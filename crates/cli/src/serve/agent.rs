@@ -12,7 +12,7 @@ use super::stop::Stop;
 use crate::args::Global;
 use crate::exit::Failure;
 use crate::out::Out;
-use crate::settings::{AGENT, AgentKeys, Loaded, Sources, load};
+use crate::settings::{AGENT, AgentKeys, Derived, Loaded, Sources, load};
 
 #[derive(Debug, Args)]
 pub(crate) struct AgentArgs {
@@ -98,14 +98,13 @@ impl From<&AgentKeys> for Settings {
 pub(crate) async fn run(args: AgentArgs, global: Global, out: Out) -> Result<(), Failure> {
     let Loaded { keys, shown } = load(AGENT, &args.sources(&global), AgentKeys::check, |keys| {
         let slots = Settings::from(keys).slots;
-        vec![("slots", slots.to_string(), "default: number of processors")]
+        vec![Derived { key: "slots", value: slots.into(), source: "default: number of processors" }]
     })?;
     if args.print_config {
         return out.result(&shown, || shown.toml());
     }
     logging::start(&keys.log_level, keys.log_format)?;
     let mut stop = Stop::listen()?;
-    tracing::info!(hostname = %keys.hostname, servers = %keys.server.0.join(","), "starting");
     let mut agent = Agent::start(Settings::from(&keys), Arc::new(Grpc));
     tokio::select! {
         ended = agent.wait() => return ended.map_err(|error| agent_ended(&error)),

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::exit::Failure;
 use crate::out::Out;
+use crate::settings::without_password;
 
 /// Where everything listens.
 #[derive(Debug, Serialize)]
@@ -40,27 +41,4 @@ pub(super) fn announce(ready: &Ready, file: Option<&Path>, out: Out, told: impl 
             .map_err(|error| Failure::bad_input(format!("cannot write {}: {error}", path.display())))?;
     }
     out.result(ready, told)
-}
-
-/// `postgres://user:secret@host/db` is printed without the secret.
-pub(super) fn without_password(store: &str) -> String {
-    let Some((scheme, rest)) = store.split_once("://") else { return store.to_owned() };
-    match rest.rsplit_once('@') {
-        Some((user, host)) => {
-            let user = user.split(':').next().unwrap_or_default();
-            format!("{scheme}://{user}@{host}")
-        }
-        None => store.to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn passwords_are_not_printed() {
-        assert_eq!(without_password("postgres://joe:p@ss:w@db:5432/x"), "postgres://joe@db:5432/x");
-        assert_eq!(without_password("sqlite:./a@b.db"), "sqlite:./a@b.db");
-    }
 }

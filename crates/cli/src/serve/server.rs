@@ -11,7 +11,7 @@ use super::stop::Stop;
 use super::{logging, started};
 use crate::exit::Failure;
 use crate::out::Out;
-use crate::settings::{Loaded, SERVER, ServerKeys, Sources, load};
+use crate::settings::{Derived, Loaded, SERVER, ServerKeys, Sources, load};
 
 #[derive(Debug, Args)]
 pub(crate) struct ServerArgs {
@@ -104,11 +104,13 @@ pub(super) fn environment() -> Vec<(String, String)> {
 
 /// Reads the server's settings.
 fn settings(sources: &Sources) -> Result<Loaded<ServerKeys>, Failure> {
+    let derived = |key, value, source| Derived { key, value, source };
+    let span = |span: Span| span.to_string().into();
     load(SERVER, sources, ServerKeys::check, |keys| {
         vec![
-            ("name", String::new(), "default: hostname and gRPC port"),
-            ("node_stale_after", keys.node_stale_after().to_string(), "default: 3 heartbeat intervals"),
-            ("node_offline_after", keys.node_offline_after().to_string(), "default: 10 heartbeat intervals"),
+            derived("name", "".into(), "default: hostname and gRPC port"),
+            derived("node_stale_after", span(keys.node_stale_after()), "default: 3 heartbeat intervals"),
+            derived("node_offline_after", span(keys.node_offline_after()), "default: 10 heartbeat intervals"),
         ]
     })
 }

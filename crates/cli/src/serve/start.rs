@@ -32,5 +32,15 @@ pub(super) fn agent_ended(error: &AgentError) -> Failure {
         AgentError::DataInUse(_) | AgentError::Superseded(_) | AgentError::Refused(_) => Code::Refused,
         AgentError::Bug(_) => Code::Bug,
     };
-    Failure::new(code, format!("the agent has ended: {error}"))
+    let what = match error {
+        AgentError::Data { .. }
+        | AgentError::DataInUse(_)
+        | AgentError::Ledger(_)
+        | AgentError::NoServer
+        | AgentError::UnknownBackend { .. } => "cannot start the agent",
+        AgentError::NotFound(_) | AgentError::Superseded(_) | AgentError::Refused(_) | AgentError::Bug(_) => {
+            "the agent has ended"
+        }
+    };
+    Failure::new(code, format!("{what}: {error}"))
 }

@@ -45,6 +45,14 @@ pub(crate) struct Loaded<T> {
     pub(crate) shown: Shown,
 }
 
+/// What a key that was not set follows from.
+#[derive(Debug)]
+pub(crate) struct Derived {
+    pub(crate) key: &'static str,
+    pub(crate) value: serde_json::Value,
+    pub(crate) source: &'static str,
+}
+
 /// A single value with the name of its source.
 struct Single {
     key: &'static str,
@@ -84,7 +92,7 @@ pub(crate) fn load<T: DeserializeOwned + serde::Serialize>(
     section: Section,
     sources: &Sources,
     check: impl FnOnce(&T) -> Result<(), (&'static str, String)>,
-    derived: impl FnOnce(&T) -> Vec<(&'static str, String, &'static str)>,
+    derived: impl FnOnce(&T) -> Vec<Derived>,
 ) -> Result<Loaded<T>, Failure> {
     let mut figment = Figment::new();
     for (key, value) in (section.defaults)() {
@@ -106,9 +114,9 @@ pub(crate) fn load<T: DeserializeOwned + serde::Serialize>(
 
     let derived = derived(&keys);
     let tree = serde_json::to_value(&keys).map_err(|error| Failure::bug(format!("cannot show the settings: {error}")))?;
-    let row = |key: &&'static str| match derived.iter().find(|(name, ..)| name == key) {
-        Some((_, value, source)) if tree[key].is_null() => {
-            Row { key, value: value.clone().into(), source: (*source).to_owned() }
+    let row = |key: &&'static str| match derived.iter().find(|derived| derived.key == *key) {
+        Some(derived) if tree[key].is_null() => {
+            Row { key, value: derived.value.clone(), source: derived.source.to_owned() }
         }
         _ => Row { key, value: tree[key].clone(), source: source_of(key) },
     };

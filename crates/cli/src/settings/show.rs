@@ -32,15 +32,16 @@ impl Shown {
 }
 
 fn line(row: &Row) -> String {
-    match row.value {
+    match &row.value {
         // TOML has no null: a comment keeps the line and says that nothing was set.
         Value::Null => format!("# {} =", row.key),
-        _ => format!("{} = {}", row.key, toml_value(&row.value)),
+        _ => format!("{} = {}", row.key, toml_value(&open(row))),
     }
 }
 
 fn toml_value(value: &Value) -> String {
     match value {
+        Value::Object(map) if map.is_empty() => "{}".to_owned(),
         Value::Object(map) => {
             let pairs: Vec<String> =
                 map.iter().map(|(key, value)| format!("{} = {}", Value::from(key.as_str()), toml_value(value))).collect();
@@ -51,13 +52,44 @@ fn toml_value(value: &Value) -> String {
     }
 }
 
+/// What may be printed of a value.
+fn open(row: &Row) -> Value {
+    match (row.key, &row.value) {
+        ("store", Value::String(store)) => without_password(store).into(),
+        (_, value) => value.clone(),
+    }
+}
+
 impl Serialize for Shown {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let rows: Map<String, Value> = self
             .rows
             .iter()
-            .map(|row| (row.key.to_owned(), json!({"value": row.value, "source": row.source})))
+            .map(|row| (row.key.to_owned(), json!({"value": open(row), "source": row.source})))
             .collect();
         json!({ self.section: rows }).serialize(serializer)
+    }
+}
+
+/// `postgres://user:secret@host/db` is printed without the secret.
+pub(crate) fn without_password(store: &str) -> String {
+    let Some((scheme, rest)) = store.split_once("://") else { return store.to_owned() };
+    match rest.rsplit_once('@') {
+        Some((user, host)) => {
+            let user = user.split(':').next().unwrap_or_default();
+            format!("{scheme}://{user}@{host}")
+        }
+        None => store.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_are_not_printed() {
+        assert_eq!(without_password("postgres://joe:p@ss:w@db:5432/x"), "postgres://joe@db:5432/x");
+        assert_eq!(without_password("sqlite:./a@b.db"), "sqlite:./a@b.db");
     }
 }

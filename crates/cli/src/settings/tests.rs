@@ -4,7 +4,7 @@ use std::io::Write;
 
 use tempfile::NamedTempFile;
 
-use super::load::{AGENT, SERVER, Sources, load};
+use super::load::{AGENT, Derived, SERVER, Sources, load};
 use super::{AgentKeys, ServerKeys};
 use crate::exit::Code;
 
@@ -25,7 +25,8 @@ fn sources(config: Option<&NamedTempFile>, environment: &[(&str, &str)], flags: 
 
 fn server(sources: &Sources) -> Result<(ServerKeys, String), String> {
     let derived = |keys: &ServerKeys| {
-        vec![("node_stale_after", keys.node_stale_after().to_string(), "default: 3 heartbeat intervals")]
+        let value = keys.node_stale_after().to_string().into();
+        vec![Derived { key: "node_stale_after", value, source: "default: 3 heartbeat intervals" }]
     };
     match load(SERVER, sources, ServerKeys::check, derived) {
         Ok(loaded) => Ok((loaded.keys, loaded.shown.toml())),

@@ -43,6 +43,10 @@ pub enum Strategy {
 /// One entry of a job's list: a leaf, or a branch of leaves.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly every entry is a leaf, so boxing it would save nothing"
+)]
 pub enum Entry {
     // Tried first: a branch has `tasks`, a leaf never does.
     Branch(Branch),

@@ -67,9 +67,10 @@ impl Client {
 /// Tonic would report it as a broken connection, and it would be tried again for ever.
 fn fitting<T: prost::Message>(request: T) -> Result<T, Fault> {
     match request.encoded_len() {
-        length if length > limits::MESSAGE_BYTES => {
-            Err(Fault::Rejected(format!("a message of {length} bytes is longer than {}", limits::MESSAGE_BYTES)))
-        }
+        length if length > limits::MESSAGE_BYTES => Err(Fault::Rejected(format!(
+            "a message of {length} bytes is longer than {}",
+            limits::MESSAGE_BYTES
+        ))),
         _ => Ok(request),
     }
 }

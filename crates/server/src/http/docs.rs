@@ -1,14 +1,14 @@
 //! The API's description: OpenAPI 3.1 made from the code, and a page that renders it.
 
-use std::sync::Arc;
-
 use axum::Router;
 use axum::body::Bytes;
 use axum::http::header;
 use axum::routing::get;
-use utoipa::OpenApi as _;
+use downbeat_core::spec;
+use serde_json::Value;
 use utoipa::openapi::path::{Operation, PathItem};
-use utoipa::openapi::{ContentBuilder, OpenApi, Ref, ResponseBuilder};
+use utoipa::openapi::{ContentBuilder, OpenApi, Ref, RefOr, ResponseBuilder, Schema};
+use utoipa::{OpenApi as _, PartialSchema, ToSchema};
 
 use super::view::Problem;
 
@@ -40,8 +40,8 @@ pub(super) fn base() -> OpenApi {
     Base::openapi()
 }
 
-/// Every operation may answer a problem.
-pub(super) fn with_problems(mut document: OpenApi) -> OpenApi {
+/// The document as it is served: every operation may answer a problem, and a definition is a job file.
+pub(super) fn whole(mut document: OpenApi) -> Value {
     for item in document.paths.paths.values_mut() {
         for operation in operations(item) {
             let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
@@ -52,6 +52,8 @@ pub(super) fn with_problems(mut document: OpenApi) -> OpenApi {
             operation.responses.responses.insert("default".to_owned(), problem.into());
         }
     }
+    let mut document = serde_json::to_value(&document).expect("an OpenAPI document is plain data");
+    document["components"]["schemas"]["JobFile"] = job_file();
     document
 }
 
@@ -59,13 +61,45 @@ fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
     [&mut item.get, &mut item.post, &mut item.put, &mut item.delete].into_iter().flatten()
 }
 
+/// The job file's own schema, with its references led to where it stands here.
+fn job_file() -> Value {
+    fn relead(value: &mut Value) {
+        match value {
+            Value::Object(fields) => {
+                for (name, value) in fields {
+                    match value {
+                        Value::String(reference) if name == "$ref" => {
+                            *reference = reference.replace("#/$defs/", "#/components/schemas/JobFile/$defs/");
+                        }
+                        value => relead(value),
+                    }
+                }
+            }
+            Value::Array(items) => items.iter_mut().for_each(relead),
+            _ => {}
+        }
+    }
+    let mut schema = spec::schema();
+    relead(&mut schema);
+    schema
+}
+
 /// `/api/v1/openapi.json` and `/api/v1/docs`.
-pub(super) fn routes<S: Clone + Send + Sync + 'static>(document: &OpenApi) -> Router<S> {
-    let json = serde_json::to_vec_pretty(document).expect("an OpenAPI document is plain data");
-    let json: Arc<[u8]> = json.into();
-    let document = move || async move {
-        ([(header::CONTENT_TYPE, "application/json")], Bytes::from_owner(json))
-    };
+pub(super) fn routes<S: Clone + Send + Sync + 'static>(document: &Value) -> Router<S> {
+    let json = Bytes::from(document.to_string());
+    let document = move || async move { ([(header::CONTENT_TYPE, "application/json")], json) };
     let page = || async { ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], PAGE) };
     Router::new().route("/api/v1/openapi.json", get(document)).route("/api/v1/docs", get(page))
 }
+
+/// What stands for a job file in the description of a request.
+#[derive(Debug)]
+pub(super) struct JobFile;
+
+impl PartialSchema for JobFile {
+    fn schema() -> RefOr<Schema> {
+        Ref::from_schema_name("JobFile").into()
+    }
+}
+
+impl ToSchema for JobFile {}

@@ -42,7 +42,7 @@ pub(super) struct EventsQuery {
 /// In the stream each event has its number as `id` and its kind as `event`. A client that comes back with
 /// `Last-Event-ID` gets exactly what it missed.
 #[utoipa::path(
-    get, path = "/events", tag = "events",
+    get, operation_id = "followEvents", path = "/events", tag = "events",
     params(
         EventsQuery,
         ("Last-Event-ID" = Option<u64>, Header, description = "The last event that was received; before `since`"),
@@ -97,7 +97,7 @@ pub(super) struct RunEventsQuery {
 
 /// Lists a run's events, or streams them with `follow=1` until it has ended
 #[utoipa::path(
-    get, path = "/runs/{id}/events", tag = "runs",
+    get, operation_id = "listRunEvents", path = "/runs/{id}/events", tag = "runs",
     params(
         ("id" = String, Path, description = "The run's id"),
         RunEventsQuery,

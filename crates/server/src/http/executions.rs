@@ -12,7 +12,7 @@ use crate::service::Service;
 
 /// Shows an execution; while it is pending, with why each node has not taken it
 #[utoipa::path(
-    get, path = "/executions/{id}", tag = "executions",
+    get, operation_id = "showExecution", path = "/executions/{id}", tag = "executions",
     params(("id" = String, Path, description = "The execution's id")),
     responses((status = 200, description = "The execution", body = Execution))
 )]

@@ -71,7 +71,7 @@ impl Sort {
 
 /// Lists the nodes of all clusters
 #[utoipa::path(
-    get, path = "/nodes", tag = "nodes", params(NodesQuery),
+    get, operation_id = "listNodes", path = "/nodes", tag = "nodes", params(NodesQuery),
     responses((status = 200, description = "One page of nodes", body = List<NodeSummary>))
 )]
 pub(super) async fn list(
@@ -83,7 +83,7 @@ pub(super) async fn list(
 
 /// Lists the nodes of a cluster
 #[utoipa::path(
-    get, path = "/clusters/{id}/nodes", tag = "nodes",
+    get, operation_id = "listClusterNodes", path = "/clusters/{id}/nodes", tag = "nodes",
     params(("id" = String, Path, description = "The cluster's name or id"), NodesQuery),
     responses((status = 200, description = "One page of nodes", body = List<NodeSummary>))
 )]
@@ -129,7 +129,7 @@ pub(super) struct NodeQuery {
 
 /// Shows a node with everything that it says of itself
 #[utoipa::path(
-    get, path = "/nodes/{id}", tag = "nodes",
+    get, operation_id = "showNode", path = "/nodes/{id}", tag = "nodes",
     params(("id" = String, Path, description = "The node's hostname or id"), NodeQuery),
     responses((status = 200, description = "The node", body = Node))
 )]
@@ -158,7 +158,7 @@ pub(super) struct NodeExecutionsQuery {
 
 /// Lists the executions that a node has, had or will have, in the order of their creation
 #[utoipa::path(
-    get, path = "/nodes/{id}/executions", tag = "nodes",
+    get, operation_id = "listNodeExecutions", path = "/nodes/{id}/executions", tag = "nodes",
     params(("id" = String, Path, description = "The node's hostname or id"), NodeExecutionsQuery),
     responses((status = 200, description = "One page of executions", body = List<Execution>))
 )]
@@ -192,7 +192,7 @@ pub(super) async fn executions(
 
 /// Drains a node: it finishes what it has and takes no new work
 #[utoipa::path(
-    post, path = "/nodes/{id}/drain", tag = "nodes",
+    post, operation_id = "drainNode", path = "/nodes/{id}/drain", tag = "nodes",
     params(("id" = String, Path, description = "The node's hostname or id"), NodeQuery),
     responses((status = 200, description = "The node", body = Node))
 )]
@@ -206,7 +206,7 @@ pub(super) async fn drain(
 
 /// Takes a drain back: the node takes new work again
 #[utoipa::path(
-    post, path = "/nodes/{id}/undrain", tag = "nodes",
+    post, operation_id = "undrainNode", path = "/nodes/{id}/undrain", tag = "nodes",
     params(("id" = String, Path, description = "The node's hostname or id"), NodeQuery),
     responses((status = 200, description = "The node", body = Node))
 )]
@@ -237,7 +237,7 @@ pub(super) struct ClustersQuery {
 
 /// Lists clusters
 #[utoipa::path(
-    get, path = "/clusters", tag = "clusters", params(ClustersQuery),
+    get, operation_id = "listClusters", path = "/clusters", tag = "clusters", params(ClustersQuery),
     responses((status = 200, description = "One page of clusters", body = List<Cluster>))
 )]
 pub(super) async fn clusters(
@@ -251,7 +251,7 @@ pub(super) async fn clusters(
 
 /// Shows a cluster
 #[utoipa::path(
-    get, path = "/clusters/{id}", tag = "clusters",
+    get, operation_id = "showCluster", path = "/clusters/{id}", tag = "clusters",
     params(("id" = String, Path, description = "The cluster's name or id")),
     responses((status = 200, description = "The cluster", body = Cluster))
 )]

@@ -57,7 +57,7 @@ enum Format {
 /// The tail is kept: `truncated` says that something before it was dropped. In the stream, `id` is the offset after
 /// the chunk, and `Last-Event-ID` goes on from there.
 #[utoipa::path(
-    get, path = "/executions/{id}/output", tag = "executions",
+    get, operation_id = "showExecutionOutput", path = "/executions/{id}/output", tag = "executions",
     params(("id" = String, Path, description = "The execution's id"), OutputQuery),
     responses((status = 200, description = "Its output", content(
         (Output = "application/json"), (String = "text/plain"), (Chunk = "text/event-stream"),

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::definition::Body;
+use super::docs::JobFile;
 use super::extract::Query;
 use super::problem::Answer;
 use super::view::{Plan, Valid};
@@ -21,8 +22,8 @@ pub(super) struct PlanQuery {
 
 /// Shows what would run where and in which order; starts nothing
 #[utoipa::path(
-    post, path = "/plan", tag = "plans", params(PlanQuery),
-    request_body(content((Object = "application/json"), (String = "application/yaml")), description = "A job file"),
+    post, operation_id = "planRun", path = "/plan", tag = "plans", params(PlanQuery),
+    request_body(content((JobFile = "application/json"), (String = "application/yaml")), description = "A job file"),
     responses((status = 200, description = "The steps, where each runs, and what it waits for", body = Plan))
 )]
 pub(super) async fn plan(
@@ -37,8 +38,8 @@ pub(super) async fn plan(
 
 /// Checks a definition by itself, without regard to the nodes that there are
 #[utoipa::path(
-    post, path = "/validate", tag = "plans", params(PlanQuery),
-    request_body(content((Object = "application/json"), (String = "application/yaml")), description = "A job file"),
+    post, operation_id = "validateDefinition", path = "/validate", tag = "plans", params(PlanQuery),
+    request_body(content((JobFile = "application/json"), (String = "application/yaml")), description = "A job file"),
     responses((status = 200, description = "Nothing is wrong with it", body = Valid))
 )]
 pub(super) async fn validate(

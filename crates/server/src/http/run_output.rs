@@ -46,7 +46,7 @@ pub(super) struct RunOutputQuery {
 /// Begins with what there is, in the order of the executions, goes on as it comes with `follow=1`, and ends with the
 /// event `end`, which has the run's status.
 #[utoipa::path(
-    get, path = "/runs/{id}/output", tag = "runs",
+    get, operation_id = "followRunOutput", path = "/runs/{id}/output", tag = "runs",
     params(("id" = String, Path, description = "The run's id"), RunOutputQuery),
     responses((status = 200, description = "Pieces of output", body = RunChunk, content_type = "text/event-stream"))
 )]

@@ -14,6 +14,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::definition::Body;
+use super::docs::JobFile;
 use super::extract::{Flag, Id, Nothing, Query, page, words};
 use super::lookup;
 use super::problem::{Answer, Failure};
@@ -43,12 +44,12 @@ pub(super) struct SubmitQuery {
 /// The body is an inline definition: a job file as JSON or YAML. With an `Idempotency-Key` the same key answers the
 /// first run of that key, whatever the later body is.
 #[utoipa::path(
-    post, path = "/runs", tag = "runs",
+    post, operation_id = "submitRun", path = "/runs", tag = "runs",
     params(
         SubmitQuery,
         ("Idempotency-Key" = Option<String>, Header, description = "Submitting again with it returns the first run"),
     ),
-    request_body(content((Object = "application/json"), (String = "application/yaml")), description = "A job file"),
+    request_body(content((JobFile = "application/json"), (String = "application/yaml")), description = "A job file"),
     responses(
         (status = 201, description = "The run that was created", body = Run),
         (status = 200, description = "The first run of this idempotency key", body = Run),
@@ -139,7 +140,7 @@ pub(super) struct ListQuery {
 
 /// Lists runs, the newest first
 #[utoipa::path(
-    get, path = "/runs", tag = "runs", params(ListQuery),
+    get, operation_id = "listRuns", path = "/runs", tag = "runs", params(ListQuery),
     responses((status = 200, description = "One page of runs", body = List<RunSummary>))
 )]
 pub(super) async fn list(
@@ -174,7 +175,7 @@ pub(super) struct ShowQuery {
 
 /// Shows a run with the results of every step on every node
 #[utoipa::path(
-    get, path = "/runs/{id}", tag = "runs", params(("id" = String, Path, description = "The run's id"), ShowQuery),
+    get, operation_id = "showRun", path = "/runs/{id}", tag = "runs", params(("id" = String, Path, description = "The run's id"), ShowQuery),
     responses((status = 200, description = "The run", body = Run))
 )]
 pub(super) async fn show(
@@ -195,7 +196,7 @@ pub(super) async fn show(
 ///
 /// Answers at once; what runs is stopped and the run ends as `cancelled` soon after.
 #[utoipa::path(
-    post, path = "/runs/{id}/cancel", tag = "runs", params(("id" = String, Path, description = "The run's id")),
+    post, operation_id = "cancelRun", path = "/runs/{id}/cancel", tag = "runs", params(("id" = String, Path, description = "The run's id")),
     responses((status = 202, description = "The run, which is being cancelled", body = Run))
 )]
 pub(super) async fn cancel(
@@ -226,7 +227,7 @@ pub(super) struct ExecutionsQuery {
 
 /// Lists a run's executions, every attempt of every step, in the order of their creation
 #[utoipa::path(
-    get, path = "/runs/{id}/executions", tag = "runs",
+    get, operation_id = "listRunExecutions", path = "/runs/{id}/executions", tag = "runs",
     params(("id" = String, Path, description = "The run's id"), ExecutionsQuery),
     responses((status = 200, description = "One page of executions", body = List<Execution>))
 )]
@@ -263,7 +264,7 @@ pub(super) fn statuses(text: Option<&str>) -> Answer<Vec<Status>> {
 
 /// Shows the plan that a run walks
 #[utoipa::path(
-    get, path = "/runs/{id}/plan", tag = "runs", params(("id" = String, Path, description = "The run's id")),
+    get, operation_id = "showRunPlan", path = "/runs/{id}/plan", tag = "runs", params(("id" = String, Path, description = "The run's id")),
     responses((status = 200, description = "Its steps, where each runs, and what it waits for", body = Plan))
 )]
 pub(super) async fn plan(

@@ -16,7 +16,7 @@ use crate::service::Service;
 
 /// Shows the whole system at a glance
 #[utoipa::path(
-    get, path = "/status", tag = "system",
+    get, operation_id = "showStatus", path = "/status", tag = "system",
     responses((status = 200, description = "Servers, runs, executions and nodes by status", body = Status))
 )]
 pub(super) async fn status(
@@ -50,7 +50,7 @@ pub(super) struct ServersQuery {
 
 /// Lists the servers that share this store
 #[utoipa::path(
-    get, path = "/servers", tag = "system", params(ServersQuery),
+    get, operation_id = "listServers", path = "/servers", tag = "system", params(ServersQuery),
     responses((status = 200, description = "One page of servers", body = List<Server>))
 )]
 pub(super) async fn servers(
@@ -64,7 +64,7 @@ pub(super) async fn servers(
 
 /// Says that the process lives
 #[utoipa::path(
-    get, path = "/healthz", tag = "system",
+    get, operation_id = "showHealth", path = "/healthz", tag = "system",
     responses((status = 200, description = "`ok`", body = String, content_type = "text/plain"))
 )]
 pub(super) async fn healthz() -> &'static str {
@@ -73,7 +73,7 @@ pub(super) async fn healthz() -> &'static str {
 
 /// Says whether the server can do its work: the store answers, and it is not about to stop
 #[utoipa::path(
-    get, path = "/readyz", tag = "system",
+    get, operation_id = "showReadiness", path = "/readyz", tag = "system",
     responses((status = 200, description = "`ready`", body = String, content_type = "text/plain"))
 )]
 pub(super) async fn readyz(State(service): State<Service>) -> Answer<&'static str> {
@@ -85,10 +85,11 @@ pub(super) async fn readyz(State(service): State<Service>) -> Answer<&'static st
 
 /// The server's figures, for Prometheus
 #[utoipa::path(
-    get, path = "/metrics", tag = "system",
+    get, operation_id = "showMetrics", path = "/metrics", tag = "system",
     responses((status = 200, description = "OpenMetrics text", body = String, content_type = "text/plain"))
 )]
 pub(super) async fn metrics(State(service): State<Service>) -> Response {
+    service.take_stock().await;
     let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(header::CONTENT_TYPE, content_type)], service.metrics().encode()).into_response()
 }

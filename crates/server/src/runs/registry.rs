@@ -127,8 +127,8 @@ impl Runs {
                     self.metrics.execution_ended(execution.state.status());
                 }
             }
-            Change::NodeMoved { from, to, .. } => self.metrics.node_moved(Some(*from), *to),
             Change::NodeRegistered { .. }
+            | Change::NodeMoved { .. }
             | Change::NodeDrainSet { .. }
             | Change::RunTaken { .. }
             | Change::RunCancelRequested { .. }

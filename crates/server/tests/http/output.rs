@@ -97,11 +97,11 @@ async fn a_runs_output_is_merged_and_ends_with_the_run() {
     texts.sort_unstable();
     assert_eq!(texts, ["c\n", "d\n"]);
     assert_eq!((end.name.as_str(), &end.data), ("end", &json!({"run": id, "status": "completed"})));
-    assert_eq!(texts(&setup, &format!("/runs/{id}/output?node=web-02")).await, ["b\n", "d\n"]);
-    assert_eq!(texts(&setup, &format!("/runs/{id}/output?step=1&node=web-01")).await, ["c\n"]);
+    assert_eq!(streamed(&setup, &format!("/runs/{id}/output?node=web-02")).await, ["b\n", "d\n"]);
+    assert_eq!(streamed(&setup, &format!("/runs/{id}/output?step=1&node=web-01")).await, ["c\n"]);
 }
 
-async fn texts(setup: &Setup, path: &str) -> Vec<String> {
+async fn streamed(setup: &Setup, path: &str) -> Vec<String> {
     let sent = setup.follow(path).await.rest().await;
     sent.iter().filter_map(|sent| sent.data["text"].as_str().map(str::to_owned)).collect()
 }

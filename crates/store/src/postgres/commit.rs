@@ -8,6 +8,7 @@ use downbeat_core::change::Change;
 use downbeat_core::ids::{ClusterId, RunId, ServerId};
 use futures_util::join;
 use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::failure::Failure;
@@ -25,6 +26,8 @@ const TRIES: u32 = 5;
 /// How long the fate of a commit is asked for after the connection broke.
 const ASK_FOR: Duration = Duration::from_secs(10);
 const ASK_EVERY: Duration = Duration::from_millis(100);
+
+type Args<'a> = Vec<&'a (dyn ToSql + Sync)>;
 
 pub(crate) async fn commit(pool: &Pool, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
     let mut new_ids = NewIds::Trusted;
@@ -158,14 +161,16 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String), F
         ))
         .await?;
 
+    let (nodes_args, runs_args, keys_args, executions_args): (Args<'_>, Args<'_>, Args<'_>, Args<'_>) =
+        (vec![&nodes], vec![&runs], vec![&key_clusters, &keys], vec![&executions]);
     let (begun, transaction, cluster_rows, node_rows, run_rows, key_rows, execution_rows) = join!(
         client.batch_execute("BEGIN"),
         client.query_one(&transaction, &[]),
         when(needs.clusters, client.query(&clusters_sql, &[])),
-        when(!nodes.is_empty(), client.query(&nodes_sql, &[&nodes])),
-        when(!runs.is_empty(), client.query(&runs_sql, &[&runs])),
-        when(!keys.is_empty(), client.query(&keys_sql, &[&key_clusters, &keys])),
-        when(!executions.is_empty(), client.query(&executions_sql, &[&executions])),
+        when(!nodes.is_empty(), client.query(&nodes_sql, &nodes_args)),
+        when(!runs.is_empty(), client.query(&runs_sql, &runs_args)),
+        when(!keys.is_empty(), client.query(&keys_sql, &keys_args)),
+        when(!executions.is_empty(), client.query(&executions_sql, &executions_args)),
     );
     begun?;
     let mut tables = Tables::default();

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use deadpool_postgres::Object;
 use downbeat_core::change::Change;
 use downbeat_core::ids::ServerId;
+use futures_util::future::join_all;
 use futures_util::join;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
@@ -60,6 +61,7 @@ const RECORD: &str = "INSERT INTO events (seq, server, at, kind, run, data) \
      AS u (at, kind, run, data, place) WHERE f.one = 1";
 
 type Text<'a> = Cow<'a, str>;
+type Args<'a> = Vec<&'a (dyn ToSql + Sync)>;
 
 /// Writes and commits. Answers the number before the first event.
 pub(super) async fn save(
@@ -79,56 +81,50 @@ pub(super) async fn save(
     let events = Events::of(changes, verdicts)?;
     let n = int(verdicts.applied.len() as u64);
 
+    let mut flight: Vec<(&str, Args<'_>)> = Vec::new();
+    if !registered.id.is_empty() {
+        flight.push((REGISTER, registered.descriptions().into()));
+        flight.push((APPEAR, registered.presences().into()));
+    }
+    if !altered_nodes.node.is_empty() {
+        flight.push((ALTER_NODES, altered_nodes.args().into()));
+    }
+    if !created.runs.id.is_empty() {
+        flight.push((CREATE_RUNS, created.runs.args().into_iter().chain(created.args()).collect()));
+        flight.push((DEFINE_RUNS, created.definitions().into()));
+    }
+    if !altered_runs.id.is_empty() {
+        flight.push((ALTER_RUNS, altered_runs.args().into()));
+    }
+    if !added.executions.id.is_empty() {
+        flight.push((ADD_EXECUTIONS, added.executions.args().into_iter().chain(added.args()).collect()));
+    }
+    if !altered.id.is_empty() {
+        flight.push((ALTER_EXECUTIONS, altered.args().into()));
+    }
+    let mut statements = Vec::with_capacity(flight.len());
+    for (sql, args) in flight {
+        statements.push((client.prepare_cached(sql).await?, args));
+    }
     let number = client.prepare_cached(NUMBER).await?;
-    let [register, appear, alter_nodes, create, define, alter_runs, add, alter, record] = prepared(client).await?;
-    let event_args: [&(dyn ToSql + Sync); 6] =
-        [&n, &server.0, &events.at, &events.kind, &events.run, &events.data];
-    let run_args = created.runs.args();
-    let created_args: Vec<&(dyn ToSql + Sync)> = run_args.into_iter().chain(created.args()).collect();
-    let execution_args = added.executions.args();
-    let added_args: Vec<&(dyn ToSql + Sync)> = execution_args.into_iter().chain(added.args()).collect();
+    let number_args: Args<'_> = vec![&n];
+    let record = client.prepare_cached(RECORD).await?;
+    let record_args: Args<'_> = vec![&n, &server.0, &events.at, &events.kind, &events.run, &events.data];
 
-    let (r1, r2, r3, r4, r5, r6, r7, r8, numbered, recorded, committed) = join!(
-        when(!registered.id.is_empty(), client.execute(&register, &registered.descriptions())),
-        when(!registered.id.is_empty(), client.execute(&appear, &registered.presences())),
-        when(!altered_nodes.node.is_empty(), client.execute(&alter_nodes, &altered_nodes.args())),
-        when(!created.runs.id.is_empty(), client.execute(&create, &created_args)),
-        when(!created.runs.id.is_empty(), client.execute(&define, &created.definitions())),
-        when(!altered_runs.id.is_empty(), client.execute(&alter_runs, &altered_runs.args())),
-        when(!added.executions.id.is_empty(), client.execute(&add, &added_args)),
-        when(!altered.id.is_empty(), client.execute(&alter, &altered.args())),
-        client.query_one(&number, &[&n]),
-        client.execute(&record, &event_args),
+    let writes = join_all(statements.iter().map(|(statement, args)| client.execute(statement, args)));
+    let (written, numbered, recorded, committed) = join!(
+        writes,
+        client.query_one(&number, &number_args),
+        client.execute(&record, &record_args),
         client.batch_execute("COMMIT"),
     );
-    for answer in [r1, r2, r3, r4, r5, r6, r7, r8] {
+    for answer in written {
         answer?;
     }
     let numbered = numbered?;
     recorded?;
     committed?;
     Ok(numbered.try_get(0)?)
-}
-
-async fn prepared(client: &Object) -> Result<[tokio_postgres::Statement; 9], Failure> {
-    Ok([
-        client.prepare_cached(REGISTER).await?,
-        client.prepare_cached(APPEAR).await?,
-        client.prepare_cached(ALTER_NODES).await?,
-        client.prepare_cached(CREATE_RUNS).await?,
-        client.prepare_cached(DEFINE_RUNS).await?,
-        client.prepare_cached(ALTER_RUNS).await?,
-        client.prepare_cached(ADD_EXECUTIONS).await?,
-        client.prepare_cached(ALTER_EXECUTIONS).await?,
-        client.prepare_cached(RECORD).await?,
-    ])
-}
-
-async fn when<F>(needed: bool, statement: F) -> Result<u64, tokio_postgres::Error>
-where
-    F: Future<Output = Result<u64, tokio_postgres::Error>>,
-{
-    if needed { statement.await } else { Ok(0) }
 }
 
 #[derive(Default)]

@@ -169,6 +169,7 @@ impl<'c> Checker<'c> {
             }
         };
         let span = match text.parse::<Span>() {
+            Ok(span) if span.0.subsec_nanos() == 0 => span,
             // What is kept is what prints: a definition that is stored and read back is the same one.
             Ok(span) => span.to_string().parse::<Span>().unwrap_or(span),
             Err(NotASpan(text)) => {

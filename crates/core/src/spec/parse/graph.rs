@@ -42,6 +42,9 @@ impl Checker<'_> {
     }
 
     pub(super) fn graph(&mut self, path: Path<'_>, items: &[Node<'_>]) {
+        if items.iter().all(|item| field(item, "depends_on").is_none()) {
+            return;
+        }
         let mut entries: HashMap<&str, usize> = HashMap::new();
         let mut leaves: HashMap<&str, usize> = HashMap::new();
         for named in all_names(items) {

@@ -71,7 +71,7 @@ impl Checker<'_> {
                 }
                 "strategy" => definition.strategy = self.choice(field, value, STRATEGIES).unwrap_or_default(),
                 "timeout" => {
-                    definition.timeout = self.span(field, value, timeouts(limits::RUN_TIMEOUT_MOST_S))
+                    definition.timeout = self.span(field, value, timeouts(limits::RUN_TIMEOUT_MOST_S));
                 }
                 "tasks" => tasks = Some(value),
                 _ => self.unknown_field(top, entry, FIELDS, PLANNED_FIELDS),

@@ -82,7 +82,7 @@ impl Checker<'_> {
                 "name" => branch.name = self.label(field, value),
                 "condition" => branch.condition = self.choice(field, value, CONDITIONS),
                 "depends_on" => {
-                    branch.depends_on = self.texts(field, value, "task names").unwrap_or_default()
+                    branch.depends_on = self.texts(field, value, "task names").unwrap_or_default();
                 }
                 "tasks" => branch.tasks = self.leaves(field, value),
                 key if LEAF_FIELDS.contains(&key) => self.problem(
@@ -265,7 +265,7 @@ impl Checker<'_> {
                             let at = element_at(&entry.value, element);
                             match element {
                                 Element::Index(index) => {
-                                    self.problem(param.index(*index), at, problem.message)
+                                    self.problem(param.index(*index), at, problem.message);
                                 }
                                 Element::Key(key) => self.problem(param.field(key), at, problem.message),
                             }

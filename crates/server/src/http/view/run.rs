@@ -253,3 +253,129 @@ impl InstanceResult {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use downbeat_core::execution::{Lease, Outcome, State, Verdict};
+    use downbeat_core::ids::{LeaseToken, NodeId, SessionId};
+    use downbeat_core::run::{NodeRef, Resolved};
+    use serde_json::json;
+
+    use super::*;
+
+    fn second(seconds: i64) -> Timestamp {
+        Timestamp::from_second(seconds).unwrap()
+    }
+
+    fn node(number: u128) -> NodeId {
+        NodeId(uuid::Uuid::from_u128(number))
+    }
+
+    /// Two nodes: a step on both, then a placed one.
+    fn run(state: RunState) -> RunRecord {
+        let task = json!({"backend": "test", "action": "noop"});
+        let definition = json!({"target": "all", "tasks": [task, {"backend": "test", "action": "noop", "placement": {}}]});
+        let nodes = [1, 2].map(|number| NodeRef { id: node(number), hostname: format!("web-0{number}") });
+        RunRecord {
+            id: RunId::from("r"),
+            cluster: ClusterId::DEFAULT,
+            job: None,
+            state,
+            definition: Arc::new(serde_json::from_value(definition).unwrap()),
+            resolved: Arc::new(Resolved {
+                nodes: nodes.to_vec(),
+                sets: vec![vec![0, 1]],
+                entries: vec![Some(0), None],
+                idempotent: Vec::new(),
+            }),
+            by: "test".to_owned(),
+            idempotency_key: None,
+            created_at: second(0),
+            started_at: Some(second(1)),
+            finished_at: None,
+            end: None,
+            cancel_requested_at: None,
+            owner: ServerId(uuid::Uuid::nil()),
+            epoch: 1,
+        }
+    }
+
+    fn lease(number: u128) -> Lease {
+        let (token, session) = (LeaseToken(uuid::Uuid::nil()), SessionId(uuid::Uuid::nil()));
+        Lease { token, node: node(number), session, granted_at: second(2) }
+    }
+
+    fn succeeded(number: u128) -> State {
+        let (started_at, finished_at) = (second(3), second(5));
+        let outcome = Outcome { verdict: Verdict::Succeeded, exit_code: Some(0), error: None, started_at, finished_at };
+        State::Succeeded { lease: lease(number), outcome }
+    }
+
+    fn lost(number: u128) -> State {
+        State::Lost { lease: lease(number), started_at: None, reason: "its node went away".to_owned(), at: second(4) }
+    }
+
+    fn execution(id: u128, step: u32, pinned: Option<u128>, attempt: u32, state: State) -> Record {
+        Record {
+            id: ExecutionId(uuid::Uuid::from_u128(id)),
+            run: RunId::from("r"),
+            step,
+            pinned: pinned.map(node),
+            attempt,
+            created_at: second(1),
+            state,
+        }
+    }
+
+    #[test]
+    fn the_last_attempt_is_the_result_and_only_it_counts() {
+        let run = run(RunState::Running);
+        let executions = [
+            execution(1, 0, Some(1), 1, lost(1)),
+            execution(2, 0, Some(2), 1, succeeded(2)),
+            execution(3, 0, Some(1), 2, State::Pending { not_before: None }),
+        ];
+        let shown = Run::of(&run, &executions, &Names::of_run(&run));
+        let retried = &shown.results[&0]["web-01"];
+        assert_eq!((retried.status, retried.attempts, retried.error.as_deref()), (Status::Pending, 2, None));
+        assert_eq!(shown.counts, Counts { pending: 2, succeeded: 1, ..Counts::default() });
+        assert_eq!(shown.step, Some(0));
+        assert_eq!(shown.results[&0]["web-02"].duration, Some(Span::from_secs(2)));
+    }
+
+    #[test]
+    fn a_placed_step_is_one_instance_whichever_nodes_had_it() {
+        let run = run(RunState::Running);
+        let first = [
+            execution(1, 0, Some(1), 1, succeeded(1)),
+            execution(2, 0, Some(2), 1, succeeded(2)),
+            execution(3, 1, None, 1, lost(1)),
+        ];
+        let mut executions = first.to_vec();
+        executions.push(execution(4, 1, None, 2, State::Pending { not_before: None }));
+        let shown = Run::of(&run, &executions, &Names::of_run(&run));
+        assert_eq!(shown.results[&1].keys().collect::<Vec<_>>(), [UNBOUND]);
+        assert_eq!((shown.step, shown.counts.pending, shown.counts.lost), (Some(1), 1, 0));
+        executions[3].state = succeeded(2);
+        let shown = Run::of(&run, &executions, &Names::of_run(&run));
+        assert_eq!(shown.results[&1].keys().collect::<Vec<_>>(), ["web-02"]);
+        assert_eq!((shown.step, shown.counts.total()), (None, 3));
+    }
+
+    #[test]
+    fn what_was_never_created_is_not_pending_once_the_run_has_ended() {
+        let shown = Run::of(&run(RunState::Cancelled), &[], &Names::default());
+        assert_eq!((shown.counts, shown.step), (Counts::default(), None));
+    }
+
+    #[test]
+    fn a_view_reads_back_as_it_was_written() {
+        let run = run(RunState::Running);
+        let executions = [execution(1, 0, Some(1), 1, succeeded(1))];
+        let shown = Run::of(&run, &executions, &Names::of_run(&run));
+        let text = serde_json::to_string(&shown).unwrap();
+        assert_eq!(serde_json::from_str::<Run>(&text).unwrap(), shown);
+    }
+}

@@ -1,0 +1,68 @@
+//! Owns what a load came to, as a document and as a table.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use crate::exit::Failure;
+use crate::render::table::{Cell, Tone, facts};
+
+/// The result of one load.
+#[derive(Debug, Serialize)]
+pub(super) struct Figures {
+    pub load: &'static str,
+    pub store: String,
+    /// Executions.
+    pub n: u64,
+    pub nodes: u32,
+    pub seconds: f64,
+    pub per_second: f64,
+    /// From submit to durable result of a single task, as a client sees it.
+    pub p50_ms: f64,
+    pub p99_ms: f64,
+    pub server_rss_bytes: u64,
+    pub server_cpu_seconds: f64,
+    #[serde(flatten)]
+    pub more: BTreeMap<&'static str, f64>,
+}
+
+impl Figures {
+    pub(super) fn table(&self) -> String {
+        let cell = |text: String| Cell::new(text, Tone::Plain);
+        let mut rows = vec![
+            ("load", cell(self.load.to_owned())),
+            ("store", cell(self.store.clone())),
+            ("executions", cell(self.n.to_string())),
+            ("nodes", cell(self.nodes.to_string())),
+            ("seconds", cell(format!("{:.3}", self.seconds))),
+            ("per second", cell(format!("{:.0}", self.per_second))),
+            ("p50", cell(format!("{:.2} ms", self.p50_ms))),
+            ("p99", cell(format!("{:.2} ms", self.p99_ms))),
+            ("server memory", cell(format!("{:.1} MiB", self.server_rss_bytes as f64 / 1_048_576.0))),
+            ("server cpu", cell(format!("{:.2} s", self.server_cpu_seconds))),
+        ];
+        rows.extend(self.more.iter().map(|(name, value)| (*name, cell(format!("{value:.2}")))));
+        facts(&rows)
+    }
+}
+
+/// Latencies, from microseconds to minutes.
+#[derive(Debug)]
+pub(super) struct Latencies(Histogram<u64>);
+
+impl Latencies {
+    pub(super) fn new() -> Result<Self, Failure> {
+        let histogram = Histogram::new_with_bounds(1, 600_000_000, 3);
+        histogram.map(Self).map_err(|error| Failure::bug(format!("cannot count latencies: {error}")))
+    }
+
+    pub(super) fn add(&mut self, latency: Duration) {
+        self.0.saturating_record(u64::try_from(latency.as_micros()).unwrap_or(u64::MAX));
+    }
+
+    pub(super) fn ms(&self, quantile: f64) -> f64 {
+        self.0.value_at_quantile(quantile) as f64 / 1e3
+    }
+}

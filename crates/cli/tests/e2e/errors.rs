@@ -1,0 +1,124 @@
+//! Every exit code, and the words that go with it.
+
+use std::fs;
+
+use crate::cluster::{Dev, Done, downbeat};
+
+fn told(done: &Done, code: i32, words: &str) {
+    assert_eq!(done.code, code, "{done:?}");
+    assert!(done.stderr.contains(words), "{done:?}");
+    assert!(done.stderr.starts_with("error: "), "{done:?}");
+    assert_eq!(done.stdout, "", "diagnostics go to standard error");
+}
+
+#[test]
+fn the_result_of_a_run_is_the_exit_code() {
+    let dev = Dev::start();
+    assert_eq!(dev.run(&["job", "run", "--target", "all", "--wait", "test", "noop"]).code, 0);
+    assert_eq!(dev.run(&["job", "run", "--target", "all", "--wait", "test", "fail"]).code, 1);
+    assert_eq!(dev.run(&["job", "run", "--target", "all", "test", "fail", "--watch"]).code, 1);
+    let id = dev.submit(&["--target", "all", "test", "sleep", "--duration", "1h"]);
+    dev.run(&["run", "cancel", &id]).ok();
+    assert_eq!(dev.run(&["run", "watch", &id]).code, 1);
+    assert_eq!(dev.run_status(&id), "cancelled");
+}
+
+#[test]
+fn bad_input_is_2() {
+    let dev = Dev::start();
+    told(&dev.run(&["job", "run", "--target", "all", "exce", "run"]), 2, "did you mean `exec`?");
+    told(&dev.run(&["job", "run", "--target", "all", "exec", "run", "--comand", "x"]), 2, "did you mean `command`?");
+    told(&dev.run(&["job", "run", "--target", "all and", "test", "noop"]), 2, "target");
+    told(&dev.run(&["job", "run", "-f", "missing.yaml"]), 2, "cannot read missing.yaml: no such file");
+    dev.write("bad.yaml", "name: x\ntasks:\n  - bakend: exec\n    action: run\n");
+    told(&dev.run(&["job", "run", "-f", "bad.yaml"]), 2, "bad.yaml:3:5: tasks[0].bakend: unknown field `bakend`");
+    told(&dev.run(&["job", "plan", "-f", "bad.yaml"]), 2, "bad.yaml:3:5: ");
+    dev.write("huge.yaml", &"#".repeat(2 << 20));
+    told(&dev.run(&["job", "run", "-f", "huge.yaml"]), 2, "");
+    fs::write(dev.dir.path().join("latin.yaml"), b"name: \xff\n").unwrap();
+    told(&dev.run(&["job", "run", "-f", "latin.yaml"]), 2, "UTF-8");
+    told(&dev.run(&["run", "list", "--status", "runing"]), 2, "runing");
+    told(&dev.run(&["event", "list", "--since", "999999999"]), 2, "after the last event");
+    for args in [&["run", "lst"][..], &["job", "run"], &["run", "list", "--limit", "0"], &["-o", "xml", "status"], &["node", "show"]] {
+        assert_eq!(dev.run(args).code, 2, "{args:?}");
+    }
+}
+
+#[test]
+fn an_unreachable_server_is_3() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| Done::of(downbeat(dir.path()).args(["--server", "http://127.0.0.1:1"]).args(args).output().unwrap());
+    for args in [&["status"][..], &["run", "list"], &["run", "logs", "last"], &["event", "list", "-f"], &["job", "run", "test", "noop"]] {
+        told(&run(args), 3, "cannot reach http://127.0.0.1:1: connection refused; is `downbeat server` or `downbeat dev` running?");
+    }
+}
+
+#[test]
+fn what_does_not_exist_is_4() {
+    let dev = Dev::start();
+    told(&dev.run(&["run", "show", "last"]), 4, "there is no run yet");
+    let unknown = "00000000-0000-7000-8000-000000000000";
+    for verb in ["show", "watch", "logs", "events", "cancel"] {
+        told(&dev.run(&["run", verb, unknown]), 4, unknown);
+    }
+    told(&dev.run(&["run", "show", "abc"]), 4, "there is no run `abc`");
+    for verb in ["show", "drain", "undrain"] {
+        told(&dev.run(&["node", verb, "nowhere"]), 4, "nowhere");
+    }
+    told(&dev.run(&["--cluster", "nowhere", "node", "list"]), 4, "nowhere");
+}
+
+#[test]
+fn a_refusal_or_conflict_is_5() {
+    let dev = Dev::start();
+    told(&dev.run(&["job", "run", "--target", "group:nobody", "test", "noop"]), 5, "group:nobody");
+    let id = dev.submit(&["--target", "all", "test", "noop", "--idempotency-key", "k"]);
+    assert_eq!(dev.run(&["run", "watch", &id]).code, 0);
+    told(&dev.run(&["run", "cancel", &id]), 5, "has ended");
+
+    let taken = dev.ready["http"].as_str().unwrap();
+    let second = Done::of(
+        downbeat(dev.dir.path()).args(["server", "--store", "memory:", "--http", taken, "--grpc", "127.0.0.1:0"]).output().unwrap(),
+    );
+    told(&second, 5, taken);
+}
+
+#[test]
+fn bad_settings_stop_the_start_with_one_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| Done::of(downbeat(dir.path()).args(args).output().unwrap());
+    for (args, words) in [
+        (&["server", "--lease-ttl", "soon"][..], "bad value of `lease_ttl` (--lease-ttl): `soon` is not a duration"),
+        (&["server", "--store", "mysql://x"], "mysql"),
+        (&["server", "--log-level", "loud"], "bad value of `log_level`"),
+        (&["agent", "--slots", "none"], "bad value of `slots` (--slots)"),
+        (&["agent", "--allow", "exce"], "exce"),
+        (&["server", "--config", "no.toml"], "no.toml does not exist"),
+    ] {
+        let done = run(args);
+        told(&done, 2, words);
+        assert_eq!(done.stderr.lines().count(), 1, "{done:?}");
+    }
+    fs::write(dir.path().join("downbeat.toml"), "[server]\nstroe = \"x\"\n").unwrap();
+    told(&run(&["server", "--print-config"]), 2, "unknown key `stroe` in section [server] of downbeat.toml; did you mean `store`?");
+}
+
+#[test]
+fn validate_needs_no_server() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(
+        dir.path().join("bad.yaml"),
+        "name: deploy\ntarget: group:web\nstrategy: fast\ntasks:\n  - name: a\n    backend: exec\n    action: run\n    params: {comand: x}\n    \
+         depends_on: [b]\n  - backend: exce\n    action: run\n    timeout: soon\n",
+    )
+    .unwrap();
+    let validate = |more: &[&str]| Done::of(downbeat(dir.path()).args(["job", "validate", "-f", "bad.yaml"]).args(more).output().unwrap());
+    let done = validate(&[]);
+    assert_eq!(done.code, 2);
+    insta::assert_snapshot!(done.stderr);
+    let done = validate(&["-o", "json"]);
+    assert_eq!(done.code, 2);
+    let document: serde_json::Value = serde_json::from_str(&done.stdout).unwrap();
+    assert_eq!(document["valid"], false);
+    assert_eq!(document["errors"][0]["line"], 3);
+}

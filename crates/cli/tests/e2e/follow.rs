@@ -1,0 +1,68 @@
+//! What goes on while somebody looks: watching, following, detaching.
+
+use std::io::{BufRead, BufReader};
+
+use nix::sys::signal::Signal;
+
+use crate::cluster::{Dev, Process, until};
+
+#[test]
+fn ctrl_c_leaves_the_run_running() {
+    let dev = Dev::start();
+    let id = dev.submit(&["--target", "all", "test", "sleep", "--duration", "1h"]);
+    let mut watching = Process::spawn(dev.command(&["run", "watch", &id, "-o", "json"]));
+    // The first line says that it is watching.
+    let stdout = watching.child().stdout.take().unwrap();
+    BufReader::new(stdout).lines().next().unwrap().unwrap();
+    watching.signal(Signal::SIGINT);
+    let done = watching.wait();
+    assert_eq!(done.code, 0, "{done:?}");
+    assert!(done.stderr.contains(&format!("the run goes on; `downbeat run watch {id}`")), "{done:?}");
+    assert_eq!(dev.run_status(&id), "running");
+}
+
+#[test]
+fn logs_are_followed_to_the_end_with_whose_they_are() {
+    let dev = Dev::start();
+    let id = dev.submit(&["--target", "node:node-1 or node:node-2", "exec", "shell", "--command", "echo begin; sleep 1; printf end"]);
+    let logs = dev.run(&["run", "logs", &id, "-f"]).ok();
+    let mut lines: Vec<&str> = logs.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["node-1 | begin", "node-1 | end", "node-2 | begin", "node-2 | end"]);
+    assert_eq!(dev.run(&["run", "logs", &id, "--node", "node-1"]).ok(), "begin\nend");
+    assert_eq!(dev.run(&["run", "logs", &id, "--step", "7"]).ok(), "");
+}
+
+#[test]
+fn events_are_followed_from_a_number_on() {
+    let dev = Dev::start();
+    let id = dev.submit(&["--target", "all", "test", "noop"]);
+    assert_eq!(dev.run(&["run", "watch", &id]).code, 0);
+    let run_events = dev.run(&["run", "events", &id, "-f", "-o", "json"]).ok();
+    let kinds: Vec<String> = run_events
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["kind"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!((kinds.first().unwrap().as_str(), kinds.last().unwrap().as_str()), ("run_created", "run_moved"));
+
+    let mut following = Process::spawn(dev.command(&["event", "list", "-f", "--since", "0"]));
+    let mut lines = BufReader::new(following.child().stdout.take().unwrap()).lines();
+    let next_node = lines.find(|line| line.as_ref().unwrap().contains("node-3 registered"));
+    assert!(next_node.is_some());
+    dev.run(&["node", "drain", "node-3"]).ok();
+    assert!(lines.any(|line| line.unwrap().contains("node is drained")));
+}
+
+#[test]
+fn a_cancelled_run_ends_its_processes() {
+    let dev = Dev::start();
+    let id = dev.submit(&["--target", "node:node-1", "exec", "run", "--command", "sleep 1000"]);
+    until("the run to be running", || {
+        let run = dev.run(&["run", "show", &id, "-o", "json"]).json();
+        (run["results"]["0"]["node-1"]["status"] == "running").then_some(())
+    });
+    dev.run(&["run", "cancel", &id]).ok();
+    let done = dev.run(&["run", "watch", &id]);
+    assert_eq!(done.code, 1);
+    assert!(done.stdout.contains("1 cancelled"), "{done:?}");
+}

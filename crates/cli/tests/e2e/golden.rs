@@ -1,0 +1,46 @@
+//! What people see, held against golden files. Ids, times and durations are masked.
+
+use crate::cluster::{Dev, example};
+
+fn masked(dev: &Dev, text: &str, check: impl FnOnce(String)) {
+    let text = text.replace(dev.url(), "URL").replace(dev.ready["http"].as_str().unwrap(), "HTTP");
+    let text = text.replace(dev.ready["grpc"].as_str().unwrap(), "GRPC");
+    insta::with_settings!({filters => vec![
+        (r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "ID"),
+        (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", "TIME"),
+        (r"\b\d+(\.\d+)?(us|ms|s|m|h)\b", "SPAN"),
+        (r"capabilities .*", "capabilities  FOUND"),
+        // Masked texts have other widths than what they stand for.
+        (r"  +", "  "),
+    ]}, { check(text) });
+}
+
+macro_rules! golden {
+    ($dev:expr, $name:literal, $args:expr) => {
+        masked(&$dev, &$dev.run($args).stdout, |text| insta::assert_snapshot!($name, text));
+    };
+}
+
+#[test]
+fn a_tour() {
+    let dev = Dev::start();
+    golden!(dev, "job_plan", &["job", "plan", "-f", &example("graph.yaml")]);
+    golden!(dev, "job_run_watch", &["job", "run", "-f", &example("hello.yaml"), "--watch"]);
+    golden!(dev, "run_show", &["run", "show", "last"]);
+    golden!(dev, "run_logs", &["run", "logs", "last", "--step", "2"]);
+    golden!(dev, "job_run_wait_failed", &["job", "run", "-f", &example("on_failure.yaml"), "--wait"]);
+    golden!(dev, "run_list", &["run", "list"]);
+    golden!(dev, "node_list", &["node", "list"]);
+    golden!(dev, "node_show", &["node", "show", "node-1"]);
+    golden!(dev, "status", &["status"]);
+    golden!(dev, "server_list", &["server-list"]);
+}
+
+#[test]
+fn a_placed_task_says_why_it_waits() {
+    let dev = Dev::start();
+    let file = dev.write("gpu.yaml", "name: train\nplacement: {requires: {gpu: nvidia}}\ntasks: [{backend: test, action: noop}]\n");
+    let id = dev.submit(&["-f", file.to_str().unwrap()]);
+    golden!(dev, "run_show_waiting", &["run", "show", &id]);
+    assert!(!dev.run(&["run", "show", &id]).stdout.contains('\u{1b}'), "no colours outside a terminal");
+}

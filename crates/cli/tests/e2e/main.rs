@@ -1,0 +1,9 @@
+//! The program as people use it: a real `downbeat dev`, or server and agents as processes, and the client commands.
+
+mod cluster;
+mod errors;
+mod examples;
+mod follow;
+mod formats;
+mod golden;
+mod processes;

@@ -1,0 +1,36 @@
+//! Owns forgetting on PostgreSQL: in small transactions, so that no lock is held for long. A run's row goes last: what
+//! a crash interrupts is gone on with at the next call, by whatever server.
+
+use deadpool_postgres::Pool;
+use jiff::Timestamp;
+
+use super::failure::Failure;
+
+/// Rows that one transaction removes.
+const ROWS: i64 = 2_000;
+
+const ENDED: &str = "SELECT id FROM runs WHERE finished_at < $1 AND finished_at IS NOT NULL \
+     AND state IN (10, 11, 12) ORDER BY finished_at, id LIMIT $2";
+const REMOVE_SOME: &str = "WITH some AS (DELETE FROM executions WHERE id IN (SELECT id FROM executions \
+     WHERE run = $1 ORDER BY id LIMIT $2 FOR UPDATE) RETURNING id), \
+     texts AS (DELETE FROM output o USING some WHERE o.execution = some.id) SELECT count(*) FROM some";
+const REMOVE_RUN: &str = "DELETE FROM runs WHERE id = $1";
+/// From the front only: to the first event that is not old.
+const REMOVE_EVENTS: &str = "WITH front AS (SELECT seq, at FROM events ORDER BY seq LIMIT $2) \
+     DELETE FROM events WHERE seq < (SELECT coalesce(min(seq) FILTER (WHERE at >= $1), max(seq) + 1) FROM front)";
+
+pub(super) async fn prune(pool: &Pool, before: Timestamp, most: u32) -> Result<u64, Failure> {
+    let client = pool.get().await?;
+    let before = before.as_microsecond();
+    let mut gone = 0;
+    for row in client.query(ENDED, &[&before, &i64::from(most)]).await? {
+        let run: String = row.try_get(0)?;
+        let statement = client.prepare_cached(REMOVE_SOME).await?;
+        while client.query_one(&statement, &[&run, &ROWS]).await?.try_get::<_, i64>(0)? == ROWS {}
+        // Another server may have been faster.
+        gone += client.execute(REMOVE_RUN, &[&run]).await?;
+    }
+    let statement = client.prepare_cached(REMOVE_EVENTS).await?;
+    while client.execute(&statement, &[&before, &ROWS]).await? > 0 {}
+    Ok(gone)
+}

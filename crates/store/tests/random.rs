@@ -1,0 +1,201 @@
+//! Random batches have the same outcomes and leave the same tables on every store.
+
+mod database;
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use database::Database;
+use downbeat_core::change::{Change, Refusal};
+use downbeat_core::execution::{Execution, State, Verdict};
+use downbeat_core::node::NodeStatus;
+use downbeat_core::run::{RunEnd, RunRecord, RunState};
+use downbeat_store::conformance::make::{
+    SERVER, at, execution, execution_id, lease, node, outcome, registered, run, run_id, server, session, token,
+};
+use downbeat_store::conformance::{Snapshot, executions::states};
+use downbeat_store::{MemoryStore, Store};
+use proptest::prelude::*;
+use proptest::sample::select;
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+
+// Few of everything, so that changes meet.
+const NODES: u32 = 3;
+const RUNS: u32 = 3;
+const EXECUTIONS: u32 = 5;
+const TOKENS: u32 = 3;
+
+fn status() -> impl Strategy<Value = NodeStatus> {
+    select(NodeStatus::ALL.to_vec())
+}
+
+fn path() -> impl Strategy<Value = Vec<RunState>> {
+    use RunState::{Cancelled, Completed, Failed, Orphaned, Running, Starting, Terminating};
+    prop_oneof![
+        4 => select(vec![
+            vec![Starting, Running],
+            vec![Running],
+            vec![Terminating],
+            vec![Terminating, Completed],
+            vec![Terminating, Failed],
+            vec![Cancelled],
+            vec![Orphaned],
+            vec![],
+        ]),
+        1 => prop::collection::vec(select(RunState::ALL.to_vec()), 0..3),
+    ]
+}
+
+fn birth() -> impl Strategy<Value = State> {
+    prop_oneof![3 => Just(State::Pending { not_before: None }), 2 => select(states())]
+}
+
+fn any_execution(of: u32) -> impl Strategy<Value = Execution> {
+    (1..=EXECUTIONS, birth(), 0..3_u32, prop::option::of(Just(node(1))))
+        .prop_map(move |(number, state, step, pinned)| Execution { step, pinned, ..execution(number, of, state) })
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let second = 0..1_000_i64;
+    let of = || (1..=RUNS).prop_map(run_id);
+    let epoch = || prop_oneof![5 => Just(1_u64), 2 => Just(2), 1 => Just(3)];
+    let which = || (1..=EXECUTIONS).prop_map(execution_id);
+    let right = || (1..=TOKENS).prop_map(token);
+    let words = || select(vec!["", "why", "grüße 'quoted' \\ \n"]).prop_map(str::to_owned);
+    let verdict = select(vec![Verdict::Succeeded, Verdict::Failed, Verdict::Cancelled]);
+    prop_oneof![
+        1 => (1..=NODES, 1..=4_u32, second.clone()).prop_map(|(node, by, at)| registered(node, session(by), at)),
+        1 => (1..=NODES, 1..=4_u32, status(), status(), second.clone()).prop_map(|(number, by, from, to, second)| {
+            Change::NodeMoved { node: node(number), session: session(by), from, to, at: at(second) }
+        }),
+        1 => (1..=NODES, any::<bool>(), words(), second.clone()).prop_map(|(number, draining, by, second)| {
+            Change::NodeDrainSet { node: node(number), draining, by, at: at(second) }
+        }),
+        3 => (1..=RUNS, prop::option::of(select(vec!["k1", "k2"])), second.clone()).prop_map(|(number, key, second)| {
+            let key = key.map(str::to_owned);
+            Change::RunCreated { run: RunRecord { idempotency_key: key, created_at: at(second), ..run(number) } }
+        }),
+        1 => (of(), epoch(), second.clone()).prop_map(|(run, epoch, second)| {
+            Change::RunTaken { run, owner: server(1), epoch, at: at(second) }
+        }),
+        1 => (of(), words(), second.clone()).prop_map(|(run, by, second)| {
+            Change::RunCancelRequested { run, by, at: at(second) }
+        }),
+        4 => (1..=RUNS).prop_flat_map(move |number| {
+            (Just(number), epoch(), prop::collection::vec(any_execution(number), 0..3))
+        }).prop_map(|(number, epoch, executions)| {
+            Change::ExecutionsAdded { run: run_id(number), epoch, executions, at: at(1) }
+        }),
+        3 => (of(), which(), 1..=TOKENS).prop_map(|(run, execution, by)| {
+            Change::ExecutionLeased { run, execution, lease: lease(by, 1) }
+        }),
+        2 => (of(), which(), right(), second.clone()).prop_map(|(run, execution, token, second)| {
+            Change::ExecutionStarted { run, execution, token, at: at(second) }
+        }),
+        3 => (of(), which(), right(), verdict).prop_map(|(run, execution, token, verdict)| {
+            Change::ExecutionFinished { run, execution, token, outcome: outcome(verdict) }
+        }),
+        1 => (of(), which(), right(), words(), second.clone()).prop_map(|(run, execution, token, reason, second)| {
+            Change::ExecutionLost { run, execution, token, reason, at: at(second) }
+        }),
+        1 => (of(), which(), epoch(), words(), second.clone()).prop_map(|(run, execution, epoch, reason, second)| {
+            Change::ExecutionCancelRequested { run, execution, epoch, reason, at: at(second) }
+        }),
+        1 => (of(), which(), epoch(), words(), second.clone()).prop_map(|(run, execution, epoch, error, second)| {
+            Change::ExecutionGivenUp { run, execution, epoch, error, at: at(second) }
+        }),
+        1 => (of(), which(), epoch(), words(), second.clone()).prop_map(|(run, execution, epoch, reason, second)| {
+            Change::ExecutionSkipped { run, execution, epoch, reason, at: at(second) }
+        }),
+        2 => (of(), epoch(), path(), prop::option::of(words()), second).prop_map(|(run, epoch, path, error, second)| {
+            let end = error.map(|error| RunEnd { partial: true, error: Some(error) });
+            Change::RunMoved { run, epoch, path, end, at: at(second) }
+        }),
+    ]
+}
+
+fn batches() -> impl Strategy<Value = Vec<Vec<Change>>> {
+    prop::collection::vec(prop::collection::vec(change(), 0..8), 1..12)
+}
+
+async fn agree(store: &Arc<dyn Store>, batches: &[Vec<Change>]) -> Result<(), TestCaseError> {
+    let model: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    for batch in batches {
+        let expected = model.commit(SERVER, batch).await.unwrap();
+        prop_assert_eq!(store.commit(SERVER, batch).await.unwrap(), expected, "{:?}", batch);
+    }
+    prop_assert_eq!(Snapshot::of(store).await, Snapshot::of(&model).await);
+    prop_assert_eq!(store.open_executions().await.unwrap(), model.open_executions().await.unwrap());
+    prop_assert_eq!(store.open_runs().await.unwrap(), model.open_runs().await.unwrap());
+    for number in 1..=NODES {
+        prop_assert_eq!(store.held_by(node(number)).await.unwrap(), model.held_by(node(number)).await.unwrap());
+    }
+    Ok(())
+}
+
+fn runner(cases: u32) -> TestRunner {
+    // Failures are printed shrunk; what they show becomes a named case of the suite.
+    TestRunner::new(Config { cases, failure_persistence: None, max_shrink_iters: 400, ..Config::default() })
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+#[test]
+fn random_batches_do_the_same_on_sqlite_as_in_memory() {
+    let runtime = runtime();
+    let outcome = runner(100).run(&batches(), |batches| {
+        runtime.block_on(async {
+            let dir = tempfile::tempdir().unwrap();
+            let store = downbeat_store::open(&format!("sqlite:{}/x.db", dir.path().display())).await.unwrap();
+            let agreed = agree(&store, &batches).await;
+            store.close().await;
+            agreed
+        })
+    });
+    outcome.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+#[test]
+fn random_batches_do_the_same_on_postgres_as_in_memory() {
+    let runtime = runtime();
+    let outcome = runner(20).run(&batches(), |batches| {
+        runtime.block_on(async {
+            let database = Database::create().await;
+            let store = downbeat_store::open(&database.url).await.unwrap();
+            let agreed = agree(&store, &batches).await;
+            store.close().await;
+            database.drop().await;
+            agreed
+        })
+    });
+    outcome.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+/// Random batches are worth something only when they meet every kind, applied and refused.
+#[test]
+fn random_batches_reach_every_kind_and_every_refusal() {
+    let (applied, refused) = (RefCell::new(BTreeSet::new()), RefCell::new(BTreeSet::new()));
+    let runtime = runtime();
+    runner(300)
+        .run(&batches(), |batches| {
+            let model = MemoryStore::new();
+            for batch in batches {
+                let committed = runtime.block_on(model.commit(SERVER, &batch)).unwrap();
+                for (change, outcome) in batch.iter().zip(committed.outcomes) {
+                    match outcome {
+                        Ok(()) => applied.borrow_mut().insert(change.kind()),
+                        Err(Refusal::RunExists(_)) => refused.borrow_mut().insert("run exists".to_owned()),
+                        Err(Refusal::KeyInUse(_)) => refused.borrow_mut().insert("key in use".to_owned()),
+                        Err(refusal) => refused.borrow_mut().insert(refusal.to_string()),
+                    };
+                }
+            }
+            Ok(())
+        })
+        .unwrap();
+    let (applied, refused) = (applied.into_inner(), refused.into_inner());
+    assert_eq!((applied.len(), refused.len()), (15, 7), "{applied:?} {refused:?}");
+}
