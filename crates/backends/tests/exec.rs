@@ -205,6 +205,26 @@ async fn cancelling_takes_children_that_left_session_and_parent() {
 }
 
 #[tokio::test]
+async fn cancelling_takes_children_that_shed_every_other_mark_where_there_are_control_groups() {
+    let bench = Bench::new();
+    // The shell says its own pid and control group; then a child without environment, session and parent its pid.
+    let script = "grep -c downbeat/ /proc/$$/cgroup; sleep 0.5; grep -c downbeat/ /proc/$$/cgroup; \
+                  (env -i setsid bash -c 'echo pid $$ ready; exec sleep 1000' &); sleep 1000";
+    let finish = bench.cancel_when_ready(script).await;
+    assert_eq!(finish.verdict, Verdict::Cancelled);
+    let text = bench.text(Stream::Stdout);
+    let lines: Vec<&str> = text.lines().collect();
+    let pid = lines[2].split(' ').nth(1).unwrap();
+    let alive = std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "));
+    let enclosed = lines[1] != "0";
+    if alive {
+        let pid = nix::unistd::Pid::from_raw(pid.parse().unwrap());
+        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+    }
+    assert_eq!(alive, !enclosed, "{text}");
+}
+
+#[tokio::test]
 async fn who_ignores_the_request_is_killed_after_the_grace_period() {
     let mut bench = Bench::new();
     bench.grace = Duration::from_millis(200);

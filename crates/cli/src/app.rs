@@ -71,8 +71,10 @@ fn blocked_on<T>(
     mut runtime: tokio::runtime::Builder,
     work: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
-    let runtime =
-        runtime.enable_all().build().map_err(|error| Failure::bug(format!("cannot start the runtime: {error}")))?;
+    let runtime = runtime
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::bug(format!("cannot start the runtime: {error}")))?;
     let result = runtime.block_on(work);
     // Reading standard input cannot be called off; waiting for it would hang the end.
     runtime.shutdown_background();

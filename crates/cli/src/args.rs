@@ -38,7 +38,15 @@ pub(crate) struct Cli {
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
     /// How results are printed: table, json or yaml
-    #[arg(short, long, global = true, value_enum, value_name = "FORMAT", default_value = "table", hide_possible_values = true)]
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_enum,
+        value_name = "FORMAT",
+        default_value = "table",
+        hide_possible_values = true
+    )]
     pub(crate) output: Format,
 
     /// The server's URL, or DOWNBEAT_SERVER [default: http://127.0.0.1:4680]; for `agent`: HOST:PORT to dial, repeatable
@@ -93,9 +101,7 @@ mod tests {
     fn help(command: &mut clap::Command, path: &str, text: &mut String) {
         let rendered = command.clone().term_width(100).render_long_help().to_string();
         text.push_str(&format!("### {path}\n\n{}\n\n", rendered.trim_end()));
-        let names = command.get_subcommands().map(|below| below.get_name().to_owned());
-        // The loads of `bench` have a golden file of their own.
-        let names: Vec<String> = names.filter(|name| name != "bench").collect();
+        let names: Vec<String> = command.get_subcommands().map(|below| below.get_name().to_owned()).collect();
         for name in names {
             let below = command.find_subcommand_mut(&name).unwrap();
             help(below, &format!("{path} {name}"), text);

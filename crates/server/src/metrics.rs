@@ -85,7 +85,8 @@ impl Metrics {
             runs: RunState::ALL.map(|state| runs.get_or_create_owned(&State { state: state.as_str() })),
             executions: Status::ALL
                 .map(|status| executions.get_or_create_owned(&Outcome { outcome: status.as_str() })),
-            nodes: NodeStatus::ALL.map(|status| nodes.get_or_create_owned(&Health { status: status.as_str() })),
+            nodes: NodeStatus::ALL
+                .map(|status| nodes.get_or_create_owned(&Health { status: status.as_str() })),
             queue_depth: Gauge::default(),
             pending_to_leased: Histogram::new(LATENCY_S),
             commit_batch_size: Histogram::new(exponential_buckets(1.0, 2.0, 14)),
@@ -200,7 +201,8 @@ impl Metrics {
     /// `path` is the route's pattern: paths themselves would make a series for every id.
     pub fn on_request(&self, method: &str, path: &str, status: u16, elapsed: Duration) {
         let (method, path) = (method.to_owned(), path.to_owned());
-        self.0.http_requests
+        self.0
+            .http_requests
             .get_or_create(&Request { method: method.clone(), path: path.clone(), status })
             .inc();
         self.0.http_seconds.get_or_create(&Route { method, path }).observe(elapsed.as_secs_f64());
@@ -235,10 +237,7 @@ mod tests {
     #[test]
     fn every_figure_has_its_name_and_value() {
         let metrics = Metrics::new();
-        metrics.start_from(&Tally {
-            runs: vec![(RunState::Running, 2)],
-            ..Tally::default()
-        });
+        metrics.start_from(&Tally { runs: vec![(RunState::Running, 2)], ..Tally::default() });
         metrics.set_queue_depth(9);
         metrics.set_nodes([NodeStatus::Online, NodeStatus::Stale, NodeStatus::Online].into_iter());
         metrics.run_moved(Some(RunState::Running), RunState::Completed);

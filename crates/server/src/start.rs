@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::serve::ListenerExt;
 use downbeat_core::ids::ServerId;
 use downbeat_core::run::RunRecord;
 use downbeat_core::{Timestamp, limits};
@@ -254,6 +255,12 @@ async fn prune(parts: Parts, stop: CancellationToken) {
 
 async fn serve_http(listener: TcpListener, service: Service, closing: CancellationToken) {
     let router = http::router(service);
+    // Events are small and written one by one; waiting to fill a packet would hold each back.
+    let listener = listener.tap_io(|stream| {
+        if let Err(error) = stream.set_nodelay(true) {
+            warn!(%error, "cannot turn off delays of small packets");
+        }
+    });
     let served = axum::serve(listener, router).with_graceful_shutdown(async move { closing.cancelled().await });
     if let Err(error) = served.await {
         warn!(%error, "http ended");

@@ -8,6 +8,9 @@ use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
 use downbeat_core::node::Registration;
 use downbeat_core::run::RunRecord;
 
+use crate::rows::Code;
+use crate::tables::Tables;
+
 /// How a store learns that the id of a new execution is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NewIds {
@@ -103,6 +106,8 @@ impl<'a> Dirty<'a> {
                 Change::RunCreated { run } => {
                     dirty.runs_created.insert(&run.id, run);
                 }
+                // A walk of no steps alters nothing, not even a run that has ended.
+                Change::RunMoved { path, .. } if path.is_empty() => {}
                 Change::RunTaken { run, .. }
                 | Change::RunCancelRequested { run, .. }
                 | Change::RunMoved { run, .. } => {
@@ -128,4 +133,33 @@ impl<'a> Dirty<'a> {
         }
         dirty
     }
+    /// What the batch adds to the counts of what has ended. What has ended is never altered again, so each row that
+    /// was altered and has ended did so in this batch.
+    pub(crate) fn ended(&self, tables: &Tables) -> Vec<Ended> {
+        let executions = self.executions_added.iter().chain(&self.executions_altered);
+        let statuses =
+            executions.map(|id| tables.executions[id].state.status()).filter(|status| !status.is_open());
+        let runs = self.runs_created.keys().chain(&self.runs_altered);
+        let states = runs.map(|id| tables.runs[*id].state).filter(|state| state.is_terminal());
+        let mut totals = BTreeMap::new();
+        let kinds = statuses
+            .map(|status| (ENDED_EXECUTIONS, status.code()))
+            .chain(states.map(|state| (ENDED_RUNS, state.code())));
+        for kind in kinds {
+            *totals.entry(kind).or_insert(0) += 1;
+        }
+        totals.into_iter().map(|((kind, code), total)| Ended { kind, code, total }).collect()
+    }
+}
+
+/// The kinds of rows whose ends are counted, as they are stored.
+pub(crate) const ENDED_EXECUTIONS: i16 = 1;
+pub(crate) const ENDED_RUNS: i16 = 2;
+
+/// So many rows of a kind have ended with this status.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Ended {
+    pub(crate) kind: i16,
+    pub(crate) code: i16,
+    pub(crate) total: i64,
 }

@@ -19,8 +19,8 @@ mod tables;
 pub use memory::MemoryStore;
 pub use open::open;
 pub use port::{
-    Committed, Error, EventFilter, ExecutionFilter, Listed, OutputChunk, Page, RunFilter, ServerRecord, Store, Stream,
-    Tally,
+    Committed, Error, EventFilter, ExecutionFilter, Listed, OutputChunk, Page, RunFilter, ServerRecord,
+    Store, Stream, Tally,
 };
 pub use postgres::PostgresStore;
 pub use sqlite::SqliteStore;

@@ -19,16 +19,18 @@ pub(crate) const POSTGRES: &[Migration] =
 impl Migration {
     /// FNV-1a: it shall notice an edit, not withstand an attack.
     pub(crate) fn checksum(&self) -> String {
-        let hash = self
-            .sql
-            .bytes()
-            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+        let hash = self.sql.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+        });
         format!("{hash:016x}")
     }
 }
 
 /// What is still to be run, given the numbers and checksums of what was.
-pub(crate) fn missing<'a>(known: &'a [Migration], ran: &[(u32, String)]) -> Result<Vec<&'a Migration>, Error> {
+pub(crate) fn missing<'a>(
+    known: &'a [Migration],
+    ran: &[(u32, String)],
+) -> Result<Vec<&'a Migration>, Error> {
     let newest = known.last().map_or(0, |migration| migration.number);
     if let Some(&(found, _)) = ran.iter().max_by_key(|(number, _)| number)
         && found > newest
@@ -68,6 +70,9 @@ mod tests {
     fn a_newer_schema_and_an_altered_migration_are_refused() {
         let newer = [(1, SQLITE[0].checksum()), (99, "x".to_owned())];
         assert!(matches!(missing(SQLITE, &newer), Err(Error::NewerSchema { found: 99, .. })));
-        assert!(matches!(missing(SQLITE, &[(1, "x".to_owned())]), Err(Error::AlteredMigration { number: 1 })));
+        assert!(matches!(
+            missing(SQLITE, &[(1, "x".to_owned())]),
+            Err(Error::AlteredMigration { number: 1 })
+        ));
     }
 }

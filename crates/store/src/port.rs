@@ -22,7 +22,9 @@ pub enum Error {
     )]
     NewerSchema { found: u32, known: u32 },
     /// A migration that ran before is not the one that this program has.
-    #[error("migration {number} of the store is not the one that this downbeat has; was it built from another tree?")]
+    #[error(
+        "migration {number} of the store is not the one that this downbeat has; was it built from another tree?"
+    )]
     AlteredMigration { number: u32 },
     /// The location is not one.
     #[error("`{0}` is not a store; write sqlite:PATH, postgres://USER@HOST:PORT/DATABASE or memory:")]

@@ -143,9 +143,11 @@ impl Tables {
             Change::ExecutionFinished { run, execution, token, outcome } => {
                 self.step(run, *execution, &Event::Finished { token: *token, outcome: outcome.clone() })
             }
-            Change::ExecutionLost { run, execution, token, reason, at } => {
-                self.step(run, *execution, &Event::LeaseEnded { token: *token, reason: reason.clone(), at: *at })
-            }
+            Change::ExecutionLost { run, execution, token, reason, at } => self.step(
+                run,
+                *execution,
+                &Event::LeaseEnded { token: *token, reason: reason.clone(), at: *at },
+            ),
             Change::ExecutionCancelRequested { run, execution, epoch, reason, at } => {
                 self.owned(run, *epoch)?;
                 self.step(run, *execution, &Event::CancelRequested { reason: reason.clone(), at: *at })
@@ -158,7 +160,9 @@ impl Tables {
                 self.owned(run, *epoch)?;
                 self.step(run, *execution, &Event::Skipped { reason: reason.clone(), at: *at })
             }
-            Change::RunMoved { run, epoch, path, end, at } => move_run(self.owned(run, *epoch)?, path, end, *at),
+            Change::RunMoved { run, epoch, path, end, at } => {
+                move_run(self.owned(run, *epoch)?, path, end, *at)
+            }
         }
     }
 

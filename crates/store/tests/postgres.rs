@@ -79,7 +79,8 @@ async fn a_server_that_is_slow_to_commit_is_waited_for_and_leaves_no_gap() {
     // Another server, stopped between taking its number and committing.
     let mut slow = database.client().await;
     let open = slow.transaction().await.unwrap();
-    let row = open.query_one("UPDATE feed SET last_seq = last_seq + 1 RETURNING last_seq", &[]).await.unwrap();
+    let row =
+        open.query_one("UPDATE feed SET last_seq = last_seq + 1 RETURNING last_seq", &[]).await.unwrap();
     assert_eq!(row.get::<_, i64>(0), 2);
     let fast = tokio::spawn({
         let store = Arc::clone(&store);
@@ -134,7 +135,9 @@ async fn a_broken_connection_is_made_anew_and_nothing_is_lost_or_doubled() {
             let store = Arc::clone(&store);
             async move { store.commit(SERVER, &[created(number)]).await }
         });
-        database.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'downbeat'").await;
+        database
+            .run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'downbeat'")
+            .await;
         match commit.await.unwrap() {
             Ok(committed) => assert_eq!(committed.outcomes, [Ok(())]),
             Err(error) => {

@@ -9,10 +9,12 @@ use std::sync::Arc;
 use database::Database;
 use downbeat_core::change::{Change, Refusal};
 use downbeat_core::execution::{Execution, State, Verdict};
+use downbeat_core::ids::{ExecutionId, RunId};
 use downbeat_core::node::NodeStatus;
 use downbeat_core::run::{RunEnd, RunRecord, RunState};
 use downbeat_store::conformance::make::{
-    SERVER, at, execution, execution_id, lease, node, outcome, registered, run, run_id, server, session, token,
+    SERVER, added, at, created, execution, execution_id, lease, leased, node, outcome, pending, registered,
+    run, run_id, server, session, token,
 };
 use downbeat_store::conformance::{Snapshot, executions::states};
 use downbeat_store::{MemoryStore, Store};
@@ -23,7 +25,7 @@ use proptest::test_runner::{Config, TestCaseError, TestRunner};
 // Few of everything, so that changes meet.
 const NODES: u32 = 3;
 const RUNS: u32 = 3;
-const EXECUTIONS: u32 = 5;
+const EXECUTIONS: u32 = 6;
 const TOKENS: u32 = 3;
 
 fn status() -> impl Strategy<Value = NodeStatus> {
@@ -51,17 +53,30 @@ fn birth() -> impl Strategy<Value = State> {
     prop_oneof![3 => Just(State::Pending { not_before: None }), 2 => select(states())]
 }
 
+/// An execution is born in the run that shares its remainder.
+fn home(number: u32) -> u32 {
+    (number - 1) % RUNS + 1
+}
+
+/// A run and an execution, mostly of that run.
+fn held() -> impl Strategy<Value = (RunId, ExecutionId)> {
+    (1..=EXECUTIONS, prop::option::weighted(0.1, 1..=RUNS))
+        .prop_map(|(number, elsewhere)| (run_id(elsewhere.unwrap_or(home(number))), execution_id(number)))
+}
+
 fn any_execution(of: u32) -> impl Strategy<Value = Execution> {
-    (1..=EXECUTIONS, birth(), 0..3_u32, prop::option::of(Just(node(1))))
-        .prop_map(move |(number, state, step, pinned)| Execution { step, pinned, ..execution(number, of, state) })
+    let numbers: Vec<u32> = (1..=EXECUTIONS).filter(|&number| home(number) == of).collect();
+    (select(numbers), birth(), 0..3_u32, prop::option::of(Just(node(1)))).prop_map(
+        move |(number, state, step, pinned)| Execution { step, pinned, ..execution(number, of, state) },
+    )
 }
 
 fn change() -> impl Strategy<Value = Change> {
     let second = 0..1_000_i64;
     let of = || (1..=RUNS).prop_map(run_id);
     let epoch = || prop_oneof![5 => Just(1_u64), 2 => Just(2), 1 => Just(3)];
-    let which = || (1..=EXECUTIONS).prop_map(execution_id);
-    let right = || (1..=TOKENS).prop_map(token);
+    // The states that executions are born in have token 1.
+    let right = || prop_oneof![2 => Just(token(1)), 1 => (1..=TOKENS).prop_map(token)];
     let words = || select(vec!["", "why", "grüße 'quoted' \\ \n"]).prop_map(str::to_owned);
     let verdict = select(vec![Verdict::Succeeded, Verdict::Failed, Verdict::Cancelled]);
     prop_oneof![
@@ -87,25 +102,25 @@ fn change() -> impl Strategy<Value = Change> {
         }).prop_map(|(number, epoch, executions)| {
             Change::ExecutionsAdded { run: run_id(number), epoch, executions, at: at(1) }
         }),
-        3 => (of(), which(), 1..=TOKENS).prop_map(|(run, execution, by)| {
+        3 => (held(), 1..=TOKENS).prop_map(|((run, execution), by)| {
             Change::ExecutionLeased { run, execution, lease: lease(by, 1) }
         }),
-        2 => (of(), which(), right(), second.clone()).prop_map(|(run, execution, token, second)| {
+        2 => (held(), right(), second.clone()).prop_map(|((run, execution), token, second)| {
             Change::ExecutionStarted { run, execution, token, at: at(second) }
         }),
-        3 => (of(), which(), right(), verdict).prop_map(|(run, execution, token, verdict)| {
+        3 => (held(), right(), verdict).prop_map(|((run, execution), token, verdict)| {
             Change::ExecutionFinished { run, execution, token, outcome: outcome(verdict) }
         }),
-        1 => (of(), which(), right(), words(), second.clone()).prop_map(|(run, execution, token, reason, second)| {
+        1 => (held(), right(), words(), second.clone()).prop_map(|((run, execution), token, reason, second)| {
             Change::ExecutionLost { run, execution, token, reason, at: at(second) }
         }),
-        1 => (of(), which(), epoch(), words(), second.clone()).prop_map(|(run, execution, epoch, reason, second)| {
+        1 => (held(), epoch(), words(), second.clone()).prop_map(|((run, execution), epoch, reason, second)| {
             Change::ExecutionCancelRequested { run, execution, epoch, reason, at: at(second) }
         }),
-        1 => (of(), which(), epoch(), words(), second.clone()).prop_map(|(run, execution, epoch, error, second)| {
+        1 => (held(), epoch(), words(), second.clone()).prop_map(|((run, execution), epoch, error, second)| {
             Change::ExecutionGivenUp { run, execution, epoch, error, at: at(second) }
         }),
-        1 => (of(), which(), epoch(), words(), second.clone()).prop_map(|(run, execution, epoch, reason, second)| {
+        1 => (held(), epoch(), words(), second.clone()).prop_map(|((run, execution), epoch, reason, second)| {
             Change::ExecutionSkipped { run, execution, epoch, reason, at: at(second) }
         }),
         2 => (of(), epoch(), path(), prop::option::of(words()), second).prop_map(|(run, epoch, path, error, second)| {
@@ -115,8 +130,21 @@ fn change() -> impl Strategy<Value = Change> {
     ]
 }
 
+/// Every run, and of each a pending and a leased execution: something for the rest to meet.
+fn ground() -> Vec<Change> {
+    let births = |number| {
+        let state = if number <= RUNS { pending() } else { leased(1, 1) };
+        added(home(number), vec![execution(number, home(number), state)])
+    };
+    (1..=RUNS).map(created).chain((1..=EXECUTIONS).map(births)).collect()
+}
+
 fn batches() -> impl Strategy<Value = Vec<Vec<Change>>> {
-    prop::collection::vec(prop::collection::vec(change(), 0..8), 1..12)
+    let rest = prop::collection::vec(prop::collection::vec(change(), 0..8), 1..12);
+    (any::<bool>(), rest).prop_map(|(grounded, rest)| {
+        let first = grounded.then(ground);
+        first.into_iter().chain(rest).collect()
+    })
 }
 
 async fn agree(store: &Arc<dyn Store>, batches: &[Vec<Change>]) -> Result<(), TestCaseError> {
@@ -129,7 +157,10 @@ async fn agree(store: &Arc<dyn Store>, batches: &[Vec<Change>]) -> Result<(), Te
     prop_assert_eq!(store.open_executions().await.unwrap(), model.open_executions().await.unwrap());
     prop_assert_eq!(store.open_runs().await.unwrap(), model.open_runs().await.unwrap());
     for number in 1..=NODES {
-        prop_assert_eq!(store.held_by(node(number)).await.unwrap(), model.held_by(node(number)).await.unwrap());
+        prop_assert_eq!(
+            store.held_by(node(number)).await.unwrap(),
+            model.held_by(node(number)).await.unwrap()
+        );
     }
     Ok(())
 }

@@ -55,7 +55,10 @@ async fn a_second_server_on_one_file_is_refused_until_the_first_is_gone() {
     let path = dir.path().join("downbeat.db");
     let first = open(&path).await.unwrap();
     let error = open(&dir.path().join(".").join("downbeat.db")).await.unwrap_err();
-    assert!(matches!(&error, Error::Unavailable(text) if text.contains("in use by another server")), "{error}");
+    assert!(
+        matches!(&error, Error::Unavailable(text) if text.contains("in use by another server")),
+        "{error}"
+    );
     apply(&first, &[created(1)]).await;
     first.close().await;
     let second = open(&path).await.unwrap();
@@ -71,7 +74,9 @@ async fn a_newer_schema_and_an_altered_migration_are_refused() {
     alter("INSERT INTO migrations (number, checksum) VALUES (9999, 'x')");
     let error = open(&path).await.unwrap_err();
     assert!(matches!(error, Error::NewerSchema { found: 9999, .. }), "{error}");
-    alter("DELETE FROM migrations WHERE number = 9999; UPDATE migrations SET checksum = 'x' WHERE number = 1");
+    alter(
+        "DELETE FROM migrations WHERE number = 9999; UPDATE migrations SET checksum = 'x' WHERE number = 1",
+    );
     let error = open(&path).await.unwrap_err();
     assert!(matches!(error, Error::AlteredMigration { number: 1 }), "{error}");
 }

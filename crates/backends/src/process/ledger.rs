@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::cgroup::Cgroup;
 use super::tree::{Leader, Tree, terminate};
 use crate::backend::Identity;
 
@@ -48,7 +47,7 @@ impl Ledger {
         let mut found = Vec::new();
         for identity in self.recorded() {
             let leader = fs::read_to_string(self.file(identity)).ok().and_then(|text| parse_leader(&text));
-            let tree = Arc::new(Tree::new(identity, Cgroup::find(identity), leader));
+            let tree = Arc::new(Tree::former(identity, leader));
             if !tree.members().is_empty() {
                 found.push(identity);
                 let left = terminate(&tree, grace).await;

@@ -11,7 +11,6 @@ use nix::sys::signal::Signal;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStdin, Command};
 
-use super::cgroup::Cgroup;
 use super::ledger::Ledger;
 use super::tree::{Leader, MARKER, Tree, terminate};
 use crate::backend::{Call, Finish};
@@ -20,6 +19,10 @@ use crate::output::{OutputSink, Stream};
 /// After the child's exit, what is in its pipes is read for this long. Usually the pipes end with it; a daemon that
 /// it left behind may hold them open for ever.
 const DRAIN: Duration = Duration::from_millis(250);
+/// Work that lasts longer than this gets a control group. Entering one takes the kernel some 10 ms (it waits for all
+/// processors), which would be most of the time of a short command; and it cannot be done in the child before it
+/// begins without unsafe code.
+const ENCLOSE_AFTER: Duration = Duration::from_millis(50);
 const READ_BYTES: usize = 16 * 1024;
 const EXIT_NOT_FOUND: i32 = 127;
 const EXIT_NOT_RUNNABLE: i32 = 126;
@@ -48,14 +51,9 @@ pub(crate) async fn run(program: Program, call: &Call, ledger: &Ledger) -> Finis
     if let Err(error) = ledger.begin(call.identity) {
         tracing::warn!(execution = %call.identity, %error, "running work is not recorded: a restart will not find it");
     }
-    // Made before the start, so that joining it afterwards is one write.
-    let cgroup = Cgroup::create(call.identity);
     let finish = match start(&program, call) {
-        Ok(child) => attend(child, program.stdin, cgroup, call, ledger).await,
+        Ok(child) => attend(child, program.stdin, call, ledger).await,
         Err(error) => {
-            if let Some(cgroup) = cgroup {
-                cgroup.remove();
-            }
             let exit_code =
                 if error.kind() == io::ErrorKind::NotFound { EXIT_NOT_FOUND } else { EXIT_NOT_RUNNABLE };
             Finish::failed(Some(exit_code), format!("cannot run `{}`: {}", program.name, plain(&error)))
@@ -89,28 +87,14 @@ fn start(program: &Program, call: &Call) -> io::Result<Child> {
     command.spawn()
 }
 
-async fn attend(
-    mut child: Child,
-    stdin: Option<String>,
-    cgroup: Option<Cgroup>,
-    call: &Call,
-    ledger: &Ledger,
-) -> Finish {
-    // It joins its control group right after the start, not before: doing it in the child needs unsafe code. What it
-    // forks in between is outside of the group, and found by the other marks.
-    let pid = child.id().map(u32::cast_signed);
-    if let (Some(cgroup), Some(pid)) = (&cgroup, pid)
-        && let Err(error) = cgroup.join(pid)
-    {
-        tracing::debug!(execution = %call.identity, %error, "cannot enter a control group");
-    }
-    let leader = pid.and_then(Leader::of);
+async fn attend(mut child: Child, stdin: Option<String>, call: &Call, ledger: &Ledger) -> Finish {
+    let leader = child.id().and_then(|pid| Leader::of(pid.cast_signed()));
     if let Some(leader) = leader
         && let Err(error) = ledger.started(call.identity, leader)
     {
         tracing::debug!(execution = %call.identity, %error, "the process is not recorded");
     }
-    let tree = Arc::new(Tree::new(call.identity, cgroup, leader));
+    let tree = Arc::new(Tree::new(call.identity, leader));
 
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let pumps = async {
@@ -120,6 +104,9 @@ async fn attend(
     let feed = feed(child.stdin.take(), stdin);
     tokio::pin!(feed);
     let (mut pumping, mut feeding) = (true, true);
+    let lasting = tokio::time::sleep(ENCLOSE_AFTER);
+    tokio::pin!(lasting);
+    let mut enclosing = None;
     let cancelled = loop {
         tokio::select! {
             // The child is not waited for while its tree is being ended: unreaped, its number is nobody else's.
@@ -127,8 +114,15 @@ async fn attend(
             _ = child.wait() => break false,
             () = &mut pumps, if pumping => pumping = false,
             () = &mut feed, if feeding => feeding = false,
+            () = &mut lasting, if enclosing.is_none() => {
+                let tree = tree.clone();
+                enclosing = Some(tokio::task::spawn_blocking(move || tree.enclose()));
+            }
         }
     };
+    if let Some(enclosing) = enclosing {
+        let _ = enclosing.await;
+    }
     if cancelled {
         let left = if pumping {
             let ending = terminate(&tree, call.grace);

@@ -1,7 +1,7 @@
 //! Owns the end of a process tree: who belongs to an execution, and how all of them are ended.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -16,6 +16,8 @@ use crate::backend::Identity;
 pub(super) const MARKER: &str = "DOWNBEAT_EXECUTION";
 /// How long KILL is repeated. What outlives it hangs in the kernel, and no signal reaches it.
 const KILL_FOR: Duration = Duration::from_secs(10);
+/// Whoever forks while the tree is being enclosed is caught by the next pass; who forks for ever, by none.
+const ENCLOSE_PASSES: usize = 4;
 const FIRST_LOOK: Duration = Duration::from_millis(5);
 const LATER_LOOKS: Duration = Duration::from_millis(100);
 
@@ -24,8 +26,9 @@ const LATER_LOOKS: Duration = Duration::from_millis(100);
 /// the child of somebody with a mark (lost when the parent dies).
 #[derive(Debug)]
 pub(super) struct Tree {
+    identity: Identity,
     marker: String,
-    cgroup: Option<Cgroup>,
+    cgroup: OnceLock<Cgroup>,
     leader: Option<Leader>,
 }
 
@@ -43,14 +46,42 @@ impl Leader {
 }
 
 impl Tree {
-    pub(super) fn new(identity: Identity, cgroup: Option<Cgroup>, leader: Option<Leader>) -> Self {
-        Self { marker: format!("{MARKER}={identity}"), cgroup, leader }
+    pub(super) fn new(identity: Identity, leader: Option<Leader>) -> Self {
+        Self { identity, marker: format!("{MARKER}={identity}"), cgroup: OnceLock::new(), leader }
+    }
+
+    /// The tree that a former life of the agent began.
+    pub(super) fn former(identity: Identity, leader: Option<Leader>) -> Self {
+        let tree = Self::new(identity, leader);
+        if let Some(cgroup) = Cgroup::find(identity) {
+            let _ = tree.cgroup.set(cgroup);
+        }
+        tree
+    }
+
+    /// Puts all members into a control group of their own, where the host has such: what they start from now on
+    /// cannot leave it. Blocks.
+    pub(super) fn enclose(&self) {
+        let Some(cgroup) = Cgroup::create(self.identity) else { return };
+        let cgroup = self.cgroup.get_or_init(|| cgroup);
+        for _ in 0..ENCLOSE_PASSES {
+            let inside: HashSet<i32> = cgroup.members().into_iter().collect();
+            let outside: Vec<i32> = self.members().into_iter().filter(|pid| !inside.contains(pid)).collect();
+            if outside.is_empty() {
+                return;
+            }
+            for pid in outside {
+                if let Err(error) = cgroup.join(pid) {
+                    tracing::debug!(execution = %self.identity, pid, %error, "cannot enter a control group");
+                }
+            }
+        }
     }
 
     /// Those that are alive now. Blocks for as long as reading `/proc` takes.
     pub(super) fn members(&self) -> Vec<i32> {
         let all = procfs::all();
-        let grouped: HashSet<i32> = self.cgroup.iter().flat_map(Cgroup::members).collect();
+        let grouped: HashSet<i32> = self.cgroup.get().map(Cgroup::members).into_iter().flatten().collect();
         // While the leader is there, even as a zombie, nobody else can have its number as a group.
         let group = self.leader.filter(|leader| {
             all.iter().any(|process| process.pid == leader.pid && process.started == leader.started)
@@ -87,7 +118,7 @@ impl Tree {
 
     fn signal(&self, signal: Signal) -> usize {
         if signal == Signal::SIGKILL
-            && let Some(cgroup) = &self.cgroup
+            && let Some(cgroup) = self.cgroup.get()
         {
             cgroup.kill();
         }
@@ -105,7 +136,7 @@ impl Tree {
     }
 
     pub(super) fn remove_cgroup(&self) {
-        if let Some(cgroup) = &self.cgroup {
+        if let Some(cgroup) = self.cgroup.get() {
             cgroup.remove();
         }
     }

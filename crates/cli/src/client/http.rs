@@ -31,7 +31,10 @@ pub(crate) struct Client {
 pub(crate) enum Body {
     Empty,
     /// A job definition as it was written, and the name of the file that it stands in.
-    Definition { text: String, file: Option<String> },
+    Definition {
+        text: String,
+        file: Option<String>,
+    },
 }
 
 impl Client {
@@ -44,7 +47,9 @@ impl Client {
 
     fn to(server: &str, cluster: Option<String>) -> Result<Self, Failure> {
         let text = if server.contains("://") { server.to_owned() } else { format!("http://{server}") };
-        let wrong = |why: &str| Failure::bad_input(format!("`{server}` is no server's URL: {why}; write http://HOST:PORT"));
+        let wrong = |why: &str| {
+            Failure::bad_input(format!("`{server}` is no server's URL: {why}; write http://HOST:PORT"))
+        };
         let base = Url::parse(&text).map_err(|error| wrong(&error.to_string()))?;
         if base.scheme() != "http" {
             return Err(wrong(&format!("{} is not spoken here", base.scheme())));
@@ -55,7 +60,8 @@ impl Client {
         if host == "localhost" || host.starts_with("127.") || host == "[::1]" {
             builder = builder.no_proxy();
         }
-        let http = builder.build().map_err(|error| Failure::bug(format!("cannot set up the client: {error}")))?;
+        let http =
+            builder.build().map_err(|error| Failure::bug(format!("cannot set up the client: {error}")))?;
         Ok(Self { http, base, cluster })
     }
 
@@ -68,7 +74,11 @@ impl Client {
         self.base.as_str().trim_end_matches('/')
     }
 
-    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &[&str], query: &[(&str, String)]) -> Result<T, Failure> {
+    pub(crate) async fn get<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        query: &[(&str, String)],
+    ) -> Result<T, Failure> {
         let request = self.request(Method::GET, path).query(query).timeout(ANSWER_TIMEOUT);
         self.decoded(self.sent(request).await?).await
     }
@@ -98,7 +108,12 @@ impl Client {
     }
 
     /// A stream of server-sent events, from after `last` on.
-    pub(crate) async fn feed(&self, path: &[&str], query: &[(&str, String)], last: Option<&str>) -> Result<Feed, Failure> {
+    pub(crate) async fn feed(
+        &self,
+        path: &[&str],
+        query: &[(&str, String)],
+        last: Option<&str>,
+    ) -> Result<Feed, Failure> {
         let mut request = self.request(Method::GET, path).query(query).header(ACCEPT, "text/event-stream");
         if let Some(last) = last {
             request = request.header("last-event-id", last);
@@ -118,13 +133,20 @@ impl Client {
 
     async fn sent(&self, request: RequestBuilder) -> Result<Response, Failure> {
         let response = request.send().await.map_err(|error| unreachable(self.base(), &error))?;
-        if response.status().is_success() { Ok(response) } else { Err(problem::failure(response, self.base(), None).await) }
+        if response.status().is_success() {
+            Ok(response)
+        } else {
+            Err(problem::failure(response, self.base(), None).await)
+        }
     }
 
     async fn decoded<T: DeserializeOwned>(&self, response: Response) -> Result<T, Failure> {
         let text = response.bytes().await.map_err(|error| unreachable(self.base(), &error))?;
         serde_json::from_slice(&text).map_err(|error| {
-            Failure::bug(format!("{} answered something that this downbeat cannot read: {error}; are both of one version?", self.base()))
+            Failure::bug(format!(
+                "{} answered something that this downbeat cannot read: {error}; are both of one version?",
+                self.base()
+            ))
         })
     }
 }

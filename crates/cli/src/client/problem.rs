@@ -13,7 +13,9 @@ pub(super) async fn failure(response: Response, base: &str, file: Option<&str>) 
     match serde_json::from_str::<Problem>(&text) {
         Ok(problem) => told(code, problem, file),
         // Something else listens there, or a proxy spoke for the server.
-        Err(_) => Failure::new(code, format!("{base} answered {status}, which is no answer of a downbeat server")),
+        Err(_) => {
+            Failure::new(code, format!("{base} answered {status}, which is no answer of a downbeat server"))
+        }
     }
 }
 

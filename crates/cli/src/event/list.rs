@@ -30,7 +30,8 @@ pub(crate) struct ListArgs {
 }
 
 pub(super) async fn run(args: ListArgs, client: &Client, out: Out) -> Result<(), Failure> {
-    let mut query: Vec<(&str, String)> = args.since.map(|since| ("since", since.to_string())).into_iter().collect();
+    let mut query: Vec<(&str, String)> =
+        args.since.map(|since| ("since", since.to_string())).into_iter().collect();
     if args.follow {
         return follow(&["events"], query, client, out).await;
     }
@@ -64,7 +65,9 @@ pub(crate) async fn follow(
     let mut failures = 0;
     loop {
         match client.feed(path, &query, last.as_deref()).await {
-            Err(failure) if failure.code == Code::Unreachable && last.is_some() && failures < MOST_RETRIES => {
+            Err(failure)
+                if failure.code == Code::Unreachable && last.is_some() && failures < MOST_RETRIES =>
+            {
                 failures += 1;
             }
             Err(failure) => return Err(failure),

@@ -22,7 +22,8 @@ impl JobFile {
         } else {
             (path, File::open(path).and_then(bounded))
         };
-        let bytes = bytes.map_err(|error| Failure::bad_input(format!("cannot read {name}: {}", told(&error))))?;
+        let bytes =
+            bytes.map_err(|error| Failure::bad_input(format!("cannot read {name}: {}", told(&error))))?;
         Ok(Self { bytes, name: name.to_owned() })
     }
 

@@ -20,7 +20,11 @@ pub(super) struct Inline {
     pub(super) definition: Value,
 }
 
-pub(super) fn read(mut options: RunOptions, mut global: Global, words: Vec<String>) -> Result<Inline, Failure> {
+pub(super) fn read(
+    mut options: RunOptions,
+    mut global: Global,
+    words: Vec<String>,
+) -> Result<Inline, Failure> {
     let mut words = words.into_iter();
     let backend = name(words.next(), "BACKEND")?;
     let action = name(words.next(), "ACTION")?;
@@ -48,11 +52,11 @@ pub(super) fn read(mut options: RunOptions, mut global: Global, words: Vec<Strin
         None => serde_json::to_value(coerce(&undeclared(&action), given)),
     }
     .map_err(|error| Failure::bug(format!("cannot write the params: {error}")))?;
-    let definition = definition(&backend, &action, params, &options, &global);
+    let definition = definition(&backend, &action, &params, &options, &global);
     Ok(Inline { options, global, definition })
 }
 
-fn definition(backend: &str, action: &str, params: Value, options: &RunOptions, global: &Global) -> Value {
+fn definition(backend: &str, action: &str, params: &Value, options: &RunOptions, global: &Global) -> Value {
     let mut task = json!({"backend": backend, "action": action, "params": params});
     if let Some(timeout) = options.timeout {
         task["timeout"] = json!(timeout);
@@ -77,12 +81,15 @@ fn undeclared(action: &str) -> ActionSchema {
 
 fn name(word: Option<String>, what: &str) -> Result<String, Failure> {
     match word {
-        None => Err(Failure::bad_input(format!("{what} is missing: downbeat job run [OPTIONS] BACKEND ACTION [--KEY VALUE]..."))),
+        None => Err(Failure::bad_input(format!(
+            "{what} is missing: downbeat job run [OPTIONS] BACKEND ACTION [--KEY VALUE]..."
+        ))),
         Some(word) if word.starts_with('-') => {
             let command = late_command();
             let known = command.get_arguments().filter_map(|arg| arg.get_long()).chain(["file"]);
             let bare = word.trim_start_matches('-').split('=').next().unwrap_or_default().to_owned();
-            let hint = nearest(&bare, known).map(|near| format!("; did you mean `--{near}`?")).unwrap_or_default();
+            let hint =
+                nearest(&bare, known).map(|near| format!("; did you mean `--{near}`?")).unwrap_or_default();
             Err(Failure::bad_input(format!("unexpected option `{word}` before {what}{hint}")))
         }
         Some(word) => Ok(word),
@@ -91,7 +98,8 @@ fn name(word: Option<String>, what: &str) -> Result<String, Failure> {
 
 /// The options that may come late.
 fn late_command() -> Command {
-    let command = Global::augment_args(RunOptions::augment_args(Command::new("job run").no_binary_name(true)));
+    let command =
+        Global::augment_args(RunOptions::augment_args(Command::new("job run").no_binary_name(true)));
     // `--file` is no late option, and clap refuses a conflict with what is not there.
     command.arg(clap::Arg::new("file").long("file").hide(true)).disable_help_flag(true)
 }
@@ -99,7 +107,10 @@ fn late_command() -> Command {
 type Given = Vec<(String, String)>;
 
 /// Params, and the words that are options of the run.
-fn split(schema: Option<&ActionSchema>, words: impl Iterator<Item = String>) -> Result<(Given, Vec<String>), Failure> {
+fn split(
+    schema: Option<&ActionSchema>,
+    words: impl Iterator<Item = String>,
+) -> Result<(Given, Vec<String>), Failure> {
     let options = late_command();
     let mut words = words.peekable();
     let mut given = Vec::new();
@@ -122,14 +133,20 @@ fn split(schema: Option<&ActionSchema>, words: impl Iterator<Item = String>) -> 
             continue;
         }
         let Some(key) = bare.strip_prefix("--").filter(|key| !key.is_empty()) else {
-            return Err(Failure::bad_input(format!("unexpected `{word}`: params are written --KEY VALUE, and a value with blanks needs quotes")));
+            return Err(Failure::bad_input(format!(
+                "unexpected `{word}`: params are written --KEY VALUE, and a value with blanks needs quotes"
+            )));
         };
         let value = match attached {
             Some(value) => value,
             None => match words.next_if(|next| !next.starts_with("--")) {
                 Some(value) => value,
                 None if matches!(kind, Some(ParamKind::Boolean)) => "true".to_owned(),
-                None => return Err(Failure::bad_input(format!("`--{key}` has no value; one that begins with dashes is written --{key}=VALUE"))),
+                None => {
+                    return Err(Failure::bad_input(format!(
+                        "`--{key}` has no value; one that begins with dashes is written --{key}=VALUE"
+                    )));
+                }
             },
         };
         given.push((key.replace('-', "_"), value));
@@ -165,7 +182,18 @@ mod tests {
 
     #[test]
     fn params_take_the_types_that_the_action_declares() {
-        let inline = read_words(&["exec", "run", "--command", "uptime -p", "--env", "A=1", "--env=B=2", "--working-dir", "/"]).unwrap();
+        let inline = read_words(&[
+            "exec",
+            "run",
+            "--command",
+            "uptime -p",
+            "--env",
+            "A=1",
+            "--env=B=2",
+            "--working-dir",
+            "/",
+        ])
+        .unwrap();
         assert_eq!(
             inline.definition,
             json!({"placement": {}, "tasks": [{"backend": "exec", "action": "run", "params":
@@ -177,7 +205,19 @@ mod tests {
 
     #[test]
     fn options_of_the_run_are_understood_after_the_action() {
-        let inline = read_words(&["test", "noop", "--target", "all", "--wait", "-o", "json", "--timeout=5s", "--max-retries", "2"]).unwrap();
+        let inline = read_words(&[
+            "test",
+            "noop",
+            "--target",
+            "all",
+            "--wait",
+            "-o",
+            "json",
+            "--timeout=5s",
+            "--max-retries",
+            "2",
+        ])
+        .unwrap();
         assert!(inline.options.wait);
         assert_eq!(inline.global.output, Format::Json);
         assert_eq!(

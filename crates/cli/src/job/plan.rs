@@ -22,6 +22,7 @@ pub(crate) struct PlanArgs {
 pub(super) async fn run(args: PlanArgs, client: &Client, out: Out) -> Result<(), Failure> {
     let (text, name) = JobFile::read(&args.file)?.text()?;
     let query: Vec<_> = args.target.map(|target| ("target", target)).into_iter().collect();
-    let plan: Plan = client.post(&["plan"], &query, Body::Definition { text, file: Some(name) }, None).await?;
+    let plan: Plan =
+        client.post(&["plan"], &query, Body::Definition { text, file: Some(name) }, None).await?;
     out.result(&plan, || plan_page(&plan, out.width()))
 }

@@ -74,14 +74,17 @@ pub(super) async fn run(args: RunArgs, global: &Global, out: Out) -> Result<(), 
     let (options, global, body, target) = match args.file {
         Some(path) => {
             if global.cluster.is_some() {
-                return Err(Failure::bad_input("a job file says itself which cluster it is for: write `cluster: NAME` in it"));
+                return Err(Failure::bad_input(
+                    "a job file says itself which cluster it is for: write `cluster: NAME` in it",
+                ));
             }
             let (text, name) = JobFile::read(&path)?.text()?;
             let target = args.options.target.clone();
             (args.options, global.clone(), Body::Definition { text, file: Some(name) }, target)
         }
         None => {
-            let Inline { options, global, definition } = inline::read(args.options, global.clone(), args.task)?;
+            let Inline { options, global, definition } =
+                inline::read(args.options, global.clone(), args.task)?;
             (options, global, Body::Definition { text: definition.to_string(), file: None }, None)
         }
     };

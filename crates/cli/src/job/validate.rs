@@ -22,7 +22,8 @@ pub(super) fn run(args: &ValidateArgs, out: Out) -> Result<(), Failure> {
     match spec::parse_bytes(&file.bytes, &file.name, &Catalogue::builtin()) {
         Ok(definition) => {
             let steps = definition.tasks.iter().map(|entry| entry.leaves().len()).sum::<usize>();
-            let valid = Valid { valid: true, job: definition.name, steps: u32::try_from(steps).unwrap_or(u32::MAX) };
+            let valid =
+                Valid { valid: true, job: definition.name, steps: u32::try_from(steps).unwrap_or(u32::MAX) };
             let plural = if valid.steps == 1 { "" } else { "s" };
             out.result(&valid, || format!("{}: valid, {} step{plural}", file.name, valid.steps))
         }

@@ -33,7 +33,11 @@ pub(super) async fn run(args: ListArgs, client: &Client, out: Out) -> Result<(),
     let nodes: List<NodeSummary> = client.get(&path, &query).await?;
     out.result(&nodes, || node_table(&nodes.data, Timestamp::now(), out.width()))?;
     if nodes.pagination.has_more {
-        out.note(&format!("{} of {} nodes shown; --offset and --limit show others", nodes.data.len(), nodes.pagination.total));
+        out.note(&format!(
+            "{} of {} nodes shown; --offset and --limit show others",
+            nodes.data.len(),
+            nodes.pagination.total
+        ));
     }
     Ok(())
 }

@@ -70,7 +70,11 @@ impl Out {
     }
 
     /// One result: `table` draws it for people, the other formats are drawn from the value itself.
-    pub(crate) fn result<T: Serialize>(self, value: &T, table: impl FnOnce() -> String) -> Result<(), Failure> {
+    pub(crate) fn result<T: Serialize>(
+        self,
+        value: &T,
+        table: impl FnOnce() -> String,
+    ) -> Result<(), Failure> {
         match self.format {
             Format::Table => self.text(&table()),
             Format::Json => self.text(&pretty(value)?),
@@ -107,7 +111,8 @@ fn tree<T: Serialize>(value: &T) -> Result<serde_json::Value, Failure> {
 }
 
 fn pretty<T: Serialize>(value: &T) -> Result<String, Failure> {
-    serde_json::to_string_pretty(value).map_err(|error| Failure::bug(format!("cannot print the result: {error}")))
+    serde_json::to_string_pretty(value)
+        .map_err(|error| Failure::bug(format!("cannot print the result: {error}")))
 }
 
 fn compact<T: Serialize>(value: &T) -> Result<String, Failure> {

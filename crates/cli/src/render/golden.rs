@@ -1,6 +1,8 @@
 //! The look of every page, held against golden files.
 
-use downbeat_server::http::view::{EventList, List, Node, NodeSummary, Plan, Run, RunSummary, Server, Status};
+use downbeat_server::http::view::{
+    EventList, List, Node, NodeSummary, Plan, Run, RunSummary, Server, Status,
+};
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -25,23 +27,25 @@ fn id(number: u64) -> String {
     format!("0198c0de-0000-7000-8000-{number:012}")
 }
 
+fn changed(view: &mut Value, changes: Value) {
+    let Value::Object(changes) = changes else { panic!("changes are an object") };
+    view.as_object_mut().unwrap().extend(changes);
+}
+
 fn summary(changes: Value) -> Value {
     let mut run = json!({
         "id": RUN, "job": "deploy-web", "cluster": id(9), "state": "running", "status": "running", "partial": false,
         "steps": 4, "nodes": 3, "by": "api", "created_at": "2025-06-01T10:04:50Z", "started_at": "2025-06-01T10:04:51Z",
         "finished_at": null, "duration": null, "cancel_requested_at": null, "error": null, "owner": id(8),
     });
-    for (key, value) in changes.as_object().unwrap() {
-        run[key] = value.clone();
-    }
+    changed(&mut run, changes);
     run
 }
 
 fn result(status: &str, duration: Option<&str>, extra: Value) -> Value {
-    let mut result = json!({"status": status, "attempts": 1, "duration": duration, "exit_code": null, "execution": id(5)});
-    for (key, value) in extra.as_object().unwrap() {
-        result[key] = value.clone();
-    }
+    let mut result =
+        json!({"status": status, "attempts": 1, "duration": duration, "exit_code": null, "execution": id(5)});
+    changed(&mut result, extra);
     result
 }
 
@@ -140,8 +144,14 @@ fn lines_of_a_run_that_is_watched() {
     let before = tallies(&running(), &plan);
     let mut later = running();
     let step = later.results.get_mut(&1).unwrap();
-    step.insert("web-02".to_owned(), view(result("cancelled", Some("40ms"), json!({"reason": "the run was cancelled"}))));
-    later.results.insert(2, view(json!({"web-01": result("skipped", None, json!({"reason": "fail-fast has struck"}))})));
+    step.insert(
+        "web-02".to_owned(),
+        view(result("cancelled", Some("40ms"), json!({"reason": "the run was cancelled"}))),
+    );
+    later.results.insert(
+        2,
+        view(json!({"web-01": result("skipped", None, json!({"reason": "fail-fast has struck"}))})),
+    );
     let after = tallies(&later, &plan);
     let mut text = String::new();
     for tally in ended_steps(&[], &before).chain(ended_steps(&before, &after)) {
@@ -164,9 +174,7 @@ fn node(changes: Value) -> Value {
         "backends": ["exec", "ping"], "slots": 4, "version": "0.1.0",
         "registered_at": "2025-06-01T08:00:00Z", "seen_at": "2025-06-01T10:04:57Z",
     });
-    for (key, value) in changes.as_object().unwrap() {
-        node[key] = value.clone();
-    }
+    changed(&mut node, changes);
     node
 }
 
@@ -175,7 +183,9 @@ fn a_list_of_nodes() {
     let nodes: Vec<NodeSummary> = view(json!([
         node(json!({})),
         node(json!({"hostname": "web-02", "draining": true, "groups": [], "labels": {}})),
-        node(json!({"hostname": "db-long-name-01", "status": "offline", "seen_at": "2025-05-30T10:00:00Z", "backends": []})),
+        node(
+            json!({"hostname": "db-long-name-01", "status": "offline", "seen_at": "2025-05-30T10:00:00Z", "backends": []})
+        ),
     ]));
     insta::assert_snapshot!(plain(&node_table(&nodes, now(), None)));
 }

@@ -32,7 +32,12 @@ pub(crate) fn node_table(nodes: &[NodeSummary], now: Timestamp, width: Option<us
 /// A node with everything that it says of itself.
 pub(crate) fn node_page(node: &Node, now: Timestamp, width: Option<usize>) -> String {
     let labels = node.labels.iter().map(|(name, value)| label(name, value)).collect::<Vec<_>>().join(", ");
-    let capabilities = node.capabilities.iter().map(|(name, value)| label(name, &bare(value))).collect::<Vec<_>>().join(", ");
+    let capabilities = node
+        .capabilities
+        .iter()
+        .map(|(name, value)| label(name, &bare(value)))
+        .collect::<Vec<_>>()
+        .join(", ");
     let at = |time: Timestamp| Cell::from(format!("{} ({} ago)", second(time), age(time, now)));
     let head = facts(&[
         ("node", node.hostname.as_str().into()),

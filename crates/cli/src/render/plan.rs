@@ -61,6 +61,8 @@ fn place(place: &Where) -> String {
     match place {
         Where::Placed(_) => "once, on a node that fits".to_owned(),
         Where::Nodes(nodes) if nodes.len() <= MOST_HOSTNAMES => nodes.join(", "),
-        Where::Nodes(nodes) => format!("{} nodes: {}, …", nodes.len(), nodes[..MOST_HOSTNAMES - 1].join(", ")),
+        Where::Nodes(nodes) => {
+            format!("{} nodes: {}, …", nodes.len(), nodes[..MOST_HOSTNAMES - 1].join(", "))
+        }
     }
 }

@@ -84,7 +84,9 @@ pub(crate) fn ended_steps<'a>(before: &[Tally], now: &'a [Tally]) -> impl Iterat
     let ended_before: Vec<bool> = before.iter().map(Tally::has_ended).collect();
     now.iter()
         .enumerate()
-        .filter(move |(index, tally)| tally.has_ended() && !ended_before.get(*index).copied().unwrap_or(false))
+        .filter(move |(index, tally)| {
+            tally.has_ended() && !ended_before.get(*index).copied().unwrap_or(false)
+        })
         .map(|(_, tally)| tally)
 }
 
@@ -105,7 +107,8 @@ pub(crate) fn step_line(tally: &Tally) -> String {
         }
     }
     let took = tally.longest.map(|longest| format!(" in {}", short(longest))).unwrap_or_default();
-    let tries = if tally.attempts > 1 { format!(" after {} attempts", tally.attempts) } else { String::new() };
+    let tries =
+        if tally.attempts > 1 { format!(" after {} attempts", tally.attempts) } else { String::new() };
     let why = tally.why.as_deref().map(|why| format!(" ({})", one_line(why))).unwrap_or_default();
     format!("step {} {}: {}{took}{tries}{why}", tally.index, tally.name, parts.join(", "))
 }

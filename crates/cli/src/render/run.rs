@@ -37,8 +37,15 @@ pub(crate) fn run_table(runs: &[RunSummary], now: Timestamp, width: Option<usize
 pub(crate) fn run_line(run: &RunSummary, now: Timestamp) -> String {
     let name = run.job.as_deref().map(|job| format!(" ({job})")).unwrap_or_default();
     let took = duration(run, now);
-    let took = if took == "-" { String::new() } else if run.finished_at.is_some() { format!(" in {took}") } else { format!(" for {took}") };
-    let error = run.error.as_deref().map(|error| format!(": {}", super::table::one_line(error))).unwrap_or_default();
+    let took = if took == "-" {
+        String::new()
+    } else if run.finished_at.is_some() {
+        format!(" in {took}")
+    } else {
+        format!(" for {took}")
+    };
+    let error =
+        run.error.as_deref().map(|error| format!(": {}", super::table::one_line(error))).unwrap_or_default();
     let (text, tone) = told(run);
     format!("run {}{name} {}{took}{error}", run.id, painted(&text, tone))
 }
@@ -46,7 +53,8 @@ pub(crate) fn run_line(run: &RunSummary, now: Timestamp) -> String {
 /// A run with every step on every node.
 pub(crate) fn run_page(run: &Run, plan: &Plan, now: Timestamp, width: Option<usize>) -> String {
     let summary = &run.summary;
-    let created = format!("{} ({} ago) by {}", second(summary.created_at), age(summary.created_at, now), summary.by);
+    let created =
+        format!("{} ({} ago) by {}", second(summary.created_at), age(summary.created_at, now), summary.by);
     let mut rows = vec![
         ("run", summary.id.as_str().into()),
         ("job", summary.job.as_deref().unwrap_or("-").into()),

@@ -28,9 +28,9 @@ pub(crate) fn status_page(status: &Status, now: Timestamp, width: Option<usize>)
         };
         (*count, run.as_str(), tone)
     }));
-    let executions = counts(
-        status.executions.iter().map(|(execution, count): (&ExecutionStatus, _)| (*count, execution.as_str(), status_tone(*execution))),
-    );
+    let executions = counts(status.executions.iter().map(|(execution, count): (&ExecutionStatus, _)| {
+        (*count, execution.as_str(), status_tone(*execution))
+    }));
     let server = format!("{} (downbeat {}, up {})", status.server, status.version, short(status.uptime));
     let text = facts(&[
         ("server", server.into()),
@@ -61,7 +61,9 @@ pub(crate) fn server_table(servers: &[Server], now: Timestamp, width: Option<usi
 
 /// `3 online, 1 stale`; zeros are left out.
 fn counts<'a>(parts: impl Iterator<Item = (u64, &'a str, Tone)>) -> String {
-    let told: Vec<String> =
-        parts.filter(|(count, ..)| *count > 0).map(|(count, name, tone)| painted(&format!("{count} {name}"), tone)).collect();
+    let told: Vec<String> = parts
+        .filter(|(count, ..)| *count > 0)
+        .map(|(count, name, tone)| painted(&format!("{count} {name}"), tone))
+        .collect();
     if told.is_empty() { "none".to_owned() } else { told.join(", ") }
 }

@@ -59,12 +59,15 @@ impl Table {
     pub(crate) fn draw(&self, width: Option<usize>) -> String {
         let widths: Vec<usize> = (0..self.head.len())
             .map(|column| {
-                let cells = self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.text.chars().count());
+                let cells =
+                    self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.text.chars().count());
                 cells.chain([self.head[column].len()]).max().unwrap_or(0)
             })
             .collect();
-        let before_last: usize = widths.iter().take(widths.len().saturating_sub(1)).map(|width| width + GAP).sum();
-        let last = width.map(|width| width.saturating_sub(before_last)).filter(|left| *left >= NARROWEST_COLUMN);
+        let before_last: usize =
+            widths.iter().take(widths.len().saturating_sub(1)).map(|width| width + GAP).sum();
+        let last =
+            width.map(|width| width.saturating_sub(before_last)).filter(|left| *left >= NARROWEST_COLUMN);
 
         let mut text = String::new();
         let head: Vec<Cell> = self.head.iter().map(|name| Cell::new(*name, Tone::Dim)).collect();
@@ -74,7 +77,14 @@ impl Table {
         text
     }
 
-    fn draw_row(&self, text: &mut String, row: &[Cell], widths: &[usize], last: Option<usize>, before_last: usize) {
+    fn draw_row(
+        &self,
+        text: &mut String,
+        row: &[Cell],
+        widths: &[usize],
+        last: Option<usize>,
+        before_last: usize,
+    ) {
         let mut blanks = 0;
         for (column, cell) in row.iter().enumerate() {
             let is_last = column + 1 == self.head.len();
@@ -107,7 +117,11 @@ pub(crate) fn facts(rows: &[(&str, Cell)]) -> String {
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let mut text = String::new();
     for (name, cell) in rows {
-        text.push_str(&format!("{}  {}\n", painted(&format!("{name:width$}"), Tone::Dim), painted(&cell.text, cell.tone)));
+        text.push_str(&format!(
+            "{}  {}\n",
+            painted(&format!("{name:width$}"), Tone::Dim),
+            painted(&cell.text, cell.tone)
+        ));
     }
     text
 }
@@ -153,7 +167,11 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
 /// What comes from hosts may hold line ends and control characters: neither may break the table or the terminal.
 pub(crate) fn one_line(text: &str) -> String {
     let cleaned: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    if cleaned.contains("  ") { cleaned.split_whitespace().collect::<Vec<_>>().join(" ") } else { cleaned.trim().to_owned() }
+    if cleaned.contains("  ") {
+        cleaned.split_whitespace().collect::<Vec<_>>().join(" ")
+    } else {
+        cleaned.trim().to_owned()
+    }
 }
 
 #[cfg(test)]
@@ -167,7 +185,11 @@ mod tests {
     #[test]
     fn the_last_column_is_wrapped_and_hangs() {
         let mut table = Table::new(["NODE", "STATUS", "DETAIL"]);
-        table.row(["web-01".into(), Cell::new("failed", Tone::Bad), "could not open /etc/shadow\nas nobody: permission denied".into()]);
+        table.row([
+            "web-01".into(),
+            Cell::new("failed", Tone::Bad),
+            "could not open /etc/shadow\nas nobody: permission denied".into(),
+        ]);
         table.row(["w".into(), Cell::new("succeeded", Tone::Good), "".into()]);
         insta::assert_snapshot!(plain(&table.draw(Some(45))));
         assert_eq!(table.draw(None).lines().count(), 3);

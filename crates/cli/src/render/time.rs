@@ -38,7 +38,8 @@ pub(crate) fn short(span: Span) -> String {
 
 /// The two largest units: `3h5m`, `1m2s`, `2d`.
 fn composed(seconds: u64) -> String {
-    let units = [(seconds / 86_400, "d"), (seconds / 3_600 % 24, "h"), (seconds / 60 % 60, "m"), (seconds % 60, "s")];
+    let units =
+        [(seconds / 86_400, "d"), (seconds / 3_600 % 24, "h"), (seconds / 60 % 60, "m"), (seconds % 60, "s")];
     let first = units.iter().position(|(count, _)| *count > 0).unwrap_or(units.len() - 1);
     let told = units[first..].iter().take(2).filter(|(count, _)| *count > 0);
     told.map(|(count, unit)| format!("{count}{unit}")).collect()

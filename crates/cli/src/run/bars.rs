@@ -48,10 +48,11 @@ impl Bars {
 }
 
 fn bar(all: &MultiProgress, tally: &Tally, name_width: usize) -> ProgressBar {
-    let style = ProgressStyle::with_template("{spinner:.cyan} {prefix} {bar:24.green/dim} {pos:>4}/{len:<4} {msg}")
-        .expect("the template is fixed")
-        .progress_chars("━━─")
-        .tick_chars("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏ ");
+    let style =
+        ProgressStyle::with_template("{spinner:.cyan} {prefix} {bar:24.green/dim} {pos:>4}/{len:<4} {msg}")
+            .expect("the template is fixed")
+            .progress_chars("━━─")
+            .tick_chars("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏ ");
     let bar = all.add(ProgressBar::new(tally.wanted).with_style(style));
     bar.set_prefix(format!("{:>3} {:<name_width$}", tally.index, tally.name));
     bar.enable_steady_tick(TICK);
@@ -66,7 +67,10 @@ fn told(tally: &Tally) -> String {
         (tally.skipped, "skipped"),
         (tally.running, "running"),
     ];
-    let told: Vec<String> =
-        parts.into_iter().filter(|(count, _)| *count > 0).map(|(count, word)| format!("{count} {word}")).collect();
+    let told: Vec<String> = parts
+        .into_iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, word)| format!("{count} {word}"))
+        .collect();
     told.join(", ")
 }

@@ -25,7 +25,8 @@ pub(crate) struct EventsArgs {
 pub(super) async fn run(args: EventsArgs, client: &Client, out: Out) -> Result<(), Failure> {
     let id = args.run.resolve(client).await?;
     let path = ["runs", id.as_str(), "events"];
-    let mut query: Vec<(&str, String)> = args.since.map(|since| ("since", since.to_string())).into_iter().collect();
+    let mut query: Vec<(&str, String)> =
+        args.since.map(|since| ("since", since.to_string())).into_iter().collect();
     if args.follow {
         query.push(("follow", "1".to_owned()));
         return event::follow(&path, query, client, out).await;

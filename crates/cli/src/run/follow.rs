@@ -81,7 +81,9 @@ impl<'a> Follow<'a> {
         loop {
             match self.client.get(&["runs", self.id.as_str()], &[]).await {
                 Err(failure)
-                    if failure.code == Code::Unreachable && self.looked_at.is_some() && Instant::now() < give_up_at =>
+                    if failure.code == Code::Unreachable
+                        && self.looked_at.is_some()
+                        && Instant::now() < give_up_at =>
                 {
                     if !std::mem::replace(&mut told, true) {
                         self.out.note(&format!("{} is away; waiting for it", self.client.base()));

@@ -67,6 +67,9 @@ mod tests {
         assert_eq!(only("ab", ids(&["abc"])).unwrap().as_str(), "abc");
         assert_eq!(only("ab", ids(&[])).unwrap_err().code, Code::NotFound);
         let several = only("ab", ids(&["abc", "abd"])).unwrap_err();
-        assert_eq!((several.code, several.details), (Code::BadInput, vec!["abc".to_owned(), "abd".to_owned()]));
+        assert_eq!(
+            (several.code, several.details),
+            (Code::BadInput, vec!["abc".to_owned(), "abd".to_owned()])
+        );
     }
 }

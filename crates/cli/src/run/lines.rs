@@ -47,7 +47,10 @@ impl Lines {
     pub(super) fn push(&mut self, chunk: &RunChunk) -> String {
         self.width = self.width.max(chunk.node.chars().count());
         let mut text = String::new();
-        let open = self.open.entry(chunk.execution).or_insert_with(|| Open { node: chunk.node.clone(), ..Open::default() });
+        let open = self
+            .open
+            .entry(chunk.execution)
+            .or_insert_with(|| Open { node: chunk.node.clone(), ..Open::default() });
         if chunk.chunk.offset > open.next {
             let cut = chunk.chunk.offset - open.next;
             if !open.line.is_empty() {

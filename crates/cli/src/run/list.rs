@@ -33,7 +33,11 @@ pub(super) async fn run(args: ListArgs, client: &Client, out: Out) -> Result<(),
     let runs: List<RunSummary> = client.get(&["runs"], &query).await?;
     out.result(&runs, || run_table(&runs.data, Timestamp::now(), out.width()))?;
     if runs.pagination.has_more && out.is_terminal() {
-        out.note(&format!("{} of {} runs shown; --limit and --offset show others", runs.data.len(), runs.pagination.total));
+        out.note(&format!(
+            "{} of {} runs shown; --limit and --offset show others",
+            runs.data.len(),
+            runs.pagination.total
+        ));
     }
     Ok(())
 }

@@ -81,7 +81,9 @@ async fn streamed(
     let mut connected = false;
     loop {
         match client.feed(path, query, None).await {
-            Err(failure) if failure.code == Code::Unreachable && connected && failures < MOST_RETRIES => failures += 1,
+            Err(failure) if failure.code == Code::Unreachable && connected && failures < MOST_RETRIES => {
+                failures += 1;
+            }
             Err(failure) => return Err(failure),
             Ok(mut feed) => {
                 (connected, failures) = (true, 0);

@@ -23,7 +23,11 @@ pub(super) async fn run(which: &Which, client: &Client, out: Out) -> Result<(), 
 /// Shows a run until it ends; the exit code is its result.
 pub(crate) async fn watch(id: RunId, client: &Client, out: Out) -> Result<(), Failure> {
     let watching = async {
-        if out.format() == Format::Table { shown(id.clone(), client, out).await } else { listed(id.clone(), client, out).await }
+        if out.format() == Format::Table {
+            shown(id.clone(), client, out).await
+        } else {
+            listed(id.clone(), client, out).await
+        }
     };
     detachable(&id, out, watching).await
 }
@@ -52,7 +56,9 @@ pub(crate) async fn wait(id: RunId, client: &Client, out: Out) -> Result<(), Fai
 pub(crate) fn ended(run: &Run) -> Result<(), Failure> {
     match run.summary.status {
         RunStatus::Completed => Ok(()),
-        RunStatus::Pending | RunStatus::Running | RunStatus::Failed | RunStatus::Cancelled => Err(Failure::run_failed()),
+        RunStatus::Pending | RunStatus::Running | RunStatus::Failed | RunStatus::Cancelled => {
+            Err(Failure::run_failed())
+        }
     }
 }
 

@@ -22,6 +22,8 @@ use crate::settings::LogFormat;
 
 /// Nobody waits for long when trying things out.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+/// Of each node; the same on every machine, so that what is tried out here behaves alike there.
+const SLOTS: u32 = 4;
 /// Nodes of the same process register within milliseconds, unless something is wrong.
 const REGISTER_TIMEOUT: Duration = Duration::from_secs(30);
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
@@ -55,10 +57,20 @@ pub(crate) async fn run(args: DevArgs, out: Out) -> Result<(), Failure> {
     logging::start(&args.log_level, LogFormat::Text)?;
     let mut stop = Stop::listen()?;
     let store = format!("sqlite:{}", args.data.join("downbeat.db").display());
-    let server = started(Settings { store, http: args.http, grpc: args.grpc, name: "dev".to_owned(), ..Settings::default() }).await?;
+    let server = started(Settings {
+        store,
+        http: args.http,
+        grpc: args.grpc,
+        name: "dev".to_owned(),
+        ..Settings::default()
+    })
+    .await?;
     let hostnames: Vec<String> = (1..=args.nodes).map(|number| format!("node-{number}")).collect();
-    let mut agents: Vec<Handle> =
-        hostnames.iter().zip(1..).map(|(hostname, number)| start_agent(&args, &server, hostname, number)).collect();
+    let mut agents: Vec<Handle> = hostnames
+        .iter()
+        .zip(1..)
+        .map(|(hostname, number)| start_agent(&args, &server, hostname, number))
+        .collect();
 
     tokio::select! {
         registered = registered(&server, &hostnames) => registered?,
@@ -83,8 +95,14 @@ fn start_agent(args: &DevArgs, server: &Server, hostname: &str, number: u32) -> 
     let settings = AgentSettings {
         servers: vec![server.grpc_addr().to_string()],
         hostname: hostname.to_owned(),
-        groups: args.groups.iter().map(|group| group.trim().to_owned()).filter(|group| !group.is_empty()).collect(),
+        groups: args
+            .groups
+            .iter()
+            .map(|group| group.trim().to_owned())
+            .filter(|group| !group.is_empty())
+            .collect(),
         labels: [("number".to_owned(), number.to_string())].into(),
+        slots: SLOTS,
         allow: vec!["exec".to_owned()],
         drain_timeout: DRAIN_TIMEOUT,
         ..AgentSettings::new(args.data.join(hostname))
@@ -98,7 +116,8 @@ async fn registered(server: &Server, hostnames: &[String]) -> Result<(), Failure
     let started_at = server.service().started_at();
     loop {
         let nodes = server.service().store().nodes(None).await;
-        let nodes = nodes.map_err(|error| Failure::new(Code::Unreachable, format!("cannot look for nodes: {error}")))?;
+        let nodes = nodes
+            .map_err(|error| Failure::new(Code::Unreachable, format!("cannot look for nodes: {error}")))?;
         let online = |hostname: &String| {
             // A node of the same name may be there from the last time.
             nodes.iter().any(|node| {
@@ -141,7 +160,8 @@ async fn ended(agents: Vec<Handle>, server: Server) -> Result<(), Failure> {
 }
 
 fn banner(ready: &Ready, groups: &[String], data: &Path) -> String {
-    let at = if ready.url == "http://127.0.0.1:4680" { String::new() } else { format!(" --server {}", ready.url) };
+    let at =
+        if ready.url == "http://127.0.0.1:4680" { String::new() } else { format!(" --server {}", ready.url) };
     let nodes = match ready.nodes.as_slice() {
         [] => "none".to_owned(),
         [only] => only.clone(),

@@ -15,10 +15,13 @@ pub(super) fn start(level: &str, format: LogFormat) -> Result<(), Failure> {
     let registry = tracing_subscriber::registry().with(filter);
     let started = match format {
         LogFormat::Json => registry
-            .with(fmt::layer().json().flatten_event(true).with_current_span(true).with_writer(std::io::stderr))
+            .with(
+                fmt::layer().json().flatten_event(true).with_current_span(true).with_writer(std::io::stderr),
+            )
             .try_init(),
         LogFormat::Text => {
-            let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
+            let colour =
+                std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
             registry.with(fmt::layer().with_ansi(colour).with_writer(std::io::stderr)).try_init()
         }
     };
@@ -34,7 +37,8 @@ fn filter(level: &str) -> Result<EnvFilter, Failure> {
     };
     for part in level.split(',') {
         // The empty text is a level to the parser, and a mistake to everybody else.
-        let is_level = !part.trim().is_empty() && part.trim().parse::<tracing_subscriber::filter::LevelFilter>().is_ok();
+        let is_level =
+            !part.trim().is_empty() && part.trim().parse::<tracing_subscriber::filter::LevelFilter>().is_ok();
         if !is_level && !part.contains('=') {
             return Err(wrong(&format!("`{part}` is no level")));
         }

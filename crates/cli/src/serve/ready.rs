@@ -27,14 +27,25 @@ impl Ready {
     }
 
     pub(super) fn server_line(&self, store: &str) -> String {
-        format!("downbeat server is up: REST at {}, agents at {}, store {}", self.url, self.grpc, without_password(store))
+        format!(
+            "downbeat server is up: REST at {}, agents at {}, store {}",
+            self.url,
+            self.grpc,
+            without_password(store)
+        )
     }
 }
 
 /// Says that everything is up. The file appears whole or not at all.
-pub(super) fn announce(ready: &Ready, file: Option<&Path>, out: Out, told: impl FnOnce() -> String) -> Result<(), Failure> {
+pub(super) fn announce(
+    ready: &Ready,
+    file: Option<&Path>,
+    out: Out,
+    told: impl FnOnce() -> String,
+) -> Result<(), Failure> {
     if let Some(path) = file {
-        let text = serde_json::to_string(ready).map_err(|error| Failure::bug(format!("cannot write the addresses: {error}")))?;
+        let text = serde_json::to_string(ready)
+            .map_err(|error| Failure::bug(format!("cannot write the addresses: {error}")))?;
         let part = path.with_extension("part");
         std::fs::write(&part, text)
             .and_then(|()| std::fs::rename(&part, path))

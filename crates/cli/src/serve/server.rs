@@ -92,14 +92,19 @@ impl ServerArgs {
         Sources {
             config: self.common.config.clone(),
             environment: environment(),
-            flags: flags.into_iter().filter_map(|(key, value, flag)| Some((key, value.clone()?, flag))).collect(),
+            flags: flags
+                .into_iter()
+                .filter_map(|(key, value, flag)| Some((key, value.clone()?, flag)))
+                .collect(),
         }
     }
 }
 
 /// Variables that are no text are nobody's settings.
 pub(super) fn environment() -> Vec<(String, String)> {
-    std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect()
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
 }
 
 /// Reads the server's settings.

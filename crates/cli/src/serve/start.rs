@@ -15,7 +15,9 @@ pub(super) async fn started(settings: Settings) -> Result<Server, Failure> {
             StartError::Listen { error, .. } if error.kind() == ErrorKind::AddrInUse => Code::Refused,
             StartError::Listen { .. } | StartError::Store(StoreError::BadLocation(_)) => Code::BadInput,
             StartError::Store(StoreError::Unavailable(_)) => Code::Unreachable,
-            StartError::Store(StoreError::NewerSchema { .. } | StoreError::AlteredMigration { .. }) => Code::Refused,
+            StartError::Store(StoreError::NewerSchema { .. } | StoreError::AlteredMigration { .. }) => {
+                Code::Refused
+            }
             StartError::Store(StoreError::Corrupt(_)) => Code::Bug,
         };
         Failure::new(code, format!("cannot start the server: {error}"))
@@ -25,9 +27,10 @@ pub(super) async fn started(settings: Settings) -> Result<Server, Failure> {
 /// Why an agent ended by itself.
 pub(super) fn agent_ended(error: &AgentError) -> Failure {
     let code = match error {
-        AgentError::Data { .. } | AgentError::Ledger(_) | AgentError::NoServer | AgentError::UnknownBackend { .. } => {
-            Code::BadInput
-        }
+        AgentError::Data { .. }
+        | AgentError::Ledger(_)
+        | AgentError::NoServer
+        | AgentError::UnknownBackend { .. } => Code::BadInput,
         AgentError::NotFound(_) => Code::NotFound,
         AgentError::DataInUse(_) | AgentError::Superseded(_) | AgentError::Refused(_) => Code::Refused,
         AgentError::Bug(_) => Code::Bug,

@@ -15,7 +15,8 @@ pub(super) struct Stop {
 impl Stop {
     /// From here on the signals no longer end the process by themselves.
     pub(super) fn listen() -> Result<Self, Failure> {
-        let listen = |kind| signal(kind).map_err(|error| Failure::bug(format!("cannot listen for signals: {error}")));
+        let listen =
+            |kind| signal(kind).map_err(|error| Failure::bug(format!("cannot listen for signals: {error}")));
         Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
     }
 
@@ -28,7 +29,11 @@ impl Stop {
     }
 
     /// Carries out a graceful end, unless a second signal comes.
-    pub(super) async fn or_insist(&mut self, out: Out, graceful: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    pub(super) async fn or_insist(
+        &mut self,
+        out: Out,
+        graceful: impl Future<Output = Result<(), Failure>>,
+    ) -> Result<(), Failure> {
         tokio::select! {
             result = graceful => result,
             () = self.asked() => {

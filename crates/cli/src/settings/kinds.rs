@@ -92,7 +92,8 @@ pub(crate) fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, 
             u32::try_from(number).map_err(|_| E::custom(format!("`{number}` is too large")))
         }
         fn visit_i64<E: Error>(self, number: i64) -> Result<u32, E> {
-            u32::try_from(number).map_err(|_| E::custom(format!("`{number}` is not a whole number from 0 on")))
+            u32::try_from(number)
+                .map_err(|_| E::custom(format!("`{number}` is not a whole number from 0 on")))
         }
     }
     deserializer.deserialize_any(Read)
@@ -127,7 +128,9 @@ pub(crate) fn some_duration<'de, D: Deserializer<'de>>(deserializer: D) -> Resul
 pub(crate) fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
     let text = String::deserialize(deserializer)?;
     let text = text.replace("localhost:", "127.0.0.1:");
-    text.parse().map_err(|_| D::Error::custom(format!("`{text}` is no address to listen on; write IP:PORT, such as 0.0.0.0:4680")))
+    text.parse().map_err(|_| {
+        D::Error::custom(format!("`{text}` is no address to listen on; write IP:PORT, such as 0.0.0.0:4680"))
+    })
 }
 
 /// Texts: an array, or one text with commas.
@@ -172,7 +175,8 @@ pub(crate) struct Labels(pub(crate) BTreeMap<String, serde_json::Value>);
 impl Labels {
     /// As texts, where numbers mean what they look like.
     pub(crate) fn texts(&self) -> BTreeMap<String, String> {
-        let text = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let text =
+            |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         self.0.iter().map(|(name, value)| (name.clone(), text(value))).collect()
     }
 
@@ -209,7 +213,9 @@ impl<'de> Deserialize<'de> for Labels {
                 let mut labels = BTreeMap::new();
                 while let Some((name, value)) = pairs.next_entry::<String, serde_json::Value>()? {
                     if value.is_array() || value.is_object() || value.is_null() {
-                        return Err(A::Error::custom(format!("`{name}` must be a text, a number or true or false")));
+                        return Err(A::Error::custom(format!(
+                            "`{name}` must be a text, a number or true or false"
+                        )));
                     }
                     labels.insert(name, value);
                 }
@@ -234,7 +240,9 @@ mod tests {
 
     #[test]
     fn sizes_read_and_print_alike() {
-        for (text, bytes) in [("1MiB", 1 << 20), ("64 KiB", 64 << 10), ("1000", 1_000), ("2kB", 2_000), ("0", 0)] {
+        for (text, bytes) in
+            [("1MiB", 1 << 20), ("64 KiB", 64 << 10), ("1000", 1_000), ("2kB", 2_000), ("0", 0)]
+        {
             let size: Size = text.parse().unwrap();
             assert_eq!(size.0, bytes, "{text}");
             assert_eq!(size.to_string().parse::<Size>().unwrap(), size, "{text}");
@@ -247,7 +255,10 @@ mod tests {
     #[test]
     fn a_capability_given_as_text_is_a_number_when_it_looks_like_one() {
         let labels: Labels = serde_json::from_value("gpu=nvidia,memory_mb=4096,fast".into()).unwrap();
-        assert_eq!(serde_json::to_value(labels.values()).unwrap(), serde_json::json!({"fast": "", "gpu": "nvidia", "memory_mb": 4096}));
+        assert_eq!(
+            serde_json::to_value(labels.values()).unwrap(),
+            serde_json::json!({"fast": "", "gpu": "nvidia", "memory_mb": 4096})
+        );
         assert_eq!(labels.texts()["memory_mb"], "4096");
     }
 }

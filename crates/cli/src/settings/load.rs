@@ -108,12 +108,14 @@ pub(crate) fn load<T: DeserializeOwned + serde::Serialize>(
     for (key, value, flag) in &sources.flags {
         figment = figment.merge(Single { key, value: value.clone(), source: (*flag).to_owned() });
     }
-    let source_of = |key: &str| figment.find_metadata(key).map_or_else(|| "default".to_owned(), |m| m.name.to_string());
+    let source_of =
+        |key: &str| figment.find_metadata(key).map_or_else(|| "default".to_owned(), |m| m.name.to_string());
     let keys: T = figment.extract().map_err(|error| refused(&error, &source_of))?;
     check(&keys).map_err(|(key, why)| bad_value(key, &source_of(key), &why))?;
 
     let derived = derived(&keys);
-    let tree = serde_json::to_value(&keys).map_err(|error| Failure::bug(format!("cannot show the settings: {error}")))?;
+    let tree = serde_json::to_value(&keys)
+        .map_err(|error| Failure::bug(format!("cannot show the settings: {error}")))?;
     let row = |key: &&'static str| match derived.iter().find(|derived| derived.key == *key) {
         Some(derived) if tree[key].is_null() => {
             Row { key, value: derived.value.clone(), source: derived.source.to_owned() }
@@ -129,7 +131,9 @@ fn config_path(named: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
     if let Some(path) = named {
         return match path.try_exists() {
             Ok(true) => Ok(Some(path.to_owned())),
-            Ok(false) => Err(Failure::bad_input(format!("the config file {} does not exist", path.display()))),
+            Ok(false) => {
+                Err(Failure::bad_input(format!("the config file {} does not exist", path.display())))
+            }
             Err(error) => Err(Failure::bad_input(format!("cannot read {}: {error}", path.display()))),
         };
     }
@@ -159,7 +163,10 @@ fn file_section(path: &Path, section: Section) -> Result<Dict, Failure> {
         for key in values.keys() {
             if !known.keys.contains(&key.as_str()) {
                 let place = format!("section [{name}] of {}", path.display());
-                return Err(Failure::bad_input(format!("unknown key `{key}` in {place}; {}", nearest(key, known.keys))));
+                return Err(Failure::bad_input(format!(
+                    "unknown key `{key}` in {place}; {}",
+                    nearest(key, known.keys)
+                )));
             }
         }
         if known.name == section.name {
@@ -186,14 +193,18 @@ fn from_environment(
         if !variable.starts_with(PREFIX) || is_no_setting(variable) {
             continue;
         }
-        let known = |section: Section| section.keys.iter().copied().find(|key| *variable == variable_of(section, key));
+        let known = |section: Section| {
+            section.keys.iter().copied().find(|key| *variable == variable_of(section, key))
+        };
         match (known(section), [SERVER, AGENT].into_iter().any(|other| known(other).is_some())) {
             (Some(key), _) => found.push((key, value.clone(), variable.clone())),
             // The other component's: both may share an environment.
             (None, true) => {}
             (None, false) => {
-                let names: Vec<String> =
-                    [SERVER, AGENT].into_iter().flat_map(|s| s.keys.iter().map(move |key| variable_of(s, key))).collect();
+                let names: Vec<String> = [SERVER, AGENT]
+                    .into_iter()
+                    .flat_map(|s| s.keys.iter().map(move |key| variable_of(s, key)))
+                    .collect();
                 let names: Vec<&str> = names.iter().map(String::as_str).collect();
                 return Err(Failure::bad_input(format!(
                     "unknown environment variable `{variable}`; {}",

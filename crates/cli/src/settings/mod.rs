@@ -10,8 +10,8 @@ mod show;
 pub(crate) use agent::AgentKeys;
 pub(crate) use kinds::LogFormat;
 pub(crate) use load::{AGENT, Derived, Loaded, SERVER, Sources, load};
-pub(crate) use show::without_password;
 pub(crate) use server::ServerKeys;
+pub(crate) use show::without_password;
 
 #[cfg(test)]
 mod tests;

@@ -79,7 +79,10 @@ pub(crate) fn defaults() -> Vec<(&'static str, String)> {
 
 /// This machine's name.
 pub(crate) fn hostname() -> String {
-    nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_else(|| "localhost".to_owned())
+    nix::unistd::gethostname()
+        .ok()
+        .and_then(|name| name.into_string().ok())
+        .unwrap_or_else(|| "localhost".to_owned())
 }
 
 impl ServerKeys {
@@ -109,13 +112,20 @@ impl ServerKeys {
         if self.lease_ttl <= self.heartbeat_interval {
             return Err((
                 "lease_ttl",
-                format!("{} is not longer than heartbeat_interval ({}): every lease would run out", self.lease_ttl, self.heartbeat_interval),
+                format!(
+                    "{} is not longer than heartbeat_interval ({}): every lease would run out",
+                    self.lease_ttl, self.heartbeat_interval
+                ),
             ));
         }
         if self.node_offline_after() <= self.node_stale_after() {
             return Err((
                 "node_offline_after",
-                format!("{} is not longer than node_stale_after ({})", self.node_offline_after(), self.node_stale_after()),
+                format!(
+                    "{} is not longer than node_stale_after ({})",
+                    self.node_offline_after(),
+                    self.node_stale_after()
+                ),
             ));
         }
         Ok(())

@@ -43,8 +43,10 @@ fn toml_value(value: &Value) -> String {
     match value {
         Value::Object(map) if map.is_empty() => "{}".to_owned(),
         Value::Object(map) => {
-            let pairs: Vec<String> =
-                map.iter().map(|(key, value)| format!("{} = {}", Value::from(key.as_str()), toml_value(value))).collect();
+            let pairs: Vec<String> = map
+                .iter()
+                .map(|(key, value)| format!("{} = {}", Value::from(key.as_str()), toml_value(value)))
+                .collect();
             format!("{{ {} }}", pairs.join(", "))
         }
         Value::Array(items) => format!("[{}]", items.iter().map(toml_value).collect::<Vec<_>>().join(", ")),

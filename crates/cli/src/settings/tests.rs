@@ -14,11 +14,18 @@ fn file(text: &str) -> NamedTempFile {
     file
 }
 
-fn sources(config: Option<&NamedTempFile>, environment: &[(&str, &str)], flags: &[(&'static str, &str, &'static str)]) -> Sources {
+fn sources(
+    config: Option<&NamedTempFile>,
+    environment: &[(&str, &str)],
+    flags: &[(&'static str, &str, &'static str)],
+) -> Sources {
     // Without a file of its own a test would read what lies in the directory that it runs in.
     Sources {
         config: config.map(|file| file.path().to_owned()),
-        environment: environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+        environment: environment
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect(),
         flags: flags.iter().map(|(key, value, flag)| (*key, (*value).to_owned(), *flag)).collect(),
     }
 }
@@ -39,10 +46,21 @@ fn server(sources: &Sources) -> Result<(ServerKeys, String), String> {
 
 #[test]
 fn later_sources_win_and_each_value_says_where_it_came_from() {
-    let file = file("[server]\nstore = \"sqlite:file.db\"\nlease_ttl = \"40s\"\nretention_days = 3\nname = \"one\"\n[agent]\nslots = 2\n");
-    let environment = [("DOWNBEAT_STORE", "sqlite:env.db"), ("DOWNBEAT_RETENTION_DAYS", "4"), ("DOWNBEAT_SLOTS", "9"), ("HOME", "/")];
-    let (keys, shown) = server(&sources(Some(&file), &environment, &[("store", "memory:", "--store")])).unwrap();
-    assert_eq!((keys.store.as_str(), keys.retention_days, keys.lease_ttl.to_string().as_str()), ("memory:", 4, "40s"));
+    let file = file(
+        "[server]\nstore = \"sqlite:file.db\"\nlease_ttl = \"40s\"\nretention_days = 3\nname = \"one\"\n[agent]\nslots = 2\n",
+    );
+    let environment = [
+        ("DOWNBEAT_STORE", "sqlite:env.db"),
+        ("DOWNBEAT_RETENTION_DAYS", "4"),
+        ("DOWNBEAT_SLOTS", "9"),
+        ("HOME", "/"),
+    ];
+    let (keys, shown) =
+        server(&sources(Some(&file), &environment, &[("store", "memory:", "--store")])).unwrap();
+    assert_eq!(
+        (keys.store.as_str(), keys.retention_days, keys.lease_ttl.to_string().as_str()),
+        ("memory:", 4, "40s")
+    );
     let shown = shown.replace(file.path().to_str().unwrap(), "downbeat.toml");
     insta::assert_snapshot!(shown);
     toml::from_str::<toml::Table>(&shown).expect("what is shown is TOML again");
@@ -71,7 +89,10 @@ fn what_is_wrong_is_said_in_one_line_that_names_the_key() {
         let file = file(text);
         let message = server(&sources(Some(&file), &[], &[])).unwrap_err();
         assert_eq!(message.lines().count(), 1, "{message}");
-        told.push_str(&format!("{text:?}\n  {}\n", message.replace(file.path().to_str().unwrap(), "downbeat.toml")));
+        told.push_str(&format!(
+            "{text:?}\n  {}\n",
+            message.replace(file.path().to_str().unwrap(), "downbeat.toml")
+        ));
     }
     for variable in [("DOWNBEAT_HTTP", "nowhere"), ("DOWNBEAT_STROE", "x"), ("DOWNBEAT_BOGUS", "1")] {
         let message = server(&sources(Some(&empty), &[variable], &[])).unwrap_err();
@@ -106,10 +127,17 @@ fn agents_read_lists_and_labels_from_files_and_from_text() {
     let file = file(
         "[agent]\nserver = [\"a:1\", \"b:2\"]\ngroups = [\"web\"]\nlabels = {disk = \"ssd\", rack = 7}\nslots = 3\n[server]\nstore = \"memory:\"\n",
     );
-    let read = |sources: &Sources| load(AGENT, sources, AgentKeys::check, |_| Vec::new()).map(|loaded| loaded.keys);
+    let read =
+        |sources: &Sources| load(AGENT, sources, AgentKeys::check, |_| Vec::new()).map(|loaded| loaded.keys);
     let keys = read(&sources(Some(&file), &[], &[])).unwrap();
-    assert_eq!((keys.server.0, keys.groups.0, keys.slots), (vec!["a:1".to_owned(), "b:2".to_owned()], vec!["web".to_owned()], Some(3)));
-    assert_eq!(keys.labels.texts().into_iter().collect::<Vec<_>>(), [("disk".into(), "ssd".into()), ("rack".into(), "7".into())]);
+    assert_eq!(
+        (keys.server.0, keys.groups.0, keys.slots),
+        (vec!["a:1".to_owned(), "b:2".to_owned()], vec!["web".to_owned()], Some(3))
+    );
+    assert_eq!(
+        keys.labels.texts().into_iter().collect::<Vec<_>>(),
+        [("disk".into(), "ssd".into()), ("rack".into(), "7".into())]
+    );
 
     let environment = [("DOWNBEAT_AGENT_SERVER", "c:3,d:4"), ("DOWNBEAT_SLOTS", "5")];
     let keys = read(&sources(Some(&file), &environment, &[("labels", "zone=a", "--label")])).unwrap();

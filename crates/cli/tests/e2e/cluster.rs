@@ -18,7 +18,12 @@ pub(crate) fn downbeat(dir: &Path) -> Command {
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("DOWNBEAT_")) {
         command.env_remove(name);
     }
-    command.env_remove("NO_COLOR").current_dir(dir).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .env_remove("NO_COLOR")
+        .current_dir(dir)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     command
 }
 
@@ -114,7 +119,17 @@ impl Dev {
     pub(crate) fn start_with(more: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut command = downbeat(dir.path());
-        command.args(["dev", "--data", "data", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--ready-file", "ready.json"]);
+        command.args([
+            "dev",
+            "--data",
+            "data",
+            "--http",
+            "127.0.0.1:0",
+            "--grpc",
+            "127.0.0.1:0",
+            "--ready-file",
+            "ready.json",
+        ]);
         let process = Process::spawn({
             command.args(more);
             command

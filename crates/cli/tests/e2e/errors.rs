@@ -27,11 +27,19 @@ fn the_result_of_a_run_is_the_exit_code() {
 fn bad_input_is_2() {
     let dev = Dev::start();
     told(&dev.run(&["job", "run", "--target", "all", "exce", "run"]), 2, "did you mean `exec`?");
-    told(&dev.run(&["job", "run", "--target", "all", "exec", "run", "--comand", "x"]), 2, "did you mean `command`?");
+    told(
+        &dev.run(&["job", "run", "--target", "all", "exec", "run", "--comand", "x"]),
+        2,
+        "did you mean `command`?",
+    );
     told(&dev.run(&["job", "run", "--target", "all and", "test", "noop"]), 2, "target");
     told(&dev.run(&["job", "run", "-f", "missing.yaml"]), 2, "cannot read missing.yaml: no such file");
     dev.write("bad.yaml", "name: x\ntasks:\n  - bakend: exec\n    action: run\n");
-    told(&dev.run(&["job", "run", "-f", "bad.yaml"]), 2, "bad.yaml:3:5: tasks[0].bakend: unknown field `bakend`");
+    told(
+        &dev.run(&["job", "run", "-f", "bad.yaml"]),
+        2,
+        "bad.yaml:3:5: tasks[0].bakend: unknown field `bakend`",
+    );
     told(&dev.run(&["job", "plan", "-f", "bad.yaml"]), 2, "bad.yaml:3:5: ");
     dev.write("huge.yaml", &"#".repeat(2 << 20));
     told(&dev.run(&["job", "run", "-f", "huge.yaml"]), 2, "");
@@ -39,7 +47,13 @@ fn bad_input_is_2() {
     told(&dev.run(&["job", "run", "-f", "latin.yaml"]), 2, "UTF-8");
     told(&dev.run(&["run", "list", "--status", "runing"]), 2, "runing");
     told(&dev.run(&["event", "list", "--since", "999999999"]), 2, "after the last event");
-    for args in [&["run", "lst"][..], &["job", "run"], &["run", "list", "--limit", "0"], &["-o", "xml", "status"], &["node", "show"]] {
+    for args in [
+        &["run", "lst"][..],
+        &["job", "run"],
+        &["run", "list", "--limit", "0"],
+        &["-o", "xml", "status"],
+        &["node", "show"],
+    ] {
         assert_eq!(dev.run(args).code, 2, "{args:?}");
     }
 }
@@ -47,9 +61,21 @@ fn bad_input_is_2() {
 #[test]
 fn an_unreachable_server_is_3() {
     let dir = tempfile::tempdir().unwrap();
-    let run = |args: &[&str]| Done::of(downbeat(dir.path()).args(["--server", "http://127.0.0.1:1"]).args(args).output().unwrap());
-    for args in [&["status"][..], &["run", "list"], &["run", "logs", "last"], &["event", "list", "-f"], &["job", "run", "test", "noop"]] {
-        told(&run(args), 3, "cannot reach http://127.0.0.1:1: connection refused; is `downbeat server` or `downbeat dev` running?");
+    let run = |args: &[&str]| {
+        Done::of(downbeat(dir.path()).args(["--server", "http://127.0.0.1:1"]).args(args).output().unwrap())
+    };
+    for args in [
+        &["status"][..],
+        &["run", "list"],
+        &["run", "logs", "last"],
+        &["event", "list", "-f"],
+        &["job", "run", "test", "noop"],
+    ] {
+        told(
+            &run(args),
+            3,
+            "cannot reach http://127.0.0.1:1: connection refused; is `downbeat server` or `downbeat dev` running?",
+        );
     }
 }
 
@@ -78,7 +104,10 @@ fn a_refusal_or_conflict_is_5() {
 
     let taken = dev.ready["http"].as_str().unwrap();
     let second = Done::of(
-        downbeat(dev.dir.path()).args(["server", "--store", "memory:", "--http", taken, "--grpc", "127.0.0.1:0"]).output().unwrap(),
+        downbeat(dev.dir.path())
+            .args(["server", "--store", "memory:", "--http", taken, "--grpc", "127.0.0.1:0"])
+            .output()
+            .unwrap(),
     );
     told(&second, 5, taken);
 }
@@ -88,7 +117,10 @@ fn bad_settings_stop_the_start_with_one_line() {
     let dir = tempfile::tempdir().unwrap();
     let run = |args: &[&str]| Done::of(downbeat(dir.path()).args(args).output().unwrap());
     for (args, words) in [
-        (&["server", "--lease-ttl", "soon"][..], "bad value of `lease_ttl` (--lease-ttl): `soon` is not a duration"),
+        (
+            &["server", "--lease-ttl", "soon"][..],
+            "bad value of `lease_ttl` (--lease-ttl): `soon` is not a duration",
+        ),
         (&["server", "--store", "mysql://x"], "mysql"),
         (&["server", "--log-level", "loud"], "bad value of `log_level`"),
         (&["agent", "--slots", "none"], "bad value of `slots` (--slots)"),
@@ -100,7 +132,11 @@ fn bad_settings_stop_the_start_with_one_line() {
         assert_eq!(done.stderr.lines().count(), 1, "{done:?}");
     }
     fs::write(dir.path().join("downbeat.toml"), "[server]\nstroe = \"x\"\n").unwrap();
-    told(&run(&["server", "--print-config"]), 2, "unknown key `stroe` in section [server] of downbeat.toml; did you mean `store`?");
+    told(
+        &run(&["server", "--print-config"]),
+        2,
+        "unknown key `stroe` in section [server] of downbeat.toml; did you mean `store`?",
+    );
 }
 
 #[test]
@@ -112,7 +148,11 @@ fn validate_needs_no_server() {
          depends_on: [b]\n  - backend: exce\n    action: run\n    timeout: soon\n",
     )
     .unwrap();
-    let validate = |more: &[&str]| Done::of(downbeat(dir.path()).args(["job", "validate", "-f", "bad.yaml"]).args(more).output().unwrap());
+    let validate = |more: &[&str]| {
+        Done::of(
+            downbeat(dir.path()).args(["job", "validate", "-f", "bad.yaml"]).args(more).output().unwrap(),
+        )
+    };
     let done = validate(&[]);
     assert_eq!(done.code, 2);
     insta::assert_snapshot!(done.stderr);

@@ -25,7 +25,12 @@ fn every_example_is_in_the_list_and_valid() {
     listed.sort_unstable();
     assert_eq!(found, listed);
     for name in listed {
-        let done = Done::of(downbeat(std::env::temp_dir().as_path()).args(["job", "validate", "-f", &example(name)]).output().unwrap());
+        let done = Done::of(
+            downbeat(std::env::temp_dir().as_path())
+                .args(["job", "validate", "-f", &example(name)])
+                .output()
+                .unwrap(),
+        );
         assert_eq!(done.code, 0, "{done:?}");
     }
 }

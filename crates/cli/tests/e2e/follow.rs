@@ -24,7 +24,14 @@ fn ctrl_c_leaves_the_run_running() {
 #[test]
 fn logs_are_followed_to_the_end_with_whose_they_are() {
     let dev = Dev::start();
-    let id = dev.submit(&["--target", "node:node-1 or node:node-2", "exec", "shell", "--command", "echo begin; sleep 1; printf end"]);
+    let id = dev.submit(&[
+        "--target",
+        "node:node-1 or node:node-2",
+        "exec",
+        "shell",
+        "--command",
+        "echo begin; sleep 1; printf end",
+    ]);
     let logs = dev.run(&["run", "logs", &id, "-f"]).ok();
     let mut lines: Vec<&str> = logs.lines().collect();
     lines.sort_unstable();
@@ -41,9 +48,14 @@ fn events_are_followed_from_a_number_on() {
     let run_events = dev.run(&["run", "events", &id, "-f", "-o", "json"]).ok();
     let kinds: Vec<String> = run_events
         .lines()
-        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["kind"].as_str().unwrap().to_owned())
+        .map(|line| {
+            serde_json::from_str::<serde_json::Value>(line).unwrap()["kind"].as_str().unwrap().to_owned()
+        })
         .collect();
-    assert_eq!((kinds.first().unwrap().as_str(), kinds.last().unwrap().as_str()), ("run_created", "run_moved"));
+    assert_eq!(
+        (kinds.first().unwrap().as_str(), kinds.last().unwrap().as_str()),
+        ("run_created", "run_moved")
+    );
 
     let mut following = Process::spawn(dev.command(&["event", "list", "-f", "--since", "0"]));
     let mut lines = BufReader::new(following.child().stdout.take().unwrap()).lines();

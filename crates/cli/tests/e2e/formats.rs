@@ -48,10 +48,17 @@ fn text_reaches_the_node_as_it_was_written() {
 #[test]
 fn a_job_file_is_read_from_standard_input() {
     let dev = Dev::start();
-    let mut command = dev.command(&["job", "run", "-f", "-", "--target", "node:node-2", "--wait", "-o", "json"]);
+    let mut command =
+        dev.command(&["job", "run", "-f", "-", "--target", "node:node-2", "--wait", "-o", "json"]);
     command.stdin(Stdio::piped());
     let mut process = Process::spawn(command);
-    process.child().stdin.take().unwrap().write_all(b"tasks: [{backend: test, action: noop}]\ntarget: all\n").unwrap();
+    process
+        .child()
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(b"tasks: [{backend: test, action: noop}]\ntarget: all\n")
+        .unwrap();
     let run = process.wait().json();
     assert_eq!(run["expected"], serde_json::json!(["node-2"]));
 }
@@ -85,6 +92,9 @@ fn completions_are_made_for_every_shell() {
     let dir = tempfile::tempdir().unwrap();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let output = crate::cluster::downbeat(dir.path()).args(["completions", shell]).output().unwrap();
-        assert!(output.status.success() && String::from_utf8(output.stdout).unwrap().contains("server-list"), "{shell}");
+        assert!(
+            output.status.success() && String::from_utf8(output.stdout).unwrap().contains("server-list"),
+            "{shell}"
+        );
     }
 }

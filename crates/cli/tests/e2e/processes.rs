@@ -21,7 +21,19 @@ fn dev_stops_when_it_is_told_to_and_goes_on_with_its_data() {
 
     std::fs::remove_file(dir.path().join("ready.json")).unwrap();
     let mut command = downbeat(dir.path());
-    command.args(["dev", "--data", "data", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--ready-file", "ready.json", "--nodes", "1"]);
+    command.args([
+        "dev",
+        "--data",
+        "data",
+        "--http",
+        "127.0.0.1:0",
+        "--grpc",
+        "127.0.0.1:0",
+        "--ready-file",
+        "ready.json",
+        "--nodes",
+        "1",
+    ]);
     let process = Process::spawn(command);
     let ready = ready(dir.path(), "ready.json");
     let dev = Dev { process, dir, ready };
@@ -31,7 +43,19 @@ fn dev_stops_when_it_is_told_to_and_goes_on_with_its_data() {
 fn server(dir: &Path, http: &str, grpc: &str) -> (Process, Value) {
     let _ = std::fs::remove_file(dir.join("server.json"));
     let mut command = downbeat(dir);
-    command.args(["server", "--store", "sqlite:store.db", "--http", http, "--grpc", grpc, "--ready-file", "server.json", "--log-format", "json"]);
+    command.args([
+        "server",
+        "--store",
+        "sqlite:store.db",
+        "--http",
+        http,
+        "--grpc",
+        grpc,
+        "--ready-file",
+        "server.json",
+        "--log-format",
+        "json",
+    ]);
     let process = Process::spawn(command);
     (process, ready(dir, "server.json"))
 }
@@ -49,20 +73,44 @@ fn watching_survives_a_server_that_is_killed_and_started_again() {
     let address = |key: &str| addresses[key].as_str().unwrap().to_owned();
     let (http, grpc, url) = (address("http"), address("grpc"), address("url"));
     let mut agent = downbeat(dir.path());
-    agent.args(["agent", "--server", &grpc, "--hostname", "web-01", "--groups", "web", "--label", "disk=ssd", "--data", "agent"]);
+    agent.args([
+        "agent",
+        "--server",
+        &grpc,
+        "--hostname",
+        "web-01",
+        "--groups",
+        "web",
+        "--label",
+        "disk=ssd",
+        "--data",
+        "agent",
+    ]);
     let agent = Process::spawn(agent);
     until("the node", || {
-        let nodes = Done::of(client(dir.path(), &url, &["node", "list", "-o", "json"]).output().unwrap()).json();
+        let nodes =
+            Done::of(client(dir.path(), &url, &["node", "list", "-o", "json"]).output().unwrap()).json();
         (nodes["data"][0]["labels"]["disk"] == "ssd").then_some(())
     });
     // Without --allow exec the node does not offer it.
-    let refused = Done::of(client(dir.path(), &url, &["job", "run", "--target", "all", "exec", "run", "--command", "id"]).output().unwrap());
+    let refused = Done::of(
+        client(dir.path(), &url, &["job", "run", "--target", "all", "exec", "run", "--command", "id"])
+            .output()
+            .unwrap(),
+    );
     assert_eq!(refused.code, 5, "{refused:?}");
     assert!(refused.stderr.contains("web-01"), "{refused:?}");
 
-    let watching = Process::spawn(client(dir.path(), &url, &["job", "run", "--target", "group:web", "--watch", "test", "sleep", "--duration", "3s"]));
+    let watching = Process::spawn(client(
+        dir.path(),
+        &url,
+        &["job", "run", "--target", "group:web", "--watch", "test", "sleep", "--duration", "3s"],
+    ));
     until("the run", || {
-        let runs = Done::of(client(dir.path(), &url, &["run", "list", "--status", "running", "-o", "json"]).output().unwrap()).json();
+        let runs = Done::of(
+            client(dir.path(), &url, &["run", "list", "--status", "running", "-o", "json"]).output().unwrap(),
+        )
+        .json();
         (runs["pagination"]["total"] == 1).then_some(())
     });
     drop(first);

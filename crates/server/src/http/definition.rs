@@ -63,7 +63,9 @@ fn declared_format(headers: &HeaderMap) -> Answer<Option<Format>> {
         _ => Err(Failure::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             "unsupported_media_type",
-            format!("the body has content type `{text}`; a definition is application/json or application/yaml"),
+            format!(
+                "the body has content type `{text}`; a definition is application/json or application/yaml"
+            ),
         )),
     }
 }
@@ -71,7 +73,8 @@ fn declared_format(headers: &HeaderMap) -> Answer<Option<Format>> {
 fn unreadable(rejection: &BytesRejection) -> Failure {
     if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
         let most = limits::JOB_FILE_BYTES;
-        let detail = format!("the body is larger than {most} bytes, which is the most that a job file may have");
+        let detail =
+            format!("the body is larger than {most} bytes, which is the most that a job file may have");
         return Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", detail);
     }
     Failure::new(rejection.status(), "malformed", rejection.body_text())
@@ -81,9 +84,10 @@ impl Body {
     /// The definition in it, checked against the backends that are known; with another target, if one is given.
     pub(super) async fn read(self, service: &Service, target: Option<&str>) -> Answer<Definition> {
         let target = match target {
-            Some(text) => Some(Selector::parse(text).map_err(|error| {
-                Failure::bad_query(format!("the query is wrong: target: {error}"))
-            })?),
+            Some(text) => Some(
+                Selector::parse(text)
+                    .map_err(|error| Failure::bad_query(format!("the query is wrong: target: {error}")))?,
+            ),
             None => None,
         };
         let catalogue = service.catalogue(ClusterId::DEFAULT).await?;

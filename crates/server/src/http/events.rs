@@ -126,7 +126,9 @@ pub(super) async fn of_run(
 fn refuse_limit(limit: Option<u32>) -> Answer<()> {
     match limit {
         None => Ok(()),
-        Some(_) => Err(Failure::bad_query("the query is wrong: limit: a stream has none; it goes with `follow=0`")),
+        Some(_) => {
+            Err(Failure::bad_query("the query is wrong: limit: a stream has none; it goes with `follow=0`"))
+        }
     }
 }
 
@@ -134,10 +136,12 @@ fn refuse_limit(limit: Option<u32>) -> Answer<()> {
 async fn since(service: &Service, query: Option<u64>, headers: &HeaderMap) -> Answer<Option<u64>> {
     let since = match headers.get("last-event-id") {
         // A client that reconnects sends its first `since` as well; the header is the newer one.
-        Some(value) => Some(value.to_str().ok().and_then(|text| text.trim().parse::<u64>().ok()).ok_or_else(|| {
-            let detail = "the header Last-Event-ID is not the number of an event";
-            Failure::new(StatusCode::BAD_REQUEST, "bad_last_event_id", detail)
-        })?),
+        Some(value) => {
+            Some(value.to_str().ok().and_then(|text| text.trim().parse::<u64>().ok()).ok_or_else(|| {
+                let detail = "the header Last-Event-ID is not the number of an event";
+                Failure::new(StatusCode::BAD_REQUEST, "bad_last_event_id", detail)
+            })?)
+        }
         None => query,
     };
     if let Some(since) = since {
@@ -201,10 +205,7 @@ pub(super) fn sse(name: &str, data: &impl Serialize) -> SseEvent {
 }
 
 /// A stream as an answer: kept alive, and ended when the server stops.
-pub(super) fn live(
-    service: &Service,
-    events: impl Stream<Item = SseEvent> + Send + 'static,
-) -> Response {
+pub(super) fn live(service: &Service, events: impl Stream<Item = SseEvent> + Send + 'static) -> Response {
     let stopping = service.stopping().clone();
     let events = events.take_until(async move { stopping.cancelled().await }.boxed());
     Sse::new(events.map(Ok::<_, Infallible>).boxed()).keep_alive(KeepAlive::default()).into_response()

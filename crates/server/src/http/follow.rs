@@ -61,7 +61,12 @@ impl Scope {
 
 impl Follower {
     /// `feed` must have been subscribed to before, so that nothing falls between it and the store.
-    pub(super) fn new(store: Arc<dyn Store>, feed: Receiver<Arc<[Record]>>, scope: Scope, since: u64) -> Self {
+    pub(super) fn new(
+        store: Arc<dyn Store>,
+        feed: Receiver<Arc<[Record]>>,
+        scope: Scope,
+        since: u64,
+    ) -> Self {
         Self { store, feed, scope, seen: since, ready: VecDeque::new(), phase: Phase::Behind }
     }
 
@@ -144,4 +149,127 @@ impl Follower {
 
 fn ends_its_run(change: &Change) -> bool {
     matches!(change, Change::RunMoved { path, .. } if path.last().is_some_and(|state| state.is_terminal()))
+}
+
+#[cfg(test)]
+mod tests {
+    use downbeat_core::Timestamp;
+    use downbeat_core::ids::{ClusterId, NodeId, ServerId, SessionId};
+    use downbeat_core::node::{Description, Registration};
+    use downbeat_store::MemoryStore;
+    use tokio::sync::broadcast::{self, Sender};
+
+    use super::*;
+
+    struct Journal {
+        store: Arc<dyn Store>,
+        feed: Sender<Arc<[Record]>>,
+    }
+
+    impl Journal {
+        /// The feed holds two batches; a reader that is further behind has lagged.
+        fn new() -> Self {
+            Self { store: Arc::new(MemoryStore::new()), feed: broadcast::channel(2).0 }
+        }
+
+        fn follower(&self, since: u64) -> Follower {
+            Follower::new(Arc::clone(&self.store), self.feed.subscribe(), Scope::All, since)
+        }
+
+        /// Commits one change; another server does not tell this one's feed.
+        async fn commit(&self, tell: Tell) {
+            let hostname = "web-01".to_owned();
+            let node = NodeId::derive(ClusterId::DEFAULT, &hostname);
+            let description = Description {
+                hostname,
+                groups: Vec::new(),
+                labels: [].into(),
+                capabilities: [].into(),
+                backends: Vec::new(),
+                slots: 1,
+                version: String::new(),
+            };
+            let (session, at) = (SessionId(uuid::Uuid::nil()), Timestamp::UNIX_EPOCH);
+            let registration = Registration { node, cluster: ClusterId::DEFAULT, session, description, at };
+            let change = Change::NodeRegistered { registration };
+            let server = ServerId(uuid::Uuid::nil());
+            let committed = self.store.commit(server, std::slice::from_ref(&change)).await.unwrap();
+            if tell == Tell::Feed {
+                let seq = committed.seqs[0].unwrap();
+                let _ = self.feed.send(Arc::from([Record { seq, server, change }]));
+            }
+        }
+    }
+
+    #[derive(PartialEq)]
+    enum Tell {
+        Feed,
+        Nobody,
+    }
+
+    async fn numbers(follower: &mut Follower, count: usize) -> Vec<u64> {
+        let mut numbers = Vec::new();
+        for _ in 0..count {
+            numbers.push(follower.next().await.unwrap().unwrap().seq);
+        }
+        numbers
+    }
+
+    #[tokio::test]
+    async fn what_is_in_the_store_and_in_the_feed_is_sent_once() {
+        let journal = Journal::new();
+        journal.commit(Tell::Feed).await;
+        let mut follower = journal.follower(0);
+        journal.commit(Tell::Feed).await;
+        assert_eq!(numbers(&mut follower, 2).await, [1, 2]);
+        journal.commit(Tell::Feed).await;
+        assert_eq!(numbers(&mut follower, 1).await, [3]);
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_lags_goes_back_to_the_store() {
+        let journal = Journal::new();
+        let mut follower = journal.follower(0);
+        journal.commit(Tell::Feed).await;
+        assert_eq!(numbers(&mut follower, 1).await, [1]);
+        for _ in 0..10 {
+            journal.commit(Tell::Feed).await;
+        }
+        assert_eq!(numbers(&mut follower, 10).await, (2..=11).collect::<Vec<_>>());
+    }
+
+    #[tokio::test]
+    async fn what_another_server_committed_in_between_is_not_skipped() {
+        let journal = Journal::new();
+        let mut follower = journal.follower(0);
+        journal.commit(Tell::Feed).await;
+        assert_eq!(numbers(&mut follower, 1).await, [1]);
+        journal.commit(Tell::Nobody).await;
+        journal.commit(Tell::Feed).await;
+        assert_eq!(numbers(&mut follower, 2).await, [2, 3]);
+    }
+
+    #[tokio::test]
+    async fn what_another_server_committed_is_found_though_the_feed_is_silent() {
+        let journal = Journal::new();
+        let mut follower = journal.follower(0);
+        journal.commit(Tell::Feed).await;
+        assert_eq!(numbers(&mut follower, 1).await, [1]);
+        journal.commit(Tell::Nobody).await;
+        assert_eq!(numbers(&mut follower, 1).await, [2]);
+    }
+
+    #[tokio::test]
+    async fn more_than_one_read_of_the_store_is_sent_in_order() {
+        let journal = Journal::new();
+        for _ in 0..READ_AT_ONCE * 2 + 1 {
+            journal.commit(Tell::Nobody).await;
+        }
+        let last = u64::from(READ_AT_ONCE * 2 + 1);
+        let mut follower = journal.follower(7);
+        assert_eq!(
+            numbers(&mut follower, usize::try_from(last - 7).unwrap()).await,
+            (8..=last).collect::<Vec<_>>()
+        );
+    }
 }

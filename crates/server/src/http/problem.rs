@@ -53,7 +53,11 @@ impl Failure {
 
     fn with_errors(status: StatusCode, code: &str, what: &str, errors: Vec<FieldError>) -> Self {
         let named = errors.iter().take(NAMED).map(|error| {
-            if error.path.is_empty() { error.message.clone() } else { format!("{}: {}", error.path, error.message) }
+            if error.path.is_empty() {
+                error.message.clone()
+            } else {
+                format!("{}: {}", error.path, error.message)
+            }
         });
         let mut failure = Self::new(status, code, format!("{what}: {}", named_of(named, errors.len())));
         failure.0.errors = errors;

@@ -88,3 +88,28 @@ fn panicked(panic: Box<dyn Any + Send>) -> Response {
     let detail = "a bug in the server; its log has more";
     Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "bug", detail).into_response()
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::body::{Body, to_bytes};
+    use axum::http::Request;
+    use axum::routing::get;
+    use tower::ServiceExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_is_answered_with_a_problem_that_tells_nothing_of_it() {
+        async fn buggy() {
+            panic!("a secret")
+        }
+        let router: Router = Router::new().route("/", get(buggy)).layer(CatchPanicLayer::custom(panicked));
+        let response = router.oneshot(Request::get("/").body(Body::empty()).unwrap()).await.unwrap();
+        assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        assert_eq!(response.headers()["content-type"], "application/problem+json");
+        let body = to_bytes(response.into_body(), 10_000).await.unwrap();
+        let problem: Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(problem["code"], "bug");
+        assert!(!problem.to_string().contains("a secret"));
+    }
+}

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::extract::State;
-use axum::response::sse::Event as SseEvent;
 use axum::response::Response;
+use axum::response::sse::Event as SseEvent;
 use downbeat_core::execution::Execution as Record;
 use downbeat_core::ids::{ExecutionId, NodeId, RunId};
 use downbeat_core::run::{RunRecord, RunStatus};
@@ -93,7 +93,16 @@ struct Cursor {
 
 impl Merged {
     fn new(store: Arc<dyn Store>, run: RunId, node: Option<NodeId>, step: Option<u32>) -> Self {
-        Self { store, run, node, step, cursors: BTreeMap::new(), todo: VecDeque::new(), status: RunStatus::Pending, over: false }
+        Self {
+            store,
+            run,
+            node,
+            step,
+            cursors: BTreeMap::new(),
+            todo: VecDeque::new(),
+            status: RunStatus::Pending,
+            over: false,
+        }
     }
 
     /// Takes note of new executions and of those that have ended. The run is as it was before they are listed.

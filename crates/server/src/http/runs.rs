@@ -78,9 +78,13 @@ pub(super) async fn submit(
 fn idempotency_key(headers: &HeaderMap) -> Answer<Option<String>> {
     let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
     let bad = |why: &str| Failure::new(StatusCode::BAD_REQUEST, "bad_idempotency_key", why);
-    let key = value.to_str().map_err(|_| bad("the Idempotency-Key holds characters that are not visible ASCII"))?;
+    let key =
+        value.to_str().map_err(|_| bad("the Idempotency-Key holds characters that are not visible ASCII"))?;
     if key.is_empty() || key.len() > KEY_BYTES {
-        return Err(bad(&format!("the Idempotency-Key has {} bytes; 1 to {KEY_BYTES} are possible", key.len())));
+        return Err(bad(&format!(
+            "the Idempotency-Key has {} bytes; 1 to {KEY_BYTES} are possible",
+            key.len()
+        )));
     }
     Ok(Some(key.to_owned()))
 }
@@ -187,7 +191,8 @@ pub(super) async fn show(
     let mut shown = load(&service, &run).await?;
     if query.definition.is_on() {
         let value = serde_json::to_value(&*run.definition);
-        shown.definition = Some(value.map_err(|error| Error::Bug(format!("cannot show a definition: {error}")))?);
+        shown.definition =
+            Some(value.map_err(|error| Error::Bug(format!("cannot show a definition: {error}")))?);
     }
     Ok(Json(shown))
 }

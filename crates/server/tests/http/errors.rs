@@ -112,7 +112,11 @@ async fn a_body_that_is_not_what_it_says_is_malformed() {
     is_problem(&answer, StatusCode::BAD_REQUEST, "malformed");
     assert_eq!(answer.body["errors"][0]["line"], 1);
     is_problem(&send_as("application/json", "").await, StatusCode::BAD_REQUEST, "malformed");
-    is_problem(&send_as("application/yaml", "tasks: [").await, StatusCode::UNPROCESSABLE_ENTITY, "invalid_definition");
+    is_problem(
+        &send_as("application/yaml", "tasks: [").await,
+        StatusCode::UNPROCESSABLE_ENTITY,
+        "invalid_definition",
+    );
     let form = send_as("application/x-www-form-urlencoded", "a=b").await;
     is_problem(&form, StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type");
 }
@@ -147,7 +151,8 @@ async fn a_refused_run_lists_the_nodes_that_stand_in_the_way() {
 async fn an_idempotency_key_that_is_none_is_refused() {
     let setup = Setup::new().await;
     for key in ["", &"k".repeat(256)] {
-        let answer = send(setup.request(Method::POST, "/runs").header("Idempotency-Key", key).json(&noop())).await;
+        let answer =
+            send(setup.request(Method::POST, "/runs").header("Idempotency-Key", key).json(&noop())).await;
         is_problem(&answer, StatusCode::BAD_REQUEST, "bad_idempotency_key");
     }
 }

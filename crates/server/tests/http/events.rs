@@ -37,7 +37,10 @@ async fn events_are_listed_in_order_with_who_what_and_when() {
     assert!(!list.to_string().contains("token"), "lease tokens stay inside");
 
     let page = setup.ok("/events?follow=0&since=1&limit=2").await;
-    assert_eq!(page["pagination"], json!({"limit": 2, "offset": 1, "total": null, "has_more": true, "next": 3}));
+    assert_eq!(
+        page["pagination"],
+        json!({"limit": 2, "offset": 1, "total": null, "has_more": true, "next": 3})
+    );
     let latest = setup.ok("/events?follow=0&limit=1").await;
     assert_eq!(&latest["data"][0], last);
     let of_run = setup.ok(&format!("/runs/{id}/events")).await;
@@ -103,7 +106,8 @@ async fn a_stream_without_since_begins_now() {
 async fn many_events_are_read_in_pages_and_none_is_missed_while_more_are_made() {
     let setup = Setup::new().await;
     let mut agent = setup.agent("web-01", &[]).await;
-    let definition = json!({"placement": {"labels": ["nowhere"]}, "tasks": [{"backend": "test", "action": "noop"}]});
+    let definition =
+        json!({"placement": {"labels": ["nowhere"]}, "tasks": [{"backend": "test", "action": "noop"}]});
     for _ in 0..300 {
         setup.submit(&definition).await;
     }

@@ -24,7 +24,10 @@ async fn nodes_are_listed_filtered_and_sorted() {
     assert_eq!(page["pagination"], json!({"limit": 1, "offset": 1, "total": 3, "has_more": true}));
     let node = &page["data"][0];
     assert_eq!(node["backends"], json!(["test", "ping", "exec"]));
-    assert_eq!((&node["status"], &node["draining"], &node["slots"]), (&json!("online"), &json!(false), &json!(2)));
+    assert_eq!(
+        (&node["status"], &node["draining"], &node["slots"]),
+        (&json!("online"), &json!(false), &json!(2))
+    );
 }
 
 #[tokio::test]

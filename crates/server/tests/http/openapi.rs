@@ -83,11 +83,18 @@ async fn every_route_in_the_document_answers() {
                 request = request.json(&noop());
             }
             let answer = send(request).await;
-            let wanted = if path.ends_with("/cancel") { answer.status == StatusCode::CONFLICT } else { answer.status.is_success() };
+            let wanted = if path.ends_with("/cancel") {
+                answer.status == StatusCode::CONFLICT
+            } else {
+                answer.status.is_success()
+            };
             assert!(wanted, "{method} {path}: {} {}", answer.status, answer.body);
             let declared = &item[method.as_str().to_lowercase()]["responses"];
             let status = answer.status.as_u16().to_string();
-            assert!(declared.get(&status).is_some() || !answer.status.is_success(), "{method} {path}: {status}");
+            assert!(
+                declared.get(&status).is_some() || !answer.status.is_success(),
+                "{method} {path}: {status}"
+            );
             answered += 1;
         }
     }

@@ -66,8 +66,12 @@ async fn output_is_streamed_as_it_grows_until_the_execution_ends() {
     let told: Vec<_> = rest.iter().map(|sent| (sent.name.as_str(), sent.data["text"].as_str())).collect();
     assert_eq!(told, [("output", Some("three\n")), ("end", None)]);
     assert_eq!(rest[1].data["status"], "succeeded");
-    let resumed = setup.stream(setup.request(Method::GET, &path).header("Last-Event-ID", "4")).await.rest().await;
-    assert_eq!(resumed.iter().filter_map(|sent| sent.data["text"].as_str()).collect::<String>(), "two\nthree\n");
+    let resumed =
+        setup.stream(setup.request(Method::GET, &path).header("Last-Event-ID", "4")).await.rest().await;
+    assert_eq!(
+        resumed.iter().filter_map(|sent| sent.data["text"].as_str()).collect::<String>(),
+        "two\nthree\n"
+    );
 }
 
 #[tokio::test]

@@ -21,7 +21,10 @@ async fn a_run_shows_the_result_of_every_step_on_every_node() {
     assert_eq!(half["status"], "running");
     assert_eq!(half["step"], 0);
     assert_eq!(half["expected"], json!(["web-01", "web-02"]));
-    assert_eq!(half["counts"]["pending"], 2, "the second step has no executions yet, and is still to come: {half}");
+    assert_eq!(
+        half["counts"]["pending"], 2,
+        "the second step has no executions yet, and is still to come: {half}"
+    );
     assert_eq!(half["results"]["0"]["web-01"]["status"], "succeeded");
     assert_eq!(half["results"]["0"]["web-01"]["attempts"], 1);
     assert_eq!(half["results"]["0"]["web-01"]["duration"], "1.5s");
@@ -45,7 +48,10 @@ async fn a_run_shows_the_result_of_every_step_on_every_node() {
     assert_eq!(executions["pagination"], json!({"limit": 100, "offset": 0, "total": 4, "has_more": false}));
     let failed = setup.ok(&format!("/runs/{id}/executions?status=failed,lost&node=web-02&step=1")).await;
     let failed = &failed["data"][0];
-    assert_eq!((&failed["node"], &failed["task"], &failed["attempt"]), (&json!("web-02"), &json!("second"), &json!(1)));
+    assert_eq!(
+        (&failed["node"], &failed["task"], &failed["attempt"]),
+        (&json!("web-02"), &json!("second"), &json!(1))
+    );
     assert_eq!(failed["duration"], "1.5s");
     for time in ["created_at", "leased_at", "started_at", "finished_at"] {
         assert!(failed[time].as_str().is_some_and(|text| text.ends_with('Z')), "{time} in {failed}");
@@ -126,7 +132,11 @@ async fn runs_are_listed_newest_first_and_filtered() {
 #[tokio::test]
 async fn a_cancelled_run_ends_cancelled_and_cannot_be_cancelled_again() {
     let setup = Setup::new().await;
-    let id = setup.submit(&json!({"placement": {"labels": ["nowhere"]}, "tasks": [{"backend": "test", "action": "noop"}]})).await;
+    let id = setup
+        .submit(
+            &json!({"placement": {"labels": ["nowhere"]}, "tasks": [{"backend": "test", "action": "noop"}]}),
+        )
+        .await;
     let answer = setup.post(&format!("/runs/{id}/cancel"), &json!(null)).await;
     assert_eq!(answer.status, StatusCode::ACCEPTED, "{}", answer.body);
     let run = setup.ended(&id).await;
@@ -191,13 +201,19 @@ async fn plans_show_steps_places_and_edges_without_starting_anything() {
     let plan = planned.body;
     assert_eq!(plan["strategy"], "continue");
     assert_eq!(plan["nodes"][1]["hostname"], "web-02");
-    assert_eq!(plan["steps"][0], json!({
-        "index": 0, "name": "prepare", "backend": "test", "action": "noop", "branch": null,
-        "where": ["web-01", "web-02"], "condition": null, "after": [],
-    }));
+    assert_eq!(
+        plan["steps"][0],
+        json!({
+            "index": 0, "name": "prepare", "backend": "test", "action": "noop", "branch": null,
+            "where": ["web-01", "web-02"], "condition": null, "after": [],
+        })
+    );
     assert_eq!(plan["steps"][1]["after"], json!([{"step": 0, "kind": "barrier"}]));
     assert_eq!(plan["steps"][2]["after"], json!([{"step": 1, "kind": "per_node"}]));
-    assert_eq!((&plan["steps"][2]["branch"], &plan["steps"][2]["condition"]), (&json!("walk"), &json!("on_success")));
+    assert_eq!(
+        (&plan["steps"][2]["branch"], &plan["steps"][2]["condition"]),
+        (&json!("walk"), &json!("on_success"))
+    );
     assert_eq!(plan["steps"][3]["where"], "placed");
     assert_eq!(setup.ok("/runs").await["pagination"]["total"], 0, "nothing was started");
 

@@ -19,68 +19,73 @@ use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
 
 /// A test that waits longer than this has failed.
-pub const DEADLINE: Duration = Duration::from_secs(20);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
-pub struct Setup {
-    pub server: Server,
-    pub http: reqwest::Client,
+pub(crate) struct Setup {
+    pub(crate) server: Server,
+    pub(crate) http: reqwest::Client,
     base: String,
 }
 
-pub struct Answer {
-    pub status: StatusCode,
-    pub content_type: String,
-    pub headers: reqwest::header::HeaderMap,
-    pub body: Value,
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) content_type: String,
+    pub(crate) headers: reqwest::header::HeaderMap,
+    pub(crate) body: Value,
 }
 
 impl Setup {
-    pub async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         Self::on("memory:").await
     }
 
-    pub async fn on(store: &str) -> Self {
+    pub(crate) async fn on(store: &str) -> Self {
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let settings =
-            Settings { store: store.to_owned(), http: any, grpc: any, name: "one".to_owned(), ..Settings::default() };
+        let settings = Settings {
+            store: store.to_owned(),
+            http: any,
+            grpc: any,
+            name: "one".to_owned(),
+            ..Settings::default()
+        };
         let server = downbeat_server::start(settings).await.expect("the server starts");
         let base = format!("http://{}", server.http_addr());
         Self { server, http: reqwest::Client::new(), base }
     }
 
-    pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
+    pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
         let path = if path.starts_with("/api/") { path.to_owned() } else { format!("/api/v1{path}") };
         self.http.request(method, format!("{}{path}", self.base)).timeout(DEADLINE)
     }
 
-    pub async fn root(&self, path: &str) -> (StatusCode, String) {
+    pub(crate) async fn root(&self, path: &str) -> (StatusCode, String) {
         let answer = self.http.get(format!("{}{path}", self.base)).send().await.unwrap();
         (answer.status(), answer.text().await.unwrap())
     }
 
-    pub async fn get(&self, path: &str) -> Answer {
+    pub(crate) async fn get(&self, path: &str) -> Answer {
         send(self.request(Method::GET, path)).await
     }
 
-    pub async fn post(&self, path: &str, body: &Value) -> Answer {
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
         send(self.request(Method::POST, path).json(body)).await
     }
 
-    pub async fn ok(&self, path: &str) -> Value {
+    pub(crate) async fn ok(&self, path: &str) -> Value {
         let answer = self.get(path).await;
         assert!(answer.status.is_success(), "{path}: {} {}", answer.status, answer.body);
         answer.body
     }
 
     /// Submits a definition and answers the run's id.
-    pub async fn submit(&self, definition: &Value) -> String {
+    pub(crate) async fn submit(&self, definition: &Value) -> String {
         let answer = self.post("/runs", definition).await;
         assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
         answer.body["id"].as_str().expect("a run has an id").to_owned()
     }
 
     /// Waits until a run is as wanted.
-    pub async fn run_until(&self, id: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) async fn run_until(&self, id: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let path = format!("/runs/{id}");
         let wait = async {
             loop {
@@ -97,30 +102,31 @@ impl Setup {
         }
     }
 
-    pub async fn ended(&self, id: &str) -> Value {
+    pub(crate) async fn ended(&self, id: &str) -> Value {
         self.run_until(id, |run| !run["finished_at"].is_null()).await
     }
 
-    pub async fn stream(&self, request: RequestBuilder) -> Stream {
+    pub(crate) async fn stream(&self, request: RequestBuilder) -> Stream {
         let answer = request.send().await.unwrap();
         assert_eq!(answer.status(), StatusCode::OK);
         assert_eq!(answer.headers()["content-type"], "text/event-stream");
         Stream { bytes: answer.bytes_stream().boxed(), text: String::new() }
     }
 
-    pub async fn follow(&self, path: &str) -> Stream {
+    pub(crate) async fn follow(&self, path: &str) -> Stream {
         self.stream(self.request(Method::GET, path)).await
     }
 
-    pub async fn agent(&self, hostname: &str, groups: &[&str]) -> Agent {
+    pub(crate) async fn agent(&self, hostname: &str, groups: &[&str]) -> Agent {
         Agent::register(&self.server, hostname, groups).await
     }
 }
 
-pub async fn send(request: RequestBuilder) -> Answer {
+pub(crate) async fn send(request: RequestBuilder) -> Answer {
     let answer = request.send().await.unwrap();
     let (status, headers) = (answer.status(), answer.headers().clone());
-    let content_type = headers.get("content-type").map(|kind| kind.to_str().unwrap().to_owned()).unwrap_or_default();
+    let content_type =
+        headers.get("content-type").map(|kind| kind.to_str().unwrap().to_owned()).unwrap_or_default();
     let text = answer.text().await.unwrap();
     let body = serde_json::from_str(&text).unwrap_or(Value::String(text));
     Answer { status, content_type, headers, body }
@@ -128,20 +134,20 @@ pub async fn send(request: RequestBuilder) -> Answer {
 
 /// One event of a stream.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sent {
-    pub id: Option<String>,
-    pub name: String,
-    pub data: Value,
+pub(crate) struct Sent {
+    pub(crate) id: Option<String>,
+    pub(crate) name: String,
+    pub(crate) data: Value,
 }
 
-pub struct Stream {
+pub(crate) struct Stream {
     bytes: futures_util::stream::BoxStream<'static, reqwest::Result<axum::body::Bytes>>,
     text: String,
 }
 
 impl Stream {
     /// The next event; nothing when the stream has ended.
-    pub async fn next(&mut self) -> Option<Sent> {
+    pub(crate) async fn next(&mut self) -> Option<Sent> {
         tokio::time::timeout(DEADLINE, self.read()).await.expect("the stream goes on or ends")
     }
 
@@ -151,7 +157,9 @@ impl Stream {
                 let (block, rest) = (block.to_owned(), rest.to_owned());
                 self.text = rest;
                 let field = |name: &str| {
-                    block.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(": ")?.to_owned()))
+                    block
+                        .lines()
+                        .find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(": ")?.to_owned()))
                 };
                 if let Some(data) = field("data") {
                     let data = serde_json::from_str(&data).expect("data is JSON");
@@ -163,7 +171,7 @@ impl Stream {
         }
     }
 
-    pub async fn rest(&mut self) -> Vec<Sent> {
+    pub(crate) async fn rest(&mut self) -> Vec<Sent> {
         let mut all = Vec::new();
         while let Some(sent) = self.next().await {
             all.push(sent);
@@ -173,9 +181,9 @@ impl Stream {
 }
 
 /// An agent that takes work and reports it when it is told to.
-pub struct Agent {
+pub(crate) struct Agent {
     link: Client,
-    pub node: NodeId,
+    pub(crate) node: NodeId,
     session: SessionId,
     poll: u64,
 }
@@ -201,7 +209,7 @@ impl Agent {
     }
 
     /// Waits for work.
-    pub async fn take(&mut self) -> Assignment {
+    pub(crate) async fn take(&mut self) -> Assignment {
         let wait = async {
             loop {
                 self.poll += 1;
@@ -221,21 +229,21 @@ impl Agent {
         tokio::time::timeout(DEADLINE, wait).await.expect("there is work")
     }
 
-    pub async fn start(&self, work: &Assignment) {
+    pub(crate) async fn start(&self, work: &Assignment) {
         let started = Started { held: held(work), run: work.run.clone(), at: Timestamp::now() };
         self.report(vec![started], Vec::new()).await;
     }
 
-    pub async fn write(&self, work: &Assignment, offset: u64, text: &str) {
+    pub(crate) async fn write(&self, work: &Assignment, offset: u64, text: &str) {
         let chunks = vec![chunk(work, offset, text)];
         self.link.output(Output { node: self.node, session: self.session, chunks }).await.unwrap();
     }
 
-    pub async fn finish(&self, work: &Assignment, exit_code: i32) {
+    pub(crate) async fn finish(&self, work: &Assignment, exit_code: i32) {
         self.finish_with(work, exit_code, None).await;
     }
 
-    pub async fn finish_with(&self, work: &Assignment, exit_code: i32, output: Option<(u64, &str)>) {
+    pub(crate) async fn finish_with(&self, work: &Assignment, exit_code: i32, output: Option<(u64, &str)>) {
         let now = Timestamp::now();
         let outcome = Outcome {
             verdict: if exit_code == 0 { Verdict::Succeeded } else { Verdict::Failed },
@@ -265,6 +273,6 @@ fn chunk(work: &Assignment, offset: u64, text: &str) -> Chunk {
 }
 
 /// One task on every node.
-pub fn noop() -> Value {
+pub(crate) fn noop() -> Value {
     json!({"name": "noop", "target": "all", "tasks": [{"backend": "test", "action": "noop"}]})
 }

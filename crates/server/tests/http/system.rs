@@ -15,7 +15,10 @@ async fn the_status_counts_everything_there_is() {
     setup.ended(&id).await;
     let status = setup.ok("/status").await;
     assert_eq!((&status["store"], &status["server"]), (&json!("memory"), &json!("one")));
-    assert_eq!(status["runs"], json!({"pending": 0, "running": 0, "completed": 1, "failed": 0, "cancelled": 0}));
+    assert_eq!(
+        status["runs"],
+        json!({"pending": 0, "running": 0, "completed": 1, "failed": 0, "cancelled": 0})
+    );
     assert_eq!(status["executions"]["succeeded"], 1);
     assert_eq!(status["nodes"], json!({"online": 1, "stale": 0, "offline": 0}));
     assert!(status["uptime"].as_str().unwrap().ends_with('s'));

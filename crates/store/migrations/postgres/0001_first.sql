@@ -100,6 +100,14 @@ CREATE TABLE events (
 );
 CREATE INDEX events_by_run ON events (run, seq) WHERE run IS NOT NULL;
 
+-- How many have ended, by kind (1 executions, 2 runs) and status: counting them would read all of them.
+CREATE TABLE ended (
+    kind  smallint NOT NULL,
+    code  smallint NOT NULL,
+    total bigint NOT NULL,
+    PRIMARY KEY (kind, code)
+) WITH (fillfactor = 50);
+
 -- Bytes, not text: what a process writes may hold a NUL, which text here cannot.
 CREATE TABLE output (
     execution  uuid NOT NULL,

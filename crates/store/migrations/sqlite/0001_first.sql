@@ -98,6 +98,14 @@ CREATE TABLE events (
 ) STRICT;
 CREATE INDEX events_by_run ON events (run) WHERE run IS NOT NULL;
 
+-- How many have ended, by kind (1 executions, 2 runs) and status: counting them would read all of them.
+CREATE TABLE ended (
+    kind  INTEGER NOT NULL,
+    code  INTEGER NOT NULL,
+    total INTEGER NOT NULL,
+    PRIMARY KEY (kind, code)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE output (
     execution  BLOB NOT NULL,
     start_byte INTEGER NOT NULL,

@@ -8,8 +8,8 @@ use downbeat_core::execution::{State, Verdict};
 use downbeat_core::run::RunState;
 
 use super::make::{
-    SERVER, added, apply, at, commit, created, execution, execution_id, finished, lease, leased, moved, pending,
-    registered, run_id, server, session, token,
+    SERVER, added, apply, at, commit, created, execution, execution_id, finished, lease, leased, moved,
+    pending, registered, run_id, server, session, token,
 };
 use super::snapshot::{Snapshot, fill};
 use crate::memory::MemoryStore;
@@ -55,8 +55,12 @@ pub async fn kinds_are_applied_in_the_order_of_their_phase(store: Arc<dyn Store>
 pub async fn within_a_kind_changes_are_applied_as_given(store: Arc<dyn Store>) {
     use RunState::{Running, Starting, Terminating};
     apply(&store, &[created(1), created(2)]).await;
-    let batch =
-        [moved(1, &[Starting], 5), moved(2, &[Running], 5), moved(1, &[Running], 6), moved(1, &[Terminating], 7)];
+    let batch = [
+        moved(1, &[Starting], 5),
+        moved(2, &[Running], 5),
+        moved(1, &[Running], 6),
+        moved(1, &[Terminating], 7),
+    ];
     let outcomes = commit(&store, &batch).await.outcomes;
     assert_eq!(outcomes, [Ok(()), Err(Refusal::WrongState), Ok(()), Ok(())]);
     let run = store.run(&run_id(1)).await.unwrap().unwrap();
@@ -72,7 +76,12 @@ pub async fn a_refused_change_leaves_no_trace_and_harms_no_other(store: Arc<dyn 
         created(1),
         Change::RunTaken { run: run.clone(), owner: server(3), epoch: 9, at: at(90) },
         Change::RunCancelRequested { run: run_id(2), by: why(), at: at(90) },
-        Change::ExecutionsAdded { run: run.clone(), epoch, executions: vec![execution(50, 1, pending())], at: at(90) },
+        Change::ExecutionsAdded {
+            run: run.clone(),
+            epoch,
+            executions: vec![execution(50, 1, pending())],
+            at: at(90),
+        },
         added(1, vec![execution(51, 1, pending()), execution(9, 1, pending())]),
         Change::ExecutionLeased { run: run.clone(), execution: execution_9, lease: lease(90, 1) },
         Change::ExecutionStarted { run: run.clone(), execution: execution_9, token: token(90), at: at(90) },
@@ -84,8 +93,20 @@ pub async fn a_refused_change_leaves_no_trace_and_harms_no_other(store: Arc<dyn 
             reason: why(),
             at: at(90),
         },
-        Change::ExecutionCancelRequested { run: run.clone(), execution: execution_9, epoch, reason: why(), at: at(90) },
-        Change::ExecutionGivenUp { run: run.clone(), execution: execution_9, epoch, error: why(), at: at(90) },
+        Change::ExecutionCancelRequested {
+            run: run.clone(),
+            execution: execution_9,
+            epoch,
+            reason: why(),
+            at: at(90),
+        },
+        Change::ExecutionGivenUp {
+            run: run.clone(),
+            execution: execution_9,
+            epoch,
+            error: why(),
+            at: at(90),
+        },
         Change::ExecutionSkipped { run, execution: execution_9, epoch, reason: why(), at: at(90) },
         moved(1, &[RunState::Running], 90),
     ];
@@ -102,14 +123,19 @@ pub async fn a_refused_change_leaves_no_trace_and_harms_no_other(store: Arc<dyn 
     assert_eq!(seqs[5], Some(before.last_seq + 1));
     let after = Snapshot::of(&store).await;
     assert_eq!(after.events.len(), before.events.len() + 1);
-    let differing: Vec<_> =
-        after.executions.iter().filter(|each| !before.executions.contains(each)).map(|each| each.id).collect();
+    let differing: Vec<_> = after
+        .executions
+        .iter()
+        .filter(|each| !before.executions.contains(each))
+        .map(|each| each.id)
+        .collect();
     assert_eq!(differing, [execution_9]);
     assert_eq!((after.runs, after.nodes), (before.runs, before.nodes));
 }
 
 pub async fn an_execution_born_and_ended_in_one_batch_is_ended(store: Arc<dyn Store>) {
-    let batch = [created(1), added(1, vec![execution(1, 1, leased(1, 1))]), finished(1, 1, 1, Verdict::Succeeded)];
+    let batch =
+        [created(1), added(1, vec![execution(1, 1, leased(1, 1))]), finished(1, 1, 1, Verdict::Succeeded)];
     apply(&store, &batch).await;
     let found = store.execution(execution_id(1)).await.unwrap().unwrap();
     assert!(matches!(found.state, State::Succeeded { .. }));
@@ -132,7 +158,8 @@ pub async fn events_are_numbered_without_gaps_also_at_once(store: Arc<dyn Store>
             let mut seqs = Vec::new();
             for round in 0..EACH {
                 let number = 1 + writer * EACH + round;
-                let committed = store.commit(server(writer), &[created(number), created(number)]).await.unwrap();
+                let committed =
+                    store.commit(server(writer), &[created(number), created(number)]).await.unwrap();
                 assert_eq!(committed.outcomes, [Ok(()), Err(Refusal::RunExists(run_id(number)))]);
                 seqs.extend(committed.seqs.into_iter().flatten());
             }
@@ -149,8 +176,11 @@ pub async fn events_are_numbered_without_gaps_also_at_once(store: Arc<dyn Store>
 
 pub async fn events_are_read_from_a_number_on_and_by_run(store: Arc<dyn Store>) {
     assert_eq!(store.events(&EventFilter::default(), 10).await.unwrap(), []);
-    apply(&store, &[registered(1, session(1), 1), created(1), created(2), added(1, vec![execution(1, 1, pending())])])
-        .await;
+    apply(
+        &store,
+        &[registered(1, session(1), 1), created(1), created(2), added(1, vec![execution(1, 1, pending())])],
+    )
+    .await;
     let seqs = async |since, run: Option<u32>, limit| {
         let filter = EventFilter { since, run: run.map(run_id) };
         let events = store.events(&filter, limit).await.unwrap();

@@ -6,8 +6,8 @@ use downbeat_core::change::{Applied, Change, Refusal};
 use downbeat_core::execution::{Event, Execution, Illegal, State, Verdict, step};
 
 use super::make::{
-    added, apply, at, commit, created, execution, execution_id, finished, lease, leased, node, outcome, pending,
-    refuse, run_id, token, try_one,
+    added, apply, at, commit, created, execution, execution_id, finished, lease, leased, node, outcome,
+    pending, refuse, run_id, token, try_one,
 };
 use crate::port::Store;
 
@@ -49,10 +49,19 @@ fn events(number: u32) -> Vec<(Event, Change)> {
     let (reason, when) = ("because".to_owned(), at(60));
     let other = lease(2, 2);
     let mut events = vec![
-        (Event::Leased { lease: other }, Change::ExecutionLeased { run: run.clone(), execution, lease: other }),
+        (
+            Event::Leased { lease: other },
+            Change::ExecutionLeased { run: run.clone(), execution, lease: other },
+        ),
         (
             Event::CancelRequested { reason: reason.clone(), at: when },
-            Change::ExecutionCancelRequested { run: run.clone(), execution, epoch, reason: reason.clone(), at: when },
+            Change::ExecutionCancelRequested {
+                run: run.clone(),
+                execution,
+                epoch,
+                reason: reason.clone(),
+                at: when,
+            },
         ),
         (
             Event::GivenUp { error: reason.clone(), at: when },
@@ -120,13 +129,20 @@ pub async fn added_executions_are_read_back_whole(store: Arc<dyn Store>) {
 
 pub async fn executions_are_added_all_or_none(store: Arc<dyn Store>) {
     apply(&store, &[created(1), created(2), added(1, vec![execution(5, 1, leased(1, 1))])]).await;
-    let list = |numbers: &[u32]| numbers.iter().map(|&number| execution(number, 1, pending())).collect::<Vec<_>>();
+    let list =
+        |numbers: &[u32]| numbers.iter().map(|&number| execution(number, 1, pending())).collect::<Vec<_>>();
     // In use already, twice in one change, of another run.
     refuse(&store, added(1, list(&[4, 5, 6])), Refusal::WrongState).await;
     refuse(&store, added(1, list(&[7, 8, 7])), Refusal::WrongState).await;
-    refuse(&store, added(1, vec![execution(9, 1, pending()), execution(10, 2, pending())]), Refusal::WrongState).await;
+    refuse(
+        &store,
+        added(1, vec![execution(9, 1, pending()), execution(10, 2, pending())]),
+        Refusal::WrongState,
+    )
+    .await;
     // In use by another change of the batch.
-    let outcomes = commit(&store, &[added(1, list(&[11])), added(1, list(&[12, 11])), added(1, list(&[12]))]).await;
+    let outcomes =
+        commit(&store, &[added(1, list(&[11])), added(1, list(&[12, 11])), added(1, list(&[12]))]).await;
     assert_eq!(outcomes.outcomes, [Ok(()), Err(Refusal::WrongState), Ok(())]);
     // The rest of a batch is not harmed by an id in use, and what follows sees the execution as it was.
     let batch = [added(1, list(&[5])), added(1, list(&[13])), finished(1, 5, 1, Verdict::Failed)];
@@ -167,7 +183,13 @@ pub async fn deciding_for_a_run_needs_its_epoch(store: Arc<dyn Store>) {
     let (run, execution, text) = (run_id(1), execution_id(1), || "why".to_owned());
     for epoch in [0, 2] {
         for change in [
-            Change::ExecutionCancelRequested { run: run.clone(), execution, epoch, reason: text(), at: at(9) },
+            Change::ExecutionCancelRequested {
+                run: run.clone(),
+                execution,
+                epoch,
+                reason: text(),
+                at: at(9),
+            },
             Change::ExecutionGivenUp { run: run.clone(), execution, epoch, error: text(), at: at(9) },
             Change::ExecutionSkipped { run: run.clone(), execution, epoch, reason: text(), at: at(9) },
         ] {
@@ -178,8 +200,13 @@ pub async fn deciding_for_a_run_needs_its_epoch(store: Arc<dyn Store>) {
 }
 
 pub async fn a_second_result_in_one_batch_is_refused(store: Arc<dyn Store>) {
-    apply(&store, &[created(1), added(1, vec![execution(1, 1, leased(1, 1)), execution(2, 1, pending())])]).await;
-    let to = |number| Change::ExecutionLeased { run: run_id(1), execution: execution_id(2), lease: lease(number, 1) };
+    apply(&store, &[created(1), added(1, vec![execution(1, 1, leased(1, 1)), execution(2, 1, pending())])])
+        .await;
+    let to = |number| Change::ExecutionLeased {
+        run: run_id(1),
+        execution: execution_id(2),
+        lease: lease(number, 1),
+    };
     let batch = [finished(1, 1, 1, Verdict::Failed), finished(1, 1, 1, Verdict::Succeeded), to(5), to(6)];
     let outcomes = commit(&store, &batch).await.outcomes;
     assert_eq!(outcomes, [Ok(()), Err(Refusal::StaleLease), Ok(()), Err(Refusal::WrongState)]);
@@ -198,7 +225,11 @@ pub async fn a_result_is_applied_once_however_often_it_is_sent(store: Arc<dyn St
 }
 
 pub async fn a_nul_in_an_error_harms_nothing(store: Arc<dyn Store>) {
-    apply(&store, &[created(1), added(1, vec![execution(1, 1, leased(1, 1)), execution(2, 1, leased(2, 1))])]).await;
+    apply(
+        &store,
+        &[created(1), added(1, vec![execution(1, 1, leased(1, 1)), execution(2, 1, leased(2, 1))])],
+    )
+    .await;
     let mut outcome = outcome(Verdict::Failed);
     outcome.error = Some("no\0pe".to_owned());
     let (run, execution) = (run_id(1), execution_id(1));

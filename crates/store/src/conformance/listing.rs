@@ -9,8 +9,8 @@ use downbeat_core::run::{RunRecord, RunState};
 
 use super::executions::states;
 use super::make::{
-    UNKNOWN_CLUSTER, added, apply, at, created, execution, execution_id, finished, leased, moved, node, pending,
-    registered, run, run_id, session,
+    UNKNOWN_CLUSTER, added, apply, at, created, execution, execution_id, finished, leased, moved, node,
+    pending, registered, run, run_id, session,
 };
 use super::snapshot::fill;
 use crate::port::{ExecutionFilter, Page, RunFilter, Store, Tally};
@@ -29,7 +29,8 @@ async fn executions(store: &Arc<dyn Store>, filter: ExecutionFilter, page: Page)
 }
 
 fn numbers(executions: &[Execution]) -> Vec<u32> {
-    let number = |execution: &Execution| (1..100).find(|&number| execution_id(number) == execution.id).unwrap();
+    let number =
+        |execution: &Execution| (1..100).find(|&number| execution_id(number) == execution.id).unwrap();
     executions.iter().map(number).collect()
 }
 
@@ -53,10 +54,7 @@ pub async fn runs_are_listed_newest_first_by_page_and_filter(store: Arc<dyn Stor
     assert_eq!(runs(&store, cluster(ClusterId::DEFAULT), ALL).await.1, 6);
     assert_eq!(runs(&store, cluster(UNKNOWN_CLUSTER), ALL).await, (vec![], 0));
     let states = |states: &[RunState]| RunFilter { states: states.to_vec(), ..RunFilter::default() };
-    assert_eq!(
-        runs(&store, states(&[RunState::Cancelled, RunState::Starting]), ALL).await,
-        (vec![2, 1], 2)
-    );
+    assert_eq!(runs(&store, states(&[RunState::Cancelled, RunState::Starting]), ALL).await, (vec![2, 1], 2));
     assert_eq!(runs(&store, states(&[RunState::Completed]), ALL).await, (vec![], 0));
     let web = RunFilter {
         cluster: Some(ClusterId::DEFAULT),
@@ -64,7 +62,10 @@ pub async fn runs_are_listed_newest_first_by_page_and_filter(store: Arc<dyn Stor
         job: Some("web".to_owned()),
     };
     assert_eq!(runs(&store, web.clone(), ALL).await, (vec![2], 1));
-    assert_eq!(runs(&store, RunFilter { job: Some("we' OR 1=1 --\0".to_owned()), ..web }, ALL).await, (vec![], 0));
+    assert_eq!(
+        runs(&store, RunFilter { job: Some("we' OR 1=1 --\0".to_owned()), ..web }, ALL).await,
+        (vec![], 0)
+    );
 }
 
 pub async fn open_runs_are_those_not_ended_oldest_first(store: Arc<dyn Store>) {
@@ -83,8 +84,11 @@ pub async fn executions_are_listed_by_id_by_page_and_filter(store: Arc<dyn Store
     let pinned = |number, on| Execution { pinned: Some(node(on)), ..execution(number, 1, pending()) };
     let placed = Execution { step: 3, ..execution(2, 1, leased(1, 1)) };
     apply(&store, &[created(1), created(2)]).await;
-    apply(&store, &[added(1, vec![pinned(4, 1), pinned(3, 2), placed]), added(2, vec![execution(1, 2, pending())])])
-        .await;
+    apply(
+        &store,
+        &[added(1, vec![pinned(4, 1), pinned(3, 2), placed]), added(2, vec![execution(1, 2, pending())])],
+    )
+    .await;
     let all = ExecutionFilter::default;
     assert_eq!(executions(&store, all(), ALL).await, (vec![1, 2, 3, 4], 4));
     assert_eq!(executions(&store, all(), Page { limit: 2, offset: 1 }).await, (vec![2, 3], 4));
@@ -109,7 +113,8 @@ pub async fn executions_are_listed_by_id_by_page_and_filter(store: Arc<dyn Store
 }
 
 pub async fn open_and_held_executions_are_found(store: Arc<dyn Store>) {
-    let list: Vec<Execution> = (1..).zip(states()).map(|(number, state)| execution(number, 1, state)).collect();
+    let list: Vec<Execution> =
+        (1..).zip(states()).map(|(number, state)| execution(number, 1, state)).collect();
     let elsewhere = execution(90, 1, leased(90, 2));
     apply(&store, &[created(1), added(1, list.clone()), added(1, vec![elsewhere.clone()])]).await;
     let open: Vec<Execution> =
@@ -139,5 +144,8 @@ pub async fn a_tally_counts_what_there_is(store: Arc<dyn Store>) {
         ],
         nodes: vec![(NodeStatus::Online, 2), (NodeStatus::Stale, 1)],
     };
+    assert_eq!(store.tally().await.unwrap(), expected);
+    // What has ended is counted once, also when a change says nothing new of it.
+    apply(&store, &[moved(1, &[], 99)]).await;
     assert_eq!(store.tally().await.unwrap(), expected);
 }

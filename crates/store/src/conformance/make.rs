@@ -18,7 +18,8 @@ pub const UNKNOWN_CLUSTER: ClusterId = ClusterId(Uuid::from_u128(0xdead));
 
 /// So many seconds into the tests' time, and a few microseconds, as real times have.
 pub fn at(second: i64) -> Timestamp {
-    Timestamp::from_microsecond(1_800_000_000_000_123 + second * 1_000_000).expect("the tests' time is a time")
+    Timestamp::from_microsecond(1_800_000_000_000_123 + second * 1_000_000)
+        .expect("the tests' time is a time")
 }
 
 fn id(kind: u128, number: u32) -> Uuid {

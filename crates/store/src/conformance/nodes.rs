@@ -95,10 +95,15 @@ pub async fn nodes_are_listed_by_hostname_and_cluster(store: Arc<dyn Store>) {
     upper.description.hostname = "Zeta".to_owned();
     apply(
         &store,
-        &[registered(2, session(2), 5), Change::NodeRegistered { registration: upper }, registered(1, session(1), 5)],
+        &[
+            registered(2, session(2), 5),
+            Change::NodeRegistered { registration: upper },
+            registered(1, session(1), 5),
+        ],
     )
     .await;
-    let names = |nodes: Vec<NodeRecord>| nodes.into_iter().map(|node| node.description.hostname).collect::<Vec<_>>();
+    let names =
+        |nodes: Vec<NodeRecord>| nodes.into_iter().map(|node| node.description.hostname).collect::<Vec<_>>();
     let expected = ["Zeta", "web-01", "web-02"];
     assert_eq!(names(store.nodes(None).await.unwrap()), expected);
     assert_eq!(names(store.nodes(Some(ClusterId::DEFAULT)).await.unwrap()), expected);

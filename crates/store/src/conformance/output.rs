@@ -8,7 +8,13 @@ use crate::port::{OutputChunk, Store, Stream};
 const PLENTY: u64 = 1024 * 1024;
 
 fn chunk(of: u32, offset: u64, text: &str) -> OutputChunk {
-    OutputChunk { execution: execution_id(of), offset, stream: Stream::Stdout, text: text.to_owned(), at: at(30) }
+    OutputChunk {
+        execution: execution_id(of),
+        offset,
+        stream: Stream::Stdout,
+        text: text.to_owned(),
+        at: at(30),
+    }
 }
 
 async fn prepare(store: &Arc<dyn Store>) {
@@ -69,7 +75,8 @@ pub async fn the_tail_of_output_is_kept(store: Arc<dyn Store>) {
     }
     assert_eq!(texts(&store, 1, 0).await, listed(&[(4, "bbbb"), (8, "cccc")]));
     // All at once gives the same, for each execution by itself.
-    let all: Vec<_> = [(0, "aaaa"), (4, "bbbb"), (8, "cccc")].map(|(offset, text)| chunk(2, offset, text)).into();
+    let all: Vec<_> =
+        [(0, "aaaa"), (4, "bbbb"), (8, "cccc")].map(|(offset, text)| chunk(2, offset, text)).into();
     store.append_output(&all, 10).await.unwrap();
     assert_eq!(texts(&store, 2, 0).await, listed(&[(4, "bbbb"), (8, "cccc")]));
     // The last chunk stays, whatever is to be kept: it says where the output ends.

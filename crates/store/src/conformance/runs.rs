@@ -76,13 +76,15 @@ pub async fn taking_a_run_raises_its_epoch_by_one(store: Arc<dyn Store>) {
     // In one batch the first of two takes it.
     let outcomes = commit(&store, &[taken(3), taken(3)]).await.outcomes;
     assert_eq!(outcomes, [Ok(()), Err(Refusal::StaleEpoch)]);
-    let ended = Change::RunMoved { run: run_id(1), epoch: 3, path: vec![RunState::Cancelled], end: None, at: at(9) };
+    let ended =
+        Change::RunMoved { run: run_id(1), epoch: 3, path: vec![RunState::Cancelled], end: None, at: at(9) };
     apply(&store, &[ended]).await;
     refuse(&store, taken(4), Refusal::WrongState).await;
 }
 
 pub async fn a_cancel_is_asked_for_once_and_not_after_the_end(store: Arc<dyn Store>) {
-    let cancelled = |number| Change::RunCancelRequested { run: run_id(number), by: "ada".to_owned(), at: at(9) };
+    let cancelled =
+        |number| Change::RunCancelRequested { run: run_id(number), by: "ada".to_owned(), at: at(9) };
     refuse(&store, cancelled(1), Refusal::NotFound).await;
     apply(&store, &[created(1), created(2), moved(2, &[RunState::Failed], 8)]).await;
     let outcomes = commit(&store, &[cancelled(1), cancelled(1)]).await.outcomes;

@@ -8,8 +8,8 @@ use downbeat_core::node::{NodeRecord, NodeStatus};
 use downbeat_core::run::{RunEnd, RunRecord, RunState};
 
 use super::make::{
-    added, apply, at, created, execution, execution_id, finished, lease, leased, moved, node, pending, registered,
-    run_id, server, session, token,
+    added, apply, at, created, execution, execution_id, finished, lease, leased, moved, node, pending,
+    registered, run_id, server, session, token,
 };
 use crate::port::{
     EventFilter, ExecutionFilter, OutputChunk, Page, RunFilter, ServerRecord, Store, Stream, Tally,
@@ -32,7 +32,8 @@ pub struct Snapshot {
 
 impl Snapshot {
     pub async fn of(store: &Arc<dyn Store>) -> Self {
-        let executions = store.executions(&ExecutionFilter::default(), ALL).await.expect("executions are read").rows;
+        let executions =
+            store.executions(&ExecutionFilter::default(), ALL).await.expect("executions are read").rows;
         let mut output = Vec::new();
         for execution in &executions {
             output.push(store.output(execution.id, 0, u32::MAX).await.expect("output is read"));
@@ -82,8 +83,18 @@ pub async fn fill(store: &Arc<dyn Store>) {
     apply(
         store,
         &[
-            Change::ExecutionStarted { run: run.clone(), execution: execution_id(1), token: token(1), at: at(21) },
-            Change::ExecutionStarted { run: run.clone(), execution: execution_id(5), token: token(5), at: at(21) },
+            Change::ExecutionStarted {
+                run: run.clone(),
+                execution: execution_id(1),
+                token: token(1),
+                at: at(21),
+            },
+            Change::ExecutionStarted {
+                run: run.clone(),
+                execution: execution_id(5),
+                token: token(5),
+                at: at(21),
+            },
             finished(1, 1, 1, Verdict::Succeeded),
             finished(1, 2, 2, Verdict::Failed),
             finished(1, 3, 3, Verdict::Cancelled),

@@ -3,10 +3,13 @@
 use std::sync::Arc;
 
 use downbeat_core::change::Change;
+use downbeat_core::execution::{State, Status, Verdict};
 use downbeat_core::ids::ServerId;
 use downbeat_core::run::{RunRecord, RunState};
 
-use super::make::{added, apply, at, created, execution, execution_id, moved, pending, run, run_id, server};
+use super::make::{
+    added, apply, at, created, execution, execution_id, lease, moved, outcome, run, run_id, server,
+};
 use crate::port::{Error, EventFilter, OutputChunk, ServerRecord, Store, Stream};
 
 fn record(id: ServerId, name: &str, seen: i64) -> ServerRecord {
@@ -34,11 +37,15 @@ pub async fn a_server_takes_the_place_of_its_namesake(store: Arc<dyn Store>) {
     assert_eq!(store.servers().await.unwrap(), [record(server(3), "b", 4)]);
 }
 
-/// Runs 1 to 3 ended at 101 to 103 seconds, run 4 is open; each has an execution with its number and some output.
+/// Runs 1 to 3 ended at 101 to 103 seconds, run 4 is open; each has an ended execution with its number and some output.
 async fn prepare(store: &Arc<dyn Store>) {
     for number in 1..=4_u32 {
         let run = RunRecord { idempotency_key: Some(format!("key-{number}")), ..run(number) };
-        apply(store, &[Change::RunCreated { run }, added(number, vec![execution(number, number, pending())])]).await;
+        apply(
+            store,
+            &[Change::RunCreated { run }, added(number, vec![execution(number, number, pending())])],
+        )
+        .await;
         let chunk = OutputChunk {
             execution: execution_id(number),
             offset: 0,
@@ -73,6 +80,9 @@ pub async fn pruning_removes_what_ended_before_and_nothing_else(store: Arc<dyn S
     assert_eq!(left(&store).await, [1, 2, 3, 4]);
     assert_eq!(store.prune(at(103), 100).await.unwrap(), 2);
     assert_eq!(left(&store).await, [3, 4]);
+    let tally = store.tally().await.unwrap();
+    assert_eq!(tally.runs, [(RunState::Pending, 1), (RunState::Cancelled, 1)]);
+    assert_eq!(tally.executions, [(Status::Succeeded, 1), (Status::Skipped, 1)]);
     // The creations and the first two ends are old; from the first event that is not, all are there.
     let events = store.events(&EventFilter::default(), 100).await.unwrap();
     assert_eq!(events.iter().map(|event| event.seq).collect::<Vec<_>>(), [11]);

@@ -13,7 +13,8 @@ use downbeat_core::run::{RunRecord, RunState};
 use jiff::Timestamp;
 
 use crate::port::{
-    Committed, Error, EventFilter, ExecutionFilter, Listed, OutputChunk, Page, RunFilter, ServerRecord, Store, Tally,
+    Committed, Error, EventFilter, ExecutionFilter, Listed, OutputChunk, Page, RunFilter, ServerRecord,
+    Store, Tally,
 };
 use crate::tables::Tables;
 
@@ -83,7 +84,8 @@ impl State {
 
     /// By hostname, then id.
     fn nodes(&self, wanted: impl Fn(&NodeRecord) -> bool) -> Vec<NodeRecord> {
-        let mut nodes: Vec<_> = self.registrations.keys().filter_map(|&id| self.node(id)).filter(wanted).collect();
+        let mut nodes: Vec<_> =
+            self.registrations.keys().filter_map(|&id| self.node(id)).filter(wanted).collect();
         nodes.sort_by(|a, b| (&a.description.hostname, a.id).cmp(&(&b.description.hostname, b.id)));
         nodes
     }
@@ -314,7 +316,8 @@ impl Store for MemoryStore {
 
     async fn prune(&self, before: Timestamp, most: u32) -> Result<u64, Error> {
         let mut state = self.lock();
-        let mut ended = state.runs(|run| run.finished_at.is_some_and(|at| run.state.is_terminal() && at < before));
+        let mut ended =
+            state.runs(|run| run.finished_at.is_some_and(|at| run.state.is_terminal() && at < before));
         ended.sort_by(|a, b| (a.finished_at, &a.id).cmp(&(b.finished_at, &b.id)));
         ended.truncate(most as usize);
         for run in &ended {

@@ -45,7 +45,8 @@ pub(crate) fn pool(config: &Config, purpose: Use, size: usize) -> Result<Pool, E
     let options = format!("{} {settings}", config.get_options().unwrap_or_default());
     config.options(options.trim());
     // Fast: a connection is only asked whether it is closed. One that died unseen fails its next statement.
-    let manager = Manager::from_config(config, NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
+    let manager =
+        Manager::from_config(config, NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
     Pool::builder(manager)
         .max_size(size)
         .runtime(Runtime::Tokio1)

@@ -56,7 +56,9 @@ impl From<Failure> for Error {
         let text = match &failure {
             Failure::Store(_) => String::new(),
             Failure::Sql(error) | Failure::Pool(PoolError::Backend(error)) => explain(error),
-            Failure::Pool(PoolError::Timeout(_)) => "PostgreSQL: no connection became free in time".to_owned(),
+            Failure::Pool(PoolError::Timeout(_)) => {
+                "PostgreSQL: no connection became free in time".to_owned()
+            }
             Failure::Pool(PoolError::Closed) => "the connections to PostgreSQL are closed".to_owned(),
             Failure::Pool(error) => format!("PostgreSQL: {error}"),
         };

@@ -5,16 +5,23 @@ use deadpool_postgres::Pool;
 use jiff::Timestamp;
 
 use super::failure::Failure;
+use crate::rows::count;
 
 /// Rows that one transaction removes.
 const ROWS: i64 = 2_000;
 
 const ENDED: &str = "SELECT id FROM runs WHERE finished_at < $1 AND finished_at IS NOT NULL \
      AND state IN (10, 11, 12) ORDER BY finished_at, id LIMIT $2";
-const REMOVE_SOME: &str = "WITH some AS (DELETE FROM executions WHERE id IN (SELECT id FROM executions \
-     WHERE run = $1 ORDER BY id LIMIT $2 FOR UPDATE) RETURNING id), \
-     texts AS (DELETE FROM output o USING some WHERE o.execution = some.id) SELECT count(*) FROM some";
-const REMOVE_RUN: &str = "DELETE FROM runs WHERE id = $1";
+/// With their output, and taken from the counts of what has ended.
+const REMOVE_SOME: &str = "WITH gone AS (DELETE FROM executions WHERE id IN (SELECT id FROM executions \
+     WHERE run = $1 ORDER BY id LIMIT $2 FOR UPDATE) RETURNING id, status), \
+     texts AS (DELETE FROM output o USING gone WHERE o.execution = gone.id), \
+     fewer AS (UPDATE ended e SET total = e.total - g.total \
+     FROM (SELECT status, count(*) AS total FROM gone GROUP BY status) g WHERE e.kind = 1 AND e.code = g.status) \
+     SELECT count(*) FROM gone";
+const REMOVE_RUN: &str = "WITH gone AS (DELETE FROM runs WHERE id = $1 RETURNING state), \
+     fewer AS (UPDATE ended e SET total = e.total - 1 FROM gone WHERE e.kind = 2 AND e.code = gone.state) \
+     SELECT count(*) FROM gone";
 /// From the front only: to the first event that is not old.
 const REMOVE_EVENTS: &str = "WITH front AS (SELECT seq, at FROM events ORDER BY seq LIMIT $2) \
      DELETE FROM events WHERE seq < (SELECT coalesce(min(seq) FILTER (WHERE at >= $1), max(seq) + 1) FROM front)";
@@ -28,7 +35,7 @@ pub(super) async fn prune(pool: &Pool, before: Timestamp, most: u32) -> Result<u
         let statement = client.prepare_cached(REMOVE_SOME).await?;
         while client.query_one(&statement, &[&run, &ROWS]).await?.try_get::<_, i64>(0)? == ROWS {}
         // Another server may have been faster.
-        gone += client.execute(REMOVE_RUN, &[&run]).await?;
+        gone += count(client.query_one(REMOVE_RUN, &[&run]).await?.try_get(0)?)?;
     }
     let statement = client.prepare_cached(REMOVE_EVENTS).await?;
     while client.execute(&statement, &[&before, &ROWS]).await? > 0 {}

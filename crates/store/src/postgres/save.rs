@@ -55,6 +55,9 @@ const ALTER_EXECUTIONS: &str = "UPDATE executions e SET status = u.status, not_b
      $15::bigint[]) AS u (id, status, not_before, token, lease_node, session, granted_at, stop, started_at, \
      verdict, exit_code, error, finished_at, reason, ended_at) WHERE e.id = u.id";
 const NUMBER: &str = "UPDATE feed SET last_seq = last_seq + $1 WHERE one = 1 RETURNING last_seq - $1";
+const COUNT: &str = "INSERT INTO ended AS e (kind, code, total) \
+     SELECT * FROM unnest($1::smallint[], $2::smallint[], $3::bigint[]) \
+     ON CONFLICT (kind, code) DO UPDATE SET total = e.total + excluded.total";
 const RECORD: &str = "INSERT INTO events (seq, server, at, kind, run, data) \
      SELECT f.last_seq - $1::bigint + u.place, $2::uuid, u.at, u.kind, u.run, u.data \
      FROM feed f, unnest($3::bigint[], $4::text[], $5::text[], $6::text[]) WITH ORDINALITY \
@@ -79,6 +82,10 @@ pub(super) async fn save(
     let added = Added::of(tables, dirty);
     let altered = Executions::of(tables, dirty.executions_altered.iter());
     let events = Events::of(changes, verdicts)?;
+    let ended = dirty.ended(tables);
+    let kinds: Vec<i16> = ended.iter().map(|ended| ended.kind).collect();
+    let codes: Vec<i16> = ended.iter().map(|ended| ended.code).collect();
+    let totals: Vec<i64> = ended.iter().map(|ended| ended.total).collect();
     let n = int(verdicts.applied.len() as u64);
 
     let mut flight: Vec<(&str, Args<'_>)> = Vec::new();
@@ -108,13 +115,17 @@ pub(super) async fn save(
     }
     let number = client.prepare_cached(NUMBER).await?;
     let number_args: Args<'_> = vec![&n];
+    let counting = client.prepare_cached(COUNT).await?;
+    let counting_args: Args<'_> = vec![&kinds, &codes, &totals];
     let record = client.prepare_cached(RECORD).await?;
     let record_args: Args<'_> = vec![&n, &server.0, &events.at, &events.kind, &events.run, &events.data];
 
     let writes = join_all(statements.iter().map(|(statement, args)| client.execute(statement, args)));
-    let (written, numbered, recorded, committed) = join!(
+    // The counts are altered under the lock of the numbers, which every committer has: they wait for one lock, not two.
+    let (written, numbered, counted, recorded, committed) = join!(
         writes,
         client.query_one(&number, &number_args),
+        client.execute(&counting, &counting_args),
         client.execute(&record, &record_args),
         client.batch_execute("COMMIT"),
     );
@@ -122,6 +133,7 @@ pub(super) async fn save(
         answer?;
     }
     let numbered = numbered?;
+    counted?;
     recorded?;
     committed?;
     Ok(numbered.try_get(0)?)

@@ -19,12 +19,14 @@ use uuid::Uuid;
 use super::connect::{self, Use};
 use super::failure::Failure;
 use super::{commit, output, prune};
-use crate::filter::{Arg, Where};
+use crate::filter::{Arg, EXECUTION_COUNTS, NODE_COUNTS, RUN_COUNTS, Where};
 use crate::port::{
-    Committed, Error, EventFilter, ExecutionFilter, Listed, OutputChunk, Page, RunFilter, ServerRecord, Store, Tally,
+    Committed, Error, EventFilter, ExecutionFilter, Listed, OutputChunk, Page, RunFilter, ServerRecord,
+    Store, Tally,
 };
 use crate::rows::{
-    Code, EXECUTION_COLUMNS, NODE_COLUMNS, RUN_COLUMNS, count, execution_row, int, node_row, parse, run_row, time,
+    Code, EXECUTION_COLUMNS, NODE_COLUMNS, RUN_COLUMNS, count, execution_row, int, node_row, parse, run_row,
+    time,
 };
 
 /// Queries, heartbeats and output at once.
@@ -87,9 +89,8 @@ impl PostgresStore {
         Ok(count(rows.first().map_or(Ok(0), |row| row.try_get(0))?)?)
     }
 
-    async fn counts<C: Code>(&self, column: &str, table: &str) -> Result<Vec<(C, u64)>, Failure> {
-        let sql = format!("SELECT {column}, count(*) FROM {table} GROUP BY {column} ORDER BY {column}");
-        let rows = self.rows(&sql, &[]).await?;
+    async fn counts<C: Code>(&self, sql: &str) -> Result<Vec<(C, u64)>, Failure> {
+        let rows = self.rows(sql, &[]).await?;
         rows.into_iter().map(|row| Ok((C::decode(row.try_get(0)?)?, count(row.try_get(1)?)?))).collect()
     }
 }
@@ -141,7 +142,8 @@ impl Store for PostgresStore {
                 self.rows(sql, &[&since, &limit]).await?
             }
             Some(run) => {
-                let sql = "SELECT seq, server, data FROM events WHERE run = $3 AND seq > $1 ORDER BY seq LIMIT $2";
+                let sql =
+                    "SELECT seq, server, data FROM events WHERE run = $3 AND seq > $1 ORDER BY seq LIMIT $2";
                 self.rows(sql, &[&since, &limit, &text(run.as_str())]).await?
             }
         };
@@ -159,7 +161,8 @@ impl Store for PostgresStore {
 
     async fn cluster(&self, name_or_id: &str) -> Result<Option<ClusterId>, Error> {
         let id: Option<Uuid> = name_or_id.parse().ok();
-        let sql = "SELECT id FROM clusters WHERE id = $1 OR name = $2 ORDER BY (id = $1) IS TRUE DESC LIMIT 1";
+        let sql =
+            "SELECT id FROM clusters WHERE id = $1 OR name = $2 ORDER BY (id = $1) IS TRUE DESC LIMIT 1";
         let rows = self.rows(sql, &[&id, &text(name_or_id)]).await?;
         Ok(rows.first().map(|row| row.try_get(0)).transpose().map_err(Failure::from)?.map(ClusterId))
     }
@@ -298,9 +301,9 @@ impl Store for PostgresStore {
 
     async fn tally(&self) -> Result<Tally, Error> {
         Ok(Tally {
-            runs: self.counts::<RunState>("state", "runs").await?,
-            executions: self.counts::<Status>("status", "executions").await?,
-            nodes: self.counts::<NodeStatus>("status", "presence").await?,
+            runs: self.counts::<RunState>(RUN_COUNTS).await?,
+            executions: self.counts::<Status>(EXECUTION_COUNTS).await?,
+            nodes: self.counts::<NodeStatus>(NODE_COUNTS).await?,
         })
     }
 

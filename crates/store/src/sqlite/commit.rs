@@ -6,15 +6,19 @@ use downbeat_core::ids::{ClusterId, ServerId};
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
 use super::failure::Failure;
-use crate::batch::{Dirty, Needs, NewIds};
+use crate::batch::{Dirty, Ended, Needs, NewIds};
 use crate::port::{Committed, Error};
 use crate::rows::{
-    Code, EXECUTION_COLUMNS, NODE_LIVE_COLUMNS, RUN_LIVE_COLUMNS, StateColumns, count, execution_row, int, json,
-    micros, node_live_row, run_live_row, small,
+    Code, EXECUTION_COLUMNS, NODE_LIVE_COLUMNS, RUN_LIVE_COLUMNS, StateColumns, count, execution_row, int,
+    json, micros, node_live_row, run_live_row, small,
 };
 use crate::tables::{Tables, Verdicts};
 
-pub(crate) fn commit(connection: &mut Connection, server: ServerId, changes: &[Change]) -> Result<Committed, Failure> {
+pub(crate) fn commit(
+    connection: &mut Connection,
+    server: ServerId,
+    changes: &[Change],
+) -> Result<Committed, Failure> {
     match attempt(connection, server, changes, NewIds::Trusted) {
         // An execution that exists already: look before the next leap.
         Err(failure) if failure.is_violated_key() => attempt(connection, server, changes, NewIds::Checked),
@@ -38,6 +42,7 @@ fn attempt(
     save_nodes(&transaction, &tables, &dirty)?;
     save_runs(&transaction, &tables, &dirty)?;
     save_executions(&transaction, &tables, &dirty)?;
+    count_ended(&transaction, &dirty.ended(&tables))?;
     let last_seq = save_events(&transaction, server, changes, &verdicts)?;
     transaction.commit()?;
     Ok(Committed { seqs: verdicts.seqs(last_seq), outcomes: verdicts.outcomes })
@@ -52,8 +57,8 @@ fn load(transaction: &Transaction<'_>, needs: &Needs<'_>) -> Result<Tables, Fail
         }
     }
     if !needs.nodes.is_empty() {
-        let mut query =
-            transaction.prepare_cached(&format!("SELECT {NODE_LIVE_COLUMNS} FROM presence WHERE node = ?1"))?;
+        let mut query = transaction
+            .prepare_cached(&format!("SELECT {NODE_LIVE_COLUMNS} FROM presence WHERE node = ?1"))?;
         for node in &needs.nodes {
             if let Some(row) = query.query_row([node.0], |row| Ok(node_live_row!(row, get))).optional()? {
                 tables.nodes.extend([row.record()?]);
@@ -61,9 +66,12 @@ fn load(transaction: &Transaction<'_>, needs: &Needs<'_>) -> Result<Tables, Fail
         }
     }
     if !needs.runs.is_empty() {
-        let mut query = transaction.prepare_cached(&format!("SELECT {RUN_LIVE_COLUMNS} FROM runs WHERE id = ?1"))?;
+        let mut query =
+            transaction.prepare_cached(&format!("SELECT {RUN_LIVE_COLUMNS} FROM runs WHERE id = ?1"))?;
         for run in &needs.runs {
-            if let Some(row) = query.query_row([run.as_str()], |row| Ok(run_live_row!(row, get))).optional()? {
+            if let Some(row) =
+                query.query_row([run.as_str()], |row| Ok(run_live_row!(row, get))).optional()?
+            {
                 tables.runs.extend([row.record()?]);
             }
         }
@@ -72,13 +80,14 @@ fn load(transaction: &Transaction<'_>, needs: &Needs<'_>) -> Result<Tables, Fail
         let mut query =
             transaction.prepare_cached("SELECT id FROM runs WHERE cluster = ?1 AND idempotency_key = ?2")?;
         for &(cluster, key) in &needs.keys {
-            let run: Option<String> = query.query_row(params![cluster.0, key], |row| row.get(0)).optional()?;
+            let run: Option<String> =
+                query.query_row(params![cluster.0, key], |row| row.get(0)).optional()?;
             tables.keys.extend(run.map(|run| ((cluster, key.to_owned()), run.into())));
         }
     }
     if !needs.executions.is_empty() {
-        let mut query =
-            transaction.prepare_cached(&format!("SELECT {EXECUTION_COLUMNS} FROM executions WHERE id = ?1"))?;
+        let mut query = transaction
+            .prepare_cached(&format!("SELECT {EXECUTION_COLUMNS} FROM executions WHERE id = ?1"))?;
         for id in &needs.executions {
             if let Some(row) = query.query_row([id.0], |row| Ok(execution_row!(row, get))).optional()? {
                 tables.executions.insert(*id, row.record()?);
@@ -239,6 +248,19 @@ fn save_executions(transaction: &Transaction<'_>, tables: &Tables, dirty: &Dirty
     Ok(())
 }
 
+/// Adds to the counts of what has ended, or takes from them.
+pub(super) fn count_ended(transaction: &Transaction<'_>, ended: &[Ended]) -> Result<(), Failure> {
+    for Ended { kind, code, total } in ended {
+        transaction
+            .prepare_cached(
+                "INSERT INTO ended (kind, code, total) VALUES (?1, ?2, ?3) \
+                 ON CONFLICT (kind, code) DO UPDATE SET total = total + excluded.total",
+            )?
+            .execute(params![kind, code, total])?;
+    }
+    Ok(())
+}
+
 /// Numbers and writes the events; answers the number before the first.
 fn save_events(
     transaction: &Transaction<'_>,
@@ -251,8 +273,9 @@ fn save_events(
         .prepare_cached("UPDATE feed SET last_seq = last_seq + ?1 RETURNING last_seq")?
         .query_row([added], |row| row.get(0))?;
     let before = last - added;
-    let mut insert = transaction
-        .prepare_cached("INSERT INTO events (seq, at, server, kind, run, data) VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?;
+    let mut insert = transaction.prepare_cached(
+        "INSERT INTO events (seq, at, server, kind, run, data) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+    )?;
     let mut data = Vec::with_capacity(1024);
     for (seq, &place) in (before + 1..).zip(&verdicts.applied) {
         let change = &changes[place];

@@ -30,9 +30,9 @@ impl Failure {
             Some(ErrorCode::DiskFull) => {
                 Error::Unavailable(format!("there is no space left for `{path}`: make room on its disk"))
             }
-            Some(ErrorCode::SystemIoFailure) => {
-                Error::Unavailable(format!("`{path}` cannot be read or written ({error}): is its disk full or broken?"))
-            }
+            Some(ErrorCode::SystemIoFailure) => Error::Unavailable(format!(
+                "`{path}` cannot be read or written ({error}): is its disk full or broken?"
+            )),
             Some(
                 ErrorCode::DatabaseBusy
                 | ErrorCode::DatabaseLocked

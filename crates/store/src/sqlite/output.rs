@@ -10,7 +10,11 @@ use super::failure::Failure;
 use crate::port::{OutputChunk, Stream};
 use crate::rows::{Code, count, int, time};
 
-pub(crate) fn append(connection: &mut Connection, chunks: &[OutputChunk], keep_bytes: u64) -> Result<(), Failure> {
+pub(crate) fn append(
+    connection: &mut Connection,
+    chunks: &[OutputChunk],
+    keep_bytes: u64,
+) -> Result<(), Failure> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     {
         let mut last = transaction.prepare_cached(
@@ -28,10 +32,12 @@ pub(crate) fn append(connection: &mut Connection, chunks: &[OutputChunk], keep_b
             let id = chunk.execution.0;
             let end = match ends.entry(chunk.execution) {
                 Entry::Occupied(end) => end.into_mut(),
-                Entry::Vacant(unseen) => unseen.insert(match last.query_row([id], |row| row.get(0)).optional()? {
-                    Some(end) => Some(end),
-                    None => known.exists([id])?.then_some(0),
-                }),
+                Entry::Vacant(unseen) => {
+                    unseen.insert(match last.query_row([id], |row| row.get(0)).optional()? {
+                        Some(end) => Some(end),
+                        None => known.exists([id])?.then_some(0),
+                    })
+                }
             };
             let Some(end) = end else { continue };
             let start = int(chunk.offset);

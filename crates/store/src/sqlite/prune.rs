@@ -1,13 +1,19 @@
 //! Owns forgetting on SQLite: in small transactions, so that commits are not kept waiting. A run's row goes last: what
 //! a crash interrupts is gone on with at the next call.
 
-use jiff::Timestamp;
-use rusqlite::{Connection, TransactionBehavior, params};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use downbeat_core::execution::Status;
+use jiff::Timestamp;
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
+
+use super::commit::count_ended;
 use super::failure::Failure;
 use super::writer::Writer;
+use crate::batch::{ENDED_EXECUTIONS, ENDED_RUNS, Ended};
 use crate::port::Error;
-use crate::rows::count;
+use crate::rows::{Code, count};
 
 /// Rows that one transaction removes: some 20 ms of the writer's time.
 const ROWS: i64 = 2_000;
@@ -16,9 +22,9 @@ pub(crate) async fn prune(writer: &Writer, before: Timestamp, most: u32) -> Resu
     let before = before.as_microsecond();
     let mut gone = 0;
     for run in writer.run(move |connection| ended(connection, before, most)).await? {
-        let run: std::sync::Arc<str> = run.into();
+        let run: Arc<str> = run.into();
         loop {
-            let run = std::sync::Arc::clone(&run);
+            let run = Arc::clone(&run);
             if !writer.run(move |connection| remove_some(connection, &run)).await? {
                 break;
             }
@@ -46,15 +52,30 @@ fn remove_some(connection: &mut Connection, run: &str) -> Result<bool, Failure> 
             "DELETE FROM output WHERE execution IN (SELECT id FROM executions WHERE run = ?1 ORDER BY id LIMIT ?2)",
         )?
         .execute(params![run, ROWS])?;
-    let removed = transaction
+    let statuses: Vec<i16> = transaction
         .prepare_cached(
-            "DELETE FROM executions WHERE id IN (SELECT id FROM executions WHERE run = ?1 ORDER BY id LIMIT ?2)",
+            "DELETE FROM executions WHERE id IN (SELECT id FROM executions WHERE run = ?1 ORDER BY id LIMIT ?2) \
+             RETURNING status",
         )?
-        .execute(params![run, ROWS])?;
-    let more = count(ROWS)? == removed as u64;
+        .query_map(params![run, ROWS], |row| row.get(0))?
+        .collect::<Result<_, _>>()?;
+    let more = count(ROWS)? == statuses.len() as u64;
+    let mut gone: Vec<(i16, i16)> = statuses
+        .into_iter()
+        .filter(|&status| Status::find(status).is_some_and(|status| !status.is_open()))
+        .map(|status| (ENDED_EXECUTIONS, status))
+        .collect();
     if !more {
-        transaction.prepare_cached("DELETE FROM runs WHERE id = ?1")?.execute([run])?;
+        let mut remove = transaction.prepare_cached("DELETE FROM runs WHERE id = ?1 RETURNING state")?;
+        gone.extend(remove.query_row([run], |row| row.get(0)).optional()?.map(|state| (ENDED_RUNS, state)));
     }
+    let mut totals = BTreeMap::new();
+    for kind in gone {
+        *totals.entry(kind).or_insert(0) -= 1;
+    }
+    let totals: Vec<Ended> =
+        totals.into_iter().map(|((kind, code), total)| Ended { kind, code, total }).collect();
+    count_ended(&transaction, &totals)?;
     transaction.commit()?;
     Ok(more)
 }

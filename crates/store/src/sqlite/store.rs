@@ -16,12 +16,14 @@ use super::failure::Failure;
 use super::readers::Readers;
 use super::writer::Writer;
 use super::{commit, connect, output, prune};
-use crate::filter::{Arg, Where};
+use crate::filter::{Arg, EXECUTION_COUNTS, NODE_COUNTS, RUN_COUNTS, Where};
 use crate::port::{
-    Committed, Error, EventFilter, ExecutionFilter, Listed, OutputChunk, Page, RunFilter, ServerRecord, Store, Tally,
+    Committed, Error, EventFilter, ExecutionFilter, Listed, OutputChunk, Page, RunFilter, ServerRecord,
+    Store, Tally,
 };
 use crate::rows::{
-    Code, EXECUTION_COLUMNS, NODE_COLUMNS, RUN_COLUMNS, count, execution_row, int, node_row, parse, run_row, time,
+    Code, EXECUTION_COLUMNS, NODE_COLUMNS, RUN_COLUMNS, count, execution_row, int, node_row, parse, run_row,
+    time,
 };
 
 /// The embedded store.
@@ -75,7 +77,8 @@ fn dialect(sql: &str) -> String {
 }
 
 fn executions(connection: &Connection, rest: &str, args: impl Params) -> Result<Vec<Execution>, Failure> {
-    let mut query = connection.prepare_cached(&format!("SELECT {EXECUTION_COLUMNS} FROM executions{rest}"))?;
+    let mut query =
+        connection.prepare_cached(&format!("SELECT {EXECUTION_COLUMNS} FROM executions{rest}"))?;
     let rows = query.query_map(args, |row| Ok(execution_row!(row, get)))?;
     rows.map(|row| Ok(row?.record()?)).collect()
 }
@@ -95,15 +98,17 @@ fn nodes(connection: &Connection, rest: &str, args: impl Params) -> Result<Vec<N
 }
 
 fn total(connection: &Connection, from: &str, args: impl Params) -> Result<u64, Failure> {
-    let total = connection.prepare_cached(&format!("SELECT count(*) FROM {from}"))?.query_row(args, |row| row.get(0))?;
+    let total = connection
+        .prepare_cached(&format!("SELECT count(*) FROM {from}"))?
+        .query_row(args, |row| row.get(0))?;
     Ok(count(total)?)
 }
 
-fn counts<C: Code>(connection: &Connection, column: &str, table: &str) -> Result<Vec<(C, u64)>, Failure> {
-    let sql = format!("SELECT {column}, count(*) FROM {table} GROUP BY {column} ORDER BY {column}");
-    let mut query = connection.prepare_cached(&sql)?;
+fn counts<C: Code>(connection: &Connection, sql: &str) -> Result<Vec<(C, u64)>, Failure> {
+    let mut query = connection.prepare_cached(sql)?;
     let rows = query.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    rows.map(|row| row.map_err(Failure::from).and_then(|(code, n)| Ok((C::decode(code)?, count(n)?)))).collect()
+    rows.map(|row| row.map_err(Failure::from).and_then(|(code, n)| Ok((C::decode(code)?, count(n)?))))
+        .collect()
 }
 
 fn events(connection: &Connection, filter: &EventFilter, limit: u32) -> Result<Vec<Event>, Failure> {
@@ -129,8 +134,9 @@ fn events(connection: &Connection, filter: &EventFilter, limit: u32) -> Result<V
 fn touch(connection: &mut Connection, seen: &[(NodeId, SessionId)], at: i64) -> Result<Vec<bool>, Failure> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let touched = {
-        let mut update = transaction
-            .prepare_cached("UPDATE presence SET seen_at = max(seen_at, ?3) WHERE node = ?1 AND session = ?2")?;
+        let mut update = transaction.prepare_cached(
+            "UPDATE presence SET seen_at = max(seen_at, ?3) WHERE node = ?1 AND session = ?2",
+        )?;
         let touch = |(node, session): &(NodeId, SessionId)| update.execute(params![node.0, session.0, at]);
         seen.iter().map(touch).map(|touched| touched.map(|rows| rows == 1)).collect::<Result<_, _>>()?
     };
@@ -158,7 +164,9 @@ impl Store for SqliteStore {
     async fn last_seq(&self) -> Result<u64, Error> {
         self.readers
             .run(|connection| {
-                let last = connection.prepare_cached("SELECT last_seq FROM feed")?.query_row([], |row| row.get(0))?;
+                let last = connection
+                    .prepare_cached("SELECT last_seq FROM feed")?
+                    .query_row([], |row| row.get(0))?;
                 Ok(count(last)?)
             })
             .await
@@ -207,7 +215,9 @@ impl Store for SqliteStore {
 
     async fn run(&self, id: &RunId) -> Result<Option<RunRecord>, Error> {
         let id = id.clone();
-        self.readers.run(move |connection| Ok(runs(connection, " WHERE r.id = ?1", [id.as_str()])?.pop())).await
+        self.readers
+            .run(move |connection| Ok(runs(connection, " WHERE r.id = ?1", [id.as_str()])?.pop()))
+            .await
     }
 
     async fn runs(&self, filter: &RunFilter, page: Page) -> Result<Listed<RunRecord>, Error> {
@@ -280,7 +290,10 @@ impl Store for SqliteStore {
         self.writer
             .run(move |connection| {
                 let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-                transaction.execute("DELETE FROM servers WHERE name = ?1 OR id = ?2", params![server.name, server.id.0])?;
+                transaction.execute(
+                    "DELETE FROM servers WHERE name = ?1 OR id = ?2",
+                    params![server.name, server.id.0],
+                )?;
                 transaction.execute(
                     "INSERT INTO servers (id, name, http, grpc, version, started_at, seen_at) \
                      VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
@@ -336,9 +349,9 @@ impl Store for SqliteStore {
         self.readers
             .run(|connection| {
                 Ok(Tally {
-                    runs: counts::<RunState>(connection, "state", "runs")?,
-                    executions: counts::<Status>(connection, "status", "executions")?,
-                    nodes: counts::<NodeStatus>(connection, "status", "presence")?,
+                    runs: counts::<RunState>(connection, RUN_COUNTS)?,
+                    executions: counts::<Status>(connection, EXECUTION_COUNTS)?,
+                    nodes: counts::<NodeStatus>(connection, NODE_COUNTS)?,
                 })
             })
             .await

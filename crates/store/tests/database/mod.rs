@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use tokio_postgres::{Client, Config, NoTls};
 use uuid::Uuid;
 
-pub struct Database {
-    pub url: String,
+pub(crate) struct Database {
+    pub(crate) url: String,
     name: String,
     admin: Config,
 }
@@ -18,7 +18,7 @@ async fn connect(config: &Config) -> Client {
 }
 
 impl Database {
-    pub async fn create() -> Self {
+    pub(crate) async fn create() -> Self {
         let Ok(server) = std::env::var("DOWNBEAT_TEST_POSTGRES") else {
             panic!("needs PostgreSQL: run `make test`, or `make postgres` and set DOWNBEAT_TEST_POSTGRES");
         };
@@ -31,25 +31,25 @@ impl Database {
         Self { url: format!("{base}/{name}"), name, admin }
     }
 
-    pub async fn drop(self) {
+    pub(crate) async fn drop(self) {
         let drop = format!("DROP DATABASE {} WITH (FORCE)", self.name);
         connect(&self.admin).await.batch_execute(&drop).await.expect("the database is dropped");
     }
 
     /// A connection past the store.
     #[allow(dead_code, reason = "not every test file needs one")]
-    pub async fn client(&self) -> Client {
+    pub(crate) async fn client(&self) -> Client {
         connect(&self.url.parse().expect("the database's URL is one")).await
     }
 
     #[allow(dead_code, reason = "not every test file needs it")]
-    pub async fn run(&self, sql: &str) {
+    pub(crate) async fn run(&self, sql: &str) {
         self.client().await.batch_execute(sql).await.expect("a statement runs");
     }
 
     /// Waits until a query answers true.
     #[allow(dead_code, reason = "not every test file needs it")]
-    pub async fn wait_until(&self, sql: &str) {
+    pub(crate) async fn wait_until(&self, sql: &str) {
         let client = self.client().await;
         let deadline = Instant::now() + Duration::from_secs(20);
         while !client.query_one(sql, &[]).await.expect("a query runs").get::<_, bool>(0) {

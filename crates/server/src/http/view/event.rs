@@ -153,11 +153,15 @@ fn told(change: &Change) -> (String, Value) {
             let error = outcome.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
             (format!("execution {verdict}{code}{error}"), json!(outcome))
         }
-        Change::ExecutionLost { reason, .. } => (format!("execution lost: {reason}"), json!({"reason": reason})),
+        Change::ExecutionLost { reason, .. } => {
+            (format!("execution lost: {reason}"), json!({"reason": reason}))
+        }
         Change::ExecutionCancelRequested { reason, .. } => {
             (format!("execution is to stop: {reason}"), json!({"reason": reason}))
         }
-        Change::ExecutionGivenUp { error, .. } => (format!("execution given up: {error}"), json!({"error": error})),
+        Change::ExecutionGivenUp { error, .. } => {
+            (format!("execution given up: {error}"), json!({"error": error}))
+        }
         Change::ExecutionSkipped { reason, .. } => {
             (format!("execution skipped: {reason}"), json!({"reason": reason}))
         }

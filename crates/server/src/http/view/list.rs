@@ -64,7 +64,10 @@ mod tests {
     #[test]
     fn a_window_says_whether_there_is_more() {
         let more = |limit, offset| List::cut(vec![1, 2, 3], limit, offset).pagination.has_more;
-        assert_eq!([more(2, 0), more(2, 1), more(3, 0), more(1, 9), more(1, u64::MAX)], [true, false, false, false, false]);
+        assert_eq!(
+            [more(2, 0), more(2, 1), more(3, 0), more(1, 9), more(1, u64::MAX)],
+            [true, false, false, false, false]
+        );
         assert_eq!(List::cut(vec![1, 2, 3], 2, 1).data, [2, 3]);
     }
 }

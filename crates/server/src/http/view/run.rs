@@ -169,10 +169,9 @@ impl RunSummary {
             created_at: run.created_at,
             started_at: run.started_at,
             finished_at: run.finished_at,
-            duration: run
-                .started_at
-                .zip(run.finished_at)
-                .map(|(started, finished)| Span(finished.duration_since(started).try_into().unwrap_or_default())),
+            duration: run.started_at.zip(run.finished_at).map(|(started, finished)| {
+                Span(finished.duration_since(started).try_into().unwrap_or_default())
+            }),
             cancel_requested_at: run.cancel_requested_at,
             error: run.end.as_ref().and_then(|end| end.error.clone()),
             owner: run.owner,
@@ -211,9 +210,9 @@ impl Run {
             counts.pending += all.saturating_sub(counts.total());
         }
         let step = wanted.iter().zip(0..).find(|&(&wanted, index)| {
-            let ended = results.get(&index).map_or(0, |step| {
-                step.values().filter(|result| !result.status.is_open()).count() as u64
-            });
+            let ended = results
+                .get(&index)
+                .map_or(0, |step| step.values().filter(|result| !result.status.is_open()).count() as u64);
             !run.state.is_terminal() && ended < wanted
         });
         Self {
@@ -233,7 +232,8 @@ fn instances(run: &RunRecord) -> Vec<u64> {
     let entries = run.definition.tasks.iter().zip(&run.resolved.entries);
     entries
         .flat_map(|(entry, set)| {
-            let nodes = set.and_then(|set| run.resolved.sets.get(set as usize)).map_or(1, |set| set.len() as u64);
+            let nodes =
+                set.and_then(|set| run.resolved.sets.get(set as usize)).map_or(1, |set| set.len() as u64);
             std::iter::repeat_n(nodes, entry.leaves().len())
         })
         .collect()
@@ -276,7 +276,8 @@ mod tests {
     /// Two nodes: a step on both, then a placed one.
     fn run(state: RunState) -> RunRecord {
         let task = json!({"backend": "test", "action": "noop"});
-        let definition = json!({"target": "all", "tasks": [task, {"backend": "test", "action": "noop", "placement": {}}]});
+        let definition =
+            json!({"target": "all", "tasks": [task, {"backend": "test", "action": "noop", "placement": {}}]});
         let nodes = [1, 2].map(|number| NodeRef { id: node(number), hostname: format!("web-0{number}") });
         RunRecord {
             id: RunId::from("r"),
@@ -309,12 +310,18 @@ mod tests {
 
     fn succeeded(number: u128) -> State {
         let (started_at, finished_at) = (second(3), second(5));
-        let outcome = Outcome { verdict: Verdict::Succeeded, exit_code: Some(0), error: None, started_at, finished_at };
+        let outcome =
+            Outcome { verdict: Verdict::Succeeded, exit_code: Some(0), error: None, started_at, finished_at };
         State::Succeeded { lease: lease(number), outcome }
     }
 
     fn lost(number: u128) -> State {
-        State::Lost { lease: lease(number), started_at: None, reason: "its node went away".to_owned(), at: second(4) }
+        State::Lost {
+            lease: lease(number),
+            started_at: None,
+            reason: "its node went away".to_owned(),
+            at: second(4),
+        }
     }
 
     fn execution(id: u128, step: u32, pinned: Option<u128>, attempt: u32, state: State) -> Record {

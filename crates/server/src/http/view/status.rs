@@ -74,7 +74,8 @@ impl Status {
         for (state, count) in tally.runs {
             *runs.entry(state.status()).or_default() += count;
         }
-        let mut executions: BTreeMap<_, _> = ExecutionStatus::ALL.into_iter().map(|status| (status, 0)).collect();
+        let mut executions: BTreeMap<_, _> =
+            ExecutionStatus::ALL.into_iter().map(|status| (status, 0)).collect();
         executions.extend(tally.executions);
         let mut nodes: BTreeMap<_, _> = NodeStatus::ALL.into_iter().map(|status| (status, 0)).collect();
         nodes.extend(tally.nodes);

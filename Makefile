@@ -1,0 +1,43 @@
+# What people type. Everything else is cargo.
+.DEFAULT_GOAL := help
+DOWNBEAT := target/release/downbeat
+
+.PHONY: help
+help: ## This list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+
+.PHONY: build
+build: ## The release binary: target/release/downbeat
+	cargo build --release --package downbeat-cli
+
+.PHONY: demo
+demo: build ## Server and three nodes on this machine, and an example job on all of them
+	scripts/demo $(DOWNBEAT)
+
+.PHONY: test
+test: ## Everything: format, lints, tests on SQLite and PostgreSQL, faults. Installs what it needs
+	scripts/test
+
+.PHONY: postgres
+postgres: ## A private PostgreSQL for tests run by hand; prints its URL
+	@scripts/postgres start target/postgres
+
+.PHONY: postgres-stop
+postgres-stop: ## Ends that PostgreSQL
+	@scripts/postgres stop target/postgres
+
+.PHONY: bench
+bench: build ## The figures of the README, on SQLite and on a private PostgreSQL
+	scripts/bench $(DOWNBEAT)
+
+.PHONY: soak
+soak: ## kill -9 of server and agents at random moments, for ten minutes
+	DOWNBEAT_SOAK_SECONDS=600 scripts/test --soak
+
+.PHONY: fuzz
+fuzz: ## Fuzzes the job-file parser and the selector, a minute each
+	fuzz/run 60
+
+.PHONY: deny
+deny: ## Licences, duplicate and forbidden dependencies (installs cargo-deny)
+	scripts/deny

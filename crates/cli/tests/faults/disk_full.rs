@@ -1,0 +1,70 @@
+//! A full disk under the store: a clear error, nothing lost, and on it goes when there is room again.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::json;
+
+use crate::site::{Site, Store, eventually};
+
+/// A file system of a few MiB, gone when the test is over.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(at: &Path) -> Self {
+        std::fs::create_dir_all(at).unwrap();
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=6m", "tmpfs"]).arg(at).status().unwrap();
+        assert!(mounted.success(), "needs root to mount a small file system: run `make test` as root");
+        Self(at.to_owned())
+    }
+
+    /// Leaves no room.
+    fn fill(&self) -> PathBuf {
+        let file = self.0.join("ballast");
+        // It ends with `no space left`: that is what it is for.
+        let _ = std::fs::write(&file, vec![0_u8; 16 * 1024 * 1024]);
+        file
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_runs_clearly_and_loses_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = SmallDisk::mount(&directory.path().join("disk"));
+    let mut site = Site::new(Store::SqliteAt(disk.0.join("downbeat.db"))).await;
+    site.start_server().await;
+    site.start_agent("web-1");
+    site.nodes_online(1).await;
+    let definition = json!({"target": "all", "tasks": [site.entry("a", "0")]});
+    let first = site.submit(&definition, "first").await;
+    assert_eq!(site.ended(&first).await["status"], "completed");
+
+    // A run that is under way when the disk fills: its result waits at the agent.
+    let slow = json!({"target": "all", "tasks": [site.entry("b", "1")]});
+    let under_way = site.submit(&slow, "under way").await;
+    eventually("it began", || async { (site.done().len() == 2).then_some(()) }).await;
+    let ballast = disk.fill();
+    let big = json!({"target": "all", "tasks": vec![site.entry("x", "0"); 200]});
+    let refused = eventually("a run is refused", || async {
+        let (status, problem) = site.post("runs", &big, None).await?;
+        (status == 503).then_some(problem)
+    })
+    .await;
+    let detail = refused["detail"].as_str().unwrap_or_default();
+    assert!(detail.contains("full"), "the error says what is wrong: {refused}");
+    assert!(site.server_runs());
+    assert!(site.get(&format!("runs/{first}")).await.is_some(), "what was recorded can be read");
+
+    std::fs::remove_file(ballast).unwrap();
+    let view = site.ended(&under_way).await;
+    assert_eq!(view["status"], "completed", "{view:#}");
+    let last = site.submit(&definition, "last").await;
+    assert_eq!(site.ended(&last).await["status"], "completed");
+    site.check(&[first, under_way, last]).await;
+}

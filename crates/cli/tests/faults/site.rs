@@ -1,0 +1,293 @@
+//! A server and agents as processes, on a store of their own, and the book that every execution writes into.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+/// Long enough for any of this on a busy machine; what is waited for is a condition, never the time.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(90);
+
+pub(crate) const LEASE_TTL: &str = "2s";
+
+pub(crate) struct Site {
+    pub(crate) directory: tempfile::TempDir,
+    store: String,
+    http: String,
+    grpc: String,
+    server: Option<Child>,
+    agents: BTreeMap<String, Child>,
+    client: reqwest::Client,
+}
+
+impl Site {
+    pub(crate) async fn new(store: Store) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let store = match store {
+            Store::Sqlite => format!("sqlite:{}", directory.path().join("downbeat.db").display()),
+            Store::SqliteAt(path) => format!("sqlite:{}", path.display()),
+            Store::Postgres => fresh_database().await,
+        };
+        let client = reqwest::Client::builder().pool_max_idle_per_host(0).build().unwrap();
+        Self { directory, store, http: free_address(), grpc: free_address(), server: None, agents: BTreeMap::new(), client }
+    }
+
+    pub(crate) async fn start_server(&mut self) {
+        let log = self.log("server");
+        let child = Command::new(env!("CARGO_BIN_EXE_downbeat"))
+            .args(["server", "--store", &self.store, "--http", &self.http, "--grpc", &self.grpc])
+            .args(["--heartbeat-interval", "400ms", "--lease-ttl", LEASE_TTL, "--log-level", "info"])
+            .current_dir(self.directory.path())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        self.server = Some(child);
+        let url = format!("http://{}/healthz", self.http);
+        eventually("the server answers", || async {
+            let response = self.client.get(&url).send().await.ok()?;
+            response.status().is_success().then_some(())
+        })
+        .await;
+    }
+
+    fn log(&self, name: &str) -> fs::File {
+        let path = self.directory.path().join(format!("{name}.log"));
+        fs::OpenOptions::new().create(true).append(true).open(path).unwrap()
+    }
+
+    pub(crate) fn read_log(&self, name: &str) -> String {
+        fs::read_to_string(self.directory.path().join(format!("{name}.log"))).unwrap_or_default()
+    }
+
+    pub(crate) fn kill_server(&mut self) {
+        let mut child = self.server.take().expect("the server runs");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    pub(crate) fn server_runs(&mut self) -> bool {
+        self.server.as_mut().is_some_and(|child| child.try_wait().unwrap().is_none())
+    }
+
+    pub(crate) fn start_agent(&mut self, name: &str) {
+        let child = Command::new(env!("CARGO_BIN_EXE_downbeat"))
+            .args(["agent", "--server", &self.grpc, "--hostname", name, "--groups", "web", "--allow", "exec"])
+            .args(["--slots", "2", "--data"])
+            .arg(self.directory.path().join(name))
+            .current_dir(self.directory.path())
+            .stdout(Stdio::null())
+            .stderr(self.log(name))
+            .spawn()
+            .unwrap();
+        self.agents.insert(name.to_owned(), child);
+    }
+
+    pub(crate) fn kill_agent(&mut self, name: &str) {
+        let mut child = self.agents.remove(name).expect("the agent runs");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    pub(crate) fn signal_agent(&self, name: &str, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.agents[name].id()).unwrap());
+        kill(pid, signal).unwrap();
+    }
+
+    pub(crate) async fn nodes_online(&self, count: usize) {
+        eventually("the nodes are online", || async {
+            let nodes = self.get("nodes").await?;
+            let online = nodes["data"].as_array()?.iter().filter(|node| node["status"] == "online").count();
+            (online >= count).then_some(())
+        })
+        .await;
+    }
+
+    /// Nothing when the server is away or answers with an error.
+    pub(crate) async fn get(&self, path: &str) -> Option<Value> {
+        let url = format!("http://{}/api/v1/{path}", self.http);
+        let response = self.client.get(url).timeout(Duration::from_secs(5)).send().await.ok()?;
+        if response.status().is_success() { response.json().await.ok() } else { None }
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: &Value, key: Option<&str>) -> Option<(u16, Value)> {
+        let url = format!("http://{}/api/v1/{path}", self.http);
+        let mut request = self.client.post(url).json(body).timeout(Duration::from_secs(5));
+        if let Some(key) = key {
+            request = request.header("Idempotency-Key", key);
+        }
+        let response = request.send().await.ok()?;
+        let status = response.status().as_u16();
+        Some((status, response.json().await.ok()?))
+    }
+
+    /// Submits until a server accepts it: with a key, so that it is accepted once.
+    pub(crate) async fn submit(&self, definition: &Value, key: &str) -> String {
+        eventually("the run is accepted", || async {
+            let (status, run) = self.post("runs", definition, Some(key)).await?;
+            assert!(matches!(status, 200 | 201 | 503), "{status} {run}");
+            (status < 300).then(|| run["id"].as_str().unwrap().to_owned())
+        })
+        .await
+    }
+
+    /// Waits until a run has ended; answers it.
+    pub(crate) async fn ended(&self, run: &str) -> Value {
+        eventually(&format!("run {run} ends"), || async {
+            let view = self.get(&format!("runs/{run}")).await?;
+            view["finished_at"].is_string().then_some(view)
+        })
+        .await
+    }
+
+    pub(crate) async fn executions(&self, run: &str) -> Vec<Value> {
+        let mut all = Vec::new();
+        loop {
+            let path = format!("runs/{run}/executions?limit=1000&offset={}", all.len());
+            let page = eventually("executions are listed", || self.get(&path)).await;
+            all.extend(page["data"].as_array().unwrap().clone());
+            if page["pagination"]["has_more"] != true {
+                return all;
+            }
+        }
+    }
+
+    fn book(&self) -> PathBuf {
+        self.directory.path().join("book")
+    }
+
+    /// A task that writes its execution's name into the book, and takes a moment.
+    pub(crate) fn entry(&self, name: &str, seconds: &str) -> Value {
+        let script = format!("echo \"$DOWNBEAT_EXECUTION\" >> {}; sleep {seconds}", self.book().display());
+        json!({"name": name, "backend": "exec", "action": "shell", "params": {"command": script}})
+    }
+
+    /// How often each execution was really carried out, by its id.
+    pub(crate) fn done(&self) -> BTreeMap<String, usize> {
+        let mut done = BTreeMap::new();
+        for line in fs::read_to_string(self.book()).unwrap_or_default().lines() {
+            let id = line.rsplit_once('.').map_or(line, |(id, _)| id);
+            *done.entry(id.to_owned()).or_insert(0) += 1;
+        }
+        done
+    }
+
+    /// The records of ended runs against the book: every execution has one result, and what the book has and the
+    /// records do not, or twice, is a lie.
+    pub(crate) async fn check(&self, runs: &[String]) -> Checked {
+        let done = self.done();
+        let mut checked = Checked::default();
+        let mut known = BTreeMap::new();
+        for run in runs {
+            let view = eventually("the run is shown", || self.get(&format!("runs/{run}"))).await;
+            let placed = view["expected"].as_array().is_none_or(Vec::is_empty);
+            let mut instances: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+            for execution in self.executions(run).await {
+                let id = execution["id"].as_str().unwrap().to_owned();
+                let status = execution["status"].as_str().unwrap().to_owned();
+                let times = done.get(&id).copied().unwrap_or(0);
+                match status.as_str() {
+                    "succeeded" => assert_eq!(times, 1, "{id} succeeded and was carried out {times} times"),
+                    "lost" => {
+                        checked.lost += 1;
+                        assert!(times <= 1, "{id} was lost and carried out {times} times");
+                    }
+                    "failed" | "cancelled" | "skipped" => assert!(times <= 1, "{id} is {status}: {times} times"),
+                    other => panic!("{id} is {other} although its run ended"),
+                }
+                known.insert(id, ());
+                checked.executions += 1;
+                let place = if placed { "-" } else { execution["node"].as_str().unwrap_or("-") };
+                instances.entry(format!("{}@{place}", execution["step"])).or_default().push(execution);
+            }
+            for (instance, attempts) in instances {
+                let results = attempts.iter().filter(|attempt| attempt["status"] == "succeeded").count();
+                assert!(results <= 1, "{instance} of {run} succeeded {results} times: {attempts:#?}");
+            }
+        }
+        for id in done.keys() {
+            assert!(known.contains_key(id), "{id} was carried out, and nothing is recorded of it");
+        }
+        checked
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Checked {
+    pub(crate) executions: usize,
+    pub(crate) lost: usize,
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        for child in self.agents.values_mut().chain(self.server.as_mut()) {
+            // A frozen one hears KILL as well.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if std::thread::panicking() {
+            for log in fs::read_dir(self.directory.path()).into_iter().flatten().flatten() {
+                if log.path().extension().is_some_and(|extension| extension == "log") {
+                    let text = fs::read_to_string(log.path()).unwrap_or_default();
+                    let tail: Vec<&str> = text.lines().rev().take(30).collect();
+                    eprintln!("--- {}", log.path().display());
+                    tail.iter().rev().for_each(|line| eprintln!("{line}"));
+                }
+            }
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Store {
+    Sqlite,
+    SqliteAt(PathBuf),
+    Postgres,
+}
+
+/// Tries until it gives something; panics when it takes far too long.
+pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut attempt: impl FnMut() -> F) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(value) = attempt().await {
+            return value;
+        }
+        assert!(begun.elapsed() < DEADLINE, "{what}: not after {} s", DEADLINE.as_secs());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn free_address() -> String {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}
+
+async fn fresh_database() -> String {
+    let url = std::env::var("DOWNBEAT_TEST_POSTGRES").unwrap_or_else(|_| {
+        panic!("needs PostgreSQL: run `make test`, or `make postgres` and set DOWNBEAT_TEST_POSTGRES")
+    });
+    let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let name = format!("faults_{}", uuid::Uuid::new_v4().simple());
+    client.batch_execute(&format!("create database {name}")).await.unwrap();
+    format!("{}/{name}", url.rsplit_once('/').unwrap().0)
+}
+
+/// Whether a process exists and is not a zombie.
+pub(crate) fn is_alive(pid: i32) -> bool {
+    let stat = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+}
+
+/// A seed that is printed, and can be given.
+pub(crate) fn seed() -> u64 {
+    let seed = std::env::var("DOWNBEAT_SEED").ok().and_then(|text| text.parse().ok());
+    let seed = seed.unwrap_or_else(|| u64::from(uuid::Uuid::new_v4().as_fields().0));
+    println!("DOWNBEAT_SEED={seed}");
+    seed
+}

@@ -1,0 +1,43 @@
+//! Owns times, counts and documents as columns. Times are whole microseconds since 1970.
+
+use jiff::Timestamp;
+
+use crate::port::Error;
+
+pub(crate) fn time(micros: i64) -> Result<Timestamp, Error> {
+    Timestamp::from_microsecond(micros).map_err(|_| Error::Corrupt(format!("{micros} µs is no time")))
+}
+
+pub(crate) fn micros(at: Option<Timestamp>) -> Option<i64> {
+    at.map(Timestamp::as_microsecond)
+}
+
+pub(crate) fn time_opt(micros: Option<i64>) -> Result<Option<Timestamp>, Error> {
+    micros.map(time).transpose()
+}
+
+/// Counts and offsets as the databases hold them; what is larger than any of theirs is their largest.
+pub(crate) fn int(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+pub(crate) fn small(value: u32) -> i32 {
+    i32::try_from(value).unwrap_or(i32::MAX)
+}
+
+pub(crate) fn count(value: i64) -> Result<u64, Error> {
+    u64::try_from(value).map_err(|_| Error::Corrupt(format!("{value} is no count")))
+}
+
+pub(crate) fn small_count(value: i32) -> Result<u32, Error> {
+    u32::try_from(value).map_err(|_| Error::Corrupt(format!("{value} is no count")))
+}
+
+pub(crate) fn parse<T: serde::de::DeserializeOwned>(what: &str, json: &str) -> Result<T, Error> {
+    serde_json::from_str(json)
+        .map_err(|error| Error::Corrupt(format!("a stored {what} cannot be read: {error}")))
+}
+
+pub(crate) fn json<T: serde::Serialize>(value: &T) -> Result<String, Error> {
+    serde_json::to_string(value).map_err(|error| Error::Corrupt(format!("cannot write JSON: {error}")))
+}

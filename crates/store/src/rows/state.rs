@@ -1,0 +1,148 @@
+//! Owns how an execution's state is spread over columns, so that it is rebuilt exactly.
+
+use downbeat_core::execution::{Lease, Outcome, State, Status, Verdict};
+use downbeat_core::ids::{LeaseToken, NodeId, SessionId};
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use super::codes::Code;
+use super::scalar::{micros, time, time_opt};
+use crate::port::Error;
+
+/// The columns that an execution's state is spread over. `S` is borrowed text when writing, owned when reading.
+#[derive(Debug)]
+pub(crate) struct StateColumns<S> {
+    pub(crate) status: i16,
+    pub(crate) not_before: Option<i64>,
+    pub(crate) token: Option<Uuid>,
+    pub(crate) lease_node: Option<Uuid>,
+    pub(crate) session: Option<Uuid>,
+    pub(crate) granted_at: Option<i64>,
+    pub(crate) stop: bool,
+    pub(crate) started_at: Option<i64>,
+    /// Present exactly when an agent reported an outcome.
+    pub(crate) verdict: Option<i16>,
+    pub(crate) exit_code: Option<i32>,
+    /// The outcome's error.
+    pub(crate) error: Option<S>,
+    pub(crate) finished_at: Option<i64>,
+    /// The state's own text: why it failed, was skipped, cancelled or lost.
+    pub(crate) reason: Option<S>,
+    pub(crate) ended_at: Option<i64>,
+}
+
+impl<'a> StateColumns<&'a str> {
+    pub(crate) fn of(state: &'a State) -> Self {
+        let lease = state.lease();
+        let mut row = StateColumns {
+            status: state.status().code(),
+            not_before: None,
+            token: lease.map(|lease| lease.token.0),
+            lease_node: lease.map(|lease| lease.node.0),
+            session: lease.map(|lease| lease.session.0),
+            granted_at: lease.map(|lease| lease.granted_at.as_microsecond()),
+            stop: false,
+            started_at: None,
+            verdict: None,
+            exit_code: None,
+            error: None,
+            finished_at: None,
+            reason: None,
+            ended_at: None,
+        };
+        match state {
+            State::Pending { not_before } => row.not_before = micros(*not_before),
+            State::Leased { lease: _, stop } => row.stop = *stop,
+            State::Running { lease: _, started_at, stop } => {
+                row.started_at = Some(started_at.as_microsecond());
+                row.stop = *stop;
+            }
+            State::Succeeded { lease: _, outcome } => row.put_outcome(Some(outcome)),
+            State::Failed { lease: _, outcome, error, at } => {
+                row.put_outcome(outcome.as_ref());
+                row.put_end(error.as_deref(), *at);
+            }
+            State::Skipped { reason, at } => row.put_end(Some(reason), *at),
+            State::Cancelled { lease: _, outcome, reason, at } => {
+                row.put_outcome(outcome.as_ref());
+                row.put_end(Some(reason), *at);
+            }
+            State::Lost { lease: _, started_at, reason, at } => {
+                row.started_at = micros(*started_at);
+                row.put_end(Some(reason), *at);
+            }
+        }
+        row
+    }
+
+    fn put_outcome(&mut self, outcome: Option<&'a Outcome>) {
+        let Some(outcome) = outcome else { return };
+        self.verdict = Some(outcome.verdict.code());
+        self.exit_code = outcome.exit_code;
+        self.error = outcome.error.as_deref();
+        self.started_at = Some(outcome.started_at.as_microsecond());
+        self.finished_at = Some(outcome.finished_at.as_microsecond());
+    }
+
+    fn put_end(&mut self, reason: Option<&'a str>, at: Timestamp) {
+        self.reason = reason;
+        self.ended_at = Some(at.as_microsecond());
+    }
+}
+
+impl StateColumns<String> {
+    pub(crate) fn state(self) -> Result<State, Error> {
+        let status = Status::decode(self.status)?;
+        let missing = |column: &str| Error::Corrupt(format!("an execution that is {status} has no {column}"));
+        let lease = match (self.token, self.lease_node, self.session, self.granted_at) {
+            (Some(token), Some(node), Some(session), Some(granted_at)) => Some(Lease {
+                token: LeaseToken(token),
+                node: NodeId(node),
+                session: SessionId(session),
+                granted_at: time(granted_at)?,
+            }),
+            _ => None,
+        };
+        let held = || lease.ok_or_else(|| missing("lease"));
+        let started_at = time_opt(self.started_at)?;
+        let ended_at = || time(self.ended_at.ok_or_else(|| missing("end"))?);
+        let outcome = match self.verdict {
+            Some(verdict) => Some(Outcome {
+                verdict: Verdict::decode(verdict)?,
+                exit_code: self.exit_code,
+                error: self.error,
+                started_at: started_at.ok_or_else(|| missing("start"))?,
+                finished_at: time(self.finished_at.ok_or_else(|| missing("finish"))?)?,
+            }),
+            None => None,
+        };
+        Ok(match status {
+            Status::Pending => State::Pending { not_before: time_opt(self.not_before)? },
+            Status::Leased => State::Leased { lease: held()?, stop: self.stop },
+            Status::Running => State::Running {
+                lease: held()?,
+                started_at: started_at.ok_or_else(|| missing("start"))?,
+                stop: self.stop,
+            },
+            Status::Succeeded => {
+                State::Succeeded { lease: held()?, outcome: outcome.ok_or_else(|| missing("outcome"))? }
+            }
+            Status::Failed => State::Failed { lease, outcome, error: self.reason, at: ended_at()? },
+            Status::Skipped => {
+                State::Skipped { at: ended_at()?, reason: self.reason.ok_or_else(|| missing("reason"))? }
+            }
+            Status::Cancelled => State::Cancelled {
+                lease,
+                outcome,
+                at: ended_at()?,
+                reason: self.reason.ok_or_else(|| missing("reason"))?,
+            },
+            Status::Lost => State::Lost {
+                lease: held()?,
+                started_at,
+                at: ended_at()?,
+                reason: self.reason.ok_or_else(|| missing("reason"))?,
+            },
+        })
+    }
+}
