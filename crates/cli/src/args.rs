@@ -58,6 +58,18 @@ pub(crate) struct Global {
     pub(crate) cluster: Option<String>,
 }
 
+impl Global {
+    /// What was not said by a flag may have been said by the environment.
+    pub(crate) fn or_environment(mut self) -> Self {
+        let said = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        if self.server.is_empty() {
+            self.server.extend(said("DOWNBEAT_SERVER"));
+        }
+        self.cluster = self.cluster.or_else(|| said("DOWNBEAT_CLUSTER"));
+        self
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Server and nodes in one process, to try things out

@@ -88,7 +88,7 @@ impl fmt::Display for Span {
         let nanos = self.0.subsec_nanos();
         if nanos == 0 && seconds > 0 {
             for (unit, size) in [("d", 86_400), ("h", 3_600), ("m", 60)] {
-                if seconds % size == 0 {
+                if seconds.is_multiple_of(size) {
                     return write!(f, "{}{unit}", seconds / size);
                 }
             }

@@ -39,10 +39,8 @@ pub(crate) enum Body {
 
 impl Client {
     pub(crate) fn new(global: &Global) -> Result<Self, Failure> {
-        let from_environment = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let server = global.server.last().cloned().or_else(|| from_environment("DOWNBEAT_SERVER"));
-        let cluster = global.cluster.clone().or_else(|| from_environment("DOWNBEAT_CLUSTER"));
-        Self::to(server.as_deref().unwrap_or(DEFAULT_SERVER), cluster)
+        let Global { server, cluster, .. } = global.clone().or_environment();
+        Self::to(server.last().map_or(DEFAULT_SERVER, String::as_str), cluster)
     }
 
     fn to(server: &str, cluster: Option<String>) -> Result<Self, Failure> {

@@ -84,7 +84,7 @@ pub(super) async fn run(args: RunArgs, global: &Global, out: Out) -> Result<(), 
         }
         None => {
             let Inline { options, global, definition } =
-                inline::read(args.options, global.clone(), args.task)?;
+                inline::read(args.options, global.clone().or_environment(), args.task)?;
             (options, global, Body::Definition { text: definition.to_string(), file: None }, None)
         }
     };

@@ -70,7 +70,9 @@ async fn detachable(
     tokio::select! {
         result = work => result,
         _ = tokio::signal::ctrl_c() => {
-            out.note(&format!("\nthe run goes on; `downbeat run watch {id}`"));
+            // The terminal has just echoed ^C.
+            let line_end = if out.is_terminal() { "\n" } else { "" };
+            out.note(&format!("{line_end}the run goes on; `downbeat run watch {id}`"));
             Ok(())
         }
     }

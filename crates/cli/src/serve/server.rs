@@ -62,7 +62,7 @@ pub(crate) struct ServerArgs {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Common {
     /// Settings [default: ./downbeat.toml or /etc/downbeat/downbeat.toml]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", env = "DOWNBEAT_CONFIG", hide_env_values = true)]
     pub(super) config: Option<PathBuf>,
     /// error, warn, info, debug or trace, or a filter [default: info]
     #[arg(long, value_name = "LEVEL")]

@@ -14,8 +14,8 @@ use crate::exit::Failure;
 
 const PREFIX: &str = "DOWNBEAT_";
 
-/// Variables with our prefix that are no settings: those of the client, and of tests.
-const OTHER_VARIABLES: [&str; 3] = ["DOWNBEAT_SERVER", "DOWNBEAT_CONFIG", "DOWNBEAT_LOG"];
+/// Variables with our prefix that are no settings: the client's URL, and where the settings are.
+const OTHER_VARIABLES: [&str; 2] = ["DOWNBEAT_SERVER", "DOWNBEAT_CONFIG"];
 
 /// Where values come from, beside the defaults.
 #[derive(Debug, Default)]

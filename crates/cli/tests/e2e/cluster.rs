@@ -1,7 +1,9 @@
 //! Owns processes of the program for tests: started on ports of their own, ended when the test ends.
 
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -91,6 +93,47 @@ impl Process {
 
     pub(crate) fn child(&mut self) -> &mut Child {
         self.0.as_mut().expect("it runs")
+    }
+
+    /// What it writes on standard output from here on, line by line.
+    pub(crate) fn stdout(&mut self) -> Lines {
+        Lines::of(self.child().stdout.take().expect("nobody else reads it"))
+    }
+
+    /// What it writes on standard error from here on, line by line.
+    pub(crate) fn stderr(&mut self) -> Lines {
+        Lines::of(self.child().stderr.take().expect("nobody else reads it"))
+    }
+}
+
+/// Lines that come over time.
+#[derive(Debug)]
+pub(crate) struct Lines(Receiver<String>);
+
+impl Lines {
+    fn of(pipe: impl Read + Send + 'static) -> Self {
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Self(lines)
+    }
+
+    /// The next line that has these words, with a deadline.
+    #[track_caller]
+    pub(crate) fn find(&self, words: &str) -> String {
+        let started = Instant::now();
+        loop {
+            let line = self.0.recv_timeout(DEADLINE.saturating_sub(started.elapsed()));
+            let line = line.unwrap_or_else(|_| panic!("waited in vain for a line with `{words}`"));
+            if line.contains(words) {
+                return line;
+            }
+        }
     }
 }
 

@@ -1,7 +1,5 @@
 //! What goes on while somebody looks: watching, following, detaching.
 
-use std::io::{BufRead, BufReader};
-
 use nix::sys::signal::Signal;
 
 use crate::cluster::{Dev, Process, until};
@@ -11,9 +9,7 @@ fn ctrl_c_leaves_the_run_running() {
     let dev = Dev::start();
     let id = dev.submit(&["--target", "all", "test", "sleep", "--duration", "1h"]);
     let mut watching = Process::spawn(dev.command(&["run", "watch", &id, "-o", "json"]));
-    // The first line says that it is watching.
-    let stdout = watching.child().stdout.take().unwrap();
-    BufReader::new(stdout).lines().next().unwrap().unwrap();
+    watching.stdout().find(&id);
     watching.signal(Signal::SIGINT);
     let done = watching.wait();
     assert_eq!(done.code, 0, "{done:?}");
@@ -58,11 +54,10 @@ fn events_are_followed_from_a_number_on() {
     );
 
     let mut following = Process::spawn(dev.command(&["event", "list", "-f", "--since", "0"]));
-    let mut lines = BufReader::new(following.child().stdout.take().unwrap()).lines();
-    let next_node = lines.find(|line| line.as_ref().unwrap().contains("node-3 registered"));
-    assert!(next_node.is_some());
+    let lines = following.stdout();
+    lines.find("node-3 registered");
     dev.run(&["node", "drain", "node-3"]).ok();
-    assert!(lines.any(|line| line.unwrap().contains("node is drained")));
+    lines.find("node is drained");
 }
 
 #[test]

@@ -40,6 +40,22 @@ fn dev_stops_when_it_is_told_to_and_goes_on_with_its_data() {
     assert_eq!(dev.run_status(&id), "completed");
 }
 
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let mut dev = Dev::start_with(&["--nodes", "1"]);
+    let id = dev.submit(&["--target", "all", "exec", "run", "--command", "sleep 1000"]);
+    until("the work to begin", || {
+        let run = dev.run(&["run", "show", &id, "-o", "json"]).json();
+        (run["results"]["0"]["node-1"]["status"] == "running").then_some(())
+    });
+    let stderr = dev.process.stderr();
+    dev.process.signal(Signal::SIGTERM);
+    stderr.find("stopping");
+    dev.process.signal(Signal::SIGTERM);
+    stderr.find("ended at once");
+    assert_eq!(dev.process.wait().code, 1);
+}
+
 fn server(dir: &Path, http: &str, grpc: &str) -> (Process, Value) {
     let _ = std::fs::remove_file(dir.join("server.json"));
     let mut command = downbeat(dir);

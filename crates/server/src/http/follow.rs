@@ -114,12 +114,12 @@ impl Follower {
         match tokio::time::timeout(LOOK_AGAIN, self.feed.recv()).await {
             Ok(Ok(batch)) => {
                 for record in batch.iter() {
-                    if record.seq > self.seen + 1 {
+                    if record.seq > self.seen + 1 && record.seq == 0 {
                         // Another server committed in between: the store has it.
                         self.phase = Phase::Behind;
                         return Ok(());
                     }
-                    if record.seq > self.seen {
+                    if record.seq > 0 {
                         self.take(record);
                     }
                 }
