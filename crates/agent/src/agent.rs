@@ -153,7 +153,12 @@ async fn serve(
     loops.spawn(session::cut_off(shared.clone()));
     let over = tokio::select! {
         over = loops.join_next() => over,
-        () = drained(shared, drain, drain_timeout) => return Ok(()),
+        () = drained(shared, drain, drain_timeout) => {
+            // No beat may follow the last one.
+            loops.shutdown().await;
+            session::leave(shared).await;
+            return Ok(());
+        }
     };
     loops.shutdown().await;
     // The node is no longer this agent's, and so is nothing that it runs.

@@ -109,23 +109,24 @@ mod tests {
 
     use super::*;
 
-    /// The help of a command and of all below it.
-    fn help(command: &mut clap::Command, path: &str, text: &mut String) {
-        let rendered = command.clone().term_width(100).render_long_help().to_string();
-        text.push_str(&format!("### {path}\n\n{}\n\n", rendered.trim_end()));
-        let names: Vec<String> = command.get_subcommands().map(|below| below.get_name().to_owned()).collect();
-        for name in names {
-            let below = command.find_subcommand_mut(&name).unwrap();
-            help(below, &format!("{path} {name}"), text);
+    /// All commands, as the words that lead to them.
+    fn commands(command: &clap::Command, path: &[String], found: &mut Vec<Vec<String>>) {
+        found.push(path.to_vec());
+        for below in command.get_subcommands() {
+            commands(below, &[path, &[below.get_name().to_owned()]].concat(), found);
         }
     }
 
     #[test]
     fn help_of_every_command() {
-        let mut command = Cli::command();
-        command.build();
+        let mut found = Vec::new();
+        commands(&Cli::command(), &["downbeat".to_owned()], &mut found);
         let mut text = String::new();
-        help(&mut command, "downbeat", &mut text);
+        for path in found {
+            let words = path.iter().map(String::as_str).chain(["--help"]);
+            let help = Cli::command().term_width(100).try_get_matches_from(words).unwrap_err();
+            text.push_str(&format!("### {}\n\n{}\n\n", path.join(" "), help.to_string().trim_end()));
+        }
         insta::assert_snapshot!(text);
     }
 

@@ -51,6 +51,8 @@ pub struct Heartbeat {
     pub node: NodeId,
     pub session: SessionId,
     pub held: Vec<Held>,
+    /// The last one of this session: the agent was told to stop.
+    pub leaving: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use database::Database;
+use database::proxy::{Cut, Proxy};
 use downbeat_core::change::Refusal;
 use downbeat_store::conformance::make::{SERVER, apply, created, run_id, server};
 use downbeat_store::conformance::{Snapshot, fill, fill_beside};
@@ -158,6 +159,37 @@ async fn a_broken_connection_is_made_anew_and_nothing_is_lost_or_doubled() {
     let events = reopened.events(&EventFilter::default(), 100).await.unwrap();
     assert_eq!(events.iter().map(|event| event.seq).collect::<Vec<_>>(), (1..=20).collect::<Vec<_>>());
     reopened.close().await;
+    store.close().await;
+    database.drop().await;
+}
+
+#[tokio::test]
+async fn a_commit_whose_answer_was_lost_is_found_to_have_happened() {
+    let database = Database::create().await;
+    let proxy = Proxy::to(database.port()).await;
+    let store = downbeat_store::open(&database.url_at(proxy.port)).await.unwrap();
+    apply(&store, &[created(1)]).await;
+    proxy.cut(Cut::AfterCommit);
+    let committed = store.commit(SERVER, &[created(2), created(1), created(3)]).await.unwrap();
+    assert_eq!(committed.outcomes, [Ok(()), Err(Refusal::RunExists(run_id(1))), Ok(())]);
+    assert_eq!(committed.seqs, [Some(2), None, Some(3)]);
+    assert_eq!(store.last_seq().await.unwrap(), 3);
+    store.close().await;
+    database.drop().await;
+}
+
+#[tokio::test]
+async fn a_commit_that_never_arrived_is_unavailable_and_may_be_repeated() {
+    let database = Database::create().await;
+    let proxy = Proxy::to(database.port()).await;
+    let store = downbeat_store::open(&database.url_at(proxy.port)).await.unwrap();
+    apply(&store, &[created(1)]).await;
+    proxy.cut(Cut::BeforeCommit);
+    let error = store.commit(SERVER, &[created(2)]).await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable(_)), "{error}");
+    assert_eq!(store.last_seq().await.unwrap(), 1);
+    apply(&store, &[created(2)]).await;
+    assert_eq!(store.last_seq().await.unwrap(), 2);
     store.close().await;
     database.drop().await;
 }

@@ -8,7 +8,7 @@ mod poll;
 mod report;
 
 pub(crate) use cut_off::cut_off;
-pub(crate) use heartbeat::heartbeat;
+pub(crate) use heartbeat::{heartbeat, leave};
 pub(crate) use open::open;
 pub(crate) use output::output;
 pub(crate) use poll::poll;

@@ -51,7 +51,7 @@ impl Node {
         let heartbeats = async {
             loop {
                 tokio::time::sleep(self.heartbeat_interval).await;
-                let beat = Heartbeat { node: self.id, session: self.session, held: Vec::new() };
+                let beat = Heartbeat { node: self.id, session: self.session, held: Vec::new(), leaving: false };
                 self.client.heartbeat(beat).await?;
             }
         };

@@ -104,6 +104,7 @@ pub(super) fn heartbeat_from_wire(heartbeat: wire::HeartbeatRequest) -> Result<H
         node: node(&heartbeat.node_id)?,
         session: session(&heartbeat.session_id)?,
         held: held_from_wire(heartbeat.held)?,
+        leaving: heartbeat.leaving,
     })
 }
 
@@ -112,6 +113,7 @@ pub(super) fn heartbeat_to_wire(heartbeat: Heartbeat) -> wire::HeartbeatRequest 
         node_id: bytes(heartbeat.node.0),
         session_id: bytes(heartbeat.session.0),
         held: held_to_wire(heartbeat.held),
+        leaving: heartbeat.leaving,
     }
 }
 

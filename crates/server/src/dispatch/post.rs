@@ -13,6 +13,8 @@ use tokio::sync::oneshot;
 pub(super) struct Post {
     pub record: Arc<NodeRecord>,
     parked: Option<Parked>,
+    /// Slots that a report said are free now, ahead of the poll that it names.
+    offer: Option<(u64, Free)>,
     /// Leases that were committed for this session and not yet handed over.
     ready: Vec<Assignment>,
     stops: Vec<Held>,
@@ -36,7 +38,7 @@ struct Parked {
 
 impl Post {
     pub(super) fn new(record: Arc<NodeRecord>) -> Self {
-        Self { record, parked: None, ready: Vec::new(), stops: Vec::new(), held: HashMap::new() }
+        Self { record, parked: None, offer: None, ready: Vec::new(), stops: Vec::new(), held: HashMap::new() }
     }
 
     /// A new session: what waited for the old one is not for the new one.
@@ -50,6 +52,7 @@ impl Post {
     }
 
     pub(super) fn park(&mut self, poll: u64, free: Free, answer: oneshot::Sender<PollAnswer>) {
+        let free = self.offer.take().filter(|(named, _)| *named == poll).map_or(free, |(_, newer)| newer);
         self.parked = Some(Parked { poll, free, answer });
         self.flush();
     }
@@ -72,7 +75,12 @@ impl Post {
                 parked.free = free;
                 true
             }
-            Some(_) | None => false,
+            Some(_) => false,
+            // The report overtook its poll.
+            None => {
+                self.offer = Some((poll, free));
+                false
+            }
         }
     }
 

@@ -114,12 +114,12 @@ impl Follower {
         match tokio::time::timeout(LOOK_AGAIN, self.feed.recv()).await {
             Ok(Ok(batch)) => {
                 for record in batch.iter() {
-                    if record.seq > self.seen + 1 && record.seq == 0 {
+                    if record.seq > self.seen + 1 {
                         // Another server committed in between: the store has it.
                         self.phase = Phase::Behind;
                         return Ok(());
                     }
-                    if record.seq > 0 {
+                    if record.seq > self.seen {
                         self.take(record);
                     }
                 }
@@ -160,6 +160,8 @@ mod tests {
     use tokio::sync::broadcast::{self, Sender};
 
     use super::*;
+
+    const DEADLINE: Duration = Duration::from_secs(10);
 
     struct Journal {
         store: Arc<dyn Store>,
@@ -210,7 +212,8 @@ mod tests {
     async fn numbers(follower: &mut Follower, count: usize) -> Vec<u64> {
         let mut numbers = Vec::new();
         for _ in 0..count {
-            numbers.push(follower.next().await.unwrap().unwrap().seq);
+            let next = tokio::time::timeout(DEADLINE, follower.next()).await;
+            numbers.push(next.expect("an event comes").unwrap().unwrap().seq);
         }
         numbers
     }

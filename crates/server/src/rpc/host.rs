@@ -72,7 +72,7 @@ impl Link for Host {
     }
 
     async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<HeartbeatAnswer, Fault> {
-        let Heartbeat { node, session, held } = heartbeat;
+        let Heartbeat { node, session, held, leaving } = heartbeat;
         if !self.parts.heartbeats.beat(node, session).await? {
             return Err(match self.parts.store.node(node).await.map_err(unavailable)? {
                 None => Fault::NotFound(format!("node `{node}`")),
@@ -83,9 +83,11 @@ impl Link for Host {
             let board = self.parts.dispatcher.board();
             (board.node(node).map(|record| record.status), board.review(node, &held))
         };
-        if let Some(from @ (NodeStatus::Stale | NodeStatus::Offline)) = status {
-            let back = Change::NodeMoved { node, session, from, to: NodeStatus::Online, at: self.parts.clock.now() };
-            self.parts.commit(vec![back]).await?;
+        // Whoever says goodbye is not gone for good: its work waits for its restart, until silence says otherwise.
+        let to = if leaving { NodeStatus::Stale } else { NodeStatus::Online };
+        if let Some(from) = status.filter(|from| *from != to) {
+            let moved = Change::NodeMoved { node, session, from, to, at: self.parts.clock.now() };
+            self.parts.commit(vec![moved]).await?;
             self.parts.dispatcher.wake();
         }
         let refused = self.refused(unknown).await?;

@@ -1,5 +1,8 @@
 //! Owns a database of its own for each test, on the PostgreSQL that the environment names.
 
+#[allow(dead_code, reason = "not every test file needs one")]
+pub(crate) mod proxy;
+
 use std::time::{Duration, Instant};
 
 use tokio_postgres::{Client, Config, NoTls};
@@ -34,6 +37,17 @@ impl Database {
     pub(crate) async fn drop(self) {
         let drop = format!("DROP DATABASE {} WITH (FORCE)", self.name);
         connect(&self.admin).await.batch_execute(&drop).await.expect("the database is dropped");
+    }
+
+    /// The same database behind another port.
+    #[allow(dead_code, reason = "not every test file needs it")]
+    pub(crate) fn url_at(&self, port: u16) -> String {
+        self.url.replace(&format!(":{}/", self.port()), &format!(":{port}/"))
+    }
+
+    #[allow(dead_code, reason = "not every test file needs it")]
+    pub(crate) fn port(&self) -> u16 {
+        self.admin.get_ports()[0]
     }
 
     /// A connection past the store.
