@@ -147,7 +147,8 @@ async fn every_message_arrives_as_it_was_said() {
     )
     .unwrap();
     let register = Register { cluster: ClusterId::DEFAULT, node: node(), session: session(), description };
-    let heartbeat = Heartbeat { node: node(), session: session(), held: vec![held(1), held(2)], leaving: true };
+    let heartbeat =
+        Heartbeat { node: node(), session: session(), held: vec![held(1), held(2)], leaving: true };
     let free = Free { fleet: 0, placed: 3 };
     let wait = Duration::from_secs(30);
     let poll = Poll { node: node(), session: session(), free, poll: 5, resync: Some(vec![]), wait };

@@ -74,7 +74,8 @@ impl From<Unfit> for Error {
 
 impl From<plan::Error> for Error {
     fn from(error: plan::Error) -> Self {
-        let problem = Problem { path: "tasks".to_owned(), line: None, column: None, message: error.to_string() };
+        let problem =
+            Problem { path: "tasks".to_owned(), line: None, column: None, message: error.to_string() };
         Error::Invalid { errors: vec![problem] }
     }
 }

@@ -12,17 +12,20 @@ const QUEUE: usize = 256;
 /// Announcements that a follower may be behind before it has to look for itself.
 const ANNOUNCEMENTS: usize = 4_096;
 
+/// Output to append, and whom to tell when it is durable.
+type Message = (Vec<OutputChunk>, oneshot::Sender<Result<(), Fault>>);
+
 /// A handle to the gatherer; cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Outputs {
-    queue: mpsc::Sender<(Vec<OutputChunk>, oneshot::Sender<Result<(), Fault>>)>,
+    queue: mpsc::Sender<Message>,
     grown: broadcast::Sender<ExecutionId>,
 }
 
 impl Outputs {
     /// The task ends with the last handle.
     pub(crate) fn start(store: Arc<dyn Store>, keep_bytes: u64) -> Self {
-        let (queue, mut messages) = mpsc::channel::<(Vec<OutputChunk>, oneshot::Sender<_>)>(QUEUE);
+        let (queue, mut messages) = mpsc::channel::<Message>(QUEUE);
         let grown = broadcast::channel(ANNOUNCEMENTS).0;
         let announce = grown.clone();
         tokio::spawn(async move {

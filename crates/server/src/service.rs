@@ -51,12 +51,11 @@ impl Parts {
     pub(crate) async fn commit(&self, changes: Vec<Change>) -> Result<Vec<Applied>, Fault> {
         self.journal.commit(changes).await.map_err(|lost| Fault::Unavailable(lost.to_string()))
     }
+}
 
-    /// A seed for somebody's dice.
-    #[allow(clippy::unused_self)]
-    pub(crate) fn seed(&self) -> u64 {
-        rand::random()
-    }
+/// A seed for somebody's dice: the only place where the server asks the system for chance.
+pub(crate) fn seed() -> u64 {
+    rand::random()
 }
 
 /// See the module.
@@ -136,6 +135,9 @@ impl Service {
 
     /// Whether it makes sense to send requests here.
     pub fn readiness(&self) -> Result<(), String> {
+        if self.parts.closing.is_cancelled() {
+            return Err("the server is stopping".to_owned());
+        }
         if self.parts.journal.is_available() { Ok(()) } else { Err("the store does not answer".to_owned()) }
     }
 
@@ -172,16 +174,8 @@ impl Service {
     }
 
     /// The backends that a definition may name: the built-in ones, and those that nodes declare.
-    #[allow(clippy::unused_async)]
-    pub async fn catalogue(&self, cluster: ClusterId) -> Result<Catalogue, Error> {
-        let nodes = self.nodes_of(cluster);
-        let mut declared: Vec<&downbeat_core::backend::BackendSchema> = Vec::new();
-        for backend in nodes.iter().flat_map(|node| &node.description.backends) {
-            if !declared.iter().any(|known| known.name == backend.name) {
-                declared.push(backend);
-            }
-        }
-        Ok(Catalogue::builtin().with(declared))
+    pub fn catalogue(&self, cluster: ClusterId) -> Arc<Catalogue> {
+        self.parts.dispatcher.board().catalogue(cluster)
     }
 
     fn nodes_of(&self, cluster: ClusterId) -> Vec<Arc<NodeRecord>> {
@@ -210,7 +204,7 @@ impl Service {
         let cluster = self.cluster(&submit.definition).await?;
         let plan = Arc::new(self.compile(cluster, Arc::new(submit.definition))?);
         let now = parts.clock.now();
-        let mut dice = Dice::new(parts.seed());
+        let mut dice = Dice::new(seed());
         let id = RunId::from(dice.uuid_at(now));
         let mut run = RunRecord {
             id: id.clone(),
@@ -253,7 +247,8 @@ impl Service {
             return match refusal {
                 Refusal::KeyInUse(first) => {
                     let run = self.parts.store.run(first).await?;
-                    let run = run.ok_or_else(|| Error::Conflict(format!("run `{first}` was just removed")))?;
+                    let run =
+                        run.ok_or_else(|| Error::Conflict(format!("run `{first}` was just removed")))?;
                     Ok(Submitted { run, created: false })
                 }
                 other => Err(Error::Bug(format!("a new run was refused: {other}"))),
@@ -278,7 +273,8 @@ impl Service {
 
     /// Asks for a run's end. It is on its way when this answers; the run's state tells when it is done.
     pub async fn cancel(&self, run: &RunId, by: &str) -> Result<(), Error> {
-        let change = Change::RunCancelRequested { run: run.clone(), by: by.to_owned(), at: self.parts.clock.now() };
+        let change =
+            Change::RunCancelRequested { run: run.clone(), by: by.to_owned(), at: self.parts.clock.now() };
         match self.commit_one(change).await? {
             Ok(()) => Ok(()),
             Err(Refusal::NotFound) => Err(Error::NotFound(format!("run `{run}` does not exist"))),
@@ -312,7 +308,10 @@ impl Service {
     async fn commit_one(&self, change: Change) -> Result<Applied, Error> {
         let outcomes = self.parts.journal.commit(vec![change]).await;
         let outcomes = outcomes.map_err(|lost| Error::Unavailable(lost.to_string()))?;
-        outcomes.into_iter().next().ok_or_else(|| Error::Bug("the journal did not answer for a change".to_owned()))
+        outcomes
+            .into_iter()
+            .next()
+            .ok_or_else(|| Error::Bug("the journal did not answer for a change".to_owned()))
     }
 
     /// Why a pending execution waits, per node.

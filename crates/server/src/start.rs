@@ -25,7 +25,7 @@ use crate::nodes::{Heartbeats, Sweeper};
 use crate::output::Outputs;
 use crate::rpc::Host;
 use crate::runs::{Runs, load_board, take_over};
-use crate::service::{Parts, Service};
+use crate::service::{Parts, Service, seed};
 use crate::settings::Settings;
 
 /// How often a server proves that it lives.
@@ -65,11 +65,16 @@ pub struct Server {
 pub async fn start(settings: Settings) -> Result<Server, StartError> {
     let http_listener = listen("http", settings.http).await?;
     let grpc_listener = listen("grpc", settings.grpc).await?;
-    let (http_addr, grpc_addr) = (address(&http_listener, settings.http), address(&grpc_listener, settings.grpc));
+    let (http_addr, grpc_addr) =
+        (address(&http_listener, settings.http), address(&grpc_listener, settings.grpc));
     let store = store::open(&settings.store).await?;
     let clock = Clock;
     let server = ServerId(uuid::Uuid::now_v7());
-    let name = if settings.name.is_empty() { format!("{}:{}", hostname(), grpc_addr.port()) } else { settings.name.clone() };
+    let name = if settings.name.is_empty() {
+        format!("{}:{}", hostname(), grpc_addr.port())
+    } else {
+        settings.name.clone()
+    };
     let metrics = Metrics::new();
     let stopping = CancellationToken::new();
     let closing = CancellationToken::new();
@@ -103,7 +108,7 @@ pub async fn start(settings: Settings) -> Result<Server, StartError> {
     };
     recover(&parts, http_addr, grpc_addr).await?;
     parts.metrics.start_from(&parts.store.tally().await?);
-    tokio::spawn(parts.dispatcher.clone().run(parts.journal.clone(), clock, parts.seed(), stopping.clone()));
+    tokio::spawn(parts.dispatcher.clone().run(parts.journal.clone(), clock, seed(), stopping.clone()));
     tokio::spawn(Sweeper::new(parts.clone()).run(stopping.clone()));
     tokio::spawn(live(parts.clone(), http_addr, grpc_addr, stopping.clone()));
     tokio::spawn(prune(parts.clone(), stopping.clone()));
@@ -114,7 +119,17 @@ pub async fn start(settings: Settings) -> Result<Server, StartError> {
         tokio::spawn(serve_grpc(grpc_listener, Host::new(parts.clone()), closing.clone())),
     ];
     info!(server = %server, name = %parts.name, store = parts.store.name(), http = %http_addr, grpc = %grpc_addr, "listening");
-    Ok(Server { service, parts, http_addr, grpc_addr, closing, stopping, listeners, journal: journal_task, journal_stop })
+    Ok(Server {
+        service,
+        parts,
+        http_addr,
+        grpc_addr,
+        closing,
+        stopping,
+        listeners,
+        journal: journal_task,
+        journal_stop,
+    })
 }
 
 impl Server {
@@ -165,7 +180,8 @@ fn address(listener: &TcpListener, asked: SocketAddr) -> SocketAddr {
 }
 
 fn hostname() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/hostname").map_or_else(|_| "server".to_owned(), |name| name.trim().to_owned())
+    std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .map_or_else(|_| "server".to_owned(), |name| name.trim().to_owned())
 }
 
 fn record(parts: &Parts, http: SocketAddr, grpc: SocketAddr) -> ServerRecord {
@@ -261,7 +277,8 @@ async fn serve_http(listener: TcpListener, service: Service, closing: Cancellati
             warn!(%error, "cannot turn off delays of small packets");
         }
     });
-    let served = axum::serve(listener, router).with_graceful_shutdown(async move { closing.cancelled().await });
+    let served =
+        axum::serve(listener, router).with_graceful_shutdown(async move { closing.cancelled().await });
     if let Err(error) = served.await {
         warn!(%error, "http ended");
     }

@@ -88,7 +88,9 @@ async fn a_server_that_is_slow_to_commit_is_waited_for_and_leaves_no_gap() {
         async move { store.commit(SERVER, &[created(3)]).await.unwrap() }
     });
     // It waits for the number, and until then nobody sees one beyond the gap.
-    database.wait_until("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted").await;
+    let waiting = "SELECT count(*) > 0 FROM pg_stat_activity \
+                   WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    database.wait_until(waiting).await;
     assert!(!fast.is_finished());
     let seqs = async || {
         let events = store.events(&EventFilter::default(), 100).await.unwrap();
@@ -136,9 +138,9 @@ async fn a_broken_connection_is_made_anew_and_nothing_is_lost_or_doubled() {
             let store = Arc::clone(&store);
             async move { store.commit(SERVER, &[created(number)]).await }
         });
-        database
-            .run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'downbeat'")
-            .await;
+        let kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+                    WHERE datname = current_database() AND application_name = 'downbeat'";
+        database.run(kill).await;
         match commit.await.unwrap() {
             Ok(committed) => assert_eq!(committed.outcomes, [Ok(())]),
             Err(error) => {

@@ -51,7 +51,8 @@ impl Node {
         let heartbeats = async {
             loop {
                 tokio::time::sleep(self.heartbeat_interval).await;
-                let beat = Heartbeat { node: self.id, session: self.session, held: Vec::new(), leaving: false };
+                let beat =
+                    Heartbeat { node: self.id, session: self.session, held: Vec::new(), leaving: false };
                 self.client.heartbeat(beat).await?;
             }
         };
@@ -71,7 +72,9 @@ impl Node {
             }
             let finished = answer.assignments.into_iter().map(done).collect();
             let (node, session) = (self.id, self.session);
-            self.client.report(Report { node, session, started: Vec::new(), finished, free, poll: 0 }).await?;
+            self.client
+                .report(Report { node, session, started: Vec::new(), finished, free, poll: 0 })
+                .await?;
         }
         Ok(())
     }

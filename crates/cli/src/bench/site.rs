@@ -42,9 +42,19 @@ impl Site {
         };
         let ready_file = directory.path().join("ready");
         let program = std::env::current_exe().map_err(|error| cannot("find this program", &error))?;
-        let log = std::fs::File::create(directory.path().join("server.log")).map_err(|error| cannot("log", &error))?;
+        let log = std::fs::File::create(directory.path().join("server.log"))
+            .map_err(|error| cannot("log", &error))?;
         let child = Command::new(program)
-            .args(["server", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--log-level", "warn", "--store"])
+            .args([
+                "server",
+                "--http",
+                "127.0.0.1:0",
+                "--grpc",
+                "127.0.0.1:0",
+                "--log-level",
+                "warn",
+                "--store",
+            ])
             .arg(&location)
             .arg("--ready-file")
             .arg(&ready_file)
@@ -72,12 +82,17 @@ impl Site {
         let begun = Instant::now();
         loop {
             if let Ok(text) = std::fs::read_to_string(file) {
-                return serde_json::from_str(&text).map_err(|error| cannot("read the server's addresses", &error));
+                return serde_json::from_str(&text)
+                    .map_err(|error| cannot("read the server's addresses", &error));
             }
             let ended = self.child.try_wait().ok().flatten();
             if ended.is_some() || begun.elapsed() > START {
-                let log = std::fs::read_to_string(self.directory.path().join("server.log")).unwrap_or_default();
-                return Err(Failure::new(Code::Unreachable, format!("the server did not start: {}", log.trim())));
+                let log =
+                    std::fs::read_to_string(self.directory.path().join("server.log")).unwrap_or_default();
+                return Err(Failure::new(
+                    Code::Unreachable,
+                    format!("the server did not start: {}", log.trim()),
+                ));
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -101,7 +116,11 @@ impl Site {
 
     /// The live stream of all events from now on.
     pub(super) async fn events(&self) -> Result<reqwest::Response, Failure> {
-        self.http.get(format!("{}/api/v1/events", self.url)).send().await.map_err(|error| cannot("follow events", &error))
+        self.http
+            .get(format!("{}/api/v1/events", self.url))
+            .send()
+            .await
+            .map_err(|error| cannot("follow events", &error))
     }
 
     /// One figure of `/metrics`, its name with labels as it is printed.
@@ -124,7 +143,10 @@ impl Site {
                 (last, since) = (now, Instant::now());
             }
             if since.elapsed() > STUCK {
-                return Err(Failure::bug(format!("`{name}` stands at {now} of {value} for {} s", STUCK.as_secs())));
+                return Err(Failure::bug(format!(
+                    "`{name}` stands at {now} of {value} for {} s",
+                    STUCK.as_secs()
+                )));
             }
             tokio::time::sleep(every).await;
         }
@@ -141,7 +163,8 @@ impl Site {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
         // After the name in parentheses, which may hold blanks: fields 14 and 15 of the whole line.
         let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-        let ticks: f64 = rest.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum();
+        let ticks: f64 =
+            rest.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum();
         ticks / 100.0
     }
 }

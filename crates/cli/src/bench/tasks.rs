@@ -42,7 +42,8 @@ pub(crate) struct TasksArgs {
 pub(super) async fn measure(args: TasksArgs, out: Out) -> Result<Figures, Failure> {
     let site = Site::start(&args.store).await?;
     let agents: Vec<Handle> = (0..args.nodes).map(|index| agent(&site, index, args.slots)).collect();
-    site.reached(r#"downbeat_nodes{status="online"}"#, f64::from(args.nodes), Duration::from_millis(20)).await?;
+    site.reached(r#"downbeat_nodes{status="online"}"#, f64::from(args.nodes), Duration::from_millis(20))
+        .await?;
 
     out.note(&format!("{} single tasks, one after the other", args.singles));
     let latencies = singles(&site, args.singles).await?;
@@ -53,10 +54,13 @@ pub(super) async fn measure(args: TasksArgs, out: Out) -> Result<Figures, Failur
     let cpu_before = site.cpu_seconds();
     let own_before = own_cpu_seconds();
     let begun = Instant::now();
-    let whole = args.n / args.per_run;
-    let sizes = (0..whole).map(|_| args.per_run).chain((args.n % args.per_run > 0).then_some(args.n % args.per_run));
-    stream::iter(sizes.map(|size| job(size)))
-        .map(|job| async { site.submit(&{ job }).await.map(drop) })
+    let per_run = args.per_run.max(1);
+    let sizes = (0..args.n.div_ceil(per_run)).map(|run| per_run.min(args.n - run * per_run));
+    stream::iter(sizes)
+        .map(|size| {
+            let site = &site;
+            async move { site.submit(&job(size)).await.map(drop) }
+        })
         .buffer_unordered(args.submitters)
         .try_collect::<()>()
         .await?;
@@ -120,7 +124,8 @@ async fn singles(site: &Site, count: u32) -> Result<Latencies, Failure> {
         let wanted = |line: &str| line.contains("execution_finished") && line.contains(&id);
         while !text.lines().any(wanted) {
             let chunk = tokio::time::timeout(STUCK, events.chunk()).await;
-            let chunk = chunk.map_err(|_| Failure::bug(format!("run {id} has no result after {} s", STUCK.as_secs())))?;
+            let chunk = chunk
+                .map_err(|_| Failure::bug(format!("run {id} has no result after {} s", STUCK.as_secs())))?;
             let chunk = chunk.map_err(|error| cannot("follow events", &error))?;
             let chunk = chunk.ok_or_else(|| Failure::bug("the event stream ended"))?;
             text.push_str(&String::from_utf8_lossy(&chunk));
@@ -138,6 +143,7 @@ async fn singles(site: &Site, count: u32) -> Result<Latencies, Failure> {
 pub(super) fn own_cpu_seconds() -> f64 {
     use nix::sys::resource::{UsageWho, getrusage};
     use nix::sys::time::TimeValLike;
-    getrusage(UsageWho::RUSAGE_SELF)
-        .map_or(0.0, |usage| (usage.user_time().num_microseconds() + usage.system_time().num_microseconds()) as f64 / 1e6)
+    getrusage(UsageWho::RUSAGE_SELF).map_or(0.0, |usage| {
+        (usage.user_time().num_microseconds() + usage.system_time().num_microseconds()) as f64 / 1e6
+    })
 }

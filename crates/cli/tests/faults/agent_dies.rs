@@ -45,7 +45,8 @@ fn long(site: &Site) -> (Value, std::path::PathBuf) {
 }
 
 async fn pid_in(file: &std::path::Path) -> i32 {
-    eventually("the process began", || async { std::fs::read_to_string(file).ok()?.trim().parse().ok() }).await
+    eventually("the process began", || async { std::fs::read_to_string(file).ok()?.trim().parse().ok() })
+        .await
 }
 
 #[tokio::test]
@@ -65,7 +66,11 @@ async fn a_frozen_agents_execution_is_lost_and_its_process_killed_when_it_wakes(
     eventually("the process is killed", || async { (!is_alive(pid)).then_some(()) }).await;
     site.nodes_online(1).await;
     let executions = site.executions(&run).await;
-    assert_eq!((executions.len(), &executions[0]["status"]), (1, &json!("lost")), "a late report changes nothing");
+    assert_eq!(
+        (executions.len(), &executions[0]["status"]),
+        (1, &json!("lost")),
+        "a late report changes nothing"
+    );
 }
 
 #[tokio::test]
@@ -100,7 +105,8 @@ async fn cancel_reaches_a_running_process_and_its_whole_tree() {
     assert!(status < 300, "{answer}");
     let view = site.ended(&run).await;
     assert_eq!(view["status"], "cancelled", "{view:#}");
-    eventually("both processes are gone", || async { (!is_alive(pid) && !is_alive(child)).then_some(()) }).await;
+    eventually("both processes are gone", || async { (!is_alive(pid) && !is_alive(child)).then_some(()) })
+        .await;
 }
 
 #[tokio::test]

@@ -13,7 +13,8 @@ struct SmallDisk(PathBuf);
 impl SmallDisk {
     fn mount(at: &Path) -> Self {
         std::fs::create_dir_all(at).unwrap();
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=6m", "tmpfs"]).arg(at).status().unwrap();
+        let mounted =
+            Command::new("mount").args(["-t", "tmpfs", "-o", "size=6m", "tmpfs"]).arg(at).status().unwrap();
         assert!(mounted.success(), "needs root to mount a small file system: run `make test` as root");
         Self(at.to_owned())
     }
@@ -50,14 +51,15 @@ async fn a_full_disk_refuses_runs_clearly_and_loses_nothing() {
     let under_way = site.submit(&slow, "under way").await;
     eventually("it began", || async { (site.done().len() == 2).then_some(()) }).await;
     let ballast = disk.fill();
-    let big = json!({"target": "all", "tasks": vec![site.entry("x", "0"); 200]});
+    let tasks: Vec<_> = (0..200).map(|index| site.entry(&format!("x{index}"), "0")).collect();
+    let big = json!({"target": "all", "tasks": tasks});
     let refused = eventually("a run is refused", || async {
         let (status, problem) = site.post("runs", &big, None).await?;
         (status == 503).then_some(problem)
     })
     .await;
     let detail = refused["detail"].as_str().unwrap_or_default();
-    assert!(detail.contains("full"), "the error says what is wrong: {refused}");
+    assert!(detail.contains("no space left"), "the error says what is wrong: {refused}");
     assert!(site.server_runs());
     assert!(site.get(&format!("runs/{first}")).await.is_some(), "what was recorded can be read");
 

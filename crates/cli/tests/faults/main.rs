@@ -1,6 +1,12 @@
 //! Faults on the real thing: processes that are really killed and frozen, disks that are really full. What the records
 //! say is held against what the nodes really did.
 
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "what was done, and what to look at when it fails"
+)]
+
 mod agent_dies;
 mod disk_full;
 mod random;

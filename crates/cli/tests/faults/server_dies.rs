@@ -34,7 +34,8 @@ async fn the_server_is_killed_again_and_again(store: Store) {
                 task
             })
             .collect();
-        let graph = json!({"name": "graph", "tasks": [vec![root], graph].concat()});
+        let tasks = [vec![root], graph].concat();
+        let graph = json!({"name": "graph", "tasks": tasks});
         for definition in [fleet, graph] {
             runs.push(site.submit(&definition, &format!("run-{}", runs.len())).await);
         }

@@ -35,7 +35,15 @@ impl Site {
             Store::Postgres => fresh_database().await,
         };
         let client = reqwest::Client::builder().pool_max_idle_per_host(0).build().unwrap();
-        Self { directory, store, http: free_address(), grpc: free_address(), server: None, agents: BTreeMap::new(), client }
+        Self {
+            directory,
+            store,
+            http: free_address(),
+            grpc: free_address(),
+            server: None,
+            agents: BTreeMap::new(),
+            client,
+        }
     }
 
     pub(crate) async fn start_server(&mut self) {
@@ -60,10 +68,6 @@ impl Site {
     fn log(&self, name: &str) -> fs::File {
         let path = self.directory.path().join(format!("{name}.log"));
         fs::OpenOptions::new().create(true).append(true).open(path).unwrap()
-    }
-
-    pub(crate) fn read_log(&self, name: &str) -> String {
-        fs::read_to_string(self.directory.path().join(format!("{name}.log"))).unwrap_or_default()
     }
 
     pub(crate) fn kill_server(&mut self) {
@@ -185,7 +189,8 @@ impl Site {
         let mut checked = Checked::default();
         let mut known = BTreeMap::new();
         for run in runs {
-            let view = eventually("the run is shown", || self.get(&format!("runs/{run}"))).await;
+            let path = format!("runs/{run}");
+            let view = eventually("the run is shown", || self.get(&path)).await;
             let placed = view["expected"].as_array().is_none_or(Vec::is_empty);
             let mut instances: BTreeMap<String, Vec<Value>> = BTreeMap::new();
             for execution in self.executions(run).await {
@@ -198,7 +203,9 @@ impl Site {
                         checked.lost += 1;
                         assert!(times <= 1, "{id} was lost and carried out {times} times");
                     }
-                    "failed" | "cancelled" | "skipped" => assert!(times <= 1, "{id} is {status}: {times} times"),
+                    "failed" | "cancelled" | "skipped" => {
+                        assert!(times <= 1, "{id} is {status}: {times} times")
+                    }
                     other => panic!("{id} is {other} although its run ended"),
                 }
                 known.insert(id, ());
@@ -252,7 +259,10 @@ pub(crate) enum Store {
 }
 
 /// Tries until it gives something; panics when it takes far too long.
-pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut attempt: impl FnMut() -> F) -> T {
+pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(
+    what: &str,
+    mut attempt: impl FnMut() -> F,
+) -> T {
     let begun = Instant::now();
     loop {
         if let Some(value) = attempt().await {

@@ -3,8 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use downbeat_core::backend::{BackendSchema, Catalogue};
 use downbeat_core::execution::{Execution, Lease, State};
-use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId, RunId, SessionId};
+use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, SessionId};
 use downbeat_core::node::{NodeRecord, NodeStatus};
 use downbeat_core::place;
 use downbeat_core::plan::Plan;
@@ -36,10 +37,16 @@ struct Open {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    Waiting { until: Option<Timestamp> },
+    Waiting {
+        until: Option<Timestamp>,
+    },
     /// Given to a node in a commit that is under way.
-    Claimed { node: NodeId },
-    Held { node: NodeId },
+    Claimed {
+        node: NodeId,
+    },
+    Held {
+        node: NodeId,
+    },
 }
 
 /// See the module.
@@ -49,9 +56,13 @@ pub(crate) struct Board {
     open: HashMap<ExecutionId, Open>,
     plans: HashMap<RunId, Arc<Plan>>,
     queue: Queue,
+    /// Made when somebody asks, forgotten when a node registers.
+    catalogues: HashMap<ClusterId, Arc<Catalogue>>,
     parked: usize,
     /// Leases that were committed for a session that had ended by then.
     stray: Vec<(RunId, ExecutionId, LeaseToken)>,
+    /// Pending executions that were just cancelled, for the metrics: only here it is known that they were pending.
+    cancelled: usize,
     /// How long executions that were just leased had waited, for the metrics.
     waits: Vec<std::time::Duration>,
 }
@@ -59,6 +70,7 @@ pub(crate) struct Board {
 impl Board {
     pub(crate) fn add_node(&mut self, record: NodeRecord) {
         let record = Arc::new(record);
+        self.catalogues.remove(&record.cluster);
         match self.posts.get_mut(&record.id) {
             Some(post) => {
                 self.parked -= usize::from(post.is_parked());
@@ -81,6 +93,22 @@ impl Board {
 
     pub(crate) fn plan(&self, run: &RunId) -> Option<&Arc<Plan>> {
         self.plans.get(run)
+    }
+
+    /// The built-in backends of a cluster, and those that its nodes declare.
+    pub(crate) fn catalogue(&mut self, cluster: ClusterId) -> Arc<Catalogue> {
+        let posts = &self.posts;
+        let made = self.catalogues.entry(cluster).or_insert_with(|| {
+            let mut declared: Vec<&BackendSchema> = Vec::new();
+            let nodes = posts.values().map(|post| &post.record).filter(|node| node.cluster == cluster);
+            for backend in nodes.flat_map(|node| &node.description.backends) {
+                if !declared.contains(&backend) {
+                    declared.push(backend);
+                }
+            }
+            Arc::new(Catalogue::builtin().with(declared))
+        });
+        Arc::clone(made)
     }
 
     pub(crate) fn nodes(&self) -> impl Iterator<Item = &Arc<NodeRecord>> {
@@ -110,6 +138,10 @@ impl Board {
 
     pub(crate) fn take_waits(&mut self) -> Vec<std::time::Duration> {
         std::mem::take(&mut self.waits)
+    }
+
+    pub(crate) fn take_cancelled(&mut self) -> usize {
+        std::mem::take(&mut self.cancelled)
     }
 
     pub(crate) fn next_due(&self) -> Option<Timestamp> {
@@ -198,8 +230,12 @@ impl Board {
             let node = match place {
                 // Those that wait longer come first.
                 Place::Pinned(node) if self.queue.first_pinned(node).is_some() => None,
-                Place::Pinned(node) => self.posts.get(&node).filter(|post| post.free().fleet > 0).map(|_| node),
-                Place::Placed(class) if full.contains(&class) || self.queue.first_placed(class).is_some() => None,
+                Place::Pinned(node) => {
+                    self.posts.get(&node).filter(|post| post.free().fleet > 0).map(|_| node)
+                }
+                Place::Placed(class) if full.contains(&class) || self.queue.first_placed(class).is_some() => {
+                    None
+                }
                 Place::Placed(class) => {
                     let node = self.best_fit(class);
                     if node.is_none() {
@@ -299,7 +335,9 @@ impl Board {
             .map(|post| (post.free().placed, post))
             .filter(|(free, post)| {
                 let held = class.run.as_ref().map_or(0, |run| post.held_of(run));
-                *free > 0 && place::fits(&class.placement, &class.backend, &class.action, &post.record, held).is_ok()
+                *free > 0
+                    && place::fits(&class.placement, &class.backend, &class.action, &post.record, held)
+                        .is_ok()
             })
             .max_by_key(|(free, post)| (*free, post.record.id))
             .map(|(_, post)| post.record.id)
@@ -316,7 +354,9 @@ impl Board {
             let reason = match execution.pinned {
                 Some(pinned) if pinned != node.id => continue,
                 Some(_) if node.draining => "the node is drained".to_owned(),
-                Some(_) if node.status != NodeStatus::Online => format!("the node is {}", node.status.as_str()),
+                Some(_) if node.status != NodeStatus::Online => {
+                    format!("the node is {}", node.status.as_str())
+                }
                 Some(_) => "the node carries out one step at a time, and is busy".to_owned(),
                 None => match place::fits(&placement, &task.backend, &task.action, node, post.held_of(run)) {
                     Err(misfit) => misfit.to_string(),
@@ -357,7 +397,9 @@ impl Board {
                 });
             }
             Change::NodeMoved { node, to, .. } => self.alter(*node, |record| record.status = *to),
-            Change::NodeDrainSet { node, draining, .. } => self.alter(*node, |record| record.draining = *draining),
+            Change::NodeDrainSet { node, draining, .. } => {
+                self.alter(*node, |record| record.draining = *draining)
+            }
             Change::RunCreated { run } => {
                 if !self.plans.contains_key(&run.id)
                     && let Ok(plan) = Plan::compile(Arc::clone(&run.definition), Arc::clone(&run.resolved))
@@ -387,20 +429,26 @@ impl Board {
             Change::ExecutionGivenUp { execution, .. } | Change::ExecutionSkipped { execution, .. } => {
                 self.close(*execution);
             }
-            Change::ExecutionCancelRequested { execution, .. } => match self.open.get(execution).map(|open| open.stage) {
-                Some(Stage::Held { node }) => {
-                    self.with_post(node, |post| post.stop(*execution));
-                    touched.insert(node);
+            Change::ExecutionCancelRequested { execution, .. } => {
+                match self.open.get(execution).map(|open| open.stage) {
+                    Some(Stage::Held { node }) => {
+                        self.with_post(node, |post| post.stop(*execution));
+                        touched.insert(node);
+                    }
+                    Some(Stage::Waiting { .. } | Stage::Claimed { .. }) => {
+                        self.cancelled += 1;
+                        self.close(*execution);
+                    }
+                    None => {}
                 }
-                Some(Stage::Waiting { .. } | Stage::Claimed { .. }) => self.close(*execution),
-                None => {}
-            },
+            }
             Change::RunMoved { run, path, .. } => {
                 if path.last().copied().is_some_and(RunState::is_terminal) {
                     self.plans.remove(run);
                 }
             }
-            Change::ExecutionStarted { .. } | Change::RunTaken { .. } | Change::RunCancelRequested { .. } => {}
+            Change::ExecutionStarted { .. } | Change::RunTaken { .. } | Change::RunCancelRequested { .. } => {
+            }
         }
     }
 

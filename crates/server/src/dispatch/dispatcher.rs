@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use downbeat_core::execution::Status;
 use downbeat_core::{Dice, Event};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -80,6 +81,9 @@ impl Perform for Dispatcher {
             board.apply(events);
             for waited in board.take_waits() {
                 self.metrics.observe_pending_to_leased(waited);
+            }
+            for _ in 0..board.take_cancelled() {
+                self.metrics.execution_ended(Status::Cancelled);
             }
             self.metrics.set_queue_depth(board.waiting() as u64);
             self.metrics.set_parked(board.parked() as u64);

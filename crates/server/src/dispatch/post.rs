@@ -133,7 +133,10 @@ impl Post {
             return;
         }
         if let Some(parked) = self.parked.take() {
-            let answer = PollAnswer { assignments: std::mem::take(&mut self.ready), stop: std::mem::take(&mut self.stops) };
+            let answer = PollAnswer {
+                assignments: std::mem::take(&mut self.ready),
+                stop: std::mem::take(&mut self.stops),
+            };
             if let Err(answer) = parked.answer.send(answer) {
                 // The poll ended in this moment: the next one gets it.
                 self.ready = answer.assignments;

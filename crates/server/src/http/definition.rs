@@ -90,7 +90,7 @@ impl Body {
             ),
             None => None,
         };
-        let catalogue = service.catalogue(ClusterId::DEFAULT).await?;
+        let catalogue = service.catalogue(ClusterId::DEFAULT);
         let parsed = if self.bytes.len() > LARGE_BYTES {
             let read = tokio::task::spawn_blocking(move || self.parse(&catalogue));
             read.await.map_err(|error| Error::Bug(format!("reading a definition failed: {error}")))?

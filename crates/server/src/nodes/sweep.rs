@@ -24,12 +24,11 @@ pub(crate) struct Sweeper {
 impl Sweeper {
     pub(crate) fn new(parts: Parts) -> Self {
         let settings = &parts.settings;
-        let health = Health {
-            stale_after: settings.node_stale_after.0,
-            offline_after: settings.node_offline_after.0,
-        };
+        let health =
+            Health { stale_after: settings.node_stale_after.0, offline_after: settings.node_offline_after.0 };
         let lease_ttl = settings.lease_ttl.0;
-        let tick = (settings.heartbeat_interval.0 / 4).clamp(Duration::from_millis(50), Duration::from_millis(2_500));
+        let tick = (settings.heartbeat_interval.0 / 4)
+            .clamp(Duration::from_millis(50), Duration::from_millis(2_500));
         let serving_since = parts.clock.now();
         Self { parts, health, lease_ttl, tick, serving_since }
     }
@@ -42,7 +41,8 @@ impl Sweeper {
                 () = stop.cancelled() => return,
             }
             // The store was away, or this process itself was frozen: no renewal could be taken meanwhile.
-            let frozen = self.parts.clock.now().duration_since(slept_at) > signed(self.tick * 4 + Duration::from_secs(1));
+            let frozen = self.parts.clock.now().duration_since(slept_at)
+                > signed(self.tick * 4 + Duration::from_secs(1));
             if frozen || !self.parts.journal.is_available() {
                 self.serving_since = self.parts.clock.now();
                 continue;
@@ -64,11 +64,20 @@ impl Sweeper {
         if changes.is_empty() {
             return Ok(());
         }
-        self.parts.journal.commit(changes).await.map_err(|lost| store::Error::Unavailable(lost.to_string()))?;
+        self.parts
+            .journal
+            .commit(changes)
+            .await
+            .map_err(|lost| store::Error::Unavailable(lost.to_string()))?;
         Ok(())
     }
 
-    async fn judge(&self, node: &NodeRecord, now: Timestamp, changes: &mut Vec<Change>) -> Result<(), store::Error> {
+    async fn judge(
+        &self,
+        node: &NodeRecord,
+        now: Timestamp,
+        changes: &mut Vec<Change>,
+    ) -> Result<(), store::Error> {
         let heard = node.seen_at.max(self.serving_since);
         let silent_for = Duration::try_from(now.duration_since(heard)).unwrap_or(Duration::ZERO);
         let to = self.health.status(silent_for);
@@ -90,7 +99,13 @@ impl Sweeper {
             }
         }
         if to > node.status {
-            changes.push(Change::NodeMoved { node: node.id, session: node.session, from: node.status, to, at: now });
+            changes.push(Change::NodeMoved {
+                node: node.id,
+                session: node.session,
+                from: node.status,
+                to,
+                at: now,
+            });
         }
         Ok(())
     }

@@ -5,8 +5,8 @@ use downbeat_core::Change;
 use downbeat_core::node::NodeStatus;
 use downbeat_proto::Link;
 use downbeat_proto::message::{
-    Fault, Heartbeat, HeartbeatAnswer, Held, Hello, Output, PROTOCOL, Poll, PollAnswer, Register, Report, ReportAnswer,
-    Welcome,
+    Fault, Heartbeat, HeartbeatAnswer, Held, Hello, Output, PROTOCOL, Poll, PollAnswer, Register, Report,
+    ReportAnswer, Welcome,
 };
 use downbeat_store as store;
 
@@ -40,6 +40,7 @@ impl Host {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "the shape that map_err takes")]
 pub(super) fn unavailable(error: store::Error) -> Fault {
     Fault::Unavailable(error.to_string())
 }

@@ -40,9 +40,13 @@ impl Host {
             }
         }
         let (answer, answered) = oneshot::channel();
-        dispatcher.board().park(poll.node, poll.session, poll.poll, poll.free, answer).map_err(|why| match why {
-            Parking::UnknownNode => Fault::NotFound(format!("node `{}`", poll.node)),
-            Parking::OtherSession => Fault::Superseded(format!("another agent registered as node `{}`", poll.node)),
+        dispatcher.board().park(poll.node, poll.session, poll.poll, poll.free, answer).map_err(|why| {
+            match why {
+                Parking::UnknownNode => Fault::NotFound(format!("node `{}`", poll.node)),
+                Parking::OtherSession => {
+                    Fault::Superseded(format!("another agent registered as node `{}`", poll.node))
+                }
+            }
         })?;
         let _parked = Parked { dispatcher, node: poll.node, poll: poll.poll };
         if dispatcher.board().has_work() {
@@ -85,7 +89,14 @@ impl Host {
                 },
             };
             let (id, run) = (execution.id, execution.run);
-            answer.assignments.push(assignment(&plan, run, id, lease.token, execution.step, execution.attempt));
+            answer.assignments.push(assignment(
+                &plan,
+                run,
+                id,
+                lease.token,
+                execution.step,
+                execution.attempt,
+            ));
         }
         self.parts.dispatcher.board().resynced(poll.node);
         Ok(answer)

@@ -26,10 +26,13 @@ impl Host {
         if self.parts.store.cluster(&cluster.to_string()).await.map_err(unavailable)?.is_none() {
             return Err(Fault::NotFound(format!("cluster `{cluster}`")));
         }
-        let members = self.parts.dispatcher.board().nodes().filter(|record| record.cluster == cluster).count();
+        let members =
+            self.parts.dispatcher.board().nodes().filter(|record| record.cluster == cluster).count();
         let known = self.parts.dispatcher.board().node(node).is_some();
         if !known && members >= limits::NODES_PER_CLUSTER {
-            return Err(Fault::Rejected(format!("cluster `{cluster}` has {members} nodes, which is the most")));
+            return Err(Fault::Rejected(format!(
+                "cluster `{cluster}` has {members} nodes, which is the most"
+            )));
         }
         let hostname = description.hostname.clone();
         let registration = Registration { node, cluster, session, description, at: self.parts.clock.now() };

@@ -42,7 +42,8 @@ impl Actor {
         seed: u64,
     ) -> Self {
         let timeout = progress.plan().definition.timeout;
-        let deadline = timeout.and_then(|timeout| SignedDuration::try_from(timeout.0).ok()).map(|t| started_at + t);
+        let deadline =
+            timeout.and_then(|timeout| SignedDuration::try_from(timeout.0).ok()).map(|t| started_at + t);
         Self { mailbox, progress, deadline, journal, dispatcher, clock, dice: Dice::new(seed) }
     }
 
@@ -119,7 +120,9 @@ impl Actor {
                             Ok(()) => {}
                             Err(Refusal::StaleEpoch | Refusal::NotFound) => return Err(Disowned),
                             // It ended or was leased in this moment, or an earlier try of this commit took effect.
-                            Err(refusal) => debug!(run = %self.progress.run(), change = change.kind(), %refusal, "refused"),
+                            Err(refusal) => {
+                                debug!(run = %self.progress.run(), change = change.kind(), %refusal, "refused")
+                            }
                         }
                     }
                     return Ok(());

@@ -4,6 +4,6 @@ mod actor;
 mod registry;
 mod takeover;
 
-pub(crate) use registry::Runs;
 pub(crate) use actor::{release, reserve};
+pub(crate) use registry::Runs;
 pub(crate) use takeover::{load_board, take_over};

@@ -115,7 +115,9 @@ impl Runs {
                     Verdict::Cancelled => Status::Cancelled,
                 });
             }
-            Change::ExecutionLost { .. } => self.metrics.execution_ended(downbeat_core::execution::Status::Lost),
+            Change::ExecutionLost { .. } => {
+                self.metrics.execution_ended(downbeat_core::execution::Status::Lost)
+            }
             Change::ExecutionGivenUp { .. } => {
                 self.metrics.execution_ended(downbeat_core::execution::Status::Failed);
             }

@@ -12,10 +12,14 @@ use downbeat_store as store;
 use tracing::{error, info};
 
 use super::actor::{release, reserve};
-use crate::service::Parts;
+use crate::service::{Parts, seed};
 
 /// Takes these runs. Those that somebody else took in this moment are left to them.
-pub(crate) async fn take_over(parts: &Parts, server: ServerId, runs: Vec<RunRecord>) -> Result<usize, store::Error> {
+pub(crate) async fn take_over(
+    parts: &Parts,
+    server: ServerId,
+    runs: Vec<RunRecord>,
+) -> Result<usize, store::Error> {
     let mut taken = 0;
     for run in runs {
         if parts.runs.owns(&run.id) {
@@ -47,7 +51,8 @@ impl From<store::Error> for Failure {
 
 async fn take_one(parts: &Parts, server: ServerId, run: &RunRecord) -> Result<bool, Failure> {
     let now = parts.clock.now();
-    let plan = Plan::compile(Arc::clone(&run.definition), Arc::clone(&run.resolved)).map_err(Failure::Plan)?;
+    let plan =
+        Plan::compile(Arc::clone(&run.definition), Arc::clone(&run.resolved)).map_err(Failure::Plan)?;
     let plan = Arc::new(plan);
     let epoch = run.epoch + 1;
     let mailbox = parts.runs.open(&run.id);
@@ -61,8 +66,7 @@ async fn take_one(parts: &Parts, server: ServerId, run: &RunRecord) -> Result<bo
     let record = parts.store.run(&run.id).await?.unwrap_or_else(|| run.clone());
     let executions = parts.store.executions_of(&run.id).await?;
     let mut progress = Progress::restore(plan, &record, epoch, &executions);
-    let seed = parts.seed();
-    let mut dice = Dice::new(seed);
+    let mut dice = Dice::new(seed());
     {
         let offline = |node: NodeId| parts.dispatcher.board().is_offline(node);
         let mut turn = Turn { now, dice: &mut dice, offline: &offline };
@@ -80,7 +84,7 @@ async fn take_one(parts: &Parts, server: ServerId, run: &RunRecord) -> Result<bo
         return Ok(true);
     }
     let started_at = record.started_at.unwrap_or(now);
-    parts.runs.start(mailbox, progress, started_at, parts.journal.clone(), parts.dispatcher.clone(), parts.seed());
+    parts.runs.start(mailbox, progress, started_at, parts.journal.clone(), parts.dispatcher.clone(), seed());
     Ok(true)
 }
 

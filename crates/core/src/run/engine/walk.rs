@@ -234,14 +234,18 @@ impl Progress {
         }
     }
 
-    /// Fail-fast struck: what was not sent yet is not sent. What runs ends by itself.
+    /// Fail-fast struck: what was not sent yet is not sent. What runs ends by itself, and the entry that it struck in
+    /// is what runs: its nodes get their one attempt, however busy they are, but no retry.
     pub(super) fn withdraw(&mut self, turn: &Turn<'_>) {
         let Some(struck) = self.struck else { return };
         let reason = format!("{} failed", self.step_text(struck));
+        let entry_of = |step: u32| self.plan.steps[step as usize].entry;
+        let first_attempt = |active: &Active| self.walk(entry_of(active.step), active.walk).attempt == 1;
         let mut waiting: Vec<ExecutionId> = self
             .active
             .iter()
             .filter(|(_, active)| !active.leased && !self.is_exempt(active.step))
+            .filter(|(_, active)| entry_of(active.step) != entry_of(struck) || !first_attempt(active))
             .map(|(id, _)| *id)
             .collect();
         waiting.sort_unstable();
