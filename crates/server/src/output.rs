@@ -6,6 +6,7 @@ use downbeat_core::ids::ExecutionId;
 use downbeat_proto::message::{Chunk, Fault};
 use downbeat_store::{OutputChunk, Store, Stream};
 use tokio::sync::{broadcast, mpsc, oneshot};
+use tracing::Instrument;
 
 /// Messages that may wait for the next write; each is bounded by the size of a gRPC message.
 const QUEUE: usize = 256;
@@ -28,7 +29,7 @@ impl Outputs {
         let (queue, mut messages) = mpsc::channel::<Message>(QUEUE);
         let grown = broadcast::channel(ANNOUNCEMENTS).0;
         let announce = grown.clone();
-        tokio::spawn(async move {
+        let gatherer = async move {
             let mut gathered = Vec::new();
             while messages.recv_many(&mut gathered, QUEUE).await > 0 {
                 let (mut chunks, mut answers) = (Vec::new(), Vec::new());
@@ -48,7 +49,8 @@ impl Outputs {
                     let _ = announce.send(execution);
                 }
             }
-        });
+        };
+        tokio::spawn(gatherer.in_current_span());
         Self { queue, grown }
     }
 

@@ -15,6 +15,7 @@ use downbeat_proto::message::Fault;
 use downbeat_store::Store;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
+use tracing::{Span, info};
 
 use crate::clock::Clock;
 use crate::dispatch::Dispatcher;
@@ -44,6 +45,8 @@ pub(crate) struct Parts {
     pub clock: Clock,
     /// No new requests; streams end.
     pub closing: CancellationToken,
+    /// Names this server in every line that it logs.
+    pub span: Span,
 }
 
 impl Parts {
@@ -126,6 +129,10 @@ impl Service {
 
     pub fn started_at(&self) -> Timestamp {
         self.parts.started_at
+    }
+
+    pub(crate) fn span(&self) -> &Span {
+        &self.parts.span
     }
 
     /// Cancelled when the server stops: open streams end then.
@@ -254,6 +261,8 @@ impl Service {
                 other => Err(Error::Bug(format!("a new run was refused: {other}"))),
             };
         }
+        let (steps, nodes) = (run.definition.tasks.len(), run.resolved.nodes.len());
+        info!(run = %id, job = run.job, tasks = steps, nodes, "run created");
         run.state = RunState::Running;
         run.started_at = Some(now);
         if !progress.is_ended() {

@@ -14,7 +14,7 @@ use jiff::SignedDuration;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{Instrument, Span, info, info_span, warn};
 
 use crate::clock::Clock;
 use crate::dispatch::Dispatcher;
@@ -68,13 +68,33 @@ pub async fn start(settings: Settings) -> Result<Server, StartError> {
     let (http_addr, grpc_addr) =
         (address(&http_listener, settings.http), address(&grpc_listener, settings.grpc));
     let store = store::open(&settings.store).await?;
-    let clock = Clock;
-    let server = ServerId(uuid::Uuid::now_v7());
     let name = if settings.name.is_empty() {
         format!("{}:{}", hostname(), grpc_addr.port())
     } else {
         settings.name.clone()
     };
+    let span = info_span!("server", server = name);
+    let listeners = Listeners { http: http_listener, grpc: grpc_listener, http_addr, grpc_addr };
+    assemble(settings, name, store, listeners).instrument(span).await
+}
+
+struct Listeners {
+    http: TcpListener,
+    grpc: TcpListener,
+    http_addr: SocketAddr,
+    grpc_addr: SocketAddr,
+}
+
+/// Inside the span that names this server: whatever is spawned takes it along.
+async fn assemble(
+    settings: Settings,
+    name: String,
+    store: Arc<dyn store::Store>,
+    listeners: Listeners,
+) -> Result<Server, StartError> {
+    let Listeners { http, grpc, http_addr, grpc_addr } = listeners;
+    let clock = Clock;
+    let server = ServerId(uuid::Uuid::now_v7());
     let metrics = Metrics::new();
     let stopping = CancellationToken::new();
     let closing = CancellationToken::new();
@@ -105,20 +125,22 @@ pub async fn start(settings: Settings) -> Result<Server, StartError> {
         clock,
         store,
         closing: closing.clone(),
+        span: Span::current(),
     };
     recover(&parts, http_addr, grpc_addr).await?;
     parts.metrics.start_from(&parts.store.tally().await?);
-    tokio::spawn(parts.dispatcher.clone().run(parts.journal.clone(), clock, seed(), stopping.clone()));
-    tokio::spawn(Sweeper::new(parts.clone()).run(stopping.clone()));
-    tokio::spawn(live(parts.clone(), http_addr, grpc_addr, stopping.clone()));
-    tokio::spawn(prune(parts.clone(), stopping.clone()));
+    let dispatch = parts.dispatcher.clone().run(parts.journal.clone(), clock, seed(), stopping.clone());
+    tokio::spawn(dispatch.in_current_span());
+    tokio::spawn(Sweeper::new(parts.clone()).run(stopping.clone()).in_current_span());
+    tokio::spawn(live(parts.clone(), http_addr, grpc_addr, stopping.clone()).in_current_span());
+    tokio::spawn(prune(parts.clone(), stopping.clone()).in_current_span());
     parts.dispatcher.wake();
     let service = Service::new(parts.clone());
     let listeners = vec![
-        tokio::spawn(serve_http(http_listener, service.clone(), closing.clone())),
-        tokio::spawn(serve_grpc(grpc_listener, Host::new(parts.clone()), closing.clone())),
+        tokio::spawn(serve_http(http, service.clone(), closing.clone()).in_current_span()),
+        tokio::spawn(serve_grpc(grpc, Host::new(parts.clone()), closing.clone()).in_current_span()),
     ];
-    info!(server = %server, name = %parts.name, store = parts.store.name(), http = %http_addr, grpc = %grpc_addr, "listening");
+    info!(id = %server, store = parts.store.name(), http = %http_addr, grpc = %grpc_addr, "listening");
     Ok(Server {
         service,
         parts,
@@ -260,7 +282,8 @@ async fn prune(parts: Parts, stop: CancellationToken) {
             () = tokio::time::sleep(PRUNE_EVERY) => {}
             () = stop.cancelled() => return,
         }
-        let before = parts.clock.now() - SignedDuration::from_hours(24 * days);
+        // A retention longer than the calendar removes nothing.
+        let Ok(before) = parts.clock.now().checked_sub(SignedDuration::from_hours(24 * days)) else { return };
         match parts.store.prune(before, PRUNE_MOST).await {
             Ok(0) => {}
             Ok(runs) => info!(runs, "removed runs that are past retention"),
@@ -286,7 +309,9 @@ async fn serve_http(listener: TcpListener, service: Service, closing: Cancellati
 
 async fn serve_grpc(listener: TcpListener, host: Host, closing: CancellationToken) {
     let incoming = tonic::transport::server::TcpIncoming::from(listener).with_nodelay(Some(true));
+    let span = Span::current();
     let served = tonic::transport::Server::builder()
+        .trace_fn(move |_| span.clone())
         .http2_keepalive_interval(Some(Duration::from_secs(20)))
         .http2_keepalive_timeout(Some(Duration::from_secs(20)))
         .initial_stream_window_size(Some(1024 * 1024))

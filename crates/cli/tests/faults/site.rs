@@ -204,7 +204,7 @@ impl Site {
                         assert!(times <= 1, "{id} was lost and carried out {times} times");
                     }
                     "failed" | "cancelled" | "skipped" => {
-                        assert!(times <= 1, "{id} is {status}: {times} times")
+                        assert!(times <= 1, "{id} is {status}: {times} times");
                     }
                     other => panic!("{id} is {other} although its run ended"),
                 }

@@ -80,7 +80,7 @@ fn drive(world: &mut World, seed: u64, restarts: bool, mischief: bool) {
         }
         if mischief && dice.below(60) == 0 && world.record.cancel_requested_at.is_none() {
             let (run, at) = (world.record.id.clone(), world.now);
-            world.happens(Change::RunCancelRequested { run, by: "test".to_owned(), at });
+            world.happens(&Change::RunCancelRequested { run, by: "test".to_owned(), at });
             continue;
         }
         let open: Vec<_> = world.executions.values().filter(|e| !ended(&e.state)).cloned().collect();

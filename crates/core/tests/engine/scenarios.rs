@@ -250,7 +250,7 @@ fn a_placed_step_is_sent_again_after_a_loss_up_to_three_times() {
 #[test]
 fn a_lost_pinned_step_is_sent_again_only_if_idempotent() {
     let run = json!({"backend": "exec", "action": "run", "params": {"command": ["true"]}});
-    assert_eq!(lose_all(fleet("fail-fast", &[run.clone()]), 1).sent.len(), 1);
+    assert_eq!(lose_all(fleet("fail-fast", std::slice::from_ref(&run)), 1).sent.len(), 1);
     assert_eq!(lose_all(fleet("fail-fast", &[task("a")]), 1).sent.len(), 4);
     let forced = with(run, "delivery", json!("at_least_once"));
     assert_eq!(lose_all(fleet("fail-fast", &[forced]), 1).sent.len(), 4);
@@ -317,7 +317,7 @@ fn cancel_ends_everything_and_skips_the_rest() {
     let first = world.open(Status::Pending).remove(0);
     world.lease(&first);
     let at = world.now;
-    world.happens(Change::RunCancelRequested { run: first.run.clone(), by: "me".to_owned(), at });
+    world.happens(&Change::RunCancelRequested { run: first.run.clone(), by: "me".to_owned(), at });
     assert_eq!(world.record.state, RunState::Running, "what runs is told to stop, and has not ended yet");
     world.end(&first, Verdict::Cancelled);
     assert_eq!(world.record.state, RunState::Cancelled);

@@ -191,10 +191,10 @@ impl World {
     }
 
     /// A fact that came from elsewhere, committed and observed.
-    pub(crate) fn happens(&mut self, change: Change) -> bool {
-        let applied = self.apply(&change);
+    pub(crate) fn happens(&mut self, change: &Change) -> bool {
+        let applied = self.apply(change);
         if applied {
-            self.observe(&change);
+            self.observe(change);
             self.commit();
         }
         applied
@@ -213,7 +213,7 @@ impl World {
         let token = LeaseToken(self.dice.uuid());
         let node = execution.pinned.unwrap_or(NodeId(Uuid::from_u128(7)));
         let lease = Lease { token, node, session: SessionId(Uuid::from_u128(1)), granted_at: self.now };
-        self.happens(Change::ExecutionLeased { run: execution.run.clone(), execution: execution.id, lease })
+        self.happens(&Change::ExecutionLeased { run: execution.run.clone(), execution: execution.id, lease })
     }
 
     pub(crate) fn end(&mut self, execution: &Execution, verdict: Verdict) -> bool {
@@ -221,7 +221,7 @@ impl World {
         let token = state.lease().expect("only what is leased ends").token;
         let outcome =
             Outcome { verdict, exit_code: None, error: None, started_at: self.now, finished_at: self.now };
-        self.happens(Change::ExecutionFinished {
+        self.happens(&Change::ExecutionFinished {
             run: execution.run.clone(),
             execution: execution.id,
             token,
@@ -233,7 +233,7 @@ impl World {
         let state = &self.executions[&execution.id].state;
         let token = state.lease().expect("only what is leased is lost").token;
         let (run, at) = (execution.run.clone(), self.now);
-        self.happens(Change::ExecutionLost {
+        self.happens(&Change::ExecutionLost {
             run,
             execution: execution.id,
             token,

@@ -398,7 +398,7 @@ impl Board {
             }
             Change::NodeMoved { node, to, .. } => self.alter(*node, |record| record.status = *to),
             Change::NodeDrainSet { node, draining, .. } => {
-                self.alter(*node, |record| record.draining = *draining)
+                self.alter(*node, |record| record.draining = *draining);
             }
             Change::RunCreated { run } => {
                 if !self.plans.contains_key(&run.id)

@@ -6,7 +6,7 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::Response;
-use tracing::{debug, info, warn};
+use tracing::{Instrument, debug, info, warn};
 use uuid::Uuid;
 
 use crate::service::Service;
@@ -30,7 +30,9 @@ pub(super) async fn observe(State(service): State<Service>, request: Request, ne
         .filter(|id| id.len() <= REQUEST_ID_BYTES && id.to_str().is_ok())
         .cloned()
         .unwrap_or_else(new_id);
-    let mut response = next.run(request).await;
+    let span = service.span().clone();
+    let mut response = next.run(request).instrument(span.clone()).await;
+    let _entered = span.entered();
     let elapsed = begun.elapsed();
     let status = response.status();
     service.metrics().on_request(

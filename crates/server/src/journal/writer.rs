@@ -9,7 +9,7 @@ use downbeat_core::{Applied, Change, Event};
 use downbeat_store::{self as store, EventFilter, Store};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info, warn};
+use tracing::{Instrument, error, info, warn};
 
 use super::Feed;
 use crate::metrics::Metrics;
@@ -59,7 +59,7 @@ impl Journal {
         let (submissions, queue) = mpsc::channel(QUEUE);
         let available = Arc::new(AtomicBool::new(true));
         let writer = Writer { store, server, feed, performers, metrics, available: Arc::clone(&available) };
-        let task = tokio::spawn(writer.run(queue, stop));
+        let task = tokio::spawn(writer.run(queue, stop).in_current_span());
         (Self { submissions, available }, task)
     }
 

@@ -49,15 +49,14 @@ impl Actor {
 
     /// Until the run ends, is disowned, or the server stops. The last two lose nothing: the store has it all.
     pub(super) async fn run(mut self, stop: CancellationToken) {
-        let run = self.progress.run().clone();
         loop {
             let changes = self.progress.take_changes(self.clock.now());
             if !changes.is_empty() && self.commit(changes, &stop).await.is_err() {
-                info!(%run, "another server owns the run now");
+                info!("another server owns the run now");
                 return;
             }
             if self.progress.is_ended() {
-                debug!(%run, "run ended");
+                info!(state = %self.progress.state(), "run ended");
                 return;
             }
             let next = [self.deadline, self.progress.next_tick()].into_iter().flatten().min();
@@ -121,14 +120,14 @@ impl Actor {
                             Err(Refusal::StaleEpoch | Refusal::NotFound) => return Err(Disowned),
                             // It ended or was leased in this moment, or an earlier try of this commit took effect.
                             Err(refusal) => {
-                                debug!(run = %self.progress.run(), change = change.kind(), %refusal, "refused")
+                                debug!(change = change.kind(), %refusal, "refused");
                             }
                         }
                     }
                     return Ok(());
                 }
                 Err(lost) => {
-                    warn!(run = %self.progress.run(), %lost, "will try again");
+                    warn!(%lost, "will try again");
                     release(&self.dispatcher, &mut changes);
                     tokio::select! {
                         () = tokio::time::sleep(RETRY) => {}

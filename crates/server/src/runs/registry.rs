@@ -11,6 +11,7 @@ use downbeat_core::{Change, Event, Timestamp};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::{Instrument, info_span};
 
 use super::actor::Actor;
 use crate::clock::Clock;
@@ -80,9 +81,11 @@ impl Runs {
         dispatcher: Dispatcher,
         seed: u64,
     ) {
+        let run = progress.run().clone();
         let actor = Actor::new(mailbox, progress, started_at, journal, dispatcher, Clock, seed);
         let stop = self.stop.clone();
-        self.tasks.spawn(actor.run(stop));
+        let span = info_span!("run", run = %run);
+        self.tasks.spawn(actor.run(stop).instrument(span));
     }
 
     /// Waits for all actors to end.
@@ -116,7 +119,7 @@ impl Runs {
                 });
             }
             Change::ExecutionLost { .. } => {
-                self.metrics.execution_ended(downbeat_core::execution::Status::Lost)
+                self.metrics.execution_ended(downbeat_core::execution::Status::Lost);
             }
             Change::ExecutionGivenUp { .. } => {
                 self.metrics.execution_ended(downbeat_core::execution::Status::Failed);

@@ -167,6 +167,10 @@ impl Progress {
         self.epoch
     }
 
+    pub fn state(&self) -> RunState {
+        self.state
+    }
+
     pub fn is_ended(&self) -> bool {
         self.state.is_terminal()
     }
