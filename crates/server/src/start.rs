@@ -63,11 +63,11 @@ pub struct Server {
 
 /// Opens the store, goes on with what was under way, then listens.
 pub async fn start(settings: Settings) -> Result<Server, StartError> {
+    let store = store::open(&settings.store).await?;
     let http_listener = listen("http", settings.http).await?;
     let grpc_listener = listen("grpc", settings.grpc).await?;
     let (http_addr, grpc_addr) =
         (address(&http_listener, settings.http), address(&grpc_listener, settings.grpc));
-    let store = store::open(&settings.store).await?;
     let name = if settings.name.is_empty() {
         format!("{}:{}", hostname(), grpc_addr.port())
     } else {
