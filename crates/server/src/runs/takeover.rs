@@ -106,5 +106,7 @@ pub(crate) async fn load_board(parts: &Parts, runs: &[RunRecord]) -> Result<(), 
     for execution in &executions {
         board.add_execution(execution, &mut touched);
     }
+    // How long they had waited was counted by the server that leased them.
+    board.take_waits();
     Ok(())
 }

@@ -1,0 +1,208 @@
+//! Takes what was committed onto the board.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use downbeat_core::execution::{Execution, Lease, State};
+use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId, RunId};
+use downbeat_core::node::{NodeRecord, NodeStatus};
+use downbeat_core::plan::Plan;
+use downbeat_core::run::RunState;
+use downbeat_core::spec::OnDisconnect;
+use downbeat_core::{Change, Event};
+use downbeat_proto::message::Assignment;
+
+use super::board::{Board, Open, Stage};
+use super::post::{Holding, Post};
+use super::queue::Place;
+
+impl Board {
+    /// Takes in what was committed.
+    pub(crate) fn apply(&mut self, events: &[Event]) {
+        let mut touched: HashSet<NodeId> = HashSet::new();
+        for event in events {
+            self.apply_one(&event.change, &mut touched);
+        }
+        for node in touched {
+            self.with_post(node, Post::flush);
+        }
+        self.queue.forget_classes();
+    }
+
+    fn apply_one(&mut self, change: &Change, touched: &mut HashSet<NodeId>) {
+        match change {
+            Change::NodeRegistered { registration } => {
+                let draining = self.node(registration.node).is_some_and(|record| record.draining);
+                self.add_node(NodeRecord {
+                    id: registration.node,
+                    cluster: registration.cluster,
+                    session: registration.session,
+                    description: registration.description.clone(),
+                    status: NodeStatus::Online,
+                    draining,
+                    registered_at: registration.at,
+                    seen_at: registration.at,
+                });
+            }
+            Change::NodeMoved { node, to, .. } => self.alter(*node, |record| record.status = *to),
+            Change::NodeDrainSet { node, draining, .. } => {
+                self.alter(*node, |record| record.draining = *draining);
+            }
+            Change::RunCreated { run } => {
+                if !self.plans.contains_key(&run.id)
+                    && let Ok(plan) = Plan::compile(Arc::clone(&run.definition), Arc::clone(&run.resolved))
+                {
+                    self.plans.insert(run.id.clone(), Arc::new(plan));
+                }
+            }
+            Change::ExecutionsAdded { executions, .. } => {
+                for execution in executions {
+                    self.add_execution(execution, touched);
+                }
+            }
+            Change::ExecutionLeased { run: _, execution, lease } => {
+                let waited = self.open.get(execution).map(|open| {
+                    let place = open.place;
+                    if let Stage::Waiting { until } = open.stage {
+                        self.queue.remove(place, until, *execution);
+                    }
+                    lease.granted_at.duration_since(open.created_at).unsigned_abs()
+                });
+                self.waits.extend(waited);
+                self.hold(*execution, lease, false, touched);
+            }
+            Change::ExecutionFinished { execution, .. } | Change::ExecutionLost { execution, .. } => {
+                self.close(*execution);
+            }
+            Change::ExecutionGivenUp { execution, .. } | Change::ExecutionSkipped { execution, .. } => {
+                self.close(*execution);
+            }
+            Change::ExecutionCancelRequested { execution, .. } => {
+                match self.open.get(execution).map(|open| open.stage) {
+                    Some(Stage::Held { node }) => {
+                        self.with_post(node, |post| post.stop(*execution));
+                        touched.insert(node);
+                    }
+                    Some(Stage::Waiting { .. } | Stage::Claimed { .. }) => {
+                        self.cancelled += 1;
+                        self.close(*execution);
+                    }
+                    None => {}
+                }
+            }
+            Change::RunMoved { run, path, .. } => {
+                if path.last().copied().is_some_and(RunState::is_terminal) {
+                    self.plans.remove(run);
+                }
+            }
+            Change::ExecutionStarted { .. } | Change::RunTaken { .. } | Change::RunCancelRequested { .. } => {
+            }
+        }
+    }
+
+    fn alter(&mut self, node: NodeId, change: impl FnOnce(&mut NodeRecord)) {
+        if let Some(post) = self.posts.get_mut(&node) {
+            change(Arc::make_mut(&mut post.record));
+        }
+    }
+
+    /// An execution that is open, from the feed or from the store.
+    pub(crate) fn add_execution(&mut self, execution: &Execution, touched: &mut HashSet<NodeId>) {
+        if !execution.state.status().is_open() {
+            return;
+        }
+        let Some(plan) = self.plans.get(&execution.run).cloned() else { return };
+        let place = self.queue.place(&plan, &execution.run, execution.step, execution.pinned);
+        let until = match execution.state {
+            State::Pending { not_before } => not_before,
+            _ => None,
+        };
+        let open = Open {
+            run: execution.run.clone(),
+            step: execution.step,
+            attempt: execution.attempt,
+            place,
+            created_at: execution.created_at,
+            stage: Stage::Waiting { until },
+        };
+        self.open.insert(execution.id, open);
+        match &execution.state {
+            State::Pending { not_before: None } => self.queue.push(place, execution.id),
+            State::Pending { not_before: Some(until) } => self.queue.delay(*until, execution.id),
+            State::Leased { lease, stop } => {
+                self.waits.push(lease.granted_at.duration_since(execution.created_at).unsigned_abs());
+                self.hold(execution.id, lease, *stop, touched);
+            }
+            State::Running { lease, stop, .. } => self.keep(execution.id, lease, *stop),
+            _ => {}
+        }
+    }
+
+    /// A lease was committed: the node is to get the work.
+    fn hold(&mut self, execution: ExecutionId, lease: &Lease, stop: bool, touched: &mut HashSet<NodeId>) {
+        let Some(open) = self.open.get_mut(&execution) else { return };
+        open.stage = Stage::Held { node: lease.node };
+        let (run, step, attempt) = (open.run.clone(), open.step, open.attempt);
+        let Some(post) = self.posts.get_mut(&lease.node) else { return };
+        if post.record.session != lease.session {
+            self.stray.push((run, execution, lease.token));
+            return;
+        }
+        post.held.insert(execution, Holding { token: lease.token, run: run.clone(), stop });
+        if let Some(plan) = self.plans.get(&run) {
+            post.assign(assignment(plan, run, execution, lease.token, step, attempt));
+            touched.insert(lease.node);
+        }
+    }
+
+    /// A lease whose work is known to have reached its node.
+    fn keep(&mut self, execution: ExecutionId, lease: &Lease, stop: bool) {
+        let Some(open) = self.open.get_mut(&execution) else { return };
+        open.stage = Stage::Held { node: lease.node };
+        let run = open.run.clone();
+        if let Some(post) = self.posts.get_mut(&lease.node) {
+            post.held.insert(execution, Holding { token: lease.token, run, stop });
+        }
+    }
+
+    fn close(&mut self, execution: ExecutionId) {
+        let Some(open) = self.open.remove(&execution) else { return };
+        match open.stage {
+            Stage::Waiting { until } => self.queue.remove(open.place, until, execution),
+            Stage::Claimed { node } => {
+                let placed = matches!(open.place, Place::Placed(_));
+                self.with_post(node, |post| post.give_back(placed));
+            }
+            Stage::Held { node } => {
+                if let Some(post) = self.posts.get_mut(&node) {
+                    post.held.remove(&execution);
+                }
+            }
+        }
+    }
+}
+
+/// What an agent is told of an execution.
+pub(crate) fn assignment(
+    plan: &Plan,
+    run: RunId,
+    execution: ExecutionId,
+    token: LeaseToken,
+    step: u32,
+    attempt: u32,
+) -> Assignment {
+    let task = plan.task(step);
+    Assignment {
+        execution,
+        token,
+        run,
+        step,
+        attempt,
+        placed: plan.is_placed(step),
+        backend: task.backend.clone(),
+        action: task.action.clone(),
+        params: task.params.clone(),
+        timeout: task.timeout_or_default().0,
+        stop_on_disconnect: task.on_disconnect == Some(OnDisconnect::Stop),
+    }
+}
