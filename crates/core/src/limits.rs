@@ -6,6 +6,9 @@ pub const JOB_FILE_BYTES: usize = 1024 * 1024;
 pub const STEPS_PER_RUN: usize = 10_000;
 /// Step instances (step × node) in one run: what one run actor holds in memory, about 100 bytes each.
 pub const INSTANCES_PER_RUN: usize = 1_000_000;
+/// Executions that one change adds: a run that skips a million instances makes many events of some size, not one of
+/// hundreds of megabytes.
+pub const EXECUTIONS_PER_CHANGE: usize = 5_000;
 /// Nodes in one cluster.
 pub const NODES_PER_CLUSTER: usize = 9_000;
 /// Output kept of one execution; the tail is kept.

@@ -30,18 +30,18 @@ pub fn resolve(definition: &Definition, nodes: &[Arc<NodeRecord>]) -> Result<Res
         });
     }
     let mut missing: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-    let mut checked: HashMap<(u32, &str, &str), bool> = HashMap::new();
+    let mut known: HashMap<(u32, &str, &str), Offer<'_>> = HashMap::new();
     let mut idempotent = Vec::new();
     let mut step = 0;
     for (entry, set) in definition.tasks.iter().zip(&entries) {
         for task in entry.leaves() {
             if let Some(set) = set {
-                let members = || sets.members[*set as usize].iter().map(|&index| nodes[index].as_ref());
-                let repeatable = *checked
-                    .entry((*set, &task.backend, &task.action))
-                    .or_insert_with(|| lacks(task, members(), &mut missing));
-                refuse_params(task, step, members())?;
-                if repeatable {
+                let offer = known.entry((*set, &task.backend, &task.action)).or_insert_with(|| {
+                    let members = sets.members[*set as usize].iter().map(|&index| nodes[index].as_ref());
+                    Offer::of(task, members, &mut missing)
+                });
+                offer.refuse_params(task, step)?;
+                if offer.idempotent {
                     idempotent.push(step);
                 }
             }
@@ -65,51 +65,52 @@ fn target<'a>(definition: &'a Definition, entry: &'a Entry) -> Option<&'a Select
     }
 }
 
-/// Notes the nodes that lack a task's backend or action; answers whether all declare the action idempotent.
-fn lacks<'a>(
-    task: &Task,
-    members: impl Iterator<Item = &'a NodeRecord>,
-    missing: &mut BTreeMap<&'a str, Vec<String>>,
-) -> bool {
-    let mut idempotent = true;
-    for node in members {
-        let description = &node.description;
-        let lacking = match description.backend(&task.backend) {
-            None => format!("lacks backend `{}`", task.backend),
-            Some(backend) => match backend.action(&task.action) {
-                None => format!("backend `{}` has no action `{}`", task.backend, task.action),
-                Some(action) => {
-                    idempotent &= action.idempotent;
-                    continue;
-                }
-            },
-        };
-        missing.entry(&description.hostname).or_default().push(lacking);
-    }
-    idempotent
+/// What the nodes of a set declare of one action. Gathered once: thousands of steps may use it.
+struct Offer<'a> {
+    idempotent: bool,
+    /// Every distinct schema, and a node that declares it. Nearly always there is one.
+    schemas: Vec<(&'a ActionSchema, &'a str)>,
 }
 
-/// Checks params against every distinct schema that the nodes declare; nearly always there is one.
-fn refuse_params<'a>(
-    task: &Task,
-    step: u32,
-    members: impl Iterator<Item = &'a NodeRecord>,
-) -> Result<(), Unfit> {
-    let mut seen: Vec<&ActionSchema> = Vec::new();
-    for node in members {
-        let Some(action) = node.description.action(&task.backend, &task.action) else { continue };
-        if seen.iter().any(|known| std::ptr::eq(*known, action) || *known == action) {
-            continue;
+impl<'a> Offer<'a> {
+    /// Notes the nodes that lack the backend or the action.
+    fn of(
+        task: &Task,
+        members: impl Iterator<Item = &'a NodeRecord>,
+        missing: &mut BTreeMap<&'a str, Vec<String>>,
+    ) -> Self {
+        let mut offer = Self { idempotent: true, schemas: Vec::new() };
+        for node in members {
+            let description = &node.description;
+            let lacking = match description.backend(&task.backend) {
+                None => format!("lacks backend `{}`", task.backend),
+                Some(backend) => match backend.action(&task.action) {
+                    None => format!("backend `{}` has no action `{}`", task.backend, task.action),
+                    Some(action) => {
+                        offer.idempotent &= action.idempotent;
+                        if !offer.schemas.iter().any(|(known, _)| *known == action) {
+                            offer.schemas.push((action, &description.hostname));
+                        }
+                        continue;
+                    }
+                },
+            };
+            missing.entry(&description.hostname).or_default().push(lacking);
         }
-        seen.push(action);
-        if let Err(problems) = check_params(action, &task.params) {
-            let why = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-            let message =
-                format!("the params of step {step} ({}) are refused; nothing was started", task.label());
-            return Err(Unfit { message, nodes: vec![(node.description.hostname.clone(), why)] });
-        }
+        offer
     }
-    Ok(())
+
+    fn refuse_params(&self, task: &Task, step: u32) -> Result<(), Unfit> {
+        for (action, hostname) in &self.schemas {
+            if let Err(problems) = check_params(action, &task.params) {
+                let why = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+                let message =
+                    format!("the params of step {step} ({}) are refused; nothing was started", task.label());
+                return Err(Unfit { message, nodes: vec![((*hostname).to_owned(), why)] });
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Distinct sets of nodes, by the selector that came to them.

@@ -339,6 +339,61 @@ fn the_runs_timeout_ends_everything_as_failed() {
 }
 
 #[test]
+fn a_restart_after_the_timeout_struck_starts_nothing_again() {
+    let cleanup = with(task("cleanup"), "condition", json!("on_failure"));
+    let mut definition = fleet("fail-fast", &[task("a"), cleanup]);
+    definition["timeout"] = json!("1m");
+    let mut world = World::new(definition, 2, 1);
+    world.begin();
+    let leased = world.open(Status::Pending).remove(0);
+    world.lease(&leased);
+    world.timed_out = true;
+    world.turn(|progress, turn| progress.stop(Stop::TimedOut, turn));
+    world.restart();
+    assert_eq!(world.sent, ["0@n0", "0@n1"], "what was cancelled was meant to be");
+    world.end(&leased, Verdict::Cancelled);
+    assert_eq!(world.record.state, RunState::Failed);
+    assert!(world.results().contains(&"1@n0 skipped".to_owned()));
+}
+
+#[test]
+fn a_restart_gives_up_what_waits_for_a_node_that_went_offline_meanwhile() {
+    let mut world = World::new(fleet("continue", &[task("a")]), 1, 1);
+    world.begin();
+    world.offline.insert(world.plan.resolved.nodes[0].id);
+    world.restart();
+    assert_eq!(world.record.state, RunState::Failed);
+}
+
+#[test]
+fn an_offline_node_does_not_take_the_first_attempt_of_the_others() {
+    for offline in 0..3 {
+        let mut world = World::new(fleet("fail-fast", &[task("a"), task("b")]), 3, 1);
+        world.offline.insert(world.plan.resolved.nodes[offline].id);
+        world.play(all_well);
+        let ran = world
+            .results()
+            .iter()
+            .filter(|result| result.starts_with("0@") && result.ends_with("succeeded"))
+            .count();
+        assert_eq!(ran, 2, "whatever its name: {:?}", world.results());
+        assert!(!world.sent.iter().any(|sent| sent.starts_with("1@")), "fail-fast struck");
+    }
+}
+
+#[test]
+fn many_new_executions_are_several_changes_of_one_submission() {
+    let tasks: Vec<Value> = (0..10_000).map(|i| task(&format!("t{i}"))).collect();
+    let mut world = World::new(json!({"tasks": tasks}), 0, 1);
+    world.begin();
+    let first = world.open(Status::Pending).remove(0);
+    world.lease(&first);
+    assert!(world.end(&first, Verdict::Failed));
+    assert_eq!(world.largest_addition, 5_000);
+    assert_eq!(world.executions.len(), 10_000);
+}
+
+#[test]
 fn a_run_of_ten_thousand_steps_in_a_chain_is_skipped_without_recursion() {
     let tasks: Vec<Value> = (0..10_000).map(|i| task(&format!("t{i}"))).collect();
     let mut world = World::new(json!({"tasks": tasks}), 0, 1);

@@ -8,7 +8,7 @@ use downbeat_core::execution::{self, Execution, Lease, Outcome, State, Status, V
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::node::{Description, NodeRecord, NodeStatus};
 use downbeat_core::plan::{Plan, resolve};
-use downbeat_core::run::engine::{Progress, Turn};
+use downbeat_core::run::engine::{Progress, Stop, Turn};
 use downbeat_core::run::{RunEnd, RunRecord, RunState, check_path};
 use downbeat_core::spec::Definition;
 use downbeat_core::{Change, Dice, Timestamp};
@@ -24,6 +24,9 @@ pub(crate) struct World {
     pub(crate) dice: Dice,
     pub(crate) now: Timestamp,
     pub(crate) offline: HashSet<NodeId>,
+    pub(crate) timed_out: bool,
+    /// Executions in the largest single change.
+    pub(crate) largest_addition: usize,
     /// What was created to run, in order: step@node.
     pub(crate) sent: Vec<String>,
 }
@@ -88,6 +91,8 @@ impl World {
             dice: Dice::new(seed),
             now,
             offline: HashSet::new(),
+            timed_out: false,
+            largest_addition: 0,
             sent: Vec::new(),
         }
     }
@@ -109,10 +114,14 @@ impl World {
         let _lost = self.progress.take_changes(self.now);
         self.record.epoch += 1;
         let executions: Vec<Execution> = self.executions.values().cloned().collect();
-        self.progress =
-            Progress::restore(Arc::clone(&self.plan), &self.record, self.record.epoch, &executions);
-        let cancelled = self.record.cancel_requested_at.is_some();
-        self.turn(|progress, turn| progress.go_on(cancelled, turn));
+        let stop = self
+            .record
+            .cancel_requested_at
+            .map(|_| Stop::Cancelled)
+            .or(self.timed_out.then_some(Stop::TimedOut));
+        let plan = Arc::clone(&self.plan);
+        self.progress = Progress::restore(plan, &self.record, self.record.epoch, &executions, stop);
+        self.turn(|progress, turn| progress.go_on(turn));
     }
 
     /// Commits until nothing more follows.
@@ -150,6 +159,7 @@ impl World {
         };
         match change.clone() {
             Change::ExecutionsAdded { executions, .. } => {
+                self.largest_addition = self.largest_addition.max(executions.len());
                 for execution in executions {
                     if execution.state.status() == Status::Pending {
                         self.sent.push(format!("{}@{}", execution.step, self.place(&execution)));

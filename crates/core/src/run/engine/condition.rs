@@ -66,6 +66,8 @@ impl Progress {
                     return Err("an earlier step failed on this node".to_owned());
                 }
                 match self.struck {
+                    // It struck while this entry began, on a node that is offline: the others get their one attempt.
+                    Some(struck) if leaf.position == 0 && self.entry_of(struck) == leaf.entry => Ok(()),
                     Some(struck) if !self.is_exempt(step) => {
                         Err(format!("{} failed", self.step_text(struck)))
                     }
@@ -73,6 +75,10 @@ impl Progress {
                 }
             }
         }
+    }
+
+    pub(super) fn entry_of(&self, step: u32) -> u32 {
+        self.plan.steps[step as usize].entry
     }
 
     /// Steps that answer failures go on after fail-fast struck.

@@ -9,6 +9,7 @@ use crate::change::Change;
 use crate::dice::Dice;
 use crate::execution::{Execution, State, Verdict};
 use crate::ids::{ExecutionId, NodeId, RunId};
+use crate::limits;
 use crate::plan::Plan;
 use crate::run::{RunEnd, RunState};
 
@@ -112,6 +113,10 @@ pub struct Progress {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Resume {
+    pub stop: Option<Stop>,
+    /// When the failures that count as the first ones happened.
+    pub first_failure_at: Option<Timestamp>,
+    pub struck_at: Option<Timestamp>,
     pub ended: Vec<(u32, u32, End)>,
     pub walks: Vec<(u32, u32)>,
     pub entries: Vec<u32>,
@@ -264,7 +269,7 @@ impl Progress {
         self.active.values().filter(|active| !active.leased).filter_map(|active| active.patience).min()
     }
 
-    fn give_up(&mut self, turn: &Turn<'_>, whose: impl Fn(&Active) -> bool, why: &str) {
+    pub(super) fn give_up(&mut self, turn: &Turn<'_>, whose: impl Fn(&Active) -> bool, why: &str) {
         let mut found: Vec<(ExecutionId, u32, u32)> = self
             .active
             .iter()
@@ -290,11 +295,12 @@ impl Progress {
     pub fn take_changes(&mut self, now: Timestamp) -> Vec<Change> {
         let Outbox { added, changes, path, end } = std::mem::take(&mut self.outbox);
         let mut all = Vec::with_capacity(changes.len() + 2);
-        if !added.is_empty() {
+        let mut added = added.into_iter().peekable();
+        while added.peek().is_some() {
             all.push(Change::ExecutionsAdded {
                 run: self.run.clone(),
                 epoch: self.epoch,
-                executions: added,
+                executions: added.by_ref().take(limits::EXECUTIONS_PER_CHANGE).collect(),
                 at: now,
             });
         }

@@ -4,20 +4,22 @@
 //! were not recorded before the former owner died.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use jiff::Timestamp;
 
 use super::progress::{Active, End, Progress, Stage, Stop, Turn};
 use crate::execution::{Execution, State};
 use crate::ids::NodeId;
 use crate::plan::Plan;
 use crate::run::RunRecord;
-use std::sync::Arc;
 
 /// What is recorded of a run.
 struct History<'a> {
     attempts: HashMap<(u32, Option<NodeId>), Vec<&'a Execution>>,
     /// Steps of which anything is recorded.
     steps: HashSet<u32>,
-    cancelled: bool,
+    stopped: bool,
 }
 
 impl History<'_> {
@@ -34,12 +36,20 @@ impl History<'_> {
 
 impl Progress {
     /// The progress of `run` as its record and executions show it. `go_on` decides what is open.
-    pub fn restore(plan: Arc<Plan>, run: &RunRecord, epoch: u64, executions: &[Execution]) -> Self {
+    /// `stop`: the run was told to stop before, so that what is cancelled was meant to be.
+    pub fn restore(
+        plan: Arc<Plan>,
+        run: &RunRecord,
+        epoch: u64,
+        executions: &[Execution],
+        stop: Option<Stop>,
+    ) -> Self {
         let mut progress = Self::new(plan, run.id.clone(), epoch, run.state);
+        progress.resume.stop = stop;
         let mut history = History {
             attempts: HashMap::new(),
             steps: executions.iter().map(|execution| execution.step).collect(),
-            cancelled: run.cancel_requested_at.is_some(),
+            stopped: stop.is_some(),
         };
         for execution in executions {
             history.attempts.entry((execution.step, execution.pinned)).or_default().push(execution);
@@ -57,7 +67,7 @@ impl Progress {
     }
 
     /// Makes the decisions that were not recorded, and asks again for what may not have been heard.
-    pub fn go_on(&mut self, cancel_requested: bool, turn: &mut Turn<'_>) {
+    pub fn go_on(&mut self, turn: &mut Turn<'_>) {
         use crate::run::RunState;
         if self.is_ended() {
             return;
@@ -68,8 +78,8 @@ impl Progress {
             _ => {}
         }
         let resume = std::mem::take(&mut self.resume);
-        if cancel_requested {
-            self.stop_without_settling(Stop::Cancelled, turn);
+        if let Some(stop) = resume.stop {
+            self.stop_without_settling(stop, turn);
         }
         for (step, walk, end) in resume.ended {
             self.attempt_ended(step, walk, end, turn);
@@ -79,6 +89,10 @@ impl Progress {
         }
         self.due.extend(resume.entries);
         self.withdraw(turn);
+        // Nodes that went offline while nobody could hear of it.
+        let offline = turn.offline;
+        let gone = |active: &Active| active.patience.is_none() && active.node.is_some_and(offline);
+        self.give_up(turn, gone, "is offline");
         self.settle(turn);
     }
 
@@ -130,7 +144,10 @@ impl Progress {
             match &last.state {
                 State::Pending { .. } | State::Leased { .. } | State::Running { .. } => {
                     let leased = !matches!(last.state, State::Pending { .. });
-                    let patience = (place.losses > 0 && node.is_some()).then(|| {
+                    let resent = before
+                        .last()
+                        .is_some_and(|e| matches!(e.state, State::Lost { .. } | State::Cancelled { .. }));
+                    let patience = (resent && node.is_some()).then(|| {
                         let wait = plan.task(step).timeout_or_default().0;
                         let wait = jiff::SignedDuration::try_from(wait).unwrap_or(jiff::SignedDuration::MAX);
                         last.created_at + wait
@@ -141,9 +158,9 @@ impl Progress {
                 }
                 State::Succeeded { .. } => self.mark_ran(entry),
                 State::Skipped { .. } if before.is_empty() => {}
-                State::Skipped { .. } => self.restore_failure(step, walk),
-                State::Failed { lease: None, .. } => self.restore_failure(step, walk),
-                State::Failed { lease: Some(_), .. } => {
+                State::Skipped { at, .. } => self.restore_failure(step, walk, *at),
+                State::Failed { lease: None, at, .. } => self.restore_failure(step, walk, *at),
+                State::Failed { lease: Some(_), at, .. } => {
                     let retries = self.walk(entry, walk).retries;
                     let again = plan.task(step).retry.is_some_and(|retry| retries < retry.max);
                     if again && !history.went_on(plan, entry, step, node) {
@@ -151,16 +168,16 @@ impl Progress {
                         self.resume.ended.push((step, walk, End::Failed));
                         return;
                     }
-                    self.restore_failure(step, walk);
+                    self.restore_failure(step, walk, *at);
                 }
-                State::Lost { .. } | State::Cancelled { .. } => {
+                State::Lost { at, .. } | State::Cancelled { at, .. } => {
                     self.mark_ran(entry);
                     if !history.went_on(plan, entry, step, node) {
                         self.resume.ended.push((step, walk, End::Lost));
                         return;
                     }
-                    if !history.cancelled {
-                        self.restore_failure(step, walk);
+                    if !history.stopped {
+                        self.restore_failure(step, walk, *at);
                     }
                 }
             }
@@ -169,12 +186,17 @@ impl Progress {
         self.walk_ended(entry);
     }
 
-    /// As when it happened, but without withdrawing: `go_on` does that once for all.
-    fn restore_failure(&mut self, step: u32, walk: u32) {
-        let mut dice = crate::dice::Dice::new(0);
-        let active = std::mem::take(&mut self.active);
-        let turn = Turn { now: jiff::Timestamp::UNIX_EPOCH, dice: &mut dice, offline: &|_| false };
-        self.instance_failed(step, walk, &turn);
-        self.active = active;
+    /// As when it happened, but in the order of the records: the first failure is the one that happened first.
+    /// Withdrawing is left to `go_on`, which does it once for all.
+    fn restore_failure(&mut self, step: u32, walk: u32, at: Timestamp) {
+        let node = self.note_failure(step, walk);
+        if self.resume.first_failure_at.is_none_or(|first| at < first) {
+            self.resume.first_failure_at = Some(at);
+            self.first_failure = Some((step, node));
+        }
+        if self.strikes(step) && self.resume.struck_at.is_none_or(|first| at < first) {
+            self.resume.struck_at = Some(at);
+            self.struck = Some(step);
+        }
     }
 }

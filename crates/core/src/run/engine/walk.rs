@@ -99,7 +99,7 @@ impl Progress {
         patience: Option<Timestamp>,
         turn: &mut Turn<'_>,
     ) -> bool {
-        let entry = self.plan.steps[step as usize].entry;
+        let entry = self.entry_of(step);
         let place = self.walk_mut(entry, walk);
         place.attempt += 1;
         let attempt = place.attempt;
@@ -128,7 +128,7 @@ impl Progress {
         turn: &mut Turn<'_>,
     ) -> ExecutionId {
         let id = ExecutionId(turn.dice.uuid_at(turn.now));
-        let pinned = self.pinned(self.plan.steps[step as usize].entry, walk);
+        let pinned = self.pinned(self.entry_of(step), walk);
         let run = self.run.clone();
         self.add(Execution { id, run, step, pinned, attempt, created_at: turn.now, state });
         id
@@ -143,7 +143,7 @@ impl Progress {
     }
 
     pub(super) fn attempt_ended(&mut self, step: u32, walk: u32, end: End, turn: &mut Turn<'_>) {
-        let entry = self.plan.steps[step as usize].entry;
+        let entry = self.entry_of(step);
         match end {
             End::Succeeded => {}
             End::Failed => {
@@ -174,7 +174,7 @@ impl Progress {
     }
 
     fn try_again(&mut self, step: u32, walk: u32, turn: &mut Turn<'_>) -> bool {
-        let entry = self.plan.steps[step as usize].entry;
+        let entry = self.entry_of(step);
         let Some(rule) = self.plan.task(step).retry else { return false };
         let used = self.walk(entry, walk).retries;
         if used >= rule.max || !self.goes_on(step) {
@@ -187,7 +187,7 @@ impl Progress {
     }
 
     fn send_again(&mut self, step: u32, walk: u32, turn: &mut Turn<'_>) -> bool {
-        let entry = self.plan.steps[step as usize].entry;
+        let entry = self.entry_of(step);
         let again = self.plan.steps[step as usize].delivery == Delivery::AtLeastOnce
             && self.walk(entry, walk).losses < limits::RESENDS_AFTER_LOSS
             && self.goes_on(step);
@@ -209,7 +209,22 @@ impl Progress {
 
     /// The last attempt of an instance failed: what the strategy makes of it.
     pub(super) fn instance_failed(&mut self, step: u32, walk: u32, turn: &Turn<'_>) {
-        let entry = self.plan.steps[step as usize].entry;
+        let node = self.note_failure(step, walk);
+        self.first_failure.get_or_insert((step, node));
+        if self.struck.is_none() && self.strikes(step) {
+            self.struck = Some(step);
+            self.withdraw(turn);
+        }
+    }
+
+    /// Whether the failure of this step ends everything.
+    pub(super) fn strikes(&self, step: u32) -> bool {
+        self.plan.definition.strategy == Strategy::FailFast && !self.is_exempt(step)
+    }
+
+    /// Marks walk, entry and node; answers the node.
+    pub(super) fn note_failure(&mut self, step: u32, walk: u32) -> Option<u32> {
+        let entry = self.entry_of(step);
         let place = self.walk_mut(entry, walk);
         place.failed = true;
         let node = place.node;
@@ -218,20 +233,12 @@ impl Progress {
             *ran = true;
         }
         self.failures += 1;
-        self.first_failure.get_or_insert((step, node));
-        match self.plan.definition.strategy {
-            Strategy::FailFast => {
-                if self.struck.is_none() && !self.is_exempt(step) {
-                    self.struck = Some(step);
-                    self.withdraw(turn);
-                }
-            }
-            Strategy::Continue => {
-                if let (Shape::List, Some(node)) = (self.plan.shape, node) {
-                    self.left.entry(node).or_insert(step);
-                }
-            }
+        if let (Strategy::Continue, Shape::List, Some(node)) =
+            (self.plan.definition.strategy, self.plan.shape, node)
+        {
+            self.left.entry(node).or_insert(step);
         }
+        node
     }
 
     /// Fail-fast struck: what was not sent yet is not sent. What runs ends by itself, and the entry that it struck in
@@ -239,13 +246,14 @@ impl Progress {
     pub(super) fn withdraw(&mut self, turn: &Turn<'_>) {
         let Some(struck) = self.struck else { return };
         let reason = format!("{} failed", self.step_text(struck));
-        let entry_of = |step: u32| self.plan.steps[step as usize].entry;
-        let first_attempt = |active: &Active| self.walk(entry_of(active.step), active.walk).attempt == 1;
+        let first_attempt = |active: &Active| self.walk(self.entry_of(active.step), active.walk).attempt == 1;
         let mut waiting: Vec<ExecutionId> = self
             .active
             .iter()
             .filter(|(_, active)| !active.leased && !self.is_exempt(active.step))
-            .filter(|(_, active)| entry_of(active.step) != entry_of(struck) || !first_attempt(active))
+            .filter(|(_, active)| {
+                self.entry_of(active.step) != self.entry_of(struck) || !first_attempt(active)
+            })
             .map(|(id, _)| *id)
             .collect();
         waiting.sort_unstable();
