@@ -15,7 +15,7 @@ use downbeat_proto::message::Fault;
 use downbeat_store::Store;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
-use tracing::{Span, info};
+use tracing::{Instrument, Span, info};
 
 use crate::clock::Clock;
 use crate::dispatch::Dispatcher;
@@ -205,8 +205,15 @@ impl Service {
         Ok(Planned { plan, resolved })
     }
 
-    /// Creates a run, and starts it in the same commit.
+    /// Creates a run, and starts it in the same commit. Goes on when the caller goes away: a run that is committed has
+    /// an actor.
     pub async fn submit(&self, submit: Submit) -> Result<Submitted, Error> {
+        let service = self.clone();
+        let created = tokio::spawn(async move { service.create(submit).await }.in_current_span());
+        created.await.map_err(|error| Error::Bug(format!("cannot create a run: {error}")))?
+    }
+
+    async fn create(&self, submit: Submit) -> Result<Submitted, Error> {
         let parts = &self.parts;
         let cluster = self.cluster(&submit.definition).await?;
         let plan = Arc::new(self.compile(cluster, Arc::new(submit.definition))?);
@@ -230,6 +237,8 @@ impl Service {
             owner: parts.server,
             epoch: 1,
         };
+        // Open before the first decision: a node that goes offline from here on is heard of.
+        let mailbox = parts.runs.open(&id);
         let mut progress = Progress::new(Arc::clone(&plan), id.clone(), run.epoch, run.state);
         {
             let offline = |node: NodeId| parts.dispatcher.board().is_offline(node);
@@ -237,8 +246,7 @@ impl Service {
         }
         let mut changes = vec![Change::RunCreated { run: run.clone() }];
         changes.extend(progress.take_changes(now));
-        let mailbox = parts.runs.open(&id);
-        parts.dispatcher.board().add_plan(id.clone(), plan);
+        parts.dispatcher.board().add_plan(id.clone(), cluster, plan);
         reserve(&parts.dispatcher, &mut changes, now, &mut dice);
         let outcomes = match parts.journal.commit(changes.clone()).await {
             Ok(outcomes) => outcomes,

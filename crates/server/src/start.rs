@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::serve::ListenerExt;
-use downbeat_core::ids::ServerId;
-use downbeat_core::run::RunRecord;
+use downbeat_core::ids::{RunId, ServerId};
 use downbeat_core::{Timestamp, limits};
 use downbeat_proto::grpc;
 use downbeat_store::{self as store, ServerRecord};
@@ -229,22 +228,27 @@ async fn recover(parts: &Parts, http: SocketAddr, grpc: SocketAddr) -> Result<()
     }
     let runs = parts.store.open_runs().await?;
     load_board(parts, &runs).await?;
-    let ownerless = without_owner(parts, runs).await?;
-    take_over(parts, parts.server, ownerless).await?;
+    take_over(parts, parts.server, without_owner(parts).await?).await?;
     Ok(())
 }
 
-async fn without_owner(parts: &Parts, runs: Vec<RunRecord>) -> Result<Vec<RunRecord>, store::Error> {
+/// Open runs whose owner is gone. Also those that are this server's by the record and have no actor: the commit that
+/// made them so took effect without its knowing, or what followed failed.
+async fn without_owner(parts: &Parts) -> Result<Vec<RunId>, store::Error> {
+    let open = parts.store.open_run_owners().await?;
     let now: Timestamp = parts.clock.now();
     let alive: Vec<ServerId> = parts
         .store
         .servers()
         .await?
         .into_iter()
-        .filter(|server| server.id == parts.server || now.duration_since(server.seen_at) < OWNER_GONE)
+        .filter(|server| now.duration_since(server.seen_at) < OWNER_GONE)
         .map(|server| server.id)
         .collect();
-    Ok(runs.into_iter().filter(|run| !alive.contains(&run.owner)).collect())
+    let ownerless = |(run, owner): &(RunId, ServerId)| {
+        if *owner == parts.server { !parts.runs.owns(run) } else { !alive.contains(owner) }
+    };
+    Ok(open.into_iter().filter(ownerless).map(|(run, _)| run).collect())
 }
 
 /// Proves that this server lives, and looks after runs whose owner does not.
@@ -258,13 +262,7 @@ async fn live(parts: Parts, http: SocketAddr, grpc: SocketAddr, stop: Cancellati
             warn!(%error, "cannot give a sign of life");
             continue;
         }
-        if parts.store.name() != "postgres" {
-            continue;
-        }
-        let taken = async {
-            let ownerless = without_owner(&parts, parts.store.open_runs().await?).await?;
-            take_over(&parts, parts.server, ownerless).await
-        };
+        let taken = async { take_over(&parts, parts.server, without_owner(&parts).await?).await };
         if let Err(error) = taken.await {
             warn!(%error, "cannot look after runs");
         }

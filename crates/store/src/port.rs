@@ -159,6 +159,8 @@ pub trait Store: Send + Sync + std::fmt::Debug + 'static {
     async fn runs(&self, filter: &RunFilter, page: Page) -> Result<Listed<RunRecord>, Error>;
     /// All runs that have not ended, oldest first.
     async fn open_runs(&self) -> Result<Vec<RunRecord>, Error>;
+    /// The same runs, only their ids and owners: cheap enough to ask every other second.
+    async fn open_run_owners(&self) -> Result<Vec<(RunId, ServerId)>, Error>;
 
     async fn execution(&self, id: ExecutionId) -> Result<Option<Execution>, Error>;
     /// In the order of their ids, which is the order of creation.

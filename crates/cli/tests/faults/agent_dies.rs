@@ -89,6 +89,23 @@ async fn a_killed_agents_restart_ends_what_its_former_life_left_running() {
 }
 
 #[tokio::test]
+async fn what_ran_on_a_node_that_went_offline_is_lost_however_long_its_lease() {
+    let mut site = Site::new(Store::Sqlite).await.with_lease_ttl("1h");
+    site.start_server().await;
+    site.start_agent("web-1");
+    site.nodes_online(1).await;
+    let (task, file) = long(&site);
+    let run = site.submit(&json!({"target": "all", "tasks": [task]}), "k").await;
+    let pid = pid_in(&file).await;
+    site.kill_agent("web-1");
+    let view = site.ended(&run).await;
+    assert_eq!(view["status"], "failed", "{view:#}");
+    assert_eq!(site.executions(&run).await[0]["status"], "lost");
+    // The agent is gone for good, and so nobody else ends what it left.
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(-pid), Signal::SIGKILL).unwrap();
+}
+
+#[tokio::test]
 async fn cancel_reaches_a_running_process_and_its_whole_tree() {
     let site = one_node("web-1").await;
     let pid = site.directory.path().join("pid");

@@ -57,6 +57,29 @@ async fn the_server_is_killed_again_and_again(store: Store) {
 }
 
 #[tokio::test]
+async fn runs_whose_submitter_hung_up_end_all_the_same() {
+    let mut dice = Dice::new(seed());
+    let mut site = Site::new(Store::Sqlite).await;
+    site.start_server().await;
+    site.start_agent("web-1");
+    site.nodes_online(1).await;
+    let definition = json!({"target": "all", "tasks": [site.entry("a", "0"), site.entry("b", "0")]});
+    for _ in 0..40 {
+        let patience = Duration::from_micros(dice.below(6_000));
+        // Whether it was accepted before the client hung up is what the test does not care about.
+        let _ = tokio::time::timeout(patience, site.post("runs", &definition, None)).await;
+    }
+    let runs = site.get("runs?limit=1000").await.unwrap();
+    let ids: Vec<String> =
+        runs["data"].as_array().unwrap().iter().map(|run| run["id"].as_str().unwrap().to_owned()).collect();
+    println!("{} of 40 were accepted", ids.len());
+    for run in &ids {
+        assert_eq!(site.ended(run).await["status"], "completed");
+    }
+    site.check(&ids).await;
+}
+
+#[tokio::test]
 async fn kill_9_of_the_server_loses_nothing_and_repeats_nothing_on_sqlite() {
     the_server_is_killed_again_and_again(Store::Sqlite).await;
 }

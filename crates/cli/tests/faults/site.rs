@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 /// Long enough for any of this on a busy machine; what is waited for is a condition, never the time.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(90);
 
-pub(crate) const LEASE_TTL: &str = "2s";
+const LEASE_TTL: &str = "2s";
 
 pub(crate) struct Site {
     pub(crate) directory: tempfile::TempDir,
@@ -23,6 +23,7 @@ pub(crate) struct Site {
     grpc: String,
     server: Option<Child>,
     agents: BTreeMap<String, Child>,
+    lease_ttl: &'static str,
     client: reqwest::Client,
 }
 
@@ -42,15 +43,21 @@ impl Site {
             grpc: free_address(),
             server: None,
             agents: BTreeMap::new(),
+            lease_ttl: LEASE_TTL,
             client,
         }
+    }
+
+    pub(crate) fn with_lease_ttl(mut self, lease_ttl: &'static str) -> Self {
+        self.lease_ttl = lease_ttl;
+        self
     }
 
     pub(crate) async fn start_server(&mut self) {
         let log = self.log("server");
         let child = Command::new(env!("CARGO_BIN_EXE_downbeat"))
             .args(["server", "--store", &self.store, "--http", &self.http, "--grpc", &self.grpc])
-            .args(["--heartbeat-interval", "400ms", "--lease-ttl", LEASE_TTL, "--log-level", "info"])
+            .args(["--heartbeat-interval", "400ms", "--lease-ttl", self.lease_ttl, "--log-level", "info"])
             .current_dir(self.directory.path())
             .stdout(Stdio::null())
             .stderr(log)

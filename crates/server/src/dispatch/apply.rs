@@ -26,7 +26,6 @@ impl Board {
         for node in touched {
             self.with_post(node, Post::flush);
         }
-        self.queue.forget_classes();
     }
 
     fn apply_one(&mut self, change: &Change, touched: &mut HashSet<NodeId>) {
@@ -52,7 +51,7 @@ impl Board {
                 if !self.plans.contains_key(&run.id)
                     && let Ok(plan) = Plan::compile(Arc::clone(&run.definition), Arc::clone(&run.resolved))
                 {
-                    self.plans.insert(run.id.clone(), Arc::new(plan));
+                    self.add_plan(run.id.clone(), run.cluster, Arc::new(plan));
                 }
             }
             Change::ExecutionsAdded { executions, .. } => {
@@ -111,8 +110,9 @@ impl Board {
         if !execution.state.status().is_open() {
             return;
         }
-        let Some(plan) = self.plans.get(&execution.run).cloned() else { return };
-        let place = self.queue.place(&plan, &execution.run, execution.step, execution.pinned);
+        let Some(planned) = self.plans.get(&execution.run) else { return };
+        let (plan, cluster) = (Arc::clone(&planned.plan), planned.cluster);
+        let place = self.queue.place(&plan, cluster, &execution.run, execution.step, execution.pinned);
         let until = match execution.state {
             State::Pending { not_before } => not_before,
             _ => None,
@@ -125,7 +125,9 @@ impl Board {
             created_at: execution.created_at,
             stage: Stage::Waiting { until },
         };
-        self.open.insert(execution.id, open);
+        if self.open.insert(execution.id, open).is_none() {
+            self.queue.hold(place);
+        }
         match &execution.state {
             State::Pending { not_before: None } => self.queue.push(place, execution.id),
             State::Pending { not_before: Some(until) } => self.queue.delay(*until, execution.id),
@@ -144,13 +146,16 @@ impl Board {
         open.stage = Stage::Held { node: lease.node };
         let (run, step, attempt) = (open.run.clone(), open.step, open.attempt);
         let Some(post) = self.posts.get_mut(&lease.node) else { return };
-        if post.record.session != lease.session {
+        if post.record.session != lease.session || post.record.status == NodeStatus::Offline {
+            // Nobody is there to take it, and nobody sweeps what is offline already.
+            post.held.remove(&execution);
             self.stray.push((run, execution, lease.token));
             return;
         }
-        post.held.insert(execution, Holding { token: lease.token, run: run.clone(), stop });
-        if let Some(plan) = self.plans.get(&run) {
-            post.assign(assignment(plan, run, execution, lease.token, step, attempt));
+        let holding = Holding { token: lease.token, run: run.clone(), since: lease.granted_at, stop };
+        post.held.insert(execution, holding);
+        if let Some(planned) = self.plans.get(&run) {
+            post.assign(assignment(&planned.plan, run, execution, lease.token, step, attempt));
             touched.insert(lease.node);
         }
     }
@@ -161,7 +166,7 @@ impl Board {
         open.stage = Stage::Held { node: lease.node };
         let run = open.run.clone();
         if let Some(post) = self.posts.get_mut(&lease.node) {
-            post.held.insert(execution, Holding { token: lease.token, run, stop });
+            post.held.insert(execution, Holding { token: lease.token, run, since: lease.granted_at, stop });
         }
     }
 
@@ -171,14 +176,16 @@ impl Board {
             Stage::Waiting { until } => self.queue.remove(open.place, until, execution),
             Stage::Claimed { node } => {
                 let placed = matches!(open.place, Place::Placed(_));
-                self.with_post(node, |post| post.give_back(placed));
+                self.with_post(node, |post| {
+                    post.forget(execution);
+                    post.give_back(placed);
+                });
             }
             Stage::Held { node } => {
-                if let Some(post) = self.posts.get_mut(&node) {
-                    post.held.remove(&execution);
-                }
+                self.with_post(node, |post| post.forget(execution));
             }
         }
+        self.queue.let_go(open.place);
     }
 }
 

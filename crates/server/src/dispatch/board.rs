@@ -1,6 +1,6 @@
 //! Owns the board: every open execution and every node, as the feed tells. Synchronous; nothing here waits.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use downbeat_core::Timestamp;
@@ -13,6 +13,7 @@ use downbeat_core::plan::Plan;
 use downbeat_proto::message::{Free, Held, PollAnswer};
 use tokio::sync::oneshot;
 
+use super::apply::assignment;
 use super::post::Post;
 use super::queue::{Place, Queue};
 
@@ -47,12 +48,19 @@ pub(super) enum Stage {
     },
 }
 
+/// The plan of an open run, and where its placed work may go.
+#[derive(Debug)]
+pub(super) struct Planned {
+    pub(super) plan: Arc<Plan>,
+    pub(super) cluster: ClusterId,
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Board {
     pub(super) posts: HashMap<NodeId, Post>,
     pub(super) open: HashMap<ExecutionId, Open>,
-    pub(super) plans: HashMap<RunId, Arc<Plan>>,
+    pub(super) plans: HashMap<RunId, Planned>,
     pub(super) queue: Queue,
     /// Made when somebody asks, forgotten when a node registers.
     pub(super) catalogues: HashMap<ClusterId, Arc<Catalogue>>,
@@ -81,8 +89,8 @@ impl Board {
         }
     }
 
-    pub(crate) fn add_plan(&mut self, run: RunId, plan: Arc<Plan>) {
-        self.plans.insert(run, plan);
+    pub(crate) fn add_plan(&mut self, run: RunId, cluster: ClusterId, plan: Arc<Plan>) {
+        self.plans.insert(run, Planned { plan, cluster });
     }
 
     pub(crate) fn drop_plan(&mut self, run: &RunId) {
@@ -90,7 +98,7 @@ impl Board {
     }
 
     pub(crate) fn plan(&self, run: &RunId) -> Option<&Arc<Plan>> {
-        self.plans.get(run)
+        self.plans.get(run).map(|planned| &planned.plan)
     }
 
     /// The built-in backends of a cluster, and those that its nodes declare.
@@ -167,8 +175,8 @@ impl Board {
         self.with_post(node, |post| post.unpark(poll));
     }
 
-    pub(crate) fn refresh(&mut self, node: NodeId, poll: u64, free: Free) -> bool {
-        self.posts.get_mut(&node).is_some_and(|post| post.refresh(poll, free))
+    pub(crate) fn refresh(&mut self, node: NodeId, session: SessionId, poll: u64, free: Free) -> bool {
+        self.current(node, session).is_ok_and(|post| post.refresh(poll, free))
     }
 
     /// Every parked poll is let go: the server stops.
@@ -180,8 +188,14 @@ impl Board {
         self.parked = 0;
     }
 
-    pub(crate) fn resynced(&mut self, node: NodeId) {
-        self.with_post(node, Post::forget_ready);
+    /// A new poll of the node is on its way: nothing more goes to the one before.
+    pub(crate) fn unpark_any(&mut self, node: NodeId) {
+        self.with_post(node, Post::unpark_any);
+    }
+
+    /// The agent has these, or is being told of them in this moment.
+    pub(crate) fn resynced(&mut self, node: NodeId, known: &HashSet<ExecutionId>) {
+        self.with_post(node, |post| post.forget_ready(known));
     }
 
     fn current(&mut self, node: NodeId, session: SessionId) -> Result<&mut Post, Parking> {
@@ -198,12 +212,15 @@ impl Board {
         Some(result)
     }
 
-    /// What a node says it holds, held against the board: known to be its own, known to be told to stop, or unknown.
-    pub(crate) fn review(&self, node: NodeId, held: &[Held]) -> (Vec<Held>, Vec<Held>) {
+    /// What a node says it holds, held against the board: what it is to stop, and what the board does not know of. What
+    /// the board knows and the node does not, for so long that it cannot be on its way, is handed over again.
+    pub(crate) fn review(&mut self, node: NodeId, held: &[Held], now: Timestamp) -> (Vec<Held>, Vec<Held>) {
         let (mut stop, mut unknown) = (Vec::new(), Vec::new());
-        let post = self.posts.get(&node);
+        let Some(post) = self.posts.get(&node) else { return (stop, held.to_vec()) };
+        let mut missed: HashSet<ExecutionId> = post.undelivered(now).collect();
         for held in held {
-            match post.and_then(|post| post.held.get(&held.execution)) {
+            missed.remove(&held.execution);
+            match post.held.get(&held.execution) {
                 Some(holding) if holding.token == held.token => {
                     if holding.stop {
                         stop.push(*held);
@@ -212,7 +229,23 @@ impl Board {
                 Some(_) | None => unknown.push(*held),
             }
         }
+        for execution in missed {
+            self.hand_over_again(node, execution, now);
+        }
         (stop, unknown)
+    }
+
+    fn hand_over_again(&mut self, node: NodeId, execution: ExecutionId, now: Timestamp) {
+        let Some(open) = self.open.get(&execution).filter(|open| open.stage == (Stage::Held { node })) else {
+            return;
+        };
+        let Some(planned) = self.plans.get(&open.run) else { return };
+        let Some(post) = self.posts.get_mut(&node) else { return };
+        let Some(holding) = post.held.get_mut(&execution) else { return };
+        holding.since = now;
+        let token = holding.token;
+        post.assign(assignment(&planned.plan, open.run.clone(), execution, token, open.step, open.attempt));
+        self.with_post(node, Post::flush);
     }
 
     /// Why no node takes an execution of this step, per node.

@@ -1,46 +1,56 @@
 //! Decides which node gets what waits: executions that are about to be created, and those that are in the queue.
 
-use std::collections::HashSet;
+use std::collections::{BinaryHeap, HashMap};
 
 use downbeat_core::execution::{Execution, Lease, State};
-use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId};
+use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId, RunId};
 use downbeat_core::place;
 use downbeat_core::{Change, Dice, Timestamp};
 
 use super::board::{Board, Stage};
+use super::post::{Holding, Post};
 use super::queue::Place;
+
+/// Nodes that fit a class, the one with the most free slots on top: work spreads.
+type Candidates = BinaryHeap<(u32, NodeId)>;
 
 impl Board {
     /// Gives executions that are about to be created to nodes that wait for work, so that they are born leased.
     /// Whatever becomes of the commit, `release` or the feed settles it.
     pub(crate) fn reserve(&mut self, executions: &mut [Execution], now: Timestamp, dice: &mut Dice) {
-        let mut full: HashSet<u32> = HashSet::new();
+        let mut candidates: HashMap<u32, Candidates> = HashMap::new();
         for execution in executions {
-            if execution.state != (State::Pending { not_before: None }) {
+            // On the board already: an earlier try of this commit took effect after all.
+            if execution.state != (State::Pending { not_before: None })
+                || self.open.contains_key(&execution.id)
+            {
                 continue;
             }
-            let Some(plan) = self.plans.get(&execution.run).cloned() else { continue };
-            let place = self.queue.place(&plan, &execution.run, execution.step, execution.pinned);
+            let Some(planned) = self.plans.get(&execution.run) else { continue };
+            let (plan, cluster) = (planned.plan.clone(), planned.cluster);
+            let place = self.queue.place(&plan, cluster, &execution.run, execution.step, execution.pinned);
             let node = match place {
                 // Those that wait longer come first.
                 Place::Pinned(node) if self.queue.first_pinned(node).is_some() => None,
                 Place::Pinned(node) => {
                     self.posts.get(&node).filter(|post| post.free().fleet > 0).map(|_| node)
                 }
-                Place::Placed(class) if full.contains(&class) || self.queue.first_placed(class).is_some() => {
-                    None
-                }
+                Place::Placed(class) if self.queue.first_placed(class).is_some() => None,
                 Place::Placed(class) => {
-                    let node = self.best_fit(class);
-                    if node.is_none() {
-                        full.insert(class);
+                    if !candidates.contains_key(&class) {
+                        let found = self.candidates(class);
+                        candidates.insert(class, found);
                     }
-                    node
+                    candidates.get_mut(&class).and_then(BinaryHeap::pop).map(|(_, node)| node)
                 }
             };
-            if let Some(node) = node {
-                let lease = self.grant(node, place, now, dice);
-                execution.state = State::Leased { lease, stop: false };
+            let Some(node) = node else { continue };
+            let lease = self.grant(execution.id, &execution.run, node, place, now, dice);
+            execution.state = State::Leased { lease, stop: false };
+            if let Place::Placed(class) = place
+                && let Some(again) = self.candidate(class, node)
+            {
+                candidates.entry(class).or_default().push(again);
             }
         }
     }
@@ -49,8 +59,7 @@ impl Board {
     pub(crate) fn release<'a>(&mut self, executions: impl Iterator<Item = &'a Execution>) {
         for execution in executions {
             if let State::Leased { lease, .. } = execution.state {
-                let placed = execution.pinned.is_none();
-                self.with_post(lease.node, |post| post.give_back(placed));
+                self.take_back(execution.id, &lease, execution.pinned.is_none());
             }
         }
     }
@@ -74,10 +83,12 @@ impl Board {
             }
         }
         for class in self.queue.waiting_classes() {
+            let mut candidates = self.candidates(class);
             while let Some(execution) = self.queue.first_placed(class)
-                && let Some(node) = self.best_fit(class)
+                && let Some((_, node)) = candidates.pop()
             {
                 claims.push(self.claim_one(execution, node, now, dice));
+                candidates.extend(self.candidate(class, node));
             }
         }
         claims.extend(self.stray.drain(..).map(|(run, execution, token)| Change::ExecutionLost {
@@ -96,44 +107,76 @@ impl Board {
         open.stage = Stage::Claimed { node };
         let run = open.run.clone();
         self.queue.remove(place, None, execution);
-        let lease = self.grant(node, place, now, dice);
+        let lease = self.grant(execution, &run, node, place, now, dice);
         Change::ExecutionLeased { run, execution, lease }
     }
 
-    /// A claim was refused, or its commit failed: back into the queue, unless the feed has settled it meanwhile.
+    /// A lease was refused: back into the queue, unless the feed has settled it meanwhile.
     pub(crate) fn unclaim(&mut self, change: &Change) {
         let Change::ExecutionLeased { execution, lease, .. } = change else { return };
         let Some(open) = self.open.get_mut(execution) else { return };
-        if let Stage::Claimed { node } = open.stage
-            && node == lease.node
-        {
+        if open.stage == (Stage::Claimed { node: lease.node }) {
             open.stage = Stage::Waiting { until: None };
             let place = open.place;
             self.queue.push(place, *execution);
-            let placed = matches!(place, Place::Placed(_));
-            self.with_post(lease.node, |post| post.give_back(placed));
+            self.take_back(*execution, lease, matches!(place, Place::Placed(_)));
         }
     }
 
-    fn grant(&mut self, node: NodeId, place: Place, now: Timestamp, dice: &mut Dice) -> Lease {
-        let post = self.posts.get_mut(&node).expect("a node that was chosen is on the board");
-        post.take(matches!(place, Place::Placed(_)));
-        Lease { token: LeaseToken(dice.uuid()), node, session: post.record.session, granted_at: now }
+    /// The commit of claims failed: all of it has to be claimed again.
+    pub(crate) fn claims_failed(&mut self, claims: Vec<Change>) {
+        for claim in claims {
+            match claim {
+                Change::ExecutionLost { run, execution, token, .. } => {
+                    self.stray.push((run, execution, token))
+                }
+                other => self.unclaim(&other),
+            }
+        }
     }
 
-    /// The fitting node with the most free slots: work spreads.
-    fn best_fit(&self, class: u32) -> Option<NodeId> {
+    /// The slot is taken and the holding counted at once: the commit takes its time, and more is given out meanwhile.
+    fn grant(
+        &mut self,
+        execution: ExecutionId,
+        run: &RunId,
+        node: NodeId,
+        place: Place,
+        now: Timestamp,
+        dice: &mut Dice,
+    ) -> Lease {
+        let post = self.posts.get_mut(&node).expect("a node that was chosen is on the board");
+        post.take(matches!(place, Place::Placed(_)));
+        let lease =
+            Lease { token: LeaseToken(dice.uuid()), node, session: post.record.session, granted_at: now };
+        post.held
+            .insert(execution, Holding { token: lease.token, run: run.clone(), since: now, stop: false });
+        lease
+    }
+
+    fn take_back(&mut self, execution: ExecutionId, lease: &Lease, placed: bool) {
+        self.with_post(lease.node, |post| {
+            if post.held.get(&execution).is_some_and(|held| held.token == lease.token) {
+                post.held.remove(&execution);
+                post.give_back(placed);
+            }
+        });
+    }
+
+    fn candidates(&self, class: u32) -> Candidates {
+        self.posts.keys().filter_map(|node| self.candidate(class, *node)).collect()
+    }
+
+    /// A node that could take one more of this class now, with its free slots.
+    fn candidate(&self, class: u32, node: NodeId) -> Option<(u32, NodeId)> {
         let class = self.queue.class(class);
-        self.posts
-            .values()
-            .map(|post| (post.free().placed, post))
-            .filter(|(free, post)| {
-                let held = class.run.as_ref().map_or(0, |run| post.held_of(run));
-                *free > 0
-                    && place::fits(&class.placement, &class.backend, &class.action, &post.record, held)
-                        .is_ok()
-            })
-            .max_by_key(|(free, post)| (*free, post.record.id))
-            .map(|(_, post)| post.record.id)
+        let post: &Post = self.posts.get(&node)?;
+        let free = post.free().placed;
+        if free == 0 || post.record.cluster != class.cluster {
+            return None;
+        }
+        let held = class.run.as_ref().map_or(0, |run| post.held_of(run));
+        let fits = place::fits(&class.placement, &class.backend, &class.action, &post.record, held);
+        fits.is_ok().then_some((free, node))
     }
 }

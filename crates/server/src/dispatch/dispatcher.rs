@@ -65,7 +65,7 @@ impl Dispatcher {
                 }
                 Err(lost) => {
                     warn!(%lost, claims = claims.len(), "cannot lease");
-                    claims.iter().for_each(|claim| self.board().unclaim(claim));
+                    self.board().claims_failed(claims);
                     tokio::time::sleep(AFTER_FAILURE).await;
                     self.wake();
                 }

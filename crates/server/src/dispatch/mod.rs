@@ -4,9 +4,12 @@
 mod apply;
 mod board;
 mod claim;
+mod class;
 mod dispatcher;
 mod post;
 mod queue;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use apply::assignment;
 pub(crate) use board::{Board, Parking};

@@ -1,12 +1,17 @@
 //! Owns what the board knows of one node: its parked poll, what it could take, what it holds.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use downbeat_core::Timestamp;
 use downbeat_core::ids::{ExecutionId, LeaseToken, RunId};
 use downbeat_core::node::{NodeRecord, NodeStatus};
 use downbeat_proto::message::{Assignment, Free, Held, PollAnswer};
+use jiff::SignedDuration;
 use tokio::sync::oneshot;
+
+/// No answer to a poll is on its way for longer than this: agents give up before.
+const ON_ITS_WAY: SignedDuration = SignedDuration::from_secs(90);
 
 /// A node as the dispatcher sees it.
 #[derive(Debug)]
@@ -26,6 +31,8 @@ pub(super) struct Post {
 pub(super) struct Holding {
     pub token: LeaseToken,
     pub run: RunId,
+    /// When it was leased, or last handed over.
+    pub since: Timestamp,
     pub stop: bool,
 }
 
@@ -45,6 +52,7 @@ impl Post {
     pub(super) fn replace(&mut self, record: Arc<NodeRecord>) {
         if self.record.session != record.session {
             self.parked = None;
+            self.offer = None;
             self.ready.clear();
             self.stops.clear();
         }
@@ -62,6 +70,10 @@ impl Post {
         if self.parked.as_ref().is_some_and(|parked| parked.poll == poll) {
             self.parked = None;
         }
+    }
+
+    pub(super) fn unpark_any(&mut self) {
+        self.parked = None;
     }
 
     pub(super) fn is_parked(&self) -> bool {
@@ -102,7 +114,7 @@ impl Post {
     pub(super) fn give_back(&mut self, placed: bool) {
         if let Some(parked) = &mut self.parked {
             let slots = if placed { &mut parked.free.placed } else { &mut parked.free.fleet };
-            *slots += 1;
+            *slots = slots.saturating_add(1);
         }
     }
 
@@ -121,10 +133,22 @@ impl Post {
         }
     }
 
-    /// After a resync the agent has been told everything from the store.
-    pub(super) fn forget_ready(&mut self) {
-        self.ready.clear();
-        self.stops.clear();
+    /// After a resync: these need not be handed over.
+    pub(super) fn forget_ready(&mut self, known: &HashSet<ExecutionId>) {
+        self.ready.retain(|assignment| !known.contains(&assignment.execution));
+    }
+
+    /// It ended: nothing of it is to reach the agent any more.
+    pub(super) fn forget(&mut self, execution: ExecutionId) {
+        self.held.remove(&execution);
+        self.ready.retain(|assignment| assignment.execution != execution);
+        self.stops.retain(|held| held.execution != execution);
+    }
+
+    /// What it should have received long ago.
+    pub(super) fn undelivered(&self, now: Timestamp) -> impl Iterator<Item = ExecutionId> {
+        let old = self.held.iter().filter(move |(_, held)| now.duration_since(held.since) > ON_ITS_WAY);
+        old.map(|(execution, _)| *execution)
     }
 
     /// Answers the parked poll when there is something to say.

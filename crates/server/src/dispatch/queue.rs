@@ -4,19 +4,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use downbeat_core::Timestamp;
-use downbeat_core::ids::{ExecutionId, NodeId, RunId};
+use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
 use downbeat_core::plan::Plan;
-use downbeat_core::spec::Placement;
 
-/// Placed work that the same nodes fit. Thousands of tasks of a run share one, so that a node is asked once.
-#[derive(Clone, Debug)]
-pub(super) struct Class {
-    pub backend: String,
-    pub action: String,
-    pub placement: Placement,
-    /// Set when the placement counts per run.
-    pub run: Option<RunId>,
-}
+use super::class::{Class, Classes};
 
 /// What waits, in order of creation (ids are time-ordered).
 #[derive(Debug, Default)]
@@ -24,8 +15,7 @@ pub(super) struct Queue {
     pinned: HashMap<NodeId, BTreeSet<ExecutionId>>,
     placed: BTreeMap<u32, BTreeSet<ExecutionId>>,
     delayed: BTreeSet<(Timestamp, ExecutionId)>,
-    classes: Vec<Arc<Class>>,
-    by_text: HashMap<String, u32>,
+    classes: Classes,
     length: usize,
 }
 
@@ -42,35 +32,35 @@ impl Queue {
     }
 
     /// Where an execution of this step belongs.
-    pub(super) fn place(&mut self, plan: &Plan, run: &RunId, step: u32, pinned: Option<NodeId>) -> Place {
-        if let Some(node) = pinned {
-            return Place::Pinned(node);
+    pub(super) fn place(
+        &mut self,
+        plan: &Plan,
+        cluster: ClusterId,
+        run: &RunId,
+        step: u32,
+        pinned: Option<NodeId>,
+    ) -> Place {
+        match pinned {
+            Some(node) => Place::Pinned(node),
+            None => Place::Placed(self.classes.of(plan, cluster, run, step)),
         }
-        let task = plan.task(step);
-        let placement = plan.placement(step).cloned().unwrap_or_default();
-        let run = placement.max_per_node.map(|_| run.clone());
-        let text = format!(
-            "{}\0{}\0{}\0{}",
-            task.backend,
-            task.action,
-            run.as_ref().map_or("", |run| run.as_str()),
-            if placement == Placement::default() {
-                String::new()
-            } else {
-                serde_json::to_string(&placement).expect("a placement is plain data")
-            }
-        );
-        let classes = &mut self.classes;
-        let class = *self.by_text.entry(text).or_insert_with(|| {
-            let (backend, action) = (task.backend.clone(), task.action.clone());
-            classes.push(Arc::new(Class { backend, action, placement, run }));
-            u32::try_from(classes.len() - 1).expect("classes are bounded by the steps of open runs")
-        });
-        Place::Placed(class)
     }
 
     pub(super) fn class(&self, class: u32) -> &Arc<Class> {
-        &self.classes[class as usize]
+        self.classes.get(class)
+    }
+
+    /// Something open is of this place: its class stays.
+    pub(super) fn hold(&mut self, place: Place) {
+        if let Place::Placed(class) = place {
+            self.classes.hold(class);
+        }
+    }
+
+    pub(super) fn let_go(&mut self, place: Place) {
+        if let Place::Placed(class) = place {
+            self.classes.let_go(class);
+        }
     }
 
     pub(super) fn push(&mut self, place: Place, execution: ExecutionId) {
@@ -148,13 +138,5 @@ impl Queue {
 
     pub(super) fn first_placed(&self, class: u32) -> Option<ExecutionId> {
         self.placed.get(&class)?.first().copied()
-    }
-
-    /// Forgets classes when nothing is open: a long-lived server would else keep every placement it ever saw.
-    pub(super) fn forget_classes(&mut self) {
-        if self.placed.is_empty() && self.delayed.is_empty() && self.classes.len() > 1_024 {
-            self.classes.clear();
-            self.by_text.clear();
-        }
     }
 }

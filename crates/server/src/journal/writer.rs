@@ -105,11 +105,14 @@ impl Writer {
                     }
                 }
             }
-            self.write(std::mem::take(&mut batch)).await;
+            if !self.write(std::mem::take(&mut batch)).await {
+                self.catch_up(&mut queue, &stop).await;
+            }
         }
     }
 
-    async fn write(&self, batch: Vec<Submission>) {
+    /// False: the store failed, and nobody knows whether the batch took effect.
+    async fn write(&self, batch: Vec<Submission>) -> bool {
         let (mut changes, mut answers) = (Vec::new(), Vec::with_capacity(batch.len()));
         for submission in batch {
             answers.push((submission.changes.len(), submission.answer));
@@ -119,41 +122,50 @@ impl Writer {
         match self.store.commit(self.server, &changes).await {
             Ok(committed) => {
                 self.metrics.on_commit(changes.len(), begun.elapsed());
-                self.publish(changes, &committed.seqs);
+                let known = self.publish(changes, &committed.seqs).await;
                 let mut outcomes = committed.outcomes.into_iter();
                 for (count, answer) in answers {
                     // The submitter may have gone away: what it asked for is done all the same.
                     let _ = answer.send(Ok(outcomes.by_ref().take(count).collect()));
                 }
+                known
             }
             Err(store::Error::Corrupt(why)) if answers.len() > 1 => {
                 // One submission is at fault, and must not take the others with it.
                 warn!(%why, "a batch was refused by the store; writing its parts one by one");
                 let mut changes = changes.into_iter();
+                let mut well = true;
                 for (count, answer) in answers {
                     let part: Vec<Change> = changes.by_ref().take(count).collect();
-                    Box::pin(self.write(vec![Submission { changes: part, answer }])).await;
+                    well &= Box::pin(self.write(vec![Submission { changes: part, answer }])).await;
                 }
+                well
             }
             Err(error) => {
                 error!(%error, "cannot commit");
                 for (_, answer) in answers {
                     let _ = answer.send(Err(Lost(error.to_string())));
                 }
-                self.catch_up().await;
+                false
             }
         }
     }
 
-    /// Hands committed changes on, in the order of their numbers.
-    fn publish(&self, changes: Vec<Change>, seqs: &[Option<u64>]) {
+    /// Hands committed changes on, in the order of their numbers. False: there is a gap before them, and the store did
+    /// not answer what is in it.
+    async fn publish(&self, changes: Vec<Change>, seqs: &[Option<u64>]) -> bool {
         let mut events: Vec<Event> = changes
             .into_iter()
             .zip(seqs)
             .filter_map(|(change, seq)| Some(Event { seq: (*seq)?, server: self.server, change }))
             .collect();
         events.sort_unstable_by_key(|event| event.seq);
+        // Numbers have no gaps: what lies between was committed by another server, or by this one without its knowing.
+        if events.first().is_some_and(|event| event.seq > self.feed.last_seq() + 1) {
+            return self.read_on().await.is_ok();
+        }
         self.hand_on(events);
+        true
     }
 
     fn hand_on(&self, events: Vec<Event>) {
@@ -167,19 +179,30 @@ impl Writer {
         self.feed.publish(events);
     }
 
-    /// After a failed commit nobody knows whether it took effect: the store does. Waits until it answers, and hands
-    /// on what was committed without being heard of.
-    async fn catch_up(&self) {
-        self.available.store(false, Ordering::Release);
+    /// Hands on whatever the store has beyond what was handed on.
+    async fn read_on(&self) -> Result<(), store::Error> {
         loop {
             let filter = EventFilter { since: self.feed.last_seq(), run: None };
-            match self.store.events(&filter, CATCH_UP).await {
-                Ok(events) if events.is_empty() => break,
-                Ok(events) => self.hand_on(events),
-                Err(error) => {
-                    warn!(%error, "the store does not answer");
-                    tokio::time::sleep(STORE_RETRY).await;
-                }
+            let events = self.store.events(&filter, CATCH_UP).await?;
+            if events.is_empty() {
+                return Ok(());
+            }
+            self.hand_on(events);
+        }
+    }
+
+    /// After a failed commit nobody knows whether it took effect: the store does. Until it answers, submitters are
+    /// told that it does not.
+    async fn catch_up(&self, queue: &mut mpsc::Receiver<Submission>, stop: &CancellationToken) {
+        self.available.store(false, Ordering::Release);
+        while let Err(error) = self.read_on().await {
+            warn!(%error, "the store does not answer");
+            while let Ok(submission) = queue.try_recv() {
+                let _ = submission.answer.send(Err(Lost(error.to_string())));
+            }
+            tokio::select! {
+                () = tokio::time::sleep(STORE_RETRY) => {}
+                () = stop.cancelled() => return,
             }
         }
         self.available.store(true, Ordering::Release);

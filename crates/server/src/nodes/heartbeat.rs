@@ -1,14 +1,15 @@
 //! Owns heartbeats: gathered, written once per tick, and answered only when they are written, so that what an agent
 //! believes of its leases is never more than what the store knows.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use downbeat_core::ids::{NodeId, SessionId};
 use downbeat_proto::message::Fault;
 use downbeat_store::Store;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 use crate::clock::Clock;
 
@@ -24,6 +25,8 @@ pub(crate) type Current = bool;
 #[derive(Clone, Debug)]
 pub(crate) struct Heartbeats {
     queue: mpsc::Sender<Beat>,
+    /// When the write that is under way began.
+    writing: Arc<Mutex<Option<Instant>>>,
 }
 
 #[derive(Debug)]
@@ -36,7 +39,10 @@ struct Beat {
 impl Heartbeats {
     pub(crate) fn start(store: Arc<dyn Store>, clock: Clock, stop: CancellationToken) -> Self {
         let (queue, mut beats) = mpsc::channel::<Beat>(QUEUE);
-        tokio::spawn(async move {
+        let writing: Arc<Mutex<Option<Instant>>> = Arc::default();
+        let begun = Arc::clone(&writing);
+        let mark = move |at| *begun.lock().expect("nothing panics while it holds this") = at;
+        let gatherer = async move {
             let mut gathered = Vec::new();
             loop {
                 tokio::select! {
@@ -47,10 +53,19 @@ impl Heartbeats {
                 while let Ok(beat) = beats.try_recv() {
                     gathered.push(beat);
                 }
+                mark(Some(Instant::now()));
                 write(store.as_ref(), clock, std::mem::take(&mut gathered)).await;
+                mark(None);
             }
-        });
-        Self { queue }
+        };
+        tokio::spawn(gatherer.in_current_span());
+        Self { queue, writing }
+    }
+
+    /// How long the store has been busy with the heartbeats before: nobody could renew a lease meanwhile.
+    pub(crate) fn stalled_for(&self) -> Duration {
+        let writing = self.writing.lock().expect("nothing panics while it holds this");
+        writing.map_or(Duration::ZERO, |begun| begun.elapsed())
     }
 
     /// Records a sign of life; answers when it is durable.

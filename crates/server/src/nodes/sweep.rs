@@ -43,7 +43,8 @@ impl Sweeper {
             // The store was away, or this process itself was frozen: no renewal could be taken meanwhile.
             let frozen = self.parts.clock.now().duration_since(slept_at)
                 > signed(self.tick * 4 + Duration::from_secs(1));
-            if frozen || !self.parts.journal.is_available() {
+            let stalled = self.parts.heartbeats.stalled_for() > self.tick * 4 + Duration::from_secs(1);
+            if frozen || stalled || !self.parts.journal.is_available() {
                 self.serving_since = self.parts.clock.now();
                 continue;
             }
@@ -86,7 +87,7 @@ impl Sweeper {
             let reason = if offline { "the node went offline" } else { "the lease ran out" };
             for execution in self.parts.store.held_by(node.id).await? {
                 if let Some(lease) = execution.state.lease()
-                    && lease.granted_at.max(heard) + signed(self.lease_ttl) <= now
+                    && (offline || lease.granted_at.max(heard) + signed(self.lease_ttl) <= now)
                 {
                     changes.push(Change::ExecutionLost {
                         run: execution.run.clone(),

@@ -81,8 +81,9 @@ impl Link for Host {
             });
         }
         let (status, (stop, unknown)) = {
-            let board = self.parts.dispatcher.board();
-            (board.node(node).map(|record| record.status), board.review(node, &held))
+            let mut board = self.parts.dispatcher.board();
+            let status = board.node(node).map(|record| record.status);
+            (status, board.review(node, &held, self.parts.clock.now()))
         };
         // Whoever says goodbye is not gone for good: its work waits for its restart, until silence says otherwise.
         let to = if leaving { NodeStatus::Stale } else { NodeStatus::Online };

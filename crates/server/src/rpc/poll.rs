@@ -33,13 +33,14 @@ impl Drop for Parked<'_> {
 impl Host {
     pub(super) async fn park(&self, poll: Poll) -> Result<PollAnswer, Fault> {
         let dispatcher = &self.parts.dispatcher;
+        let closing = &self.parts.closing;
         if let Some(held) = &poll.resync {
             let answer = self.resync(&poll, held).await?;
             if answer != PollAnswer::default() {
                 return Ok(answer);
             }
         }
-        let (answer, answered) = oneshot::channel();
+        let (answer, mut answered) = oneshot::channel();
         dispatcher.board().park(poll.node, poll.session, poll.poll, poll.free, answer).map_err(|why| {
             match why {
                 Parking::UnknownNode => Fault::NotFound(format!("node `{}`", poll.node)),
@@ -52,16 +53,23 @@ impl Host {
         if dispatcher.board().has_work() {
             dispatcher.wake();
         }
-        match tokio::time::timeout(poll.wait.min(LONGEST), answered).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(_)) => Err(Fault::Unavailable("the server is stopping, or another poll came".to_owned())),
-            Err(_) => Ok(PollAnswer::default()),
+        let stopping = || Fault::Unavailable("the server is stopping, or another poll came".to_owned());
+        tokio::select! {
+            answer = &mut answered => answer.map_err(|_| stopping()),
+            () = closing.cancelled() => Err(stopping()),
+            () = tokio::time::sleep(poll.wait.min(LONGEST)) => {
+                dispatcher.board().unpark(poll.node, poll.poll);
+                // It may have been answered in this very moment.
+                Ok(answered.try_recv().unwrap_or_default())
+            }
         }
     }
 
     /// What is leased to this session and did not arrive, from the store: the board may be behind.
     async fn resync(&self, poll: &Poll, held: &[Held]) -> Result<PollAnswer, Fault> {
         let mut answer = PollAnswer::default();
+        // Whatever is committed from here on waits for this poll, and is not lost with the one before.
+        self.parts.dispatcher.board().unpark_any(poll.node);
         let arrived: HashSet<_> = held.iter().map(|held| held.execution).collect();
         for execution in self.parts.store.held_by(poll.node).await.map_err(unavailable)? {
             let (lease, stop) = match &execution.state {
@@ -98,7 +106,9 @@ impl Host {
                 execution.attempt,
             ));
         }
-        self.parts.dispatcher.board().resynced(poll.node);
+        let mut known = arrived;
+        known.extend(answer.assignments.iter().map(|assignment| assignment.execution));
+        self.parts.dispatcher.board().resynced(poll.node, &known);
         Ok(answer)
     }
 }

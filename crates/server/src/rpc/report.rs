@@ -12,7 +12,7 @@ use super::host::unavailable;
 
 impl Host {
     pub(super) async fn record(&self, report: Report) -> Result<ReportAnswer, Fault> {
-        let Report { node, started, mut finished, free, poll, .. } = report;
+        let Report { node, session, started, mut finished, free, poll } = report;
         // Output first: whoever sees the result finds all of it.
         let output = finished.iter_mut().flat_map(|finished| std::mem::take(&mut finished.output));
         self.parts.outputs.append(output).await?;
@@ -55,7 +55,7 @@ impl Host {
                 }
             });
         }
-        if self.parts.dispatcher.board().refresh(node, poll, free) {
+        if self.parts.dispatcher.board().refresh(node, session, poll, free) {
             self.parts.dispatcher.wake();
         }
         Ok(ReportAnswer { receipts })

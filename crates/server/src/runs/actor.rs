@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use downbeat_core::ids::NodeId;
 use downbeat_core::run::engine::{Progress, Stop, Turn};
-use downbeat_core::{Change, Dice, Refusal, Timestamp};
+use downbeat_core::{Applied, Change, Dice, Refusal, Timestamp};
 use jiff::SignedDuration;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -112,20 +112,12 @@ impl Actor {
     async fn commit(&mut self, mut changes: Vec<Change>, stop: &CancellationToken) -> Result<(), Disowned> {
         loop {
             reserve(&self.dispatcher, &mut changes, self.clock.now(), &mut self.dice);
-            match self.journal.commit(changes.clone()).await {
-                Ok(outcomes) => {
-                    for (change, outcome) in changes.iter().zip(outcomes) {
-                        match outcome {
-                            Ok(()) => {}
-                            Err(Refusal::StaleEpoch | Refusal::NotFound) => return Err(Disowned),
-                            // It ended or was leased in this moment, or an earlier try of this commit took effect.
-                            Err(refusal) => {
-                                debug!(change = change.kind(), %refusal, "refused");
-                            }
-                        }
-                    }
-                    return Ok(());
-                }
+            let committed = tokio::select! {
+                committed = self.journal.commit(changes.clone()) => committed,
+                () = stop.cancelled() => return Err(Disowned),
+            };
+            match committed {
+                Ok(outcomes) => return self.settle(changes, outcomes),
                 Err(lost) => {
                     warn!(%lost, "will try again");
                     release(&self.dispatcher, &mut changes);
@@ -136,6 +128,20 @@ impl Actor {
                 }
             }
         }
+    }
+
+    fn settle(&self, changes: Vec<Change>, outcomes: Vec<Applied>) -> Result<(), Disowned> {
+        let mut result = Ok(());
+        for (mut change, outcome) in changes.into_iter().zip(outcomes) {
+            let Err(refusal) = outcome else { continue };
+            release(&self.dispatcher, std::slice::from_mut(&mut change));
+            match refusal {
+                Refusal::StaleEpoch | Refusal::NotFound => result = Err(Disowned),
+                // It ended or was leased in this moment, or an earlier try of this commit took effect.
+                _ => debug!(change = change.kind(), %refusal, "refused"),
+            }
+        }
+        result
     }
 }
 

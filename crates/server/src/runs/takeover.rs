@@ -3,12 +3,13 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use downbeat_core::ids::{NodeId, ServerId};
+use downbeat_core::ids::{NodeId, RunId, ServerId};
 use downbeat_core::plan::Plan;
 use downbeat_core::run::RunRecord;
-use downbeat_core::run::engine::{Progress, Turn};
-use downbeat_core::{Change, Dice};
+use downbeat_core::run::engine::{Progress, Stop, Turn};
+use downbeat_core::{Change, Dice, Timestamp};
 use downbeat_store as store;
+use jiff::SignedDuration;
 use tracing::{error, info};
 
 use super::actor::{release, reserve};
@@ -18,13 +19,11 @@ use crate::service::{Parts, seed};
 pub(crate) async fn take_over(
     parts: &Parts,
     server: ServerId,
-    runs: Vec<RunRecord>,
+    runs: Vec<RunId>,
 ) -> Result<usize, store::Error> {
     let mut taken = 0;
-    for run in runs {
-        if parts.runs.owns(&run.id) {
-            continue;
-        }
+    for id in runs {
+        let Some(run) = parts.store.run(&id).await? else { continue };
         match take_one(parts, server, &run).await {
             Ok(true) => taken += 1,
             Ok(false) => {}
@@ -62,15 +61,16 @@ async fn take_one(parts: &Parts, server: ServerId, run: &RunRecord) -> Result<bo
         Ok(_) => return Ok(false),
         Err(lost) => return Err(Failure::Store(store::Error::Unavailable(lost.to_string()))),
     }
-    parts.dispatcher.board().add_plan(run.id.clone(), Arc::clone(&plan));
+    parts.dispatcher.board().add_plan(run.id.clone(), run.cluster, Arc::clone(&plan));
     let record = parts.store.run(&run.id).await?.unwrap_or_else(|| run.clone());
     let executions = parts.store.executions_of(&run.id).await?;
-    let mut progress = Progress::restore(plan, &record, epoch, &executions);
+    let stop = told_to_stop(&record, now);
+    let mut progress = Progress::restore(plan, &record, epoch, &executions, stop);
     let mut dice = Dice::new(seed());
     {
         let offline = |node: NodeId| parts.dispatcher.board().is_offline(node);
         let mut turn = Turn { now, dice: &mut dice, offline: &offline };
-        progress.go_on(record.cancel_requested_at.is_some(), &mut turn);
+        progress.go_on(&mut turn);
     }
     let mut changes = progress.take_changes(now);
     if !changes.is_empty() {
@@ -88,6 +88,15 @@ async fn take_one(parts: &Parts, server: ServerId, run: &RunRecord) -> Result<bo
     Ok(true)
 }
 
+/// Whether the run was to end before its owner died: then what is cancelled was meant to be.
+fn told_to_stop(run: &RunRecord, now: Timestamp) -> Option<Stop> {
+    if run.cancel_requested_at.is_some() {
+        return Some(Stop::Cancelled);
+    }
+    let timeout = SignedDuration::try_from(run.definition.timeout?.0).ok()?;
+    (run.started_at? + timeout <= now).then_some(Stop::TimedOut)
+}
+
 /// Puts what the store holds on the board: nodes, and every open execution with its plan.
 pub(crate) async fn load_board(parts: &Parts, runs: &[RunRecord]) -> Result<(), store::Error> {
     let nodes = parts.store.nodes(None).await?;
@@ -98,7 +107,7 @@ pub(crate) async fn load_board(parts: &Parts, runs: &[RunRecord]) -> Result<(), 
     }
     for run in runs {
         match Plan::compile(Arc::clone(&run.definition), Arc::clone(&run.resolved)) {
-            Ok(plan) => board.add_plan(run.id.clone(), Arc::new(plan)),
+            Ok(plan) => board.add_plan(run.id.clone(), run.cluster, Arc::new(plan)),
             Err(error) => error!(run = %run.id, %error, "cannot compile a stored run"),
         }
     }

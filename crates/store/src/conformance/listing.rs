@@ -75,6 +75,8 @@ pub async fn open_runs_are_those_not_ended_oldest_first(store: Arc<dyn Store>) {
         apply(&store, &[downbeat_core::change::Change::RunCreated { run }]).await;
     }
     let open = store.open_runs().await.unwrap();
+    let owners: Vec<_> = open.iter().map(|run| (run.id.clone(), run.owner)).collect();
+    assert_eq!(store.open_run_owners().await.unwrap(), owners);
     let expected: Vec<RunState> = RunState::ALL.into_iter().filter(|state| !state.is_terminal()).collect();
     assert_eq!(open.iter().map(|run| run.state).collect::<Vec<_>>(), expected);
     assert_eq!(open[0], RunRecord { state: RunState::PreRun, ..run(1) });

@@ -236,6 +236,10 @@ impl Store for MemoryStore {
         Ok(self.lock().runs(|run| !run.state.is_terminal()))
     }
 
+    async fn open_run_owners(&self) -> Result<Vec<(RunId, ServerId)>, Error> {
+        Ok(self.open_runs().await?.into_iter().map(|run| (run.id, run.owner)).collect())
+    }
+
     async fn execution(&self, id: ExecutionId) -> Result<Option<Execution>, Error> {
         Ok(self.lock().tables.executions.get(&id).cloned())
     }

@@ -212,6 +212,13 @@ impl Store for PostgresStore {
         Ok(Listed { rows: self.runs_where(&rest, &args).await?, total })
     }
 
+    async fn open_run_owners(&self) -> Result<Vec<(RunId, ServerId)>, Error> {
+        let sql = "SELECT id, owner FROM runs WHERE state NOT IN (10, 11, 12) ORDER BY created_at, id";
+        let rows = self.rows(sql, &[]).await?;
+        let owner = |row: &Row| Ok((row.try_get::<_, String>(0)?.into(), ServerId(row.try_get(1)?)));
+        Ok(rows.iter().map(owner).collect::<Result<_, Failure>>()?)
+    }
+
     async fn open_runs(&self) -> Result<Vec<RunRecord>, Error> {
         Ok(self.runs_where(" WHERE r.state NOT IN (10, 11, 12) ORDER BY r.created_at, r.id", &[]).await?)
     }

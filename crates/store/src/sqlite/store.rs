@@ -237,6 +237,18 @@ impl Store for SqliteStore {
             .await
     }
 
+    async fn open_run_owners(&self) -> Result<Vec<(RunId, ServerId)>, Error> {
+        let sql = "SELECT id, owner FROM runs WHERE state NOT IN (10, 11, 12) ORDER BY created_at, id";
+        self.readers
+            .run(move |connection| {
+                let mut query = connection.prepare_cached(sql)?;
+                let rows = query.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get(1)?)))?;
+                rows.map(|row| row.map(|(run, owner)| (run.into(), ServerId(owner))).map_err(Into::into))
+                    .collect()
+            })
+            .await
+    }
+
     async fn open_runs(&self) -> Result<Vec<RunRecord>, Error> {
         let rest = " WHERE r.state NOT IN (10, 11, 12) ORDER BY r.created_at, r.id";
         self.readers.run(move |connection| runs(connection, rest, [])).await

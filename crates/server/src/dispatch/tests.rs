@@ -1,0 +1,289 @@
+//! The board without a server: what it gives out, takes back, and hands over.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use downbeat_core::backend::Catalogue;
+use downbeat_core::execution::{Execution, State};
+use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
+use downbeat_core::node::{Description, NodeRecord, NodeStatus};
+use downbeat_core::plan::{Plan, resolve};
+use downbeat_core::spec::Definition;
+use downbeat_core::{Change, Dice, Event, Timestamp};
+use downbeat_proto::message::{Free, Held, PollAnswer};
+use jiff::SignedDuration;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+use uuid::Uuid;
+
+use super::Board;
+
+struct World {
+    board: Board,
+    dice: Dice,
+    now: Timestamp,
+    seq: u64,
+}
+
+const SESSION: SessionId = SessionId(Uuid::from_u128(1));
+
+fn node_id(index: u32) -> NodeId {
+    NodeId::derive(ClusterId::DEFAULT, &format!("n{index}"))
+}
+
+fn record(index: u32, session: SessionId) -> NodeRecord {
+    NodeRecord {
+        id: node_id(index),
+        cluster: ClusterId::DEFAULT,
+        session,
+        description: Description {
+            hostname: format!("n{index}"),
+            groups: Vec::new(),
+            labels: BTreeMap::new(),
+            capabilities: BTreeMap::new(),
+            backends: Catalogue::builtin().backends().to_vec(),
+            slots: 8,
+            version: String::new(),
+        },
+        status: NodeStatus::Online,
+        draining: false,
+        registered_at: Timestamp::UNIX_EPOCH,
+        seen_at: Timestamp::UNIX_EPOCH,
+    }
+}
+
+impl World {
+    fn new(nodes: u32) -> Self {
+        let mut board = Board::default();
+        for index in 0..nodes {
+            board.add_node(record(index, SESSION));
+        }
+        Self { board, dice: Dice::new(1), now: Timestamp::from_second(1_000).unwrap(), seq: 0 }
+    }
+
+    fn run(&mut self, name: &str, definition: Value) -> RunId {
+        let definition: Definition = serde_json::from_value(definition).unwrap();
+        let nodes: Vec<Arc<NodeRecord>> = self.board.nodes().cloned().collect();
+        let resolved = resolve(&definition, &nodes).unwrap();
+        let plan = Plan::compile(Arc::new(definition), Arc::new(resolved)).unwrap();
+        self.board.add_plan(RunId::from(name), ClusterId::DEFAULT, Arc::new(plan));
+        RunId::from(name)
+    }
+
+    fn executions(&mut self, run: &RunId, count: u32, pinned: Option<NodeId>) -> Vec<Execution> {
+        (0..count)
+            .map(|step| Execution {
+                id: ExecutionId(self.dice.uuid_at(self.now)),
+                run: run.clone(),
+                step,
+                pinned,
+                attempt: 1,
+                created_at: self.now,
+                state: State::Pending { not_before: None },
+            })
+            .collect()
+    }
+
+    fn park(&mut self, node: u32, poll: u64, free: Free) -> oneshot::Receiver<PollAnswer> {
+        let (answer, answered) = oneshot::channel();
+        self.board.park(node_id(node), SESSION, poll, free, answer).unwrap();
+        answered
+    }
+
+    fn reserve(&mut self, executions: &mut [Execution]) {
+        self.board.reserve(executions, self.now, &mut self.dice);
+    }
+
+    fn commit(&mut self, changes: Vec<Change>) {
+        let server = ServerId(Uuid::nil());
+        let events: Vec<Event> = changes
+            .into_iter()
+            .map(|change| {
+                self.seq += 1;
+                Event { seq: self.seq, server, change }
+            })
+            .collect();
+        self.board.apply(&events);
+    }
+
+    fn add(&mut self, run: &RunId, executions: Vec<Execution>) {
+        let at = self.now;
+        self.commit(vec![Change::ExecutionsAdded { run: run.clone(), epoch: 1, executions, at }]);
+    }
+
+    fn claim(&mut self) -> Vec<Change> {
+        self.board.claim(self.now, &mut self.dice)
+    }
+
+    fn lose(&mut self, execution: &Execution) {
+        let token = execution.state.lease().unwrap().token;
+        let (run, at) = (execution.run.clone(), self.now);
+        let reason = "test".to_owned();
+        self.commit(vec![Change::ExecutionLost { run, execution: execution.id, token, reason, at }]);
+    }
+}
+
+const WIDE: Free = Free { fleet: 1, placed: 8 };
+
+fn leased(executions: &[Execution]) -> usize {
+    executions.iter().filter(|execution| matches!(execution.state, State::Leased { .. })).count()
+}
+
+fn noops(count: usize, more: &Value) -> Value {
+    let mut definition = json!({"tasks": vec![json!({"backend": "test", "action": "noop"}); count]});
+    definition.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    definition
+}
+
+#[test]
+fn max_per_node_counts_what_is_given_out_in_the_same_turn() {
+    let mut world = World::new(2);
+    let run = world.run("r", noops(5, &json!({"placement": {"max_per_node": 1}})));
+    let _polls = [world.park(0, 1, WIDE), world.park(1, 1, WIDE)];
+    let mut executions = world.executions(&run, 5, None);
+    world.reserve(&mut executions);
+    assert_eq!(leased(&executions), 2, "one for each node");
+    world.add(&run, executions);
+    assert_eq!(world.claim().len(), 0, "the limit holds for the queue, too");
+}
+
+#[test]
+fn placed_work_spreads_over_the_nodes() {
+    let mut world = World::new(3);
+    let run = world.run("r", noops(6, &json!({})));
+    let _polls = [world.park(0, 1, WIDE), world.park(1, 1, WIDE), world.park(2, 1, WIDE)];
+    let mut executions = world.executions(&run, 6, None);
+    world.reserve(&mut executions);
+    let mut per_node: BTreeMap<NodeId, usize> = BTreeMap::new();
+    for execution in &executions {
+        *per_node.entry(execution.state.lease().unwrap().node).or_default() += 1;
+    }
+    assert_eq!(per_node.into_values().collect::<Vec<_>>(), [2, 2, 2]);
+}
+
+#[test]
+fn what_a_failed_commit_took_is_given_back() {
+    let mut world = World::new(1);
+    let run = world.run("r", noops(1, &json!({"placement": {"max_per_node": 1}})));
+    let _poll = world.park(0, 1, Free { fleet: 1, placed: 1 });
+    let mut executions = world.executions(&run, 1, None);
+    world.reserve(&mut executions);
+    assert_eq!(leased(&executions), 1);
+    world.board.release(executions.iter());
+    let mut again = world.executions(&run, 1, None);
+    world.reserve(&mut again);
+    assert_eq!(leased(&again), 1, "slot and limit are free again");
+}
+
+#[test]
+fn claims_of_a_failed_commit_are_claimed_again() {
+    let mut world = World::new(1);
+    let run = world.run("r", noops(2, &json!({})));
+    let executions = world.executions(&run, 2, None);
+    world.add(&run, executions);
+    let _poll = world.park(0, 1, WIDE);
+    let claims = world.claim();
+    assert_eq!(claims.len(), 2);
+    assert!(world.claim().is_empty(), "not while they are being committed");
+    world.board.claims_failed(claims);
+    assert_eq!(world.claim().len(), 2);
+}
+
+#[test]
+fn what_ended_before_it_was_handed_over_is_not_handed_over() {
+    let mut world = World::new(1);
+    let run = world.run("r", noops(1, &json!({"target": "all"})));
+    let poll = world.park(0, 1, WIDE);
+    let mut executions = world.executions(&run, 1, Some(node_id(0)));
+    world.reserve(&mut executions);
+    drop(poll);
+    world.board.unpark(node_id(0), 1);
+    world.add(&run, executions.clone());
+    world.lose(&executions[0]);
+    let mut next = world.park(0, 2, WIDE);
+    assert!(next.try_recv().is_err(), "the lost attempt must not begin now");
+}
+
+#[test]
+fn a_lease_that_commits_while_its_poll_is_gone_waits_for_the_next_one() {
+    let mut world = World::new(1);
+    let run = world.run("r", noops(1, &json!({"target": "all"})));
+    let poll = world.park(0, 1, WIDE);
+    let mut executions = world.executions(&run, 1, Some(node_id(0)));
+    world.reserve(&mut executions);
+    drop(poll);
+    // The next poll resynchronises: the store does not have the lease yet, the commit comes right after.
+    world.board.unpark_any(node_id(0));
+    world.board.resynced(node_id(0), &HashSet::new());
+    world.add(&run, executions.clone());
+    let mut next = world.park(0, 2, WIDE);
+    let answer = next.try_recv().expect("handed over at once");
+    assert_eq!(answer.assignments[0].execution, executions[0].id);
+}
+
+#[test]
+fn what_a_node_should_have_long_since_is_handed_over_again() {
+    let mut world = World::new(1);
+    let run = world.run("r", noops(1, &json!({"target": "all"})));
+    let mut first = world.park(0, 1, WIDE);
+    let mut executions = world.executions(&run, 1, Some(node_id(0)));
+    world.reserve(&mut executions);
+    world.add(&run, executions.clone());
+    let answer = first.try_recv().expect("handed over, and lost on the way");
+    let held = Held { execution: executions[0].id, token: answer.assignments[0].token };
+    let mut second = world.park(0, 2, WIDE);
+    world.board.review(node_id(0), &[], world.now + SignedDuration::from_secs(10));
+    assert!(second.try_recv().is_err(), "it may still be on its way");
+    let later = world.now + SignedDuration::from_secs(100);
+    world.board.review(node_id(0), &[held], later);
+    assert!(second.try_recv().is_err(), "the node has it");
+    world.board.review(node_id(0), &[], later);
+    assert_eq!(second.try_recv().unwrap().assignments.len(), 1);
+}
+
+#[test]
+fn a_lease_to_a_session_that_ended_is_lost() {
+    let mut world = World::new(1);
+    let run = world.run("r", noops(1, &json!({"target": "all"})));
+    let _poll = world.park(0, 1, WIDE);
+    let mut executions = world.executions(&run, 1, Some(node_id(0)));
+    world.reserve(&mut executions);
+    world.board.add_node(record(0, SessionId(Uuid::from_u128(2))));
+    world.add(&run, executions);
+    let claims = world.claim();
+    assert!(matches!(claims[..], [Change::ExecutionLost { .. }]), "{claims:?}");
+    world.board.claims_failed(claims);
+    assert_eq!(world.claim().len(), 1, "until it is committed");
+}
+
+#[test]
+fn a_lease_to_a_node_that_went_offline_meanwhile_is_lost() {
+    let mut world = World::new(1);
+    let run = world.run("r", noops(1, &json!({"target": "all"})));
+    let _poll = world.park(0, 1, WIDE);
+    let mut executions = world.executions(&run, 1, Some(node_id(0)));
+    world.reserve(&mut executions);
+    let (from, to, at) = (NodeStatus::Online, NodeStatus::Offline, world.now);
+    world.commit(vec![Change::NodeMoved { node: node_id(0), session: SESSION, from, to, at }]);
+    world.add(&run, executions);
+    assert!(matches!(world.claim()[..], [Change::ExecutionLost { .. }]));
+}
+
+#[test]
+fn classes_live_as_long_as_something_is_of_them() {
+    let mut world = World::new(0);
+    for round in 0..3_000 {
+        let run = world.run(&format!("r{round}"), noops(1, &json!({"placement": {"max_per_node": 1}})));
+        let executions = world.executions(&run, 1, None);
+        let id = executions[0].id;
+        world.add(&run, executions);
+        if round % 2 == 0 {
+            let at = world.now;
+            let (epoch, reason) = (1, String::new());
+            world.commit(vec![Change::ExecutionCancelRequested { run, execution: id, epoch, reason, at }]);
+        }
+    }
+    world.board.add_node(record(0, SESSION));
+    let _poll = world.park(0, 1, Free { fleet: 1, placed: 10_000 });
+    assert_eq!(world.claim().len(), 1_500, "one of each run that is left");
+}
