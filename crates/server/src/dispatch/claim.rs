@@ -37,11 +37,8 @@ impl Board {
                 }
                 Place::Placed(class) if self.queue.first_placed(class).is_some() => None,
                 Place::Placed(class) => {
-                    if !candidates.contains_key(&class) {
-                        let found = self.candidates(class);
-                        candidates.insert(class, found);
-                    }
-                    candidates.get_mut(&class).and_then(BinaryHeap::pop).map(|(_, node)| node)
+                    let found = candidates.entry(class).or_insert_with(|| self.candidates(class));
+                    found.pop().map(|(_, node)| node)
                 }
             };
             let Some(node) = node else { continue };
@@ -128,7 +125,7 @@ impl Board {
         for claim in claims {
             match claim {
                 Change::ExecutionLost { run, execution, token, .. } => {
-                    self.stray.push((run, execution, token))
+                    self.stray.push((run, execution, token));
                 }
                 other => self.unclaim(&other),
             }
