@@ -161,6 +161,8 @@ pub struct Chunk {
 pub struct Output {
     pub node: NodeId,
     pub session: SessionId,
+    /// The leases that the chunks belong to; output without a current one is dropped.
+    pub held: Vec<Held>,
     pub chunks: Vec<Chunk>,
 }
 

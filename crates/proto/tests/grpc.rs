@@ -135,7 +135,7 @@ fn report() -> Report {
 }
 
 fn output(chunks: Vec<Chunk>) -> Output {
-    Output { node: node(), session: session(), chunks }
+    Output { node: node(), session: session(), held: vec![held(1)], chunks }
 }
 
 #[tokio::test]

@@ -206,6 +206,7 @@ pub(super) fn output_from_wire(output: wire::OutputRequest) -> Result<Output, Fa
     Ok(Output {
         node: node(&output.node_id)?,
         session: session(&output.session_id)?,
+        held: held_from_wire(output.held)?,
         chunks: output.chunks.into_iter().map(chunk_from_wire).collect::<Result<_, _>>()?,
     })
 }
@@ -215,5 +216,6 @@ pub(super) fn output_to_wire(output: Output) -> wire::OutputRequest {
         node_id: bytes(output.node.0),
         session_id: bytes(output.session.0),
         chunks: output.chunks.into_iter().map(chunk_to_wire).collect(),
+        held: held_to_wire(output.held),
     }
 }
