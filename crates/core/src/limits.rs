@@ -2,6 +2,12 @@
 
 /// A job file: larger ones are generated, and belong in several jobs.
 pub const JOB_FILE_BYTES: usize = 1024 * 1024;
+/// The params of one task, aliases expanded: they travel to the node in one message.
+pub const PARAMS_BYTES: usize = 1024 * 1024;
+/// The params of all tasks of a job together, aliases expanded: they are kept with the run.
+pub const PARAMS_OF_JOB_BYTES: usize = 8 * 1024 * 1024;
+/// Work in one answer to a poll. The rest goes with the next one.
+pub const POLL_ANSWER_BYTES: usize = 4 * 1024 * 1024;
 /// Steps in one run.
 pub const STEPS_PER_RUN: usize = 10_000;
 /// Step instances (step × node) in one run: what one run actor holds in memory, about 100 bytes each.

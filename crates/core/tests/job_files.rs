@@ -121,6 +121,20 @@ fn a_huge_file_is_refused_by_its_size() {
 }
 
 #[test]
+fn params_that_aliases_blow_up_are_refused() {
+    let long = "x".repeat(100_000);
+    let text = format!(
+        "tasks:\n  - backend: exec\n    action: run\n    params:\n      stdin: &a {long}\n      command: [echo{}]\n",
+        ", *a".repeat(40)
+    );
+    let problem = only_problem(&text);
+    assert!(problem.contains("tasks[0].params: the params of one task are 41"), "{problem}");
+    let task = "  - {backend: test, action: echo, params: {message: *a}}\n";
+    let text = format!("name: &a {}\ntasks:\n{}", "x".repeat(200), task.repeat(100));
+    assert!(spec::parse(&text, "made.yaml", &Catalogue::builtin()).is_ok(), "some aliases are fine");
+}
+
+#[test]
 fn more_steps_than_a_run_may_have_are_refused() {
     let text = format!("tasks:\n{}", "- {backend: ping, action: ping}\n".repeat(10_001));
     assert_eq!(

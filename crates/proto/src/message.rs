@@ -1,6 +1,6 @@
 //! Owns the protocol's messages as the agent and the server think of them: no gRPC type beyond this crate's `grpc`.
 
-use downbeat_core::backend::Params;
+use downbeat_core::backend::{Params, params_bytes};
 use downbeat_core::execution::Outcome;
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, SessionId};
 use downbeat_core::node::Description;
@@ -97,6 +97,13 @@ pub struct Assignment {
     pub params: Params,
     pub timeout: Duration,
     pub stop_on_disconnect: bool,
+}
+
+impl Assignment {
+    /// About how many bytes it takes on the wire.
+    pub fn wire_bytes(&self) -> usize {
+        256 + self.backend.len() + self.action.len() + params_bytes(&self.params)
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -58,7 +58,8 @@ impl From<store::Error> for Error {
     fn from(error: store::Error) -> Self {
         match error {
             store::Error::Unavailable(_) => Error::Unavailable(error.to_string()),
-            store::Error::NewerSchema { .. }
+            store::Error::InUse(_)
+            | store::Error::NewerSchema { .. }
             | store::Error::AlteredMigration { .. }
             | store::Error::BadLocation(_)
             | store::Error::Corrupt(_) => Error::Bug(error.to_string()),

@@ -15,6 +15,9 @@ pub enum Error {
     /// Passing: the database is away, busy or full. Nothing of the call was kept; try again later.
     #[error("the store is not available: {0}")]
     Unavailable(String),
+    /// Another server has it.
+    #[error("`{0}` is in use by another server; one SQLite file serves one server, several need PostgreSQL")]
+    InUse(String),
     /// The schema is newer than this program.
     #[error(
         "the store's schema has version {found}, and this downbeat knows versions up to {known}: \

@@ -56,7 +56,7 @@ async fn a_second_server_on_one_file_is_refused_until_the_first_is_gone() {
     let first = open(&path).await.unwrap();
     let error = open(&dir.path().join(".").join("downbeat.db")).await.unwrap_err();
     assert!(
-        matches!(&error, Error::Unavailable(text) if text.contains("in use by another server")),
+        matches!(error, Error::InUse(_)) && error.to_string().contains("in use by another server"),
         "{error}"
     );
     apply(&first, &[created(1)]).await;

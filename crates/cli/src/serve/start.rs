@@ -15,9 +15,9 @@ pub(super) async fn started(settings: Settings) -> Result<Server, Failure> {
             StartError::Listen { error, .. } if error.kind() == ErrorKind::AddrInUse => Code::Refused,
             StartError::Listen { .. } | StartError::Store(StoreError::BadLocation(_)) => Code::BadInput,
             StartError::Store(StoreError::Unavailable(_)) => Code::Unreachable,
-            StartError::Store(StoreError::NewerSchema { .. } | StoreError::AlteredMigration { .. }) => {
-                Code::Refused
-            }
+            StartError::Store(
+                StoreError::InUse(_) | StoreError::NewerSchema { .. } | StoreError::AlteredMigration { .. },
+            ) => Code::Refused,
             StartError::Store(StoreError::Corrupt(_)) => Code::Bug,
         };
         Failure::new(code, format!("cannot start the server: {error}"))

@@ -10,4 +10,4 @@ mod schema;
 pub use catalogue::{Catalogue, Unknown};
 pub use check::{Element, ParamProblem, check_params};
 pub use coerce::coerce;
-pub use schema::{ActionSchema, BackendSchema, ParamKind, ParamSchema, Params};
+pub use schema::{ActionSchema, BackendSchema, ParamKind, ParamSchema, Params, params_bytes};

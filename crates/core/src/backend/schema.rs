@@ -57,6 +57,21 @@ pub enum ParamKind {
     Any,
 }
 
+/// About how many bytes params take on the wire and in a store.
+pub fn params_bytes(params: &Params) -> usize {
+    fn value_bytes(value: &Value) -> usize {
+        match value {
+            Value::Null | Value::Bool(_) | Value::Number(_) => 8,
+            Value::String(text) => text.len() + 4,
+            Value::Array(items) => items.iter().map(value_bytes).sum::<usize>() + 4,
+            Value::Object(map) => {
+                map.iter().map(|(key, value)| key.len() + 4 + value_bytes(value)).sum::<usize>() + 4
+            }
+        }
+    }
+    params.iter().map(|(name, value)| name.len() + 4 + value_bytes(value)).sum()
+}
+
 impl BackendSchema {
     pub fn action(&self, name: &str) -> Option<&ActionSchema> {
         self.actions.iter().find(|action| action.name == name)

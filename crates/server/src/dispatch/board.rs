@@ -10,11 +10,11 @@ use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, Sess
 use downbeat_core::node::{NodeRecord, NodeStatus};
 use downbeat_core::place;
 use downbeat_core::plan::Plan;
-use downbeat_proto::message::{Free, Held, PollAnswer};
+use downbeat_proto::message::{Assignment, Free, Held, PollAnswer};
 use tokio::sync::oneshot;
 
 use super::apply::assignment;
-use super::post::Post;
+use super::post::{Post, fitting};
 use super::queue::{Place, Queue};
 
 /// Why a poll cannot be parked.
@@ -193,9 +193,26 @@ impl Board {
         self.with_post(node, Post::unpark_any);
     }
 
-    /// The agent has these, or is being told of them in this moment.
-    pub(crate) fn resynced(&mut self, node: NodeId, known: &HashSet<ExecutionId>) {
-        self.with_post(node, |post| post.forget_ready(known));
+    /// The agent has these, or is being told of them in this moment. Answers how much of what it is told of fits into
+    /// one answer; the rest is kept for the next poll.
+    pub(crate) fn resynced(
+        &mut self,
+        node: NodeId,
+        known: &HashSet<ExecutionId>,
+        mut told: Vec<Assignment>,
+    ) -> Vec<Assignment> {
+        let later = told.split_off(fitting(&told));
+        self.with_post(node, |post| {
+            post.forget_ready(known);
+            post.keep_for_later(later);
+        });
+        told
+    }
+
+    /// Whether a lease is the node's, as far as the board knows.
+    pub(crate) fn holds(&self, node: NodeId, held: &Held) -> bool {
+        let holding = self.posts.get(&node).and_then(|post| post.held.get(&held.execution));
+        holding.is_some_and(|holding| holding.token == held.token)
     }
 
     fn current(&mut self, node: NodeId, session: SessionId) -> Result<&mut Post, Parking> {

@@ -3,9 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use downbeat_core::Timestamp;
 use downbeat_core::ids::{ExecutionId, LeaseToken, RunId};
 use downbeat_core::node::{NodeRecord, NodeStatus};
+use downbeat_core::{Timestamp, limits};
 use downbeat_proto::message::{Assignment, Free, Held, PollAnswer};
 use jiff::SignedDuration;
 use tokio::sync::oneshot;
@@ -138,6 +138,15 @@ impl Post {
         self.ready.retain(|assignment| !known.contains(&assignment.execution));
     }
 
+    /// For the next poll, unless they are there already.
+    pub(super) fn keep_for_later(&mut self, assignments: Vec<Assignment>) {
+        for assignment in assignments {
+            if !self.ready.iter().any(|known| known.execution == assignment.execution) {
+                self.ready.push(assignment);
+            }
+        }
+    }
+
     /// It ended: nothing of it is to reach the agent any more.
     pub(super) fn forget(&mut self, execution: ExecutionId) {
         self.held.remove(&execution);
@@ -157,15 +166,24 @@ impl Post {
             return;
         }
         if let Some(parked) = self.parked.take() {
-            let answer = PollAnswer {
-                assignments: std::mem::take(&mut self.ready),
-                stop: std::mem::take(&mut self.stops),
-            };
+            let later = self.ready.split_off(fitting(&self.ready));
+            let ready = std::mem::replace(&mut self.ready, later);
+            let answer = PollAnswer { assignments: ready, stop: std::mem::take(&mut self.stops) };
             if let Err(answer) = parked.answer.send(answer) {
                 // The poll ended in this moment: the next one gets it.
-                self.ready = answer.assignments;
+                self.ready.splice(..0, answer.assignments);
                 self.stops = answer.stop;
             }
         }
     }
+}
+
+/// How many of these one answer may carry: as many as fit, and at least one.
+pub(super) fn fitting(assignments: &[Assignment]) -> usize {
+    let mut bytes = 0;
+    let within = |assignment: &&Assignment| {
+        bytes += assignment.wire_bytes();
+        bytes <= limits::POLL_ANSWER_BYTES
+    };
+    assignments.iter().take_while(within).count().max(1).min(assignments.len())
 }

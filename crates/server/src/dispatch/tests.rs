@@ -214,7 +214,7 @@ fn a_lease_that_commits_while_its_poll_is_gone_waits_for_the_next_one() {
     drop(poll);
     // The next poll resynchronises: the store does not have the lease yet, the commit comes right after.
     world.board.unpark_any(node_id(0));
-    world.board.resynced(node_id(0), &HashSet::new());
+    world.board.resynced(node_id(0), &HashSet::new(), Vec::new());
     world.add(&run, executions.clone());
     let mut next = world.park(0, 2, WIDE);
     let answer = next.try_recv().expect("handed over at once");
@@ -239,6 +239,32 @@ fn what_a_node_should_have_long_since_is_handed_over_again() {
     assert!(second.try_recv().is_err(), "the node has it");
     world.board.review(node_id(0), &[], later);
     assert_eq!(second.try_recv().unwrap().assignments.len(), 1);
+}
+
+#[test]
+fn an_answer_carries_no_more_than_fits_into_a_message() {
+    let mut world = World::new(1);
+    let big = "x".repeat(900_000);
+    let task = json!({"backend": "test", "action": "echo", "params": {"message": big}});
+    let run = world.run("r", json!({"tasks": vec![task; 10]}));
+    let mut first = world.park(0, 1, Free { fleet: 1, placed: 20 });
+    let mut executions = world.executions(&run, 10, None);
+    world.reserve(&mut executions);
+    assert_eq!(leased(&executions), 10);
+    world.add(&run, executions);
+    let mut handed_over = 0;
+    let mut answer = first.try_recv().unwrap();
+    for poll in 2..10 {
+        let bytes: usize = answer.assignments.iter().map(|assignment| assignment.wire_bytes()).sum();
+        assert!(bytes <= downbeat_core::limits::POLL_ANSWER_BYTES, "{bytes}");
+        handed_over += answer.assignments.len();
+        if handed_over == 10 {
+            return;
+        }
+        answer =
+            world.park(0, poll, Free { fleet: 1, placed: 0 }).try_recv().expect("the rest comes at once");
+    }
+    panic!("only {handed_over} of 10 were handed over");
 }
 
 #[test]

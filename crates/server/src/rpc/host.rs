@@ -1,7 +1,10 @@
 //! Owns what agents can ask of a server.
 
+use std::collections::HashSet;
+
 use async_trait::async_trait;
 use downbeat_core::Change;
+use downbeat_core::ids::{ExecutionId, NodeId};
 use downbeat_core::node::NodeStatus;
 use downbeat_proto::Link;
 use downbeat_proto::message::{
@@ -21,6 +24,18 @@ pub(crate) struct Host {
 impl Host {
     pub(crate) fn new(parts: Parts) -> Self {
         Self { parts }
+    }
+
+    /// Of these leases, the executions of those that count. The store is asked only for what the board does not know.
+    pub(super) async fn current(&self, node: NodeId, held: Vec<Held>) -> Result<HashSet<ExecutionId>, Fault> {
+        let (known, unknown): (Vec<Held>, Vec<Held>) = {
+            let board = self.parts.dispatcher.board();
+            held.into_iter().partition(|held| board.holds(node, held))
+        };
+        let mut current: HashSet<ExecutionId> = known.into_iter().map(|held| held.execution).collect();
+        let refused = self.refused(unknown.clone()).await?;
+        current.extend(unknown.iter().filter(|held| !refused.contains(held)).map(|held| held.execution));
+        Ok(current)
     }
 
     /// Of what the board does not know, that which the store says is not the agent's (any more).
@@ -105,6 +120,10 @@ impl Link for Host {
     }
 
     async fn output(&self, output: Output) -> Result<(), Fault> {
-        self.parts.outputs.append(output.chunks.into_iter()).await
+        let current = self.current(output.node, output.held).await?;
+        self.parts
+            .outputs
+            .append(output.chunks.into_iter().filter(|chunk| current.contains(&chunk.execution)))
+            .await
     }
 }

@@ -108,7 +108,8 @@ impl Host {
         }
         let mut known = arrived;
         known.extend(answer.assignments.iter().map(|assignment| assignment.execution));
-        self.parts.dispatcher.board().resynced(poll.node, &known);
+        let told = std::mem::take(&mut answer.assignments);
+        answer.assignments = self.parts.dispatcher.board().resynced(poll.node, &known, told);
         Ok(answer)
     }
 }

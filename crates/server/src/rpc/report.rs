@@ -4,7 +4,7 @@ use downbeat_core::Change;
 use downbeat_core::execution::{Execution, State};
 use downbeat_core::ids::{ExecutionId, LeaseToken};
 use downbeat_core::limits;
-use downbeat_proto::message::{Fault, Receipt, Report, ReportAnswer};
+use downbeat_proto::message::{Fault, Held, Receipt, Report, ReportAnswer};
 use tracing::info;
 
 use super::Host;
@@ -13,9 +13,15 @@ use super::host::unavailable;
 impl Host {
     pub(super) async fn record(&self, report: Report) -> Result<ReportAnswer, Fault> {
         let Report { node, session, started, mut finished, free, poll } = report;
-        // Output first: whoever sees the result finds all of it.
+        // Output first: whoever sees the result finds all of it. Only of leases that count.
+        let speaking: Vec<Held> = finished
+            .iter()
+            .filter(|finished| !finished.output.is_empty())
+            .map(|finished| finished.held)
+            .collect();
+        let current = self.current(node, speaking).await?;
         let output = finished.iter_mut().flat_map(|finished| std::mem::take(&mut finished.output));
-        self.parts.outputs.append(output).await?;
+        self.parts.outputs.append(output.filter(|chunk| current.contains(&chunk.execution))).await?;
         let mut said: Vec<(ExecutionId, LeaseToken)> = Vec::with_capacity(started.len() + finished.len());
         let mut changes = Vec::with_capacity(said.capacity());
         for started in started {

@@ -1,5 +1,7 @@
 //! Output: of one execution and of a run, whole and as it grows.
 
+use downbeat_core::ids::LeaseToken;
+use downbeat_proto::message::Held;
 use reqwest::Method;
 use serde_json::json;
 
@@ -121,4 +123,20 @@ async fn without_follow_a_runs_output_is_what_there_is_now() {
     assert_eq!(sent.iter().map(|sent| sent.name.as_str()).collect::<Vec<_>>(), ["output", "end"]);
     assert_eq!(sent[1].data["status"], "running");
     assert_eq!(send(setup.request(Method::GET, &format!("/runs/{id}"))).await.body["status"], "running");
+}
+
+#[tokio::test]
+async fn output_without_the_current_lease_is_dropped() {
+    let setup = Setup::new().await;
+    let mut agent = setup.agent("web-01", &[]).await;
+    let id = setup.submit(&noop()).await;
+    let work = agent.take().await;
+    agent.write(&work, 0, "mine\n").await;
+    let forged = Held { execution: work.execution, token: LeaseToken(uuid::Uuid::nil()) };
+    agent.write_as(forged, &work, 5, "forged\n").await;
+    agent.finish(&work, 0).await;
+    setup.ended(&id).await;
+    agent.write(&work, 5, "after the end\n").await;
+    let shown = setup.ok(&format!("/executions/{}/output", work.execution)).await;
+    assert_eq!(shown["text"], "mine\n");
 }

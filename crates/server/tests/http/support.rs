@@ -235,8 +235,14 @@ impl Agent {
     }
 
     pub(crate) async fn write(&self, work: &Assignment, offset: u64, text: &str) {
+        self.write_as(held(work), work, offset, text).await;
+    }
+
+    /// Writes output of an execution with a lease of one's choice.
+    pub(crate) async fn write_as(&self, held: Held, work: &Assignment, offset: u64, text: &str) {
         let chunks = vec![chunk(work, offset, text)];
-        self.link.output(Output { node: self.node, session: self.session, chunks }).await.unwrap();
+        let output = Output { node: self.node, session: self.session, held: vec![held], chunks };
+        self.link.output(output).await.unwrap();
     }
 
     pub(crate) async fn finish(&self, work: &Assignment, exit_code: i32) {

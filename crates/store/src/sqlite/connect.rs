@@ -48,10 +48,7 @@ pub(crate) fn lock(path: &Path) -> Result<File, Error> {
         .map_err(|error| Error::Unavailable(format!("cannot create `{}`: {error}", lock_path.display())))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(Error::Unavailable(format!(
-            "`{}` is in use by another server; one SQLite file serves one server, several need PostgreSQL",
-            path.display()
-        ))),
+        Err(TryLockError::WouldBlock) => Err(Error::InUse(path.display().to_string())),
         Err(TryLockError::Error(error)) => {
             Err(Error::Unavailable(format!("cannot lock `{}`: {error}", lock_path.display())))
         }

@@ -16,11 +16,13 @@ use crate::spec::Problem;
 pub(super) struct Checker<'c> {
     pub(super) catalogue: &'c Catalogue,
     problems: Vec<Problem>,
+    /// Of all tasks so far.
+    pub(super) params_bytes: usize,
 }
 
 impl<'c> Checker<'c> {
     pub(super) fn new(catalogue: &'c Catalogue) -> Self {
-        Self { catalogue, problems: Vec::new() }
+        Self { catalogue, problems: Vec::new(), params_bytes: 0 }
     }
 
     /// All problems, in the order of the text.

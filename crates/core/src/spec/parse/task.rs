@@ -3,7 +3,7 @@
 use super::field::{Checker, misspelt};
 use super::path::Path;
 use super::tree::{At, Content, Entry, Node};
-use crate::backend::{Element, ParamKind, Params, check_params};
+use crate::backend::{Element, ParamKind, Params, check_params, params_bytes};
 use crate::limits;
 use crate::span::Span;
 use crate::spec::definition::{self, Branch, Condition, Delivery, OnDisconnect, Retry, Task};
@@ -246,6 +246,20 @@ impl Checker<'_> {
             .collect();
         match check_params(schema, &given) {
             Ok(checked) => {
+                let bytes = params_bytes(&checked);
+                self.params_bytes += bytes;
+                let (found, most, whose) = if bytes > limits::PARAMS_BYTES {
+                    (bytes, limits::PARAMS_BYTES, "the params of one task")
+                } else {
+                    (self.params_bytes, limits::PARAMS_OF_JOB_BYTES, "the params of all tasks up to here")
+                };
+                if found > most {
+                    let at = params.map_or(at, |node| node.at);
+                    let message =
+                        format!("{whose} are {found} bytes (aliases expanded); at most {most} are possible");
+                    self.problem(path, at, message);
+                    return None;
+                }
                 task.params = checked;
                 Some(())
             }
