@@ -1,6 +1,8 @@
 # What people type. Everything else is cargo.
 .DEFAULT_GOAL := help
 DOWNBEAT := target/release/downbeat
+# Not below the checkout: PostgreSQL runs as a user of its own, who may not see it.
+POSTGRES_DIR := $(or $(TMPDIR),/tmp)/downbeat-postgres
 
 .PHONY: help
 help: ## This list
@@ -20,11 +22,11 @@ test: ## Everything: format, lints, tests on SQLite and PostgreSQL, faults. Inst
 
 .PHONY: postgres
 postgres: ## A private PostgreSQL for tests run by hand; prints its URL
-	@scripts/postgres start target/postgres
+	@scripts/postgres start $(POSTGRES_DIR)
 
 .PHONY: postgres-stop
 postgres-stop: ## Ends that PostgreSQL
-	@scripts/postgres stop target/postgres
+	@scripts/postgres stop $(POSTGRES_DIR)
 
 .PHONY: bench
 bench: build ## The figures of the README, on SQLite and on a private PostgreSQL

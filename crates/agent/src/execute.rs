@@ -41,7 +41,7 @@ async fn execute(shared: &Shared, ready: Ready) -> Finished {
     tracing::debug!(
         node = %shared.node, %run, execution = %held.execution, attempt = ready.assignment.attempt, "started"
     );
-    let buffer = shared.outputs.open(held.execution);
+    let buffer = shared.outputs.open(held);
     let sink = OutputSink::new(Arc::new(Tap(buffer.clone())));
     // A bug of one backend costs one execution, not the agent.
     let finish = AssertUnwindSafe(attempt(shared, ready, sink.clone(), started_at))

@@ -5,9 +5,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use downbeat_backends::{Piece, Receive, Stream};
-use downbeat_core::ids::ExecutionId;
 use downbeat_core::limits::{OUTPUT_BYTES, OUTPUT_CHUNK_BYTES};
-use downbeat_proto::message::Chunk;
+use downbeat_proto::message::{Chunk, Held};
 use tokio::sync::Notify;
 
 /// One message of output.
@@ -15,12 +14,25 @@ const MESSAGE_BYTES: usize = 1024 * 1024;
 /// With this much waiting, waiting for more gains nothing.
 const HURRY_BYTES: usize = 256 * 1024;
 
+/// What a chunk costs beyond its text, in a message and about the same in memory: a program that writes byte by byte
+/// to two streams in turn makes messages that consist of little else.
+const CHUNK_OVERHEAD_BYTES: usize = 64;
+
+/// What chunks cost in a message.
+pub(crate) fn cost_bytes(chunks: &[Chunk]) -> usize {
+    chunks.iter().map(cost).sum()
+}
+
+fn cost(chunk: &Chunk) -> usize {
+    chunk.text.len() + CHUNK_OVERHEAD_BYTES
+}
+
 /// The output of all executions that wrote something and have not ended.
 #[derive(Debug)]
 pub(crate) struct Outputs {
-    /// Of each execution at most this much is kept, the tail.
+    /// Of each execution at most chunks of this cost are kept, the tail.
     bound_bytes: usize,
-    buffers: Mutex<HashMap<ExecutionId, Arc<Buffer>>>,
+    buffers: Mutex<HashMap<Held, Arc<Buffer>>>,
     pub(crate) written: Notify,
     pub(crate) hurry: Notify,
 }
@@ -28,7 +40,7 @@ pub(crate) struct Outputs {
 /// One execution's output that was not sent yet.
 #[derive(Debug)]
 pub(crate) struct Buffer {
-    execution: ExecutionId,
+    held: Held,
     outputs: Arc<Outputs>,
     state: Mutex<State>,
     settled: Notify,
@@ -37,6 +49,7 @@ pub(crate) struct Buffer {
 #[derive(Debug, Default)]
 struct State {
     chunks: VecDeque<Chunk>,
+    /// What the chunks cost.
     bytes: usize,
     /// So many chunks at the front were sent once, and perhaps arrived: they must be sent again as they were, or a
     /// server that has them could not tell.
@@ -58,9 +71,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Outputs {
     pub(crate) fn new(output_max_bytes: u64) -> Arc<Self> {
-        let bound_bytes = usize::try_from(output_max_bytes).unwrap_or(usize::MAX).min(OUTPUT_BYTES);
+        let text_bytes = usize::try_from(output_max_bytes).unwrap_or(usize::MAX).min(OUTPUT_BYTES);
         Arc::new(Self {
-            bound_bytes,
+            // So that full chunks come to the whole of it.
+            bound_bytes: text_bytes + text_bytes.div_ceil(OUTPUT_CHUNK_BYTES) * CHUNK_OVERHEAD_BYTES,
             buffers: Mutex::default(),
             written: Notify::new(),
             hurry: Notify::new(),
@@ -68,8 +82,8 @@ impl Outputs {
     }
 
     /// A buffer for a new execution. One that nothing is written to costs nobody anything.
-    pub(crate) fn open(self: &Arc<Self>, execution: ExecutionId) -> Arc<Buffer> {
-        Arc::new(Buffer { execution, outputs: self.clone(), state: Mutex::default(), settled: Notify::new() })
+    pub(crate) fn open(self: &Arc<Self>, held: Held) -> Arc<Buffer> {
+        Arc::new(Buffer { held, outputs: self.clone(), state: Mutex::default(), settled: Notify::new() })
     }
 
     /// Takes the next message's worth; each of it has to be settled.
@@ -79,7 +93,7 @@ impl Outputs {
         let mut taken = Vec::new();
         for buffer in buffers {
             let chunks = buffer.take(room);
-            room -= chunks.iter().map(|chunk| chunk.text.len()).sum::<usize>().min(room);
+            room -= cost_bytes(&chunks).min(room);
             if !chunks.is_empty() {
                 taken.push(Taken { buffer, chunks });
             }
@@ -97,13 +111,13 @@ impl Receive for Tap {
         let buffer = &self.0;
         let mut state = lock(&buffer.state);
         let before = state.bytes;
-        state.push(buffer.execution, piece);
+        state.push(buffer.held, piece);
         while state.bytes > buffer.outputs.bound_bytes {
             state.drop_oldest();
         }
         if !state.listed {
             state.listed = true;
-            lock(&buffer.outputs.buffers).insert(buffer.execution, buffer.clone());
+            lock(&buffer.outputs.buffers).insert(buffer.held, buffer.clone());
         }
         if before == 0 {
             buffer.outputs.written.notify_one();
@@ -115,20 +129,22 @@ impl Receive for Tap {
 }
 
 impl State {
-    fn push(&mut self, execution: ExecutionId, piece: Piece) {
+    fn push(&mut self, held: Held, piece: Piece) {
         self.bytes += piece.text.len();
         let stderr = piece.stream == Stream::Stderr;
         // A program that writes line by line would else cost a chunk per line.
         if self.chunks.len() > self.sealed
             && let Some(last) = self.chunks.back_mut()
             && last.stderr == stderr
+            && last.offset + last.text.len() as u64 == piece.offset
             && last.text.len() + piece.text.len() <= OUTPUT_CHUNK_BYTES
         {
             last.text.push_str(&piece.text);
             return;
         }
+        self.bytes += CHUNK_OVERHEAD_BYTES;
         self.chunks.push_back(Chunk {
-            execution,
+            execution: held.execution,
             offset: piece.offset,
             stderr,
             text: piece.text,
@@ -139,7 +155,7 @@ impl State {
     /// The gap shows in the offsets.
     fn drop_oldest(&mut self) {
         if let Some(oldest) = self.chunks.pop_front() {
-            self.bytes -= oldest.text.len();
+            self.bytes -= cost(&oldest);
             self.sealed = self.sealed.saturating_sub(1);
         } else {
             self.bytes = 0;
@@ -153,10 +169,10 @@ impl Buffer {
         let mut left = room;
         let mut count = 0;
         for chunk in &state.chunks {
-            if chunk.text.len() > left {
+            if cost(chunk) > left {
                 break;
             }
-            left -= chunk.text.len();
+            left -= cost(chunk);
             count += 1;
         }
         if state.under_way || count == 0 {
@@ -177,7 +193,7 @@ impl Buffer {
                 let mut state = lock(&self.state);
                 if !state.under_way {
                     if state.listed {
-                        lock(&self.outputs.buffers).remove(&self.execution);
+                        lock(&self.outputs.buffers).remove(&self.held);
                     }
                     state.bytes = 0;
                     return std::mem::take(&mut state.chunks).into();
@@ -189,6 +205,10 @@ impl Buffer {
 }
 
 impl Taken {
+    pub(crate) fn held(&self) -> Held {
+        self.buffer.held
+    }
+
     pub(crate) fn chunks(&self) -> &[Chunk] {
         &self.chunks
     }
@@ -208,7 +228,7 @@ impl Taken {
             let end = self.chunks.last().map_or(0, |chunk| chunk.offset + chunk.text.len() as u64);
             if state.chunks.front().is_none_or(|next| next.offset == end) {
                 state.sealed += self.chunks.len();
-                state.bytes += self.chunks.iter().map(|chunk| chunk.text.len()).sum::<usize>();
+                state.bytes += cost_bytes(&self.chunks);
                 for chunk in self.chunks.into_iter().rev() {
                     state.chunks.push_front(chunk);
                 }
@@ -223,15 +243,23 @@ impl Taken {
 
 #[cfg(test)]
 mod tests {
+    use downbeat_core::ids::{ExecutionId, LeaseToken};
     use jiff::Timestamp;
     use uuid::Uuid;
 
     use super::*;
 
     fn write(buffer: &Arc<Buffer>, offset: u64, text: &str) {
-        let piece =
-            Piece { offset, stream: Stream::Stdout, text: text.to_owned(), at: Timestamp::UNIX_EPOCH };
-        Tap(buffer.clone()).piece(piece);
+        write_to(buffer, Stream::Stdout, offset, text);
+    }
+
+    fn write_to(buffer: &Arc<Buffer>, stream: Stream, offset: u64, text: &str) {
+        Tap(buffer.clone()).piece(Piece {
+            offset,
+            stream,
+            text: text.to_owned(),
+            at: Timestamp::UNIX_EPOCH,
+        });
     }
 
     fn seen(chunks: &[Chunk]) -> Vec<(u64, &str)> {
@@ -240,7 +268,10 @@ mod tests {
 
     fn opened(bound: u64) -> (Arc<Outputs>, Arc<Buffer>) {
         let outputs = Outputs::new(bound);
-        let buffer = outputs.open(ExecutionId(Uuid::from_u128(1)));
+        let buffer = outputs.open(Held {
+            execution: ExecutionId(Uuid::from_u128(1)),
+            token: LeaseToken(Uuid::from_u128(2)),
+        });
         (outputs, buffer)
     }
 
@@ -290,5 +321,24 @@ mod tests {
         assert!(futures_util::poll!(close.as_mut()).is_pending());
         taken.remove(0).done();
         assert_eq!(seen(&close.await), [(5, "second")]);
+    }
+
+    #[tokio::test]
+    async fn pieces_are_counted_with_what_they_cost_and_not_by_their_text_alone() {
+        let (outputs, buffer) = opened(OUTPUT_BYTES as u64);
+        let alternate = |from: u64| {
+            for offset in from..from + 100_000 {
+                let stream = if offset % 2 == 0 { Stream::Stdout } else { Stream::Stderr };
+                write_to(&buffer, stream, offset, "x");
+            }
+        };
+        alternate(0);
+        let mut taken = outputs.take();
+        assert!(cost_bytes(taken[0].chunks()) <= MESSAGE_BYTES);
+        alternate(100_000);
+        taken.remove(0).put_back();
+        let rest = buffer.close().await;
+        assert!(cost_bytes(&rest) <= outputs.bound_bytes, "{} chunks", rest.len());
+        assert_eq!(rest.last().map(|chunk| chunk.offset), Some(199_999));
     }
 }

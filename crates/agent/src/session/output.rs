@@ -29,7 +29,8 @@ async fn send_some(shared: &Shared) -> bool {
     if chunks.is_empty() {
         return false;
     }
-    let answer = link.output(Output { node: shared.node, session: shared.session, chunks }).await;
+    let held = taken.0.iter().map(Taken::held).collect();
+    let answer = link.output(Output { node: shared.node, session: shared.session, held, chunks }).await;
     shared.links.settle(&link, &answer).await;
     match answer {
         Ok(()) => taken.done(),

@@ -1,5 +1,6 @@
 //! The look of every page, held against golden files.
 
+use downbeat_core::spec::Definition;
 use downbeat_server::http::view::{
     EventList, List, Node, NodeSummary, Plan, Run, RunSummary, Server, Status,
 };
@@ -141,7 +142,10 @@ fn a_list_of_runs() {
 #[test]
 fn lines_of_a_run_that_is_watched() {
     let plan = plan();
-    let before = tallies(&running(), &plan);
+    let task = json!({"backend": "test", "action": "noop"});
+    let definition: Definition = view(json!({"target": "all", "tasks": [task, task, task, task]}));
+    let mut story = Story::new(plan, &definition);
+    let before = story.tallies(&running());
     let mut later = running();
     let step = later.results.get_mut(&1).unwrap();
     step.insert(
@@ -152,10 +156,10 @@ fn lines_of_a_run_that_is_watched() {
         2,
         view(json!({"web-01": result("skipped", None, json!({"reason": "fail-fast has struck"}))})),
     );
-    let after = tallies(&later, &plan);
+    let after = story.tallies(&later);
     let mut text = String::new();
-    for tally in ended_steps(&[], &before).chain(ended_steps(&before, &after)) {
-        text.push_str(&step_line(tally));
+    for line in [story.ended(&before), story.ended(&after)].concat() {
+        text.push_str(&line);
         text.push('\n');
     }
     text.push_str(&run_line(&later.summary, now()));

@@ -6,15 +6,17 @@ mod plan;
 mod progress;
 mod run;
 mod status;
+mod story;
 pub(crate) mod table;
 mod time;
 
 pub(crate) use event::event_line;
 pub(crate) use node::{node_page, node_table};
 pub(crate) use plan::plan_page;
-pub(crate) use progress::{Tally, ended_steps, step_line, tallies};
+pub(crate) use progress::Tally;
 pub(crate) use run::{run_line, run_page, run_table};
 pub(crate) use status::{server_table, status_page};
+pub(crate) use story::Story;
 
 #[cfg(test)]
 mod golden;

@@ -1,11 +1,12 @@
-//! Owns how a run that goes on is told: counts per step, and a line when a step has ended.
+//! Owns how a step stands over all of its nodes: the counts, and the line about one that has ended.
 
 use std::time::Duration;
 
 use downbeat_core::Span;
 use downbeat_core::execution::Status;
-use downbeat_server::http::view::{Plan, Run, Step, Where};
+use downbeat_server::http::view::{InstanceResult, Run, Step, Where};
 
+use super::run::attempts_made;
 use super::table::{Tone, one_line, painted};
 use super::time::short;
 
@@ -21,6 +22,8 @@ pub(crate) struct Tally {
     pub(crate) failed: u64,
     pub(crate) skipped: u64,
     pub(crate) cancelled: u64,
+    /// Of the failed and cancelled ones, those that may yet be tried again.
+    pub(crate) undecided: u64,
     /// The most attempts that an instance took.
     pub(crate) attempts: u32,
     /// How long the slowest instance took.
@@ -30,15 +33,21 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
+    /// Instances that have ended for good.
     pub(crate) fn ended(&self) -> u64 {
-        self.succeeded + self.failed + self.skipped + self.cancelled
+        self.succeeded + self.failed + self.skipped + self.cancelled - self.undecided
     }
 
     pub(crate) fn has_ended(&self) -> bool {
         self.ended() >= self.wanted
     }
 
-    fn of(step: &Step, run: &Run) -> Self {
+    /// `may_come_back` says whether an instance that did not succeed may yet be tried again.
+    pub(super) fn of(
+        step: &Step,
+        run: &Run,
+        may_come_back: impl Fn(&str, &InstanceResult) -> bool,
+    ) -> Self {
         let mut tally = Self {
             index: step.index,
             name: step.name.clone(),
@@ -54,12 +63,14 @@ impl Tally {
                 Status::Pending => {}
                 Status::Leased | Status::Running => tally.running += 1,
                 Status::Succeeded => tally.succeeded += 1,
-                // A lost attempt that is sent again is followed by a pending one; this one stays.
                 Status::Failed | Status::Lost => tally.failed += 1,
                 Status::Skipped => tally.skipped += 1,
                 Status::Cancelled => tally.cancelled += 1,
             }
-            tally.attempts = tally.attempts.max(result.attempts);
+            if may_come_back(node, result) {
+                tally.undecided += 1;
+            }
+            tally.attempts = tally.attempts.max(attempts_made(result));
             longest = longest.max(result.duration.unwrap_or_default().0);
             if tally.why.is_none() {
                 tally.why = match (&result.error, &result.reason) {
@@ -72,22 +83,6 @@ impl Tally {
         tally.longest = Some(Span(longest)).filter(|longest| longest.0 > Duration::ZERO);
         tally
     }
-}
-
-/// Every step of a plan, as it stands.
-pub(crate) fn tallies(run: &Run, plan: &Plan) -> Vec<Tally> {
-    plan.steps.iter().map(|step| Tally::of(step, run)).collect()
-}
-
-/// Those that have ended and had not before.
-pub(crate) fn ended_steps<'a>(before: &[Tally], now: &'a [Tally]) -> impl Iterator<Item = &'a Tally> {
-    let ended_before: Vec<bool> = before.iter().map(Tally::has_ended).collect();
-    now.iter()
-        .enumerate()
-        .filter(move |(index, tally)| {
-            tally.has_ended() && !ended_before.get(*index).copied().unwrap_or(false)
-        })
-        .map(|(_, tally)| tally)
 }
 
 /// `step 0 exec run: 3/3 succeeded in 12ms`.

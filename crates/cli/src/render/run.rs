@@ -114,11 +114,25 @@ fn instance(step: &str, task: &str, node: &str, result: &InstanceResult) -> [Cel
         task.into(),
         node.into(),
         Cell::new(result.status.as_str(), status_tone(result.status)),
-        result.attempts.to_string().into(),
+        match attempts_made(result) {
+            0 => "-".into(),
+            made => made.to_string().into(),
+        },
         result.duration.map_or_else(|| "-".to_owned(), short).into(),
         result.exit_code.map_or_else(|| "-".to_owned(), |code| code.to_string()).into(),
         Cell::new(result.error.as_deref().or(result.reason.as_deref()).unwrap_or_default(), Tone::Dim),
     ]
+}
+
+/// Attempts that a node was asked to make: the last one was not if it waits, was withdrawn, or failed without
+/// being sent.
+pub(super) fn attempts_made(result: &InstanceResult) -> u32 {
+    let sent = match result.status {
+        Status::Pending | Status::Skipped => false,
+        Status::Failed => result.duration.is_some(),
+        Status::Leased | Status::Running | Status::Succeeded | Status::Cancelled | Status::Lost => true,
+    };
+    if sent { result.attempts } else { result.attempts.saturating_sub(1) }
 }
 
 fn waiting(run: &Run) -> String {

@@ -13,7 +13,7 @@ use super::follow::Follow;
 use crate::client::Client;
 use crate::exit::Failure;
 use crate::out::{Format, Out};
-use crate::render::{ended_steps, run_line, run_page, step_line, tallies};
+use crate::render::{Story, run_line, run_page};
 
 pub(super) async fn run(which: &Which, client: &Client, out: Out) -> Result<(), Failure> {
     let id = which.resolve(client).await?;
@@ -80,33 +80,44 @@ async fn detachable(
 
 /// For people: bars on a terminal, a line per step elsewhere, and the page at the end.
 async fn shown(id: RunId, client: &Client, out: Out) -> Result<(), Failure> {
-    let plan: Plan = client.get(&["runs", id.as_str(), "plan"], &[]).await?;
+    let mut story = story(&id, client).await?;
     let mut follow = Follow::new(client, id, out);
-    let mut bars = Bars::on_terminal(out, &plan);
-    let mut before = Vec::new();
+    let mut bars = Bars::on_terminal(out, story.plan());
     loop {
         let run = follow.next().await?;
-        let now = tallies(&run, &plan);
+        let now = Timestamp::now();
+        let tallies = story.tallies(&run);
+        let waits = story.waits(&run, now);
         match &mut bars {
-            Some(bars) => bars.show(&now, &run),
+            Some(bars) => {
+                waits.iter().for_each(|line| bars.say(line));
+                bars.show(&tallies, &run);
+            }
             None => {
-                for tally in ended_steps(&before, &now) {
-                    out.text(&step_line(tally))?;
+                for line in story.ended(&tallies).into_iter().chain(waits) {
+                    out.text(&line)?;
                 }
             }
         }
         if run.summary.state.is_terminal() {
             drop(bars);
-            let time = Timestamp::now();
             if out.is_terminal() {
-                out.text(&format!("\n{}", run_page(&run, &plan, time, out.width())))?;
+                out.text(&format!("\n{}", run_page(&run, story.plan(), now, out.width())))?;
             } else {
-                out.text(&run_line(&run.summary, time))?;
+                out.text(&run_line(&run.summary, now))?;
             }
             return ended(&run);
         }
-        before = now;
     }
+}
+
+async fn story(id: &RunId, client: &Client) -> Result<Story, Failure> {
+    let plan: Plan = client.get(&["runs", id.as_str(), "plan"], &[]).await?;
+    let run: Run = client.get(&["runs", id.as_str()], &[("definition", "1".to_owned())]).await?;
+    let definition = run.definition.unwrap_or_default();
+    let definition = serde_json::from_value(definition)
+        .map_err(|error| Failure::bug(format!("cannot read the definition of run {id}: {error}")))?;
+    Ok(Story::new(plan, &definition))
 }
 
 /// For programs: the run as a document each time that it has changed.
