@@ -6,6 +6,7 @@ use std::time::Duration;
 use downbeat_backends::Ledger;
 use downbeat_core::Dice;
 use downbeat_core::ids::SessionId;
+use downbeat_proto::message::Finished;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinHandle, JoinSet};
@@ -85,7 +86,13 @@ async fn run(settings: Settings, connector: Arc<dyn Connector>, orders: Orders) 
     let outbox = Arc::new(outbox);
     let mut dice = Dice::new(rand::random());
     let session = SessionId(dice.uuid());
-    let links = Arc::new(Links::new(connector, settings.servers.clone(), settings.tuning, dice));
+    let links = Arc::new(Links::new(
+        connector,
+        settings.servers.clone(),
+        settings.hostname.clone(),
+        settings.tuning,
+        dice,
+    ));
 
     let life = async {
         let ledger = Arc::new(Ledger::open(&settings.data.join("running"))?);
@@ -125,7 +132,7 @@ async fn run(settings: Settings, connector: Arc<dyn Connector>, orders: Orders) 
             holdings: Mutex::new(Holdings::new(settings.slots)),
             changed: Notify::new(),
         });
-        serve(&shared, reports, &orders.drain, settings.drain_timeout).await
+        serve(&shared, reports, opened.undelivered, &orders.drain, settings.drain_timeout).await
     };
     let result = tokio::select! {
         result = life => result,
@@ -142,13 +149,14 @@ async fn run(settings: Settings, connector: Arc<dyn Connector>, orders: Orders) 
 async fn serve(
     shared: &Arc<Shared>,
     reports: UnboundedReceiver<Outgoing>,
+    undelivered: Vec<Finished>,
     drain: &CancellationToken,
     drain_timeout: Duration,
 ) -> Result<(), Error> {
     let mut loops = JoinSet::new();
     loops.spawn(session::heartbeat(shared.clone()));
     loops.spawn(session::poll(shared.clone()));
-    loops.spawn(session::report(shared.clone(), reports));
+    loops.spawn(session::report(shared.clone(), reports, undelivered));
     loops.spawn(session::output(shared.clone()));
     loops.spawn(session::cut_off(shared.clone()));
     let over = tokio::select! {

@@ -149,7 +149,7 @@ impl Holdings {
         (fate, self.next(placed))
     }
 
-    /// A server has the result, or will never take it.
+    /// A server has the result.
     pub(crate) fn acknowledged(&mut self, held: Held) {
         if self.items.get(&held).is_some_and(|item| matches!(item.phase, Phase::Finished)) {
             self.items.remove(&held);

@@ -1,7 +1,8 @@
 //! Owns the way to a server: which one, when to try again, when to try another. What is said over it is not its own.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -10,8 +11,13 @@ use downbeat_proto::Link;
 use downbeat_proto::grpc::Client;
 use downbeat_proto::message::Fault;
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 use crate::settings::Tuning;
+
+/// While no server answers, each address is complained about this often: whoever looks at the log sees it, and a night
+/// does not fill a disk.
+const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
 /// Makes links: gRPC, or whatever a test or a simulation puts in its place.
 #[async_trait]
@@ -35,9 +41,15 @@ impl Connector for Grpc {
 pub(crate) struct Links {
     connector: Arc<dyn Connector>,
     addresses: Vec<String>,
+    /// Whose links they are: several agents may share a log.
+    hostname: String,
     tuning: Tuning,
     /// Calls and connects that failed since the last call that did not.
     failures: AtomicU32,
+    /// A server has answered before.
+    known: AtomicBool,
+    /// Apart from `current`, which is locked while connecting: an answer that arrived does not wait for that.
+    complaints: std::sync::Mutex<Complaints>,
     current: Mutex<Current>,
 }
 
@@ -48,11 +60,32 @@ struct Current {
     dice: Dice,
 }
 
+/// When each address was last complained about, since a server last answered.
+#[derive(Debug, Default)]
+struct Complaints(HashMap<String, Instant>);
+
 /// A link for one call.
 #[derive(Clone, Debug)]
 pub(crate) struct Lent {
     number: u64,
+    address: Arc<str>,
     link: Arc<dyn Link>,
+}
+
+impl Complaints {
+    fn is_due(&mut self, address: &str, now: Instant) -> bool {
+        match self.0.get_mut(address) {
+            Some(last) if now.duration_since(*last) < COMPLAIN_EVERY => false,
+            Some(last) => {
+                *last = now;
+                true
+            }
+            None => {
+                self.0.insert(address.to_owned(), now);
+                true
+            }
+        }
+    }
 }
 
 impl std::ops::Deref for Lent {
@@ -67,11 +100,21 @@ impl Links {
     pub(crate) fn new(
         connector: Arc<dyn Connector>,
         addresses: Vec<String>,
+        hostname: String,
         tuning: Tuning,
         dice: Dice,
     ) -> Self {
         let current = Mutex::new(Current { link: None, made: 0, dice });
-        Self { connector, addresses, tuning, failures: AtomicU32::new(0), current }
+        Self {
+            connector,
+            addresses,
+            hostname,
+            tuning,
+            failures: AtomicU32::new(0),
+            known: AtomicBool::new(false),
+            complaints: std::sync::Mutex::default(),
+            current,
+        }
     }
 
     /// The current link; connects, for as long as it takes, when there is none.
@@ -90,16 +133,11 @@ impl Links {
             current.made += 1;
             match self.connector.connect(address).await {
                 Ok(link) => {
-                    tracing::debug!(server = %address, "connected");
-                    current.link = Some(Lent { number: current.made, link });
+                    tracing::debug!(hostname = %self.hostname, server = %address, "connected");
+                    current.link =
+                        Some(Lent { number: current.made, address: address.as_str().into(), link });
                 }
-                Err(fault) => {
-                    if self.failures.fetch_add(1, Ordering::Relaxed) == 0 {
-                        tracing::warn!(server = %address, %fault, "no server reached; trying on");
-                    } else {
-                        tracing::debug!(server = %address, %fault, "no server reached");
-                    }
-                }
+                Err(fault) => self.failed(address, &fault),
             }
         }
     }
@@ -108,20 +146,36 @@ impl Links {
     pub(crate) async fn settle<T>(&self, lent: &Lent, result: &Result<T, Fault>) {
         match result {
             Ok(_) => {
+                self.known.store(true, Ordering::Relaxed);
                 if self.failures.load(Ordering::Relaxed) > 0 && self.failures.swap(0, Ordering::Relaxed) > 0 {
-                    tracing::info!("a server answers again");
+                    self.complaints().0.clear();
+                    tracing::info!(hostname = %self.hostname, server = %lent.address, "a server answers");
                 }
             }
-            Err(Fault::Unavailable(why)) => {
+            Err(fault @ Fault::Unavailable(_)) => {
                 let mut current = self.current.lock().await;
                 if current.link.as_ref().is_some_and(|link| link.number == lent.number) {
                     current.link = None;
-                    if self.failures.fetch_add(1, Ordering::Relaxed) == 0 {
-                        tracing::warn!(%why, "lost the server; trying on");
-                    }
+                    self.failed(&lent.address, fault);
                 }
             }
             Err(Fault::NotFound(_) | Fault::Superseded(_) | Fault::Rejected(_)) => {}
+        }
+    }
+
+    fn complaints(&self) -> std::sync::MutexGuard<'_, Complaints> {
+        self.complaints.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn failed(&self, address: &str, fault: &Fault) {
+        let failures = self.failures.fetch_add(1, Ordering::Relaxed);
+        let (hostname, server) = (&self.hostname, address);
+        if !self.complaints().is_due(address, Instant::now()) {
+            tracing::debug!(%hostname, server, %fault, "no server reached");
+        } else if failures == 0 && self.known.load(Ordering::Relaxed) {
+            tracing::warn!(%hostname, server, %fault, "lost the server; trying on");
+        } else {
+            tracing::warn!(%hostname, server, %fault, "no server reached; trying on");
         }
     }
 }
@@ -148,5 +202,16 @@ mod tests {
             assert!(pauses.iter().all(|pause| (most / 2..=most).contains(pause)), "{failures}: {pauses:?}");
             assert!(pauses.iter().any(|pause| pause != &pauses[0]));
         }
+    }
+
+    #[test]
+    fn each_address_is_complained_about_at_once_and_then_once_a_minute() {
+        let mut complaints = Complaints::default();
+        let begun = Instant::now();
+        let due: Vec<u64> = (0..=150)
+            .filter(|second| complaints.is_due("a:1", begun + Duration::from_secs(*second)))
+            .collect();
+        assert_eq!(due, [0, 60, 120]);
+        assert!(complaints.is_due("b:1", begun));
     }
 }

@@ -69,6 +69,16 @@ impl Shared {
         }
     }
 
+    /// A server has these results.
+    pub(crate) fn recorded(&self, recorded: Vec<Held>) {
+        {
+            let mut holdings = self.holdings();
+            recorded.iter().for_each(|held| holdings.acknowledged(*held));
+        }
+        self.outbox.forget(recorded);
+        self.changed.notify_waiters();
+    }
+
     pub(crate) fn refused(&self, refused: Vec<Held>) {
         if refused.is_empty() {
             return;

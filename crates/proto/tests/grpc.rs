@@ -221,3 +221,35 @@ async fn nobody_there_is_unavailable_and_says_where() {
     assert!(why.starts_with("cannot connect to `127.0.0.1:1`: "), "{why}");
     assert!(matches!(Client::connect("not an address").await, Err(Fault::Rejected(_))));
 }
+
+#[tokio::test]
+async fn a_port_that_is_not_for_agents_is_named_with_the_one_that_is() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    let http1 = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let http1_address = http1.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = http1.accept().await {
+            let _ = stream.read(&mut [0; 1024]).await;
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n").await;
+        }
+    });
+    let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let http2_address = incoming.local_addr().unwrap();
+    let without_agents = tonic::service::Routes::default();
+    tokio::spawn(
+        tonic::transport::Server::builder().add_routes(without_agents).serve_with_incoming(incoming),
+    );
+
+    let hello = Hello { cluster: "default".to_owned(), version: "0.1.0".to_owned(), protocol: 1 };
+    for (address, what) in
+        [(http1_address, "hung up at the first word"), (http2_address, "does not speak the agent protocol")]
+    {
+        let client = Client::connect(&address.to_string()).await.unwrap();
+        let fault = client.hello(hello.clone()).await.unwrap_err();
+        let Fault::Unavailable(text) = &fault else { panic!("{fault}") };
+        assert!(text.starts_with(&format!("`{address}` {what}")), "{text}");
+        let hint = "is this the REST port? agents dial the gRPC port, 4681 unless told otherwise";
+        assert!(text.ends_with(hint), "{text}");
+    }
+}

@@ -69,9 +69,20 @@ impl Segments {
     }
 
     fn count_in(&mut self, held: Held, number: u64) {
-        if self.whereabouts.insert(held, number).is_none() {
-            *self.live.entry(number).or_default() += 1;
+        *self.live.entry(number).or_default() += 1;
+        // Kept twice: the newer one is what is left to forget.
+        if let Some(former) = self.whereabouts.insert(held, number) {
+            self.count_out(former);
         }
+    }
+
+    fn count_out(&mut self, number: u64) {
+        let Some(live) = self.live.get_mut(&number) else { return };
+        match live.checked_sub(1) {
+            Some(fewer) => *live = fewer,
+            None => tracing::error!(number, "more results of an outbox file were forgotten than it has"),
+        }
+        self.tidy(number);
     }
 
     /// All of them, durably, or none.
@@ -120,12 +131,8 @@ impl Segments {
 
     pub(super) fn forget(&mut self, results: &[Held]) {
         for held in results {
-            let Some(number) = self.whereabouts.remove(held) else { continue };
-            if let Some(live) = self.live.get_mut(&number) {
-                *live -= 1;
-                if *live == 0 {
-                    self.tidy(number);
-                }
+            if let Some(number) = self.whereabouts.remove(held) {
+                self.count_out(number);
             }
         }
     }
@@ -213,5 +220,19 @@ mod tests {
         segments.append(&[result(3)]).unwrap();
         drop(segments);
         assert_eq!(former(dir.path()), [result(1), result(3)]);
+    }
+
+    #[test]
+    fn a_result_that_is_kept_twice_is_forgotten_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut segments, _) = Segments::open(dir.path()).unwrap();
+        segments.append(&[result(1)]).unwrap();
+        drop(segments);
+        let (mut segments, _) = Segments::open(dir.path()).unwrap();
+        segments.append(&[result(1), result(1), result(2)]).unwrap();
+        segments.forget(&[result(1).held, result(2).held, result(1).held]);
+        segments.rest();
+        drop(segments);
+        assert_eq!(former(dir.path()), vec![]);
     }
 }

@@ -1,6 +1,7 @@
 //! Owns the thread that writes the outbox: group commit. A batch is whatever queued up while the last was written;
 //! results go on to be reported only when they are on disk.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, PoisonError};
@@ -115,13 +116,13 @@ impl Writer {
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
             };
-            let mut results = Vec::new();
+            let mut results: Vec<Finished> = Vec::new();
             let mut closing = false;
             let mut next = Some(first);
             while let Some(command) = next {
                 match command {
                     Command::Keep(finished) => results.push(finished),
-                    Command::Forget(held) => self.segments.forget(&held),
+                    Command::Forget(held) => self.forget(&held, &mut results),
                     Command::Close => closing = true,
                     Command::Abandon => return,
                 }
@@ -133,6 +134,15 @@ impl Writer {
                 return;
             }
         }
+    }
+
+    /// What is forgotten before it was written must not be written after all: nobody would forget it again.
+    fn forget(&mut self, forgotten: &[Held], unwritten: &mut Vec<Finished>) {
+        if !unwritten.is_empty() {
+            let forgotten: HashSet<Held> = forgotten.iter().copied().collect();
+            unwritten.retain(|finished| !forgotten.contains(&finished.held));
+        }
+        self.segments.forget(forgotten);
     }
 
     fn write(&mut self, results: Vec<Finished>) {
@@ -157,5 +167,33 @@ impl Writer {
         for finished in results {
             let _ = self.written.send(Outgoing::Finished(finished));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc::unbounded_channel;
+
+    use super::super::record::tests::result;
+    use super::*;
+
+    #[test]
+    fn what_is_forgotten_in_the_batch_that_would_keep_it_is_neither_written_nor_reported() {
+        let dir = tempfile::tempdir().unwrap();
+        let (segments, _) = Segments::open(dir.path()).unwrap();
+        let (commands, received) = channel();
+        let (written, mut reported) = unbounded_channel();
+        for command in [
+            Command::Keep(result(1)),
+            Command::Keep(result(2)),
+            Command::Forget(vec![result(1).held]),
+            Command::Close,
+        ] {
+            commands.send(command).unwrap();
+        }
+        Writer { segments, received, written, dir: dir.path().to_owned(), failing: false }.run();
+        assert_eq!(Segments::open(dir.path()).unwrap().1, [result(2)]);
+        assert!(matches!(reported.try_recv(), Ok(Outgoing::Finished(finished)) if finished == result(2)));
+        assert!(reported.try_recv().is_err());
     }
 }

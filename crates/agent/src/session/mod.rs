@@ -1,11 +1,13 @@
 //! A session: how it opens, and the loops that it consists of until its end.
 
 mod cut_off;
+mod deliver;
 mod heartbeat;
 mod open;
 mod output;
 mod poll;
 mod report;
+mod stuck;
 
 pub(crate) use cut_off::cut_off;
 pub(crate) use heartbeat::{heartbeat, leave};

@@ -1,15 +1,13 @@
-//! Owns the opening of a session: hello, what a former life still has to say, then register.
+//! Owns the opening of a session: hello, what a former life still has to say (`deliver`), then register.
 
 use std::fs;
 use std::path::Path;
 
 use downbeat_core::ids::{NodeId, SessionId};
 use downbeat_core::node::Description;
-use downbeat_proto::message::{
-    Fault, Finished, Free, Held, Hello, PROTOCOL, Receipt, Register, Report, Welcome,
-};
+use downbeat_proto::message::{Finished, Hello, PROTOCOL, Register, Welcome};
 
-use super::report::batch_length;
+use super::deliver::deliver;
 use crate::error::Error;
 use crate::links::Links;
 use crate::outbox::Outbox;
@@ -19,6 +17,8 @@ use crate::outbox::Outbox;
 pub(crate) struct Opened {
     pub(crate) node: NodeId,
     pub(crate) welcome: Welcome,
+    /// Results of a former life that no server took.
+    pub(crate) undelivered: Vec<Finished>,
 }
 
 /// Takes as long as it takes to reach a server; ends early only when one says that it is no use.
@@ -36,7 +36,7 @@ pub(crate) async fn open(
     // The tokens are the former session's, so it is the one that speaks.
     let session_file = data.join("session");
     let former_session = fs::read_to_string(&session_file).ok().and_then(|text| text.trim().parse().ok());
-    deliver(links, outbox, former, node, former_session.unwrap_or(session)).await;
+    let undelivered = deliver(links, outbox, former, node, former_session.unwrap_or(session)).await;
     register(links, Register { cluster: welcome.cluster, node, session, description: description.clone() })
         .await?;
     if let Err(error) = fs::write(&session_file, session.to_string()) {
@@ -45,7 +45,7 @@ pub(crate) async fn open(
     tracing::info!(
         %node, %session, hostname = %description.hostname, server = %welcome.server_name, "registered"
     );
-    Ok(Opened { node, welcome })
+    Ok(Opened { node, welcome, undelivered })
 }
 
 async fn hello(links: &Links, cluster: &str) -> Result<Welcome, Error> {
@@ -86,43 +86,5 @@ async fn register(links: &Links, register: Register) -> Result<(), Error> {
                 }
             }
         }
-    }
-}
-
-/// Before registering: a new session makes the leases of the old one worthless.
-async fn deliver(links: &Links, outbox: &Outbox, former: Vec<Finished>, node: NodeId, session: SessionId) {
-    if former.is_empty() {
-        return;
-    }
-    tracing::info!(%node, results = former.len(), "delivering what the last session left");
-    let mut rest = former.as_slice();
-    while !rest.is_empty() {
-        let (batch, later) = rest.split_at(batch_length(rest));
-        let held: Vec<Held> = batch.iter().map(|finished| finished.held).collect();
-        let report = Report {
-            node,
-            session,
-            started: Vec::new(),
-            finished: batch.to_vec(),
-            free: Free::default(),
-            poll: 0,
-        };
-        let link = links.lend().await;
-        let answer = link.report(report).await;
-        links.settle(&link, &answer).await;
-        match answer {
-            Ok(answer) => {
-                let refused = answer.receipts.iter().filter(|receipt| **receipt == Receipt::Refused).count();
-                if refused > 0 {
-                    tracing::warn!(%node, refused, "results of the last session came too late");
-                }
-            }
-            Err(Fault::Unavailable(_)) => continue,
-            Err(fault) => {
-                tracing::error!(%node, results = held.len(), %fault, "results of the last session are not wanted");
-            }
-        }
-        outbox.forget(held);
-        rest = later;
     }
 }

@@ -7,13 +7,17 @@ use std::time::Duration;
 use downbeat_proto::message::{Fault, Finished, Held, Receipt, Report, Started};
 use tokio::sync::mpsc::UnboundedReceiver;
 
+use super::stuck::{Stuck, drop_output};
 use crate::error::Error;
+use crate::output::cost_bytes;
 use crate::shared::Shared;
 
 /// Facts in one report.
-const BATCH: usize = 1024;
-/// Output in one report: with the rest of it well below what a message may hold.
-const BATCH_OUTPUT_BYTES: usize = 3 * 1024 * 1024;
+pub(super) const BATCH: usize = 1024;
+/// Results in one report: with the rest of it well below what a message may hold.
+const BATCH_BYTES: usize = 3 * 1024 * 1024;
+/// A result without its output, its error and its run.
+const RESULT_BYTES: usize = 128;
 /// A report may overtake the poll that it names, and its offer of slots is then lost. This long after the last one
 /// the offer is made once more.
 const OFFER_AGAIN: Duration = Duration::from_secs(1);
@@ -28,20 +32,26 @@ pub(crate) enum Outgoing {
     Offer,
 }
 
-/// How many of these results fit into one report; at least one.
-pub(super) fn batch_length(results: &[Finished]) -> usize {
+/// How many of these results fit into one report of at most `most`; at least one.
+pub(super) fn batch_length(results: &[Finished], most: usize) -> usize {
     let mut bytes = 0;
-    let fitting = results.iter().take(BATCH).take_while(|finished| {
-        bytes += finished.output.iter().map(|chunk| chunk.text.len()).sum::<usize>();
-        bytes <= BATCH_OUTPUT_BYTES
+    let fitting = results.iter().take(most).take_while(|finished| {
+        let error_bytes = finished.outcome.error.as_ref().map_or(0, String::len);
+        bytes += RESULT_BYTES + finished.run.as_str().len() + error_bytes + cost_bytes(&finished.output);
+        bytes <= BATCH_BYTES
     });
     fitting.count().max(1)
 }
 
-/// Reports for as long as the session lives.
-pub(crate) async fn report(shared: Arc<Shared>, mut outgoing: UnboundedReceiver<Outgoing>) -> Error {
+/// Reports for as long as the session lives; `undelivered` is what a former life could not.
+pub(crate) async fn report(
+    shared: Arc<Shared>,
+    mut outgoing: UnboundedReceiver<Outgoing>,
+    undelivered: Vec<Finished>,
+) -> Error {
+    let stuck = Stuck::new(undelivered, shared.tuning.backoff_most);
     let mut reporter =
-        Reporter { shared, queue: Queue::default(), offered: None, repeated: None, one_by_one: false };
+        Reporter { shared, queue: Queue::default(), offered: None, repeated: None, most: BATCH, stuck };
     let mut received = Vec::new();
     loop {
         if reporter.queue.is_empty() {
@@ -59,6 +69,7 @@ pub(crate) async fn report(shared: Arc<Shared>, mut outgoing: UnboundedReceiver<
                         reporter.queue.offer = true;
                     }
                 }
+                () = tokio::time::sleep_until(reporter.stuck.due()), if !reporter.stuck.is_empty() => {}
             }
         }
         while let Ok(more) = outgoing.try_recv() {
@@ -67,6 +78,9 @@ pub(crate) async fn report(shared: Arc<Shared>, mut outgoing: UnboundedReceiver<
         received.drain(..).for_each(|one| reporter.queue.push(one));
         if !reporter.queue.is_empty() {
             reporter.send().await;
+        }
+        if reporter.stuck.is_due() {
+            reporter.stuck.send(&reporter.shared).await;
         }
     }
 }
@@ -98,8 +112,10 @@ struct Reporter {
     /// The poll that slots were last offered for, and the last one for which that was done again.
     offered: Option<u64>,
     repeated: Option<u64>,
-    /// A batch was rejected: find the fact that is to blame, so that the others do not suffer with it.
-    one_by_one: bool,
+    /// Facts in the next report. Halved by each that is rejected, so that the fact that is to blame is found and the
+    /// others do not suffer with it; doubled by each that is not.
+    most: usize,
+    stuck: Stuck,
 }
 
 impl Reporter {
@@ -131,7 +147,7 @@ impl Reporter {
             Ok(answer) if answer.receipts.len() == started_count + finished_count => {
                 self.offered = Some(poll);
                 self.queue.offer = false;
-                self.one_by_one = false;
+                self.most = (self.most * 2).min(BATCH);
                 self.acknowledge(started_count, finished_count, &answer.receipts);
             }
             Ok(answer) => {
@@ -147,16 +163,11 @@ impl Reporter {
     }
 
     fn next_batch(&mut self) -> (usize, usize) {
-        if self.one_by_one {
-            return if self.queue.started.is_empty() {
-                (0, self.queue.finished.len().min(1))
-            } else {
-                (1, 0)
-            };
-        }
+        let started_count = self.queue.started.len().min(self.most);
+        let room = self.most - started_count;
         let finished = self.queue.finished.make_contiguous();
-        let finished_count = if finished.is_empty() { 0 } else { batch_length(finished) };
-        (self.queue.started.len().min(BATCH), finished_count)
+        let finished_count = if finished.is_empty() || room == 0 { 0 } else { batch_length(finished, room) };
+        (started_count, finished_count)
     }
 
     fn acknowledge(&mut self, started_count: usize, finished_count: usize, receipts: &[Receipt]) {
@@ -165,41 +176,86 @@ impl Reporter {
         let mut refused: Vec<Held> =
             started.filter(|(_, receipt)| **receipt == Receipt::Refused).map(|(one, _)| one.held).collect();
         let mut recorded = Vec::with_capacity(finished_count);
-        {
-            let mut holdings = self.shared.holdings();
-            for (finished, receipt) in self.queue.finished.drain(..finished_count).zip(for_finished) {
-                match receipt {
-                    Receipt::Recorded => {
-                        holdings.acknowledged(finished.held);
-                        recorded.push(finished.held);
-                    }
-                    Receipt::Refused => refused.push(finished.held),
-                }
+        for (finished, receipt) in self.queue.finished.drain(..finished_count).zip(for_finished) {
+            match receipt {
+                Receipt::Recorded => recorded.push(finished.held),
+                Receipt::Refused => refused.push(finished.held),
             }
         }
-        self.shared.outbox.forget(recorded);
+        self.shared.recorded(recorded);
         self.shared.refused(refused);
-        self.shared.changed.notify_waiters();
     }
 
     fn rejected(&mut self, started_count: usize, finished_count: usize, why: &str) {
         let node = self.shared.node;
-        if started_count + finished_count > 1 {
-            tracing::warn!(%node, why, "a report was rejected; sending its facts one by one");
-            self.one_by_one = true;
+        let count = started_count + finished_count;
+        if count > 1 {
+            tracing::debug!(%node, why, count, "a report was rejected; sending it in parts");
+            self.most = count / 2;
             return;
         }
         self.queue.offer = false;
         if let Some(started) = self.queue.started.drain(..started_count).next() {
             tracing::error!(%node, run = %started.run, execution = %started.held.execution, why, "a start was rejected");
         }
-        if let Some(finished) = self.queue.finished.drain(..finished_count).next() {
+        if finished_count == 1
+            && let Some(mut finished) = self.queue.finished.pop_front()
+        {
+            if drop_output(&mut finished, why) {
+                self.queue.finished.push_front(finished);
+                return;
+            }
             let (run, execution) = (&finished.run, finished.held.execution);
-            tracing::error!(%node, %run, %execution, why, "a result was rejected; it is dropped");
-            self.shared.holdings().acknowledged(finished.held);
-            self.shared.outbox.forget(vec![finished.held]);
-            self.shared.changed.notify_waiters();
+            tracing::error!(%node, %run, %execution, why, "a result was rejected; it is kept and sent again");
+            self.stuck.keep(finished);
         }
-        self.one_by_one = !self.queue.is_empty();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use downbeat_core::execution::{Outcome, Verdict};
+    use downbeat_core::ids::{ExecutionId, LeaseToken, RunId};
+    use downbeat_proto::grpc::finished_to_bytes;
+    use downbeat_proto::message::Chunk;
+    use jiff::Timestamp;
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn result(chunks: u64) -> Finished {
+        let held = Held { execution: ExecutionId(Uuid::from_u128(1)), token: LeaseToken(Uuid::from_u128(2)) };
+        let at = Timestamp::now();
+        let chunk = |number: u64| Chunk {
+            execution: held.execution,
+            offset: u64::MAX - number,
+            stderr: number % 2 == 1,
+            text: "x".to_owned(),
+            at,
+        };
+        Finished {
+            held,
+            run: RunId::from("run"),
+            outcome: Outcome {
+                verdict: Verdict::Failed,
+                exit_code: Some(-1),
+                error: Some("e".repeat(4096)),
+                started_at: at,
+                finished_at: at,
+            },
+            output: (0..chunks).map(chunk).collect(),
+        }
+    }
+
+    #[test]
+    fn a_batch_counts_what_its_results_are_on_the_wire() {
+        for chunks in [0, 1, 1000, 10_000] {
+            let results = vec![result(chunks); BATCH];
+            let count = batch_length(&results, BATCH);
+            let wire_bytes = count * finished_to_bytes(results[0].clone()).len();
+            assert!(wire_bytes <= BATCH_BYTES, "{chunks}: {count} results, {wire_bytes} bytes");
+            assert!(count == BATCH || wire_bytes > BATCH_BYTES / 2, "{chunks}: {count}, {wire_bytes} bytes");
+        }
+        assert_eq!(batch_length(&[result(100_000)], BATCH), 1, "one goes in any case");
     }
 }

@@ -9,7 +9,7 @@ use downbeat_core::execution::Verdict;
 
 use crate::fake::{Dial, Seen, Server, eventually, held, last_held, noop, settings, start, unique};
 
-fn outbox_bytes(data: &Path) -> u64 {
+pub(crate) fn outbox_bytes(data: &Path) -> u64 {
     files(data).iter().map(|file| fs::metadata(file).map(|metadata| metadata.len()).unwrap_or(0)).sum()
 }
 
@@ -18,15 +18,20 @@ fn files(data: &Path) -> Vec<PathBuf> {
     entries.flatten().map(|entry| entry.path()).collect()
 }
 
-/// An agent that has finished this work and died before any server knew.
 async fn died_with_a_result(server: &Arc<Server>, data: &Path, number: u128) {
+    died_with_results(server, data, &[number]).await;
+}
+
+/// An agent that has finished this work and died before any server knew.
+pub(crate) async fn died_with_results(server: &Arc<Server>, data: &Path, numbers: &[u128]) {
     let agent = start(server, data);
     server.until("registered", |state| state.registered.last().cloned()).await;
-    server.change(|state| {
-        state.deaf = true;
-        state.work.push(noop(number));
-    });
-    eventually("the result is on disk", || outbox_bytes(data) > 0).await;
+    server.change(|state| state.deaf = true);
+    for number in numbers {
+        let before = outbox_bytes(data);
+        server.give([noop(*number)]);
+        eventually("the result is on disk", || outbox_bytes(data) > before).await;
+    }
     agent.abandon().await;
     assert!(server.state.lock().unwrap().finished.is_empty());
     server.change(|state| {

@@ -39,6 +39,8 @@ pub(crate) struct State {
     pub(crate) started: Vec<Started>,
     pub(crate) finished: Vec<Finished>,
     pub(crate) chunks: Vec<Chunk>,
+    /// The leases that output named.
+    pub(crate) speaking: HashSet<Held>,
     pub(crate) work: Vec<Assignment>,
     pub(crate) stop: Vec<Held>,
     pub(crate) refuse: Vec<Held>,
@@ -48,6 +50,16 @@ pub(crate) struct State {
     pub(crate) down: bool,
     /// Results are not taken.
     pub(crate) deaf: bool,
+    /// Output is not taken.
+    pub(crate) deaf_to_output: bool,
+    /// Reports with one of these are rejected.
+    pub(crate) reject: Vec<Held>,
+    /// Reports with any output are rejected.
+    pub(crate) reject_output: bool,
+    /// Reports are answered as if the node were not known.
+    pub(crate) forgetful: bool,
+    /// Results of each report that was rejected.
+    pub(crate) rejected: Vec<Vec<Held>>,
     pub(crate) end_with: Option<Fault>,
     /// Polls are answered as if the node were not known: a server that is behind.
     pub(crate) behind: bool,
@@ -207,6 +219,18 @@ impl Link for Server {
         if state.deaf {
             return Err(Fault::Unavailable("deaf".to_owned()));
         }
+        if state.forgetful {
+            return Err(Fault::NotFound("node".to_owned()));
+        }
+        let results: Vec<Held> = report.finished.iter().map(|one| one.held).collect();
+        if results.iter().any(|held| state.reject.contains(held))
+            || (state.reject_output && report.finished.iter().any(|one| !one.output.is_empty()))
+        {
+            state.rejected.push(results);
+            drop(state);
+            self.changed.notify_waiters();
+            return Err(Fault::Rejected("it is too long".to_owned()));
+        }
         let all = report.started.iter().map(|one| one.held).chain(report.finished.iter().map(|one| one.held));
         let receipts = all
             .map(|held| if state.refuse.contains(&held) { Receipt::Refused } else { Receipt::Recorded })
@@ -227,6 +251,10 @@ impl Link for Server {
         if let Some(fault) = self.fault(&state) {
             return Err(fault);
         }
+        if state.deaf_to_output {
+            return Err(Fault::Unavailable("deaf".to_owned()));
+        }
+        state.speaking.extend(output.held);
         state.chunks.extend(output.chunks);
         drop(state);
         self.changed.notify_waiters();

@@ -5,4 +5,5 @@ mod fake;
 mod lanes;
 mod output;
 mod processes;
+mod rejection;
 mod session;

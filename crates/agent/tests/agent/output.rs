@@ -18,7 +18,11 @@ async fn output_arrives_while_the_work_runs_and_the_rest_with_its_result() {
     server
         .until("the first line", |state| state.chunks.iter().find(|c| c.text.contains("first")).cloned())
         .await;
-    assert!(server.state.lock().unwrap().finished.is_empty());
+    {
+        let state = server.state.lock().unwrap();
+        assert!(state.finished.is_empty());
+        assert_eq!(state.speaking.iter().collect::<Vec<_>>(), [&held(number)], "output names its lease");
+    }
     std::fs::write(go, "").unwrap();
     let chunks = server.output_of(number).await;
     let side = |stderr| text_of(&chunks.iter().filter(|c| c.stderr == stderr).cloned().collect::<Vec<_>>());

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,11 @@ use crate::output::{OutputSink, Stream};
 const DRAIN: Duration = Duration::from_millis(250);
 /// Work that lasts longer than this gets a control group. Entering one takes the kernel some 10 ms (it waits for all
 /// processors), which would be most of the time of a short command; and it cannot be done in the child before it
-/// begins without unsafe code.
+/// begins without unsafe code. A shell that enters the group and then becomes the program could, but every command
+/// would pay for both.
+///
+/// The price: when it is cancelled sooner than this, a process is missed that by then has left the process group,
+/// dropped its environment and lost its parent, all three.
 const ENCLOSE_AFTER: Duration = Duration::from_millis(50);
 const READ_BYTES: usize = 16 * 1024;
 const EXIT_NOT_FOUND: i32 = 127;
@@ -43,10 +47,18 @@ pub(crate) async fn run(program: Program, call: &Call, ledger: &Ledger) -> Finis
     if call.cancel.is_cancelled() {
         return Finish::cancelled(None);
     }
-    if let Some(dir) = program.working_dir.as_deref().filter(|dir| !dir.is_dir()) {
-        let error =
-            format!("cannot run `{}`: working directory `{}` does not exist", program.name, dir.display());
-        return Finish::failed(None, error);
+    if let Some(dir) = &program.working_dir {
+        let found = tokio::select! {
+            found = is_dir(dir) => found,
+            () = call.cancel.cancelled() => return Finish::cancelled(None),
+        };
+        if !found {
+            let (name, dir) = (&program.name, dir.display());
+            return Finish::failed(
+                None,
+                format!("cannot run `{name}`: working directory `{dir}` does not exist"),
+            );
+        }
     }
     if let Err(error) = ledger.begin(call.identity) {
         tracing::warn!(execution = %call.identity, %error, "running work is not recorded: a restart will not find it");
@@ -61,6 +73,11 @@ pub(crate) async fn run(program: Program, call: &Call, ledger: &Ledger) -> Finis
     };
     ledger.end(call.identity);
     finish
+}
+
+/// Not on a thread that carries heartbeats: the path is the user's, and a mount whose server is gone never answers.
+async fn is_dir(dir: &Path) -> bool {
+    tokio::fs::metadata(dir).await.is_ok_and(|metadata| metadata.is_dir())
 }
 
 fn plain(error: &io::Error) -> String {

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use clap::Args;
-use downbeat_server::http::view::{Event, EventList};
+use downbeat_core::limits;
+use downbeat_server::http::view::{Event, EventList, List, NodeSummary};
 use tokio::time::sleep;
 
 use crate::client::Client;
 use crate::exit::{Code, Failure};
 use crate::out::{Format, Out};
-use crate::render::event_line;
+use crate::render::EventLines;
 
 /// Between attempts to take up a stream again.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
@@ -32,25 +33,36 @@ pub(crate) struct ListArgs {
 pub(super) async fn run(args: ListArgs, client: &Client, out: Out) -> Result<(), Failure> {
     let mut query: Vec<(&str, String)> =
         args.since.map(|since| ("since", since.to_string())).into_iter().collect();
+    let lines = lines(client, out).await?;
     if args.follow {
-        return follow(&["events"], query, client, out).await;
+        return follow(&["events"], query, lines, client, out).await;
     }
     query.push(("follow", "0".to_owned()));
     query.extend(args.limit.map(|limit| ("limit", limit.to_string())));
     let events: EventList = client.get(&["events"], &query).await?;
-    out.result(&events, || told(&events.data))?;
+    out.result(&events, || told(&events.data, lines))?;
     if events.pagination.has_more && out.format() == Format::Table {
         out.note(&format!("there is more: --since {}", events.pagination.next));
     }
     Ok(())
 }
 
+/// Lines that know the nodes by name, for people.
+async fn lines(client: &Client, out: Out) -> Result<EventLines, Failure> {
+    if out.format() != Format::Table {
+        return Ok(EventLines::default());
+    }
+    let query = [("limit", limits::PAGE_MOST.to_string())];
+    let nodes: List<NodeSummary> = client.get(&["nodes"], &query).await?;
+    Ok(EventLines::new(nodes.data.into_iter().map(|node| (node.id, node.hostname))))
+}
+
 /// One line per event.
-pub(crate) fn told(events: &[Event]) -> String {
+pub(crate) fn told(events: &[Event], mut lines: EventLines) -> String {
     if events.is_empty() {
         return "no events\n".to_owned();
     }
-    events.iter().map(|event| event_line(event) + "\n").collect()
+    events.iter().map(|event| lines.line(event) + "\n").collect()
 }
 
 /// Prints a stream of events until the server says that it is over. A connection that breaks is taken up again where
@@ -58,6 +70,7 @@ pub(crate) fn told(events: &[Event]) -> String {
 pub(crate) async fn follow(
     path: &[&str],
     query: Vec<(&str, String)>,
+    mut lines: EventLines,
     client: &Client,
     out: Out,
 ) -> Result<(), Failure> {
@@ -78,7 +91,7 @@ pub(crate) async fn follow(
                         return Ok(());
                     }
                     let event: Event = message.decode()?;
-                    out.item(&event, || event_line(&event))?;
+                    out.item(&event, || lines.line(&event))?;
                     last = message.id.or(last);
                 }
             }

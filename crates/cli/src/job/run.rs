@@ -49,7 +49,7 @@ pub(crate) struct RunOptions {
     #[arg(long, value_name = "TARGET")]
     pub(super) target: Option<String>,
 
-    /// Wait for the end in silence; the exit code is the run's result
+    /// Wait for the end, then show the run; the exit code is the run's result
     #[arg(long, conflicts_with = "watch")]
     pub(super) wait: bool,
 
@@ -68,6 +68,10 @@ pub(crate) struct RunOptions {
     /// One task: how often it is tried again when it failed
     #[arg(long, value_name = "N", conflicts_with = "file")]
     pub(super) max_retries: Option<u32>,
+
+    // Taken so that it can be refused by name: job files of this version have no params.
+    #[arg(long, value_name = "NAME=VALUE", hide = true)]
+    pub(super) param: Vec<String>,
 }
 
 pub(super) async fn run(args: RunArgs, global: &Global, out: Out) -> Result<(), Failure> {
@@ -88,6 +92,9 @@ pub(super) async fn run(args: RunArgs, global: &Global, out: Out) -> Result<(), 
             (options, global, Body::Definition { text: definition.to_string(), file: None }, None)
         }
     };
+    if !options.param.is_empty() {
+        return Err(Failure::bad_input("params of runs (--param) are not available in this version"));
+    }
     // What was said after ACTION may have named another server or format.
     let client = Client::new(&global)?;
     let out = out.with_format(global.output);

@@ -209,7 +209,17 @@ fn events() {
     let events: EventList = view(json!({
         "data": [
             {"seq": 1, "at": "2025-06-01T10:00:00.123456Z", "kind": "node_registered", "server": id(8), "run": null, "execution": null,
-             "node": id(1), "by": null, "text": "node web-01 registered", "data": {}},
+             "node": id(1), "by": null, "text": "node web-01 registered", "data": {"hostname": "web-01"}},
+            {"seq": 2, "at": "2025-06-01T10:00:00.5Z", "kind": "executions_added", "server": id(8), "run": RUN, "execution": null,
+             "node": null, "by": null, "text": "2 executions added", "data": {"executions": [
+                {"id": id(6), "step": 3, "node": null, "attempt": 2, "status": "pending"},
+                {"id": id(7), "step": 4, "node": id(2), "attempt": 1, "status": "pending"}]}},
+            {"seq": 3, "at": "2025-06-01T10:00:00.6Z", "kind": "execution_leased", "server": id(8), "run": RUN, "execution": id(6),
+             "node": id(1), "by": null, "text": "execution leased", "data": {}},
+            {"seq": 4, "at": "2025-06-01T10:00:00.7Z", "kind": "execution_started", "server": id(8), "run": RUN, "execution": id(6),
+             "node": null, "by": null, "text": "execution started", "data": {}},
+            {"seq": 5, "at": "2025-06-01T10:00:00.7Z", "kind": "execution_skipped", "server": id(8), "run": RUN, "execution": id(7),
+             "node": null, "by": null, "text": "execution skipped: step 3 failed", "data": {"reason": "step 3 failed"}},
             {"seq": 1234567, "at": "2025-06-01T10:00:01Z", "kind": "execution_finished", "server": id(8), "run": RUN, "execution": id(5),
              "node": null, "by": null, "text": "execution failed with exit code 1: two\nlines", "data": {}},
             {"seq": 1234568, "at": "2025-06-01T10:00:02Z", "kind": "run_cancel_requested", "server": id(8), "run": RUN, "execution": null,
@@ -217,7 +227,8 @@ fn events() {
         ],
         "pagination": {"limit": 100, "offset": 0, "total": 3, "has_more": false, "next": 1_234_568},
     }));
-    let text: String = events.data.iter().map(|event| event_line(event) + "\n").collect();
+    let mut lines = EventLines::default();
+    let text: String = events.data.iter().map(|event| lines.line(event) + "\n").collect();
     insta::assert_snapshot!(plain(&text));
 }
 

@@ -10,7 +10,7 @@ mod story;
 pub(crate) mod table;
 mod time;
 
-pub(crate) use event::event_line;
+pub(crate) use event::EventLines;
 pub(crate) use node::{node_page, node_table};
 pub(crate) use plan::plan_page;
 pub(crate) use progress::Tally;

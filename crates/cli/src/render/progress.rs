@@ -43,11 +43,7 @@ impl Tally {
     }
 
     /// `may_come_back` says whether an instance that did not succeed may yet be tried again.
-    pub(super) fn of(
-        step: &Step,
-        run: &Run,
-        may_come_back: impl Fn(&str, &InstanceResult) -> bool,
-    ) -> Self {
+    pub(super) fn of(step: &Step, run: &Run, may_come_back: impl Fn(&str, &InstanceResult) -> bool) -> Self {
         let mut tally = Self {
             index: step.index,
             name: step.name.clone(),

@@ -64,9 +64,7 @@ impl Story {
     pub(crate) fn tallies(&self, run: &Run) -> Vec<Tally> {
         let steps = self.plan.steps.iter().zip(&self.steps);
         steps
-            .map(|(step, rules)| {
-                Tally::of(step, run, |node, result| rules.may_come_back(node, result, run))
-            })
+            .map(|(step, rules)| Tally::of(step, run, |node, result| rules.may_come_back(node, result, run)))
             .collect()
     }
 
@@ -128,8 +126,11 @@ impl Rules {
 /// `step 0 train waits: no node fits now (web-01: lacks label `gpu`)`.
 fn wait_line(step: &StepWaiting) -> String {
     let nodes = &step.nodes;
-    let mut why: Vec<String> =
-        nodes.iter().take(MOST_NODES).map(|node| format!("{}: {}", node.node, one_line(&node.reason))).collect();
+    let mut why: Vec<String> = nodes
+        .iter()
+        .take(MOST_NODES)
+        .map(|node| format!("{}: {}", node.node, one_line(&node.reason)))
+        .collect();
     if nodes.is_empty() {
         why.push("no node has registered".to_owned());
     }
@@ -239,7 +240,8 @@ mod tests {
         let at = |second| Timestamp::from_second(second).unwrap();
         assert_eq!(story.waits(&run, at(0)), [""; 0], "it may be taken the next moment");
         let told: Vec<String> = story.waits(&run, at(1));
-        let told: Vec<String> = told.iter().map(|line| anstream::adapter::strip_str(line).to_string()).collect();
+        let told: Vec<String> =
+            told.iter().map(|line| anstream::adapter::strip_str(line).to_string()).collect();
         assert_eq!(told, ["step 2 s2 waits: no node fits now (a: lacks label `gpu`; b: is offline)"]);
         assert_eq!(story.waits(&run, at(2)), [""; 0], "once");
     }

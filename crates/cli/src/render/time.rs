@@ -21,6 +21,8 @@ pub(crate) fn elapsed(from: Timestamp, to: Timestamp) -> Duration {
     to.duration_since(from).try_into().unwrap_or_default()
 }
 
+const SHORTEST_TOLD: Duration = Duration::from_micros(100);
+
 /// A duration as short as it is still telling.
 pub(crate) fn short(span: Span) -> String {
     let duration = span.0;
@@ -29,8 +31,10 @@ pub(crate) fn short(span: Span) -> String {
     } else if duration >= Duration::from_secs(1) {
         let text = format!("{:.1}", duration.as_secs_f64());
         format!("{}s", text.strip_suffix(".0").unwrap_or(&text))
-    } else if duration >= Duration::from_millis(10) || duration.is_zero() {
+    } else if duration >= Duration::from_millis(10) {
         format!("{}ms", duration.as_millis())
+    } else if duration < SHORTEST_TOLD {
+        "<0.1ms".to_owned()
     } else {
         format!("{:.1}ms", duration.as_secs_f64() * 1e3)
     }
@@ -61,8 +65,10 @@ mod tests {
 
     #[test]
     fn durations_are_told_in_two_units_at_most() {
+        assert_eq!(short(Span(Duration::from_micros(99))), "<0.1ms");
+        assert_eq!(short(Span(Duration::from_micros(100))), "0.1ms");
         for (millis, told) in [
-            (0, "0ms"),
+            (0, "<0.1ms"),
             (2, "2.0ms"),
             (950, "950ms"),
             (1_000, "1s"),

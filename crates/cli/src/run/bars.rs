@@ -17,7 +17,42 @@ const TICK: Duration = Duration::from_millis(100);
 pub(super) struct Bars {
     all: MultiProgress,
     bars: Vec<Option<ProgressBar>>,
+    layout: Layout,
+    out: Out,
+}
+
+/// What a line is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Layout {
     name_width: usize,
+    /// Nothing where there is no room for a bar.
+    bar_width: usize,
+}
+
+/// Spinner, number, counts and the blanks between them.
+const FIXED_COLUMNS: usize = 17;
+/// For what the counts are made of; the rest is cut.
+const MESSAGE_COLUMNS: usize = 10;
+
+impl Layout {
+    fn of(columns: usize, longest_name: usize) -> Self {
+        let bar_width = match columns {
+            0..60 => 0,
+            60..80 => 10,
+            _ => 24,
+        };
+        let bar_columns = if bar_width == 0 { 0 } else { bar_width + 1 };
+        let taken = FIXED_COLUMNS + MESSAGE_COLUMNS + bar_columns;
+        Self { name_width: columns.saturating_sub(taken).min(longest_name).min(32), bar_width }
+    }
+
+    fn template(self) -> String {
+        let bar = match self.bar_width {
+            0 => String::new(),
+            width => format!(" {{bar:{width}.green/dim}}"),
+        };
+        format!("{{spinner:.cyan}} {{prefix}}{bar} {{pos:>4}}/{{len:<4}} {{wide_msg}}")
+    }
 }
 
 impl Bars {
@@ -26,8 +61,14 @@ impl Bars {
         if !out.is_terminal() || !std::io::stderr().is_terminal() {
             return None;
         }
-        let name_width = plan.steps.iter().map(|step| step.name.chars().count()).max().unwrap_or(0).min(32);
-        Some(Self { all: MultiProgress::new(), bars: vec![None; plan.steps.len()], name_width })
+        let longest_name = plan.steps.iter().map(|step| step.name.chars().count()).max().unwrap_or(0);
+        let layout = Layout::of(out.width().unwrap_or_default(), longest_name);
+        Some(Self { all: MultiProgress::new(), bars: vec![None; plan.steps.len()], layout, out })
+    }
+
+    /// A line above the bars.
+    pub(super) fn say(&self, line: &str) {
+        self.all.suspend(|| self.out.note(line));
     }
 
     pub(super) fn show(&mut self, tallies: &[Tally], run: &Run) {
@@ -35,7 +76,7 @@ impl Bars {
         for (place, tally) in self.bars.iter_mut().zip(tallies) {
             let active = tally.running > 0 || (tally.ended() > 0 && !tally.has_ended());
             if place.is_none() && (few || active) {
-                *place = Some(bar(&self.all, tally, self.name_width));
+                *place = Some(bar(&self.all, tally, self.layout));
             }
             let Some(bar) = place else { continue };
             bar.set_position(tally.ended());
@@ -47,16 +88,19 @@ impl Bars {
     }
 }
 
-fn bar(all: &MultiProgress, tally: &Tally, name_width: usize) -> ProgressBar {
-    let style =
-        ProgressStyle::with_template("{spinner:.cyan} {prefix} {bar:24.green/dim} {pos:>4}/{len:<4} {msg}")
-            .expect("the template is fixed")
-            .progress_chars("━━─")
-            .tick_chars("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏ ");
+fn bar(all: &MultiProgress, tally: &Tally, layout: Layout) -> ProgressBar {
+    let style = ProgressStyle::with_template(&layout.template())
+        .expect("the template is one of three")
+        .progress_chars("━━─")
+        .tick_chars("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏ ");
     let bar = all.add(ProgressBar::new(tally.wanted).with_style(style));
-    bar.set_prefix(format!("{:>3} {:<name_width$}", tally.index, tally.name));
+    bar.set_prefix(prefix(tally, layout.name_width));
     bar.enable_steady_tick(TICK);
     bar
+}
+
+fn prefix(tally: &Tally, width: usize) -> String {
+    format!("{:>3} {:<width$.width$}", tally.index, tally.name)
 }
 
 fn told(tally: &Tally) -> String {
@@ -73,4 +117,26 @@ fn told(tally: &Tally) -> String {
         .map(|(count, word)| format!("{count} {word}"))
         .collect();
     told.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_fits_every_terminal_with_room_for_what_it_counts() {
+        let tally = Tally { index: 7, name: "a-rather-long-name-of-a-step".repeat(2), ..Tally::default() };
+        for columns in [40, 59, 60, 79, 80, 200] {
+            let layout = Layout::of(columns, tally.name.len());
+            let bar = if layout.bar_width == 0 { 0 } else { 1 + layout.bar_width };
+            let before_message = "⠋ ".chars().count()
+                + prefix(&tally, layout.name_width).chars().count()
+                + bar
+                + " 1234/1234 ".len();
+            assert!(before_message + MESSAGE_COLUMNS <= columns, "{columns}: {layout:?}");
+            assert!(layout.name_width >= 12, "{columns}: {layout:?}");
+            ProgressStyle::with_template(&layout.template()).unwrap();
+        }
+        assert_eq!(Layout::of(120, 5), Layout { name_width: 5, bar_width: 24 });
+    }
 }

@@ -2,13 +2,14 @@
 
 use clap::Args;
 use downbeat_core::limits;
-use downbeat_server::http::view::EventList;
+use downbeat_server::http::view::{EventList, Plan};
 
 use super::Which;
 use crate::client::Client;
 use crate::event;
 use crate::exit::Failure;
 use crate::out::{Format, Out};
+use crate::render::EventLines;
 
 #[derive(Debug, Args)]
 pub(crate) struct EventsArgs {
@@ -24,16 +25,23 @@ pub(crate) struct EventsArgs {
 
 pub(super) async fn run(args: EventsArgs, client: &Client, out: Out) -> Result<(), Failure> {
     let id = args.run.resolve(client).await?;
+    let lines = match out.format() {
+        Format::Table => {
+            let plan: Plan = client.get(&["runs", id.as_str(), "plan"], &[]).await?;
+            EventLines::new(plan.nodes.into_iter().map(|node| (node.id, node.hostname)))
+        }
+        Format::Json | Format::Yaml => EventLines::default(),
+    };
     let path = ["runs", id.as_str(), "events"];
     let mut query: Vec<(&str, String)> =
         args.since.map(|since| ("since", since.to_string())).into_iter().collect();
     if args.follow {
         query.push(("follow", "1".to_owned()));
-        return event::follow(&path, query, client, out).await;
+        return event::follow(&path, query, lines, client, out).await;
     }
     query.push(("limit", limits::PAGE_MOST.to_string()));
     let events: EventList = client.get(&path, &query).await?;
-    out.result(&events, || event::told(&events.data))?;
+    out.result(&events, || event::told(&events.data, lines))?;
     if events.pagination.has_more && out.format() == Format::Table {
         out.note(&format!("there is more: --since {}", events.pagination.next));
     }

@@ -19,6 +19,9 @@ impl Which {
     /// The id that is meant.
     pub(super) async fn resolve(&self, client: &Client) -> Result<RunId, Failure> {
         let text = self.run.as_str();
+        if text.trim().is_empty() {
+            return Err(Failure::bad_input("RUN is empty: write an id, a beginning of one, or `last`"));
+        }
         if text.chars().count() >= WHOLE_ID_CHARS || text.contains(':') {
             return Ok(text.into());
         }

@@ -22,6 +22,8 @@ pub(super) struct Lines {
     prefix: Prefix,
     /// Hostnames are padded to the longest that was seen.
     width: usize,
+    /// What was printed last does not end in a line end.
+    unfinished: bool,
     open: BTreeMap<ExecutionId, Open>,
 }
 
@@ -35,7 +37,7 @@ struct Open {
 
 impl Lines {
     pub(super) fn new(prefix: Prefix) -> Self {
-        Self { prefix, width: 0, open: BTreeMap::new() }
+        Self { prefix, width: 0, unfinished: false, open: BTreeMap::new() }
     }
 
     /// Whether it was not pushed before.
@@ -62,6 +64,9 @@ impl Lines {
         if self.prefix == Prefix::None {
             text.push_str(&std::mem::take(&mut open.line));
             text.push_str(&chunk.chunk.text);
+            if !text.is_empty() {
+                self.unfinished = !text.ends_with('\n');
+            }
             return text;
         }
         open.line.push_str(&chunk.chunk.text);
@@ -74,6 +79,11 @@ impl Lines {
         let lines = std::mem::replace(&mut open.line, rest);
         prefixed(&mut text, &lines, &open.node, self.width);
         text
+    }
+
+    /// Whether what was printed last does not end in a line end: a prompt would follow on the same line.
+    pub(super) fn is_unfinished(&self) -> bool {
+        self.unfinished
     }
 
     /// What never ended in a line end.
@@ -126,6 +136,16 @@ mod tests {
     fn what_is_no_longer_kept_is_said() {
         let mut lines = Lines::new(Prefix::None);
         assert_eq!(lines.push(&chunk(1, "a", 100, "tail")), "… 100 bytes are no longer kept …\ntail");
+    }
+
+    #[test]
+    fn a_last_line_without_an_end_is_known() {
+        let mut lines = Lines::new(Prefix::None);
+        assert!(!lines.is_unfinished());
+        lines.push(&chunk(1, "a", 0, "one\ntw"));
+        assert!(lines.is_unfinished());
+        lines.push(&chunk(1, "a", 6, "o\n"));
+        assert!(!lines.is_unfinished());
     }
 
     #[test]

@@ -1,15 +1,14 @@
 //! `run logs`: what a run's processes wrote.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use clap::Args;
-use downbeat_server::http::view::{Run, RunChunk};
+use downbeat_server::http::view::{Plan, Run, RunChunk};
 use serde_json::json;
 use tokio::time::sleep;
 
-use super::Which;
 use super::lines::{Lines, Prefix};
+use super::{Which, part};
 use crate::client::Client;
 use crate::exit::{Code, Failure};
 use crate::out::{Format, Out};
@@ -25,9 +24,9 @@ pub(crate) struct LogsArgs {
     /// Only of this node, by hostname or id
     #[arg(long, value_name = "NODE")]
     node: Option<String>,
-    /// Only of this step, by its number
+    /// Only of this step, by its number or its task's name
     #[arg(long, value_name = "STEP")]
-    step: Option<u32>,
+    step: Option<String>,
     /// Go on as it is written, until the run has ended
     #[arg(short, long)]
     follow: bool,
@@ -37,12 +36,21 @@ pub(super) async fn run(args: LogsArgs, client: &Client, out: Out) -> Result<(),
     let id = args.run.resolve(client).await?;
     let run: Run = client.get(&["runs", id.as_str()], &[]).await?;
     let mut query: Vec<(&str, String)> = Vec::new();
-    query.extend(args.node.as_ref().map(|node| ("node", node.clone())));
-    query.extend(args.step.map(|step| ("step", step.to_string())));
+    if args.node.is_some() || args.step.is_some() {
+        let plan: Plan = client.get(&["runs", id.as_str(), "plan"], &[]).await?;
+        if let Some(node) = &args.node {
+            part::check_node(node, &run, &plan, client).await?;
+            query.push(("node", node.clone()));
+        }
+        if let Some(step) = &args.step {
+            query.push(("step", part::step(step, &plan)?.to_string()));
+        }
+    }
     if args.follow {
         query.push(("follow", "1".to_owned()));
     }
-    let prefix = if args.node.is_none() && nodes(&run) > 1 { Prefix::Node } else { Prefix::None };
+    let prefix =
+        if args.node.is_none() && part::hostnames(&run).len() > 1 { Prefix::Node } else { Prefix::None };
     let mut printer = match (out.format(), args.follow) {
         (Format::Table, _) => Printer::Lines,
         (Format::Json | Format::Yaml, true) => Printer::Items,
@@ -60,12 +68,6 @@ enum Printer {
     Lines,
     Items,
     Document(Vec<RunChunk>),
-}
-
-/// How many nodes have or may have written something.
-fn nodes(run: &Run) -> usize {
-    let with_results = run.results.values().flat_map(|results| results.keys());
-    run.expected.iter().chain(with_results).filter(|node| *node != "-").collect::<BTreeSet<_>>().len()
 }
 
 /// A connection that breaks is taken up again; what was printed before is known by its offsets.
@@ -89,7 +91,10 @@ async fn streamed(
                 (connected, failures) = (true, 0);
                 while let Ok(Some(message)) = feed.next().await {
                     if message.name == "end" {
-                        let rest = lines.finish();
+                        let mut rest = lines.finish();
+                        if lines.is_unfinished() && out.is_terminal() {
+                            rest.push('\n');
+                        }
                         return if matches!(printer, Printer::Lines) { out.raw(&rest) } else { Ok(()) };
                     }
                     let chunk: RunChunk = message.decode()?;

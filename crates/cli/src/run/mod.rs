@@ -8,6 +8,7 @@ mod id;
 mod lines;
 mod list;
 mod logs;
+mod part;
 mod show;
 mod watch;
 

@@ -32,7 +32,7 @@ pub(crate) async fn watch(id: RunId, client: &Client, out: Out) -> Result<(), Fa
     detachable(&id, out, watching).await
 }
 
-/// Waits for a run in silence, then shows it; the exit code is its result.
+/// Waits for a run without a word, then shows it; the exit code is its result.
 pub(crate) async fn wait(id: RunId, client: &Client, out: Out) -> Result<(), Failure> {
     let waiting = async {
         let mut follow = Follow::new(client, id.clone(), out);

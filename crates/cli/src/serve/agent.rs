@@ -15,6 +15,10 @@ use crate::out::Out;
 use crate::settings::{AGENT, AgentKeys, Derived, Loaded, Sources, load};
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "The server to dial is --server HOST:PORT, else DOWNBEAT_AGENT_SERVER, else `server` in section [agent] \
+                  of the settings [default: 127.0.0.1:4681]. DOWNBEAT_SERVER is the clients' URL, and not read here."
+)]
 pub(crate) struct AgentArgs {
     /// What this node is called [default: the machine's hostname]
     #[arg(long, value_name = "NAME")]
@@ -104,13 +108,17 @@ pub(crate) async fn run(args: AgentArgs, global: Global, out: Out) -> Result<(),
         return out.result(&shown, || shown.toml());
     }
     logging::start(&keys.log_level, keys.log_format)?;
+    logging::last_word(serve(&keys).await, keys.log_format)
+}
+
+async fn serve(keys: &AgentKeys) -> Result<(), Failure> {
     let mut stop = Stop::listen()?;
-    let mut agent = Agent::start(Settings::from(&keys), Arc::new(Grpc));
+    let mut agent = Agent::start(Settings::from(keys), Arc::new(Grpc));
     tokio::select! {
         ended = agent.wait() => return ended.map_err(|error| agent_ended(&error)),
         () = stop.asked() => {}
     }
     agent.drain();
     let drained = async { agent.wait().await.map_err(|error| agent_ended(&error)) };
-    stop.or_insist(out, drained).await
+    stop.or_insist(drained).await
 }

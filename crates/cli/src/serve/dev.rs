@@ -75,7 +75,7 @@ pub(crate) async fn run(args: DevArgs, out: Out) -> Result<(), Failure> {
     tokio::select! {
         registered = registered(&server, &hostnames) => registered?,
         failure = first_to_end(&mut agents) => return Err(failure),
-        () = stop.asked() => return stop.or_insist(out, ended(agents, server)).await,
+        () = stop.asked() => return stop.or_insist(ended(agents, server)).await,
     }
     let ready = Ready::of(&server, hostnames);
     announce(&ready, args.ready_file.as_deref(), out, || banner(&ready, &args.groups, &args.data))?;
@@ -88,7 +88,7 @@ pub(crate) async fn run(args: DevArgs, out: Out) -> Result<(), Failure> {
         () = stop.asked() => {}
     }
     out.note("stopping");
-    stop.or_insist(out, ended(agents, server)).await
+    stop.or_insist(ended(agents, server)).await
 }
 
 fn start_agent(args: &DevArgs, server: &Server, hostname: &str, number: u32) -> Handle {

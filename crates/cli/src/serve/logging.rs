@@ -1,13 +1,20 @@
 //! Owns the logs: on standard error, as text or as JSON, by level or by filter.
 
 use std::io::IsTerminal;
+use std::panic;
 
+use tracing::Level;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{Directive, LevelFilter};
 use tracing_subscriber::fmt;
 use tracing_subscriber::prelude::*;
 
 use crate::exit::Failure;
+use crate::render::table::one_line;
 use crate::settings::LogFormat;
+
+/// Say something of every frame at `debug`; who wants to read it names them in the filter.
+const TALKATIVE: [&str; 5] = ["h2", "hyper", "hyper_util", "tonic", "tower"];
 
 /// Starts the logs. `level` is a level, or a filter such as `info,downbeat_server=debug`.
 pub(super) fn start(level: &str, format: LogFormat) -> Result<(), Failure> {
@@ -25,7 +32,24 @@ pub(super) fn start(level: &str, format: LogFormat) -> Result<(), Failure> {
             registry.with(fmt::layer().with_ansi(colour).with_writer(std::io::stderr)).try_init()
         }
     };
-    started.map_err(|error| Failure::bug(format!("cannot start the logs: {error}")))
+    started.map_err(|error| Failure::bug(format!("cannot start the logs: {error}")))?;
+    if format == LogFormat::Json {
+        panic::set_hook(Box::new(|panicked| {
+            tracing::error!("bug: {}", one_line(&panicked.to_string()));
+        }));
+    }
+    Ok(())
+}
+
+/// With JSON on standard error, why the process ends is a line of the log too.
+pub(super) fn last_word(result: Result<(), Failure>, format: LogFormat) -> Result<(), Failure> {
+    result.map_err(|failure| {
+        if format != LogFormat::Json || failure.message.is_empty() || !tracing::enabled!(Level::ERROR) {
+            return failure;
+        }
+        tracing::error!(exit_code = failure.code as u8, "{}", one_line(&failure.to_string()));
+        Failure::new(failure.code, "")
+    })
 }
 
 /// A filter takes any word as a target's name, so a level that is none has to be found here.
@@ -37,13 +61,30 @@ fn filter(level: &str) -> Result<EnvFilter, Failure> {
     };
     for part in level.split(',') {
         // The empty text is a level to the parser, and a mistake to everybody else.
-        let is_level =
-            !part.trim().is_empty() && part.trim().parse::<tracing_subscriber::filter::LevelFilter>().is_ok();
+        let is_level = !part.trim().is_empty() && part.trim().parse::<LevelFilter>().is_ok();
         if !is_level && !part.contains('=') {
             return Err(wrong(&format!("`{part}` is no level")));
         }
     }
-    EnvFilter::try_new(level).map_err(|error| wrong(&error.to_string()))
+    let filter = EnvFilter::try_new(level).map_err(|error| wrong(&error.to_string()))?;
+    Ok(quieted(level).into_iter().fold(filter, EnvFilter::add_directive))
+}
+
+/// What keeps the talkative at `info` where the filter lets everybody say more and does not name them.
+fn quieted(level: &str) -> Vec<Directive> {
+    let parts = level.split(',').map(str::trim);
+    let says_more = |part: &str| part.parse::<LevelFilter>().is_ok_and(|level| level > LevelFilter::INFO);
+    if !parts.clone().any(says_more) {
+        return Vec::new();
+    }
+    let named = |target: &str| {
+        parts.clone().any(|part| {
+            let name = part.split(['=', '[']).next().unwrap_or_default();
+            name == target || name.strip_prefix(target).is_some_and(|rest| rest.starts_with("::"))
+        })
+    };
+    let quiet = TALKATIVE.iter().filter(|target| !named(target));
+    quiet.map(|target| format!("{target}=info").parse().expect("a target and a level")).collect()
 }
 
 #[cfg(test)]
@@ -57,6 +98,18 @@ mod tests {
         }
         for level in ["", "inof", "verbose", "info,debugg", "downbeat=loud"] {
             assert!(filter(level).is_err(), "{level}");
+        }
+    }
+
+    #[test]
+    fn debug_is_ours_unless_others_are_named() {
+        let told = |level| quieted(level).iter().map(ToString::to_string).collect::<Vec<_>>();
+        let all = ["h2=info", "hyper=info", "hyper_util=info", "tonic=info", "tower=info"];
+        assert_eq!(told("debug"), all);
+        assert_eq!(told("TRACE,downbeat_server=warn"), all);
+        assert_eq!(told("debug,h2=trace,hyper::proto=debug"), all[2..]);
+        for level in ["info", "warn", "off", "warn,downbeat_server=debug"] {
+            assert_eq!(told(level), [""; 0], "{level} must not make them say more");
         }
     }
 }

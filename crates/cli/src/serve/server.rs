@@ -1,6 +1,6 @@
 //! `server`: one server as a process.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use downbeat_core::Span;
@@ -144,13 +144,17 @@ pub(crate) async fn run(args: ServerArgs, out: Out) -> Result<(), Failure> {
         return out.result(&shown, || shown.toml());
     }
     logging::start(&keys.log_level, keys.log_format)?;
+    logging::last_word(serve(&keys, args.ready_file.as_deref(), out).await, keys.log_format)
+}
+
+async fn serve(keys: &ServerKeys, ready_file: Option<&Path>, out: Out) -> Result<(), Failure> {
     let mut stop = Stop::listen()?;
-    let server = started(Settings::from(&keys)).await?;
+    let server = started(Settings::from(keys)).await?;
     let ready = Ready::of(&server, Vec::new());
-    announce(&ready, args.ready_file.as_deref(), out, || ready.server_line(&keys.store))?;
+    announce(&ready, ready_file, out, || ready.server_line(&keys.store))?;
     stop.asked().await;
     tracing::info!(grace = %Span(keys.shutdown_grace.0), "stopping");
-    stop.or_insist(out, async {
+    stop.or_insist(async {
         server.stop().await;
         Ok(())
     })

@@ -3,7 +3,6 @@
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::exit::{Code, Failure};
-use crate::out::Out;
 
 /// SIGTERM and SIGINT.
 #[derive(Debug)]
@@ -31,15 +30,11 @@ impl Stop {
     /// Carries out a graceful end, unless a second signal comes.
     pub(super) async fn or_insist(
         &mut self,
-        out: Out,
         graceful: impl Future<Output = Result<(), Failure>>,
     ) -> Result<(), Failure> {
         tokio::select! {
             result = graceful => result,
-            () = self.asked() => {
-                out.note("ended at once");
-                Err(Failure::new(Code::RunFailed, ""))
-            }
+            () = self.asked() => Err(Failure::new(Code::RunFailed, "ended at once, as told by a second signal")),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::cluster::{Dev, Done, downbeat};
+use crate::cluster::{Dev, Done, downbeat, example};
 
 fn told(done: &Done, code: i32, words: &str) {
     assert_eq!(done.code, code, "{done:?}");
@@ -46,6 +46,10 @@ fn bad_input_is_2() {
     fs::write(dev.dir.path().join("latin.yaml"), b"name: \xff\n").unwrap();
     told(&dev.run(&["job", "run", "-f", "latin.yaml"]), 2, "UTF-8");
     told(&dev.run(&["run", "list", "--status", "runing"]), 2, "runing");
+    told(&dev.run(&["run", "show", ""]), 2, "RUN is empty");
+    let params = "params of runs (--param) are not available in this version";
+    told(&dev.run(&["job", "run", "--target", "all", "test", "noop", "--param", "a=b"]), 2, params);
+    told(&dev.run(&["job", "run", "--param", "a=b", "-f", &example("hello.yaml")]), 2, params);
     told(&dev.run(&["event", "list", "--since", "999999999"]), 2, "after the last event");
     for args in [
         &["run", "lst"][..],
@@ -92,6 +96,19 @@ fn what_does_not_exist_is_4() {
         told(&dev.run(&["node", verb, "nowhere"]), 4, "nowhere");
     }
     told(&dev.run(&["--cluster", "nowhere", "node", "list"]), 4, "nowhere");
+
+    let id = dev.submit(&["--target", "node:node-1", "test", "noop"]);
+    assert_eq!(dev.run(&["run", "watch", &id]).code, 0);
+    for (part, words) in [
+        (["--node", "nope"], "nope"),
+        (["--node", "node-2"], "node `node-2` has no part in run"),
+        (["--step", "9"], "the run has no step `9`"),
+        (["--step", "nope"], "the run has no step `nope`"),
+    ] {
+        let done = dev.run(&["run", "logs", &id, part[0], part[1]]);
+        told(&done, 4, words);
+        assert_eq!(done.stderr.lines().count(), 1, "{done:?}");
+    }
 }
 
 #[test]
@@ -110,6 +127,17 @@ fn a_refusal_or_conflict_is_5() {
             .unwrap(),
     );
     told(&second, 5, taken);
+
+    let same_file =
+        ["server", "--store", "sqlite:data/downbeat.db", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"];
+    let second =
+        |more: &[&str]| Done::of(downbeat(dev.dir.path()).args(same_file).args(more).output().unwrap());
+    told(&second(&[]), 5, "in use by another server");
+    let done = second(&["--log-format", "json"]);
+    assert_eq!(done.code, 5, "{done:?}");
+    let last: serde_json::Value = serde_json::from_str(done.stderr.lines().last().unwrap()).unwrap();
+    assert_eq!((&last["level"], &last["exit_code"]), (&"ERROR".into(), &5.into()));
+    assert!(last["message"].as_str().unwrap().contains("in use by another server"), "{last}");
 }
 
 #[test]

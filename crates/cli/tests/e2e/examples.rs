@@ -45,3 +45,27 @@ fn every_example_ends_as_it_says() {
         assert_eq!(run["counts"]["succeeded"], succeeded, "{name}: {run}");
     }
 }
+
+/// Fenced blocks of a Markdown text that begin with this line.
+fn blocks<'a>(text: &'a str, fence: &str) -> Vec<&'a str> {
+    let begins = text.match_indices(fence).map(|(at, _)| &text[at + fence.len()..]);
+    begins.map(|rest| rest.split("```").next().unwrap()).collect()
+}
+
+#[test]
+fn the_job_file_in_the_readme_is_the_one_that_is_run() {
+    let readme = std::fs::read_to_string(example("../README.md")).unwrap();
+    let file = std::fs::read_to_string(example("rolling.yaml")).unwrap();
+    assert_eq!(blocks(&readme, "```yaml\n"), [file.as_str()]);
+}
+
+#[test]
+fn a_step_that_is_tried_again_is_told_once() {
+    let dev = Dev::start();
+    let done = dev.run(&["job", "run", "-f", &example("retry.yaml"), "--watch"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    let steps: Vec<&str> = done.stdout.lines().filter(|line| line.starts_with("step ")).collect();
+    assert_eq!(steps.len(), 2, "{done:?}");
+    assert!(steps[0].starts_with("step 0 flaky: 3/3 succeeded in "), "{done:?}");
+    assert!(steps[0].ends_with(" after 3 attempts"), "{done:?}");
+}

@@ -33,7 +33,7 @@ fn logs_are_followed_to_the_end_with_whose_they_are() {
     lines.sort_unstable();
     assert_eq!(lines, ["node-1 | begin", "node-1 | end", "node-2 | begin", "node-2 | end"]);
     assert_eq!(dev.run(&["run", "logs", &id, "--node", "node-1"]).ok(), "begin\nend");
-    assert_eq!(dev.run(&["run", "logs", &id, "--step", "7"]).ok(), "");
+    assert_eq!(dev.run(&["run", "logs", &id, "--node", "node-1", "--step", "exec shell"]).ok(), "begin\nend");
 }
 
 #[test]
@@ -52,6 +52,12 @@ fn events_are_followed_from_a_number_on() {
         (kinds.first().unwrap().as_str(), kinds.last().unwrap().as_str()),
         ("run_created", "run_moved")
     );
+    for args in [&["run", "events", &id][..], &["event", "list", "--since", "0"]] {
+        let lines = dev.run(args).ok();
+        let finished = lines.lines().filter(|line| line.contains("execution_finished"));
+        let about = format!("(run {id}, step 0 on node-2)");
+        assert_eq!(finished.filter(|line| line.ends_with(&about)).count(), 1, "{lines}");
+    }
 
     let mut following = Process::spawn(dev.command(&["event", "list", "-f", "--since", "0"]));
     let lines = following.stdout();
@@ -72,4 +78,23 @@ fn a_cancelled_run_ends_its_processes() {
     let done = dev.run(&["run", "watch", &id]);
     assert_eq!(done.code, 1);
     assert!(done.stdout.contains("1 cancelled"), "{done:?}");
+}
+
+#[test]
+fn watching_a_placed_task_that_fits_nowhere_says_so_once() {
+    let dev = Dev::start_with(&["--nodes", "2"]);
+    let file = dev.write(
+        "gpu.yaml",
+        "placement: {labels: [gpu]}\ntasks: [{name: train, backend: test, action: noop}]\n",
+    );
+    let id = dev.submit(&["-f", file.to_str().unwrap()]);
+    let mut watching = Process::spawn(dev.command(&["run", "watch", &id]));
+    let lines = watching.stdout();
+    let told = lines.find("step 0 train waits: ");
+    assert_eq!(
+        told,
+        "step 0 train waits: no node fits now (node-1: lacks label `gpu`; node-2: lacks label `gpu`)"
+    );
+    dev.run(&["run", "cancel", &id]).ok();
+    assert!(lines.find("").starts_with("step 0 train: "), "the next line is of its end");
 }

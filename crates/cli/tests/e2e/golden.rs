@@ -8,7 +8,7 @@ fn masked(dev: &Dev, text: &str, check: impl FnOnce(String)) {
     insta::with_settings!({filters => vec![
         (r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "ID"),
         (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", "TIME"),
-        (r"\b\d+(\.\d+)?(us|ms|s|m|h)\b", "SPAN"),
+        (r"<?\b\d+(\.\d+)?(us|ms|s|m|h)\b", "SPAN"),
         (r"capabilities .*", "capabilities  FOUND"),
         // Masked texts have other widths than what they stand for.
         (r"  +", "  "),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use downbeat_core::limits;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Response, Status};
+use tonic::{Code, Response, Status};
 
 use super::fault::from_status;
 use super::generated as wire;
@@ -27,12 +27,15 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Every call but a poll: a commit, and a margin for a busy store.
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
+/// Where a server listens for agents when nothing is set.
+const AGENT_PORT: u16 = 4681;
 /// A poll may take its wait, and this.
 const POLL_MARGIN: Duration = Duration::from_secs(10);
 
 /// A connection to one server. Cheap to clone; all calls share one HTTP/2 connection.
 #[derive(Clone, Debug)]
 pub struct Client {
+    address: String,
     agent: AgentClient<Channel>,
 }
 
@@ -60,7 +63,7 @@ impl Client {
         let agent = AgentClient::new(channel)
             .max_decoding_message_size(limits::MESSAGE_BYTES)
             .max_encoding_message_size(limits::MESSAGE_BYTES);
-        Ok(Self { agent })
+        Ok(Self { address: address.to_owned(), agent })
     }
 }
 
@@ -84,6 +87,27 @@ fn innermost(error: &dyn std::error::Error) -> String {
     error.to_string()
 }
 
+/// What a hello meets where no server of this protocol listens, said so that a person finds the mistake, of which the
+/// other port of the right server is the likeliest. None of these codes is an answer of ours (`fault::to_status`).
+fn foreign(address: &str, status: &Status) -> Option<Fault> {
+    match status.code() {
+        Code::Unimplemented
+        | Code::Unknown
+        | Code::Internal
+        | Code::PermissionDenied
+        | Code::Unauthenticated => {}
+        _ => return None,
+    }
+    let what = match std::error::Error::source(status) {
+        // A server that ends at this moment looks the same.
+        Some(source) => format!("hung up at the first word ({})", innermost(source)),
+        None => "does not speak the agent protocol".to_owned(),
+    };
+    Some(Fault::Unavailable(format!(
+        "`{address}` {what}; is this the REST port? agents dial the gRPC port, {AGENT_PORT} unless told otherwise"
+    )))
+}
+
 async fn within<T>(
     deadline: Duration,
     call: impl Future<Output = Result<Response<T>, Status>>,
@@ -91,14 +115,23 @@ async fn within<T>(
     match tokio::time::timeout(deadline, call).await {
         Ok(Ok(response)) => Ok(response.into_inner()),
         Ok(Err(status)) => Err(from_status(&status)),
-        Err(_) => Err(Fault::Unavailable(format!("no answer within {} s", deadline.as_secs()))),
+        Err(_) => Err(no_answer(deadline)),
     }
+}
+
+fn no_answer(deadline: Duration) -> Fault {
+    Fault::Unavailable(format!("no answer within {} s", deadline.as_secs()))
 }
 
 #[async_trait]
 impl Link for Client {
     async fn hello(&self, hello: Hello) -> Result<Welcome, Fault> {
-        welcome_from_wire(within(CALL_DEADLINE, self.agent.clone().hello(hello_to_wire(hello))).await?)
+        let mut agent = self.agent.clone();
+        match tokio::time::timeout(CALL_DEADLINE, agent.hello(hello_to_wire(hello))).await {
+            Ok(Ok(response)) => welcome_from_wire(response.into_inner()),
+            Ok(Err(status)) => Err(foreign(&self.address, &status).unwrap_or_else(|| from_status(&status))),
+            Err(_) => Err(no_answer(CALL_DEADLINE)),
+        }
     }
 
     async fn register(&self, register: Register) -> Result<(), Fault> {

@@ -1,0 +1,61 @@
+//! Owns what a former life of the agent still has to say: its results are delivered before the new session registers,
+//! which makes the leases of the old one worthless.
+
+use std::collections::VecDeque;
+
+use downbeat_core::ids::{NodeId, SessionId};
+use downbeat_proto::message::{Fault, Finished, Free, Held, Receipt, Report};
+
+use super::report::{BATCH, batch_length};
+use super::stuck::drop_output;
+use crate::links::Links;
+use crate::outbox::Outbox;
+
+/// Answers what no server took. It stays in the outbox.
+pub(super) async fn deliver(
+    links: &Links,
+    outbox: &Outbox,
+    former: Vec<Finished>,
+    node: NodeId,
+    session: SessionId,
+) -> Vec<Finished> {
+    let mut left = VecDeque::from(former);
+    let mut undelivered = Vec::new();
+    if !left.is_empty() {
+        tracing::info!(%node, results = left.len(), "delivering what the last session left");
+    }
+    let mut most = BATCH;
+    while !left.is_empty() {
+        let count = batch_length(left.make_contiguous(), most);
+        let finished: Vec<Finished> = left.range(..count).cloned().collect();
+        let held: Vec<Held> = finished.iter().map(|finished| finished.held).collect();
+        let report = Report { node, session, started: Vec::new(), finished, free: Free::default(), poll: 0 };
+        let link = links.lend().await;
+        let answer = link.report(report).await;
+        links.settle(&link, &answer).await;
+        match answer {
+            Ok(answer) if answer.receipts.len() == count => {
+                let refused = answer.receipts.iter().filter(|receipt| **receipt == Receipt::Refused).count();
+                if refused > 0 {
+                    tracing::warn!(%node, refused, "results of the last session came too late");
+                }
+                most = (most * 2).min(BATCH);
+                outbox.forget(held);
+                left.drain(..count);
+            }
+            Ok(answer) => {
+                let receipts = answer.receipts.len();
+                tracing::error!(%node, receipts, facts = count, "a report was answered wrongly; its results are kept");
+                undelivered.extend(left.drain(..count));
+            }
+            Err(Fault::Unavailable(_)) => {}
+            Err(Fault::Rejected(_)) if count > 1 => most = count / 2,
+            Err(Fault::Rejected(why)) if drop_output(&mut left[0], &why) => {}
+            Err(fault) => {
+                tracing::error!(%node, results = count, %fault, "results of the last session are not taken; they are kept");
+                undelivered.extend(left.drain(..count));
+            }
+        }
+    }
+    undelivered
+}

@@ -1,0 +1,102 @@
+//! Owns results that a server rejects: a verdict is never dropped, since the run that waits for it would wait for
+//! ever. First its output goes, then it is kept and sent again, alone, so that no other result suffers with it.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use downbeat_core::limits::REASON_BYTES;
+use downbeat_proto::message::{Fault, Finished, Receipt, Report};
+use tokio::time::Instant;
+
+use crate::shared::Shared;
+
+/// Between attempts, at most: long enough to cost nothing, short enough that a repaired server has it soon.
+const PAUSE_MOST: Duration = Duration::from_secs(60);
+
+/// Results that no server took so far.
+#[derive(Debug)]
+pub(super) struct Stuck {
+    results: VecDeque<Finished>,
+    due: Instant,
+    pause: Duration,
+}
+
+impl Stuck {
+    /// With what a former life could not deliver.
+    pub(super) fn new(results: Vec<Finished>, pause: Duration) -> Self {
+        Self { results: results.into(), due: Instant::now() + pause, pause }
+    }
+
+    pub(super) fn keep(&mut self, finished: Finished) {
+        if self.results.is_empty() {
+            self.due = Instant::now() + self.pause;
+        }
+        self.results.push_back(finished);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.results.is_empty()
+    }
+
+    pub(super) fn due(&self) -> Instant {
+        self.due
+    }
+
+    pub(super) fn is_due(&self) -> bool {
+        !self.is_empty() && self.due <= Instant::now()
+    }
+
+    /// Sends the one that waited longest.
+    pub(super) async fn send(&mut self, shared: &Shared) {
+        let Some(finished) = self.results.front().cloned() else { return };
+        let held = finished.held;
+        let link = shared.links.lend().await;
+        let (poll, free) = shared.holdings().offer();
+        let (node, session) = (shared.node, shared.session);
+        let report = Report { node, session, started: Vec::new(), finished: vec![finished], free, poll };
+        let answer = link.report(report).await;
+        shared.links.settle(&link, &answer).await;
+        match answer {
+            Ok(answer) if answer.receipts.len() == 1 => {
+                self.results.pop_front();
+                self.pause = shared.tuning.backoff_most;
+                self.due = Instant::now();
+                if answer.receipts[0] == Receipt::Recorded {
+                    tracing::info!(%node, execution = %held.execution, "a result that was rejected is taken now");
+                    shared.recorded(vec![held]);
+                } else {
+                    shared.refused(vec![held]);
+                }
+            }
+            // The pause is in finding the next server.
+            Err(Fault::Unavailable(_)) => {}
+            Err(Fault::Rejected(why)) if drop_output(&mut self.results[0], &why) => {}
+            Ok(_) | Err(_) => {
+                self.results.rotate_left(1);
+                self.due = Instant::now() + self.pause;
+                self.pause = (self.pause * 2).min(PAUSE_MOST);
+            }
+        }
+    }
+}
+
+/// A result that was rejected on its own is sent without its output, and says so. Whether there was any to drop.
+pub(super) fn drop_output(finished: &mut Finished, why: &str) -> bool {
+    if finished.output.is_empty() {
+        return false;
+    }
+    let (run, execution) = (&finished.run, finished.held.execution);
+    tracing::error!(%run, %execution, why, "a result was rejected; it is sent without its output");
+    finished.output = Vec::new();
+    let mut note = format!("its output was dropped because the server rejected it: {why}");
+    note.truncate(note.floor_char_boundary(REASON_BYTES / 2));
+    let error = finished.outcome.error.take();
+    finished.outcome.error = Some(match error {
+        Some(mut error) => {
+            error.truncate(error.floor_char_boundary(REASON_BYTES - note.len() - 2));
+            format!("{error}; {note}")
+        }
+        None => note,
+    });
+    true
+}

@@ -1,0 +1,81 @@
+//! Owns how a part of a run is named: one of its steps, one of its nodes. What the run does not have is not found.
+
+use std::collections::BTreeSet;
+
+use downbeat_server::http::view::{Node, Plan, Run, Where};
+
+use crate::client::Client;
+use crate::exit::Failure;
+
+/// The step with this number, or else the only one of this name.
+pub(super) fn step(text: &str, plan: &Plan) -> Result<u32, Failure> {
+    if let Some(step) =
+        text.parse().ok().and_then(|index: u32| plan.steps.iter().find(|step| step.index == index))
+    {
+        return Ok(step.index);
+    }
+    let named: Vec<u32> = plan.steps.iter().filter(|step| step.name == text).map(|step| step.index).collect();
+    match named.as_slice() {
+        [only] => Ok(*only),
+        [] => {
+            let last = plan.steps.len().saturating_sub(1);
+            Err(Failure::not_found(format!(
+                "the run has no step `{text}`; its steps have the numbers 0 to {last}, and names: see `run show`"
+            )))
+        }
+        [first, .., last] => Err(Failure::bad_input(format!(
+            "{} steps are called `{text}`, from {first} to {last}: name one by its number",
+            named.len()
+        ))),
+    }
+}
+
+/// Hostnames of the nodes that have or may have written something.
+pub(super) fn hostnames(run: &Run) -> BTreeSet<&str> {
+    let with_results = run.results.values().flat_map(|results| results.keys());
+    run.expected.iter().chain(with_results).map(String::as_str).filter(|node| *node != "-").collect()
+}
+
+/// Whether a node, by hostname or id, has or may get a part in a run.
+pub(super) async fn check_node(text: &str, run: &Run, plan: &Plan, client: &Client) -> Result<(), Failure> {
+    let has = |hostname: &str| hostnames(run).contains(hostname);
+    if has(text) {
+        return Ok(());
+    }
+    let cluster = [("cluster", run.summary.cluster.to_string())];
+    let node: Node = client.get(&["nodes", text], &cluster).await?;
+    let hostname = node.hostname.as_str();
+    let goes_on = !run.summary.state.is_terminal();
+    if has(hostname) || (goes_on && plan.steps.iter().any(|step| matches!(step.place, Where::Placed(_)))) {
+        return Ok(());
+    }
+    Err(Failure::not_found(format!("node `{text}` has no part in run {}", run.summary.id)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::exit::Code;
+
+    #[test]
+    fn a_step_is_named_by_its_number_or_by_a_name_that_only_it_has() {
+        let step_called = |index: u32, name: &str| {
+            json!({"index": index, "name": name, "backend": "test", "action": "noop", "branch": null,
+                   "where": "placed", "condition": null, "after": []})
+        };
+        let steps =
+            [step_called(0, "fetch"), step_called(1, "same"), step_called(2, "same"), step_called(3, "9")];
+        let plan: Plan =
+            serde_json::from_value(json!({"job": null, "strategy": "continue", "nodes": [], "steps": steps}))
+                .unwrap();
+        assert_eq!(step("2", &plan), Ok(2));
+        assert_eq!(step("fetch", &plan), Ok(0));
+        assert_eq!(step("9", &plan), Ok(3), "no step has this number, one has this name");
+        assert_eq!(step("same", &plan).unwrap_err().code, Code::BadInput);
+        for unknown in ["4", "nope", ""] {
+            assert_eq!(step(unknown, &plan).unwrap_err().code, Code::NotFound, "{unknown}");
+        }
+    }
+}
