@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use downbeat_core::backend::Catalogue;
-use downbeat_core::execution::Execution;
+use downbeat_core::execution::{Execution, State};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
 use downbeat_core::node::NodeRecord;
 use downbeat_core::plan::{Plan, resolve};
@@ -333,6 +333,11 @@ impl Service {
 
     /// Why a pending execution waits, per node.
     pub async fn waiting_reasons(&self, execution: &Execution) -> Result<Vec<(String, String)>, Error> {
+        if let State::Pending { not_before: Some(at) } = execution.state
+            && at > self.parts.clock.now()
+        {
+            return Ok(vec![("-".to_owned(), format!("it failed before, and is tried again at {at}"))]);
+        }
         let known = self.parts.dispatcher.board().plan(&execution.run).cloned();
         let plan = match known {
             Some(plan) => plan,
