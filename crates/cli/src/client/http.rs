@@ -6,17 +6,23 @@ use std::time::Duration;
 use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use reqwest::{Method, RequestBuilder, Response, Url};
 use serde::de::DeserializeOwned;
+use tokio::time::{Instant, sleep};
 
 use super::problem;
 use super::sse::Feed;
 use crate::args::Global;
 use crate::exit::{Code, Failure};
+use crate::out::Out;
 
 const DEFAULT_SERVER: &str = "http://127.0.0.1:4680";
 /// A server that does not even accept within this is taken as away.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The slowest answers are plans of a million instances: seconds.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long a server that is away is waited for by those who have spoken to it before, and between two tries.
+const PATIENCE: Duration = Duration::from_secs(60);
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
 /// A client of one server.
 #[derive(Clone, Debug)]
@@ -98,11 +104,55 @@ impl Client {
             request = request.header(CONTENT_TYPE, "application/yaml").body(text);
             origin = file;
         }
-        let response = request.send().await.map_err(|error| unreachable(self.base(), &error))?;
-        if !response.status().is_success() {
-            return Err(problem::failure(response, self.base(), origin.as_deref()).await);
+        let give_up_at = Instant::now() + PATIENCE;
+        let mut broken = false;
+        loop {
+            let attempt = request.try_clone().ok_or_else(|| Failure::bug("a request cannot be repeated"))?;
+            let answer = match attempt.send().await {
+                Ok(response) if !response.status().is_success() => {
+                    return Err(problem::failure(response, self.base(), origin.as_deref()).await);
+                }
+                Ok(response) => response.bytes().await,
+                Err(error) => Err(error),
+            };
+            match answer {
+                Ok(text) => return self.read(&text),
+                // The connection broke, and nobody knows whether the request was carried out: with a key it is safe to
+                // say it again, also while the server is starting again.
+                Err(error)
+                    if idempotency_key.is_some()
+                        && (broken || !error.is_connect())
+                        && !error.is_timeout()
+                        && Instant::now() < give_up_at =>
+                {
+                    broken = true;
+                    sleep(RETRY_PAUSE).await;
+                }
+                Err(error) => return Err(unreachable(self.base(), &error)),
+            }
         }
-        self.decoded(response).await
+    }
+
+    /// Asks until the server answers, for a while: for those who have spoken to it before.
+    pub(crate) async fn get_patiently<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        query: &[(&str, String)],
+        out: Out,
+    ) -> Result<T, Failure> {
+        let give_up_at = Instant::now() + PATIENCE;
+        let mut told = false;
+        loop {
+            match self.get(path, query).await {
+                Err(failure) if failure.code == Code::Unreachable && Instant::now() < give_up_at => {
+                    if !std::mem::replace(&mut told, true) {
+                        out.note(&format!("{} is away; waiting for it", self.base()));
+                    }
+                    sleep(RETRY_PAUSE).await;
+                }
+                other => return other,
+            }
+        }
     }
 
     /// A stream of server-sent events, from after `last` on.
@@ -140,7 +190,11 @@ impl Client {
 
     async fn decoded<T: DeserializeOwned>(&self, response: Response) -> Result<T, Failure> {
         let text = response.bytes().await.map_err(|error| unreachable(self.base(), &error))?;
-        serde_json::from_slice(&text).map_err(|error| {
+        self.read(&text)
+    }
+
+    fn read<T: DeserializeOwned>(&self, text: &[u8]) -> Result<T, Failure> {
+        serde_json::from_slice(text).map_err(|error| {
             Failure::bug(format!(
                 "{} answered something that this downbeat cannot read: {error}; are both of one version?",
                 self.base()

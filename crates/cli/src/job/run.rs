@@ -99,7 +99,9 @@ pub(super) async fn run(args: RunArgs, global: &Global, out: Out) -> Result<(), 
     let client = Client::new(&global)?;
     let out = out.with_format(global.output);
     let query: Vec<_> = target.map(|target| ("target", target)).into_iter().collect();
-    let run: Run = client.post(&["runs"], &query, body, options.idempotency_key.as_deref()).await?;
+    // A key of its own lets the client repeat what a broken connection left unanswered.
+    let key = options.idempotency_key.clone().unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
+    let run: Run = client.post(&["runs"], &query, body, Some(&key)).await?;
     let id = run.summary.id.clone();
     if options.watch {
         watch(id, &client, out).await

@@ -9,16 +9,16 @@ use downbeat_server::http::view::Run;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::client::{Client, Feed};
-use crate::exit::{Code, Failure};
+use crate::exit::Failure;
 use crate::out::Out;
 
 /// Looking more often than this shows nothing that a person could see.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 /// Looks anyway, for what the stream did not say.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// A server that restarts is waited for this long.
-const PATIENCE: Duration = Duration::from_secs(60);
-const RETRY_PAUSE: Duration = Duration::from_millis(500);
+
+/// Between two tries to open the stream.
+const FEED_PAUSE: Duration = Duration::from_millis(500);
 
 /// A run that is followed.
 pub(crate) struct Follow<'a> {
@@ -59,7 +59,7 @@ impl<'a> Follow<'a> {
                     sleep(SHORTEST_PAUSE).await;
                 }
             },
-            None => sleep(RETRY_PAUSE).await,
+            None => sleep(FEED_PAUSE).await,
         }
     }
 
@@ -75,23 +75,8 @@ impl<'a> Follow<'a> {
         }
     }
 
+    /// Whoever follows a run has spoken to the server before.
     async fn patient_look(&self) -> Result<Run, Failure> {
-        let give_up_at = Instant::now() + PATIENCE;
-        let mut told = false;
-        loop {
-            match self.client.get(&["runs", self.id.as_str()], &[]).await {
-                Err(failure)
-                    if failure.code == Code::Unreachable
-                        && self.looked_at.is_some()
-                        && Instant::now() < give_up_at =>
-                {
-                    if !std::mem::replace(&mut told, true) {
-                        self.out.note(&format!("{} is away; waiting for it", self.client.base()));
-                    }
-                    sleep(RETRY_PAUSE).await;
-                }
-                other => return other,
-            }
-        }
+        self.client.get_patiently(&["runs", self.id.as_str()], &[], self.out).await
     }
 }

@@ -17,6 +17,8 @@ use crate::render::{Story, run_line, run_page};
 
 pub(super) async fn run(which: &Which, client: &Client, out: Out) -> Result<(), Failure> {
     let id = which.resolve(client).await?;
+    // A server that is not there at all is no server that went away: said at once.
+    let _: Run = client.get(&["runs", id.as_str()], &[]).await?;
     watch(id, client, out).await
 }
 
@@ -40,7 +42,7 @@ pub(crate) async fn wait(id: RunId, client: &Client, out: Out) -> Result<(), Fai
             let run = follow.next().await?;
             if run.summary.state.is_terminal() {
                 if out.format() == Format::Table {
-                    let plan: Plan = client.get(&["runs", id.as_str(), "plan"], &[]).await?;
+                    let plan: Plan = client.get_patiently(&["runs", id.as_str(), "plan"], &[], out).await?;
                     out.text(&run_page(&run, &plan, Timestamp::now(), out.width()))?;
                 } else {
                     out.result(&run, String::new)?;
@@ -80,7 +82,7 @@ async fn detachable(
 
 /// For people: bars on a terminal, a line per step elsewhere, and the page at the end.
 async fn shown(id: RunId, client: &Client, out: Out) -> Result<(), Failure> {
-    let mut story = story(&id, client).await?;
+    let mut story = story(&id, client, out).await?;
     let mut follow = Follow::new(client, id, out);
     let mut bars = Bars::on_terminal(out, story.plan());
     loop {
@@ -111,9 +113,10 @@ async fn shown(id: RunId, client: &Client, out: Out) -> Result<(), Failure> {
     }
 }
 
-async fn story(id: &RunId, client: &Client) -> Result<Story, Failure> {
-    let plan: Plan = client.get(&["runs", id.as_str(), "plan"], &[]).await?;
-    let run: Run = client.get(&["runs", id.as_str()], &[("definition", "1".to_owned())]).await?;
+async fn story(id: &RunId, client: &Client, out: Out) -> Result<Story, Failure> {
+    let plan: Plan = client.get_patiently(&["runs", id.as_str(), "plan"], &[], out).await?;
+    let run: Run =
+        client.get_patiently(&["runs", id.as_str()], &[("definition", "1".to_owned())], out).await?;
     let definition = run.definition.unwrap_or_default();
     let definition = serde_json::from_value(definition)
         .map_err(|error| Failure::bug(format!("cannot read the definition of run {id}: {error}")))?;
