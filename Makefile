@@ -34,7 +34,7 @@ bench: build ## The figures of the README, on SQLite and on a private PostgreSQL
 
 .PHONY: soak
 soak: ## kill -9 of server and agents at random moments, for ten minutes
-	DOWNBEAT_SOAK_SECONDS=600 scripts/test --soak
+	DOWNBEAT_TEST_SOAK_SECONDS=600 scripts/test --soak
 
 .PHONY: fuzz
 fuzz: ## Fuzzes the job-file parser and the selector, a minute each

@@ -11,7 +11,7 @@ use crate::site::{Site, Store, seed};
 const NAMES: [&str; 3] = ["web-1", "web-2", "web-3"];
 
 async fn anything_may_die(store: Store) {
-    let soak = std::env::var("DOWNBEAT_SOAK_SECONDS").ok().and_then(|text| text.parse().ok());
+    let soak = std::env::var("DOWNBEAT_TEST_SOAK_SECONDS").ok().and_then(|text| text.parse().ok());
     let until = Instant::now() + Duration::from_secs(soak.unwrap_or(0));
     let mut dice = Dice::new(seed());
     let mut site = Site::new(store).await;

@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::site::{Site, Store, eventually, seed};
 
 async fn the_server_is_killed_again_and_again(store: Store) {
-    let soak = std::env::var("DOWNBEAT_SOAK_SECONDS").ok().and_then(|text| text.parse().ok());
+    let soak = std::env::var("DOWNBEAT_TEST_SOAK_SECONDS").ok().and_then(|text| text.parse().ok());
     let until = Instant::now() + Duration::from_secs(soak.unwrap_or(0));
     let mut dice = Dice::new(seed());
     let mut site = Site::new(store).await;

@@ -303,8 +303,8 @@ pub(crate) fn is_alive(pid: i32) -> bool {
 
 /// A seed that is printed, and can be given.
 pub(crate) fn seed() -> u64 {
-    let seed = std::env::var("DOWNBEAT_SEED").ok().and_then(|text| text.parse().ok());
+    let seed = std::env::var("DOWNBEAT_TEST_SEED").ok().and_then(|text| text.parse().ok());
     let seed = seed.unwrap_or_else(|| u64::from(uuid::Uuid::new_v4().as_fields().0));
-    println!("DOWNBEAT_SEED={seed}");
+    println!("DOWNBEAT_TEST_SEED={seed}");
     seed
 }
