@@ -1,6 +1,6 @@
 //! Owns how far a run is, and the doors through which facts come in and changes go out.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -380,10 +380,5 @@ impl Progress {
         let entry = self.plan.steps[step as usize].entry;
         let node = self.plan.nodes_of(entry)?[walk as usize];
         Some(&self.plan.node(node).hostname)
-    }
-
-    /// Nodes that the run's open attempts are pinned to: what `node_offline` can concern.
-    pub fn waiting_nodes(&self) -> HashSet<NodeId> {
-        self.active.values().filter(|active| !active.leased).filter_map(|active| active.node).collect()
     }
 }
