@@ -1,0 +1,1 @@
+//! A whole cluster on one thread: clock, network, disks, crashes; checkers; seeds.

@@ -1,0 +1,1 @@
+//! The protocol of leases and owners, checked exhaustively for small numbers.
