@@ -1,9 +1,10 @@
 //! Owns what an agent holds: every lease that it has not been relieved of, and the two lanes that the work runs in.
 //! Sync and without effects of its own but setting `Stop`s; who calls it performs the rest.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
+use downbeat_core::collections::HashMap;
 use downbeat_proto::message::{Assignment, Free, Held};
 
 use crate::stop::{Reason, Stop};
@@ -88,7 +89,7 @@ fn held(assignment: &Assignment) -> Held {
 impl Holdings {
     pub(crate) fn new(slots: u32) -> Self {
         Self {
-            items: HashMap::new(),
+            items: HashMap::default(),
             fleet: Lane::new(1),
             placed: Lane::new(slots),
             draining: false,

@@ -255,6 +255,7 @@ async fn without_owner(parts: &Parts) -> Result<Vec<RunId>, store::Error> {
 async fn live(parts: Parts, http: SocketAddr, grpc: SocketAddr, stop: CancellationToken) {
     loop {
         tokio::select! {
+            biased;
             () = tokio::time::sleep(SIGN_OF_LIFE) => {}
             () = stop.cancelled() => return,
         }
@@ -277,6 +278,7 @@ async fn prune(parts: Parts, stop: CancellationToken) {
     }
     loop {
         tokio::select! {
+            biased;
             () = tokio::time::sleep(PRUNE_EVERY) => {}
             () = stop.cancelled() => return,
         }

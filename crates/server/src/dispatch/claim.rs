@@ -1,7 +1,8 @@
 //! Decides which node gets what waits: executions that are about to be created, and those that are in the queue.
 
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 
+use downbeat_core::collections::HashMap;
 use downbeat_core::execution::{Execution, Lease, State};
 use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId, RunId};
 use downbeat_core::place;
@@ -18,7 +19,7 @@ impl Board {
     /// Gives executions that are about to be created to nodes that wait for work, so that they are born leased.
     /// Whatever becomes of the commit, `release` or the feed settles it.
     pub(crate) fn reserve(&mut self, executions: &mut [Execution], now: Timestamp, dice: &mut Dice) {
-        let mut candidates: HashMap<u32, Candidates> = HashMap::new();
+        let mut candidates: HashMap<u32, Candidates> = HashMap::default();
         for execution in executions {
             // On the board already: an earlier try of this commit took effect after all.
             if execution.state != (State::Pending { not_before: None })

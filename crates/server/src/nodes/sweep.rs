@@ -37,6 +37,7 @@ impl Sweeper {
         loop {
             let slept_at = self.parts.clock.now();
             tokio::select! {
+                biased;
                 () = tokio::time::sleep(self.tick) => {}
                 () = stop.cancelled() => return,
             }

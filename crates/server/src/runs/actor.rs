@@ -62,11 +62,16 @@ impl Actor {
             let next = [self.deadline, self.progress.next_tick()].into_iter().flatten().min();
             let pause = next.map(|next| self.clock.until(next));
             tokio::select! {
+                biased;
                 input = self.mailbox.inputs.recv() => match input {
                     Some(input) => {
                         self.take(input);
                         while let Ok(input) = self.mailbox.inputs.try_recv() {
                             self.take(input);
+                        }
+                        // Inputs come first; however many there are, the deadline is not put off.
+                        if self.deadline.is_some_and(|deadline| deadline <= self.clock.now()) {
+                            self.time_passed();
                         }
                     }
                     None => return,
@@ -113,6 +118,7 @@ impl Actor {
         loop {
             reserve(&self.dispatcher, &mut changes, self.clock.now(), &mut self.dice);
             let committed = tokio::select! {
+                biased;
                 committed = self.journal.commit(changes.clone()) => committed,
                 () = stop.cancelled() => return Err(Disowned),
             };
@@ -122,6 +128,7 @@ impl Actor {
                     warn!(%lost, "will try again");
                     release(&self.dispatcher, &mut changes);
                     tokio::select! {
+                        biased;
                         () = tokio::time::sleep(RETRY) => {}
                         () = stop.cancelled() => return Err(Disowned),
                     }
