@@ -21,9 +21,9 @@ use crate::outbox::Outbox;
 use crate::output::Outputs;
 use crate::session::Outgoing;
 use crate::settings::Tuning;
+use crate::surroundings::Wall;
 
 /// One session of an agent.
-#[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) node: NodeId,
     pub(crate) session: SessionId,
@@ -31,6 +31,7 @@ pub(crate) struct Shared {
     pub(crate) lease_ttl: Duration,
     pub(crate) grace: Duration,
     pub(crate) tuning: Tuning,
+    pub(crate) wall: Wall,
     pub(crate) offer: Offer,
     pub(crate) links: Arc<Links>,
     pub(crate) outbox: Arc<Outbox>,
@@ -64,7 +65,7 @@ impl Shared {
         for held in told {
             let unbegun = self.holdings().stop(*held);
             if let Some(assignment) = unbegun {
-                self.outbox.keep(cancelled_unbegun(&assignment));
+                self.outbox.keep(cancelled_unbegun(&assignment, (self.wall)()));
             }
         }
     }
@@ -135,8 +136,7 @@ pub(crate) fn identity(assignment: &Assignment) -> Identity {
     Identity { execution: assignment.execution, attempt: assignment.attempt }
 }
 
-fn cancelled_unbegun(assignment: &Assignment) -> Finished {
-    let now = Timestamp::now();
+fn cancelled_unbegun(assignment: &Assignment, now: Timestamp) -> Finished {
     Finished {
         held: held(assignment),
         run: assignment.run.clone(),

@@ -32,6 +32,7 @@ pub(crate) async fn leave(shared: &Shared) {
 pub(crate) async fn heartbeat(shared: Arc<Shared>) -> Error {
     loop {
         tokio::select! {
+            biased;
             () = tokio::time::sleep(shared.heartbeat_interval) => {}
             () = shared.doubt.notified() => {}
         }
