@@ -19,13 +19,16 @@ use crate::gate::Gate;
 use crate::host::Machine;
 use crate::network::{Dial, Network, address};
 use crate::seed::Broken;
-use crate::store::{Health, Reached};
+use crate::store::{Health, Herald, Reached};
 use crate::world::{Place, World};
 
 /// How one cluster is made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) servers: usize,
+    /// One server may have an embedded store, which has no clock of its own.
+    pub(crate) is_shared: bool,
+    pub(crate) server_stale_after: Duration,
     pub(crate) agents: usize,
     pub(crate) slots: u32,
     pub(crate) heartbeat_interval: Duration,
@@ -46,6 +49,7 @@ pub(crate) struct Cluster {
     pub(crate) world: Arc<World>,
     pub(crate) network: Arc<Network>,
     pub(crate) health: Arc<Health>,
+    herald: Arc<Herald>,
     pub(crate) memory: Arc<MemoryStore>,
     pub(crate) shape: Shape,
     broken: Option<Broken>,
@@ -126,6 +130,7 @@ impl Cluster {
             world: world.clone(),
             network: Network::new(world.clone()),
             health: Arc::default(),
+            herald: Arc::default(),
             memory: Arc::new(MemoryStore::new()),
             shape,
             broken,
@@ -200,6 +205,7 @@ impl Cluster {
             heartbeat_interval: Span(interval),
             node_stale_after: Span(interval * 3),
             node_offline_after: Span(interval * 10),
+            server_stale_after: Span(self.shape.server_stale_after),
             lease_ttl: Span(self.shape.lease_ttl()),
             shutdown_grace: Span(Duration::from_secs(5)),
             ..downbeat_server::Settings::default()
@@ -257,6 +263,9 @@ async fn keep_server(cluster: Arc<Cluster>, number: usize) {
             place,
             gate: gate.clone(),
             broken: cluster.broken,
+            news: cluster.herald.listen(place, &gate),
+            herald: cluster.herald.clone(),
+            is_shared: cluster.shape.is_shared,
         });
         let clock = slot.clock.clone();
         let surroundings = downbeat_server::Surroundings {

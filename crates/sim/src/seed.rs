@@ -108,8 +108,11 @@ fn disks() -> tempfile::TempDir {
 
 fn shape(world: &World) -> Shape {
     let interval_s = [1, 2, 5][usize::try_from(world.below(3)).expect("an index fits")];
+    let servers = 1 + usize::try_from(world.below(3)).expect("it is small");
     Shape {
-        servers: 1 + usize::try_from(world.below(3)).expect("it is small"),
+        servers,
+        is_shared: servers > 1 || world.below(2) == 0,
+        server_stale_after: Duration::from_secs(5 + world.below(10)),
         agents: 2 + usize::try_from(world.below(3)).expect("it is small"),
         slots: 1 + u32::try_from(world.below(3)).expect("it is small"),
         heartbeat_interval: Duration::from_secs(interval_s),

@@ -14,10 +14,11 @@ use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, Sessio
 use downbeat_core::node::NodeRecord;
 use downbeat_core::run::RunRecord;
 use downbeat_store::{
-    Committed, Error, EventFilter, ExecutionFilter, Listed, MemoryStore, OutputChunk, Page, RunFilter,
+    Committed, Error, EventFilter, ExecutionFilter, Listed, MemoryStore, News, OutputChunk, Page, RunFilter,
     ServerRecord, Store, Tally,
 };
 use jiff::Timestamp;
+use tokio::sync::broadcast;
 
 use crate::gate::Gate;
 use crate::seed::Broken;
@@ -52,9 +53,30 @@ impl Health {
     }
 }
 
+/// Tells servers that others did something. A hint: it may come late, or never.
+#[derive(Debug, Default)]
+pub(crate) struct Herald {
+    listening: Mutex<Vec<(Place, Gate, broadcast::Sender<News>)>>,
+}
+
+impl Herald {
+    /// The news of one life of a server.
+    pub(crate) fn listen(&self, place: Place, gate: &Gate) -> broadcast::Sender<News> {
+        let sender = broadcast::channel(64).0;
+        let mut listening = self.listening.lock().unwrap_or_else(PoisonError::into_inner);
+        listening.retain(|(_, gate, _)| !gate.is_closed());
+        listening.push((place, gate.clone(), sender.clone()));
+        sender
+    }
+}
+
 /// One life of one server, as it reaches the store.
 #[derive(Debug)]
 pub(crate) struct Reached {
+    pub(crate) herald: Arc<Herald>,
+    pub(crate) news: broadcast::Sender<News>,
+    /// Whether it is one that several servers may share, with a clock of its own.
+    pub(crate) is_shared: bool,
     pub(crate) inner: Arc<MemoryStore>,
     pub(crate) world: Arc<World>,
     pub(crate) health: Arc<Health>,
@@ -137,7 +159,30 @@ impl Reached {
             truth.counts.commits += 1;
             truth.commits.extend(committed.seqs.iter().flatten().map(|_| now));
         });
+        self.announce(&News::Events);
         Ok(committed)
+    }
+
+    /// Another server hears of it, if it can.
+    fn announce(&self, news: &News) {
+        let troubles = self.health.get();
+        let listening = self.herald.listening.lock().unwrap_or_else(PoisonError::into_inner);
+        for (place, gate, sender) in listening.iter() {
+            let deaf = *place == self.place || gate.is_closed() || troubles.away_from.contains(place);
+            if deaf || self.world.happens(troubles.fail_after_permille) {
+                continue;
+            }
+            let delay = self.world.up_to(troubles.delay);
+            if delay.is_zero() {
+                let _ = sender.send(news.clone());
+                continue;
+            }
+            let (sender, news) = (sender.clone(), news.clone());
+            tokio::spawn(async move {
+                tokio::time::sleep(delay).await;
+                let _ = sender.send(news);
+            });
+        }
     }
 
     /// A late result of an attempt that was lost is taken for the result of the attempt that follows it.
@@ -226,9 +271,23 @@ fn lease_of(state: &State) -> String {
 
 #[async_trait]
 impl Store for Reached {
-    /// Several servers share it, so it is one of those that may be shared.
     fn name(&self) -> &'static str {
-        "postgres"
+        "memory"
+    }
+
+    fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
+    fn news(&self) -> broadcast::Receiver<News> {
+        self.news.subscribe()
+    }
+
+    async fn now(&self) -> Result<Option<Timestamp>, Error> {
+        self.go().await?;
+        let now = self.is_shared.then(|| self.world.now());
+        self.come_back().await?;
+        Ok(now)
     }
 
     async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
@@ -321,7 +380,9 @@ impl Store for Reached {
     }
 
     async fn remove_server(&self, id: ServerId) -> Result<(), Error> {
-        self.write(self.inner.remove_server(id)).await
+        self.write(self.inner.remove_server(id)).await?;
+        self.announce(&News::Servers);
+        Ok(())
     }
 
     async fn servers(&self) -> Result<Vec<ServerRecord>, Error> {
