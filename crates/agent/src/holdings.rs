@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use downbeat_core::collections::HashMap;
+use downbeat_core::collections::{HashMap, HashSet};
 use downbeat_proto::message::{Assignment, Free, Held};
 
 use crate::stop::{Reason, Stop};
@@ -18,6 +18,8 @@ pub(crate) struct Holdings {
     /// Placed work: as many as there are slots.
     placed: Lane,
     draining: bool,
+    /// What was let go of last. An answer that was under way meanwhile may hand it over once more.
+    former: Former,
     /// The number of the poll that is under way.
     poll: u64,
 }
@@ -45,6 +47,32 @@ struct Lane {
     limit: u32,
     running: u32,
     queue: VecDeque<Assignment>,
+}
+
+/// The last leases that an agent was relieved of, so many that none of them can still be on its way.
+#[derive(Debug, Default)]
+struct Former {
+    order: VecDeque<Held>,
+    known: HashSet<Held>,
+}
+
+impl Former {
+    const MOST: usize = 16 * 1024;
+
+    fn push(&mut self, held: Held) {
+        if self.known.insert(held) {
+            self.order.push_back(held);
+        }
+        if self.order.len() > Self::MOST
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.known.remove(&oldest);
+        }
+    }
+
+    fn contains(&self, held: Held) -> bool {
+        self.known.contains(&held)
+    }
 }
 
 /// Work whose turn it is.
@@ -93,13 +121,17 @@ impl Holdings {
             fleet: Lane::new(1),
             placed: Lane::new(slots),
             draining: false,
+            former: Former::default(),
             poll: 0,
         }
     }
 
-    /// Takes on work; what is known already was sent twice. Answers what can begin now.
+    /// Takes on work; what is or was known already was sent twice. Answers what can begin now.
     pub(crate) fn assign(&mut self, assignments: Vec<Assignment>) -> Vec<Ready> {
         for assignment in assignments {
+            if self.former.contains(held(&assignment)) {
+                continue;
+            }
             let std::collections::hash_map::Entry::Vacant(entry) = self.items.entry(held(&assignment)) else {
                 continue;
             };
@@ -139,7 +171,7 @@ impl Holdings {
                 Fate::Report
             }
             Phase::Fenced => {
-                self.items.remove(&held);
+                self.let_go(held);
                 Fate::Drop
             }
             // Neither occupies the lane.
@@ -153,8 +185,13 @@ impl Holdings {
     /// A server has the result.
     pub(crate) fn acknowledged(&mut self, held: Held) {
         if self.items.get(&held).is_some_and(|item| matches!(item.phase, Phase::Finished)) {
-            self.items.remove(&held);
+            self.let_go(held);
         }
+    }
+
+    fn let_go(&mut self, held: Held) {
+        self.items.remove(&held);
+        self.former.push(held);
     }
 
     /// The lease is not the current one: the work is killed, its result dropped.
@@ -168,12 +205,10 @@ impl Holdings {
             }
             Phase::Queued => {
                 let placed = item.placed;
-                self.items.remove(&held);
+                self.let_go(held);
                 self.unqueue(placed, held);
             }
-            Phase::Finished => {
-                self.items.remove(&held);
-            }
+            Phase::Finished => self.let_go(held),
         }
     }
 
@@ -218,7 +253,8 @@ impl Holdings {
         self.draining = true;
         self.fleet.queue.clear();
         self.placed.queue.clear();
-        self.items.retain(|_, item| !matches!(item.phase, Phase::Queued));
+        let unbegun = self.items.extract_if(|_, item| matches!(item.phase, Phase::Queued));
+        unbegun.for_each(|(held, _)| self.former.push(held));
         for item in self.items.values() {
             if let Phase::Running(stop) = &item.phase {
                 stop.request(reason);

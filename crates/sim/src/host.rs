@@ -87,7 +87,8 @@ struct Fate {
 impl Work {
     fn fate(&self, identity: Identity, grace: Duration) -> Fate {
         let (high, low) = identity.execution.0.as_u64_pair();
-        let mut dice = Dice::new(self.machine.seed ^ high ^ low.rotate_left(17) ^ u64::from(identity.attempt));
+        let mut dice =
+            Dice::new(self.machine.seed ^ high ^ low.rotate_left(17) ^ u64::from(identity.attempt));
         dice.next_u64();
         let duration = match dice.below(10) {
             0..4 => Duration::ZERO,

@@ -86,7 +86,8 @@ pub(crate) fn job(agents: usize, dice: &mut Dice) -> Value {
             leaf
         };
         if graph {
-            let after: Vec<String> = (0..index).filter(|_| chance(dice, 2)).map(|i| format!("t{i}")).collect();
+            let after: Vec<String> =
+                (0..index).filter(|_| chance(dice, 2)).map(|i| format!("t{i}")).collect();
             entry["depends_on"] = json!(after);
         }
         tasks.push(entry);

@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use downbeat_agent::Connector;
 use downbeat_proto::Link;
 use downbeat_proto::message::{
-    Fault, Heartbeat, HeartbeatAnswer, Hello, Output, Poll, PollAnswer, Receipt, Register, Report, ReportAnswer,
-    Welcome,
+    Fault, Heartbeat, HeartbeatAnswer, Hello, Output, Poll, PollAnswer, Receipt, Register, Report,
+    ReportAnswer, Welcome,
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;

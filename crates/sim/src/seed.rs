@@ -103,7 +103,10 @@ pub fn run(setup: Setup) -> Outcome {
 fn disks() -> tempfile::TempDir {
     let memory = PathBuf::from("/dev/shm");
     let within = if memory.is_dir() { memory } else { std::env::temp_dir() };
-    tempfile::Builder::new().prefix("downbeat-sim-").tempdir_in(within).expect("there is room for a directory")
+    tempfile::Builder::new()
+        .prefix("downbeat-sim-")
+        .tempdir_in(within)
+        .expect("there is room for a directory")
 }
 
 fn shape(world: &World) -> Shape {
@@ -154,7 +157,8 @@ async fn simulate(setup: Setup) -> Outcome {
         }
         if healed.elapsed() > PATIENCE {
             let open: Vec<String> = open.iter().map(|run| run.id.to_string()).collect();
-            let what = format!("{PATIENCE:?} after all healed these runs have not ended: {}", open.join(", "));
+            let what =
+                format!("{PATIENCE:?} after all healed these runs have not ended: {}", open.join(", "));
             violations.push(Violation { checker: Checker::Ends, what });
             break;
         }
@@ -166,4 +170,3 @@ async fn simulate(setup: Setup) -> Outcome {
     let counts = world.truth(|truth| truth.counts);
     Outcome { seed: setup.seed, trace: world.trace.take(), violations, counts, simulated }
 }
-

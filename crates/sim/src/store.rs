@@ -251,7 +251,9 @@ fn shown(change: &Change) -> String {
             format!("{kind} {execution} {:?}", outcome.verdict)
         }
         Change::ExecutionLost { execution, reason, .. }
-        | Change::ExecutionCancelRequested { execution, reason, .. } => format!("{kind} {execution} {reason}"),
+        | Change::ExecutionCancelRequested { execution, reason, .. } => {
+            format!("{kind} {execution} {reason}")
+        }
         Change::ExecutionGivenUp { execution, error, .. } => format!("{kind} {execution} {error}"),
         Change::RunMoved { run, path, epoch, .. } => format!("{kind} run={run} epoch={epoch} {path:?}"),
         Change::RunTaken { run, owner, epoch, .. } => format!("{kind} run={run} by={owner} epoch={epoch}"),

@@ -67,7 +67,13 @@ impl Truth {
         self.processes.iter().filter(move |process| process.identity.execution == execution)
     }
 
-    pub(crate) fn recorded(&mut self, execution: ExecutionId, token: LeaseToken, outcome: Outcome, at: Timestamp) {
+    pub(crate) fn recorded(
+        &mut self,
+        execution: ExecutionId,
+        token: LeaseToken,
+        outcome: Outcome,
+        at: Timestamp,
+    ) {
         self.receipts.push(Recorded { held: Held { execution, token }, outcome, at });
     }
 }

@@ -44,6 +44,18 @@ fn fleet_work_runs_one_at_a_time_in_order_beside_placed_work() {
 }
 
 #[test]
+fn what_arrives_once_more_after_it_was_acknowledged_or_refused_does_not_run_again() {
+    let mut holdings = Holdings::new(4);
+    holdings.assign(vec![assignment(1, true), assignment(2, true)]);
+    holdings.ended(held_of(1));
+    holdings.acknowledged(held_of(1));
+    holdings.refused(held_of(2));
+    holdings.ended(held_of(2));
+    assert!(holdings.is_empty());
+    assert_eq!(numbers(&holdings.assign(vec![assignment(1, true), assignment(2, true)])), [0_u128; 0]);
+}
+
+#[test]
 fn what_was_sent_twice_runs_once_even_after_its_end() {
     let mut holdings = Holdings::new(4);
     assert_eq!(numbers(&holdings.assign(vec![assignment(1, true), assignment(1, true)])), [1]);

@@ -48,7 +48,12 @@ impl Tables {
         Self {
             nodes,
             runs: runs.into_iter().map(|run| (run.id.clone(), run)).collect(),
-            executions: executions.expect("memory answers").rows.into_iter().map(|each| (each.id, each)).collect(),
+            executions: executions
+                .expect("memory answers")
+                .rows
+                .into_iter()
+                .map(|each| (each.id, each))
+                .collect(),
         }
     }
 }

@@ -34,20 +34,24 @@ fn per_node(findings: &mut Findings, evidence: &Evidence) {
             }
             _ => {}
         }
-        story.tell(event);
-        for (run, step, id, lease) in leased {
-            let Some(most) = evidence.plans[run].placement(step).and_then(|rule| rule.max_per_node) else {
+        for (place, (run, step, id, lease)) in leased.iter().enumerate() {
+            let Some(most) = evidence.plans[*run].placement(*step).and_then(|rule| rule.max_per_node) else {
                 continue;
             };
             let holds = story.of(run).filter(|each| {
                 matches!(each.status, Status::Leased | Status::Running)
                     && each.lease.is_some_and(|held| held.node == lease.node)
             });
-            let holds = holds.count();
+            // What one change leases is leased in its order.
+            let holds =
+                1 + holds.count() + leased[..place].iter().filter(|other| other.3.node == lease.node).count();
             if holds > most as usize {
-                findings.add(format_args!("{id} of step {step}: its node holds {holds} of the run, {most} may be"));
+                findings.add(format_args!(
+                    "{id} of step {step}: its node holds {holds} of the run, {most} may be"
+                ));
             }
         }
+        story.tell(event);
     }
 }
 
@@ -62,11 +66,14 @@ fn on_hosts(findings: &mut Findings, evidence: &Evidence) {
         for (what, processes, most) in [("fleet", fleet, 1), ("placed", placed, evidence.slots as usize)] {
             for process in &processes {
                 let at = process.begun;
-                let running = |other: &&&Process| other.begun <= at && other.ended.is_none_or(|ended| ended > at);
+                let running =
+                    |other: &&&Process| other.begun <= at && other.ended.is_none_or(|ended| ended > at);
                 let count = processes.iter().filter(running).count();
                 if count > most {
                     let id = process.identity;
-                    findings.add(format_args!("n{agent} runs {count} {what} at once when {id} begins; {most} may be"));
+                    findings.add(format_args!(
+                        "n{agent} runs {count} {what} at once when {id} begins; {most} may be"
+                    ));
                 }
             }
         }

@@ -60,7 +60,8 @@ fn for_a_reason(findings: &mut Findings, plan: &Plan, execution: &Execution, for
     let Some(last) = former.last() else { return };
     let (id, step) = (execution.id, execution.step);
     let count = |statuses: &[Status]| {
-        u32::try_from(former.iter().filter(|each| statuses.contains(&each.status)).count()).unwrap_or(u32::MAX)
+        u32::try_from(former.iter().filter(|each| statuses.contains(&each.status)).count())
+            .unwrap_or(u32::MAX)
     };
     match last.status {
         Status::Failed => {
@@ -110,7 +111,8 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
     let mut story = Story::default();
     for event in &evidence.events {
         if let Change::ExecutionsAdded { run, executions, .. } = &event.change {
-            for execution in executions.iter().filter(|execution| execution.state.status() != Status::Skipped) {
+            for execution in executions.iter().filter(|execution| execution.state.status() != Status::Skipped)
+            {
                 let attempts: Vec<&Attempt> = story.of(run).collect();
                 begins(&mut findings, &evidence.plans[run], execution, &attempts);
             }
@@ -141,7 +143,8 @@ fn begins(findings: &mut Findings, plan: &Plan, execution: &Execution, attempts:
         |attempt: &&&Attempt| in_entry(attempt, step.entry) && attempt.pinned == execution.pinned;
     for leaf in attempts.iter().filter(on_this_node) {
         if leaf.step < execution.step && leaf.is_open() {
-            findings.add(format_args!("{id} begins while leaf {} of its branch is {}", leaf.step, leaf.status));
+            findings
+                .add(format_args!("{id} begins while leaf {} of its branch is {}", leaf.step, leaf.status));
         }
     }
     let is_first = !attempts.iter().any(|attempt| in_entry(attempt, step.entry));
@@ -177,9 +180,8 @@ fn end(plan: &Plan, entry: u32, attempts: &[&Attempt]) -> End {
 fn met(plan: &Plan, entry: u32, attempts: &[&Attempt]) -> bool {
     let entry_number = entry;
     let entry = &plan.entries[entry as usize];
-    let ends = |entries: &[u32]| -> Vec<End> {
-        entries.iter().map(|before| end(plan, *before, attempts)).collect()
-    };
+    let ends =
+        |entries: &[u32]| -> Vec<End> { entries.iter().map(|before| end(plan, *before, attempts)).collect() };
     match plan.shape {
         Shape::Graph => {
             let ends = ends(&entry.after);

@@ -76,7 +76,8 @@ pub(super) fn results(evidence: &Evidence) -> Findings {
             && lease.token == held.token
             && reason == "its agent restarted"
         {
-            findings.add(format_args!("{id} is lost because {reason}, and its result was on the agent's disk"));
+            findings
+                .add(format_args!("{id} is lost because {reason}, and its result was on the agent's disk"));
         }
     }
     findings

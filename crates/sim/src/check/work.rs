@@ -50,7 +50,8 @@ fn with_a_lease(findings: &mut Findings, evidence: &Evidence) {
             None => findings.add(format_args!("n{} ran {id}, which was never leased", process.agent)),
             Some((at, host)) if *at > process.begun || *host != Some(process.agent) => {
                 let (agent, begun) = (process.agent, process.begun);
-                findings.add(format_args!("n{agent} ran {id} at {begun}, and {host:?} has the lease since {at}"));
+                findings
+                    .add(format_args!("n{agent} ran {id} at {begun}, and {host:?} has the lease since {at}"));
             }
             Some(_) => {}
         }
