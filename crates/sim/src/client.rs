@@ -55,7 +55,8 @@ pub(crate) async fn submit(cluster: Arc<Cluster>, number: usize, within: Duratio
         }
         tokio::time::sleep(Duration::from_secs(1) + world.up_to(Duration::from_secs(2))).await;
     };
-    world.say(format_args!("run {number} is accepted: {run}"));
+    let shown = serde_json::to_string(&definition).unwrap_or_default();
+    world.say(format_args!("run {number} is accepted: {run} {shown}"));
     world.truth(|truth| truth.accepted.push(run.clone()));
     if cancel {
         tokio::time::sleep(world.up_to(within)).await;

@@ -39,7 +39,10 @@ impl Board {
                 Place::Placed(class) if self.queue.first_placed(class).is_some() => None,
                 Place::Placed(class) => {
                     let found = candidates.entry(class).or_insert_with(|| self.candidates(class));
-                    found.pop().map(|(_, node)| node)
+                    // Others of these may have been given to it since: its slots, and what it holds of the run.
+                    std::iter::from_fn(|| found.pop())
+                        .map(|(_, node)| node)
+                        .find(|node| self.candidate(class, *node).is_some())
                 }
             };
             let Some(node) = node else { continue };

@@ -35,9 +35,9 @@ fn per_node(findings: &mut Findings, evidence: &Evidence) {
             _ => {}
         }
         for (place, (run, step, id, lease)) in leased.iter().enumerate() {
-            let Some(most) = evidence.plans[*run].placement(*step).and_then(|rule| rule.max_per_node) else {
-                continue;
-            };
+            let plan = &evidence.plans[*run];
+            let rule = plan.placement(*step).filter(|_| plan.is_placed(*step));
+            let Some(most) = rule.and_then(|rule| rule.max_per_node) else { continue };
             let holds = story.of(run).filter(|each| {
                 matches!(each.status, Status::Leased | Status::Running)
                     && each.lease.is_some_and(|held| held.node == lease.node)

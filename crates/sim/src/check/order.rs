@@ -165,7 +165,9 @@ enum End {
 fn end(plan: &Plan, entry: u32, attempts: &[&Attempt]) -> End {
     let mut last: BTreeMap<Instance, Status> = BTreeMap::new();
     for attempt in attempts.iter().filter(|each| plan.steps[each.step as usize].entry == entry) {
-        last.insert(attempt.instance(), attempt.status);
+        // A retry that was withdrawn leaves the failure before it.
+        let withdrawn = attempt.status == Status::Skipped && attempt.number > 1;
+        last.insert(attempt.instance(), if withdrawn { Status::Failed } else { attempt.status });
     }
     let failed = |status: &Status| matches!(status, Status::Failed | Status::Lost | Status::Cancelled);
     if last.values().any(failed) {
