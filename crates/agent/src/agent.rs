@@ -6,10 +6,10 @@ use std::time::Duration;
 use downbeat_core::Dice;
 use downbeat_core::ids::SessionId;
 use downbeat_proto::message::Finished;
+use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tokio::sync::{Notify, watch};
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
@@ -150,7 +150,7 @@ async fn run(
             outbox: outbox.clone(),
             outputs: Outputs::new(opened.welcome.output_max_bytes),
             outgoing,
-            renewed: watch::Sender::new(Instant::now()),
+            renewed: Notify::new(),
             doubt: Notify::new(),
             abandon: orders.abandon.clone(),
             holdings: Mutex::new(Holdings::new(settings.slots)),

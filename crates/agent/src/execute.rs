@@ -78,6 +78,13 @@ async fn attempt(shared: &Shared, ready: Ready, output: OutputSink, started_at: 
     };
     let started =
         Outgoing::Started(Started { held: held(&assignment), run: assignment.run.clone(), at: started_at });
+    if assignment.stop_on_disconnect {
+        tokio::select! {
+            biased;
+            () = stop.token().cancelled_owned() => return stop.interpret(Finish::cancelled(None)),
+            () = shared.begin(held(&assignment)) => {}
+        }
+    }
     let identity = identity(&assignment);
     let timeout = assignment.timeout;
     let begun = Instant::now();

@@ -3,9 +3,11 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use downbeat_core::collections::{HashMap, HashSet};
 use downbeat_proto::message::{Assignment, Free, Held};
+use tokio::time::Instant;
 
 use crate::stop::{Reason, Stop};
 
@@ -27,7 +29,12 @@ pub(crate) struct Holdings {
 #[derive(Debug)]
 struct Item {
     placed: bool,
+    /// Must never overlap with another attempt: runs only while the lease is known to be the agent's.
     stop_on_disconnect: bool,
+    /// Only such work says so.
+    begun: bool,
+    /// The lease was the agent's at this time, or later: no server ends it within a term of that.
+    assured: Instant,
     phase: Phase,
 }
 
@@ -127,7 +134,8 @@ impl Holdings {
     }
 
     /// Takes on work; what is or was known already was sent twice. Answers what can begin now.
-    pub(crate) fn assign(&mut self, assignments: Vec<Assignment>) -> Vec<Ready> {
+    /// They are leased since `asked`, or later.
+    pub(crate) fn assign(&mut self, assignments: Vec<Assignment>, asked: Instant) -> Vec<Ready> {
         for assignment in assignments {
             if self.former.contains(held(&assignment)) {
                 continue;
@@ -136,7 +144,8 @@ impl Holdings {
                 continue;
             };
             let (placed, stop_on_disconnect) = (assignment.placed, assignment.stop_on_disconnect);
-            entry.insert(Item { placed, stop_on_disconnect, phase: Phase::Queued });
+            let (begun, assured, phase) = (false, asked, Phase::Queued);
+            entry.insert(Item { placed, stop_on_disconnect, begun, assured, phase });
             self.lane(placed).queue.push_back(assignment);
         }
         let mut ready = Vec::new();
@@ -235,13 +244,37 @@ impl Holdings {
         queue.remove(at)
     }
 
-    /// Ends what must never overlap with another attempt.
-    pub(crate) fn cut_off(&self, reason: Reason) {
-        for item in self.items.values().filter(|item| item.stop_on_disconnect) {
-            if let Phase::Running(stop) = &item.phase {
-                stop.request(reason);
+    /// A server took a renewal of these that was asked for then.
+    pub(crate) fn renewed(&mut self, renewed: &[Held], asked: Instant) {
+        for held in renewed {
+            if let Some(item) = self.items.get_mut(held) {
+                item.assured = item.assured.max(asked);
             }
         }
+    }
+
+    /// Begins what must never overlap, unless its lease may have ended: then it has to be renewed first.
+    pub(crate) fn begin(&mut self, held: Held, term: Duration, now: Instant) -> bool {
+        let Some(item) = self.items.get_mut(&held) else { return false };
+        item.begun = now < item.assured + term;
+        item.begun
+    }
+
+    /// Ends what must never overlap with another attempt and was not renewed for a term. Answers when the next is due.
+    pub(crate) fn cut_off(&self, term: Duration, now: Instant, reason: Reason) -> Option<Instant> {
+        let begun = self.items.values().filter(|item| item.stop_on_disconnect && item.begun);
+        let mut next = None;
+        for item in begun {
+            if let Phase::Running(stop) = &item.phase {
+                let due = item.assured + term;
+                if due <= now {
+                    stop.request(reason);
+                } else {
+                    next = Some(next.map_or(due, |next: Instant| next.min(due)));
+                }
+            }
+        }
+        next
     }
 
     pub(crate) fn drain(&mut self) {

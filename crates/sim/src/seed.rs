@@ -119,7 +119,8 @@ fn shape(world: &World) -> Shape {
         agents: 2 + usize::try_from(world.below(3)).expect("it is small"),
         slots: 1 + u32::try_from(world.below(3)).expect("it is small"),
         heartbeat_interval: Duration::from_secs(interval_s),
-        grace: world.up_to(Duration::from_secs(2)),
+        // At most half of a term: else what must not overlap cannot be ended in time.
+        grace: world.up_to(Duration::from_secs(interval_s)),
         clock_error: Duration::from_secs(world.below(4)),
         drift_ppm: world.below(2) * 500,
     }

@@ -110,14 +110,18 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
     let mut findings = Findings::of(Checker::Order);
     let mut story = Story::default();
     for event in &evidence.events {
-        if let Change::ExecutionsAdded { run, executions, .. } = &event.change {
-            for execution in executions.iter().filter(|execution| execution.state.status() != Status::Skipped)
-            {
+        let Change::ExecutionsAdded { run, executions, .. } = &event.change else {
+            story.tell(event);
+            continue;
+        };
+        // One by one: what is born failed is why others of the same change are there.
+        for execution in executions {
+            if execution.state.status() != Status::Skipped {
                 let attempts: Vec<&Attempt> = story.of(run).collect();
                 begins(&mut findings, &evidence.plans[run], execution, &attempts);
             }
+            story.add(run, execution);
         }
-        story.tell(event);
     }
     findings
 }

@@ -85,7 +85,7 @@ impl Story {
         }
     }
 
-    fn add(&mut self, run: &RunId, execution: &Execution) {
+    pub(super) fn add(&mut self, run: &RunId, execution: &Execution) {
         let lease = match &execution.state {
             State::Leased { lease, .. } => Some(*lease),
             _ => None,
