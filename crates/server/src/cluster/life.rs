@@ -1,8 +1,7 @@
 //! Owns this server's signs of life, and its look at those of the others: a run whose owner fell silent is taken over.
 
 use std::collections::HashSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use downbeat_core::Timestamp;
@@ -11,6 +10,7 @@ use downbeat_store::{self as store, News, ServerRecord};
 use jiff::SignedDuration;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -21,13 +21,18 @@ use crate::service::Parts;
 /// that its runs go on elsewhere within that time.
 const SIGNS: u32 = 5;
 
-/// Whether this server's last sign of life reached the store; cheap to clone.
+/// When this server's last sign of life reached the store, unless one failed since; cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Standing(Arc<AtomicBool>);
+pub(crate) struct Standing(Arc<Mutex<Option<Instant>>>);
 
 impl Standing {
-    pub(crate) fn is_good(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+    /// Whether the others see this server alive.
+    pub(crate) fn is_good(&self, stale_after: Duration) -> bool {
+        self.signed().is_some_and(|signed| signed.elapsed() < stale_after)
+    }
+
+    fn signed(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -99,7 +104,7 @@ impl Life {
             seen_at: parts.clock.now(),
         };
         let signed = parts.store.put_server(&record).await;
-        parts.standing.0.store(signed.is_ok(), Ordering::Release);
+        *parts.standing.signed() = signed.is_ok().then(Instant::now);
         signed?;
         let now = self.parts.clock.now();
         if now.duration_since(self.last) > self.gone_after() {
@@ -111,7 +116,7 @@ impl Life {
 
     async fn look_after_runs(&mut self) -> Result<(), store::Error> {
         if let Err(error) = self.parts.clock.set_by(self.parts.store.as_ref()).await {
-            self.parts.standing.0.store(false, Ordering::Release);
+            *self.parts.standing.signed() = None;
             return Err(error);
         }
         self.sign().await?;
