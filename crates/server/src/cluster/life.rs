@@ -1,6 +1,6 @@
 //! Owns this server's signs of life, and its look at those of the others: a run whose owner fell silent is taken over.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,12 +14,15 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::dispatch::Share;
 use crate::runs::take_over;
 use crate::service::Parts;
 
 /// Signs of life within the time after which a server counts as gone. One that missed all but one is taken for gone, so
 /// that its runs go on elsewhere within that time.
 const SIGNS: u32 = 5;
+/// How long a server that is gone is still listed.
+const FORGET_AFTER: SignedDuration = SignedDuration::from_hours(24);
 
 /// When this server's last sign of life reached the store, unless one failed since; cheap to clone.
 #[derive(Clone, Debug, Default)]
@@ -124,6 +127,16 @@ impl Life {
         take_over(&self.parts, ownerless).await
     }
 
+    /// A server that has been gone for so long does not come back under its old id: its row goes.
+    async fn forget(&self, servers: &[ServerRecord]) -> Result<(), store::Error> {
+        let now = self.parts.clock.now();
+        for server in servers.iter().filter(|server| now.duration_since(server.seen_at) > FORGET_AFTER) {
+            self.parts.store.remove_server(server.id).await?;
+            info!(server = server.name, "forgot a server that has been gone for a day");
+        }
+        Ok(())
+    }
+
     /// Open runs whose owner is gone. Also those that are this server's by the record and have no actor: the commit
     /// that made them so took effect without its knowing, or what followed failed.
     async fn ownerless(&self) -> Result<Vec<RunId>, store::Error> {
@@ -133,7 +146,11 @@ impl Life {
         let lives =
             |server: &ServerRecord| now.duration_since(server.seen_at.max(self.since)) < self.gone_after();
         let servers = self.parts.store.servers().await?;
-        let alive: HashSet<ServerId> = servers.iter().filter(|s| lives(s)).map(|s| s.id).collect();
+        let alive: BTreeSet<ServerId> = servers.iter().filter(|s| lives(s)).map(|s| s.id).collect();
+        let index = alive.iter().position(|server| *server == self.parts.server).unwrap_or(0);
+        let share = Share { index: index as u64, servers: alive.len() as u64 };
+        self.parts.dispatcher.board().share(share);
+        self.forget(&servers).await?;
         let (own, runs) = (self.parts.server, &self.parts.runs);
         let ownerless = |(run, owner): &(RunId, ServerId)| {
             if *owner == own { !runs.owns(run) } else { !alive.contains(owner) }
