@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::error::Error as StdError;
 
 use async_trait::async_trait;
-use deadpool_postgres::Pool;
+use deadpool_postgres::{Object, Pool};
 use downbeat_core::change::{Change, Event};
 use downbeat_core::execution::{Execution, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
@@ -22,7 +22,7 @@ use super::connect::{self, Use};
 use super::failure::Failure;
 use super::news::{Listener, NOTIFY};
 use super::{commit, output, prune};
-use crate::filter::{Arg, EXECUTION_COUNTS, NODE_COUNTS, RUN_COUNTS, Where};
+use crate::filter::{Arg, NODE_COUNTS, OPEN_EXECUTIONS, OPEN_RUNS, Where};
 use crate::port::{
     Committed, Error, EventFilter, ExecutionFilter, Listed, News, OutputChunk, Page, RunFilter, ServerRecord,
     Store, Tally,
@@ -68,8 +68,11 @@ impl PostgresStore {
 
     async fn rows(&self, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Failure> {
         let client = self.queries.get().await?;
-        let statement = client.prepare_cached(sql).await?;
-        Ok(client.query(&statement, args).await?)
+        connect::answered(client, async |client: &mut Object| {
+            let statement = client.prepare_cached(sql).await?;
+            Ok(client.query(&statement, args).await?)
+        })
+        .await
     }
 
     async fn executions_where(&self, rest: &str, args: Args<'_>) -> Result<Vec<Execution>, Failure> {
@@ -98,6 +101,14 @@ impl PostgresStore {
         let rows = self.rows(sql, &[]).await?;
         rows.into_iter().map(|row| Ok((C::decode(row.try_get(0)?)?, count(row.try_get(1)?)?))).collect()
     }
+}
+
+/// What has ended of a kind: counted before, and since.
+fn ended(kind: u8) -> String {
+    format!(
+        "UNION ALL SELECT code, sum(total)::bigint FROM (SELECT code, total FROM ended WHERE kind = {kind} \
+         UNION ALL SELECT code, total FROM ended_lately WHERE kind = {kind}) e GROUP BY code HAVING sum(total) > 0"
+    )
 }
 
 /// PostgreSQL's text holds no NUL. One that came with an agent's error must not fail the batch of everybody else.
@@ -175,7 +186,12 @@ impl Store for PostgresStore {
     }
 
     async fn last_seq(&self) -> Result<u64, Error> {
-        let rows = self.rows("SELECT last_seq FROM feed", &[]).await?;
+        let rows = self
+            .rows(
+                "SELECT greatest((SELECT last_seq FROM feed WHERE one = 1), (SELECT max(seq) FROM events))",
+                &[],
+            )
+            .await?;
         count(rows.first().map_or(Ok(0), |row| row.try_get(0)).map_err(Failure::from)?)
     }
 
@@ -280,29 +296,32 @@ impl Store for PostgresStore {
 
     async fn put_server(&self, server: &ServerRecord) -> Result<(), Error> {
         let put = async {
-            let mut client = self.queries.get().await?;
-            let transaction = client.transaction().await?;
-            let remove = "DELETE FROM servers WHERE name = $1 OR id = $2";
-            transaction.execute(remove, &[&text(&server.name), &server.id.0]).await?;
-            transaction
-                .execute(
-                    "INSERT INTO servers (id, name, http, grpc, version, started_at, seen_at) \
+            let client = self.queries.get().await?;
+            connect::answered(client, async |client: &mut Object| {
+                let transaction = client.transaction().await?;
+                let remove = "DELETE FROM servers WHERE name = $1 OR id = $2";
+                transaction.execute(remove, &[&text(&server.name), &server.id.0]).await?;
+                transaction
+                    .execute(
+                        "INSERT INTO servers (id, name, http, grpc, version, started_at, seen_at) \
                      VALUES ($1, $2, $3, $4, $5, $6, $7) \
                      ON CONFLICT (name) DO UPDATE SET id = excluded.id, http = excluded.http, \
                      grpc = excluded.grpc, version = excluded.version, started_at = excluded.started_at, \
                      seen_at = excluded.seen_at",
-                    &[
-                        &server.id.0,
-                        &text(&server.name),
-                        &text(&server.http),
-                        &text(&server.grpc),
-                        &text(&server.version),
-                        &server.started_at.as_microsecond(),
-                        &server.seen_at.as_microsecond(),
-                    ],
-                )
-                .await?;
-            Ok::<_, Failure>(transaction.commit().await?)
+                        &[
+                            &server.id.0,
+                            &text(&server.name),
+                            &text(&server.http),
+                            &text(&server.grpc),
+                            &text(&server.version),
+                            &server.started_at.as_microsecond(),
+                            &server.seen_at.as_microsecond(),
+                        ],
+                    )
+                    .await?;
+                Ok(transaction.commit().await?)
+            })
+            .await
         };
         Ok(put.await?)
     }
@@ -331,8 +350,8 @@ impl Store for PostgresStore {
 
     async fn tally(&self) -> Result<Tally, Error> {
         Ok(Tally {
-            runs: self.counts::<RunState>(RUN_COUNTS).await?,
-            executions: self.counts::<Status>(EXECUTION_COUNTS).await?,
+            runs: self.counts::<RunState>(&format!("{OPEN_RUNS} {} ORDER BY 1", ended(2))).await?,
+            executions: self.counts::<Status>(&format!("{OPEN_EXECUTIONS} {} ORDER BY 1", ended(1))).await?,
             nodes: self.counts::<NodeStatus>(NODE_COUNTS).await?,
         })
     }
