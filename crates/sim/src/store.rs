@@ -22,6 +22,7 @@ use tokio::sync::broadcast;
 
 use crate::gate::Gate;
 use crate::seed::Broken;
+use crate::truth::Renewal;
 use crate::world::{Place, World};
 
 /// How the store is doing, for all servers.
@@ -326,7 +327,15 @@ impl Store for Reached {
     }
 
     async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>, Error> {
-        self.write(self.inner.touch_nodes(seen, at)).await
+        let effect = async {
+            let current = self.inner.touch_nodes(seen, at).await?;
+            let now = self.world.now();
+            for ((node, _), _) in seen.iter().zip(&current).filter(|(_, current)| **current) {
+                self.world.truth(|truth| truth.renewals.push(Renewal { node: *node, at, applied: now }));
+            }
+            Ok(current)
+        };
+        self.write(effect).await
     }
 
     async fn silent_nodes(&self, before: Timestamp) -> Result<Vec<NodeRecord>, Error> {

@@ -3,7 +3,7 @@
 use downbeat_backends::Identity;
 use downbeat_core::Timestamp;
 use downbeat_core::execution::{Outcome, Verdict};
-use downbeat_core::ids::{ExecutionId, LeaseToken, RunId};
+use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId, RunId};
 use downbeat_proto::message::Held;
 
 /// All of it, in the order in which it happened.
@@ -12,6 +12,8 @@ pub(crate) struct Truth {
     pub(crate) processes: Vec<Process>,
     /// Results that an agent was told are recorded.
     pub(crate) receipts: Vec<Recorded>,
+    /// Renewals that the store took.
+    pub(crate) renewals: Vec<Renewal>,
     /// Results that were on an agent's disk when it crashed.
     pub(crate) kept: Vec<Held>,
     /// Runs that a client was told exist.
@@ -38,6 +40,14 @@ pub(crate) struct Recorded {
     pub(crate) held: Held,
     pub(crate) outcome: Outcome,
     pub(crate) at: Timestamp,
+}
+
+/// A heartbeat on record: all leases of the node last for a term from `at`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Renewal {
+    pub(crate) node: NodeId,
+    pub(crate) at: Timestamp,
+    pub(crate) applied: Timestamp,
 }
 
 /// How much happened, so that a test can tell a simulation from an idle one.

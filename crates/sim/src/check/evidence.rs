@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use downbeat_core::Event;
 use downbeat_core::execution::Execution;
@@ -25,6 +26,9 @@ pub(crate) struct Evidence {
     pub(crate) plans: BTreeMap<RunId, Arc<Plan>>,
     pub(crate) truth: Truth,
     pub(crate) slots: u32,
+    pub(crate) lease_ttl: Duration,
+    /// The servers go by the store's clock, which is right.
+    pub(crate) is_shared: bool,
     pub(crate) hosts: BTreeMap<NodeId, usize>,
 }
 
@@ -94,6 +98,8 @@ impl Evidence {
             tables,
             truth,
             slots: cluster.shape.slots,
+            lease_ttl: cluster.shape.lease_ttl(),
+            is_shared: cluster.shape.is_shared,
             hosts: (0..cluster.shape.agents)
                 .map(|agent| (NodeId::derive(ClusterId::DEFAULT, &format!("n{agent}")), agent))
                 .collect(),

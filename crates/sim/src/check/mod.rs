@@ -7,6 +7,7 @@ mod limits;
 mod order;
 mod promises;
 mod story;
+mod terms;
 mod work;
 
 use std::fmt;
@@ -28,6 +29,8 @@ pub enum Checker {
     Order,
     /// No result is applied twice, none is made up, and none that was acknowledged or kept is lost.
     Results,
+    /// No lease is ended before its term is over.
+    Terms,
     /// Limits hold, by the records and on the hosts.
     Limits,
     /// What really ran had the right to, and what must not overlap did not.
@@ -72,6 +75,7 @@ pub(crate) fn check(evidence: &Evidence) -> Vec<Violation> {
     all.extend(order::check(evidence).found);
     all.extend(promises::results(evidence).found);
     all.extend(limits::check(evidence).found);
+    all.extend(terms::check(evidence).found);
     all.extend(work::check(evidence).found);
     all.sort_by_key(|violation| violation.checker);
     all
