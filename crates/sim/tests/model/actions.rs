@@ -146,7 +146,7 @@ impl Protocol {
                 let observe = |birth| answers.map(|answer| Action::Observe { server, answer, birth });
                 actions.extend(observe(Birth::Pending));
                 if self.detail.born_leased {
-                    actions.extend(observe(Birth::Leased));
+                    (0..NODES).for_each(|node| actions.extend(observe(Birth::Leased(node))));
                 }
             }
         }
@@ -176,7 +176,7 @@ impl Protocol {
             let alive = grant.session == world.agents[grant.node];
             match grant.phase {
                 Phase::Sent if alive && self.detail.starts => actions.push(Action::Begin { held }),
-                Phase::Sent | Phase::Running if alive => {
+                Phase::Sent | Phase::Running if alive && (current || self.detail.late_work) => {
                     actions.push(Action::Work { held, verdict: Verdict::Succeeded });
                     actions.push(Action::Work { held, verdict: Verdict::Failed });
                     if current && is_told_to_stop(&execution.state) {
@@ -246,7 +246,8 @@ impl Protocol {
             }
             Action::Rumour { held } => {
                 let rumour = finished(world, &held);
-                world.servers.iter_mut().for_each(|server| server.hear(&rumour));
+                let World { servers, ledger, .. } = world;
+                servers.iter_mut().for_each(|server| server.hear(&rumour, ledger));
             }
         }
         Some(())

@@ -28,7 +28,8 @@ impl Protocol {
         for place in in_order(&committed) {
             note(world, &changes[place]);
             if concerns_engine(&changes[place]) {
-                world.servers.iter_mut().for_each(|server| server.hear(&changes[place]));
+                let World { servers, ledger, .. } = world;
+                servers.iter_mut().for_each(|server| server.hear(&changes[place], ledger));
             }
         }
         committed.outcomes

@@ -179,9 +179,10 @@ impl World {
             u64::from(self.breaches.ended_moved),
             u64::from(self.breaches.feed),
         ]);
-        for one in &self.servers {
-            hash = mix(hash, server(ledger, one));
-        }
+        // It makes no difference which server is which.
+        let mut servers: Vec<u64> = self.servers.iter().map(|one| server(ledger, one)).collect();
+        servers.sort_unstable();
+        hash = servers.into_iter().fold(hash, mix);
         for (node, agent) in self.agents.iter().enumerate() {
             hash = mix(hash, u64::from(*agent));
             let registered = ledger.session(node_id(node)).map_or(0, session_number);

@@ -8,6 +8,7 @@ use downbeat_core::execution::{Execution, Lease, State};
 use downbeat_core::ids::{ExecutionId, LeaseToken};
 use downbeat_core::run::engine::{Progress, Stop, Turn};
 use downbeat_core::{Applied, Change, Dice, Refusal};
+use downbeat_store::Ledger;
 use uuid::Uuid;
 
 use super::setup::{Broken, Protocol, Sighting, run_id, server_id, time};
@@ -24,7 +25,8 @@ pub(crate) enum Answer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Birth {
     Pending,
-    Leased,
+    /// Placed ones on this node.
+    Leased(usize),
 }
 
 /// A token that nobody had before.
@@ -82,6 +84,7 @@ impl Protocol {
         };
         let mut owner = Owner::new(progress, mailbox.clone(), observed);
         let changes = owner.turn(|progress, turn| if begins { progress.begin(turn) } else { progress.go_on(turn) });
+        owner.absorb(&world.ledger);
         let ended = owner.progress.is_ended();
         if changes.is_empty() && answer == Answer::Lost {
             return None;
@@ -99,14 +102,12 @@ impl Protocol {
     pub(crate) fn observe(&self, world: &mut World, server: usize, answer: Answer, birth: Birth) -> Option<()> {
         let ledger = Arc::clone(&world.ledger);
         let owner = owner(world, server)?;
-        let change = owner.mailbox.pop_front()?;
-        owner.observed = owner.observed.and(&ledger, &change);
-        let mut changes = owner.turn(|progress, turn| progress.observe(&change, turn));
-        if birth == Birth::Leased && !reserve(world, &mut changes) {
+        let mut changes = owner.observe(&ledger);
+        owner.absorb(&ledger);
+        if let Birth::Leased(node) = birth
+            && !reserve(world, &mut changes, node)
+        {
             return None;
-        }
-        if changes.is_empty() {
-            return (answer == Answer::Heard).then_some(());
         }
         let outcomes = self.commit(world, changes.clone());
         match answer {
@@ -148,13 +149,13 @@ fn owner_of(world: &mut World, server: usize) -> &mut Owner {
 }
 
 /// Gives what is about to be created to nodes that wait for work.
-fn reserve(world: &World, changes: &mut [Change]) -> bool {
+fn reserve(world: &World, changes: &mut [Change], placed: usize) -> bool {
     let mut any = false;
     for change in changes {
         let Change::ExecutionsAdded { executions, .. } = change else { continue };
         for execution in executions {
             if execution.state == (State::Pending { not_before: None }) {
-                let node = execution.pinned.and_then(node_index).unwrap_or(0);
+                let node = execution.pinned.and_then(node_index).unwrap_or(placed);
                 let lease = lease(execution.id, node, world.registered(node), &world.grants);
                 execution.state = State::Leased { lease, stop: false };
                 any = true;
@@ -179,6 +180,24 @@ fn release(mut changes: Vec<Change>) -> Vec<Change> {
 impl Owner {
     fn new(progress: Progress, mailbox: VecDeque<Change>, observed: Observed) -> Self {
         Self { progress, mailbox, retry: Vec::new(), made: 0, observed }
+    }
+
+    /// Observes the next of what was committed, and answers what follows.
+    fn observe(&mut self, ledger: &Ledger) -> Vec<Change> {
+        let Some(change) = self.mailbox.pop_front() else { return Vec::new() };
+        self.observed = self.observed.and(ledger, &change);
+        self.turn(|progress, turn| progress.observe(&change, turn))
+    }
+
+    /// Observes what nothing follows from.
+    pub(crate) fn absorb(&mut self, ledger: &Ledger) {
+        while !self.mailbox.is_empty() {
+            let mut trial = self.clone();
+            if !trial.observe(ledger).is_empty() {
+                return;
+            }
+            *self = trial;
+        }
     }
 
     /// Lets the engine decide. Ids follow from the epoch and what was made before: the same each time.

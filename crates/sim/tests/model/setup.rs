@@ -47,6 +47,8 @@ pub(crate) struct Detail {
     pub(crate) receipts: bool,
     /// Executions may be born leased.
     pub(crate) born_leased: bool,
+    /// Work may be done under a lease that is known to be lost: its result is the first of a late kind.
+    pub(crate) late_work: bool,
     /// Somebody may cancel the run.
     pub(crate) cancel: bool,
 }

@@ -45,7 +45,8 @@ pub(crate) enum Server {
 #[derive(Clone, Debug)]
 pub(crate) struct Owner {
     pub(crate) progress: Progress,
-    /// Committed, and not observed yet.
+    /// Committed, and not observed yet. Something follows from the first of it: what nothing follows from is observed
+    /// at once, because nobody could tell.
     pub(crate) mailbox: VecDeque<Change>,
     /// A commit whose answer was lost: it is tried again before anything else.
     pub(crate) retry: Vec<Change>,
@@ -159,11 +160,17 @@ impl Server {
         }
     }
 
-    pub(crate) fn hear(&mut self, change: &Change) {
+    pub(crate) fn hear(&mut self, change: &Change, ledger: &Ledger) {
         match self {
             Server::Idle => {}
             Server::Taken { mailbox, .. } => mailbox.push_back(change.clone()),
-            Server::Owner(owner) => Arc::make_mut(owner).mailbox.push_back(change.clone()),
+            Server::Owner(owner) => {
+                let owner = Arc::make_mut(owner);
+                owner.mailbox.push_back(change.clone());
+                if owner.mailbox.len() == 1 {
+                    owner.absorb(ledger);
+                }
+            }
         }
     }
 }
@@ -200,10 +207,5 @@ impl World {
 
     pub(crate) fn grant_mut(&mut self, token: LeaseToken) -> &mut Grant {
         self.grants.iter_mut().find(|grant| grant.token == token).expect("only granted leases are acted upon")
-    }
-
-    /// Ended or not, as people who ask see it.
-    pub(crate) fn is_open(&self, id: ExecutionId) -> bool {
-        self.execution(id).state.status().is_open()
     }
 }
