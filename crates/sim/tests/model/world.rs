@@ -56,11 +56,12 @@ pub(crate) struct Owner {
     pub(crate) observed: Observed,
 }
 
-/// A digest of what was observed since the load. Leases and successes commute; all else does not.
+/// A digest of what was observed since the load, as it is and in the mirror. Leases and successes commute; all else
+/// does not.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Observed {
-    pub(crate) ordered: u64,
-    pub(crate) unordered: u64,
+    pub(crate) ordered: [u64; 2],
+    pub(crate) unordered: [u64; 2],
 }
 
 /// A lease, what its agent has made of it, and what became of its reports. What an agent says is never taken off the
