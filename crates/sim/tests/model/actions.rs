@@ -32,29 +32,69 @@ impl std::fmt::Debug for Token {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     /// A server raises the epoch: because nobody drives the run, or because it believes so (a fault).
-    Take { server: usize, answer: Answer, fault: bool },
-    Load { server: usize, answer: Answer },
-    Observe { server: usize, answer: Answer, birth: Birth },
-    TryAgain { server: usize },
+    Take {
+        server: usize,
+        answer: Answer,
+        fault: bool,
+    },
+    Load {
+        server: usize,
+        answer: Answer,
+    },
+    Observe {
+        server: usize,
+        answer: Answer,
+        birth: Birth,
+    },
+    TryAgain {
+        server: usize,
+    },
     /// A server dies and is back with nothing.
-    Crash { server: usize },
+    Crash {
+        server: usize,
+    },
     /// Any server claims for a node; its board may be behind (a fault), then the session is an old one.
-    Lease { attempt: Attempt, node: usize, session: u8, fault: bool },
+    Lease {
+        attempt: Attempt,
+        node: usize,
+        session: u8,
+        fault: bool,
+    },
     /// A sweep, a registration or a board ends a lease. A fault when the agent is alive and well: clocks drift.
-    EndLease { held: Held, fault: bool },
-    Begin { held: Held },
-    Work { held: Held, verdict: Verdict },
+    EndLease {
+        held: Held,
+        fault: bool,
+    },
+    Begin {
+        held: Held,
+    },
+    Work {
+        held: Held,
+        verdict: Verdict,
+    },
     /// A report arrives at a server, for the first time or again.
-    ReportStart { held: Held },
-    Report { held: Held },
+    ReportStart {
+        held: Held,
+    },
+    Report {
+        held: Held,
+    },
     /// The answer to a report arrives at the agent.
-    Receipt { held: Held },
+    Receipt {
+        held: Held,
+    },
     /// An agent dies and is back with what is on its disk.
-    Restart { node: usize },
-    Register { node: usize },
+    Restart {
+        node: usize,
+    },
+    Register {
+        node: usize,
+    },
     Cancel,
     /// Only when that is broken: an owner hears of a result that is not committed.
-    Rumour { held: Held },
+    Rumour {
+        held: Held,
+    },
 }
 
 impl Model for Protocol {
@@ -158,7 +198,7 @@ impl Protocol {
         if !matches!(world.servers[server], Server::Idle) {
             actions.push(Action::Crash { server });
         }
-        if world.servers[server].epoch() != current {
+        if world.servers[server].epoch() != current && self.broken != Broken::NoTakeOver {
             let fault = world.servers.iter().any(|other| other.epoch() == current);
             actions.extend(answers.map(|answer| Action::Take { server, answer, fault }));
         }
@@ -227,8 +267,12 @@ impl Protocol {
             Action::Work { held, verdict } => world.grant_mut(held.token.0).phase = Phase::Finished(verdict),
             Action::ReportStart { held } => {
                 let Held { attempt, token, .. } = held;
-                let change =
-                    Change::ExecutionStarted { run: run_id(), execution: attempt.id, token: token.0, at: time(1) };
+                let change = Change::ExecutionStarted {
+                    run: run_id(),
+                    execution: attempt.id,
+                    token: token.0,
+                    at: time(1),
+                };
                 self.one(world, change, self.second_look(world, &held))?;
             }
             Action::Report { held } => {
@@ -241,7 +285,8 @@ impl Protocol {
                 self.commit(world, vec![registered(node, world.agents[node])]);
             }
             Action::Cancel => {
-                let change = Change::RunCancelRequested { run: run_id(), by: "model".to_owned(), at: time(1) };
+                let change =
+                    Change::RunCancelRequested { run: run_id(), by: "model".to_owned(), at: time(1) };
                 self.commit(world, vec![change]).remove(0).ok()?;
             }
             Action::Rumour { held } => {

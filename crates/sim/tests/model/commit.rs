@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use downbeat_core::execution::State;
-use downbeat_core::ids::LeaseToken;
+use downbeat_core::execution::{Lease, State};
+use downbeat_core::ids::ExecutionId;
 use downbeat_core::{Applied, Change};
 use downbeat_store::{Committed, Ledger};
 
-use super::setup::{Broken, Protocol, run_id};
-use super::world::{Grant, Phase, World, node_index, session_number};
+use super::setup::{Broken, Protocol, run_id, time};
+use super::world::{Grant, Phase, World, node_id, node_index, session_id, session_number};
 
 impl Protocol {
     /// Commits, and lets everybody who owns the run hear of it.
@@ -20,30 +20,35 @@ impl Protocol {
         for change in &mut changes {
             self.broken.bend(ledger, change, &world.grants);
         }
-        // Whoever replays one change does what was done.
-        let ground = (changes.len() > 1).then(|| ledger.clone());
+        // Whoever replays a single change does again what was just done: that needs no proof.
+        let replayed = changes.len() > 1 || self.broken == Broken::ForgetfulFeed;
+        let ground = replayed.then(|| ledger.clone());
         let committed = ledger.commit(&changes);
+        let feed = self.feed(&changes, &committed);
         world.breaches.old_owner |= wrote_as_old_owner(&before, &shown, &committed);
         world.breaches.ended_moved |= ended_moved(&before, &world.ledger);
         if let Some(ground) = ground {
-            world.breaches.feed |= !feed_explains(ground, &world.ledger, &changes, &committed);
+            world.breaches.feed |= !feed_explains(ground, &world.ledger, &feed);
         }
-        for place in in_order(&committed) {
-            note(world, &changes[place]);
-            if concerns_engine(&changes[place]) {
-                let World { servers, ledger, .. } = world;
-                servers.iter_mut().for_each(|server| server.hear(&changes[place], ledger));
-            }
+        let applied = changes.iter().zip(&committed.seqs).filter(|(_, seq)| seq.is_some());
+        applied.for_each(|(change, _)| note(world, change));
+        for (_, change) in feed.into_iter().filter(|(_, change)| concerns_engine(change)) {
+            let World { servers, ledger, .. } = world;
+            servers.iter_mut().for_each(|server| server.hear(change, ledger));
         }
         committed.outcomes
     }
-}
 
-/// The places of the applied changes, in the order of their numbers.
-fn in_order(committed: &Committed) -> Vec<usize> {
-    let mut places: Vec<usize> = (0..committed.seqs.len()).filter(|at| committed.seqs[*at].is_some()).collect();
-    places.sort_by_key(|at| committed.seqs[*at]);
-    places
+    /// What was applied, in the order of its numbers.
+    fn feed<'a>(&self, changes: &'a [Change], committed: &Committed) -> Vec<(u64, &'a Change)> {
+        let numbered = changes.iter().zip(&committed.seqs);
+        let mut feed: Vec<_> = numbered.filter_map(|(change, seq)| Some(((*seq)?, change))).collect();
+        feed.sort_by_key(|(seq, _)| *seq);
+        if self.broken == Broken::ForgetfulFeed {
+            feed.retain(|(_, change)| !matches!(change, Change::ExecutionLost { .. }));
+        }
+        feed
+    }
 }
 
 /// The epoch that a change shows as its right.
@@ -73,10 +78,10 @@ fn ended_moved(before: &Ledger, after: &Ledger) -> bool {
 
 /// Numbers follow each other, and whoever has the tables from before and applies the events one by one has the tables
 /// from after.
-fn feed_explains(mut replica: Ledger, after: &Ledger, changes: &[Change], committed: &Committed) -> bool {
-    in_order(committed).into_iter().all(|place| {
-        let again = replica.commit(std::slice::from_ref(&changes[place]));
-        again.outcomes[0].is_ok() && again.seqs[0] == committed.seqs[place]
+fn feed_explains(mut replica: Ledger, after: &Ledger, feed: &[(u64, &Change)]) -> bool {
+    feed.iter().all(|(seq, change)| {
+        let again = replica.commit(std::slice::from_ref(*change));
+        again.outcomes[0].is_ok() && again.seqs[0] == Some(*seq)
     }) && replica == *after
 }
 
@@ -125,10 +130,7 @@ fn note(world: &mut World, change: &Change) {
     }
 }
 
-fn granted(
-    execution: downbeat_core::ids::ExecutionId,
-    lease: &downbeat_core::execution::Lease,
-) -> Grant {
+fn granted(execution: ExecutionId, lease: &Lease) -> Grant {
     Grant {
         execution,
         token: lease.token,
@@ -155,25 +157,19 @@ impl Broken {
             | Broken::NoOutbox
             | Broken::EarlyReceipt
             | Broken::FromTheStart
-            | Broken::ActsOnRumours => {}
+            | Broken::ActsOnRumours
+            | Broken::NoTakeOver
+            | Broken::ForgetfulFeed => {}
         }
     }
 }
 
 fn no_fencing(ledger: &mut Ledger, change: &Change, grants: &[Grant]) {
     let Change::ExecutionFinished { execution, token, .. } = change else { return };
-    let lease = |token: &LeaseToken| {
-        let grant = grants.iter().find(|grant| grant.token == *token)?;
-        Some(downbeat_core::execution::Lease {
-            token: *token,
-            node: super::world::node_id(grant.node),
-            session: super::world::session_id(grant.session),
-            granted_at: super::setup::time(1),
-        })
-    };
-    if let Some(lease) = lease(token) {
-        ledger.force(*execution, State::Leased { lease, stop: false });
-    }
+    let Some(grant) = grants.iter().find(|grant| grant.token == *token) else { return };
+    let (node, session) = (node_id(grant.node), session_id(grant.session));
+    let lease = Lease { token: *token, node, session, granted_at: time(1) };
+    ledger.force(*execution, State::Leased { lease, stop: false });
 }
 
 fn no_epoch_guard(ledger: &Ledger, change: &mut Change) {

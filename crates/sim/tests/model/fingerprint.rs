@@ -164,7 +164,9 @@ impl View<'_> {
             epoch,
             self.tables(),
             u64::from(world.faults),
-            u64::from(breaches.old_owner) + 2 * u64::from(breaches.ended_moved) + 4 * u64::from(breaches.feed),
+            u64::from(breaches.old_owner)
+                + 2 * u64::from(breaches.ended_moved)
+                + 4 * u64::from(breaches.feed),
         ]);
         let mut servers = world.servers.each_ref().map(|server| self.server(server));
         servers.sort_unstable();

@@ -15,14 +15,16 @@ mod world;
 
 use stateright::{Checker, HasDiscoveries, Model};
 
-use rules::{BARRIER, ONE_LEASE, ONE_RESULT, OLD_OWNER, OUTBOX, RECEIPT};
+use rules::{
+    BARRIER, COMPLETED, ENDED, ENDS, FEED, NOTHING_LEFT, OLD_OWNER, ONE_ATTEMPT, ONE_LEASE, ONE_RESULT,
+    OUTBOX, RECEIPT,
+};
 use setup::{Broken, Detail, Protocol, Sighting, graph, list, placed};
 
 fn fine() -> Detail {
     Detail { starts: true, receipts: true, born_leased: true, late_work: true, cancel: true }
 }
 
-fn faults(usual: u8) -> u8 { std::env::var("DOWNBEAT_TEST_FAULTS").map_or(usual, |text| text.parse().unwrap()) }
 /// Tries everything.
 fn check(name: &str, protocol: Protocol, sightings: &[Sighting]) {
     let seen = protocol.seen.clone();
@@ -41,68 +43,102 @@ fn check(name: &str, protocol: Protocol, sightings: &[Sighting]) {
     }
 }
 
-/// Tries everything until the rule is seen to be broken, and tells how.
-fn catches(protocol: Protocol, rule: &'static str) {
-    let broken = protocol.broken;
-    let checker =
-        protocol.checker().threads(2).finish_when(HasDiscoveries::AnyOf([rule].into())).spawn_bfs().join();
-    println!("{broken:?}, after {} worlds: not {rule:?}", checker.unique_state_count());
-    for action in checker.assert_any_discovery(rule).into_actions() {
-        println!("  {action:?}");
+/// Tries everything until the rules are seen to be broken, and tells how.
+fn catches(broken: Broken, protocol: Protocol, rules: &[&'static str]) {
+    let wanted = HasDiscoveries::AllOf(rules.iter().copied().collect());
+    let checker = protocol.broken(broken).checker().threads(2).finish_when(wanted).spawn_bfs().join();
+    for rule in rules {
+        println!("{broken:?}, within {} worlds, not {rule:?}:", checker.unique_state_count());
+        for action in checker.assert_any_discovery(rule).into_actions() {
+            println!("  {action:?}");
+        }
     }
 }
 
 #[test]
 fn a_list_keeps_all_rules() {
-    check("list", Protocol::new(list(), Detail::default(), faults(1)), &[]);
+    let sightings =
+        [Sighting::LateReportRefused, Sighting::RepeatedReportAbsorbed, Sighting::OldOwnerRefused];
+    check("list", Protocol::new(list(), Detail::default(), 2), &sightings);
 }
 
 #[test]
 fn a_graph_keeps_all_rules() {
-    check("graph", Protocol::new(graph(), Detail::default(), faults(1)), &[]);
+    let sightings =
+        [Sighting::LateReportRefused, Sighting::RepeatedReportAbsorbed, Sighting::OldOwnerRefused];
+    check("graph", Protocol::new(graph(), Detail::default(), 2), &sightings);
 }
 
 #[test]
 fn a_placed_task_keeps_all_rules_in_every_detail() {
-    check("placed", Protocol::new(placed(), fine(), faults(2)), &[]);
+    let sightings = [
+        Sighting::LateReportRefused,
+        Sighting::RepeatedReportAbsorbed,
+        Sighting::OldOwnerRefused,
+        Sighting::SecondClaimRefused,
+        Sighting::CommitTriedAgain,
+    ];
+    check("placed", Protocol::new(placed(), fine(), 3), &sightings);
+}
+
+#[test]
+fn a_list_keeps_all_rules_in_every_detail() {
+    check("list, in detail", Protocol::new(list(), fine(), 1), &[Sighting::CommitTriedAgain]);
 }
 
 #[test]
 fn without_fencing_a_result_counts_twice() {
-    catches(Protocol::new(placed(), Detail::default(), 2).broken(Broken::NoFencing), ONE_RESULT);
+    catches(Broken::NoFencing, Protocol::new(placed(), Detail::default(), 1), &[ONE_RESULT, ENDED]);
 }
 
 #[test]
 fn without_the_epoch_an_old_owner_changes_the_run() {
-    catches(Protocol::new(list(), Detail::default(), 2).broken(Broken::NoEpochGuard), OLD_OWNER);
-}
-
-#[test]
-fn without_the_epoch_two_attempts_are_leased_at_once() {
-    catches(Protocol::new(placed(), Detail::default(), 2).broken(Broken::NoEpochGuard), ONE_LEASE);
+    let rules = [OLD_OWNER, ONE_ATTEMPT, ONE_LEASE];
+    catches(Broken::NoEpochGuard, Protocol::new(placed(), Detail::default(), 2), &rules);
 }
 
 #[test]
 fn without_the_pending_guard_two_nodes_have_a_lease() {
-    catches(Protocol::new(placed(), Detail::default(), 2).broken(Broken::NoPendingGuard), ONE_LEASE);
+    catches(Broken::NoPendingGuard, Protocol::new(placed(), Detail::default(), 1), &[ONE_LEASE]);
 }
 
 #[test]
 fn without_an_outbox_a_result_is_lost_with_its_agent() {
-    catches(Protocol::new(placed(), Detail::default(), 2).broken(Broken::NoOutbox), OUTBOX);
+    catches(Broken::NoOutbox, Protocol::new(placed(), Detail::default(), 1), &[OUTBOX]);
 }
 
 #[test]
 fn with_early_receipts_an_acknowledged_result_is_nowhere() {
-    catches(Protocol::new(placed(), fine(), 2).broken(Broken::EarlyReceipt), RECEIPT);
+    catches(Broken::EarlyReceipt, Protocol::new(placed(), fine(), 1), &[RECEIPT]);
 }
 
 #[test]
-fn an_owner_that_starts_over_has_two_attempts_leased_at_once() {
-    catches(Protocol::new(list(), Detail::default(), 2).broken(Broken::FromTheStart), ONE_LEASE);
+fn an_owner_that_starts_over_has_two_attempts_open_at_once() {
+    let rules = [ONE_ATTEMPT, ONE_LEASE];
+    catches(Broken::FromTheStart, Protocol::new(list(), Detail::default(), 1), &rules);
+}
+
+#[test]
+fn an_owner_that_starts_over_completes_a_run_twice() {
+    catches(Broken::FromTheStart, Protocol::new(placed(), Detail::default(), 1), &[COMPLETED]);
 }
 
 #[test]
 fn an_owner_that_acts_on_rumours_breaks_the_barrier() {
-    catches(Protocol::new(list(), Detail::default(), 2).broken(Broken::ActsOnRumours), BARRIER);
+    catches(Broken::ActsOnRumours, Protocol::new(list(), Detail::default(), 1), &[BARRIER]);
+}
+
+#[test]
+fn an_owner_that_acts_on_rumours_leaves_something_open() {
+    catches(Broken::ActsOnRumours, Protocol::new(placed(), Detail::default(), 1), &[NOTHING_LEFT]);
+}
+
+#[test]
+fn without_take_over_a_run_does_not_end() {
+    catches(Broken::NoTakeOver, Protocol::new(placed(), Detail::default(), 1), &[ENDS]);
+}
+
+#[test]
+fn a_feed_that_leaves_something_out_does_not_explain_the_tables() {
+    catches(Broken::ForgetfulFeed, Protocol::new(placed(), Detail::default(), 1), &[FEED, ENDS]);
 }

@@ -83,7 +83,8 @@ impl Protocol {
             (Progress::restore(plan, &record, *epoch, &executions, stop), false)
         };
         let mut owner = Owner::new(progress, mailbox.clone(), observed);
-        let changes = owner.turn(|progress, turn| if begins { progress.begin(turn) } else { progress.go_on(turn) });
+        let changes =
+            owner.turn(|progress, turn| if begins { progress.begin(turn) } else { progress.go_on(turn) });
         owner.absorb(&world.ledger);
         let ended = owner.progress.is_ended();
         if changes.is_empty() && answer == Answer::Lost {
@@ -99,7 +100,13 @@ impl Protocol {
     }
 
     /// Observes the next of what was committed, and commits what follows.
-    pub(crate) fn observe(&self, world: &mut World, server: usize, answer: Answer, birth: Birth) -> Option<()> {
+    pub(crate) fn observe(
+        &self,
+        world: &mut World,
+        server: usize,
+        answer: Answer,
+        birth: Birth,
+    ) -> Option<()> {
         let ledger = Arc::clone(&world.ledger);
         let owner = owner(world, server)?;
         let mut changes = owner.observe(&ledger);

@@ -143,8 +143,7 @@ fn receipts_hold(world: &World) -> bool {
     acknowledged.into_iter().all(|grant| {
         let state = &world.execution(grant.execution).state;
         let by_it = state.lease().is_some_and(|lease| lease.token == grant.token);
-        let ended =
-            matches!(state, State::Succeeded { .. } | State::Failed { .. } | State::Cancelled { .. });
+        let ended = matches!(state, State::Succeeded { .. } | State::Failed { .. } | State::Cancelled { .. });
         by_it && ended && grant.results == 1
     })
 }

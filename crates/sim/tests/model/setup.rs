@@ -36,6 +36,10 @@ pub(crate) enum Broken {
     FromTheStart,
     /// An owner acts on results that are not committed.
     ActsOnRumours,
+    /// Nobody looks after the runs of a server that died.
+    NoTakeOver,
+    /// The feed leaves out that attempts were lost.
+    ForgetfulFeed,
 }
 
 /// How finely the surroundings are looked at. What is off happens together with what comes before it.
