@@ -11,6 +11,7 @@ mod fingerprint;
 mod owner;
 mod rules;
 mod setup;
+mod sound;
 mod world;
 
 use stateright::{Checker, HasDiscoveries, Model};
@@ -20,10 +21,6 @@ use rules::{
     OUTBOX, RECEIPT,
 };
 use setup::{Broken, Detail, Protocol, Sighting, graph, list, placed};
-
-fn fine() -> Detail {
-    Detail { starts: true, receipts: true, born_leased: true, late_work: true, cancel: true }
-}
 
 /// Tries everything.
 fn check(name: &str, protocol: Protocol, sightings: &[Sighting]) {
@@ -78,12 +75,12 @@ fn a_placed_task_keeps_all_rules_in_every_detail() {
         Sighting::SecondClaimRefused,
         Sighting::CommitTriedAgain,
     ];
-    check("placed", Protocol::new(placed(), fine(), 3), &sightings);
+    check("placed", Protocol::new(placed(), Detail::fine(), 3), &sightings);
 }
 
 #[test]
 fn a_list_keeps_all_rules_in_every_detail() {
-    check("list, in detail", Protocol::new(list(), fine(), 1), &[Sighting::CommitTriedAgain]);
+    check("list, in detail", Protocol::new(list(), Detail::fine(), 1), &[Sighting::CommitTriedAgain]);
 }
 
 #[test]
@@ -109,7 +106,7 @@ fn without_an_outbox_a_result_is_lost_with_its_agent() {
 
 #[test]
 fn with_early_receipts_an_acknowledged_result_is_nowhere() {
-    catches(Broken::EarlyReceipt, Protocol::new(placed(), fine(), 1), &[RECEIPT]);
+    catches(Broken::EarlyReceipt, Protocol::new(placed(), Detail::fine(), 1), &[RECEIPT]);
 }
 
 #[test]

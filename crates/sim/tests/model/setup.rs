@@ -57,6 +57,12 @@ pub(crate) struct Detail {
     pub(crate) cancel: bool,
 }
 
+impl Detail {
+    pub(crate) fn fine() -> Self {
+        Self { starts: true, receipts: true, born_leased: true, late_work: true, cancel: true }
+    }
+}
+
 /// Refusals are no states: that they happen is noted here.
 #[derive(Debug, Default)]
 pub(crate) struct Sightings(AtomicU32);
