@@ -198,6 +198,15 @@ impl Protocol {
         Self { plan: Arc::new(plan), record, detail, faults, broken, seen }
     }
 
+    /// Lets more go wrong than usual, for whoever has the time: DOWNBEAT_TEST_MODEL_FAULTS says how much more.
+    pub(crate) fn and_more(self) -> Self {
+        let more: u8 = match std::env::var("DOWNBEAT_TEST_MODEL_FAULTS") {
+            Ok(text) => text.parse().expect("DOWNBEAT_TEST_MODEL_FAULTS is a number"),
+            Err(_) => 0,
+        };
+        Self { faults: self.faults + more, ..self }
+    }
+
     pub(crate) fn broken(self, broken: Broken) -> Self {
         Self { broken, ..self }
     }
