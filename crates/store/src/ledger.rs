@@ -4,6 +4,7 @@
 use downbeat_core::change::Change;
 use downbeat_core::execution::{Execution, State};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, SessionId};
+use downbeat_core::node::NodeStatus;
 use downbeat_core::run::{RunRecord, RunState};
 
 use crate::port::Committed;
@@ -45,6 +46,10 @@ impl Ledger {
     /// The session that a node is registered with.
     pub fn session(&self, node: NodeId) -> Option<SessionId> {
         self.tables.nodes.get(&node).map(|node| node.session)
+    }
+
+    pub fn status(&self, node: NodeId) -> Option<NodeStatus> {
+        self.tables.nodes.get(&node).map(|node| node.status)
     }
 
     /// A run's state and epoch.

@@ -4,12 +4,13 @@
 use downbeat_core::Change;
 use downbeat_core::execution::{Execution, Outcome, State, Status, Verdict};
 use downbeat_core::ids::LeaseToken;
+use downbeat_core::node::NodeStatus;
 use stateright::{Model, Property};
 
 use super::owner::{Answer, Birth, lease};
 use super::rules;
 use super::setup::{Broken, Protocol, Sighting, registered, run_id, time};
-use super::world::{Attempt, Memory, NODES, Phase, SERVERS, Server, World, node_index};
+use super::world::{Attempt, Memory, NODES, Phase, SERVERS, Server, World, node_id, node_index, session_id};
 
 /// A lease as a path shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +91,14 @@ pub(crate) enum Action {
     Register {
         node: usize,
     },
+    /// A node was not heard of for long. Its agent may be alive and well.
+    Silence {
+        node: usize,
+    },
+    /// It is heard of again.
+    Heartbeat {
+        node: usize,
+    },
     Cancel,
     /// Only when that is broken: an owner hears of a result that is not committed.
     Rumour {
@@ -115,6 +124,10 @@ impl Model for Protocol {
         for node in 0..NODES {
             if faults && !ended {
                 actions.push(Action::Restart { node });
+            }
+            if self.detail.silence && !ended {
+                let offline = world.is_offline(node);
+                actions.push(if offline { Action::Heartbeat { node } } else { Action::Silence { node } });
             }
             if self.may_register(world, node) {
                 actions.push(Action::Register { node });
@@ -143,7 +156,11 @@ impl Action {
         match self {
             Action::Take { answer, fault, .. } => lost(answer) + u8::from(*fault),
             Action::Load { answer, .. } | Action::Observe { answer, .. } => lost(answer),
-            Action::Crash { .. } | Action::Restart { .. } | Action::Cancel | Action::Rumour { .. } => 1,
+            Action::Crash { .. }
+            | Action::Restart { .. }
+            | Action::Silence { .. }
+            | Action::Cancel
+            | Action::Rumour { .. } => 1,
             Action::Lease { fault, .. } | Action::EndLease { fault, .. } => u8::from(*fault),
             Action::Work { verdict, .. } => u8::from(*verdict == Verdict::Failed),
             Action::TryAgain { .. }
@@ -151,7 +168,8 @@ impl Action {
             | Action::ReportStart { .. }
             | Action::Report { .. }
             | Action::Receipt { .. }
-            | Action::Register { .. } => 0,
+            | Action::Register { .. }
+            | Action::Heartbeat { .. } => 0,
         }
     }
 }
@@ -165,7 +183,7 @@ fn claims(world: &World, execution: &Execution, actions: &mut Vec<Action>) {
     let attempt = Attempt::of(execution);
     for node in (0..NODES).filter(|node| execution.pinned.is_none_or(|id| node_index(id) == Some(*node))) {
         let session = world.registered(node);
-        actions.push(Action::Lease { attempt, node, session, fault: false });
+        actions.push(Action::Lease { attempt, node, session, fault: world.is_offline(node) });
         if session > 1 && execution.state.status() == Status::Pending {
             actions.push(Action::Lease { attempt, node, session: session - 1, fault: true });
         }
@@ -211,7 +229,8 @@ impl Protocol {
             let held = Held { attempt, node: grant.node, session: grant.session, token: Token(grant.token) };
             let current = world.is_current(grant);
             if current {
-                actions.push(Action::EndLease { held, fault: grant.session == world.registered(grant.node) });
+                let alive = grant.session == world.registered(grant.node) && !world.is_offline(grant.node);
+                actions.push(Action::EndLease { held, fault: alive });
             }
             let alive = grant.session == world.agents[grant.node];
             match grant.phase {
@@ -284,6 +303,8 @@ impl Protocol {
             Action::Register { node } => {
                 self.commit(world, vec![registered(node, world.agents[node])]);
             }
+            Action::Silence { node } => self.move_node(world, node, NodeStatus::Offline),
+            Action::Heartbeat { node } => self.move_node(world, node, NodeStatus::Online),
             Action::Cancel => {
                 let change =
                     Change::RunCancelRequested { run: run_id(), by: "model".to_owned(), at: time(1) };
@@ -296,6 +317,12 @@ impl Protocol {
             }
         }
         Some(())
+    }
+
+    fn move_node(&self, world: &mut World, node: usize, to: NodeStatus) {
+        let (node, session) = (node_id(node), session_id(world.registered(node)));
+        let from = world.ledger.status(node).expect("both nodes are registered");
+        self.commit(world, vec![Change::NodeMoved { node, session, from, to, at: time(1) }]);
     }
 
     /// One change. When it is refused nothing happened, and it is noted that this was seen.

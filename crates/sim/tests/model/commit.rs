@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use downbeat_core::execution::{Lease, State};
 use downbeat_core::ids::ExecutionId;
+use downbeat_core::node::NodeStatus;
 use downbeat_core::{Applied, Change};
 use downbeat_store::{Committed, Ledger};
 
@@ -97,12 +98,12 @@ fn concerns_engine(change: &Change) -> bool {
         | Change::ExecutionGivenUp { .. }
         | Change::ExecutionSkipped { .. }
         | Change::RunCancelRequested { .. } => true,
+        Change::NodeMoved { to, .. } => *to == NodeStatus::Offline,
         Change::ExecutionStarted { .. }
         | Change::RunCreated { .. }
         | Change::RunTaken { .. }
         | Change::RunMoved { .. }
         | Change::NodeRegistered { .. }
-        | Change::NodeMoved { .. }
         | Change::NodeDrainSet { .. } => false,
     }
 }

@@ -11,7 +11,8 @@ use downbeat_store::Ledger;
 
 use super::setup::run_id;
 use super::world::{
-    Grant, Memory, NODES, Observed, Owner, Phase, Server, World, node_id, node_index, session_number,
+    Grant, Memory, NODES, Observed, Owner, Phase, Server, World, is_offline, node_id, node_index,
+    session_number,
 };
 
 /// One step of a hash: cheap also without optimisation.
@@ -99,15 +100,21 @@ impl View<'_> {
             | Change::ExecutionCancelRequested { execution, .. }
             | Change::ExecutionGivenUp { execution, .. }
             | Change::ExecutionSkipped { execution, .. } => self.named(*execution),
+            Change::NodeMoved { node, .. } => self.place(node_index(*node)),
             Change::RunMoved { path, .. } => path.last().map_or(0, |state| *state as u64),
             Change::RunCreated { .. }
             | Change::RunTaken { .. }
             | Change::RunCancelRequested { .. }
             | Change::NodeRegistered { .. }
-            | Change::NodeMoved { .. }
             | Change::NodeDrainSet { .. } => 0,
         };
         all(&[u64::from(change.phase()), detail])
+    }
+
+    /// The nodes that are offline: decisions look at that too.
+    fn offline(self) -> u64 {
+        let offline = (0..NODES).filter(|node| is_offline(self.ledger, node_id(*node)));
+        offline.map(|node| 1 << self.seen(node)).sum()
     }
 
     fn changes<'a>(self, list: impl Iterator<Item = &'a Change>) -> u64 {
@@ -175,6 +182,7 @@ impl View<'_> {
             let registered = self.ledger.session(node_id(node)).map_or(0, session_number);
             hash = mix(hash, u64::from(world.agents[node]) << 8 | u64::from(registered));
         }
+        hash = mix(hash, self.offline());
         let grants = world.grants.iter().map(|grant| self.grant(grant)).fold(0, u64::wrapping_add);
         mix(hash, grants)
     }
@@ -188,7 +196,7 @@ impl Observed {
 
     /// An owner that begins with what the tables hold.
     pub(crate) fn loaded(ledger: &Ledger, stopping: bool) -> Self {
-        let ordered = views(ledger).map(|view| all(&[view.tables(), u64::from(stopping)]));
+        let ordered = views(ledger).map(|view| all(&[view.tables(), view.offline(), u64::from(stopping)]));
         Self { ordered, unordered: [0; 2] }
     }
 
@@ -199,7 +207,7 @@ impl Observed {
             _ => false,
         };
         for (side, view) in views(ledger).into_iter().enumerate() {
-            let hash = view.change(observed);
+            let hash = mix(view.change(observed), view.offline());
             if commutes {
                 self.unordered[side] = self.unordered[side].wrapping_add(hash);
             } else {

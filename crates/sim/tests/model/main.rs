@@ -68,6 +68,12 @@ fn a_graph_keeps_all_rules() {
 }
 
 #[test]
+fn a_graph_keeps_all_rules_when_nodes_are_silent() {
+    let silence = Detail { silence: true, ..Detail::default() };
+    check("graph, silent nodes", Protocol::new(graph(), silence, 2), &[]);
+}
+
+#[test]
 fn a_placed_task_keeps_all_rules() {
     check("placed", Protocol::new(placed(), Detail::default(), 3), &[Sighting::CommitTriedAgain]);
 }

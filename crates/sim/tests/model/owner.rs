@@ -12,7 +12,7 @@ use downbeat_store::Ledger;
 use uuid::Uuid;
 
 use super::setup::{Broken, Protocol, Sighting, run_id, server_id, time};
-use super::world::{Grant, Observed, Owner, Server, World, node_id, node_index, session_id};
+use super::world::{Grant, Observed, Owner, Server, World, is_offline, node_id, node_index, session_id};
 
 /// Whether the one who commits hears what became of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ impl Protocol {
         let progress = Progress::new(Arc::clone(&self.plan), run_id(), record.epoch, record.state);
         let mut owner = Owner::new(progress, VecDeque::new(), Observed::nothing());
         let mut changes = vec![Change::RunCreated { run: record.clone() }];
-        changes.extend(owner.turn(|progress, turn| progress.begin(turn)));
+        changes.extend(owner.turn(&world.ledger, |progress, turn| progress.begin(turn)));
         world.servers[0] = Server::Owner(Arc::new(owner));
         self.commit(world, changes);
     }
@@ -84,7 +84,10 @@ impl Protocol {
         };
         let mut owner = Owner::new(progress, mailbox.clone(), observed);
         let changes =
-            owner.turn(|progress, turn| if begins { progress.begin(turn) } else { progress.go_on(turn) });
+            owner.turn(
+                &world.ledger,
+                |progress, turn| if begins { progress.begin(turn) } else { progress.go_on(turn) },
+            );
         owner.absorb(&world.ledger);
         let ended = owner.progress.is_ended();
         if changes.is_empty() && answer == Answer::Lost {
@@ -193,7 +196,10 @@ impl Owner {
     fn observe(&mut self, ledger: &Ledger) -> Vec<Change> {
         let Some(change) = self.mailbox.pop_front() else { return Vec::new() };
         self.observed = self.observed.and(ledger, &change);
-        self.turn(|progress, turn| progress.observe(&change, turn))
+        self.turn(ledger, |progress, turn| match &change {
+            Change::NodeMoved { node, .. } => progress.node_offline(*node, turn),
+            change => progress.observe(change, turn),
+        })
     }
 
     /// Observes what nothing follows from.
@@ -208,10 +214,10 @@ impl Owner {
     }
 
     /// Lets the engine decide. Ids follow from the epoch and what was made before: the same each time.
-    fn turn(&mut self, act: impl FnOnce(&mut Progress, &mut Turn<'_>)) -> Vec<Change> {
+    fn turn(&mut self, ledger: &Ledger, act: impl FnOnce(&mut Progress, &mut Turn<'_>)) -> Vec<Change> {
         let epoch = self.progress.epoch();
         let mut dice = Dice::new((epoch << 32) | (self.made << 8));
-        let offline = |_| false;
+        let offline = |node| is_offline(ledger, node);
         let now = time(epoch);
         act(&mut self.progress, &mut Turn { now, dice: &mut dice, offline: &offline });
         let changes = self.progress.take_changes(now);

@@ -59,6 +59,14 @@ pub(crate) fn properties(protocol: &Protocol) -> Vec<Property<Protocol>> {
             }),
         ]);
     }
+    if protocol.detail.silence && protocol.plan.steps.len() > 1 {
+        properties.push(Property::sometimes(
+            "work is given up because its node is offline",
+            |_, world: &World| {
+                world.ledger.executions().any(|one| matches!(one.state, State::Failed { lease: None, .. }))
+            },
+        ));
+    }
     if protocol.detail.cancel {
         properties.push(Property::sometimes("a run is cancelled", |_, world| is(world, RunState::Cancelled)));
     }

@@ -53,13 +53,15 @@ pub(crate) struct Detail {
     pub(crate) born_leased: bool,
     /// Work may be done under a lease that is known to be lost: its result is the first of a late kind.
     pub(crate) late_work: bool,
+    /// Nodes may be silent for so long that they are taken to be offline.
+    pub(crate) silence: bool,
     /// Somebody may cancel the run.
     pub(crate) cancel: bool,
 }
 
 impl Detail {
     pub(crate) fn fine() -> Self {
-        Self { starts: true, receipts: true, born_leased: true, late_work: true, cancel: true }
+        Self { starts: true, receipts: true, born_leased: true, late_work: true, silence: true, cancel: true }
     }
 }
 

@@ -63,7 +63,7 @@ fn progress_text(world: &World, owner: &Owner) -> String {
     let (before, rest) = text.split_once("active: {").expect("a progress has active attempts");
     let (active, after) = rest.split_once("}, left:").expect("and nodes that left");
     // What an old owner wanted to add was refused, and has no name in the tables.
-    let named = |one: &str| match one.split_once(": Active") {
+    let named = |one: &str| match one.trim_end_matches('}').split_once(": Active") {
         Some((id, rest)) if !id.starts_with("step") => format!("refused: Active{rest}"),
         _ => one.trim_end_matches('}').to_owned(),
     };

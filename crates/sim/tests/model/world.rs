@@ -8,6 +8,7 @@ use std::sync::Arc;
 use downbeat_core::Change;
 use downbeat_core::execution::{Execution, Verdict};
 use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId, SessionId};
+use downbeat_core::node::NodeStatus;
 use downbeat_core::run::engine::Progress;
 use downbeat_store::Ledger;
 use uuid::Uuid;
@@ -152,6 +153,10 @@ pub(crate) fn session_number(id: SessionId) -> u8 {
     u8::try_from(id.0.as_u128()).expect("sessions are numbered from 1")
 }
 
+pub(crate) fn is_offline(ledger: &Ledger, node: NodeId) -> bool {
+    ledger.status(node) == Some(NodeStatus::Offline)
+}
+
 impl Server {
     pub(crate) fn epoch(&self) -> Option<u64> {
         match self {
@@ -200,6 +205,10 @@ impl World {
     /// The session that a node is registered with.
     pub(crate) fn registered(&self, node: usize) -> u8 {
         session_number(self.ledger.session(node_id(node)).expect("both nodes are registered"))
+    }
+
+    pub(crate) fn is_offline(&self, node: usize) -> bool {
+        is_offline(&self.ledger, node_id(node))
     }
 
     pub(crate) fn grant(&self, token: LeaseToken) -> &Grant {
