@@ -137,7 +137,7 @@ impl Protocol {
     }
 
     fn settle(&self, world: &mut World, server: usize, outcomes: &[Applied]) {
-        let disowned = outcomes.iter().any(|outcome| *outcome == Err(Refusal::StaleEpoch));
+        let disowned = outcomes.contains(&Err(Refusal::StaleEpoch));
         if disowned {
             self.seen.note(Sighting::OldOwnerRefused);
         }

@@ -59,7 +59,7 @@ pub(crate) fn properties(protocol: &Protocol) -> Vec<Property<Protocol>> {
             }),
         ]);
     }
-    if protocol.detail.silence && protocol.plan.steps.len() > 1 {
+    if protocol.detail.silence && protocol.plan.entries.iter().any(|entry| entry.set.is_some()) {
         properties.push(Property::sometimes(
             "work is given up because its node is offline",
             |_, world: &World| {

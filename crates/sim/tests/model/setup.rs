@@ -121,6 +121,11 @@ pub(crate) fn list() -> Value {
     ]})
 }
 
+/// One entry over both nodes.
+pub(crate) fn fleet() -> Value {
+    json!({"target": "all", "tasks": [{"name": "only", "backend": "test", "action": "noop"}]})
+}
+
 /// A placed task, and one on both nodes that depends on it.
 pub(crate) fn graph() -> Value {
     json!({"tasks": [
