@@ -6,6 +6,7 @@ mod feed;
 mod order;
 mod records;
 mod replay;
+#[cfg(test)]
 mod tests;
 
 use std::fmt;
