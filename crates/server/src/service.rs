@@ -10,7 +10,7 @@ use downbeat_core::plan::{Plan, resolve};
 use downbeat_core::run::engine::{Progress, Turn};
 use downbeat_core::run::{Resolved, RunRecord, RunState};
 use downbeat_core::spec::Definition;
-use downbeat_core::{Applied, Change, Dice, Refusal, Timestamp};
+use downbeat_core::{Applied, Change, Refusal, Timestamp};
 use downbeat_proto::message::Fault;
 use downbeat_store::Store;
 use tokio::sync::broadcast;
@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span, info};
 
 use crate::clock::Clock;
+use crate::cluster::Standing;
 use crate::dispatch::Dispatcher;
 use crate::error::Error;
 use crate::journal::{Feed, Journal};
@@ -26,6 +27,7 @@ use crate::nodes::Heartbeats;
 use crate::output::Outputs;
 use crate::runs::{Runs, release, reserve};
 use crate::settings::Settings;
+use crate::surroundings::Chance;
 
 /// The parts of one server, as its rooms share them. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -43,6 +45,8 @@ pub(crate) struct Parts {
     pub name: Arc<str>,
     pub started_at: Timestamp,
     pub clock: Clock,
+    pub chance: Chance,
+    pub standing: Standing,
     /// No new requests; streams end.
     pub closing: CancellationToken,
     /// Names this server in every line that it logs.
@@ -54,11 +58,6 @@ impl Parts {
     pub(crate) async fn commit(&self, changes: Vec<Change>) -> Result<Vec<Applied>, Fault> {
         self.journal.commit(changes).await.map_err(|lost| Fault::Unavailable(lost.to_string()))
     }
-}
-
-/// A seed for somebody's dice: the only place where the server asks the system for chance.
-pub(crate) fn seed() -> u64 {
-    rand::random()
 }
 
 /// See the module.
@@ -145,7 +144,11 @@ impl Service {
         if self.parts.closing.is_cancelled() {
             return Err("the server is stopping".to_owned());
         }
-        if self.parts.journal.is_available() { Ok(()) } else { Err("the store does not answer".to_owned()) }
+        if self.parts.journal.is_available() && self.parts.standing.is_good() {
+            Ok(())
+        } else {
+            Err("the store does not answer".to_owned())
+        }
     }
 
     /// Brings those figures up to date that are read off the server's state when somebody asks for them.
@@ -218,7 +221,7 @@ impl Service {
         let cluster = self.cluster(&submit.definition).await?;
         let plan = Arc::new(self.compile(cluster, Arc::new(submit.definition))?);
         let now = parts.clock.now();
-        let mut dice = Dice::new(seed());
+        let mut dice = parts.chance.dice();
         let id = RunId::from(dice.uuid_at(now));
         let mut run = RunRecord {
             id: id.clone(),

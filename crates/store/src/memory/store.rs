@@ -11,9 +11,10 @@ use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, Sessio
 use downbeat_core::node::{NodeRecord, NodeStatus, Registration};
 use downbeat_core::run::{RunRecord, RunState};
 use jiff::Timestamp;
+use tokio::sync::broadcast;
 
 use crate::port::{
-    Committed, Error, EventFilter, ExecutionFilter, Listed, OutputChunk, Page, RunFilter, ServerRecord,
+    Committed, Error, EventFilter, ExecutionFilter, Listed, News, OutputChunk, Page, RunFilter, ServerRecord,
     Store, Tally,
 };
 use crate::tables::Tables;
@@ -37,6 +38,7 @@ struct State {
 /// The model store.
 pub struct MemoryStore {
     state: Mutex<State>,
+    news: broadcast::Sender<News>,
 }
 
 impl fmt::Debug for MemoryStore {
@@ -57,7 +59,7 @@ impl MemoryStore {
         let mut state = State::default();
         state.tables.clusters.insert(ClusterId::DEFAULT);
         state.cluster_names.insert("default".to_owned(), ClusterId::DEFAULT);
-        Self { state: Mutex::new(state) }
+        Self { state: Mutex::new(state), news: broadcast::channel(1).0 }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -175,6 +177,18 @@ impl Store for MemoryStore {
             state.events.push_back(Event { seq: state.last_seq, server, change });
         }
         Ok(Committed { outcomes: verdicts.outcomes, seqs })
+    }
+
+    fn is_shared(&self) -> bool {
+        false
+    }
+
+    fn news(&self) -> broadcast::Receiver<News> {
+        self.news.subscribe()
+    }
+
+    async fn now(&self) -> Result<Option<Timestamp>, Error> {
+        Ok(None)
     }
 
     async fn events(&self, filter: &EventFilter, limit: u32) -> Result<Vec<Event>, Error> {

@@ -29,16 +29,21 @@ const ASK_EVERY: Duration = Duration::from_millis(100);
 
 type Args<'a> = Vec<&'a (dyn ToSql + Sync)>;
 
-pub(crate) async fn commit(pool: &Pool, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
+pub(crate) async fn commit(
+    pool: &Pool,
+    server: ServerId,
+    changes: &[Change],
+    news: &str,
+) -> Result<Committed, Error> {
     let mut new_ids = NewIds::Trusted;
     for _ in 1..TRIES {
-        match attempt(pool, server, changes, new_ids).await {
+        match attempt(pool, server, changes, new_ids, news).await {
             Err(failure) if failure.is_violated_key() => new_ids = NewIds::Checked,
             Err(failure) if failure.is_collision() => {}
             result => return Ok(result?),
         }
     }
-    Ok(attempt(pool, server, changes, new_ids).await?)
+    Ok(attempt(pool, server, changes, new_ids, news).await?)
 }
 
 async fn attempt(
@@ -46,6 +51,7 @@ async fn attempt(
     server: ServerId,
     changes: &[Change],
     new_ids: NewIds,
+    news: &str,
 ) -> Result<Committed, Failure> {
     let client = pool.get().await?;
     let (mut tables, transaction) = match begin(&client, &Needs::of(changes, new_ids)).await {
@@ -61,7 +67,7 @@ async fn attempt(
         return Ok(Committed { seqs: verdicts.seqs(0), outcomes: verdicts.outcomes });
     }
     let dirty = Dirty::of(changes, &verdicts.applied);
-    match save::save(&client, server, changes, &verdicts, &tables, &dirty).await {
+    match save::save(&client, server, changes, &verdicts, &tables, &dirty, news).await {
         Ok(before) => Ok(Committed { seqs: verdicts.seqs(count(before)?), outcomes: verdicts.outcomes }),
         Err(failure) if failure.is_silence() => {
             drop(Object::take(client));

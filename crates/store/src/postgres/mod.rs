@@ -9,7 +9,9 @@
 //! server, gets its numbers only when these are visible: numbers are without gaps, in the order of commits, and a
 //! reader that remembers the highest number that it saw misses nothing. A sequence would give lower numbers to
 //! transactions that commit later. The lock is taken and let go inside the second flight, so nobody waits for the
-//! network while holding it. This is also where other servers are to be notified.
+//! network while holding it.
+//!
+//! How servers hear of each other: a batch ends with one NOTIFY; see `news`.
 //!
 //! How locks are taken: nodes, runs, executions, each in the order of their ids, new rows after them, `feed` last;
 //! two servers never wait for each other in a circle.
@@ -17,6 +19,7 @@
 mod commit;
 mod connect;
 mod failure;
+mod news;
 mod output;
 mod prune;
 mod save;

@@ -8,6 +8,7 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::failure::Failure;
+use super::news::NOTIFY;
 use crate::port::{Error, OutputChunk, Stream};
 use crate::rows::{Code, count, int, time};
 
@@ -24,7 +25,12 @@ const READ: &str = "SELECT start_byte, stream, at, text FROM output WHERE execut
      (SELECT max(start_byte) FROM output WHERE execution = $1 AND start_byte <= $2), 0) \
      AND start_byte + length(text) > $2 ORDER BY start_byte LIMIT $3";
 
-pub(super) async fn append(pool: &Pool, chunks: &[OutputChunk], keep_bytes: u64) -> Result<(), Failure> {
+pub(super) async fn append(
+    pool: &Pool,
+    chunks: &[OutputChunk],
+    keep_bytes: u64,
+    news: &str,
+) -> Result<(), Failure> {
     let mut client = pool.get().await?;
     let transaction = client.transaction().await?;
     let mut ids: Vec<Uuid> = chunks.iter().map(|chunk| chunk.execution.0).collect();
@@ -60,6 +66,8 @@ pub(super) async fn append(pool: &Pool, chunks: &[OutputChunk], keep_bytes: u64)
             appended.iter().map(|(id, &start)| start.min(ends[id].saturating_sub(int(keep_bytes)))).collect();
         let statement = transaction.prepare_cached(TRIM).await?;
         transaction.execute(&statement, &[&trimmed, &keep_from]).await?;
+        let statement = transaction.prepare_cached(NOTIFY).await?;
+        transaction.execute(&statement, &[&news]).await?;
     }
     Ok(transaction.commit().await?)
 }

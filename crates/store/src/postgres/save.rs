@@ -13,6 +13,7 @@ use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::failure::Failure;
+use super::news::NOTIFY;
 use super::store::text;
 use crate::batch::Dirty;
 use crate::rows::{Code, StateColumns, int, json, micros, small};
@@ -74,6 +75,7 @@ pub(super) async fn save(
     verdicts: &Verdicts,
     tables: &Tables,
     dirty: &Dirty<'_>,
+    news: &str,
 ) -> Result<i64, Failure> {
     let registered = Registered::of(tables, dirty)?;
     let altered_nodes = AlteredNodes::of(tables, dirty);
@@ -120,13 +122,17 @@ pub(super) async fn save(
     let record = client.prepare_cached(RECORD).await?;
     let record_args: Args<'_> = vec![&n, &server.0, &events.at, &events.kind, &events.run, &events.data];
 
+    let notify = client.prepare_cached(NOTIFY).await?;
+    let notify_args: Args<'_> = vec![&news];
+
     let writes = join_all(statements.iter().map(|(statement, args)| client.execute(statement, args)));
     // The counts are altered under the lock of the numbers, which every committer has: they wait for one lock, not two.
-    let (written, numbered, counted, recorded, committed) = join!(
+    let (written, numbered, counted, recorded, notified, committed) = join!(
         writes,
         client.query_one(&number, &number_args),
         client.execute(&counting, &counting_args),
         client.execute(&record, &record_args),
+        client.execute(&notify, &notify_args),
         client.batch_execute("COMMIT"),
     );
     for answer in written {
@@ -135,6 +141,7 @@ pub(super) async fn save(
     let numbered = numbered?;
     counted?;
     recorded?;
+    notified?;
     committed?;
     Ok(numbered.try_get(0)?)
 }

@@ -1,6 +1,7 @@
 //! Owns the port on PostgreSQL: which statement answers which question. Commits are `commit`'s.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::error::Error as StdError;
 
 use async_trait::async_trait;
@@ -11,6 +12,7 @@ use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, Sessio
 use downbeat_core::node::{NodeRecord, NodeStatus};
 use downbeat_core::run::{RunRecord, RunState};
 use jiff::Timestamp;
+use tokio::sync::broadcast;
 use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use tokio_postgres::{Config, Row};
@@ -18,10 +20,11 @@ use uuid::Uuid;
 
 use super::connect::{self, Use};
 use super::failure::Failure;
+use super::news::{Listener, NOTIFY};
 use super::{commit, output, prune};
 use crate::filter::{Arg, EXECUTION_COUNTS, NODE_COUNTS, RUN_COUNTS, Where};
 use crate::port::{
-    Committed, Error, EventFilter, ExecutionFilter, Listed, OutputChunk, Page, RunFilter, ServerRecord,
+    Committed, Error, EventFilter, ExecutionFilter, Listed, News, OutputChunk, Page, RunFilter, ServerRecord,
     Store, Tally,
 };
 use crate::rows::{
@@ -40,6 +43,7 @@ pub struct PostgresStore {
     commits: Pool,
     queries: Pool,
     config: Config,
+    listener: Listener,
 }
 
 impl std::fmt::Debug for PostgresStore {
@@ -58,7 +62,8 @@ impl PostgresStore {
         let mut client = queries.get().await.map_err(Failure::from)?;
         connect::migrate(&mut client).await?;
         drop(client);
-        Ok(Self { commits, queries, config })
+        let listener = Listener::start(config.clone());
+        Ok(Self { commits, queries, config, listener })
     }
 
     async fn rows(&self, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Failure> {
@@ -126,10 +131,25 @@ impl Store for PostgresStore {
         "postgres"
     }
 
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    fn news(&self) -> broadcast::Receiver<News> {
+        self.listener.subscribe()
+    }
+
+    async fn now(&self) -> Result<Option<Timestamp>, Error> {
+        let sql = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+        let rows = self.rows(sql, &[]).await?;
+        rows.first().map(|row| time(row.try_get(0).map_err(Failure::from)?)).transpose()
+    }
+
     async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
         // A task of its own: a caller that goes away must not leave a transaction open half-way.
         let (pool, changes) = (self.commits.clone(), changes.to_vec());
-        tokio::spawn(async move { commit::commit(&pool, server, &changes).await })
+        let news = self.listener.payload(&News::Events);
+        tokio::spawn(async move { commit::commit(&pool, server, &changes, &news).await })
             .await
             .map_err(|error| Error::Unavailable(format!("a commit was broken off: {error}")))?
     }
@@ -249,7 +269,9 @@ impl Store for PostgresStore {
     }
 
     async fn append_output(&self, chunks: &[OutputChunk], keep_bytes: u64) -> Result<(), Error> {
-        Ok(output::append(&self.queries, chunks, keep_bytes).await?)
+        let executions: BTreeSet<ExecutionId> = chunks.iter().map(|chunk| chunk.execution).collect();
+        let news = self.listener.payload(&News::Output(executions.into_iter().collect()));
+        Ok(output::append(&self.queries, chunks, keep_bytes, &news).await?)
     }
 
     async fn output(&self, execution: ExecutionId, from: u64, limit: u32) -> Result<Vec<OutputChunk>, Error> {
@@ -287,6 +309,7 @@ impl Store for PostgresStore {
 
     async fn remove_server(&self, id: ServerId) -> Result<(), Error> {
         self.rows("DELETE FROM servers WHERE id = $1", &[&id.0]).await?;
+        self.rows(NOTIFY, &[&self.listener.payload(&News::Servers)]).await?;
         Ok(())
     }
 

@@ -11,6 +11,7 @@ use downbeat_core::run::{RunRecord, RunState};
 use jiff::Timestamp;
 use rusqlite::types::ToSqlOutput;
 use rusqlite::{Connection, OptionalExtension, Params, ToSql, TransactionBehavior, params};
+use tokio::sync::broadcast;
 
 use super::failure::Failure;
 use super::readers::Readers;
@@ -18,7 +19,7 @@ use super::writer::Writer;
 use super::{commit, connect, output, prune};
 use crate::filter::{Arg, EXECUTION_COUNTS, NODE_COUNTS, RUN_COUNTS, Where};
 use crate::port::{
-    Committed, Error, EventFilter, ExecutionFilter, Listed, OutputChunk, Page, RunFilter, ServerRecord,
+    Committed, Error, EventFilter, ExecutionFilter, Listed, News, OutputChunk, Page, RunFilter, ServerRecord,
     Store, Tally,
 };
 use crate::rows::{
@@ -31,6 +32,8 @@ use crate::rows::{
 pub struct SqliteStore {
     writer: Writer,
     readers: Readers,
+    /// Nobody speaks here: one server has the file.
+    news: broadcast::Sender<News>,
 }
 
 impl SqliteStore {
@@ -41,7 +44,8 @@ impl SqliteStore {
             let path: PathBuf = connect::settle(&path)?;
             let lock = connect::lock(&path)?;
             let connection = connect::writer(&path).map_err(|failure| failure.at(&path))?;
-            Ok(Self { writer: Writer::start(path.clone(), connection, lock)?, readers: Readers::new(path) })
+            let writer = Writer::start(path.clone(), connection, lock)?;
+            Ok(Self { writer, readers: Readers::new(path), news: broadcast::channel(1).0 })
         })
         .await
         .map_err(|error| Error::Unavailable(format!("opening the store was broken off: {error}")))?
@@ -154,6 +158,18 @@ impl Store for SqliteStore {
         // Cheap: what is large in a change is shared, and the thread cannot borrow.
         let changes = changes.to_vec();
         self.writer.run(move |connection| commit::commit(connection, server, &changes)).await
+    }
+
+    fn is_shared(&self) -> bool {
+        false
+    }
+
+    fn news(&self) -> broadcast::Receiver<News> {
+        self.news.subscribe()
+    }
+
+    async fn now(&self) -> Result<Option<Timestamp>, Error> {
+        Ok(None)
     }
 
     async fn events(&self, filter: &EventFilter, limit: u32) -> Result<Vec<Event>, Error> {
