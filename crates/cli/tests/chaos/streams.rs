@@ -19,7 +19,7 @@ async fn a_stream_through_one_server_resumes_on_another_from_the_last_event() {
         json!({"name": key, "target": "all", "tasks": tasks})
     };
     // Only the first server, until it dies; what is committed by the second reaches the stream of the first.
-    let alone = Client { servers: vec![cluster.client.servers[0].clone()], ..cluster.client.clone() };
+    let alone = Client::new(vec![cluster.client.servers[0].clone()]);
     let first = Watcher::start(alone, 0);
     let both = Watcher::start(cluster.client.clone(), 0);
     let mut runs = Vec::new();
