@@ -87,6 +87,8 @@ impl Cluster {
     /// Waits until a server is ready.
     pub(crate) async fn ready(&self, server: usize) {
         eventually(&format!("server {server} is ready"), || async {
+            let died = self.supervise();
+            assert!(died.is_empty(), "{died:?} ended");
             let answer = self.direct.ask(server, "/readyz").await?;
             (answer.status == 200).then_some(())
         })
@@ -102,6 +104,21 @@ impl Cluster {
         .await;
     }
 
+    /// Starts servers whose start failed, as a supervisor does. Answers those that ended by themselves although they
+    /// had come to serve: none may.
+    pub(crate) fn supervise(&self) -> Vec<String> {
+        let mut died = Vec::new();
+        for server in &self.servers {
+            // One that a fault holds is that fault's.
+            let Ok(_hurt) = server.hurt.try_lock() else { continue };
+            if server.reap() {
+                died.extend(server.served().then(|| server.name.clone()));
+                server.start();
+            }
+        }
+        died
+    }
+
     /// Ends whatever fault there may be: everything runs and every wire passes. Answers processes that had ended by
     /// themselves: none may.
     pub(crate) async fn heal(&self) -> Vec<String> {
@@ -112,10 +129,9 @@ impl Cluster {
         within(RECOVERY, || async { self.postgres.resume().await.ok() })
             .await
             .expect("PostgreSQL comes back");
-        let mut died = Vec::new();
+        let mut died = self.supervise();
         for server in &self.servers {
             server.signal(Signal::SIGCONT);
-            died.extend(server.reap().then(|| server.name.clone()));
             server.start();
         }
         for agent in &self.agents {
@@ -173,7 +189,10 @@ impl Drop for Cluster {
         for (pid, _) in crate::processes::of_executions(&self.site()) {
             signal(pid, Signal::SIGKILL);
         }
-        if std::thread::panicking() {
+        if std::thread::panicking() || std::env::var_os("DOWNBEAT_TEST_KEEP").is_some() {
+            let log = self.directory.path().join("disk/postgres/log");
+            // It is on the small disk, which goes.
+            let _ = std::fs::copy(log, self.directory.path().join("postgres.log"));
             eprintln!("logs and book: {}", self.keep().display());
         }
     }

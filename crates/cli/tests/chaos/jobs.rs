@@ -41,9 +41,9 @@ fn some(book: &Path, name: &str, dice: &mut Dice) -> Value {
         0 => 1.0 + dice.below(100) as f64 / 100.0,
         _ => dice.below(25) as f64 / 100.0,
     };
-    let (succeeds_on, retries) = match dice.below(8) {
-        0 => (2, 3),
-        1 => (9, 1),
+    let (succeeds_on, retries) = match dice.below(24) {
+        0..3 => (2, 3),
+        3 => (9, 1),
         _ => (1, dice.below(2)),
     };
     let mut task = task(book, name, seconds, succeeds_on);

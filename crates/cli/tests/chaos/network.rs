@@ -120,3 +120,34 @@ impl Drop for Network {
         ip(&format!("netns delete {}", self.name));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether a program inside gets through to this machine and back.
+    fn answers(network: &Network, port: u16) -> bool {
+        let connect = format!("exec 3<>/dev/tcp/{}/{port}", network.gateway());
+        Command::new("nsenter")
+            .arg(format!("--net=/run/netns/{}", network.name))
+            .args(["timeout", "1", "bash", "-c", &connect])
+            .stderr(Stdio::null())
+            .status()
+            .unwrap()
+            .success()
+    }
+
+    #[test]
+    fn a_network_that_is_cut_lets_nothing_through_until_it_is_healed() {
+        let Some(network) = Network::make() else { return };
+        let listener = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        assert!(answers(&network, port));
+        for cut in [Cut::Both, Cut::Up, Cut::Down] {
+            network.cut(cut);
+            assert!(!answers(&network, port), "{cut:?}");
+            network.heal();
+            assert!(answers(&network, port), "healed after {cut:?}");
+        }
+    }
+}

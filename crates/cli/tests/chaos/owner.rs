@@ -48,6 +48,7 @@ async fn a_run_is_cancelled_through_a_server_that_does_not_own_it() {
     let tasks = json!([task(&book, "long", 600.0, 1), task(&book, "never", 0.0, 1)]);
     let run = cluster.submit(0, &json!({"name": "k", "target": "all", "tasks": tasks}), "k").await;
     eventually("it runs everywhere", || async { (Book::read(&book).lines.len() == 2).then_some(()) }).await;
+    assert!(processes::of_executions(&cluster.site()).len() >= 2, "the processes can be seen");
     let owner = cluster.owner(&run).await;
     let other = (owner + 1) % 3;
     let answer = cluster.client.post(other, &format!("runs/{run}/cancel"), &json!({}), None).await.unwrap();

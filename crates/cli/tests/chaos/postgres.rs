@@ -92,11 +92,10 @@ impl Postgres {
 
     fn signal_all(&self, what: Signal) {
         let Some(postmaster) = self.postmaster() else { return };
-        // The postmaster first: it would start anew what was killed.
+        // Found before: they have another parent when it is gone. It comes first, or it would start them anew.
+        let children = crate::processes::children(postmaster);
         signal(postmaster, what);
-        for child in crate::processes::children(postmaster) {
-            signal(child, what);
-        }
+        children.into_iter().for_each(|child| signal(child, what));
     }
 
     fn postmaster(&self) -> Option<i32> {

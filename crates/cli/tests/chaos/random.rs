@@ -20,7 +20,7 @@ use crate::watcher::Watcher;
 const SECONDS: u64 = 30;
 /// Faults that may be there at once.
 const TRACKS: u64 = 2;
-const SUBMITTERS: u64 = 2;
+const SUBMITTERS: u64 = 4;
 /// A run that has not ended this long after the last fault healed never will.
 const SETTLE: Duration = Duration::from_secs(90);
 
@@ -41,9 +41,19 @@ async fn torment(cluster: Arc<Cluster>, seed: u64, until: Instant, counts: Count
         }
         *counts.lock().unwrap().entry(fault.name()).or_default() += 1;
         println!("  {:>5.1} s  {}", begun.elapsed().as_secs_f64(), fault.name());
-        let pause = Duration::from_millis(deck.dice.below(1_500));
+        let pause = Duration::from_millis(200 + deck.dice.below(2_000));
         tokio::time::sleep(pause).await;
     }
+}
+
+/// A server whose start failed is started again; one that ends by itself is remembered.
+async fn supervise(cluster: Arc<Cluster>, stop: Arc<AtomicBool>) -> Vec<String> {
+    let mut died = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        died.extend(cluster.supervise());
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    died
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -64,6 +74,7 @@ async fn whatever_happens_the_records_are_what_was_done() {
         (0..2).map(|first| Watcher::start(cluster.client.clone(), first % servers)).collect();
     let counts = Counts::default();
     let until = Instant::now() + length;
+    let supervisor = tokio::spawn(supervise(Arc::clone(&cluster), Arc::clone(&stop)));
     let tracks: Vec<_> = (0..TRACKS)
         .map(|track| {
             let seed = seed.wrapping_add(track << 32);
@@ -73,17 +84,26 @@ async fn whatever_happens_the_records_are_what_was_done() {
     for track in tracks {
         track.await.unwrap();
     }
+    let healing = Instant::now();
     let died = cluster.heal().await;
+    let healed = healing.elapsed();
     stop.store(true, Ordering::Relaxed);
     let (mut submissions, mut complaints, mut seen) = (Vec::new(), Vec::new(), Clients::default());
-    complaints.extend(died.iter().map(|name| format!("{name} ended by itself")));
+    let died = died.into_iter().chain(supervisor.await.unwrap());
+    complaints.extend(died.map(|name| format!("{name} ended by itself")));
     for client in clients {
         let told = client.await.unwrap();
         submissions.extend(told.submissions);
         complaints.extend(told.complaints);
         seen.refusals += told.refusals;
     }
-    all_ended(&cluster, SETTLE).await;
+    let ended = all_ended(&cluster, SETTLE).await;
+    let settled = healing.elapsed();
+    println!(
+        "  everything was up after {:.1} s; every run ended after {:.1} s: {ended}",
+        healed.as_secs_f64(),
+        settled.as_secs_f64()
+    );
     let mut evidence = Evidence { submissions, ..gather(&cluster).await };
     let last = evidence.feeds[0].last().map_or(0, |event| event.seq);
     for watcher in watchers {

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -30,6 +31,8 @@ pub(crate) struct Server {
     /// To PostgreSQL, from it.
     pub(crate) database: Proxy,
     child: Mutex<Option<Child>>,
+    /// How long its log was when it was last started.
+    log_begins: AtomicUsize,
     /// Held by a fault for as long as it lasts: one at a time.
     pub(crate) hurt: tokio::sync::Mutex<()>,
 }
@@ -53,6 +56,7 @@ impl Server {
             grpc,
             directory: directory.to_owned(),
             child: Mutex::new(None),
+            log_begins: AtomicUsize::new(0),
             hurt: tokio::sync::Mutex::default(),
         }
     }
@@ -67,6 +71,7 @@ impl Server {
         if child.is_some() {
             return;
         }
+        self.log_begins.store(self.log().len(), Ordering::Relaxed);
         let started = Command::new(env!("CARGO_BIN_EXE_downbeat"))
             .args(["server", "--store", &self.store, "--http", &self.http, "--grpc", &self.grpc])
             .args(["--name", &self.name, "--heartbeat-interval", "500ms", "--lease-ttl", "3s"])
@@ -90,6 +95,15 @@ impl Server {
             child.kill().unwrap();
             child.wait().unwrap();
         }
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.directory.join(format!("{}.log", self.name))).unwrap_or_default()
+    }
+
+    /// Whether it came so far as to serve since it was last started. A start without a store fails, and says so.
+    pub(crate) fn served(&self) -> bool {
+        self.log()[self.log_begins.load(Ordering::Relaxed)..].contains(" listening ")
     }
 
     /// Forgets a process that ended by itself; answers whether there was one.
