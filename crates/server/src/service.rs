@@ -126,6 +126,11 @@ impl Service {
         &self.parts.name
     }
 
+    /// The time that counts among servers.
+    pub fn now(&self) -> Timestamp {
+        self.parts.clock.now()
+    }
+
     pub fn started_at(&self) -> Timestamp {
         self.parts.started_at
     }

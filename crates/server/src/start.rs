@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::serve::ListenerExt;
 use downbeat_core::ids::ServerId;
-use downbeat_core::limits;
+use downbeat_core::{Timestamp, limits};
 use downbeat_proto::{Link, grpc};
 use downbeat_store as store;
 use jiff::SignedDuration;
@@ -239,16 +239,15 @@ fn hostname() -> String {
 /// Removes what is older than the retention.
 async fn prune(parts: Parts, stop: CancellationToken) {
     let days = i64::from(parts.settings.retention_days);
-    if days == 0 {
-        return;
-    }
     loop {
         tokio::select! {
             () = tokio::time::sleep(PRUNE_EVERY) => {}
             () = stop.cancelled() => return,
         }
-        // A retention longer than the calendar removes nothing.
-        let Ok(before) = parts.clock.now().checked_sub(SignedDuration::from_hours(24 * days)) else { return };
+        // For ever, or longer than the calendar: nothing is removed, and the rest of the upkeep is done.
+        let kept = SignedDuration::from_hours(24 * days);
+        let before = parts.clock.now().checked_sub(kept).ok().filter(|_| days > 0);
+        let before = before.unwrap_or(Timestamp::UNIX_EPOCH);
         match parts.store.prune(before, PRUNE_MOST).await {
             Ok(0) => {}
             Ok(runs) => info!(runs, "removed runs that are past retention"),

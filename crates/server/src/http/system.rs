@@ -1,11 +1,14 @@
 //! The system itself: at a glance, its servers, whether it lives, its figures.
 
+use std::collections::HashMap;
+use std::time::Duration;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use downbeat_core::Span;
-use jiff::Timestamp;
+use downbeat_core::ids::ServerId;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -24,14 +27,13 @@ pub(super) async fn status(
     Query(Nothing {}): Query<Nothing>,
 ) -> Answer<Json<Status>> {
     let (runs, executions, nodes) = Status::counts(service.store().tally().await?);
-    let servers = service.store().servers().await?;
-    let up = Timestamp::now().duration_since(service.started_at());
+    let up = service.now().duration_since(service.started_at());
     Ok(Json(Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         server: service.server_name().to_owned(),
         store: service.store().name().to_owned(),
         uptime: Span::from_secs(u64::try_from(up.as_secs()).unwrap_or(0)),
-        servers: servers.into_iter().map(Server::from).collect(),
+        servers: servers_now(&service).await?,
         runs,
         executions,
         nodes,
@@ -58,8 +60,22 @@ pub(super) async fn servers(
     Query(query): Query<ServersQuery>,
 ) -> Answer<Json<List<Server>>> {
     let page = page(query.limit, query.offset)?;
-    let servers = service.store().servers().await?.into_iter().map(Server::from).collect();
-    Ok(Json(List::cut(servers, page.limit, page.offset)))
+    Ok(Json(List::cut(servers_now(&service).await?, page.limit, page.offset)))
+}
+
+/// Who shares the store, who of them lives, and how many runs each owns.
+async fn servers_now(service: &Service) -> Answer<Vec<Server>> {
+    let mut owned: HashMap<ServerId, u64> = HashMap::new();
+    for (_, owner) in service.store().open_run_owners().await? {
+        *owned.entry(owner).or_default() += 1;
+    }
+    let (now, stale_after) = (service.now(), service.settings().server_stale_after.0);
+    let servers = service.store().servers().await?.into_iter().map(|server| {
+        let silent = Duration::try_from(now.duration_since(server.seen_at)).unwrap_or_default();
+        let runs = owned.get(&server.id).copied().unwrap_or(0);
+        Server::of(server, silent < stale_after, runs)
+    });
+    Ok(servers.collect())
 }
 
 /// Says that the process lives

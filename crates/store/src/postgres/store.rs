@@ -22,7 +22,7 @@ use super::connect::{self, Use};
 use super::failure::Failure;
 use super::news::{Listener, NOTIFY};
 use super::{commit, output, prune};
-use crate::filter::{Arg, EXECUTION_COUNTS, NODE_COUNTS, RUN_COUNTS, Where};
+use crate::filter::{Arg, NODE_COUNTS, OPEN_EXECUTIONS, OPEN_RUNS, Where};
 use crate::port::{
     Committed, Error, EventFilter, ExecutionFilter, Listed, News, OutputChunk, Page, RunFilter, ServerRecord,
     Store, Tally,
@@ -100,6 +100,14 @@ impl PostgresStore {
     }
 }
 
+/// What has ended of a kind: counted before, and since.
+fn ended(kind: u8) -> String {
+    format!(
+        "UNION ALL SELECT code, sum(total)::bigint FROM (SELECT code, total FROM ended WHERE kind = {kind} \
+         UNION ALL SELECT code, total FROM ended_lately WHERE kind = {kind}) e GROUP BY code HAVING sum(total) > 0"
+    )
+}
+
 /// PostgreSQL's text holds no NUL. One that came with an agent's error must not fail the batch of everybody else.
 pub(super) fn text(text: &str) -> Cow<'_, str> {
     if text.contains('\0') { Cow::Owned(text.replace('\0', "\u{fffd}")) } else { Cow::Borrowed(text) }
@@ -175,7 +183,12 @@ impl Store for PostgresStore {
     }
 
     async fn last_seq(&self) -> Result<u64, Error> {
-        let rows = self.rows("SELECT last_seq FROM feed", &[]).await?;
+        let rows = self
+            .rows(
+                "SELECT greatest((SELECT last_seq FROM feed WHERE one = 1), (SELECT max(seq) FROM events))",
+                &[],
+            )
+            .await?;
         count(rows.first().map_or(Ok(0), |row| row.try_get(0)).map_err(Failure::from)?)
     }
 
@@ -331,8 +344,8 @@ impl Store for PostgresStore {
 
     async fn tally(&self) -> Result<Tally, Error> {
         Ok(Tally {
-            runs: self.counts::<RunState>(RUN_COUNTS).await?,
-            executions: self.counts::<Status>(EXECUTION_COUNTS).await?,
+            runs: self.counts::<RunState>(&format!("{OPEN_RUNS} {} ORDER BY 1", ended(2))).await?,
+            executions: self.counts::<Status>(&format!("{OPEN_EXECUTIONS} {} ORDER BY 1", ended(1))).await?,
             nodes: self.counts::<NodeStatus>(NODE_COUNTS).await?,
         })
     }

@@ -17,7 +17,7 @@ use super::failure::Failure;
 use super::readers::Readers;
 use super::writer::Writer;
 use super::{commit, connect, output, prune};
-use crate::filter::{Arg, EXECUTION_COUNTS, NODE_COUNTS, RUN_COUNTS, Where};
+use crate::filter::{Arg, NODE_COUNTS, OPEN_EXECUTIONS, OPEN_RUNS, Where};
 use crate::port::{
     Committed, Error, EventFilter, ExecutionFilter, Listed, News, OutputChunk, Page, RunFilter, ServerRecord,
     Store, Tally,
@@ -106,6 +106,11 @@ fn total(connection: &Connection, from: &str, args: impl Params) -> Result<u64, 
         .prepare_cached(&format!("SELECT count(*) FROM {from}"))?
         .query_row(args, |row| row.get(0))?;
     Ok(count(total)?)
+}
+
+/// What has ended of a kind.
+fn ended(kind: u8) -> String {
+    format!("UNION ALL SELECT code, total FROM ended WHERE kind = {kind} AND total > 0")
 }
 
 fn counts<C: Code>(connection: &Connection, sql: &str) -> Result<Vec<(C, u64)>, Failure> {
@@ -377,8 +382,11 @@ impl Store for SqliteStore {
         self.readers
             .run(|connection| {
                 Ok(Tally {
-                    runs: counts::<RunState>(connection, RUN_COUNTS)?,
-                    executions: counts::<Status>(connection, EXECUTION_COUNTS)?,
+                    runs: counts::<RunState>(connection, &format!("{OPEN_RUNS} {} ORDER BY 1", ended(2)))?,
+                    executions: counts::<Status>(
+                        connection,
+                        &format!("{OPEN_EXECUTIONS} {} ORDER BY 1", ended(1)),
+                    )?,
                     nodes: counts::<NodeStatus>(connection, NODE_COUNTS)?,
                 })
             })
