@@ -163,8 +163,12 @@ async fn server(cluster: &Cluster, fault: Fault, dice: &mut Dice) {
             server.stop().await;
             server.start();
             // As an administrator would: the next one when this one is back, if the store lets it.
-            let ready =
-                || async { cluster.direct.ask(index, "/readyz").await.filter(|answer| answer.status == 200) };
+            let ready = || async {
+                if server.reap() {
+                    server.start();
+                }
+                cluster.direct.ask(index, "/readyz").await.filter(|answer| answer.status == 200)
+            };
             within(Duration::from_secs(10), ready).await;
         }
         return;
