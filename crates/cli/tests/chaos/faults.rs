@@ -296,7 +296,7 @@ async fn postgres(cluster: &Cluster, fault: Fault, dice: &mut Dice) -> bool {
         }
         Fault::PostgresRestarted => postgres.halt().await,
         Fault::PostgresCrashed => postgres.crash().await,
-        Fault::PostgresKilled => postgres.kill(),
+        Fault::PostgresKilled => postgres.kill().await,
         Fault::PostgresAway => {
             postgres.halt().await;
             tokio::time::sleep(seconds(dice, 3_000, 8_000)).await;

@@ -12,6 +12,7 @@ mod book;
 mod check;
 mod client;
 mod cluster;
+mod crash;
 mod evidence;
 mod faults;
 mod gather;

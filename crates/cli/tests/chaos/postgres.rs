@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::geteuid;
 use tokio_postgres::{Client, NoTls};
 
-use crate::support::{SmallDisk, signal};
+use crate::support::{SmallDisk, eventually, is_alive, signal};
 
 /// Room for what a few minutes write.
 const DISK_MEBIBYTES: usize = 400;
@@ -78,8 +78,12 @@ impl Postgres {
     }
 
     /// `kill -9` of all its processes.
-    pub(crate) fn kill(&self) {
-        self.signal_all(Signal::SIGKILL);
+    pub(crate) async fn kill(&self) {
+        let killed = self.signal_all(Signal::SIGKILL);
+        let gone = || async { killed.iter().all(|pid| !is_alive(*pid)).then_some(()) };
+        eventually("PostgreSQL is gone", gone).await;
+        // Where nobody waits for orphans it stays as a zombie, and a start would take it for running.
+        let _ = std::fs::remove_file(self.directory.join("data/postmaster.pid"));
     }
 
     pub(crate) fn freeze(&self) {
@@ -90,12 +94,13 @@ impl Postgres {
         self.signal_all(Signal::SIGCONT);
     }
 
-    fn signal_all(&self, what: Signal) {
-        let Some(postmaster) = self.postmaster() else { return };
+    fn signal_all(&self, what: Signal) -> Vec<i32> {
+        let Some(postmaster) = self.postmaster() else { return Vec::new() };
         // Found before: they have another parent when it is gone. It comes first, or it would start them anew.
-        let children = crate::processes::children(postmaster);
-        signal(postmaster, what);
-        children.into_iter().for_each(|child| signal(child, what));
+        let mut processes = vec![postmaster];
+        processes.extend(crate::processes::children(postmaster));
+        processes.iter().for_each(|pid| signal(*pid, what));
+        processes
     }
 
     fn postmaster(&self) -> Option<i32> {

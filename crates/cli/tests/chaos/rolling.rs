@@ -13,7 +13,11 @@ use crate::support::eventually;
 use crate::watcher::Watcher;
 
 /// Submits small runs, one after the other, until told to stop; answers their keys and ids.
-async fn submit_on(cluster: Arc<Cluster>, name: usize, stop: Arc<AtomicBool>) -> Vec<(String, String)> {
+pub(crate) async fn submit_on(
+    cluster: Arc<Cluster>,
+    name: usize,
+    stop: Arc<AtomicBool>,
+) -> Vec<(String, String)> {
     let mut runs = Vec::new();
     while !stop.load(Ordering::Relaxed) {
         let key = format!("client-{name}-{}", runs.len());
@@ -23,7 +27,7 @@ async fn submit_on(cluster: Arc<Cluster>, name: usize, stop: Arc<AtomicBool>) ->
         if runs.len() % 2 == 0 {
             definition["target"] = json!("all");
         }
-        let run = eventually("a server takes it", || async {
+        let taken = eventually("a server takes it", || async {
             for offset in 0..cluster.servers.len() {
                 let server = (name + offset) % cluster.servers.len();
                 match cluster.client.post(server, "runs", &definition, Some(&key)).await {
@@ -37,8 +41,8 @@ async fn submit_on(cluster: Arc<Cluster>, name: usize, stop: Arc<AtomicBool>) ->
             None
         })
         .await;
-        cluster.ended(name, &run).await;
-        runs.push((key, run));
+        cluster.ended(name % cluster.servers.len(), &taken).await;
+        runs.push((key, taken));
     }
     runs
 }
