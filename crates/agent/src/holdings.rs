@@ -1,17 +1,22 @@
 //! Owns what an agent holds: every lease that it has not been relieved of, and the two lanes that the work runs in.
 //! Sync and without effects of its own but setting `Stop`s; who calls it performs the rest.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use downbeat_proto::message::{Assignment, Free, Held};
 
 use crate::stop::{Reason, Stop};
 
+/// Leases whose results were recorded that are remembered. A server that is behind may hand one out again for as long as
+/// it is behind, which is seconds.
+const REMEMBERED: usize = 4_096;
+
 /// All that an agent has taken on.
 #[derive(Debug)]
 pub(crate) struct Holdings {
     items: HashMap<Held, Item>,
+    done: Done,
     /// Pinned work: one at a time, in order, so that two changes never happen at once on a host.
     fleet: Lane,
     /// Placed work: as many as there are slots.
@@ -19,6 +24,26 @@ pub(crate) struct Holdings {
     draining: bool,
     /// The number of the poll that is under way.
     poll: u64,
+}
+
+/// The last leases whose results a server has recorded: what is done is done, whoever hands it out again.
+#[derive(Debug, Default)]
+struct Done {
+    set: HashSet<Held>,
+    order: VecDeque<Held>,
+}
+
+impl Done {
+    fn add(&mut self, held: Held) {
+        if self.set.insert(held) {
+            self.order.push_back(held);
+        }
+        if self.order.len() > REMEMBERED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.set.remove(&oldest);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -89,6 +114,7 @@ impl Holdings {
     pub(crate) fn new(slots: u32) -> Self {
         Self {
             items: HashMap::new(),
+            done: Done::default(),
             fleet: Lane::new(1),
             placed: Lane::new(slots),
             draining: false,
@@ -99,6 +125,9 @@ impl Holdings {
     /// Takes on work; what is known already was sent twice. Answers what can begin now.
     pub(crate) fn assign(&mut self, assignments: Vec<Assignment>) -> Vec<Ready> {
         for assignment in assignments {
+            if self.done.set.contains(&held(&assignment)) {
+                continue;
+            }
             let std::collections::hash_map::Entry::Vacant(entry) = self.items.entry(held(&assignment)) else {
                 continue;
             };
@@ -153,6 +182,7 @@ impl Holdings {
     pub(crate) fn acknowledged(&mut self, held: Held) {
         if self.items.get(&held).is_some_and(|item| matches!(item.phase, Phase::Finished)) {
             self.items.remove(&held);
+            self.done.add(held);
         }
     }
 

@@ -96,3 +96,31 @@ fn only_work_that_must_not_overlap_is_ended_when_cut_off() {
     holdings.cut_off(Reason::CutOff(Duration::from_secs(30)));
     assert_eq!(ready.iter().map(|r| r.stop.token().is_cancelled()).collect::<Vec<_>>(), [false, true]);
 }
+
+#[test]
+fn what_is_done_and_recorded_is_not_begun_again_by_a_server_that_is_behind() {
+    let mut holdings = Holdings::new(1);
+    assert_eq!(numbers(&holdings.assign(vec![assignment(1, true)])), [1]);
+    holdings.ended(held_of(1));
+    holdings.acknowledged(held_of(1));
+    assert!(holdings.is_empty());
+    assert_eq!(numbers(&holdings.assign(vec![assignment(1, true), assignment(2, true)])), [2]);
+    assert_eq!(holdings.held(), [held_of(2)]);
+    // Another lease of the same execution is another matter.
+    let again = Assignment { token: LeaseToken(Uuid::from_u128(9)), ..assignment(1, true) };
+    holdings.ended(held_of(2));
+    assert_eq!(numbers(&holdings.assign(vec![again])), [1]);
+}
+
+#[test]
+fn only_the_last_leases_are_remembered() {
+    let mut holdings = Holdings::new(1);
+    let most = u128::try_from(REMEMBERED).unwrap();
+    for number in 0..=most {
+        holdings.assign(vec![assignment(number, true)]);
+        holdings.ended(held_of(number));
+        holdings.acknowledged(held_of(number));
+    }
+    assert_eq!(holdings.done.set.len(), REMEMBERED);
+    assert_eq!(numbers(&holdings.assign(vec![assignment(1, true), assignment(0, true)])), [0]);
+}
