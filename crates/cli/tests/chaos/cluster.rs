@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::agent::{Agent, Surroundings};
 use crate::client::Client;
@@ -73,7 +73,20 @@ impl Cluster {
         cluster.servers.iter().for_each(Server::start);
         cluster.agents.iter().for_each(Agent::start);
         cluster.nodes_online().await;
+        cluster.nodes_known().await;
         cluster
+    }
+
+    /// Waits until every server would send work to all nodes: news of them takes a moment from server to server.
+    async fn nodes_known(&self) {
+        let all = json!({"target": "all", "tasks": [{"backend": "test", "action": "noop"}]});
+        for server in 0..self.servers.len() {
+            eventually("a server knows all nodes", || async {
+                let plan = self.direct.post(server, "plan", &all, None).await?;
+                (plan.body["nodes"].as_array()?.len() == self.agents.len()).then_some(())
+            })
+            .await;
+        }
     }
 
     pub(crate) fn site(&self) -> String {
