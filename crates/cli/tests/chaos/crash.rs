@@ -23,9 +23,9 @@ async fn what_was_acknowledged_survives_crashes_of_postgresql() {
         let before = done();
         eventually("there is load", || async { (done() > before + 5).then_some(()) }).await;
         if crash % 2 == 0 {
-            cluster.postgres.crash().await
+            cluster.postgres.crash().await;
         } else {
-            cluster.postgres.kill().await
+            cluster.postgres.kill().await;
         }
         let back = within(Duration::from_secs(60), || async { cluster.postgres.resume().await.ok() });
         back.await.expect("PostgreSQL comes back");

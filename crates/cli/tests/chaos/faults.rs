@@ -131,7 +131,7 @@ fn one<'a, T>(of: &'a [T], dice: &mut Dice) -> &'a T {
 pub(crate) async fn inject(cluster: &Arc<Cluster>, fault: Fault, dice: &mut Dice) -> bool {
     match fault {
         Fault::ServerKilled | Fault::ServerFrozen | Fault::ServerFrozenLong | Fault::ServersRestarted => {
-            server(cluster, fault, dice).await
+            server(cluster, fault, dice).await;
         }
         Fault::AgentKilled
         | Fault::AgentFrozen
@@ -143,7 +143,9 @@ pub(crate) async fn inject(cluster: &Arc<Cluster>, fault: Fault, dice: &mut Dice
         | Fault::WireHalfStalled
         | Fault::WireReset
         | Fault::WireRefused
-        | Fault::WireHalfOpen => wire(cluster, fault, dice).await,
+        | Fault::WireHalfOpen => {
+            wire(cluster, fault, dice).await;
+        }
         Fault::BackendFrozen
         | Fault::BackendsTerminated
         | Fault::PostgresRestarted

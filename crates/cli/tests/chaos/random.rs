@@ -17,7 +17,7 @@ use crate::support::seed;
 use crate::watcher::Watcher;
 
 /// In CI. `make chaos` takes minutes.
-const SECONDS: u64 = 30;
+const SECONDS: u64 = 20;
 /// Faults that may be there at once.
 const TRACKS: u64 = 2;
 const SUBMITTERS: u64 = 4;
