@@ -36,6 +36,11 @@ bench: build ## The figures of the README, on SQLite and on a private PostgreSQL
 soak: ## kill -9 of server and agents at random moments, for ten minutes
 	DOWNBEAT_TEST_SOAK_SECONDS=600 scripts/test --soak
 
+.PHONY: chaos
+chaos: ## Faults of every kind on three servers, four agents and a PostgreSQL, for five minutes
+	DOWNBEAT_TEST_CHAOS_SECONDS=$${DOWNBEAT_TEST_CHAOS_SECONDS:-300} \
+		cargo test --package downbeat-cli --test chaos -- --test-threads 1 --nocapture random
+
 .PHONY: fuzz
 fuzz: ## Fuzzes the job-file parser and the selector, a minute each
 	fuzz/run 60
