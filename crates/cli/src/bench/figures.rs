@@ -6,6 +6,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
+use super::shares::{self, Share};
 use crate::exit::Failure;
 use crate::render::table::{Cell, Tone, facts};
 
@@ -26,6 +27,8 @@ pub(super) struct Figures {
     pub server_cpu_seconds: f64,
     #[serde(flatten)]
     pub more: BTreeMap<&'static str, f64>,
+    /// What each server did of it.
+    pub servers: Vec<Share>,
 }
 
 impl Figures {
@@ -44,7 +47,12 @@ impl Figures {
             ("server cpu", cell(format!("{:.2} s", self.server_cpu_seconds))),
         ];
         rows.extend(self.more.iter().map(|(name, value)| (*name, cell(format!("{value:.2}")))));
-        facts(&rows)
+        let mut text = facts(&rows);
+        if self.servers.len() > 1 {
+            text.push('\n');
+            text.push_str(&shares::table(&self.servers));
+        }
+        text
     }
 }
 
@@ -59,7 +67,24 @@ impl Latencies {
     }
 
     pub(super) fn add(&mut self, latency: Duration) {
-        self.0.saturating_record(u64::try_from(latency.as_micros()).unwrap_or(u64::MAX));
+        self.add_many(latency, 1);
+    }
+
+    pub(super) fn add_many(&mut self, latency: Duration, count: u64) {
+        self.0.saturating_record_n(u64::try_from(latency.as_micros()).unwrap_or(u64::MAX), count);
+    }
+
+    pub(super) fn add_all(&mut self, others: &Self) -> Result<(), Failure> {
+        let added = self.0.add(&others.0);
+        added.map_err(|error| Failure::bug(format!("cannot add up latencies: {error}")))
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.0.len()
+    }
+
+    pub(super) fn most_ms(&self) -> f64 {
+        self.0.max() as f64 / 1e3
     }
 
     pub(super) fn ms(&self, quantile: f64) -> f64 {

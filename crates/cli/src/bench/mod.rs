@@ -1,10 +1,15 @@
-//! `bench`: measures a server, its store and its agents on this machine. The server is a process of its own; nodes
-//! live in this one and speak to it over loopback.
+//! `bench`: measures a server, its store and its agents on this machine. Servers are processes of their own; nodes
+//! live in this one and speak to them over loopback.
 
+mod database;
 mod figures;
 mod fleet;
 mod node;
+mod server;
+mod shares;
+mod sightings;
 mod site;
+mod takeover;
 mod tasks;
 
 use clap::{Args, Subcommand};
@@ -24,12 +29,15 @@ enum Load {
     Tasks(tasks::TasksArgs),
     /// Barrier steps over many simulated nodes, each with its own connection
     Fleet(fleet::FleetArgs),
+    /// kill -9 of servers that share a PostgreSQL: how long their runs stand still until another moves them on
+    Takeover(takeover::TakeoverArgs),
 }
 
 pub(crate) async fn run(args: BenchArgs, out: Out) -> Result<(), Failure> {
     let figures = match args.load {
         Load::Tasks(args) => tasks::measure(args, out).await?,
         Load::Fleet(args) => fleet::measure(args, out).await?,
+        Load::Takeover(args) => takeover::measure(args, out).await?,
     };
     out.result(&figures, || figures.table())
 }
