@@ -14,13 +14,15 @@ use crate::render::table::{Cell, Tone, facts};
 #[derive(Debug, Serialize)]
 pub(super) struct Figures {
     pub load: &'static str,
+    /// What `n` counts.
+    #[serde(skip)]
+    pub counted: &'static str,
     pub store: String,
-    /// Executions.
     pub n: u64,
     pub nodes: u32,
     pub seconds: f64,
     pub per_second: f64,
-    /// From submit to durable result of a single task, as a client sees it.
+    /// As a client sees it: from submit to durable result, or what the load is about.
     pub p50_ms: f64,
     pub p99_ms: f64,
     pub server_rss_bytes: u64,
@@ -37,10 +39,10 @@ impl Figures {
         let mut rows = vec![
             ("load", cell(self.load.to_owned())),
             ("store", cell(self.store.clone())),
-            ("executions", cell(self.n.to_string())),
+            (self.counted, cell(self.n.to_string())),
             ("nodes", cell(self.nodes.to_string())),
             ("seconds", cell(format!("{:.3}", self.seconds))),
-            ("per second", cell(format!("{:.0}", self.per_second))),
+            ("per second", cell(format!("{:.*}", usize::from(self.per_second < 10.0) * 2, self.per_second))),
             ("p50", cell(format!("{:.2} ms", self.p50_ms))),
             ("p99", cell(format!("{:.2} ms", self.p99_ms))),
             ("server memory", cell(format!("{:.1} MiB", self.server_rss_bytes as f64 / 1_048_576.0))),

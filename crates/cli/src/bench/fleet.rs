@@ -69,6 +69,7 @@ async fn load(site: &Site, args: &FleetArgs, out: Out) -> Result<Figures, Failur
     let per_round = total.as_secs_f64() / f64::from(args.rounds.max(1));
     let figures = Figures {
         load: "fleet",
+        counted: "executions",
         store: site.store.clone(),
         n,
         nodes: args.nodes,

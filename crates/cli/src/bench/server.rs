@@ -247,7 +247,8 @@ mod tests {
 
     #[test]
     fn a_figure_is_found_by_its_whole_name() {
-        let metrics = Metrics("# TYPE a counter\na_total{x=\"1\"} 3\na_total{x=\"12\"} 4.5\nab 7\n".to_owned());
+        let metrics =
+            Metrics("# TYPE a counter\na_total{x=\"1\"} 3\na_total{x=\"12\"} 4.5\nab 7\n".to_owned());
         assert_eq!(metrics.get(r#"a_total{x="12"}"#), 4.5);
         assert_eq!(metrics.get("ab"), 7.0);
         assert_eq!(metrics.get("a"), 0.0);

@@ -27,8 +27,7 @@ impl Meter {
         Ok(Self(Self::so_far(site).await?))
     }
 
-    /// What they did since each of them started.
-    pub(super) async fn so_far(site: &Site) -> Result<Vec<Share>, Failure> {
+    async fn so_far(site: &Site) -> Result<Vec<Share>, Failure> {
         let mut so_far = Vec::with_capacity(site.servers.len());
         for server in &site.servers {
             so_far.push(Share::so_far(server, &server.metrics().await?));

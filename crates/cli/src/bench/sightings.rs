@@ -119,7 +119,8 @@ mod tests {
     fn a_run_has_moved_on_when_its_new_owner_did_something_and_not_before() {
         let mut seen = Seen::default();
         let begun = Instant::now();
-        let kinds = ["executions_added", "execution_finished", "run_taken", "execution_finished", "run_moved"];
+        let kinds =
+            ["executions_added", "execution_finished", "run_taken", "execution_finished", "run_moved"];
         for (second, kind) in (0..).zip(kinds) {
             assert_eq!(seen.runs.get("r").and_then(|sight| sight.moved_on), None, "before {kind}");
             let at = begun + Duration::from_secs(second);

@@ -35,7 +35,9 @@ impl Wanted {
         if self.is_postgres() {
             return Ok(());
         }
-        Err(Failure::bad_input("this load needs --store postgres://…: it is about servers that share a PostgreSQL"))
+        Err(Failure::bad_input(
+            "this load needs --store postgres://…: it is about servers that share a PostgreSQL",
+        ))
     }
 
     fn check(&self) -> Result<(), Failure> {
@@ -43,7 +45,9 @@ impl Wanted {
             return Err(Failure::bad_input("--servers must be at least 1"));
         }
         if self.servers > 1 && !self.is_postgres() {
-            return Err(Failure::bad_input("only a PostgreSQL is shared: several --servers need --store postgres://…"));
+            return Err(Failure::bad_input(
+                "only a PostgreSQL is shared: several --servers need --store postgres://…",
+            ));
         }
         Ok(())
     }

@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 
 use super::figures::{Figures, Latencies};
 use super::server::{STUCK, Server};
-use super::shares::Meter;
 use super::sightings::Sightings;
 use super::site::{Site, Wanted, within};
 use super::tasks::own_cpu_seconds;
@@ -90,7 +89,7 @@ async fn load(site: &mut Site, args: &TakeoverArgs, out: Out) -> Result<Figures,
         let told = round(site, args, &mut dice, &mut findings).await?;
         out.note(&format!("round {number} of {}: {told}", args.rounds));
     }
-    let figures = figures(site, args, &findings, begun.elapsed(), cpu_before, own_before).await?;
+    let figures = figures(site, args, &findings, begun.elapsed(), cpu_before, own_before);
     drop(agents);
     if findings.repeated > 0 {
         let text = format!("{} executions of steps that had succeeded before", findings.repeated);
@@ -99,14 +98,14 @@ async fn load(site: &mut Site, args: &TakeoverArgs, out: Out) -> Result<Figures,
     Ok(figures)
 }
 
-async fn figures(
+fn figures(
     site: &Site,
     args: &TakeoverArgs,
     findings: &Findings,
     elapsed: Duration,
     cpu_before: f64,
     own_before: f64,
-) -> Result<Figures, Failure> {
+) -> Figures {
     let (taken, moved_on) = (&findings.taken, &findings.moved_on);
     let stale_ms = args.stale_after.0.as_secs_f64() * 1e3;
     let more = BTreeMap::from([
@@ -125,8 +124,9 @@ async fn figures(
         ("taken p50 ms", taken.ms(0.5)),
         ("taken p99 ms", taken.ms(0.99)),
     ]);
-    Ok(Figures {
+    Figures {
         load: "takeover",
+        counted: "runs taken over",
         store: site.store.clone(),
         n: moved_on.count(),
         nodes: args.nodes,
@@ -137,8 +137,9 @@ async fn figures(
         server_rss_bytes: site.rss_bytes(),
         server_cpu_seconds: site.cpu_seconds() - cpu_before,
         more,
-        servers: Meter::so_far(site).await?,
-    })
+        // Whoever was killed counts from anew.
+        servers: Vec::new(),
+    }
 }
 
 /// Runs on every server, one server killed, its runs moved on, all of them completed. Answers what is to be told of it.
@@ -166,7 +167,8 @@ async fn round(
     // At any moment between two of its signs of life.
     tokio::time::sleep(dice.up_to(args.stale_after.0 / 2)).await;
 
-    let orphans: Vec<&String> = owners.iter().filter(|(_, owner)| **owner == victim).map(|(run, _)| run).collect();
+    let orphans: Vec<&String> =
+        owners.iter().filter(|(_, owner)| **owner == victim).map(|(run, _)| run).collect();
     let killed = Instant::now();
     site.servers[victim].kill();
     until("its runs to move on", &seen, || orphans.iter().all(|run| seen.of(run).moved_on.is_some())).await?;
@@ -238,7 +240,10 @@ async fn until(what: &str, seen: &Sightings, mut holds: impl FnMut() -> bool) ->
             (events, since) = (seen.events(), Instant::now());
         }
         if since.elapsed() > STUCK {
-            return Err(Failure::bug(format!("waited in vain for {what}: no event for {} s", STUCK.as_secs())));
+            return Err(Failure::bug(format!(
+                "waited in vain for {what}: no event for {} s",
+                STUCK.as_secs()
+            )));
         }
         tokio::time::sleep(LOOK).await;
     }

@@ -89,6 +89,7 @@ async fn load(site: &Site, args: &TasksArgs, out: Out) -> Result<Figures, Failur
     ]);
     let figures = Figures {
         load: "tasks",
+        counted: "executions",
         store: site.store.clone(),
         n: args.n,
         nodes: args.nodes,
@@ -126,8 +127,8 @@ async fn singles(server: &Server, count: u32, latencies: &mut Latencies) -> Resu
         let id = server.submit(&definition).await?;
         loop {
             let next = tokio::time::timeout(STUCK, events.next()).await;
-            let next =
-                next.map_err(|_| Failure::bug(format!("run {id} has no result after {} s", STUCK.as_secs())))?;
+            let next = next
+                .map_err(|_| Failure::bug(format!("run {id} has no result after {} s", STUCK.as_secs())))?;
             let event = next?.ok_or_else(|| Failure::bug("the event stream ended"))?;
             if event.name == "execution_finished" && event.data.contains(&id) {
                 break;
