@@ -132,6 +132,12 @@ impl Server {
         response.json().await.map_err(|error| cannot(&format!("read {path}"), &error))
     }
 
+    /// The number of the last event.
+    pub(super) async fn last_seq(&self) -> Result<u64, Failure> {
+        let page = self.get("events?follow=0&limit=1").await?;
+        Ok(page["data"][0]["seq"].as_u64().unwrap_or(0))
+    }
+
     /// The live stream of all events from now on.
     pub(super) async fn events(&self) -> Result<Feed, Failure> {
         let response = self.client.get(format!("{}/api/v1/events", self.url)).send().await;

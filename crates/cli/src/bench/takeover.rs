@@ -1,7 +1,7 @@
 //! `bench takeover`: `kill -9` of servers that own runs, and how long those runs stand still until another server has
 //! moved them on. What was finished before is not to be done again.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -206,28 +206,45 @@ fn job(args: &TakeoverArgs) -> Value {
 }
 
 async fn look_for_repetitions(server: &Server, run: &str, findings: &mut Findings) -> Result<(), Failure> {
-    let mut succeeded: HashMap<u64, u64> = HashMap::new();
+    let mut attempts = Attempts::default();
     let mut offset = 0;
     loop {
         let page = server.get(&format!("runs/{run}/executions?limit=1000&offset={offset}")).await?;
         let rows = page["data"].as_array().map_or(&[][..], Vec::as_slice);
-        for row in rows {
-            let step = row["step"].as_u64().unwrap_or(u64::MAX);
-            // In the order of their creation: whatever comes after a success repeats it.
-            findings.repeated += u64::from(succeeded.contains_key(&step));
-            match row["status"].as_str() {
-                Some("succeeded") => *succeeded.entry(step).or_default() += 1,
-                Some("lost") => findings.lost += 1,
-                _ => {}
-            }
-        }
+        rows.iter().for_each(|row| attempts.take(row));
         offset += rows.len();
         if page["pagination"]["has_more"] != json!(true) {
             break;
         }
     }
-    findings.finished += succeeded.values().sum::<u64>();
+    findings.finished += attempts.succeeded.len() as u64;
+    findings.repeated += attempts.repeated;
+    findings.lost += attempts.lost;
     Ok(())
+}
+
+/// What was tried of one run, in the order of creation.
+#[derive(Debug, Default)]
+struct Attempts {
+    /// Steps.
+    succeeded: HashSet<u64>,
+    /// Whatever comes after a success repeats it.
+    repeated: u64,
+    lost: u64,
+}
+
+impl Attempts {
+    fn take(&mut self, row: &Value) {
+        let step = row["step"].as_u64().unwrap_or(u64::MAX);
+        self.repeated += u64::from(self.succeeded.contains(&step));
+        match row["status"].as_str() {
+            Some("succeeded") => {
+                self.succeeded.insert(step);
+            }
+            Some("lost") => self.lost += 1,
+            _ => {}
+        }
+    }
 }
 
 async fn until(what: &str, seen: &Sightings, mut holds: impl FnMut() -> bool) -> Result<(), Failure> {
@@ -248,4 +265,20 @@ async fn until(what: &str, seen: &Sightings, mut holds: impl FnMut() -> bool) ->
         tokio::time::sleep(LOOK).await;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_attempt_after_a_success_is_a_repetition_and_one_after_a_loss_is_not() {
+        let mut attempts = Attempts::default();
+        for (step, status) in
+            [(0, "succeeded"), (1, "lost"), (1, "succeeded"), (0, "running"), (1, "succeeded")]
+        {
+            attempts.take(&json!({"step": step, "status": status}));
+        }
+        assert_eq!((attempts.repeated, attempts.lost, attempts.succeeded.len()), (2, 1, 2));
+    }
 }

@@ -66,7 +66,7 @@ async fn load(site: &Site, args: &TasksArgs, out: Out) -> Result<Figures, Failur
     out.note(&format!("{} executions in runs of {}", args.n, args.per_run));
     let server = site.first();
     let before = server.metrics().await?.get(DONE);
-    let meter = Meter::begin(site).await?;
+    let (meter, events_before) = (Meter::begin(site).await?, server.last_seq().await?);
     let own_before = own_cpu_seconds();
     let begun = Instant::now();
     let per_run = args.per_run.max(1);
@@ -80,8 +80,11 @@ async fn load(site: &Site, args: &TasksArgs, out: Out) -> Result<Figures, Failur
     server.reached(DONE, before + args.n as f64, Duration::from_millis(10)).await?;
     let seconds = begun.elapsed().as_secs_f64();
 
-    let shares = meter.end(site).await?;
+    let (shares, events) = (meter.end(site).await?, server.last_seq().await? - events_before);
+    let changes: f64 = shares.iter().map(|share| share.changes).sum();
     let more = BTreeMap::from([
+        // Most of all what another server was faster with. Every change that was not refused is an event.
+        ("changes refused", (changes - events as f64).max(0.0)),
         ("submitted after seconds", submitted.as_secs_f64()),
         ("changes per commit", changes_per_commit(&shares)),
         ("ms per commit", ms_per_commit(&shares)),
