@@ -15,7 +15,10 @@ use crate::exit::Failure;
 pub(super) struct Sight {
     /// Executions.
     pub finished: u64,
-    /// When another server had become its owner.
+    /// The server that created it.
+    pub creator: Option<String>,
+    pub owner: Option<String>,
+    /// When another server had become its owner, since it was last asked to look anew.
     pub taken: Option<Instant>,
     /// When it was first moved on after that, by what only an owner commits.
     pub moved_on: Option<Instant>,
@@ -73,6 +76,11 @@ impl Sightings {
         self.seen().events
     }
 
+    /// From here on only what is taken later counts. Answers how many runs had been taken.
+    pub(super) fn look_anew(&self) -> u64 {
+        self.seen().look_anew()
+    }
+
     /// Why nothing more will come.
     pub(super) fn failure(&self) -> Option<Failure> {
         self.seen().failure.clone()
@@ -86,13 +94,26 @@ impl Drop for Sightings {
 }
 
 impl Seen {
+    fn look_anew(&mut self) -> u64 {
+        let taken = self.runs.values().filter(|sight| sight.taken.is_some()).count();
+        for sight in self.runs.values_mut() {
+            (sight.taken, sight.moved_on) = (None, None);
+        }
+        taken as u64
+    }
+
     fn take(&mut self, event: &Value, now: Instant) {
         self.events += 1;
         let Some(run) = event["run"].as_str() else { return };
         let sight = self.runs.entry(run.to_owned()).or_default();
+        let owner = || event["data"]["owner"].as_str().map(str::to_owned);
         match event["kind"].as_str() {
             Some("execution_finished") => sight.finished += 1,
-            Some("run_taken") => sight.taken = sight.taken.or(Some(now)),
+            Some("run_created") => (sight.creator, sight.owner) = (owner(), owner()),
+            Some("run_taken") => {
+                sight.owner = owner();
+                sight.taken = sight.taken.or(Some(now));
+            }
             // Reports may come through any server; these two come from the owner.
             Some("executions_added" | "run_moved") if sight.taken.is_some() => {
                 sight.moved_on = sight.moved_on.or(Some(now));
@@ -130,5 +151,17 @@ mod tests {
         assert_eq!(sight.taken, Some(begun + Duration::from_secs(2)));
         assert_eq!(sight.moved_on, Some(begun + Duration::from_secs(4)));
         assert_eq!((sight.finished, sight.status.as_deref()), (2, Some("completed")));
+    }
+
+    #[test]
+    fn a_run_belongs_to_whoever_took_it_last_and_what_was_taken_before_does_not_count() {
+        let mut seen = Seen::default();
+        for (kind, owner) in [("run_created", "a"), ("run_taken", "b"), ("run_moved", "b")] {
+            seen.take(&json!({"run": "r", "kind": kind, "data": {"owner": owner}}), Instant::now());
+        }
+        assert_eq!((seen.look_anew(), seen.look_anew()), (1, 0));
+        let sight = &seen.runs["r"];
+        assert_eq!((sight.creator.as_deref(), sight.owner.as_deref()), (Some("a"), Some("b")));
+        assert_eq!((sight.taken, sight.moved_on), (None, None));
     }
 }

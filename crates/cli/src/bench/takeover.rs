@@ -1,7 +1,7 @@
 //! `bench takeover`: `kill -9` of servers that own runs, and how long those runs stand still until another server has
 //! moved them on. What was finished before is not to be done again.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -151,24 +151,29 @@ async fn round(
 ) -> Result<String, Failure> {
     let count = site.servers.len();
     let victim = usize::try_from(dice.below(count as u64)).unwrap_or(0);
-    let others: Vec<usize> = (0..count).filter(|index| *index != victim).collect();
-    let witness = others[usize::try_from(dice.below(others.len() as u64)).unwrap_or(0)];
+    let living: Vec<usize> = (0..count).filter(|index| *index != victim).collect();
+    let witness = living[usize::try_from(dice.below(living.len() as u64)).unwrap_or(0)];
     let seen = Sightings::follow(site.servers[witness].events().await?);
 
     let definition = job(args);
-    // Whoever took a submission owns the run.
-    let mut owners: HashMap<String, usize> = HashMap::new();
+    let (mut runs, mut of_victim) = (Vec::new(), None);
     for (index, server) in site.servers.iter().enumerate() {
         for _ in 0..args.runs {
-            owners.insert(server.submit(&definition).await?, index);
+            let run = server.submit(&definition).await?;
+            if index == victim {
+                of_victim = Some(run.clone());
+            }
+            runs.push(run);
         }
     }
-    until("every run to finish a step", &seen, || owners.keys().all(|run| seen.of(run).finished > 0)).await?;
+    until("every run to finish a step", &seen, || runs.iter().all(|run| seen.of(run).finished > 0)).await?;
     // At any moment between two of its signs of life.
     tokio::time::sleep(dice.up_to(args.stale_after.0 / 2)).await;
 
-    let orphans: Vec<&String> =
-        owners.iter().filter(|(_, owner)| **owner == victim).map(|(run, _)| run).collect();
+    findings.robbed += seen.look_anew();
+    let victims_id = of_victim.and_then(|run| seen.of(&run).creator);
+    let (orphans, others): (Vec<&String>, Vec<&String>) =
+        runs.iter().partition(|run| seen.of(run).owner == victims_id);
     let killed = Instant::now();
     site.servers[victim].kill();
     until("its runs to move on", &seen, || orphans.iter().all(|run| seen.of(run).moved_on.is_some())).await?;
@@ -185,12 +190,12 @@ async fn round(
     let name = site.servers[victim].name().to_owned();
     site.servers[victim].start_again().await?;
 
-    until("every run to end", &seen, || owners.keys().all(|run| seen.of(run).status.is_some())).await?;
-    for (run, owner) in &owners {
-        let sight = seen.of(run);
-        findings.robbed += u64::from(*owner != victim && sight.taken.is_some());
-        if sight.status.as_deref() != Some("completed") {
-            return Err(Failure::bug(format!("run {run} ended as {:?}", sight.status)));
+    until("every run to end", &seen, || runs.iter().all(|run| seen.of(run).status.is_some())).await?;
+    findings.robbed += others.iter().filter(|run| seen.of(run).taken.is_some()).count() as u64;
+    for run in &runs {
+        let status = seen.of(run).status;
+        if status.as_deref() != Some("completed") {
+            return Err(Failure::bug(format!("run {run} ended as {}", status.unwrap_or_default())));
         }
         look_for_repetitions(&site.servers[witness], run, findings).await?;
     }
@@ -200,7 +205,7 @@ async fn round(
 /// One task after the other, for as long as a take-over may take and a while.
 fn job(args: &TakeoverArgs) -> Value {
     let whole = args.stale_after.0 * 3 + Duration::from_secs(2);
-    let steps = (whole.as_secs_f64() / args.task.0.as_secs_f64()).ceil().clamp(3.0, 900.0) as usize;
+    let steps = (whole.as_secs_f64() / args.task.0.as_secs_f64()).ceil().clamp(3.0, 9_000.0) as usize;
     let step = json!({"backend": "test", "action": "sleep", "params": {"duration": args.task.to_string()}});
     json!({"name": "takeover", "tasks": vec![step; steps]})
 }
