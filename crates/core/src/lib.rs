@@ -4,6 +4,7 @@
 
 pub mod backend;
 pub mod change;
+pub mod collections;
 pub mod dice;
 pub mod execution;
 pub mod ids;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use downbeat_proto::message::{Fault, Poll};
+use tokio::time::Instant;
 
 use crate::error::Error;
 use crate::shared::Shared;
@@ -29,6 +30,7 @@ pub(crate) async fn poll(shared: Arc<Shared>) -> Error {
                 wait: shared.tuning.poll_wait,
             }
         };
+        let asked = Instant::now();
         let answer = link.poll(request).await;
         shared.links.settle(&link, &answer).await;
         // An answer may have been lost with the error: the next poll says what arrived.
@@ -36,7 +38,7 @@ pub(crate) async fn poll(shared: Arc<Shared>) -> Error {
         match answer {
             Ok(answer) => {
                 let nothing = answer.assignments.is_empty() && answer.stop.is_empty();
-                shared.assign(answer.assignments);
+                shared.assign(answer.assignments, asked);
                 shared.stop(&answer.stop);
                 if nothing {
                     tokio::time::sleep(PAUSE_AFTER_NOTHING).await;

@@ -1,8 +1,8 @@
 //! Owns the mailboxes of the runs' actors, and routes what was committed to them.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+use downbeat_core::collections::HashMap;
 use downbeat_core::ids::{NodeId, RunId};
 use downbeat_core::node::NodeStatus;
 use downbeat_core::run::RunState;
@@ -165,7 +165,7 @@ fn before(path: &[RunState]) -> RunState {
 
 impl Perform for Runs {
     fn perform(&self, events: &Arc<[Event]>) {
-        let mut by_run: HashMap<&RunId, Vec<u32>> = HashMap::new();
+        let mut by_run: HashMap<&RunId, Vec<u32>> = HashMap::default();
         for (index, event) in (0..).zip(events.iter()) {
             self.count(&event.change);
             if let Some(run) = event.change.run() {
