@@ -7,6 +7,7 @@ pub mod change;
 pub mod dice;
 pub mod execution;
 pub mod ids;
+pub mod level;
 pub mod limits;
 pub mod nearest;
 pub mod node;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use downbeat_core::Timestamp;
 use downbeat_core::ids::{RunId, ServerId};
+use downbeat_core::level;
 use downbeat_store::{self as store, News, ServerRecord};
 use jiff::SignedDuration;
 use tokio::sync::broadcast;
@@ -97,6 +98,7 @@ impl Life {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started_at: parts.started_at,
             seen_at: parts.clock.now(),
+            level: level::LEVEL,
         };
         let signed = parts.store.put_server(&record).await;
         parts.standing.0.store(signed.is_ok(), Ordering::Release);
