@@ -1,6 +1,7 @@
 //! The server's service: what people and programs can ask of it, whatever door they come through.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use downbeat_core::backend::Catalogue;
 use downbeat_core::execution::{Execution, State};
@@ -97,6 +98,19 @@ pub enum Drain {
     Off,
 }
 
+/// How long a request waits for the store. What was asked for may happen all the same, later.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+async fn patiently<T>(work: impl Future<Output = T>) -> Result<T, Error> {
+    tokio::time::timeout(PATIENCE, work).await.map_err(|_| {
+        let seconds = PATIENCE.as_secs();
+        Error::Unavailable(format!(
+            "the store has not answered for {seconds} s; what was asked for may still happen: look before asking \
+             again, or use an Idempotency-Key"
+        ))
+    })
+}
+
 impl Service {
     pub(crate) fn new(parts: Parts) -> Self {
         Self { parts }
@@ -149,7 +163,9 @@ impl Service {
         if self.parts.closing.is_cancelled() {
             return Err("the server is stopping".to_owned());
         }
-        if self.parts.journal.is_available() && self.parts.standing.is_good() {
+        if self.parts.journal.is_available()
+            && self.parts.standing.is_good(self.parts.settings.server_stale_after.0)
+        {
             Ok(())
         } else {
             Err("the store does not answer".to_owned())
@@ -218,7 +234,7 @@ impl Service {
     pub async fn submit(&self, submit: Submit) -> Result<Submitted, Error> {
         let service = self.clone();
         let created = tokio::spawn(async move { service.create(submit).await }.in_current_span());
-        created.await.map_err(|error| Error::Bug(format!("cannot create a run: {error}")))?
+        patiently(created).await?.map_err(|error| Error::Bug(format!("cannot create a run: {error}")))?
     }
 
     async fn create(&self, submit: Submit) -> Result<Submitted, Error> {
@@ -331,7 +347,7 @@ impl Service {
     }
 
     async fn commit_one(&self, change: Change) -> Result<Applied, Error> {
-        let outcomes = self.parts.journal.commit(vec![change]).await;
+        let outcomes = patiently(self.parts.journal.commit(vec![change])).await?;
         let outcomes = outcomes.map_err(|lost| Error::Unavailable(lost.to_string()))?;
         outcomes
             .into_iter()

@@ -1,8 +1,7 @@
 //! Owns this server's signs of life, and its look at those of the others: a run whose owner fell silent is taken over.
 
-use std::collections::HashSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use downbeat_core::Timestamp;
@@ -12,23 +11,32 @@ use downbeat_store::{self as store, News, ServerRecord};
 use jiff::SignedDuration;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::dispatch::Share;
 use crate::runs::take_over;
 use crate::service::Parts;
 
 /// Signs of life within the time after which a server counts as gone. One that missed all but one is taken for gone, so
 /// that its runs go on elsewhere within that time.
 const SIGNS: u32 = 5;
+/// How long a server that is gone is still listed.
+const FORGET_AFTER: SignedDuration = SignedDuration::from_hours(24);
 
-/// Whether this server's last sign of life reached the store; cheap to clone.
+/// When this server's last sign of life reached the store, unless one failed since; cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Standing(Arc<AtomicBool>);
+pub(crate) struct Standing(Arc<Mutex<Option<Instant>>>);
 
 impl Standing {
-    pub(crate) fn is_good(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+    /// Whether the others see this server alive.
+    pub(crate) fn is_good(&self, stale_after: Duration) -> bool {
+        self.signed().is_some_and(|signed| signed.elapsed() < stale_after)
+    }
+
+    fn signed(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -101,7 +109,7 @@ impl Life {
             level: level::LEVEL,
         };
         let signed = parts.store.put_server(&record).await;
-        parts.standing.0.store(signed.is_ok(), Ordering::Release);
+        *parts.standing.signed() = signed.is_ok().then(Instant::now);
         signed?;
         let now = self.parts.clock.now();
         if now.duration_since(self.last) > self.gone_after() {
@@ -113,12 +121,22 @@ impl Life {
 
     async fn look_after_runs(&mut self) -> Result<(), store::Error> {
         if let Err(error) = self.parts.clock.set_by(self.parts.store.as_ref()).await {
-            self.parts.standing.0.store(false, Ordering::Release);
+            *self.parts.standing.signed() = None;
             return Err(error);
         }
         self.sign().await?;
         let ownerless = self.ownerless().await?;
         take_over(&self.parts, ownerless).await
+    }
+
+    /// A server that has been gone for so long does not come back under its old id: its row goes.
+    async fn forget(&self, servers: &[ServerRecord]) -> Result<(), store::Error> {
+        let now = self.parts.clock.now();
+        for server in servers.iter().filter(|server| now.duration_since(server.seen_at) > FORGET_AFTER) {
+            self.parts.store.remove_server(server.id).await?;
+            info!(server = server.name, "forgot a server that has been gone for a day");
+        }
+        Ok(())
     }
 
     /// Open runs whose owner is gone. Also those that are this server's by the record and have no actor: the commit
@@ -130,7 +148,11 @@ impl Life {
         let lives =
             |server: &ServerRecord| now.duration_since(server.seen_at.max(self.since)) < self.gone_after();
         let servers = self.parts.store.servers().await?;
-        let alive: HashSet<ServerId> = servers.iter().filter(|s| lives(s)).map(|s| s.id).collect();
+        let alive: BTreeSet<ServerId> = servers.iter().filter(|s| lives(s)).map(|s| s.id).collect();
+        let index = alive.iter().position(|server| *server == self.parts.server).unwrap_or(0);
+        let share = Share { index: index as u64, servers: alive.len() as u64 };
+        self.parts.dispatcher.board().share(share);
+        self.forget(&servers).await?;
         let (own, runs) = (self.parts.server, &self.parts.runs);
         let ownerless = |(run, owner): &(RunId, ServerId)| {
             if *owner == own { !runs.owns(run) } else { !alive.contains(owner) }

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 
 use super::apply::assignment;
 use super::post::{Post, fitting};
-use super::queue::{Place, Queue};
+use super::queue::{Place, Queue, Share};
 
 /// Why a poll cannot be parked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,6 +136,11 @@ impl Board {
     /// Whether `claim` may have something to do.
     pub(crate) fn has_work(&self) -> bool {
         self.queue.len() > 0 || !self.stray.is_empty()
+    }
+
+    /// How this server and the others divide what waits.
+    pub(crate) fn share(&mut self, share: Share) {
+        self.queue.share(share);
     }
 
     pub(crate) fn parked(&self) -> usize {

@@ -11,6 +11,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
+use super::connect::{answered, within};
 use super::failure::Failure;
 use super::save;
 use super::store::text;
@@ -54,8 +55,13 @@ async fn attempt(
     news: &str,
 ) -> Result<Committed, Failure> {
     let client = pool.get().await?;
-    let (mut tables, transaction) = match begin(&client, &Needs::of(changes, new_ids)).await {
+    let begun = within(begin(&client, &Needs::of(changes, new_ids))).await;
+    let (mut tables, transaction) = match begun {
         Ok(begun) => begun,
+        Err(failure @ Failure::Silent(_)) => {
+            drop(Object::take(client));
+            return Err(failure);
+        }
         Err(failure) => {
             roll_back(client).await;
             return Err(failure);
@@ -67,7 +73,7 @@ async fn attempt(
         return Ok(Committed { seqs: verdicts.seqs(0), outcomes: verdicts.outcomes });
     }
     let dirty = Dirty::of(changes, &verdicts.applied);
-    match save::save(&client, server, changes, &verdicts, &tables, &dirty, news).await {
+    match within(save::save(&client, server, changes, &verdicts, &tables, &dirty, news)).await {
         Ok(before) => Ok(Committed { seqs: verdicts.seqs(count(before)?), outcomes: verdicts.outcomes }),
         Err(failure) if failure.is_silence() => {
             drop(Object::take(client));
@@ -122,6 +128,10 @@ enum Fate {
 
 async fn fate(pool: &Pool, server: ServerId, transaction: &str) -> Result<Fate, Failure> {
     let client = pool.get().await?;
+    answered(client, async |client: &mut Object| ask(client, server, transaction).await).await
+}
+
+async fn ask(client: &Object, server: ServerId, transaction: &str) -> Result<Fate, Failure> {
     let row = client.query_one("SELECT pg_xact_status($1::text::xid8)", &[&transaction]).await?;
     Ok(match row.try_get::<_, Option<&str>>(0)? {
         Some("committed") => {

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use deadpool_postgres::Pool;
+use deadpool_postgres::{Object, Pool};
 use downbeat_core::ids::ExecutionId;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
+use super::connect::answered;
 use super::failure::Failure;
 use super::news::NOTIFY;
 use crate::port::{Error, OutputChunk, Stream};
@@ -31,7 +32,16 @@ pub(super) async fn append(
     keep_bytes: u64,
     news: &str,
 ) -> Result<(), Failure> {
-    let mut client = pool.get().await?;
+    let client = pool.get().await?;
+    answered(client, async |client: &mut Object| write(client, chunks, keep_bytes, news).await).await
+}
+
+async fn write(
+    client: &mut Object,
+    chunks: &[OutputChunk],
+    keep_bytes: u64,
+    news: &str,
+) -> Result<(), Failure> {
     let transaction = client.transaction().await?;
     let mut ids: Vec<Uuid> = chunks.iter().map(|chunk| chunk.execution.0).collect();
     ids.sort_unstable();
@@ -79,8 +89,11 @@ pub(super) async fn read(
     limit: u32,
 ) -> Result<Vec<OutputChunk>, Failure> {
     let client = pool.get().await?;
-    let statement = client.prepare_cached(READ).await?;
-    let rows = client.query(&statement, &[&execution.0, &int(from), &i64::from(limit)]).await?;
+    let rows = answered(client, async |client: &mut Object| {
+        let statement = client.prepare_cached(READ).await?;
+        Ok(client.query(&statement, &[&execution.0, &int(from), &i64::from(limit)]).await?)
+    })
+    .await?;
     rows.iter().map(|row| chunk(execution, row)).collect()
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::error::Error as StdError;
 
 use async_trait::async_trait;
-use deadpool_postgres::Pool;
+use deadpool_postgres::{Object, Pool};
 use downbeat_core::change::{Change, Event};
 use downbeat_core::execution::{Execution, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
@@ -68,8 +68,11 @@ impl PostgresStore {
 
     async fn rows(&self, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Failure> {
         let client = self.queries.get().await?;
-        let statement = client.prepare_cached(sql).await?;
-        Ok(client.query(&statement, args).await?)
+        connect::answered(client, async |client: &mut Object| {
+            let statement = client.prepare_cached(sql).await?;
+            Ok(client.query(&statement, args).await?)
+        })
+        .await
     }
 
     async fn executions_where(&self, rest: &str, args: Args<'_>) -> Result<Vec<Execution>, Failure> {
@@ -291,30 +294,33 @@ impl Store for PostgresStore {
 
     async fn put_server(&self, server: &ServerRecord) -> Result<(), Error> {
         let put = async {
-            let mut client = self.queries.get().await?;
-            let transaction = client.transaction().await?;
-            let remove = "DELETE FROM servers WHERE name = $1 OR id = $2";
-            transaction.execute(remove, &[&text(&server.name), &server.id.0]).await?;
-            transaction
-                .execute(
-                    "INSERT INTO servers (id, name, http, grpc, version, started_at, seen_at, level) \
+            let client = self.queries.get().await?;
+            connect::answered(client, async |client: &mut Object| {
+                let transaction = client.transaction().await?;
+                let remove = "DELETE FROM servers WHERE name = $1 OR id = $2";
+                transaction.execute(remove, &[&text(&server.name), &server.id.0]).await?;
+                transaction
+                    .execute(
+                        "INSERT INTO servers (id, name, http, grpc, version, started_at, seen_at, level) \
                      VALUES ($1, $2, $3, $4, $5, $6, $7, $8) \
                      ON CONFLICT (name) DO UPDATE SET id = excluded.id, http = excluded.http, \
                      grpc = excluded.grpc, version = excluded.version, started_at = excluded.started_at, \
                      seen_at = excluded.seen_at, level = excluded.level",
-                    &[
-                        &server.id.0,
-                        &text(&server.name),
-                        &text(&server.http),
-                        &text(&server.grpc),
-                        &text(&server.version),
-                        &server.started_at.as_microsecond(),
-                        &server.seen_at.as_microsecond(),
-                        &small(server.level),
-                    ],
-                )
-                .await?;
-            Ok::<_, Failure>(transaction.commit().await?)
+                        &[
+                            &server.id.0,
+                            &text(&server.name),
+                            &text(&server.http),
+                            &text(&server.grpc),
+                            &text(&server.version),
+                            &server.started_at.as_microsecond(),
+                            &server.seen_at.as_microsecond(),
+                            &small(server.level),
+                        ],
+                    )
+                    .await?;
+                Ok(transaction.commit().await?)
+            })
+            .await
         };
         Ok(put.await?)
     }
