@@ -163,6 +163,7 @@ impl Tables {
             Change::RunMoved { run, epoch, path, end, at } => {
                 move_run(self.owned(run, *epoch)?, path, end, *at)
             }
+            Change::Unknown { .. } => Err(Refusal::NotKnownToAll),
         }
     }
 
