@@ -265,6 +265,7 @@ fn shown(change: &Change) -> String {
         }
         Change::NodeMoved { node, from, to, .. } => format!("{kind} {node} {from:?}→{to:?}"),
         Change::NodeDrainSet { node, draining, .. } => format!("{kind} {node} {draining}"),
+        Change::Unknown { .. } => kind.to_owned(),
     }
 }
 

@@ -171,6 +171,13 @@ impl Tables {
         if !self.clusters.contains(&registration.cluster) {
             return Err(Refusal::NotFound);
         }
+        // It was under way for so long that a newer agent has taken the node.
+        if let Some(node) = self.nodes.get(&registration.node)
+            && registration.at < node.registered_at
+            && registration.session != node.session
+        {
+            return Err(Refusal::StaleSession);
+        }
         // A person drained it, so a new session of it stays drained.
         let draining = self.nodes.get(&registration.node).is_some_and(|node| node.draining);
         let live = NodeLive {

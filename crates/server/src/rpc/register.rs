@@ -1,9 +1,9 @@
 //! A new session of a node. What the old one held and did not deliver is lost at once, not after the lease's term.
 
-use downbeat_core::Change;
 use downbeat_core::ids::{NodeId, SessionId};
 use downbeat_core::limits;
 use downbeat_core::node::Registration;
+use downbeat_core::{Change, Timestamp};
 use downbeat_proto::message::{Fault, Register};
 use tracing::info;
 
@@ -35,8 +35,13 @@ impl Host {
             )));
         }
         let hostname = description.hostname.clone();
-        let registration = Registration { node, cluster, session, description, at: self.parts.clock.now() };
-        self.parts.commit(vec![Change::NodeRegistered { registration }]).await?;
+        // Not before the one that it replaces, whatever a clock says: a call that was under way for long shall lose.
+        let known = self.parts.store.node(node).await.map_err(unavailable)?;
+        let at = known.map_or(Timestamp::MIN, |known| known.registered_at).max(self.parts.clock.now());
+        let registration = Registration { node, cluster, session, description, at };
+        if self.parts.commit(vec![Change::NodeRegistered { registration }]).await?[0].is_err() {
+            return Err(Fault::Unavailable(format!("another agent registered as node `{node}` meanwhile")));
+        }
         self.end_former_sessions(node, session).await?;
         self.parts.dispatcher.wake();
         info!(%node, hostname, %session, "node registered");

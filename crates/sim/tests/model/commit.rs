@@ -104,7 +104,8 @@ fn concerns_engine(change: &Change) -> bool {
         | Change::RunTaken { .. }
         | Change::RunMoved { .. }
         | Change::NodeRegistered { .. }
-        | Change::NodeDrainSet { .. } => false,
+        | Change::NodeDrainSet { .. }
+        | Change::Unknown { .. } => false,
     }
 }
 

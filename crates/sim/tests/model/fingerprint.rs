@@ -106,7 +106,8 @@ impl View<'_> {
             | Change::RunTaken { .. }
             | Change::RunCancelRequested { .. }
             | Change::NodeRegistered { .. }
-            | Change::NodeDrainSet { .. } => 0,
+            | Change::NodeDrainSet { .. }
+            | Change::Unknown { .. } => 0,
         };
         all(&[u64::from(change.phase()), detail])
     }

@@ -29,6 +29,7 @@ macro_rules! conformance_suite {
                 the_default_cluster_is_found_by_name_and_id
                 a_registered_node_is_online_and_read_back_whole
                 a_new_session_replaces_the_old_one_and_stays_drained
+                a_registration_that_comes_after_a_newer_one_is_refused
                 a_node_of_an_unknown_cluster_is_refused
                 a_move_needs_the_current_session_and_the_status_that_it_leaves
                 draining_needs_a_node

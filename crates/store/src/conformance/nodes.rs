@@ -62,6 +62,15 @@ pub async fn a_new_session_replaces_the_old_one_and_stays_drained(store: Arc<dyn
     assert_eq!(store.nodes(None).await.unwrap().len(), 1);
 }
 
+pub async fn a_registration_that_comes_after_a_newer_one_is_refused(store: Arc<dyn Store>) {
+    apply(&store, &[registered(1, session(1), 5), registered(1, session(2), 9)]).await;
+    refuse(&store, registered(1, session(3), 8), Refusal::StaleSession).await;
+    assert_eq!(read(&store, 1).await.session, session(2));
+    // The same agent again harms nobody.
+    apply(&store, &[registered(1, session(2), 8), registered(1, session(4), 9)]).await;
+    assert_eq!(read(&store, 1).await.session, session(4));
+}
+
 pub async fn a_node_of_an_unknown_cluster_is_refused(store: Arc<dyn Store>) {
     let mut stranger = registration(1, session(1), 5);
     stranger.cluster = UNKNOWN_CLUSTER;
