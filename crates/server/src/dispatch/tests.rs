@@ -120,7 +120,14 @@ impl World {
         let token = execution.state.lease().unwrap().token;
         let (run, at) = (execution.run.clone(), self.now);
         let reason = "test".to_owned();
-        self.commit(vec![Change::ExecutionLost { run, execution: execution.id, token, reason, at }]);
+        self.commit(vec![Change::ExecutionLost {
+            run,
+            execution: execution.id,
+            token,
+            silence: None,
+            reason,
+            at,
+        }]);
     }
 }
 
@@ -291,7 +298,14 @@ fn a_lease_to_a_node_that_went_offline_meanwhile_is_lost() {
     let mut executions = world.executions(&run, 1, Some(node_id(0)));
     world.reserve(&mut executions);
     let (from, to, at) = (NodeStatus::Online, NodeStatus::Offline, world.now);
-    world.commit(vec![Change::NodeMoved { node: node_id(0), session: SESSION, from, to, at }]);
+    world.commit(vec![Change::NodeMoved {
+        node: node_id(0),
+        session: SESSION,
+        from,
+        to,
+        silent_since: None,
+        at,
+    }]);
     world.add(&run, executions);
     assert!(matches!(world.claim()[..], [Change::ExecutionLost { .. }]));
 }

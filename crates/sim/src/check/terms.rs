@@ -28,10 +28,12 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
         let Some(ended) = evidence.truth.commits.get(place).copied() else { continue };
         let Some(lease) = story.attempts.get(execution).and_then(|attempt| attempt.lease) else { continue };
         let renewals = evidence.truth.renewals.iter();
-        let last = renewals.filter(|one| one.node == lease.node && one.applied <= ended).map(|one| one.at).max();
+        let last =
+            renewals.filter(|one| one.node == lease.node && one.applied <= ended).map(|one| one.at).max();
         let valid = last.unwrap_or(lease.granted_at).max(lease.granted_at) + term;
         if ended < valid {
-            findings.add(format_args!("{execution}: the lease was valid until {valid} and was ended at {ended}"));
+            findings
+                .add(format_args!("{execution}: the lease was valid until {valid} and was ended at {ended}"));
         }
     }
     findings
