@@ -33,7 +33,7 @@ bench: build ## The figures of the README, on SQLite and on a private PostgreSQL
 	scripts/bench $(DOWNBEAT)
 
 .PHONY: soak
-soak: ## kill -9 of server and agents at random moments, for ten minutes
+soak: ## New seeds of the simulation, and kill -9 of server and agents at random moments, for ten minutes each
 	DOWNBEAT_TEST_SOAK_SECONDS=600 scripts/test --soak
 
 .PHONY: fuzz
