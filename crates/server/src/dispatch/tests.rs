@@ -156,6 +156,20 @@ fn max_per_node_counts_what_is_given_out_in_the_same_turn() {
 }
 
 #[test]
+fn max_per_node_counts_fleet_work_that_is_given_out_in_between() {
+    let mut world = World::new(1);
+    let limited = json!({"backend": "test", "action": "noop", "placement": {"max_per_node": 2}});
+    let pinned = json!({"backend": "test", "action": "noop", "target": "all"});
+    let run = world.run("r", json!({"tasks": [limited, pinned, limited]}));
+    let _poll = world.park(0, 1, WIDE);
+    let mut executions = world.executions(&run, 3, None);
+    executions[1].pinned = Some(node_id(0));
+    world.reserve(&mut executions);
+    let given: Vec<usize> = executions.chunks(1).map(leased).collect();
+    assert_eq!(given, [1, 1, 0], "the node holds two of the run");
+}
+
+#[test]
 fn placed_work_spreads_over_the_nodes() {
     let mut world = World::new(3);
     let run = world.run("r", noops(6, &json!({})));
