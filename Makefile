@@ -41,7 +41,7 @@ bench-claims: build ## Half an hour of claims over a million finished executions
 	scripts/bench $(DOWNBEAT) claims
 
 .PHONY: soak
-soak: ## kill -9 of server and agents at random moments, for ten minutes
+soak: ## New seeds of the simulation, and kill -9 of server and agents at random moments, for ten minutes each
 	DOWNBEAT_TEST_SOAK_SECONDS=600 scripts/test --soak
 
 .PHONY: chaos

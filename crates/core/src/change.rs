@@ -17,8 +17,16 @@ use crate::run::{RunEnd, RunRecord, RunState};
 pub enum Change {
     /// A new session of a node. No guard: the newest session wins.
     NodeRegistered { registration: Registration },
-    /// Guard: the session is the current one and the status is `from`.
-    NodeMoved { node: NodeId, session: SessionId, from: NodeStatus, to: NodeStatus, at: Timestamp },
+    /// Guard: the session is the current one and the status is `from`; when it is for its silence, that it lasts.
+    NodeMoved {
+        node: NodeId,
+        session: SessionId,
+        from: NodeStatus,
+        to: NodeStatus,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        silent_since: Option<Timestamp>,
+        at: Timestamp,
+    },
     /// Drained by a person, or taken back. Guard: the node exists.
     NodeDrainSet { node: NodeId, draining: bool, by: String, at: Timestamp },
     /// Guard: neither the id nor the idempotency key (within the cluster) is in use.
@@ -35,8 +43,16 @@ pub enum Change {
     ExecutionStarted { run: RunId, execution: ExecutionId, token: LeaseToken, at: Timestamp },
     /// Guard: the token.
     ExecutionFinished { run: RunId, execution: ExecutionId, token: LeaseToken, outcome: Outcome },
-    /// Guard: the token.
-    ExecutionLost { run: RunId, execution: ExecutionId, token: LeaseToken, reason: String, at: Timestamp },
+    /// Guard: the token; when it is for its node's silence, that it lasts.
+    ExecutionLost {
+        run: RunId,
+        execution: ExecutionId,
+        token: LeaseToken,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        silence: Option<Silence>,
+        reason: String,
+        at: Timestamp,
+    },
     /// A pending one is cancelled at once, a leased or running one is told to stop. Guard: the run's epoch.
     ExecutionCancelRequested { run: RunId, execution: ExecutionId, epoch: u64, reason: String, at: Timestamp },
     /// A pending one that will never be sent fails. Guard: the run's epoch.
@@ -49,6 +65,14 @@ pub enum Change {
     /// written: no store takes it, and serde refuses it.
     #[serde(skip)]
     Unknown { name: String, run: Option<RunId>, at: Timestamp },
+}
+
+/// A node was last heard of then. Whoever ends something for that decided it a while before it is committed: what was
+/// renewed meanwhile must not end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Silence {
+    pub node: NodeId,
+    pub since: Timestamp,
 }
 
 /// Why a change was not applied. Nothing was written for it, and no event.
@@ -72,6 +96,8 @@ pub enum Refusal {
     /// See [`level`](crate::level).
     #[error("not every living server knows this kind of change; upgrade all of them first")]
     NotKnownToAll,
+    #[error("the node was heard of meanwhile")]
+    Heard,
 }
 
 /// What became of one change of a batch.

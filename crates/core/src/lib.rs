@@ -20,7 +20,7 @@ pub mod shown;
 pub mod span;
 pub mod spec;
 
-pub use change::{Applied, Change, Event, Refusal};
+pub use change::{Applied, Change, Event, Refusal, Silence};
 pub use dice::Dice;
 pub use jiff::Timestamp;
 pub use span::Span;

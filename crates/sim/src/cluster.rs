@@ -218,7 +218,7 @@ impl Cluster {
         settings.servers =
             (0..servers).map(|turn| address(Place::Server((number + turn) % servers))).collect();
         settings.hostname = format!("n{number}");
-        settings.groups = vec![if number % 2 == 0 { "even" } else { "odd" }.to_owned()];
+        settings.groups = vec![if number.is_multiple_of(2) { "even" } else { "odd" }.to_owned()];
         settings.slots = self.shape.slots;
         settings.grace = self.shape.grace;
         settings.drain_timeout = Duration::from_secs(10);

@@ -62,9 +62,12 @@ impl<'a> Needs<'a> {
                 }
                 Change::ExecutionLeased { execution, .. }
                 | Change::ExecutionStarted { execution, .. }
-                | Change::ExecutionFinished { execution, .. }
-                | Change::ExecutionLost { execution, .. } => {
+                | Change::ExecutionFinished { execution, .. } => {
                     needs.executions.insert(*execution);
+                }
+                Change::ExecutionLost { execution, silence, .. } => {
+                    needs.executions.insert(*execution);
+                    needs.nodes.extend(silence.map(|silence| silence.node));
                 }
                 Change::ExecutionCancelRequested { run, execution, .. }
                 | Change::ExecutionGivenUp { run, execution, .. }

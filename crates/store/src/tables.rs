@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use downbeat_core::change::{Applied, Change, Refusal};
+use downbeat_core::change::{Applied, Change, Refusal, Silence};
 use downbeat_core::execution::{self, Event, Execution, Illegal};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::node::{NodeStatus, Registration};
@@ -94,7 +94,8 @@ impl Tables {
     fn apply(&mut self, change: &Change) -> Applied {
         match change {
             Change::NodeRegistered { registration } => self.register(registration),
-            Change::NodeMoved { node, session, from, to, at: _ } => {
+            Change::NodeMoved { node, session, from, to, silent_since, at: _ } => {
+                self.unheard(silent_since.map(|since| Silence { node: *node, since }))?;
                 let node = self.nodes.get_mut(node).ok_or(Refusal::NotFound)?;
                 if node.session != *session {
                     return Err(Refusal::StaleSession);
@@ -143,11 +144,14 @@ impl Tables {
             Change::ExecutionFinished { run, execution, token, outcome } => {
                 self.step(run, *execution, &Event::Finished { token: *token, outcome: outcome.clone() })
             }
-            Change::ExecutionLost { run, execution, token, reason, at } => self.step(
-                run,
-                *execution,
-                &Event::LeaseEnded { token: *token, reason: reason.clone(), at: *at },
-            ),
+            Change::ExecutionLost { run, execution, token, silence, reason, at } => {
+                self.unheard(*silence)?;
+                self.step(
+                    run,
+                    *execution,
+                    &Event::LeaseEnded { token: *token, reason: reason.clone(), at: *at },
+                )
+            }
             Change::ExecutionCancelRequested { run, execution, epoch, reason, at } => {
                 self.owned(run, *epoch)?;
                 self.step(run, *execution, &Event::CancelRequested { reason: reason.clone(), at: *at })
@@ -165,6 +169,13 @@ impl Tables {
             }
             Change::Unknown { .. } => Err(Refusal::NotKnownToAll),
         }
+    }
+
+    fn unheard(&self, silence: Option<Silence>) -> Applied {
+        let heard = silence.is_some_and(|silence| {
+            self.nodes.get(&silence.node).is_some_and(|node| node.seen_at > silence.since)
+        });
+        if heard { Err(Refusal::Heard) } else { Ok(()) }
     }
 
     fn register(&mut self, registration: &Registration) -> Applied {

@@ -82,7 +82,7 @@ fn change() -> impl Strategy<Value = Change> {
     prop_oneof![
         1 => (1..=NODES, 1..=4_u32, second.clone()).prop_map(|(node, by, at)| registered(node, session(by), at)),
         1 => (1..=NODES, 1..=4_u32, status(), status(), second.clone()).prop_map(|(number, by, from, to, second)| {
-            Change::NodeMoved { node: node(number), session: session(by), from, to, at: at(second) }
+            Change::NodeMoved { node: node(number), session: session(by), from, to, silent_since: None, at: at(second) }
         }),
         1 => (1..=NODES, any::<bool>(), words(), second.clone()).prop_map(|(number, draining, by, second)| {
             Change::NodeDrainSet { node: node(number), draining, by, at: at(second) }
@@ -112,7 +112,7 @@ fn change() -> impl Strategy<Value = Change> {
             Change::ExecutionFinished { run, execution, token, outcome: outcome(verdict) }
         }),
         1 => (held(), right(), words(), second.clone()).prop_map(|((run, execution), token, reason, second)| {
-            Change::ExecutionLost { run, execution, token, reason, at: at(second) }
+            Change::ExecutionLost { run, execution, token, silence: None, reason, at: at(second) }
         }),
         1 => (held(), epoch(), words(), second.clone()).prop_map(|((run, execution), epoch, reason, second)| {
             Change::ExecutionCancelRequested { run, execution, epoch, reason, at: at(second) }

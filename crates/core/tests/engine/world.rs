@@ -247,6 +247,7 @@ impl World {
             run,
             execution: execution.id,
             token,
+            silence: None,
             reason: "test".to_owned(),
             at,
         })

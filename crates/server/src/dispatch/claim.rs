@@ -96,6 +96,7 @@ impl Board {
             run,
             execution,
             token,
+            silence: None,
             reason: "its agent's session had ended".to_owned(),
             at: now,
         }));

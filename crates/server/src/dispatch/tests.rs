@@ -120,7 +120,14 @@ impl World {
         let token = execution.state.lease().unwrap().token;
         let (run, at) = (execution.run.clone(), self.now);
         let reason = "test".to_owned();
-        self.commit(vec![Change::ExecutionLost { run, execution: execution.id, token, reason, at }]);
+        self.commit(vec![Change::ExecutionLost {
+            run,
+            execution: execution.id,
+            token,
+            silence: None,
+            reason,
+            at,
+        }]);
     }
 }
 
@@ -146,6 +153,20 @@ fn max_per_node_counts_what_is_given_out_in_the_same_turn() {
     assert_eq!(leased(&executions), 2, "one for each node");
     world.add(&run, executions);
     assert_eq!(world.claim().len(), 0, "the limit holds for the queue, too");
+}
+
+#[test]
+fn max_per_node_counts_fleet_work_that_is_given_out_in_between() {
+    let mut world = World::new(1);
+    let limited = json!({"backend": "test", "action": "noop", "placement": {"max_per_node": 2}});
+    let pinned = json!({"backend": "test", "action": "noop", "target": "all"});
+    let run = world.run("r", json!({"tasks": [limited, pinned, limited]}));
+    let _poll = world.park(0, 1, WIDE);
+    let mut executions = world.executions(&run, 3, None);
+    executions[1].pinned = Some(node_id(0));
+    world.reserve(&mut executions);
+    let given: Vec<usize> = executions.chunks(1).map(leased).collect();
+    assert_eq!(given, [1, 1, 0], "the node holds two of the run");
 }
 
 #[test]
@@ -291,7 +312,14 @@ fn a_lease_to_a_node_that_went_offline_meanwhile_is_lost() {
     let mut executions = world.executions(&run, 1, Some(node_id(0)));
     world.reserve(&mut executions);
     let (from, to, at) = (NodeStatus::Online, NodeStatus::Offline, world.now);
-    world.commit(vec![Change::NodeMoved { node: node_id(0), session: SESSION, from, to, at }]);
+    world.commit(vec![Change::NodeMoved {
+        node: node_id(0),
+        session: SESSION,
+        from,
+        to,
+        silent_since: None,
+        at,
+    }]);
     world.add(&run, executions);
     assert!(matches!(world.claim()[..], [Change::ExecutionLost { .. }]));
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use downbeat_core::node::{Health, NodeRecord, NodeStatus};
-use downbeat_core::{Change, Timestamp};
+use downbeat_core::{Change, Silence, Timestamp};
 use downbeat_store as store;
 use jiff::SignedDuration;
 use tokio_util::sync::CancellationToken;
@@ -95,6 +95,7 @@ impl Sweeper {
                         run: execution.run.clone(),
                         execution: execution.id,
                         token: lease.token,
+                        silence: Some(Silence { node: node.id, since: node.seen_at }),
                         reason: reason.to_owned(),
                         at: now,
                     });
@@ -107,6 +108,7 @@ impl Sweeper {
                 session: node.session,
                 from: node.status,
                 to,
+                silent_since: Some(node.seen_at),
                 at: now,
             });
         }

@@ -103,7 +103,8 @@ impl Link for Host {
         // Whoever says goodbye is not gone for good: its work waits for its restart, until silence says otherwise.
         let to = if leaving { NodeStatus::Stale } else { NodeStatus::Online };
         if let Some(from) = status.filter(|from| *from != to) {
-            let moved = Change::NodeMoved { node, session, from, to, at: self.parts.clock.now() };
+            let at = self.parts.clock.now();
+            let moved = Change::NodeMoved { node, session, from, to, silent_since: None, at };
             self.parts.commit(vec![moved]).await?;
             self.parts.dispatcher.wake();
         }

@@ -60,6 +60,7 @@ impl Host {
                     run: execution.run,
                     execution: execution.id,
                     token: lease.token,
+                    silence: None,
                     reason: "its agent restarted".to_owned(),
                     at: now,
                 })

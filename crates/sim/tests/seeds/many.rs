@@ -1,5 +1,6 @@
-//! Many seeds. `DOWNBEAT_TEST_SEED=n` runs exactly one and prints its trace, `DOWNBEAT_TEST_SIM_SEEDS=n` runs so many,
-//! `DOWNBEAT_TEST_SIM_FIRST=n` begins with another one than 0.
+//! Many seeds. `DOWNBEAT_TEST_SEED=n` runs exactly one and prints its trace (with `DOWNBEAT_TEST_SIM_LOG=1` the
+//! product's log is in it), `DOWNBEAT_TEST_SIM_SEEDS=n` runs so many, `DOWNBEAT_TEST_SIM_FIRST=n` begins with another
+//! one than 0, and `DOWNBEAT_TEST_SIM_SECONDS=n` runs seeds that nobody ran before for so long.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,6 +33,17 @@ pub(crate) fn report(outcome: &Outcome) -> String {
     )
 }
 
+/// The first seed, how many, and until when.
+fn which() -> (u64, u64, Option<Instant>) {
+    if let Some(seconds) = number("DOWNBEAT_TEST_SIM_SECONDS") {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        let fresh = now.as_secs() * 1_000_000;
+        return (fresh, u64::MAX / 2, Some(Instant::now() + Duration::from_secs(seconds)));
+    }
+    let first = number("DOWNBEAT_TEST_SIM_FIRST").unwrap_or(0);
+    (first, number("DOWNBEAT_TEST_SIM_SEEDS").unwrap_or(SEEDS), None)
+}
+
 #[test]
 fn every_seed_holds() {
     if let Some(seed) = number("DOWNBEAT_TEST_SEED") {
@@ -41,9 +53,8 @@ fn every_seed_holds() {
         assert!(outcome.violations.is_empty(), "{}", report(&outcome));
         return;
     }
-    let (first, count) =
-        (number("DOWNBEAT_TEST_SIM_FIRST").unwrap_or(0), number("DOWNBEAT_TEST_SIM_SEEDS").unwrap_or(SEEDS));
-    println!("seeds {first} to {}", first + count - 1);
+    let (first, count, until) = which();
+    println!("seeds from {first} on, at most {count}");
     let begun = Instant::now();
     let next = AtomicU64::new(first);
     let failures: Mutex<Vec<Outcome>> = Mutex::default();
@@ -53,7 +64,7 @@ fn every_seed_holds() {
             scope.spawn(|| {
                 while failures.lock().unwrap().len() < FAILURES {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= first + count {
+                    if seed >= first + count || until.is_some_and(|until| Instant::now() >= until) {
                         return;
                     }
                     let outcome = run(Setup::new(seed));
@@ -66,7 +77,8 @@ fn every_seed_holds() {
         }
     });
     let hours = simulated.into_inner().unwrap().as_secs_f64() / 3600.0;
-    println!("{hours:.1} hours in {:.1} s", begun.elapsed().as_secs_f64());
+    let seeds = next.into_inner().saturating_sub(first).min(count);
+    println!("{seeds} seeds, {hours:.1} hours in {:.1} s", begun.elapsed().as_secs_f64());
     let mut failures = failures.into_inner().unwrap();
     failures.sort_by_key(|outcome| outcome.seed);
     for outcome in &failures {

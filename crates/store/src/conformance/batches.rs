@@ -90,6 +90,7 @@ pub async fn a_refused_change_leaves_no_trace_and_harms_no_other(store: Arc<dyn 
             run: run.clone(),
             execution: execution_9,
             token: token(90),
+            silence: None,
             reason: why(),
             at: at(90),
         },

@@ -79,7 +79,14 @@ fn events(number: u32) -> Vec<(Event, Change)> {
         ));
         events.push((
             Event::LeaseEnded { token, reason: reason.clone(), at: when },
-            Change::ExecutionLost { run: run.clone(), execution, token, reason: reason.clone(), at: when },
+            Change::ExecutionLost {
+                run: run.clone(),
+                execution,
+                token,
+                silence: None,
+                reason: reason.clone(),
+                at: when,
+            },
         ));
         for verdict in [Verdict::Succeeded, Verdict::Failed, Verdict::Cancelled] {
             let outcome = outcome(verdict);

@@ -35,6 +35,7 @@ macro_rules! conformance_suite {
                 draining_needs_a_node
                 nodes_are_listed_by_hostname_and_cluster
                 a_heartbeat_counts_only_for_the_current_session
+                nothing_ends_for_a_silence_that_was_broken_meanwhile
                 silent_nodes_are_those_not_offline_and_not_heard_of
             }
             runs {

@@ -2,15 +2,18 @@
 
 use std::sync::Arc;
 
-use downbeat_core::change::{Change, Refusal};
+use downbeat_core::change::{Change, Refusal, Silence};
 use downbeat_core::ids::ClusterId;
 use downbeat_core::node::{NodeRecord, NodeStatus};
 
-use super::make::{UNKNOWN_CLUSTER, apply, at, node, refuse, registered, registration, session};
+use super::make::{
+    UNKNOWN_CLUSTER, added, apply, at, created, execution, execution_id, leased, node, refuse, registered,
+    registration, run_id, session, token,
+};
 use crate::port::Store;
 
 fn moved(number: u32, by: u32, from: NodeStatus, to: NodeStatus) -> Change {
-    Change::NodeMoved { node: node(number), session: session(by), from, to, at: at(50) }
+    Change::NodeMoved { node: node(number), session: session(by), from, to, silent_since: None, at: at(50) }
 }
 
 fn drained(number: u32, draining: bool) -> Change {
@@ -129,6 +132,30 @@ pub async fn a_heartbeat_counts_only_for_the_current_session(store: Arc<dyn Stor
     assert_eq!(read(&store, 1).await.seen_at, at(70));
     assert_eq!(store.touch_nodes(&[], at(80)).await.unwrap(), [false; 0]);
     assert_eq!(store.last_seq().await.unwrap(), 2);
+}
+
+/// Silence is judged before what follows from it is committed.
+pub async fn nothing_ends_for_a_silence_that_was_broken_meanwhile(store: Arc<dyn Store>) {
+    use NodeStatus::{Online, Stale};
+    apply(&store, &[registered(1, session(1), 5), created(1)]).await;
+    apply(&store, &[added(1, vec![execution(1, 1, leased(1, 1))])]).await;
+    let lost = |since| Change::ExecutionLost {
+        run: run_id(1),
+        execution: execution_id(1),
+        token: token(1),
+        silence: Some(Silence { node: node(1), since: at(since) }),
+        reason: "silence".to_owned(),
+        at: at(90),
+    };
+    let (node, session) = (node(1), session(1));
+    let stale = |since| {
+        let silent_since = Some(at(since));
+        Change::NodeMoved { node, session, from: Online, to: Stale, silent_since, at: at(90) }
+    };
+    store.touch_nodes(&[(node, session)], at(70)).await.unwrap();
+    refuse(&store, lost(5), Refusal::Heard).await;
+    refuse(&store, stale(5), Refusal::Heard).await;
+    apply(&store, &[lost(70), stale(70)]).await;
 }
 
 pub async fn silent_nodes_are_those_not_offline_and_not_heard_of(store: Arc<dyn Store>) {
