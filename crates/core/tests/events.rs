@@ -68,7 +68,7 @@ fn fields_that_a_newer_program_adds_are_passed_over() {
             tried += 1;
         }
     }
-    assert!(tried > 40, "{tried}");
+    assert!(tried > 30, "{tried}");
 }
 
 #[test]
