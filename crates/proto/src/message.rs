@@ -7,8 +7,24 @@ use downbeat_core::node::Description;
 use jiff::Timestamp;
 use std::time::Duration;
 
-/// The protocol's number. A server refuses agents of another one.
+/// The protocol's number: the newest that this program speaks.
+///
+/// Messages only grow, and what is new in them may be passed over: whoever does not know a field or a call does as
+/// before, so agents and servers of neighbouring releases understand each other without a new number. The number rises
+/// when something cannot be passed over (a new value of a closed set, another meaning), and what it stands for is used
+/// only with whoever agreed to it. A session outlives the server that it began with: the release that brings a number
+/// understands it, the next one makes use of it.
 pub const PROTOCOL: u32 = 1;
+
+/// The oldest number that this program still speaks: that of the release before, at least.
+pub const OLDEST_PROTOCOL: u32 = 1;
+
+/// The number that a server and an agent speak with each other: the newest that both know. Nothing: they have none in
+/// common, as far as this side can tell.
+pub fn agreed_protocol(theirs: u32) -> Option<u32> {
+    let common = theirs.min(PROTOCOL);
+    (common >= OLDEST_PROTOCOL).then_some(common)
+}
 
 /// Who is there, and which cluster does a name mean.
 #[derive(Clone, Debug, PartialEq)]
@@ -188,4 +204,17 @@ pub enum Fault {
     /// Try again, here or at another server.
     #[error("unavailable: {0}")]
     Unavailable(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_releases_agree_on_the_newest_protocol_that_both_know() {
+        assert_eq!(agreed_protocol(PROTOCOL), Some(PROTOCOL));
+        assert_eq!(agreed_protocol(PROTOCOL + 1), Some(PROTOCOL), "the newer side steps down");
+        assert_eq!(agreed_protocol(OLDEST_PROTOCOL), Some(OLDEST_PROTOCOL), "this side steps down");
+        assert_eq!(agreed_protocol(OLDEST_PROTOCOL - 1), None);
+    }
 }

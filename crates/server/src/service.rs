@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span, info};
 
 use crate::clock::Clock;
-use crate::cluster::Standing;
+use crate::cluster::{CommonLevel, Standing};
 use crate::dispatch::Dispatcher;
 use crate::error::Error;
 use crate::journal::{Feed, Journal};
@@ -48,6 +48,7 @@ pub(crate) struct Parts {
     pub clock: Clock,
     pub chance: Chance,
     pub standing: Standing,
+    pub level: CommonLevel,
     /// No new requests; streams end.
     pub closing: CancellationToken,
     /// Names this server in every line that it logs.

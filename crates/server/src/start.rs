@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span, info, info_span, warn};
 
 use crate::clock::Clock;
-use crate::cluster::{Life, Standing};
+use crate::cluster::{CommonLevel, Life, Standing};
 use crate::dispatch::Dispatcher;
 use crate::http;
 use crate::journal::{Feed, Journal};
@@ -112,12 +112,14 @@ async fn assemble(
     let dispatcher = Dispatcher::new(metrics.clone());
     load_board(store.as_ref(), &dispatcher).await?;
     let runs = Runs::new(metrics.clone(), clock.clone(), stopping.clone());
+    let level = CommonLevel::default();
     let (journal, journal_task) = Journal::start(
         Arc::clone(&store),
         server,
         feed.clone(),
         vec![Arc::new(dispatcher.clone()), Arc::new(runs.clone())],
         metrics.clone(),
+        level.clone(),
         journal_stop.clone(),
     );
     let parts = Parts {
@@ -135,6 +137,7 @@ async fn assemble(
         clock,
         chance,
         standing: Standing::default(),
+        level,
         store,
         closing: closing.clone(),
         span: Span::current(),

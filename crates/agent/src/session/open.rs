@@ -5,7 +5,9 @@ use std::path::Path;
 
 use downbeat_core::ids::{NodeId, SessionId};
 use downbeat_core::node::Description;
-use downbeat_proto::message::{Finished, Hello, PROTOCOL, Register, Welcome};
+use downbeat_proto::message::{
+    Finished, Hello, OLDEST_PROTOCOL, PROTOCOL, Register, Welcome, agreed_protocol,
+};
 
 use super::deliver::deliver;
 use crate::error::Error;
@@ -59,9 +61,12 @@ async fn hello(links: &Links, cluster: &str) -> Result<Welcome, Error> {
         let answer = link.hello(hello.clone()).await;
         links.settle(&link, &answer).await;
         match answer {
-            Ok(welcome) if welcome.protocol != PROTOCOL => {
-                let theirs = welcome.protocol;
-                return Err(Error::Refused(format!("it speaks protocol {theirs}, this agent {PROTOCOL}")));
+            // A server says the newest that both know. One that says something newer is not in step with anybody.
+            Ok(welcome) if agreed_protocol(welcome.protocol) != Some(welcome.protocol) => {
+                return Err(Error::Refused(format!(
+                    "it speaks protocol {}, this agent {OLDEST_PROTOCOL} to {PROTOCOL}: upgrade the older of the two",
+                    welcome.protocol
+                )));
             }
             Ok(welcome) => return Ok(welcome),
             Err(fault) => {

@@ -152,6 +152,7 @@ impl Life {
         let index = alive.iter().position(|server| *server == self.parts.server).unwrap_or(0);
         let share = Share { index: index as u64, servers: alive.len() as u64 };
         self.parts.dispatcher.board().share(share);
+        self.parts.level.settle(servers.iter().filter(|s| lives(s)).map(|s| s.level));
         self.forget(&servers).await?;
         let (own, runs) = (self.parts.server, &self.parts.runs);
         let ownerless = |(run, owner): &(RunId, ServerId)| {

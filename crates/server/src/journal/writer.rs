@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use downbeat_core::ids::ServerId;
-use downbeat_core::{Applied, Change, Event};
+use downbeat_core::{Applied, Change, Event, Refusal};
 use downbeat_store::{self as store, EventFilter, News, Store};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc, oneshot};
@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, error, info, warn};
 
 use super::Feed;
+use crate::cluster::CommonLevel;
 use crate::metrics::Metrics;
 
 /// Submissions that may wait for the next batch. Beyond it submitters wait: back-pressure, not memory.
@@ -37,6 +38,7 @@ pub(crate) trait Perform: Send + Sync + std::fmt::Debug {
 pub(crate) struct Journal {
     submissions: mpsc::Sender<Submission>,
     available: Arc<AtomicBool>,
+    level: CommonLevel,
 }
 
 #[derive(Debug)]
@@ -58,6 +60,7 @@ impl Journal {
         feed: Feed,
         performers: Vec<Arc<dyn Perform>>,
         metrics: Metrics,
+        level: CommonLevel,
         stop: CancellationToken,
     ) -> (Self, tokio::task::JoinHandle<()>) {
         let (submissions, queue) = mpsc::channel(QUEUE);
@@ -76,11 +79,15 @@ impl Journal {
             news,
         };
         let task = tokio::spawn(writer.run(queue, stop).in_current_span());
-        (Self { submissions, available }, task)
+        (Self { submissions, available, level }, task)
     }
 
     /// Commits changes together with whatever others submit. Answers for each change, in order.
     pub(crate) async fn commit(&self, changes: Vec<Change>) -> Result<Vec<Applied>, Lost> {
+        if !changes.iter().all(|change| self.level.allows(change)) {
+            // Whoever decides asks first; half of what was decided is not what was decided.
+            return Ok(vec![Err(Refusal::NotKnownToAll); changes.len()]);
+        }
         let stopped = || Lost("the server is stopping".to_owned());
         let (answer, answered) = oneshot::channel();
         self.submissions.send(Submission { changes, answer }).await.map_err(|_| stopped())?;
@@ -276,5 +283,45 @@ impl Writer {
         }
         self.available.store(true, Ordering::Release);
         info!("the store answers again");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use downbeat_core::{Timestamp, level};
+    use downbeat_store::MemoryStore;
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_kind_above_the_common_level_is_refused_with_all_that_was_decided_beside_it() {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+        let (common, stop) = (CommonLevel::default(), CancellationToken::new());
+        let feed = Feed::new(0);
+        let server = ServerId(Uuid::from_u128(1));
+        let (journal, task) = Journal::start(
+            Arc::clone(&store),
+            server,
+            feed,
+            Vec::new(),
+            Metrics::new(),
+            common.clone(),
+            stop.clone(),
+        );
+        let at = Timestamp::UNIX_EPOCH;
+        let known = Change::RunCancelRequested { run: "none".to_owned().into(), by: "ada".to_owned(), at };
+        let newer = Change::Unknown { name: "job_stored".to_owned(), run: None, at };
+        // It reaches the store, which knows no such run.
+        assert_eq!(journal.commit(vec![known.clone()]).await.unwrap(), [Err(Refusal::NotFound)]);
+        let refused = [Err(Refusal::NotKnownToAll), Err(Refusal::NotKnownToAll)];
+        assert_eq!(journal.commit(vec![known.clone(), newer]).await.unwrap(), refused);
+        // A server lives that knows less than the first level; none does, but a later level falls in this way.
+        common.settle([level::LEVEL, 0]);
+        assert_eq!(journal.commit(vec![known.clone()]).await.unwrap(), [Err(Refusal::NotKnownToAll)]);
+        common.settle([level::LEVEL, level::LEVEL + 1]);
+        assert_eq!(journal.commit(vec![known]).await.unwrap(), [Err(Refusal::NotFound)]);
+        stop.cancel();
+        task.await.unwrap();
     }
 }

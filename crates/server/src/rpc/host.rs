@@ -8,8 +8,8 @@ use downbeat_core::ids::{ExecutionId, NodeId};
 use downbeat_core::node::NodeStatus;
 use downbeat_proto::Link;
 use downbeat_proto::message::{
-    Fault, Heartbeat, HeartbeatAnswer, Held, Hello, Output, PROTOCOL, Poll, PollAnswer, Register, Report,
-    ReportAnswer, Welcome,
+    Fault, Heartbeat, HeartbeatAnswer, Held, Hello, OLDEST_PROTOCOL, Output, PROTOCOL, Poll, PollAnswer,
+    Register, Report, ReportAnswer, Welcome, agreed_protocol,
 };
 use downbeat_store as store;
 
@@ -63,12 +63,13 @@ pub(super) fn unavailable(error: store::Error) -> Fault {
 #[async_trait]
 impl Link for Host {
     async fn hello(&self, hello: Hello) -> Result<Welcome, Fault> {
-        if hello.protocol != PROTOCOL {
-            return Err(Fault::Rejected(format!(
-                "this server speaks version {PROTOCOL} of the agent protocol, the agent ({}) version {}",
+        let protocol = agreed_protocol(hello.protocol).ok_or_else(|| {
+            Fault::Rejected(format!(
+                "this server speaks versions {OLDEST_PROTOCOL} to {PROTOCOL} of the agent protocol, the agent ({}) \
+                 version {}: upgrade the agent",
                 hello.version, hello.protocol
-            )));
-        }
+            ))
+        })?;
         let cluster = self.parts.store.cluster(&hello.cluster).await.map_err(unavailable)?;
         let cluster = cluster.ok_or_else(|| Fault::NotFound(format!("cluster `{}`", hello.cluster)))?;
         let settings = &self.parts.settings;
@@ -79,7 +80,7 @@ impl Link for Host {
             heartbeat_interval: settings.heartbeat_interval.0,
             lease_ttl: settings.lease_ttl.0,
             output_max_bytes: settings.output_max_bytes,
-            protocol: PROTOCOL,
+            protocol,
         })
     }
 

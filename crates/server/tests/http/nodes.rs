@@ -1,5 +1,6 @@
 //! Nodes and clusters.
 
+use downbeat_proto::message::{Fault, Hello, OLDEST_PROTOCOL, PROTOCOL};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
@@ -82,4 +83,20 @@ async fn the_default_cluster_exists_from_the_start() {
     assert_eq!(cluster["nodes"], json!({"online": 1, "stale": 0, "offline": 0}));
     assert_eq!(setup.ok("/clusters").await["data"], json!([cluster]));
     assert_eq!(setup.ok(&format!("/clusters/{}", cluster["id"].as_str().unwrap())).await, cluster);
+}
+
+#[tokio::test]
+async fn agents_of_neighbouring_protocols_are_taken_and_older_ones_told_what_to_do() {
+    let setup = Setup::new().await;
+    let link = setup.server.link();
+    let hello = |protocol| Hello { cluster: "default".to_owned(), version: "9".to_owned(), protocol };
+    for (theirs, spoken) in
+        [(PROTOCOL, PROTOCOL), (PROTOCOL + 1, PROTOCOL), (OLDEST_PROTOCOL, OLDEST_PROTOCOL)]
+    {
+        assert_eq!(link.hello(hello(theirs)).await.unwrap().protocol, spoken, "{theirs}");
+    }
+    match link.hello(hello(OLDEST_PROTOCOL - 1)).await {
+        Err(Fault::Rejected(why)) => assert!(why.ends_with("version 0: upgrade the agent"), "{why}"),
+        other => panic!("{other:?}"),
+    }
 }

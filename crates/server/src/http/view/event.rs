@@ -191,3 +191,18 @@ fn told(change: &Change) -> (String, Value) {
 fn many(count: usize, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_of_an_unknown_kind_is_shown_under_its_name() {
+        let run = Some(RunId::from("run".to_owned()));
+        let change = Change::Unknown { name: "job_stored".to_owned(), run, at: Timestamp::UNIX_EPOCH };
+        let event = Event::of(&Record { seq: 7, server: ServerId(uuid::Uuid::from_u128(1)), change });
+        assert_eq!((event.seq, event.kind.as_str()), (7, "job_stored"));
+        assert_eq!(event.run.as_ref().map(RunId::as_str), Some("run"));
+        assert_eq!(event.text, "a newer server wrote this; this one does not know its kind");
+    }
+}

@@ -1,0 +1,85 @@
+//! Events are read for as long as a store keeps them, by programs older and newer than the one that wrote them. There is
+//! a record of every kind of each level; one that was released is never edited.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use downbeat_core::{Change, Event, level};
+use serde_json::{Value, json};
+
+fn recorded(level: u32) -> Vec<Value> {
+    let path = format!("{}/tests/golden/events/level_{level}.jsonl", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(Path::new(&path)).unwrap_or_else(|_| panic!("there is no {path}"));
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn read(value: &Value) -> Event {
+    serde_json::from_value(value.clone()).unwrap_or_else(|error| panic!("{error}: {value}"))
+}
+
+#[test]
+fn every_kind_of_every_level_is_read_and_written_as_it_was() {
+    let mut kinds = BTreeSet::new();
+    for level in level::FIRST..=level::LEVEL {
+        for value in recorded(level) {
+            let event = read(&value);
+            assert_eq!(serde_json::to_value(&event).unwrap(), value);
+            assert_eq!((event.change.kind(), event.change.level()), (value["kind"].as_str().unwrap(), level));
+            assert_eq!(event.change.kind(), Change::KINDS[usize::from(event.change.phase())]);
+            kinds.insert(event.change.kind().to_owned());
+        }
+    }
+    assert_eq!(
+        kinds,
+        Change::KINDS.iter().map(|kind| (*kind).to_owned()).collect(),
+        "put new kinds on record"
+    );
+}
+
+/// Where people and nodes choose the names: what is added there is theirs.
+const FREE: [&str; 4] = ["params", "labels", "capabilities", "requires"];
+
+/// The value with an unknown field in its so-manieth object; nothing when it has no so many.
+fn with_field(value: &mut Value, place: &mut usize) -> bool {
+    match value {
+        Value::Object(fields) => {
+            if *place == 0 {
+                fields.insert("from_the_future".to_owned(), json!({"a": [1]}));
+                return true;
+            }
+            *place -= 1;
+            fields.iter_mut().any(|(name, field)| !FREE.contains(&name.as_str()) && with_field(field, place))
+        }
+        Value::Array(items) => items.iter_mut().any(|item| with_field(item, place)),
+        _ => false,
+    }
+}
+
+#[test]
+fn fields_that_a_newer_program_adds_are_passed_over() {
+    let mut tried = 0;
+    for value in recorded(level::LEVEL) {
+        for place in 0.. {
+            let mut newer = value.clone();
+            if !with_field(&mut newer, &mut { place }) {
+                break;
+            }
+            assert_eq!(read(&newer), read(&value), "{newer}");
+            tried += 1;
+        }
+    }
+    assert!(tried > 30, "{tried}");
+}
+
+#[test]
+fn an_unknown_kind_is_never_written() {
+    let unknown =
+        Change::Unknown { name: "x".to_owned(), run: None, at: downbeat_core::Timestamp::UNIX_EPOCH };
+    assert!(serde_json::to_string(&unknown).is_err());
+    assert!(
+        serde_json::from_value::<Change>(
+            json!({"kind": "unknown", "name": "x", "at": "1970-01-01T00:00:00Z"})
+        )
+        .is_err()
+    );
+}
