@@ -75,6 +75,8 @@ impl Server {
         let started = Command::new(env!("CARGO_BIN_EXE_downbeat"))
             .args(["server", "--store", &self.store, "--http", &self.http, "--grpc", &self.grpc])
             .args(["--name", &self.name, "--heartbeat-interval", "500ms", "--lease-ttl", "3s"])
+            // Else most runs would end because a node was away, and little would be left to look at.
+            .args(["--node-offline-after", "15s"])
             .args(["--shutdown-grace", "5s", "--log-level", "info"])
             .current_dir(&self.directory)
             .stdout(Stdio::null())
