@@ -6,7 +6,7 @@ POSTGRES_DIR := $(or $(TMPDIR),/tmp)/downbeat-postgres
 
 .PHONY: help
 help: ## This list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
 
 .PHONY: build
 build: ## The release binary: target/release/downbeat
@@ -31,6 +31,14 @@ postgres-stop: ## Ends that PostgreSQL
 .PHONY: bench
 bench: build ## The figures of the README, on SQLite and on a private PostgreSQL
 	scripts/bench $(DOWNBEAT)
+
+.PHONY: bench-takeover
+bench-takeover: build ## kill -9 of servers that own runs: how long until another moved them on
+	scripts/bench $(DOWNBEAT) takeover
+
+.PHONY: bench-claims
+bench-claims: build ## Half an hour of claims over a million finished executions, with and without a held transaction
+	scripts/bench $(DOWNBEAT) claims
 
 .PHONY: soak
 soak: ## kill -9 of server and agents at random moments, for ten minutes

@@ -3,14 +3,13 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use downbeat_backends::Ledger;
 use downbeat_core::Dice;
 use downbeat_core::ids::SessionId;
 use downbeat_proto::message::Finished;
+use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tokio::sync::{Notify, watch};
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
@@ -23,6 +22,7 @@ use crate::session::{self, Outgoing};
 use crate::settings::Settings;
 use crate::shared::Shared;
 use crate::stop::Reason;
+use crate::surroundings::Surroundings;
 
 /// Beyond the grace period, for KILL to take effect and streams to be read.
 const KILL_MARGIN: Duration = Duration::from_secs(12);
@@ -48,7 +48,24 @@ impl Agent {
     /// To be called within a tokio runtime. Why it could not start, the handle says.
     pub fn start(settings: Settings, connector: Arc<dyn Connector>) -> Handle {
         let orders = Orders::default();
-        let task = tokio::spawn(run(settings, connector, orders.clone()));
+        let task = tokio::spawn({
+            let orders = orders.clone();
+            async move {
+                let surroundings = Surroundings::of_system(&settings.data)?;
+                run(settings, connector, surroundings, orders).await
+            }
+        });
+        Handle { orders, task }
+    }
+
+    /// The same with a world of the caller's.
+    pub fn start_within(
+        settings: Settings,
+        connector: Arc<dyn Connector>,
+        surroundings: Surroundings,
+    ) -> Handle {
+        let orders = Orders::default();
+        let task = tokio::spawn(run(settings, connector, surroundings, orders.clone()));
         Handle { orders, task }
     }
 }
@@ -77,14 +94,20 @@ impl Handle {
     }
 }
 
-async fn run(settings: Settings, connector: Arc<dyn Connector>, orders: Orders) -> Result<(), Error> {
+async fn run(
+    settings: Settings,
+    connector: Arc<dyn Connector>,
+    surroundings: Surroundings,
+    orders: Orders,
+) -> Result<(), Error> {
+    let Surroundings { wall, seed, disk, host } = surroundings;
     if settings.servers.is_empty() {
         return Err(Error::NoServer);
     }
     let (outgoing, reports) = unbounded_channel();
-    let (outbox, former) = Outbox::open(&settings.data, outgoing.clone())?;
+    let (outbox, former) = Outbox::open(&settings.data, disk, outgoing.clone(), orders.abandon.clone())?;
     let outbox = Arc::new(outbox);
-    let mut dice = Dice::new(rand::random());
+    let mut dice = Dice::new(seed);
     let session = SessionId(dice.uuid());
     let links = Arc::new(Links::new(
         connector,
@@ -95,10 +118,9 @@ async fn run(settings: Settings, connector: Arc<dyn Connector>, orders: Orders) 
     ));
 
     let life = async {
-        let ledger = Arc::new(Ledger::open(&settings.data.join("running"))?);
-        let offer = Offer::new(&settings, &ledger)?;
+        let offer = Offer::new(&settings, host.as_ref())?;
         // First of all: what a former life left running must not meet what this one is given.
-        for identity in ledger.sweep(settings.grace).await {
+        for identity in host.sweep(settings.grace).await {
             tracing::warn!(execution = %identity, "ended what the last session left running");
         }
         let opening = session::open(
@@ -111,6 +133,7 @@ async fn run(settings: Settings, connector: Arc<dyn Connector>, orders: Orders) 
             &settings.data,
         );
         let opened = tokio::select! {
+            biased;
             opened = opening => opened?,
             () = orders.drain.cancelled() => return Ok(()),
         };
@@ -121,12 +144,13 @@ async fn run(settings: Settings, connector: Arc<dyn Connector>, orders: Orders) 
             lease_ttl: opened.welcome.lease_ttl,
             grace: settings.grace,
             tuning: settings.tuning,
+            wall,
             offer,
             links: links.clone(),
             outbox: outbox.clone(),
             outputs: Outputs::new(opened.welcome.output_max_bytes),
             outgoing,
-            renewed: watch::Sender::new(Instant::now()),
+            renewed: Notify::new(),
             doubt: Notify::new(),
             abandon: orders.abandon.clone(),
             holdings: Mutex::new(Holdings::new(settings.slots)),
@@ -135,11 +159,12 @@ async fn run(settings: Settings, connector: Arc<dyn Connector>, orders: Orders) 
         serve(&shared, reports, opened.undelivered, &orders.drain, settings.drain_timeout).await
     };
     let result = tokio::select! {
-        result = life => result,
+        biased;
         () = orders.abandon.cancelled() => {
             outbox.abandon().await;
             return Ok(());
         }
+        result = life => result,
     };
     outbox.close().await;
     result
@@ -160,6 +185,7 @@ async fn serve(
     loops.spawn(session::output(shared.clone()));
     loops.spawn(session::cut_off(shared.clone()));
     let over = tokio::select! {
+        biased;
         over = loops.join_next() => over,
         () = drained(shared, drain, drain_timeout) => {
             // No beat may follow the last one.

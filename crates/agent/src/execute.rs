@@ -26,8 +26,8 @@ pub(crate) fn spawn(shared: &Arc<Shared>, ready: Ready) {
         while let Some(ready) = next {
             let finished = tokio::select! {
                 biased;
-                finished = execute(&shared, ready) => finished,
                 () = shared.abandon.cancelled() => return,
+                finished = execute(&shared, ready) => finished,
             };
             next = shared.ended(finished);
         }
@@ -37,12 +37,12 @@ pub(crate) fn spawn(shared: &Arc<Shared>, ready: Ready) {
 async fn execute(shared: &Shared, ready: Ready) -> Finished {
     let held = held(&ready.assignment);
     let run = ready.assignment.run.clone();
-    let started_at = Timestamp::now();
+    let started_at = (shared.wall)();
     tracing::debug!(
         node = %shared.node, %run, execution = %held.execution, attempt = ready.assignment.attempt, "started"
     );
     let buffer = shared.outputs.open(held);
-    let sink = OutputSink::new(Arc::new(Tap(buffer.clone())));
+    let sink = OutputSink::new(Arc::new(Tap(buffer.clone())), shared.wall.clone());
     // A bug of one backend costs one execution, not the agent.
     let finish = AssertUnwindSafe(attempt(shared, ready, sink.clone(), started_at))
         .catch_unwind()
@@ -50,7 +50,7 @@ async fn execute(shared: &Shared, ready: Ready) -> Finished {
         .unwrap_or_else(|_| Finish::failed(None, "the backend panicked; the agent's log says where"));
     sink.finish();
     let output = buffer.close().await;
-    let finished_at = Timestamp::now().max(started_at);
+    let finished_at = (shared.wall)().max(started_at);
     tracing::debug!(node = %shared.node, %run, execution = %held.execution, verdict = ?finish.verdict, "ended");
     let outcome = Outcome {
         verdict: finish.verdict,
@@ -78,6 +78,13 @@ async fn attempt(shared: &Shared, ready: Ready, output: OutputSink, started_at: 
     };
     let started =
         Outgoing::Started(Started { held: held(&assignment), run: assignment.run.clone(), at: started_at });
+    if assignment.stop_on_disconnect {
+        tokio::select! {
+            biased;
+            () = stop.token().cancelled_owned() => return stop.interpret(Finish::cancelled(None)),
+            () = shared.begin(held(&assignment)) => {}
+        }
+    }
     let identity = identity(&assignment);
     let timeout = assignment.timeout;
     let begun = Instant::now();

@@ -1,55 +1,40 @@
 //! Owns what an agent holds: every lease that it has not been relieved of, and the two lanes that the work runs in.
 //! Sync and without effects of its own but setting `Stop`s; who calls it performs the rest.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
+use downbeat_core::collections::{HashMap, HashSet};
 use downbeat_proto::message::{Assignment, Free, Held};
+use tokio::time::Instant;
 
 use crate::stop::{Reason, Stop};
-
-/// Leases whose results were recorded that are remembered. A server that is behind may hand one out again for as long as
-/// it is behind, which is seconds.
-const REMEMBERED: usize = 4_096;
 
 /// All that an agent has taken on.
 #[derive(Debug)]
 pub(crate) struct Holdings {
     items: HashMap<Held, Item>,
-    done: Done,
     /// Pinned work: one at a time, in order, so that two changes never happen at once on a host.
     fleet: Lane,
     /// Placed work: as many as there are slots.
     placed: Lane,
     draining: bool,
+    /// What was let go of last. An answer that was under way meanwhile may hand it over once more.
+    former: Former,
     /// The number of the poll that is under way.
     poll: u64,
-}
-
-/// The last leases whose results a server has recorded: what is done is done, whoever hands it out again.
-#[derive(Debug, Default)]
-struct Done {
-    set: HashSet<Held>,
-    order: VecDeque<Held>,
-}
-
-impl Done {
-    fn add(&mut self, held: Held) {
-        if self.set.insert(held) {
-            self.order.push_back(held);
-        }
-        if self.order.len() > REMEMBERED
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.set.remove(&oldest);
-        }
-    }
 }
 
 #[derive(Debug)]
 struct Item {
     placed: bool,
+    /// Must never overlap with another attempt: runs only while the lease is known to be the agent's.
     stop_on_disconnect: bool,
+    /// Only such work says so.
+    begun: bool,
+    /// The lease was the agent's at this time, or later: no server ends it within a term of that.
+    assured: Instant,
     phase: Phase,
 }
 
@@ -69,6 +54,32 @@ struct Lane {
     limit: u32,
     running: u32,
     queue: VecDeque<Assignment>,
+}
+
+/// The last leases that an agent was relieved of, so many that none of them can still be on its way.
+#[derive(Debug, Default)]
+struct Former {
+    order: VecDeque<Held>,
+    known: HashSet<Held>,
+}
+
+impl Former {
+    const MOST: usize = 16 * 1024;
+
+    fn push(&mut self, held: Held) {
+        if self.known.insert(held) {
+            self.order.push_back(held);
+        }
+        if self.order.len() > Self::MOST
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.known.remove(&oldest);
+        }
+    }
+
+    fn contains(&self, held: Held) -> bool {
+        self.known.contains(&held)
+    }
 }
 
 /// Work whose turn it is.
@@ -113,26 +124,28 @@ fn held(assignment: &Assignment) -> Held {
 impl Holdings {
     pub(crate) fn new(slots: u32) -> Self {
         Self {
-            items: HashMap::new(),
-            done: Done::default(),
+            items: HashMap::default(),
             fleet: Lane::new(1),
             placed: Lane::new(slots),
             draining: false,
+            former: Former::default(),
             poll: 0,
         }
     }
 
-    /// Takes on work; what is known already was sent twice. Answers what can begin now.
-    pub(crate) fn assign(&mut self, assignments: Vec<Assignment>) -> Vec<Ready> {
+    /// Takes on work; what is or was known already was sent twice. Answers what can begin now.
+    /// They are leased since `asked`, or later.
+    pub(crate) fn assign(&mut self, assignments: Vec<Assignment>, asked: Instant) -> Vec<Ready> {
         for assignment in assignments {
-            if self.done.set.contains(&held(&assignment)) {
+            if self.former.contains(held(&assignment)) {
                 continue;
             }
             let std::collections::hash_map::Entry::Vacant(entry) = self.items.entry(held(&assignment)) else {
                 continue;
             };
             let (placed, stop_on_disconnect) = (assignment.placed, assignment.stop_on_disconnect);
-            entry.insert(Item { placed, stop_on_disconnect, phase: Phase::Queued });
+            let (begun, assured, phase) = (false, asked, Phase::Queued);
+            entry.insert(Item { placed, stop_on_disconnect, begun, assured, phase });
             self.lane(placed).queue.push_back(assignment);
         }
         let mut ready = Vec::new();
@@ -167,7 +180,7 @@ impl Holdings {
                 Fate::Report
             }
             Phase::Fenced => {
-                self.items.remove(&held);
+                self.let_go(held);
                 Fate::Drop
             }
             // Neither occupies the lane.
@@ -181,9 +194,13 @@ impl Holdings {
     /// A server has the result.
     pub(crate) fn acknowledged(&mut self, held: Held) {
         if self.items.get(&held).is_some_and(|item| matches!(item.phase, Phase::Finished)) {
-            self.items.remove(&held);
-            self.done.add(held);
+            self.let_go(held);
         }
+    }
+
+    fn let_go(&mut self, held: Held) {
+        self.items.remove(&held);
+        self.former.push(held);
     }
 
     /// The lease is not the current one: the work is killed, its result dropped.
@@ -197,12 +214,10 @@ impl Holdings {
             }
             Phase::Queued => {
                 let placed = item.placed;
-                self.items.remove(&held);
+                self.let_go(held);
                 self.unqueue(placed, held);
             }
-            Phase::Finished => {
-                self.items.remove(&held);
-            }
+            Phase::Finished => self.let_go(held),
         }
     }
 
@@ -229,13 +244,37 @@ impl Holdings {
         queue.remove(at)
     }
 
-    /// Ends what must never overlap with another attempt.
-    pub(crate) fn cut_off(&self, reason: Reason) {
-        for item in self.items.values().filter(|item| item.stop_on_disconnect) {
-            if let Phase::Running(stop) = &item.phase {
-                stop.request(reason);
+    /// A server took a renewal of these that was asked for then.
+    pub(crate) fn renewed(&mut self, renewed: &[Held], asked: Instant) {
+        for held in renewed {
+            if let Some(item) = self.items.get_mut(held) {
+                item.assured = item.assured.max(asked);
             }
         }
+    }
+
+    /// Begins what must never overlap, unless its lease may have ended: then it has to be renewed first.
+    pub(crate) fn begin(&mut self, held: Held, term: Duration, now: Instant) -> bool {
+        let Some(item) = self.items.get_mut(&held) else { return false };
+        item.begun = now < item.assured + term;
+        item.begun
+    }
+
+    /// Ends what must never overlap with another attempt and was not renewed for a term. Answers when the next is due.
+    pub(crate) fn cut_off(&self, term: Duration, now: Instant, reason: Reason) -> Option<Instant> {
+        let begun = self.items.values().filter(|item| item.stop_on_disconnect && item.begun);
+        let mut next = None;
+        for item in begun {
+            if let Phase::Running(stop) = &item.phase {
+                let due = item.assured + term;
+                if due <= now {
+                    stop.request(reason);
+                } else {
+                    next = Some(next.map_or(due, |next: Instant| next.min(due)));
+                }
+            }
+        }
+        next
     }
 
     pub(crate) fn drain(&mut self) {
@@ -247,7 +286,8 @@ impl Holdings {
         self.draining = true;
         self.fleet.queue.clear();
         self.placed.queue.clear();
-        self.items.retain(|_, item| !matches!(item.phase, Phase::Queued));
+        let unbegun = self.items.extract_if(|_, item| matches!(item.phase, Phase::Queued));
+        unbegun.for_each(|(held, _)| self.former.push(held));
         for item in self.items.values() {
             if let Phase::Running(stop) = &item.phase {
                 stop.request(reason);

@@ -14,8 +14,10 @@ mod session;
 mod settings;
 mod shared;
 mod stop;
+mod surroundings;
 
 pub use agent::{Agent, Handle};
 pub use error::Error;
 pub use links::{Connector, Grpc};
 pub use settings::{Settings, Tuning};
+pub use surroundings::{Disk, Host, Surroundings, Wall};

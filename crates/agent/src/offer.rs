@@ -1,16 +1,15 @@
 //! Owns what a node offers: its backends, and what it found out about its host.
 
-use std::collections::{BTreeMap, HashMap};
-use std::fs;
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use downbeat_backends::{Backend, Ledger, builtin};
+use downbeat_backends::Backend;
 use downbeat_core::backend::{ActionSchema, BackendSchema};
 use downbeat_core::node::Description;
-use serde_json::Value;
 
 use crate::error::Error;
 use crate::settings::Settings;
+use crate::surroundings::Host;
 
 /// Backends that run anything at all: offered only when the settings name them.
 const ONLY_WHEN_ALLOWED: [&str; 1] = ["exec"];
@@ -28,8 +27,9 @@ struct Offered {
 }
 
 impl Offer {
-    pub(crate) fn new(settings: &Settings, ledger: &Arc<Ledger>) -> Result<Self, Error> {
-        let all: Vec<Offered> = builtin(ledger)
+    pub(crate) fn new(settings: &Settings, host: &dyn Host) -> Result<Self, Error> {
+        let all: Vec<Offered> = host
+            .backends()
             .into_iter()
             .map(|backend| Offered { schema: backend.schema(), backend })
             .collect();
@@ -39,7 +39,7 @@ impl Offer {
         let chosen: Vec<Offered> =
             all.into_iter().filter(|offered| chosen(settings, &offered.schema.name)).collect();
 
-        let mut capabilities = found_capabilities();
+        let mut capabilities = host.capabilities();
         capabilities.extend(settings.capabilities.clone());
         let description = Description {
             hostname: settings.hostname.clone(),
@@ -88,38 +88,17 @@ fn known(setting: &'static str, named: &[String], known: &[&str]) -> Result<(), 
     }
 }
 
-fn found_capabilities() -> BTreeMap<String, Value> {
-    let mut found = BTreeMap::from([
-        ("os".to_owned(), Value::from(std::env::consts::OS)),
-        ("arch".to_owned(), Value::from(std::env::consts::ARCH)),
-    ]);
-    if let Ok(cpus) = std::thread::available_parallelism() {
-        found.insert("cpu".to_owned(), Value::from(cpus.get()));
-    }
-    if let Some(bytes) = fs::read_to_string("/proc/meminfo").ok().and_then(|text| memory_bytes(&text)) {
-        found.insert("memory_bytes".to_owned(), Value::from(bytes));
-    }
-    if let Ok(kernel) = fs::read_to_string("/proc/sys/kernel/osrelease") {
-        found.insert("kernel".to_owned(), Value::from(kernel.trim()));
-    }
-    found
-}
-
-fn memory_bytes(meminfo: &str) -> Option<u64> {
-    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    total.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::surroundings::Surroundings;
 
     fn offered(change: impl FnOnce(&mut Settings)) -> Result<Vec<String>, Error> {
         let dir = tempfile::tempdir().unwrap();
         let mut settings = Settings::new(dir.path().to_owned());
         change(&mut settings);
-        let ledger = Arc::new(Ledger::open(dir.path()).unwrap());
-        let offer = Offer::new(&settings, &ledger)?;
+        let surroundings = Surroundings::of_system(dir.path()).unwrap();
+        let offer = Offer::new(&settings, surroundings.host.as_ref())?;
         Ok(offer.description().backends.iter().map(|backend| backend.name.clone()).collect())
     }
 
@@ -138,10 +117,5 @@ mod tests {
     fn a_backend_that_does_not_exist_stops_the_start() {
         let error = offered(|s| s.allow = vec!["exce".to_owned()]).unwrap_err();
         assert_eq!(error.to_string(), "there is no backend `exce` to allow; there are: test, ping, exec");
-    }
-
-    #[test]
-    fn memory_is_read_in_bytes() {
-        assert_eq!(memory_bytes("MemTotal:       2048 kB\nMemFree: 1 kB\n"), Some(2 * 1024 * 1024));
     }
 }

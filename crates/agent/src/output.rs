@@ -1,10 +1,11 @@
 //! Owns output between a backend and a server: a bounded buffer per execution, and what of them is under way. The
 //! sending is `session::output`'s.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use downbeat_backends::{Piece, Receive, Stream};
+use downbeat_core::collections::HashMap;
 use downbeat_core::limits::{OUTPUT_BYTES, OUTPUT_CHUNK_BYTES};
 use downbeat_proto::message::{Chunk, Held};
 use tokio::sync::Notify;

@@ -8,8 +8,8 @@ use downbeat_core::execution::{Outcome, Verdict};
 use downbeat_core::ids::{NodeId, SessionId};
 use downbeat_proto::message::{Assignment, Fault, Finished, Held};
 use jiff::Timestamp;
+use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
-use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -21,9 +21,9 @@ use crate::outbox::Outbox;
 use crate::output::Outputs;
 use crate::session::Outgoing;
 use crate::settings::Tuning;
+use crate::surroundings::Wall;
 
 /// One session of an agent.
-#[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) node: NodeId,
     pub(crate) session: SessionId,
@@ -31,14 +31,15 @@ pub(crate) struct Shared {
     pub(crate) lease_ttl: Duration,
     pub(crate) grace: Duration,
     pub(crate) tuning: Tuning,
+    pub(crate) wall: Wall,
     pub(crate) offer: Offer,
     pub(crate) links: Arc<Links>,
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) outputs: Arc<Outputs>,
     /// What is to be reported. Results get here by the outbox.
     pub(crate) outgoing: UnboundedSender<Outgoing>,
-    /// When the last renewal of the leases that succeeded was asked for.
-    pub(crate) renewed: watch::Sender<Instant>,
+    /// Leases were renewed, or work began that ends without that.
+    pub(crate) renewed: Notify,
     /// A server does not know this session: the next heartbeat, which alone decides, comes at once.
     pub(crate) doubt: Notify,
     /// Everything is dropped where it stands.
@@ -53,8 +54,9 @@ impl Shared {
         self.holdings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn assign(self: &Arc<Self>, assignments: Vec<Assignment>) {
-        let ready = self.holdings().assign(assignments);
+    /// Takes on what the answer to a poll brought that was asked then.
+    pub(crate) fn assign(self: &Arc<Self>, assignments: Vec<Assignment>, asked: Instant) {
+        let ready = self.holdings().assign(assignments, asked);
         for ready in ready {
             execute::spawn(self, ready);
         }
@@ -64,7 +66,7 @@ impl Shared {
         for held in told {
             let unbegun = self.holdings().stop(*held);
             if let Some(assignment) = unbegun {
-                self.outbox.keep(cancelled_unbegun(&assignment));
+                self.outbox.keep(cancelled_unbegun(&assignment, (self.wall)()));
             }
         }
     }
@@ -115,6 +117,32 @@ impl Shared {
         tokio::time::sleep(self.tuning.backoff_most).await;
     }
 
+    /// How long work that must never overlap goes on after its lease was known to be the agent's. Its end takes up to
+    /// the grace period, and the lease has to last until then.
+    pub(crate) fn term(&self) -> Duration {
+        self.lease_ttl.saturating_sub(self.grace).max(self.lease_ttl / 2)
+    }
+
+    /// A server took a renewal that was asked for then.
+    pub(crate) fn renewed(&self, held: &[Held], asked: Instant) {
+        self.holdings().renewed(held, asked);
+        self.renewed.notify_waiters();
+    }
+
+    /// Waits until the lease of work that must never overlap is known to be the agent's. What arrives late, or waited
+    /// for its lane, may have been given to another node meanwhile.
+    pub(crate) async fn begin(&self, held: Held) {
+        loop {
+            let renewed = self.renewed.notified();
+            if self.holdings().begin(held, self.term(), Instant::now()) {
+                self.renewed.notify_waiters();
+                return;
+            }
+            self.doubt.notify_one();
+            renewed.await;
+        }
+    }
+
     /// Waits until what the agent holds is as `is` wants it.
     pub(crate) async fn until(&self, is: impl Fn(&Holdings) -> bool) {
         loop {
@@ -135,8 +163,7 @@ pub(crate) fn identity(assignment: &Assignment) -> Identity {
     Identity { execution: assignment.execution, attempt: assignment.attempt }
 }
 
-fn cancelled_unbegun(assignment: &Assignment) -> Finished {
-    let now = Timestamp::now();
+fn cancelled_unbegun(assignment: &Assignment, now: Timestamp) -> Finished {
     Finished {
         held: held(assignment),
         run: assignment.run.clone(),

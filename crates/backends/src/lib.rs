@@ -10,5 +10,5 @@ mod utf8;
 
 pub use backend::{Backend, Call, Finish, Identity};
 pub use builtin::{Exec, Ping, Test, builtin};
-pub use output::{OutputSink, Piece, Receive, Stream};
+pub use output::{OutputSink, Piece, Receive, Stream, Wall};
 pub use process::{Ledger, LedgerError};

@@ -26,6 +26,9 @@ pub struct Piece {
     pub at: Timestamp,
 }
 
+/// The time of day.
+pub type Wall = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
 /// Whoever takes the pieces. Called in order, under a lock: must be quick.
 pub trait Receive: Send + Sync {
     fn piece(&self, piece: Piece);
@@ -40,6 +43,7 @@ pub struct OutputSink {
 struct Shared {
     streams: Mutex<Streams>,
     receiver: Arc<dyn Receive>,
+    wall: Wall,
 }
 
 #[derive(Default)]
@@ -50,8 +54,8 @@ struct Streams {
 }
 
 impl OutputSink {
-    pub fn new(receiver: Arc<dyn Receive>) -> Self {
-        Self { shared: Arc::new(Shared { streams: Mutex::default(), receiver }) }
+    pub fn new(receiver: Arc<dyn Receive>, wall: Wall) -> Self {
+        Self { shared: Arc::new(Shared { streams: Mutex::default(), receiver, wall }) }
     }
 
     pub fn write(&self, stream: Stream, bytes: &[u8]) {
@@ -80,7 +84,7 @@ impl OutputSink {
                 offset,
                 stream,
                 text: piece.to_owned(),
-                at: Timestamp::now(),
+                at: (self.shared.wall)(),
             });
             text = rest;
         }
@@ -109,7 +113,7 @@ mod tests {
     #[test]
     fn offsets_count_the_decoded_text_of_both_streams() {
         let kept = Arc::new(Kept::default());
-        let sink = OutputSink::new(kept.clone());
+        let sink = OutputSink::new(kept.clone(), Arc::new(Timestamp::now));
         sink.write(Stream::Stdout, b"a\xff");
         sink.write(Stream::Stderr, b"e\xe2\x82");
         sink.write(Stream::Stdout, b"b");
@@ -131,7 +135,7 @@ mod tests {
     #[test]
     fn long_writes_are_cut_between_characters() {
         let kept = Arc::new(Kept::default());
-        let sink = OutputSink::new(kept.clone());
+        let sink = OutputSink::new(kept.clone(), Arc::new(Timestamp::now));
         let text = format!("x{}", "€".repeat(OUTPUT_CHUNK_BYTES));
         sink.write(Stream::Stdout, text.as_bytes());
         let pieces = kept.0.lock().unwrap();

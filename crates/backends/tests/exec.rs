@@ -51,7 +51,7 @@ impl Bench {
     async fn run(&self, action: &str, params: Value) -> Finish {
         let params: Params =
             params.as_object().unwrap().iter().map(|(k, v)| (k.clone(), v.clone())).collect();
-        let output = OutputSink::new(self.kept.clone());
+        let output = OutputSink::new(self.kept.clone(), Arc::new(jiff::Timestamp::now));
         let finish = self
             .exec
             .run(Call {

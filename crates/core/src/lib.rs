@@ -4,9 +4,11 @@
 
 pub mod backend;
 pub mod change;
+pub mod collections;
 pub mod dice;
 pub mod execution;
 pub mod ids;
+pub mod level;
 pub mod limits;
 pub mod nearest;
 pub mod node;

@@ -1,7 +1,5 @@
 //! The rules of holding work, without running any.
 
-use std::time::Duration;
-
 use downbeat_core::backend::Params;
 use downbeat_core::ids::{ExecutionId, LeaseToken, RunId};
 use uuid::Uuid;
@@ -36,7 +34,7 @@ fn numbers(ready: &[Ready]) -> Vec<u128> {
 fn fleet_work_runs_one_at_a_time_in_order_beside_placed_work() {
     let mut holdings = Holdings::new(2);
     let work = vec![assignment(1, false), assignment(2, true), assignment(3, false), assignment(4, false)];
-    assert_eq!(numbers(&holdings.assign(work)), [1, 2]);
+    assert_eq!(numbers(&holdings.assign(work, Instant::now())), [1, 2]);
     assert_eq!(holdings.offer().1, Free { fleet: 0, placed: 1 });
     let (fate, next) = holdings.ended(held_of(1));
     assert_eq!((fate, numbers(next.as_slice())), (Fate::Report, vec![3]));
@@ -44,11 +42,29 @@ fn fleet_work_runs_one_at_a_time_in_order_beside_placed_work() {
 }
 
 #[test]
+fn what_arrives_once_more_after_it_was_acknowledged_or_refused_does_not_run_again() {
+    let mut holdings = Holdings::new(4);
+    holdings.assign(vec![assignment(1, true), assignment(2, true)], Instant::now());
+    holdings.ended(held_of(1));
+    holdings.acknowledged(held_of(1));
+    holdings.refused(held_of(2));
+    holdings.ended(held_of(2));
+    assert!(holdings.is_empty());
+    assert_eq!(
+        numbers(&holdings.assign(vec![assignment(1, true), assignment(2, true)], Instant::now())),
+        [0_u128; 0]
+    );
+}
+
+#[test]
 fn what_was_sent_twice_runs_once_even_after_its_end() {
     let mut holdings = Holdings::new(4);
-    assert_eq!(numbers(&holdings.assign(vec![assignment(1, true), assignment(1, true)])), [1]);
+    assert_eq!(
+        numbers(&holdings.assign(vec![assignment(1, true), assignment(1, true)], Instant::now())),
+        [1]
+    );
     holdings.ended(held_of(1));
-    assert!(holdings.assign(vec![assignment(1, true)]).is_empty());
+    assert!(holdings.assign(vec![assignment(1, true)], Instant::now()).is_empty());
     assert_eq!(holdings.held(), [held_of(1)], "held until it is acknowledged");
     holdings.acknowledged(held_of(1));
     assert!(holdings.is_empty());
@@ -57,7 +73,7 @@ fn what_was_sent_twice_runs_once_even_after_its_end() {
 #[test]
 fn a_refused_lease_stops_its_work_and_drops_its_result_but_keeps_its_slot_until_the_end() {
     let mut holdings = Holdings::new(1);
-    let ready = holdings.assign(vec![assignment(1, true), assignment(2, true)]);
+    let ready = holdings.assign(vec![assignment(1, true), assignment(2, true)], Instant::now());
     holdings.refused(held_of(1));
     assert!(ready[0].stop.token().is_cancelled());
     assert_eq!(holdings.held(), [held_of(2)]);
@@ -69,7 +85,7 @@ fn a_refused_lease_stops_its_work_and_drops_its_result_but_keeps_its_slot_until_
 #[test]
 fn stopping_what_has_not_begun_takes_it_out_of_the_queue_and_reports_it() {
     let mut holdings = Holdings::new(1);
-    holdings.assign(vec![assignment(1, true), assignment(2, true)]);
+    holdings.assign(vec![assignment(1, true), assignment(2, true)], Instant::now());
     assert_eq!(holdings.stop(held_of(2)).map(|a| held(&a)), Some(held_of(2)));
     assert!(holdings.stop(held_of(2)).is_none(), "reported once");
     assert!(holdings.ended(held_of(1)).1.is_none());
@@ -79,7 +95,7 @@ fn stopping_what_has_not_begun_takes_it_out_of_the_queue_and_reports_it() {
 #[test]
 fn a_draining_agent_offers_nothing_and_ends_what_it_has() {
     let mut holdings = Holdings::new(1);
-    holdings.assign(vec![assignment(1, true), assignment(2, true)]);
+    holdings.assign(vec![assignment(1, true), assignment(2, true)], Instant::now());
     holdings.drain();
     assert_eq!(holdings.begin_poll(), (1, Free::default()));
     assert!(!holdings.is_idle());
@@ -90,37 +106,61 @@ fn a_draining_agent_offers_nothing_and_ends_what_it_has() {
 
 #[test]
 fn only_work_that_must_not_overlap_is_ended_when_cut_off() {
-    let mut holdings = Holdings::new(2);
+    let (mut holdings, term, now) = (Holdings::new(2), Duration::from_secs(25), Instant::now());
+    let reason = Reason::CutOff(term);
     let exclusive = Assignment { stop_on_disconnect: true, ..assignment(2, true) };
-    let ready = holdings.assign(vec![assignment(1, true), exclusive]);
-    holdings.cut_off(Reason::CutOff(Duration::from_secs(30)));
-    assert_eq!(ready.iter().map(|r| r.stop.token().is_cancelled()).collect::<Vec<_>>(), [false, true]);
+    let ready = holdings.assign(vec![assignment(1, true), exclusive], now);
+    let stopped = || ready.iter().map(|ready| ready.stop.token().is_cancelled()).collect::<Vec<_>>();
+    assert!(holdings.begin(held_of(2), term, now));
+    assert_eq!(holdings.cut_off(term, now, reason), Some(now + term));
+    holdings.renewed(&[held_of(2)], now + term / 2);
+    assert_eq!(holdings.cut_off(term, now + term, reason), Some(now + term + term / 2));
+    assert_eq!(stopped(), [false, false]);
+    assert_eq!(holdings.cut_off(term, now + term * 2, reason), None);
+    assert_eq!(stopped(), [false, true]);
+}
+
+#[test]
+fn work_that_must_not_overlap_begins_only_with_a_lease_that_cannot_have_ended() {
+    let (mut holdings, term, now) = (Holdings::new(2), Duration::from_secs(25), Instant::now());
+    let ready = holdings.assign(vec![Assignment { stop_on_disconnect: true, ..assignment(1, true) }], now);
+    assert!(!holdings.begin(held_of(1), term, now + term), "it was on its way for too long");
+    holdings.cut_off(term, now + term, Reason::CutOff(term));
+    assert!(!ready[0].stop.token().is_cancelled(), "nothing of it runs yet");
+    holdings.renewed(&[held_of(1)], now + term);
+    assert!(holdings.begin(held_of(1), term, now + term));
 }
 
 #[test]
 fn what_is_done_and_recorded_is_not_begun_again_by_a_server_that_is_behind() {
     let mut holdings = Holdings::new(1);
-    assert_eq!(numbers(&holdings.assign(vec![assignment(1, true)])), [1]);
+    assert_eq!(numbers(&holdings.assign(vec![assignment(1, true)], Instant::now())), [1]);
     holdings.ended(held_of(1));
     holdings.acknowledged(held_of(1));
     assert!(holdings.is_empty());
-    assert_eq!(numbers(&holdings.assign(vec![assignment(1, true), assignment(2, true)])), [2]);
+    assert_eq!(
+        numbers(&holdings.assign(vec![assignment(1, true), assignment(2, true)], Instant::now())),
+        [2]
+    );
     assert_eq!(holdings.held(), [held_of(2)]);
     // Another lease of the same execution is another matter.
     let again = Assignment { token: LeaseToken(Uuid::from_u128(9)), ..assignment(1, true) };
     holdings.ended(held_of(2));
-    assert_eq!(numbers(&holdings.assign(vec![again])), [1]);
+    assert_eq!(numbers(&holdings.assign(vec![again], Instant::now())), [1]);
 }
 
 #[test]
 fn only_the_last_leases_are_remembered() {
     let mut holdings = Holdings::new(1);
-    let most = u128::try_from(REMEMBERED).unwrap();
+    let most = u128::try_from(Former::MOST).unwrap();
     for number in 0..=most {
-        holdings.assign(vec![assignment(number, true)]);
+        holdings.assign(vec![assignment(number, true)], Instant::now());
         holdings.ended(held_of(number));
         holdings.acknowledged(held_of(number));
     }
-    assert_eq!(holdings.done.set.len(), REMEMBERED);
-    assert_eq!(numbers(&holdings.assign(vec![assignment(1, true), assignment(0, true)])), [0]);
+    assert_eq!(holdings.former.known.len(), Former::MOST);
+    assert_eq!(
+        numbers(&holdings.assign(vec![assignment(1, true), assignment(0, true)], Instant::now())),
+        [0]
+    );
 }

@@ -32,6 +32,7 @@ pub(crate) async fn leave(shared: &Shared) {
 pub(crate) async fn heartbeat(shared: Arc<Shared>) -> Error {
     loop {
         tokio::select! {
+            biased;
             () = tokio::time::sleep(shared.heartbeat_interval) => {}
             () = shared.doubt.notified() => {}
         }
@@ -39,11 +40,11 @@ pub(crate) async fn heartbeat(shared: Arc<Shared>) -> Error {
             let link = shared.links.lend().await;
             let held = shared.holdings().held();
             let asked = Instant::now();
-            let answer = link.heartbeat(beat(&shared, held, false)).await;
+            let answer = link.heartbeat(beat(&shared, held.clone(), false)).await;
             shared.links.settle(&link, &answer).await;
             match answer {
                 Ok(answer) => {
-                    shared.renewed.send_replace(asked);
+                    shared.renewed(&held, asked);
                     shared.refused(answer.refused);
                     shared.stop(&answer.stop);
                     break;

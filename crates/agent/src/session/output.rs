@@ -13,6 +13,7 @@ pub(crate) async fn output(shared: Arc<Shared>) -> Error {
     loop {
         shared.outputs.written.notified().await;
         tokio::select! {
+            biased;
             () = tokio::time::sleep(shared.tuning.output_interval) => {}
             () = shared.outputs.hurry.notified() => {}
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use downbeat_proto::message::{Fault, Poll};
+use tokio::time::Instant;
 
 use crate::error::Error;
 use crate::shared::Shared;
@@ -29,7 +30,9 @@ pub(crate) async fn poll(shared: Arc<Shared>) -> Error {
                 wait: shared.tuning.poll_wait,
             }
         };
+        let asked = Instant::now();
         let answer = tokio::select! {
+            biased;
             answer = link.poll(request) => answer,
             // Calls that are answered at once find a dead server long before a parked one does: a node that renews its
             // leases elsewhere asks for work there, too.
@@ -41,7 +44,7 @@ pub(crate) async fn poll(shared: Arc<Shared>) -> Error {
         match answer {
             Ok(answer) => {
                 let nothing = answer.assignments.is_empty() && answer.stop.is_empty();
-                shared.assign(answer.assignments);
+                shared.assign(answer.assignments, asked);
                 shared.stop(&answer.stop);
                 if nothing {
                     tokio::time::sleep(PAUSE_AFTER_NOTHING).await;

@@ -239,7 +239,7 @@ async fn work_that_must_not_overlap_ends_itself_when_the_lease_cannot_be_renewed
     server.change(|state| state.down = false);
     let outcome = server.result(exclusive).await.outcome;
     assert_eq!(outcome.verdict, Verdict::Failed);
-    assert_eq!(outcome.error.unwrap(), "stopped: no server could be reached for 300ms");
+    assert_eq!(outcome.error.unwrap(), "stopped: no server could be reached for 150ms");
     server.change(|state| state.stop.push(held(patient)));
     assert_eq!(server.result(patient).await.outcome.verdict, Verdict::Cancelled);
     agent.drain_and_stop().await.unwrap();

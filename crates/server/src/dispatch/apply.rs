@@ -1,8 +1,8 @@
 //! Takes what was committed onto the board.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
+use downbeat_core::collections::HashSet;
 use downbeat_core::execution::{Execution, Lease, State};
 use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId, RunId};
 use downbeat_core::node::{NodeRecord, NodeStatus};
@@ -19,7 +19,7 @@ use super::queue::Place;
 impl Board {
     /// Takes in what was committed.
     pub(crate) fn apply(&mut self, events: &[Event]) {
-        let mut touched: HashSet<NodeId> = HashSet::new();
+        let mut touched: HashSet<NodeId> = HashSet::default();
         for event in events {
             self.apply_one(&event.change, &mut touched);
         }
@@ -94,8 +94,10 @@ impl Board {
                     self.plans.remove(run);
                 }
             }
-            Change::ExecutionStarted { .. } | Change::RunTaken { .. } | Change::RunCancelRequested { .. } => {
-            }
+            Change::ExecutionStarted { .. }
+            | Change::RunTaken { .. }
+            | Change::RunCancelRequested { .. }
+            | Change::Unknown { .. } => {}
         }
     }
 

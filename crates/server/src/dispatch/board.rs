@@ -1,10 +1,10 @@
 //! Owns the board: every open execution and every node, as the feed tells. Synchronous; nothing here waits.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use downbeat_core::Timestamp;
 use downbeat_core::backend::{BackendSchema, Catalogue};
+use downbeat_core::collections::{HashMap, HashSet};
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, SessionId};
 use downbeat_core::node::{NodeRecord, NodeStatus};

@@ -1,7 +1,8 @@
 //! Decides which node gets what waits: executions that are about to be created, and those that are in the queue.
 
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 
+use downbeat_core::collections::HashMap;
 use downbeat_core::execution::{Execution, Lease, State};
 use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId, RunId};
 use downbeat_core::place;
@@ -18,7 +19,7 @@ impl Board {
     /// Gives executions that are about to be created to nodes that wait for work, so that they are born leased.
     /// Whatever becomes of the commit, `release` or the feed settles it.
     pub(crate) fn reserve(&mut self, executions: &mut [Execution], now: Timestamp, dice: &mut Dice) {
-        let mut candidates: HashMap<u32, Candidates> = HashMap::new();
+        let mut candidates: HashMap<u32, Candidates> = HashMap::default();
         for execution in executions {
             // On the board already: an earlier try of this commit took effect after all.
             if execution.state != (State::Pending { not_before: None })
@@ -38,7 +39,10 @@ impl Board {
                 Place::Placed(class) if self.queue.first_placed(class).is_some() => None,
                 Place::Placed(class) => {
                     let found = candidates.entry(class).or_insert_with(|| self.candidates(class));
-                    found.pop().map(|(_, node)| node)
+                    // Others of these may have been given to it since: its slots, and what it holds of the run.
+                    std::iter::from_fn(|| found.pop())
+                        .map(|(_, node)| node)
+                        .find(|node| self.candidate(class, *node).is_some())
                 }
             };
             let Some(node) = node else { continue };

@@ -46,6 +46,7 @@ impl Dispatcher {
             let next_due = self.board().next_due();
             let pause = next_due.map(|due| clock.until(due));
             tokio::select! {
+                biased;
                 () = self.wake.notified() => {}
                 () = tokio::time::sleep(pause.unwrap_or(Duration::MAX)), if pause.is_some() => {}
                 () = stop.cancelled() => return,

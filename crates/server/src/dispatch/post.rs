@@ -1,8 +1,8 @@
 //! Owns what the board knows of one node: its parked poll, what it could take, what it holds.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use downbeat_core::collections::{HashMap, HashSet};
 use downbeat_core::ids::{ExecutionId, LeaseToken, RunId};
 use downbeat_core::node::{NodeRecord, NodeStatus};
 use downbeat_core::{Timestamp, limits};
@@ -46,7 +46,14 @@ struct Parked {
 
 impl Post {
     pub(super) fn new(record: Arc<NodeRecord>) -> Self {
-        Self { record, parked: None, offer: None, ready: Vec::new(), stops: Vec::new(), held: HashMap::new() }
+        Self {
+            record,
+            parked: None,
+            offer: None,
+            ready: Vec::new(),
+            stops: Vec::new(),
+            held: HashMap::default(),
+        }
     }
 
     /// A new session: what waited for the old one is not for the new one.

@@ -1,9 +1,10 @@
 //! Owns what waits for a node: pinned work per node, placed work by class, retries by their time.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use downbeat_core::Timestamp;
+use downbeat_core::collections::HashMap;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
 use downbeat_core::plan::Plan;
 

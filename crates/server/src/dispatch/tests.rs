@@ -1,9 +1,10 @@
 //! The board without a server: what it gives out, takes back, and hands over.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use downbeat_core::backend::Catalogue;
+use downbeat_core::collections::HashSet;
 use downbeat_core::execution::{Execution, Lease, State};
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::node::{Description, NodeRecord, NodeStatus};
@@ -214,7 +215,7 @@ fn a_lease_that_commits_while_its_poll_is_gone_waits_for_the_next_one() {
     drop(poll);
     // The next poll resynchronises: the store does not have the lease yet, the commit comes right after.
     world.board.unpark_any(node_id(0));
-    world.board.resynced(node_id(0), &HashSet::new(), Vec::new());
+    world.board.resynced(node_id(0), &HashSet::default(), Vec::new());
     world.add(&run, executions.clone());
     let mut next = world.park(0, 2, WIDE);
     let answer = next.try_recv().expect("handed over at once");

@@ -269,6 +269,7 @@ impl Writer {
                 let _ = submission.answer.send(Err(Lost(error.to_string())));
             }
             tokio::select! {
+                biased;
                 () = tokio::time::sleep(STORE_RETRY) => {}
                 () = stop.cancelled() => return,
             }

@@ -47,8 +47,9 @@ impl Heartbeats {
             let mut gathered = Vec::new();
             loop {
                 tokio::select! {
-                    received = beats.recv_many(&mut gathered, QUEUE) => if received == 0 { return },
+                    biased;
                     () = stop.cancelled() => return,
+                    received = beats.recv_many(&mut gathered, QUEUE) => if received == 0 { return },
                 }
                 tokio::time::sleep(TICK).await;
                 while let Ok(beat) = beats.try_recv() {

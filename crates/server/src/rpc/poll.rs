@@ -1,9 +1,9 @@
 //! The long poll: parks until there is work, something to stop, or the wait is over.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use downbeat_core::collections::HashSet;
 use downbeat_core::execution::State;
 use downbeat_core::ids::NodeId;
 use downbeat_core::plan::Plan;
@@ -55,6 +55,7 @@ impl Host {
         }
         let stopping = || Fault::Unavailable("the server is stopping, or another poll came".to_owned());
         tokio::select! {
+            biased;
             answer = &mut answered => answer.map_err(|_| stopping()),
             () = closing.cancelled() => Err(stopping()),
             () = tokio::time::sleep(poll.wait.min(LONGEST)) => {

@@ -85,6 +85,10 @@ impl Actor {
                         while let Ok(input) = self.mailbox.inputs.try_recv() {
                             self.take(input);
                         }
+                        // Inputs come first; however many there are, the deadline is not put off.
+                        if self.deadline.is_some_and(|deadline| deadline <= self.clock.now()) {
+                            self.time_passed();
+                        }
                     }
                     None => return,
                 },
@@ -136,6 +140,7 @@ impl Actor {
         loop {
             reserve(&self.dispatcher, &mut changes, self.clock.now(), &mut self.dice);
             let committed = tokio::select! {
+                biased;
                 committed = self.journal.commit(changes.clone()) => committed,
                 () = stop.cancelled() => return Err(Disowned),
             };
@@ -145,6 +150,7 @@ impl Actor {
                     warn!(%lost, "will try again");
                     release(&self.dispatcher, &mut changes);
                     tokio::select! {
+                        biased;
                         () = tokio::time::sleep(RETRY) => {}
                         () = stop.cancelled() => return Err(Disowned),
                     }

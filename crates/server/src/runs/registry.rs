@@ -1,8 +1,8 @@
 //! Owns the mailboxes of the runs' actors, and routes what was committed to them.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+use downbeat_core::collections::HashMap;
 use downbeat_core::ids::{NodeId, RunId};
 use downbeat_core::node::NodeStatus;
 use downbeat_core::run::RunState;
@@ -148,7 +148,8 @@ impl Runs {
             | Change::RunCancelRequested { .. }
             | Change::ExecutionLeased { .. }
             | Change::ExecutionStarted { .. }
-            | Change::ExecutionCancelRequested { .. } => {}
+            | Change::ExecutionCancelRequested { .. }
+            | Change::Unknown { .. } => {}
         }
     }
 }
@@ -165,7 +166,7 @@ fn before(path: &[RunState]) -> RunState {
 
 impl Perform for Runs {
     fn perform(&self, events: &Arc<[Event]>) {
-        let mut by_run: HashMap<&RunId, Vec<u32>> = HashMap::new();
+        let mut by_run: HashMap<&RunId, Vec<u32>> = HashMap::default();
         for (index, event) in (0..).zip(events.iter()) {
             self.count(&event.change);
             if let Some(run) = event.change.run() {

@@ -1,8 +1,8 @@
 //! Takes over runs whose owner is gone: raises the epoch, rebuilds the progress, and goes on where it was.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
+use downbeat_core::collections::HashSet;
 use downbeat_core::ids::{NodeId, RunId};
 use downbeat_core::plan::Plan;
 use downbeat_core::run::RunRecord;
@@ -118,7 +118,7 @@ pub(crate) async fn load_board(store: &dyn Store, dispatcher: &Dispatcher) -> Re
             Err(error) => error!(run = %run.id, %error, "cannot compile a stored run"),
         }
     }
-    let mut touched = HashSet::new();
+    let mut touched = HashSet::default();
     for execution in &executions {
         board.add_execution(execution, &mut touched);
     }

@@ -1,0 +1,124 @@
+//! Owns what an agent needs of the world beside servers: time of day, chance, a disk, a host to do things on. The
+//! system gives them; a simulation gives its own.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+pub use downbeat_backends::Wall;
+use downbeat_backends::{Backend, Identity, Ledger, builtin};
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::error::Error;
+
+/// Where an agent lives.
+#[derive(Clone)]
+pub struct Surroundings {
+    pub wall: Wall,
+    /// All chance of this agent.
+    pub seed: u64,
+    pub disk: Disk,
+    pub host: Arc<dyn Host>,
+}
+
+/// Who writes the results that are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disk {
+    /// A thread of its own, which gathers.
+    Thread,
+    /// Whoever has a result, at once: for simulations, which have one thread.
+    Inline,
+}
+
+/// The machine that an agent works on.
+#[async_trait]
+pub trait Host: Send + Sync + fmt::Debug + 'static {
+    /// Everything that could be offered.
+    fn backends(&self) -> Vec<Arc<dyn Backend>>;
+    fn capabilities(&self) -> BTreeMap<String, Value>;
+    /// Ends what a former life of the agent left running, and answers what that was.
+    async fn sweep(&self, grace: Duration) -> Vec<Identity>;
+}
+
+impl Surroundings {
+    /// The real ones; the record of what runs is kept in `data`.
+    pub(crate) fn of_system(data: &Path) -> Result<Self, Error> {
+        fs::create_dir_all(data).map_err(|error| Error::Data { path: data.to_owned(), error })?;
+        let machine = Machine { ledger: Arc::new(Ledger::open(&data.join("running"))?) };
+        Ok(Self {
+            wall: Arc::new(Timestamp::now),
+            seed: rand::random(),
+            disk: Disk::Thread,
+            host: Arc::new(machine),
+        })
+    }
+}
+
+impl fmt::Debug for Surroundings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { wall: _, seed, disk, host } = self;
+        f.debug_struct("Surroundings")
+            .field("seed", seed)
+            .field("disk", disk)
+            .field("host", host)
+            .finish_non_exhaustive()
+    }
+}
+
+/// This machine.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    ledger: Arc<Ledger>,
+}
+
+#[async_trait]
+impl Host for Machine {
+    fn backends(&self) -> Vec<Arc<dyn Backend>> {
+        builtin(&self.ledger)
+    }
+
+    fn capabilities(&self) -> BTreeMap<String, Value> {
+        found_capabilities()
+    }
+
+    async fn sweep(&self, grace: Duration) -> Vec<Identity> {
+        self.ledger.sweep(grace).await
+    }
+}
+
+fn found_capabilities() -> BTreeMap<String, Value> {
+    let mut found = BTreeMap::from([
+        ("os".to_owned(), Value::from(std::env::consts::OS)),
+        ("arch".to_owned(), Value::from(std::env::consts::ARCH)),
+    ]);
+    if let Ok(cpus) = std::thread::available_parallelism() {
+        found.insert("cpu".to_owned(), Value::from(cpus.get()));
+    }
+    if let Some(bytes) = fs::read_to_string("/proc/meminfo").ok().and_then(|text| memory_bytes(&text)) {
+        found.insert("memory_bytes".to_owned(), Value::from(bytes));
+    }
+    if let Ok(kernel) = fs::read_to_string("/proc/sys/kernel/osrelease") {
+        found.insert("kernel".to_owned(), Value::from(kernel.trim()));
+    }
+    found
+}
+
+fn memory_bytes(meminfo: &str) -> Option<u64> {
+    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    total.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_read_in_bytes() {
+        assert_eq!(memory_bytes("MemTotal:       2048 kB\nMemFree: 1 kB\n"), Some(2 * 1024 * 1024));
+    }
+}

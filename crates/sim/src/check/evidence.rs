@@ -1,0 +1,108 @@
+//! Owns what the checkers look at, gathered once when a seed is over.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use downbeat_core::Event;
+use downbeat_core::execution::Execution;
+use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
+use downbeat_core::node::NodeRecord;
+use downbeat_core::plan::Plan;
+use downbeat_core::run::RunRecord;
+use downbeat_store::{EventFilter, MemoryStore, Page, RunFilter, Store};
+
+use super::feed;
+use crate::cluster::Cluster;
+use crate::seed::Broken;
+use crate::truth::Truth;
+
+pub(crate) struct Evidence {
+    pub(crate) events: Vec<Event>,
+    pub(crate) last_seq: u64,
+    pub(crate) tables: Tables,
+    /// The tables that replaying the feed gives, or why it could not be replayed.
+    pub(crate) replayed: Result<Tables, String>,
+    pub(crate) plans: BTreeMap<RunId, Arc<Plan>>,
+    pub(crate) truth: Truth,
+    pub(crate) slots: u32,
+    pub(crate) lease_ttl: Duration,
+    /// The servers go by the store's clock, which is right.
+    pub(crate) is_shared: bool,
+    pub(crate) hosts: BTreeMap<NodeId, usize>,
+}
+
+/// What a store holds, without what no change says: when nodes were last seen.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Tables {
+    pub(crate) nodes: Vec<NodeRecord>,
+    pub(crate) runs: BTreeMap<RunId, RunRecord>,
+    pub(crate) executions: BTreeMap<ExecutionId, Execution>,
+}
+
+impl Tables {
+    pub(crate) async fn of(store: &MemoryStore) -> Self {
+        let mut nodes = store.nodes(None).await.expect("memory answers");
+        for node in &mut nodes {
+            node.seen_at = node.registered_at;
+        }
+        let all = Page { limit: u32::MAX, offset: 0 };
+        let runs = store.runs(&RunFilter::default(), all).await.expect("memory answers").rows;
+        let executions = store.executions(&downbeat_store::ExecutionFilter::default(), all).await;
+        Self {
+            nodes,
+            runs: runs.into_iter().map(|run| (run.id.clone(), run)).collect(),
+            executions: executions
+                .expect("memory answers")
+                .rows
+                .into_iter()
+                .map(|each| (each.id, each))
+                .collect(),
+        }
+    }
+}
+
+impl Evidence {
+    pub(crate) async fn gather(cluster: &Cluster, broken: Option<Broken>) -> Self {
+        let store = &cluster.memory;
+        let mut events = store.events(&EventFilter::default(), u32::MAX).await.expect("memory answers");
+        if broken == Some(Broken::FeedGap) {
+            events.retain(|event| event.seq % 17 != 0);
+        }
+        let tables = Tables::of(store).await;
+        let plans = tables.runs.values().map(|run| {
+            let plan = Plan::compile(run.definition.clone(), run.resolved.clone());
+            (run.id.clone(), Arc::new(plan.expect("what was accepted compiles")))
+        });
+        let plans = plans.collect();
+        let truth = cluster.world.truth(|truth| {
+            truth.counts.events = events.len() as u64;
+            truth.counts.runs = tables.runs.len() as u64;
+            truth.counts.executions = tables.executions.len() as u64;
+            for event in &events {
+                match event.change {
+                    downbeat_core::Change::ExecutionLost { .. } => truth.counts.lost += 1,
+                    downbeat_core::Change::RunTaken { .. } => truth.counts.takeovers += 1,
+                    _ => {}
+                }
+            }
+            let counts = truth.counts;
+            Truth { counts, ..std::mem::take(truth) }
+        });
+        cluster.world.truth(|left| left.counts = truth.counts);
+        Self {
+            last_seq: store.last_seq().await.expect("memory answers"),
+            replayed: feed::replay(&events).await,
+            events,
+            plans,
+            tables,
+            truth,
+            slots: cluster.shape.slots,
+            lease_ttl: cluster.shape.lease_ttl(),
+            is_shared: cluster.shape.is_shared,
+            hosts: (0..cluster.shape.agents)
+                .map(|agent| (NodeId::derive(ClusterId::DEFAULT, &format!("n{agent}")), agent))
+                .collect(),
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Checks that the feed explains everything: numbered without a gap, and enough to make the tables again.
+
+use downbeat_core::Event;
+use downbeat_store::{MemoryStore, Store};
+
+use super::evidence::{Evidence, Tables};
+use super::{Checker, Findings};
+
+/// Applies the feed to an empty store, event by event: none may be refused.
+pub(super) async fn replay(events: &[Event]) -> Result<Tables, String> {
+    let store = MemoryStore::new();
+    for event in events {
+        let committed = store.commit(event.server, std::slice::from_ref(&event.change)).await;
+        if let Err(refusal) = &committed.expect("memory answers").outcomes[0] {
+            return Err(format!("event {} ({}) is refused: {refusal}", event.seq, event.change.kind()));
+        }
+    }
+    Ok(Tables::of(&store).await)
+}
+
+pub(super) fn check(evidence: &Evidence) -> Findings {
+    let mut findings = Findings::of(Checker::Feed);
+    for (expected, event) in (1..).zip(&evidence.events) {
+        if event.seq != expected {
+            findings.add(format_args!("event {expected} is missing; {} follows", event.seq));
+            break;
+        }
+    }
+    if evidence.events.last().map_or(0, |event| event.seq) != evidence.last_seq {
+        findings.add(format_args!("the feed does not end with the last event, {}", evidence.last_seq));
+    }
+    let replayed = match &evidence.replayed {
+        Ok(replayed) => replayed,
+        Err(why) => {
+            findings.add(format_args!("the feed cannot be replayed: {why}"));
+            return findings;
+        }
+    };
+    let tables = &evidence.tables;
+    for (id, run) in &tables.runs {
+        if replayed.runs.get(id) != Some(run) {
+            findings.add(format_args!("replayed, run {id} is {:?}, not {run:?}", replayed.runs.get(id)));
+        }
+    }
+    for (id, execution) in &tables.executions {
+        if replayed.executions.get(id) != Some(execution) {
+            let other = replayed.executions.get(id);
+            findings.add(format_args!("replayed, execution {id} is {other:?}, not {execution:?}"));
+        }
+    }
+    if replayed.nodes != tables.nodes {
+        findings.add(format_args!("replayed, the nodes are {:?}, not {:?}", replayed.nodes, tables.nodes));
+    }
+    if (replayed.runs.len(), replayed.executions.len()) != (tables.runs.len(), tables.executions.len()) {
+        findings.add(format_args!("replayed, there is more than there is"));
+    }
+    findings
+}

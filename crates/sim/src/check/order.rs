@@ -1,0 +1,210 @@
+//! Checks the order of things by retelling the feed: one attempt at a time, retries and resends only as the rules
+//! allow, barriers, dependencies and conditions.
+
+use std::collections::BTreeMap;
+
+use downbeat_core::execution::{Execution, Status};
+use downbeat_core::ids::RunId;
+use downbeat_core::plan::{Plan, Shape};
+use downbeat_core::run::RunState;
+use downbeat_core::spec::{Condition, Delivery};
+use downbeat_core::{Change, limits};
+
+use super::evidence::Evidence;
+use super::story::{Attempt, Instance, Story};
+use super::{Checker, Findings};
+
+/// At no moment are two attempts of a step open, and a new one is there for a reason.
+pub(super) fn attempts(evidence: &Evidence) -> Findings {
+    let mut findings = Findings::of(Checker::Attempts);
+    let mut story = Story::default();
+    for event in &evidence.events {
+        if let Change::ExecutionsAdded { run, executions, .. } = &event.change {
+            let mut before: BTreeMap<Instance, Vec<&Attempt>> = BTreeMap::new();
+            for attempt in story.of(run) {
+                before.entry(attempt.instance()).or_default().push(attempt);
+            }
+            for execution in executions {
+                let instance = (run.clone(), execution.step, execution.pinned);
+                let former = before.get(&instance).map_or(&[][..], Vec::as_slice);
+                one_after_the_other(&mut findings, execution, former);
+                for_a_reason(&mut findings, &evidence.plans[run], execution, former);
+            }
+        }
+        story.tell(event);
+        if let Change::RunMoved { run, path, .. } = &event.change
+            && path.last().copied().is_some_and(RunState::is_terminal)
+        {
+            all_told(&mut findings, &evidence.plans[run], run, &story);
+        }
+    }
+    findings
+}
+
+fn one_after_the_other(findings: &mut Findings, execution: &Execution, former: &[&Attempt]) {
+    let (id, step) = (execution.id, execution.step);
+    if let Some(open) = former.iter().find(|attempt| attempt.is_open()) {
+        let number = open.number;
+        findings.add(format_args!(
+            "{id}, attempt {} of step {step}, is added while attempt {number} is {}",
+            execution.attempt, open.status
+        ));
+    }
+    let last = former.iter().map(|attempt| attempt.number).max().unwrap_or(0);
+    if execution.attempt != last + 1 {
+        findings.add(format_args!("{id} is attempt {} of step {step} after {last}", execution.attempt));
+    }
+}
+
+fn for_a_reason(findings: &mut Findings, plan: &Plan, execution: &Execution, former: &[&Attempt]) {
+    let Some(last) = former.last() else { return };
+    let (id, step) = (execution.id, execution.step);
+    let count = |statuses: &[Status]| {
+        u32::try_from(former.iter().filter(|each| statuses.contains(&each.status)).count())
+            .unwrap_or(u32::MAX)
+    };
+    match last.status {
+        Status::Failed => {
+            let allowed = plan.task(step).retry.map_or(0, |rule| rule.max);
+            let failed = count(&[Status::Failed]);
+            if failed > allowed {
+                findings.add(format_args!("{id} is tried again after {failed} failures; {allowed} may be"));
+            }
+        }
+        Status::Lost | Status::Cancelled => {
+            let lost = count(&[Status::Lost, Status::Cancelled]);
+            if plan.steps[step as usize].delivery == Delivery::AtMostOnce {
+                findings.add(format_args!("{id} is sent again, and step {step} is to run at most once"));
+            } else if lost > limits::RESENDS_AFTER_LOSS {
+                findings.add(format_args!("{id} is sent again after {lost} losses"));
+            }
+        }
+        Status::Succeeded | Status::Skipped => {
+            findings.add(format_args!("{id} is tried again after an attempt that {}", last.status));
+        }
+        // Found above.
+        Status::Pending | Status::Leased | Status::Running => {}
+    }
+}
+
+/// A run that ended has nothing open, and a record of every instance.
+fn all_told(findings: &mut Findings, plan: &Plan, run: &RunId, story: &Story) {
+    let mut instances: Vec<Instance> = Vec::new();
+    for attempt in story.of(run) {
+        if attempt.is_open() {
+            let (step, status) = (attempt.step, attempt.status);
+            findings.add(format_args!("{run} ended while an attempt of step {step} is {status}"));
+        }
+        instances.push(attempt.instance());
+    }
+    instances.sort();
+    instances.dedup();
+    if instances.len() != plan.instances() {
+        let (told, expected) = (instances.len(), plan.instances());
+        findings.add(format_args!("{run} ended with records of {told} instances; it has {expected}"));
+    }
+}
+
+/// Nothing begins before what it waits for has ended, and only if its condition is met.
+pub(super) fn check(evidence: &Evidence) -> Findings {
+    let mut findings = Findings::of(Checker::Order);
+    let mut story = Story::default();
+    for event in &evidence.events {
+        let Change::ExecutionsAdded { run, executions, .. } = &event.change else {
+            story.tell(event);
+            continue;
+        };
+        // One by one: what is born failed is why others of the same change are there.
+        for execution in executions {
+            if execution.state.status() != Status::Skipped {
+                let attempts: Vec<&Attempt> = story.of(run).collect();
+                begins(&mut findings, &evidence.plans[run], execution, &attempts);
+            }
+            story.add(run, execution);
+        }
+    }
+    findings
+}
+
+fn begins(findings: &mut Findings, plan: &Plan, execution: &Execution, attempts: &[&Attempt]) {
+    let step = &plan.steps[execution.step as usize];
+    let entry = &plan.entries[step.entry as usize];
+    let id = execution.id;
+    let in_entry = |attempt: &Attempt, entry: u32| plan.steps[attempt.step as usize].entry == entry;
+    for before in &entry.after {
+        for open in attempts.iter().filter(|attempt| in_entry(attempt, *before) && attempt.is_open()) {
+            let (earlier, later) = (open.step, execution.step);
+            findings.add(format_args!("{id} of step {later} begins while step {earlier} is {}", open.status));
+        }
+    }
+    for after in &entry.before {
+        let began = |attempt: &&&Attempt| in_entry(attempt, *after) && attempt.status != Status::Skipped;
+        if let Some(later) = attempts.iter().find(began) {
+            findings.add(format_args!("{id} of step {} begins after step {}", execution.step, later.step));
+        }
+    }
+    let on_this_node =
+        |attempt: &&&Attempt| in_entry(attempt, step.entry) && attempt.pinned == execution.pinned;
+    for leaf in attempts.iter().filter(on_this_node) {
+        if leaf.step < execution.step && leaf.is_open() {
+            findings
+                .add(format_args!("{id} begins while leaf {} of its branch is {}", leaf.step, leaf.status));
+        }
+    }
+    let is_first = !attempts.iter().any(|attempt| in_entry(attempt, step.entry));
+    if is_first && !met(plan, step.entry, attempts) {
+        let condition = entry.condition;
+        findings.add(format_args!("{id} of step {} begins against {condition:?}", execution.step));
+    }
+}
+
+/// How an entry ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Succeeded,
+    Failed,
+    Skipped,
+}
+
+fn end(plan: &Plan, entry: u32, attempts: &[&Attempt]) -> End {
+    let mut last: BTreeMap<Instance, Status> = BTreeMap::new();
+    for attempt in attempts.iter().filter(|each| plan.steps[each.step as usize].entry == entry) {
+        // A retry that was withdrawn leaves the failure before it.
+        let withdrawn = attempt.status == Status::Skipped && attempt.number > 1;
+        last.insert(attempt.instance(), if withdrawn { Status::Failed } else { attempt.status });
+    }
+    let failed = |status: &Status| matches!(status, Status::Failed | Status::Lost | Status::Cancelled);
+    if last.values().any(failed) {
+        End::Failed
+    } else if last.values().any(|status| *status == Status::Succeeded) {
+        End::Succeeded
+    } else {
+        End::Skipped
+    }
+}
+
+fn met(plan: &Plan, entry: u32, attempts: &[&Attempt]) -> bool {
+    let entry_number = entry;
+    let entry = &plan.entries[entry as usize];
+    let ends =
+        |entries: &[u32]| -> Vec<End> { entries.iter().map(|before| end(plan, *before, attempts)).collect() };
+    match plan.shape {
+        Shape::Graph => {
+            let ends = ends(&entry.after);
+            match entry.condition {
+                Some(Condition::Always) => true,
+                Some(Condition::OnFailure) => ends.contains(&End::Failed),
+                Some(Condition::OnSuccess) | None => ends.iter().all(|end| *end == End::Succeeded),
+            }
+        }
+        Shape::List => {
+            let earlier: Vec<u32> = (0..entry_number).collect();
+            let failed = ends(&earlier).contains(&End::Failed);
+            match entry.condition {
+                Some(Condition::OnSuccess) => !failed,
+                Some(Condition::OnFailure) => failed,
+                Some(Condition::Always) | None => true,
+            }
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Checks what was promised: accepted runs exist and end, results that were acknowledged or kept are there, applied
+//! once, and none was made up.
+
+use std::collections::BTreeMap;
+
+use downbeat_core::Change;
+use downbeat_core::execution::{Execution, Outcome, State, Verdict};
+use downbeat_core::ids::ExecutionId;
+
+use super::evidence::Evidence;
+use super::{Checker, Findings};
+
+pub(super) fn ends(evidence: &Evidence) -> Findings {
+    let mut findings = Findings::of(Checker::Ends);
+    let tables = &evidence.tables;
+    for run in &evidence.truth.accepted {
+        if !tables.runs.contains_key(run) {
+            findings.add(format_args!("run {run} was accepted and does not exist"));
+        }
+    }
+    for run in tables.runs.values().filter(|run| !run.state.is_terminal()) {
+        let open: Vec<String> = tables
+            .executions
+            .values()
+            .filter(|each| each.run == run.id && each.state.status().is_open())
+            .map(|each| format!("{} (step {}, {})", each.id, each.step, each.state.status()))
+            .collect();
+        let (id, state, owner) = (&run.id, run.state, run.owner);
+        findings.add(format_args!("run {id} of {owner} is {state}; open: {}", open.join(", ")));
+    }
+    findings
+}
+
+fn outcome(execution: &Execution) -> Option<&Outcome> {
+    match &execution.state {
+        State::Succeeded { outcome, .. } => Some(outcome),
+        State::Failed { outcome, .. } | State::Cancelled { outcome, .. } => outcome.as_ref(),
+        State::Pending { .. }
+        | State::Leased { .. }
+        | State::Running { .. }
+        | State::Skipped { .. }
+        | State::Lost { .. } => None,
+    }
+}
+
+pub(super) fn results(evidence: &Evidence) -> Findings {
+    let mut findings = Findings::of(Checker::Results);
+    let tables = &evidence.tables;
+    let mut applied: BTreeMap<ExecutionId, u32> = BTreeMap::new();
+    for event in &evidence.events {
+        if let Change::ExecutionFinished { execution, outcome, .. } = &event.change {
+            let count = applied.entry(*execution).or_default();
+            *count += 1;
+            if *count > 1 {
+                findings.add(format_args!("{execution} has {count} applied results"));
+            }
+            made_up(&mut findings, evidence, *execution, outcome);
+        }
+    }
+    for receipt in &evidence.truth.receipts {
+        let held = receipt.held;
+        let stored = tables.executions.get(&held.execution);
+        let kept = stored.is_some_and(|execution| {
+            let same = execution.state.lease().is_some_and(|lease| lease.token == held.token);
+            same && outcome(execution) == Some(&receipt.outcome)
+        });
+        if !kept {
+            let (id, at, said) = (held.execution, receipt.at, receipt.outcome.verdict);
+            let state = stored.map(|execution| &execution.state);
+            findings.add(format_args!("{id}: {said:?} was acknowledged at {at}, and it is {state:?}"));
+        }
+    }
+    for held in &evidence.truth.kept {
+        if let Some(Execution { id, state: State::Lost { reason, lease, .. }, .. }) =
+            tables.executions.get(&held.execution)
+            && lease.token == held.token
+            && reason == "its agent restarted"
+        {
+            findings
+                .add(format_args!("{id} is lost because {reason}, and its result was on the agent's disk"));
+        }
+    }
+    findings
+}
+
+/// A result that counts was brought about by a process with that name, on the node that had the lease.
+fn made_up(findings: &mut Findings, evidence: &Evidence, execution: ExecutionId, outcome: &Outcome) {
+    let lease = evidence.tables.executions.get(&execution).and_then(|each| each.state.lease().copied());
+    let host = lease.and_then(|lease| evidence.hosts.get(&lease.node).copied());
+    let brought_about = evidence.truth.of(execution).any(|process| {
+        let verdict = match outcome.verdict {
+            Verdict::Succeeded => process.verdict == Some(Verdict::Succeeded),
+            // Work that was ended early may have failed by that: its time was up.
+            Verdict::Failed => matches!(process.verdict, Some(Verdict::Failed | Verdict::Cancelled)),
+            Verdict::Cancelled => process.verdict == Some(Verdict::Cancelled),
+        };
+        verdict && Some(process.agent) == host
+    });
+    // What is told to stop before it begins has no process.
+    let unbegun = outcome.verdict == Verdict::Cancelled && evidence.truth.of(execution).next().is_none();
+    if !brought_about && !unbegun {
+        let seen: Vec<_> = evidence.truth.of(execution).collect();
+        let verdict = outcome.verdict;
+        findings.add(format_args!("{execution} {verdict:?} on {host:?}, and what ran is {seen:?}"));
+    }
+}

@@ -1,0 +1,110 @@
+//! Retells the feed: how every execution stood after each event. Its own reading of the changes, so that it does not
+//! share a mistake with the tables.
+
+use std::collections::BTreeMap;
+
+use downbeat_core::execution::{Execution, Lease, State, Status, Verdict};
+use downbeat_core::ids::{ExecutionId, NodeId, RunId};
+use downbeat_core::{Change, Event};
+
+/// One attempt, as far as the feed has told.
+#[derive(Clone, Debug)]
+pub(super) struct Attempt {
+    pub(super) run: RunId,
+    pub(super) step: u32,
+    pub(super) pinned: Option<NodeId>,
+    pub(super) number: u32,
+    pub(super) status: Status,
+    pub(super) lease: Option<Lease>,
+}
+
+/// A step on a node, or a placed step.
+pub(super) type Instance = (RunId, u32, Option<NodeId>);
+
+impl Attempt {
+    pub(super) fn instance(&self) -> Instance {
+        (self.run.clone(), self.step, self.pinned)
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.status.is_open()
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Story {
+    pub(super) attempts: BTreeMap<ExecutionId, Attempt>,
+    /// In the order in which they were added.
+    pub(super) of_run: BTreeMap<RunId, Vec<ExecutionId>>,
+}
+
+impl Story {
+    /// All attempts of a run so far.
+    pub(super) fn of<'a>(&'a self, run: &RunId) -> impl Iterator<Item = &'a Attempt> {
+        self.of_run.get(run).into_iter().flatten().map(|id| &self.attempts[id])
+    }
+
+    /// Goes on by one event.
+    pub(super) fn tell(&mut self, event: &Event) {
+        match &event.change {
+            Change::ExecutionsAdded { run, executions, .. } => {
+                for execution in executions {
+                    self.add(run, execution);
+                }
+            }
+            Change::ExecutionLeased { execution, lease, .. } => {
+                self.alter(*execution, Status::Leased);
+                if let Some(attempt) = self.attempts.get_mut(execution) {
+                    attempt.lease = Some(*lease);
+                }
+            }
+            Change::ExecutionStarted { execution, .. } => self.alter(*execution, Status::Running),
+            Change::ExecutionFinished { execution, outcome, .. } => {
+                let status = match outcome.verdict {
+                    Verdict::Succeeded => Status::Succeeded,
+                    Verdict::Failed => Status::Failed,
+                    Verdict::Cancelled => Status::Cancelled,
+                };
+                self.alter(*execution, status);
+            }
+            Change::ExecutionLost { execution, .. } => self.alter(*execution, Status::Lost),
+            Change::ExecutionGivenUp { execution, .. } => self.alter(*execution, Status::Failed),
+            Change::ExecutionSkipped { execution, .. } => self.alter(*execution, Status::Skipped),
+            Change::ExecutionCancelRequested { execution, .. } => {
+                if self.attempts.get(execution).is_some_and(|attempt| attempt.status == Status::Pending) {
+                    self.alter(*execution, Status::Cancelled);
+                }
+            }
+            Change::NodeRegistered { .. }
+            | Change::NodeMoved { .. }
+            | Change::NodeDrainSet { .. }
+            | Change::RunCreated { .. }
+            | Change::RunTaken { .. }
+            | Change::RunCancelRequested { .. }
+            | Change::RunMoved { .. } => {}
+        }
+    }
+
+    pub(super) fn add(&mut self, run: &RunId, execution: &Execution) {
+        let lease = match &execution.state {
+            State::Leased { lease, .. } => Some(*lease),
+            _ => None,
+        };
+        let attempt = Attempt {
+            run: run.clone(),
+            step: execution.step,
+            pinned: execution.pinned,
+            number: execution.attempt,
+            status: execution.state.status(),
+            lease,
+        };
+        self.attempts.insert(execution.id, attempt);
+        self.of_run.entry(run.clone()).or_default().push(execution.id);
+    }
+
+    fn alter(&mut self, execution: ExecutionId, status: Status) {
+        if let Some(attempt) = self.attempts.get_mut(&execution) {
+            attempt.status = status;
+        }
+    }
+}

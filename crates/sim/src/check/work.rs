@@ -1,0 +1,94 @@
+//! Checks what really ran: only with a lease, never twice, and what must never overlap did not.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use downbeat_core::execution::Status;
+use downbeat_core::ids::ExecutionId;
+use downbeat_core::spec::OnDisconnect;
+use downbeat_core::{Change, Timestamp};
+
+use super::evidence::Evidence;
+use super::story::Instance;
+use super::{Checker, Findings};
+use crate::truth::Process;
+
+pub(super) fn check(evidence: &Evidence) -> Findings {
+    let mut findings = Findings::of(Checker::Work);
+    with_a_lease(&mut findings, evidence);
+    never_twice(&mut findings, evidence);
+    never_overlapping(&mut findings, evidence);
+    findings
+}
+
+/// When each execution was leased, in true time, and to which host.
+fn leases(evidence: &Evidence) -> BTreeMap<ExecutionId, (Timestamp, Option<usize>)> {
+    let mut leases = BTreeMap::new();
+    for event in &evidence.events {
+        let place = usize::try_from(event.seq - 1).expect("sequence numbers are small here");
+        let Some(at) = evidence.truth.commits.get(place).copied() else { continue };
+        match &event.change {
+            Change::ExecutionLeased { execution, lease, .. } => {
+                leases.insert(*execution, (at, evidence.hosts.get(&lease.node).copied()));
+            }
+            Change::ExecutionsAdded { executions, .. } => {
+                for each in executions.iter().filter(|each| each.state.status() == Status::Leased) {
+                    let host = each.state.lease().and_then(|lease| evidence.hosts.get(&lease.node).copied());
+                    leases.insert(each.id, (at, host));
+                }
+            }
+            _ => {}
+        }
+    }
+    leases
+}
+
+fn with_a_lease(findings: &mut Findings, evidence: &Evidence) {
+    let leases = leases(evidence);
+    for process in &evidence.truth.processes {
+        let id = process.identity;
+        match leases.get(&id.execution) {
+            None => findings.add(format_args!("n{} ran {id}, which was never leased", process.agent)),
+            Some((at, host)) if *at > process.begun || *host != Some(process.agent) => {
+                let (agent, begun) = (process.agent, process.begun);
+                findings
+                    .add(format_args!("n{agent} ran {id} at {begun}, and {host:?} has the lease since {at}"));
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+fn never_twice(findings: &mut Findings, evidence: &Evidence) {
+    let mut seen = BTreeSet::new();
+    for process in &evidence.truth.processes {
+        let id = process.identity;
+        if !seen.insert((id.execution, id.attempt)) {
+            let (agent, life) = (process.agent, process.incarnation);
+            findings.add(format_args!("{id} was begun twice, the second time by life {life} of n{agent}"));
+        }
+    }
+}
+
+/// Attempts of a task with `on_disconnect: stop` never run at the same time, wherever.
+fn never_overlapping(findings: &mut Findings, evidence: &Evidence) {
+    let mut instances: BTreeMap<Instance, Vec<&Process>> = BTreeMap::new();
+    for process in &evidence.truth.processes {
+        let Some(execution) = evidence.tables.executions.get(&process.identity.execution) else { continue };
+        let task = evidence.plans[&execution.run].task(execution.step);
+        if task.on_disconnect == Some(OnDisconnect::Stop) {
+            let instance = (execution.run.clone(), execution.step, execution.pinned);
+            instances.entry(instance).or_default().push(process);
+        }
+    }
+    for processes in instances.values() {
+        for pair in processes.windows(2) {
+            if pair[0].ended.is_none_or(|ended| ended > pair[1].begun) {
+                let (former, next) = (pair[0], pair[1]);
+                findings.add(format_args!(
+                    "{} on n{} until {:?} overlaps with {} on n{} from {}, and must not",
+                    former.identity, former.agent, former.ended, next.identity, next.agent, next.begun
+                ));
+            }
+        }
+    }
+}

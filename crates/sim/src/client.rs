@@ -1,0 +1,100 @@
+//! Owns the people: they submit runs, try again when nobody answers, change their mind, and drain nodes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use downbeat_core::Dice;
+use downbeat_core::backend::Catalogue;
+use downbeat_core::ids::{ClusterId, NodeId, RunId};
+use downbeat_core::spec::{Definition, from_json};
+use downbeat_server::{Class, Drain, Service, Submit};
+
+use crate::cluster::Cluster;
+use crate::jobs::job;
+
+/// A client waits so long for an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Asks any server that is up; nothing when it does not answer in time, or dies.
+async fn ask<T, F: Future<Output = T>>(cluster: &Cluster, what: impl FnOnce(Service) -> F) -> Option<T> {
+    let servers = cluster.shape.servers as u64;
+    let server = usize::try_from(cluster.world.below(servers)).expect("an index fits");
+    let (service, gate) = cluster.service(server)?;
+    tokio::select! {
+        biased;
+        () = gate.closed() => None,
+        answer = tokio::time::timeout(PATIENCE, what(service)) => answer.ok(),
+    }
+}
+
+/// Submits one run, after a while, and perhaps cancels it.
+pub(crate) async fn submit(cluster: Arc<Cluster>, number: usize, within: Duration, cancel: bool) {
+    let world = cluster.world.clone();
+    let definition = world.draw(|dice| definition(cluster.shape.agents, dice));
+    let keyed = world.below(5) > 0;
+    tokio::time::sleep(world.up_to(within)).await;
+    let run = loop {
+        let submit = Submit {
+            definition: definition.clone(),
+            idempotency_key: keyed.then(|| format!("key-{number}")),
+            by: "sim".to_owned(),
+        };
+        match ask(&cluster, |service| async move { service.submit(submit).await }).await {
+            Some(Ok(submitted)) => break submitted.run.id,
+            // Its nodes are not there yet.
+            Some(Err(error)) if error.class() == Class::Rejected => {
+                world.say(format_args!("run {number} is refused: {error}"));
+            }
+            // Without a key nobody may ask twice.
+            Some(Err(_)) | None if !keyed => {
+                world.say(format_args!("run {number} may or may not exist"));
+                return;
+            }
+            Some(Err(error)) => world.say(format_args!("run {number} is not taken: {error}")),
+            None => {}
+        }
+        tokio::time::sleep(Duration::from_secs(1) + world.up_to(Duration::from_secs(2))).await;
+    };
+    let shown = serde_json::to_string(&definition).unwrap_or_default();
+    world.say(format_args!("run {number} is accepted: {run} {shown}"));
+    world.truth(|truth| truth.accepted.push(run.clone()));
+    if cancel {
+        tokio::time::sleep(world.up_to(within)).await;
+        cancel_run(&cluster, &run).await;
+    }
+}
+
+async fn cancel_run(cluster: &Cluster, run: &RunId) {
+    cluster.world.say(format_args!("{run} is to be cancelled"));
+    for _ in 0..20 {
+        let wanted = run.clone();
+        match ask(cluster, |service| async move { service.cancel(&wanted, "sim").await }).await {
+            Some(Ok(())) => {
+                cluster.world.truth(|truth| truth.counts.cancels += 1);
+                return;
+            }
+            Some(Err(error)) if error.class() != Class::Unavailable => return,
+            Some(Err(_)) | None => tokio::time::sleep(Duration::from_secs(1)).await,
+        }
+    }
+}
+
+/// Drains a node, and takes that back after a while, however long it takes to be heard.
+pub(crate) async fn drain(cluster: Arc<Cluster>, agent: usize, duration: Duration) {
+    let node = NodeId::derive(ClusterId::DEFAULT, &format!("n{agent}"));
+    cluster.world.say(format_args!("n{agent} is to be drained for {duration:?}"));
+    let _ = ask(&cluster, |service| async move { service.set_drain(node, Drain::On, "sim").await }).await;
+    tokio::time::sleep(duration).await;
+    while !matches!(
+        ask(&cluster, |service| async move { service.set_drain(node, Drain::Off, "sim").await }).await,
+        Some(Ok(()))
+    ) {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+fn definition(agents: usize, dice: &mut Dice) -> Definition {
+    let job = job(agents, dice);
+    from_json(&job, &Catalogue::builtin())
+        .unwrap_or_else(|problems| panic!("a random job is wrong: {problems:?} in {job:#}"))
+}

@@ -1,0 +1,163 @@
+//! Owns what goes wrong: a seed draws which kinds of faults there are, then they strike at random until all heals.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::client;
+use crate::cluster::Cluster;
+use crate::network::Weather;
+use crate::world::{Place, World};
+
+/// Which kinds of faults a seed has. Few at a time find more than all at once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kinds {
+    pub(crate) server_crashes: bool,
+    pub(crate) agent_crashes: bool,
+    pub(crate) restarts: bool,
+    pub(crate) partitions: bool,
+    pub(crate) weather: bool,
+    pub(crate) store: bool,
+    pub(crate) clocks: bool,
+    pub(crate) drains: bool,
+}
+
+impl Kinds {
+    pub(crate) fn draw(world: &World) -> Self {
+        let often = || world.below(3) > 0;
+        Self {
+            server_crashes: often(),
+            agent_crashes: often(),
+            restarts: world.below(3) == 0,
+            partitions: often(),
+            weather: often(),
+            store: often(),
+            clocks: world.below(2) == 0,
+            drains: world.below(4) == 0,
+        }
+    }
+
+    pub(crate) fn none() -> Self {
+        Self {
+            server_crashes: false,
+            agent_crashes: false,
+            restarts: false,
+            partitions: false,
+            weather: false,
+            store: false,
+            clocks: false,
+            drains: false,
+        }
+    }
+}
+
+/// Strikes for so long. Everything that lasts heals by itself or with `heal`.
+pub(crate) async fn strike(cluster: &Arc<Cluster>, kinds: Kinds, duration: Duration) {
+    let world = cluster.world.clone();
+    let until = Instant::now() + duration;
+    let between = Duration::from_secs(1) + world.up_to(Duration::from_secs(12));
+    while Instant::now() < until {
+        tokio::time::sleep(world.up_to(between)).await;
+        let place = any(&world, cluster);
+        let last = |seconds| world.up_to(Duration::from_secs(seconds));
+        match world.below(9) {
+            0 if kinds.server_crashes => cluster.crash(server(&world, cluster), last(20)),
+            1 if kinds.agent_crashes => cluster.crash(agent(&world, cluster), last(25)),
+            2 if kinds.restarts => cluster.stop(place),
+            3 | 4 if kinds.partitions => partition(cluster, last(40)),
+            5 if kinds.weather => change_weather(cluster),
+            6 | 7 if kinds.store => trouble_store(cluster, last(15)),
+            8 if kinds.clocks && world.below(2) == 0 => {
+                let by_us = i64::try_from(world.below(40_000_000)).unwrap_or(0) - 20_000_000;
+                world.truth(|truth| truth.counts.clock_jumps += 1);
+                world.say(format_args!("the clock of {place} jumps by {by_us} µs"));
+                cluster.clock(place).jump(by_us);
+            }
+            8 if kinds.drains => {
+                let Place::Agent(number) = agent(&world, cluster) else { continue };
+                tokio::spawn(client::drain(cluster.clone(), number, last(30)));
+            }
+            _ => {}
+        }
+    }
+}
+
+pub(crate) fn heal(cluster: &Cluster) {
+    cluster.world.say(format_args!("all heals"));
+    cluster.network.set_weather(Weather::default());
+    cluster.network.unblock_all();
+    cluster.health.set(|troubles| *troubles = crate::store::Troubles::default());
+    cluster.set_clocks_right();
+}
+
+fn server(world: &World, cluster: &Cluster) -> Place {
+    Place::Server(usize::try_from(world.below(cluster.shape.servers as u64)).expect("an index fits"))
+}
+
+fn agent(world: &World, cluster: &Cluster) -> Place {
+    Place::Agent(usize::try_from(world.below(cluster.shape.agents as u64)).expect("an index fits"))
+}
+
+fn any(world: &World, cluster: &Cluster) -> Place {
+    if world.below(2) == 0 { server(world, cluster) } else { agent(world, cluster) }
+}
+
+/// Some ways are cut: between two, around one, both ways or one.
+fn partition(cluster: &Arc<Cluster>, duration: Duration) {
+    let world = &cluster.world;
+    let (one, other) = (server(world, cluster), agent(world, cluster));
+    let mut pairs: Vec<(Place, Place)> = match world.below(3) {
+        0 => vec![(other, one)],
+        1 => (0..cluster.shape.servers).map(|number| (other, Place::Server(number))).collect(),
+        _ => (0..cluster.shape.agents).map(|number| (Place::Agent(number), one)).collect(),
+    };
+    match world.below(4) {
+        // Only to the server, only from it.
+        0 => {}
+        1 => pairs.iter_mut().for_each(|pair| *pair = (pair.1, pair.0)),
+        _ => pairs.extend(pairs.clone().into_iter().map(|(from, to)| (to, from))),
+    }
+    world.truth(|truth| truth.counts.partitions += 1);
+    let named: Vec<String> = pairs.iter().map(|(from, to)| format!("{from}→{to}")).collect();
+    world.say(format_args!("cut for {duration:?}: {}", named.join(" ")));
+    pairs.iter().for_each(|(from, to)| cluster.network.block(*from, *to));
+    let cluster = cluster.clone();
+    tokio::spawn(async move {
+        tokio::time::sleep(duration).await;
+        pairs.iter().for_each(|(from, to)| cluster.network.unblock(*from, *to));
+    });
+}
+
+fn change_weather(cluster: &Cluster) {
+    let world = &cluster.world;
+    let weather = Weather {
+        delay: world.up_to(Duration::from_millis(1 << world.below(11))),
+        late_permille: world.below(2) * world.below(60),
+        lost_permille: world.below(2) * world.below(150),
+        doubled_permille: world.below(2) * world.below(150),
+    };
+    world.say(format_args!("{weather:?}"));
+    cluster.network.set_weather(weather);
+}
+
+fn trouble_store(cluster: &Arc<Cluster>, duration: Duration) {
+    let world = &cluster.world;
+    world.truth(|truth| truth.counts.outages += 1);
+    let kind = world.below(4);
+    let one = server(world, cluster);
+    let delay = world.up_to(Duration::from_millis(300));
+    let (slow, before, after) = (world.below(100), world.below(150), world.below(150));
+    cluster.health.set(|troubles| match kind {
+        0 => troubles.away_from = (0..cluster.shape.servers).map(Place::Server).collect(),
+        1 => troubles.away_from = vec![one],
+        2 => (troubles.delay, troubles.slow_permille) = (delay, slow),
+        _ => (troubles.fail_before_permille, troubles.fail_after_permille) = (before, after),
+    });
+    world.say(format_args!("the store is in trouble of kind {kind} for {duration:?} ({one})"));
+    let cluster = cluster.clone();
+    tokio::spawn(async move {
+        tokio::time::sleep(duration).await;
+        cluster.health.set(|troubles| *troubles = crate::store::Troubles::default());
+    });
+}

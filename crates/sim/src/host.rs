@@ -1,0 +1,203 @@
+//! Owns the machine under an agent: what runs on it, for how long, how it ends, and what a crash of the agent leaves
+//! running. It writes down the truth.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use downbeat_agent::Host;
+use downbeat_backends::{Backend, Call, Finish, Identity, Stream};
+use downbeat_core::Dice;
+use downbeat_core::backend::{BackendSchema, Catalogue};
+use downbeat_core::execution::Verdict;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use crate::gate::Gate;
+use crate::world::World;
+
+/// One machine in one life of its agent. What runs outlives it; `Truth` has it.
+#[derive(Clone, Debug)]
+pub(crate) struct Machine {
+    pub(crate) world: Arc<World>,
+    pub(crate) agent: usize,
+    pub(crate) incarnation: u64,
+    pub(crate) gate: Gate,
+    pub(crate) seed: u64,
+    /// Ends what crashes left running on this machine; renewed by each sweep.
+    pub(crate) orphans: Arc<Mutex<CancellationToken>>,
+}
+
+impl Machine {
+    fn orphans(&self) -> MutexGuard<'_, CancellationToken> {
+        self.orphans.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl Host for Machine {
+    fn backends(&self) -> Vec<Arc<dyn Backend>> {
+        vec![Arc::new(Work { machine: self.clone() })]
+    }
+
+    fn capabilities(&self) -> BTreeMap<String, Value> {
+        BTreeMap::from([("cpu".to_owned(), Value::from(4)), ("os".to_owned(), Value::from("sim"))])
+    }
+
+    async fn sweep(&self, grace: Duration) -> Vec<Identity> {
+        let alive = |world: &World| -> Vec<Identity> {
+            world.truth(|truth| {
+                let mine = truth.processes.iter().filter(|process| process.agent == self.agent);
+                mine.filter(|process| process.ended.is_none()).map(|process| process.identity).collect()
+            })
+        };
+        let found = alive(&self.world);
+        if found.is_empty() {
+            return found;
+        }
+        let patience = self.world.up_to(grace);
+        tokio::time::sleep(patience).await;
+        self.gate.pass().await;
+        std::mem::take(&mut *self.orphans()).cancel();
+        while !alive(&self.world).is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        self.gate.pass().await;
+        self.world.say(format_args!("a{} swept {} left running", self.agent, found.len()));
+        found
+    }
+}
+
+/// The backend `test`, whose outcomes the seed decides and not the params.
+#[derive(Debug)]
+struct Work {
+    machine: Machine,
+}
+
+/// How one attempt goes when nobody interferes.
+struct Fate {
+    duration: Duration,
+    verdict: Verdict,
+    /// From being told to stop until it does.
+    stubborn: Duration,
+    output: bool,
+}
+
+impl Work {
+    fn fate(&self, identity: Identity, grace: Duration) -> Fate {
+        let (high, low) = identity.execution.0.as_u64_pair();
+        let mut dice =
+            Dice::new(self.machine.seed ^ high ^ low.rotate_left(17) ^ u64::from(identity.attempt));
+        dice.next_u64();
+        let duration = match dice.below(10) {
+            0..4 => Duration::ZERO,
+            4..8 => dice.up_to(Duration::from_secs(3)),
+            8 => dice.up_to(Duration::from_secs(15)),
+            _ => dice.up_to(Duration::from_secs(60)),
+        };
+        let verdict = if dice.below(100) < 80 { Verdict::Succeeded } else { Verdict::Failed };
+        let stubborn = if dice.below(2) == 0 { Duration::ZERO } else { dice.up_to(grace) };
+        Fate { duration, verdict, stubborn, output: dice.below(3) == 0 }
+    }
+}
+
+#[async_trait]
+impl Backend for Work {
+    fn schema(&self) -> BackendSchema {
+        Catalogue::builtin().backend("test").expect("the catalogue has it").clone()
+    }
+
+    async fn run(&self, call: Call) -> Finish {
+        let machine = &self.machine;
+        machine.gate.pass().await;
+        let fate = self.fate(call.identity, call.grace);
+        let mut running = Running::begin(machine, call.identity, fate.duration);
+        if fate.output {
+            call.output.write(Stream::Stdout, format!("{} says\n", call.identity).as_bytes());
+        }
+        if fate.duration.is_zero() {
+            return running.finish(fate.verdict);
+        }
+        tokio::select! {
+            biased;
+            () = tokio::time::sleep(fate.duration) => running.finish(fate.verdict),
+            () = call.cancel.cancelled() => {
+                tokio::time::sleep(fate.stubborn).await;
+                running.finish(Verdict::Cancelled)
+            }
+        }
+    }
+}
+
+/// A process. When the agent dies under it, it dies with it or goes on as an orphan.
+struct Running<'a> {
+    machine: &'a Machine,
+    place: usize,
+    ends: tokio::time::Instant,
+}
+
+impl<'a> Running<'a> {
+    fn begin(machine: &'a Machine, identity: Identity, duration: Duration) -> Self {
+        let world = &machine.world;
+        world.say(format_args!("a{} begins {identity}", machine.agent));
+        let begun = world.now();
+        let process = crate::truth::Process {
+            identity,
+            agent: machine.agent,
+            incarnation: machine.incarnation,
+            begun,
+            ended: None,
+            verdict: None,
+        };
+        let place = world.truth(|truth| {
+            truth.processes.push(process);
+            truth.processes.len() - 1
+        });
+        Self { machine, place, ends: tokio::time::Instant::now() + duration }
+    }
+
+    fn finish(&mut self, verdict: Verdict) -> Finish {
+        let now = self.machine.world.now();
+        let identity = self.machine.world.truth(|truth| {
+            let process = &mut truth.processes[self.place];
+            process.ended = Some(now);
+            process.verdict = Some(verdict);
+            process.identity
+        });
+        self.machine.world.say(format_args!("a{} ends {identity} {verdict:?}", self.machine.agent));
+        match verdict {
+            Verdict::Succeeded => Finish::succeeded(),
+            Verdict::Failed => Finish::failed(Some(1), "it was to fail"),
+            Verdict::Cancelled => Finish::cancelled(None),
+        }
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let world = self.machine.world.clone();
+        let place = self.place;
+        let end = move |world: &World| {
+            let now = world.now();
+            world.truth(|truth| truth.processes[place].ended.get_or_insert(now).to_owned());
+        };
+        if world.truth(|truth| truth.processes[place].ended.is_some()) {
+            return;
+        }
+        if tokio::runtime::Handle::try_current().is_err() || world.below(2) == 0 {
+            end(&world);
+            return;
+        }
+        world.truth(|truth| truth.counts.orphans += 1);
+        let (ends, swept) = (self.ends, self.machine.orphans().clone());
+        tokio::spawn(async move {
+            tokio::select! {
+                biased;
+                () = swept.cancelled() => {}
+                () = tokio::time::sleep_until(ends) => {}
+            }
+            end(&world);
+        });
+    }
+}

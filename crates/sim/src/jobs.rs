@@ -1,0 +1,106 @@
+//! Owns random jobs: lists, pipelines and graphs, on all nodes, on some, placed, or mixed; with conditions, retries,
+//! timeouts, deliveries and limits. What comes of an attempt is not in the job: the hosts decide.
+
+use downbeat_core::Dice;
+use serde_json::{Value, json};
+
+const CONDITIONS: [&str; 3] = ["always", "on_success", "on_failure"];
+
+fn chance(dice: &mut Dice, one_in: u64) -> bool {
+    dice.below(one_in) == 0
+}
+
+fn pick<'a>(dice: &mut Dice, from: &'a [&'a str]) -> &'a str {
+    from[usize::try_from(dice.below(from.len() as u64)).expect("an index fits")]
+}
+
+fn task(name: &str, dice: &mut Dice) -> Value {
+    let mut task = match dice.below(3) {
+        0 => json!({"backend": "test", "action": "noop"}),
+        1 => json!({"backend": "test", "action": "echo", "params": {"message": "hello"}}),
+        // Not idempotent.
+        _ => json!({"backend": "test", "action": "flaky", "params": {"succeed_on": 1}}),
+    };
+    task["name"] = json!(name);
+    if chance(dice, 3) {
+        task["condition"] = json!(pick(dice, &CONDITIONS));
+    }
+    if chance(dice, 3) {
+        task["retry"] = json!({"max": 1 + dice.below(3), "delay": "1s", "max_delay": "5s"});
+    }
+    if chance(dice, 3) {
+        task["timeout"] = json!(format!("{}s", 2 + dice.below(20)));
+    }
+    if chance(dice, 3) {
+        task["delivery"] = json!(pick(dice, &["at_least_once", "at_most_once"]));
+    }
+    if chance(dice, 3) {
+        task["on_disconnect"] = json!(pick(dice, &["stop", "continue"]));
+    }
+    task
+}
+
+fn target(agents: usize, dice: &mut Dice) -> Value {
+    match dice.below(4) {
+        0 => json!(format!("node:n{}", dice.below(agents as u64))),
+        1 => json!("group:even"),
+        _ => json!("all"),
+    }
+}
+
+fn placement(agents: usize, dice: &mut Dice) -> Value {
+    let mut placement = json!({});
+    if chance(dice, 2) {
+        placement["max_per_node"] = json!(1 + dice.below(2));
+    }
+    if chance(dice, 6) && agents > 1 {
+        placement["forbid"] = json!([format!("n{}", dice.below(agents as u64))]);
+    }
+    placement
+}
+
+/// A job for so many nodes, `n0` and up.
+pub(crate) fn job(agents: usize, dice: &mut Dice) -> Value {
+    let graph = chance(dice, 2);
+    let count = 1 + usize::try_from(dice.below(5)).expect("it is small");
+    let fleet = dice.below(3) > 0;
+    let mut tasks: Vec<Value> = Vec::new();
+    for index in 0..count {
+        let name = format!("t{index}");
+        let mut entry = if chance(dice, 4) {
+            let leaves: Vec<Value> =
+                (0..1 + dice.below(3)).map(|leaf| task(&format!("t{index}l{leaf}"), dice)).collect();
+            let mut branch = json!({"name": name, "tasks": leaves});
+            if chance(dice, 3) {
+                branch["condition"] = json!(pick(dice, &CONDITIONS));
+            }
+            branch
+        } else {
+            let mut leaf = task(&name, dice);
+            // Where it runs, if not where the others do.
+            match dice.below(6) {
+                0 => leaf["placement"] = placement(agents, dice),
+                1 => leaf["target"] = target(agents, dice),
+                _ => {}
+            }
+            leaf
+        };
+        if graph {
+            let after: Vec<String> =
+                (0..index).filter(|_| chance(dice, 2)).map(|i| format!("t{i}")).collect();
+            entry["depends_on"] = json!(after);
+        }
+        tasks.push(entry);
+    }
+    let strategy = pick(dice, &["fail-fast", "continue", "continue"]);
+    let mut job = json!({"strategy": strategy, "tasks": tasks});
+    if fleet {
+        job["target"] = target(agents, dice);
+    } else if chance(dice, 2) {
+        job["placement"] = placement(agents, dice);
+    }
+    if chance(dice, 5) {
+        job["timeout"] = json!(format!("{}s", 10 + dice.below(80)));
+    }
+    job
+}

@@ -1,0 +1,311 @@
+//! Owns the network: what becomes of a call between an agent and a server. Each way has its own delays, losses and
+//! partition; calls may be delivered twice or late, answers lost after the call took effect.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use downbeat_agent::Connector;
+use downbeat_proto::Link;
+use downbeat_proto::message::{
+    Fault, Heartbeat, HeartbeatAnswer, Hello, Output, Poll, PollAnswer, Receipt, Register, Report,
+    ReportAnswer, Welcome,
+};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::gate::Gate;
+use crate::world::{Place, World};
+
+/// As the real client has them.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const CALL_DEADLINE: Duration = Duration::from_secs(10);
+const POLL_MARGIN: Duration = Duration::from_secs(10);
+/// After which a server notices that a caller is gone when nobody could tell it.
+const KEEPALIVE: Duration = Duration::from_secs(40);
+
+/// How bad it is at the moment, everywhere.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Weather {
+    /// The longest usual delay of one way.
+    pub(crate) delay: Duration,
+    /// Calls that are delayed for long, in a thousand: others overtake them.
+    pub(crate) late_permille: u64,
+    pub(crate) lost_permille: u64,
+    pub(crate) doubled_permille: u64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    weather: Weather,
+    /// Ways on which nothing gets through.
+    blocked: BTreeSet<(Place, Place)>,
+    listening: BTreeMap<Place, (Arc<dyn Link>, Gate)>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Network {
+    world: Arc<World>,
+    state: Mutex<State>,
+}
+
+impl Network {
+    pub(crate) fn new(world: Arc<World>) -> Arc<Self> {
+        Arc::new(Self { world, state: Mutex::default() })
+    }
+
+    fn state<T>(&self, with: impl FnOnce(&mut State) -> T) -> T {
+        with(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn set_weather(&self, weather: Weather) {
+        self.state(|state| state.weather = weather);
+    }
+
+    pub(crate) fn block(&self, from: Place, to: Place) {
+        self.state(|state| state.blocked.insert((from, to)));
+    }
+
+    pub(crate) fn unblock(&self, from: Place, to: Place) {
+        self.state(|state| state.blocked.remove(&(from, to)));
+    }
+
+    pub(crate) fn unblock_all(&self) {
+        self.state(|state| state.blocked.clear());
+    }
+
+    pub(crate) fn listen(&self, place: Place, link: Arc<dyn Link>, gate: Gate) {
+        self.state(|state| state.listening.insert(place, (link, gate)));
+    }
+
+    pub(crate) fn hang_up(&self, place: Place) {
+        self.state(|state| state.listening.remove(&place));
+    }
+
+    fn listener(&self, place: Place) -> Option<(Arc<dyn Link>, Gate)> {
+        self.state(|state| state.listening.get(&place).cloned())
+    }
+
+    /// One way; false when it does not arrive.
+    async fn travel(&self, from: Place, to: Place) -> bool {
+        let weather = self.state(|state| state.weather);
+        let mut delay = Duration::from_micros(200) + self.world.up_to(weather.delay);
+        if self.world.happens(weather.late_permille) {
+            delay += self.world.up_to(Duration::from_secs(20));
+        }
+        let lost = self.world.happens(weather.lost_permille);
+        tokio::time::sleep(delay).await;
+        let arrives = !lost && !self.state(|state| state.blocked.contains(&(from, to)));
+        if !arrives {
+            self.world.truth(|truth| truth.counts.calls_lost += 1);
+        }
+        arrives
+    }
+}
+
+/// One agent's way to servers.
+#[derive(Debug)]
+pub(crate) struct Dial {
+    pub(crate) network: Arc<Network>,
+    pub(crate) from: Place,
+    pub(crate) gate: Gate,
+}
+
+/// An address is a place's name.
+pub(crate) fn address(place: Place) -> String {
+    place.to_string()
+}
+
+fn place_of(address: &str) -> Place {
+    let number = address.trim_start_matches('s').parse().expect("addresses are made by `address`");
+    Place::Server(number)
+}
+
+#[async_trait]
+impl Connector for Dial {
+    async fn connect(&self, address: &str) -> Result<Arc<dyn Link>, Fault> {
+        self.gate.pass().await;
+        let to = place_of(address);
+        let handshake = async {
+            let there = self.network.travel(self.from, to).await;
+            let listens = self.network.listener(to).is_some();
+            if !(there && self.network.travel(to, self.from).await) {
+                std::future::pending::<()>().await;
+            }
+            listens
+        };
+        match tokio::time::timeout(CONNECT_TIMEOUT, handshake).await {
+            Ok(true) => Ok(Arc::new(Wire {
+                network: self.network.clone(),
+                from: self.from,
+                to,
+                gate: self.gate.clone(),
+            })),
+            Ok(false) => Err(Fault::Unavailable("nobody listens".to_owned())),
+            Err(_) => Err(Fault::Unavailable("cannot connect in time".to_owned())),
+        }
+    }
+}
+
+/// What an agent calls. A call goes to whoever listens at its place when it arrives.
+#[derive(Clone, Debug)]
+struct Wire {
+    network: Arc<Network>,
+    from: Place,
+    to: Place,
+    gate: Gate,
+}
+
+/// Tells the server that the caller is gone: as soon as that can arrive, or when its connection times out.
+struct HangUp {
+    wire: Wire,
+    gone: CancellationToken,
+}
+
+impl Drop for HangUp {
+    fn drop(&mut self) {
+        if self.gone.is_cancelled() || tokio::runtime::Handle::try_current().is_err() {
+            return;
+        }
+        let (wire, gone) = (self.wire.clone(), self.gone.clone());
+        tokio::spawn(async move {
+            if !wire.network.travel(wire.from, wire.to).await {
+                tokio::time::sleep(KEEPALIVE).await;
+            }
+            gone.cancel();
+        });
+    }
+}
+
+impl Wire {
+    /// One call. Its copies travel by themselves; the first answer that comes back is the answer.
+    async fn call<Q, A, F>(
+        &self,
+        name: &'static str,
+        deadline: Duration,
+        request: Q,
+        serve: impl Fn(Arc<dyn Link>, Q) -> F + Clone + Send + 'static,
+    ) -> Result<A, Fault>
+    where
+        Q: Clone + Send + 'static,
+        A: Send + 'static,
+        F: Future<Output = Result<A, Fault>> + Send + 'static,
+    {
+        self.gate.pass().await;
+        let world = &self.network.world;
+        let (answers, mut answered) = mpsc::unbounded_channel();
+        let gone = CancellationToken::new();
+        let hang_up = HangUp { wire: self.clone(), gone: gone.clone() };
+        let weather = self.network.state(|state| state.weather);
+        let copies = if world.happens(weather.doubled_permille) { 2 } else { 1 };
+        world.truth(|truth| {
+            truth.counts.calls += 1;
+            truth.counts.calls_doubled += copies - 1;
+        });
+        for _ in 0..copies {
+            let (wire, request, serve) = (self.clone(), request.clone(), serve.clone());
+            let (answers, gone) = (answers.clone(), gone.clone());
+            tokio::spawn(async move {
+                if let Some(answer) = wire.deliver(name, request, serve, gone).await {
+                    let _ = answers.send(answer);
+                }
+            });
+        }
+        drop(answers);
+        let answer = tokio::time::timeout(deadline, async {
+            match answered.recv().await {
+                Some(answer) => answer,
+                None => std::future::pending().await,
+            }
+        });
+        let answer = answer.await.unwrap_or_else(|_| Err(Fault::Unavailable("no answer in time".to_owned())));
+        if answer.is_ok() {
+            // The other copy, if there is one, is not called back: it is out there.
+            hang_up.gone.cancel();
+        }
+        self.gate.pass().await;
+        answer
+    }
+
+    async fn deliver<Q, A, F>(
+        &self,
+        name: &'static str,
+        request: Q,
+        serve: impl Fn(Arc<dyn Link>, Q) -> F,
+        gone: CancellationToken,
+    ) -> Option<Result<A, Fault>>
+    where
+        F: Future<Output = Result<A, Fault>>,
+    {
+        let (network, from, to) = (&self.network, self.from, self.to);
+        if !network.travel(from, to).await {
+            network.world.say(format_args!("{from} → {to} {name} is lost"));
+            return None;
+        }
+        let answer = match network.listener(to) {
+            None => Err(Fault::Unavailable("nobody listens".to_owned())),
+            Some((link, gate)) => {
+                let is_copy = gone.is_cancelled();
+                let served = serve(link, request);
+                tokio::select! {
+                    biased;
+                    () = gate.closed() => Err(Fault::Unavailable("the connection broke".to_owned())),
+                    () = gone.cancelled(), if !is_copy => return None,
+                    answer = served => answer,
+                }
+            }
+        };
+        let outcome = match &answer {
+            Ok(_) => "ok".to_owned(),
+            Err(fault) => fault.to_string(),
+        };
+        network.world.say(format_args!("{from} → {to} {name}: {outcome}"));
+        if !network.travel(to, from).await {
+            network.world.say(format_args!("{from} ← {to} {name} is lost"));
+            return None;
+        }
+        Some(answer)
+    }
+}
+
+#[async_trait]
+impl Link for Wire {
+    async fn hello(&self, hello: Hello) -> Result<Welcome, Fault> {
+        self.call("hello", CALL_DEADLINE, hello, |link, hello| async move { link.hello(hello).await }).await
+    }
+
+    async fn register(&self, register: Register) -> Result<(), Fault> {
+        let serve = |link: Arc<dyn Link>, register| async move { link.register(register).await };
+        self.call("register", CALL_DEADLINE, register, serve).await
+    }
+
+    async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<HeartbeatAnswer, Fault> {
+        let serve = |link: Arc<dyn Link>, heartbeat| async move { link.heartbeat(heartbeat).await };
+        self.call("heartbeat", CALL_DEADLINE, heartbeat, serve).await
+    }
+
+    async fn poll(&self, poll: Poll) -> Result<PollAnswer, Fault> {
+        let deadline = poll.wait + POLL_MARGIN;
+        self.call("poll", deadline, poll, |link, poll| async move { link.poll(poll).await }).await
+    }
+
+    async fn report(&self, report: Report) -> Result<ReportAnswer, Fault> {
+        let serve = |link: Arc<dyn Link>, report| async move { link.report(report).await };
+        let answer = self.call("report", CALL_DEADLINE, report.clone(), serve).await?;
+        let receipts = answer.receipts.iter().skip(report.started.len());
+        for (finished, receipt) in report.finished.into_iter().zip(receipts) {
+            if *receipt == Receipt::Recorded {
+                let (world, held) = (&self.network.world, finished.held);
+                let now = world.now();
+                world.truth(|truth| truth.recorded(held.execution, held.token, finished.outcome, now));
+            }
+        }
+        Ok(answer)
+    }
+
+    async fn output(&self, output: Output) -> Result<(), Fault> {
+        let serve = |link: Arc<dyn Link>, output| async move { link.output(output).await };
+        self.call("output", CALL_DEADLINE, output, serve).await
+    }
+}

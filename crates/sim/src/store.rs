@@ -1,0 +1,412 @@
+//! Owns the way of one server to the store: slow, failing, or failing after it took effect; and nothing any more once
+//! the server is dead. The store itself is the real one in memory, and the same for all servers.
+//!
+//! Reads see everything that was committed when they were made: what stores promise is not broken, unless a test
+//! breaks it on purpose (`Broken`), to see it caught.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use downbeat_core::change::{Change, Event};
+use downbeat_core::execution::{Execution, State, Status};
+use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
+use downbeat_core::node::NodeRecord;
+use downbeat_core::run::RunRecord;
+use downbeat_store::{
+    Committed, Error, EventFilter, ExecutionFilter, Listed, MemoryStore, News, OutputChunk, Page, RunFilter,
+    ServerRecord, Store, Tally,
+};
+use jiff::Timestamp;
+use tokio::sync::broadcast;
+
+use crate::gate::Gate;
+use crate::seed::Broken;
+use crate::truth::Renewal;
+use crate::world::{Place, World};
+
+/// How the store is doing, for all servers.
+#[derive(Debug, Default)]
+pub(crate) struct Health {
+    state: Mutex<Troubles>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Troubles {
+    /// The longest usual delay of one way.
+    pub(crate) delay: Duration,
+    /// Calls that take long, in a thousand.
+    pub(crate) slow_permille: u64,
+    /// Writes that fail without effect, and those that have it and fail all the same.
+    pub(crate) fail_before_permille: u64,
+    pub(crate) fail_after_permille: u64,
+    /// Servers that cannot reach it.
+    pub(crate) away_from: Vec<Place>,
+}
+
+impl Health {
+    pub(crate) fn set(&self, change: impl FnOnce(&mut Troubles)) {
+        change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn get(&self) -> Troubles {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Tells servers that others did something. A hint: it may come late, or never.
+#[derive(Debug, Default)]
+pub(crate) struct Herald {
+    listening: Mutex<Vec<(Place, Gate, broadcast::Sender<News>)>>,
+}
+
+impl Herald {
+    /// The news of one life of a server.
+    pub(crate) fn listen(&self, place: Place, gate: &Gate) -> broadcast::Sender<News> {
+        let sender = broadcast::channel(64).0;
+        let mut listening = self.listening.lock().unwrap_or_else(PoisonError::into_inner);
+        listening.retain(|(_, gate, _)| !gate.is_closed());
+        listening.push((place, gate.clone(), sender.clone()));
+        sender
+    }
+}
+
+/// One life of one server, as it reaches the store.
+#[derive(Debug)]
+pub(crate) struct Reached {
+    pub(crate) herald: Arc<Herald>,
+    pub(crate) news: broadcast::Sender<News>,
+    /// Whether it is one that several servers may share, with a clock of its own.
+    pub(crate) is_shared: bool,
+    pub(crate) inner: Arc<MemoryStore>,
+    pub(crate) world: Arc<World>,
+    pub(crate) health: Arc<Health>,
+    pub(crate) place: Place,
+    pub(crate) gate: Gate,
+    pub(crate) broken: Option<Broken>,
+}
+
+fn away() -> Error {
+    Error::Unavailable("the connection broke".to_owned())
+}
+
+impl Reached {
+    /// The way there: from here on the call has its effect.
+    async fn go(&self) -> Result<(), Error> {
+        self.gate.pass().await;
+        let troubles = self.health.get();
+        self.travel(&troubles).await;
+        self.gate.pass().await;
+        if self.health.get().away_from.contains(&self.place) {
+            return Err(away());
+        }
+        Ok(())
+    }
+
+    /// The way back.
+    async fn come_back(&self) -> Result<(), Error> {
+        self.travel(&self.health.get()).await;
+        self.gate.pass().await;
+        if self.health.get().away_from.contains(&self.place) {
+            return Err(away());
+        }
+        Ok(())
+    }
+
+    async fn travel(&self, troubles: &Troubles) {
+        let mut delay = self.world.up_to(troubles.delay);
+        if self.world.happens(troubles.slow_permille) {
+            delay += self.world.up_to(Duration::from_secs(8));
+        }
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+    }
+
+    /// A write, which may fail before or after its effect.
+    async fn write<T>(&self, effect: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        self.go().await?;
+        if self.world.happens(self.health.get().fail_before_permille) {
+            return Err(away());
+        }
+        let result = effect.await?;
+        let lost = self.world.happens(self.health.get().fail_after_permille);
+        self.come_back().await?;
+        if lost { Err(away()) } else { Ok(result) }
+    }
+
+    async fn read<T>(&self, read: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        self.go().await?;
+        let result = read.await?;
+        self.come_back().await?;
+        Ok(result)
+    }
+
+    async fn apply(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
+        let rewritten = match self.broken {
+            Some(Broken::NoFencing) => Some(self.without_fencing(changes).await?),
+            Some(Broken::NoEpochGuard) => Some(self.without_epochs(changes).await?),
+            Some(Broken::LostCommit) if self.world.happens(20) => return self.pretend(changes).await,
+            Some(Broken::LostCommit | Broken::FeedGap | Broken::LostOutbox) | None => None,
+        };
+        let changes = rewritten.as_deref().unwrap_or(changes);
+        let committed = self.inner.commit(server, changes).await?;
+        let now = self.world.now();
+        for (change, outcome) in changes.iter().zip(&committed.outcomes) {
+            let seq = outcome.as_ref().map(|()| "applied").unwrap_or("refused");
+            self.world.say(format_args!("{} commits {} {}", self.place, shown(change), seq));
+        }
+        self.world.truth(|truth| {
+            truth.counts.commits += 1;
+            truth.commits.extend(committed.seqs.iter().flatten().map(|_| now));
+        });
+        self.announce(&News::Events);
+        Ok(committed)
+    }
+
+    /// Another server hears of it, if it can.
+    fn announce(&self, news: &News) {
+        let troubles = self.health.get();
+        let listening = self.herald.listening.lock().unwrap_or_else(PoisonError::into_inner);
+        for (place, gate, sender) in listening.iter() {
+            let deaf = *place == self.place || gate.is_closed() || troubles.away_from.contains(place);
+            if deaf || self.world.happens(troubles.fail_after_permille) {
+                continue;
+            }
+            let delay = self.world.up_to(troubles.delay);
+            if delay.is_zero() {
+                let _ = sender.send(news.clone());
+                continue;
+            }
+            let (sender, news) = (sender.clone(), news.clone());
+            tokio::spawn(async move {
+                tokio::time::sleep(delay).await;
+                let _ = sender.send(news);
+            });
+        }
+    }
+
+    /// A late result of an attempt that was lost is taken for the result of the attempt that follows it.
+    async fn without_fencing(&self, changes: &[Change]) -> Result<Vec<Change>, Error> {
+        let mut rewritten = changes.to_vec();
+        for change in &mut rewritten {
+            let Change::ExecutionFinished { run, execution, token, .. } = change else { continue };
+            let all = self.inner.executions_of(run).await?;
+            let Some(said) = all.iter().find(|each| each.id == *execution) else { continue };
+            if said.state.status() != Status::Lost {
+                continue;
+            }
+            let next = all.iter().find(|each| {
+                each.step == said.step && each.pinned == said.pinned && each.state.status().is_open()
+            });
+            if let Some((next, lease)) = next.and_then(|next| Some((next, next.state.lease()?))) {
+                (*execution, *token) = (next.id, lease.token);
+            }
+        }
+        Ok(rewritten)
+    }
+
+    /// Whoever once owned a run may still change it.
+    async fn without_epochs(&self, changes: &[Change]) -> Result<Vec<Change>, Error> {
+        let mut rewritten = changes.to_vec();
+        for change in &mut rewritten {
+            let Some(run) = change.run().cloned() else { continue };
+            let Some(current) = self.inner.run(&run).await? else { continue };
+            match change {
+                Change::ExecutionsAdded { epoch, .. }
+                | Change::ExecutionCancelRequested { epoch, .. }
+                | Change::ExecutionGivenUp { epoch, .. }
+                | Change::ExecutionSkipped { epoch, .. }
+                | Change::RunMoved { epoch, .. } => *epoch = current.epoch,
+                _ => {}
+            }
+        }
+        Ok(rewritten)
+    }
+
+    /// Says that it is done, and does nothing.
+    async fn pretend(&self, changes: &[Change]) -> Result<Committed, Error> {
+        let last = self.inner.last_seq().await?;
+        self.world.say(format_args!("{} loses a commit of {} changes", self.place, changes.len()));
+        let seqs = (last + 1..).take(changes.len()).map(Some).collect();
+        Ok(Committed { outcomes: vec![Ok(()); changes.len()], seqs })
+    }
+}
+
+/// A change in one line, without what never differs.
+fn shown(change: &Change) -> String {
+    let kind = change.kind();
+    match change {
+        Change::ExecutionsAdded { run, executions, epoch, .. } => {
+            let all: Vec<String> = executions
+                .iter()
+                .map(|each| format!("{}:{}.{}{}", each.id, each.step, each.attempt, lease_of(&each.state)))
+                .collect();
+            format!("{kind} run={run} epoch={epoch} [{}]", all.join(" "))
+        }
+        Change::ExecutionLeased { execution, lease, .. } => format!("{kind} {execution} to={}", lease.node),
+        Change::ExecutionStarted { execution, .. } | Change::ExecutionSkipped { execution, .. } => {
+            format!("{kind} {execution}")
+        }
+        Change::ExecutionFinished { execution, outcome, .. } => {
+            format!("{kind} {execution} {:?}", outcome.verdict)
+        }
+        Change::ExecutionLost { execution, reason, .. }
+        | Change::ExecutionCancelRequested { execution, reason, .. } => {
+            format!("{kind} {execution} {reason}")
+        }
+        Change::ExecutionGivenUp { execution, error, .. } => format!("{kind} {execution} {error}"),
+        Change::RunMoved { run, path, epoch, .. } => format!("{kind} run={run} epoch={epoch} {path:?}"),
+        Change::RunTaken { run, owner, epoch, .. } => format!("{kind} run={run} by={owner} epoch={epoch}"),
+        Change::RunCreated { run } => format!("{kind} run={}", run.id),
+        Change::RunCancelRequested { run, .. } => format!("{kind} run={run}"),
+        Change::NodeRegistered { registration } => {
+            format!("{kind} {} session={}", registration.description.hostname, registration.session)
+        }
+        Change::NodeMoved { node, from, to, .. } => format!("{kind} {node} {from:?}→{to:?}"),
+        Change::NodeDrainSet { node, draining, .. } => format!("{kind} {node} {draining}"),
+    }
+}
+
+fn lease_of(state: &State) -> String {
+    state.lease().map(|lease| format!("→{}", lease.node)).unwrap_or_default()
+}
+
+#[async_trait]
+impl Store for Reached {
+    fn name(&self) -> &'static str {
+        "memory"
+    }
+
+    fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
+    fn news(&self) -> broadcast::Receiver<News> {
+        self.news.subscribe()
+    }
+
+    async fn now(&self) -> Result<Option<Timestamp>, Error> {
+        self.go().await?;
+        let now = self.is_shared.then(|| self.world.now());
+        self.come_back().await?;
+        Ok(now)
+    }
+
+    async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
+        let result = self.write(self.apply(server, changes)).await;
+        if result.is_err() {
+            self.world.truth(|truth| truth.counts.commits_failed += 1);
+            self.world.say(format_args!("{} cannot commit {} changes", self.place, changes.len()));
+        }
+        result
+    }
+
+    async fn events(&self, filter: &EventFilter, limit: u32) -> Result<Vec<Event>, Error> {
+        let mut events = self.read(self.inner.events(filter, limit)).await?;
+        if self.broken == Some(Broken::FeedGap) {
+            events.retain(|event| event.seq % 17 != 0);
+        }
+        Ok(events)
+    }
+
+    async fn last_seq(&self) -> Result<u64, Error> {
+        self.read(self.inner.last_seq()).await
+    }
+
+    async fn cluster(&self, name_or_id: &str) -> Result<Option<ClusterId>, Error> {
+        self.read(self.inner.cluster(name_or_id)).await
+    }
+
+    async fn nodes(&self, cluster: Option<ClusterId>) -> Result<Vec<NodeRecord>, Error> {
+        self.read(self.inner.nodes(cluster)).await
+    }
+
+    async fn node(&self, id: NodeId) -> Result<Option<NodeRecord>, Error> {
+        self.read(self.inner.node(id)).await
+    }
+
+    async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>, Error> {
+        let effect = async {
+            let current = self.inner.touch_nodes(seen, at).await?;
+            let now = self.world.now();
+            for ((node, _), _) in seen.iter().zip(&current).filter(|(_, current)| **current) {
+                self.world.truth(|truth| truth.renewals.push(Renewal { node: *node, at, applied: now }));
+            }
+            Ok(current)
+        };
+        self.write(effect).await
+    }
+
+    async fn silent_nodes(&self, before: Timestamp) -> Result<Vec<NodeRecord>, Error> {
+        self.read(self.inner.silent_nodes(before)).await
+    }
+
+    async fn run(&self, id: &RunId) -> Result<Option<RunRecord>, Error> {
+        self.read(self.inner.run(id)).await
+    }
+
+    async fn runs(&self, filter: &RunFilter, page: Page) -> Result<Listed<RunRecord>, Error> {
+        self.read(self.inner.runs(filter, page)).await
+    }
+
+    async fn open_runs(&self) -> Result<Vec<RunRecord>, Error> {
+        self.read(self.inner.open_runs()).await
+    }
+
+    async fn open_run_owners(&self) -> Result<Vec<(RunId, ServerId)>, Error> {
+        self.read(self.inner.open_run_owners()).await
+    }
+
+    async fn execution(&self, id: ExecutionId) -> Result<Option<Execution>, Error> {
+        self.read(self.inner.execution(id)).await
+    }
+
+    async fn executions(&self, filter: &ExecutionFilter, page: Page) -> Result<Listed<Execution>, Error> {
+        self.read(self.inner.executions(filter, page)).await
+    }
+
+    async fn executions_of(&self, run: &RunId) -> Result<Vec<Execution>, Error> {
+        self.read(self.inner.executions_of(run)).await
+    }
+
+    async fn open_executions(&self) -> Result<Vec<Execution>, Error> {
+        self.read(self.inner.open_executions()).await
+    }
+
+    async fn held_by(&self, node: NodeId) -> Result<Vec<Execution>, Error> {
+        self.read(self.inner.held_by(node)).await
+    }
+
+    async fn append_output(&self, chunks: &[OutputChunk], keep_bytes: u64) -> Result<(), Error> {
+        self.write(self.inner.append_output(chunks, keep_bytes)).await
+    }
+
+    async fn output(&self, execution: ExecutionId, from: u64, limit: u32) -> Result<Vec<OutputChunk>, Error> {
+        self.read(self.inner.output(execution, from, limit)).await
+    }
+
+    async fn put_server(&self, server: &ServerRecord) -> Result<(), Error> {
+        self.write(self.inner.put_server(server)).await
+    }
+
+    async fn remove_server(&self, id: ServerId) -> Result<(), Error> {
+        self.write(self.inner.remove_server(id)).await?;
+        self.announce(&News::Servers);
+        Ok(())
+    }
+
+    async fn servers(&self) -> Result<Vec<ServerRecord>, Error> {
+        self.read(self.inner.servers()).await
+    }
+
+    async fn tally(&self) -> Result<Tally, Error> {
+        self.read(self.inner.tally()).await
+    }
+
+    async fn prune(&self, before: Timestamp, most: u32) -> Result<u64, Error> {
+        self.write(self.inner.prune(before, most)).await
+    }
+
+    async fn close(&self) {}
+}

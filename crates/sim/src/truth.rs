@@ -1,0 +1,89 @@
+//! Owns what really happened, whatever servers and agents believe: what ran where and when, and what was promised.
+
+use downbeat_backends::Identity;
+use downbeat_core::Timestamp;
+use downbeat_core::execution::{Outcome, Verdict};
+use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId, RunId};
+use downbeat_proto::message::Held;
+
+/// All of it, in the order in which it happened.
+#[derive(Debug, Default)]
+pub(crate) struct Truth {
+    pub(crate) processes: Vec<Process>,
+    /// Results that an agent was told are recorded.
+    pub(crate) receipts: Vec<Recorded>,
+    /// Renewals that the store took.
+    pub(crate) renewals: Vec<Renewal>,
+    /// Results that were on an agent's disk when it crashed.
+    pub(crate) kept: Vec<Held>,
+    /// Runs that a client was told exist.
+    pub(crate) accepted: Vec<RunId>,
+    /// The true time of each commit, by sequence number, from 1.
+    pub(crate) commits: Vec<Timestamp>,
+    pub(crate) counts: Counts,
+}
+
+/// One piece of work on a host.
+#[derive(Clone, Debug)]
+pub(crate) struct Process {
+    pub(crate) identity: Identity,
+    pub(crate) agent: usize,
+    pub(crate) incarnation: u64,
+    pub(crate) begun: Timestamp,
+    pub(crate) ended: Option<Timestamp>,
+    /// How it ended, when its agent saw that.
+    pub(crate) verdict: Option<Verdict>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Recorded {
+    pub(crate) held: Held,
+    pub(crate) outcome: Outcome,
+    pub(crate) at: Timestamp,
+}
+
+/// A heartbeat on record: all leases of the node last for a term from `at`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Renewal {
+    pub(crate) node: NodeId,
+    pub(crate) at: Timestamp,
+    pub(crate) applied: Timestamp,
+}
+
+/// How much happened, so that a test can tell a simulation from an idle one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub calls: u64,
+    pub calls_lost: u64,
+    pub calls_doubled: u64,
+    pub commits: u64,
+    pub commits_failed: u64,
+    pub server_crashes: u64,
+    pub agent_crashes: u64,
+    pub partitions: u64,
+    pub clock_jumps: u64,
+    pub outages: u64,
+    pub cancels: u64,
+    pub orphans: u64,
+    pub events: u64,
+    pub runs: u64,
+    pub executions: u64,
+    pub lost: u64,
+    pub takeovers: u64,
+}
+
+impl Truth {
+    pub(crate) fn of(&self, execution: ExecutionId) -> impl Iterator<Item = &Process> {
+        self.processes.iter().filter(move |process| process.identity.execution == execution)
+    }
+
+    pub(crate) fn recorded(
+        &mut self,
+        execution: ExecutionId,
+        token: LeaseToken,
+        outcome: Outcome,
+        at: Timestamp,
+    ) {
+        self.receipts.push(Recorded { held: Held { execution, token }, outcome, at });
+    }
+}

@@ -1,0 +1,86 @@
+//! Many seeds. `DOWNBEAT_TEST_SEED=n` runs exactly one and prints its trace, `DOWNBEAT_TEST_SIM_SEEDS=n` runs so many,
+//! `DOWNBEAT_TEST_SIM_FIRST=n` begins with another one than 0.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use downbeat_sim::{Outcome, Setup, run};
+
+/// What CI runs.
+const SEEDS: u64 = 1_000;
+/// As many as the machine is meant to have to spare.
+const THREADS: usize = 2;
+/// The end of a failing seed's trace.
+const TAIL: usize = 60;
+/// No use in looking at more at once.
+const FAILURES: usize = 5;
+
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is to be a number, not `{text}`")))
+}
+
+pub(crate) fn report(outcome: &Outcome) -> String {
+    let seed = outcome.seed;
+    let violations: Vec<String> = outcome.violations.iter().map(ToString::to_string).collect();
+    let tail = outcome.trace[outcome.trace.len().saturating_sub(TAIL)..].join("\n");
+    format!(
+        "seed {seed} does not hold:\n  {}\nthe end of its trace:\n{tail}\n\
+         again: DOWNBEAT_TEST_SEED={seed} cargo test -p downbeat-sim --test seeds every_seed_holds -- --nocapture",
+        violations.join("\n  ")
+    )
+}
+
+#[test]
+fn every_seed_holds() {
+    if let Some(seed) = number("DOWNBEAT_TEST_SEED") {
+        let log = number("DOWNBEAT_TEST_SIM_LOG").is_some_and(|log| log > 0);
+        let outcome = run(Setup { log, ..Setup::new(seed) });
+        println!("{}\n{:#?}", outcome.trace.join("\n"), outcome.counts);
+        assert!(outcome.violations.is_empty(), "{}", report(&outcome));
+        return;
+    }
+    let (first, count) =
+        (number("DOWNBEAT_TEST_SIM_FIRST").unwrap_or(0), number("DOWNBEAT_TEST_SIM_SEEDS").unwrap_or(SEEDS));
+    println!("seeds {first} to {}", first + count - 1);
+    let begun = Instant::now();
+    let next = AtomicU64::new(first);
+    let failures: Mutex<Vec<Outcome>> = Mutex::default();
+    let simulated: Mutex<Duration> = Mutex::default();
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                while failures.lock().unwrap().len() < FAILURES {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= first + count {
+                        return;
+                    }
+                    let outcome = run(Setup::new(seed));
+                    *simulated.lock().unwrap() += outcome.simulated;
+                    if !outcome.violations.is_empty() {
+                        failures.lock().unwrap().push(outcome);
+                    }
+                }
+            });
+        }
+    });
+    let hours = simulated.into_inner().unwrap().as_secs_f64() / 3600.0;
+    println!("{hours:.1} hours in {:.1} s", begun.elapsed().as_secs_f64());
+    let mut failures = failures.into_inner().unwrap();
+    failures.sort_by_key(|outcome| outcome.seed);
+    for outcome in &failures {
+        println!("{}\n", report(outcome));
+    }
+    let seeds: Vec<u64> = failures.iter().map(|outcome| outcome.seed).collect();
+    assert!(seeds.is_empty(), "seeds that do not hold: {seeds:?}");
+}
+
+#[test]
+fn without_faults_it_goes_well() {
+    for seed in 0..20 {
+        let outcome = run(Setup { faults: false, ..Setup::new(seed) });
+        assert!(outcome.violations.is_empty(), "{}", report(&outcome));
+        assert_eq!(outcome.counts.lost, 0, "seed {seed}");
+    }
+}
