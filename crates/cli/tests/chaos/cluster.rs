@@ -42,6 +42,13 @@ pub(crate) struct Plan {
     pub(crate) special: bool,
 }
 
+impl Plan {
+    /// Short where leases are to be lost. Where none may be, longer than agents wait between two attempts (5 s).
+    fn lease_ttl(self) -> &'static str {
+        if self.special { "3s" } else { "15s" }
+    }
+}
+
 impl Cluster {
     /// Builds it, starts it, and waits until all nodes are online.
     pub(crate) async fn start(plan: Plan) -> Self {
@@ -52,7 +59,7 @@ impl Cluster {
         let postgres = Postgres::start(directory.path()).await;
         let mut servers = Vec::new();
         for number in 0..plan.servers {
-            servers.push(Server::new(number, directory.path(), &postgres).await);
+            servers.push(Server::new(number, directory.path(), &postgres, plan.lease_ttl()).await);
         }
         let agents = NODES[..plan.agents].iter().enumerate().map(|(index, name)| {
             let mut ports: Vec<u16> = servers.iter().map(|server| server.agents.port).collect();

@@ -70,6 +70,7 @@ pub(crate) struct Execution {
     pub(crate) attempt: u32,
     pub(crate) status: String,
     pub(crate) exit_code: Option<i64>,
+    pub(crate) error: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -90,6 +91,7 @@ impl Execution {
             attempt: u32::try_from(view["attempt"].as_u64().unwrap()).unwrap(),
             status: text(&view["status"]),
             exit_code: view["exit_code"].as_i64(),
+            error: view["error"].as_str().map(str::to_owned),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use crate::check::Violation;
-use crate::evidence::Evidence;
+use crate::evidence::{Evidence, Execution};
 
 /// What the clients saw, beside the evidence.
 #[derive(Clone, Debug, Default)]
@@ -29,6 +29,11 @@ pub(crate) fn table(
     let runs = |word: &str| evidence.runs.values().filter(|run| run.status == word).count();
     let events =
         |kind: &str| evidence.feeds.first().into_iter().flatten().filter(|event| event.kind == kind).count();
+    let offline = |execution: &&Execution| {
+        execution.status == "failed"
+            && execution.error.as_deref().is_some_and(|error| error.contains("offline"))
+    };
+    let by_itself = |execution: &&Execution| execution.status == "failed" && execution.exit_code == Some(3);
     let rows = [
         ("runs", evidence.runs.len()),
         ("  completed", runs("completed")),
@@ -38,6 +43,8 @@ pub(crate) fn table(
         ("  really begun", evidence.book.lines.len() - evidence.book.ends().count()),
         ("  succeeded", status("succeeded")),
         ("  failed", status("failed")),
+        ("    by themselves, as they were told to", executions().filter(by_itself).count()),
+        ("    because their node was offline", executions().filter(offline).count()),
         ("  lost", status("lost")),
         ("  retried or sent again", executions().filter(|execution| execution.attempt > 1).count()),
         ("take-overs of runs", events("run_taken")),

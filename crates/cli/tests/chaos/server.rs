@@ -23,6 +23,7 @@ pub(crate) struct Server {
     http: String,
     grpc: String,
     store: String,
+    lease_ttl: &'static str,
     directory: PathBuf,
     /// To its REST port, from clients.
     pub(crate) rest: Proxy,
@@ -42,7 +43,12 @@ pub(crate) fn log(directory: &Path, name: &str) -> File {
 }
 
 impl Server {
-    pub(crate) async fn new(number: usize, directory: &Path, postgres: &Postgres) -> Self {
+    pub(crate) async fn new(
+        number: usize,
+        directory: &Path,
+        postgres: &Postgres,
+        lease_ttl: &'static str,
+    ) -> Self {
         let (http, grpc) = (free_address(), free_address());
         let address = |text: &str| text.parse::<SocketAddr>().unwrap();
         let database = Proxy::to(SocketAddr::from(([127, 0, 0, 1], postgres.port))).await;
@@ -52,6 +58,7 @@ impl Server {
             rest: Proxy::to(address(&http)).await,
             agents: Proxy::to(address(&grpc)).await,
             database,
+            lease_ttl,
             http,
             grpc,
             directory: directory.to_owned(),
@@ -74,7 +81,9 @@ impl Server {
         self.log_begins.store(self.log().len(), Ordering::Relaxed);
         let started = Command::new(env!("CARGO_BIN_EXE_downbeat"))
             .args(["server", "--store", &self.store, "--http", &self.http, "--grpc", &self.grpc])
-            .args(["--name", &self.name, "--heartbeat-interval", "500ms", "--lease-ttl", "3s"])
+            .args(["--name", &self.name, "--heartbeat-interval", "500ms", "--lease-ttl", self.lease_ttl])
+            // Else most runs would end because a node was away, and little would be left to look at.
+            .args(["--node-offline-after", "30s"])
             .args(["--shutdown-grace", "5s", "--log-level", "info"])
             .current_dir(&self.directory)
             .stdout(Stdio::null())

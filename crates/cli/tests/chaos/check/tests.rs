@@ -63,6 +63,7 @@ fn truth() -> Evidence {
             attempt,
             status: status.to_owned(),
             exit_code: exit_code.map(i64::from),
+            error: None,
         });
     };
     record(0, 0, 1, "failed");
