@@ -6,6 +6,7 @@
 mod batch;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod copy;
 mod filter;
 mod memory;
 mod migrate;
@@ -16,6 +17,7 @@ mod rows;
 mod sqlite;
 mod tables;
 
+pub use copy::{Diverged, Kept, Part, Replica, Replicated, Seen, Source, open_replica};
 pub use memory::MemoryStore;
 pub use open::open;
 pub use port::{

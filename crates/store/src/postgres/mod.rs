@@ -20,6 +20,7 @@ mod failure;
 mod output;
 mod prune;
 mod save;
+mod snapshot;
 mod store;
 
 pub use store::PostgresStore;

@@ -38,7 +38,7 @@ type Args<'a> = &'a [&'a (dyn ToSql + Sync)];
 pub struct PostgresStore {
     /// One connection: batches are committed one after the other.
     commits: Pool,
-    queries: Pool,
+    pub(super) queries: Pool,
     config: Config,
 }
 
@@ -61,7 +61,7 @@ impl PostgresStore {
         Ok(Self { commits, queries, config })
     }
 
-    async fn rows(&self, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Failure> {
+    pub(super) async fn rows(&self, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Failure> {
         let client = self.queries.get().await?;
         let statement = client.prepare_cached(sql).await?;
         Ok(client.query(&statement, args).await?)

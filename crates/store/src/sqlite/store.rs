@@ -14,8 +14,9 @@ use rusqlite::{Connection, OptionalExtension, Params, ToSql, TransactionBehavior
 
 use super::failure::Failure;
 use super::readers::Readers;
+use super::replicate::Owner;
 use super::writer::Writer;
-use super::{commit, connect, output, prune};
+use super::{commit, connect, output, prune, replicate};
 use crate::filter::{Arg, EXECUTION_COUNTS, NODE_COUNTS, RUN_COUNTS, Where};
 use crate::port::{
     Committed, Error, EventFilter, ExecutionFilter, Listed, OutputChunk, Page, RunFilter, ServerRecord,
@@ -29,18 +30,23 @@ use crate::rows::{
 /// The embedded store.
 #[derive(Debug)]
 pub struct SqliteStore {
-    writer: Writer,
-    readers: Readers,
+    pub(super) writer: Writer,
+    pub(super) readers: Readers,
 }
 
 impl SqliteStore {
     /// Opens the file, creating it and its directory, and brings its schema up to date.
     pub async fn open(path: &Path) -> Result<Self, Error> {
+        Self::open_as(path, Owner::Server).await
+    }
+
+    pub(super) async fn open_as(path: &Path, owner: Owner) -> Result<Self, Error> {
         let path = path.to_owned();
         tokio::task::spawn_blocking(move || {
             let path: PathBuf = connect::settle(&path)?;
             let lock = connect::lock(&path)?;
             let connection = connect::writer(&path).map_err(|failure| failure.at(&path))?;
+            replicate::claim(&connection, owner, &path).map_err(|failure| failure.at(&path))?;
             Ok(Self { writer: Writer::start(path.clone(), connection, lock)?, readers: Readers::new(path) })
         })
         .await
