@@ -91,8 +91,14 @@ pub trait Replica: Store {
     /// Takes a snapshot in the place of everything. Readers see what there was until it is there whole; when its end
     /// does not come, nothing has changed. Answers the snapshot's number.
     async fn replace(&self, parts: mpsc::Receiver<Part>) -> Result<u64, Error>;
-    /// Applies events as another store did: with their numbers, in their order, all or none.
-    async fn replicate(&self, events: &[Event]) -> Result<Replicated, Error>;
+    /// Applies events as another store did: with their numbers, in their order, all or none. Output comes with them, so
+    /// that whoever sees an execution's end finds what it wrote; it is appended as by [`Store::append_output`].
+    async fn replicate(
+        &self,
+        events: &[Event],
+        output: &[OutputChunk],
+        keep_bytes: u64,
+    ) -> Result<Replicated, Error>;
     /// Removes what the other store has removed.
     async fn forget(&self, kept: &Kept) -> Result<(), Error>;
     /// Heartbeats that the other store recorded; those of other sessions are passed over.

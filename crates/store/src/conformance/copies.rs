@@ -10,7 +10,7 @@ use super::make::{
     added, apply, at, created, execution, execution_id, leased, moved, node, registered, run, session,
 };
 use super::{Snapshot, fill, fill_beside};
-use crate::copy::{Kept, Part, Replica, Source};
+use crate::copy::{Kept, Part, Replica};
 use crate::memory::MemoryStore;
 use crate::port::{Error, OutputChunk, Store, Stream};
 

@@ -13,7 +13,7 @@ use super::make::{
     session,
 };
 use super::{Snapshot, fill, fill_beside};
-use crate::copy::{Diverged, Kept, Replica, Replicated, Source};
+use crate::copy::{Diverged, Kept, Replica, Replicated};
 use crate::memory::MemoryStore;
 use crate::port::{Error, EventFilter, ServerRecord, Store};
 
@@ -86,14 +86,14 @@ pub async fn events_are_applied_with_their_numbers_and_servers(replica: Arc<dyn 
     let mut rest = &events(&primary).await[..];
     for size in (1..).map(|size| size % 7 + 1) {
         let (batch, after) = rest.split_at(size.min(rest.len()));
-        assert_eq!(replica.replicate(batch).await.unwrap(), Replicated::Applied);
+        assert_eq!(replica.replicate(batch, &[], 0).await.unwrap(), Replicated::Applied);
         rest = after;
         if rest.is_empty() {
             break;
         }
     }
     assert_eq!(sight(&replica).await, of(&primary).await);
-    assert_eq!(replica.replicate(&[]).await.unwrap(), Replicated::Applied);
+    assert_eq!(replica.replicate(&[], &[], 0).await.unwrap(), Replicated::Applied);
 }
 
 pub async fn events_go_on_where_a_copy_ended(replica: Arc<dyn Replica>) {
@@ -102,8 +102,16 @@ pub async fn events_go_on_where_a_copy_ended(replica: Arc<dyn Replica>) {
     let seq = primary.last_seq().await.unwrap();
     apply(&primary, &[created(80), added(80, vec![execution(800, 80, leased(800, 1))])]).await;
     apply(&primary, &[finished(80, 800, 800, Verdict::Failed)]).await;
+    // Two of one execution, of which the first is past what is kept; one of an execution that came with the events.
+    let chunks = [chunk(9, 0, "gone"), chunk(9, 4, "kept"), chunk(800, 3, "text")];
+    primary.append_output(&chunks, 4).await.unwrap();
     let new = primary.events(&EventFilter { since: seq, run: None }, 100).await.unwrap();
-    assert_eq!(replica.replicate(&new).await.unwrap(), Replicated::Applied);
+    assert_eq!(replica.replicate(&new, &chunks, 4).await.unwrap(), Replicated::Applied);
+    assert_eq!(sight(&replica).await, of(&primary).await);
+    // Output alone, and what was sent before.
+    let more = [chunks[2].clone(), chunk(800, 7, "more")];
+    primary.append_output(&more, 100).await.unwrap();
+    assert_eq!(replica.replicate(&[], &more, 100).await.unwrap(), Replicated::Applied);
     assert_eq!(sight(&replica).await, of(&primary).await);
 }
 
@@ -120,7 +128,7 @@ pub async fn a_refused_event_diverges_and_leaves_no_trace(replica: Arc<dyn Repli
     ];
     for (change, refusal) in cases {
         let (seq, kind) = (before.last_seq + 2, change.kind());
-        let replicated = replica.replicate(&[event(1, created(75)), event(2, change)]).await.unwrap();
+        let replicated = replica.replicate(&[event(1, created(75)), event(2, change)], &[], 0).await.unwrap();
         assert_eq!(replicated, Replicated::Diverged(Diverged::Refused { seq, kind, refusal }));
         assert_eq!(sight(&replica).await, before);
     }
@@ -133,7 +141,7 @@ pub async fn a_gap_and_an_event_seen_before_diverge(replica: Arc<dyn Replica>) {
     let last = before.last_seq;
     let event = |seq: u64| Event { seq, server: SERVER, change: created(75) };
     for events in [vec![event(last)], vec![event(last + 2)], vec![event(last + 1), event(last + 3)]] {
-        let replicated = replica.replicate(&events).await.unwrap();
+        let replicated = replica.replicate(&events, &[], 0).await.unwrap();
         assert!(matches!(replicated, Replicated::Diverged(Diverged::Gap { .. })), "{replicated:?}");
         assert_eq!(sight(&replica).await, before);
     }
@@ -160,7 +168,7 @@ pub async fn what_the_primary_forgot_is_forgotten(replica: Arc<dyn Replica>) {
     let seq = primary.last_seq().await.unwrap();
     apply(&primary, &[keyed(9, "key-1")]).await;
     let new = primary.events(&EventFilter { since: seq, run: None }, 100).await.unwrap();
-    assert_eq!(replica.replicate(&new).await.unwrap(), Replicated::Applied);
+    assert_eq!(replica.replicate(&new, &[], 0).await.unwrap(), Replicated::Applied);
     replica.forget(&Kept { first_seq: Some(seq + 1), first_ended: None }).await.unwrap();
     assert_eq!(sight(&replica).await, of(&primary).await);
 }

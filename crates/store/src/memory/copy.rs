@@ -55,7 +55,7 @@ impl State {
             Part::Nodes(nodes) => nodes.into_iter().for_each(|node| self.put_node(node)),
             Part::Runs(runs) => runs.into_iter().for_each(|run| self.put_run(run)),
             Part::Executions(rows) => {
-                self.tables.executions.extend(rows.into_iter().map(|row| (row.id, row)))
+                self.tables.executions.extend(rows.into_iter().map(|row| (row.id, row)));
             }
             Part::Output(chunks) => {
                 for chunk in chunks {
@@ -131,7 +131,12 @@ impl Replica for MemoryStore {
         Err(broken_off())
     }
 
-    async fn replicate(&self, events: &[Event]) -> Result<Replicated, Error> {
+    async fn replicate(
+        &self,
+        events: &[Event],
+        output: &[OutputChunk],
+        keep_bytes: u64,
+    ) -> Result<Replicated, Error> {
         let mut state = self.lock();
         if let Err(gap) = follows(state.last_seq, events) {
             return Ok(Replicated::Diverged(gap));
@@ -144,6 +149,7 @@ impl Replica for MemoryStore {
         for event in events {
             state.record(event.clone());
         }
+        state.append(output, keep_bytes);
         Ok(Replicated::Applied)
     }
 

@@ -89,6 +89,21 @@ impl State {
         self.events.push_back(event);
     }
 
+    pub(super) fn append(&mut self, chunks: &[OutputChunk], keep_bytes: u64) {
+        for chunk in chunks {
+            if chunk.text.is_empty() || !self.tables.executions.contains_key(&chunk.execution) {
+                continue;
+            }
+            let kept = self.output.entry(chunk.execution).or_default();
+            if kept.back().is_some_and(|last| chunk.offset < end_of(last)) {
+                continue;
+            }
+            let first_kept = end_of(chunk).saturating_sub(keep_bytes);
+            kept.retain(|chunk| chunk.offset >= first_kept);
+            kept.push_back(chunk.clone());
+        }
+    }
+
     fn node(&self, id: NodeId) -> Option<NodeRecord> {
         let live = self.tables.nodes.get(&id)?;
         let registration = self.registrations.get(&id)?;
@@ -281,20 +296,7 @@ impl Store for MemoryStore {
     }
 
     async fn append_output(&self, chunks: &[OutputChunk], keep_bytes: u64) -> Result<(), Error> {
-        let mut guard = self.lock();
-        let state = &mut *guard;
-        for chunk in chunks {
-            if chunk.text.is_empty() || !state.tables.executions.contains_key(&chunk.execution) {
-                continue;
-            }
-            let kept = state.output.entry(chunk.execution).or_default();
-            if kept.back().is_some_and(|last| chunk.offset < end_of(last)) {
-                continue;
-            }
-            let first_kept = end_of(chunk).saturating_sub(keep_bytes);
-            kept.retain(|chunk| chunk.offset >= first_kept);
-            kept.push_back(chunk.clone());
-        }
+        self.lock().append(chunks, keep_bytes);
         Ok(())
     }
 

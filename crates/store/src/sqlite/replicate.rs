@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use super::commit::{count_ended, load, save_executions, save_nodes, save_runs};
 use super::failure::Failure;
-use super::{SqliteStore, prune};
+use super::{SqliteStore, output, prune};
 use crate::batch::{Dirty, Needs, NewIds};
 use crate::copy::{Diverged, Kept, Part, Replica, Replicated, Seen, broken_off, follows, registration};
 use crate::port::{Error, OutputChunk, ServerRecord};
@@ -133,13 +133,17 @@ fn put_events(transaction: &Transaction<'_>, events: &[Event]) -> Result<(), Fai
     Ok(())
 }
 
-fn replicate(connection: &mut Connection, events: &[Event]) -> Result<Replicated, Failure> {
+fn replicate(
+    connection: &mut Connection,
+    events: &[Event],
+    chunks: &[OutputChunk],
+    keep_bytes: u64,
+) -> Result<Replicated, Failure> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let last: i64 = transaction.query_row("SELECT last_seq FROM feed", [], |row| row.get(0))?;
     if let Err(gap) = follows(count(last)?, events) {
         return Ok(Replicated::Diverged(gap));
     }
-    let Some(newest) = events.last() else { return Ok(Replicated::Applied) };
     let changes: Vec<Change> = events.iter().map(|event| event.change.clone()).collect();
     let mut tables = load(&transaction, &Needs::of(&changes, NewIds::Checked))?;
     if let Err((place, refusal)) = tables.apply_in_order(&changes) {
@@ -153,7 +157,9 @@ fn replicate(connection: &mut Connection, events: &[Event]) -> Result<Replicated
     save_executions(&transaction, &tables, &dirty)?;
     count_ended(&transaction, &dirty.ended(&tables))?;
     put_events(&transaction, events)?;
-    transaction.prepare_cached("UPDATE feed SET last_seq = ?1")?.execute([int(newest.seq)])?;
+    output::append_within(&transaction, chunks, keep_bytes)?;
+    let newest = events.last().map_or(last, |event| int(event.seq));
+    transaction.prepare_cached("UPDATE feed SET last_seq = ?1")?.execute([newest])?;
     transaction.commit()?;
     Ok(Replicated::Applied)
 }
@@ -224,9 +230,14 @@ impl Replica for SqliteStore {
         self.writer.run(move |connection| replace(connection, parts)).await
     }
 
-    async fn replicate(&self, events: &[Event]) -> Result<Replicated, Error> {
-        let events = events.to_vec();
-        self.writer.run(move |connection| replicate(connection, &events)).await
+    async fn replicate(
+        &self,
+        events: &[Event],
+        output: &[OutputChunk],
+        keep_bytes: u64,
+    ) -> Result<Replicated, Error> {
+        let (events, output) = (events.to_vec(), output.to_vec());
+        self.writer.run(move |connection| replicate(connection, &events, &output, keep_bytes)).await
     }
 
     async fn forget(&self, kept: &Kept) -> Result<(), Error> {
