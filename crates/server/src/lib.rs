@@ -10,6 +10,7 @@ mod journal;
 mod metrics;
 mod nodes;
 mod output;
+mod replica;
 mod rpc;
 mod runs;
 mod service;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::serve::ListenerExt;
 use downbeat_core::ids::{RunId, ServerId};
 use downbeat_core::{Timestamp, limits};
-use downbeat_proto::grpc;
+use downbeat_proto::{Link, grpc};
 use downbeat_store::{self as store, ServerRecord};
 use jiff::SignedDuration;
 use tokio::net::TcpListener;
@@ -22,6 +22,7 @@ use crate::journal::{Feed, Journal};
 use crate::metrics::Metrics;
 use crate::nodes::{Heartbeats, Sweeper};
 use crate::output::Outputs;
+use crate::replica::{Applier, Door, Follower, Standing};
 use crate::rpc::Host;
 use crate::runs::{Runs, load_board, take_over};
 use crate::service::{Parts, Service, seed};
@@ -62,7 +63,11 @@ pub struct Server {
 
 /// Opens the store, goes on with what was under way, then listens.
 pub async fn start(settings: Settings) -> Result<Server, StartError> {
-    let store = store::open(&settings.store).await?;
+    let state = if settings.replica_of.is_empty() {
+        State::Own(store::open(&settings.store).await?)
+    } else {
+        State::Copy(store::open_replica(&settings.store).await?)
+    };
     let http_listener = listen("http", settings.http).await?;
     let grpc_listener = listen("grpc", settings.grpc).await?;
     let (http_addr, grpc_addr) =
@@ -74,7 +79,16 @@ pub async fn start(settings: Settings) -> Result<Server, StartError> {
     };
     let span = info_span!("server", server = name);
     let listeners = Listeners { http: http_listener, grpc: grpc_listener, http_addr, grpc_addr };
-    assemble(settings, name, store, listeners).instrument(span).await
+    match state {
+        State::Own(store) => assemble(settings, name, store, listeners).instrument(span).await,
+        State::Copy(copy) => assemble_replica(settings, name, copy, listeners).instrument(span).await,
+    }
+}
+
+/// What a server serves.
+enum State {
+    Own(Arc<dyn store::Store>),
+    Copy(Arc<dyn store::Replica>),
 }
 
 struct Listeners {
@@ -123,6 +137,7 @@ async fn assemble(
         started_at: clock.now(),
         clock,
         store,
+        replica: None,
         closing: closing.clone(),
         span: Span::current(),
     };
@@ -140,6 +155,73 @@ async fn assemble(
         tokio::spawn(serve_grpc(grpc, Host::new(parts.clone()), closing.clone()).in_current_span()),
     ];
     info!(id = %server, store = parts.store.name(), http = %http_addr, grpc = %grpc_addr, "listening");
+    Ok(Server {
+        service,
+        parts,
+        http_addr,
+        grpc_addr,
+        closing,
+        stopping,
+        listeners,
+        journal: journal_task,
+        journal_stop,
+    })
+}
+
+/// A read replica: nothing of it commits, claims or sweeps. Its journal has ended before anybody can ask it.
+async fn assemble_replica(
+    settings: Settings,
+    name: String,
+    copy: Arc<dyn store::Replica>,
+    listeners: Listeners,
+) -> Result<Server, StartError> {
+    let Listeners { http, grpc, http_addr, grpc_addr } = listeners;
+    let store: Arc<dyn store::Store> = Arc::<dyn store::Replica>::clone(&copy);
+    let clock = Clock;
+    let server = ServerId(uuid::Uuid::now_v7());
+    let metrics = Metrics::new();
+    let (stopping, closing, journal_stop) =
+        (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
+    journal_stop.cancel();
+    let last_seq = store.last_seq().await?;
+    let feed = Feed::new(last_seq);
+    let dispatcher = Dispatcher::new(metrics.clone());
+    let (store_, feed_, metrics_) = (Arc::clone(&store), feed.clone(), metrics.clone());
+    let (journal, journal_task) =
+        Journal::start(store_, server, feed_, Vec::new(), metrics_, journal_stop.clone());
+    let primary = settings.replica_of.first().cloned().unwrap_or_default();
+    let mut parts = Parts {
+        heartbeats: Heartbeats::start(Arc::clone(&store), clock, stopping.clone()),
+        outputs: Outputs::start(Arc::clone(&store), settings.output_max_bytes),
+        journal,
+        feed,
+        dispatcher,
+        runs: Runs::new(metrics.clone(), stopping.clone()),
+        metrics,
+        settings: Arc::new(settings),
+        server,
+        name: name.into(),
+        started_at: clock.now(),
+        clock,
+        store,
+        replica: None,
+        closing: closing.clone(),
+        span: Span::current(),
+    };
+    let itself = record(&parts, http_addr, grpc_addr);
+    let standing = Standing::new(itself, primary.clone(), copy.is_copied().await?, last_seq, closing.clone());
+    parts.replica = Some(standing.clone());
+    load_board(&parts, &parts.store.open_runs().await?).await?;
+    parts.metrics.start_from(&parts.store.tally().await?);
+    let follower = Follower::new(Applier::new(copy, parts.clone(), standing.clone()), seed());
+    tokio::spawn(follower.run(stopping.clone()).in_current_span());
+    let service = Service::new(parts.clone());
+    let door = Door::new(parts.clone(), standing);
+    let listeners = vec![
+        tokio::spawn(serve_http(http, service.clone(), closing.clone()).in_current_span()),
+        tokio::spawn(serve_grpc(grpc, door, closing.clone()).in_current_span()),
+    ];
+    info!(id = %server, store = parts.store.name(), http = %http_addr, primary, "listening as a read replica");
     Ok(Server {
         service,
         parts,
@@ -305,7 +387,7 @@ async fn serve_http(listener: TcpListener, service: Service, closing: Cancellati
     }
 }
 
-async fn serve_grpc(listener: TcpListener, host: Host, closing: CancellationToken) {
+async fn serve_grpc(listener: TcpListener, host: impl Link, closing: CancellationToken) {
     let incoming = tonic::transport::server::TcpIncoming::from(listener).with_nodelay(Some(true));
     let span = Span::current();
     let served = tonic::transport::Server::builder()

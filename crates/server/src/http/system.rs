@@ -11,7 +11,7 @@ use utoipa::IntoParams;
 
 use super::extract::{Nothing, Query, page};
 use super::problem::{Answer, Failure};
-use super::view::{List, Server, Status};
+use super::view::{List, Replica, Role, Server, Status};
 use crate::service::Service;
 
 /// Shows the whole system at a glance
@@ -24,14 +24,17 @@ pub(super) async fn status(
     Query(Nothing {}): Query<Nothing>,
 ) -> Answer<Json<Status>> {
     let (runs, executions, nodes) = Status::counts(service.store().tally().await?);
-    let servers = service.store().servers().await?;
+    let servers = known_servers(&service).await?;
+    let lag = service.replica().map(|replica| replica.lag(Timestamp::now()));
     let up = Timestamp::now().duration_since(service.started_at());
     Ok(Json(Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         server: service.server_name().to_owned(),
+        role: if lag.is_some() { Role::Replica } else { Role::Primary },
+        replica: lag.map(Replica::from),
         store: service.store().name().to_owned(),
         uptime: Span::from_secs(u64::try_from(up.as_secs()).unwrap_or(0)),
-        servers: servers.into_iter().map(Server::from).collect(),
+        servers,
         runs,
         executions,
         nodes,
@@ -48,7 +51,7 @@ pub(super) struct ServersQuery {
     offset: Option<u64>,
 }
 
-/// Lists the servers that share this store
+/// Lists the servers that share this store; on a read replica, those of its primary and itself
 #[utoipa::path(
     get, operation_id = "listServers", path = "/servers", tag = "system", params(ServersQuery),
     responses((status = 200, description = "One page of servers", body = List<Server>))
@@ -58,8 +61,17 @@ pub(super) async fn servers(
     Query(query): Query<ServersQuery>,
 ) -> Answer<Json<List<Server>>> {
     let page = page(query.limit, query.offset)?;
-    let servers = service.store().servers().await?.into_iter().map(Server::from).collect();
-    Ok(Json(List::cut(servers, page.limit, page.offset)))
+    Ok(Json(List::cut(known_servers(&service).await?, page.limit, page.offset)))
+}
+
+/// Those that share the primary's store, and this one if it is a replica, by name.
+async fn known_servers(service: &Service) -> Answer<Vec<Server>> {
+    let mut servers: Vec<Server> = service.store().servers().await?.into_iter().map(Server::from).collect();
+    if let Some(replica) = service.replica() {
+        servers.push(Server { role: Role::Replica, ..Server::from(replica.itself(Timestamp::now())) });
+        servers.sort_by(|a, b| a.name.cmp(&b.name));
+    }
+    Ok(servers)
 }
 
 /// Says that the process lives
