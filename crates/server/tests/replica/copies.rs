@@ -46,7 +46,7 @@ async fn a_replica_that_is_killed_goes_on_with_its_copy() {
     caught_up(&primary, &victim.setup).await;
     let mut victim = Some(victim);
     for round in 0..6 {
-        load.submit(&primary, 5 + round).await;
+        load.submit(&primary, 2 + round).await;
         if let Some(victim) = victim.take() {
             victim.kill();
         }
