@@ -7,3 +7,4 @@ mod follow;
 mod formats;
 mod golden;
 mod processes;
+mod replica;
