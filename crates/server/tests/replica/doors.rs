@@ -84,7 +84,7 @@ async fn a_replica_is_not_ready_before_it_has_a_copy() {
     // Nobody listens there any more.
     let gone = url(&primary);
     primary.server.stop().await;
-    let replica = Setup::with(replica_settings(&[gone.clone()], "memory:")).await;
+    let replica = Setup::with(replica_settings(std::slice::from_ref(&gone), "memory:")).await;
     let (status, text) = replica.root("/readyz").await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
     assert!(text.contains("not complete") && text.contains(&gone), "{text}");

@@ -34,7 +34,6 @@ fn definition(dice: &mut Dice) -> Value {
 
 impl Load {
     pub(crate) async fn start(primary: &Setup, seed: u64) -> Self {
-        println!("load with seed {seed}");
         let (mut agents, stop) = (JoinSet::new(), Arc::new(AtomicBool::new(false)));
         for number in 0..NODES {
             let agent = primary.agent(&format!("web-{number}"), &["web"]).await;
@@ -76,7 +75,7 @@ impl Load {
 async fn work(mut agent: Agent, mut dice: Dice, stop: Arc<AtomicBool>) {
     while !stop.load(Ordering::Relaxed) {
         for work in agent.take_soon().await {
-            if dice.next_u64() % 4 > 0 {
+            if !dice.next_u64().is_multiple_of(4) {
                 agent.start(&work).await;
             }
             let mut offset = 0;

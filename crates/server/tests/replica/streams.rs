@@ -100,13 +100,17 @@ impl Frames {
 
 /// More batches than the feed holds.
 const MANY: u64 = 1_200;
+const LARGE: u64 = 80;
 
-/// Makes events of some 25 kB each, together more than fits into a connection that nobody reads.
-async fn register_large(primary: &Setup, count: u64) {
-    let groups: Vec<String> = (0..100).map(|number| format!("{number:0>240}")).collect();
+/// Makes `MANY` events. The first are of some 250 kB each, together more than fits into a connection that nobody reads.
+async fn make_events(primary: &Setup) {
+    let groups: Vec<String> = (0..1_000).map(|number| format!("{number:0>240}")).collect();
     let groups: Vec<&str> = groups.iter().map(String::as_str).collect();
-    for _ in 0..count {
+    for _ in 0..LARGE {
         primary.agent("web-1", &groups).await;
+    }
+    for _ in LARGE..MANY {
+        primary.post("/nodes/web-1/drain", &json!({})).await;
     }
 }
 
@@ -115,7 +119,7 @@ async fn a_replica_that_takes_nothing_for_a_while_misses_nothing() {
     let primary = Setup::new().await;
     let mut frames = Frames::open(&primary, "since=0").await;
     while frames.next().await.unwrap().get("beat").is_none() {}
-    register_large(&primary, MANY).await;
+    make_events(&primary).await;
     let (mut seen, mut resets) = (0, 0);
     while seen < MANY {
         let frame = frames.next().await.unwrap();
@@ -134,7 +138,7 @@ async fn a_replica_that_is_too_far_behind_gets_a_snapshot_in_the_middle() {
     let store = primary.server.service().store().clone();
     let mut frames = Frames::open(&primary, "since=0").await;
     while frames.next().await.unwrap().get("beat").is_none() {}
-    register_large(&primary, MANY).await;
+    make_events(&primary).await;
     // What it was not sent yet is gone.
     let soon = downbeat_core::Timestamp::now() + std::time::Duration::from_secs(60);
     store.prune(soon, 1_000).await.unwrap();
