@@ -49,7 +49,8 @@ pub(crate) struct Global {
     )]
     pub(crate) output: Format,
 
-    /// The server's URL, or DOWNBEAT_SERVER [default: http://127.0.0.1:4680]; for `agent`: HOST:PORT to dial, repeatable
+    /// The server's URL, or DOWNBEAT_SERVER [default: http://127.0.0.1:4680]; several, repeated or with commas, are
+    /// tried in turn; for `agent`: HOST:PORT to dial, repeatable
     #[arg(long, global = true, value_name = "ADDR")]
     pub(crate) server: Vec<String>,
 

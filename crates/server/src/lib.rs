@@ -3,6 +3,7 @@
 //! Invariant: state changes only through the journal, and nothing acts on what is not committed.
 
 mod clock;
+mod cluster;
 mod dispatch;
 mod error;
 pub mod http;
@@ -16,10 +17,13 @@ mod runs;
 mod service;
 mod settings;
 mod start;
+mod surroundings;
 
+pub use clock::Wall;
 pub use error::{Class, Error, Problem};
 pub use journal::Feed;
 pub use metrics::Metrics;
 pub use service::{Drain, Planned, Service, Submit, Submitted};
 pub use settings::Settings;
-pub use start::{Server, StartError, start};
+pub use start::{Server, StartError, start, start_within};
+pub use surroundings::Surroundings;

@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use downbeat_core::ids::ExecutionId;
 use downbeat_proto::message::{Chunk, Fault};
-use downbeat_store::{OutputChunk, Store, Stream};
+use downbeat_store::{News, OutputChunk, Store, Stream};
+use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 /// Messages that may wait for the next write; each is bounded by the size of a gRPC message.
@@ -25,10 +27,12 @@ pub(crate) struct Outputs {
 
 impl Outputs {
     /// The task ends with the last handle.
-    pub(crate) fn start(store: Arc<dyn Store>, keep_bytes: u64) -> Self {
+    pub(crate) fn start(store: Arc<dyn Store>, keep_bytes: u64, stop: CancellationToken) -> Self {
         let (queue, mut messages) = mpsc::channel::<Message>(QUEUE);
         let grown = broadcast::channel(ANNOUNCEMENTS).0;
         let announce = grown.clone();
+        let elsewhere = announce_others(store.news(), grown.clone());
+        tokio::spawn(async move { stop.run_until_cancelled(elsewhere).await });
         let gatherer = async move {
             let mut gathered = Vec::new();
             while messages.recv_many(&mut gathered, QUEUE).await > 0 {
@@ -82,5 +86,21 @@ impl Outputs {
 
     pub(crate) fn grown(&self) -> broadcast::Receiver<ExecutionId> {
         self.grown.subscribe()
+    }
+}
+
+/// Output that other servers took.
+async fn announce_others(mut news: broadcast::Receiver<News>, announce: broadcast::Sender<ExecutionId>) {
+    loop {
+        match news.recv().await {
+            Ok(News::Output(executions)) => {
+                for execution in executions.iter() {
+                    let _ = announce.send(*execution);
+                }
+            }
+            // Followers look now and then without being told.
+            Ok(_) | Err(RecvError::Lagged(_)) => {}
+            Err(RecvError::Closed) => return,
+        }
     }
 }

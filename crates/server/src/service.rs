@@ -1,6 +1,7 @@
 //! The server's service: what people and programs can ask of it, whatever door they come through.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use downbeat_core::backend::Catalogue;
 use downbeat_core::execution::{Execution, State};
@@ -10,7 +11,7 @@ use downbeat_core::plan::{Plan, resolve};
 use downbeat_core::run::engine::{Progress, Turn};
 use downbeat_core::run::{Resolved, RunRecord, RunState};
 use downbeat_core::spec::Definition;
-use downbeat_core::{Applied, Change, Dice, Refusal, Timestamp};
+use downbeat_core::{Applied, Change, Refusal, Timestamp};
 use downbeat_proto::message::Fault;
 use downbeat_store::Store;
 use tokio::sync::broadcast;
@@ -18,15 +19,17 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span, info};
 
 use crate::clock::Clock;
+use crate::cluster::Standing;
 use crate::dispatch::Dispatcher;
 use crate::error::Error;
 use crate::journal::{Feed, Journal};
 use crate::metrics::Metrics;
 use crate::nodes::Heartbeats;
 use crate::output::Outputs;
-use crate::replica::Standing;
+use crate::replica::Following;
 use crate::runs::{Runs, release, reserve};
 use crate::settings::Settings;
+use crate::surroundings::Chance;
 
 /// The parts of one server, as its rooms share them. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -44,8 +47,10 @@ pub(crate) struct Parts {
     pub name: Arc<str>,
     pub started_at: Timestamp,
     pub clock: Clock,
+    pub chance: Chance,
+    pub standing: Standing,
     /// What a replica knows of its primary; nothing on a primary.
-    pub replica: Option<Standing>,
+    pub replica: Option<Following>,
     /// No new requests; streams end.
     pub closing: CancellationToken,
     /// Names this server in every line that it logs.
@@ -57,11 +62,6 @@ impl Parts {
     pub(crate) async fn commit(&self, changes: Vec<Change>) -> Result<Vec<Applied>, Fault> {
         self.journal.commit(changes).await.map_err(|lost| Fault::Unavailable(lost.to_string()))
     }
-}
-
-/// A seed for somebody's dice: the only place where the server asks the system for chance.
-pub(crate) fn seed() -> u64 {
-    rand::random()
 }
 
 /// See the module.
@@ -101,6 +101,19 @@ pub enum Drain {
     Off,
 }
 
+/// How long a request waits for the store. What was asked for may happen all the same, later.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+async fn patiently<T>(work: impl Future<Output = T>) -> Result<T, Error> {
+    tokio::time::timeout(PATIENCE, work).await.map_err(|_| {
+        let seconds = PATIENCE.as_secs();
+        Error::Unavailable(format!(
+            "the store has not answered for {seconds} s; what was asked for may still happen: look before asking \
+             again, or use an Idempotency-Key"
+        ))
+    })
+}
+
 impl Service {
     pub(crate) fn new(parts: Parts) -> Self {
         Self { parts }
@@ -130,6 +143,11 @@ impl Service {
         &self.parts.name
     }
 
+    /// The time that counts among servers.
+    pub fn now(&self) -> Timestamp {
+        self.parts.clock.now()
+    }
+
     pub fn started_at(&self) -> Timestamp {
         self.parts.started_at
     }
@@ -140,7 +158,7 @@ impl Service {
 
     /// Cancelled when open streams are to end: the server stops, or the copy that they are read from is made anew.
     pub fn streams(&self) -> CancellationToken {
-        self.replica().map_or_else(|| self.parts.closing.clone(), Standing::streams)
+        self.replica().map_or_else(|| self.parts.closing.clone(), Following::streams)
     }
 
     pub(crate) fn parts(&self) -> &Parts {
@@ -148,7 +166,7 @@ impl Service {
     }
 
     /// What this server knows of its primary, if it is a replica.
-    pub(crate) fn replica(&self) -> Option<&Standing> {
+    pub(crate) fn replica(&self) -> Option<&Following> {
         self.parts.replica.as_ref()
     }
 
@@ -160,7 +178,13 @@ impl Service {
         if let Some(replica) = self.replica() {
             return replica.readiness(self.parts.clock.now());
         }
-        if self.parts.journal.is_available() { Ok(()) } else { Err("the store does not answer".to_owned()) }
+        if self.parts.journal.is_available()
+            && self.parts.standing.is_good(self.parts.settings.server_stale_after.0)
+        {
+            Ok(())
+        } else {
+            Err("the store does not answer".to_owned())
+        }
     }
 
     /// Brings those figures up to date that are read off the server's state when somebody asks for them.
@@ -228,7 +252,7 @@ impl Service {
     pub async fn submit(&self, submit: Submit) -> Result<Submitted, Error> {
         let service = self.clone();
         let created = tokio::spawn(async move { service.create(submit).await }.in_current_span());
-        created.await.map_err(|error| Error::Bug(format!("cannot create a run: {error}")))?
+        patiently(created).await?.map_err(|error| Error::Bug(format!("cannot create a run: {error}")))?
     }
 
     async fn create(&self, submit: Submit) -> Result<Submitted, Error> {
@@ -236,7 +260,7 @@ impl Service {
         let cluster = self.cluster(&submit.definition).await?;
         let plan = Arc::new(self.compile(cluster, Arc::new(submit.definition))?);
         let now = parts.clock.now();
-        let mut dice = Dice::new(seed());
+        let mut dice = parts.chance.dice();
         let id = RunId::from(dice.uuid_at(now));
         let mut run = RunRecord {
             id: id.clone(),
@@ -341,7 +365,7 @@ impl Service {
     }
 
     async fn commit_one(&self, change: Change) -> Result<Applied, Error> {
-        let outcomes = self.parts.journal.commit(vec![change]).await;
+        let outcomes = patiently(self.parts.journal.commit(vec![change])).await?;
         let outcomes = outcomes.map_err(|lost| Error::Unavailable(lost.to_string()))?;
         outcomes
             .into_iter()

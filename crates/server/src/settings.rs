@@ -23,6 +23,8 @@ pub struct Settings {
     pub node_stale_after: Span,
     /// Silence after which what a node ran is lost.
     pub node_offline_after: Span,
+    /// Silence after which another server's runs have been taken over.
+    pub server_stale_after: Span,
     /// How long a lease lasts without a heartbeat.
     pub lease_ttl: Span,
     /// Ended runs are kept this long; 0 keeps them for ever.
@@ -49,6 +51,7 @@ impl Default for Settings {
             heartbeat_interval: Span::from_secs(10),
             node_stale_after: Span::from_secs(30),
             node_offline_after: Span::from_secs(100),
+            server_stale_after: Span::from_secs(10),
             lease_ttl: Span::from_secs(30),
             retention_days: 7,
             output_max_bytes: limits::OUTPUT_BYTES as u64,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::serve::ListenerExt;
-use downbeat_core::ids::{RunId, ServerId};
+use downbeat_core::ids::ServerId;
 use downbeat_core::{Timestamp, limits};
 use downbeat_proto::{Link, grpc};
 use downbeat_store::{self as store, ServerRecord};
@@ -16,22 +16,20 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span, info, info_span, warn};
 
 use crate::clock::Clock;
+use crate::cluster::{Life, Standing};
 use crate::dispatch::Dispatcher;
 use crate::http;
 use crate::journal::{Feed, Journal};
 use crate::metrics::Metrics;
 use crate::nodes::{Heartbeats, Sweeper};
 use crate::output::Outputs;
-use crate::replica::{Applier, Door, Follower, Standing};
+use crate::replica::{Applier, Door, Follower, Following};
 use crate::rpc::Host;
-use crate::runs::{Runs, load_board, take_over};
-use crate::service::{Parts, Service, seed};
+use crate::runs::{Runs, load_board};
+use crate::service::{Parts, Service};
 use crate::settings::Settings;
+use crate::surroundings::{Chance, Surroundings};
 
-/// How often a server proves that it lives.
-const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
-/// An owner that gave no sign of life for this long is gone.
-const OWNER_GONE: SignedDuration = SignedDuration::from_secs(10);
 /// How often what is too old is removed, and how many runs at once.
 const PRUNE_EVERY: Duration = Duration::from_secs(60);
 const PRUNE_MOST: u32 = 200;
@@ -50,6 +48,7 @@ pub enum StartError {
 pub struct Server {
     service: Service,
     parts: Parts,
+    host: Arc<Host>,
     http_addr: SocketAddr,
     grpc_addr: SocketAddr,
     /// New requests are turned away, parked ones let go.
@@ -68,20 +67,24 @@ pub async fn start(settings: Settings) -> Result<Server, StartError> {
     } else {
         State::Copy(store::open_replica(&settings.store).await?)
     };
-    let http_listener = listen("http", settings.http).await?;
-    let grpc_listener = listen("grpc", settings.grpc).await?;
-    let (http_addr, grpc_addr) =
-        (address(&http_listener, settings.http), address(&grpc_listener, settings.grpc));
+    let http = listen("http", settings.http).await?;
+    let grpc = listen("grpc", settings.grpc).await?;
+    let doors = Doors { http, grpc };
     let name = if settings.name.is_empty() {
-        format!("{}:{}", hostname(), grpc_addr.port())
+        let port = doors.grpc.local_addr().map_or(settings.grpc.port(), |address| address.port());
+        format!("{}:{port}", hostname())
     } else {
         settings.name.clone()
     };
     let span = info_span!("server", server = name);
-    let listeners = Listeners { http: http_listener, grpc: grpc_listener, http_addr, grpc_addr };
+    let surroundings = Surroundings::default();
     match state {
-        State::Own(store) => assemble(settings, name, store, listeners).instrument(span).await,
-        State::Copy(copy) => assemble_replica(settings, name, copy, listeners).instrument(span).await,
+        State::Own(store) => {
+            assemble(settings, name, store, Some(doors), surroundings).instrument(span).await
+        }
+        State::Copy(copy) => {
+            assemble_replica(settings, name, copy, doors, surroundings).instrument(span).await
+        }
     }
 }
 
@@ -91,11 +94,21 @@ enum State {
     Copy(Arc<dyn store::Replica>),
 }
 
-struct Listeners {
+/// Starts a server without sockets on a store that is open: whoever calls it brings what is said to it, through
+/// [`Server::service`] and [`Server::link`].
+pub async fn start_within(
+    settings: Settings,
+    store: Arc<dyn store::Store>,
+    surroundings: Surroundings,
+) -> Result<Server, StartError> {
+    let name = settings.name.clone();
+    let span = info_span!("server", server = name);
+    assemble(settings, name, store, None, surroundings).instrument(span).await
+}
+
+struct Doors {
     http: TcpListener,
     grpc: TcpListener,
-    http_addr: SocketAddr,
-    grpc_addr: SocketAddr,
 }
 
 /// Inside the span that names this server: whatever is spawned takes it along.
@@ -103,18 +116,21 @@ async fn assemble(
     settings: Settings,
     name: String,
     store: Arc<dyn store::Store>,
-    listeners: Listeners,
+    doors: Option<Doors>,
+    surroundings: Surroundings,
 ) -> Result<Server, StartError> {
-    let Listeners { http, grpc, http_addr, grpc_addr } = listeners;
-    let clock = Clock;
-    let server = ServerId(uuid::Uuid::now_v7());
+    let chance = Chance::new(surroundings.seed);
+    let clock = Clock::new(surroundings.wall);
+    clock.set_by(store.as_ref()).await?;
+    let server = ServerId(chance.dice().uuid_at(clock.now()));
     let metrics = Metrics::new();
     let stopping = CancellationToken::new();
     let closing = CancellationToken::new();
     let journal_stop = CancellationToken::new();
     let feed = Feed::new(store.last_seq().await?);
     let dispatcher = Dispatcher::new(metrics.clone());
-    let runs = Runs::new(metrics.clone(), stopping.clone());
+    load_board(store.as_ref(), &dispatcher).await?;
+    let runs = Runs::new(metrics.clone(), clock.clone(), stopping.clone());
     let (journal, journal_task) = Journal::start(
         Arc::clone(&store),
         server,
@@ -124,8 +140,8 @@ async fn assemble(
         journal_stop.clone(),
     );
     let parts = Parts {
-        heartbeats: Heartbeats::start(Arc::clone(&store), clock, stopping.clone()),
-        outputs: Outputs::start(Arc::clone(&store), settings.output_max_bytes),
+        heartbeats: Heartbeats::start(Arc::clone(&store), clock.clone(), stopping.clone()),
+        outputs: Outputs::start(Arc::clone(&store), settings.output_max_bytes, stopping.clone()),
         journal,
         feed,
         dispatcher,
@@ -136,28 +152,41 @@ async fn assemble(
         name: name.into(),
         started_at: clock.now(),
         clock,
+        chance,
+        standing: Standing::default(),
         store,
         replica: None,
         closing: closing.clone(),
         span: Span::current(),
     };
-    recover(&parts, http_addr, grpc_addr).await?;
+    let http_addr = address(doors.as_ref().map(|doors| &doors.http), parts.settings.http);
+    let grpc_addr = address(doors.as_ref().map(|doors| &doors.grpc), parts.settings.grpc);
+    let life = Life::begin(parts.clone(), http_addr.to_string(), grpc_addr.to_string()).await?;
+    life.recover().await?;
     parts.metrics.start_from(&parts.store.tally().await?);
-    let dispatch = parts.dispatcher.clone().run(parts.journal.clone(), clock, seed(), stopping.clone());
+    let dispatch = parts.dispatcher.clone().run(
+        parts.journal.clone(),
+        parts.clock.clone(),
+        parts.chance.seed(),
+        stopping.clone(),
+    );
     tokio::spawn(dispatch.in_current_span());
     tokio::spawn(Sweeper::new(parts.clone()).run(stopping.clone()).in_current_span());
-    tokio::spawn(live(parts.clone(), http_addr, grpc_addr, stopping.clone()).in_current_span());
+    tokio::spawn(life.run(stopping.clone()).in_current_span());
     tokio::spawn(prune(parts.clone(), stopping.clone()).in_current_span());
     parts.dispatcher.wake();
-    let service = Service::new(parts.clone());
-    let listeners = vec![
-        tokio::spawn(serve_http(http, service.clone(), closing.clone()).in_current_span()),
-        tokio::spawn(serve_grpc(grpc, Host::new(parts.clone()), closing.clone()).in_current_span()),
-    ];
-    info!(id = %server, store = parts.store.name(), http = %http_addr, grpc = %grpc_addr, "listening");
+    let (service, host) = (Service::new(parts.clone()), Arc::new(Host::new(parts.clone())));
+    let mut listeners = Vec::new();
+    if let Some(doors) = doors {
+        let (http, grpc) = (service.clone(), Arc::clone(&host));
+        listeners.push(tokio::spawn(serve_http(doors.http, http, closing.clone()).in_current_span()));
+        listeners.push(tokio::spawn(serve_grpc(doors.grpc, grpc, closing.clone()).in_current_span()));
+        info!(id = %server, store = parts.store.name(), http = %http_addr, grpc = %grpc_addr, "listening");
+    }
     Ok(Server {
         service,
         parts,
+        host,
         http_addr,
         grpc_addr,
         closing,
@@ -173,12 +202,13 @@ async fn assemble_replica(
     settings: Settings,
     name: String,
     copy: Arc<dyn store::Replica>,
-    listeners: Listeners,
+    doors: Doors,
+    surroundings: Surroundings,
 ) -> Result<Server, StartError> {
-    let Listeners { http, grpc, http_addr, grpc_addr } = listeners;
     let store: Arc<dyn store::Store> = Arc::<dyn store::Replica>::clone(&copy);
-    let clock = Clock;
-    let server = ServerId(uuid::Uuid::now_v7());
+    let chance = Chance::new(surroundings.seed);
+    let clock = Clock::new(surroundings.wall);
+    let server = ServerId(chance.dice().uuid_at(clock.now()));
     let metrics = Metrics::new();
     let (stopping, closing, journal_stop) =
         (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
@@ -186,45 +216,58 @@ async fn assemble_replica(
     let last_seq = store.last_seq().await?;
     let feed = Feed::new(last_seq);
     let dispatcher = Dispatcher::new(metrics.clone());
+    load_board(store.as_ref(), &dispatcher).await?;
     let (store_, feed_, metrics_) = (Arc::clone(&store), feed.clone(), metrics.clone());
     let (journal, journal_task) =
         Journal::start(store_, server, feed_, Vec::new(), metrics_, journal_stop.clone());
+    let http_addr = address(Some(&doors.http), settings.http);
+    let grpc_addr = address(Some(&doors.grpc), settings.grpc);
     let primary = settings.replica_of.first().cloned().unwrap_or_default();
-    let mut parts = Parts {
-        heartbeats: Heartbeats::start(Arc::clone(&store), clock, stopping.clone()),
-        outputs: Outputs::start(Arc::clone(&store), settings.output_max_bytes),
+    let itself = ServerRecord {
+        id: server,
+        name: name.clone(),
+        http: http_addr.to_string(),
+        grpc: grpc_addr.to_string(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        started_at: clock.now(),
+        seen_at: clock.now(),
+    };
+    let following =
+        Following::new(itself, primary.clone(), copy.is_copied().await?, last_seq, closing.clone());
+    let parts = Parts {
+        heartbeats: Heartbeats::start(Arc::clone(&store), clock.clone(), stopping.clone()),
+        outputs: Outputs::start(Arc::clone(&store), settings.output_max_bytes, stopping.clone()),
         journal,
         feed,
         dispatcher,
-        runs: Runs::new(metrics.clone(), stopping.clone()),
+        runs: Runs::new(metrics.clone(), clock.clone(), stopping.clone()),
         metrics,
         settings: Arc::new(settings),
         server,
         name: name.into(),
         started_at: clock.now(),
         clock,
+        chance,
+        standing: Standing::default(),
         store,
-        replica: None,
+        replica: Some(following.clone()),
         closing: closing.clone(),
         span: Span::current(),
     };
-    let itself = record(&parts, http_addr, grpc_addr);
-    let standing = Standing::new(itself, primary.clone(), copy.is_copied().await?, last_seq, closing.clone());
-    parts.replica = Some(standing.clone());
-    load_board(&parts, &parts.store.open_runs().await?).await?;
     parts.metrics.start_from(&parts.store.tally().await?);
-    let follower = Follower::new(Applier::new(copy, parts.clone(), standing.clone()), seed());
+    let follower = Follower::new(Applier::new(copy, parts.clone(), following.clone()), parts.chance.seed());
     tokio::spawn(follower.run(stopping.clone()).in_current_span());
-    let service = Service::new(parts.clone());
-    let door = Door::new(parts.clone(), standing);
+    let (service, host) = (Service::new(parts.clone()), Arc::new(Host::new(parts.clone())));
+    let door = Arc::new(Door::new(parts.clone(), following));
     let listeners = vec![
-        tokio::spawn(serve_http(http, service.clone(), closing.clone()).in_current_span()),
-        tokio::spawn(serve_grpc(grpc, door, closing.clone()).in_current_span()),
+        tokio::spawn(serve_http(doors.http, service.clone(), closing.clone()).in_current_span()),
+        tokio::spawn(serve_grpc(doors.grpc, door, closing.clone()).in_current_span()),
     ];
     info!(id = %server, store = parts.store.name(), http = %http_addr, primary, "listening as a read replica");
     Ok(Server {
         service,
         parts,
+        host,
         http_addr,
         grpc_addr,
         closing,
@@ -236,12 +279,19 @@ async fn assemble_replica(
 }
 
 impl Server {
+    /// Where HTTP is served.
     pub fn http_addr(&self) -> SocketAddr {
         self.http_addr
     }
 
+    /// Where agents dial in.
     pub fn grpc_addr(&self) -> SocketAddr {
         self.grpc_addr
+    }
+
+    /// What agents call, whatever carries it.
+    pub fn link(&self) -> Arc<dyn Link> {
+        Arc::clone(&self.host) as Arc<dyn Link>
     }
 
     pub fn service(&self) -> &Service {
@@ -278,8 +328,8 @@ async fn listen(key: &'static str, address: SocketAddr) -> Result<TcpListener, S
     TcpListener::bind(address).await.map_err(|error| StartError::Listen { key, address, error })
 }
 
-fn address(listener: &TcpListener, asked: SocketAddr) -> SocketAddr {
-    listener.local_addr().unwrap_or(asked)
+fn address(listener: Option<&TcpListener>, asked: SocketAddr) -> SocketAddr {
+    listener.and_then(|listener| listener.local_addr().ok()).unwrap_or(asked)
 }
 
 fn hostname() -> String {
@@ -287,83 +337,18 @@ fn hostname() -> String {
         .map_or_else(|_| "server".to_owned(), |name| name.trim().to_owned())
 }
 
-fn record(parts: &Parts, http: SocketAddr, grpc: SocketAddr) -> ServerRecord {
-    ServerRecord {
-        id: parts.server,
-        name: parts.name.to_string(),
-        http: http.to_string(),
-        grpc: grpc.to_string(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        started_at: parts.started_at,
-        seen_at: parts.clock.now(),
-    }
-}
-
-/// Signs on, puts the store's state on the board, and takes over what nobody owns.
-async fn recover(parts: &Parts, http: SocketAddr, grpc: SocketAddr) -> Result<(), store::Error> {
-    parts.store.put_server(&record(parts, http, grpc)).await?;
-    if parts.store.name() != "postgres" {
-        // An embedded store has one server: whoever else signed on is a former life.
-        for other in parts.store.servers().await?.into_iter().filter(|other| other.id != parts.server) {
-            parts.store.remove_server(other.id).await?;
-        }
-    }
-    let runs = parts.store.open_runs().await?;
-    load_board(parts, &runs).await?;
-    take_over(parts, parts.server, without_owner(parts).await?).await?;
-    Ok(())
-}
-
-/// Open runs whose owner is gone. Also those that are this server's by the record and have no actor: the commit that
-/// made them so took effect without its knowing, or what followed failed.
-async fn without_owner(parts: &Parts) -> Result<Vec<RunId>, store::Error> {
-    let open = parts.store.open_run_owners().await?;
-    let now: Timestamp = parts.clock.now();
-    let alive: Vec<ServerId> = parts
-        .store
-        .servers()
-        .await?
-        .into_iter()
-        .filter(|server| now.duration_since(server.seen_at) < OWNER_GONE)
-        .map(|server| server.id)
-        .collect();
-    let ownerless = |(run, owner): &(RunId, ServerId)| {
-        if *owner == parts.server { !parts.runs.owns(run) } else { !alive.contains(owner) }
-    };
-    Ok(open.into_iter().filter(ownerless).map(|(run, _)| run).collect())
-}
-
-/// Proves that this server lives, and looks after runs whose owner does not.
-async fn live(parts: Parts, http: SocketAddr, grpc: SocketAddr, stop: CancellationToken) {
-    loop {
-        tokio::select! {
-            () = tokio::time::sleep(SIGN_OF_LIFE) => {}
-            () = stop.cancelled() => return,
-        }
-        if let Err(error) = parts.store.put_server(&record(&parts, http, grpc)).await {
-            warn!(%error, "cannot give a sign of life");
-            continue;
-        }
-        let taken = async { take_over(&parts, parts.server, without_owner(&parts).await?).await };
-        if let Err(error) = taken.await {
-            warn!(%error, "cannot look after runs");
-        }
-    }
-}
-
 /// Removes what is older than the retention.
 async fn prune(parts: Parts, stop: CancellationToken) {
     let days = i64::from(parts.settings.retention_days);
-    if days == 0 {
-        return;
-    }
     loop {
         tokio::select! {
             () = tokio::time::sleep(PRUNE_EVERY) => {}
             () = stop.cancelled() => return,
         }
-        // A retention longer than the calendar removes nothing.
-        let Ok(before) = parts.clock.now().checked_sub(SignedDuration::from_hours(24 * days)) else { return };
+        // For ever, or longer than the calendar: nothing is removed, and the rest of the upkeep is done.
+        let kept = SignedDuration::from_hours(24 * days);
+        let before = parts.clock.now().checked_sub(kept).ok().filter(|_| days > 0);
+        let before = before.unwrap_or(Timestamp::UNIX_EPOCH);
         match parts.store.prune(before, PRUNE_MOST).await {
             Ok(0) => {}
             Ok(runs) => info!(runs, "removed runs that are past retention"),
@@ -387,7 +372,7 @@ async fn serve_http(listener: TcpListener, service: Service, closing: Cancellati
     }
 }
 
-async fn serve_grpc(listener: TcpListener, host: impl Link, closing: CancellationToken) {
+async fn serve_grpc(listener: TcpListener, host: Arc<impl Link>, closing: CancellationToken) {
     let incoming = tonic::transport::server::TcpIncoming::from(listener).with_nodelay(Some(true));
     let span = Span::current();
     let served = tonic::transport::Server::builder()
@@ -397,7 +382,7 @@ async fn serve_grpc(listener: TcpListener, host: impl Link, closing: Cancellatio
         .initial_stream_window_size(Some(1024 * 1024))
         .initial_connection_window_size(Some(4 * 1024 * 1024))
         .max_frame_size(Some(limits::MESSAGE_BYTES as u32))
-        .add_service(grpc::service(Arc::new(host)))
+        .add_service(grpc::service(host))
         .serve_with_incoming_shutdown(incoming, async move { closing.cancelled().await });
     if let Err(error) = served.await {
         warn!(%error, "grpc ended");

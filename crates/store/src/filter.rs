@@ -7,10 +7,10 @@ use crate::port::{ExecutionFilter, RunFilter};
 use crate::rows::{Code, small};
 
 /// What is open is counted, by the index of what is open; what has ended was counted when it ended.
-pub(crate) const EXECUTION_COUNTS: &str = "SELECT status, count(*) FROM executions WHERE status <= 2 GROUP BY status \
-     UNION ALL SELECT code, total FROM ended WHERE kind = 1 AND total > 0 ORDER BY 1";
-pub(crate) const RUN_COUNTS: &str = "SELECT state, count(*) FROM runs WHERE state NOT IN (10, 11, 12) GROUP BY state \
-     UNION ALL SELECT code, total FROM ended WHERE kind = 2 AND total > 0 ORDER BY 1";
+pub(crate) const OPEN_EXECUTIONS: &str =
+    "SELECT status, count(*) FROM executions WHERE status <= 2 GROUP BY status";
+pub(crate) const OPEN_RUNS: &str =
+    "SELECT state, count(*) FROM runs WHERE state NOT IN (10, 11, 12) GROUP BY state";
 pub(crate) const NODE_COUNTS: &str = "SELECT status, count(*) FROM presence GROUP BY status ORDER BY status";
 
 /// An argument of a filter.

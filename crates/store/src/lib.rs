@@ -21,7 +21,7 @@ pub use copy::{Diverged, Kept, Part, Replica, Replicated, Seen, Source, open_rep
 pub use memory::MemoryStore;
 pub use open::open;
 pub use port::{
-    Committed, Error, EventFilter, ExecutionFilter, Listed, OutputChunk, Page, RunFilter, ServerRecord,
+    Committed, Error, EventFilter, ExecutionFilter, Listed, News, OutputChunk, Page, RunFilter, ServerRecord,
     Store, Stream, Tally,
 };
 pub use postgres::PostgresStore;

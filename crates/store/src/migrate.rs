@@ -10,11 +10,15 @@ pub(crate) struct Migration {
     pub(crate) sql: &'static str,
 }
 
-pub(crate) const SQLITE: &[Migration] =
-    &[Migration { number: 1, sql: include_str!("../migrations/sqlite/0001_first.sql") }];
+pub(crate) const SQLITE: &[Migration] = &[
+    Migration { number: 1, sql: include_str!("../migrations/sqlite/0001_first.sql") },
+    Migration { number: 2, sql: include_str!("../migrations/sqlite/0002_append_only.sql") },
+];
 
-pub(crate) const POSTGRES: &[Migration] =
-    &[Migration { number: 1, sql: include_str!("../migrations/postgres/0001_first.sql") }];
+pub(crate) const POSTGRES: &[Migration] = &[
+    Migration { number: 1, sql: include_str!("../migrations/postgres/0001_first.sql") },
+    Migration { number: 2, sql: include_str!("../migrations/postgres/0002_append_only.sql") },
+];
 
 impl Migration {
     /// FNV-1a: it shall notice an edit, not withstand an attack.

@@ -1,5 +1,7 @@
 //! Owns the `Store` port: what any store must do. The conformance suite is its specification.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use downbeat_core::change::{Applied, Change, Event};
 use downbeat_core::execution::{Execution, Status};
@@ -8,6 +10,7 @@ use downbeat_core::node::{NodeRecord, NodeStatus};
 use downbeat_core::run::{RunRecord, RunState};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use tokio::sync::broadcast;
 
 use crate::copy::Source;
 
@@ -134,11 +137,34 @@ pub struct Tally {
     pub nodes: Vec<(NodeStatus, u64)>,
 }
 
+/// What another server did, as far as the store hears of it. A hint: whoever acts on it looks at the store, and looks
+/// now and then without it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum News {
+    /// Events were committed.
+    Events,
+    /// A server signed off.
+    Servers,
+    /// Output of these grew.
+    Output(Arc<[ExecutionId]>),
+    /// News may have been missed: anything may have happened.
+    Anything,
+}
+
 /// Where all state lives. Implementations differ in nothing that the conformance suite can see.
 #[async_trait]
 pub trait Store: Source + Send + Sync + std::fmt::Debug + 'static {
     /// `sqlite`, `postgres` or `memory`.
     fn name(&self) -> &'static str;
+
+    /// Whether several servers may use it at once.
+    fn is_shared(&self) -> bool;
+
+    /// What other servers do, from now on. A store that is not shared has no news.
+    fn news(&self) -> broadcast::Receiver<News>;
+
+    /// The store's own clock: the one that counts among servers that share it.
+    async fn now(&self) -> Result<Option<Timestamp>, Error>;
 
     /// Applies a batch in one durable transaction: kinds in the order of [`Change::phase`], within a kind as given.
     /// Every guard is checked; a refused change leaves no trace and harms no other. Each applied change becomes an

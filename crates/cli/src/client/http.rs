@@ -1,10 +1,12 @@
 //! Owns requests to the server: addresses, encoding, and what it means when nobody answers.
 
 use std::error::Error as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use reqwest::header::{ACCEPT, CONTENT_TYPE};
-use reqwest::{Method, RequestBuilder, Response, Url};
+use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep};
 
@@ -24,11 +26,13 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(60);
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
-/// A client of one server.
+/// A client of one server, or of several that share a store: whichever answers.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     http: reqwest::Client,
-    base: Url,
+    servers: Arc<[Url]>,
+    /// The one that answered last; the others are tried when it does not.
+    current: Arc<AtomicUsize>,
     cluster: Option<String>,
 }
 
@@ -46,27 +50,24 @@ pub(crate) enum Body {
 impl Client {
     pub(crate) fn new(global: &Global) -> Result<Self, Failure> {
         let Global { server, cluster, .. } = global.clone().or_environment();
-        Self::to(server.last().map_or(DEFAULT_SERVER, String::as_str), cluster)
+        Self::to(&server, cluster)
     }
 
-    fn to(server: &str, cluster: Option<String>) -> Result<Self, Failure> {
-        let text = if server.contains("://") { server.to_owned() } else { format!("http://{server}") };
-        let wrong = |why: &str| {
-            Failure::bad_input(format!("`{server}` is no server's URL: {why}; write http://HOST:PORT"))
-        };
-        let base = Url::parse(&text).map_err(|error| wrong(&error.to_string()))?;
-        if base.scheme() != "http" {
-            return Err(wrong(&format!("{} is not spoken here", base.scheme())));
+    /// Each may name several, with commas between them.
+    fn to(servers: &[String], cluster: Option<String>) -> Result<Self, Failure> {
+        let named = servers.iter().flat_map(|text| text.split(',')).map(str::trim);
+        let mut urls: Vec<Url> = named.filter(|text| !text.is_empty()).map(url).collect::<Result<_, _>>()?;
+        if urls.is_empty() {
+            urls.push(url(DEFAULT_SERVER)?);
         }
-        let host = base.host_str().ok_or_else(|| wrong("it names no host"))?;
         let mut builder = reqwest::Client::builder().connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true);
         // A proxy that is set up for the outside cannot reach this machine's own ports.
-        if host == "localhost" || host.starts_with("127.") || host == "[::1]" {
+        if urls.iter().all(is_local) {
             builder = builder.no_proxy();
         }
         let http =
             builder.build().map_err(|error| Failure::bug(format!("cannot set up the client: {error}")))?;
-        Ok(Self { http, base, cluster })
+        Ok(Self { http, servers: urls.into(), current: Arc::default(), cluster })
     }
 
     /// The cluster that was named, if one was.
@@ -74,8 +75,17 @@ impl Client {
         self.cluster.as_deref()
     }
 
+    /// The server that answered last.
     pub(crate) fn base(&self) -> &str {
-        self.base.as_str().trim_end_matches('/')
+        self.server().as_str().trim_end_matches('/')
+    }
+
+    fn server(&self) -> &Url {
+        &self.servers[self.current.load(Ordering::Relaxed) % self.servers.len()]
+    }
+
+    fn try_next(&self) {
+        self.current.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) async fn get<T: DeserializeOwned>(
@@ -83,8 +93,10 @@ impl Client {
         path: &[&str],
         query: &[(&str, String)],
     ) -> Result<T, Failure> {
-        let request = self.request(Method::GET, path).query(query).timeout(ANSWER_TIMEOUT);
-        self.decoded(self.sent(request).await?).await
+        let response =
+            self.fetched(|| self.request(Method::GET, path).query(query).timeout(ANSWER_TIMEOUT)).await?;
+        let text = response.bytes().await.map_err(|error| unreachable(self.base(), &error))?;
+        self.read(&text)
     }
 
     pub(crate) async fn post<T: DeserializeOwned>(
@@ -94,29 +106,43 @@ impl Client {
         body: Body,
         idempotency_key: Option<&str>,
     ) -> Result<T, Failure> {
-        let mut request = self.request(Method::POST, path).query(query).timeout(ANSWER_TIMEOUT);
-        let mut origin = None;
-        if let Some(key) = idempotency_key {
-            request = request.header("idempotency-key", key);
-        }
-        if let Body::Definition { text, file } = body {
-            // JSON is YAML too, so one kind serves both and errors keep their line and column.
-            request = request.header(CONTENT_TYPE, "application/yaml").body(text);
-            origin = file;
-        }
+        let (text, origin) = match body {
+            Body::Empty => (None, None),
+            Body::Definition { text, file } => (Some(text), file),
+        };
+        let request = || {
+            let mut request = self.request(Method::POST, path).query(query).timeout(ANSWER_TIMEOUT);
+            if let Some(key) = idempotency_key {
+                request = request.header("idempotency-key", key);
+            }
+            match &text {
+                // JSON is YAML too, so one kind serves both and errors keep their line and column.
+                Some(text) => request.header(CONTENT_TYPE, "application/yaml").body(text.clone()),
+                None => request,
+            }
+        };
         let give_up_at = Instant::now() + PATIENCE;
         let mut broken = false;
+        // Servers that were not even reached.
+        let mut away = 0;
         loop {
-            let attempt = request.try_clone().ok_or_else(|| Failure::bug("a request cannot be repeated"))?;
-            let answer = match attempt.send().await {
-                Ok(response) if !response.status().is_success() => {
-                    return Err(problem::failure(response, self.base(), origin.as_deref()).await);
+            let answer = match request().send().await {
+                Ok(response) if response.status().is_success() => response.bytes().await,
+                Ok(response) if is_away(&response) && away + 1 < self.servers.len() => {
+                    away += 1;
+                    self.try_next();
+                    continue;
                 }
-                Ok(response) => response.bytes().await,
+                Ok(response) => return Err(problem::failure(response, self.base(), origin.as_deref()).await),
                 Err(error) => Err(error),
             };
             match answer {
                 Ok(text) => return self.read(&text),
+                // Nothing was asked: another server may be.
+                Err(error) if error.is_connect() && away + 1 < self.servers.len() => {
+                    away += 1;
+                    self.try_next();
+                }
                 // The connection broke, and nobody knows whether the request was carried out: with a key it is safe to
                 // say it again, also while the server is starting again.
                 Err(error)
@@ -126,6 +152,8 @@ impl Client {
                         && Instant::now() < give_up_at =>
                 {
                     broken = true;
+                    away = 0;
+                    self.try_next();
                     sleep(RETRY_PAUSE).await;
                 }
                 Err(error) => return Err(unreachable(self.base(), &error)),
@@ -162,35 +190,42 @@ impl Client {
         query: &[(&str, String)],
         last: Option<&str>,
     ) -> Result<Feed, Failure> {
-        let mut request = self.request(Method::GET, path).query(query).header(ACCEPT, "text/event-stream");
-        if let Some(last) = last {
-            request = request.header("last-event-id", last);
-        }
-        let response = self.sent(request).await?;
+        let request = || {
+            let request = self.request(Method::GET, path).query(query).header(ACCEPT, "text/event-stream");
+            match last {
+                Some(last) => request.header("last-event-id", last),
+                None => request,
+            }
+        };
+        let response = self.fetched(request).await?;
         Ok(Feed::new(response, self.base().to_owned()))
     }
 
     /// Segments are encoded one by one: an id is data, not a path.
     fn request(&self, method: Method, path: &[&str]) -> RequestBuilder {
-        let mut url = self.base.clone();
+        let mut url = self.server().clone();
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().extend(["api", "v1"]).extend(path);
         }
         self.http.request(method, url).header("user-agent", concat!("downbeat/", env!("CARGO_PKG_VERSION")))
     }
 
-    async fn sent(&self, request: RequestBuilder) -> Result<Response, Failure> {
-        let response = request.send().await.map_err(|error| unreachable(self.base(), &error))?;
-        if response.status().is_success() {
-            Ok(response)
-        } else {
-            Err(problem::failure(response, self.base(), None).await)
+    /// Asks one server after the other until one answers. For questions, which may be asked twice.
+    async fn fetched(&self, request: impl Fn() -> RequestBuilder) -> Result<Response, Failure> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let failure = match request().send().await {
+                Ok(response) if response.status().is_success() => return Ok(response),
+                Ok(response) if is_away(&response) => problem::failure(response, self.base(), None).await,
+                Ok(response) => return Err(problem::failure(response, self.base(), None).await),
+                Err(error) => unreachable(self.base(), &error),
+            };
+            self.try_next();
+            if tries >= self.servers.len() {
+                return Err(failure);
+            }
         }
-    }
-
-    async fn decoded<T: DeserializeOwned>(&self, response: Response) -> Result<T, Failure> {
-        let text = response.bytes().await.map_err(|error| unreachable(self.base(), &error))?;
-        self.read(&text)
     }
 
     fn read<T: DeserializeOwned>(&self, text: &[u8]) -> Result<T, Failure> {
@@ -201,6 +236,31 @@ impl Client {
             ))
         })
     }
+}
+
+/// It lives, and cannot do its work: it stops, or its store is away.
+fn is_away(response: &Response) -> bool {
+    response.status() == StatusCode::SERVICE_UNAVAILABLE
+}
+
+fn url(server: &str) -> Result<Url, Failure> {
+    let text = if server.contains("://") { server.to_owned() } else { format!("http://{server}") };
+    let wrong = |why: &str| {
+        Failure::bad_input(format!("`{server}` is no server's URL: {why}; write http://HOST:PORT"))
+    };
+    let url = Url::parse(&text).map_err(|error| wrong(&error.to_string()))?;
+    if url.scheme() != "http" {
+        return Err(wrong(&format!("{} is not spoken here", url.scheme())));
+    }
+    if url.host_str().is_none() {
+        return Err(wrong("it names no host"));
+    }
+    Ok(url)
+}
+
+fn is_local(url: &Url) -> bool {
+    let host = url.host_str().unwrap_or_default();
+    host == "localhost" || host.starts_with("127.") || host == "[::1]"
 }
 
 /// Nobody answered, or stopped in the middle.
@@ -232,22 +292,32 @@ mod tests {
 
     #[test]
     fn ids_are_encoded_as_one_segment() {
-        let client = Client::to("127.0.0.1:1", None).unwrap();
+        let client = Client::to(&["127.0.0.1:1".to_owned()], None).unwrap();
         let request = client.request(Method::GET, &["runs", "a/../b c"]).build().unwrap();
         assert_eq!(request.url().as_str(), "http://127.0.0.1:1/api/v1/runs/a%2F..%2Fb%20c");
     }
 
     #[test]
     fn a_server_behind_a_path_keeps_it() {
-        let client = Client::to("http://proxy/downbeat/", None).unwrap();
+        let client = Client::to(&["http://proxy/downbeat/".to_owned()], None).unwrap();
         let request = client.request(Method::GET, &["status"]).build().unwrap();
         assert_eq!(request.url().as_str(), "http://proxy/downbeat/api/v1/status");
     }
 
     #[test]
+    fn several_servers_are_named_with_commas_or_repeated() {
+        let client = Client::to(&["a:1, http://b:2".to_owned(), "c:3".to_owned()], None).unwrap();
+        let named: Vec<&str> = client.servers.iter().map(Url::as_str).collect();
+        assert_eq!(named, ["http://a:1/", "http://b:2/", "http://c:3/"]);
+        assert_eq!(client.base(), "http://a:1");
+        (0..4).for_each(|_| client.try_next());
+        assert_eq!(client.base(), "http://b:2");
+    }
+
+    #[test]
     fn what_is_no_url_is_bad_input() {
         for server in ["https://host", "http://", "host:port:x"] {
-            assert_eq!(Client::to(server, None).unwrap_err().code, Code::BadInput, "{server}");
+            assert_eq!(Client::to(&[server.to_owned()], None).unwrap_err().code, Code::BadInput, "{server}");
         }
     }
 }

@@ -237,6 +237,7 @@ fn the_whole_system() {
     let server: Server = view(json!({
         "id": id(8), "name": "server-1", "http": "127.0.0.1:4680", "grpc": "127.0.0.1:4681", "version": "0.1.0",
         "started_at": "2025-06-01T07:00:00Z", "seen_at": "2025-06-01T10:04:59Z",
+        "alive": true, "runs": 2,
     }));
     let status: Status = view(json!({
         "version": "0.1.0", "server": "server-1", "store": "sqlite", "uptime": "3h5m", "servers": [server],

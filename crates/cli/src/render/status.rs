@@ -49,11 +49,14 @@ pub(crate) fn status_page(status: &Status, now: Timestamp, width: Option<usize>)
 
 /// The servers that share the store.
 pub(crate) fn server_table(servers: &[Server], now: Timestamp, width: Option<usize>) -> String {
-    let mut table = Table::new(["SERVER", "ROLE", "HTTP", "GRPC", "VERSION", "UP", "SEEN", "ID"]);
+    let mut table =
+        Table::new(["SERVER", "ROLE", "STATUS", "RUNS", "HTTP", "GRPC", "VERSION", "UP", "SEEN", "ID"]);
     for server in servers {
         table.row([
             server.name.as_str().into(),
             server.role.as_str().into(),
+            if server.alive { Cell::new("alive", Tone::Good) } else { Cell::new("gone", Tone::Bad) },
+            server.runs.to_string().into(),
             server.http.as_str().into(),
             server.grpc.as_str().into(),
             server.version.as_str().into(),

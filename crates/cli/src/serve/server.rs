@@ -39,6 +39,9 @@ pub(crate) struct ServerArgs {
     /// Silence after which what a node ran is lost [default: 10 heartbeat intervals]
     #[arg(long, value_name = "DURATION")]
     node_offline_after: Option<String>,
+    /// Silence after which the runs of a server have gone to others [default: 10s]
+    #[arg(long, value_name = "DURATION")]
+    server_stale_after: Option<String>,
     /// How long a lease lasts without a heartbeat [default: 30s]
     #[arg(long, value_name = "DURATION")]
     lease_ttl: Option<String>,
@@ -86,6 +89,7 @@ impl ServerArgs {
             ("heartbeat_interval", &self.heartbeat_interval, "--heartbeat-interval"),
             ("node_stale_after", &self.node_stale_after, "--node-stale-after"),
             ("node_offline_after", &self.node_offline_after, "--node-offline-after"),
+            ("server_stale_after", &self.server_stale_after, "--server-stale-after"),
             ("lease_ttl", &self.lease_ttl, "--lease-ttl"),
             ("retention_days", &self.retention_days, "--retention-days"),
             ("output_max", &self.output_max, "--output-max"),
@@ -135,6 +139,7 @@ impl From<&ServerKeys> for Settings {
             heartbeat_interval: keys.heartbeat_interval,
             node_stale_after: keys.node_stale_after(),
             node_offline_after: keys.node_offline_after(),
+            server_stale_after: keys.server_stale_after,
             lease_ttl: keys.lease_ttl,
             retention_days: keys.retention_days,
             output_max_bytes: keys.output_max.0,

@@ -34,6 +34,8 @@ pub(crate) struct ServerKeys {
     #[serde(default, deserialize_with = "some_duration")]
     pub(crate) node_offline_after: Option<Span>,
     #[serde(deserialize_with = "duration")]
+    pub(crate) server_stale_after: Span,
+    #[serde(deserialize_with = "duration")]
     pub(crate) lease_ttl: Span,
     #[serde(deserialize_with = "number")]
     pub(crate) retention_days: u32,
@@ -54,6 +56,7 @@ pub(crate) const KEYS: &[&str] = &[
     "heartbeat_interval",
     "node_stale_after",
     "node_offline_after",
+    "server_stale_after",
     "lease_ttl",
     "retention_days",
     "output_max",
@@ -69,6 +72,7 @@ pub(crate) fn defaults() -> Vec<(&'static str, String)> {
         ("http", "127.0.0.1:4680"),
         ("grpc", "127.0.0.1:4681"),
         ("heartbeat_interval", "10s"),
+        ("server_stale_after", "10s"),
         ("lease_ttl", "30s"),
         ("retention_days", "7"),
         ("output_max", "1MiB"),
@@ -103,6 +107,7 @@ impl ServerKeys {
         let zero = Span::default();
         for (key, span) in [
             ("heartbeat_interval", self.heartbeat_interval),
+            ("server_stale_after", self.server_stale_after),
             ("lease_ttl", self.lease_ttl),
             ("node_stale_after", self.node_stale_after()),
         ] {

@@ -190,3 +190,13 @@ fn validate_needs_no_server() {
     assert_eq!(document["valid"], false);
     assert_eq!(document["errors"][0]["line"], 3);
 }
+
+#[test]
+fn of_several_servers_the_next_one_is_asked_when_one_is_away() {
+    let dev = Dev::start();
+    let both = format!("127.0.0.1:1,{}", dev.url());
+    dev.run(&["status", "--server", &both]).ok();
+    dev.run(&["job", "run", "--server", &both, "--target", "all", "--wait", "test", "noop"]).ok();
+    dev.run(&["job", "run", "--server", &both, "--target", "all", "--watch", "test", "noop"]).ok();
+    told(&dev.run(&["status", "--server", "127.0.0.1:1,127.0.0.1:2"]), 3, "cannot reach http://127.0.0.1:2");
+}

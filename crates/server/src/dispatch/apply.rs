@@ -145,6 +145,7 @@ impl Board {
         let Some(open) = self.open.get_mut(&execution) else { return };
         open.stage = Stage::Held { node: lease.node };
         let (run, step, attempt) = (open.run.clone(), open.step, open.attempt);
+        let placed = matches!(open.place, Place::Placed(_));
         let Some(post) = self.posts.get_mut(&lease.node) else { return };
         if post.record.session != lease.session || post.record.status == NodeStatus::Offline {
             // Nobody is there to take it, and nobody sweeps what is offline already.
@@ -152,8 +153,8 @@ impl Board {
             self.stray.push((run, execution, lease.token));
             return;
         }
-        let holding = Holding { token: lease.token, run: run.clone(), since: lease.granted_at, stop };
-        post.held.insert(execution, holding);
+        let (token, since) = (lease.token, lease.granted_at);
+        post.held.insert(execution, Holding { token, run: run.clone(), since, placed, stop });
         if let Some(planned) = self.plans.get(&run) {
             post.assign(assignment(&planned.plan, run, execution, lease.token, step, attempt));
             touched.insert(lease.node);
@@ -164,9 +165,10 @@ impl Board {
     fn keep(&mut self, execution: ExecutionId, lease: &Lease, stop: bool) {
         let Some(open) = self.open.get_mut(&execution) else { return };
         open.stage = Stage::Held { node: lease.node };
-        let run = open.run.clone();
+        let (run, placed) = (open.run.clone(), matches!(open.place, Place::Placed(_)));
         if let Some(post) = self.posts.get_mut(&lease.node) {
-            post.held.insert(execution, Holding { token: lease.token, run, since: lease.granted_at, stop });
+            let (token, since) = (lease.token, lease.granted_at);
+            post.held.insert(execution, Holding { token, run, since, placed, stop });
         }
     }
 

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 
 use super::apply::assignment;
 use super::post::{Post, fitting};
-use super::queue::{Place, Queue};
+use super::queue::{Place, Queue, Share};
 
 /// Why a poll cannot be parked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,6 +141,11 @@ impl Board {
     /// Leases of sessions that had ended are not this server's to end.
     pub(crate) fn forget_stray(&mut self) {
         self.stray.clear();
+    }
+
+    /// How this server and the others divide what waits.
+    pub(crate) fn share(&mut self, share: Share) {
+        self.queue.share(share);
     }
 
     pub(crate) fn parked(&self) -> usize {

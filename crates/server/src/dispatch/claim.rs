@@ -56,7 +56,7 @@ impl Board {
     pub(crate) fn release<'a>(&mut self, executions: impl Iterator<Item = &'a Execution>) {
         for execution in executions {
             if let State::Leased { lease, .. } = execution.state {
-                self.take_back(execution.id, &lease, execution.pinned.is_none());
+                self.take_back(execution.id, &lease);
             }
         }
     }
@@ -111,13 +111,15 @@ impl Board {
     /// A lease was refused: back into the queue, unless the feed has settled it meanwhile.
     pub(crate) fn unclaim(&mut self, change: &Change) {
         let Change::ExecutionLeased { execution, lease, .. } = change else { return };
-        let Some(open) = self.open.get_mut(execution) else { return };
-        if open.stage == (Stage::Claimed { node: lease.node }) {
+        if let Some(open) = self.open.get_mut(execution)
+            && open.stage == (Stage::Claimed { node: lease.node })
+        {
             open.stage = Stage::Waiting { until: None };
             let place = open.place;
             self.queue.push(place, *execution);
-            self.take_back(*execution, lease, matches!(place, Place::Placed(_)));
         }
+        // Also when another server was faster: the slot is free again.
+        self.take_back(*execution, lease);
     }
 
     /// The commit of claims failed: all of it has to be claimed again.
@@ -143,17 +145,21 @@ impl Board {
         dice: &mut Dice,
     ) -> Lease {
         let post = self.posts.get_mut(&node).expect("a node that was chosen is on the board");
-        post.take(matches!(place, Place::Placed(_)));
+        let placed = matches!(place, Place::Placed(_));
+        post.take(placed);
         let lease =
             Lease { token: LeaseToken(dice.uuid()), node, session: post.record.session, granted_at: now };
-        post.held
-            .insert(execution, Holding { token: lease.token, run: run.clone(), since: now, stop: false });
+        let holding = Holding { token: lease.token, run: run.clone(), since: now, placed, stop: false };
+        post.held.insert(execution, holding);
         lease
     }
 
-    fn take_back(&mut self, execution: ExecutionId, lease: &Lease, placed: bool) {
+    fn take_back(&mut self, execution: ExecutionId, lease: &Lease) {
         self.with_post(lease.node, |post| {
-            if post.held.get(&execution).is_some_and(|held| held.token == lease.token) {
+            if let Some(held) = post.held.get(&execution)
+                && held.token == lease.token
+            {
+                let placed = held.placed;
                 post.held.remove(&execution);
                 post.give_back(placed);
             }

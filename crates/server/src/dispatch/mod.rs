@@ -14,3 +14,4 @@ mod tests;
 pub(crate) use apply::assignment;
 pub(crate) use board::{Board, Parking};
 pub(crate) use dispatcher::Dispatcher;
+pub(crate) use queue::Share;

@@ -33,6 +33,7 @@ pub(super) struct Holding {
     pub run: RunId,
     /// When it was leased, or last handed over.
     pub since: Timestamp,
+    pub placed: bool,
     pub stop: bool,
 }
 

@@ -17,6 +17,32 @@ pub(super) struct Queue {
     delayed: BTreeSet<(Timestamp, ExecutionId)>,
     classes: Classes,
     length: usize,
+    share: Share,
+}
+
+/// How far from its front a queue is searched for what is this server's turn: others wait no longer than that.
+const LOOK_AHEAD: usize = 256;
+
+/// Which of the placed work this server takes first: all servers see all that waits, and would all claim the same, and
+/// all but one in vain. It is a preference only; what others leave is taken as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Share {
+    /// This server's place among those that live.
+    pub index: u64,
+    pub servers: u64,
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        Self { index: 0, servers: 1 }
+    }
+}
+
+impl Share {
+    fn holds(self, execution: ExecutionId) -> bool {
+        // The low half of an id is chance.
+        execution.0.as_u64_pair().1 % self.servers.max(1) == self.index
+    }
 }
 
 /// Where in the queue an execution waits.
@@ -136,7 +162,14 @@ impl Queue {
         classes.into_iter().map(|(_, class)| class).collect()
     }
 
+    /// The oldest of this server's share; without one, the oldest.
     pub(super) fn first_placed(&self, class: u32) -> Option<ExecutionId> {
-        self.placed.get(&class)?.first().copied()
+        let waiting = self.placed.get(&class)?;
+        let own = waiting.iter().take(LOOK_AHEAD).find(|execution| self.share.holds(**execution));
+        own.or_else(|| waiting.first()).copied()
+    }
+
+    pub(super) fn share(&mut self, share: Share) {
+        self.share = share;
     }
 }

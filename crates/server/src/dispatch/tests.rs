@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use downbeat_core::backend::Catalogue;
-use downbeat_core::execution::{Execution, State};
-use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
+use downbeat_core::execution::{Execution, Lease, State};
+use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::node::{Description, NodeRecord, NodeStatus};
 use downbeat_core::plan::{Plan, resolve};
 use downbeat_core::spec::Definition;
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use super::Board;
+use super::{Board, Share};
 
 struct World {
     board: Board,
@@ -312,4 +312,64 @@ fn classes_live_as_long_as_something_is_of_them() {
     world.board.add_node(record(0, SESSION));
     let _poll = world.park(0, 1, Free { fleet: 1, placed: 10_000 });
     assert_eq!(world.claim().len(), 1_500, "one of each run that is left");
+}
+
+fn claimed(claims: &[Change]) -> Vec<ExecutionId> {
+    let id = |claim: &Change| match claim {
+        Change::ExecutionLeased { execution, .. } => *execution,
+        other => panic!("no claim: {other:?}"),
+    };
+    claims.iter().map(id).collect()
+}
+
+#[test]
+fn servers_that_share_work_claim_different_parts_of_it_first() {
+    let mut claims = Vec::new();
+    for index in 0..3 {
+        // The same dice: every server sees the same work.
+        let mut world = World::new(1);
+        world.board.share(Share { index, servers: 3 });
+        let run = world.run("r", noops(100, &json!({})));
+        let executions = world.executions(&run, 100, None);
+        world.add(&run, executions);
+        let _poll = world.park(0, 1, Free { fleet: 1, placed: 10 });
+        claims.extend(claimed(&world.claim()));
+    }
+    assert_eq!(claims.len(), 30);
+    assert_eq!(claims.iter().collect::<HashSet<_>>().len(), 30);
+}
+
+#[test]
+fn what_other_servers_leave_is_claimed_as_well() {
+    let mut world = World::new(1);
+    world.board.share(Share { index: 1, servers: 3 });
+    let run = world.run("r", noops(20, &json!({})));
+    let executions = world.executions(&run, 20, None);
+    world.add(&run, executions);
+    let _poll = world.park(0, 1, Free { fleet: 1, placed: 20 });
+    assert_eq!(world.claim().len(), 20);
+}
+
+#[test]
+fn a_claim_that_another_server_won_gives_its_slot_back() {
+    let mut world = World::new(2);
+    let run = world.run("r", noops(2, &json!({})));
+    let executions = world.executions(&run, 2, None);
+    let first = executions[0].id;
+    world.add(&run, executions[..1].to_vec());
+    let _poll = world.park(0, 1, Free { fleet: 1, placed: 1 });
+    let claims = world.claim();
+    assert_eq!(claimed(&claims), [first]);
+    // The feed tells that it went to a node of another server, before the refusal arrives.
+    let lease = Lease {
+        token: LeaseToken(Uuid::from_u128(7)),
+        node: node_id(1),
+        session: SESSION,
+        granted_at: world.now,
+    };
+    world.commit(vec![Change::ExecutionLeased { run: run.clone(), execution: first, lease }]);
+    world.board.unclaim(&claims[0]);
+    assert!(world.board.holds(node_id(1), &Held { execution: first, token: lease.token }));
+    world.add(&run, executions[1..].to_vec());
+    assert_eq!(claimed(&world.claim()), [executions[1].id]);
 }

@@ -14,7 +14,7 @@ use utoipa::IntoParams;
 
 use super::extract::{Flag, Query};
 use super::problem::{Answer, Failure};
-use crate::replica::{Since, Standing, Until, stream};
+use crate::replica::{Following, Since, Until, stream};
 use crate::service::Service;
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -84,7 +84,7 @@ enum Refusal {
 
 /// Dry runs are reads, though they are posted. Without a copy there is nothing to read but what the replica says of
 /// itself.
-fn turned_away(replica: &Standing, method: &Method, path: &str) -> Option<Refusal> {
+fn turned_away(replica: &Following, method: &Method, path: &str) -> Option<Refusal> {
     const DRY_RUNS: [&str; 2] = ["/api/v1/plan", "/api/v1/validate"];
     const OF_ITSELF: [&str; 5] =
         ["/api/v1/status", "/api/v1/servers", "/api/v1/openapi.json", "/api/v1/docs", "/api/v1/replication"];

@@ -1,17 +1,21 @@
 //! The system itself: at a glance, its servers, whether it lives, its figures.
 
+use std::collections::HashMap;
+use std::time::Duration;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use downbeat_core::Span;
-use jiff::Timestamp;
+use downbeat_core::ids::ServerId;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::extract::{Nothing, Query, page};
 use super::problem::{Answer, Failure};
 use super::view::{List, Replica, Role, Server, Status};
+use crate::replica::Following;
 use crate::service::Service;
 
 /// Shows the whole system at a glance
@@ -24,9 +28,9 @@ pub(super) async fn status(
     Query(Nothing {}): Query<Nothing>,
 ) -> Answer<Json<Status>> {
     let (runs, executions, nodes) = Status::counts(service.store().tally().await?);
-    let servers = known_servers(&service).await?;
-    let lag = service.replica().map(|replica| replica.lag(Timestamp::now()));
-    let up = Timestamp::now().duration_since(service.started_at());
+    let servers = servers_now(&service).await?;
+    let lag = service.replica().map(|replica| replica.lag(service.now()));
+    let up = service.now().duration_since(service.started_at());
     Ok(Json(Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         server: service.server_name().to_owned(),
@@ -61,14 +65,26 @@ pub(super) async fn servers(
     Query(query): Query<ServersQuery>,
 ) -> Answer<Json<List<Server>>> {
     let page = page(query.limit, query.offset)?;
-    Ok(Json(List::cut(known_servers(&service).await?, page.limit, page.offset)))
+    Ok(Json(List::cut(servers_now(&service).await?, page.limit, page.offset)))
 }
 
-/// Those that share the primary's store, and this one if it is a replica, by name.
-async fn known_servers(service: &Service) -> Answer<Vec<Server>> {
-    let mut servers: Vec<Server> = service.store().servers().await?.into_iter().map(Server::from).collect();
+/// Who shares the store, who of them lives, and how many runs each owns.
+async fn servers_now(service: &Service) -> Answer<Vec<Server>> {
+    let mut owned: HashMap<ServerId, u64> = HashMap::new();
+    for (_, owner) in service.store().open_run_owners().await? {
+        *owned.entry(owner).or_default() += 1;
+    }
+    // A replica knows who lived when it last heard of its primary.
+    let now = service.replica().and_then(Following::heard_of).unwrap_or_else(|| service.now());
+    let stale_after = service.settings().server_stale_after.0;
+    let servers = service.store().servers().await?.into_iter().map(|server| {
+        let silent = Duration::try_from(now.duration_since(server.seen_at)).unwrap_or_default();
+        let runs = owned.get(&server.id).copied().unwrap_or(0);
+        Server::of(server, silent < stale_after, runs)
+    });
+    let mut servers: Vec<Server> = servers.collect();
     if let Some(replica) = service.replica() {
-        servers.push(Server { role: Role::Replica, ..Server::from(replica.itself(Timestamp::now())) });
+        servers.push(Server { role: Role::Replica, ..Server::of(replica.itself(service.now()), true, 0) });
         servers.sort_by(|a, b| a.name.cmp(&b.name));
     }
     Ok(servers)

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use downbeat_core::ids::ServerId;
 use downbeat_core::{Applied, Change, Event};
-use downbeat_store::{self as store, EventFilter, Store};
-use tokio::sync::{mpsc, oneshot};
+use downbeat_store::{self as store, EventFilter, News, Store};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{broadcast, mpsc, oneshot};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, error, info, warn};
 
@@ -20,6 +22,8 @@ const QUEUE: usize = 4_096;
 const BATCH: usize = 1_024;
 /// Events that are read at once when catching up with the store.
 const CATCH_UP: u32 = 1_000;
+/// How often the store is asked when nothing was heard of other servers: news may get lost.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// How long to wait before asking a store again that was away.
 const STORE_RETRY: Duration = Duration::from_millis(250);
 
@@ -58,7 +62,19 @@ impl Journal {
     ) -> (Self, tokio::task::JoinHandle<()>) {
         let (submissions, queue) = mpsc::channel(QUEUE);
         let available = Arc::new(AtomicBool::new(true));
-        let writer = Writer { store, server, feed, performers, metrics, available: Arc::clone(&available) };
+        let is_shared = store.is_shared();
+        let news = is_shared.then(|| store.news());
+        let available_to_writer = Arc::clone(&available);
+        let writer = Writer {
+            store,
+            server,
+            feed,
+            performers,
+            metrics,
+            available: available_to_writer,
+            is_shared,
+            news,
+        };
         let task = tokio::spawn(writer.run(queue, stop).in_current_span());
         (Self { submissions, available }, task)
     }
@@ -77,6 +93,24 @@ impl Journal {
     }
 }
 
+/// Waits until another server may have committed something.
+async fn others_committed(news: &mut Option<broadcast::Receiver<News>>) {
+    let Some(news) = news else { return std::future::pending().await };
+    let heard = async {
+        loop {
+            match news.recv().await {
+                Ok(News::Events | News::Anything) | Err(RecvError::Lagged(_)) => break,
+                Ok(News::Servers | News::Output(_)) => {}
+                Err(RecvError::Closed) => std::future::pending().await,
+            }
+        }
+        // What follows at once is answered by the same look.
+        while news.try_recv().is_ok() {}
+    };
+    // Running out of time is a reason to look as well.
+    let _ = tokio::time::timeout(LOOK_AGAIN, heard).await;
+}
+
 struct Writer {
     store: Arc<dyn Store>,
     server: ServerId,
@@ -84,11 +118,15 @@ struct Writer {
     performers: Vec<Arc<dyn Perform>>,
     metrics: Metrics,
     available: Arc<AtomicBool>,
+    is_shared: bool,
+    /// Of other servers; nothing when there can be none.
+    news: Option<broadcast::Receiver<News>>,
 }
 
 impl Writer {
-    async fn run(self, mut queue: mpsc::Receiver<Submission>, stop: CancellationToken) {
+    async fn run(mut self, mut queue: mpsc::Receiver<Submission>, stop: CancellationToken) {
         let mut batch = Vec::with_capacity(BATCH);
+        let mut news = self.news.take();
         loop {
             tokio::select! {
                 biased;
@@ -96,6 +134,13 @@ impl Writer {
                     if received == 0 {
                         return;
                     }
+                }
+                () = others_committed(&mut news) => {
+                    if let Err(error) = self.read_on().await {
+                        warn!(%error, "cannot read what other servers committed");
+                        self.catch_up(&mut queue, &stop).await;
+                    }
+                    continue;
                 }
                 () = stop.cancelled() => {
                     // What was submitted before is still written; later submissions are turned away.
@@ -122,7 +167,12 @@ impl Writer {
         match self.store.commit(self.server, &changes).await {
             Ok(committed) => {
                 self.metrics.on_commit(changes.len(), begun.elapsed());
-                let known = self.publish(changes, &committed.seqs).await;
+                let refused = committed.outcomes.iter().any(Result::is_err);
+                let mut known = self.publish(changes, &committed.seqs).await;
+                if refused && self.is_shared {
+                    // What another server did is why: whoever hears of the refusal is to know of that, too.
+                    known &= self.read_on().await.is_ok();
+                }
                 let mut outcomes = committed.outcomes.into_iter();
                 for (count, answer) in answers {
                     // The submitter may have gone away: what it asked for is done all the same.
@@ -160,12 +210,30 @@ impl Writer {
             .filter_map(|(change, seq)| Some(Event { seq: (*seq)?, server: self.server, change }))
             .collect();
         events.sort_unstable_by_key(|event| event.seq);
-        // Numbers have no gaps: what lies between was committed by another server, or by this one without its knowing.
-        if events.first().is_some_and(|event| event.seq > self.feed.last_seq() + 1) {
-            return self.read_on().await.is_ok();
+        if let Some(first) = events.first()
+            && self.read_up_to(first.seq).await.is_err()
+        {
+            return false;
         }
         self.hand_on(events);
         true
+    }
+
+    /// Numbers have no gaps: what lies before this one was committed by another server, or by this one without its
+    /// knowing.
+    async fn read_up_to(&self, seq: u64) -> Result<(), store::Error> {
+        while self.feed.last_seq() + 1 < seq {
+            let missing = seq - 1 - self.feed.last_seq();
+            let filter = EventFilter { since: self.feed.last_seq(), run: None };
+            let limit = u32::try_from(missing).unwrap_or(u32::MAX).min(CATCH_UP);
+            let events = self.store.events(&filter, limit).await?;
+            if events.is_empty() {
+                // They are past retention: nobody can act on them any more.
+                return Ok(());
+            }
+            self.hand_on(events);
+        }
+        Ok(())
     }
 
     fn hand_on(&self, events: Vec<Event>) {

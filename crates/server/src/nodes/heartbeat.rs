@@ -2,12 +2,13 @@
 //! believes of its leases is never more than what the store knows.
 
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use downbeat_core::ids::{NodeId, SessionId};
 use downbeat_proto::message::Fault;
 use downbeat_store::Store;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
@@ -54,7 +55,7 @@ impl Heartbeats {
                     gathered.push(beat);
                 }
                 mark(Some(Instant::now()));
-                write(store.as_ref(), clock, std::mem::take(&mut gathered)).await;
+                write(store.as_ref(), &clock, std::mem::take(&mut gathered)).await;
                 mark(None);
             }
         };
@@ -77,7 +78,7 @@ impl Heartbeats {
     }
 }
 
-async fn write(store: &dyn Store, clock: Clock, beats: Vec<Beat>) {
+async fn write(store: &dyn Store, clock: &Clock, beats: Vec<Beat>) {
     let seen: Vec<(NodeId, SessionId)> = beats.iter().map(|beat| (beat.node, beat.session)).collect();
     let result = store.touch_nodes(&seen, clock.now()).await;
     for (index, beat) in beats.into_iter().enumerate() {

@@ -34,15 +34,17 @@ impl Sweeper {
     }
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
+        let mut looked_at = self.parts.clock.now();
         loop {
-            let slept_at = self.parts.clock.now();
             tokio::select! {
-                () = tokio::time::sleep(self.tick) => {}
+                biased;
                 () = stop.cancelled() => return,
+                () = tokio::time::sleep(self.tick) => {}
             }
-            // The store was away, or this process itself was frozen: no renewal could be taken meanwhile.
-            let frozen = self.parts.clock.now().duration_since(slept_at)
-                > signed(self.tick * 4 + Duration::from_secs(1));
+            // The store was away or slow, or this process itself was frozen: no renewal could be taken meanwhile.
+            let now = self.parts.clock.now();
+            let frozen = now.duration_since(looked_at) > signed(self.tick * 4 + Duration::from_secs(1));
+            looked_at = now;
             let stalled = self.parts.heartbeats.stalled_for() > self.tick * 4 + Duration::from_secs(1);
             if frozen || stalled || !self.parts.journal.is_available() {
                 self.serving_since = self.parts.clock.now();

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tracing::{error, info};
 
-use super::Standing;
+use super::Following;
 use super::frame::{Frame, VERSION};
 use crate::dispatch::Board;
 use crate::journal::Perform;
@@ -38,7 +38,7 @@ pub(super) enum Failure {
 pub(crate) struct Applier {
     pub(super) copy: Arc<dyn Replica>,
     pub(super) parts: Parts,
-    pub(super) standing: Standing,
+    pub(super) following: Following,
     /// What the primary keeps of an execution's output.
     output_max_bytes: u64,
     loading: Option<Loading>,
@@ -54,9 +54,9 @@ struct Loading {
 }
 
 impl Applier {
-    pub(crate) fn new(copy: Arc<dyn Replica>, parts: Parts, standing: Standing) -> Self {
+    pub(crate) fn new(copy: Arc<dyn Replica>, parts: Parts, following: Following) -> Self {
         let output_max_bytes = parts.settings.output_max_bytes;
-        Self { copy, parts, standing, output_max_bytes, loading: None, diverged: false }
+        Self { copy, parts, following, output_max_bytes, loading: None, diverged: false }
     }
 
     pub(super) fn has_diverged(&self) -> bool {
@@ -76,7 +76,7 @@ impl Applier {
                 }
                 info!(primary, server, "follows");
                 self.output_max_bytes = output_max_bytes;
-                self.standing.connected(primary, self.parts.clock.now(), at);
+                self.following.connected(primary, self.parts.clock.now(), at);
             }
             Frame::Reset => self.begin_copy(),
             Frame::Part(part) => self.load(part).await?,
@@ -84,7 +84,7 @@ impl Applier {
             Frame::Kept(kept) => self.copy.forget(&kept).await?,
             Frame::Presence(seen) => self.copy.see_nodes(&seen).await?,
             Frame::Servers(servers) => self.copy.set_servers(&servers).await?,
-            Frame::Beat { seq, at } => self.standing.beat(self.parts.clock.now(), seq, at),
+            Frame::Beat { seq, at } => self.following.beat(self.parts.clock.now(), seq, at),
         }
         Ok(())
     }
@@ -117,12 +117,11 @@ impl Applier {
 
     /// What was derived from the former copy is derived again.
     async fn show_anew(&mut self, seq: u64) -> Result<(), store::Error> {
-        let runs = self.parts.store.open_runs().await?;
         *self.parts.dispatcher.board() = Board::default();
-        load_board(&self.parts, &runs).await?;
+        load_board(self.parts.store.as_ref(), &self.parts.dispatcher).await?;
         self.parts.metrics.start_from(&self.parts.store.tally().await?);
         self.parts.feed.restart(seq);
-        self.standing.copied(seq);
+        self.following.copied(seq);
         self.diverged = false;
         Ok(())
     }
@@ -137,7 +136,7 @@ impl Applier {
             }
         }
         if let Some(event) = events.last() {
-            self.standing.applied(event.seq);
+            self.following.applied(event.seq);
             let events: Arc<[Event]> = events.into();
             self.parts.dispatcher.perform(&events);
             // Nobody claims here, and nobody else forgets these.

@@ -8,19 +8,19 @@ use downbeat_proto::message::{
     Welcome,
 };
 
-use super::Standing;
+use super::Following;
 use crate::service::Parts;
 
 /// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Door {
     parts: Parts,
-    standing: Standing,
+    following: Following,
 }
 
 impl Door {
-    pub(crate) fn new(parts: Parts, standing: Standing) -> Self {
-        Self { parts, standing }
+    pub(crate) fn new(parts: Parts, following: Following) -> Self {
+        Self { parts, following }
     }
 
     async fn closed<T>(&self) -> Result<T, Fault> {
@@ -31,7 +31,7 @@ impl Door {
         } else {
             format!(", which takes agents at {}", doors.join(", "))
         };
-        let primary = self.standing.primary();
+        let primary = self.following.primary();
         Err(Fault::Unavailable(format!("this is a read replica, and agents belong to {primary}{at}")))
     }
 }

@@ -83,7 +83,7 @@ impl Follower {
             };
             self.applier.forget_loading();
             warn!(primary, %why, "does not follow any more");
-            self.applier.standing.disconnected(why.to_string());
+            self.applier.following.disconnected(why.to_string());
             turn += 1;
             // Whoever spoke was there: its restart is not waited for longer than it takes. A copy that parts again and
             // again is not made at full speed.
@@ -95,7 +95,7 @@ impl Follower {
 
     /// What there is to go on with.
     async fn since(&self) -> Result<Vec<(&'static str, String)>, store::Error> {
-        if self.applier.has_diverged() || !self.applier.standing.is_copied() {
+        if self.applier.has_diverged() || !self.applier.following.is_copied() {
             return Ok(vec![("since", "0".to_owned())]);
         }
         let store = &self.applier.copy;

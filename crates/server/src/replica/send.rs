@@ -367,8 +367,8 @@ impl Sender {
         if self.beats.is_multiple_of(SELDOM) {
             self.send_presence().await?;
             self.send_servers().await?;
-            // Its output may come to another server, which tells nobody here.
-            if self.parts.store.name() == "postgres" {
+            // Output may come to another server, and what that one tells may be missed.
+            if self.parts.store.is_shared() {
                 self.cursors.all_may_have_grown();
                 self.send_grown().await?;
             }

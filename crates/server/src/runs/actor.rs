@@ -26,6 +26,8 @@ pub(super) struct Actor {
     dispatcher: Dispatcher,
     clock: Clock,
     dice: Dice,
+    /// The feed told that another server took the run.
+    is_disowned: bool,
 }
 
 /// The run is not this server's any more.
@@ -44,14 +46,27 @@ impl Actor {
         let timeout = progress.plan().definition.timeout;
         let deadline =
             timeout.and_then(|timeout| SignedDuration::try_from(timeout.0).ok()).map(|t| started_at + t);
-        Self { mailbox, progress, deadline, journal, dispatcher, clock, dice: Dice::new(seed) }
+        Self {
+            mailbox,
+            progress,
+            deadline,
+            journal,
+            dispatcher,
+            clock,
+            dice: Dice::new(seed),
+            is_disowned: false,
+        }
     }
 
     /// Until the run ends, is disowned, or the server stops. The last two lose nothing: the store has it all.
     pub(super) async fn run(mut self, stop: CancellationToken) {
         loop {
             let changes = self.progress.take_changes(self.clock.now());
-            if !changes.is_empty() && self.commit(changes, &stop).await.is_err() {
+            let committed = if changes.is_empty() { Ok(()) } else { self.commit(changes, &stop).await };
+            if stop.is_cancelled() {
+                return;
+            }
+            if committed.is_err() || self.is_disowned {
                 info!("another server owns the run now");
                 return;
             }
@@ -62,6 +77,8 @@ impl Actor {
             let next = [self.deadline, self.progress.next_tick()].into_iter().flatten().min();
             let pause = next.map(|next| self.clock.until(next));
             tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
                 input = self.mailbox.inputs.recv() => match input {
                     Some(input) => {
                         self.take(input);
@@ -72,18 +89,24 @@ impl Actor {
                     None => return,
                 },
                 () = tokio::time::sleep(pause.unwrap_or(Duration::MAX)), if pause.is_some() => self.time_passed(),
-                () = stop.cancelled() => return,
             }
         }
     }
 
     fn take(&mut self, input: Input) {
         match input {
-            Input::Committed(events, indexes) => self.decide(|progress, turn| {
-                for index in indexes {
-                    progress.observe(&events[index as usize].change, turn);
-                }
-            }),
+            Input::Committed(events, indexes) => {
+                let changes = || indexes.iter().map(|index| &events[*index as usize].change);
+                let own = self.progress.epoch();
+                let taken =
+                    |change: &Change| matches!(change, Change::RunTaken { epoch, .. } if *epoch > own);
+                self.is_disowned |= changes().any(taken);
+                self.decide(|progress, turn| {
+                    for change in changes() {
+                        progress.observe(change, turn);
+                    }
+                });
+            }
             Input::NodeOffline(node) => self.decide(|progress, turn| progress.node_offline(node, turn)),
         }
     }

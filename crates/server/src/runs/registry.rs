@@ -34,6 +34,7 @@ pub(crate) struct Runs {
     mailboxes: Arc<Mutex<HashMap<RunId, mpsc::UnboundedSender<Input>>>>,
     tasks: TaskTracker,
     metrics: Metrics,
+    clock: Clock,
     stop: CancellationToken,
 }
 
@@ -42,18 +43,25 @@ pub(crate) struct Runs {
 pub(crate) struct Mailbox {
     pub(super) inputs: mpsc::UnboundedReceiver<Input>,
     run: RunId,
+    sender: mpsc::WeakUnboundedSender<Input>,
     runs: Runs,
 }
 
 impl Drop for Mailbox {
     fn drop(&mut self) {
-        self.runs.mailboxes().remove(&self.run);
+        let mut mailboxes = self.runs.mailboxes();
+        // The run may have been taken again meanwhile: the newer mailbox stays.
+        let own = self.sender.upgrade();
+        let is_own = |sender: &mpsc::UnboundedSender<Input>| own.is_some_and(|own| own.same_channel(sender));
+        if mailboxes.get(&self.run).is_some_and(is_own) {
+            mailboxes.remove(&self.run);
+        }
     }
 }
 
 impl Runs {
-    pub(crate) fn new(metrics: Metrics, stop: CancellationToken) -> Self {
-        Self { mailboxes: Arc::default(), tasks: TaskTracker::new(), metrics, stop }
+    pub(crate) fn new(metrics: Metrics, clock: Clock, stop: CancellationToken) -> Self {
+        Self { mailboxes: Arc::default(), tasks: TaskTracker::new(), metrics, clock, stop }
     }
 
     fn mailboxes(&self) -> std::sync::MutexGuard<'_, HashMap<RunId, mpsc::UnboundedSender<Input>>> {
@@ -63,8 +71,9 @@ impl Runs {
     /// Opens a run's mailbox. Before the commit that creates or takes the run, so that nothing is missed.
     pub(crate) fn open(&self, run: &RunId) -> Mailbox {
         let (sender, inputs) = mpsc::unbounded_channel();
+        let own = sender.downgrade();
         self.mailboxes().insert(run.clone(), sender);
-        Mailbox { inputs, run: run.clone(), runs: self.clone() }
+        Mailbox { inputs, run: run.clone(), sender: own, runs: self.clone() }
     }
 
     pub(crate) fn owns(&self, run: &RunId) -> bool {
@@ -82,7 +91,7 @@ impl Runs {
         seed: u64,
     ) {
         let run = progress.run().clone();
-        let actor = Actor::new(mailbox, progress, started_at, journal, dispatcher, Clock, seed);
+        let actor = Actor::new(mailbox, progress, started_at, journal, dispatcher, self.clock.clone(), seed);
         let stop = self.stop.clone();
         let span = info_span!("run", run = %run);
         self.tasks.spawn(actor.run(stop).instrument(span));

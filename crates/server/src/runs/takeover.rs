@@ -3,89 +3,93 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use downbeat_core::ids::{NodeId, RunId, ServerId};
+use downbeat_core::ids::{NodeId, RunId};
 use downbeat_core::plan::Plan;
 use downbeat_core::run::RunRecord;
 use downbeat_core::run::engine::{Progress, Stop, Turn};
-use downbeat_core::{Change, Dice, Timestamp};
-use downbeat_store as store;
+use downbeat_core::{Change, Timestamp};
+use downbeat_store::{self as store, Store};
 use jiff::SignedDuration;
 use tracing::{error, info};
 
-use super::actor::{release, reserve};
-use crate::service::{Parts, seed};
+use super::registry::Mailbox;
+use crate::dispatch::Dispatcher;
+use crate::service::Parts;
+
+/// Runs that are taken in one commit. Several servers that take over at once share the work: whoever is first has them.
+const AT_ONCE: usize = 64;
 
 /// Takes these runs. Those that somebody else took in this moment are left to them.
-pub(crate) async fn take_over(
-    parts: &Parts,
-    server: ServerId,
-    runs: Vec<RunId>,
-) -> Result<usize, store::Error> {
+pub(crate) async fn take_over(parts: &Parts, runs: Vec<RunId>) -> Result<(), store::Error> {
     let mut taken = 0;
-    for id in runs {
-        let Some(run) = parts.store.run(&id).await? else { continue };
-        match take_one(parts, server, &run).await {
-            Ok(true) => taken += 1,
-            Ok(false) => {}
-            Err(Failure::Store(error)) => return Err(error),
-            Err(Failure::Plan(error)) => error!(run = %run.id, %error, "cannot compile a stored run"),
-        }
+    for ids in runs.chunks(AT_ONCE) {
+        taken += take_some(parts, ids).await?;
     }
     if taken > 0 {
         info!(runs = taken, "took over runs");
     }
+    Ok(())
+}
+
+/// A run that is about to be taken.
+struct Taking {
+    run: RunRecord,
+    plan: Arc<Plan>,
+    /// Open from before the commit, so that nothing is missed.
+    mailbox: Mailbox,
+}
+
+async fn take_some(parts: &Parts, ids: &[RunId]) -> Result<usize, store::Error> {
+    let mut takings = Vec::with_capacity(ids.len());
+    for id in ids {
+        let Some(run) = parts.store.run(id).await? else { continue };
+        match Plan::compile(Arc::clone(&run.definition), Arc::clone(&run.resolved)) {
+            Ok(plan) => {
+                let mailbox = parts.runs.open(id);
+                takings.push(Taking { run, plan: Arc::new(plan), mailbox });
+            }
+            Err(error) => error!(run = %id, %error, "cannot compile a stored run"),
+        }
+    }
+    let (owner, at) = (parts.server, parts.clock.now());
+    let changes = takings.iter().map(|taking| {
+        let run = &taking.run;
+        Change::RunTaken { run: run.id.clone(), owner, epoch: run.epoch + 1, at }
+    });
+    let changes: Vec<Change> = changes.collect();
+    if changes.is_empty() {
+        return Ok(0);
+    }
+    let outcomes = parts.journal.commit(changes).await;
+    let outcomes = outcomes.map_err(|lost| store::Error::Unavailable(lost.to_string()))?;
+    let mut taken = 0;
+    for (taking, outcome) in takings.into_iter().zip(outcomes) {
+        if outcome.is_ok() {
+            go_on(parts, taking).await?;
+            taken += 1;
+        }
+    }
     Ok(taken)
 }
 
-enum Failure {
-    Store(store::Error),
-    Plan(downbeat_core::plan::Error),
-}
-
-impl From<store::Error> for Failure {
-    fn from(error: store::Error) -> Self {
-        Failure::Store(error)
-    }
-}
-
-async fn take_one(parts: &Parts, server: ServerId, run: &RunRecord) -> Result<bool, Failure> {
-    let now = parts.clock.now();
-    let plan =
-        Plan::compile(Arc::clone(&run.definition), Arc::clone(&run.resolved)).map_err(Failure::Plan)?;
-    let plan = Arc::new(plan);
-    let epoch = run.epoch + 1;
-    let mailbox = parts.runs.open(&run.id);
-    let taken = Change::RunTaken { run: run.id.clone(), owner: server, epoch, at: now };
-    match parts.journal.commit(vec![taken]).await {
-        Ok(outcomes) if outcomes[0].is_ok() => {}
-        Ok(_) => return Ok(false),
-        Err(lost) => return Err(Failure::Store(store::Error::Unavailable(lost.to_string()))),
-    }
+/// The run is this server's: rebuilds its progress from the store, and starts its actor.
+async fn go_on(parts: &Parts, taking: Taking) -> Result<(), store::Error> {
+    let Taking { run, plan, mailbox } = taking;
+    let (now, epoch) = (parts.clock.now(), run.epoch + 1);
     parts.dispatcher.board().add_plan(run.id.clone(), run.cluster, Arc::clone(&plan));
-    let record = parts.store.run(&run.id).await?.unwrap_or_else(|| run.clone());
-    let executions = parts.store.executions_of(&run.id).await?;
+    let record = parts.store.run(&run.id).await?.unwrap_or(run);
+    let executions = parts.store.executions_of(&record.id).await?;
     let stop = told_to_stop(&record, now);
     let mut progress = Progress::restore(plan, &record, epoch, &executions, stop);
-    let mut dice = Dice::new(seed());
+    let mut dice = parts.chance.dice();
     {
         let offline = |node: NodeId| parts.dispatcher.board().is_offline(node);
-        let mut turn = Turn { now, dice: &mut dice, offline: &offline };
-        progress.go_on(&mut turn);
-    }
-    let mut changes = progress.take_changes(now);
-    if !changes.is_empty() {
-        reserve(&parts.dispatcher, &mut changes, now, &mut dice);
-        if let Err(lost) = parts.journal.commit(changes.clone()).await {
-            release(&parts.dispatcher, &mut changes);
-            return Err(Failure::Store(store::Error::Unavailable(lost.to_string())));
-        }
-    }
-    if progress.is_ended() {
-        return Ok(true);
+        progress.go_on(&mut Turn { now, dice: &mut dice, offline: &offline });
     }
     let started_at = record.started_at.unwrap_or(now);
-    parts.runs.start(mailbox, progress, started_at, parts.journal.clone(), parts.dispatcher.clone(), seed());
-    Ok(true)
+    let (journal, dispatcher) = (parts.journal.clone(), parts.dispatcher.clone());
+    parts.runs.start(mailbox, progress, started_at, journal, dispatcher, parts.chance.seed());
+    Ok(())
 }
 
 /// Whether the run was to end before its owner died: then what is cancelled was meant to be.
@@ -98,14 +102,17 @@ fn told_to_stop(run: &RunRecord, now: Timestamp) -> Option<Stop> {
 }
 
 /// Puts what the store holds on the board: nodes, and every open execution with its plan.
-pub(crate) async fn load_board(parts: &Parts, runs: &[RunRecord]) -> Result<(), store::Error> {
-    let nodes = parts.store.nodes(None).await?;
-    let executions = parts.store.open_executions().await?;
-    let mut board = parts.dispatcher.board();
+/// Before the journal hands anything on: what is committed from here on comes after it.
+pub(crate) async fn load_board(store: &dyn Store, dispatcher: &Dispatcher) -> Result<(), store::Error> {
+    // Nodes last: a lease must not meet a session that ended before it was granted.
+    let executions = store.open_executions().await?;
+    let runs = store.open_runs().await?;
+    let nodes = store.nodes(None).await?;
+    let mut board = dispatcher.board();
     for node in nodes {
         board.add_node(node);
     }
-    for run in runs {
+    for run in &runs {
         match Plan::compile(Arc::clone(&run.definition), Arc::clone(&run.resolved)) {
             Ok(plan) => board.add_plan(run.id.clone(), run.cluster, Arc::new(plan)),
             Err(error) => error!(run = %run.id, %error, "cannot compile a stored run"),

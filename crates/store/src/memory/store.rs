@@ -11,9 +11,10 @@ use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, Sessio
 use downbeat_core::node::{NodeRecord, NodeStatus, Registration};
 use downbeat_core::run::{RunRecord, RunState};
 use jiff::Timestamp;
+use tokio::sync::broadcast;
 
 use crate::port::{
-    Committed, Error, EventFilter, ExecutionFilter, Listed, OutputChunk, Page, RunFilter, ServerRecord,
+    Committed, Error, EventFilter, ExecutionFilter, Listed, News, OutputChunk, Page, RunFilter, ServerRecord,
     Store, Tally,
 };
 use crate::tables::Tables;
@@ -39,6 +40,7 @@ pub(super) struct State {
 /// The model store.
 pub struct MemoryStore {
     state: Mutex<State>,
+    news: broadcast::Sender<News>,
 }
 
 impl fmt::Debug for MemoryStore {
@@ -56,7 +58,7 @@ impl Default for MemoryStore {
 impl MemoryStore {
     /// An empty store with the cluster `default`.
     pub fn new() -> Self {
-        Self { state: Mutex::new(State::empty()) }
+        Self { state: Mutex::new(State::empty()), news: broadcast::channel(1).0 }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -201,6 +203,18 @@ impl Store for MemoryStore {
             state.record(Event { seq: state.last_seq + 1, server, change: changes[place].clone() });
         }
         Ok(Committed { outcomes: verdicts.outcomes, seqs })
+    }
+
+    fn is_shared(&self) -> bool {
+        false
+    }
+
+    fn news(&self) -> broadcast::Receiver<News> {
+        self.news.subscribe()
+    }
+
+    async fn now(&self) -> Result<Option<Timestamp>, Error> {
+        Ok(None)
     }
 
     async fn events(&self, filter: &EventFilter, limit: u32) -> Result<Vec<Event>, Error> {

@@ -11,6 +11,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
+use super::connect::{answered, within};
 use super::failure::Failure;
 use super::save;
 use super::store::text;
@@ -29,16 +30,21 @@ const ASK_EVERY: Duration = Duration::from_millis(100);
 
 type Args<'a> = Vec<&'a (dyn ToSql + Sync)>;
 
-pub(crate) async fn commit(pool: &Pool, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
+pub(crate) async fn commit(
+    pool: &Pool,
+    server: ServerId,
+    changes: &[Change],
+    news: &str,
+) -> Result<Committed, Error> {
     let mut new_ids = NewIds::Trusted;
     for _ in 1..TRIES {
-        match attempt(pool, server, changes, new_ids).await {
+        match attempt(pool, server, changes, new_ids, news).await {
             Err(failure) if failure.is_violated_key() => new_ids = NewIds::Checked,
             Err(failure) if failure.is_collision() => {}
             result => return Ok(result?),
         }
     }
-    Ok(attempt(pool, server, changes, new_ids).await?)
+    Ok(attempt(pool, server, changes, new_ids, news).await?)
 }
 
 async fn attempt(
@@ -46,10 +52,16 @@ async fn attempt(
     server: ServerId,
     changes: &[Change],
     new_ids: NewIds,
+    news: &str,
 ) -> Result<Committed, Failure> {
     let client = pool.get().await?;
-    let (mut tables, transaction) = match begin(&client, &Needs::of(changes, new_ids)).await {
+    let begun = within(begin(&client, &Needs::of(changes, new_ids))).await;
+    let (mut tables, transaction) = match begun {
         Ok(begun) => begun,
+        Err(failure @ Failure::Silent(_)) => {
+            drop(Object::take(client));
+            return Err(failure);
+        }
         Err(failure) => {
             roll_back(client).await;
             return Err(failure);
@@ -61,7 +73,7 @@ async fn attempt(
         return Ok(Committed { seqs: verdicts.seqs(0), outcomes: verdicts.outcomes });
     }
     let dirty = Dirty::of(changes, &verdicts.applied);
-    match save::save(&client, server, changes, &verdicts, &tables, &dirty).await {
+    match within(save::save(&client, server, changes, &verdicts, &tables, &dirty, news)).await {
         Ok(before) => Ok(Committed { seqs: verdicts.seqs(count(before)?), outcomes: verdicts.outcomes }),
         Err(failure) if failure.is_silence() => {
             drop(Object::take(client));
@@ -116,6 +128,10 @@ enum Fate {
 
 async fn fate(pool: &Pool, server: ServerId, transaction: &str) -> Result<Fate, Failure> {
     let client = pool.get().await?;
+    answered(client, async |client: &mut Object| ask(client, server, transaction).await).await
+}
+
+async fn ask(client: &Object, server: ServerId, transaction: &str) -> Result<Fate, Failure> {
     let row = client.query_one("SELECT pg_xact_status($1::text::xid8)", &[&transaction]).await?;
     Ok(match row.try_get::<_, Option<&str>>(0)? {
         Some("committed") => {

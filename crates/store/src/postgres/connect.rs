@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
+use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime};
 use tokio_postgres::{Client, Config, NoTls};
 
 use super::failure::Failure;
@@ -13,6 +13,10 @@ use crate::port::Error;
 const CONNECT: Duration = Duration::from_secs(5);
 /// How long a query waits for a free connection before the store counts as unavailable.
 const WAIT: Duration = Duration::from_secs(30);
+/// Any one piece of work is answered within this, or the connection is given up: its server is frozen or out of reach.
+const ANSWER: Duration = Duration::from_secs(15);
+/// How soon a connection on which nothing is said is found to be broken.
+const KEEPALIVE: Duration = Duration::from_secs(5);
 /// Locks migrations against servers that start at the same moment: "downbeat", cut to eight bytes.
 const MIGRATION_LOCK: i64 = 0x646f_776e_6265_6174;
 /// The commits' statements find their rows by index, always. A plan that was made while the tables were small would
@@ -20,6 +24,8 @@ const MIGRATION_LOCK: i64 = 0x646f_776e_6265_6174;
 const BY_INDEX: &str = "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off \
                         -c plan_cache_mode=force_generic_plan -c jit=off";
 const ALIKE: &str = "-c jit=off";
+/// A server that was frozen or cut off in the middle of a transaction keeps its locks no longer than this.
+const LET_GO: &str = "-c idle_in_transaction_session_timeout=5s -c lock_timeout=12s";
 
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +39,10 @@ pub(crate) fn config(location: &str) -> Result<Config, Error> {
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(CONNECT);
     }
+    config.keepalives_idle(KEEPALIVE).keepalives_interval(KEEPALIVE).keepalives_retries(3);
+    if config.get_tcp_user_timeout().is_none() {
+        config.tcp_user_timeout(ANSWER);
+    }
     if config.get_application_name().is_none() {
         config.application_name("downbeat");
     }
@@ -42,7 +52,7 @@ pub(crate) fn config(location: &str) -> Result<Config, Error> {
 pub(crate) fn pool(config: &Config, purpose: Use, size: usize) -> Result<Pool, Error> {
     let mut config = config.clone();
     let settings = if purpose == Use::Commits { BY_INDEX } else { ALIKE };
-    let options = format!("{} {settings}", config.get_options().unwrap_or_default());
+    let options = format!("{} {settings} {LET_GO}", config.get_options().unwrap_or_default());
     config.options(options.trim());
     // Fast: a connection is only asked whether it is closed. One that died unseen fails its next statement.
     let manager =
@@ -54,6 +64,25 @@ pub(crate) fn pool(config: &Config, purpose: Use, size: usize) -> Result<Pool, E
         .create_timeout(Some(2 * CONNECT))
         .build()
         .map_err(|error| Error::Unavailable(format!("cannot set up connections to PostgreSQL: {error}")))
+}
+
+/// Waits for a piece of work, but not for ever. Whoever hears of the silence throws the connection away.
+pub(crate) async fn within<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    tokio::time::timeout(ANSWER, work).await.unwrap_or(Err(Failure::Silent(ANSWER)))
+}
+
+/// Waits for a piece of work on a connection, but not for ever. A connection that did not answer is thrown away: what
+/// was asked on it may still be answered, and must not be taken for the answer to something else.
+pub(crate) async fn answered<T>(
+    client: Object,
+    work: impl AsyncFnOnce(&mut Object) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let mut client = client;
+    let result = within(work(&mut client)).await;
+    if matches!(result, Err(Failure::Silent(_))) {
+        drop(Object::take(client));
+    }
+    result
 }
 
 /// Runs what is missing, each migration in its own transaction; servers that start together take turns.

@@ -1,6 +1,7 @@
 //! Owns what a failure of PostgreSQL means to the caller.
 
 use std::error::Error as _;
+use std::time::Duration;
 
 use deadpool_postgres::PoolError;
 use tokio_postgres::error::SqlState;
@@ -16,13 +17,16 @@ pub(crate) enum Failure {
     Pool(#[from] PoolError),
     #[error(transparent)]
     Store(#[from] Error),
+    /// No answer within the time that any answer takes.
+    #[error("PostgreSQL has not answered for {} s", .0.as_secs())]
+    Silent(Duration),
 }
 
 impl Failure {
     fn state(&self) -> Option<&SqlState> {
         match self {
             Failure::Sql(error) | Failure::Pool(PoolError::Backend(error)) => error.code(),
-            Failure::Pool(_) | Failure::Store(_) => None,
+            Failure::Pool(_) | Failure::Store(_) | Failure::Silent(_) => None,
         }
     }
 
@@ -40,6 +44,7 @@ impl Failure {
     pub(crate) fn is_silence(&self) -> bool {
         match self {
             Failure::Sql(error) => error.code().is_none_or(|state| state.code().starts_with("57P")),
+            Failure::Silent(_) => true,
             Failure::Pool(_) | Failure::Store(_) => false,
         }
     }
@@ -55,6 +60,7 @@ impl From<Failure> for Error {
         };
         let text = match &failure {
             Failure::Store(_) => String::new(),
+            Failure::Silent(_) => failure.to_string(),
             Failure::Sql(error) | Failure::Pool(PoolError::Backend(error)) => explain(error),
             Failure::Pool(PoolError::Timeout(_)) => {
                 "PostgreSQL: no connection became free in time".to_owned()

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use deadpool_postgres::Pool;
+use deadpool_postgres::{Object, Pool};
 use downbeat_core::ids::ExecutionId;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
+use super::connect::answered;
 use super::failure::Failure;
+use super::news::NOTIFY;
 use crate::port::{Error, OutputChunk, Stream};
 use crate::rows::{Code, count, int, time};
 
@@ -24,8 +26,22 @@ const READ: &str = "SELECT start_byte, stream, at, text FROM output WHERE execut
      (SELECT max(start_byte) FROM output WHERE execution = $1 AND start_byte <= $2), 0) \
      AND start_byte + length(text) > $2 ORDER BY start_byte LIMIT $3";
 
-pub(super) async fn append(pool: &Pool, chunks: &[OutputChunk], keep_bytes: u64) -> Result<(), Failure> {
-    let mut client = pool.get().await?;
+pub(super) async fn append(
+    pool: &Pool,
+    chunks: &[OutputChunk],
+    keep_bytes: u64,
+    news: &str,
+) -> Result<(), Failure> {
+    let client = pool.get().await?;
+    answered(client, async |client: &mut Object| write(client, chunks, keep_bytes, news).await).await
+}
+
+async fn write(
+    client: &mut Object,
+    chunks: &[OutputChunk],
+    keep_bytes: u64,
+    news: &str,
+) -> Result<(), Failure> {
     let transaction = client.transaction().await?;
     let mut ids: Vec<Uuid> = chunks.iter().map(|chunk| chunk.execution.0).collect();
     ids.sort_unstable();
@@ -60,6 +76,8 @@ pub(super) async fn append(pool: &Pool, chunks: &[OutputChunk], keep_bytes: u64)
             appended.iter().map(|(id, &start)| start.min(ends[id].saturating_sub(int(keep_bytes)))).collect();
         let statement = transaction.prepare_cached(TRIM).await?;
         transaction.execute(&statement, &[&trimmed, &keep_from]).await?;
+        let statement = transaction.prepare_cached(NOTIFY).await?;
+        transaction.execute(&statement, &[&news]).await?;
     }
     Ok(transaction.commit().await?)
 }
@@ -71,8 +89,11 @@ pub(super) async fn read(
     limit: u32,
 ) -> Result<Vec<OutputChunk>, Failure> {
     let client = pool.get().await?;
-    let statement = client.prepare_cached(READ).await?;
-    let rows = client.query(&statement, &[&execution.0, &int(from), &i64::from(limit)]).await?;
+    let rows = answered(client, async |client: &mut Object| {
+        let statement = client.prepare_cached(READ).await?;
+        Ok(client.query(&statement, &[&execution.0, &int(from), &i64::from(limit)]).await?)
+    })
+    .await?;
     rows.iter().map(|row| chunk(execution, row)).collect()
 }
 

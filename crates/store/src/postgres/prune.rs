@@ -16,12 +16,18 @@ const ENDED: &str = "SELECT id FROM runs WHERE finished_at < $1 AND finished_at 
 const REMOVE_SOME: &str = "WITH gone AS (DELETE FROM executions WHERE id IN (SELECT id FROM executions \
      WHERE run = $1 ORDER BY id LIMIT $2 FOR UPDATE) RETURNING id, status), \
      texts AS (DELETE FROM output o USING gone WHERE o.execution = gone.id), \
-     fewer AS (UPDATE ended e SET total = e.total - g.total \
-     FROM (SELECT status, count(*) AS total FROM gone GROUP BY status) g WHERE e.kind = 1 AND e.code = g.status) \
+     fewer AS (INSERT INTO ended_lately (kind, code, total) \
+     SELECT 1, status, -count(*) FROM gone GROUP BY status) \
      SELECT count(*) FROM gone";
 const REMOVE_RUN: &str = "WITH gone AS (DELETE FROM runs WHERE id = $1 RETURNING state), \
-     fewer AS (UPDATE ended e SET total = e.total - 1 FROM gone WHERE e.kind = 2 AND e.code = gone.state) \
+     fewer AS (INSERT INTO ended_lately (kind, code, total) SELECT 2, state, -1 FROM gone) \
      SELECT count(*) FROM gone";
+/// The last number outlives the events: a trigger sets it.
+const REMEMBER_NUMBER: &str = "UPDATE feed SET last_seq = last_seq WHERE one = 1";
+/// What was counted since the last time.
+const ADD_UP: &str = "WITH gone AS (DELETE FROM ended_lately RETURNING kind, code, total) \
+     INSERT INTO ended AS e (kind, code, total) SELECT kind, code, sum(total) FROM gone GROUP BY kind, code \
+     ON CONFLICT (kind, code) DO UPDATE SET total = e.total + excluded.total";
 /// From the front only: to the first event that is not old.
 const REMOVE_EVENTS: &str = "WITH front AS (SELECT seq, at FROM events ORDER BY seq LIMIT $2) \
      DELETE FROM events WHERE seq < (SELECT coalesce(min(seq) FILTER (WHERE at >= $1), max(seq) + 1) FROM front)";
@@ -37,7 +43,9 @@ pub(super) async fn prune(pool: &Pool, before: Timestamp, most: u32) -> Result<u
         // Another server may have been faster.
         gone += count(client.query_one(REMOVE_RUN, &[&run]).await?.try_get(0)?)?;
     }
+    client.execute(REMEMBER_NUMBER, &[]).await?;
     let statement = client.prepare_cached(REMOVE_EVENTS).await?;
     while client.execute(&statement, &[&before, &ROWS]).await? > 0 {}
+    client.execute(ADD_UP, &[]).await?;
     Ok(gone)
 }

@@ -13,6 +13,7 @@ use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::failure::Failure;
+use super::news::NOTIFY;
 use super::store::text;
 use crate::batch::Dirty;
 use crate::rows::{Code, StateColumns, int, json, micros, small};
@@ -54,14 +55,19 @@ const ALTER_EXECUTIONS: &str = "UPDATE executions e SET status = u.status, not_b
      $8::boolean[], $9::bigint[], $10::smallint[], $11::integer[], $12::text[], $13::bigint[], $14::text[], \
      $15::bigint[]) AS u (id, status, not_before, token, lease_node, session, granted_at, stop, started_at, \
      verdict, exit_code, error, finished_at, reason, ended_at) WHERE e.id = u.id";
-const NUMBER: &str = "UPDATE feed SET last_seq = last_seq + $1 WHERE one = 1 RETURNING last_seq - $1";
-const COUNT: &str = "INSERT INTO ended AS e (kind, code, total) \
-     SELECT * FROM unnest($1::smallint[], $2::smallint[], $3::bigint[]) \
-     ON CONFLICT (kind, code) DO UPDATE SET total = e.total + excluded.total";
-const RECORD: &str = "INSERT INTO events (seq, server, at, kind, run, data) \
-     SELECT f.last_seq - $1::bigint + u.place, $2::uuid, u.at, u.kind, u.run, u.data \
-     FROM feed f, unnest($3::bigint[], $4::text[], $5::text[], $6::text[]) WITH ORDINALITY \
-     AS u (at, kind, run, data, place) WHERE f.one = 1";
+const COUNT: &str = "INSERT INTO ended_lately (kind, code, total) \
+     SELECT * FROM unnest($1::smallint[], $2::smallint[], $3::bigint[])";
+/// Whoever has this lock, and nobody else, numbers events. It is let go by the commit.
+const LOCK_NUMBERS: &str = "SELECT 1 FROM feed WHERE one = 1 FOR UPDATE";
+/// A statement of its own, after the lock: it sees what the last committer wrote. `feed` knows the last number where
+/// the events themselves are past retention.
+const RECORD: &str = "WITH last AS (SELECT greatest((SELECT last_seq FROM feed WHERE one = 1), \
+     (SELECT max(seq) FROM events)) AS seq), \
+     recorded AS (INSERT INTO events (seq, server, at, kind, run, data) \
+     SELECT last.seq + u.place, $1::uuid, u.at, u.kind, u.run, u.data \
+     FROM last, unnest($2::bigint[], $3::text[], $4::text[], $5::text[]) WITH ORDINALITY \
+     AS u (at, kind, run, data, place)) \
+     SELECT seq FROM last";
 
 type Text<'a> = Cow<'a, str>;
 type Args<'a> = Vec<&'a (dyn ToSql + Sync)>;
@@ -74,6 +80,7 @@ pub(super) async fn save(
     verdicts: &Verdicts,
     tables: &Tables,
     dirty: &Dirty<'_>,
+    news: &str,
 ) -> Result<i64, Failure> {
     let registered = Registered::of(tables, dirty)?;
     let altered_nodes = AlteredNodes::of(tables, dirty);
@@ -86,7 +93,6 @@ pub(super) async fn save(
     let kinds: Vec<i16> = ended.iter().map(|ended| ended.kind).collect();
     let codes: Vec<i16> = ended.iter().map(|ended| ended.code).collect();
     let totals: Vec<i64> = ended.iter().map(|ended| ended.total).collect();
-    let n = int(verdicts.applied.len() as u64);
 
     let mut flight: Vec<(&str, Args<'_>)> = Vec::new();
     if !registered.id.is_empty() {
@@ -109,34 +115,36 @@ pub(super) async fn save(
     if !altered.id.is_empty() {
         flight.push((ALTER_EXECUTIONS, altered.args().into()));
     }
+    if !ended.is_empty() {
+        flight.push((COUNT, vec![&kinds, &codes, &totals]));
+    }
     let mut statements = Vec::with_capacity(flight.len());
     for (sql, args) in flight {
         statements.push((client.prepare_cached(sql).await?, args));
     }
-    let number = client.prepare_cached(NUMBER).await?;
-    let number_args: Args<'_> = vec![&n];
-    let counting = client.prepare_cached(COUNT).await?;
-    let counting_args: Args<'_> = vec![&kinds, &codes, &totals];
+    let lock_numbers = client.prepare_cached(LOCK_NUMBERS).await?;
     let record = client.prepare_cached(RECORD).await?;
-    let record_args: Args<'_> = vec![&n, &server.0, &events.at, &events.kind, &events.run, &events.data];
+    let record_args: Args<'_> = vec![&server.0, &events.at, &events.kind, &events.run, &events.data];
+
+    let notify = client.prepare_cached(NOTIFY).await?;
+    let notify_args: Args<'_> = vec![&news];
 
     let writes = join_all(statements.iter().map(|(statement, args)| client.execute(statement, args)));
-    // The counts are altered under the lock of the numbers, which every committer has: they wait for one lock, not two.
-    let (written, numbered, counted, recorded, committed) = join!(
+    let (written, locked, recorded, notified, committed) = join!(
         writes,
-        client.query_one(&number, &number_args),
-        client.execute(&counting, &counting_args),
-        client.execute(&record, &record_args),
+        client.execute(&lock_numbers, &[]),
+        client.query_one(&record, &record_args),
+        client.execute(&notify, &notify_args),
         client.batch_execute("COMMIT"),
     );
     for answer in written {
         answer?;
     }
-    let numbered = numbered?;
-    counted?;
-    recorded?;
+    locked?;
+    let recorded = recorded?;
+    notified?;
     committed?;
-    Ok(numbered.try_get(0)?)
+    Ok(recorded.try_get(0)?)
 }
 
 #[derive(Default)]

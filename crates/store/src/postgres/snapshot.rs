@@ -1,6 +1,5 @@
 //! Owns what a copy is made from on PostgreSQL: a snapshot is one transaction of isolation REPEATABLE READ, read through
-//! portals, so that it is of one moment and in bounded pieces. The row of `feed` is seen as of that moment too, and so
-//! says which events are in it.
+//! portals, so that it is of one moment and in bounded pieces. The last number is of that moment too.
 
 use async_trait::async_trait;
 use deadpool_postgres::Transaction;
@@ -11,6 +10,7 @@ use tokio_postgres::{IsolationLevel, Row};
 use uuid::Uuid;
 
 use super::failure::Failure;
+use super::store::LAST_SEQ;
 use super::{PostgresStore, output};
 use crate::copy::{
     CHUNKS_PER_PART, EVENTS_PER_PART, EXECUTIONS_PER_PART, Kept, NODES_PER_PART, Part, RUNS_PER_PART, Seen,
@@ -67,7 +67,7 @@ impl PostgresStore {
         let mut client = self.queries.get().await?;
         let isolated = client.build_transaction().isolation_level(IsolationLevel::RepeatableRead);
         let view = isolated.read_only(true).start().await?;
-        let seq = count(view.query_one("SELECT last_seq FROM feed", &[]).await?.try_get(0)?)?;
+        let seq = count(view.query_one(LAST_SEQ, &[]).await?.try_get(0)?)?;
         let nodes = format!("SELECT {NODE_COLUMNS} FROM presence p JOIN nodes n ON n.id = p.node");
         send(&view, to, &nodes, NODES_PER_PART, Part::Nodes, |row| Ok(node_row!(row, try_get).record()?))
             .await?;

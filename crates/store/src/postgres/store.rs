@@ -1,16 +1,18 @@
 //! Owns the port on PostgreSQL: which statement answers which question. Commits are `commit`'s.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::error::Error as StdError;
 
 use async_trait::async_trait;
-use deadpool_postgres::Pool;
+use deadpool_postgres::{Object, Pool};
 use downbeat_core::change::{Change, Event};
 use downbeat_core::execution::{Execution, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::node::{NodeRecord, NodeStatus};
 use downbeat_core::run::{RunRecord, RunState};
 use jiff::Timestamp;
+use tokio::sync::broadcast;
 use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use tokio_postgres::{Config, Row};
@@ -18,10 +20,11 @@ use uuid::Uuid;
 
 use super::connect::{self, Use};
 use super::failure::Failure;
+use super::news::{Listener, NOTIFY};
 use super::{commit, output, prune};
-use crate::filter::{Arg, EXECUTION_COUNTS, NODE_COUNTS, RUN_COUNTS, Where};
+use crate::filter::{Arg, NODE_COUNTS, OPEN_EXECUTIONS, OPEN_RUNS, Where};
 use crate::port::{
-    Committed, Error, EventFilter, ExecutionFilter, Listed, OutputChunk, Page, RunFilter, ServerRecord,
+    Committed, Error, EventFilter, ExecutionFilter, Listed, News, OutputChunk, Page, RunFilter, ServerRecord,
     Store, Tally,
 };
 use crate::rows::{
@@ -32,6 +35,10 @@ use crate::rows::{
 /// Queries, heartbeats and output at once.
 const CONNECTIONS: usize = 4;
 
+/// The events say it, and where none is left the row that remembers it.
+pub(super) const LAST_SEQ: &str =
+    "SELECT greatest((SELECT last_seq FROM feed WHERE one = 1), (SELECT max(seq) FROM events))";
+
 type Args<'a> = &'a [&'a (dyn ToSql + Sync)];
 
 /// The store for many servers.
@@ -40,6 +47,7 @@ pub struct PostgresStore {
     commits: Pool,
     pub(super) queries: Pool,
     config: Config,
+    listener: Listener,
 }
 
 impl std::fmt::Debug for PostgresStore {
@@ -58,13 +66,17 @@ impl PostgresStore {
         let mut client = queries.get().await.map_err(Failure::from)?;
         connect::migrate(&mut client).await?;
         drop(client);
-        Ok(Self { commits, queries, config })
+        let listener = Listener::start(config.clone());
+        Ok(Self { commits, queries, config, listener })
     }
 
     pub(super) async fn rows(&self, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Failure> {
         let client = self.queries.get().await?;
-        let statement = client.prepare_cached(sql).await?;
-        Ok(client.query(&statement, args).await?)
+        connect::answered(client, async |client: &mut Object| {
+            let statement = client.prepare_cached(sql).await?;
+            Ok(client.query(&statement, args).await?)
+        })
+        .await
     }
 
     async fn executions_where(&self, rest: &str, args: Args<'_>) -> Result<Vec<Execution>, Failure> {
@@ -93,6 +105,14 @@ impl PostgresStore {
         let rows = self.rows(sql, &[]).await?;
         rows.into_iter().map(|row| Ok((C::decode(row.try_get(0)?)?, count(row.try_get(1)?)?))).collect()
     }
+}
+
+/// What has ended of a kind: counted before, and since.
+fn ended(kind: u8) -> String {
+    format!(
+        "UNION ALL SELECT code, sum(total)::bigint FROM (SELECT code, total FROM ended WHERE kind = {kind} \
+         UNION ALL SELECT code, total FROM ended_lately WHERE kind = {kind}) e GROUP BY code HAVING sum(total) > 0"
+    )
 }
 
 /// PostgreSQL's text holds no NUL. One that came with an agent's error must not fail the batch of everybody else.
@@ -126,10 +146,25 @@ impl Store for PostgresStore {
         "postgres"
     }
 
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    fn news(&self) -> broadcast::Receiver<News> {
+        self.listener.subscribe()
+    }
+
+    async fn now(&self) -> Result<Option<Timestamp>, Error> {
+        let sql = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+        let rows = self.rows(sql, &[]).await?;
+        rows.first().map(|row| time(row.try_get(0).map_err(Failure::from)?)).transpose()
+    }
+
     async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
         // A task of its own: a caller that goes away must not leave a transaction open half-way.
         let (pool, changes) = (self.commits.clone(), changes.to_vec());
-        tokio::spawn(async move { commit::commit(&pool, server, &changes).await })
+        let news = self.listener.payload(&News::Events);
+        tokio::spawn(async move { commit::commit(&pool, server, &changes, &news).await })
             .await
             .map_err(|error| Error::Unavailable(format!("a commit was broken off: {error}")))?
     }
@@ -155,7 +190,7 @@ impl Store for PostgresStore {
     }
 
     async fn last_seq(&self) -> Result<u64, Error> {
-        let rows = self.rows("SELECT last_seq FROM feed", &[]).await?;
+        let rows = self.rows(LAST_SEQ, &[]).await?;
         count(rows.first().map_or(Ok(0), |row| row.try_get(0)).map_err(Failure::from)?)
     }
 
@@ -249,7 +284,9 @@ impl Store for PostgresStore {
     }
 
     async fn append_output(&self, chunks: &[OutputChunk], keep_bytes: u64) -> Result<(), Error> {
-        Ok(output::append(&self.queries, chunks, keep_bytes).await?)
+        let executions: BTreeSet<ExecutionId> = chunks.iter().map(|chunk| chunk.execution).collect();
+        let news = self.listener.payload(&News::Output(executions.into_iter().collect()));
+        Ok(output::append(&self.queries, chunks, keep_bytes, &news).await?)
     }
 
     async fn output(&self, execution: ExecutionId, from: u64, limit: u32) -> Result<Vec<OutputChunk>, Error> {
@@ -258,35 +295,39 @@ impl Store for PostgresStore {
 
     async fn put_server(&self, server: &ServerRecord) -> Result<(), Error> {
         let put = async {
-            let mut client = self.queries.get().await?;
-            let transaction = client.transaction().await?;
-            let remove = "DELETE FROM servers WHERE name = $1 OR id = $2";
-            transaction.execute(remove, &[&text(&server.name), &server.id.0]).await?;
-            transaction
-                .execute(
-                    "INSERT INTO servers (id, name, http, grpc, version, started_at, seen_at) \
+            let client = self.queries.get().await?;
+            connect::answered(client, async |client: &mut Object| {
+                let transaction = client.transaction().await?;
+                let remove = "DELETE FROM servers WHERE name = $1 OR id = $2";
+                transaction.execute(remove, &[&text(&server.name), &server.id.0]).await?;
+                transaction
+                    .execute(
+                        "INSERT INTO servers (id, name, http, grpc, version, started_at, seen_at) \
                      VALUES ($1, $2, $3, $4, $5, $6, $7) \
                      ON CONFLICT (name) DO UPDATE SET id = excluded.id, http = excluded.http, \
                      grpc = excluded.grpc, version = excluded.version, started_at = excluded.started_at, \
                      seen_at = excluded.seen_at",
-                    &[
-                        &server.id.0,
-                        &text(&server.name),
-                        &text(&server.http),
-                        &text(&server.grpc),
-                        &text(&server.version),
-                        &server.started_at.as_microsecond(),
-                        &server.seen_at.as_microsecond(),
-                    ],
-                )
-                .await?;
-            Ok::<_, Failure>(transaction.commit().await?)
+                        &[
+                            &server.id.0,
+                            &text(&server.name),
+                            &text(&server.http),
+                            &text(&server.grpc),
+                            &text(&server.version),
+                            &server.started_at.as_microsecond(),
+                            &server.seen_at.as_microsecond(),
+                        ],
+                    )
+                    .await?;
+                Ok(transaction.commit().await?)
+            })
+            .await
         };
         Ok(put.await?)
     }
 
     async fn remove_server(&self, id: ServerId) -> Result<(), Error> {
         self.rows("DELETE FROM servers WHERE id = $1", &[&id.0]).await?;
+        self.rows(NOTIFY, &[&self.listener.payload(&News::Servers)]).await?;
         Ok(())
     }
 
@@ -308,8 +349,8 @@ impl Store for PostgresStore {
 
     async fn tally(&self) -> Result<Tally, Error> {
         Ok(Tally {
-            runs: self.counts::<RunState>(RUN_COUNTS).await?,
-            executions: self.counts::<Status>(EXECUTION_COUNTS).await?,
+            runs: self.counts::<RunState>(&format!("{OPEN_RUNS} {} ORDER BY 1", ended(2))).await?,
+            executions: self.counts::<Status>(&format!("{OPEN_EXECUTIONS} {} ORDER BY 1", ended(1))).await?,
             nodes: self.counts::<NodeStatus>(NODE_COUNTS).await?,
         })
     }

@@ -11,15 +11,16 @@ use downbeat_core::run::{RunRecord, RunState};
 use jiff::Timestamp;
 use rusqlite::types::ToSqlOutput;
 use rusqlite::{Connection, OptionalExtension, Params, ToSql, TransactionBehavior, params};
+use tokio::sync::broadcast;
 
 use super::failure::Failure;
 use super::readers::Readers;
 use super::replicate::Owner;
 use super::writer::Writer;
 use super::{commit, connect, output, prune, replicate};
-use crate::filter::{Arg, EXECUTION_COUNTS, NODE_COUNTS, RUN_COUNTS, Where};
+use crate::filter::{Arg, NODE_COUNTS, OPEN_EXECUTIONS, OPEN_RUNS, Where};
 use crate::port::{
-    Committed, Error, EventFilter, ExecutionFilter, Listed, OutputChunk, Page, RunFilter, ServerRecord,
+    Committed, Error, EventFilter, ExecutionFilter, Listed, News, OutputChunk, Page, RunFilter, ServerRecord,
     Store, Tally,
 };
 use crate::rows::{
@@ -32,6 +33,8 @@ use crate::rows::{
 pub struct SqliteStore {
     pub(super) writer: Writer,
     pub(super) readers: Readers,
+    /// Nobody speaks here: one server has the file.
+    news: broadcast::Sender<News>,
 }
 
 impl SqliteStore {
@@ -47,7 +50,8 @@ impl SqliteStore {
             let lock = connect::lock(&path)?;
             let connection = connect::writer(&path).map_err(|failure| failure.at(&path))?;
             replicate::claim(&connection, owner, &path).map_err(|failure| failure.at(&path))?;
-            Ok(Self { writer: Writer::start(path.clone(), connection, lock)?, readers: Readers::new(path) })
+            let writer = Writer::start(path.clone(), connection, lock)?;
+            Ok(Self { writer, readers: Readers::new(path), news: broadcast::channel(1).0 })
         })
         .await
         .map_err(|error| Error::Unavailable(format!("opening the store was broken off: {error}")))?
@@ -110,6 +114,11 @@ fn total(connection: &Connection, from: &str, args: impl Params) -> Result<u64, 
     Ok(count(total)?)
 }
 
+/// What has ended of a kind.
+fn ended(kind: u8) -> String {
+    format!("UNION ALL SELECT code, total FROM ended WHERE kind = {kind} AND total > 0")
+}
+
 fn counts<C: Code>(connection: &Connection, sql: &str) -> Result<Vec<(C, u64)>, Failure> {
     let mut query = connection.prepare_cached(sql)?;
     let rows = query.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
@@ -160,6 +169,18 @@ impl Store for SqliteStore {
         // Cheap: what is large in a change is shared, and the thread cannot borrow.
         let changes = changes.to_vec();
         self.writer.run(move |connection| commit::commit(connection, server, &changes)).await
+    }
+
+    fn is_shared(&self) -> bool {
+        false
+    }
+
+    fn news(&self) -> broadcast::Receiver<News> {
+        self.news.subscribe()
+    }
+
+    async fn now(&self) -> Result<Option<Timestamp>, Error> {
+        Ok(None)
     }
 
     async fn events(&self, filter: &EventFilter, limit: u32) -> Result<Vec<Event>, Error> {
@@ -367,8 +388,11 @@ impl Store for SqliteStore {
         self.readers
             .run(|connection| {
                 Ok(Tally {
-                    runs: counts::<RunState>(connection, RUN_COUNTS)?,
-                    executions: counts::<Status>(connection, EXECUTION_COUNTS)?,
+                    runs: counts::<RunState>(connection, &format!("{OPEN_RUNS} {} ORDER BY 1", ended(2)))?,
+                    executions: counts::<Status>(
+                        connection,
+                        &format!("{OPEN_EXECUTIONS} {} ORDER BY 1", ended(1)),
+                    )?,
                     nodes: counts::<NodeStatus>(connection, NODE_COUNTS)?,
                 })
             })

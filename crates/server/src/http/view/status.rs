@@ -113,11 +113,17 @@ pub struct Server {
     /// Its last sign of life.
     #[schema(value_type = String, format = DateTime)]
     pub seen_at: Timestamp,
+    /// Whether it gave signs of life lately. The runs of one that did not go on elsewhere.
+    pub alive: bool,
+    /// Runs that it owns and that have not ended.
+    pub runs: u64,
 }
 
-impl From<ServerRecord> for Server {
-    fn from(server: ServerRecord) -> Self {
+impl Server {
+    pub(in crate::http) fn of(server: ServerRecord, alive: bool, runs: u64) -> Self {
         Self {
+            alive,
+            runs,
             id: server.id,
             name: server.name,
             role: Role::Primary,

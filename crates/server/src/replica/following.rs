@@ -67,6 +67,7 @@ struct State {
     seq: u64,
     primary_seq: Option<u64>,
     heard_at: Option<Timestamp>,
+    primary_time: Option<Timestamp>,
     age: Age,
     copies: u64,
     error: Option<String>,
@@ -76,13 +77,13 @@ struct State {
 
 /// A handle; cheap to clone.
 #[derive(Clone, Debug)]
-pub(crate) struct Standing {
+pub(crate) struct Following {
     state: Arc<Mutex<State>>,
     itself: Arc<ServerRecord>,
     closing: CancellationToken,
 }
 
-impl Standing {
+impl Following {
     /// `copied`: there is a whole copy of former times, up to `seq`.
     pub(crate) fn new(
         itself: ServerRecord,
@@ -99,6 +100,7 @@ impl Standing {
             seq,
             primary_seq: None,
             heard_at: None,
+            primary_time: None,
             age: Age::default(),
             copies: 0,
             error: None,
@@ -122,6 +124,11 @@ impl Standing {
 
     pub(crate) fn is_copied(&self) -> bool {
         self.state().copied
+    }
+
+    /// The primary's time of day when it was last heard of.
+    pub(crate) fn heard_of(&self) -> Option<Timestamp> {
+        self.state().primary_time
     }
 
     /// Cancelled when the server stops, and when the copy is made anew: numbers may begin elsewhere then.
@@ -164,6 +171,7 @@ impl Standing {
         let whole = state.copied && state.seq >= seq;
         state.primary_seq = Some(seq);
         state.heard_at = Some(now);
+        state.primary_time = Some(at);
         state.age.beat(now, at, whole);
     }
 
@@ -208,7 +216,7 @@ mod tests {
         Timestamp::from_millisecond(1_800_000_000_000 + ms).unwrap()
     }
 
-    fn standing(copied: bool) -> Standing {
+    fn following(copied: bool) -> Following {
         let itself = ServerRecord {
             id: ServerId(uuid::Uuid::nil()),
             name: "two".to_owned(),
@@ -218,62 +226,62 @@ mod tests {
             started_at: at(0),
             seen_at: at(0),
         };
-        Standing::new(itself, "http://a".to_owned(), copied, 10, CancellationToken::new())
+        Following::new(itself, "http://a".to_owned(), copied, 10, CancellationToken::new())
     }
 
-    fn ms(standing: &Standing, now: i64) -> Option<u128> {
-        standing.lag(at(now)).time.map(|span| span.0.as_millis())
+    fn ms(following: &Following, now: i64) -> Option<u128> {
+        following.lag(at(now)).time.map(|span| span.0.as_millis())
     }
 
     #[test]
     fn the_lag_is_the_age_of_the_copy_whatever_the_clocks_say() {
         for skew in [-3_600_000, 0, 5_000] {
-            let standing = standing(true);
-            assert_eq!((ms(&standing, 0), standing.lag(at(0)).events), (None, None));
-            standing.connected("http://b", at(0), at(skew - 5));
-            standing.beat(at(1_000), 10, at(1_000 + skew - 5));
-            assert_eq!((ms(&standing, 1_000), standing.lag(at(1_000)).events), (Some(0), Some(0)));
+            let following = following(true);
+            assert_eq!((ms(&following, 0), following.lag(at(0)).events), (None, None));
+            following.connected("http://b", at(0), at(skew - 5));
+            following.beat(at(1_000), 10, at(1_000 + skew - 5));
+            assert_eq!((ms(&following, 1_000), following.lag(at(1_000)).events), (Some(0), Some(0)));
             // A beat that waited behind events that were slow to apply.
-            standing.beat(at(4_000), 10, at(2_000 + skew - 5));
-            assert_eq!(ms(&standing, 4_000), Some(2_000));
+            following.beat(at(4_000), 10, at(2_000 + skew - 5));
+            assert_eq!(ms(&following, 4_000), Some(2_000));
             // Not everything is there: the copy gets older.
-            standing.beat(at(5_000), 13, at(5_000 + skew - 5));
-            assert_eq!((ms(&standing, 5_000), standing.lag(at(5_000)).events), (Some(3_000), Some(3)));
-            standing.applied(13);
-            standing.beat(at(5_500), 13, at(5_500 + skew - 5));
-            assert_eq!((ms(&standing, 5_600), standing.lag(at(5_500)).events), (Some(100), Some(0)));
+            following.beat(at(5_000), 13, at(5_000 + skew - 5));
+            assert_eq!((ms(&following, 5_000), following.lag(at(5_000)).events), (Some(3_000), Some(3)));
+            following.applied(13);
+            following.beat(at(5_500), 13, at(5_500 + skew - 5));
+            assert_eq!((ms(&following, 5_600), following.lag(at(5_500)).events), (Some(100), Some(0)));
         }
     }
 
     #[test]
     fn another_primarys_clock_makes_no_difference() {
-        let standing = standing(true);
-        standing.connected("http://a", at(0), at(0));
-        standing.beat(at(0), 10, at(0));
-        standing.connected("http://b", at(2_000), at(9_000));
-        assert_eq!(ms(&standing, 3_000), Some(3_000));
+        let following = following(true);
+        following.connected("http://a", at(0), at(0));
+        following.beat(at(0), 10, at(0));
+        following.connected("http://b", at(2_000), at(9_000));
+        assert_eq!(ms(&following, 3_000), Some(3_000));
     }
 
     #[test]
     fn a_replica_is_ready_when_it_has_a_copy_and_hears_of_its_primary() {
-        let standing = standing(false);
-        assert!(standing.readiness(at(0)).unwrap_err().contains("not complete"));
-        standing.connected("http://a", at(0), at(0));
-        standing.copied(20);
-        assert_eq!(standing.readiness(at(1)), Ok(()));
-        standing.disconnected("connection refused".to_owned());
-        assert_eq!(standing.readiness(at(14_000)), Ok(()));
-        let why = standing.readiness(at(16_000)).unwrap_err();
+        let following = following(false);
+        assert!(following.readiness(at(0)).unwrap_err().contains("not complete"));
+        following.connected("http://a", at(0), at(0));
+        following.copied(20);
+        assert_eq!(following.readiness(at(1)), Ok(()));
+        following.disconnected("connection refused".to_owned());
+        assert_eq!(following.readiness(at(14_000)), Ok(()));
+        let why = following.readiness(at(16_000)).unwrap_err();
         assert!(why.contains("not known") && why.contains("connection refused"), "{why}");
     }
 
     #[test]
     fn streams_end_when_the_copy_is_made_anew() {
-        let standing = standing(true);
-        let streams = standing.streams();
-        standing.applied(11);
+        let following = following(true);
+        let streams = following.streams();
+        following.applied(11);
         assert!(!streams.is_cancelled());
-        standing.copied(5);
-        assert!(streams.is_cancelled() && !standing.streams().is_cancelled());
+        following.copied(5);
+        assert!(streams.is_cancelled() && !following.streams().is_cancelled());
     }
 }

@@ -1,0 +1,181 @@
+//! Owns this server's signs of life, and its look at those of the others: a run whose owner fell silent is taken over.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use downbeat_core::Timestamp;
+use downbeat_core::ids::{RunId, ServerId};
+use downbeat_store::{self as store, News, ServerRecord};
+use jiff::SignedDuration;
+use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::dispatch::Share;
+use crate::runs::take_over;
+use crate::service::Parts;
+
+/// Signs of life within the time after which a server counts as gone. One that missed all but one is taken for gone, so
+/// that its runs go on elsewhere within that time.
+const SIGNS: u32 = 5;
+/// How long a server that is gone is still listed.
+const FORGET_AFTER: SignedDuration = SignedDuration::from_hours(24);
+
+/// When this server's last sign of life reached the store, unless one failed since; cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Standing(Arc<Mutex<Option<Instant>>>);
+
+impl Standing {
+    /// Whether the others see this server alive.
+    pub(crate) fn is_good(&self, stale_after: Duration) -> bool {
+        self.signed().is_some_and(|signed| signed.elapsed() < stale_after)
+    }
+
+    fn signed(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// See the module.
+pub(crate) struct Life {
+    parts: Parts,
+    http: String,
+    grpc: String,
+    /// Since when the signs of life have come without a break, here and so elsewhere: silence before does not count,
+    /// for it may have been the store's.
+    since: Timestamp,
+    last: Timestamp,
+    news: broadcast::Receiver<News>,
+}
+
+impl Life {
+    /// Takes the store's time, and signs on.
+    pub(crate) async fn begin(parts: Parts, http: String, grpc: String) -> Result<Self, store::Error> {
+        parts.clock.set_by(parts.store.as_ref()).await?;
+        let (now, news) = (parts.clock.now(), parts.store.news());
+        let mut life = Self { parts, http, grpc, since: now, last: now, news };
+        life.sign().await?;
+        if !life.parts.store.is_shared() {
+            // An embedded store has one server: whoever else signed on is a former life.
+            for other in life.parts.store.servers().await? {
+                if other.id != life.parts.server {
+                    life.parts.store.remove_server(other.id).await?;
+                }
+            }
+        }
+        Ok(life)
+    }
+
+    /// Until it is told to stop.
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        let pause = self.parts.settings.server_stale_after.0 / SIGNS / 2;
+        let mut quiet = false;
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                () = another_left(&mut self.news) => {}
+                () = tokio::time::sleep(pause) => {}
+            }
+            match self.look_after_runs().await {
+                Ok(()) if quiet => {
+                    quiet = false;
+                    info!("the store takes signs of life again");
+                }
+                Ok(()) => {}
+                Err(error) if quiet => tracing::debug!(%error, "cannot give a sign of life"),
+                Err(error) => {
+                    quiet = true;
+                    warn!(%error, "cannot give a sign of life; trying on");
+                }
+            }
+        }
+    }
+
+    async fn sign(&mut self) -> Result<(), store::Error> {
+        let parts = &self.parts;
+        let record = ServerRecord {
+            id: parts.server,
+            name: parts.name.to_string(),
+            http: self.http.clone(),
+            grpc: self.grpc.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started_at: parts.started_at,
+            seen_at: parts.clock.now(),
+        };
+        let signed = parts.store.put_server(&record).await;
+        *parts.standing.signed() = signed.is_ok().then(Instant::now);
+        signed?;
+        let now = self.parts.clock.now();
+        if now.duration_since(self.last) > self.gone_after() {
+            self.since = now;
+        }
+        self.last = now;
+        Ok(())
+    }
+
+    async fn look_after_runs(&mut self) -> Result<(), store::Error> {
+        if let Err(error) = self.parts.clock.set_by(self.parts.store.as_ref()).await {
+            *self.parts.standing.signed() = None;
+            return Err(error);
+        }
+        self.sign().await?;
+        let ownerless = self.ownerless().await?;
+        take_over(&self.parts, ownerless).await
+    }
+
+    /// A server that has been gone for so long does not come back under its old id: its row goes.
+    async fn forget(&self, servers: &[ServerRecord]) -> Result<(), store::Error> {
+        let now = self.parts.clock.now();
+        for server in servers.iter().filter(|server| now.duration_since(server.seen_at) > FORGET_AFTER) {
+            self.parts.store.remove_server(server.id).await?;
+            info!(server = server.name, "forgot a server that has been gone for a day");
+        }
+        Ok(())
+    }
+
+    /// Open runs whose owner is gone. Also those that are this server's by the record and have no actor: the commit
+    /// that made them so took effect without its knowing, or what followed failed.
+    async fn ownerless(&self) -> Result<Vec<RunId>, store::Error> {
+        // Before the servers: whoever owns a run by then has signed on before.
+        let open = self.parts.store.open_run_owners().await?;
+        let now = self.parts.clock.now();
+        let lives =
+            |server: &ServerRecord| now.duration_since(server.seen_at.max(self.since)) < self.gone_after();
+        let servers = self.parts.store.servers().await?;
+        let alive: BTreeSet<ServerId> = servers.iter().filter(|s| lives(s)).map(|s| s.id).collect();
+        let index = alive.iter().position(|server| *server == self.parts.server).unwrap_or(0);
+        let share = Share { index: index as u64, servers: alive.len() as u64 };
+        self.parts.dispatcher.board().share(share);
+        self.forget(&servers).await?;
+        let (own, runs) = (self.parts.server, &self.parts.runs);
+        let ownerless = |(run, owner): &(RunId, ServerId)| {
+            if *owner == own { !runs.owns(run) } else { !alive.contains(owner) }
+        };
+        Ok(open.into_iter().filter(ownerless).map(|(run, _)| run).collect())
+    }
+
+    /// What nobody owned when this server started.
+    pub(crate) async fn recover(&self) -> Result<(), store::Error> {
+        take_over(&self.parts, self.ownerless().await?).await
+    }
+
+    fn gone_after(&self) -> SignedDuration {
+        let stale_after: Duration = self.parts.settings.server_stale_after.0;
+        SignedDuration::try_from(stale_after * (SIGNS - 1) / SIGNS).unwrap_or(SignedDuration::MAX)
+    }
+}
+
+/// A server that leaves says so: its runs need not wait until it counts as gone.
+async fn another_left(news: &mut broadcast::Receiver<News>) {
+    loop {
+        match news.recv().await {
+            Ok(News::Servers) => return,
+            Ok(_) | Err(RecvError::Lagged(_)) => {}
+            Err(RecvError::Closed) => std::future::pending().await,
+        }
+    }
+}

@@ -1,0 +1,2 @@
+-- Nothing: what PostgreSQL needs here, a store with one writer does not.
+SELECT 1;
