@@ -109,8 +109,10 @@ async fn make_events(primary: &Setup) {
     for _ in 0..LARGE {
         primary.agent("web-1", &groups).await;
     }
-    for _ in LARGE..MANY {
-        primary.post("/nodes/web-1/drain", &json!({})).await;
+    // A small one: the answers have the whole node in them.
+    primary.agent("web-2", &[]).await;
+    for _ in LARGE + 1..MANY {
+        primary.post("/nodes/web-2/drain", &json!({})).await;
     }
 }
 
