@@ -163,6 +163,22 @@ impl Change {
         }
     }
 
+    /// The same, without the guard that its node was silent: for whoever applies what was applied before.
+    pub fn without_silence(&self) -> std::borrow::Cow<'_, Change> {
+        let mut change = std::borrow::Cow::Borrowed(self);
+        if matches!(
+            self,
+            Change::ExecutionLost { silence: Some(_), .. } | Change::NodeMoved { silent_since: Some(_), .. }
+        ) {
+            match change.to_mut() {
+                Change::ExecutionLost { silence, .. } => *silence = None,
+                Change::NodeMoved { silent_since, .. } => *silent_since = None,
+                _ => {}
+            }
+        }
+        change
+    }
+
     /// The place of its kind in a batch: kinds are applied in this order, and within a kind as they came.
     pub fn phase(&self) -> u8 {
         match self {

@@ -11,6 +11,7 @@ mod journal;
 mod metrics;
 mod nodes;
 mod output;
+mod replica;
 mod rpc;
 mod runs;
 mod service;

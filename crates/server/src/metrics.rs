@@ -1,6 +1,7 @@
 //! Owns the server's figures for Prometheus. Everything here only counts; nothing decides by it.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use downbeat_core::execution::Status;
@@ -14,6 +15,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
+
+use crate::replica::Lag;
 
 /// The figures of one server; cheap to clone. Counting costs an atomic or a short lock; labels are looked up once,
 /// at the start.
@@ -35,6 +38,11 @@ struct Figures {
     http_requests: Family<Request, Counter>,
     http_seconds: Family<Route, Histogram>,
     memory: Gauge,
+    replica: Gauge,
+    replica_connected: Gauge,
+    replica_lag_events: Gauge,
+    replica_lag_seconds: Gauge<f64, AtomicU64>,
+    replica_copies: Gauge,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -96,6 +104,11 @@ impl Metrics {
             http_requests: Family::default(),
             http_seconds: Family::new_with_constructor(|| Histogram::new(LATENCY_S)),
             memory: Gauge::default(),
+            replica: Gauge::default(),
+            replica_connected: Gauge::default(),
+            replica_lag_events: Gauge::default(),
+            replica_lag_seconds: Gauge::default(),
+            replica_copies: Gauge::default(),
             registry: Registry::default(),
         };
         for status in Status::ALL.into_iter().filter(|status| status.is_open()) {
@@ -144,6 +157,27 @@ impl Metrics {
             "process_resident_memory_bytes",
             "Memory that the server's process holds",
             figures.memory.clone(),
+        );
+        registry.register("replica", "1 on a read replica, 0 on a primary", figures.replica.clone());
+        registry.register(
+            "replica_connected",
+            "Whether this replica follows its primary at the moment",
+            figures.replica_connected.clone(),
+        );
+        registry.register(
+            "replica_lag_events",
+            "Events of the primary that this replica's copy lacks, as last heard",
+            figures.replica_lag_events.clone(),
+        );
+        registry.register(
+            "replica_lag_seconds",
+            "Age of this replica's copy",
+            figures.replica_lag_seconds.clone(),
+        );
+        registry.register(
+            "replica_copies",
+            "How often this replica's copy was made anew since its start",
+            figures.replica_copies.clone(),
         );
         Self(Arc::new(Figures { registry, ..figures }))
     }
@@ -196,6 +230,15 @@ impl Metrics {
 
     pub fn set_feed_lag(&self, events: u64) {
         self.0.feed_lag.set(signed(events));
+    }
+
+    pub(crate) fn set_replica(&self, lag: &Lag) {
+        self.0.replica.set(1);
+        self.0.replica_connected.set(i64::from(lag.connected));
+        // What is not known is not small.
+        self.0.replica_lag_events.set(lag.events.map_or(-1, signed));
+        self.0.replica_lag_seconds.set(lag.time.map_or(f64::NAN, |time| time.0.as_secs_f64()));
+        self.0.replica_copies.set(signed(lag.copies));
     }
 
     /// `path` is the route's pattern: paths themselves would make a series for every id.

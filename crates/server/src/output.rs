@@ -78,6 +78,12 @@ impl Outputs {
         answered.await.map_err(|_| stopping())?
     }
 
+    /// The output of an execution grew without passing through here.
+    pub(crate) fn announce(&self, execution: ExecutionId) {
+        // Nobody follows: nobody to tell.
+        let _ = self.grown.send(execution);
+    }
+
     pub(crate) fn grown(&self) -> broadcast::Receiver<ExecutionId> {
         self.grown.subscribe()
     }

@@ -26,6 +26,7 @@ use crate::journal::{Feed, Journal};
 use crate::metrics::Metrics;
 use crate::nodes::Heartbeats;
 use crate::output::Outputs;
+use crate::replica::Following;
 use crate::runs::{Runs, release, reserve};
 use crate::settings::Settings;
 use crate::surroundings::Chance;
@@ -49,6 +50,8 @@ pub(crate) struct Parts {
     pub chance: Chance,
     pub standing: Standing,
     pub level: CommonLevel,
+    /// What a replica knows of its primary; nothing on a primary.
+    pub replica: Option<Following>,
     /// No new requests; streams end.
     pub closing: CancellationToken,
     /// Names this server in every line that it logs.
@@ -154,15 +157,27 @@ impl Service {
         &self.parts.span
     }
 
-    /// Cancelled when the server stops: open streams end then.
-    pub fn stopping(&self) -> &CancellationToken {
-        &self.parts.closing
+    /// Cancelled when open streams are to end: the server stops, or the copy that they are read from is made anew.
+    pub fn streams(&self) -> CancellationToken {
+        self.replica().map_or_else(|| self.parts.closing.clone(), Following::streams)
+    }
+
+    pub(crate) fn parts(&self) -> &Parts {
+        &self.parts
+    }
+
+    /// What this server knows of its primary, if it is a replica.
+    pub(crate) fn replica(&self) -> Option<&Following> {
+        self.parts.replica.as_ref()
     }
 
     /// Whether it makes sense to send requests here.
     pub fn readiness(&self) -> Result<(), String> {
         if self.parts.closing.is_cancelled() {
             return Err("the server is stopping".to_owned());
+        }
+        if let Some(replica) = self.replica() {
+            return replica.readiness(self.parts.clock.now());
         }
         if self.parts.journal.is_available()
             && self.parts.standing.is_good(self.parts.settings.server_stale_after.0)
@@ -181,6 +196,9 @@ impl Service {
             metrics.set_queue_depth(board.waiting() as u64);
             metrics.set_parked(board.parked() as u64);
             metrics.set_nodes(board.nodes().map(|node| node.status));
+        }
+        if let Some(replica) = self.replica() {
+            metrics.set_replica(&replica.lag(self.parts.clock.now()));
         }
         // Read first: what is published in between must not look like a negative lag.
         let published = self.parts.feed.last_seq();

@@ -9,6 +9,8 @@ use downbeat_core::{Span, limits};
 pub struct Settings {
     /// `sqlite:PATH`, `postgres://…` or `memory:`.
     pub store: String,
+    /// URLs of a primary's servers, `http://HOST:PORT` each: this server is its read replica. Empty: it is none.
+    pub replica_of: Vec<String>,
     /// Where REST, live streams and metrics are served.
     pub http: SocketAddr,
     /// Where agents dial in.
@@ -42,6 +44,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             store: "sqlite:./downbeat-data/downbeat.db".to_owned(),
+            replica_of: Vec::new(),
             http: SocketAddr::from((Ipv4Addr::LOCALHOST, Self::HTTP_PORT)),
             grpc: SocketAddr::from((Ipv4Addr::LOCALHOST, Self::GRPC_PORT)),
             name: String::new(),

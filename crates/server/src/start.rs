@@ -8,7 +8,7 @@ use axum::serve::ListenerExt;
 use downbeat_core::ids::ServerId;
 use downbeat_core::{Timestamp, limits};
 use downbeat_proto::{Link, grpc};
-use downbeat_store as store;
+use downbeat_store::{self as store, ServerRecord};
 use jiff::SignedDuration;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -23,6 +23,7 @@ use crate::journal::{Feed, Journal};
 use crate::metrics::Metrics;
 use crate::nodes::{Heartbeats, Sweeper};
 use crate::output::Outputs;
+use crate::replica::{Applier, Door, Follower, Following};
 use crate::rpc::Host;
 use crate::runs::{Runs, load_board};
 use crate::service::{Parts, Service};
@@ -61,7 +62,11 @@ pub struct Server {
 
 /// Opens the store, goes on with what was under way, then listens.
 pub async fn start(settings: Settings) -> Result<Server, StartError> {
-    let store = store::open(&settings.store).await?;
+    let state = if settings.replica_of.is_empty() {
+        State::Own(store::open(&settings.store).await?)
+    } else {
+        State::Copy(store::open_replica(&settings.store).await?)
+    };
     let http = listen("http", settings.http).await?;
     let grpc = listen("grpc", settings.grpc).await?;
     let doors = Doors { http, grpc };
@@ -72,7 +77,21 @@ pub async fn start(settings: Settings) -> Result<Server, StartError> {
         settings.name.clone()
     };
     let span = info_span!("server", server = name);
-    assemble(settings, name, store, Some(doors), Surroundings::default()).instrument(span).await
+    let surroundings = Surroundings::default();
+    match state {
+        State::Own(store) => {
+            assemble(settings, name, store, Some(doors), surroundings).instrument(span).await
+        }
+        State::Copy(copy) => {
+            assemble_replica(settings, name, copy, doors, surroundings).instrument(span).await
+        }
+    }
+}
+
+/// What a server serves.
+enum State {
+    Own(Arc<dyn store::Store>),
+    Copy(Arc<dyn store::Replica>),
 }
 
 /// Starts a server without sockets on a store that is open: whoever calls it brings what is said to it, through
@@ -139,6 +158,7 @@ async fn assemble(
         standing: Standing::default(),
         level,
         store,
+        replica: None,
         closing: closing.clone(),
         span: Span::current(),
     };
@@ -166,6 +186,90 @@ async fn assemble(
         listeners.push(tokio::spawn(serve_grpc(doors.grpc, grpc, closing.clone()).in_current_span()));
         info!(id = %server, store = parts.store.name(), http = %http_addr, grpc = %grpc_addr, "listening");
     }
+    Ok(Server {
+        service,
+        parts,
+        host,
+        http_addr,
+        grpc_addr,
+        closing,
+        stopping,
+        listeners,
+        journal: journal_task,
+        journal_stop,
+    })
+}
+
+/// A read replica: nothing of it commits, claims or sweeps. Its journal has ended before anybody can ask it.
+async fn assemble_replica(
+    settings: Settings,
+    name: String,
+    copy: Arc<dyn store::Replica>,
+    doors: Doors,
+    surroundings: Surroundings,
+) -> Result<Server, StartError> {
+    let store: Arc<dyn store::Store> = Arc::<dyn store::Replica>::clone(&copy);
+    let chance = Chance::new(surroundings.seed);
+    let clock = Clock::new(surroundings.wall);
+    let server = ServerId(chance.dice().uuid_at(clock.now()));
+    let metrics = Metrics::new();
+    let (stopping, closing, journal_stop) =
+        (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
+    journal_stop.cancel();
+    let last_seq = store.last_seq().await?;
+    let feed = Feed::new(last_seq);
+    let dispatcher = Dispatcher::new(metrics.clone());
+    load_board(store.as_ref(), &dispatcher).await?;
+    let level = CommonLevel::default();
+    let (store_, feed_, metrics_) = (Arc::clone(&store), feed.clone(), metrics.clone());
+    let (journal, journal_task) =
+        Journal::start(store_, server, feed_, Vec::new(), metrics_, level.clone(), journal_stop.clone());
+    let http_addr = address(Some(&doors.http), settings.http);
+    let grpc_addr = address(Some(&doors.grpc), settings.grpc);
+    let primary = settings.replica_of.first().cloned().unwrap_or_default();
+    let itself = ServerRecord {
+        id: server,
+        name: name.clone(),
+        http: http_addr.to_string(),
+        grpc: grpc_addr.to_string(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        started_at: clock.now(),
+        seen_at: clock.now(),
+        level: downbeat_core::level::LEVEL,
+    };
+    let following =
+        Following::new(itself, primary.clone(), copy.is_copied().await?, last_seq, closing.clone());
+    let parts = Parts {
+        heartbeats: Heartbeats::start(Arc::clone(&store), clock.clone(), stopping.clone()),
+        outputs: Outputs::start(Arc::clone(&store), settings.output_max_bytes, stopping.clone()),
+        journal,
+        feed,
+        dispatcher,
+        runs: Runs::new(metrics.clone(), clock.clone(), stopping.clone()),
+        metrics,
+        settings: Arc::new(settings),
+        server,
+        name: name.into(),
+        started_at: clock.now(),
+        clock,
+        chance,
+        standing: Standing::default(),
+        level,
+        store,
+        replica: Some(following.clone()),
+        closing: closing.clone(),
+        span: Span::current(),
+    };
+    parts.metrics.start_from(&parts.store.tally().await?);
+    let follower = Follower::new(Applier::new(copy, parts.clone(), following.clone()), parts.chance.seed());
+    tokio::spawn(follower.run(stopping.clone()).in_current_span());
+    let (service, host) = (Service::new(parts.clone()), Arc::new(Host::new(parts.clone())));
+    let door = Arc::new(Door::new(parts.clone(), following));
+    let listeners = vec![
+        tokio::spawn(serve_http(doors.http, service.clone(), closing.clone()).in_current_span()),
+        tokio::spawn(serve_grpc(doors.grpc, door, closing.clone()).in_current_span()),
+    ];
+    info!(id = %server, store = parts.store.name(), http = %http_addr, primary, "listening as a read replica");
     Ok(Server {
         service,
         parts,
@@ -275,7 +379,7 @@ async fn serve_http(listener: TcpListener, service: Service, closing: Cancellati
     }
 }
 
-async fn serve_grpc(listener: TcpListener, host: Arc<Host>, closing: CancellationToken) {
+async fn serve_grpc(listener: TcpListener, host: Arc<impl Link>, closing: CancellationToken) {
     let incoming = tonic::transport::server::TcpIncoming::from(listener).with_nodelay(Some(true));
     let span = Span::current();
     let served = tonic::transport::Server::builder()

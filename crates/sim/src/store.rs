@@ -14,11 +14,11 @@ use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, Sessio
 use downbeat_core::node::NodeRecord;
 use downbeat_core::run::RunRecord;
 use downbeat_store::{
-    Committed, Error, EventFilter, ExecutionFilter, Listed, MemoryStore, News, OutputChunk, Page, RunFilter,
-    ServerRecord, Store, Tally,
+    Committed, Error, EventFilter, ExecutionFilter, Kept, Listed, MemoryStore, News, OutputChunk, Page, Part,
+    RunFilter, Seen, ServerRecord, Source, Store, Tally,
 };
 use jiff::Timestamp;
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, mpsc};
 
 use crate::gate::Gate;
 use crate::seed::Broken;
@@ -271,6 +271,26 @@ fn shown(change: &Change) -> String {
 
 fn lease_of(state: &State) -> String {
     state.lease().map(|lease| format!("→{}", lease.node)).unwrap_or_default()
+}
+
+/// For replicas, of which the simulation has none yet.
+#[async_trait]
+impl Source for Reached {
+    async fn snapshot(&self, to: mpsc::Sender<Part>) -> Result<(), Error> {
+        self.read(self.inner.snapshot(to)).await
+    }
+
+    async fn kept(&self) -> Result<Kept, Error> {
+        self.read(self.inner.kept()).await
+    }
+
+    async fn presence(&self) -> Result<Vec<Seen>, Error> {
+        self.read(self.inner.presence()).await
+    }
+
+    async fn output_of(&self, from: &[(ExecutionId, u64)], limit: u32) -> Result<Vec<OutputChunk>, Error> {
+        self.read(self.inner.output_of(from, limit)).await
+    }
 }
 
 #[async_trait]

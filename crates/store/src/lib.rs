@@ -6,6 +6,7 @@
 mod batch;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod copy;
 mod filter;
 #[cfg(feature = "conformance")]
 mod ledger;
@@ -18,6 +19,7 @@ mod rows;
 mod sqlite;
 mod tables;
 
+pub use copy::{Diverged, Kept, Part, Replica, Replicated, Seen, Source, open_replica};
 #[cfg(feature = "conformance")]
 pub use ledger::Ledger;
 pub use memory::MemoryStore;

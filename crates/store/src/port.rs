@@ -12,6 +12,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast;
 
+use crate::copy::Source;
+
 /// Why the store could not answer. A refused change is no error: see [`Committed::outcomes`].
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -41,6 +43,9 @@ pub enum Error {
     /// The location is not one.
     #[error("`{0}` is not a store; write sqlite:PATH, postgres://USER@HOST:PORT/DATABASE or memory:")]
     BadLocation(String),
+    /// The store is there, and not for this use.
+    #[error("{0}")]
+    Misused(String),
     /// What is stored cannot be read, or a statement is wrong.
     #[error("the store holds or was given something unreadable: {0}")]
     Corrupt(String),
@@ -106,7 +111,7 @@ pub enum Stream {
 }
 
 /// A piece of an execution's output: valid UTF-8, at most `limits::OUTPUT_CHUNK_BYTES`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutputChunk {
     pub execution: ExecutionId,
     /// Where it begins in all that the execution wrote, in bytes. A chunk that begins below what is already stored
@@ -118,7 +123,7 @@ pub struct OutputChunk {
 }
 
 /// A server's sign of life.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerRecord {
     pub id: ServerId,
     /// Stable over restarts: a server that starts with a name takes the place of the one that had it.
@@ -156,7 +161,7 @@ pub enum News {
 
 /// Where all state lives. Implementations differ in nothing that the conformance suite can see.
 #[async_trait]
-pub trait Store: Send + Sync + std::fmt::Debug + 'static {
+pub trait Store: Source + Send + Sync + std::fmt::Debug + 'static {
     /// `sqlite`, `postgres` or `memory`.
     fn name(&self) -> &'static str;
 

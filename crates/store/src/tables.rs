@@ -7,9 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use downbeat_core::change::{Applied, Change, Refusal, Silence};
 use downbeat_core::execution::{self, Event, Execution, Illegal};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
-use downbeat_core::node::{NodeStatus, Registration};
+use downbeat_core::node::{NodeRecord, NodeStatus, Registration};
 use downbeat_core::run::{RunEnd, RunRecord, RunState, check_path};
 use jiff::Timestamp;
+
+use crate::batch::Needs;
 
 /// The part of a node that moves.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,6 +21,18 @@ pub(crate) struct NodeLive {
     pub(crate) draining: bool,
     pub(crate) registered_at: Timestamp,
     pub(crate) seen_at: Timestamp,
+}
+
+impl NodeLive {
+    pub(crate) fn of(node: &NodeRecord) -> Self {
+        Self {
+            session: node.session,
+            status: node.status,
+            draining: node.draining,
+            registered_at: node.registered_at,
+            seen_at: node.seen_at,
+        }
+    }
 }
 
 /// The part of a run that moves.
@@ -89,6 +103,47 @@ impl Tables {
             outcomes[place].is_ok()
         });
         Verdicts { outcomes, applied: order }
+    }
+
+    /// Those of these rows that there are.
+    pub(crate) fn pick(&self, needs: &Needs<'_>) -> Self {
+        let find_key = |&(cluster, key): &(ClusterId, &str)| {
+            let key = (cluster, key.to_owned());
+            self.keys.get(&key).cloned().map(|run| (key, run))
+        };
+        Self {
+            clusters: self.clusters.clone(),
+            nodes: needs.nodes.iter().filter_map(|id| Some((*id, self.nodes.get(id)?.clone()))).collect(),
+            runs: needs
+                .runs
+                .iter()
+                .filter_map(|&id| Some((id.clone(), self.runs.get(id)?.clone())))
+                .collect(),
+            keys: needs.keys.iter().filter_map(find_key).collect(),
+            executions: needs
+                .executions
+                .iter()
+                .filter_map(|id| Some((*id, self.executions.get(id)?.clone())))
+                .collect(),
+        }
+    }
+
+    /// Puts rows in the place of those that they were picked from.
+    pub(crate) fn take_back(&mut self, picked: Self) {
+        self.nodes.extend(picked.nodes);
+        self.runs.extend(picked.runs);
+        self.keys.extend(picked.keys);
+        self.executions.extend(picked.executions);
+    }
+
+    /// Applies changes as they come, however their kinds are ordered: what another store applied in this order. The
+    /// first that is refused ends it; its place is answered.
+    pub(crate) fn apply_in_order(&mut self, changes: &[Change]) -> Result<(), (usize, Refusal)> {
+        for (place, change) in changes.iter().enumerate() {
+            // Heartbeats are no events: a copy may have heard of a later one before it hears of the silence.
+            self.apply(&change.without_silence()).map_err(|refusal| (place, refusal))?;
+        }
+        Ok(())
     }
 
     fn apply(&mut self, change: &Change) -> Applied {

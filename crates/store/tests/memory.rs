@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use downbeat_store::{MemoryStore, Store};
+use downbeat_store::{MemoryStore, Replica, Store};
 
 struct Fresh {
     store: Arc<dyn Store>,
@@ -21,6 +21,22 @@ async fn fresh() -> Fresh {
 }
 
 downbeat_store::conformance_suite!(fresh);
+
+struct FreshCopy {
+    store: Arc<dyn Replica>,
+}
+
+impl FreshCopy {
+    async fn done(self) {
+        self.store.close().await;
+    }
+}
+
+async fn fresh_copy() -> FreshCopy {
+    FreshCopy { store: downbeat_store::open_replica("memory:").await.unwrap() }
+}
+
+downbeat_store::replica_suite!(fresh_copy);
 
 #[tokio::test]
 async fn two_memory_stores_share_nothing() {

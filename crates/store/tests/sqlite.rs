@@ -6,7 +6,7 @@ use std::sync::Arc;
 use downbeat_core::execution::Verdict;
 use downbeat_store::conformance::make::{SERVER, added, apply, created, execution, finished, leased, run_id};
 use downbeat_store::conformance::{Snapshot, fill, fill_beside};
-use downbeat_store::{Error, SqliteStore, Store};
+use downbeat_store::{Error, Replica, SqliteStore, Store};
 use tempfile::TempDir;
 
 struct Fresh {
@@ -33,6 +33,64 @@ async fn fresh() -> Fresh {
 }
 
 downbeat_store::conformance_suite!(fresh);
+
+struct FreshCopy {
+    store: Arc<dyn Replica>,
+    dir: TempDir,
+}
+
+impl FreshCopy {
+    async fn done(self) {
+        self.store.close().await;
+        self.dir.close().unwrap();
+    }
+}
+
+async fn open_replica(path: &Path) -> Result<Arc<dyn Replica>, Error> {
+    downbeat_store::open_replica(&format!("sqlite:{}", path.display())).await
+}
+
+async fn fresh_copy() -> FreshCopy {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open_replica(&dir.path().join("copy.db")).await.unwrap();
+    FreshCopy { store, dir }
+}
+
+downbeat_store::replica_suite!(fresh_copy);
+
+#[tokio::test]
+async fn a_copy_is_there_after_reopening_and_no_server_may_write_to_it() {
+    let FreshCopy { store, dir } = fresh_copy().await;
+    let primary = downbeat_store::open("memory:").await.unwrap();
+    fill(&primary).await;
+    let (sender, parts) = tokio::sync::mpsc::channel(1);
+    let (sent, replaced) = tokio::join!(primary.snapshot(sender), store.replace(parts));
+    sent.unwrap();
+    store.close().await;
+    let path = dir.path().join("copy.db");
+    let error = open(&path).await.unwrap_err();
+    assert!(matches!(&error, Error::Misused(text) if text.contains("replica's copy")), "{error}");
+    let again = open_replica(&path).await.unwrap();
+    assert!(again.is_copied().await.unwrap());
+    assert_eq!(again.last_seq().await.unwrap(), replaced.unwrap());
+    let again: Arc<dyn Store> = again;
+    assert_eq!(Snapshot::of(&again).await, Snapshot::of(&primary).await);
+}
+
+#[tokio::test]
+async fn a_servers_store_is_not_overwritten_by_a_copy() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("downbeat.db");
+    let store = open(&path).await.unwrap();
+    apply(&store, &[created(1)]).await;
+    store.close().await;
+    let error = open_replica(&path).await.unwrap_err();
+    assert!(matches!(&error, Error::Misused(text) if text.contains("holds a server's runs")), "{error}");
+    let store = open(&path).await.unwrap();
+    assert!(store.run(&run_id(1)).await.unwrap().is_some());
+    let error = downbeat_store::open_replica("postgres://x@y/z").await.unwrap_err();
+    assert!(matches!(&error, Error::Misused(text) if text.contains("not in PostgreSQL")), "{error}");
+}
 
 #[tokio::test]
 async fn what_was_committed_is_there_after_reopening() {

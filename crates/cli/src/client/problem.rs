@@ -20,6 +20,10 @@ pub(super) async fn failure(response: Response, base: &str, file: Option<&str>) 
 }
 
 fn told(code: Code, problem: Problem, file: Option<&str>) -> Failure {
+    if let Some(primary) = &problem.primary {
+        let hint = format!("say it to the primary: --server {primary}");
+        return Failure::new(code, problem.detail).with_details(vec![hint]);
+    }
     match (problem.errors.as_slice(), file) {
         ([], _) => {
             let nodes = problem.nodes.iter().map(|node| format!("{}: {}", node.node, node.reason)).collect();

@@ -247,3 +247,27 @@ fn the_whole_system() {
     }));
     insta::assert_snapshot!(plain(&status_page(&status, now(), None)));
 }
+
+#[test]
+fn the_whole_system_as_a_replica_shows_it() {
+    let server: Server = view(json!({
+        "id": id(8), "name": "copy", "role": "replica", "http": "127.0.0.1:4690", "grpc": "127.0.0.1:4691",
+        "version": "0.1.0", "started_at": "2025-06-01T07:00:00Z", "seen_at": "2025-06-01T10:04:59Z",
+    }));
+    let page = |replica: Value| {
+        let status: Status = view(json!({
+            "version": "0.1.0", "server": "copy", "role": "replica", "replica": replica, "store": "sqlite",
+            "uptime": "3h5m", "servers": [server], "runs": {"completed": 17}, "executions": {}, "nodes": {"online": 3},
+        }));
+        plain(&status_page(&status, now(), None))
+    };
+    let follows = page(json!({
+        "primary": "http://10.0.0.1:4680", "connected": true, "seq": 90, "lag_events": 0, "lag": "120ms", "copies": 1,
+        "error": null,
+    }));
+    let alone = page(json!({
+        "primary": "http://10.0.0.1:4680", "connected": false, "seq": 90, "lag_events": 1, "lag": "2m", "copies": 1,
+        "error": "it does not answer: connection refused",
+    }));
+    insta::assert_snapshot!(format!("{follows}\n{alone}"));
+}

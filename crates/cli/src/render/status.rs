@@ -3,7 +3,7 @@
 use downbeat_core::execution::Status as ExecutionStatus;
 use downbeat_core::node::NodeStatus;
 use downbeat_core::run::RunStatus;
-use downbeat_server::http::view::{Server, Status};
+use downbeat_server::http::view::{Replica, Server, Status};
 use jiff::Timestamp;
 
 use super::run::status_tone;
@@ -32,22 +32,29 @@ pub(crate) fn status_page(status: &Status, now: Timestamp, width: Option<usize>)
         (*count, execution.as_str(), status_tone(*execution))
     }));
     let server = format!("{} (downbeat {}, up {})", status.server, status.version, short(status.uptime));
-    let text = facts(&[
-        ("server", server.into()),
+    let mut lines = vec![("server", server.into())];
+    if let Some(replica) = &status.replica {
+        lines.push(("replica of", replica.primary.as_str().into()));
+        lines.push(("behind", Cell::painted(behind(replica))));
+    }
+    lines.extend([
         ("store", status.store.as_str().into()),
         ("nodes", Cell::painted(nodes)),
         ("runs", Cell::painted(runs)),
         ("executions", Cell::painted(executions)),
     ]);
+    let text = facts(&lines);
     format!("{text}\n{}", server_table(&status.servers, now, width))
 }
 
 /// The servers that share the store.
 pub(crate) fn server_table(servers: &[Server], now: Timestamp, width: Option<usize>) -> String {
-    let mut table = Table::new(["SERVER", "STATUS", "RUNS", "HTTP", "GRPC", "VERSION", "UP", "SEEN", "ID"]);
+    let mut table =
+        Table::new(["SERVER", "ROLE", "STATUS", "RUNS", "HTTP", "GRPC", "VERSION", "UP", "SEEN", "ID"]);
     for server in servers {
         table.row([
             server.name.as_str().into(),
+            server.role.as_str().into(),
             if server.alive { Cell::new("alive", Tone::Good) } else { Cell::new("gone", Tone::Bad) },
             server.runs.to_string().into(),
             server.http.as_str().into(),
@@ -59,6 +66,22 @@ pub(crate) fn server_table(servers: &[Server], now: Timestamp, width: Option<usi
         ]);
     }
     table.draw(width)
+}
+
+/// `12 events, 0.4s`, and why when the primary is not followed.
+fn behind(replica: &Replica) -> String {
+    let events = match replica.lag_events {
+        Some(1) => "1 event".to_owned(),
+        Some(count) => format!("{count} events"),
+        None => "not known how many events".to_owned(),
+    };
+    let age = replica.lag.map(|lag| format!(", {}", short(lag))).unwrap_or_default();
+    let tone = if replica.connected && replica.lag_events == Some(0) { Tone::Good } else { Tone::Busy };
+    let told = painted(&format!("{events}{age}"), tone);
+    match &replica.error {
+        Some(error) if !replica.connected => format!("{told} {}", painted(&format!("({error})"), Tone::Bad)),
+        _ => told,
+    }
 }
 
 /// `3 online, 1 stale`; zeros are left out.

@@ -26,7 +26,11 @@ impl Ready {
         Self { http, grpc: server.grpc_addr(), url: format!("http://{http}"), nodes, pid: std::process::id() }
     }
 
-    pub(super) fn server_line(&self, store: &str) -> String {
+    pub(super) fn server_line(&self, store: &str, replica_of: &[String]) -> String {
+        if !replica_of.is_empty() {
+            let (url, of) = (&self.url, replica_of.join(", "));
+            return format!("downbeat read replica is up: REST at {url}, primary {of}, copy in {store}");
+        }
         format!(
             "downbeat server is up: REST at {}, agents at {}, store {}",
             self.url,

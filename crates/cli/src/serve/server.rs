@@ -18,6 +18,9 @@ pub(crate) struct ServerArgs {
     /// Where state lives: sqlite:PATH, postgres://USER@HOST:PORT/DATABASE, or memory:
     #[arg(long, value_name = "STORE")]
     store: Option<String>,
+    /// Be a read replica of the server at this URL; several of one site with commas
+    #[arg(long, value_name = "URL")]
+    replica_of: Option<String>,
     /// Where REST is served [default: 127.0.0.1:4680]
     #[arg(long, value_name = "ADDR")]
     http: Option<String>,
@@ -79,6 +82,7 @@ impl ServerArgs {
     fn sources(&self) -> Sources {
         let flags = [
             ("store", &self.store, "--store"),
+            ("replica_of", &self.replica_of, "--replica-of"),
             ("http", &self.http, "--http"),
             ("grpc", &self.grpc, "--grpc"),
             ("name", &self.name, "--name"),
@@ -128,6 +132,7 @@ impl From<&ServerKeys> for Settings {
     fn from(keys: &ServerKeys) -> Self {
         Settings {
             store: keys.store.clone(),
+            replica_of: keys.replica_of.0.clone(),
             http: keys.http,
             grpc: keys.grpc,
             name: keys.name.clone().unwrap_or_default(),
@@ -156,7 +161,7 @@ async fn serve(keys: &ServerKeys, ready_file: Option<&Path>, out: Out) -> Result
     let mut stop = Stop::listen()?;
     let server = started(Settings::from(keys)).await?;
     let ready = Ready::of(&server, Vec::new());
-    announce(&ready, ready_file, out, || ready.server_line(&keys.store))?;
+    announce(&ready, ready_file, out, || ready.server_line(&keys.store, &keys.replica_of.0))?;
     stop.asked().await;
     tracing::info!(grace = %Span(keys.shutdown_grace.0), "stopping");
     stop.or_insist(async {

@@ -16,7 +16,10 @@ pub(super) async fn started(settings: Settings) -> Result<Server, Failure> {
             StartError::Listen { .. } | StartError::Store(StoreError::BadLocation(_)) => Code::BadInput,
             StartError::Store(StoreError::Unavailable(_)) => Code::Unreachable,
             StartError::Store(
-                StoreError::InUse(_) | StoreError::NewerSchema { .. } | StoreError::AlteredMigration { .. },
+                StoreError::InUse(_)
+                | StoreError::NewerSchema { .. }
+                | StoreError::AlteredMigration { .. }
+                | StoreError::Misused(_),
             ) => Code::Refused,
             StartError::Store(StoreError::Corrupt(_)) => Code::Bug,
         };

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use downbeat_core::Span;
 use serde::{Deserialize, Serialize};
 
-use super::kinds::{LogFormat, Size, address, duration, number, some_duration};
+use super::kinds::{List, LogFormat, Size, address, duration, number, some_duration};
 
 /// Section `[server]` of `downbeat.toml`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -13,6 +13,9 @@ use super::kinds::{LogFormat, Size, address, duration, number, some_duration};
 pub(crate) struct ServerKeys {
     /// `sqlite:PATH`, `postgres://…` or `memory:`.
     pub(crate) store: String,
+    /// URLs of a primary's servers, if this is to be its read replica.
+    #[serde(default)]
+    pub(crate) replica_of: List,
     /// Where REST is served.
     #[serde(deserialize_with = "address")]
     pub(crate) http: SocketAddr,
@@ -46,6 +49,7 @@ pub(crate) struct ServerKeys {
 /// All keys, as files, environment and flags may name them.
 pub(crate) const KEYS: &[&str] = &[
     "store",
+    "replica_of",
     "http",
     "grpc",
     "name",
@@ -109,6 +113,12 @@ impl ServerKeys {
         ] {
             if span == zero {
                 return Err((key, "must be longer than nothing".to_owned()));
+            }
+        }
+        for url in &self.replica_of.0 {
+            let rest = url.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
+            if rest.is_none_or(|rest| rest.is_empty() || rest.starts_with(':') || rest.contains(['/', ' '])) {
+                return Err(("replica_of", format!("`{url}` is not a server's URL; write http://HOST:PORT")));
             }
         }
         if self.name.as_ref().is_some_and(|name| name.trim().is_empty()) {

@@ -84,6 +84,8 @@ fn what_is_wrong_is_said_in_one_line_that_names_the_key() {
         "[server]\nlog_format = \"xml\"",
         "[server]\nlease_ttl = \"5s\"",
         "[server]\nnode_offline_after = \"10s\"",
+        "[server]\nreplica_of = \"10.0.0.1:4680\"",
+        "[server]\nreplica_of = [\"http://a:1\", \"http://a/b\"]",
         "[server",
     ] {
         let file = file(text);
@@ -114,6 +116,18 @@ fn variables_that_are_no_settings_are_let_be() {
         ("DOWNBEAT_GROUPS", "web"),
     ];
     assert!(server(&sources(Some(&empty), &environment, &[])).is_ok());
+}
+
+#[test]
+fn a_replica_may_name_several_servers_of_its_primary() {
+    let empty = file("");
+    let environment = [("DOWNBEAT_REPLICA_OF", "http://a:1,http://b:2/")];
+    let (keys, _) = server(&sources(Some(&empty), &environment, &[])).unwrap();
+    assert_eq!(keys.replica_of.0, ["http://a:1", "http://b:2/"]);
+    let flag = [("replica_of", "http://c:3", "--replica-of")];
+    let (keys, shown) = server(&sources(Some(&empty), &environment, &flag)).unwrap();
+    assert_eq!(keys.replica_of.0, ["http://c:3"]);
+    assert!(shown.contains("http://c:3") && shown.contains("--replica-of"), "{shown}");
 }
 
 #[test]

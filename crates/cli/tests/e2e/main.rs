@@ -8,3 +8,4 @@ mod follow;
 mod formats;
 mod golden;
 mod processes;
+mod replica;

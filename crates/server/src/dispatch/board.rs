@@ -138,6 +138,11 @@ impl Board {
         self.queue.len() > 0 || !self.stray.is_empty()
     }
 
+    /// Leases of sessions that had ended are not this server's to end.
+    pub(crate) fn forget_stray(&mut self) {
+        self.stray.clear();
+    }
+
     /// How this server and the others divide what waits.
     pub(crate) fn share(&mut self, share: Share) {
         self.queue.share(share);

@@ -206,7 +206,7 @@ pub(super) fn sse(name: &str, data: &impl Serialize) -> SseEvent {
 
 /// A stream as an answer: kept alive, and ended when the server stops.
 pub(super) fn live(service: &Service, events: impl Stream<Item = SseEvent> + Send + 'static) -> Response {
-    let stopping = service.stopping().clone();
-    let events = events.take_until(async move { stopping.cancelled().await }.boxed());
+    let streams = service.streams();
+    let events = events.take_until(async move { streams.cancelled().await }.boxed());
     Sse::new(events.map(Ok::<_, Infallible>).boxed()).keep_alive(KeepAlive::default()).into_response()
 }

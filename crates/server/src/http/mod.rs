@@ -15,6 +15,7 @@ mod observe;
 mod output;
 mod plans;
 mod problem;
+mod replication;
 mod router;
 mod run_output;
 mod runs;

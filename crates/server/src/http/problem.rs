@@ -29,7 +29,16 @@ impl Failure {
             code: code.to_owned(),
             errors: Vec::new(),
             nodes: Vec::new(),
+            primary: None,
         }))
+    }
+
+    /// A read replica was asked for what only its primary does.
+    pub(super) fn read_only(primary: String) -> Self {
+        let detail = format!("this is a read replica, which changes nothing; its primary is {primary}");
+        let mut failure = Self::new(StatusCode::CONFLICT, "read_only_replica", detail);
+        failure.0.primary = Some(primary);
+        failure
     }
 
     pub(super) fn not_found(what: &str, id: &str) -> Self {

@@ -14,7 +14,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::problem::Failure;
-use super::{docs, events, executions, nodes, observe, output, plans, run_output, runs, system};
+use super::{docs, events, executions, nodes, observe, output, plans, replication, run_output, runs, system};
 use crate::service::Service;
 
 /// Everything that the server answers over HTTP.
@@ -26,6 +26,7 @@ pub fn router(service: Service) -> Router {
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(limits::JOB_FILE_BYTES))
         .layer(CatchPanicLayer::custom(panicked))
+        .layer(from_fn_with_state(service.clone(), replication::gate))
         .layer(from_fn_with_state(service.clone(), observe::observe))
         .with_state(service)
 }
@@ -57,6 +58,7 @@ fn described() -> (Router<Service>, Value) {
         .routes(routes!(plans::plan))
         .routes(routes!(plans::validate))
         .routes(routes!(events::all))
+        .routes(routes!(replication::replicate))
         .routes(routes!(system::servers))
         .routes(routes!(system::status));
     let (routes, document) = OpenApiRouter::with_openapi(docs::base())

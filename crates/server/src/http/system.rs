@@ -14,7 +14,8 @@ use utoipa::IntoParams;
 
 use super::extract::{Nothing, Query, page};
 use super::problem::{Answer, Failure};
-use super::view::{List, Server, Status};
+use super::view::{List, Replica, Role, Server, Status};
+use crate::replica::Following;
 use crate::service::Service;
 
 /// Shows the whole system at a glance
@@ -27,13 +28,17 @@ pub(super) async fn status(
     Query(Nothing {}): Query<Nothing>,
 ) -> Answer<Json<Status>> {
     let (runs, executions, nodes) = Status::counts(service.store().tally().await?);
+    let servers = servers_now(&service).await?;
+    let lag = service.replica().map(|replica| replica.lag(service.now()));
     let up = service.now().duration_since(service.started_at());
     Ok(Json(Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         server: service.server_name().to_owned(),
+        role: if lag.is_some() { Role::Replica } else { Role::Primary },
+        replica: lag.map(Replica::from),
         store: service.store().name().to_owned(),
         uptime: Span::from_secs(u64::try_from(up.as_secs()).unwrap_or(0)),
-        servers: servers_now(&service).await?,
+        servers,
         runs,
         executions,
         nodes,
@@ -50,7 +55,7 @@ pub(super) struct ServersQuery {
     offset: Option<u64>,
 }
 
-/// Lists the servers that share this store
+/// Lists the servers that share this store; on a read replica, those of its primary and itself
 #[utoipa::path(
     get, operation_id = "listServers", path = "/servers", tag = "system", params(ServersQuery),
     responses((status = 200, description = "One page of servers", body = List<Server>))
@@ -69,13 +74,20 @@ async fn servers_now(service: &Service) -> Answer<Vec<Server>> {
     for (_, owner) in service.store().open_run_owners().await? {
         *owned.entry(owner).or_default() += 1;
     }
-    let (now, stale_after) = (service.now(), service.settings().server_stale_after.0);
+    // A replica knows who lived when it last heard of its primary.
+    let now = service.replica().and_then(Following::heard_of).unwrap_or_else(|| service.now());
+    let stale_after = service.settings().server_stale_after.0;
     let servers = service.store().servers().await?.into_iter().map(|server| {
         let silent = Duration::try_from(now.duration_since(server.seen_at)).unwrap_or_default();
         let runs = owned.get(&server.id).copied().unwrap_or(0);
         Server::of(server, silent < stale_after, runs)
     });
-    Ok(servers.collect())
+    let mut servers: Vec<Server> = servers.collect();
+    if let Some(replica) = service.replica() {
+        servers.push(Server { role: Role::Replica, ..Server::of(replica.itself(service.now()), true, 0) });
+        servers.sort_by(|a, b| a.name.cmp(&b.name));
+    }
+    Ok(servers)
 }
 
 /// Says that the process lives

@@ -31,6 +31,11 @@ impl Feed {
         self.last.load(Ordering::Acquire)
     }
 
+    /// What was published before is of another store, or was missed.
+    pub(crate) fn restart(&self, last: u64) {
+        self.last.store(last, Ordering::Release);
+    }
+
     pub(crate) fn publish(&self, events: Arc<[Event]>) {
         if let Some(event) = events.last() {
             self.last.store(event.seq, Ordering::Release);

@@ -74,7 +74,7 @@ async fn every_route_in_the_document_answers() {
         for method in item.as_object().unwrap().keys() {
             let method: Method = method.to_uppercase().parse().unwrap();
             let mut url = path.replace("{id}", &id);
-            if url == "/api/v1/events" {
+            if url == "/api/v1/events" || url == "/api/v1/replication" {
                 url.push_str("?follow=0");
             }
             let url = format!("http://{}{url}", setup.server.http_addr());

@@ -19,7 +19,7 @@ use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
 
 /// A test that waits longer than this has failed.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Setup {
     pub(crate) server: Server,
@@ -40,15 +40,14 @@ impl Setup {
     }
 
     pub(crate) async fn on(store: &str) -> Self {
-        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let settings = Settings {
-            store: store.to_owned(),
-            http: any,
-            grpc: any,
-            name: "one".to_owned(),
-            ..Settings::default()
-        };
-        let server = downbeat_server::start(settings).await.expect("the server starts");
+        Self::with(settings(store, "one")).await
+    }
+
+    pub(crate) async fn with(settings: Settings) -> Self {
+        Self::of(downbeat_server::start(settings).await.expect("the server starts"))
+    }
+
+    pub(crate) fn of(server: Server) -> Self {
         let base = format!("http://{}", server.http_addr());
         Self { server, http: reqwest::Client::new(), base }
     }
@@ -120,6 +119,12 @@ impl Setup {
     pub(crate) async fn agent(&self, hostname: &str, groups: &[&str]) -> Agent {
         Agent::register(&self.server, hostname, groups).await
     }
+}
+
+/// On any free ports.
+pub(crate) fn settings(store: &str, name: &str) -> Settings {
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    Settings { store: store.to_owned(), http: any, grpc: any, name: name.to_owned(), ..Settings::default() }
 }
 
 pub(crate) async fn send(request: RequestBuilder) -> Answer {
@@ -227,6 +232,21 @@ impl Agent {
             }
         };
         tokio::time::timeout(DEADLINE, wait).await.expect("there is work")
+    }
+
+    /// What work there is before long.
+    #[allow(dead_code, reason = "not every test file needs it")]
+    pub(crate) async fn take_soon(&mut self) -> Vec<Assignment> {
+        self.poll += 1;
+        let poll = Poll {
+            node: self.node,
+            session: self.session,
+            free: Free { fleet: 1, placed: 1 },
+            poll: self.poll,
+            resync: None,
+            wait: Duration::from_millis(100),
+        };
+        self.link.poll(poll).await.unwrap().assignments
     }
 
     pub(crate) async fn start(&self, work: &Assignment) {

@@ -4,11 +4,13 @@
 //! into a test of its own.
 
 pub mod batches;
+pub mod copies;
 pub mod executions;
 pub mod listing;
 pub mod make;
 pub mod nodes;
 pub mod output;
+pub mod replicas;
 pub mod runs;
 pub mod upkeep;
 
@@ -90,6 +92,35 @@ macro_rules! conformance_suite {
                 pruning_removes_so_many_runs_at_most
                 numbers_go_on_after_pruning
                 a_closed_store_is_unavailable_or_unharmed
+            }
+            copies {
+                a_snapshot_is_all_there_is
+                a_large_snapshot_comes_in_parts
+                a_snapshot_is_of_one_moment
+                a_snapshot_that_nobody_takes_is_broken_off
+                what_is_kept_begins_where_pruning_ended
+                presence_says_when_each_session_was_seen
+                output_of_several_executions_is_read_at_once
+            }
+        }
+    };
+}
+
+/// The same for stores that can be the copy of another one: the field `store` is a [`Replica`](crate::Replica).
+#[macro_export]
+macro_rules! replica_suite {
+    ($fresh:ident) => {
+        $crate::conformance_cases! { $fresh;
+            replicas {
+                a_copy_takes_the_place_of_everything
+                a_copy_that_does_not_end_changes_nothing
+                events_are_applied_with_their_numbers_and_servers
+                events_go_on_where_a_copy_ended
+                a_refused_event_diverges_and_leaves_no_trace
+                a_gap_and_an_event_seen_before_diverge
+                what_the_primary_forgot_is_forgotten
+                heartbeats_are_taken_for_the_current_session
+                servers_are_those_that_were_told_last
             }
         }
     };

@@ -21,18 +21,20 @@ use crate::tables::Tables;
 
 /// All state of one store.
 #[derive(Default)]
-struct State {
-    tables: Tables,
-    cluster_names: BTreeMap<String, ClusterId>,
+pub(super) struct State {
+    pub(super) tables: Tables,
+    pub(super) cluster_names: BTreeMap<String, ClusterId>,
     /// The latest of each node.
-    registrations: BTreeMap<NodeId, Registration>,
+    pub(super) registrations: BTreeMap<NodeId, Registration>,
     /// Runs as they were created; what moves since is in `tables`.
-    created: BTreeMap<RunId, RunRecord>,
+    pub(super) created: BTreeMap<RunId, RunRecord>,
     /// Without gaps, the last one numbered `last_seq`.
-    events: VecDeque<Event>,
-    last_seq: u64,
-    output: BTreeMap<ExecutionId, VecDeque<OutputChunk>>,
-    servers: BTreeMap<String, ServerRecord>,
+    pub(super) events: VecDeque<Event>,
+    pub(super) last_seq: u64,
+    pub(super) output: BTreeMap<ExecutionId, VecDeque<OutputChunk>>,
+    pub(super) servers: BTreeMap<String, ServerRecord>,
+    /// Holds the whole copy of another store.
+    pub(super) copied: bool,
 }
 
 /// The model store.
@@ -56,19 +58,54 @@ impl Default for MemoryStore {
 impl MemoryStore {
     /// An empty store with the cluster `default`.
     pub fn new() -> Self {
-        let mut state = State::default();
-        state.tables.clusters.insert(ClusterId::DEFAULT);
-        state.cluster_names.insert("default".to_owned(), ClusterId::DEFAULT);
-        Self { state: Mutex::new(state), news: broadcast::channel(1).0 }
+        Self { state: Mutex::new(State::empty()), news: broadcast::channel(1).0 }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         // A panic elsewhere does not make the maps wrong: nothing panics between two of a change's writes.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
+    /// Nothing but the cluster `default`.
+    pub(super) fn empty() -> Self {
+        let mut state = Self::default();
+        state.tables.clusters.insert(ClusterId::DEFAULT);
+        state.cluster_names.insert("default".to_owned(), ClusterId::DEFAULT);
+        state
+    }
+
+    /// Takes note of a change that `tables` has applied.
+    pub(super) fn record(&mut self, event: Event) {
+        match &event.change {
+            Change::NodeRegistered { registration } => {
+                self.registrations.insert(registration.node, registration.clone());
+            }
+            Change::RunCreated { run } => {
+                self.created.insert(run.id.clone(), run.clone());
+            }
+            _ => {}
+        }
+        self.last_seq = event.seq;
+        self.events.push_back(event);
+    }
+
+    pub(super) fn append(&mut self, chunks: &[OutputChunk], keep_bytes: u64) {
+        for chunk in chunks {
+            if chunk.text.is_empty() || !self.tables.executions.contains_key(&chunk.execution) {
+                continue;
+            }
+            let kept = self.output.entry(chunk.execution).or_default();
+            if kept.back().is_some_and(|last| chunk.offset < end_of(last)) {
+                continue;
+            }
+            let first_kept = end_of(chunk).saturating_sub(keep_bytes);
+            kept.retain(|chunk| chunk.offset >= first_kept);
+            kept.push_back(chunk.clone());
+        }
+    }
+
     fn node(&self, id: NodeId) -> Option<NodeRecord> {
         let live = self.tables.nodes.get(&id)?;
         let registration = self.registrations.get(&id)?;
@@ -85,7 +122,7 @@ impl State {
     }
 
     /// By hostname, then id.
-    fn nodes(&self, wanted: impl Fn(&NodeRecord) -> bool) -> Vec<NodeRecord> {
+    pub(super) fn nodes(&self, wanted: impl Fn(&NodeRecord) -> bool) -> Vec<NodeRecord> {
         let mut nodes: Vec<_> =
             self.registrations.keys().filter_map(|&id| self.node(id)).filter(wanted).collect();
         nodes.sort_by(|a, b| (&a.description.hostname, a.id).cmp(&(&b.description.hostname, b.id)));
@@ -108,7 +145,7 @@ impl State {
     }
 
     /// By creation, then id.
-    fn runs(&self, wanted: impl Fn(&RunRecord) -> bool) -> Vec<RunRecord> {
+    pub(super) fn runs(&self, wanted: impl Fn(&RunRecord) -> bool) -> Vec<RunRecord> {
         let mut runs: Vec<_> = self.created.keys().filter_map(|id| self.run(id)).filter(wanted).collect();
         runs.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
         runs
@@ -118,7 +155,7 @@ impl State {
         self.tables.executions.values().filter(|execution| wanted(execution)).cloned().collect()
     }
 
-    fn remove_run(&mut self, id: &RunId) {
+    pub(super) fn remove_run(&mut self, id: &RunId) {
         self.tables.runs.remove(id);
         self.tables.keys.retain(|_, run| run != id);
         self.created.remove(id);
@@ -147,7 +184,7 @@ fn counts<K: Ord>(keys: impl Iterator<Item = K>) -> Vec<(K, u64)> {
     counts.into_iter().collect()
 }
 
-fn end_of(chunk: &OutputChunk) -> u64 {
+pub(super) fn end_of(chunk: &OutputChunk) -> u64 {
     chunk.offset + chunk.text.len() as u64
 }
 
@@ -163,18 +200,7 @@ impl Store for MemoryStore {
         let verdicts = state.tables.apply_all(changes);
         let seqs = verdicts.seqs(state.last_seq);
         for &place in &verdicts.applied {
-            let change = changes[place].clone();
-            match &change {
-                Change::NodeRegistered { registration } => {
-                    state.registrations.insert(registration.node, registration.clone());
-                }
-                Change::RunCreated { run } => {
-                    state.created.insert(run.id.clone(), run.clone());
-                }
-                _ => {}
-            }
-            state.last_seq += 1;
-            state.events.push_back(Event { seq: state.last_seq, server, change });
+            state.record(Event { seq: state.last_seq + 1, server, change: changes[place].clone() });
         }
         Ok(Committed { outcomes: verdicts.outcomes, seqs })
     }
@@ -284,20 +310,7 @@ impl Store for MemoryStore {
     }
 
     async fn append_output(&self, chunks: &[OutputChunk], keep_bytes: u64) -> Result<(), Error> {
-        let mut guard = self.lock();
-        let state = &mut *guard;
-        for chunk in chunks {
-            if chunk.text.is_empty() || !state.tables.executions.contains_key(&chunk.execution) {
-                continue;
-            }
-            let kept = state.output.entry(chunk.execution).or_default();
-            if kept.back().is_some_and(|last| chunk.offset < end_of(last)) {
-                continue;
-            }
-            let first_kept = end_of(chunk).saturating_sub(keep_bytes);
-            kept.retain(|chunk| chunk.offset >= first_kept);
-            kept.push_back(chunk.clone());
-        }
+        self.lock().append(chunks, keep_bytes);
         Ok(())
     }
 

@@ -26,6 +26,7 @@ mod news;
 mod output;
 mod prune;
 mod save;
+mod snapshot;
 mod store;
 
 pub use store::PostgresStore;

@@ -97,7 +97,7 @@ pub(super) async fn read(
     rows.iter().map(|row| chunk(execution, row)).collect()
 }
 
-fn chunk(execution: ExecutionId, row: &Row) -> Result<OutputChunk, Failure> {
+pub(super) fn chunk(execution: ExecutionId, row: &Row) -> Result<OutputChunk, Failure> {
     let text = String::from_utf8(row.try_get(3)?)
         .map_err(|_| Error::Corrupt(format!("the output of execution `{execution}` is not UTF-8")))?;
     Ok(OutputChunk {

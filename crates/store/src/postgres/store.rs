@@ -35,13 +35,17 @@ use crate::rows::{
 /// Queries, heartbeats and output at once.
 const CONNECTIONS: usize = 4;
 
+/// The events say it, and where none is left the row that remembers it.
+pub(super) const LAST_SEQ: &str =
+    "SELECT greatest((SELECT last_seq FROM feed WHERE one = 1), (SELECT max(seq) FROM events))";
+
 type Args<'a> = &'a [&'a (dyn ToSql + Sync)];
 
 /// The store for many servers.
 pub struct PostgresStore {
     /// One connection: batches are committed one after the other.
     commits: Pool,
-    queries: Pool,
+    pub(super) queries: Pool,
     config: Config,
     listener: Listener,
 }
@@ -66,7 +70,7 @@ impl PostgresStore {
         Ok(Self { commits, queries, config, listener })
     }
 
-    async fn rows(&self, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Failure> {
+    pub(super) async fn rows(&self, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Failure> {
         let client = self.queries.get().await?;
         connect::answered(client, async |client: &mut Object| {
             let statement = client.prepare_cached(sql).await?;
@@ -184,12 +188,7 @@ impl Store for PostgresStore {
     }
 
     async fn last_seq(&self) -> Result<u64, Error> {
-        let rows = self
-            .rows(
-                "SELECT greatest((SELECT last_seq FROM feed WHERE one = 1), (SELECT max(seq) FROM events))",
-                &[],
-            )
-            .await?;
+        let rows = self.rows(LAST_SEQ, &[]).await?;
         count(rows.first().map_or(Ok(0), |row| row.try_get(0)).map_err(Failure::from)?)
     }
 

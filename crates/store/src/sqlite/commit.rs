@@ -48,7 +48,7 @@ fn attempt(
     Ok(Committed { seqs: verdicts.seqs(last_seq), outcomes: verdicts.outcomes })
 }
 
-fn load(transaction: &Transaction<'_>, needs: &Needs<'_>) -> Result<Tables, Failure> {
+pub(super) fn load(transaction: &Transaction<'_>, needs: &Needs<'_>) -> Result<Tables, Failure> {
     let mut tables = Tables::default();
     if needs.clusters {
         let mut query = transaction.prepare_cached("SELECT id FROM clusters")?;
@@ -97,7 +97,11 @@ fn load(transaction: &Transaction<'_>, needs: &Needs<'_>) -> Result<Tables, Fail
     Ok(tables)
 }
 
-fn save_nodes(transaction: &Transaction<'_>, tables: &Tables, dirty: &Dirty<'_>) -> Result<(), Failure> {
+pub(super) fn save_nodes(
+    transaction: &Transaction<'_>,
+    tables: &Tables,
+    dirty: &Dirty<'_>,
+) -> Result<(), Failure> {
     for (id, registration) in &dirty.nodes_registered {
         let live = &tables.nodes[id];
         transaction
@@ -137,7 +141,11 @@ fn save_nodes(transaction: &Transaction<'_>, tables: &Tables, dirty: &Dirty<'_>)
     Ok(())
 }
 
-fn save_runs(transaction: &Transaction<'_>, tables: &Tables, dirty: &Dirty<'_>) -> Result<(), Failure> {
+pub(super) fn save_runs(
+    transaction: &Transaction<'_>,
+    tables: &Tables,
+    dirty: &Dirty<'_>,
+) -> Result<(), Failure> {
     for (id, run) in &dirty.runs_created {
         let live = &tables.runs[*id];
         transaction
@@ -188,7 +196,11 @@ fn save_runs(transaction: &Transaction<'_>, tables: &Tables, dirty: &Dirty<'_>) 
     Ok(())
 }
 
-fn save_executions(transaction: &Transaction<'_>, tables: &Tables, dirty: &Dirty<'_>) -> Result<(), Failure> {
+pub(super) fn save_executions(
+    transaction: &Transaction<'_>,
+    tables: &Tables,
+    dirty: &Dirty<'_>,
+) -> Result<(), Failure> {
     let mut insert = transaction.prepare_cached(
         "INSERT INTO executions (id, run, step, pinned, attempt, created_at, status, not_before, token, lease_node, \
          session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at) \

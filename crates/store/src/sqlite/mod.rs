@@ -9,6 +9,8 @@ mod failure;
 mod output;
 mod prune;
 mod readers;
+mod replicate;
+mod snapshot;
 mod store;
 mod writer;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use downbeat_core::ids::ExecutionId;
-use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
 use super::failure::Failure;
 use crate::port::{OutputChunk, Stream};
@@ -16,46 +16,54 @@ pub(crate) fn append(
     keep_bytes: u64,
 ) -> Result<(), Failure> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    {
-        let mut last = transaction.prepare_cached(
-            "SELECT start_byte + octet_length(text) FROM output WHERE execution = ?1 ORDER BY start_byte DESC LIMIT 1",
-        )?;
-        let mut known = transaction.prepare_cached("SELECT 1 FROM executions WHERE id = ?1")?;
-        let mut insert = transaction.prepare_cached(
-            "INSERT INTO output (execution, start_byte, stream, at, text) VALUES (?1, ?2, ?3, ?4, ?5)",
-        )?;
-        // Of each execution where its stored output ends; nothing when it is unknown.
-        let mut ends: BTreeMap<ExecutionId, Option<i64>> = BTreeMap::new();
-        // Of each that got output where its last chunk begins: that one stays, for it tells where the output ends.
-        let mut appended: BTreeMap<ExecutionId, i64> = BTreeMap::new();
-        for chunk in chunks.iter().filter(|chunk| !chunk.text.is_empty()) {
-            let id = chunk.execution.0;
-            let end = match ends.entry(chunk.execution) {
-                Entry::Occupied(end) => end.into_mut(),
-                Entry::Vacant(unseen) => {
-                    unseen.insert(match last.query_row([id], |row| row.get(0)).optional()? {
-                        Some(end) => Some(end),
-                        None => known.exists([id])?.then_some(0),
-                    })
-                }
-            };
-            let Some(end) = end else { continue };
-            let start = int(chunk.offset);
-            if start < *end {
-                continue;
-            }
-            insert.execute(params![id, start, chunk.stream.code(), chunk.at.as_microsecond(), chunk.text])?;
-            *end = start.saturating_add(int(chunk.text.len() as u64));
-            appended.insert(chunk.execution, start);
-        }
-        let mut trim = transaction
-            .prepare_cached("DELETE FROM output WHERE execution = ?1 AND start_byte < min(?2, ?3)")?;
-        for (id, start) in appended {
-            let end = ends.get(&id).copied().flatten().unwrap_or(start);
-            trim.execute(params![id.0, end.saturating_sub(int(keep_bytes)), start])?;
-        }
-    }
+    append_within(&transaction, chunks, keep_bytes)?;
     Ok(transaction.commit()?)
+}
+
+/// In a transaction that does more than that.
+pub(super) fn append_within(
+    transaction: &Transaction<'_>,
+    chunks: &[OutputChunk],
+    keep_bytes: u64,
+) -> Result<(), Failure> {
+    let mut last = transaction.prepare_cached(
+        "SELECT start_byte + octet_length(text) FROM output WHERE execution = ?1 ORDER BY start_byte DESC LIMIT 1",
+    )?;
+    let mut known = transaction.prepare_cached("SELECT 1 FROM executions WHERE id = ?1")?;
+    let mut insert = transaction.prepare_cached(
+        "INSERT INTO output (execution, start_byte, stream, at, text) VALUES (?1, ?2, ?3, ?4, ?5)",
+    )?;
+    // Of each execution where its stored output ends; nothing when it is unknown.
+    let mut ends: BTreeMap<ExecutionId, Option<i64>> = BTreeMap::new();
+    // Of each that got output where its last chunk begins: that one stays, for it tells where the output ends.
+    let mut appended: BTreeMap<ExecutionId, i64> = BTreeMap::new();
+    for chunk in chunks.iter().filter(|chunk| !chunk.text.is_empty()) {
+        let id = chunk.execution.0;
+        let end = match ends.entry(chunk.execution) {
+            Entry::Occupied(end) => end.into_mut(),
+            Entry::Vacant(unseen) => {
+                unseen.insert(match last.query_row([id], |row| row.get(0)).optional()? {
+                    Some(end) => Some(end),
+                    None => known.exists([id])?.then_some(0),
+                })
+            }
+        };
+        let Some(end) = end else { continue };
+        let start = int(chunk.offset);
+        if start < *end {
+            continue;
+        }
+        insert.execute(params![id, start, chunk.stream.code(), chunk.at.as_microsecond(), chunk.text])?;
+        *end = start.saturating_add(int(chunk.text.len() as u64));
+        appended.insert(chunk.execution, start);
+    }
+    let mut trim =
+        transaction.prepare_cached("DELETE FROM output WHERE execution = ?1 AND start_byte < min(?2, ?3)")?;
+    for (id, start) in appended {
+        let end = ends.get(&id).copied().flatten().unwrap_or(start);
+        trim.execute(params![id.0, end.saturating_sub(int(keep_bytes)), start])?;
+    }
+    Ok(())
 }
 
 pub(crate) fn read(

@@ -22,17 +22,21 @@ pub(crate) async fn prune(writer: &Writer, before: Timestamp, most: u32) -> Resu
     let before = before.as_microsecond();
     let mut gone = 0;
     for run in writer.run(move |connection| ended(connection, before, most)).await? {
-        let run: Arc<str> = run.into();
-        loop {
-            let run = Arc::clone(&run);
-            if !writer.run(move |connection| remove_some(connection, &run)).await? {
-                break;
-            }
-        }
+        remove(writer, run.into()).await?;
         gone += 1;
     }
     while writer.run(move |connection| remove_events(connection, before)).await? {}
     Ok(gone)
+}
+
+/// Removes a run with all that it has.
+pub(super) async fn remove(writer: &Writer, run: Arc<str>) -> Result<(), Error> {
+    loop {
+        let run = Arc::clone(&run);
+        if !writer.run(move |connection| remove_some(connection, &run)).await? {
+            return Ok(());
+        }
+    }
 }
 
 fn ended(connection: &Connection, before: i64, most: u32) -> Result<Vec<String>, Failure> {

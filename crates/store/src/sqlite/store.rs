@@ -15,8 +15,9 @@ use tokio::sync::broadcast;
 
 use super::failure::Failure;
 use super::readers::Readers;
+use super::replicate::Owner;
 use super::writer::Writer;
-use super::{commit, connect, output, prune};
+use super::{commit, connect, output, prune, replicate};
 use crate::filter::{Arg, NODE_COUNTS, OPEN_EXECUTIONS, OPEN_RUNS, Where};
 use crate::port::{
     Committed, Error, EventFilter, ExecutionFilter, Listed, News, OutputChunk, Page, RunFilter, ServerRecord,
@@ -30,8 +31,8 @@ use crate::rows::{
 /// The embedded store.
 #[derive(Debug)]
 pub struct SqliteStore {
-    writer: Writer,
-    readers: Readers,
+    pub(super) writer: Writer,
+    pub(super) readers: Readers,
     /// Nobody speaks here: one server has the file.
     news: broadcast::Sender<News>,
 }
@@ -39,11 +40,16 @@ pub struct SqliteStore {
 impl SqliteStore {
     /// Opens the file, creating it and its directory, and brings its schema up to date.
     pub async fn open(path: &Path) -> Result<Self, Error> {
+        Self::open_as(path, Owner::Server).await
+    }
+
+    pub(super) async fn open_as(path: &Path, owner: Owner) -> Result<Self, Error> {
         let path = path.to_owned();
         tokio::task::spawn_blocking(move || {
             let path: PathBuf = connect::settle(&path)?;
             let lock = connect::lock(&path)?;
             let connection = connect::writer(&path).map_err(|failure| failure.at(&path))?;
+            replicate::claim(&connection, owner, &path).map_err(|failure| failure.at(&path))?;
             let writer = Writer::start(path.clone(), connection, lock)?;
             Ok(Self { writer, readers: Readers::new(path), news: broadcast::channel(1).0 })
         })

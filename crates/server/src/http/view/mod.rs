@@ -21,4 +21,4 @@ pub use output::{Chunk, End, Output, RunChunk};
 pub use plan::{Edge, EdgeKind, NodeName, Plan, Step, Valid, Where};
 pub use problem::{FieldError, NodeReason, Problem};
 pub use run::{Counts, InstanceResult, Run, RunSummary, StepWaiting};
-pub use status::{Server, Status};
+pub use status::{Replica, Role, Server, Status};

@@ -23,6 +23,9 @@ pub struct Problem {
     /// The nodes that stand in the way of a refused run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<NodeReason>,
+    /// Of a refusal by a read replica: the server that would carry it out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub primary: Option<String>,
 }
 
 /// One mistake in a definition.

@@ -12,12 +12,20 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::replica::Lag;
+
 /// The whole system at a glance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Status {
     pub version: String,
     /// The name of the server that answers.
     pub server: String,
+    /// `replica` when the server that answers is a read replica.
+    #[serde(default)]
+    pub role: Role,
+    /// How far a read replica is behind; absent on a primary.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replica: Option<Replica>,
     /// `sqlite`, `postgres` or `memory`.
     pub store: String,
     /// How long the server that answers has been up.
@@ -35,12 +43,68 @@ pub struct Status {
     pub nodes: BTreeMap<NodeStatus, u64>,
 }
 
+/// What a server is to its store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// It reads and writes.
+    #[default]
+    Primary,
+    /// It has a copy, and only shows it.
+    Replica,
+}
+
+impl Role {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Role::Primary => "primary",
+            Role::Replica => "replica",
+        }
+    }
+}
+
+/// How far a read replica is behind its primary.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Replica {
+    /// Where writes and agents belong.
+    pub primary: String,
+    /// Whether it follows at the moment.
+    pub connected: bool,
+    /// The last event in the copy.
+    pub seq: u64,
+    /// Events that the copy lacks, as last heard; null when nothing was heard yet.
+    pub lag_events: Option<u64>,
+    /// How old the copy is; null when that is not known yet.
+    #[schema(value_type = Option<String>, example = "120ms")]
+    pub lag: Option<Span>,
+    /// How often the copy was made anew since the start.
+    pub copies: u64,
+    /// Why the primary is not followed.
+    pub error: Option<String>,
+}
+
+impl From<Lag> for Replica {
+    fn from(lag: Lag) -> Self {
+        Self {
+            primary: lag.primary,
+            connected: lag.connected,
+            seq: lag.seq,
+            lag_events: lag.events,
+            lag: lag.time,
+            copies: lag.copies,
+            error: lag.error,
+        }
+    }
+}
+
 /// One instance of the control plane.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Server {
     #[schema(value_type = Uuid)]
     pub id: ServerId,
     pub name: String,
+    #[serde(default)]
+    pub role: Role,
     pub http: String,
     pub grpc: String,
     pub version: String,
@@ -62,6 +126,7 @@ impl Server {
             runs,
             id: server.id,
             name: server.name,
+            role: Role::Primary,
             http: server.http,
             grpc: server.grpc,
             version: server.version,

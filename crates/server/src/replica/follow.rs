@@ -1,0 +1,168 @@
+//! Owns the connection to a primary: which of its servers, what to go on with, and how long to wait after a failure.
+
+use std::time::Duration;
+
+use downbeat_core::Dice;
+use downbeat_store::{self as store, EventFilter};
+use futures_util::StreamExt;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use super::apply::{Applier, Failure};
+use super::frame::{Frame, LINE_BYTES, fingerprint};
+use crate::http::view::Problem;
+
+const CONNECT: Duration = Duration::from_secs(5);
+/// A primary gives a sign twice a second, but for when it waits for its store.
+const SILENCE: Duration = Duration::from_secs(15);
+/// Between two tries: from the first to the most, doubled each time, each with some chance in it.
+const FIRST_PAUSE_MS: u64 = 100;
+const MOST_PAUSE_MS: u64 = 5_000;
+
+/// What a connection ended with.
+#[derive(Debug, thiserror::Error)]
+enum Ended {
+    #[error("{0}")]
+    Refused(String),
+    #[error("the stream has ended")]
+    Closed,
+    #[error("nothing was heard for {}s", SILENCE.as_secs())]
+    Silent,
+    #[error("it does not answer: {0}")]
+    Unreachable(String),
+    #[error("it sent a line of more than {LINE_BYTES} bytes")]
+    TooLong,
+    #[error("it sent a line that is no frame: {0}")]
+    Malformed(#[from] serde_json::Error),
+    #[error(transparent)]
+    Apply(#[from] Failure),
+    #[error(transparent)]
+    Store(#[from] store::Error),
+}
+
+/// Follows a primary for ever.
+#[derive(Debug)]
+pub(crate) struct Follower {
+    applier: Applier,
+    /// Servers of one primary site; when one is away the next is asked.
+    primaries: Vec<String>,
+    http: reqwest::Client,
+    dice: Dice,
+}
+
+impl Follower {
+    pub(crate) fn new(applier: Applier, seed: u64) -> Self {
+        let primaries = applier.parts.settings.replica_of.clone();
+        let mut builder = reqwest::Client::builder().connect_timeout(CONNECT).tcp_nodelay(true);
+        // A proxy that is set up for the outside cannot reach this machine's own ports.
+        if primaries.iter().all(|url| is_local(url)) {
+            builder = builder.no_proxy();
+        }
+        let http = builder.build().expect("a plain client needs nothing that may be missing");
+        Self { applier, primaries, http, dice: Dice::new(seed) }
+    }
+
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = self.follow_for_ever() => {}
+        }
+        // A snapshot that is half taken must not keep the store open.
+        self.applier.forget_loading();
+    }
+
+    async fn follow_for_ever(&mut self) {
+        let (mut turn, mut pause_ms) = (0, FIRST_PAUSE_MS);
+        loop {
+            let primary = self.primaries[turn % self.primaries.len()].clone();
+            let mut frames = 0;
+            let why = match self.follow(&primary, &mut frames).await {
+                Ok(never) => match never {},
+                Err(why) => why,
+            };
+            self.applier.forget_loading();
+            warn!(primary, %why, "does not follow any more");
+            self.applier.following.disconnected(why.to_string());
+            turn += 1;
+            // Whoever spoke was there: its restart is not waited for longer than it takes. A copy that parts again and
+            // again is not made at full speed.
+            let well = frames > 0 && !self.applier.has_diverged();
+            pause_ms = if well { FIRST_PAUSE_MS } else { (pause_ms * 2).min(MOST_PAUSE_MS) };
+            sleep(Duration::from_millis(pause_ms / 2 + self.dice.next_u64() % pause_ms)).await;
+        }
+    }
+
+    /// What there is to go on with.
+    async fn since(&self) -> Result<Vec<(&'static str, String)>, store::Error> {
+        if self.applier.has_diverged() || !self.applier.following.is_copied() {
+            return Ok(vec![("since", "0".to_owned())]);
+        }
+        let store = &self.applier.copy;
+        let seq = store.last_seq().await?;
+        let before = EventFilter { since: seq.saturating_sub(1), run: None };
+        let last = store.events(&before, 1).await?;
+        let mut query = vec![("since", seq.to_string())];
+        query.extend(last.first().map(|event| ("last", fingerprint(event))));
+        Ok(query)
+    }
+
+    async fn follow(&mut self, primary: &str, frames: &mut u64) -> Result<std::convert::Infallible, Ended> {
+        let url = format!("{}/api/v1/replication", primary.trim_end_matches('/'));
+        let request = self.http.get(url).query(&self.since().await?).send();
+        let response = match timeout(SILENCE, request).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => return Err(Ended::Unreachable(root_cause(&error))),
+            Err(_) => return Err(Ended::Silent),
+        };
+        if !response.status().is_success() {
+            return Err(Ended::Refused(refusal(response).await));
+        }
+        let mut bytes = response.bytes_stream();
+        let mut buffer: Vec<u8> = Vec::new();
+        loop {
+            let more = match timeout(SILENCE, bytes.next()).await {
+                Ok(Some(Ok(more))) => more,
+                Ok(Some(Err(error))) => return Err(Ended::Unreachable(root_cause(&error))),
+                Ok(None) => return Err(Ended::Closed),
+                Err(_) => return Err(Ended::Silent),
+            };
+            let mut more = &more[..];
+            while let Some(end) = more.iter().position(|byte| *byte == b'\n') {
+                buffer.extend_from_slice(&more[..end]);
+                more = &more[end + 1..];
+                let frame = Frame::read(&buffer)?;
+                buffer.clear();
+                self.applier.apply(primary, frame).await?;
+                *frames += 1;
+            }
+            buffer.extend_from_slice(more);
+            if buffer.len() > LINE_BYTES {
+                return Err(Ended::TooLong);
+            }
+        }
+    }
+}
+
+fn is_local(url: &str) -> bool {
+    let host = url.trim_start_matches("http://");
+    host.starts_with("127.") || host.starts_with("localhost") || host.starts_with("[::1]")
+}
+
+async fn refusal(response: reqwest::Response) -> String {
+    let status = response.status();
+    let text = response.text().await.unwrap_or_default();
+    match serde_json::from_str::<Problem>(&text) {
+        Ok(problem) => problem.detail,
+        Err(_) => format!("it answered {status}, which is no answer of a downbeat server"),
+    }
+}
+
+/// The system's own word for it, which is the last in the chain.
+fn root_cause(error: &reqwest::Error) -> String {
+    let mut last: &dyn std::error::Error = error;
+    while let Some(cause) = last.source() {
+        last = cause;
+    }
+    last.to_string()
+}

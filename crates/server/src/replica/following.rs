@@ -1,0 +1,288 @@
+//! Owns what a replica knows of its primary: who it is, how far the copy is behind, and whether it may be asked.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use downbeat_core::{Span, Timestamp};
+use downbeat_store::ServerRecord;
+use jiff::SignedDuration;
+use tokio_util::sync::CancellationToken;
+
+/// A primary that was not heard of for this long may have gone on without us.
+const SILENT_AFTER: SignedDuration = SignedDuration::from_secs(15);
+
+/// How old a copy is. The primary's clock and ours may differ: what counts is how much longer a beat took than the
+/// fastest of this connection.
+#[derive(Clone, Copy, Debug, Default)]
+struct Age {
+    /// Ours minus the primary's, as far as is known.
+    offset: Option<SignedDuration>,
+    /// The primary's time at which the copy had everything.
+    whole_at: Option<Timestamp>,
+}
+
+impl Age {
+    fn connected(&mut self, now: Timestamp, at: Timestamp) {
+        let offset = now.duration_since(at);
+        // In our time, so that another primary's clock makes no difference.
+        self.whole_at = self.whole_at.zip(self.offset).map(|(whole_at, before)| whole_at + before - offset);
+        self.offset = Some(offset);
+    }
+
+    fn beat(&mut self, now: Timestamp, at: Timestamp, whole: bool) {
+        let offset = now.duration_since(at);
+        self.offset = Some(self.offset.map_or(offset, |least| least.min(offset)));
+        if whole {
+            self.whole_at = Some(at);
+        }
+    }
+
+    fn behind(self, now: Timestamp) -> Option<SignedDuration> {
+        let (offset, whole_at) = (self.offset?, self.whole_at?);
+        Some((now.duration_since(whole_at) - offset).max(SignedDuration::ZERO))
+    }
+}
+
+/// How far a copy is behind its primary; nothing where that is not known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Lag {
+    /// Where writes and agents belong.
+    pub(crate) primary: String,
+    pub(crate) connected: bool,
+    /// The copy's last event.
+    pub(crate) seq: u64,
+    pub(crate) events: Option<u64>,
+    pub(crate) time: Option<Span>,
+    /// How often the copy was made anew since the start.
+    pub(crate) copies: u64,
+    /// Why the primary is not followed, or was not the last time.
+    pub(crate) error: Option<String>,
+}
+
+#[derive(Debug)]
+struct State {
+    primary: String,
+    connected: bool,
+    copied: bool,
+    seq: u64,
+    primary_seq: Option<u64>,
+    heard_at: Option<Timestamp>,
+    primary_time: Option<Timestamp>,
+    age: Age,
+    copies: u64,
+    error: Option<String>,
+    /// Ends the streams that were opened on the copy that there is.
+    streams: CancellationToken,
+}
+
+/// A handle; cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Following {
+    state: Arc<Mutex<State>>,
+    itself: Arc<ServerRecord>,
+    closing: CancellationToken,
+}
+
+impl Following {
+    /// `copied`: there is a whole copy of former times, up to `seq`.
+    pub(crate) fn new(
+        itself: ServerRecord,
+        primary: String,
+        copied: bool,
+        seq: u64,
+        closing: CancellationToken,
+    ) -> Self {
+        let streams = closing.child_token();
+        let state = State {
+            primary,
+            connected: false,
+            copied,
+            seq,
+            primary_seq: None,
+            heard_at: None,
+            primary_time: None,
+            age: Age::default(),
+            copies: 0,
+            error: None,
+            streams,
+        };
+        Self { state: Arc::new(Mutex::new(state)), itself: Arc::new(itself), closing }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nothing panics while it holds this")
+    }
+
+    /// This replica, as servers are listed.
+    pub(crate) fn itself(&self, now: Timestamp) -> ServerRecord {
+        ServerRecord { seen_at: now, ..(*self.itself).clone() }
+    }
+
+    pub(crate) fn primary(&self) -> String {
+        self.state().primary.clone()
+    }
+
+    pub(crate) fn is_copied(&self) -> bool {
+        self.state().copied
+    }
+
+    /// The primary's time of day when it was last heard of.
+    pub(crate) fn heard_of(&self) -> Option<Timestamp> {
+        self.state().primary_time
+    }
+
+    /// Cancelled when the server stops, and when the copy is made anew: numbers may begin elsewhere then.
+    pub(crate) fn streams(&self) -> CancellationToken {
+        self.state().streams.clone()
+    }
+
+    pub(super) fn connected(&self, primary: &str, now: Timestamp, at: Timestamp) {
+        let mut state = self.state();
+        state.primary = primary.to_owned();
+        state.connected = true;
+        state.error = None;
+        state.heard_at = Some(now);
+        state.age.connected(now, at);
+    }
+
+    pub(super) fn disconnected(&self, error: String) {
+        let mut state = self.state();
+        state.connected = false;
+        state.error = Some(error);
+    }
+
+    pub(super) fn applied(&self, seq: u64) {
+        self.state().seq = seq;
+    }
+
+    pub(super) fn copied(&self, seq: u64) {
+        let former = {
+            let mut state = self.state();
+            state.seq = seq;
+            state.copied = true;
+            state.copies += 1;
+            std::mem::replace(&mut state.streams, self.closing.child_token())
+        };
+        former.cancel();
+    }
+
+    pub(super) fn beat(&self, now: Timestamp, seq: u64, at: Timestamp) {
+        let mut state = self.state();
+        let whole = state.copied && state.seq >= seq;
+        state.primary_seq = Some(seq);
+        state.heard_at = Some(now);
+        state.primary_time = Some(at);
+        state.age.beat(now, at, whole);
+    }
+
+    pub(crate) fn lag(&self, now: Timestamp) -> Lag {
+        let state = self.state();
+        Lag {
+            primary: state.primary.clone(),
+            connected: state.connected,
+            seq: state.seq,
+            events: state.primary_seq.map(|seq| seq.saturating_sub(state.seq)),
+            time: state.age.behind(now).map(|age| Span(whole_milliseconds(age))),
+            copies: state.copies,
+            error: state.error.clone(),
+        }
+    }
+
+    /// Whether it makes sense to ask here.
+    pub(crate) fn readiness(&self, now: Timestamp) -> Result<(), String> {
+        let state = self.state();
+        let why = state.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
+        if !state.copied {
+            return Err(format!("the copy of {} is not complete yet{why}", state.primary));
+        }
+        match state.heard_at {
+            Some(at) if now.duration_since(at) < SILENT_AFTER => Ok(()),
+            _ => Err(format!("it is not known how far the copy is behind {}{why}", state.primary)),
+        }
+    }
+}
+
+fn whole_milliseconds(age: SignedDuration) -> Duration {
+    Duration::from_millis(u64::try_from(age.as_millis()).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use downbeat_core::ids::ServerId;
+
+    use super::*;
+
+    fn at(ms: i64) -> Timestamp {
+        Timestamp::from_millisecond(1_800_000_000_000 + ms).unwrap()
+    }
+
+    fn following(copied: bool) -> Following {
+        let itself = ServerRecord {
+            id: ServerId(uuid::Uuid::nil()),
+            name: "two".to_owned(),
+            http: String::new(),
+            grpc: String::new(),
+            version: String::new(),
+            started_at: at(0),
+            seen_at: at(0),
+            level: 1,
+        };
+        Following::new(itself, "http://a".to_owned(), copied, 10, CancellationToken::new())
+    }
+
+    fn ms(following: &Following, now: i64) -> Option<u128> {
+        following.lag(at(now)).time.map(|span| span.0.as_millis())
+    }
+
+    #[test]
+    fn the_lag_is_the_age_of_the_copy_whatever_the_clocks_say() {
+        for skew in [-3_600_000, 0, 5_000] {
+            let following = following(true);
+            assert_eq!((ms(&following, 0), following.lag(at(0)).events), (None, None));
+            following.connected("http://b", at(0), at(skew - 5));
+            following.beat(at(1_000), 10, at(1_000 + skew - 5));
+            assert_eq!((ms(&following, 1_000), following.lag(at(1_000)).events), (Some(0), Some(0)));
+            // A beat that waited behind events that were slow to apply.
+            following.beat(at(4_000), 10, at(2_000 + skew - 5));
+            assert_eq!(ms(&following, 4_000), Some(2_000));
+            // Not everything is there: the copy gets older.
+            following.beat(at(5_000), 13, at(5_000 + skew - 5));
+            assert_eq!((ms(&following, 5_000), following.lag(at(5_000)).events), (Some(3_000), Some(3)));
+            following.applied(13);
+            following.beat(at(5_500), 13, at(5_500 + skew - 5));
+            assert_eq!((ms(&following, 5_600), following.lag(at(5_500)).events), (Some(100), Some(0)));
+        }
+    }
+
+    #[test]
+    fn another_primarys_clock_makes_no_difference() {
+        let following = following(true);
+        following.connected("http://a", at(0), at(0));
+        following.beat(at(0), 10, at(0));
+        following.connected("http://b", at(2_000), at(9_000));
+        assert_eq!(ms(&following, 3_000), Some(3_000));
+    }
+
+    #[test]
+    fn a_replica_is_ready_when_it_has_a_copy_and_hears_of_its_primary() {
+        let following = following(false);
+        assert!(following.readiness(at(0)).unwrap_err().contains("not complete"));
+        following.connected("http://a", at(0), at(0));
+        following.copied(20);
+        assert_eq!(following.readiness(at(1)), Ok(()));
+        following.disconnected("connection refused".to_owned());
+        assert_eq!(following.readiness(at(14_000)), Ok(()));
+        let why = following.readiness(at(16_000)).unwrap_err();
+        assert!(why.contains("not known") && why.contains("connection refused"), "{why}");
+    }
+
+    #[test]
+    fn streams_end_when_the_copy_is_made_anew() {
+        let following = following(true);
+        let streams = following.streams();
+        following.applied(11);
+        assert!(!streams.is_cancelled());
+        following.copied(5);
+        assert!(streams.is_cancelled() && !following.streams().is_cancelled());
+    }
+}

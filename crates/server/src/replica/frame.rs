@@ -1,0 +1,97 @@
+//! Owns what a primary sends a replica: frames, one JSON document per line.
+
+use downbeat_core::{Event, Timestamp};
+use downbeat_store::{Kept, OutputChunk, Part, Seen, ServerRecord};
+use serde::{Deserialize, Serialize};
+
+/// Of the frames and of what they mean. A replica follows no other.
+pub(super) const VERSION: u32 = 1;
+
+/// The longest line that a replica reads: one event, or one execution's output, is some megabytes at most.
+pub(super) const LINE_BYTES: usize = 64 * 1024 * 1024;
+
+/// Each is true of the copy as the frames before it left it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Frame {
+    /// The first one.
+    Hello {
+        version: u32,
+        server: String,
+        output_max_bytes: u64,
+        at: Timestamp,
+    },
+    /// The copy is of no use: a snapshot follows.
+    Reset,
+    Part(Part),
+    /// Events without a gap, with all output of the executions that end in them.
+    Changes {
+        events: Vec<Event>,
+        output: Vec<OutputChunk>,
+    },
+    Kept(Kept),
+    Presence(Vec<Seen>),
+    Servers(Vec<ServerRecord>),
+    /// The primary's last event, and its time of day.
+    Beat {
+        seq: u64,
+        at: Timestamp,
+    },
+}
+
+impl Frame {
+    pub(super) fn line(&self) -> Vec<u8> {
+        let mut line = serde_json::to_vec(self).expect("a frame is plain data");
+        line.push(b'\n');
+        line
+    }
+
+    pub(super) fn read(line: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(line)
+    }
+}
+
+/// Tells two events of one number apart: those of a store that was set back, or of another one.
+pub(super) fn fingerprint(event: &Event) -> String {
+    let text = serde_json::to_vec(event).expect("an event is plain data");
+    let hash = text.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+    });
+    format!("{hash:016x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use downbeat_core::Change;
+    use downbeat_core::ids::ServerId;
+
+    use super::*;
+
+    #[test]
+    fn every_frame_is_one_line_that_reads_back() {
+        let at = Timestamp::from_microsecond(1_800_000_000_000_123).unwrap();
+        let event = Event {
+            seq: 7,
+            server: ServerId(uuid::Uuid::nil()),
+            change: Change::RunCancelRequested { run: "a\nb".into(), by: "ada".to_owned(), at },
+        };
+        let frames = [
+            Frame::Hello { version: VERSION, server: "one".to_owned(), output_max_bytes: 9, at },
+            Frame::Reset,
+            Frame::Part(Part::Events(vec![event.clone()])),
+            Frame::Part(Part::End { seq: 3 }),
+            Frame::Changes { events: vec![event.clone()], output: Vec::new() },
+            Frame::Kept(Kept { first_seq: Some(2), first_ended: Some((at, "run".into())) }),
+            Frame::Presence(Vec::new()),
+            Frame::Servers(Vec::new()),
+            Frame::Beat { seq: 7, at },
+        ];
+        for frame in frames {
+            let line = frame.line();
+            assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
+            assert_eq!(Frame::read(&line).unwrap(), frame);
+        }
+        let other = Event { server: ServerId(uuid::Uuid::max()), ..event.clone() };
+        assert_ne!(fingerprint(&event), fingerprint(&other));
+    }
+}

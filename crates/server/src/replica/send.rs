@@ -1,0 +1,403 @@
+//! Owns what a primary sends one replica: a snapshot if it has nothing to go on with, then what is committed.
+//!
+//! A slow replica costs its own reads and nobody's memory: the stream holds one batch, and who falls behind is sent what
+//! the store has. Who is so far behind that the store no longer has it gets a snapshot again.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use downbeat_core::ids::{ExecutionId, NodeId};
+use downbeat_core::{Change, Event};
+use downbeat_store::{self as store, EventFilter, Kept, Part, Seen, ServerRecord};
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::{Instant, sleep_until, timeout};
+use tracing::{info, warn};
+
+use super::frame::{Frame, VERSION, fingerprint};
+use super::mask::{mask_event, mask_execution};
+use super::outputs::Cursors;
+use crate::service::Parts;
+
+/// How often a replica hears something, also when nothing happens.
+const BEAT: Duration = Duration::from_millis(500);
+/// Every so many beats come heartbeats and servers, and output that another server may have taken is looked for.
+const SELDOM: u32 = 4;
+/// Events that are read from the store at once.
+const EVENTS: u32 = 500;
+/// Chunks of output in one frame: some megabytes. Events that end more than that are sent in several frames.
+const CHUNKS: u32 = 256;
+/// How many of the last events before a replica's return are looked at for output that came late.
+const LOOK_BACK: u64 = 100;
+/// Lines that wait for the replica to take them.
+const LINES: usize = 4;
+/// Who takes nothing for this long is let go. It also bounds how long a snapshot holds up the store's own cleaning.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Snapshots at once: each holds a connection of the store.
+static SNAPSHOTS: Semaphore = Semaphore::const_new(2);
+
+/// What a replica has already.
+#[derive(Clone, Debug)]
+pub(crate) struct Since {
+    pub(crate) seq: u64,
+    /// Of its last event, if it has that one.
+    pub(crate) fingerprint: Option<String>,
+}
+
+/// When a stream ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Until {
+    CaughtUp,
+    Stopped,
+}
+
+/// Why a stream ended before that.
+#[derive(Debug, thiserror::Error)]
+enum Ended {
+    #[error("it went away, or took nothing for {}s", PATIENCE.as_secs())]
+    Gone,
+    #[error(transparent)]
+    Store(#[from] store::Error),
+}
+
+/// Starts to send; the lines come out of the channel.
+pub(crate) fn stream(parts: &Parts, since: Since, until: Until) -> mpsc::Receiver<Bytes> {
+    let (lines, receiver) = mpsc::channel(LINES);
+    let sender = Sender {
+        // Subscribed to before anything is read, so that nothing falls in between.
+        feed: parts.feed.subscribe(),
+        grown: parts.outputs.grown(),
+        parts: parts.clone(),
+        lines,
+        seen: since.seq,
+        cursors: Cursors::default(),
+        presence: HashMap::new(),
+        servers: Vec::new(),
+        kept: None,
+        next_beat: Instant::now(),
+        beats: 0,
+    };
+    let closing = parts.closing.clone();
+    let send = async move {
+        tokio::select! {
+            ended = sender.run(since, until) => if let Err(why) = ended {
+                info!(%why, "a replica is no longer served");
+            },
+            () = closing.cancelled() => {}
+        }
+    };
+    tokio::spawn(tracing::Instrument::instrument(send, parts.span.clone()));
+    receiver
+}
+
+struct Sender {
+    parts: Parts,
+    feed: Receiver<Arc<[Event]>>,
+    grown: Receiver<ExecutionId>,
+    lines: mpsc::Sender<Bytes>,
+    /// The replica has all events up to this one.
+    seen: u64,
+    cursors: Cursors,
+    /// As they were sent.
+    presence: HashMap<NodeId, Seen>,
+    servers: Vec<ServerRecord>,
+    kept: Option<Kept>,
+    next_beat: Instant,
+    beats: u32,
+}
+
+enum Wake {
+    Batch(Arc<[Event]>),
+    Grown(ExecutionId),
+    /// Signs were missed.
+    Lagged,
+    Beat,
+}
+
+impl Sender {
+    async fn run(mut self, since: Since, until: Until) -> Result<(), Ended> {
+        let hello = Frame::Hello {
+            version: VERSION,
+            server: self.parts.name.to_string(),
+            output_max_bytes: self.parts.settings.output_max_bytes,
+            at: self.parts.clock.now(),
+        };
+        self.send(&hello).await?;
+        if self.can_go_on(&since).await? {
+            info!(since = since.seq, "a replica goes on");
+            self.go_on().await?;
+        } else {
+            self.reset().await?;
+        }
+        loop {
+            self.beat().await?;
+            if until == Until::CaughtUp {
+                return Ok(());
+            }
+            while Instant::now() < self.next_beat {
+                match self.wait().await {
+                    Wake::Batch(events) => self.take(&events).await?,
+                    Wake::Grown(id) => self.grew(id).await?,
+                    Wake::Lagged => {
+                        self.cursors.all_may_have_grown();
+                        self.catch_up().await?;
+                    }
+                    Wake::Beat => {}
+                }
+            }
+        }
+    }
+
+    async fn send(&self, frame: &Frame) -> Result<(), Ended> {
+        self.send_line(frame.line()).await
+    }
+
+    async fn send_line(&self, line: Vec<u8>) -> Result<(), Ended> {
+        match timeout(PATIENCE, self.lines.send(line.into())).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(Ended::Gone),
+        }
+    }
+
+    async fn wait(&mut self) -> Wake {
+        tokio::select! {
+            biased;
+            () = sleep_until(self.next_beat) => Wake::Beat,
+            batch = self.feed.recv() => match batch {
+                Ok(batch) => Wake::Batch(batch),
+                Err(RecvError::Lagged(_) | RecvError::Closed) => Wake::Lagged,
+            },
+            grown = self.grown.recv() => match grown {
+                Ok(id) => Wake::Grown(id),
+                Err(RecvError::Lagged(_) | RecvError::Closed) => Wake::Lagged,
+            },
+        }
+    }
+
+    /// Whether what the replica has is the beginning of what this store has, and the rest of it is kept.
+    async fn can_go_on(&self, since: &Since) -> Result<bool, Ended> {
+        if since.seq == 0 || since.seq > self.parts.store.last_seq().await? {
+            return Ok(false);
+        }
+        let before = since.seq - 1;
+        let mut events = self.parts.store.events(&EventFilter { since: before, run: None }, 1).await?;
+        Ok(match events.first_mut() {
+            Some(event) if event.seq == since.seq => {
+                mask_event(event);
+                since.fingerprint.as_deref().is_none_or(|known| known == fingerprint(event))
+            }
+            // Its last event is no longer kept here; the one after it may be the first that is, or still to come.
+            Some(event) => event.seq == since.seq + 1,
+            None => since.seq == self.parts.store.last_seq().await?,
+        })
+    }
+
+    async fn go_on(&mut self) -> Result<(), Ended> {
+        self.send_kept().await?;
+        // Listed before the events are read: the replica knows all of them when those were sent.
+        let open = self.parts.store.open_executions().await?;
+        let now = Instant::now();
+        let back = EventFilter { since: self.seen.saturating_sub(LOOK_BACK), run: None };
+        let last = self.parts.store.events(&back, LOOK_BACK as u32).await?;
+        let seen = self.seen;
+        let before: Vec<Event> = last.into_iter().filter(|event| event.seq <= seen).collect();
+        for (id, _) in self.cursors.ending(&before) {
+            self.cursors.look_again(id, now);
+        }
+        self.catch_up().await?;
+        for execution in &open {
+            self.cursors.begin(execution, self.parts.clock.now(), now);
+        }
+        // Where the replica's output ends is not known: it passes over what it has.
+        self.cursors.all_may_have_grown();
+        self.send_grown().await
+    }
+
+    async fn reset(&mut self) -> Result<(), Ended> {
+        let _permit = SNAPSHOTS.acquire().await.expect("it is never closed");
+        info!("a replica gets a snapshot");
+        self.send(&Frame::Reset).await?;
+        self.cursors = Cursors::default();
+        self.presence.clear();
+        self.kept = None;
+        let (to, mut parts) = mpsc::channel(1);
+        let store = Arc::clone(&self.parts.store);
+        let reading = tokio::spawn(async move { store.snapshot(to).await });
+        while let Some(mut part) = parts.recv().await {
+            self.note(&mut part);
+            self.send(&Frame::Part(part)).await?;
+        }
+        reading.await.map_err(|error| store::Error::Unavailable(format!("a snapshot failed: {error}")))??;
+        Ok(())
+    }
+
+    /// Masks a part of the snapshot, and takes note of what the replica knows when it has it.
+    fn note(&mut self, part: &mut Part) {
+        let (wall, now) = (self.parts.clock.now(), Instant::now());
+        match part {
+            Part::Nodes(_) | Part::Runs(_) => {}
+            Part::Executions(executions) => {
+                for execution in executions {
+                    self.cursors.begin(execution, wall, now);
+                    mask_execution(execution);
+                }
+            }
+            Part::Output(chunks) => self.cursors.sent(chunks),
+            Part::Events(events) => events.iter_mut().for_each(mask_event),
+            Part::End { seq } => self.seen = *seq,
+        }
+    }
+
+    /// A batch of the feed.
+    async fn take(&mut self, batch: &[Event]) -> Result<(), Ended> {
+        let known = batch.partition_point(|event| event.seq <= self.seen);
+        match batch.get(known) {
+            None => Ok(()),
+            Some(event) if event.seq == self.seen + 1 => self.send_events(&batch[known..]).await,
+            // Another server committed in between: the store has it.
+            Some(_) => self.catch_up().await,
+        }
+    }
+
+    /// Sends what the store has.
+    async fn catch_up(&mut self) -> Result<(), Ended> {
+        loop {
+            // Asked first: what is numbered up to here is there to be read, unless it was removed.
+            let last = self.parts.store.last_seq().await?;
+            let events =
+                self.parts.store.events(&EventFilter { since: self.seen, run: None }, EVENTS).await?;
+            match events.first() {
+                Some(event) if event.seq == self.seen + 1 => self.send_events(&events).await?,
+                None if last <= self.seen => return Ok(()),
+                _ => {
+                    warn!(
+                        since = self.seen,
+                        "a replica is too far behind: events that it lacks are no longer kept"
+                    );
+                    self.reset().await?;
+                }
+            }
+        }
+    }
+
+    /// Sends events, and with them all output of what they end.
+    async fn send_events(&mut self, events: &[Event]) -> Result<(), Ended> {
+        let is_keyed = |event: &Event| matches!(&event.change, Change::RunCreated { run } if run.idempotency_key.is_some());
+        if events.iter().any(is_keyed) {
+            // The key may be that of a run that was just removed.
+            self.send_kept().await?;
+        }
+        let (mut rest, mut size) = (events, events.len());
+        while !rest.is_empty() {
+            size = size.clamp(1, rest.len());
+            let (now, later) = rest.split_at(size);
+            let limit = if size == 1 { u32::MAX } else { CHUNKS };
+            let ending = self.cursors.ending(now);
+            let output = if ending.is_empty() {
+                Vec::new()
+            } else {
+                self.parts.store.output_of(&ending, limit).await?
+            };
+            if output.len() >= limit as usize {
+                size /= 2;
+                continue;
+            }
+            self.cursors.follow(now, Instant::now());
+            self.cursors.sent(&output);
+            let mut events = now.to_vec();
+            events.iter_mut().for_each(mask_event);
+            self.send(&Frame::Changes { events, output }).await?;
+            self.seen += size as u64;
+            rest = later;
+        }
+        // Output of executions that the replica has only now heard of.
+        self.send_grown().await
+    }
+
+    async fn grew(&mut self, id: ExecutionId) -> Result<(), Ended> {
+        let mut few = self.cursors.grew(id);
+        while let Ok(id) = self.grown.try_recv() {
+            few &= self.cursors.grew(id);
+        }
+        if !few {
+            self.cursors.all_may_have_grown();
+        }
+        self.send_grown().await
+    }
+
+    async fn send_grown(&mut self) -> Result<(), Ended> {
+        let grown = self.cursors.take_grown();
+        self.send_output(grown).await
+    }
+
+    async fn send_output(&mut self, mut from: Vec<(ExecutionId, u64)>) -> Result<(), Ended> {
+        while !from.is_empty() {
+            let output = self.parts.store.output_of(&from, CHUNKS).await?;
+            let Some(last) = output.last() else { return Ok(()) };
+            let (id, end) = (last.execution, last.offset + last.text.len() as u64);
+            let more = output.len() == CHUNKS as usize;
+            self.cursors.sent(&output);
+            self.send(&Frame::Changes { events: Vec::new(), output }).await?;
+            if !more {
+                return Ok(());
+            }
+            // By execution: those before the last one are done.
+            from.retain(|(other, _)| *other >= id);
+            from.iter_mut().filter(|(other, _)| *other == id).for_each(|(_, start)| *start = end);
+        }
+        Ok(())
+    }
+
+    async fn send_kept(&mut self) -> Result<(), Ended> {
+        let kept = self.parts.store.kept().await?;
+        if self.kept.as_ref() != Some(&kept) {
+            self.send(&Frame::Kept(kept.clone())).await?;
+            self.kept = Some(kept);
+        }
+        Ok(())
+    }
+
+    /// What no event tells, and a sign of life.
+    async fn beat(&mut self) -> Result<(), Ended> {
+        self.catch_up().await?;
+        self.send_kept().await?;
+        if self.beats.is_multiple_of(SELDOM) {
+            self.send_presence().await?;
+            self.send_servers().await?;
+            // Output may come to another server, and what that one tells may be missed.
+            if self.parts.store.is_shared() {
+                self.cursors.all_may_have_grown();
+                self.send_grown().await?;
+            }
+        }
+        let late = self.cursors.take_late(Instant::now());
+        self.send_output(late).await?;
+        let seq = self.parts.store.last_seq().await?;
+        self.send(&Frame::Beat { seq, at: self.parts.clock.now() }).await?;
+        self.beats = self.beats.wrapping_add(1);
+        self.next_beat = Instant::now() + BEAT;
+        Ok(())
+    }
+
+    async fn send_presence(&mut self) -> Result<(), Ended> {
+        let mut news = self.parts.store.presence().await?;
+        news.retain(|seen| self.presence.get(&seen.0) != Some(seen));
+        if !news.is_empty() {
+            self.presence.extend(news.iter().map(|seen| (seen.0, *seen)));
+            self.send(&Frame::Presence(news)).await?;
+        }
+        Ok(())
+    }
+
+    async fn send_servers(&mut self) -> Result<(), Ended> {
+        let servers = self.parts.store.servers().await?;
+        if servers != self.servers {
+            self.send(&Frame::Servers(servers.clone())).await?;
+            self.servers = servers;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,136 @@
+//! Owns a primary and its replica for tests, and what it means that both answer alike.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use downbeat_server::Settings;
+use reqwest::Method;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::{DEADLINE, Setup, noop, settings};
+
+pub(crate) fn sqlite(dir: &TempDir, name: &str) -> String {
+    format!("sqlite:{}", dir.path().join(name).display())
+}
+
+pub(crate) fn url(setup: &Setup) -> String {
+    format!("http://{}", setup.server.http_addr())
+}
+
+pub(crate) fn replica_settings(of: &[String], store: &str) -> Settings {
+    Settings { replica_of: of.to_vec(), ..settings(store, "replica") }
+}
+
+pub(crate) async fn replica(of: &Setup, store: &str) -> Setup {
+    Setup::with(replica_settings(&[url(of)], store)).await
+}
+
+pub(crate) async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
+    let wait = async {
+        loop {
+            if let Some(found) = look().await {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    match tokio::time::timeout(DEADLINE, wait).await {
+        Ok(found) => found,
+        Err(_) => panic!("waited in vain for {what}"),
+    }
+}
+
+/// What a replica says of itself.
+pub(crate) async fn standing(replica: &Setup) -> Value {
+    replica.ok("/status").await["replica"].clone()
+}
+
+/// Waits until the replica has all events of the primary, and answers how often it copied everything.
+pub(crate) async fn caught_up(primary: &Setup, replica: &Setup) -> u64 {
+    let last = primary.server.service().store().last_seq().await.unwrap();
+    until("the replica to catch up", async || {
+        let standing = standing(replica).await;
+        let whole = standing["connected"] == true && standing["seq"].as_u64() >= Some(last);
+        whole.then(|| standing["copies"].as_u64().unwrap())
+    })
+    .await
+}
+
+/// Every read, and what it answers, without what is a server's own.
+async fn answers(setup: &Setup) -> BTreeMap<String, Value> {
+    let mut paths: Vec<String> =
+        ["/clusters", "/clusters/default", "/clusters/default/nodes", "/openapi.json", "/docs"]
+            .map(str::to_owned)
+            .to_vec();
+    for sort in ["hostname", "status", "registered_at", "seen_at"] {
+        paths.push(format!("/nodes?sort={sort}&order=desc"));
+    }
+    for node in setup.ok("/nodes?limit=1000").await["data"].as_array().unwrap() {
+        let name = node["hostname"].as_str().unwrap();
+        paths.extend([format!("/nodes/{name}"), format!("/nodes/{name}/executions?limit=1000")]);
+    }
+    for status in ["pending", "running", "completed", "failed,cancelled"] {
+        paths.push(format!("/runs?status={status}&limit=7"));
+    }
+    let last = setup.server.service().store().last_seq().await.unwrap();
+    paths
+        .extend((0..=last / 1_000).map(|page| format!("/events?follow=0&limit=1000&since={}", page * 1_000)));
+    for run in setup.ok("/runs?limit=1000").await["data"].as_array().unwrap() {
+        let id = run["id"].as_str().unwrap();
+        paths.push(format!("/runs/{id}?definition=1"));
+        paths.extend(
+            ["executions?limit=1000", "events?limit=1000", "plan", "output"]
+                .map(|what| format!("/runs/{id}/{what}")),
+        );
+        for execution in
+            setup.ok(&format!("/runs/{id}/executions?limit=1000")).await["data"].as_array().unwrap()
+        {
+            let id = execution["id"].as_str().unwrap();
+            paths.extend([
+                format!("/executions/{id}"),
+                format!("/executions/{id}/output"),
+                format!("/executions/{id}/output?format=text&offset=3"),
+            ]);
+        }
+    }
+    let mut answers = BTreeMap::new();
+    for path in paths {
+        let answer = setup.get(&path).await;
+        answers.insert(path, json!([answer.status.as_u16(), answer.content_type, answer.body]));
+    }
+    let mut status = setup.ok("/status").await;
+    for own in ["server", "uptime", "role", "replica", "store", "servers"] {
+        status.as_object_mut().unwrap().remove(own);
+    }
+    answers.insert("/status".to_owned(), status);
+    let mut servers = setup.ok("/servers").await["data"].as_array().unwrap().clone();
+    servers.retain(|server| server["role"] == "primary");
+    // It changes all the time.
+    servers.iter_mut().for_each(|server| server["seen_at"] = Value::Null);
+    answers.insert("/servers".to_owned(), servers.into());
+    let plan = setup.request(Method::POST, "/plan").json(&noop()).send().await.unwrap().text().await.unwrap();
+    answers.insert("POST /plan".to_owned(), plan.into());
+    answers
+}
+
+/// Waits until every read answers the same on both. Nothing else may happen meanwhile.
+pub(crate) async fn alike(primary: &Setup, replica: &Setup) -> usize {
+    caught_up(primary, replica).await;
+    let mut differ = Vec::new();
+    let give_up_at = tokio::time::Instant::now() + DEADLINE;
+    while tokio::time::Instant::now() < give_up_at {
+        let (there, here) = (answers(primary).await, answers(replica).await);
+        if there == here {
+            return there.len();
+        }
+        let paths = there.keys().chain(here.keys().filter(|path| !there.contains_key(*path)));
+        differ = paths
+            .filter(|path| there.get(*path) != here.get(*path))
+            .map(|path| format!("{path}\n  there {:?}\n  here  {:?}", there.get(path), here.get(path)))
+            .collect();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    differ.truncate(3);
+    panic!("the replica answers otherwise:\n{}", differ.join("\n"));
+}

@@ -1,0 +1,156 @@
+//! What a store hands out of itself, so that another one can be its copy.
+
+use std::sync::Arc;
+
+use downbeat_core::change::Change;
+use downbeat_core::run::{RunRecord, RunState};
+use tokio::sync::mpsc;
+
+use super::make::{
+    added, apply, at, created, execution, execution_id, leased, moved, node, registered, run, session,
+};
+use super::{Snapshot, fill, fill_beside};
+use crate::copy::{Kept, Part, Replica};
+use crate::memory::MemoryStore;
+use crate::port::{Error, OutputChunk, Store, Stream};
+
+/// All there is but servers, which no snapshot has.
+async fn sight(store: &Arc<dyn Store>) -> Snapshot {
+    Snapshot { servers: Vec::new(), ..Snapshot::of(store).await }
+}
+
+/// A copy of a store, in memory.
+async fn copy(store: &Arc<dyn Store>) -> Arc<dyn Store> {
+    let memory = Arc::new(MemoryStore::new());
+    let (sender, parts) = mpsc::channel(1);
+    let (sent, replaced) = tokio::join!(store.snapshot(sender), memory.replace(parts));
+    sent.expect("a snapshot is sent");
+    assert_eq!(
+        replaced.expect("a snapshot is taken"),
+        store.last_seq().await.expect("the last number is read")
+    );
+    memory
+}
+
+pub(super) fn chunk(number: u32, offset: u64, text: &str) -> OutputChunk {
+    let (execution, stream) = (execution_id(number), Stream::Stderr);
+    OutputChunk { execution, offset, stream, text: text.to_owned(), at: at(30) }
+}
+
+pub async fn a_snapshot_is_all_there_is(store: Arc<dyn Store>) {
+    assert_eq!(sight(&copy(&store).await).await, sight(&store).await);
+    fill(&store).await;
+    fill_beside(&store).await;
+    assert_eq!(sight(&copy(&store).await).await, sight(&store).await);
+}
+
+pub async fn a_large_snapshot_comes_in_parts(store: Arc<dyn Store>) {
+    let runs: Vec<Change> = (1..=120).map(created).collect();
+    apply(&store, &runs).await;
+    let executions = (1..=2_500).map(|number| execution(number, 1, leased(number, 1))).collect();
+    apply(&store, &[added(1, executions)]).await;
+    let chunks: Vec<OutputChunk> = (1..=200).map(|number| chunk(number, 7, "text")).collect();
+    store.append_output(&chunks, 1_000).await.unwrap();
+    let (sender, mut parts) = mpsc::channel(1);
+    let count = async {
+        let mut counts = [0; 4];
+        while let Some(part) = parts.recv().await {
+            match part {
+                Part::Nodes(_) | Part::End { .. } => {}
+                Part::Runs(rows) => counts[0] += usize::from(rows.len() <= 50),
+                Part::Executions(rows) => counts[1] += usize::from(rows.len() <= 1_000),
+                Part::Output(rows) => counts[2] += usize::from(rows.len() <= 64),
+                Part::Events(rows) => counts[3] += usize::from(rows.len() <= 200),
+            }
+        }
+        counts
+    };
+    let (sent, counts) = tokio::join!(store.snapshot(sender), count);
+    sent.unwrap();
+    assert_eq!(counts, [3, 3, 4, 1]);
+    assert_eq!(sight(&copy(&store).await).await, sight(&store).await);
+}
+
+pub async fn a_snapshot_is_of_one_moment(store: Arc<dyn Store>) {
+    fill(&store).await;
+    fill_beside(&store).await;
+    let before = sight(&store).await;
+    let (sender, mut sent) = mpsc::channel(1);
+    let (forward, parts) = mpsc::channel(1);
+    let disturb = async {
+        // Taken before anything changes; the rest is read afterwards.
+        let first = sent.recv().await.expect("there is a first part");
+        forward.send(first).await.expect("it is taken");
+        apply(&store, &[created(40), added(40, vec![execution(400, 40, leased(400, 1))])]).await;
+        apply(&store, &[moved(40, &[RunState::Cancelled], 50), registered(2, session(9), 60)]).await;
+        store.append_output(&[chunk(400, 0, "late")], 100).await.expect("output is taken");
+        while let Some(part) = sent.recv().await {
+            forward.send(part).await.expect("it is taken");
+        }
+        drop(forward);
+    };
+    let memory = Arc::new(MemoryStore::new());
+    let (sent, replaced, ()) = tokio::join!(store.snapshot(sender), memory.replace(parts), disturb);
+    sent.unwrap();
+    assert_eq!(replaced.unwrap(), before.last_seq);
+    let memory: Arc<dyn Store> = memory;
+    assert_eq!(sight(&memory).await, before);
+    assert_ne!(sight(&store).await, before);
+}
+
+pub async fn a_snapshot_that_nobody_takes_is_broken_off(store: Arc<dyn Store>) {
+    fill(&store).await;
+    let (sender, parts) = mpsc::channel(1);
+    drop(parts);
+    let error = store.snapshot(sender).await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable(_)), "{error}");
+    assert_eq!(sight(&copy(&store).await).await, sight(&store).await);
+}
+
+pub async fn what_is_kept_begins_where_pruning_ended(store: Arc<dyn Store>) {
+    assert_eq!(store.kept().await.unwrap(), Kept::default());
+    for number in 1..=3 {
+        apply(&store, &[created(number), moved(number, &[RunState::Cancelled], 100 + i64::from(number))])
+            .await;
+    }
+    let ended = |number: u32| Some((at(100 + i64::from(number)), run(number).id));
+    assert_eq!(store.kept().await.unwrap(), Kept { first_seq: Some(1), first_ended: ended(1) });
+    store.prune(at(102), 100).await.unwrap();
+    assert_eq!(store.kept().await.unwrap(), Kept { first_seq: Some(4), first_ended: ended(2) });
+    store.prune(at(1_000), 100).await.unwrap();
+    assert_eq!(store.kept().await.unwrap(), Kept::default());
+}
+
+pub async fn presence_says_when_each_session_was_seen(store: Arc<dyn Store>) {
+    apply(&store, &[registered(2, session(2), 2), registered(1, session(1), 1)]).await;
+    store.touch_nodes(&[(node(1), session(1))], at(9)).await.unwrap();
+    let seen = store.presence().await.unwrap();
+    assert_eq!(seen, [(node(1), session(1), at(9)), (node(2), session(2), at(2))]);
+}
+
+pub async fn output_of_several_executions_is_read_at_once(store: Arc<dyn Store>) {
+    let executions = (1..=3).map(|number| execution(number, 1, leased(number, 1))).collect();
+    apply(&store, &[created(1), added(1, executions)]).await;
+    let all = [
+        chunk(1, 0, "one"),
+        chunk(1, 3, "two"),
+        chunk(2, 0, "three"),
+        chunk(3, 10, "four"),
+        chunk(3, 14, "five"),
+        chunk(3, 18, "six"),
+    ];
+    store.append_output(&all, 1_000).await.unwrap();
+    let id = execution_id;
+    let read = store.output_of(&[(id(3), 12), (id(1), 3), (id(2), 5), (id(9), 0)], 100).await.unwrap();
+    assert_eq!(read, [&all[1..2], &all[3..]].concat());
+    assert_eq!(
+        store.output_of(&[(id(1), 0), (id(3), 0)], 3).await.unwrap(),
+        [&all[..2], &all[3..4]].concat()
+    );
+    assert_eq!(store.output_of(&[], 3).await.unwrap(), []);
+}
+
+/// A run with a key, which tells whether the keys were copied.
+pub(super) fn keyed(number: u32, key: &str) -> Change {
+    Change::RunCreated { run: RunRecord { idempotency_key: Some(key.to_owned()), ..run(number) } }
+}

@@ -1,0 +1,203 @@
+//! What a store does that holds the copy of another one.
+
+use std::sync::Arc;
+
+use downbeat_core::change::{Change, Event, Refusal};
+use downbeat_core::execution::Verdict;
+use downbeat_core::run::RunState;
+use tokio::sync::mpsc;
+
+use super::copies::{chunk, keyed};
+use super::make::{
+    SERVER, added, apply, at, created, execution, finished, leased, moved, node, registered, run_id, server,
+    session,
+};
+use super::{Snapshot, fill, fill_beside};
+use crate::copy::{Diverged, Kept, Replica, Replicated};
+use crate::memory::MemoryStore;
+use crate::port::{Error, EventFilter, ServerRecord, Store};
+
+async fn sight(store: &Arc<dyn Replica>) -> Snapshot {
+    let store: Arc<dyn Store> = Arc::<dyn Replica>::clone(store);
+    Snapshot { servers: Vec::new(), ..Snapshot::of(&store).await }
+}
+
+/// A store with something of everything, whose copy others are to be.
+async fn primary() -> Arc<dyn Store> {
+    let primary: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    fill(&primary).await;
+    fill_beside(&primary).await;
+    apply(&primary, &[keyed(70, "key")]).await;
+    primary
+}
+
+async fn of(primary: &Arc<dyn Store>) -> Snapshot {
+    Snapshot { servers: Vec::new(), ..Snapshot::of(primary).await }
+}
+
+async fn copy(primary: &Arc<dyn Store>, replica: &Arc<dyn Replica>) {
+    let (sender, parts) = mpsc::channel(2);
+    let (sent, replaced) = tokio::join!(primary.snapshot(sender), replica.replace(parts));
+    sent.expect("a snapshot is sent");
+    replaced.expect("a snapshot is taken");
+}
+
+async fn events(primary: &Arc<dyn Store>) -> Vec<Event> {
+    primary.events(&EventFilter::default(), u32::MAX).await.expect("events are read")
+}
+
+pub async fn a_copy_takes_the_place_of_everything(replica: Arc<dyn Replica>) {
+    assert!(!replica.is_copied().await.unwrap());
+    let primary = primary().await;
+    copy(&primary, &replica).await;
+    assert!(replica.is_copied().await.unwrap());
+    assert_eq!(sight(&replica).await, of(&primary).await);
+    let other: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    apply(&other, &[created(90), registered(7, session(7), 7)]).await;
+    copy(&other, &replica).await;
+    assert_eq!(sight(&replica).await, of(&other).await);
+}
+
+pub async fn a_copy_that_does_not_end_changes_nothing(replica: Arc<dyn Replica>) {
+    let primary = primary().await;
+    copy(&primary, &replica).await;
+    let before = sight(&replica).await;
+    let other: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    apply(&other, &[created(90)]).await;
+    let (sender, mut sent) = mpsc::channel(2);
+    let (forward, parts) = mpsc::channel(2);
+    let cut = async {
+        forward.send(sent.recv().await.unwrap()).await.unwrap();
+        drop((forward, sent));
+    };
+    let (_, replaced, ()) = tokio::join!(other.snapshot(sender), replica.replace(parts), cut);
+    assert!(matches!(replaced, Err(Error::Unavailable(_))), "{replaced:?}");
+    assert_eq!(sight(&replica).await, before);
+    assert!(replica.is_copied().await.unwrap());
+}
+
+pub async fn events_are_applied_with_their_numbers_and_servers(replica: Arc<dyn Replica>) {
+    let primary: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    fill(&primary).await;
+    primary.commit(server(7), &[created(60), keyed(61, "key")]).await.unwrap();
+    // Kinds come in whatever order the commits had.
+    apply(&primary, &[moved(60, &[RunState::Cancelled], 70)]).await;
+    apply(&primary, &[registered(1, session(8), 80)]).await;
+    let mut rest = &events(&primary).await[..];
+    for size in (1..).map(|size| size % 7 + 1) {
+        let (batch, after) = rest.split_at(size.min(rest.len()));
+        assert_eq!(replica.replicate(batch, &[], 0).await.unwrap(), Replicated::Applied);
+        rest = after;
+        if rest.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(sight(&replica).await, of(&primary).await);
+    assert_eq!(replica.replicate(&[], &[], 0).await.unwrap(), Replicated::Applied);
+}
+
+pub async fn events_go_on_where_a_copy_ended(replica: Arc<dyn Replica>) {
+    let primary = primary().await;
+    copy(&primary, &replica).await;
+    let seq = primary.last_seq().await.unwrap();
+    apply(&primary, &[created(80), added(80, vec![execution(800, 80, leased(800, 1))])]).await;
+    apply(&primary, &[finished(80, 800, 800, Verdict::Failed)]).await;
+    // Two of one execution, of which the first is past what is kept; one of an execution that came with the events.
+    let chunks = [chunk(9, 0, "gone"), chunk(9, 4, "kept"), chunk(800, 3, "text")];
+    primary.append_output(&chunks, 4).await.unwrap();
+    let new = primary.events(&EventFilter { since: seq, run: None }, 100).await.unwrap();
+    assert_eq!(replica.replicate(&new, &chunks, 4).await.unwrap(), Replicated::Applied);
+    assert_eq!(sight(&replica).await, of(&primary).await);
+    // Output alone, and what was sent before.
+    let more = [chunks[2].clone(), chunk(800, 7, "more")];
+    primary.append_output(&more, 100).await.unwrap();
+    assert_eq!(replica.replicate(&[], &more, 100).await.unwrap(), Replicated::Applied);
+    assert_eq!(sight(&replica).await, of(&primary).await);
+}
+
+pub async fn a_refused_event_diverges_and_leaves_no_trace(replica: Arc<dyn Replica>) {
+    let primary = primary().await;
+    copy(&primary, &replica).await;
+    let before = sight(&replica).await;
+    let event = |more: u64, change: Change| Event { seq: before.last_seq + more, server: SERVER, change };
+    let cases = [
+        (keyed(71, "key"), Refusal::KeyInUse(run_id(70))),
+        (created(70), Refusal::RunExists(run_id(70))),
+        (moved(999, &[RunState::Cancelled], 1), Refusal::NotFound),
+        (added(70, vec![execution(1, 70, leased(1, 1))]), Refusal::WrongState),
+    ];
+    for (change, refusal) in cases {
+        let (seq, kind) = (before.last_seq + 2, change.kind().to_owned());
+        let replicated = replica.replicate(&[event(1, created(75)), event(2, change)], &[], 0).await.unwrap();
+        assert_eq!(replicated, Replicated::Diverged(Diverged::Refused { seq, kind, refusal }));
+        assert_eq!(sight(&replica).await, before);
+    }
+}
+
+pub async fn a_gap_and_an_event_seen_before_diverge(replica: Arc<dyn Replica>) {
+    let primary = primary().await;
+    copy(&primary, &replica).await;
+    let before = sight(&replica).await;
+    let last = before.last_seq;
+    let event = |seq: u64| Event { seq, server: SERVER, change: created(75) };
+    for events in [vec![event(last)], vec![event(last + 2)], vec![event(last + 1), event(last + 3)]] {
+        let replicated = replica.replicate(&events, &[], 0).await.unwrap();
+        assert!(matches!(replicated, Replicated::Diverged(Diverged::Gap { .. })), "{replicated:?}");
+        assert_eq!(sight(&replica).await, before);
+    }
+}
+
+pub async fn what_the_primary_forgot_is_forgotten(replica: Arc<dyn Replica>) {
+    let primary: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    for number in 1..=4 {
+        let execution = execution(number, number, leased(number, 1));
+        apply(&primary, &[keyed(number, &format!("key-{number}")), added(number, vec![execution])]).await;
+        apply(&primary, &[finished(number, number, number, Verdict::Succeeded)]).await;
+        primary.append_output(&[chunk(number, 0, "text")], 100).await.unwrap();
+    }
+    for number in 1..=3 {
+        apply(&primary, &[moved(number, &[RunState::Cancelled], 100 + i64::from(number))]).await;
+    }
+    copy(&primary, &replica).await;
+    for before in [at(102), at(103), at(1_000)] {
+        primary.prune(before, 100).await.unwrap();
+        replica.forget(&primary.kept().await.unwrap()).await.unwrap();
+        assert_eq!(sight(&replica).await, of(&primary).await);
+    }
+    // A key that is free again there is free here.
+    let seq = primary.last_seq().await.unwrap();
+    apply(&primary, &[keyed(9, "key-1")]).await;
+    let new = primary.events(&EventFilter { since: seq, run: None }, 100).await.unwrap();
+    assert_eq!(replica.replicate(&new, &[], 0).await.unwrap(), Replicated::Applied);
+    replica.forget(&Kept { first_seq: Some(seq + 1), first_ended: None }).await.unwrap();
+    assert_eq!(sight(&replica).await, of(&primary).await);
+}
+
+pub async fn heartbeats_are_taken_for_the_current_session(replica: Arc<dyn Replica>) {
+    let primary: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    apply(&primary, &[registered(1, session(1), 1), registered(2, session(2), 2)]).await;
+    copy(&primary, &replica).await;
+    replica.see_nodes(&[(node(1), session(1), at(50)), (node(2), session(1), at(50))]).await.unwrap();
+    replica.see_nodes(&[(node(1), session(1), at(40)), (node(9), session(1), at(50))]).await.unwrap();
+    let seen = replica.presence().await.unwrap();
+    assert_eq!(seen, [(node(1), session(1), at(50)), (node(2), session(2), at(2))]);
+}
+
+pub async fn servers_are_those_that_were_told_last(replica: Arc<dyn Replica>) {
+    let record = |number: u32, name: &str| ServerRecord {
+        id: server(number),
+        name: name.to_owned(),
+        http: "127.0.0.1:1".to_owned(),
+        grpc: "127.0.0.1:2".to_owned(),
+        version: "0.1".to_owned(),
+        started_at: at(1),
+        seen_at: at(2),
+        level: 1,
+    };
+    replica.set_servers(&[record(1, "a"), record(2, "b")]).await.unwrap();
+    replica.set_servers(&[record(2, "b"), record(3, "a")]).await.unwrap();
+    assert_eq!(replica.servers().await.unwrap(), [record(3, "a"), record(2, "b")]);
+    let primary = primary().await;
+    copy(&primary, &replica).await;
+    assert_eq!(replica.servers().await.unwrap().len(), 2, "a copy leaves them alone");
+}

@@ -1,0 +1,191 @@
+//! Owns copies on maps: a snapshot is a clone, a copy is made aside and put in the place of what was there.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use downbeat_core::change::{Change, Event, Refusal};
+use downbeat_core::ids::ExecutionId;
+use downbeat_core::node::NodeRecord;
+use downbeat_core::run::RunRecord;
+use tokio::sync::mpsc;
+
+use super::MemoryStore;
+use super::store::{State, end_of};
+use crate::batch::{Needs, NewIds};
+use crate::copy::{
+    CHUNKS_PER_PART, Diverged, EVENTS_PER_PART, EXECUTIONS_PER_PART, Kept, NODES_PER_PART, Part,
+    RUNS_PER_PART, Replica, Replicated, Seen, Source, broken_off, follows, registration,
+};
+use crate::port::{Error, OutputChunk, ServerRecord};
+use crate::tables::{NodeLive, RunLive};
+
+impl State {
+    fn parts(&self) -> Vec<Part> {
+        fn cut<T: Clone>(rows: &[T], size: usize, part: fn(Vec<T>) -> Part) -> Vec<Part> {
+            rows.chunks(size).map(|rows| part(rows.to_vec())).collect()
+        }
+        let executions: Vec<_> = self.tables.executions.values().cloned().collect();
+        let output: Vec<_> = self.output.values().flatten().cloned().collect();
+        let events: Vec<_> = self.events.iter().cloned().collect();
+        let mut parts = cut(&self.nodes(|_| true), NODES_PER_PART, Part::Nodes);
+        parts.extend(cut(&self.runs(|_| true), RUNS_PER_PART, Part::Runs));
+        parts.extend(cut(&executions, EXECUTIONS_PER_PART, Part::Executions));
+        parts.extend(cut(&output, CHUNKS_PER_PART, Part::Output));
+        parts.extend(cut(&events, EVENTS_PER_PART, Part::Events));
+        parts.push(Part::End { seq: self.last_seq });
+        parts
+    }
+
+    fn put_node(&mut self, node: NodeRecord) {
+        let live = NodeLive::of(&node);
+        self.tables.nodes.insert(node.id, live);
+        self.registrations.insert(node.id, registration(node));
+    }
+
+    fn put_run(&mut self, run: RunRecord) {
+        self.tables.runs.insert(run.id.clone(), RunLive::of(&run));
+        if let Some(key) = &run.idempotency_key {
+            self.tables.keys.insert((run.cluster, key.clone()), run.id.clone());
+        }
+        self.created.insert(run.id.clone(), run);
+    }
+
+    fn put(&mut self, part: Part) -> Option<u64> {
+        match part {
+            Part::Nodes(nodes) => nodes.into_iter().for_each(|node| self.put_node(node)),
+            Part::Runs(runs) => runs.into_iter().for_each(|run| self.put_run(run)),
+            Part::Executions(rows) => {
+                self.tables.executions.extend(rows.into_iter().map(|row| (row.id, row)));
+            }
+            Part::Output(chunks) => {
+                for chunk in chunks {
+                    self.output.entry(chunk.execution).or_default().push_back(chunk);
+                }
+            }
+            Part::Events(events) => self.events.extend(events),
+            Part::End { seq } => {
+                self.last_seq = seq;
+                return Some(seq);
+            }
+        }
+        None
+    }
+
+    /// Applies all of these changes or none.
+    fn apply(&mut self, changes: &[Change]) -> Result<(), (usize, Refusal)> {
+        let needs = Needs::of(changes, NewIds::Checked);
+        let mut touched = self.tables.pick(&needs);
+        touched.apply_in_order(changes)?;
+        self.tables.take_back(touched);
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Source for MemoryStore {
+    async fn snapshot(&self, to: mpsc::Sender<Part>) -> Result<(), Error> {
+        let parts = self.lock().parts();
+        for part in parts {
+            to.send(part).await.map_err(|_| broken_off())?;
+        }
+        Ok(())
+    }
+
+    async fn kept(&self) -> Result<Kept, Error> {
+        let state = self.lock();
+        let ended = state.runs(|run| run.state.is_terminal() && run.finished_at.is_some());
+        let ends = ended.into_iter().filter_map(|run| Some((run.finished_at?, run.id)));
+        Ok(Kept { first_seq: state.events.front().map(|event| event.seq), first_ended: ends.min() })
+    }
+
+    async fn presence(&self) -> Result<Vec<Seen>, Error> {
+        let state = self.lock();
+        Ok(state.tables.nodes.iter().map(|(id, node)| (*id, node.session, node.seen_at)).collect())
+    }
+
+    async fn output_of(&self, from: &[(ExecutionId, u64)], limit: u32) -> Result<Vec<OutputChunk>, Error> {
+        let state = self.lock();
+        let from: BTreeMap<_, _> = from.iter().copied().collect();
+        let kept = from.iter().filter_map(|(id, from)| Some((state.output.get(id)?, *from)));
+        let chunks = kept.flat_map(|(kept, from)| kept.iter().filter(move |chunk| end_of(chunk) > from));
+        Ok(chunks.take(limit as usize).cloned().collect())
+    }
+}
+
+#[async_trait]
+impl Replica for MemoryStore {
+    async fn is_copied(&self) -> Result<bool, Error> {
+        Ok(self.lock().copied)
+    }
+
+    async fn replace(&self, mut parts: mpsc::Receiver<Part>) -> Result<u64, Error> {
+        let mut copy = State { copied: true, ..State::empty() };
+        while let Some(part) = parts.recv().await {
+            if let Some(seq) = copy.put(part) {
+                let mut state = self.lock();
+                copy.servers = std::mem::take(&mut state.servers);
+                *state = copy;
+                return Ok(seq);
+            }
+        }
+        Err(broken_off())
+    }
+
+    async fn replicate(
+        &self,
+        events: &[Event],
+        output: &[OutputChunk],
+        keep_bytes: u64,
+    ) -> Result<Replicated, Error> {
+        let mut state = self.lock();
+        if let Err(gap) = follows(state.last_seq, events) {
+            return Ok(Replicated::Diverged(gap));
+        }
+        let changes: Vec<Change> = events.iter().map(|event| event.change.clone()).collect();
+        if let Err((place, refusal)) = state.apply(&changes) {
+            let (seq, kind) = (events[place].seq, changes[place].kind().to_owned());
+            return Ok(Replicated::Diverged(Diverged::Refused { seq, kind, refusal }));
+        }
+        for event in events {
+            state.record(event.clone());
+        }
+        state.append(output, keep_bytes);
+        Ok(Replicated::Applied)
+    }
+
+    async fn forget(&self, kept: &Kept) -> Result<(), Error> {
+        let mut state = self.lock();
+        let gone = state.runs(|run| {
+            let end = run.finished_at.filter(|_| run.state.is_terminal());
+            end.is_some_and(|at| {
+                kept.first_ended.as_ref().is_none_or(|first| (at, &run.id) < (first.0, &first.1))
+            })
+        });
+        for run in gone {
+            state.remove_run(&run.id);
+        }
+        match kept.first_seq {
+            Some(first) => {
+                let count = state.events.partition_point(|event| event.seq < first);
+                state.events.drain(..count);
+            }
+            None => state.events.clear(),
+        }
+        Ok(())
+    }
+
+    async fn see_nodes(&self, seen: &[Seen]) -> Result<(), Error> {
+        let mut state = self.lock();
+        for (id, session, at) in seen {
+            if let Some(node) = state.tables.nodes.get_mut(id).filter(|node| node.session == *session) {
+                node.seen_at = node.seen_at.max(*at);
+            }
+        }
+        Ok(())
+    }
+
+    async fn set_servers(&self, servers: &[ServerRecord]) -> Result<(), Error> {
+        self.lock().servers = servers.iter().map(|server| (server.name.clone(), server.clone())).collect();
+        Ok(())
+    }
+}

@@ -1,0 +1,267 @@
+//! Owns a copy on SQLite: whose file it is, a snapshot taken in as one transaction, and events with the numbers that
+//! they have elsewhere.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use downbeat_core::change::{Change, Event};
+use downbeat_core::execution::Execution;
+use downbeat_core::node::{NodeRecord, Registration};
+use downbeat_core::run::RunRecord;
+use rusqlite::{Connection, Transaction, TransactionBehavior, params};
+use tokio::sync::mpsc;
+
+use super::commit::{count_ended, load, save_executions, save_nodes, save_runs};
+use super::failure::Failure;
+use super::{SqliteStore, output, prune};
+use crate::batch::{Dirty, Needs, NewIds};
+use crate::copy::{Diverged, Kept, Part, Replica, Replicated, Seen, broken_off, follows, registration};
+use crate::port::{Error, OutputChunk, ServerRecord};
+use crate::rows::{Code, count, int, json};
+use crate::tables::{NodeLive, RunLive, Tables};
+
+/// Whose a file is, as `PRAGMA user_version` says: the schema is the same, so it is no matter of migrations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    Server = 0,
+    /// A replica's, that has no whole copy yet.
+    Replica = 1,
+    /// A replica's, with a whole copy in it.
+    Copied = 2,
+}
+
+const OWNER: &str = "user_version";
+
+fn owner(connection: &Connection) -> Result<i64, Failure> {
+    Ok(connection.pragma_query_value(None, OWNER, |row| row.get(0))?)
+}
+
+/// A server must not write to a copy, and a copy must not take the place of a server's state.
+pub(super) fn claim(connection: &Connection, wanted: Owner, path: &Path) -> Result<(), Failure> {
+    let found = owner(connection)?;
+    let path = path.display();
+    if wanted == Owner::Server {
+        if found == Owner::Server as i64 {
+            return Ok(());
+        }
+        let text = format!(
+            "`{path}` is a replica's copy, which no server may write to; name another store, or start with --replica-of"
+        );
+        return Err(Error::Misused(text).into());
+    }
+    if found != Owner::Server as i64 {
+        return Ok(());
+    }
+    let used: bool = connection.query_row("SELECT last_seq > 0 FROM feed", [], |row| row.get(0))?;
+    if used {
+        let text = format!(
+            "`{path}` holds a server's runs, not a replica's copy, and would be overwritten; name another store"
+        );
+        return Err(Error::Misused(text).into());
+    }
+    Ok(connection.pragma_update(None, OWNER, Owner::Replica as i64)?)
+}
+
+fn replace(connection: &mut Connection, mut parts: mpsc::Receiver<Part>) -> Result<u64, Failure> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    // Definitions and presence go with what they belong to.
+    for table in ["output", "events", "executions", "runs", "nodes", "ended"] {
+        transaction.execute(&format!("DELETE FROM {table}"), [])?;
+    }
+    while let Some(part) = parts.blocking_recv() {
+        match part {
+            Part::Nodes(nodes) => put_nodes(&transaction, nodes)?,
+            Part::Runs(runs) => put_runs(&transaction, &runs)?,
+            Part::Executions(executions) => put_executions(&transaction, executions)?,
+            Part::Output(chunks) => put_output(&transaction, &chunks)?,
+            Part::Events(events) => put_events(&transaction, &events)?,
+            Part::End { seq } => {
+                transaction.execute("UPDATE feed SET last_seq = ?1", [int(seq)])?;
+                transaction.pragma_update(None, OWNER, Owner::Copied as i64)?;
+                transaction.commit()?;
+                return Ok(seq);
+            }
+        }
+    }
+    Err(broken_off().into())
+}
+
+fn put_nodes(transaction: &Transaction<'_>, nodes: Vec<NodeRecord>) -> Result<(), Failure> {
+    let mut tables = Tables::default();
+    tables.nodes.extend(nodes.iter().map(|node| (node.id, NodeLive::of(node))));
+    let registrations: Vec<Registration> = nodes.into_iter().map(registration).collect();
+    let nodes_registered = registrations.iter().map(|one| (one.node, one)).collect();
+    save_nodes(transaction, &tables, &Dirty { nodes_registered, ..Dirty::default() })
+}
+
+fn put_runs(transaction: &Transaction<'_>, runs: &[RunRecord]) -> Result<(), Failure> {
+    let mut tables = Tables::default();
+    tables.runs.extend(runs.iter().map(|run| (run.id.clone(), RunLive::of(run))));
+    let dirty = Dirty { runs_created: runs.iter().map(|run| (&run.id, run)).collect(), ..Dirty::default() };
+    save_runs(transaction, &tables, &dirty)?;
+    count_ended(transaction, &dirty.ended(&tables))
+}
+
+fn put_executions(transaction: &Transaction<'_>, executions: Vec<Execution>) -> Result<(), Failure> {
+    let mut tables = Tables::default();
+    tables.executions.extend(executions.into_iter().map(|execution| (execution.id, execution)));
+    let dirty = Dirty { executions_added: tables.executions.keys().copied().collect(), ..Dirty::default() };
+    save_executions(transaction, &tables, &dirty)?;
+    count_ended(transaction, &dirty.ended(&tables))
+}
+
+fn put_output(transaction: &Transaction<'_>, chunks: &[OutputChunk]) -> Result<(), Failure> {
+    let mut insert = transaction.prepare_cached(
+        "INSERT INTO output (execution, start_byte, stream, at, text) VALUES (?1, ?2, ?3, ?4, ?5)",
+    )?;
+    for chunk in chunks {
+        let (start, at) = (int(chunk.offset), chunk.at.as_microsecond());
+        insert.execute(params![chunk.execution.0, start, chunk.stream.code(), at, chunk.text])?;
+    }
+    Ok(())
+}
+
+fn put_events(transaction: &Transaction<'_>, events: &[Event]) -> Result<(), Failure> {
+    let mut insert = transaction.prepare_cached(
+        "INSERT INTO events (seq, at, server, kind, run, data) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+    )?;
+    for Event { seq, server, change } in events {
+        let (at, run) = (change.at().as_microsecond(), change.run().map(|run| run.as_str()));
+        insert.execute(params![int(*seq), at, server.0, change.kind(), run, json(change)?])?;
+    }
+    Ok(())
+}
+
+fn replicate(
+    connection: &mut Connection,
+    events: &[Event],
+    chunks: &[OutputChunk],
+    keep_bytes: u64,
+) -> Result<Replicated, Failure> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let last: i64 = transaction.query_row("SELECT last_seq FROM feed", [], |row| row.get(0))?;
+    if let Err(gap) = follows(count(last)?, events) {
+        return Ok(Replicated::Diverged(gap));
+    }
+    let changes: Vec<Change> = events.iter().map(|event| event.change.clone()).collect();
+    let mut tables = load(&transaction, &Needs::of(&changes, NewIds::Checked))?;
+    if let Err((place, refusal)) = tables.apply_in_order(&changes) {
+        let (seq, kind) = (events[place].seq, changes[place].kind().to_owned());
+        return Ok(Replicated::Diverged(Diverged::Refused { seq, kind, refusal }));
+    }
+    let all: Vec<usize> = (0..changes.len()).collect();
+    let dirty = Dirty::of(&changes, &all);
+    save_nodes(&transaction, &tables, &dirty)?;
+    save_runs(&transaction, &tables, &dirty)?;
+    save_executions(&transaction, &tables, &dirty)?;
+    count_ended(&transaction, &dirty.ended(&tables))?;
+    put_events(&transaction, events)?;
+    output::append_within(&transaction, chunks, keep_bytes)?;
+    let newest = events.last().map_or(last, |event| int(event.seq));
+    transaction.prepare_cached("UPDATE feed SET last_seq = ?1")?.execute([newest])?;
+    transaction.commit()?;
+    Ok(Replicated::Applied)
+}
+
+/// Ended runs before the first that is kept.
+fn gone(connection: &Connection, kept: &Kept) -> Result<Vec<String>, Failure> {
+    let ended = "SELECT id FROM runs WHERE finished_at IS NOT NULL AND state IN (10, 11, 12)";
+    let runs = match &kept.first_ended {
+        Some((at, id)) => connection
+            .prepare_cached(&format!("{ended} AND (finished_at, id) < (?1, ?2)"))?
+            .query_map(params![at.as_microsecond(), id.as_str()], |row| row.get(0))?
+            .collect::<Result<_, _>>()?,
+        None => {
+            connection.prepare_cached(ended)?.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?
+        }
+    };
+    Ok(runs)
+}
+
+fn see(connection: &mut Connection, seen: &[Seen]) -> Result<(), Failure> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    {
+        let mut update = transaction.prepare_cached(
+            "UPDATE presence SET seen_at = max(seen_at, ?3) WHERE node = ?1 AND session = ?2",
+        )?;
+        for (node, session, at) in seen {
+            update.execute(params![node.0, session.0, at.as_microsecond()])?;
+        }
+    }
+    Ok(transaction.commit()?)
+}
+
+fn set_servers(connection: &mut Connection, servers: &[ServerRecord]) -> Result<(), Failure> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    transaction.execute("DELETE FROM servers", [])?;
+    for server in servers {
+        transaction.execute(
+            "INSERT INTO servers (id, name, http, grpc, version, started_at, seen_at, level) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+            params![
+                server.id.0,
+                server.name,
+                server.http,
+                server.grpc,
+                server.version,
+                server.started_at.as_microsecond(),
+                server.seen_at.as_microsecond(),
+                server.level
+            ],
+        )?;
+    }
+    Ok(transaction.commit()?)
+}
+
+impl SqliteStore {
+    /// Opens a file for a copy: a new one, or one that was a replica's before.
+    pub async fn open_replica(path: &Path) -> Result<Self, Error> {
+        Self::open_as(path, Owner::Replica).await
+    }
+}
+
+#[async_trait]
+impl Replica for SqliteStore {
+    async fn is_copied(&self) -> Result<bool, Error> {
+        self.readers.run(|connection| Ok(owner(connection)? == Owner::Copied as i64)).await
+    }
+
+    async fn replace(&self, parts: mpsc::Receiver<Part>) -> Result<u64, Error> {
+        self.writer.run(move |connection| replace(connection, parts)).await
+    }
+
+    async fn replicate(
+        &self,
+        events: &[Event],
+        output: &[OutputChunk],
+        keep_bytes: u64,
+    ) -> Result<Replicated, Error> {
+        let (events, output) = (events.to_vec(), output.to_vec());
+        self.writer.run(move |connection| replicate(connection, &events, &output, keep_bytes)).await
+    }
+
+    async fn forget(&self, kept: &Kept) -> Result<(), Error> {
+        let kept = kept.clone();
+        let first_seq = kept.first_seq.map_or(i64::MAX, int);
+        for run in self.writer.run(move |connection| gone(connection, &kept)).await? {
+            prune::remove(&self.writer, Arc::from(run)).await?;
+        }
+        self.writer
+            .run(move |connection| {
+                connection.prepare_cached("DELETE FROM events WHERE seq < ?1")?.execute([first_seq])?;
+                Ok(())
+            })
+            .await
+    }
+
+    async fn see_nodes(&self, seen: &[Seen]) -> Result<(), Error> {
+        let seen = seen.to_vec();
+        self.writer.run(move |connection| see(connection, &seen)).await
+    }
+
+    async fn set_servers(&self, servers: &[ServerRecord]) -> Result<(), Error> {
+        let servers = servers.to_vec();
+        self.writer.run(move |connection| set_servers(connection, &servers)).await
+    }
+}
