@@ -8,6 +8,7 @@ use downbeat_core::change::Change;
 use downbeat_core::ids::{ClusterId, RunId, ServerId};
 use futures_util::join;
 use tokio_postgres::Row;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
@@ -18,7 +19,8 @@ use super::store::text;
 use crate::batch::{Dirty, Needs, NewIds};
 use crate::port::{Committed, Error};
 use crate::rows::{
-    EXECUTION_COLUMNS, NODE_LIVE_COLUMNS, RUN_LIVE_COLUMNS, count, execution_row, node_live_row, run_live_row,
+    EXECUTION_COLUMNS, NODE_LIVE_COLUMNS, RUN_LIVE_COLUMNS, count, execution_row, json, node_live_row,
+    run_live_row,
 };
 use crate::tables::{Tables, Verdicts};
 
@@ -77,7 +79,9 @@ async fn attempt(
         Ok(before) => Ok(Committed { seqs: verdicts.seqs(count(before)?), outcomes: verdicts.outcomes }),
         Err(failure) if failure.is_silence() => {
             drop(Object::take(client));
-            settle(pool, server, &transaction, verdicts, failure).await
+            let last =
+                verdicts.applied.last().map(|&place| json(&changes[place])).transpose()?.unwrap_or_default();
+            settle(pool, server, &transaction, &last, verdicts, failure).await
         }
         Err(failure) => {
             roll_back(client).await;
@@ -98,12 +102,13 @@ async fn settle(
     pool: &Pool,
     server: ServerId,
     transaction: &str,
+    last: &str,
     verdicts: Verdicts,
     failure: Failure,
 ) -> Result<Committed, Failure> {
     let give_up_at = tokio::time::Instant::now() + ASK_FOR;
     loop {
-        match fate(pool, server, transaction).await {
+        match fate(pool, server, transaction, last).await {
             Ok(Fate::Committed { last_seq }) => {
                 let before = last_seq - verdicts.applied.len() as u64;
                 return Ok(Committed { seqs: verdicts.seqs(before), outcomes: verdicts.outcomes });
@@ -126,19 +131,29 @@ enum Fate {
     Open,
 }
 
-async fn fate(pool: &Pool, server: ServerId, transaction: &str) -> Result<Fate, Failure> {
+/// `last` is the batch's last event. The transaction's id alone does not tell: after a crash PostgreSQL gives the id of a
+/// transaction that left no trace to another one.
+async fn fate(pool: &Pool, server: ServerId, transaction: &str, last: &str) -> Result<Fate, Failure> {
     let client = pool.get().await?;
-    answered(client, async |client: &mut Object| ask(client, server, transaction).await).await
+    answered(client, async |client: &mut Object| ask(client, server, transaction, last).await).await
 }
 
-async fn ask(client: &Object, server: ServerId, transaction: &str) -> Result<Fate, Failure> {
-    let row = client.query_one("SELECT pg_xact_status($1::text::xid8)", &[&transaction]).await?;
+async fn ask(client: &Object, server: ServerId, transaction: &str, last: &str) -> Result<Fate, Failure> {
+    let row = match client.query_one("SELECT pg_xact_status($1::text::xid8)", &[&transaction]).await {
+        // It is in the future: that of a transaction that a crash made undone.
+        Err(error) if error.code() == Some(&SqlState::INVALID_PARAMETER_VALUE) => return Ok(Fate::Aborted),
+        row => row?,
+    };
     Ok(match row.try_get::<_, Option<&str>>(0)? {
         Some("committed") => {
             // This store commits one batch at a time: the last event of this server is the last of that batch.
-            let last = "SELECT seq FROM events WHERE server = $1 ORDER BY seq DESC LIMIT 1";
-            let row = client.query_one(last, &[&server.0]).await?;
-            Fate::Committed { last_seq: count(row.try_get(0)?)? }
+            let sql = "SELECT seq, data FROM events WHERE server = $1 ORDER BY seq DESC LIMIT 1";
+            match client.query_opt(sql, &[&server.0]).await? {
+                Some(row) if row.try_get::<_, &str>(1)? == last => {
+                    Fate::Committed { last_seq: count(row.try_get(0)?)? }
+                }
+                _ => Fate::Aborted,
+            }
         }
         Some("in progress") => Fate::Open,
         _ => Fate::Aborted,
