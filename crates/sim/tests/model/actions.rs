@@ -322,7 +322,10 @@ impl Protocol {
     fn move_node(&self, world: &mut World, node: usize, to: NodeStatus) {
         let (node, session) = (node_id(node), session_id(world.registered(node)));
         let from = world.ledger.status(node).expect("both nodes are registered");
-        self.commit(world, vec![Change::NodeMoved { node, session, from, to, at: time(1) }]);
+        self.commit(
+            world,
+            vec![Change::NodeMoved { node, session, from, to, silent_since: None, at: time(1) }],
+        );
     }
 
     /// One change. When it is refused nothing happened, and it is noted that this was seen.
@@ -380,6 +383,7 @@ fn lost(held: &Held) -> Change {
         run: run_id(),
         execution: held.attempt.id,
         token: held.token.0,
+        silence: None,
         reason: String::new(),
         at: time(1),
     }
