@@ -97,9 +97,7 @@ fn a_placed_task_keeps_all_rules_in_every_detail() {
 
 #[test]
 fn a_graph_keeps_all_rules_in_every_detail() {
-    // Silence has a test of its own.
-    let detail = Detail { silence: false, ..Detail::fine() };
-    check("graph, in detail", Protocol::new(graph(), detail, 1), &[Sighting::CommitTriedAgain]);
+    check("graph, in detail", Protocol::new(graph(), Detail::fine(), 1), &[Sighting::CommitTriedAgain]);
 }
 
 #[test]
