@@ -253,6 +253,7 @@ fn the_whole_system_as_a_replica_shows_it() {
     let server: Server = view(json!({
         "id": id(8), "name": "copy", "role": "replica", "http": "127.0.0.1:4690", "grpc": "127.0.0.1:4691",
         "version": "0.1.0", "started_at": "2025-06-01T07:00:00Z", "seen_at": "2025-06-01T10:04:59Z",
+        "alive": true, "runs": 0,
     }));
     let page = |replica: Value| {
         let status: Status = view(json!({
