@@ -6,7 +6,7 @@ POSTGRES_DIR := $(or $(TMPDIR),/tmp)/downbeat-postgres
 
 .PHONY: help
 help: ## This list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
 
 .PHONY: build
 build: ## The release binary: target/release/downbeat
@@ -32,9 +32,22 @@ postgres-stop: ## Ends that PostgreSQL
 bench: build ## The figures of the README, on SQLite and on a private PostgreSQL
 	scripts/bench $(DOWNBEAT)
 
+.PHONY: bench-takeover
+bench-takeover: build ## kill -9 of servers that own runs: how long until another moved them on
+	scripts/bench $(DOWNBEAT) takeover
+
+.PHONY: bench-claims
+bench-claims: build ## Half an hour of claims over a million finished executions, with and without a held transaction
+	scripts/bench $(DOWNBEAT) claims
+
 .PHONY: soak
 soak: ## New seeds of the simulation, and kill -9 of server and agents at random moments, for ten minutes each
 	DOWNBEAT_TEST_SOAK_SECONDS=600 scripts/test --soak
+
+.PHONY: chaos
+chaos: ## Faults of every kind on three servers, four agents and a PostgreSQL, for five minutes
+	DOWNBEAT_TEST_CHAOS_SECONDS=$${DOWNBEAT_TEST_CHAOS_SECONDS:-300} \
+		cargo test --package downbeat-cli --test chaos -- --test-threads 1 --nocapture random
 
 .PHONY: fuzz
 fuzz: ## Fuzzes the job-file parser and the selector, a minute each

@@ -10,7 +10,7 @@ use downbeat_core::Dice;
 use downbeat_proto::Link;
 use downbeat_proto::grpc::Client;
 use downbeat_proto::message::Fault;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 
 use crate::settings::Tuning;
@@ -51,6 +51,8 @@ pub(crate) struct Links {
     /// Apart from `current`, which is locked while connecting: an answer that arrived does not wait for that.
     complaints: std::sync::Mutex<Complaints>,
     current: Mutex<Current>,
+    /// The number of the last link that failed.
+    given_up: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
@@ -114,6 +116,7 @@ impl Links {
             known: AtomicBool::new(false),
             complaints: std::sync::Mutex::default(),
             current,
+            given_up: watch::Sender::new(0),
         }
     }
 
@@ -156,11 +159,18 @@ impl Links {
                 let mut current = self.current.lock().await;
                 if current.link.as_ref().is_some_and(|link| link.number == lent.number) {
                     current.link = None;
+                    self.given_up.send_replace(lent.number);
                     self.failed(&lent.address, fault);
                 }
             }
             Err(Fault::NotFound(_) | Fault::Superseded(_) | Fault::Rejected(_)) => {}
         }
+    }
+
+    /// Until another call found that this link leads nowhere.
+    pub(crate) async fn given_up(&self, lent: &Lent) {
+        // It cannot be closed while `self` is here.
+        let _ = self.given_up.subscribe().wait_for(|number| *number >= lent.number).await;
     }
 
     fn complaints(&self) -> std::sync::MutexGuard<'_, Complaints> {

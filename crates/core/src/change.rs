@@ -61,6 +61,10 @@ pub enum Change {
     ExecutionSkipped { run: RunId, execution: ExecutionId, epoch: u64, reason: String, at: Timestamp },
     /// Guard: the epoch, and that the run's state may walk `path`. `end` comes with a terminal state.
     RunMoved { run: RunId, epoch: u64, path: Vec<RunState>, end: Option<RunEnd>, at: Timestamp },
+    /// A kind that a newer program wrote, read by this one: it keeps its number, is shown, and performs nothing. Never
+    /// written: no store takes it, and serde refuses it.
+    #[serde(skip)]
+    Unknown { name: String, run: Option<RunId>, at: Timestamp },
 }
 
 /// A node was last heard of then. Whoever ends something for that decided it a while before it is committed: what was
@@ -91,6 +95,9 @@ pub enum Refusal {
     WrongState,
     #[error("the node was heard of meanwhile")]
     Heard,
+    /// See [`level`](crate::level).
+    #[error("not every living server knows this kind of change; upgrade all of them first")]
+    NotKnownToAll,
 }
 
 /// What became of one change of a batch.
@@ -108,23 +115,51 @@ pub struct Event {
 }
 
 impl Change {
-    pub fn kind(&self) -> &'static str {
+    /// Every kind that this program reads and writes, in the order of [`Change::phase`].
+    pub const KINDS: [&'static str; 15] = [
+        "node_registered",
+        "node_moved",
+        "node_drain_set",
+        "run_created",
+        "run_taken",
+        "run_cancel_requested",
+        "executions_added",
+        "execution_leased",
+        "execution_started",
+        "execution_finished",
+        "execution_lost",
+        "execution_cancel_requested",
+        "execution_given_up",
+        "execution_skipped",
+        "run_moved",
+    ];
+
+    pub fn kind(&self) -> &str {
         match self {
-            Change::NodeRegistered { .. } => "node_registered",
-            Change::NodeMoved { .. } => "node_moved",
-            Change::NodeDrainSet { .. } => "node_drain_set",
-            Change::RunCreated { .. } => "run_created",
-            Change::RunTaken { .. } => "run_taken",
-            Change::RunCancelRequested { .. } => "run_cancel_requested",
-            Change::ExecutionsAdded { .. } => "executions_added",
-            Change::ExecutionLeased { .. } => "execution_leased",
-            Change::ExecutionStarted { .. } => "execution_started",
-            Change::ExecutionFinished { .. } => "execution_finished",
-            Change::ExecutionLost { .. } => "execution_lost",
-            Change::ExecutionCancelRequested { .. } => "execution_cancel_requested",
-            Change::ExecutionGivenUp { .. } => "execution_given_up",
-            Change::ExecutionSkipped { .. } => "execution_skipped",
-            Change::RunMoved { .. } => "run_moved",
+            Change::Unknown { name, .. } => name,
+            known => Self::KINDS[usize::from(known.phase())],
+        }
+    }
+
+    /// The level of programs that know the kind; see [`level`](crate::level).
+    pub fn level(&self) -> u32 {
+        match self {
+            Change::NodeRegistered { .. }
+            | Change::NodeMoved { .. }
+            | Change::NodeDrainSet { .. }
+            | Change::RunCreated { .. }
+            | Change::RunTaken { .. }
+            | Change::RunCancelRequested { .. }
+            | Change::ExecutionsAdded { .. }
+            | Change::ExecutionLeased { .. }
+            | Change::ExecutionStarted { .. }
+            | Change::ExecutionFinished { .. }
+            | Change::ExecutionLost { .. }
+            | Change::ExecutionCancelRequested { .. }
+            | Change::ExecutionGivenUp { .. }
+            | Change::ExecutionSkipped { .. }
+            | Change::RunMoved { .. } => 1,
+            Change::Unknown { .. } => u32::MAX,
         }
     }
 
@@ -146,6 +181,7 @@ impl Change {
             Change::ExecutionGivenUp { .. } => 12,
             Change::ExecutionSkipped { .. } => 13,
             Change::RunMoved { .. } => 14,
+            Change::Unknown { .. } => 15,
         }
     }
 
@@ -165,7 +201,8 @@ impl Change {
             | Change::ExecutionCancelRequested { at, .. }
             | Change::ExecutionGivenUp { at, .. }
             | Change::ExecutionSkipped { at, .. }
-            | Change::RunMoved { at, .. } => *at,
+            | Change::RunMoved { at, .. }
+            | Change::Unknown { at, .. } => *at,
         }
     }
 
@@ -185,6 +222,7 @@ impl Change {
             | Change::ExecutionGivenUp { run, .. }
             | Change::ExecutionSkipped { run, .. }
             | Change::RunMoved { run, .. } => Some(run),
+            Change::Unknown { run, .. } => run.as_ref(),
         }
     }
 
@@ -204,7 +242,8 @@ impl Change {
             | Change::ExecutionCancelRequested { .. }
             | Change::ExecutionGivenUp { .. }
             | Change::ExecutionSkipped { .. }
-            | Change::RunMoved { .. } => None,
+            | Change::RunMoved { .. }
+            | Change::Unknown { .. } => None,
         }
     }
 }

@@ -8,6 +8,7 @@ pub mod collections;
 pub mod dice;
 pub mod execution;
 pub mod ids;
+pub mod level;
 pub mod limits;
 pub mod nearest;
 pub mod node;

@@ -259,6 +259,7 @@ fn shown(change: &Change) -> String {
         Change::RunMoved { run, path, epoch, .. } => format!("{kind} run={run} epoch={epoch} {path:?}"),
         Change::RunTaken { run, owner, epoch, .. } => format!("{kind} run={run} by={owner} epoch={epoch}"),
         Change::RunCreated { run } => format!("{kind} run={}", run.id),
+        Change::Unknown { name, .. } => format!("{kind} {name}"),
         Change::RunCancelRequested { run, .. } => format!("{kind} run={run}"),
         Change::NodeRegistered { registration } => {
             format!("{kind} {} session={}", registration.description.hostname, registration.session)

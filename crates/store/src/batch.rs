@@ -75,6 +75,7 @@ impl<'a> Needs<'a> {
                     needs.runs.insert(run);
                     needs.executions.insert(*execution);
                 }
+                Change::Unknown { .. } => {}
             }
         }
         needs
@@ -111,6 +112,7 @@ impl<'a> Dirty<'a> {
                 }
                 // A walk of no steps alters nothing, not even a run that has ended.
                 Change::RunMoved { path, .. } if path.is_empty() => {}
+                Change::Unknown { .. } => {}
                 Change::RunTaken { run, .. }
                 | Change::RunCancelRequested { run, .. }
                 | Change::RunMoved { run, .. } => {

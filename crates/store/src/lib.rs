@@ -7,6 +7,8 @@ mod batch;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod filter;
+#[cfg(feature = "conformance")]
+mod ledger;
 mod memory;
 mod migrate;
 mod open;
@@ -16,6 +18,8 @@ mod rows;
 mod sqlite;
 mod tables;
 
+#[cfg(feature = "conformance")]
+pub use ledger::Ledger;
 pub use memory::MemoryStore;
 pub use open::open;
 pub use port::{

@@ -1,5 +1,23 @@
-//! Owns the numbered list of migrations and what is to be done with a store that has some of them. Running them is
-//! each store's own: SQLite and PostgreSQL have equal numbers and different text.
+//! Owns the numbered list of migrations, what is to be done with a store that has some of them, and the rule for schema
+//! changes. Running them is each store's own: SQLite and PostgreSQL have equal numbers and different text.
+//!
+//! The rule: servers of two releases work side by side on one store, the older one on a schema that the newer one has
+//! migrated under it.
+//!
+//! - A migration only expands: tables, columns that are nullable or have a default, indexes, triggers that keep older
+//!   writers right. Nothing that the release before reads or writes goes away or changes its meaning; that waits for
+//!   the release after next, when no supported program uses it any more.
+//! - Each migration says `works_since`: the oldest schema whose programs still work on a store that has it. It is stored
+//!   with the migration, because the program that has to know it is the older one, which cannot look it up.
+//! - A program of schema K opens a store of schema V > K exactly if every migration beyond K works since K or before.
+//!   Otherwise it refuses, and names the version of Downbeat to start.
+//! - Statements name their columns: `SELECT *` and `INSERT` without a list see what a later migration adds.
+//! - What a schema's programs say to their database is on record in `tests/golden/statements`, and a test prepares all
+//!   that still counts on the newest schema.
+//!
+//! This program is the first that knows the rule. Schema 1 was never released; its programs, and those that had schema 2
+//! without the rule, refuse a store with any newer number when they start. Rows of `migrations` that they wrote say
+//! nothing of `works_since`, and need not: every program with the rule has those migrations in its own list.
 
 use crate::port::Error;
 
@@ -7,18 +25,36 @@ use crate::port::Error;
 #[derive(Debug)]
 pub(crate) struct Migration {
     pub(crate) number: u32,
+    /// The oldest schema whose programs still work when this ran: see the module.
+    pub(crate) works_since: u32,
     pub(crate) sql: &'static str,
 }
 
+/// The version of the program, stored with each migration that it runs: whom to start when it is too new for another.
+pub(crate) const PROGRAM: &str = env!("CARGO_PKG_VERSION");
+
 pub(crate) const SQLITE: &[Migration] = &[
-    Migration { number: 1, sql: include_str!("../migrations/sqlite/0001_first.sql") },
-    Migration { number: 2, sql: include_str!("../migrations/sqlite/0002_append_only.sql") },
+    Migration { number: 1, works_since: 1, sql: include_str!("../migrations/sqlite/0001_first.sql") },
+    Migration { number: 2, works_since: 1, sql: include_str!("../migrations/sqlite/0002_append_only.sql") },
+    Migration { number: 3, works_since: 1, sql: include_str!("../migrations/sqlite/0003_levels.sql") },
 ];
 
 pub(crate) const POSTGRES: &[Migration] = &[
-    Migration { number: 1, sql: include_str!("../migrations/postgres/0001_first.sql") },
-    Migration { number: 2, sql: include_str!("../migrations/postgres/0002_append_only.sql") },
+    Migration { number: 1, works_since: 1, sql: include_str!("../migrations/postgres/0001_first.sql") },
+    Migration { number: 2, works_since: 1, sql: include_str!("../migrations/postgres/0002_append_only.sql") },
+    Migration { number: 3, works_since: 1, sql: include_str!("../migrations/postgres/0003_levels.sql") },
 ];
+
+/// A migration that a store has, as its table says.
+#[derive(Clone, Debug)]
+pub(crate) struct Ran {
+    pub(crate) number: u32,
+    pub(crate) checksum: String,
+    /// Nothing: a program without the rule wrote the row.
+    pub(crate) works_since: Option<u32>,
+    /// Of the program that ran it.
+    pub(crate) program: Option<String>,
+}
 
 impl Migration {
     /// FNV-1a: it shall notice an edit, not withstand an attack.
@@ -30,21 +66,19 @@ impl Migration {
     }
 }
 
-/// What is still to be run, given the numbers and checksums of what was.
-pub(crate) fn missing<'a>(
-    known: &'a [Migration],
-    ran: &[(u32, String)],
-) -> Result<Vec<&'a Migration>, Error> {
+/// What is still to be run, given what was. An error: this program must not touch the store.
+pub(crate) fn missing<'a>(known: &'a [Migration], ran: &[Ran]) -> Result<Vec<&'a Migration>, Error> {
     let newest = known.last().map_or(0, |migration| migration.number);
-    if let Some(&(found, _)) = ran.iter().max_by_key(|(number, _)| number)
-        && found > newest
-    {
-        return Err(Error::NewerSchema { found, known: newest });
+    let too_new = |ran: &&Ran| ran.number > newest && ran.works_since.is_none_or(|since| since > newest);
+    if let Some(ran) = ran.iter().filter(too_new).max_by_key(|ran| ran.number) {
+        let program =
+            ran.program.as_deref().map_or_else(|| "a newer one".to_owned(), |v| format!("{v} or newer"));
+        return Err(Error::NewerSchema { found: ran.number, known: newest, program });
     }
     let mut missing = Vec::new();
     for migration in known {
-        match ran.iter().find(|(number, _)| *number == migration.number) {
-            Some((_, checksum)) if *checksum == migration.checksum() => {}
+        match ran.iter().find(|ran| ran.number == migration.number) {
+            Some(ran) if ran.checksum == migration.checksum() => {}
             Some(_) => return Err(Error::AlteredMigration { number: migration.number }),
             None => missing.push(migration),
         }
@@ -56,27 +90,101 @@ pub(crate) fn missing<'a>(
 mod tests {
     use super::*;
 
+    fn all_of(known: &[Migration]) -> Vec<Ran> {
+        let ran = |migration: &Migration| Ran {
+            number: migration.number,
+            checksum: migration.checksum(),
+            works_since: Some(migration.works_since),
+            program: Some(PROGRAM.to_owned()),
+        };
+        known.iter().map(ran).collect()
+    }
+
+    /// As a program of the future with this number would have left it.
+    fn future(number: u32, works_since: Option<u32>) -> Ran {
+        Ran { number, checksum: "x".to_owned(), works_since, program: Some(format!("9.{number}.0")) }
+    }
+
+    fn newest() -> u32 {
+        SQLITE.last().unwrap().number
+    }
+
     #[test]
     fn both_dialects_have_equal_numbers_that_rise_from_1() {
-        let numbers = |list: &[Migration]| list.iter().map(|migration| migration.number).collect::<Vec<_>>();
+        let numbers = |list: &[Migration]| -> Vec<_> {
+            list.iter().map(|migration| (migration.number, migration.works_since)).collect()
+        };
         assert_eq!(numbers(SQLITE), numbers(POSTGRES));
-        assert_eq!(numbers(SQLITE), (1..=u32::try_from(SQLITE.len()).unwrap()).collect::<Vec<_>>());
+        let rising: Vec<_> = (1..=u32::try_from(SQLITE.len()).unwrap()).collect();
+        assert_eq!(SQLITE.iter().map(|migration| migration.number).collect::<Vec<_>>(), rising);
+    }
+
+    #[test]
+    fn a_migration_works_with_itself_and_brings_nobody_back() {
+        let mut since = 1;
+        for migration in SQLITE {
+            assert!((since..=migration.number).contains(&migration.works_since), "{}", migration.number);
+            since = migration.works_since;
+        }
+    }
+
+    #[test]
+    fn a_migration_that_works_with_an_older_schema_takes_nothing_away() {
+        let taking = ["DROP ", "RENAME ", "DELETE ", "TRUNCATE ", " SET NOT NULL", " TYPE "];
+        for migration in SQLITE.iter().chain(POSTGRES).filter(|each| each.works_since < each.number) {
+            let sql: Vec<_> = migration.sql.lines().filter(|line| !line.starts_with("--")).collect();
+            let sql = sql.join(" ").to_uppercase();
+            for word in taking {
+                assert!(!sql.contains(word), "migration {} says {word}", migration.number);
+            }
+        }
     }
 
     #[test]
     fn only_what_did_not_run_is_missing() {
         assert_eq!(missing(SQLITE, &[]).unwrap().len(), SQLITE.len());
-        let ran: Vec<_> = SQLITE.iter().map(|migration| (migration.number, migration.checksum())).collect();
-        assert!(missing(SQLITE, &ran).unwrap().is_empty());
+        assert!(missing(SQLITE, &all_of(SQLITE)).unwrap().is_empty());
+        assert_eq!(missing(SQLITE, &all_of(&SQLITE[..1])).unwrap().len(), SQLITE.len() - 1);
     }
 
     #[test]
-    fn a_newer_schema_and_an_altered_migration_are_refused() {
-        let newer = [(1, SQLITE[0].checksum()), (99, "x".to_owned())];
-        assert!(matches!(missing(SQLITE, &newer), Err(Error::NewerSchema { found: 99, .. })));
-        assert!(matches!(
-            missing(SQLITE, &[(1, "x".to_owned())]),
-            Err(Error::AlteredMigration { number: 1 })
-        ));
+    fn what_programs_without_the_rule_ran_is_known_here() {
+        let mut ran = all_of(&SQLITE[..2]);
+        for ran in &mut ran {
+            (ran.works_since, ran.program) = (None, None);
+        }
+        assert_eq!(missing(SQLITE, &ran).unwrap().first().unwrap().number, 3);
+    }
+
+    #[test]
+    fn a_newer_schema_is_opened_exactly_if_all_of_it_works_with_this_one() {
+        let newest = newest();
+        let cases: [(&[Option<u32>], Option<u32>); 7] = [
+            (&[Some(newest)], None),
+            (&[Some(1), Some(newest)], None),
+            (&[Some(newest), Some(newest), Some(newest)], None),
+            (&[Some(newest + 1)], Some(newest + 1)),
+            (&[Some(newest), Some(newest + 1)], Some(newest + 2)),
+            (&[Some(newest + 1), Some(newest)], Some(newest + 1)),
+            (&[None], Some(newest + 1)),
+        ];
+        for (future_ones, refused) in cases {
+            let mut ran = all_of(SQLITE);
+            ran.extend((newest + 1..).zip(future_ones).map(|(number, since)| future(number, *since)));
+            match (missing(SQLITE, &ran), refused) {
+                (Ok(missing), None) => assert!(missing.is_empty(), "{future_ones:?}"),
+                (Err(Error::NewerSchema { found, known, program }), Some(refused)) => {
+                    assert_eq!((found, known), (refused, newest), "{future_ones:?}");
+                    assert_eq!(program, format!("9.{refused}.0 or newer"));
+                }
+                (answer, _) => panic!("{future_ones:?}: {answer:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn an_altered_migration_is_refused() {
+        let ran = [Ran { number: 1, ..future(1, Some(1)) }];
+        assert!(matches!(missing(SQLITE, &ran), Err(Error::AlteredMigration { number: 1 })));
     }
 }

@@ -23,10 +23,16 @@ pub enum Error {
     InUse(String),
     /// The schema is newer than this program.
     #[error(
-        "the store's schema has version {found}, and this downbeat knows versions up to {known}: \
-         it was used by a newer downbeat; start that one"
+        "the store's schema has version {found}, which does not work with this downbeat ({version}, version {known}): \
+         start downbeat {program}",
+        version = crate::migrate::PROGRAM
     )]
-    NewerSchema { found: u32, known: u32 },
+    NewerSchema {
+        found: u32,
+        known: u32,
+        /// Which to start.
+        program: String,
+    },
     /// A migration that ran before is not the one that this program has.
     #[error(
         "migration {number} of the store is not the one that this downbeat has; was it built from another tree?"
@@ -122,6 +128,8 @@ pub struct ServerRecord {
     pub version: String,
     pub started_at: Timestamp,
     pub seen_at: Timestamp,
+    /// Which kinds of changes its program knows: `downbeat_core::level`.
+    pub level: u32,
 }
 
 /// How many there are, for the view at a glance.

@@ -48,7 +48,7 @@ impl RunLive {
 }
 
 /// Rows by id: all of them, or those that one batch touches.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Tables {
     pub(crate) clusters: BTreeSet<ClusterId>,
     pub(crate) nodes: BTreeMap<NodeId, NodeLive>,
@@ -167,6 +167,7 @@ impl Tables {
             Change::RunMoved { run, epoch, path, end, at } => {
                 move_run(self.owned(run, *epoch)?, path, end, *at)
             }
+            Change::Unknown { .. } => Err(Refusal::NotKnownToAll),
         }
     }
 

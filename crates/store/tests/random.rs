@@ -217,7 +217,7 @@ fn random_batches_reach_every_kind_and_every_refusal() {
                 let committed = runtime.block_on(model.commit(SERVER, &batch)).unwrap();
                 for (change, outcome) in batch.iter().zip(committed.outcomes) {
                     match outcome {
-                        Ok(()) => applied.borrow_mut().insert(change.kind()),
+                        Ok(()) => applied.borrow_mut().insert(change.kind().to_owned()),
                         Err(Refusal::RunExists(_)) => refused.borrow_mut().insert("run exists".to_owned()),
                         Err(Refusal::KeyInUse(_)) => refused.borrow_mut().insert("key in use".to_owned()),
                         Err(refusal) => refused.borrow_mut().insert(refusal.to_string()),

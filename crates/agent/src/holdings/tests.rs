@@ -130,3 +130,37 @@ fn work_that_must_not_overlap_begins_only_with_a_lease_that_cannot_have_ended() 
     holdings.renewed(&[held_of(1)], now + term);
     assert!(holdings.begin(held_of(1), term, now + term));
 }
+
+#[test]
+fn what_is_done_and_recorded_is_not_begun_again_by_a_server_that_is_behind() {
+    let mut holdings = Holdings::new(1);
+    assert_eq!(numbers(&holdings.assign(vec![assignment(1, true)], Instant::now())), [1]);
+    holdings.ended(held_of(1));
+    holdings.acknowledged(held_of(1));
+    assert!(holdings.is_empty());
+    assert_eq!(
+        numbers(&holdings.assign(vec![assignment(1, true), assignment(2, true)], Instant::now())),
+        [2]
+    );
+    assert_eq!(holdings.held(), [held_of(2)]);
+    // Another lease of the same execution is another matter.
+    let again = Assignment { token: LeaseToken(Uuid::from_u128(9)), ..assignment(1, true) };
+    holdings.ended(held_of(2));
+    assert_eq!(numbers(&holdings.assign(vec![again], Instant::now())), [1]);
+}
+
+#[test]
+fn only_the_last_leases_are_remembered() {
+    let mut holdings = Holdings::new(1);
+    let most = u128::try_from(Former::MOST).unwrap();
+    for number in 0..=most {
+        holdings.assign(vec![assignment(number, true)], Instant::now());
+        holdings.ended(held_of(number));
+        holdings.acknowledged(held_of(number));
+    }
+    assert_eq!(holdings.former.known.len(), Former::MOST);
+    assert_eq!(
+        numbers(&holdings.assign(vec![assignment(1, true), assignment(0, true)], Instant::now())),
+        [0]
+    );
+}

@@ -31,7 +31,13 @@ pub(crate) async fn poll(shared: Arc<Shared>) -> Error {
             }
         };
         let asked = Instant::now();
-        let answer = link.poll(request).await;
+        let answer = tokio::select! {
+            biased;
+            answer = link.poll(request) => answer,
+            // Calls that are answered at once find a dead server long before a parked one does: a node that renews its
+            // leases elsewhere asks for work there, too.
+            () = shared.links.given_up(&link) => Err(Fault::Unavailable("another call found it dead".to_owned())),
+        };
         shared.links.settle(&link, &answer).await;
         // An answer may have been lost with the error: the next poll says what arrived.
         resync = answer.is_err();

@@ -46,6 +46,8 @@ pub(crate) struct State {
     pub(crate) refuse: Vec<Held>,
     /// The next polls fail, after taking the work with them.
     pub(crate) lose_polls: u32,
+    /// The next heartbeats fail; polls stay parked.
+    pub(crate) lose_heartbeats: u32,
     /// Nothing is answered but `unavailable`.
     pub(crate) down: bool,
     /// Results are not taken.
@@ -172,6 +174,10 @@ impl Link for Server {
         let mut state = self.state.lock().unwrap();
         if let Some(fault) = self.fault(&state) {
             return Err(fault);
+        }
+        if state.lose_heartbeats > 0 {
+            state.lose_heartbeats -= 1;
+            return Err(Fault::Unavailable("no answer".to_owned()));
         }
         let refused = heartbeat.held.iter().filter(|held| state.refuse.contains(held)).copied().collect();
         state.heartbeats.push(heartbeat);

@@ -190,6 +190,20 @@ async fn servers_that_are_down_are_waited_for_and_the_next_address_is_tried() {
 }
 
 #[tokio::test]
+async fn a_poll_parked_at_a_server_that_is_given_up_is_asked_anew_at_the_next() {
+    let (server, data) = (Server::new(), tempfile::tempdir().unwrap());
+    let mut settings = settings(data.path());
+    settings.tuning.poll_wait = Duration::from_secs(3600);
+    let agent = Agent::start(settings, Arc::new(Dial(server.clone())));
+    server.until("a poll is parked", |state| (!state.polls.is_empty()).then_some(())).await;
+    server.change(|state| state.lose_heartbeats = 1);
+    let resync =
+        server.until("it is asked anew", |state| state.polls.get(1).map(|poll| poll.resync.clone())).await;
+    assert_eq!(resync, Some(Vec::new()), "an answer may have been lost: it says what arrived");
+    agent.drain_and_stop().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_refused_hello_ends_the_start() {
     let (server, data) = (Server::new(), tempfile::tempdir().unwrap());
     server.change(|state| state.end_with = Some(Fault::NotFound("cluster `default`".to_owned())));

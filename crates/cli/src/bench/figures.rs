@@ -6,6 +6,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
+use super::shares::{self, Share};
 use crate::exit::Failure;
 use crate::render::table::{Cell, Tone, facts};
 
@@ -13,19 +14,23 @@ use crate::render::table::{Cell, Tone, facts};
 #[derive(Debug, Serialize)]
 pub(super) struct Figures {
     pub load: &'static str,
+    /// What `n` counts.
+    #[serde(skip)]
+    pub counted: &'static str,
     pub store: String,
-    /// Executions.
     pub n: u64,
     pub nodes: u32,
     pub seconds: f64,
     pub per_second: f64,
-    /// From submit to durable result of a single task, as a client sees it.
+    /// As a client sees it: from submit to durable result, or what the load is about.
     pub p50_ms: f64,
     pub p99_ms: f64,
     pub server_rss_bytes: u64,
     pub server_cpu_seconds: f64,
     #[serde(flatten)]
     pub more: BTreeMap<&'static str, f64>,
+    /// What each server did of it.
+    pub servers: Vec<Share>,
 }
 
 impl Figures {
@@ -34,17 +39,22 @@ impl Figures {
         let mut rows = vec![
             ("load", cell(self.load.to_owned())),
             ("store", cell(self.store.clone())),
-            ("executions", cell(self.n.to_string())),
+            (self.counted, cell(self.n.to_string())),
             ("nodes", cell(self.nodes.to_string())),
             ("seconds", cell(format!("{:.3}", self.seconds))),
-            ("per second", cell(format!("{:.0}", self.per_second))),
+            ("per second", cell(format!("{:.*}", usize::from(self.per_second < 10.0) * 2, self.per_second))),
             ("p50", cell(format!("{:.2} ms", self.p50_ms))),
             ("p99", cell(format!("{:.2} ms", self.p99_ms))),
             ("server memory", cell(format!("{:.1} MiB", self.server_rss_bytes as f64 / 1_048_576.0))),
             ("server cpu", cell(format!("{:.2} s", self.server_cpu_seconds))),
         ];
         rows.extend(self.more.iter().map(|(name, value)| (*name, cell(format!("{value:.2}")))));
-        facts(&rows)
+        let mut text = facts(&rows);
+        if self.servers.len() > 1 {
+            text.push('\n');
+            text.push_str(&shares::table(&self.servers));
+        }
+        text
     }
 }
 
@@ -59,7 +69,24 @@ impl Latencies {
     }
 
     pub(super) fn add(&mut self, latency: Duration) {
-        self.0.saturating_record(u64::try_from(latency.as_micros()).unwrap_or(u64::MAX));
+        self.add_many(latency, 1);
+    }
+
+    pub(super) fn add_many(&mut self, latency: Duration, count: u64) {
+        self.0.saturating_record_n(u64::try_from(latency.as_micros()).unwrap_or(u64::MAX), count);
+    }
+
+    pub(super) fn add_all(&mut self, others: &Self) -> Result<(), Failure> {
+        let added = self.0.add(&others.0);
+        added.map_err(|error| Failure::bug(format!("cannot add up latencies: {error}")))
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.0.len()
+    }
+
+    pub(super) fn most_ms(&self) -> f64 {
+        self.0.max() as f64 / 1e3
     }
 
     pub(super) fn ms(&self, quantile: f64) -> f64 {

@@ -1,10 +1,18 @@
-//! `bench`: measures a server, its store and its agents on this machine. The server is a process of its own; nodes
-//! live in this one and speak to it over loopback.
+//! `bench`: measures a server, its store and its agents on this machine. Servers are processes of their own; nodes
+//! live in this one and speak to them over loopback.
 
+mod claims;
+mod database;
 mod figures;
 mod fleet;
 mod node;
+mod server;
+mod shares;
+mod sightings;
 mod site;
+mod soak;
+mod tables;
+mod takeover;
 mod tasks;
 
 use clap::{Args, Subcommand};
@@ -24,12 +32,21 @@ enum Load {
     Tasks(tasks::TasksArgs),
     /// Barrier steps over many simulated nodes, each with its own connection
     Fleet(fleet::FleetArgs),
+    /// kill -9 of servers that share a PostgreSQL: how long their runs stand still until another moves them on
+    Takeover(takeover::TakeoverArgs),
+    /// No-ops for half an hour over a million finished executions in a PostgreSQL: do claims become slower?
+    Claims(claims::ClaimsArgs),
 }
 
 pub(crate) async fn run(args: BenchArgs, out: Out) -> Result<(), Failure> {
     let figures = match args.load {
         Load::Tasks(args) => tasks::measure(args, out).await?,
         Load::Fleet(args) => fleet::measure(args, out).await?,
+        Load::Takeover(args) => takeover::measure(args, out).await?,
+        Load::Claims(args) => {
+            let soak = claims::measure(args, out).await?;
+            return out.result(&soak, || soak.table());
+        }
     };
     out.result(&figures, || figures.table())
 }

@@ -1,16 +1,16 @@
 //! `bench tasks`: no-op executions, placed on real agents, from submit to durable result.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use downbeat_agent::{Agent, Grpc, Handle, Settings};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde_json::{Value, json};
 
 use super::figures::{Figures, Latencies};
-use super::site::{STUCK, Site, cannot};
+use super::server::{STUCK, Server};
+use super::shares::{Meter, changes_per_commit, ms_per_commit};
+use super::site::{Site, Wanted, within};
 use crate::exit::Failure;
 use crate::out::Out;
 
@@ -34,51 +34,65 @@ pub(crate) struct TasksArgs {
     /// Single tasks, one after the other, for the latency
     #[arg(long, default_value_t = 500)]
     singles: u32,
-    /// sqlite (a fresh file), or a location as `server --store` takes it
+    /// Servers that share the store; agents and submitters are spread over them
+    #[arg(long, default_value_t = 1)]
+    servers: u32,
+    /// sqlite (a fresh file), or a PostgreSQL, in which a database is made and dropped: postgres://…
     #[arg(long, default_value = "sqlite")]
     store: String,
 }
 
+/// Every server counts what all of them did.
+pub(super) const DONE: &str = r#"downbeat_executions_total{outcome="succeeded"}"#;
+/// The first tasks at a server warm up connections and caches.
+const WARM_UP: u32 = 20;
+
 pub(super) async fn measure(args: TasksArgs, out: Out) -> Result<Figures, Failure> {
-    let site = Site::start(&args.store).await?;
-    let agents: Vec<Handle> = (0..args.nodes).map(|index| agent(&site, index, args.slots)).collect();
-    site.reached(r#"downbeat_nodes{status="online"}"#, f64::from(args.nodes), Duration::from_millis(20))
-        .await?;
+    let wanted = Wanted::new(&args.store, args.servers);
+    within(&[wanted], async |sites: &mut [Site]| load(&sites[0], &args, out).await).await
+}
+
+async fn load(site: &Site, args: &TasksArgs, out: Out) -> Result<Figures, Failure> {
+    let agents = site.join(args.nodes, args.slots).await?;
 
     out.note(&format!("{} single tasks, one after the other", args.singles));
-    let latencies = singles(&site, args.singles).await?;
+    let mut latencies = Latencies::new()?;
+    let servers = u32::try_from(site.servers.len()).unwrap_or(u32::MAX);
+    for (server, number) in site.servers.iter().zip(0..) {
+        let share = args.singles / servers + u32::from(number < args.singles % servers);
+        singles(server, share, &mut latencies).await?;
+    }
 
     out.note(&format!("{} executions in runs of {}", args.n, args.per_run));
-    let done = r#"downbeat_executions_total{outcome="succeeded"}"#;
-    let before = site.metric(done).await?;
-    let cpu_before = site.cpu_seconds();
+    let server = site.first();
+    let before = server.metrics().await?.get(DONE);
+    let (meter, events_before) = (Meter::begin(site).await?, server.last_seq().await?);
     let own_before = own_cpu_seconds();
     let begun = Instant::now();
     let per_run = args.per_run.max(1);
-    let sizes = (0..args.n.div_ceil(per_run)).map(|run| per_run.min(args.n - run * per_run));
-    stream::iter(sizes)
-        .map(|size| {
-            let site = &site;
-            async move { site.submit(&job(size)).await.map(drop) }
-        })
+    let runs = (0..args.n.div_ceil(per_run)).map(|run| (run, per_run.min(args.n - run * per_run)));
+    stream::iter(runs)
+        .map(|(run, size)| async move { site.server(run).submit(&job(size)).await.map(drop) })
         .buffer_unordered(args.submitters)
         .try_collect::<()>()
         .await?;
     let submitted = begun.elapsed();
-    site.reached(done, before + args.n as f64, Duration::from_millis(10)).await?;
+    server.reached(DONE, before + args.n as f64, Duration::from_millis(10)).await?;
     let seconds = begun.elapsed().as_secs_f64();
 
-    let batches = site.metric("downbeat_commit_batch_size_count").await?;
-    let changes = site.metric("downbeat_commit_batch_size_sum").await?;
-    let commit_seconds = site.metric("downbeat_commit_seconds_sum").await?;
+    let (shares, events) = (meter.end(site).await?, server.last_seq().await? - events_before);
+    let changes: f64 = shares.iter().map(|share| share.changes).sum();
     let more = BTreeMap::from([
+        // Most of all what another server was faster with. Every change that was not refused is an event.
+        ("changes refused", (changes - events as f64).max(0.0)),
         ("submitted after seconds", submitted.as_secs_f64()),
-        ("changes per commit", changes / batches.max(1.0)),
-        ("ms per commit", commit_seconds * 1e3 / batches.max(1.0)),
+        ("changes per commit", changes_per_commit(&shares)),
+        ("ms per commit", ms_per_commit(&shares)),
         ("agents and bench cpu", own_cpu_seconds() - own_before),
     ]);
     let figures = Figures {
         load: "tasks",
+        counted: "executions",
         store: site.store.clone(),
         n: args.n,
         nodes: args.nodes,
@@ -87,24 +101,16 @@ pub(super) async fn measure(args: TasksArgs, out: Out) -> Result<Figures, Failur
         p50_ms: latencies.ms(0.5),
         p99_ms: latencies.ms(0.99),
         server_rss_bytes: site.rss_bytes(),
-        server_cpu_seconds: site.cpu_seconds() - cpu_before,
+        server_cpu_seconds: shares.iter().map(|share| share.cpu_seconds).sum(),
         more,
+        servers: shares,
     };
     drop(agents);
     Ok(figures)
 }
 
-fn agent(site: &Site, index: u32, slots: u32) -> Handle {
-    let hostname = format!("bench-{index}");
-    let mut settings = Settings::new(site.data(&hostname));
-    settings.servers = vec![site.grpc.clone()];
-    settings.hostname = hostname;
-    settings.slots = slots;
-    Agent::start(settings, Arc::new(Grpc))
-}
-
 /// Parallel no-ops: a root, and all others after it.
-fn job(size: u64) -> Value {
+pub(super) fn job(size: u64) -> Value {
     let mut tasks = vec![json!({"name": "root", "backend": "test", "action": "noop"})];
     tasks.extend((1..size).map(|index| {
         json!({"name": format!("t{index}"), "backend": "test", "action": "noop", "depends_on": ["root"]})
@@ -113,30 +119,29 @@ fn job(size: u64) -> Value {
 }
 
 /// Submits one task after the other, and waits for each result as a client does: on the live stream.
-async fn singles(site: &Site, count: u32) -> Result<Latencies, Failure> {
-    let mut latencies = Latencies::new()?;
-    let mut events = site.events().await?;
+async fn singles(server: &Server, count: u32, latencies: &mut Latencies) -> Result<(), Failure> {
+    if count == 0 {
+        return Ok(());
+    }
+    let mut events = server.events().await?;
     let definition = json!({"name": "single", "tasks": [{"backend": "test", "action": "noop"}]});
-    let mut text = String::new();
-    for round in 0..count + 20 {
+    for round in 0..count + WARM_UP {
         let begun = Instant::now();
-        let id = site.submit(&definition).await?;
-        let wanted = |line: &str| line.contains("execution_finished") && line.contains(&id);
-        while !text.lines().any(wanted) {
-            let chunk = tokio::time::timeout(STUCK, events.chunk()).await;
-            let chunk = chunk
+        let id = server.submit(&definition).await?;
+        loop {
+            let next = tokio::time::timeout(STUCK, events.next()).await;
+            let next = next
                 .map_err(|_| Failure::bug(format!("run {id} has no result after {} s", STUCK.as_secs())))?;
-            let chunk = chunk.map_err(|error| cannot("follow events", &error))?;
-            let chunk = chunk.ok_or_else(|| Failure::bug("the event stream ended"))?;
-            text.push_str(&String::from_utf8_lossy(&chunk));
+            let event = next?.ok_or_else(|| Failure::bug("the event stream ended"))?;
+            if event.name == "execution_finished" && event.data.contains(&id) {
+                break;
+            }
         }
-        // The first ones warm up connections and caches.
-        if round >= 20 {
+        if round >= WARM_UP {
             latencies.add(begun.elapsed());
         }
-        text.clear();
     }
-    Ok(latencies)
+    Ok(())
 }
 
 /// User and system time of this process, which holds the agents.

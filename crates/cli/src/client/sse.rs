@@ -37,7 +37,7 @@ pub(crate) struct Feed {
 }
 
 impl Feed {
-    pub(super) fn new(response: Response, base: String) -> Self {
+    pub(crate) fn new(response: Response, base: String) -> Self {
         let bytes = response.bytes_stream().map(|piece| piece.map(|bytes| bytes.to_vec()));
         Self { bytes: Box::pin(bytes), base, parser: Parser::default() }
     }

@@ -3,7 +3,8 @@
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::site::{Site, Store, eventually, is_alive};
+use crate::site::{Site, Store};
+use crate::support::{eventually, is_alive};
 
 async fn one_node(name: &str) -> Site {
     let mut site = Site::new(Store::Sqlite).await;

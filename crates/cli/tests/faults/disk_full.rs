@@ -1,44 +1,15 @@
 //! A full disk under the store: a clear error, nothing lost, and on it goes when there is room again.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
 use serde_json::json;
 
-use crate::site::{Site, Store, eventually};
-
-/// A file system of a few MiB, gone when the test is over.
-struct SmallDisk(PathBuf);
-
-impl SmallDisk {
-    fn mount(at: &Path) -> Self {
-        std::fs::create_dir_all(at).unwrap();
-        let mounted =
-            Command::new("mount").args(["-t", "tmpfs", "-o", "size=6m", "tmpfs"]).arg(at).status().unwrap();
-        assert!(mounted.success(), "needs root to mount a small file system: run `make test` as root");
-        Self(at.to_owned())
-    }
-
-    /// Leaves no room.
-    fn fill(&self) -> PathBuf {
-        let file = self.0.join("ballast");
-        // It ends with `no space left`: that is what it is for.
-        let _ = std::fs::write(&file, vec![0_u8; 16 * 1024 * 1024]);
-        file
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
-    }
-}
+use crate::site::{Site, Store};
+use crate::support::{SmallDisk, eventually};
 
 #[tokio::test]
 async fn a_full_disk_refuses_runs_clearly_and_loses_nothing() {
     let directory = tempfile::tempdir().unwrap();
-    let disk = SmallDisk::mount(&directory.path().join("disk"));
-    let mut site = Site::new(Store::SqliteAt(disk.0.join("downbeat.db"))).await;
+    let disk = SmallDisk::mount(&directory.path().join("disk"), 6);
+    let mut site = Site::new(Store::SqliteAt(disk.path.join("downbeat.db"))).await;
     site.start_server().await;
     site.start_agent("web-1");
     site.nodes_online(1).await;
@@ -50,7 +21,7 @@ async fn a_full_disk_refuses_runs_clearly_and_loses_nothing() {
     let slow = json!({"target": "all", "tasks": [site.entry("b", "1")]});
     let under_way = site.submit(&slow, "under way").await;
     eventually("it began", || async { (site.done().len() == 2).then_some(()) }).await;
-    let ballast = disk.fill();
+    disk.fill();
     let tasks: Vec<_> = (0..200).map(|index| site.entry(&format!("x{index}"), "0")).collect();
     let big = json!({"target": "all", "tasks": tasks});
     let refused = eventually("a run is refused", || async {
@@ -63,7 +34,7 @@ async fn a_full_disk_refuses_runs_clearly_and_loses_nothing() {
     assert!(site.server_runs());
     assert!(site.get(&format!("runs/{first}")).await.is_some(), "what was recorded can be read");
 
-    std::fs::remove_file(ballast).unwrap();
+    disk.empty();
     let view = site.ended(&under_way).await;
     assert_eq!(view["status"], "completed", "{view:#}");
     let last = site.submit(&definition, "last").await;

@@ -12,3 +12,5 @@ mod disk_full;
 mod random;
 mod server_dies;
 mod site;
+#[path = "../support/mod.rs"]
+mod support;

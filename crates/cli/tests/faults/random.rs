@@ -6,7 +6,8 @@ use downbeat_core::Dice;
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-use crate::site::{Site, Store, seed};
+use crate::site::{Site, Store};
+use crate::support::seed;
 
 const NAMES: [&str; 3] = ["web-1", "web-2", "web-3"];
 

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use downbeat_core::Dice;
 use serde_json::json;
 
-use crate::site::{Site, Store, eventually, seed};
+use crate::site::{Site, Store};
+use crate::support::{eventually, seed};
 
 async fn the_server_is_killed_again_and_again(store: Store) {
     let soak = std::env::var("DOWNBEAT_TEST_SOAK_SECONDS").ok().and_then(|text| text.parse().ok());

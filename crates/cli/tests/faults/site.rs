@@ -2,17 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-/// Long enough for any of this on a busy machine; what is waited for is a condition, never the time.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(90);
+use crate::support::{eventually, free_address};
 
 const LEASE_TTL: &str = "2s";
 
@@ -265,25 +263,6 @@ pub(crate) enum Store {
     Postgres,
 }
 
-/// Tries until it gives something; panics when it takes far too long.
-pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(
-    what: &str,
-    mut attempt: impl FnMut() -> F,
-) -> T {
-    let begun = Instant::now();
-    loop {
-        if let Some(value) = attempt().await {
-            return value;
-        }
-        assert!(begun.elapsed() < DEADLINE, "{what}: not after {} s", DEADLINE.as_secs());
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
-fn free_address() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
-}
-
 async fn fresh_database() -> String {
     let url = std::env::var("DOWNBEAT_TEST_POSTGRES").unwrap_or_else(|_| {
         panic!("needs PostgreSQL: run `make test`, or `make postgres` and set DOWNBEAT_TEST_POSTGRES")
@@ -293,18 +272,4 @@ async fn fresh_database() -> String {
     let name = format!("faults_{}", uuid::Uuid::new_v4().simple());
     client.batch_execute(&format!("create database {name}")).await.unwrap();
     format!("{}/{name}", url.rsplit_once('/').unwrap().0)
-}
-
-/// Whether a process exists and is not a zombie.
-pub(crate) fn is_alive(pid: i32) -> bool {
-    let stat = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat")).unwrap_or_default();
-    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
-}
-
-/// A seed that is printed, and can be given.
-pub(crate) fn seed() -> u64 {
-    let seed = std::env::var("DOWNBEAT_TEST_SEED").ok().and_then(|text| text.parse().ok());
-    let seed = seed.unwrap_or_else(|| u64::from(uuid::Uuid::new_v4().as_fields().0));
-    println!("DOWNBEAT_TEST_SEED={seed}");
-    seed
 }

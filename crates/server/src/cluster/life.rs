@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use downbeat_core::Timestamp;
 use downbeat_core::ids::{RunId, ServerId};
+use downbeat_core::level;
 use downbeat_store::{self as store, News, ServerRecord};
 use jiff::SignedDuration;
 use tokio::sync::broadcast;
@@ -105,6 +106,7 @@ impl Life {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started_at: parts.started_at,
             seen_at: parts.clock.now(),
+            level: level::LEVEL,
         };
         let signed = parts.store.put_server(&record).await;
         *parts.standing.signed() = signed.is_ok().then(Instant::now);

@@ -94,8 +94,10 @@ impl Board {
                     self.plans.remove(run);
                 }
             }
-            Change::ExecutionStarted { .. } | Change::RunTaken { .. } | Change::RunCancelRequested { .. } => {
-            }
+            Change::ExecutionStarted { .. }
+            | Change::RunTaken { .. }
+            | Change::RunCancelRequested { .. }
+            | Change::Unknown { .. } => {}
         }
     }
 

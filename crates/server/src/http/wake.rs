@@ -108,6 +108,7 @@ fn concerns(change: &Change, id: ExecutionId) -> bool {
         | Change::ExecutionsAdded { .. }
         | Change::ExecutionLeased { .. }
         | Change::ExecutionStarted { .. }
-        | Change::RunMoved { .. } => false,
+        | Change::RunMoved { .. }
+        | Change::Unknown { .. } => false,
     }
 }

@@ -148,7 +148,8 @@ impl Runs {
             | Change::RunCancelRequested { .. }
             | Change::ExecutionLeased { .. }
             | Change::ExecutionStarted { .. }
-            | Change::ExecutionCancelRequested { .. } => {}
+            | Change::ExecutionCancelRequested { .. }
+            | Change::Unknown { .. } => {}
         }
     }
 }

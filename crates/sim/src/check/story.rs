@@ -81,7 +81,8 @@ impl Story {
             | Change::RunCreated { .. }
             | Change::RunTaken { .. }
             | Change::RunCancelRequested { .. }
-            | Change::RunMoved { .. } => {}
+            | Change::RunMoved { .. }
+            | Change::Unknown { .. } => {}
         }
     }
 

@@ -149,6 +149,14 @@ pub async fn an_empty_batch_does_nothing(store: Arc<dyn Store>) {
     assert_eq!(store.last_seq().await.unwrap(), 0);
 }
 
+pub async fn a_kind_that_only_newer_programs_know_is_never_written(store: Arc<dyn Store>) {
+    let unknown = Change::Unknown { name: "job_stored".to_owned(), run: None, at: at(1) };
+    let Committed { outcomes, seqs } = commit(&store, &[unknown.clone(), created(1), unknown]).await;
+    assert_eq!(outcomes, [Err(Refusal::NotKnownToAll), Ok(()), Err(Refusal::NotKnownToAll)]);
+    assert_eq!(seqs, [None, Some(1), None]);
+    assert_eq!(store.events(&EventFilter::default(), 10).await.unwrap().len(), 1);
+}
+
 pub async fn events_are_numbered_without_gaps_also_at_once(store: Arc<dyn Store>) {
     const WRITERS: u32 = 8;
     const EACH: u32 = 10;

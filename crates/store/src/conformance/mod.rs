@@ -21,7 +21,10 @@ pub use snapshot::{Snapshot, fill, fill_beside};
 #[macro_export]
 macro_rules! conformance_suite {
     ($fresh:ident) => {
-        $crate::conformance_cases! { $fresh;
+        $crate::conformance_suite! { $fresh, conformance_cases }
+    };
+    ($fresh:ident, $cases:ident) => {
+        $crate::$cases! { $fresh;
             nodes {
                 the_default_cluster_is_found_by_name_and_id
                 a_registered_node_is_online_and_read_back_whole
@@ -61,6 +64,7 @@ macro_rules! conformance_suite {
                 a_refused_change_leaves_no_trace_and_harms_no_other
                 an_execution_born_and_ended_in_one_batch_is_ended
                 an_empty_batch_does_nothing
+                a_kind_that_only_newer_programs_know_is_never_written
                 events_are_numbered_without_gaps_also_at_once
                 events_are_read_from_a_number_on_and_by_run
                 the_events_replayed_give_equal_tables
@@ -103,4 +107,25 @@ macro_rules! conformance_cases {
             })+
         })+
     };
+}
+
+/// All cases as a list of futures, for whoever wants to see them run in one test.
+#[macro_export]
+macro_rules! conformance_futures {
+    ($fresh:ident) => {
+        $crate::conformance_suite! { $fresh, conformance_list }
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! conformance_list {
+    ($fresh:ident; $($module:ident { $($case:ident)+ })+) => {{
+        let cases: Vec<std::pin::Pin<Box<dyn Future<Output = ()> + '_>>> = vec![$($(Box::pin(async {
+            let fresh = $fresh().await;
+            $crate::conformance::$module::$case(std::sync::Arc::clone(&fresh.store)).await;
+            fresh.done().await;
+        }),)+)+];
+        cases
+    }};
 }

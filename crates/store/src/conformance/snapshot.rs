@@ -160,6 +160,7 @@ pub async fn fill_beside(store: &Arc<dyn Store>) {
         version: "1".to_owned(),
         started_at: at(1),
         seen_at: at(2),
+        level: 1,
     };
     store.put_server(&record).await.expect("a server is taken");
 }

@@ -21,6 +21,7 @@ fn record(id: ServerId, name: &str, seen: i64) -> ServerRecord {
         version: "0.1".to_owned(),
         started_at: at(1),
         seen_at: at(seen),
+        level: u32::try_from(seen).expect("the tests' times are small"),
     }
 }
 

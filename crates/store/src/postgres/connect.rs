@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime};
-use tokio_postgres::{Client, Config, NoTls};
+use tokio_postgres::{Client, Config, NoTls, Transaction};
 
 use super::failure::Failure;
-use crate::migrate;
+use crate::migrate::{self, Ran};
 use crate::port::Error;
+use crate::rows::small;
 
 /// How long a server is waited for.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -19,6 +20,12 @@ const ANSWER: Duration = Duration::from_secs(15);
 const KEEPALIVE: Duration = Duration::from_secs(5);
 /// Locks migrations against servers that start at the same moment: "downbeat", cut to eight bytes.
 const MIGRATION_LOCK: i64 = 0x646f_776e_6265_6174;
+/// How long a migration waits for a lock. Whoever wants the table meanwhile queues behind it: a wait for somebody's
+/// long transaction would silence all other servers.
+const LOCK_WAIT: &str = "SET LOCAL lock_timeout = '500ms'";
+const LOCK_PAUSE: Duration = Duration::from_millis(500);
+/// How often it is tried: for a minute.
+const LOCK_TRIES: u32 = 60;
 /// The commits' statements find their rows by index, always. A plan that was made while the tables were small would
 /// read them whole, and stays until the next ANALYZE.
 const BY_INDEX: &str = "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off \
@@ -87,31 +94,78 @@ pub(crate) async fn answered<T>(
 
 /// Runs what is missing, each migration in its own transaction; servers that start together take turns.
 pub(crate) async fn migrate(client: &mut Client) -> Result<(), Failure> {
+    let mut tries = 0;
     loop {
-        let transaction = client.transaction().await?;
-        transaction.execute("SELECT pg_advisory_xact_lock($1)", &[&MIGRATION_LOCK]).await?;
+        match run_next(client).await {
+            Ok(true) => {}
+            Ok(false) => return Ok(()),
+            Err(failure) if failure.is_held_up() => {
+                tries += 1;
+                if tries == LOCK_TRIES {
+                    let why = "a migration waits for a lock: end the long transactions on this database, then start";
+                    return Err(Error::Unavailable(why.to_owned()).into());
+                }
+                tokio::time::sleep(LOCK_PAUSE).await;
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
+}
+
+/// Runs the first migration that is missing. False: there is none.
+async fn run_next(client: &mut Client) -> Result<bool, Failure> {
+    let transaction = client.transaction().await?;
+    transaction.execute("SELECT pg_advisory_xact_lock($1)", &[&MIGRATION_LOCK]).await?;
+    transaction.batch_execute(LOCK_WAIT).await?;
+    let missing = migrate::missing(migrate::POSTGRES, &ran(&transaction).await?)?;
+    let Some(migration) = missing.first() else {
+        transaction.commit().await?;
+        return Ok(false);
+    };
+    transaction.batch_execute(migration.sql).await?;
+    transaction
+        .execute(
+            "INSERT INTO migrations (number, checksum, works_since, program) VALUES ($1, $2, $3, $4)",
+            &[
+                &small(migration.number),
+                &migration.checksum(),
+                &small(migration.works_since),
+                &migrate::PROGRAM,
+            ],
+        )
+        .await?;
+    transaction.commit().await?;
+    Ok(true)
+}
+
+/// What the store has.
+async fn ran(transaction: &Transaction<'_>) -> Result<Vec<Ran>, Failure> {
+    // Programs without the rule for schema changes made the table without the last two columns.
+    let known = "SELECT count(*) FROM information_schema.columns WHERE table_schema = current_schema() \
+                 AND table_name = 'migrations' AND column_name IN ('works_since', 'program')";
+    if transaction.query_one(known, &[]).await?.try_get::<_, i64>(0)? < 2 {
         transaction
             .batch_execute(
-                "CREATE TABLE IF NOT EXISTS migrations (number integer PRIMARY KEY, checksum text NOT NULL)",
+                "CREATE TABLE IF NOT EXISTS migrations (number integer PRIMARY KEY, checksum text NOT NULL); \
+                 ALTER TABLE migrations ADD COLUMN IF NOT EXISTS works_since integer, \
+                 ADD COLUMN IF NOT EXISTS program text",
             )
             .await?;
-        let mut ran = Vec::new();
-        for row in transaction.query("SELECT number, checksum FROM migrations", &[]).await? {
-            let number: i32 = row.try_get(0)?;
-            ran.push((u32::try_from(number).unwrap_or(u32::MAX), row.try_get(1)?));
-        }
-        let missing = migrate::missing(migrate::POSTGRES, &ran)?;
-        let Some(migration) = missing.first() else {
-            return Ok(transaction.commit().await?);
-        };
-        transaction.batch_execute(migration.sql).await?;
-        let number = i32::try_from(migration.number).expect("migrations are few");
-        transaction
-            .execute(
-                "INSERT INTO migrations (number, checksum) VALUES ($1, $2)",
-                &[&number, &migration.checksum()],
-            )
-            .await?;
-        transaction.commit().await?;
     }
+    let sql = "SELECT number, checksum, works_since, program FROM migrations";
+    let mut ran = Vec::new();
+    for row in transaction.query(sql, &[]).await? {
+        ran.push(Ran {
+            number: number(row.try_get(0)?),
+            checksum: row.try_get(1)?,
+            works_since: row.try_get::<_, Option<i32>>(2)?.map(number),
+            program: row.try_get(3)?,
+        });
+    }
+    Ok(ran)
+}
+
+/// One that is no number of ours is beyond all that we know.
+fn number(stored: i32) -> u32 {
+    u32::try_from(stored).unwrap_or(u32::MAX)
 }

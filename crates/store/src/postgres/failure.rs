@@ -40,6 +40,11 @@ impl Failure {
             || *state == SqlState::T_R_SERIALIZATION_FAILURE)
     }
 
+    /// A lock did not become free in time.
+    pub(crate) fn is_held_up(&self) -> bool {
+        self.state() == Some(&SqlState::LOCK_NOT_AVAILABLE)
+    }
+
     /// The connection broke: whether what was sent last took effect is not known.
     pub(crate) fn is_silence(&self) -> bool {
         match self {

@@ -385,7 +385,7 @@ impl<'a> Added<'a> {
 
 struct Events<'a> {
     at: Vec<i64>,
-    kind: Vec<&'static str>,
+    kind: Vec<&'a str>,
     run: Vec<Option<Text<'a>>>,
     data: Vec<String>,
 }

@@ -28,8 +28,8 @@ use crate::port::{
     Store, Tally,
 };
 use crate::rows::{
-    Code, EXECUTION_COLUMNS, NODE_COLUMNS, RUN_COLUMNS, count, execution_row, int, node_row, parse, run_row,
-    time,
+    Code, EVENT_COLUMNS, EXECUTION_COLUMNS, NODE_COLUMNS, RUN_COLUMNS, count, event_row, execution_row, int,
+    node_row, run_row, small, small_count, time,
 };
 
 /// Queries, heartbeats and output at once.
@@ -169,19 +169,17 @@ impl Store for PostgresStore {
         let (since, limit) = (int(filter.since), i64::from(limit));
         let rows = match &filter.run {
             None => {
-                let sql = "SELECT seq, server, data FROM events WHERE seq > $1 ORDER BY seq LIMIT $2";
-                self.rows(sql, &[&since, &limit]).await?
+                let sql = format!("SELECT {EVENT_COLUMNS} FROM events WHERE seq > $1 ORDER BY seq LIMIT $2");
+                self.rows(&sql, &[&since, &limit]).await?
             }
             Some(run) => {
-                let sql =
-                    "SELECT seq, server, data FROM events WHERE run = $3 AND seq > $1 ORDER BY seq LIMIT $2";
-                self.rows(sql, &[&since, &limit, &text(run.as_str())]).await?
+                let sql = format!(
+                    "SELECT {EVENT_COLUMNS} FROM events WHERE run = $3 AND seq > $1 ORDER BY seq LIMIT $2"
+                );
+                self.rows(&sql, &[&since, &limit, &text(run.as_str())]).await?
             }
         };
-        let event = |row: Row| -> Result<Event, Failure> {
-            let change = parse("event", row.try_get(2)?)?;
-            Ok(Event { seq: count(row.try_get(0)?)?, server: ServerId(row.try_get(1)?), change })
-        };
+        let event = |row: Row| -> Result<Event, Failure> { Ok(event_row!(row, try_get).record()?) };
         Ok(rows.into_iter().map(event).collect::<Result<_, _>>()?)
     }
 
@@ -303,11 +301,11 @@ impl Store for PostgresStore {
                 transaction.execute(remove, &[&text(&server.name), &server.id.0]).await?;
                 transaction
                     .execute(
-                        "INSERT INTO servers (id, name, http, grpc, version, started_at, seen_at) \
-                     VALUES ($1, $2, $3, $4, $5, $6, $7) \
+                        "INSERT INTO servers (id, name, http, grpc, version, started_at, seen_at, level) \
+                     VALUES ($1, $2, $3, $4, $5, $6, $7, $8) \
                      ON CONFLICT (name) DO UPDATE SET id = excluded.id, http = excluded.http, \
                      grpc = excluded.grpc, version = excluded.version, started_at = excluded.started_at, \
-                     seen_at = excluded.seen_at",
+                     seen_at = excluded.seen_at, level = excluded.level",
                         &[
                             &server.id.0,
                             &text(&server.name),
@@ -316,6 +314,7 @@ impl Store for PostgresStore {
                             &text(&server.version),
                             &server.started_at.as_microsecond(),
                             &server.seen_at.as_microsecond(),
+                            &small(server.level),
                         ],
                     )
                     .await?;
@@ -333,7 +332,8 @@ impl Store for PostgresStore {
     }
 
     async fn servers(&self) -> Result<Vec<ServerRecord>, Error> {
-        let sql = "SELECT id, name, http, grpc, version, started_at, seen_at FROM servers ORDER BY name";
+        let sql =
+            "SELECT id, name, http, grpc, version, started_at, seen_at, level FROM servers ORDER BY name";
         let server = |row: Row| -> Result<ServerRecord, Failure> {
             Ok(ServerRecord {
                 id: ServerId(row.try_get(0)?),
@@ -343,6 +343,7 @@ impl Store for PostgresStore {
                 version: row.try_get(4)?,
                 started_at: time(row.try_get(5)?)?,
                 seen_at: time(row.try_get(6)?)?,
+                level: small_count(row.try_get(7)?)?,
             })
         };
         Ok(self.rows(sql, &[]).await?.into_iter().map(server).collect::<Result<_, _>>()?)

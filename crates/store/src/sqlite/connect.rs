@@ -8,7 +8,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OpenFlags, TransactionBehavior, params};
 
 use super::failure::Failure;
-use crate::migrate;
+use crate::migrate::{self, Ran};
 use crate::port::Error;
 
 /// How long a statement waits for a lock. Within one server only a checkpoint holds one, and shortly.
@@ -23,6 +23,10 @@ const CHECKPOINT_PAGES: i64 = 4_000;
 const LOG_SIZE_BYTES: i64 = 64 * 1024 * 1024;
 /// Statements that stay prepared on a connection: more than there are.
 const STATEMENTS: usize = 64;
+
+/// Who hears every statement that any connection runs: tests that put them on record.
+#[cfg(feature = "conformance")]
+pub(crate) static LISTENER: std::sync::OnceLock<fn(&str)> = std::sync::OnceLock::new();
 
 /// Creates the directory, and names the file in a way that two spellings of a path share.
 pub(crate) fn settle(path: &Path) -> Result<PathBuf, Error> {
@@ -57,7 +61,7 @@ pub(crate) fn lock(path: &Path) -> Result<File, Error> {
 
 pub(crate) fn writer(path: &Path) -> Result<Connection, Failure> {
     let mut connection = Connection::open(path)?;
-    settings(&connection, WRITER_CACHE_KIB)?;
+    settings(&mut connection, WRITER_CACHE_KIB)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
@@ -67,13 +71,15 @@ pub(crate) fn writer(path: &Path) -> Result<Connection, Failure> {
 }
 
 pub(crate) fn reader(path: &Path) -> Result<Connection, Failure> {
-    let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-    settings(&connection, READER_CACHE_KIB)?;
+    let mut connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    settings(&mut connection, READER_CACHE_KIB)?;
     connection.pragma_update(None, "query_only", true)?;
     Ok(connection)
 }
 
-fn settings(connection: &Connection, cache_kib: i64) -> Result<(), Failure> {
+fn settings(connection: &mut Connection, cache_kib: i64) -> Result<(), Failure> {
+    #[cfg(feature = "conformance")]
+    tell(connection)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.pragma_update(None, "foreign_keys", true)?;
     connection.pragma_update(None, "cache_size", -cache_kib)?;
@@ -82,20 +88,50 @@ fn settings(connection: &Connection, cache_kib: i64) -> Result<(), Failure> {
     Ok(())
 }
 
+#[cfg(feature = "conformance")]
+fn tell(connection: &mut Connection) -> Result<(), Failure> {
+    use rusqlite::trace::{TraceEvent, TraceEventCodes};
+    if let Some(listener) = LISTENER.get() {
+        let tell = |event: TraceEvent<'_>| {
+            if let TraceEvent::Stmt(statement, _) = event {
+                listener(&statement.sql());
+            }
+        };
+        connection.trace_v2(TraceEventCodes::SQLITE_TRACE_STMT, Some(tell))?;
+    }
+    Ok(())
+}
+
 fn migrate(connection: &mut Connection) -> Result<(), Failure> {
     connection.execute_batch(
-        "CREATE TABLE IF NOT EXISTS migrations (number INTEGER PRIMARY KEY, checksum TEXT NOT NULL) STRICT",
+        "CREATE TABLE IF NOT EXISTS migrations (number INTEGER PRIMARY KEY, checksum TEXT NOT NULL, \
+         works_since INTEGER, program TEXT) STRICT",
     )?;
-    let ran: Vec<(u32, String)> = connection
-        .prepare("SELECT number, checksum FROM migrations")?
-        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
+    // Programs without the rule for schema changes made the table without these. Looked at first: SQLite has no ADD
+    // COLUMN IF NOT EXISTS.
+    if !connection.column_exists(None, "migrations", "works_since")? {
+        connection.execute_batch(
+            "BEGIN IMMEDIATE; ALTER TABLE migrations ADD COLUMN works_since INTEGER; \
+             ALTER TABLE migrations ADD COLUMN program TEXT; COMMIT",
+        )?;
+    }
+    let ran: Vec<Ran> = connection
+        .prepare("SELECT number, checksum, works_since, program FROM migrations")?
+        .query_map([], |row| {
+            Ok(Ran {
+                number: row.get(0)?,
+                checksum: row.get(1)?,
+                works_since: row.get(2)?,
+                program: row.get(3)?,
+            })
+        })?
         .collect::<Result<_, _>>()?;
     for migration in migrate::missing(migrate::SQLITE, &ran)? {
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         transaction.execute_batch(migration.sql)?;
         transaction.execute(
-            "INSERT INTO migrations (number, checksum) VALUES (?1, ?2)",
-            params![migration.number, migration.checksum()],
+            "INSERT INTO migrations (number, checksum, works_since, program) VALUES (?1, ?2, ?3, ?4)",
+            params![migration.number, migration.checksum(), migration.works_since, migrate::PROGRAM],
         )?;
         transaction.commit()?;
     }

@@ -23,8 +23,8 @@ use crate::port::{
     Store, Tally,
 };
 use crate::rows::{
-    Code, EXECUTION_COLUMNS, NODE_COLUMNS, RUN_COLUMNS, count, execution_row, int, node_row, parse, run_row,
-    time,
+    Code, EVENT_COLUMNS, EXECUTION_COLUMNS, NODE_COLUMNS, RUN_COLUMNS, count, event_row, execution_row, int,
+    node_row, run_row, time,
 };
 
 /// The embedded store.
@@ -49,6 +49,13 @@ impl SqliteStore {
         })
         .await
         .map_err(|error| Error::Unavailable(format!("opening the store was broken off: {error}")))?
+    }
+
+    /// Lets every connection of this process that is opened from now on tell its statements, for tests.
+    #[cfg(feature = "conformance")]
+    #[doc(hidden)]
+    pub fn tell_statements(listener: fn(&str)) {
+        connect::LISTENER.get_or_init(|| listener);
     }
 
     /// Bounds the file to this many pages more than it has: a full disk, for tests.
@@ -121,23 +128,15 @@ fn counts<C: Code>(connection: &Connection, sql: &str) -> Result<Vec<(C, u64)>, 
 }
 
 fn events(connection: &Connection, filter: &EventFilter, limit: u32) -> Result<Vec<Event>, Failure> {
-    let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
-    let rows: Vec<(i64, uuid::Uuid, String)> = match &filter.run {
-        None => connection
-            .prepare_cached("SELECT seq, server, data FROM events WHERE seq > ?1 ORDER BY seq LIMIT ?2")?
-            .query_map(params![int(filter.since), limit], read)?
-            .collect::<Result<_, _>>()?,
-        Some(run) => connection
-            .prepare_cached(
-                "SELECT seq, server, data FROM events WHERE run = ?3 AND seq > ?1 ORDER BY seq LIMIT ?2",
-            )?
-            .query_map(params![int(filter.since), limit, run.as_str()], read)?
-            .collect::<Result<_, _>>()?,
+    let of_run = if filter.run.is_some() { "run = ?3 AND " } else { "" };
+    let sql = format!("SELECT {EVENT_COLUMNS} FROM events WHERE {of_run}seq > ?1 ORDER BY seq LIMIT ?2");
+    let mut query = connection.prepare_cached(&sql)?;
+    let (since, read) = (int(filter.since), |row: &rusqlite::Row<'_>| Ok(event_row!(row, get)));
+    let rows = match &filter.run {
+        None => query.query_map(params![since, limit], read)?,
+        Some(run) => query.query_map(params![since, limit, run.as_str()], read)?,
     };
-    let event = |(seq, server, data): (i64, uuid::Uuid, String)| {
-        Ok(Event { seq: count(seq)?, server: ServerId(server), change: parse("event", &data)? })
-    };
-    rows.into_iter().map(event).collect()
+    rows.map(|row| Ok(row?.record()?)).collect()
 }
 
 fn touch(connection: &mut Connection, seen: &[(NodeId, SessionId)], at: i64) -> Result<Vec<bool>, Failure> {
@@ -328,8 +327,8 @@ impl Store for SqliteStore {
                     params![server.name, server.id.0],
                 )?;
                 transaction.execute(
-                    "INSERT INTO servers (id, name, http, grpc, version, started_at, seen_at) \
-                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                    "INSERT INTO servers (id, name, http, grpc, version, started_at, seen_at, level) \
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
                     params![
                         server.id.0,
                         server.name,
@@ -337,7 +336,8 @@ impl Store for SqliteStore {
                         server.grpc,
                         server.version,
                         server.started_at.as_microsecond(),
-                        server.seen_at.as_microsecond()
+                        server.seen_at.as_microsecond(),
+                        server.level
                     ],
                 )?;
                 Ok(transaction.commit()?)
@@ -358,7 +358,7 @@ impl Store for SqliteStore {
         self.readers
             .run(|connection| {
                 let mut query = connection.prepare_cached(
-                    "SELECT id, name, http, grpc, version, started_at, seen_at FROM servers ORDER BY name",
+                    "SELECT id, name, http, grpc, version, started_at, seen_at, level FROM servers ORDER BY name",
                 )?;
                 let mut rows = query.query([])?;
                 let mut servers = Vec::new();
@@ -371,6 +371,7 @@ impl Store for SqliteStore {
                         version: row.get(4)?,
                         started_at: time(row.get(5)?)?,
                         seen_at: time(row.get(6)?)?,
+                        level: row.get(7)?,
                     });
                 }
                 Ok(servers)

@@ -1,7 +1,8 @@
-//! Owns a wire to PostgreSQL that can be cut at a chosen moment of a commit.
+//! Owns a wire to PostgreSQL that can be cut at a chosen moment of a commit, and that hears every statement.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -18,16 +19,21 @@ pub(crate) enum Cut {
 pub(crate) struct Proxy {
     pub(crate) port: u16,
     armed: Arc<AtomicU8>,
+    heard: Heard,
 }
+
+type Heard = Arc<Mutex<BTreeSet<String>>>;
 
 impl Proxy {
     pub(crate) async fn to(port: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let armed = Arc::new(AtomicU8::new(0));
-        let proxy = Self { port: listener.local_addr().unwrap().port(), armed: Arc::clone(&armed) };
+        let heard = Heard::default();
+        let port_here = listener.local_addr().unwrap().port();
+        let proxy = Self { port: port_here, armed: Arc::clone(&armed), heard: Arc::clone(&heard) };
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(carry(client, port, Arc::clone(&armed)));
+                tokio::spawn(carry(client, port, Arc::clone(&armed), Arc::clone(&heard)));
             }
         });
         proxy
@@ -36,19 +42,59 @@ impl Proxy {
     pub(crate) fn cut(&self, when: Cut) {
         self.armed.store(when as u8, Ordering::SeqCst);
     }
+
+    /// Every statement that went through.
+    #[allow(dead_code, reason = "not every test file needs it")]
+    pub(crate) fn heard(&self) -> BTreeSet<String> {
+        self.heard.lock().unwrap().clone()
+    }
+}
+
+/// Takes the statements out of what a client says.
+#[derive(Default)]
+struct Ear {
+    pending: Vec<u8>,
+    begun: bool,
+}
+
+impl Ear {
+    fn hear(&mut self, bytes: &[u8], heard: &Heard) {
+        self.pending.extend_from_slice(bytes);
+        loop {
+            // The first message has no kind.
+            let kind_bytes = usize::from(self.begun);
+            let Some(length) = self.pending.get(kind_bytes..kind_bytes + 4) else { return };
+            let length = u32::from_be_bytes(length.try_into().unwrap()) as usize;
+            let Some(message) = self.pending.get(..kind_bytes + length) else { return };
+            let mut texts = message[kind_bytes + 4..].split(|byte| *byte == 0);
+            let statement = match (self.begun, message[0]) {
+                (true, b'Q') => texts.next(),
+                // Its name comes first.
+                (true, b'P') => texts.nth(1),
+                _ => None,
+            };
+            heard.lock().unwrap().extend(statement.map(|sql| String::from_utf8_lossy(sql).into_owned()));
+            self.pending.drain(..kind_bytes + length);
+            self.begun = true;
+        }
+    }
 }
 
 fn holds(bytes: &[u8], what: &[u8]) -> bool {
     bytes.windows(what.len()).any(|window| window == what)
 }
 
-async fn carry(mut client: TcpStream, port: u16, armed: Arc<AtomicU8>) {
+async fn carry(mut client: TcpStream, port: u16, armed: Arc<AtomicU8>, heard: Heard) {
+    let mut ear = Ear::default();
     let mut server = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    server.set_nodelay(true).unwrap();
+    client.set_nodelay(true).unwrap();
     let (mut up, mut down) = (vec![0; 1 << 20], vec![0; 1 << 20]);
     loop {
         tokio::select! {
             read = client.read(&mut up) => match read {
                 Ok(n) if n > 0 => {
+                    ear.hear(&up[..n], &heard);
                     // The statement is short and comes with what precedes it: it is not split over two reads here.
                     let cut = if holds(&up[..n], b"COMMIT\0") { armed.swap(0, Ordering::SeqCst) } else { 0 };
                     if cut == Cut::BeforeCommit as u8 {

@@ -224,7 +224,8 @@ impl Progress {
             | Change::RunMoved { .. }
             | Change::NodeRegistered { .. }
             | Change::NodeMoved { .. }
-            | Change::NodeDrainSet { .. } => {}
+            | Change::NodeDrainSet { .. }
+            | Change::Unknown { .. } => {}
         }
     }
 

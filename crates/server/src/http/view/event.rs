@@ -72,7 +72,8 @@ fn execution(change: &Change) -> Option<ExecutionId> {
         | Change::RunTaken { .. }
         | Change::RunCancelRequested { .. }
         | Change::ExecutionsAdded { .. }
-        | Change::RunMoved { .. } => None,
+        | Change::RunMoved { .. }
+        | Change::Unknown { .. } => None,
     }
 }
 
@@ -91,7 +92,8 @@ fn by(change: &Change) -> Option<&str> {
         | Change::ExecutionCancelRequested { .. }
         | Change::ExecutionGivenUp { .. }
         | Change::ExecutionSkipped { .. }
-        | Change::RunMoved { .. } => None,
+        | Change::RunMoved { .. }
+        | Change::Unknown { .. } => None,
     }
 }
 
@@ -179,6 +181,9 @@ fn told(change: &Change) -> (String, Value) {
                 data["error"] = json!(end.error);
             }
             (text, data)
+        }
+        Change::Unknown { .. } => {
+            ("a newer server wrote this; this one does not know its kind".to_owned(), json!({}))
         }
     }
 }

@@ -1,0 +1,168 @@
+//! What was asked for is there once and has ended; what is recorded was really done, and what was done is recorded.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Findings;
+use crate::book::{Line, Verb};
+use crate::evidence::{Evidence, Execution, Run};
+
+pub(super) fn submissions(evidence: &Evidence, findings: &mut Findings) {
+    for submission in &evidence.submissions {
+        let key = &submission.key;
+        let made: Vec<&Run> = evidence.runs.values().filter(|run| run.job == *key).collect();
+        if submission.answered.len() > 1 {
+            findings.note("one key, one run", format!("{key} was answered as {:?}", submission.answered));
+        }
+        for id in &submission.answered {
+            if !made.iter().any(|run| run.id == *id) {
+                findings.note("an acknowledged run exists", format!("{key} was acknowledged as {id}"));
+            }
+        }
+        if made.len() > 1 {
+            let ids: Vec<&String> = made.iter().map(|run| &run.id).collect();
+            findings.note("one key, one run", format!("{key} made {ids:?}"));
+        }
+        for run in made {
+            if run.status == "cancelled" && !submission.cancel_asked {
+                findings.note("only what was cancelled is", format!("{} ({key})", run.id));
+            }
+        }
+    }
+    let known: BTreeSet<&String> = evidence.submissions.iter().map(|submission| &submission.key).collect();
+    for run in evidence.runs.values().filter(|run| !known.contains(&run.job)) {
+        findings.note("only what was submitted runs", format!("{} ({})", run.id, run.job));
+    }
+    for complaint in &evidence.complaints {
+        findings.note("clients are told the truth", complaint.clone());
+    }
+}
+
+pub(super) fn ends(evidence: &Evidence, findings: &mut Findings) {
+    for run in evidence.runs.values() {
+        if !matches!(run.status.as_str(), "completed" | "failed" | "cancelled") {
+            findings.note("every run ends", format!("{} is {}", run.id, run.state));
+        }
+        for execution in &run.executions {
+            if matches!(execution.status.as_str(), "pending" | "leased" | "running") {
+                let text = format!("{} of {} is {}", execution.id, run.id, execution.status);
+                findings.note("nothing stays open", text);
+            }
+        }
+        outcome(run, findings);
+    }
+    for (server, counts) in evidence.open.iter().enumerate() {
+        for (status, count) in counts.iter().filter(|(_, count)| **count > 0) {
+            findings.note("nothing stays open", format!("server {server} counts {count} {status}"));
+        }
+    }
+    for (server, listing) in evidence.listings.iter().enumerate() {
+        let recorded: BTreeMap<String, String> =
+            evidence.runs.values().map(|run| (run.id.clone(), run.state.clone())).collect();
+        if *listing != recorded {
+            let only = |a: &BTreeMap<String, String>, b: &BTreeMap<String, String>| {
+                a.iter().find(|(id, state)| b.get(*id) != Some(*state)).map(|(id, _)| id.clone())
+            };
+            let text = format!(
+                "server {server} lists {} runs, {} are shown; first difference: {:?}",
+                listing.len(),
+                recorded.len(),
+                only(listing, &recorded).or_else(|| only(&recorded, listing))
+            );
+            findings.note("all servers show the same", text);
+        }
+    }
+    for process in &evidence.processes {
+        findings.note("no process is left", process.clone());
+    }
+}
+
+/// The run's end follows from its instances' ends.
+fn outcome(run: &Run, findings: &mut Findings) {
+    let last = run.instances();
+    let last: Vec<&&Execution> = last.values().filter_map(|attempts| attempts.last()).collect();
+    let bad = last.iter().find(|execution| matches!(execution.status.as_str(), "failed" | "lost"));
+    match run.status.as_str() {
+        "completed" => {
+            if let Some(bad) = bad {
+                let text = format!("{} completed, and {} is {}", run.id, bad.id, bad.status);
+                findings.note("a run ends as its steps did", text);
+            }
+            let missing = (0..run.steps.len())
+                .find(|step| !last.iter().any(|execution| execution.step as usize == *step));
+            if let Some(step) = missing {
+                findings
+                    .note("a run ends as its steps did", format!("{} completed without step {step}", run.id));
+            }
+        }
+        "failed" if bad.is_none() => {
+            // A retry that was withdrawn leaves the failed attempt before it as the last that was tried.
+            let tried = run.executions.iter().any(|one| matches!(one.status.as_str(), "failed" | "lost"));
+            if !tried {
+                findings.note("a run ends as its steps did", format!("{} failed, and no step did", run.id));
+            }
+        }
+        _ => {}
+    }
+}
+
+pub(super) fn against_book(evidence: &Evidence, findings: &mut Findings) {
+    let mut begins: BTreeMap<&str, Vec<&Line>> = BTreeMap::new();
+    let mut ends: BTreeMap<&str, Vec<&Line>> = BTreeMap::new();
+    for line in &evidence.book.lines {
+        let side = if line.verb == Verb::Begin { &mut begins } else { &mut ends };
+        side.entry(&line.execution).or_default().push(line);
+    }
+    for torn in &evidence.book.torn {
+        findings.note("the book can be read", torn.clone());
+    }
+    let mut recorded = BTreeSet::new();
+    for run in evidence.runs.values() {
+        for execution in &run.executions {
+            if !recorded.insert(execution.id.as_str()) {
+                findings.note("an execution is recorded once", execution.id.clone());
+            }
+            let begun = begins.get(execution.id.as_str()).map_or(&[][..], Vec::as_slice);
+            let ended = ends.get(execution.id.as_str()).map_or(&[][..], Vec::as_slice);
+            compare(run, execution, begun, ended, findings);
+        }
+    }
+    for id in begins.keys().filter(|id| !recorded.contains(*id)) {
+        findings.note(
+            "what was done is recorded",
+            format!("{id} was carried out, and nothing is recorded of it"),
+        );
+    }
+}
+
+fn compare(run: &Run, execution: &Execution, begun: &[&Line], ended: &[&Line], findings: &mut Findings) {
+    let Execution { id, status, .. } = execution;
+    let times = (begun.len(), ended.len());
+    if begun.len() > 1 || ended.len() > 1 {
+        let text = format!("{id} ({status}) of {}: begun {} times, ended {} times", run.id, times.0, times.1);
+        findings.note("no execution is carried out twice", text);
+    }
+    match status.as_str() {
+        "succeeded" if times.0 < 1 || times.1 < 1 || ended.iter().any(|line| line.code != 0) => {
+            let text = format!("{id} of {} succeeded, and the book has {begun:?} {ended:?}", run.id);
+            findings.note("what succeeded was done to its end", text);
+        }
+        "failed" if execution.exit_code == Some(3) && !ended.iter().any(|line| line.code == 3) => {
+            let text = format!("{id} of {} failed by itself, and the book has {ended:?}", run.id);
+            findings.note("what failed by itself was done to its end", text);
+        }
+        "skipped" | "pending" if !begun.is_empty() => {
+            let text = format!("{id} of {} is {status} and was carried out", run.id);
+            findings.note("what was done is recorded", text);
+        }
+        _ => {}
+    }
+    let step = run.steps.get(execution.step as usize).map_or("", |step| &step.name);
+    for line in begun.iter().chain(ended) {
+        let said = (line.attempt, line.step.as_str(), Some(line.node.as_str()));
+        let kept = (execution.attempt, step, execution.node.as_deref());
+        if said != kept {
+            let text = format!("{id} of {}: recorded {kept:?}, carried out {said:?}", run.id);
+            findings.note("attempt, step and node are as recorded", text);
+        }
+    }
+}

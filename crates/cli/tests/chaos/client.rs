@@ -1,0 +1,109 @@
+//! Owns the way to the servers over REST: one of them, or whichever answers.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// A server that has not answered by then is tried no longer.
+const PATIENCE: Duration = Duration::from_secs(4);
+
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    http: reqwest::Client,
+    /// `http://host:port` of each server.
+    pub(crate) servers: Vec<String>,
+}
+
+/// What a server said.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) retry_after: Option<String>,
+    pub(crate) body: Value,
+}
+
+impl Client {
+    pub(crate) fn new(servers: Vec<String>) -> Self {
+        let http = reqwest::Client::builder().pool_max_idle_per_host(0).build().unwrap();
+        Self { http, servers }
+    }
+
+    async fn answer(request: reqwest::RequestBuilder) -> Option<Answer> {
+        let response = request.timeout(PATIENCE).send().await.ok()?;
+        let status = response.status().as_u16();
+        let retry_after =
+            response.headers().get("retry-after").map(|value| value.to_str().unwrap().to_owned());
+        let text = response.text().await.ok()?;
+        let body = serde_json::from_str(&text).unwrap_or(Value::String(text));
+        Some(Answer { status, retry_after, body })
+    }
+
+    /// Nothing when the server does not answer.
+    pub(crate) async fn ask(&self, server: usize, path: &str) -> Option<Answer> {
+        Self::answer(self.http.get(format!("{}{path}", self.servers[server]))).await
+    }
+
+    /// Nothing when the server is away or answers with an error.
+    pub(crate) async fn get(&self, server: usize, path: &str) -> Option<Value> {
+        let answer = self.ask(server, &format!("/api/v1/{path}")).await?;
+        (answer.status < 300).then_some(answer.body)
+    }
+
+    /// From whichever server answers, beginning with this one.
+    pub(crate) async fn get_any(&self, first: usize, path: &str) -> Option<Value> {
+        for offset in 0..self.servers.len() {
+            if let Some(value) = self.get((first + offset) % self.servers.len(), path).await {
+                return Some(value);
+            }
+        }
+        None
+    }
+
+    pub(crate) async fn post(
+        &self,
+        server: usize,
+        path: &str,
+        body: &Value,
+        key: Option<&str>,
+    ) -> Option<Answer> {
+        let mut request = self.http.post(format!("{}/api/v1/{path}", self.servers[server])).json(body);
+        if let Some(key) = key {
+            request = request.header("Idempotency-Key", key);
+        }
+        Self::answer(request).await
+    }
+
+    /// All pages of a list.
+    pub(crate) async fn list(&self, server: usize, path: &str) -> Option<Vec<Value>> {
+        let mut all: Vec<Value> = Vec::new();
+        let separator = if path.contains('?') { '&' } else { '?' };
+        loop {
+            let page = self.get(server, &format!("{path}{separator}limit=1000&offset={}", all.len())).await?;
+            all.extend(page["data"].as_array()?.clone());
+            if page["pagination"]["has_more"] != true {
+                return Some(all);
+            }
+        }
+    }
+
+    /// The whole event feed, as a server lists it.
+    pub(crate) async fn events(&self, server: usize) -> Option<Vec<Value>> {
+        let mut all: Vec<Value> = Vec::new();
+        let mut since = 0;
+        loop {
+            let page = self.get(server, &format!("events?follow=0&limit=1000&since={since}")).await?;
+            all.extend(page["data"].as_array()?.clone());
+            since = page["pagination"]["next"].as_u64()?;
+            if page["pagination"]["has_more"] != true {
+                return Some(all);
+            }
+        }
+    }
+
+    /// An open stream of events after this number.
+    pub(crate) async fn stream(&self, server: usize, last: u64) -> Option<reqwest::Response> {
+        let url = format!("{}/api/v1/events?since=0", self.servers[server]);
+        let request = self.http.get(url).header("Last-Event-ID", last.to_string()).send();
+        tokio::time::timeout(PATIENCE, request).await.ok()?.ok()
+    }
+}

@@ -1,0 +1,182 @@
+//! Owns what the checker looks at: what was asked for, what is recorded, what was really done, what was streamed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use crate::book::Book;
+
+/// Everything that is known when all faults have healed. Plain data: a test can forge it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Evidence {
+    pub(crate) book: Book,
+    pub(crate) submissions: Vec<Submission>,
+    pub(crate) runs: BTreeMap<String, Run>,
+    /// The whole event feed, as each server lists it.
+    pub(crate) feeds: Vec<Vec<Event>>,
+    /// What followers of the stream got, over all their reconnects: number and kind.
+    pub(crate) watched: Vec<Vec<(u64, String)>>,
+    /// All runs with their state, as each server lists them.
+    pub(crate) listings: Vec<BTreeMap<String, String>>,
+    /// Open executions and runs, as each server counts them: status and count.
+    pub(crate) open: Vec<BTreeMap<String, u64>>,
+    /// Processes of executions that still live although everything ended.
+    pub(crate) processes: Vec<String>,
+    /// What a client was told and must never be told.
+    pub(crate) complaints: Vec<String>,
+}
+
+/// What a client asked for and was told.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Submission {
+    /// Its idempotency key, which is the run's name too.
+    pub(crate) key: String,
+    /// The ids that servers answered, over all attempts.
+    pub(crate) answered: BTreeSet<String>,
+    pub(crate) cancel_asked: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Run {
+    pub(crate) id: String,
+    pub(crate) job: String,
+    pub(crate) state: String,
+    pub(crate) status: String,
+    pub(crate) owner: String,
+    pub(crate) steps: Vec<Step>,
+    pub(crate) executions: Vec<Execution>,
+}
+
+/// What the definition asks of a step: read from the definition, not from the product's plan.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Step {
+    pub(crate) name: String,
+    pub(crate) placed: bool,
+    pub(crate) retries: u32,
+    /// Whether a lost attempt is sent again.
+    pub(crate) resend: bool,
+    pub(crate) on_failure: bool,
+    /// Steps that end on every node before this one begins on any.
+    pub(crate) barrier: BTreeSet<u32>,
+    /// Steps that end on a node before this one begins on it.
+    pub(crate) per_node: BTreeSet<u32>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Execution {
+    pub(crate) id: String,
+    pub(crate) step: u32,
+    pub(crate) node: Option<String>,
+    pub(crate) attempt: u32,
+    pub(crate) status: String,
+    pub(crate) exit_code: Option<i64>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Event {
+    pub(crate) seq: u64,
+    pub(crate) kind: String,
+    pub(crate) run: Option<String>,
+    pub(crate) execution: Option<String>,
+    pub(crate) data: Value,
+}
+
+impl Execution {
+    pub(crate) fn read(view: &Value) -> Self {
+        Self {
+            id: text(&view["id"]),
+            step: u32::try_from(view["step"].as_u64().unwrap()).unwrap(),
+            node: view["node"].as_str().map(str::to_owned),
+            attempt: u32::try_from(view["attempt"].as_u64().unwrap()).unwrap(),
+            status: text(&view["status"]),
+            exit_code: view["exit_code"].as_i64(),
+        }
+    }
+}
+
+impl Event {
+    pub(crate) fn read(view: &Value) -> Self {
+        Self {
+            seq: view["seq"].as_u64().unwrap(),
+            kind: text(&view["kind"]),
+            run: view["run"].as_str().map(str::to_owned),
+            execution: view["execution"].as_str().map(str::to_owned),
+            data: view["data"].clone(),
+        }
+    }
+}
+
+impl Run {
+    pub(crate) fn read(view: &Value, executions: &[Value]) -> Self {
+        Self {
+            id: text(&view["id"]),
+            job: text(&view["job"]),
+            state: text(&view["state"]),
+            status: text(&view["status"]),
+            owner: text(&view["owner"]),
+            steps: steps(&view["definition"]),
+            executions: executions.iter().map(Execution::read).collect(),
+        }
+    }
+
+    /// The attempts of each instance: of a step on a node, or of a placed step wherever it went.
+    pub(crate) fn instances(&self) -> BTreeMap<(u32, String), Vec<&Execution>> {
+        let mut instances: BTreeMap<_, Vec<&Execution>> = BTreeMap::new();
+        for execution in &self.executions {
+            let placed = self.steps.get(execution.step as usize).is_some_and(|step| step.placed);
+            let place = if placed { "-" } else { execution.node.as_deref().unwrap_or("-") };
+            instances.entry((execution.step, place.to_owned())).or_default().push(execution);
+        }
+        instances.values_mut().for_each(|attempts| attempts.sort_by_key(|execution| execution.attempt));
+        instances
+    }
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// The steps of a definition, and all that each waits for, directly or not.
+pub(crate) fn steps(definition: &Value) -> Vec<Step> {
+    let entries = definition["tasks"].as_array().cloned().unwrap_or_default();
+    let graph = entries.iter().any(|entry| entry["depends_on"].as_array().is_some_and(|on| !on.is_empty()));
+    let mut steps: Vec<Step> = Vec::new();
+    let mut spans: Vec<(String, std::ops::Range<u32>)> = Vec::new();
+    for (index, entry) in entries.iter().enumerate() {
+        let leaves = entry["tasks"].as_array().cloned().unwrap_or_else(|| vec![entry.clone()]);
+        let first = number(steps.len());
+        let mut before: BTreeSet<u32> = BTreeSet::new();
+        let names = entry["depends_on"].as_array().cloned().unwrap_or_default();
+        for (earlier, span) in &spans {
+            if !graph || names.iter().any(|name| name == earlier.as_str()) {
+                before.extend(span.clone());
+                span.clone().for_each(|step| before.extend(steps[step as usize].barrier.clone()));
+            }
+        }
+        for leaf in &leaves {
+            let here = number(steps.len());
+            let targeted = [&definition["target"], &leaf["target"]].iter().any(|target| !target.is_null());
+            let placed = !targeted || (!leaf["placement"].is_null() && leaf["target"].is_null());
+            let on_failure = [entry, leaf].iter().any(|task| task["condition"] == "on_failure");
+            steps.push(Step {
+                name: text(&leaf["name"]),
+                placed,
+                retries: u32::try_from(leaf["retry"]["max"].as_u64().unwrap_or(0)).unwrap(),
+                resend: match leaf["delivery"].as_str() {
+                    Some(delivery) => delivery == "at_least_once",
+                    None => placed,
+                },
+                on_failure,
+                barrier: before.clone(),
+                per_node: (first..here).collect(),
+            });
+        }
+        let name = entry["name"].as_str().map_or_else(|| format!("#{index}"), str::to_owned);
+        spans.push((name, first..number(steps.len())));
+    }
+    steps
+}
+
+fn number(index: usize) -> u32 {
+    u32::try_from(index).unwrap()
+}

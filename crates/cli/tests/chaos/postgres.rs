@@ -1,0 +1,137 @@
+//! Owns a PostgreSQL of the test's own, that can be halted, crashed, killed, frozen, cut off and run out of disk, and
+//! that comes back on the same port.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nix::sys::signal::Signal;
+use nix::unistd::geteuid;
+use tokio_postgres::{Client, NoTls};
+
+use crate::support::{SmallDisk, eventually, is_alive, signal};
+
+/// Room for what a few minutes write.
+const DISK_MEBIBYTES: usize = 400;
+
+#[derive(Debug)]
+pub(crate) struct Postgres {
+    directory: PathBuf,
+    pub(crate) url: String,
+    pub(crate) port: u16,
+    /// Only with root.
+    pub(crate) disk: Option<SmallDisk>,
+}
+
+fn script(verb: &str, directory: &Path) -> Result<String, String> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/postgres");
+    let output = Command::new(script).arg(verb).arg(directory).output().unwrap();
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    } else {
+        Err(String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+}
+
+impl Postgres {
+    pub(crate) async fn start(base: &Path) -> Self {
+        let at = base.join("disk");
+        std::fs::create_dir_all(&at).unwrap();
+        let disk = geteuid().is_root().then(|| SmallDisk::mount(&at, DISK_MEBIBYTES));
+        let directory = at.join("postgres");
+        let url = script("start", &directory).unwrap();
+        let port = url.rsplit_once(':').unwrap().1.split_once('/').unwrap().0.parse().unwrap();
+        let postgres = Self { directory, url, port, disk };
+        let client = postgres.client().await.unwrap();
+        // A small disk holds few segments of the log.
+        for setting in ["max_wal_size = '96MB'", "min_wal_size = '32MB'"] {
+            client.batch_execute(&format!("ALTER SYSTEM SET {setting}")).await.unwrap();
+        }
+        client.batch_execute("SELECT pg_reload_conf()").await.unwrap();
+        postgres
+    }
+
+    /// A connection past the proxies.
+    pub(crate) async fn client(&self) -> Option<Client> {
+        let (client, connection) = tokio_postgres::connect(&self.url, NoTls).await.ok()?;
+        tokio::spawn(connection);
+        Some(client)
+    }
+
+    async fn run(&self, verb: &'static str) -> Result<String, String> {
+        let directory = self.directory.clone();
+        tokio::task::spawn_blocking(move || script(verb, &directory)).await.unwrap()
+    }
+
+    /// Starts it if it does not run.
+    pub(crate) async fn resume(&self) -> Result<(), String> {
+        self.run("start").await.map(drop)
+    }
+
+    /// As an administrator would: clients are sent away, and it ends in order.
+    pub(crate) async fn halt(&self) {
+        let _ = self.run("halt").await;
+    }
+
+    /// Ends at once; its next start recovers.
+    pub(crate) async fn crash(&self) {
+        let _ = self.run("crash").await;
+    }
+
+    /// `kill -9` of all its processes.
+    pub(crate) async fn kill(&self) {
+        let killed = self.signal_all(Signal::SIGKILL);
+        let gone = || async { killed.iter().all(|pid| !is_alive(*pid)).then_some(()) };
+        eventually("PostgreSQL is gone", gone).await;
+        // Where nobody waits for orphans it stays as a zombie, and a start would take it for running.
+        let _ = std::fs::remove_file(self.directory.join("data/postmaster.pid"));
+    }
+
+    pub(crate) fn freeze(&self) {
+        self.signal_all(Signal::SIGSTOP);
+    }
+
+    pub(crate) fn thaw(&self) {
+        self.signal_all(Signal::SIGCONT);
+    }
+
+    fn signal_all(&self, what: Signal) -> Vec<i32> {
+        let Some(postmaster) = self.postmaster() else { return Vec::new() };
+        // Found before: they have another parent when it is gone. It comes first, or it would start them anew.
+        let mut processes = vec![postmaster];
+        processes.extend(crate::processes::children(postmaster));
+        processes.iter().for_each(|pid| signal(*pid, what));
+        processes
+    }
+
+    fn postmaster(&self) -> Option<i32> {
+        let text = std::fs::read_to_string(self.directory.join("data/postmaster.pid")).ok()?;
+        text.lines().next()?.trim().parse().ok()
+    }
+
+    /// The processes that serve downbeat's connections.
+    pub(crate) async fn backends(&self) -> Vec<i32> {
+        let sql = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'downbeat%' ORDER BY pid";
+        let Some(client) = self.client().await else { return Vec::new() };
+        let rows = client.query(sql, &[]).await.unwrap_or_default();
+        rows.iter().map(|row| row.get(0)).collect()
+    }
+
+    /// `pg_terminate_backend`.
+    pub(crate) async fn terminate(&self, pids: &[i32]) {
+        if let Some(client) = self.client().await {
+            let _ = client
+                .execute("SELECT pg_terminate_backend(pid) FROM unnest($1::int[]) AS pid", &[&pids])
+                .await;
+        }
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        if let Some(disk) = &self.disk {
+            disk.empty();
+        }
+        self.thaw();
+        let _ = script("stop", &self.directory);
+    }
+}

@@ -1,0 +1,140 @@
+//! Owns a wire that can be made bad: slow, silent in one direction or both, reset, refused, half open.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+/// What the wire does now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Pass,
+    Delay(Duration),
+    /// Nothing gets through; connections stay.
+    Stall,
+    /// What the client says does not arrive.
+    StallUp,
+    /// What the other side answers does not arrive.
+    StallDown,
+    /// New connections are refused; the old ones stay.
+    Refuse,
+    /// New connections are taken and lead nowhere; the old ones stay silent.
+    HalfOpen,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Wire {
+    mode: Mode,
+    /// Raised to reset all connections that there are.
+    cuts: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    Up,
+    Down,
+}
+
+impl Mode {
+    fn holds(self, direction: Direction) -> bool {
+        match self {
+            Mode::Pass | Mode::Delay(_) | Mode::Refuse => false,
+            Mode::Stall | Mode::HalfOpen => true,
+            Mode::StallUp => direction == Direction::Up,
+            Mode::StallDown => direction == Direction::Down,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Proxy {
+    pub(crate) port: u16,
+    /// Held by a fault for as long as it lasts.
+    pub(crate) hurt: tokio::sync::Mutex<()>,
+    wire: Arc<watch::Sender<Wire>>,
+}
+
+impl Proxy {
+    /// Listens on every address: agents may live in networks of their own.
+    pub(crate) async fn to(upstream: SocketAddr) -> Self {
+        let listener = TcpListener::bind("0.0.0.0:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let wire = Arc::new(watch::Sender::new(Wire { mode: Mode::Pass, cuts: 0 }));
+        let state = Arc::clone(&wire);
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let mode = state.borrow().mode;
+                if mode == Mode::Refuse {
+                    reset(&client);
+                    continue;
+                }
+                tokio::spawn(carry(client, upstream, state.subscribe()));
+            }
+        });
+        Self { port, hurt: tokio::sync::Mutex::default(), wire }
+    }
+
+    pub(crate) fn set(&self, mode: Mode) {
+        self.wire.send_modify(|wire| wire.mode = mode);
+    }
+
+    /// Ends every connection as if the other side had never heard of it.
+    pub(crate) fn cut(&self) {
+        self.wire.send_modify(|wire| wire.cuts += 1);
+    }
+}
+
+fn reset(stream: &TcpStream) {
+    let _ = stream.set_zero_linger();
+}
+
+async fn carry(client: TcpStream, upstream: SocketAddr, mut wire: watch::Receiver<Wire>) {
+    let cuts = wire.borrow_and_update().cuts;
+    if wire.wait_for(|wire| wire.mode != Mode::HalfOpen || wire.cuts != cuts).await.is_err() {
+        return;
+    }
+    let Ok(server) = TcpStream::connect(upstream).await else {
+        reset(&client);
+        return;
+    };
+    for stream in [&client, &server] {
+        let _ = stream.set_nodelay(true);
+    }
+    let (mut client_reads, mut client_writes) = client.into_split();
+    let (mut server_reads, mut server_writes) = server.into_split();
+    let mut cut = wire.clone();
+    tokio::select! {
+        () = pump(&mut client_reads, &mut server_writes, Direction::Up, wire.clone()) => {}
+        () = pump(&mut server_reads, &mut client_writes, Direction::Down, wire) => {}
+        _ = cut.wait_for(|wire| wire.cuts != cuts) => {
+            reset(client_writes.as_ref());
+            reset(server_writes.as_ref());
+        }
+    }
+}
+
+async fn pump(
+    from: &mut OwnedReadHalf,
+    to: &mut OwnedWriteHalf,
+    direction: Direction,
+    mut wire: watch::Receiver<Wire>,
+) {
+    let mut bytes = vec![0; 64 * 1024];
+    loop {
+        let Ok(count @ 1..) = from.read(&mut bytes).await else { return };
+        let mode = match wire.wait_for(|wire| !wire.mode.holds(direction)).await {
+            Ok(wire) => wire.mode,
+            Err(_) => return,
+        };
+        if let Mode::Delay(delay) = mode {
+            tokio::time::sleep(delay).await;
+        }
+        if to.write_all(&bytes[..count]).await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! The loads of `bench`, with numbers so small that they measure nothing: what they start, count and clear away.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::cluster::{Done, downbeat};
+
+fn postgres() -> String {
+    std::env::var("DOWNBEAT_TEST_POSTGRES").unwrap_or_else(|_| {
+        panic!("needs PostgreSQL: run `make test`, or `make postgres` and set DOWNBEAT_TEST_POSTGRES")
+    })
+}
+
+fn bench(args: &[&str]) -> Done {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command: Command = downbeat(dir.path());
+    command.args(["bench", "-o", "json"]).args(args);
+    Done::of(command.output().unwrap())
+}
+
+fn whole(value: &Value) -> u64 {
+    value.as_f64().unwrap_or_else(|| panic!("no number: {value}")) as u64
+}
+
+#[test]
+fn tasks_are_spread_over_all_servers_that_share_a_database() {
+    let figures = bench(&[
+        "tasks",
+        "--store",
+        &postgres(),
+        "--servers",
+        "3",
+        "--n",
+        "300",
+        "--per-run",
+        "50",
+        "--nodes",
+        "3",
+        "--singles",
+        "3",
+    ])
+    .json();
+    assert_eq!((figures["load"].as_str(), whole(&figures["n"])), (Some("tasks"), 300), "{figures}");
+    let servers = figures["servers"].as_array().unwrap();
+    let names: Vec<_> = servers.iter().map(|server| server["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["server-1", "server-2", "server-3"]);
+    assert!(servers.iter().all(|server| whole(&server["commits"]) > 0), "{figures}");
+}
+
+#[test]
+fn several_servers_need_a_store_that_can_be_shared() {
+    for args in [
+        &["tasks", "--servers", "2"][..],
+        &["tasks", "--servers", "0"],
+        &["takeover", "--store", "sqlite"],
+        &["takeover", "--store", "postgres://nowhere", "--servers", "1"],
+        &["claims", "--store", "sqlite"],
+    ] {
+        let done = bench(args);
+        assert_eq!(done.code, 2, "{args:?}: {done:?}");
+    }
+}
+
+#[test]
+fn every_run_of_a_killed_server_is_taken_over_and_nothing_finished_is_repeated() {
+    let figures = bench(&[
+        "takeover",
+        "--store",
+        &postgres(),
+        "--servers",
+        "2",
+        "--rounds",
+        "2",
+        "--runs",
+        "2",
+        "--nodes",
+        "2",
+        "--stale-after",
+        "1s",
+    ])
+    .json();
+    // A server that this machine does not let breathe is taken for dead: its runs do not count.
+    let (taken, robbed) = (whole(&figures["n"]), whole(&figures["runs taken from a living server"]));
+    assert!(taken == 4 || robbed > 0, "{figures}");
+    assert_eq!(whole(&figures["finished steps repeated"]), 0, "{figures}");
+    // Two rounds, two servers, two runs on each, 50 steps in each.
+    assert_eq!(whole(&figures["executions finished"]), 400, "{figures}");
+    assert!(figures["p99_ms"].as_f64().unwrap() >= figures["taken p50 ms"].as_f64().unwrap(), "{figures}");
+}
+
+#[test]
+fn claims_are_counted_window_by_window_with_and_without_a_held_transaction() {
+    let figures = bench(&[
+        "claims",
+        "--store",
+        &postgres(),
+        "--both",
+        "--minutes",
+        "0.05",
+        "--windows",
+        "3",
+        "--finished",
+        "250",
+        "--per-run",
+        "100",
+        "--nodes",
+        "2",
+    ])
+    .json();
+    let sides = figures["sides"].as_array().unwrap();
+    let held: Vec<_> = sides.iter().map(|side| side["held_transaction"].as_bool().unwrap()).collect();
+    assert_eq!(held, [false, true]);
+    for side in sides {
+        let windows = side["windows"].as_array().unwrap();
+        assert_eq!(windows.len(), 3);
+        let claims: u64 = windows.iter().map(|window| whole(&window["claims"])).sum();
+        assert!(claims > 0 && claims == whole(&side["claims"]), "{side}");
+        let executions =
+            side["tables"].as_array().unwrap().iter().find(|table| table["name"] == "executions");
+        assert!(executions.is_some_and(|table| whole(&table["bytes"]) > 0), "{side}");
+    }
+    assert_eq!(whole(&figures["n"]), sides.iter().map(|side| whole(&side["claims"])).sum::<u64>());
+}

@@ -1,0 +1,231 @@
+//! Owns what a server does with a run: it lets the real engine decide, commits what follows, and lets go of the run
+//! when it is told that it is not its own any more.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use downbeat_core::execution::{Execution, Lease, State};
+use downbeat_core::ids::{ExecutionId, LeaseToken};
+use downbeat_core::run::engine::{Progress, Stop, Turn};
+use downbeat_core::{Applied, Change, Dice, Refusal};
+use downbeat_store::Ledger;
+use uuid::Uuid;
+
+use super::setup::{Broken, Protocol, Sighting, run_id, server_id, time};
+use super::world::{Grant, Observed, Owner, Server, World, is_offline, node_id, node_index, session_id};
+
+/// Whether the one who commits hears what became of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Heard,
+    Lost,
+}
+
+/// How new executions come into the world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Birth {
+    Pending,
+    /// Placed ones on this node.
+    Leased(usize),
+}
+
+/// A token that nobody had before.
+pub(crate) fn token(execution: ExecutionId, grants: &[Grant]) -> LeaseToken {
+    let earlier = grants.iter().filter(|grant| grant.execution == execution).count();
+    LeaseToken(Uuid::from_u128(execution.0.as_u128().wrapping_add(1 + earlier as u128)))
+}
+
+pub(crate) fn lease(execution: ExecutionId, node: usize, session: u8, grants: &[Grant]) -> Lease {
+    Lease {
+        token: token(execution, grants),
+        node: node_id(node),
+        session: session_id(session),
+        granted_at: time(1),
+    }
+}
+
+impl Protocol {
+    /// The run is created, and its first turn committed with it.
+    pub(crate) fn submit(&self, world: &mut World) {
+        let record = &self.record;
+        let progress = Progress::new(Arc::clone(&self.plan), run_id(), record.epoch, record.state);
+        let mut owner = Owner::new(progress, VecDeque::new(), Observed::nothing());
+        let mut changes = vec![Change::RunCreated { run: record.clone() }];
+        changes.extend(owner.turn(&world.ledger, |progress, turn| progress.begin(turn)));
+        world.servers[0] = Server::Owner(Arc::new(owner));
+        self.commit(world, changes);
+    }
+
+    /// Takes the run from whoever has it. Nothing is known of it yet but that.
+    pub(crate) fn take(&self, world: &mut World, server: usize, answer: Answer) {
+        let (_, epoch) = world.ledger.run(&run_id()).expect("the run exists");
+        let epoch = epoch + 1;
+        // The mailbox is open before the commit, so that nothing is missed.
+        world.servers[server] = Server::Taken { epoch, mailbox: VecDeque::new() };
+        let taken = Change::RunTaken { run: run_id(), owner: server_id(server), epoch, at: time(epoch) };
+        let outcomes = self.commit(world, vec![taken]);
+        if answer == Answer::Lost || outcomes[0].is_err() {
+            world.servers[server] = Server::Idle;
+        }
+    }
+
+    /// Goes on where the run was.
+    pub(crate) fn load(&self, world: &mut World, server: usize, answer: Answer) -> Option<()> {
+        let Server::Taken { epoch, mailbox } = &world.servers[server] else { return None };
+        let record = world.ledger.record(&self.record).expect("the run exists");
+        let executions: Vec<Execution> = world.ledger.executions().cloned().collect();
+        let stop = record.cancel_requested_at.map(|_| Stop::Cancelled);
+        let observed = Observed::loaded(&world.ledger, stop.is_some());
+        let plan = Arc::clone(&self.plan);
+        let (progress, begins) = if self.broken == Broken::FromTheStart {
+            (Progress::new(plan, run_id(), *epoch, record.state), true)
+        } else {
+            (Progress::restore(plan, &record, *epoch, &executions, stop), false)
+        };
+        let mut owner = Owner::new(progress, mailbox.clone(), observed);
+        let changes =
+            owner.turn(
+                &world.ledger,
+                |progress, turn| if begins { progress.begin(turn) } else { progress.go_on(turn) },
+            );
+        owner.absorb(&world.ledger);
+        let ended = owner.progress.is_ended();
+        if changes.is_empty() && answer == Answer::Lost {
+            return None;
+        }
+        world.servers[server] = Server::Owner(Arc::new(owner));
+        // Whether it was refused is not looked at: the next commit will say so.
+        self.commit(world, changes);
+        if ended || answer == Answer::Lost {
+            world.servers[server] = Server::Idle;
+        }
+        Some(())
+    }
+
+    /// Observes the next of what was committed, and commits what follows.
+    pub(crate) fn observe(
+        &self,
+        world: &mut World,
+        server: usize,
+        answer: Answer,
+        birth: Birth,
+    ) -> Option<()> {
+        let ledger = Arc::clone(&world.ledger);
+        let owner = owner(world, server)?;
+        let mut changes = owner.observe(&ledger);
+        owner.absorb(&ledger);
+        if let Birth::Leased(node) = birth
+            && !reserve(world, &mut changes, node)
+        {
+            return None;
+        }
+        let outcomes = self.commit(world, changes.clone());
+        match answer {
+            Answer::Heard => self.settle(world, server, &outcomes),
+            Answer::Lost => owner_of(world, server).retry = release(changes),
+        }
+        Some(())
+    }
+
+    /// Tries a commit again whose answer was lost.
+    pub(crate) fn try_again(&self, world: &mut World, server: usize) -> Option<()> {
+        let changes = std::mem::take(&mut owner(world, server)?.retry);
+        let outcomes = self.commit(world, changes);
+        self.seen.note(Sighting::CommitTriedAgain);
+        self.settle(world, server, &outcomes);
+        Some(())
+    }
+
+    fn settle(&self, world: &mut World, server: usize, outcomes: &[Applied]) {
+        let disowned = outcomes.contains(&Err(Refusal::StaleEpoch));
+        if disowned {
+            self.seen.note(Sighting::OldOwnerRefused);
+        }
+        if disowned || owner_of(world, server).progress.is_ended() {
+            world.servers[server] = Server::Idle;
+        }
+    }
+}
+
+fn owner(world: &mut World, server: usize) -> Option<&mut Owner> {
+    match &mut world.servers[server] {
+        Server::Owner(owner) => Some(Arc::make_mut(owner)),
+        Server::Idle | Server::Taken { .. } => None,
+    }
+}
+
+fn owner_of(world: &mut World, server: usize) -> &mut Owner {
+    owner(world, server).expect("it owned the run a moment ago")
+}
+
+/// Gives what is about to be created to nodes that wait for work.
+fn reserve(world: &World, changes: &mut [Change], placed: usize) -> bool {
+    let mut any = false;
+    for change in changes {
+        let Change::ExecutionsAdded { executions, .. } = change else { continue };
+        for execution in executions {
+            if execution.state == (State::Pending { not_before: None }) {
+                let node = execution.pinned.and_then(node_index).unwrap_or(placed);
+                let lease = lease(execution.id, node, world.registered(node), &world.grants);
+                execution.state = State::Leased { lease, stop: false };
+                any = true;
+            }
+        }
+    }
+    any
+}
+
+fn release(mut changes: Vec<Change>) -> Vec<Change> {
+    for change in &mut changes {
+        let Change::ExecutionsAdded { executions, .. } = change else { continue };
+        for execution in executions {
+            if matches!(execution.state, State::Leased { .. }) {
+                execution.state = State::Pending { not_before: None };
+            }
+        }
+    }
+    changes
+}
+
+impl Owner {
+    fn new(progress: Progress, mailbox: VecDeque<Change>, observed: Observed) -> Self {
+        Self { progress, mailbox, retry: Vec::new(), made: 0, observed }
+    }
+
+    /// Observes the next of what was committed, and answers what follows.
+    fn observe(&mut self, ledger: &Ledger) -> Vec<Change> {
+        let Some(change) = self.mailbox.pop_front() else { return Vec::new() };
+        self.observed = self.observed.and(ledger, &change);
+        self.turn(ledger, |progress, turn| match &change {
+            Change::NodeMoved { node, .. } => progress.node_offline(*node, turn),
+            change => progress.observe(change, turn),
+        })
+    }
+
+    /// Observes what nothing follows from.
+    pub(crate) fn absorb(&mut self, ledger: &Ledger) {
+        while !self.mailbox.is_empty() {
+            let mut trial = self.clone();
+            if !trial.observe(ledger).is_empty() {
+                return;
+            }
+            *self = trial;
+        }
+    }
+
+    /// Lets the engine decide. Ids follow from the epoch and what was made before: the same each time.
+    fn turn(&mut self, ledger: &Ledger, act: impl FnOnce(&mut Progress, &mut Turn<'_>)) -> Vec<Change> {
+        let epoch = self.progress.epoch();
+        let mut dice = Dice::new((epoch << 32) | (self.made << 8));
+        let offline = |node| is_offline(ledger, node);
+        let now = time(epoch);
+        act(&mut self.progress, &mut Turn { now, dice: &mut dice, offline: &offline });
+        let changes = self.progress.take_changes(now);
+        for change in &changes {
+            if let Change::ExecutionsAdded { executions, .. } = change {
+                self.made += executions.len() as u64;
+            }
+        }
+        changes
+    }
+}

@@ -1,0 +1,183 @@
+//! Owns the rules that hold in every world that can be reached, and what is to be reachable at all.
+
+use downbeat_core::execution::{Execution, State, Status};
+use downbeat_core::ids::NodeId;
+use downbeat_core::run::RunState;
+use stateright::Property;
+
+use super::setup::{Protocol, run_id};
+use super::world::{Grant, Memory, Phase, World, session_number};
+
+pub(crate) const ONE_RESULT: &str = "an execution has at most one applied result";
+pub(crate) const ONE_LEASE: &str = "at most one attempt of an instance holds a lease";
+pub(crate) const ONE_ATTEMPT: &str = "at most one attempt of an instance is open";
+pub(crate) const OLD_OWNER: &str = "an old owner never changes the run";
+pub(crate) const BARRIER: &str = "no step begins before those that it waits for have ended everywhere";
+pub(crate) const RECEIPT: &str = "a result that was acknowledged is in the store for ever";
+pub(crate) const OUTBOX: &str = "what an agent finished is settled before its next session registers";
+pub(crate) const FEED: &str = "the feed has no gap and replaying it gives the tables";
+pub(crate) const ENDED: &str = "what has ended never moves";
+pub(crate) const NOTHING_LEFT: &str = "a run that has ended has nothing open";
+pub(crate) const COMPLETED: &str = "a completed run has one success of every instance";
+pub(crate) const ENDS: &str = "every run ends, whatever went wrong";
+
+pub(crate) fn properties(protocol: &Protocol) -> Vec<Property<Protocol>> {
+    let mut properties = vec![
+        Property::always(ONE_RESULT, |_, world| one_result(world)),
+        Property::always(ONE_LEASE, |_, world| one_lease(world)),
+        Property::always(ONE_ATTEMPT, |_, world| one_attempt(world)),
+        Property::always(OLD_OWNER, |_, world: &World| !world.breaches.old_owner),
+        Property::always(BARRIER, barrier_holds),
+        Property::always(RECEIPT, |_, world| receipts_hold(world)),
+        Property::always(OUTBOX, |_, world| outbox_holds(world)),
+        Property::always(FEED, |_, world: &World| !world.breaches.feed),
+        Property::always(ENDED, |_, world: &World| !world.breaches.ended_moved),
+        Property::always(NOTHING_LEFT, |_, world| nothing_left(world)),
+        Property::always(COMPLETED, completed_holds),
+        // No path is a cycle: every step uses up a fault or takes something nearer to its end. So this says that
+        // each path, however long and unfair, comes to a world in which the run has ended.
+        Property::eventually(ENDS, |_, world| has_ended(world)),
+    ];
+    if protocol.faults > 0 {
+        properties.extend([
+            Property::sometimes("a run completes", |_, world| is(world, RunState::Completed)),
+            Property::sometimes("a run that was taken over completes", |_, world| {
+                is(world, RunState::Completed) && epoch(world) > 1
+            }),
+            Property::sometimes("a run whose agent died completes", |_, world: &World| {
+                is(world, RunState::Completed) && world.agents.iter().any(|session| *session > 1)
+            }),
+            Property::sometimes("a lost attempt is sent again, and the run completes", |_, world| {
+                is(world, RunState::Completed) && of_status(world, Status::Lost).count() > 0
+            }),
+            Property::sometimes("a result comes after its lease was lost", |_, world: &World| {
+                let late = |grant: &&Grant| grant.verdict().is_some() && grant.results == 0 && grant.ended;
+                world.grants.iter().any(|grant| late(&grant))
+            }),
+            Property::sometimes("two servers believe that the run is theirs", |_, world: &World| {
+                world.servers.iter().all(|server| server.epoch().is_some())
+            }),
+        ]);
+    }
+    if protocol.detail.silence && protocol.plan.entries.iter().any(|entry| entry.set.is_some()) {
+        properties.push(Property::sometimes(
+            "work is given up because its node is offline",
+            |_, world: &World| {
+                world.ledger.executions().any(|one| matches!(one.state, State::Failed { lease: None, .. }))
+            },
+        ));
+    }
+    if protocol.detail.cancel {
+        properties.push(Property::sometimes("a run is cancelled", |_, world| is(world, RunState::Cancelled)));
+    }
+    properties
+}
+
+fn run(world: &World) -> (RunState, u64) {
+    world.ledger.run(&run_id()).expect("the run exists")
+}
+
+fn is(world: &World, state: RunState) -> bool {
+    run(world).0 == state
+}
+
+fn epoch(world: &World) -> u64 {
+    run(world).1
+}
+
+fn has_ended(world: &World) -> bool {
+    run(world).0.is_terminal()
+}
+
+fn of_status(world: &World, status: Status) -> impl Iterator<Item = &Execution> {
+    world.ledger.executions().filter(move |execution| execution.state.status() == status)
+}
+
+fn instance(execution: &Execution) -> (u32, Option<NodeId>) {
+    (execution.step, execution.pinned)
+}
+
+fn one_result(world: &World) -> bool {
+    world.grants.iter().all(|grant| {
+        let same = world.grants.iter().filter(|other| other.execution == grant.execution);
+        same.map(|grant| grant.results).sum::<u8>() <= 1
+    })
+}
+
+fn one_lease(world: &World) -> bool {
+    let open: Vec<_> = world
+        .grants
+        .iter()
+        .filter(|grant| !grant.ended)
+        .map(|grant| instance(world.execution(grant.execution)))
+        .collect();
+    all_different(&open)
+}
+
+fn one_attempt(world: &World) -> bool {
+    let open: Vec<_> = world
+        .ledger
+        .executions()
+        .filter(|execution| execution.state.status().is_open())
+        .map(instance)
+        .collect();
+    all_different(&open)
+}
+
+fn all_different<T: PartialEq>(list: &[T]) -> bool {
+    list.iter().enumerate().all(|(at, one)| !list[..at].contains(one))
+}
+
+fn barrier_holds(protocol: &Protocol, world: &World) -> bool {
+    let plan = &protocol.plan;
+    world.ledger.executions().all(|execution| {
+        let entry = &plan.entries[plan.steps[execution.step as usize].entry as usize];
+        entry.after.iter().all(|before| {
+            let steps = plan.entries[*before as usize].first..;
+            let steps = steps.take(plan.entries[*before as usize].length as usize);
+            let instances = plan.nodes_of(*before).map_or(1, <[u32]>::len);
+            steps.into_iter().all(|step| {
+                let of_step = || world.ledger.executions().filter(move |other| other.step == step);
+                let first = of_step().filter(|other| other.attempt == 1).count();
+                first >= instances && of_step().all(|other| !other.state.status().is_open())
+            })
+        })
+    })
+}
+
+fn receipts_hold(world: &World) -> bool {
+    let acknowledged =
+        world.grants.iter().filter(|grant| matches!(grant.phase, Phase::Gone(_, Memory::Recorded)));
+    acknowledged.into_iter().all(|grant| {
+        let state = &world.execution(grant.execution).state;
+        let by_it = state.lease().is_some_and(|lease| lease.token == grant.token);
+        let ended = matches!(state, State::Succeeded { .. } | State::Failed { .. } | State::Cancelled { .. });
+        by_it && ended && grant.results == 1
+    })
+}
+
+fn outbox_holds(world: &World) -> bool {
+    world.ledger.executions().filter(|execution| execution.state.status().is_open()).all(|execution| {
+        let Some(lease) = execution.state.lease() else { return true };
+        let grant = world.grant(lease.token);
+        let superseded = world.registered(grant.node) > session_number(lease.session);
+        !(superseded && grant.verdict().is_some())
+    })
+}
+
+fn nothing_left(world: &World) -> bool {
+    !has_ended(world) || world.ledger.executions().all(|execution| !execution.state.status().is_open())
+}
+
+fn completed_holds(protocol: &Protocol, world: &World) -> bool {
+    if !is(world, RunState::Completed) {
+        return true;
+    }
+    let succeeded: Vec<_> = of_status(world, Status::Succeeded).map(instance).collect();
+    let recorded = |execution: &Execution| {
+        world.grants.iter().any(|grant| grant.execution == execution.id && grant.results == 1)
+    };
+    succeeded.len() == protocol.plan.instances()
+        && all_different(&succeeded)
+        && of_status(world, Status::Succeeded).all(recorded)
+}

@@ -1,0 +1,236 @@
+//! Owns what is checked: which run, how much may go wrong, how finely it is looked at, and what is broken on purpose.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock};
+
+use downbeat_core::backend::Catalogue;
+use downbeat_core::ids::{ClusterId, RunId, ServerId};
+use downbeat_core::node::{Description, NodeRecord, NodeStatus, Registration};
+use downbeat_core::plan::{Plan, resolve};
+use downbeat_core::run::{RunRecord, RunState};
+use downbeat_core::spec::Definition;
+use downbeat_core::{Change, Timestamp};
+use downbeat_store::Ledger;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::world::{Breaches, NODES, SERVERS, Server, World, node_id, session_id};
+
+/// A guard that is missing. The tables and the engine are the real ones in every case: what breaks is the model's
+/// way of handing changes to them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Broken {
+    Nothing,
+    /// A report counts whatever became of its lease.
+    NoFencing,
+    /// A change to a run counts whoever owns it.
+    NoEpochGuard,
+    /// What is leased may be leased again.
+    NoPendingGuard,
+    /// An agent forgets its results when it dies.
+    NoOutbox,
+    /// A server says that it has a result before it is committed.
+    EarlyReceipt,
+    /// A new owner begins at step 0.
+    FromTheStart,
+    /// An owner acts on results that are not committed.
+    ActsOnRumours,
+    /// Nobody looks after the runs of a server that died.
+    NoTakeOver,
+    /// The feed leaves out that attempts were lost.
+    ForgetfulFeed,
+}
+
+/// How finely the surroundings are looked at. What is off happens together with what comes before it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Detail {
+    /// Agents report that work began, apart from its end.
+    pub(crate) starts: bool,
+    /// Agents hear what became of a report, apart from its being committed.
+    pub(crate) receipts: bool,
+    /// Executions may be born leased.
+    pub(crate) born_leased: bool,
+    /// Work may be done under a lease that is known to be lost: its result is the first of a late kind.
+    pub(crate) late_work: bool,
+    /// Nodes may be silent for so long that they are taken to be offline.
+    pub(crate) silence: bool,
+    /// Somebody may cancel the run.
+    pub(crate) cancel: bool,
+}
+
+impl Detail {
+    pub(crate) fn fine() -> Self {
+        Self { starts: true, receipts: true, born_leased: true, late_work: true, silence: true, cancel: true }
+    }
+}
+
+/// Refusals are no states: that they happen is noted here.
+#[derive(Debug, Default)]
+pub(crate) struct Sightings(AtomicU32);
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Sighting {
+    LateReportRefused = 1,
+    RepeatedReportAbsorbed = 2,
+    OldOwnerRefused = 4,
+    SecondClaimRefused = 8,
+    CommitTriedAgain = 16,
+}
+
+impl Sightings {
+    pub(crate) fn note(&self, sighting: Sighting) {
+        self.0.fetch_or(sighting as u32, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has(&self, sighting: Sighting) -> bool {
+        self.0.load(Ordering::Relaxed) & sighting as u32 != 0
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Protocol {
+    pub(crate) plan: Arc<Plan>,
+    /// As it is created.
+    pub(crate) record: RunRecord,
+    pub(crate) detail: Detail,
+    pub(crate) faults: u8,
+    pub(crate) broken: Broken,
+    pub(crate) seen: Arc<Sightings>,
+}
+
+pub(crate) fn run_id() -> RunId {
+    static RUN: LazyLock<RunId> = LazyLock::new(|| RunId::from("run"));
+    RUN.clone()
+}
+
+pub(crate) fn server_id(server: usize) -> ServerId {
+    ServerId(Uuid::from_u128(0x200 + server as u128))
+}
+
+/// The time of everything that an owner decides is its epoch: so an execution shows who made it.
+pub(crate) fn time(epoch: u64) -> Timestamp {
+    Timestamp::from_second(i64::try_from(epoch).expect("epochs are small")).expect("and so are times")
+}
+
+/// Two entries over both nodes: the second begins when the first has ended everywhere.
+pub(crate) fn list() -> Value {
+    json!({"target": "all", "tasks": [
+        {"name": "first", "backend": "test", "action": "noop"},
+        {"name": "second", "backend": "test", "action": "noop"},
+    ]})
+}
+
+/// One entry over both nodes.
+pub(crate) fn fleet() -> Value {
+    json!({"target": "all", "tasks": [{"name": "only", "backend": "test", "action": "noop"}]})
+}
+
+/// A placed task, and one on both nodes that depends on it.
+pub(crate) fn graph() -> Value {
+    json!({"tasks": [
+        {"name": "build", "backend": "test", "action": "noop", "retry": {"max": 1}},
+        {"name": "install", "backend": "test", "action": "noop", "target": "all", "depends_on": ["build"]},
+    ]})
+}
+
+/// One placed task, which may fail once.
+pub(crate) fn placed() -> Value {
+    json!({"tasks": [{"name": "only", "backend": "test", "action": "noop", "retry": {"max": 1}}]})
+}
+
+fn description(node: usize) -> Description {
+    Description {
+        hostname: format!("n{node}"),
+        groups: Vec::new(),
+        labels: BTreeMap::new(),
+        capabilities: BTreeMap::new(),
+        backends: Catalogue::builtin().backends().to_vec(),
+        slots: 4,
+        version: String::new(),
+    }
+}
+
+fn node(node: usize) -> NodeRecord {
+    NodeRecord {
+        id: node_id(node),
+        cluster: ClusterId::DEFAULT,
+        session: session_id(1),
+        description: description(node),
+        status: NodeStatus::Online,
+        draining: false,
+        registered_at: time(1),
+        seen_at: time(1),
+    }
+}
+
+/// What the tables keep of a registration does not depend on its description.
+pub(crate) fn registered(node: usize, session: u8) -> Change {
+    let description = Description { backends: Vec::new(), ..description(node) };
+    let registration = Registration {
+        node: node_id(node),
+        cluster: ClusterId::DEFAULT,
+        session: session_id(session),
+        description,
+        at: time(1),
+    };
+    Change::NodeRegistered { registration }
+}
+
+impl Protocol {
+    pub(crate) fn new(definition: Value, detail: Detail, faults: u8) -> Self {
+        let definition: Definition = serde_json::from_value(definition).expect("the definition is one");
+        let nodes: Vec<_> = (0..NODES).map(|index| Arc::new(node(index))).collect();
+        let resolved = resolve(&definition, &nodes).expect("its targets are there");
+        let (definition, resolved) = (Arc::new(definition), Arc::new(resolved));
+        let plan = Plan::compile(Arc::clone(&definition), Arc::clone(&resolved)).expect("it has a plan");
+        let record = RunRecord {
+            id: run_id(),
+            cluster: ClusterId::DEFAULT,
+            job: None,
+            state: RunState::Pending,
+            definition,
+            resolved,
+            by: "model".to_owned(),
+            idempotency_key: None,
+            created_at: time(1),
+            started_at: None,
+            finished_at: None,
+            end: None,
+            cancel_requested_at: None,
+            owner: server_id(0),
+            epoch: 1,
+        };
+        let (broken, seen) = (Broken::Nothing, Arc::default());
+        Self { plan: Arc::new(plan), record, detail, faults, broken, seen }
+    }
+
+    /// Lets more go wrong than usual, for whoever has the time: DOWNBEAT_TEST_MODEL_FAULTS says how much more.
+    pub(crate) fn and_more(self) -> Self {
+        let more: u8 = match std::env::var("DOWNBEAT_TEST_MODEL_FAULTS") {
+            Ok(text) => text.parse().expect("DOWNBEAT_TEST_MODEL_FAULTS is a number"),
+            Err(_) => 0,
+        };
+        Self { faults: self.faults + more, ..self }
+    }
+
+    pub(crate) fn broken(self, broken: Broken) -> Self {
+        Self { broken, ..self }
+    }
+
+    /// Both nodes are registered, and the first server has just been given the run.
+    pub(crate) fn beginning(&self) -> World {
+        let mut world = World {
+            ledger: Arc::new(Ledger::new()),
+            servers: [const { Server::Idle }; SERVERS],
+            agents: [1; NODES],
+            grants: Vec::new(),
+            faults: self.faults,
+            breaches: Breaches::default(),
+        };
+        let nodes = (0..NODES).map(|node| registered(node, 1)).collect();
+        self.commit(&mut world, nodes);
+        self.submit(&mut world);
+        world
+    }
+}

@@ -1,0 +1,75 @@
+DELETE FROM output o USING unnest($1::uuid[], $2::bigint[]) AS u (execution, keep_from) WHERE o.execution = u.execution AND o.start_byte < u.keep_from
+DELETE FROM servers WHERE id = $1
+DELETE FROM servers WHERE name = $1 OR id = $2
+INSERT INTO definitions (run, definition, resolved) SELECT * FROM unnest($1::text[], $2::text[], $3::text[])
+INSERT INTO ended AS e (kind, code, total) SELECT * FROM unnest($1::smallint[], $2::smallint[], $3::bigint[]) ON CONFLICT (kind, code) DO UPDATE SET total = e.total + excluded.total
+INSERT INTO events (seq, server, at, kind, run, data) SELECT f.last_seq - $1::bigint + u.place, $2::uuid, u.at, u.kind, u.run, u.data FROM feed f, unnest($3::bigint[], $4::text[], $5::text[], $6::text[]) WITH ORDINALITY AS u (at, kind, run, data, place) WHERE f.one = 1
+INSERT INTO executions (id, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at, run, step, pinned, attempt, created_at) SELECT * FROM unnest($1::uuid[], $2::smallint[], $3::bigint[], $4::uuid[], $5::uuid[], $6::uuid[], $7::bigint[], $8::boolean[], $9::bigint[], $10::smallint[], $11::integer[], $12::text[], $13::bigint[], $14::text[], $15::bigint[], $16::text[], $17::integer[], $18::uuid[], $19::integer[], $20::bigint[])
+INSERT INTO migrations (number, checksum) VALUES ($1, $2)
+INSERT INTO nodes (id, cluster, hostname, description) SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[]) ON CONFLICT (id) DO UPDATE SET cluster = excluded.cluster, hostname = excluded.hostname, description = excluded.description
+INSERT INTO output (execution, start_byte, stream, at, text) SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::smallint[], $4::bigint[], $5::bytea[])
+INSERT INTO presence (node, session, status, draining, registered_at, seen_at) SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::boolean[], $5::bigint[], $6::bigint[]) ON CONFLICT (node) DO UPDATE SET session = excluded.session, status = excluded.status, draining = excluded.draining, registered_at = excluded.registered_at, seen_at = excluded.seen_at
+INSERT INTO runs (id, state, started_at, finished_at, partial, error, cancel_requested_at, owner, epoch, cluster, job, submitted_by, idempotency_key, created_at) SELECT * FROM unnest($1::text[], $2::smallint[], $3::bigint[], $4::bigint[], $5::boolean[], $6::text[], $7::bigint[], $8::uuid[], $9::bigint[], $10::uuid[], $11::text[], $12::text[], $13::text[], $14::bigint[])
+INSERT INTO servers (id, name, http, grpc, version, started_at, seen_at) VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (name) DO UPDATE SET id = excluded.id, http = excluded.http, grpc = excluded.grpc, version = excluded.version, started_at = excluded.started_at, seen_at = excluded.seen_at
+SELECT count(*) FROM executions
+SELECT count(*) FROM executions WHERE coalesce(pinned, lease_node) = $1
+SELECT count(*) FROM executions WHERE run = $1
+SELECT count(*) FROM executions WHERE run = $1 AND coalesce(pinned, lease_node) = $2 AND step = $3 AND status IN (0, 2)
+SELECT count(*) FROM executions WHERE status IN (0, 2)
+SELECT count(*) FROM executions WHERE step = $1
+SELECT count(*) FROM runs r
+SELECT count(*) FROM runs r WHERE r.cluster = $1
+SELECT count(*) FROM runs r WHERE r.cluster = $1 AND r.state IN (6) AND r.job = $2
+SELECT count(*) FROM runs r WHERE r.state IN (10)
+SELECT count(*) FROM runs r WHERE r.state IN (12, 6)
+SELECT e.id, coalesce((SELECT o.start_byte + length(o.text) FROM output o WHERE o.execution = e.id ORDER BY o.start_byte DESC LIMIT 1), 0) FROM executions e WHERE e.id = ANY($1) ORDER BY e.id FOR NO KEY UPDATE OF e
+SELECT id FROM clusters
+SELECT id FROM clusters WHERE id = $1 OR name = $2 ORDER BY (id = $1) IS TRUE DESC LIMIT 1
+SELECT id FROM runs WHERE finished_at < $1 AND finished_at IS NOT NULL AND state IN (10, 11, 12) ORDER BY finished_at, id LIMIT $2
+SELECT id, name, http, grpc, version, started_at, seen_at FROM servers ORDER BY name
+SELECT id, owner FROM runs WHERE state NOT IN (10, 11, 12) ORDER BY created_at, id
+SELECT id, run, step, pinned, attempt, created_at, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at FROM executions ORDER BY id LIMIT 1 OFFSET 0
+SELECT id, run, step, pinned, attempt, created_at, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at FROM executions WHERE coalesce(pinned, lease_node) = $1 ORDER BY id LIMIT 1 OFFSET 0
+SELECT id, run, step, pinned, attempt, created_at, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at FROM executions WHERE id = $1
+SELECT id, run, step, pinned, attempt, created_at, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at FROM executions WHERE id = ANY($1) ORDER BY id FOR UPDATE
+SELECT id, run, step, pinned, attempt, created_at, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at FROM executions WHERE lease_node = $1 AND status <= 2 AND status >= 1 ORDER BY id
+SELECT id, run, step, pinned, attempt, created_at, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at FROM executions WHERE run = $1 AND coalesce(pinned, lease_node) = $2 AND step = $3 AND status IN (0, 2) ORDER BY id LIMIT 1 OFFSET 0
+SELECT id, run, step, pinned, attempt, created_at, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at FROM executions WHERE run = $1 ORDER BY id
+SELECT id, run, step, pinned, attempt, created_at, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at FROM executions WHERE run = $1 ORDER BY id LIMIT 1 OFFSET 0
+SELECT id, run, step, pinned, attempt, created_at, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at FROM executions WHERE status <= 2 ORDER BY id
+SELECT id, run, step, pinned, attempt, created_at, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at FROM executions WHERE status IN (0, 2) ORDER BY id LIMIT 1 OFFSET 0
+SELECT id, run, step, pinned, attempt, created_at, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at FROM executions WHERE step = $1 ORDER BY id LIMIT 1 OFFSET 0
+SELECT id, state, started_at, finished_at, partial, error, cancel_requested_at, owner, epoch FROM runs WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE
+SELECT last_seq FROM feed
+SELECT node, session, status, draining, registered_at, seen_at FROM presence WHERE node = ANY($1) ORDER BY node FOR UPDATE
+SELECT number, checksum FROM migrations
+SELECT p.node, p.session, p.status, p.draining, p.registered_at, p.seen_at, n.cluster, n.description FROM presence p JOIN nodes n ON n.id = p.node ORDER BY n.hostname, n.id
+SELECT p.node, p.session, p.status, p.draining, p.registered_at, p.seen_at, n.cluster, n.description FROM presence p JOIN nodes n ON n.id = p.node WHERE n.cluster = $1 ORDER BY n.hostname, n.id
+SELECT p.node, p.session, p.status, p.draining, p.registered_at, p.seen_at, n.cluster, n.description FROM presence p JOIN nodes n ON n.id = p.node WHERE n.id = $1
+SELECT p.node, p.session, p.status, p.draining, p.registered_at, p.seen_at, n.cluster, n.description FROM presence p JOIN nodes n ON n.id = p.node WHERE p.status <> $1 AND p.seen_at < $2 ORDER BY n.hostname, n.id
+SELECT pg_advisory_xact_lock($1)
+SELECT pg_current_xact_id()::text
+SELECT pg_xact_status($1::text::xid8)
+SELECT r.cluster, r.idempotency_key, r.id FROM unnest($1::uuid[], $2::text[]) AS k (cluster, key) JOIN runs r ON r.cluster = k.cluster AND r.idempotency_key = k.key
+SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.created_at, d.definition, d.resolved FROM runs r JOIN definitions d ON d.run = r.id ORDER BY r.created_at DESC, r.id DESC LIMIT 1 OFFSET 0
+SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.created_at, d.definition, d.resolved FROM runs r JOIN definitions d ON d.run = r.id WHERE r.cluster = $1 AND r.state IN (6) AND r.job = $2 ORDER BY r.created_at DESC, r.id DESC LIMIT 1 OFFSET 0
+SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.created_at, d.definition, d.resolved FROM runs r JOIN definitions d ON d.run = r.id WHERE r.cluster = $1 ORDER BY r.created_at DESC, r.id DESC LIMIT 1 OFFSET 0
+SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.created_at, d.definition, d.resolved FROM runs r JOIN definitions d ON d.run = r.id WHERE r.id = $1
+SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.created_at, d.definition, d.resolved FROM runs r JOIN definitions d ON d.run = r.id WHERE r.state IN (10) ORDER BY r.created_at DESC, r.id DESC LIMIT 1 OFFSET 0
+SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.created_at, d.definition, d.resolved FROM runs r JOIN definitions d ON d.run = r.id WHERE r.state IN (12, 6) ORDER BY r.created_at DESC, r.id DESC LIMIT 1 OFFSET 0
+SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.created_at, d.definition, d.resolved FROM runs r JOIN definitions d ON d.run = r.id WHERE r.state NOT IN (10, 11, 12) ORDER BY r.created_at, r.id
+SELECT seq FROM events WHERE server = $1 ORDER BY seq DESC LIMIT 1
+SELECT seq, server, data FROM events WHERE run = $3 AND seq > $1 ORDER BY seq LIMIT $2
+SELECT seq, server, data FROM events WHERE seq > $1 ORDER BY seq LIMIT $2
+SELECT start_byte, stream, at, text FROM output WHERE execution = $1 AND start_byte >= coalesce((SELECT max(start_byte) FROM output WHERE execution = $1 AND start_byte <= $2), 0) AND start_byte + length(text) > $2 ORDER BY start_byte LIMIT $3
+SELECT state, count(*) FROM runs WHERE state NOT IN (10, 11, 12) GROUP BY state UNION ALL SELECT code, total FROM ended WHERE kind = 2 AND total > 0 ORDER BY 1
+SELECT status, count(*) FROM executions WHERE status <= 2 GROUP BY status UNION ALL SELECT code, total FROM ended WHERE kind = 1 AND total > 0 ORDER BY 1
+SELECT status, count(*) FROM presence GROUP BY status ORDER BY status
+UPDATE executions e SET status = u.status, not_before = u.not_before, token = u.token, lease_node = u.lease_node, session = u.session, granted_at = u.granted_at, stop = u.stop, started_at = u.started_at, verdict = u.verdict, exit_code = u.exit_code, error = u.error, finished_at = u.finished_at, reason = u.reason, ended_at = u.ended_at FROM unnest($1::uuid[], $2::smallint[], $3::bigint[], $4::uuid[], $5::uuid[], $6::uuid[], $7::bigint[], $8::boolean[], $9::bigint[], $10::smallint[], $11::integer[], $12::text[], $13::bigint[], $14::text[], $15::bigint[]) AS u (id, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at) WHERE e.id = u.id
+UPDATE feed SET last_seq = last_seq + $1 WHERE one = 1 RETURNING last_seq - $1
+UPDATE presence p SET status = u.status, draining = u.draining FROM unnest($1::uuid[], $2::smallint[], $3::boolean[]) AS u (node, status, draining) WHERE p.node = u.node
+UPDATE runs r SET state = u.state, started_at = u.started_at, finished_at = u.finished_at, partial = u.partial, error = u.error, cancel_requested_at = u.cancel_requested_at, owner = u.owner, epoch = u.epoch FROM unnest($1::text[], $2::smallint[], $3::bigint[], $4::bigint[], $5::boolean[], $6::text[], $7::bigint[], $8::uuid[], $9::bigint[]) AS u (id, state, started_at, finished_at, partial, error, cancel_requested_at, owner, epoch) WHERE r.id = u.id
+WITH front AS (SELECT seq, at FROM events ORDER BY seq LIMIT $2) DELETE FROM events WHERE seq < (SELECT coalesce(min(seq) FILTER (WHERE at >= $1), max(seq) + 1) FROM front)
+WITH gone AS (DELETE FROM executions WHERE id IN (SELECT id FROM executions WHERE run = $1 ORDER BY id LIMIT $2 FOR UPDATE) RETURNING id, status), texts AS (DELETE FROM output o USING gone WHERE o.execution = gone.id), fewer AS (UPDATE ended e SET total = e.total - g.total FROM (SELECT status, count(*) AS total FROM gone GROUP BY status) g WHERE e.kind = 1 AND e.code = g.status) SELECT count(*) FROM gone
+WITH gone AS (DELETE FROM runs WHERE id = $1 RETURNING state), fewer AS (UPDATE ended e SET total = e.total - 1 FROM gone WHERE e.kind = 2 AND e.code = gone.state) SELECT count(*) FROM gone
+WITH seen AS (SELECT p.node, p.session FROM presence p WHERE (p.node, p.session) IN (SELECT * FROM unnest($1::uuid[], $2::uuid[])) ORDER BY p.node FOR UPDATE) UPDATE presence p SET seen_at = greatest(p.seen_at, $3) FROM seen WHERE p.node = seen.node RETURNING p.node, p.session

@@ -1,0 +1,279 @@
+//! What the programs of each schema say to their database is on record, and all that still counts is understood by the
+//! newest schema: servers of two releases share a store.
+//!
+//! `UPDATE_GOLDEN=1` writes the record of the newest schema anew. Records of earlier schemas are never written again:
+//! their programs are out there.
+
+mod database;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use database::Database;
+use database::proxy::{Cut, Proxy};
+use downbeat_store::conformance::make::{SERVER, created};
+use downbeat_store::{SqliteStore, Store};
+use futures_util::{StreamExt as _, stream};
+use rusqlite::Connection;
+use tempfile::TempDir;
+
+fn here(path: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// The numbers of all schemas with the text that leads to each.
+fn migrations(dialect: &str) -> BTreeMap<u32, String> {
+    let files = fs::read_dir(here("migrations").join(dialect)).unwrap();
+    let read = |file: fs::DirEntry| {
+        let number = file.file_name().to_str().unwrap()[..4].parse().unwrap();
+        (number, fs::read_to_string(file.path()).unwrap())
+    };
+    files.map(|file| read(file.unwrap())).collect()
+}
+
+fn record(dialect: &str, schema: u32) -> PathBuf {
+    here("tests/golden/statements").join(dialect).join(format!("{schema:04}.sql"))
+}
+
+/// In the form of the records: on one line, without the limits of lists, which are written into their text.
+fn normal(sql: &str) -> String {
+    let mut words: Vec<&str> = sql.split_whitespace().collect();
+    for place in 0..words.len().saturating_sub(3) {
+        if words[place] == "LIMIT" && words[place + 2] == "OFFSET" {
+            (words[place + 1], words[place + 3]) = ("1", "0");
+        }
+    }
+    words.join(" ")
+}
+
+/// Only statements that read or write: the rest does not depend on the schema.
+fn is_kept(sql: &str) -> bool {
+    ["SELECT ", "INSERT ", "UPDATE ", "DELETE ", "WITH "].iter().any(|word| sql.starts_with(word))
+}
+
+/// The newest schema's record is what its program says.
+fn check_record(dialect: &str, heard: &BTreeSet<String>) {
+    let kept: BTreeSet<String> = heard.iter().map(|sql| normal(sql)).filter(|sql| is_kept(sql)).collect();
+    let actual = kept.into_iter().collect::<Vec<_>>().join("\n") + "\n";
+    let path = record(dialect, *migrations(dialect).keys().last().unwrap());
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::write(&path, &actual).unwrap();
+    }
+    let expected = fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        actual == expected,
+        "{} differs; if that is meant, run with UPDATE_GOLDEN=1:\n{actual}",
+        path.display()
+    );
+}
+
+/// The schemas whose programs still work on a store with these migrations and what each says it works since.
+fn still_counting(works_since: &BTreeMap<u32, u32>) -> Vec<u32> {
+    let counts = |schema: &u32| works_since.range(schema + 1..).all(|(_, since)| since <= schema);
+    works_since.keys().copied().filter(counts).collect()
+}
+
+/// The statements of all schemas that still count, each with its schema.
+fn recorded(dialect: &str, works_since: &BTreeMap<u32, u32>) -> Vec<(u32, String)> {
+    let mut all = Vec::new();
+    for schema in still_counting(works_since) {
+        let path = record(dialect, schema);
+        let text = fs::read_to_string(&path).unwrap_or_else(|_| panic!("there is no {}", path.display()));
+        let before = all.len();
+        all.extend(text.lines().map(|sql| (schema, sql.to_owned())));
+        assert!(all.len() - before > 50, "{} has hardly a statement", path.display());
+    }
+    all
+}
+
+#[test]
+fn a_schema_counts_for_as_long_as_all_later_ones_say_so() {
+    let counting = |since: &[u32]| still_counting(&(1..).zip(since.iter().copied()).collect());
+    assert_eq!(counting(&[1, 1, 1]), [1, 2, 3]);
+    assert_eq!(counting(&[1, 1, 2]), [2, 3]);
+    assert_eq!(counting(&[1, 1, 1, 3, 3]), [3, 4, 5]);
+    assert_eq!(counting(&[1, 2, 2]), [2, 3]);
+}
+
+struct Fresh {
+    store: Arc<dyn Store>,
+    database: Option<Database>,
+    dir: Option<TempDir>,
+}
+
+impl Fresh {
+    async fn done(self) {
+        self.store.close().await;
+        if let Some(database) = self.database {
+            database.drop().await;
+        }
+        if let Some(dir) = self.dir {
+            LISTENING.store(false, Ordering::SeqCst);
+            dir.close().unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_statements_of_this_schema_are_on_record_for_postgres() {
+    let probe = Database::create().await;
+    let proxy = Proxy::to(probe.port()).await;
+    probe.drop().await;
+    let fresh = async || {
+        let database = Database::create().await;
+        // What a migration says is not on record: it runs once.
+        downbeat_store::open(&database.url).await.unwrap().close().await;
+        let store = downbeat_store::open(&database.url_at(proxy.port)).await.unwrap();
+        Fresh { store, database: Some(database), dir: None }
+    };
+    // A few at a time: making and dropping databases is mostly waiting.
+    let cases = stream::iter(downbeat_store::conformance_futures!(fresh));
+    cases.buffer_unordered(8).collect::<()>().await;
+    // The suite breaks no connection.
+    let last = fresh().await;
+    proxy.cut(Cut::AfterCommit);
+    last.store.commit(SERVER, &[created(1)]).await.unwrap();
+    last.done().await;
+    check_record("postgres", &proxy.heard());
+}
+
+static HEARD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+static LISTENING: AtomicBool = AtomicBool::new(false);
+
+/// All files that the process opens are heard: no other test here opens one.
+#[tokio::test]
+async fn the_statements_of_this_schema_are_on_record_for_sqlite() {
+    SqliteStore::tell_statements(|sql| {
+        if LISTENING.load(Ordering::SeqCst) {
+            HEARD.lock().unwrap().insert(sql.to_owned());
+        }
+    });
+    let fresh = async || {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("downbeat.db");
+        SqliteStore::open(&path).await.unwrap().close().await;
+        LISTENING.store(true, Ordering::SeqCst);
+        let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path).await.unwrap());
+        Fresh { store, database: None, dir: Some(dir) }
+    };
+    for case in downbeat_store::conformance_futures!(fresh) {
+        case.await;
+    }
+    check_record("sqlite", &HEARD.lock().unwrap());
+}
+
+/// What each migration of a store of this program works since.
+async fn works_since(database: &Database) -> BTreeMap<u32, u32> {
+    downbeat_store::open(&database.url).await.unwrap().close().await;
+    let sql = "SELECT number, works_since FROM migrations";
+    let rows = database.client().await.query(sql, &[]).await.unwrap();
+    let number = |value: i32| u32::try_from(value).unwrap();
+    rows.iter().map(|row| (number(row.get(0)), number(row.get(1)))).collect()
+}
+
+#[tokio::test]
+async fn every_statement_that_still_counts_is_understood_by_the_newest_schema() {
+    let database = Database::create().await;
+    let works_since = works_since(&database).await;
+    let client = database.client().await;
+    let mut failed = Vec::new();
+    for (schema, sql) in recorded("postgres", &works_since) {
+        if let Err(error) = client.prepare(&sql).await {
+            failed.push(format!("PostgreSQL, schema {schema}: {error:?}: {sql}"));
+        }
+    }
+    database.drop().await;
+    let connection = Connection::open_in_memory().unwrap();
+    for sql in migrations("sqlite").values().map(String::as_str).chain([SQLITE_MIGRATIONS]) {
+        connection.execute_batch(sql).unwrap();
+    }
+    for (schema, sql) in recorded("sqlite", &works_since) {
+        if let Err(error) = connection.prepare(&sql) {
+            failed.push(format!("SQLite, schema {schema}: {error}: {sql}"));
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+/// The one table that no migration makes.
+const SQLITE_MIGRATIONS: &str =
+    "CREATE TABLE migrations (number INTEGER, checksum TEXT, works_since INTEGER, program TEXT)";
+
+/// A column of a table, with its type.
+type Columns = BTreeMap<(String, String), (String, Demand)>;
+
+/// Whether a row can be written without naming the column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Demand {
+    Optional,
+    Needed,
+}
+
+impl Demand {
+    fn of(not_null: bool, default: Option<&str>) -> Self {
+        if not_null && default.is_none() { Demand::Needed } else { Demand::Optional }
+    }
+}
+
+/// What programs of the older schema write and read is there, and nothing more is asked of them.
+fn check_expansion(schema: u32, older: &Columns, newest: &Columns) {
+    assert!(older.len() > 50, "schema {schema} has hardly a column");
+    for (column, old) in older {
+        assert_eq!(newest.get(column), Some(old), "{column:?} of schema {schema}");
+    }
+    let tables: BTreeSet<&str> = older.keys().map(|(table, _)| table.as_str()).collect();
+    for (column, (_, demand)) in newest.iter().filter(|(column, _)| tables.contains(column.0.as_str())) {
+        let is_new = !older.contains_key(column);
+        assert!(
+            !is_new || *demand == Demand::Optional,
+            "{column:?} is new, and programs of schema {schema} write rows without it: give it a default"
+        );
+    }
+}
+
+async fn postgres_columns(up_to: u32) -> Columns {
+    let database = Database::create().await;
+    for sql in migrations("postgres").range(..=up_to).map(|(_, sql)| sql) {
+        database.run(sql).await;
+    }
+    let sql = "SELECT table_name::text, column_name::text, data_type::text, is_nullable = 'NO', column_default::text \
+               FROM information_schema.columns WHERE table_schema = current_schema()";
+    let rows = database.client().await.query(sql, &[]).await.unwrap();
+    let columns = rows.iter().map(|row| {
+        let demand = Demand::of(row.get(3), row.get(4));
+        ((row.get(0), row.get(1)), (row.get(2), demand))
+    });
+    let columns = columns.collect();
+    database.drop().await;
+    columns
+}
+
+fn sqlite_columns(up_to: u32) -> Columns {
+    let connection = Connection::open_in_memory().unwrap();
+    for sql in migrations("sqlite").range(..=up_to).map(|(_, sql)| sql) {
+        connection.execute_batch(sql).unwrap();
+    }
+    let sql = "SELECT t.name, c.name, c.type, c.\"notnull\", c.dflt_value \
+               FROM sqlite_schema t, pragma_table_info(t.name) c WHERE t.type = 'table'";
+    let mut query = connection.prepare(sql).unwrap();
+    let rows = query.query_map([], |row| {
+        let demand = Demand::of(row.get(3)?, row.get::<_, Option<String>>(4)?.as_deref());
+        Ok(((row.get(0)?, row.get(1)?), (row.get(2)?, demand)))
+    });
+    rows.unwrap().map(Result::unwrap).collect()
+}
+
+#[tokio::test]
+async fn what_a_schema_has_the_later_ones_have_and_ask_for_no_more() {
+    let database = Database::create().await;
+    let works_since = works_since(&database).await;
+    database.drop().await;
+    let (&newest, _) = works_since.last_key_value().unwrap();
+    for schema in still_counting(&works_since) {
+        check_expansion(schema, &sqlite_columns(schema), &sqlite_columns(newest));
+        check_expansion(schema, &postgres_columns(schema).await, &postgres_columns(newest).await);
+    }
+}

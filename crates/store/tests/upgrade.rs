@@ -1,0 +1,298 @@
+//! This program on a store that the next one has migrated: it works where the migration says so, and refuses where not.
+//! The next program is made up: its schema has more of everything that a migration may add.
+
+mod database;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use database::Database;
+use downbeat_core::change::Change;
+use downbeat_store::conformance::make::{at, created, run_id, server};
+use downbeat_store::conformance::{Snapshot, fill, fill_beside};
+use downbeat_store::{Error, EventFilter, News, ServerRecord, SqliteStore, Store};
+use rusqlite::Connection;
+use tempfile::TempDir;
+
+/// More of everything, in words that both databases know. Each table gets a column of its own kind.
+fn expansion(tables: &[String]) -> String {
+    let mut sql = "CREATE TABLE next_things (id integer PRIMARY KEY, name text NOT NULL);".to_owned();
+    for table in tables {
+        sql += &format!(
+            "ALTER TABLE {table} ADD COLUMN next_note text; \
+             ALTER TABLE {table} ADD COLUMN next_count integer NOT NULL DEFAULT 7; \
+             CREATE INDEX next_{table} ON {table} (next_count);"
+        );
+    }
+    sql
+}
+
+/// The row that the migration of a later program leaves, the so-manieth after this one's.
+fn migration(nth: u32, works_since: &str) -> String {
+    format!(
+        "INSERT INTO migrations (number, checksum, works_since, program) \
+         SELECT max(number) + 1, 'next', {works_since}, '9.{nth}.0' FROM migrations"
+    )
+}
+
+/// With the program that has the newest schema so far.
+const WORKS: &str = "max(number)";
+/// Only with the program that brings it.
+const WORKS_NOT: &str = "max(number) + 1";
+
+async fn migrate_postgres(database: &Database) {
+    let client = database.client().await;
+    let sql = "SELECT tablename::text FROM pg_tables WHERE schemaname = current_schema()";
+    let rows = client.query(sql, &[]).await.unwrap();
+    let tables: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
+    assert!(tables.len() > 10);
+    client.batch_execute(&expansion(&tables)).await.unwrap();
+    client.batch_execute(&migration(1, WORKS)).await.unwrap();
+}
+
+fn migrate_sqlite(path: &Path) {
+    let connection = Connection::open(path).unwrap();
+    let mut query = connection.prepare("SELECT name FROM sqlite_schema WHERE type = 'table'").unwrap();
+    let tables: Vec<String> = query.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
+    assert!(tables.len() > 10);
+    connection.execute_batch(&expansion(&tables)).unwrap();
+    connection.execute_batch(&migration(1, WORKS)).unwrap();
+}
+
+struct Fresh {
+    store: Arc<dyn Store>,
+    database: Option<Database>,
+    dir: Option<TempDir>,
+}
+
+impl Fresh {
+    async fn done(self) {
+        self.store.close().await;
+        if let Some(database) = self.database {
+            database.drop().await;
+        }
+        drop(self.dir);
+    }
+}
+
+/// Made by this program, migrated by the next, opened by this one again.
+async fn fresh_postgres() -> Fresh {
+    let database = Database::create().await;
+    downbeat_store::open(&database.url).await.unwrap().close().await;
+    migrate_postgres(&database).await;
+    let store = downbeat_store::open(&database.url).await.unwrap();
+    Fresh { store, database: Some(database), dir: None }
+}
+
+async fn fresh_sqlite() -> Fresh {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("downbeat.db");
+    SqliteStore::open(&path).await.unwrap().close().await;
+    migrate_sqlite(&path);
+    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path).await.unwrap());
+    Fresh { store, database: None, dir: Some(dir) }
+}
+
+mod on_the_next_schema_of_postgres {
+    use super::fresh_postgres;
+    downbeat_store::conformance_suite!(fresh_postgres);
+}
+
+mod on_the_next_schema_of_sqlite {
+    use super::fresh_sqlite;
+    downbeat_store::conformance_suite!(fresh_sqlite);
+}
+
+/// After one migration that works with this program, and one that does not.
+fn check_refusal(error: &Error) {
+    let Error::NewerSchema { found, known, .. } = error else { panic!("{error}") };
+    assert_eq!(*found, known + 2);
+    let text = error.to_string();
+    assert!(text.contains("does not work with this downbeat"), "{text}");
+    assert!(text.ends_with("start downbeat 9.2.0 or newer"), "{text}");
+}
+
+#[tokio::test]
+async fn a_migration_that_does_not_work_with_this_program_is_refused_by_name() {
+    let database = Database::create().await;
+    downbeat_store::open(&database.url).await.unwrap().close().await;
+    database.run(&migration(1, WORKS)).await;
+    downbeat_store::open(&database.url).await.unwrap().close().await;
+    database.run(&migration(2, WORKS_NOT)).await;
+    check_refusal(&downbeat_store::open(&database.url).await.unwrap_err());
+    database.drop().await;
+
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("downbeat.db");
+    SqliteStore::open(&path).await.unwrap().close().await;
+    let run = |sql: &str| Connection::open(&path).unwrap().execute_batch(sql).unwrap();
+    run(&migration(1, WORKS));
+    SqliteStore::open(&path).await.unwrap().close().await;
+    run(&migration(2, WORKS_NOT));
+    check_refusal(&SqliteStore::open(&path).await.unwrap_err());
+}
+
+fn seqs(store_events: &[downbeat_core::change::Event]) -> Vec<u64> {
+    store_events.iter().map(|event| event.seq).collect()
+}
+
+#[tokio::test]
+async fn old_and_new_servers_commit_side_by_side_and_leave_no_gap() {
+    const EACH: u32 = 40;
+    let database = Database::create().await;
+    let old = downbeat_store::open(&database.url).await.unwrap();
+    // Its statements are prepared before the schema changes under it.
+    fill(&old).await;
+    fill_beside(&old).await;
+    let before = Snapshot::of(&old).await;
+    migrate_postgres(&database).await;
+    assert_eq!(Snapshot::of(&old).await, before);
+    let new = downbeat_store::open(&database.url).await.unwrap();
+    let mut news = old.news();
+    let commit = |store: &Arc<dyn Store>, number: u32| {
+        let store = Arc::clone(store);
+        tokio::spawn(async move {
+            let mut seqs = Vec::new();
+            for round in 0..EACH {
+                let run = created(1_000 * number + round);
+                seqs.extend(store.commit(server(number), &[run]).await.unwrap().seqs);
+            }
+            seqs
+        })
+    };
+    let (by_old, by_new) = (commit(&old, 1), commit(&new, 2));
+    let mut given: Vec<u64> = by_old.await.unwrap().into_iter().flatten().collect();
+    given.extend(by_new.await.unwrap().into_iter().flatten());
+    given.sort_unstable();
+    let first = before.last_seq + 1;
+    assert_eq!(given, (first..first + 2 * u64::from(EACH)).collect::<Vec<_>>());
+    let filter = EventFilter { since: before.last_seq, run: None };
+    let (seen_by_old, seen_by_new) = tokio::join!(old.events(&filter, 1_000), new.events(&filter, 1_000));
+    assert_eq!(seen_by_old.as_ref().unwrap(), seen_by_new.as_ref().unwrap());
+    assert_eq!(seqs(&seen_by_old.unwrap()), given);
+    assert!(
+        new.run(&run_id(1_000)).await.unwrap().is_some() && old.run(&run_id(2_000)).await.unwrap().is_some()
+    );
+    let heard = tokio::time::timeout(std::time::Duration::from_secs(20), news.recv());
+    assert!(matches!(heard.await.expect("news comes"), Ok(News::Events | News::Anything)));
+    old.close().await;
+    new.close().await;
+    database.drop().await;
+}
+
+/// A newer program's event: of a kind, or with a field, that this one does not know. Only text can say that.
+const NEWER_EVENT: &str = "INSERT INTO events (seq, at, server, kind, run, data) SELECT max(seq) + 1, max(at), \
+     max(CAST(server AS text)), 'job_stored', 'run-001', '{\"kind\":\"job_stored\",\"job\":{\"a\":[1]}}' FROM events";
+
+fn check_newer_events(events: &[downbeat_core::change::Event]) {
+    assert_eq!(seqs(events), [1, 2, 3]);
+    assert_eq!(events[0].change, created(1), "unknown fields are passed over");
+    let run = Some(run_id(1));
+    assert_eq!(events[1].change, Change::Unknown { name: "job_stored".to_owned(), run, at: at(1) });
+    assert_eq!(events[1].change.kind(), "job_stored");
+    assert_eq!(events[2].change, created(2));
+}
+
+#[tokio::test]
+async fn an_event_of_the_next_program_stops_nothing() {
+    let newer_fields = "UPDATE events SET data = '{\"next\":{\"a\":1},' || substr(data, 2)";
+    let Fresh { store, database, dir } = fresh_postgres().await;
+    store.commit(server(1), &[created(1)]).await.unwrap();
+    let database = database.unwrap();
+    let newer_event = NEWER_EVENT.replace("max(CAST(server AS text))", "max(CAST(server AS text))::uuid");
+    database.run(&format!("{newer_event}; {newer_fields}")).await;
+    store.commit(server(1), &[created(2)]).await.unwrap();
+    check_newer_events(&store.events(&EventFilter::default(), 10).await.unwrap());
+    Fresh { store, database: Some(database), dir }.done().await;
+
+    let Fresh { store, database, dir } = fresh_sqlite().await;
+    store.commit(server(1), &[created(1)]).await.unwrap();
+    let connection = Connection::open(dir.as_ref().unwrap().path().join("downbeat.db")).unwrap();
+    let newer_event = NEWER_EVENT.replace("max(CAST(server AS text))", "max(server)");
+    let numbered = "UPDATE feed SET last_seq = last_seq + 1";
+    connection.execute_batch(&format!("{newer_event}; {newer_fields}; {numbered}")).unwrap();
+    store.commit(server(1), &[created(2)]).await.unwrap();
+    check_newer_events(&store.events(&EventFilter::default(), 10).await.unwrap());
+    Fresh { store, database, dir }.done().await;
+}
+
+fn record(number: u32) -> ServerRecord {
+    ServerRecord {
+        id: server(number),
+        name: format!("server-{number}"),
+        http: String::new(),
+        grpc: String::new(),
+        version: String::new(),
+        started_at: at(1),
+        seen_at: at(2),
+        level: 5,
+    }
+}
+
+/// As programs left it that knew neither levels nor the rule for migrations: schema 2, and a table of two columns.
+const AS_BEFORE_THE_RULE: &str = "ALTER TABLE servers DROP COLUMN level; DELETE FROM migrations WHERE number > 2; \
+     ALTER TABLE migrations DROP COLUMN works_since; ALTER TABLE migrations DROP COLUMN program";
+const SERVER_BEFORE_LEVELS: &str = "INSERT INTO servers (id, name, http, grpc, version, started_at, seen_at) \
+     SELECT id, name || '-old', http, grpc, version, started_at, seen_at FROM servers";
+
+#[tokio::test]
+async fn a_store_from_before_the_rule_is_taken_on_with_all_that_it_holds() {
+    let database = Database::create().await;
+    let store = downbeat_store::open(&database.url).await.unwrap();
+    fill(&store).await;
+    let before = Snapshot::of(&store).await;
+    store.close().await;
+    database.run(AS_BEFORE_THE_RULE).await;
+    let store = downbeat_store::open(&database.url).await.unwrap();
+    assert_eq!(Snapshot::of(&store).await, before);
+    // A server from before goes on writing its row without a level.
+    store.put_server(&record(1)).await.unwrap();
+    let old = SERVER_BEFORE_LEVELS.replace("SELECT id", "SELECT gen_random_uuid()");
+    database.run(&format!("{old}; DELETE FROM servers WHERE name <> 'server-1-old'")).await;
+    assert_eq!(store.servers().await.unwrap()[0].level, 1);
+    store.close().await;
+    database.drop().await;
+
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("downbeat.db");
+    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path).await.unwrap());
+    fill(&store).await;
+    let before = Snapshot::of(&store).await;
+    store.close().await;
+    Connection::open(&path).unwrap().execute_batch(AS_BEFORE_THE_RULE).unwrap();
+    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path).await.unwrap());
+    assert_eq!(Snapshot::of(&store).await, before);
+    store.close().await;
+}
+
+#[tokio::test]
+async fn a_migration_that_has_to_wait_silences_nobody() {
+    let database = Database::create().await;
+    let other = downbeat_store::open(&database.url).await.unwrap();
+    let undone = "ALTER TABLE servers DROP COLUMN level; DELETE FROM migrations WHERE number > 2";
+    database.run(undone).await;
+    // Somebody looks at the table for a long while, as a backup does.
+    let mut backup = database.client().await;
+    let long = backup.transaction().await.unwrap();
+    long.query("SELECT 1 FROM servers", &[]).await.unwrap();
+    let opening = tokio::spawn({
+        let url = database.url.clone();
+        async move { downbeat_store::open(&url).await }
+    });
+    let waiting = "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() \
+                   AND wait_event_type = 'Lock' AND query LIKE '%ALTER TABLE servers%'";
+    database.wait_until(waiting).await;
+    // A server of the schema before gives its sign of life all the same.
+    let old = database.client().await;
+    let sign = "INSERT INTO servers (id, name, http, grpc, version, started_at, seen_at) \
+                VALUES (gen_random_uuid(), 'old', '', '', '', 1, 2)";
+    let signed = tokio::time::timeout(std::time::Duration::from_secs(20), old.batch_execute(sign));
+    signed.await.expect("a sign of life waits for nobody's backup").unwrap();
+    assert!(!opening.is_finished());
+    long.commit().await.unwrap();
+    let store = opening.await.unwrap().unwrap();
+    assert_eq!(store.servers().await.unwrap()[0].level, 1);
+    store.close().await;
+    other.close().await;
+    database.drop().await;
+}
