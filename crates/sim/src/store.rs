@@ -259,13 +259,13 @@ fn shown(change: &Change) -> String {
         Change::RunMoved { run, path, epoch, .. } => format!("{kind} run={run} epoch={epoch} {path:?}"),
         Change::RunTaken { run, owner, epoch, .. } => format!("{kind} run={run} by={owner} epoch={epoch}"),
         Change::RunCreated { run } => format!("{kind} run={}", run.id),
+        Change::Unknown { name, .. } => format!("{kind} {name}"),
         Change::RunCancelRequested { run, .. } => format!("{kind} run={run}"),
         Change::NodeRegistered { registration } => {
             format!("{kind} {} session={}", registration.description.hostname, registration.session)
         }
         Change::NodeMoved { node, from, to, .. } => format!("{kind} {node} {from:?}→{to:?}"),
         Change::NodeDrainSet { node, draining, .. } => format!("{kind} {node} {draining}"),
-        Change::Unknown { .. } => kind.to_owned(),
     }
 }
 
