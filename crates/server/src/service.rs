@@ -240,8 +240,19 @@ impl Service {
         Ok(Plan::compile(definition, resolved)?)
     }
 
+    /// A node that is registered is targeted, whichever server took it in: what others have committed by now is known
+    /// here before anything is decided by it.
+    async fn catch_up(&self) -> Result<(), Error> {
+        if !self.parts.store.is_shared() {
+            return Ok(());
+        }
+        let committed = self.parts.store.last_seq().await?;
+        patiently(self.parts.feed.reached(committed)).await
+    }
+
     /// What would run where and in which order. Starts nothing.
     pub async fn plan(&self, definition: &Definition) -> Result<Planned, Error> {
+        self.catch_up().await?;
         let cluster = self.cluster(definition).await?;
         let plan = self.compile(cluster, Arc::new(definition.clone()))?;
         let resolved = Arc::clone(&plan.resolved);
@@ -258,6 +269,7 @@ impl Service {
 
     async fn create(&self, submit: Submit) -> Result<Submitted, Error> {
         let parts = &self.parts;
+        self.catch_up().await?;
         let cluster = self.cluster(&submit.definition).await?;
         let plan = Arc::new(self.compile(cluster, Arc::new(submit.definition))?);
         let now = parts.clock.now();

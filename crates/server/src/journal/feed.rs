@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use downbeat_core::Event;
 use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::RecvError;
 
 /// Batches that a slow stream may be behind before it has to go back to the store.
 const BATCHES: usize = 1_024;
@@ -34,6 +35,17 @@ impl Feed {
     /// What was published before is of another store, or was missed.
     pub(crate) fn restart(&self, last: u64) {
         self.last.store(last, Ordering::Release);
+    }
+
+    /// Waits until everything up to this number was published, and so acted on.
+    pub(crate) async fn reached(&self, seq: u64) {
+        let mut batches = self.subscribe();
+        while self.last_seq() < seq {
+            // A batch that was missed was published as well.
+            if let Err(RecvError::Closed) = batches.recv().await {
+                return;
+            }
+        }
     }
 
     pub(crate) fn publish(&self, events: Arc<[Event]>) {
