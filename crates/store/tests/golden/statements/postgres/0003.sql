@@ -9,6 +9,7 @@ INSERT INTO output (execution, start_byte, stream, at, text) SELECT * FROM unnes
 INSERT INTO presence (node, session, status, draining, registered_at, seen_at) SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::boolean[], $5::bigint[], $6::bigint[]) ON CONFLICT (node) DO UPDATE SET session = excluded.session, status = excluded.status, draining = excluded.draining, registered_at = excluded.registered_at, seen_at = excluded.seen_at
 INSERT INTO runs (id, state, started_at, finished_at, partial, error, cancel_requested_at, owner, epoch, cluster, job, submitted_by, idempotency_key, created_at) SELECT * FROM unnest($1::text[], $2::smallint[], $3::bigint[], $4::bigint[], $5::boolean[], $6::text[], $7::bigint[], $8::uuid[], $9::bigint[], $10::uuid[], $11::text[], $12::text[], $13::text[], $14::bigint[])
 INSERT INTO servers (id, name, http, grpc, version, started_at, seen_at, level) VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (name) DO UPDATE SET id = excluded.id, http = excluded.http, grpc = excluded.grpc, version = excluded.version, started_at = excluded.started_at, seen_at = excluded.seen_at, level = excluded.level
+SELECT (SELECT min(seq) FROM events), r.finished_at, r.id FROM (SELECT 1) one LEFT JOIN (SELECT finished_at, id FROM runs WHERE finished_at IS NOT NULL AND state IN (10, 11, 12) ORDER BY finished_at, id LIMIT 1) r ON true
 SELECT 1 FROM feed WHERE one = 1 FOR UPDATE
 SELECT count(*) FROM executions
 SELECT count(*) FROM executions WHERE coalesce(pinned, lease_node) = $1
@@ -29,6 +30,7 @@ SELECT id FROM clusters WHERE id = $1 OR name = $2 ORDER BY (id = $1) IS TRUE DE
 SELECT id FROM runs WHERE finished_at < $1 AND finished_at IS NOT NULL AND state IN (10, 11, 12) ORDER BY finished_at, id LIMIT $2
 SELECT id, name, http, grpc, version, started_at, seen_at, level FROM servers ORDER BY name
 SELECT id, owner FROM runs WHERE state NOT IN (10, 11, 12) ORDER BY created_at, id
+SELECT id, run, step, pinned, attempt, created_at, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at FROM executions
 SELECT id, run, step, pinned, attempt, created_at, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at FROM executions ORDER BY id LIMIT 1 OFFSET 0
 SELECT id, run, step, pinned, attempt, created_at, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at FROM executions WHERE coalesce(pinned, lease_node) = $1 ORDER BY id LIMIT 1 OFFSET 0
 SELECT id, run, step, pinned, attempt, created_at, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at FROM executions WHERE id = $1
@@ -41,8 +43,11 @@ SELECT id, run, step, pinned, attempt, created_at, status, not_before, token, le
 SELECT id, run, step, pinned, attempt, created_at, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at FROM executions WHERE status IN (0, 2) ORDER BY id LIMIT 1 OFFSET 0
 SELECT id, run, step, pinned, attempt, created_at, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at FROM executions WHERE step = $1 ORDER BY id LIMIT 1 OFFSET 0
 SELECT id, state, started_at, finished_at, partial, error, cancel_requested_at, owner, epoch FROM runs WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE
+SELECT node, session, seen_at FROM presence ORDER BY node
 SELECT node, session, status, draining, registered_at, seen_at FROM presence WHERE node = ANY($1) ORDER BY node FOR UPDATE
 SELECT number, checksum, works_since, program FROM migrations
+SELECT o.start_byte, o.stream, o.at, o.text, o.execution FROM unnest($1::uuid[], $2::bigint[]) AS u (execution, from_byte) CROSS JOIN LATERAL (SELECT * FROM output o WHERE o.execution = u.execution AND o.start_byte >= coalesce((SELECT max(start_byte) FROM output WHERE execution = u.execution AND start_byte <= u.from_byte), 0) AND o.start_byte + length(o.text) > u.from_byte ORDER BY o.start_byte LIMIT $3) o ORDER BY o.execution, o.start_byte LIMIT $3
+SELECT p.node, p.session, p.status, p.draining, p.registered_at, p.seen_at, n.cluster, n.description FROM presence p JOIN nodes n ON n.id = p.node
 SELECT p.node, p.session, p.status, p.draining, p.registered_at, p.seen_at, n.cluster, n.description FROM presence p JOIN nodes n ON n.id = p.node ORDER BY n.hostname, n.id
 SELECT p.node, p.session, p.status, p.draining, p.registered_at, p.seen_at, n.cluster, n.description FROM presence p JOIN nodes n ON n.id = p.node WHERE n.cluster = $1 ORDER BY n.hostname, n.id
 SELECT p.node, p.session, p.status, p.draining, p.registered_at, p.seen_at, n.cluster, n.description FROM presence p JOIN nodes n ON n.id = p.node WHERE n.id = $1
@@ -52,6 +57,7 @@ SELECT pg_current_xact_id()::text
 SELECT pg_notify('downbeat', $1)
 SELECT pg_xact_status($1::text::xid8)
 SELECT r.cluster, r.idempotency_key, r.id FROM unnest($1::uuid[], $2::text[]) AS k (cluster, key) JOIN runs r ON r.cluster = k.cluster AND r.idempotency_key = k.key
+SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.created_at, d.definition, d.resolved FROM runs r JOIN definitions d ON d.run = r.id
 SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.created_at, d.definition, d.resolved FROM runs r JOIN definitions d ON d.run = r.id ORDER BY r.created_at DESC, r.id DESC LIMIT 1 OFFSET 0
 SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.created_at, d.definition, d.resolved FROM runs r JOIN definitions d ON d.run = r.id WHERE r.cluster = $1 AND r.state IN (6) AND r.job = $2 ORDER BY r.created_at DESC, r.id DESC LIMIT 1 OFFSET 0
 SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.created_at, d.definition, d.resolved FROM runs r JOIN definitions d ON d.run = r.id WHERE r.cluster = $1 ORDER BY r.created_at DESC, r.id DESC LIMIT 1 OFFSET 0
@@ -59,10 +65,12 @@ SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_
 SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.created_at, d.definition, d.resolved FROM runs r JOIN definitions d ON d.run = r.id WHERE r.state IN (10) ORDER BY r.created_at DESC, r.id DESC LIMIT 1 OFFSET 0
 SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.created_at, d.definition, d.resolved FROM runs r JOIN definitions d ON d.run = r.id WHERE r.state IN (12, 6) ORDER BY r.created_at DESC, r.id DESC LIMIT 1 OFFSET 0
 SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.created_at, d.definition, d.resolved FROM runs r JOIN definitions d ON d.run = r.id WHERE r.state NOT IN (10, 11, 12) ORDER BY r.created_at, r.id
-SELECT seq FROM events WHERE server = $1 ORDER BY seq DESC LIMIT 1
+SELECT seq, at, server, kind, run, data FROM events ORDER BY seq
 SELECT seq, at, server, kind, run, data FROM events WHERE run = $3 AND seq > $1 ORDER BY seq LIMIT $2
 SELECT seq, at, server, kind, run, data FROM events WHERE seq > $1 ORDER BY seq LIMIT $2
+SELECT seq, data FROM events WHERE server = $1 ORDER BY seq DESC LIMIT 1
 SELECT start_byte, stream, at, text FROM output WHERE execution = $1 AND start_byte >= coalesce((SELECT max(start_byte) FROM output WHERE execution = $1 AND start_byte <= $2), 0) AND start_byte + length(text) > $2 ORDER BY start_byte LIMIT $3
+SELECT start_byte, stream, at, text, execution FROM output ORDER BY execution, start_byte
 SELECT state, count(*) FROM runs WHERE state NOT IN (10, 11, 12) GROUP BY state UNION ALL SELECT code, sum(total)::bigint FROM (SELECT code, total FROM ended WHERE kind = 2 UNION ALL SELECT code, total FROM ended_lately WHERE kind = 2) e GROUP BY code HAVING sum(total) > 0 ORDER BY 1
 SELECT status, count(*) FROM executions WHERE status <= 2 GROUP BY status UNION ALL SELECT code, sum(total)::bigint FROM (SELECT code, total FROM ended WHERE kind = 1 UNION ALL SELECT code, total FROM ended_lately WHERE kind = 1) e GROUP BY code HAVING sum(total) > 0 ORDER BY 1
 SELECT status, count(*) FROM presence GROUP BY status ORDER BY status

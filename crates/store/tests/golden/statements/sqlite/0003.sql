@@ -26,12 +26,15 @@ SELECT count(*) FROM runs r WHERE r.cluster = ?1
 SELECT count(*) FROM runs r WHERE r.cluster = ?1 AND r.state IN (6) AND r.job = ?2
 SELECT count(*) FROM runs r WHERE r.state IN (10)
 SELECT count(*) FROM runs r WHERE r.state IN (12, 6)
+SELECT execution, start_byte, stream, at, text FROM output ORDER BY execution, start_byte
+SELECT finished_at, id FROM runs WHERE finished_at IS NOT NULL AND state IN (10, 11, 12) ORDER BY finished_at, id LIMIT 1
 SELECT id FROM clusters
 SELECT id FROM clusters WHERE id = ?1 OR name = ?2 ORDER BY id = ?1 DESC LIMIT 1
 SELECT id FROM runs WHERE cluster = ?1 AND idempotency_key = ?2
 SELECT id FROM runs WHERE finished_at < ?1 AND finished_at IS NOT NULL AND state IN (10, 11, 12) ORDER BY finished_at, id LIMIT ?2
 SELECT id, name, http, grpc, version, started_at, seen_at, level FROM servers ORDER BY name
 SELECT id, owner FROM runs WHERE state NOT IN (10, 11, 12) ORDER BY created_at, id
+SELECT id, run, step, pinned, attempt, created_at, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at FROM executions
 SELECT id, run, step, pinned, attempt, created_at, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at FROM executions ORDER BY id LIMIT 1 OFFSET 0
 SELECT id, run, step, pinned, attempt, created_at, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at FROM executions WHERE coalesce(pinned, lease_node) = ?1 ORDER BY id LIMIT 1 OFFSET 0
 SELECT id, run, step, pinned, attempt, created_at, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at FROM executions WHERE id = ?1
@@ -44,12 +47,15 @@ SELECT id, run, step, pinned, attempt, created_at, status, not_before, token, le
 SELECT id, run, step, pinned, attempt, created_at, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at FROM executions WHERE step = ?1 ORDER BY id LIMIT 1 OFFSET 0
 SELECT id, state, started_at, finished_at, partial, error, cancel_requested_at, owner, epoch FROM runs WHERE id = ?1
 SELECT last_seq FROM feed
+SELECT node, session, seen_at FROM presence ORDER BY node
 SELECT node, session, status, draining, registered_at, seen_at FROM presence WHERE node = ?1
 SELECT number, checksum, works_since, program FROM migrations
+SELECT p.node, p.session, p.status, p.draining, p.registered_at, p.seen_at, n.cluster, n.description FROM presence p JOIN nodes n ON n.id = p.node
 SELECT p.node, p.session, p.status, p.draining, p.registered_at, p.seen_at, n.cluster, n.description FROM presence p JOIN nodes n ON n.id = p.node ORDER BY n.hostname, n.id
 SELECT p.node, p.session, p.status, p.draining, p.registered_at, p.seen_at, n.cluster, n.description FROM presence p JOIN nodes n ON n.id = p.node WHERE n.cluster = ?1 ORDER BY n.hostname, n.id
 SELECT p.node, p.session, p.status, p.draining, p.registered_at, p.seen_at, n.cluster, n.description FROM presence p JOIN nodes n ON n.id = p.node WHERE n.id = ?1
 SELECT p.node, p.session, p.status, p.draining, p.registered_at, p.seen_at, n.cluster, n.description FROM presence p JOIN nodes n ON n.id = p.node WHERE p.status <> ?1 AND p.seen_at < ?2 ORDER BY n.hostname, n.id
+SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.created_at, d.definition, d.resolved FROM runs r JOIN definitions d ON d.run = r.id
 SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.created_at, d.definition, d.resolved FROM runs r JOIN definitions d ON d.run = r.id ORDER BY r.created_at DESC, r.id DESC LIMIT 1 OFFSET 0
 SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.created_at, d.definition, d.resolved FROM runs r JOIN definitions d ON d.run = r.id WHERE r.cluster = ?1 AND r.state IN (6) AND r.job = ?2 ORDER BY r.created_at DESC, r.id DESC LIMIT 1 OFFSET 0
 SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.created_at, d.definition, d.resolved FROM runs r JOIN definitions d ON d.run = r.id WHERE r.cluster = ?1 ORDER BY r.created_at DESC, r.id DESC LIMIT 1 OFFSET 0
@@ -57,6 +63,8 @@ SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_
 SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.created_at, d.definition, d.resolved FROM runs r JOIN definitions d ON d.run = r.id WHERE r.state IN (10) ORDER BY r.created_at DESC, r.id DESC LIMIT 1 OFFSET 0
 SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.created_at, d.definition, d.resolved FROM runs r JOIN definitions d ON d.run = r.id WHERE r.state IN (12, 6) ORDER BY r.created_at DESC, r.id DESC LIMIT 1 OFFSET 0
 SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.created_at, d.definition, d.resolved FROM runs r JOIN definitions d ON d.run = r.id WHERE r.state NOT IN (10, 11, 12) ORDER BY r.created_at, r.id
+SELECT seq FROM events ORDER BY seq LIMIT 1
+SELECT seq, at, server, kind, run, data FROM events ORDER BY seq
 SELECT seq, at, server, kind, run, data FROM events WHERE run = ?3 AND seq > ?1 ORDER BY seq LIMIT ?2
 SELECT seq, at, server, kind, run, data FROM events WHERE seq > ?1 ORDER BY seq LIMIT ?2
 SELECT start_byte + octet_length(text) FROM output WHERE execution = ?1 ORDER BY start_byte DESC LIMIT 1
