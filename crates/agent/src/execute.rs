@@ -81,7 +81,7 @@ async fn attempt(shared: &Shared, ready: Ready, output: OutputSink, started_at: 
     if assignment.stop_on_disconnect {
         tokio::select! {
             biased;
-            () = stop.token().cancelled_owned() => return stop.interpret(Finish::cancelled(None)),
+            () = stop.token().cancelled_owned() => return Finish::cancelled(None),
             () = shared.begin(held(&assignment)) => {}
         }
     }

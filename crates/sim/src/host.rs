@@ -148,6 +148,7 @@ impl<'a> Running<'a> {
             incarnation: machine.incarnation,
             begun,
             ended: None,
+            orphaned: false,
             verdict: None,
         };
         let place = world.truth(|truth| {
@@ -189,7 +190,10 @@ impl Drop for Running<'_> {
             end(&world);
             return;
         }
-        world.truth(|truth| truth.counts.orphans += 1);
+        world.truth(|truth| {
+            truth.counts.orphans += 1;
+            truth.processes[place].orphaned = true;
+        });
         let (ends, swept) = (self.ends, self.machine.orphans().clone());
         tokio::spawn(async move {
             tokio::select! {

@@ -31,6 +31,8 @@ pub(crate) struct Process {
     pub(crate) incarnation: u64,
     pub(crate) begun: Timestamp,
     pub(crate) ended: Option<Timestamp>,
+    /// Its agent died under it, and it went on: nobody was there to end it.
+    pub(crate) orphaned: bool,
     /// How it ended, when its agent saw that.
     pub(crate) verdict: Option<Verdict>,
 }

@@ -38,13 +38,16 @@ fn per_node(findings: &mut Findings, evidence: &Evidence) {
             let plan = &evidence.plans[*run];
             let rule = plan.placement(*step).filter(|_| plan.is_placed(*step));
             let Some(most) = rule.and_then(|rule| rule.max_per_node) else { continue };
-            let holds = story.of(run).filter(|each| {
-                matches!(each.status, Status::Leased | Status::Running)
-                    && each.lease.is_some_and(|held| held.node == lease.node)
-            });
-            // What one change leases is leased in its order.
-            let holds =
-                1 + holds.count() + leased[..place].iter().filter(|other| other.3.node == lease.node).count();
+            // Others without a limit may come after it; within one commit, additions are told first.
+            let counts = |step: u32, other: &Lease| {
+                let limited = plan.is_placed(step)
+                    && plan.placement(step).is_some_and(|rule| rule.max_per_node.is_some());
+                other.node == lease.node && (limited || other.granted_at < lease.granted_at)
+            };
+            let held = story.of(run).filter(|each| matches!(each.status, Status::Leased | Status::Running));
+            let held = held.filter(|each| each.lease.is_some_and(|other| counts(each.step, &other))).count();
+            let same_change = leased[..place].iter().filter(|other| counts(other.1, &other.3)).count();
+            let holds = 1 + held + same_change;
             if holds > most as usize {
                 findings.add(format_args!(
                     "{id} of step {step}: its node holds {holds} of the run, {most} may be"

@@ -69,7 +69,8 @@ fn never_twice(findings: &mut Findings, evidence: &Evidence) {
     }
 }
 
-/// Attempts of a task with `on_disconnect: stop` never run at the same time, wherever.
+/// Attempts of a task with `on_disconnect: stop` never run at the same time, wherever. Only an agent can see to that: one
+/// that was killed ends what it left when it is back, which may be too late.
 fn never_overlapping(findings: &mut Findings, evidence: &Evidence) {
     let mut instances: BTreeMap<Instance, Vec<&Process>> = BTreeMap::new();
     for process in &evidence.truth.processes {
@@ -82,7 +83,7 @@ fn never_overlapping(findings: &mut Findings, evidence: &Evidence) {
     }
     for processes in instances.values() {
         for pair in processes.windows(2) {
-            if pair[0].ended.is_none_or(|ended| ended > pair[1].begun) {
+            if !pair[0].orphaned && pair[0].ended.is_none_or(|ended| ended > pair[1].begun) {
                 let (former, next) = (pair[0], pair[1]);
                 findings.add(format_args!(
                     "{} on n{} until {:?} overlaps with {} on n{} from {}, and must not",
