@@ -205,7 +205,9 @@ async fn round(
 /// One task after the other, for as long as a take-over may take and a while.
 fn job(args: &TakeoverArgs) -> Value {
     let whole = args.stale_after.0 * 3 + Duration::from_secs(2);
-    let steps = (whole.as_secs_f64() / args.task.0.as_secs_f64()).ceil().clamp(3.0, limits::STEPS_PER_RUN as f64) as usize;
+    let steps = (whole.as_secs_f64() / args.task.0.as_secs_f64())
+        .ceil()
+        .clamp(3.0, limits::STEPS_PER_RUN as f64) as usize;
     let step = json!({"backend": "test", "action": "sleep", "params": {"duration": args.task.to_string()}});
     json!({"name": "takeover", "tasks": vec![step; steps]})
 }
