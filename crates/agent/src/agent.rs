@@ -9,7 +9,7 @@ use downbeat_proto::message::Finished;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
@@ -123,6 +123,7 @@ async fn run(
         for identity in host.sweep(settings.grace).await {
             tracing::warn!(execution = %identity, "ended what the last session left running");
         }
+        let began = Instant::now();
         let opening = session::open(
             &links,
             &outbox,
@@ -150,6 +151,7 @@ async fn run(
             outbox: outbox.clone(),
             outputs: Outputs::new(opened.welcome.output_max_bytes),
             outgoing,
+            heard: Mutex::new(began),
             renewed: Notify::new(),
             doubt: Notify::new(),
             abandon: orders.abandon.clone(),

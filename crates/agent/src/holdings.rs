@@ -134,8 +134,8 @@ impl Holdings {
     }
 
     /// Takes on work; what is or was known already was sent twice. Answers what can begin now.
-    /// They are leased since `asked`, or later.
-    pub(crate) fn assign(&mut self, assignments: Vec<Assignment>, asked: Instant) -> Vec<Ready> {
+    /// A server heard of this node then: no lease that it has ends within a term of that.
+    pub(crate) fn assign(&mut self, assignments: Vec<Assignment>, heard: Instant) -> Vec<Ready> {
         for assignment in assignments {
             if self.former.contains(held(&assignment)) {
                 continue;
@@ -144,7 +144,7 @@ impl Holdings {
                 continue;
             };
             let (placed, stop_on_disconnect) = (assignment.placed, assignment.stop_on_disconnect);
-            let (begun, assured, phase) = (false, asked, Phase::Queued);
+            let (begun, assured, phase) = (false, heard, Phase::Queued);
             entry.insert(Item { placed, stop_on_disconnect, begun, assured, phase });
             self.lane(placed).queue.push_back(assignment);
         }

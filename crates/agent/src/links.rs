@@ -90,6 +90,13 @@ impl Complaints {
     }
 }
 
+impl Lent {
+    /// Whether both are one link.
+    pub(crate) fn is(&self, other: &Lent) -> bool {
+        self.number == other.number
+    }
+}
+
 impl std::ops::Deref for Lent {
     type Target = dyn Link;
 

@@ -38,6 +38,8 @@ pub(crate) struct Shared {
     pub(crate) outputs: Arc<Outputs>,
     /// What is to be reported. Results get here by the outbox.
     pub(crate) outgoing: UnboundedSender<Outgoing>,
+    /// When the last sign of life was sent that a server answered.
+    pub(crate) heard: Mutex<Instant>,
     /// Leases were renewed, or work began that ends without that.
     pub(crate) renewed: Notify,
     /// A server does not know this session: the next heartbeat, which alone decides, comes at once.
@@ -54,9 +56,11 @@ impl Shared {
         self.holdings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes on what the answer to a poll brought that was asked then.
-    pub(crate) fn assign(self: &Arc<Self>, assignments: Vec<Assignment>, asked: Instant) {
-        let ready = self.holdings().assign(assignments, asked);
+    /// Takes on what the answer to a poll brought. How old its leases are, nobody knows: they may have been on their way
+    /// for long.
+    pub(crate) fn assign(self: &Arc<Self>, assignments: Vec<Assignment>) {
+        let heard = *self.heard.lock().expect("nothing panics while it holds this");
+        let ready = self.holdings().assign(assignments, heard);
         for ready in ready {
             execute::spawn(self, ready);
         }
@@ -125,6 +129,7 @@ impl Shared {
 
     /// A server took a renewal that was asked for then.
     pub(crate) fn renewed(&self, held: &[Held], asked: Instant) {
+        *self.heard.lock().expect("nothing panics while it holds this") = asked;
         self.holdings().renewed(held, asked);
         self.renewed.notify_waiters();
     }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use downbeat_proto::message::{Fault, Poll};
-use tokio::time::Instant;
 
 use crate::error::Error;
+use crate::links::Lent;
 use crate::shared::Shared;
 
 /// After an answer without work or orders: a server that does not park polls is not asked in a tight loop.
@@ -16,8 +16,11 @@ const PAUSE_AFTER_NOTHING: Duration = Duration::from_millis(20);
 /// Polls for as long as the session lives.
 pub(crate) async fn poll(shared: Arc<Shared>) -> Error {
     let mut resync = false;
+    let mut last: Option<Lent> = None;
     loop {
         let link = shared.links.lend().await;
+        // Another server may not have heard what the one before was about to hand over.
+        resync |= last.replace(link.clone()).is_some_and(|last| !last.is(&link));
         let request = {
             let mut holdings = shared.holdings();
             let (poll, free) = holdings.begin_poll();
@@ -30,7 +33,6 @@ pub(crate) async fn poll(shared: Arc<Shared>) -> Error {
                 wait: shared.tuning.poll_wait,
             }
         };
-        let asked = Instant::now();
         let answer = tokio::select! {
             biased;
             answer = link.poll(request) => answer,
@@ -44,7 +46,7 @@ pub(crate) async fn poll(shared: Arc<Shared>) -> Error {
         match answer {
             Ok(answer) => {
                 let nothing = answer.assignments.is_empty() && answer.stop.is_empty();
-                shared.assign(answer.assignments, asked);
+                shared.assign(answer.assignments);
                 shared.stop(&answer.stop);
                 if nothing {
                     tokio::time::sleep(PAUSE_AFTER_NOTHING).await;

@@ -157,7 +157,9 @@ impl Board {
         }
         let (token, since) = (lease.token, lease.granted_at);
         post.held.insert(execution, Holding { token, run: run.clone(), since, placed, stop });
-        if let Some(planned) = self.plans.get(&run) {
+        if let Some(planned) = self.plans.get(&run)
+            && post.asks_here()
+        {
             post.assign(assignment(&planned.plan, run, execution, lease.token, step, attempt));
             touched.insert(lease.node);
         }

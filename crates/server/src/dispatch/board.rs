@@ -69,6 +69,8 @@ pub(crate) struct Board {
     pub(super) stray: Vec<(RunId, ExecutionId, LeaseToken)>,
     /// Pending executions that were just cancelled, for the metrics: only here it is known that they were pending.
     pub(super) cancelled: usize,
+    /// When there is something to claim that is left to other servers now.
+    pub(super) look_again: Option<Timestamp>,
     /// How long executions that were just leased had waited, for the metrics.
     pub(super) waits: Vec<std::time::Duration>,
 }
@@ -161,7 +163,7 @@ impl Board {
     }
 
     pub(crate) fn next_due(&self) -> Option<Timestamp> {
-        self.queue.next_due()
+        [self.queue.next_due(), self.look_again].into_iter().flatten().min()
     }
 
     /// Parks a poll: it is answered when there is something for its node.

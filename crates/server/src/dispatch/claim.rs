@@ -36,7 +36,7 @@ impl Board {
                 Place::Pinned(node) => {
                     self.posts.get(&node).filter(|post| post.free().fleet > 0).map(|_| node)
                 }
-                Place::Placed(class) if self.queue.first_placed(class).is_some() => None,
+                Place::Placed(class) if self.queue.first_placed(class, now).is_some() => None,
                 Place::Placed(class) => {
                     let found = candidates.entry(class).or_insert_with(|| self.candidates(class));
                     // Others of these may have been given to it since: its slots, and what it holds of the run.
@@ -74,6 +74,7 @@ impl Board {
                 self.queue.push(place, execution);
             }
         }
+        self.look_again = None;
         let mut claims = Vec::new();
         let nodes: Vec<NodeId> = self.queue.pinned_nodes().collect();
         for node in nodes {
@@ -85,11 +86,16 @@ impl Board {
         }
         for class in self.queue.waiting_classes() {
             let mut candidates = self.candidates(class);
-            while let Some(execution) = self.queue.first_placed(class)
+            while let Some(execution) = self.queue.first_placed(class, now)
                 && let Some((_, node)) = candidates.pop()
             {
                 claims.push(self.claim_one(execution, node, now, dice));
                 candidates.extend(self.candidate(class, node));
+            }
+            if !candidates.is_empty() {
+                // What is left is others' share, for now.
+                let left_at = self.queue.left_at(class);
+                self.look_again = [self.look_again, left_at].into_iter().flatten().min();
             }
         }
         claims.extend(self.stray.drain(..).map(|(run, execution, token)| Change::ExecutionLost {

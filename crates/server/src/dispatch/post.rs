@@ -20,6 +20,9 @@ pub(super) struct Post {
     parked: Option<Parked>,
     /// Slots that a report said are free now, ahead of the poll that it names.
     offer: Option<(u64, Free)>,
+    /// It has asked this server for work in this session. What is leased to one that has not is told to it by the server
+    /// that it asks, or by the store when it comes here.
+    asks_here: bool,
     /// Leases that were committed for this session and not yet handed over.
     ready: Vec<Assignment>,
     stops: Vec<Held>,
@@ -50,6 +53,7 @@ impl Post {
             record,
             parked: None,
             offer: None,
+            asks_here: false,
             ready: Vec::new(),
             stops: Vec::new(),
             held: HashMap::default(),
@@ -61,6 +65,7 @@ impl Post {
         if self.record.session != record.session {
             self.parked = None;
             self.offer = None;
+            self.asks_here = false;
             self.ready.clear();
             self.stops.clear();
         }
@@ -70,6 +75,7 @@ impl Post {
     pub(super) fn park(&mut self, poll: u64, free: Free, answer: oneshot::Sender<PollAnswer>) {
         let free = self.offer.take().filter(|(named, _)| *named == poll).map_or(free, |(_, newer)| newer);
         self.parked = Some(Parked { poll, free, answer });
+        self.asks_here = true;
         self.flush();
     }
 
@@ -80,8 +86,14 @@ impl Post {
         }
     }
 
+    /// A new poll is on its way.
     pub(super) fn unpark_any(&mut self) {
         self.parked = None;
+        self.asks_here = true;
+    }
+
+    pub(super) fn asks_here(&self) -> bool {
+        self.asks_here
     }
 
     pub(super) fn is_parked(&self) -> bool {
@@ -137,7 +149,9 @@ impl Post {
     pub(super) fn stop(&mut self, execution: ExecutionId) {
         if let Some(held) = self.held.get_mut(&execution) {
             held.stop = true;
-            self.stops.push(Held { execution, token: held.token });
+            if self.asks_here {
+                self.stops.push(Held { execution, token: held.token });
+            }
         }
     }
 

@@ -7,6 +7,7 @@ use downbeat_core::Timestamp;
 use downbeat_core::collections::HashMap;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
 use downbeat_core::plan::Plan;
+use jiff::SignedDuration;
 
 use super::class::{Class, Classes};
 
@@ -21,11 +22,15 @@ pub(super) struct Queue {
     share: Share,
 }
 
+/// So many are not worth dividing: whoever has room takes them, and a few claims in vain cost less than waiting.
+const FEW: usize = 4;
+/// How long work is left to the server whose share it is, before others take it: longer than a commit and its news take.
+const LEFT_TO_ITS_OWN: SignedDuration = SignedDuration::from_millis(100);
 /// How far from its front a queue is searched for what is this server's turn: others wait no longer than that.
 const LOOK_AHEAD: usize = 256;
 
 /// Which of the placed work this server takes first: all servers see all that waits, and would all claim the same, and
-/// all but one in vain. It is a preference only; what others leave is taken as well.
+/// all but one in vain. What others leave is taken as well, a moment later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Share {
     /// This server's place among those that live.
@@ -51,6 +56,12 @@ impl Share {
 pub(super) enum Place {
     Pinned(NodeId),
     Placed(u32),
+}
+
+/// When work counts as left by the server whose share it is. Ids begin with the time of creation.
+fn left_at(execution: ExecutionId) -> Timestamp {
+    let millis = i64::try_from(execution.0.as_u64_pair().0 >> 16).unwrap_or(0);
+    Timestamp::from_millisecond(millis).unwrap_or(Timestamp::MIN) + LEFT_TO_ITS_OWN
 }
 
 impl Queue {
@@ -163,11 +174,18 @@ impl Queue {
         classes.into_iter().map(|(_, class)| class).collect()
     }
 
-    /// The oldest of this server's share; without one, the oldest.
-    pub(super) fn first_placed(&self, class: u32) -> Option<ExecutionId> {
+    /// The oldest of this server's share; without one, the oldest that others have left.
+    pub(super) fn first_placed(&self, class: u32, now: Timestamp) -> Option<ExecutionId> {
         let waiting = self.placed.get(&class)?;
-        let own = waiting.iter().take(LOOK_AHEAD).find(|execution| self.share.holds(**execution));
-        own.or_else(|| waiting.first()).copied()
+        let mut ahead = waiting.iter().take(LOOK_AHEAD);
+        let own = ahead.find(|execution| self.share.holds(**execution));
+        let left = |first: &&ExecutionId| waiting.len() <= FEW || left_at(**first) <= now;
+        own.or_else(|| waiting.first().filter(left)).copied()
+    }
+
+    /// When the oldest of a class may be taken by any server.
+    pub(super) fn left_at(&self, class: u32) -> Option<Timestamp> {
+        self.placed.get(&class)?.first().map(|first| left_at(*first))
     }
 
     pub(super) fn share(&mut self, share: Share) {

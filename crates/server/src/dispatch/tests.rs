@@ -376,7 +376,24 @@ fn what_other_servers_leave_is_claimed_as_well() {
     let executions = world.executions(&run, 20, None);
     world.add(&run, executions);
     let _poll = world.park(0, 1, Free { fleet: 1, placed: 20 });
-    assert_eq!(world.claim().len(), 20);
+    let own = world.claim().len();
+    assert!(own > 0 && own < 20, "{own}");
+    let left_at = world.board.next_due().expect("it is looked at again");
+    assert!(left_at > world.now);
+    world.now = left_at;
+    assert_eq!(own + world.claim().len(), 20);
+    assert_eq!(world.board.next_due(), None);
+}
+
+#[test]
+fn a_few_are_taken_by_whoever_has_room() {
+    let mut world = World::new(1);
+    world.board.share(Share { index: 1, servers: 3 });
+    let run = world.run("r", noops(3, &json!({})));
+    let executions = world.executions(&run, 3, None);
+    world.add(&run, executions);
+    let _poll = world.park(0, 1, Free { fleet: 1, placed: 20 });
+    assert_eq!(world.claim().len(), 3);
 }
 
 #[test]
