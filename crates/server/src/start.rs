@@ -56,6 +56,8 @@ pub struct Server {
     /// Actors and loops end.
     stopping: CancellationToken,
     listeners: Vec<JoinHandle<()>>,
+    /// Gives signs of life.
+    signing: Option<JoinHandle<()>>,
     journal: JoinHandle<()>,
     journal_stop: CancellationToken,
 }
@@ -164,8 +166,9 @@ async fn assemble(
     };
     let http_addr = address(doors.as_ref().map(|doors| &doors.http), parts.settings.http);
     let grpc_addr = address(doors.as_ref().map(|doors| &doors.grpc), parts.settings.grpc);
-    let life = Life::begin(parts.clone(), http_addr.to_string(), grpc_addr.to_string()).await?;
-    life.recover().await?;
+    let life = Arc::new(Life::begin(parts.clone(), http_addr.to_string(), grpc_addr.to_string()).await?);
+    let signing = tokio::spawn(Arc::clone(&life).live(stopping.clone()).in_current_span());
+    life.take_over_ownerless().await;
     parts.metrics.start_from(&parts.store.tally().await?);
     let dispatch = parts.dispatcher.clone().run(
         parts.journal.clone(),
@@ -175,7 +178,7 @@ async fn assemble(
     );
     tokio::spawn(dispatch.in_current_span());
     tokio::spawn(Sweeper::new(parts.clone()).run(stopping.clone()).in_current_span());
-    tokio::spawn(life.run(stopping.clone()).in_current_span());
+    tokio::spawn(life.look_after(stopping.clone()).in_current_span());
     tokio::spawn(prune(parts.clone(), stopping.clone()).in_current_span());
     parts.dispatcher.wake();
     let (service, host) = (Service::new(parts.clone()), Arc::new(Host::new(parts.clone())));
@@ -195,6 +198,7 @@ async fn assemble(
         closing,
         stopping,
         listeners,
+        signing: Some(signing),
         journal: journal_task,
         journal_stop,
     })
@@ -279,6 +283,7 @@ async fn assemble_replica(
         closing,
         stopping,
         listeners,
+        signing: None,
         journal: journal_task,
         journal_stop,
     })
@@ -322,6 +327,10 @@ impl Server {
         self.journal_stop.cancel();
         // Its last batch is written when the task ends.
         let _ = self.journal.await;
+        if let Some(signing) = self.signing {
+            // A sign that is under way must not undo the sign-off.
+            let _ = tokio::time::timeout(grace, signing).await;
+        }
         if let Err(error) = self.parts.store.remove_server(self.parts.server).await {
             warn!(%error, "cannot sign off");
         }
@@ -356,10 +365,20 @@ async fn prune(parts: Parts, stop: CancellationToken) {
         let kept = SignedDuration::from_hours(24 * days);
         let before = parts.clock.now().checked_sub(kept).ok().filter(|_| days > 0);
         let before = before.unwrap_or(Timestamp::UNIX_EPOCH);
-        match parts.store.prune(before, PRUNE_MOST).await {
-            Ok(0) => {}
-            Ok(runs) => info!(runs, "removed runs that are past retention"),
-            Err(error) => warn!(%error, "cannot remove old runs"),
+        loop {
+            match parts.store.prune(before, PRUNE_MOST).await {
+                Ok(0) => break,
+                Ok(runs) => {
+                    info!(runs, "removed runs that are past retention");
+                    if runs < u64::from(PRUNE_MOST) || stop.is_cancelled() {
+                        break;
+                    }
+                }
+                Err(error) => {
+                    warn!(%error, "cannot remove old runs");
+                    break;
+                }
+            }
         }
     }
 }

@@ -148,7 +148,7 @@ impl Client {
                 Err(error)
                     if idempotency_key.is_some()
                         && (broken || !error.is_connect())
-                        && !error.is_timeout()
+                        && (!error.is_timeout() || self.servers.len() > 1)
                         && Instant::now() < give_up_at =>
                 {
                     broken = true;

@@ -13,7 +13,7 @@ use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::dispatch::Share;
 use crate::runs::take_over;
@@ -45,19 +45,27 @@ pub(crate) struct Life {
     parts: Parts,
     http: String,
     grpc: String,
-    /// Since when the signs of life have come without a break, here and so elsewhere: silence before does not count,
-    /// for it may have been the store's.
+    rhythm: Mutex<Rhythm>,
+}
+
+/// How this server's own signs of life have come.
+#[derive(Clone, Copy, Debug)]
+struct Rhythm {
+    /// Since when without a break, here and so elsewhere: silence before does not count, for it may have been the
+    /// store's.
     since: Timestamp,
     last: Timestamp,
-    news: broadcast::Receiver<News>,
+    /// Another server started later under the same name.
+    replaced: bool,
 }
 
 impl Life {
     /// Takes the store's time, and signs on.
     pub(crate) async fn begin(parts: Parts, http: String, grpc: String) -> Result<Self, store::Error> {
         parts.clock.set_by(parts.store.as_ref()).await?;
-        let (now, news) = (parts.clock.now(), parts.store.news());
-        let mut life = Self { parts, http, grpc, since: now, last: now, news };
+        let now = parts.clock.now();
+        let rhythm = Mutex::new(Rhythm { since: now, last: now, replaced: false });
+        let life = Self { parts, http, grpc, rhythm };
         life.sign().await?;
         if !life.parts.store.is_shared() {
             // An embedded store has one server: whoever else signed on is a former life.
@@ -70,33 +78,61 @@ impl Life {
         Ok(life)
     }
 
-    /// Until it is told to stop.
-    pub(crate) async fn run(mut self, stop: CancellationToken) {
-        let pause = self.parts.settings.server_stale_after.0 / SIGNS / 2;
+    fn rhythm(&self) -> MutexGuard<'_, Rhythm> {
+        self.rhythm.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn pause(&self) -> Duration {
+        self.parts.settings.server_stale_after.0 / SIGNS / 2
+    }
+
+    /// Signs until it is told to stop. Apart from all that takes long: who is busy is not gone.
+    pub(crate) async fn live(self: Arc<Self>, stop: CancellationToken) {
         let mut quiet = false;
-        loop {
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return,
-                () = another_left(&mut self.news) => {}
-                () = tokio::time::sleep(pause) => {}
+        while stop.run_until_cancelled(tokio::time::sleep(self.pause())).await.is_some() {
+            if self.rhythm().replaced {
+                continue;
             }
-            match self.look_after_runs().await {
+            let signed = async {
+                self.parts.clock.set_by(self.parts.store.as_ref()).await?;
+                self.sign().await
+            };
+            match signed.await {
                 Ok(()) if quiet => {
                     quiet = false;
                     info!("the store takes signs of life again");
                 }
                 Ok(()) => {}
-                Err(error) if quiet => tracing::debug!(%error, "cannot give a sign of life"),
                 Err(error) => {
-                    quiet = true;
-                    warn!(%error, "cannot give a sign of life; trying on");
+                    *self.parts.standing.signed() = None;
+                    // What comes next is the first of a new row.
+                    self.rhythm().last = Timestamp::MIN;
+                    if !std::mem::replace(&mut quiet, true) {
+                        warn!(%error, "cannot give a sign of life; trying on");
+                    }
                 }
             }
         }
     }
 
-    async fn sign(&mut self) -> Result<(), store::Error> {
+    /// Looks after the runs of those that are gone, until it is told to stop.
+    pub(crate) async fn look_after(self: Arc<Self>, stop: CancellationToken) {
+        let mut news = self.parts.store.news();
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                () = another_left(&mut news) => {}
+                () = tokio::time::sleep(self.pause()) => {}
+            }
+            // A store that is away is complained about by whoever signs.
+            if self.parts.standing.is_good(self.parts.settings.server_stale_after.0) {
+                self.take_over_ownerless().await;
+            }
+        }
+    }
+
+    async fn sign(&self) -> Result<(), store::Error> {
         let parts = &self.parts;
         let record = ServerRecord {
             id: parts.server,
@@ -108,25 +144,39 @@ impl Life {
             seen_at: parts.clock.now(),
             level: level::LEVEL,
         };
-        let signed = parts.store.put_server(&record).await;
-        *parts.standing.signed() = signed.is_ok().then(Instant::now);
-        signed?;
-        let now = self.parts.clock.now();
-        if now.duration_since(self.last) > self.gone_after() {
-            self.since = now;
+        parts.store.put_server(&record).await?;
+        *parts.standing.signed() = Some(Instant::now());
+        let (now, break_after) = (parts.clock.now(), self.gone_after() / 2);
+        let mut rhythm = self.rhythm();
+        if rhythm.last == Timestamp::MIN || now.duration_since(rhythm.last) > break_after {
+            rhythm.since = now;
         }
-        self.last = now;
+        rhythm.last = now;
         Ok(())
     }
 
-    async fn look_after_runs(&mut self) -> Result<(), store::Error> {
-        if let Err(error) = self.parts.clock.set_by(self.parts.store.as_ref()).await {
-            *self.parts.standing.signed() = None;
-            return Err(error);
+    /// What cannot be taken now is looked at again soon.
+    pub(crate) async fn take_over_ownerless(&self) {
+        let taken = async { take_over(&self.parts, self.ownerless().await?).await };
+        if let Err(error) = taken.await {
+            warn!(%error, "cannot look after runs");
         }
-        self.sign().await?;
-        let ownerless = self.ownerless().await?;
-        take_over(&self.parts, ownerless).await
+    }
+
+    /// Two servers of one name would take each other's place for ever: the one that started first gives way.
+    fn give_way(&self, servers: &[ServerRecord]) {
+        let (own, name, started) = (self.parts.server, &*self.parts.name, self.parts.started_at);
+        let is_later = |s: &&ServerRecord| s.id != own && s.name == name && s.started_at > started;
+        if let Some(other) = servers.iter().find(is_later)
+            && !std::mem::replace(&mut self.rhythm().replaced, true)
+        {
+            *self.parts.standing.signed() = None;
+            error!(
+                name,
+                other = %other.http,
+                "another server was started with this server's name; its runs go to others: give each its own --name"
+            );
+        }
     }
 
     /// A server that has been gone for so long does not come back under its old id: its row goes.
@@ -145,25 +195,21 @@ impl Life {
         // Before the servers: whoever owns a run by then has signed on before.
         let open = self.parts.store.open_run_owners().await?;
         let now = self.parts.clock.now();
-        let lives =
-            |server: &ServerRecord| now.duration_since(server.seen_at.max(self.since)) < self.gone_after();
+        let since = self.rhythm().since;
+        let lives = |server: &ServerRecord| now.duration_since(server.seen_at.max(since)) < self.gone_after();
         let servers = self.parts.store.servers().await?;
         let alive: BTreeSet<ServerId> = servers.iter().filter(|s| lives(s)).map(|s| s.id).collect();
         let index = alive.iter().position(|server| *server == self.parts.server).unwrap_or(0);
         let share = Share { index: index as u64, servers: alive.len() as u64 };
         self.parts.dispatcher.board().share(share);
         self.parts.level.settle(servers.iter().filter(|s| lives(s)).map(|s| s.level));
+        self.give_way(&servers);
         self.forget(&servers).await?;
         let (own, runs) = (self.parts.server, &self.parts.runs);
         let ownerless = |(run, owner): &(RunId, ServerId)| {
             if *owner == own { !runs.owns(run) } else { !alive.contains(owner) }
         };
         Ok(open.into_iter().filter(ownerless).map(|(run, _)| run).collect())
-    }
-
-    /// What nobody owned when this server started.
-    pub(crate) async fn recover(&self) -> Result<(), store::Error> {
-        take_over(&self.parts, self.ownerless().await?).await
     }
 
     fn gone_after(&self) -> SignedDuration {

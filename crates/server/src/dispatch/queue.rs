@@ -15,7 +15,7 @@ use super::class::{Class, Classes};
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     pinned: HashMap<NodeId, BTreeSet<ExecutionId>>,
-    placed: BTreeMap<u32, BTreeSet<ExecutionId>>,
+    placed: BTreeMap<u32, Waiting>,
     delayed: BTreeSet<(Timestamp, ExecutionId)>,
     classes: Classes,
     length: usize,
@@ -26,8 +26,8 @@ pub(super) struct Queue {
 const FEW: usize = 4;
 /// How long work is left to the server whose share it is, before others take it: longer than a commit and its news take.
 const LEFT_TO_ITS_OWN: SignedDuration = SignedDuration::from_millis(100);
-/// How far from its front a queue is searched for what is this server's turn: others wait no longer than that.
-const LOOK_AHEAD: usize = 256;
+/// Work that has waited for so long is the first that anybody takes.
+const TOO_LONG: SignedDuration = SignedDuration::from_secs(2);
 
 /// Which of the placed work this server takes first: all servers see all that waits, and would all claim the same, and
 /// all but one in vain. What others leave is taken as well, a moment later.
@@ -56,6 +56,49 @@ impl Share {
 pub(super) enum Place {
     Pinned(NodeId),
     Placed(u32),
+}
+
+/// Placed work of one class that waits.
+#[derive(Debug, Default)]
+struct Waiting {
+    /// This server's share.
+    own: BTreeSet<ExecutionId>,
+    others: BTreeSet<ExecutionId>,
+}
+
+impl Waiting {
+    fn of(&mut self, execution: ExecutionId, share: Share) -> &mut BTreeSet<ExecutionId> {
+        if share.holds(execution) { &mut self.own } else { &mut self.others }
+    }
+
+    fn into_all(self) -> impl Iterator<Item = ExecutionId> {
+        self.own.into_iter().chain(self.others)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.own.is_empty() && self.others.is_empty()
+    }
+
+    fn oldest(&self) -> Option<ExecutionId> {
+        self.own.first().into_iter().chain(self.others.first()).min().copied()
+    }
+
+    /// What to claim now. Of the others' share it is the newest: they take the oldest, and both seldom meet.
+    fn next(&self, now: Timestamp) -> Option<ExecutionId> {
+        let front = self.others.first().copied();
+        if let Some(front) = front.filter(|front| left_at(*front) + TOO_LONG <= now) {
+            return Some(self.own.first().copied().map_or(front, |own| own.min(front)));
+        }
+        if let Some(own) = self.own.first() {
+            return Some(*own);
+        }
+        if self.others.len() <= FEW {
+            return front;
+        }
+        // A time ahead of now is a clock that was set back.
+        let is_left = |front: &ExecutionId| left_at(*front) <= now || left_at(*front) > now + LEFT_TO_ITS_OWN;
+        front.filter(is_left).and(self.others.last().copied())
+    }
 }
 
 /// When work counts as left by the server whose share it is. Ids begin with the time of creation.
@@ -104,7 +147,9 @@ impl Queue {
     pub(super) fn push(&mut self, place: Place, execution: ExecutionId) {
         let new = match place {
             Place::Pinned(node) => self.pinned.entry(node).or_default().insert(execution),
-            Place::Placed(class) => self.placed.entry(class).or_default().insert(execution),
+            Place::Placed(class) => {
+                self.placed.entry(class).or_default().of(execution, self.share).insert(execution)
+            }
         };
         self.length += usize::from(new);
     }
@@ -129,9 +174,9 @@ impl Queue {
                 gone
             }
             Place::Placed(class) => {
-                let Some(set) = self.placed.get_mut(&class) else { return };
-                let gone = set.remove(&execution);
-                if set.is_empty() {
+                let Some(waiting) = self.placed.get_mut(&class) else { return };
+                let gone = waiting.of(execution, self.share).remove(&execution);
+                if waiting.is_empty() {
                     self.placed.remove(&class);
                 }
                 gone
@@ -169,26 +214,30 @@ impl Queue {
     /// Classes that wait, the one with the oldest execution first.
     pub(super) fn waiting_classes(&self) -> Vec<u32> {
         let mut classes: Vec<(ExecutionId, u32)> =
-            self.placed.iter().filter_map(|(class, set)| Some((*set.first()?, *class))).collect();
+            self.placed.iter().filter_map(|(class, set)| Some((set.oldest()?, *class))).collect();
         classes.sort_unstable();
         classes.into_iter().map(|(_, class)| class).collect()
     }
 
-    /// The oldest of this server's share; without one, the oldest that others have left.
+    /// The oldest of this server's share; without one, what others have left.
     pub(super) fn first_placed(&self, class: u32, now: Timestamp) -> Option<ExecutionId> {
-        let waiting = self.placed.get(&class)?;
-        let mut ahead = waiting.iter().take(LOOK_AHEAD);
-        let own = ahead.find(|execution| self.share.holds(**execution));
-        let left = |first: &&ExecutionId| waiting.len() <= FEW || left_at(**first) <= now;
-        own.or_else(|| waiting.first().filter(left)).copied()
+        self.placed.get(&class)?.next(now)
     }
 
-    /// When the oldest of a class may be taken by any server.
+    /// When what others have not taken of a class may be taken by any server.
     pub(super) fn left_at(&self, class: u32) -> Option<Timestamp> {
-        self.placed.get(&class)?.first().map(|first| left_at(*first))
+        self.placed.get(&class)?.others.first().map(|first| left_at(*first))
     }
 
     pub(super) fn share(&mut self, share: Share) {
+        if self.share == share {
+            return;
+        }
         self.share = share;
+        for waiting in self.placed.values_mut() {
+            for execution in std::mem::take(waiting).into_all() {
+                waiting.of(execution, share).insert(execution);
+            }
+        }
     }
 }

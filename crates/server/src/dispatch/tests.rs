@@ -419,3 +419,33 @@ fn a_claim_that_another_server_won_gives_its_slot_back() {
     world.add(&run, executions[1..].to_vec());
     assert_eq!(claimed(&world.claim()), [executions[1].id]);
 }
+
+#[test]
+fn what_waits_too_long_is_taken_first_whosever_share_it_is() {
+    let mut world = World::new(1);
+    world.board.share(Share { index: 0, servers: 3 });
+    let run = world.run("r", noops(100, &json!({})));
+    let old = world.executions(&run, 50, None);
+    world.add(&run, old.clone());
+    world.now += SignedDuration::from_secs(5);
+    let new = world.executions(&run, 50, None);
+    world.add(&run, new);
+    let _poll = world.park(0, 1, Free { fleet: 1, placed: 50 });
+    let mut claimed = claimed(&world.claim());
+    claimed.sort_unstable();
+    assert_eq!(claimed, old.iter().map(|execution| execution.id).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_waits_is_divided_anew_when_servers_come_and_go() {
+    let mut world = World::new(1);
+    let run = world.run("r", noops(30, &json!({})));
+    let executions = world.executions(&run, 30, None);
+    world.add(&run, executions);
+    world.board.share(Share { index: 0, servers: 3 });
+    let _poll = world.park(0, 1, Free { fleet: 1, placed: 30 });
+    let own = world.claim().len();
+    assert!(own < 30, "{own}");
+    world.board.share(Share { index: 0, servers: 1 });
+    assert_eq!(own + world.claim().len(), 30);
+}

@@ -46,7 +46,9 @@ impl Sweeper {
             let frozen = now.duration_since(looked_at) > signed(self.tick * 4 + Duration::from_secs(1));
             looked_at = now;
             let stalled = self.parts.heartbeats.stalled_for() > self.tick * 4 + Duration::from_secs(1);
-            if frozen || stalled || !self.parts.journal.is_available() {
+            // Who cannot sign cannot take renewals either: the store may be readable and not take a write.
+            let signs = self.parts.standing.is_good(self.parts.settings.server_stale_after.0);
+            if frozen || stalled || !signs || !self.parts.journal.is_available() {
                 self.serving_since = self.parts.clock.now();
                 continue;
             }

@@ -8,6 +8,7 @@
 //! any more, and is made anew.
 
 mod apply;
+mod cut;
 mod door;
 mod follow;
 mod following;

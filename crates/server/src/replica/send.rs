@@ -17,6 +17,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
+use super::cut::{cut, fitting};
 use super::frame::{Frame, VERSION, fingerprint};
 use super::mask::{mask_event, mask_execution};
 use super::outputs::Cursors;
@@ -228,7 +229,9 @@ impl Sender {
         let reading = tokio::spawn(async move { store.snapshot(to).await });
         while let Some(mut part) = parts.recv().await {
             self.note(&mut part);
-            self.send(&Frame::Part(part)).await?;
+            for piece in cut(part) {
+                self.send(&Frame::Part(piece)).await?;
+            }
         }
         reading.await.map_err(|error| store::Error::Unavailable(format!("a snapshot failed: {error}")))??;
         Ok(())
@@ -292,7 +295,7 @@ impl Sender {
         }
         let (mut rest, mut size) = (events, events.len());
         while !rest.is_empty() {
-            size = size.clamp(1, rest.len());
+            size = size.clamp(1, fitting(rest));
             let (now, later) = rest.split_at(size);
             let limit = if size == 1 { u32::MAX } else { CHUNKS };
             let ending = self.cursors.ending(now);

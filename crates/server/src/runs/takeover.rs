@@ -64,9 +64,14 @@ async fn take_some(parts: &Parts, ids: &[RunId]) -> Result<usize, store::Error> 
     let outcomes = outcomes.map_err(|lost| store::Error::Unavailable(lost.to_string()))?;
     let mut taken = 0;
     for (taking, outcome) in takings.into_iter().zip(outcomes) {
-        if outcome.is_ok() {
-            go_on(parts, taking).await?;
-            taken += 1;
+        if outcome.is_err() {
+            continue;
+        }
+        let id = taking.run.id.clone();
+        match go_on(parts, taking).await {
+            Ok(()) => taken += 1,
+            // It is this server's and has no actor: it is looked at again.
+            Err(error) => error!(run = %id, %error, "cannot go on with a run"),
         }
     }
     Ok(taken)

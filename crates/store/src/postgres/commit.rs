@@ -12,7 +12,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use super::connect::{answered, within};
+use super::connect::{answered, within, within_for};
 use super::failure::Failure;
 use super::save;
 use super::store::text;
@@ -75,7 +75,8 @@ async fn attempt(
         return Ok(Committed { seqs: verdicts.seqs(0), outcomes: verdicts.outcomes });
     }
     let dirty = Dirty::of(changes, &verdicts.applied);
-    match within(save::save(&client, server, changes, &verdicts, &tables, &dirty, news)).await {
+    let rows = tables.executions.len() + changes.len();
+    match within_for(rows, save::save(&client, server, changes, &verdicts, &tables, &dirty, news)).await {
         Ok(before) => Ok(Committed { seqs: verdicts.seqs(count(before)?), outcomes: verdicts.outcomes }),
         Err(failure) if failure.is_silence() => {
             drop(Object::take(client));
@@ -92,7 +93,7 @@ async fn attempt(
 
 /// A connection whose transaction cannot be ended is thrown away, and PostgreSQL ends the transaction with it.
 async fn roll_back(client: Object) {
-    if client.batch_execute("ROLLBACK").await.is_err() {
+    if within(async { Ok(client.batch_execute("ROLLBACK").await?) }).await.is_err() {
         drop(Object::take(client));
     }
 }

@@ -75,7 +75,16 @@ pub(crate) fn pool(config: &Config, purpose: Use, size: usize) -> Result<Pool, E
 
 /// Waits for a piece of work, but not for ever. Whoever hears of the silence throws the connection away.
 pub(crate) async fn within<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    tokio::time::timeout(ANSWER, work).await.unwrap_or(Err(Failure::Silent(ANSWER)))
+    within_for(0, work).await
+}
+
+/// Work on many rows takes its time: a thousand of them are written in far less than a second.
+pub(crate) async fn within_for<T>(
+    rows: usize,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let patience = ANSWER + Duration::from_secs(rows as u64 / 1_000);
+    tokio::time::timeout(patience, work).await.unwrap_or(Err(Failure::Silent(patience)))
 }
 
 /// Waits for a piece of work on a connection, but not for ever. A connection that did not answer is thrown away: what

@@ -67,6 +67,8 @@ impl PostgresStore {
         let mut client = self.queries.get().await?;
         let isolated = client.build_transaction().isolation_level(IsolationLevel::RepeatableRead);
         let view = isolated.read_only(true).start().await?;
+        // Whoever takes the snapshot may be slow, and is let go by whoever sends it.
+        view.batch_execute("SET LOCAL idle_in_transaction_session_timeout = '90s'").await?;
         let seq = count(view.query_one(LAST_SEQ, &[]).await?.try_get(0)?)?;
         let nodes = format!("SELECT {NODE_COLUMNS} FROM presence p JOIN nodes n ON n.id = p.node");
         send(&view, to, &nodes, NODES_PER_PART, Part::Nodes, |row| Ok(node_row!(row, try_get).record()?))
