@@ -26,7 +26,8 @@ pub(super) struct Queue {
 const FEW: usize = 4;
 /// How long work is left to the server whose share it is, before others take it: longer than a commit and its news take.
 const LEFT_TO_ITS_OWN: SignedDuration = SignedDuration::from_millis(100);
-/// Work that has waited for so long is the first that anybody takes.
+/// Work of another share that has waited for so much longer than this server's own is taken first: its server has no
+/// node for it.
 const TOO_LONG: SignedDuration = SignedDuration::from_secs(2);
 
 /// Which of the placed work this server takes first: all servers see all that waits, and would all claim the same, and
@@ -86,11 +87,9 @@ impl Waiting {
     /// What to claim now. Of the others' share it is the newest: they take the oldest, and both seldom meet.
     fn next(&self, now: Timestamp) -> Option<ExecutionId> {
         let front = self.others.first().copied();
-        if let Some(front) = front.filter(|front| left_at(*front) + TOO_LONG <= now) {
-            return Some(self.own.first().copied().map_or(front, |own| own.min(front)));
-        }
-        if let Some(own) = self.own.first() {
-            return Some(*own);
+        if let Some(own) = self.own.first().copied() {
+            let is_behind = |front: &ExecutionId| left_at(*front) + TOO_LONG <= left_at(own);
+            return front.filter(is_behind).or(Some(own));
         }
         if self.others.len() <= FEW {
             return front;
