@@ -40,8 +40,8 @@ fn ip(arguments: &str) -> bool {
 }
 
 fn output(arguments: &str) -> String {
-    let output = Command::new("ip").args(arguments.split(' ')).output().unwrap();
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    let output = Command::new("ip").args(arguments.split(' ')).output();
+    output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
 }
 
 fn hardware_address(text: &str) -> String {
