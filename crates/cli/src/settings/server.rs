@@ -121,6 +121,15 @@ impl ServerKeys {
                 return Err(("replica_of", format!("`{url}` is not a server's URL; write http://HOST:PORT")));
             }
         }
+        if self.server_stale_after < Span::from_secs(1) {
+            return Err((
+                "server_stale_after",
+                format!(
+                    "{} is shorter than 1s: busy servers would be taken for gone",
+                    self.server_stale_after
+                ),
+            ));
+        }
         if self.name.as_ref().is_some_and(|name| name.trim().is_empty()) {
             return Err(("name", "must not be empty".to_owned()));
         }

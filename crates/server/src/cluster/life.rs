@@ -19,9 +19,9 @@ use crate::dispatch::Share;
 use crate::runs::take_over;
 use crate::service::Parts;
 
-/// Signs of life within the time after which a server counts as gone. One that missed all but one is taken for gone, so
-/// that its runs go on elsewhere within that time.
-const SIGNS: u32 = 5;
+/// The time after which a server counts as stale has so many parts. In each it signs twice, and it is taken for gone
+/// when all but one have passed in silence: so its runs go on elsewhere within that time.
+const PARTS: u32 = 5;
 /// How long a server that is gone is still listed.
 const FORGET_AFTER: SignedDuration = SignedDuration::from_hours(24);
 
@@ -83,7 +83,7 @@ impl Life {
     }
 
     fn pause(&self) -> Duration {
-        self.parts.settings.server_stale_after.0 / SIGNS / 2
+        self.parts.settings.server_stale_after.0 / PARTS / 2
     }
 
     /// Signs until it is told to stop. Apart from all that takes long: who is busy is not gone.
@@ -105,7 +105,7 @@ impl Life {
                 Ok(()) => {}
                 Err(error) => {
                     *self.parts.standing.signed() = None;
-                    // What comes next is the first of a new row.
+                    // The next one begins a new rhythm.
                     self.rhythm().last = Timestamp::MIN;
                     if !std::mem::replace(&mut quiet, true) {
                         warn!(%error, "cannot give a sign of life; trying on");
@@ -214,7 +214,7 @@ impl Life {
 
     fn gone_after(&self) -> SignedDuration {
         let stale_after: Duration = self.parts.settings.server_stale_after.0;
-        SignedDuration::try_from(stale_after * (SIGNS - 1) / SIGNS).unwrap_or(SignedDuration::MAX)
+        SignedDuration::try_from(stale_after * (PARTS - 1) / PARTS).unwrap_or(SignedDuration::MAX)
     }
 }
 

@@ -15,7 +15,7 @@ use super::view::Event;
 /// Events that are read from the store at once, and so the most that one slow client holds in memory.
 const READ_AT_ONCE: u32 = 500;
 
-/// How often the store is asked when the feed is silent: what another server commits may not reach this one's feed.
+/// How often the store is asked when the feed is silent: a server whose news got lost is behind for a moment.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// Which events, and until when.
