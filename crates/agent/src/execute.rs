@@ -58,6 +58,7 @@ async fn execute(shared: &Shared, ready: Ready) -> Finished {
         error: finish.error.map(cut),
         started_at,
         finished_at,
+        outputs: Default::default(),
     };
     Finished { held, run, outcome, output }
 }

@@ -178,6 +178,7 @@ fn cancelled_unbegun(assignment: &Assignment, now: Timestamp) -> Finished {
             error: Some("cancelled before it began".to_owned()),
             started_at: now,
             finished_at: now,
+            outputs: Default::default(),
         },
         output: Vec::new(),
     }

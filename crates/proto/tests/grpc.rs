@@ -126,6 +126,7 @@ fn report() -> Report {
                 error: Some("why".to_owned()),
                 started_at: at(),
                 finished_at: at(),
+                outputs: Default::default(),
             },
             output: vec![chunk("last words".to_owned())],
         }],

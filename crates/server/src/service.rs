@@ -291,15 +291,19 @@ impl Service {
             cancel_requested_at: None,
             owner: parts.server,
             epoch: 1,
+            params: Default::default(),
+            retry_of: None,
+            paused_at: None,
+            admitted_at: None,
         };
         // Open before the first decision: a node that goes offline from here on is heard of.
         let mailbox = parts.runs.open(&id);
         let mut progress = Progress::new(Arc::clone(&plan), id.clone(), run.epoch, run.state);
         {
             let offline = |node: NodeId| parts.dispatcher.board().is_offline(node);
-            progress.begin(&mut Turn { now, dice: &mut dice, offline: &offline });
+            progress.begin(&mut Turn { now, dice: &mut dice, offline: &offline, facts: &|_| None });
         }
-        let mut changes = vec![Change::RunCreated { run: run.clone() }];
+        let mut changes = vec![Change::RunCreated { run: run.clone(), max_pending: None }];
         changes.extend(progress.take_changes(now));
         parts.dispatcher.board().add_plan(id.clone(), cluster, plan);
         reserve(&parts.dispatcher, &mut changes, now, &mut dice);

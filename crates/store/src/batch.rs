@@ -42,7 +42,7 @@ impl<'a> Needs<'a> {
                 Change::NodeMoved { node, .. } | Change::NodeDrainSet { node, .. } => {
                     needs.nodes.insert(*node);
                 }
-                Change::RunCreated { run } => {
+                Change::RunCreated { run, .. } => {
                     needs.clusters = true;
                     needs.runs.insert(&run.id);
                     if let Some(key) = &run.idempotency_key {
@@ -51,6 +51,8 @@ impl<'a> Needs<'a> {
                 }
                 Change::RunTaken { run, .. }
                 | Change::RunCancelRequested { run, .. }
+                | Change::RunPauseSet { run, .. }
+                | Change::RunAdmitted { run, .. }
                 | Change::RunMoved { run, .. } => {
                     needs.runs.insert(run);
                 }
@@ -107,7 +109,7 @@ impl<'a> Dirty<'a> {
                         dirty.nodes_altered.insert(*node);
                     }
                 }
-                Change::RunCreated { run } => {
+                Change::RunCreated { run, .. } => {
                     dirty.runs_created.insert(&run.id, run);
                 }
                 // A walk of no steps alters nothing, not even a run that has ended.
@@ -115,6 +117,8 @@ impl<'a> Dirty<'a> {
                 Change::Unknown { .. } => {}
                 Change::RunTaken { run, .. }
                 | Change::RunCancelRequested { run, .. }
+                | Change::RunPauseSet { run, .. }
+                | Change::RunAdmitted { run, .. }
                 | Change::RunMoved { run, .. } => {
                     if !dirty.runs_created.contains_key(run) {
                         dirty.runs_altered.insert(run);

@@ -43,6 +43,8 @@ pub(crate) struct RunLive {
     pub(crate) finished_at: Option<Timestamp>,
     pub(crate) end: Option<RunEnd>,
     pub(crate) cancel_requested_at: Option<Timestamp>,
+    pub(crate) paused_at: Option<Timestamp>,
+    pub(crate) admitted_at: Option<Timestamp>,
     pub(crate) owner: ServerId,
     pub(crate) epoch: u64,
 }
@@ -55,6 +57,8 @@ impl RunLive {
             finished_at: run.finished_at,
             end: run.end.clone(),
             cancel_requested_at: run.cancel_requested_at,
+            paused_at: run.paused_at,
+            admitted_at: run.admitted_at,
             owner: run.owner,
             epoch: run.epoch,
         }
@@ -165,7 +169,7 @@ impl Tables {
                 self.nodes.get_mut(node).ok_or(Refusal::NotFound)?.draining = *draining;
                 Ok(())
             }
-            Change::RunCreated { run } => self.create_run(run),
+            Change::RunCreated { run, .. } => self.create_run(run),
             Change::RunTaken { run, owner, epoch, at: _ } => {
                 let run = self.runs.get_mut(run).ok_or(Refusal::NotFound)?;
                 if run.epoch.checked_add(1) != Some(*epoch) {
@@ -184,6 +188,22 @@ impl Tables {
                     return Err(Refusal::WrongState);
                 }
                 run.cancel_requested_at = Some(*at);
+                Ok(())
+            }
+            Change::RunPauseSet { run, paused, by: _, at } => {
+                let run = self.runs.get_mut(run).ok_or(Refusal::NotFound)?;
+                if run.state.is_terminal() || run.paused_at.is_some() == *paused {
+                    return Err(Refusal::WrongState);
+                }
+                run.paused_at = paused.then_some(*at);
+                Ok(())
+            }
+            Change::RunAdmitted { run, epoch, limit: _, nodes: _, at } => {
+                let run = self.owned(run, *epoch)?;
+                if run.state != RunState::Pending || run.admitted_at.is_some() {
+                    return Err(Refusal::WrongState);
+                }
+                run.admitted_at = Some(*at);
                 Ok(())
             }
             Change::ExecutionsAdded { run, epoch, executions, at: _ } => {

@@ -89,7 +89,7 @@ fn change() -> impl Strategy<Value = Change> {
         }),
         3 => (1..=RUNS, prop::option::of(select(vec!["k1", "k2"])), second.clone()).prop_map(|(number, key, second)| {
             let key = key.map(str::to_owned);
-            Change::RunCreated { run: RunRecord { idempotency_key: key, created_at: at(second), ..run(number) } }
+            Change::RunCreated { run: RunRecord { idempotency_key: key, created_at: at(second), ..run(number) }, max_pending: None }
         }),
         1 => (of(), epoch(), second.clone()).prop_map(|(run, epoch, second)| {
             Change::RunTaken { run, owner: server(1), epoch, at: at(second) }

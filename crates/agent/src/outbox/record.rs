@@ -83,6 +83,7 @@ pub(super) mod tests {
                 error: Some("why".to_owned()),
                 started_at: Timestamp::UNIX_EPOCH,
                 finished_at: Timestamp::UNIX_EPOCH,
+                outputs: Default::default(),
             },
             output: Vec::new(),
         }

@@ -171,6 +171,7 @@ impl<'a> Sets<'a> {
             sets: self.members.iter().map(|set| set.iter().map(|index| place[index]).collect()).collect(),
             entries,
             idempotent,
+            waves: Vec::new(),
         }
     }
 }

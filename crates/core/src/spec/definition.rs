@@ -10,6 +10,7 @@ use crate::backend::Params;
 use crate::limits;
 use crate::select::Selector;
 use crate::span::Span;
+use crate::spec::Rollout;
 
 /// A whole job: tasks, where they run, and the rules.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -25,6 +26,18 @@ pub struct Definition {
     pub placement: Option<Placement>,
     #[serde(default)]
     pub strategy: Strategy,
+    /// In waves of nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<Rollout>,
+    /// Holds its nodes from its start to its end: no other run does anything there meanwhile.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub exclusive: bool,
+    /// Among runs that wait: higher ones first.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub priority: i32,
+    /// What a run may be given, with what it is when it is not given; `null` must be given.
+    #[serde(default, skip_serializing_if = "Params::is_empty")]
+    pub params: Params,
     /// For the whole run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Span>,
@@ -38,6 +51,10 @@ pub enum Strategy {
     #[default]
     FailFast,
     Continue,
+}
+
+fn is_zero(number: &i32) -> bool {
+    *number == 0
 }
 
 /// One entry of a job's list: a leaf, or a branch of leaves.
@@ -90,6 +107,9 @@ pub struct Task {
     pub delivery: Option<Delivery>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_disconnect: Option<OnDisconnect>,
+    /// Names that it says values for when it succeeds; later tasks may use them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub outputs: Vec<String>,
 }
 
 impl Task {

@@ -81,6 +81,10 @@ impl World {
             cancel_requested_at: None,
             owner: ServerId(Uuid::nil()),
             epoch: 1,
+            params: Default::default(),
+            retry_of: None,
+            paused_at: None,
+            admitted_at: None,
         };
         let progress = Progress::new(Arc::clone(&plan), id, 1, RunState::Pending);
         Self {
@@ -100,7 +104,7 @@ impl World {
     pub(crate) fn turn(&mut self, act: impl FnOnce(&mut Progress, &mut Turn<'_>)) {
         let offline = self.offline.clone();
         let is_offline = |node: NodeId| offline.contains(&node);
-        let mut turn = Turn { now: self.now, dice: &mut self.dice, offline: &is_offline };
+        let mut turn = Turn { now: self.now, dice: &mut self.dice, offline: &is_offline, facts: &|_| None };
         act(&mut self.progress, &mut turn);
         self.commit();
     }
@@ -142,7 +146,7 @@ impl World {
     fn observe(&mut self, change: &Change) {
         let offline = self.offline.clone();
         let is_offline = |node: NodeId| offline.contains(&node);
-        let mut turn = Turn { now: self.now, dice: &mut self.dice, offline: &is_offline };
+        let mut turn = Turn { now: self.now, dice: &mut self.dice, offline: &is_offline, facts: &|_| None };
         self.progress.observe(change, &mut turn);
     }
 
@@ -229,8 +233,14 @@ impl World {
     pub(crate) fn end(&mut self, execution: &Execution, verdict: Verdict) -> bool {
         let state = &self.executions[&execution.id].state;
         let token = state.lease().expect("only what is leased ends").token;
-        let outcome =
-            Outcome { verdict, exit_code: None, error: None, started_at: self.now, finished_at: self.now };
+        let outcome = Outcome {
+            verdict,
+            exit_code: None,
+            error: None,
+            started_at: self.now,
+            finished_at: self.now,
+            outputs: Default::default(),
+        };
         self.happens(&Change::ExecutionFinished {
             run: execution.run.clone(),
             execution: execution.id,

@@ -127,6 +127,7 @@ pub(super) fn finished_from_wire(finished: wire::Finished) -> Result<Finished, F
             error: finished.error.map(cut_reason),
             started_at: timestamp("started_at_us", finished.started_at_us)?,
             finished_at: timestamp("finished_at_us", finished.finished_at_us)?,
+            outputs: Default::default(),
         },
         output: finished.output.into_iter().map(chunk_from_wire).collect::<Result<_, _>>()?,
     })

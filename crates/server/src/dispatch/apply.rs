@@ -47,7 +47,7 @@ impl Board {
             Change::NodeDrainSet { node, draining, .. } => {
                 self.alter(*node, |record| record.draining = *draining);
             }
-            Change::RunCreated { run } => {
+            Change::RunCreated { run, .. } => {
                 if !self.plans.contains_key(&run.id)
                     && let Ok(plan) = Plan::compile(Arc::clone(&run.definition), Arc::clone(&run.resolved))
                 {
@@ -97,6 +97,8 @@ impl Board {
             Change::ExecutionStarted { .. }
             | Change::RunTaken { .. }
             | Change::RunCancelRequested { .. }
+            | Change::RunPauseSet { .. }
+            | Change::RunAdmitted { .. }
             | Change::Unknown { .. } => {}
         }
     }

@@ -81,6 +81,8 @@ impl World {
                 attempt: 1,
                 created_at: self.now,
                 state: State::Pending { not_before: None },
+                params: Default::default(),
+                reused: None,
             })
             .collect()
     }

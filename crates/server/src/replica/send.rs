@@ -288,7 +288,7 @@ impl Sender {
 
     /// Sends events, and with them all output of what they end.
     async fn send_events(&mut self, events: &[Event]) -> Result<(), Ended> {
-        let is_keyed = |event: &Event| matches!(&event.change, Change::RunCreated { run } if run.idempotency_key.is_some());
+        let is_keyed = |event: &Event| matches!(&event.change, Change::RunCreated { run, .. } if run.idempotency_key.is_some());
         if events.iter().any(is_keyed) {
             // The key may be that of a run that was just removed.
             self.send_kept().await?;

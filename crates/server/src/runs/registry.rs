@@ -112,7 +112,7 @@ impl Runs {
 
     fn count(&self, change: &Change) {
         match change {
-            Change::RunCreated { run } => self.metrics.run_moved(None, run.state),
+            Change::RunCreated { run, .. } => self.metrics.run_moved(None, run.state),
             Change::RunMoved { path, .. } => {
                 // Every owned run walks from where its last change left it; only the ends of paths are counted.
                 if let Some(&to) = path.last() {
@@ -146,6 +146,8 @@ impl Runs {
             | Change::NodeDrainSet { .. }
             | Change::RunTaken { .. }
             | Change::RunCancelRequested { .. }
+            | Change::RunPauseSet { .. }
+            | Change::RunAdmitted { .. }
             | Change::ExecutionLeased { .. }
             | Change::ExecutionStarted { .. }
             | Change::ExecutionCancelRequested { .. }

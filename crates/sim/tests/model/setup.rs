@@ -208,6 +208,10 @@ impl Protocol {
             cancel_requested_at: None,
             owner: server_id(0),
             epoch: 1,
+            params: Default::default(),
+            retry_of: None,
+            paused_at: None,
+            admitted_at: None,
         };
         let (broken, seen) = (Broken::Nothing, Arc::default());
         Self { plan: Arc::new(plan), record, detail, faults, broken, seen }

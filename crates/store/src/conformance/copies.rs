@@ -152,5 +152,8 @@ pub async fn output_of_several_executions_is_read_at_once(store: Arc<dyn Store>)
 
 /// A run with a key, which tells whether the keys were copied.
 pub(super) fn keyed(number: u32, key: &str) -> Change {
-    Change::RunCreated { run: RunRecord { idempotency_key: Some(key.to_owned()), ..run(number) } }
+    Change::RunCreated {
+        run: RunRecord { idempotency_key: Some(key.to_owned()), ..run(number) },
+        max_pending: None,
+    }
 }

@@ -95,11 +95,15 @@ pub fn run(number: u32) -> RunRecord {
         cancel_requested_at: None,
         owner: SERVER,
         epoch: 1,
+        params: Default::default(),
+        retry_of: None,
+        paused_at: None,
+        admitted_at: None,
     }
 }
 
 pub fn created(number: u32) -> Change {
-    Change::RunCreated { run: run(number) }
+    Change::RunCreated { run: run(number), max_pending: None }
 }
 
 pub fn moved(number: u32, path: &[RunState], second: i64) -> Change {
@@ -124,7 +128,14 @@ pub fn outcome(verdict: Verdict) -> Outcome {
         Verdict::Failed => (Some(-7), Some("it broke".to_owned())),
         Verdict::Cancelled => (None, Some("told to stop".to_owned())),
     };
-    Outcome { verdict, exit_code, error, started_at: at(30), finished_at: at(31) }
+    Outcome {
+        verdict,
+        exit_code,
+        error,
+        started_at: at(30),
+        finished_at: at(31),
+        outputs: Default::default(),
+    }
 }
 
 /// Of step 0, first attempt, not pinned.
@@ -137,6 +148,8 @@ pub fn execution(number: u32, of: u32, state: State) -> Execution {
         attempt: 1,
         created_at: at(10),
         state,
+        params: Default::default(),
+        reused: None,
     }
 }
 

@@ -82,7 +82,7 @@ impl State {
             Change::NodeRegistered { registration } => {
                 self.registrations.insert(registration.node, registration.clone());
             }
-            Change::RunCreated { run } => {
+            Change::RunCreated { run, .. } => {
                 self.created.insert(run.id.clone(), run.clone());
             }
             _ => {}

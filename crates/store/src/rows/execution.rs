@@ -64,6 +64,8 @@ impl ExecutionRow {
             attempt: small_count(self.attempt)?,
             created_at: time(self.created_at)?,
             state: self.state.state()?,
+            params: Default::default(),
+            reused: None,
         })
     }
 }

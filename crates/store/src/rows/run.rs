@@ -55,6 +55,8 @@ impl RunLiveRow {
             cancel_requested_at: time_opt(self.cancel_requested_at)?,
             owner: ServerId(self.owner),
             epoch: count(self.epoch)?,
+            paused_at: None,
+            admitted_at: None,
         };
         Ok((RunId::from(self.id), live))
     }
@@ -112,6 +114,10 @@ impl RunRow {
             owner: live.owner,
             epoch: live.epoch,
             id,
+            params: Default::default(),
+            retry_of: None,
+            paused_at: None,
+            admitted_at: None,
         })
     }
 }

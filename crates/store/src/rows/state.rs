@@ -113,6 +113,7 @@ impl StateColumns<String> {
                 error: self.error,
                 started_at: started_at.ok_or_else(|| missing("start"))?,
                 finished_at: time(self.finished_at.ok_or_else(|| missing("finish"))?)?,
+                outputs: Default::default(),
             }),
             None => None,
         };

@@ -19,6 +19,8 @@ pub struct Turn<'a> {
     pub now: Timestamp,
     pub dice: &'a mut Dice,
     pub offline: &'a dyn Fn(NodeId) -> bool,
+    /// What expressions may ask of a node.
+    pub facts: &'a dyn Fn(NodeId) -> Option<serde_json::Value>,
 }
 
 /// Why everything that is left is ended.
@@ -219,6 +221,8 @@ impl Progress {
             Change::ExecutionSkipped { execution, .. } => self.ended(*execution, End::Skipped, turn),
             Change::RunCancelRequested { .. } => self.stop(Stop::Cancelled, turn),
             Change::ExecutionStarted { .. }
+            | Change::RunPauseSet { .. }
+            | Change::RunAdmitted { .. }
             | Change::RunCreated { .. }
             | Change::RunTaken { .. }
             | Change::RunMoved { .. }

@@ -130,7 +130,17 @@ impl Progress {
         let id = ExecutionId(turn.dice.uuid_at(turn.now));
         let pinned = self.pinned(self.entry_of(step), walk);
         let run = self.run.clone();
-        self.add(Execution { id, run, step, pinned, attempt, created_at: turn.now, state });
+        self.add(Execution {
+            id,
+            run,
+            step,
+            pinned,
+            attempt,
+            params: None,
+            reused: None,
+            created_at: turn.now,
+            state,
+        });
         id
     }
 

@@ -51,6 +51,10 @@ impl Checker<'_> {
             target: None,
             placement: None,
             strategy: Strategy::default(),
+            rollout: None,
+            exclusive: false,
+            priority: 0,
+            params: Default::default(),
             timeout: None,
             tasks: Vec::new(),
         };

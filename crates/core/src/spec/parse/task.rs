@@ -134,6 +134,7 @@ impl Checker<'_> {
             placement: None,
             delivery: None,
             on_disconnect: None,
+            outputs: Vec::new(),
         };
         let (mut backend, mut action, mut params) = (None, None, None);
         let (mut max_retries_at, mut retry_at, mut placement_at) = (None, None, None);

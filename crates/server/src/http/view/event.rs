@@ -71,6 +71,8 @@ fn execution(change: &Change) -> Option<ExecutionId> {
         | Change::RunCreated { .. }
         | Change::RunTaken { .. }
         | Change::RunCancelRequested { .. }
+        | Change::RunPauseSet { .. }
+        | Change::RunAdmitted { .. }
         | Change::ExecutionsAdded { .. }
         | Change::RunMoved { .. }
         | Change::Unknown { .. } => None,
@@ -79,11 +81,14 @@ fn execution(change: &Change) -> Option<ExecutionId> {
 
 fn by(change: &Change) -> Option<&str> {
     match change {
-        Change::NodeDrainSet { by, .. } | Change::RunCancelRequested { by, .. } => Some(by),
-        Change::RunCreated { run } => Some(&run.by),
+        Change::NodeDrainSet { by, .. }
+        | Change::RunCancelRequested { by, .. }
+        | Change::RunPauseSet { by, .. } => Some(by),
+        Change::RunCreated { run, .. } => Some(&run.by),
         Change::NodeRegistered { .. }
         | Change::NodeMoved { .. }
         | Change::RunTaken { .. }
+        | Change::RunAdmitted { .. }
         | Change::ExecutionsAdded { .. }
         | Change::ExecutionLeased { .. }
         | Change::ExecutionStarted { .. }
@@ -117,7 +122,7 @@ fn told(change: &Change) -> (String, Value) {
             let text = if *draining { "node is drained" } else { "node takes work again" };
             (text.to_owned(), json!({"draining": draining}))
         }
-        Change::RunCreated { run } => {
+        Change::RunCreated { run, .. } => {
             let steps: usize = run.definition.tasks.iter().map(|entry| entry.leaves().len()).sum();
             let nodes = run.resolved.nodes.len();
             let name = run.job.as_deref().unwrap_or("an inline definition");
@@ -128,6 +133,14 @@ fn told(change: &Change) -> (String, Value) {
             (format!("run taken over by server {owner}"), json!({"owner": owner, "epoch": epoch}))
         }
         Change::RunCancelRequested { .. } => ("cancel requested".to_owned(), json!({})),
+        Change::RunPauseSet { paused, .. } => {
+            let text = if *paused { "run paused" } else { "run resumed" };
+            (text.to_owned(), json!({"paused": paused}))
+        }
+        Change::RunAdmitted { nodes, .. } => match nodes.len() {
+            0 => ("run let in".to_owned(), json!({})),
+            held => (format!("run let in; it holds {}", many(held, "node")), json!({"held": held})),
+        },
         Change::ExecutionsAdded { executions, .. } => {
             let data: Vec<Value> = executions
                 .iter()

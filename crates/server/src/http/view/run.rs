@@ -290,6 +290,7 @@ mod tests {
                 sets: vec![vec![0, 1]],
                 entries: vec![Some(0), None],
                 idempotent: Vec::new(),
+                waves: Vec::new(),
             }),
             by: "test".to_owned(),
             idempotency_key: None,
@@ -300,6 +301,10 @@ mod tests {
             cancel_requested_at: None,
             owner: ServerId(uuid::Uuid::nil()),
             epoch: 1,
+            params: Default::default(),
+            retry_of: None,
+            paused_at: None,
+            admitted_at: None,
         }
     }
 
@@ -310,8 +315,14 @@ mod tests {
 
     fn succeeded(number: u128) -> State {
         let (started_at, finished_at) = (second(3), second(5));
-        let outcome =
-            Outcome { verdict: Verdict::Succeeded, exit_code: Some(0), error: None, started_at, finished_at };
+        let outcome = Outcome {
+            verdict: Verdict::Succeeded,
+            exit_code: Some(0),
+            error: None,
+            started_at,
+            finished_at,
+            outputs: Default::default(),
+        };
         State::Succeeded { lease: lease(number), outcome }
     }
 
@@ -333,6 +344,8 @@ mod tests {
             attempt,
             created_at: second(1),
             state,
+            params: Default::default(),
+            reused: None,
         }
     }
 
