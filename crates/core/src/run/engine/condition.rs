@@ -42,7 +42,7 @@ impl Progress {
         }
     }
 
-    fn graph_condition(&self, pass: u32, condition: Option<Condition>) -> Result<(), String> {
+    pub(super) fn graph_condition(&self, pass: u32, condition: Option<Condition>) -> Result<(), String> {
         let after = &self.plan.passes[pass as usize].after;
         let ends = || after.iter().map(|&before| (before, self.pass_end(before)));
         match condition {
