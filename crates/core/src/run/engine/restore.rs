@@ -220,6 +220,7 @@ impl Progress {
             };
             let place = self.walk_mut(pass, walk);
             place.attempt = last.attempt;
+            place.begun |= last.attempt > 1 || !matches!(last.state, State::Skipped { .. });
             place.retries = count(|state| matches!(state, State::Failed { .. }));
             place.losses = count(|state| matches!(state, State::Lost { .. } | State::Cancelled { .. }));
             if let (Some(wave), false) = (self.wave(pass), matches!(last.state, State::Skipped { .. })) {
