@@ -183,6 +183,7 @@ impl Progress {
             Err(error) => {
                 let state = State::Failed { lease: None, outcome: None, error: Some(error), at: turn.now };
                 self.record(pass, step, walk, attempt, None, state, turn);
+                self.last_end = self.last_end.max(Some(turn.now));
                 return false;
             }
         };
