@@ -260,7 +260,8 @@ impl Progress {
                 }
                 State::Lost { at, .. } | State::Cancelled { at, .. } => {
                     self.mark_ran(pass);
-                    if !history.went_on(plan, pass, step, node) {
+                    // What is final is known to be before anything is tried again: it may have struck.
+                    if self.has_resends(pass, step, walk) && !history.went_on(plan, pass, step, node) {
                         self.resume.ended.push((pass, step, walk, End::Lost));
                         return;
                     }

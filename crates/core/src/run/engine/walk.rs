@@ -270,10 +270,7 @@ impl Progress {
     }
 
     fn send_again(&mut self, pass: u32, step: u32, walk: u32, turn: &mut Turn<'_>) -> bool {
-        let again = self.plan.steps[step as usize].delivery == Delivery::AtLeastOnce
-            && self.walk(pass, walk).losses < limits::RESENDS_AFTER_LOSS
-            && self.goes_on(step);
-        if !again {
+        if !self.has_resends(pass, step, walk) || !self.goes_on(step) {
             return false;
         }
         self.walk_mut(pass, walk).losses += 1;
@@ -282,6 +279,12 @@ impl Progress {
             .unwrap_or(SignedDuration::MAX);
         let patience = self.pinned(pass, walk).map(|_| turn.now + wait);
         self.attempt(pass, step, walk, None, patience, turn)
+    }
+
+    /// Whether the delivery rule leaves an attempt after a loss.
+    pub(super) fn has_resends(&self, pass: u32, step: u32, walk: u32) -> bool {
+        self.plan.steps[step as usize].delivery == Delivery::AtLeastOnce
+            && self.walk(pass, walk).losses < limits::RESENDS_AFTER_LOSS
     }
 
     /// Whether new attempts of a step may still be made.
