@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::progress::{Active, End, Failure, Progress, Stage, Stop, Turn};
+use super::progress::{Active, Cause, End, Failure, Progress, Stage, Stop, Turn};
 use crate::execution::{Execution, State};
 use crate::ids::NodeId;
 use crate::plan::{Plan, PlanEntry, Shape};
@@ -246,8 +246,10 @@ impl Progress {
                     self.note_outputs_of(step, index, &outcome.outputs);
                 }
                 State::Skipped { .. } if before.is_empty() => {}
-                State::Skipped { at, .. } => self.restore_failure(pass, step, walk, *at),
-                State::Failed { lease: None, at, .. } => self.restore_failure(pass, step, walk, *at),
+                State::Skipped { at, .. } => self.restore_failure(pass, step, walk, Cause::Struck, *at),
+                State::Failed { lease: None, at, .. } => {
+                    self.restore_failure(pass, step, walk, Cause::Own, *at);
+                }
                 State::Failed { lease: Some(_), at, .. } => {
                     let retries = self.walk(pass, walk).retries;
                     let again = plan.task(step).retry.is_some_and(|retry| retries < retry.max);
@@ -256,7 +258,7 @@ impl Progress {
                         self.resume.ended.push((pass, step, walk, End::Failed));
                         return;
                     }
-                    self.restore_failure(pass, step, walk, *at);
+                    self.restore_failure(pass, step, walk, Cause::Own, *at);
                 }
                 State::Lost { at, .. } | State::Cancelled { at, .. } => {
                     self.mark_ran(pass);
@@ -266,7 +268,7 @@ impl Progress {
                         return;
                     }
                     if !history.stopped {
-                        self.restore_failure(pass, step, walk, *at);
+                        self.restore_failure(pass, step, walk, Cause::Own, *at);
                     }
                 }
             }
@@ -276,9 +278,9 @@ impl Progress {
     }
 
     /// As when it happened. What the failures come to is decided when all of them are known.
-    fn restore_failure(&mut self, pass: u32, step: u32, walk: u32, at: Timestamp) {
+    fn restore_failure(&mut self, pass: u32, step: u32, walk: u32, cause: Cause, at: Timestamp) {
         let node = self.note_failure(pass, step, walk);
-        self.resume.failures.push(Failure { at, step, pass, node });
+        self.resume.failures.push(Failure { cause, at, step, pass, node });
     }
 }
 
