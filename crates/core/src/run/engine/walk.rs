@@ -32,7 +32,9 @@ impl Progress {
     /// The next pass whose turn it is; nothing while a person or the pause between two waves holds it up.
     fn next_due(&mut self, turn: &Turn<'_>) -> Option<u32> {
         if self.paused && self.stopping.is_none() {
-            return None;
+            // What was taken over from another run whole begins nothing, and does not hold up the run's end.
+            let taken = self.due.iter().position(|&pass| self.wave(pass).is_none() && self.is_whole(pass))?;
+            return self.due.remove(taken);
         }
         let pass = self.due.pop_front()?;
         if let Some(until) = self.wave_begins(pass)
@@ -155,6 +157,17 @@ impl Progress {
     /// Whether it succeeded in the run that this one tries again; the record of that is this run's own.
     pub(super) fn is_carried(&self, pass: u32, step: u32, walk: u32) -> bool {
         !self.carried.is_empty() && self.carried.contains(&(step, self.pinned(pass, walk)))
+    }
+
+    /// Whether all of a pass succeeded in the run that this one tries again.
+    fn is_whole(&self, pass: u32) -> bool {
+        let PlanEntry { first, length, .. } = self.plan.entries[self.entry(pass) as usize];
+        let has = |node| (first..first + length).all(|step| self.carried.contains(&(step, node)));
+        match self.plan.nodes_of_pass(pass) {
+            _ if self.carried.is_empty() => false,
+            Some(nodes) => nodes.iter().all(|node| has(Some(self.plan.node(*node).id))),
+            None => has(None),
+        }
     }
 
     /// Creates the next attempt of an instance. False: it cannot be sent, and a failed attempt was recorded.
