@@ -167,16 +167,16 @@ impl Progress {
             self.resume.passes.push(pass);
             return;
         }
-        let began = recorded || self.would_begin(pass);
+        let began = self.would_begin(pass);
         let plan = Arc::clone(&self.plan);
         let walks = self.new_walks(pass);
         let count = u32::try_from(walks.len()).expect("plans are bounded");
         self.passes[pass as usize] = Stage::Open { walks, open: count, failed: false, ran: false };
-        if let (Some(wave), true, false) = (self.wave(pass), began, recorded) {
+        if let (Some(wave), true) = (self.wave(pass), began) {
             self.waves_begun = self.waves_begun.max(wave + 1);
         }
         for walk in 0..count {
-            if began {
+            if recorded || began {
                 self.restore_walk(&plan, pass, walk, history);
             } else {
                 self.walk_ended(pass);
@@ -184,8 +184,8 @@ impl Progress {
         }
     }
 
-    /// Whether a pass began that has no record of its own, since all of it was taken over from another run, and that the
-    /// run has gone past.
+    /// Whether a pass began that the run has come to. Its records need not show it: all of its leaves may have been
+    /// skipped one by one, or taken over from another run.
     fn would_begin(&mut self, pass: u32) -> bool {
         match self.plan.shape {
             Shape::List => {
@@ -223,9 +223,6 @@ impl Progress {
             place.begun |= last.attempt > 1 || !matches!(last.state, State::Skipped { .. });
             place.retries = count(|state| matches!(state, State::Failed { .. }));
             place.losses = count(|state| matches!(state, State::Lost { .. } | State::Cancelled { .. }));
-            if let (Some(wave), false) = (self.wave(pass), matches!(last.state, State::Skipped { .. })) {
-                self.waves_begun = self.waves_begun.max(wave + 1);
-            }
             match &last.state {
                 State::Pending { .. } | State::Leased { .. } | State::Running { .. } => {
                     let leased = !matches!(last.state, State::Pending { .. });
