@@ -194,9 +194,16 @@ impl<'a> Story<'a> {
         }
         if self.chance(self.habits.deaf) {
             self.told.push("nobody hears:".to_owned());
-            for _ in 0..1 + self.dice.below(3) {
-                if let Some(fact) = self.choose() {
-                    self.tell(fact, false);
+            for news in 0..1 + self.dice.below(3) {
+                // With several news at once a failure in reaction to one may come before or after the next one, and only
+                // nodes that are offline make such failures.
+                match self.choose() {
+                    Some(Fact::Offline(_)) if news > 0 => break,
+                    Some(fact) => self.tell(fact, false),
+                    None => break,
+                }
+                if self.tables.offline.contains(&true) {
+                    break;
                 }
             }
             self.told.push("restart".to_owned());
