@@ -27,6 +27,19 @@ enum Fact {
     Paused(bool),
 }
 
+/// A line of the story.
+#[derive(Clone, Copy, Debug)]
+enum Line {
+    Begins,
+    OfflineAtFirst(usize),
+    Happens(Fact),
+    LaterMs(i64),
+    Restart,
+    /// Before the submission after so many.
+    DiesAfter(u32),
+    NobodyHears,
+}
+
 /// How often things happen in one story, of 32.
 struct Habits {
     fails: u64,
@@ -103,7 +116,7 @@ struct Story<'a> {
     lookup: Vec<usize>,
     dice: Dice,
     habits: Habits,
-    told: Vec<String>,
+    told: Vec<Line>,
     seen: Counts,
 }
 
@@ -133,7 +146,7 @@ impl<'a> Story<'a> {
             if self.chance(self.habits.node_goes) {
                 self.world.offline.insert(node_id(node));
                 self.tables.offline[node] = true;
-                self.told.push(format!("n{node} is offline from the start"));
+                self.told.push(Line::OfflineAtFirst(node));
             }
         }
         if self.chance(self.habits.pauses) {
@@ -151,8 +164,7 @@ impl<'a> Story<'a> {
             }
             // Never nothing: clocks that stand still cannot say which of two failures was the first.
             let seconds = self.dice.below(3);
-            self.pass_time(1 + 1_000 * i64::try_from(seconds).expect("small"));
-            self.compare()?;
+            self.pass_time(1 + 1_000 * i64::try_from(seconds).expect("small"))?;
             if self.tables.run_end().is_none() {
                 self.next(step)?;
                 self.compare()?;
@@ -162,7 +174,7 @@ impl<'a> Story<'a> {
     }
 
     fn begin(&mut self) {
-        self.told.push("begins".to_owned());
+        self.told.push(Line::Begins);
         if self.world.executions.is_empty() && self.dice.below(8) > 0 {
             self.may_die();
             self.world.begin();
@@ -187,13 +199,13 @@ impl<'a> Story<'a> {
             return Ok(());
         }
         if self.chance(self.habits.restarts) {
-            self.told.push("restart".to_owned());
+            self.told.push(Line::Restart);
             self.seen.note("restart", true);
             self.world.restart();
             return Ok(());
         }
         if self.chance(self.habits.deaf) {
-            self.told.push("nobody hears:".to_owned());
+            self.told.push(Line::NobodyHears);
             for news in 0..1 + self.dice.below(3) {
                 // With several news at once a failure in reaction to one may come before or after the next one, and only
                 // nodes that are offline make such failures.
@@ -206,7 +218,7 @@ impl<'a> Story<'a> {
                     break;
                 }
             }
-            self.told.push("restart".to_owned());
+            self.told.push(Line::Restart);
             self.seen.note("restart that finds news", true);
             self.world.restart();
             self.tables.decide();
@@ -221,7 +233,7 @@ impl<'a> Story<'a> {
         if self.tables.paused {
             self.hear(Fact::Paused(false));
         } else if let Some(tick) = self.tables.next_tick() {
-            self.pass_time(tick - self.tables.now);
+            return self.pass_time(tick - self.tables.now);
         } else {
             return Err("nothing is open, and the run goes on".to_owned());
         }
@@ -288,14 +300,15 @@ impl<'a> Story<'a> {
 
     fn may_die(&mut self) {
         if self.chance(self.habits.dies) {
-            self.world.dies_after = Some(u32::try_from(self.dice.below(3)).expect("small"));
-            self.told.push(format!("dies after {:?}:", self.world.dies_after));
+            let submissions = u32::try_from(self.dice.below(3)).expect("small");
+            self.world.dies_after = Some(submissions);
+            self.told.push(Line::DiesAfter(submissions));
             self.seen.note("death", true);
         }
     }
 
     fn tell(&mut self, fact: Fact, heard: bool) {
-        self.told.push(self.describe(fact));
+        self.told.push(Line::Happens(fact));
         let (run, at) = (self.world.record.id.clone(), self.world.now);
         let id = |instance: usize| self.ids[instance].expect("it has an attempt");
         let change = match fact {
@@ -349,14 +362,18 @@ impl<'a> Story<'a> {
         assert!(applied, "{fact:?} was refused");
     }
 
-    fn pass_time(&mut self, by_ms: i64) {
+    fn pass_time(&mut self, by_ms: i64) -> Result<(), String> {
+        let due = self.tables.next_tick();
         self.tables.now += by_ms;
         self.world.now = at(self.tables.now);
-        if by_ms > 0 {
-            self.told.push(format!("{by_ms} ms later"));
+        self.told.push(Line::LaterMs(by_ms));
+        // Both have said when time alone matters, and the same.
+        if due.is_some_and(|due| due <= self.tables.now) {
+            self.tables.decide();
+            self.tick();
+            self.compare()?;
         }
-        self.tables.decide();
-        self.tick();
+        Ok(())
     }
 
     /// The clock strikes when the engine asked for it, however often.
@@ -397,7 +414,9 @@ impl<'a> Story<'a> {
                 }
                 if let State::Pending { not_before } = execution.state
                     && (not_before.is_some() != expected.held_until.is_some()
-                        || not_before.is_some_and(|at| at.as_millisecond() - BEGINNING_MS > expected.held_until.unwrap()))
+                        || not_before.is_some_and(|at| {
+                            at.as_millisecond() - BEGINNING_MS > expected.held_until.unwrap()
+                        }))
                 {
                     return Err(format!("{} is held back until {not_before:?}", self.name(index)));
                 }
@@ -430,8 +449,11 @@ impl<'a> Story<'a> {
                 ..former.clone()
             }
         };
-        (0..).zip(&self.tables.instances)
-            .filter(|(index, instance)| instance.fate == Some(Fate::Succeeded) && !self.tables.is_answer(*index))
+        (0..)
+            .zip(&self.tables.instances)
+            .filter(|(index, instance)| {
+                instance.fate == Some(Fate::Succeeded) && !self.tables.is_answer(*index)
+            })
             .filter_map(|(index, _)| Some(taken(index, self.ids[index]?)))
             .collect()
     }
@@ -439,7 +461,8 @@ impl<'a> Story<'a> {
     fn note(&self, counts: &mut Counts) {
         let tables = &self.tables;
         let rollout = self.case.definition.rollout.is_some();
-        let skipped = |why: Why| tables.instances.iter().any(|i| i.attempts.iter().any(|a| a.why == Some(why)));
+        let skipped =
+            |why: Why| tables.instances.iter().any(|i| i.attempts.iter().any(|a| a.why == Some(why)));
         counts.add(&self.seen);
         counts.note("stopped", tables.stop.is_some());
         counts.note("fail-fast struck", tables.struck.is_some() && !rollout);
@@ -471,7 +494,19 @@ impl<'a> Story<'a> {
         format!("{}@{node}", instance.step)
     }
 
-    fn describe(&self, fact: Fact) -> String {
+    fn describe(&self, line: Line) -> String {
+        match line {
+            Line::Begins => "begins".to_owned(),
+            Line::OfflineAtFirst(node) => format!("n{node} is offline from the start"),
+            Line::Happens(fact) => self.describe_fact(fact),
+            Line::LaterMs(ms) => format!("{ms} ms later"),
+            Line::Restart => "restart".to_owned(),
+            Line::DiesAfter(submissions) => format!("dies {submissions} submissions after this:"),
+            Line::NobodyHears => "nobody hears:".to_owned(),
+        }
+    }
+
+    fn describe_fact(&self, fact: Fact) -> String {
         match fact {
             Fact::Leased(instance) => format!("{} is leased", self.name(instance)),
             Fact::Started(instance) => format!("{} starts", self.name(instance)),
@@ -485,9 +520,13 @@ impl<'a> Story<'a> {
     }
 
     fn report(&self, error: &str) -> String {
-        let mut text = format!("{error}\n\ndefinition, on {} nodes, idempotent {:?}:\n", self.case.nodes, self.case.idempotent);
+        let mut text = format!(
+            "{error}\n\ndefinition, on {} nodes, idempotent {:?}:\n",
+            self.case.nodes, self.case.idempotent
+        );
         text.push_str(&serde_json::to_string(&self.case.definition).expect("it serialises"));
-        let _ = write!(text, "\n\nstory:\n  {}\n\nthe tables say:\n", self.told.join("\n  "));
+        let story: Vec<String> = self.told.iter().map(|line| self.describe(*line)).collect();
+        let _ = write!(text, "\n\nstory:\n  {}\n\nthe tables say:\n", story.join("\n  "));
         for (index, instance) in self.tables.instances.iter().enumerate() {
             let attempts: Vec<_> = instance.attempts.iter().map(|a| (a.status, a.stop, a.why)).collect();
             let _ = writeln!(text, "  {} {:?} {attempts:?}", self.name(index), instance.fate);
@@ -498,7 +537,8 @@ impl<'a> Story<'a> {
         for execution in executions {
             let (state, place) = (&execution.state, self.world.place(execution));
             let (status, why) = (status_of(state), reason_of(state).unwrap_or_default());
-            let _ = writeln!(text, "  {}@{place} attempt {} {status:?} {why}", execution.step, execution.attempt);
+            let _ =
+                writeln!(text, "  {}@{place} attempt {} {status:?} {why}", execution.step, execution.attempt);
         }
         let _ = writeln!(text, "  run: {} {:?}", self.world.record.state, self.world.record.end);
         text

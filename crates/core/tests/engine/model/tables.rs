@@ -466,11 +466,10 @@ impl<'a> Tables<'a> {
     fn walk_leaves(&mut self) -> bool {
         let mut any = false;
         for i in 0..self.instances.len() {
-            let instance = &self.instances[i];
-            let untried = instance.attempts.is_empty() && instance.fate.is_none();
-            let came = self.parts[instance.part].stage == Stage::Began
-                && self.earlier_leaves(i).all(|earlier| earlier.fate.is_some());
-            if untried && came {
+            let Instance { part, attempts, fate, .. } = &self.instances[i];
+            let untried = attempts.is_empty() && fate.is_none();
+            let began = self.parts[*part].stage == Stage::Began;
+            if untried && began && self.earlier_leaves(i).all(|earlier| earlier.fate.is_some()) {
                 match self.leaf_runs(i) {
                     Ok(()) => self.attempt(i, None, None),
                     Err(why) => self.skip(i, why),
@@ -484,9 +483,9 @@ impl<'a> Tables<'a> {
     /// The earlier leaves of the branch on this node.
     fn earlier_leaves(&self, instance: usize) -> impl Iterator<Item = &Instance> {
         let this = &self.instances[instance];
-        self.instances.iter().filter(|other| {
-            other.part == this.part && other.node == this.node && other.leaf < this.leaf
-        })
+        self.instances
+            .iter()
+            .filter(|other| other.part == this.part && other.node == this.node && other.leaf < this.leaf)
     }
 
     fn leaf_runs(&self, instance: usize) -> Result<(), Why> {
@@ -508,8 +507,8 @@ impl<'a> Tables<'a> {
 
     fn begin_next_part(&mut self) -> bool {
         for part in 0..self.parts.len() {
-            let ready = self.parts[part].after.iter().all(|before| self.has_ended(*before));
-            if self.parts[part].stage == Stage::Waiting && ready {
+            let waits = self.parts[part].stage == Stage::Waiting;
+            if waits && self.parts[part].after.iter().all(|before| self.has_ended(*before)) {
                 self.parts[part].stage = Stage::Due;
                 self.due.push(part);
             }
@@ -692,7 +691,8 @@ impl<'a> Tables<'a> {
 
     /// How the run ended, and whether in part; nothing while it goes on.
     pub(crate) fn run_end(&self) -> Option<(RunState, bool)> {
-        if !(0..self.parts.len()).all(|part| self.has_ended(part)) {
+        let decided = self.parts.iter().all(|part| matches!(part.stage, Stage::Began | Stage::Skipped));
+        if !decided || self.instances.iter().any(|instance| instance.fate.is_none()) {
             return None;
         }
         let failed = !self.failures.is_empty();
