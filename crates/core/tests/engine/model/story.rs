@@ -14,6 +14,52 @@ use crate::world::World;
 
 const BEGINNING_MS: i64 = 1_000_000_000;
 
+/// What stories must have been about, some of them.
+pub(crate) const KINDS: [&str; 26] = [
+    "budget spent",
+    "death",
+    "fail-fast struck",
+    "lost",
+    "node offline",
+    "paused",
+    "race",
+    "restart",
+    "restart that finds news",
+    "stopped",
+    "tried again",
+    "untouched nodes",
+    "within the budget",
+    "skip: stopped",
+    "skip: failure",
+    "skip: wave never began",
+    "skip: node left",
+    "skip: nothing failed",
+    "skip: dependency failed",
+    "skip: dependency skipped",
+    "skip: no dependency failed",
+    "skip: node offline",
+    "skip: node untouched",
+    "skip: node not concerned",
+    "skip: failed on this node",
+    "skip: nothing failed on this node",
+];
+
+const SKIPS: [(&str, Why); 13] = [
+    ("skip: stopped", Why::Stopped),
+    ("skip: failure", Why::Failure),
+    ("skip: wave never began", Why::WaveNeverBegan),
+    ("skip: node left", Why::NodeLeft),
+    ("skip: nothing failed", Why::NothingFailed),
+    ("skip: dependency failed", Why::DependencyFailed),
+    ("skip: dependency skipped", Why::DependencySkipped),
+    ("skip: no dependency failed", Why::NoDependencyFailed),
+    ("skip: node offline", Why::NodeOffline),
+    ("skip: node untouched", Why::NodeUntouched),
+    ("skip: node not concerned", Why::NodeNotConcerned),
+    ("skip: failed on this node", Why::FailedOnThisNode),
+    ("skip: nothing failed on this node", Why::NothingFailedOnThisNode),
+];
+
 /// Something that happened.
 #[derive(Clone, Copy, Debug)]
 enum Fact {
@@ -38,6 +84,7 @@ enum Line {
     /// Before the submission after so many.
     DiesAfter(u32),
     NobodyHears,
+    Race(usize),
 }
 
 /// How often things happen in one story, of 32.
@@ -49,6 +96,7 @@ struct Habits {
     restarts: u64,
     dies: u64,
     deaf: u64,
+    races: u64,
     /// The step at which the run is stopped.
     stops_at: Option<(usize, Stop)>,
 }
@@ -64,6 +112,7 @@ impl Habits {
             restarts: [0, 2, 6][number(dice, 3)],
             dies: [0, 2, 6][number(dice, 3)],
             deaf: [0, 0, 3][number(dice, 3)],
+            races: [0, 0, 12][number(dice, 3)],
             stops_at: (dice.below(8) == 0).then(|| (number(dice, 12), stop)),
         }
     }
@@ -248,22 +297,26 @@ impl<'a> Story<'a> {
         if self.chance(self.habits.pauses) {
             return Some(Fact::Paused(!self.tables.paused));
         }
-        let reachable = |node: Option<usize>| node.is_none_or(|node| !self.tables.offline[node]);
-        let open: Vec<usize> = (0..self.tables.instances.len())
-            .filter(|&i| {
-                let instance = &self.tables.instances[i];
-                match instance.status() {
-                    // "A paused run begins nothing more": the dispatcher holds back what waits.
-                    Some(Status::Pending) => !self.tables.paused && reachable(instance.node),
-                    status => status == Some(Status::Leased),
-                }
-            })
-            .collect();
+        let open = self.open();
         if open.is_empty() {
             return None;
         }
         let chosen = open[number(&mut self.dice, open.len())];
         Some(self.fact_about(chosen))
+    }
+
+    /// What nodes can do something about.
+    fn open(&self) -> Vec<usize> {
+        let reachable = |node: Option<usize>| node.is_none_or(|node| !self.tables.offline[node]);
+        let is_open = |i: &usize| {
+            let instance = &self.tables.instances[*i];
+            match instance.status() {
+                // "A paused run begins nothing more": the dispatcher holds back what waits.
+                Some(Status::Pending) => !self.tables.paused && reachable(instance.node),
+                status => status == Some(Status::Leased),
+            }
+        };
+        (0..self.tables.instances.len()).filter(is_open).collect()
     }
 
     fn fact_about(&mut self, instance: usize) -> Fact {
@@ -292,10 +345,30 @@ impl<'a> Story<'a> {
     /// Tells both, and lets both decide; the server may die over it.
     fn hear(&mut self, fact: Fact) {
         self.may_die();
+        let race = self.may_race(fact);
         self.tell(fact, true);
+        if let Some(instance) = race
+            && self.world.race.take().is_none()
+        {
+            self.tables.leased(instance);
+            self.told.push(Line::Race(instance));
+            self.seen.note("race", true);
+        }
         self.tables.decide();
         self.world.dies_after = None;
         self.tick();
+    }
+
+    /// Something that waits and that a node may be given while the engine still thinks that it waits.
+    fn may_race(&mut self, fact: Fact) -> Option<usize> {
+        let changes_itself = matches!(fact, Fact::Leased(_) | Fact::Paused(_));
+        if !self.chance(self.habits.races) || changes_itself || self.world.dies_after.is_some() {
+            return None;
+        }
+        let found =
+            self.open().into_iter().find(|i| self.tables.instances[*i].status() == Some(Status::Pending))?;
+        self.world.race = self.ids[found];
+        Some(found)
     }
 
     fn may_die(&mut self) {
@@ -469,21 +542,7 @@ impl<'a> Story<'a> {
         counts.note("budget spent", tables.struck.is_some() && rollout);
         counts.note("within the budget", rollout && tables.struck.is_none() && !tables.failures.is_empty());
         counts.note("untouched nodes", rollout && (0..self.case.nodes).any(|node| !tables.is_touched(node)));
-        for (what, why) in [
-            ("skip: stopped", Why::Stopped),
-            ("skip: failure", Why::Failure),
-            ("skip: wave never began", Why::WaveNeverBegan),
-            ("skip: node left", Why::NodeLeft),
-            ("skip: nothing failed", Why::NothingFailed),
-            ("skip: dependency failed", Why::DependencyFailed),
-            ("skip: dependency skipped", Why::DependencySkipped),
-            ("skip: no dependency failed", Why::NoDependencyFailed),
-            ("skip: node offline", Why::NodeOffline),
-            ("skip: node untouched", Why::NodeUntouched),
-            ("skip: node not concerned", Why::NodeNotConcerned),
-            ("skip: failed on this node", Why::FailedOnThisNode),
-            ("skip: nothing failed on this node", Why::NothingFailedOnThisNode),
-        ] {
+        for (what, why) in SKIPS {
             counts.note(what, skipped(why));
         }
     }
@@ -503,6 +562,7 @@ impl<'a> Story<'a> {
             Line::Restart => "restart".to_owned(),
             Line::DiesAfter(submissions) => format!("dies {submissions} submissions after this:"),
             Line::NobodyHears => "nobody hears:".to_owned(),
+            Line::Race(instance) => format!("and at that moment {} is leased", self.name(instance)),
         }
     }
 

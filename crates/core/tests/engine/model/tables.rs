@@ -246,17 +246,7 @@ impl<'a> Tables<'a> {
 
     /// "Cancel works in every state but the terminal ones"; "the run's timeout ends everything that is left the same way".
     pub(crate) fn stopped(&mut self, stop: Stop) {
-        if self.stop.is_some() {
-            return;
-        }
-        self.stop = Some(stop);
-        for instance in 0..self.instances.len() {
-            match self.instances[instance].status() {
-                Some(Status::Pending) => self.end(instance, Status::Cancelled, None),
-                Some(Status::Leased) => self.last(instance).stop = true,
-                _ => {}
-            }
-        }
+        self.stop.get_or_insert(stop);
     }
 
     fn last(&mut self, instance: usize) -> &mut Attempt {
@@ -280,6 +270,9 @@ impl<'a> Tables<'a> {
 
     /// Looks through everything until nothing more follows.
     pub(crate) fn decide(&mut self) {
+        if self.stop.is_some() {
+            self.stop_everything();
+        }
         loop {
             if self.settle_ends() || self.withdraw() || self.walk_leaves() {
                 continue;
@@ -288,6 +281,16 @@ impl<'a> Tables<'a> {
                 continue;
             }
             return;
+        }
+    }
+
+    fn stop_everything(&mut self) {
+        for instance in 0..self.instances.len() {
+            match self.instances[instance].status() {
+                Some(Status::Pending) => self.end(instance, Status::Cancelled, None),
+                Some(Status::Leased) => self.last(instance).stop = true,
+                _ => {}
+            }
         }
     }
 
