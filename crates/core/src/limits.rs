@@ -26,6 +26,8 @@ pub const MESSAGE_BYTES: usize = 10 * 1024 * 1024;
 /// Rows on one page, when nothing is said and at most.
 pub const PAGE_DEFAULT: u32 = 100;
 pub const PAGE_MOST: u32 = 1_000;
+/// The values that one execution says for later tasks.
+pub const VALUES_BYTES: usize = 64 * 1024;
 /// Names of jobs, tasks, groups, labels and hostnames.
 pub const NAME_BYTES: usize = 253;
 /// An error or reason that is kept with an execution.
