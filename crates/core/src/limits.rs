@@ -49,3 +49,16 @@ pub const JOB_FILE_VALUES: usize = 500_000;
 pub const SELECTOR_BYTES: usize = 4 * 1024;
 /// Problems that are listed of one job file; the rest would be noise.
 pub const PROBLEMS_LISTED: usize = 100;
+/// One expression in a task's params, how deep its brackets go and how many parts it has: enough for what people write,
+/// little enough that no stack and no memory is at risk.
+pub const EXPRESSION_BYTES: usize = 1024;
+pub const EXPRESSION_DEPTH: usize = 16;
+pub const EXPRESSION_TOKENS: usize = 200;
+/// Steps of the machine that evaluates one expression.
+pub const EXPRESSION_FUEL: u64 = 10_000;
+/// Expressions in the params of one task.
+pub const EXPRESSIONS_PER_TASK: usize = 1_000;
+/// Pieces that `split` makes of a text.
+pub const SPLIT_PIECES: usize = 10_000;
+/// Values that one task declares as its outputs.
+pub const OUTPUTS_PER_TASK: usize = 64;
