@@ -60,3 +60,5 @@ pub const EXPRESSIONS_PER_TASK: usize = 1_000;
 pub const SPLIT_PIECES: usize = 10_000;
 /// Values that one task declares as its outputs.
 pub const OUTPUTS_PER_TASK: usize = 64;
+/// Sizes that a roll-out lists for its waves.
+pub const BATCH_AMOUNTS: usize = 100;

@@ -8,6 +8,7 @@ mod coerce;
 mod schema;
 
 pub use catalogue::{Catalogue, Unknown};
+pub(crate) use check::check_params_but;
 pub use check::{Element, ParamProblem, check_params};
 pub use coerce::coerce;
 pub use schema::{ActionSchema, BackendSchema, ParamKind, ParamSchema, Params, params_bytes};
