@@ -5,11 +5,18 @@ use std::sync::Arc;
 
 use minijinja::value::{Object, Value};
 
+use crate::backend::Params;
 use crate::node::NodeRecord;
 
 /// A value that expressions look at; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Data(pub(super) Value);
+
+impl From<&Params> for Data {
+    fn from(params: &Params) -> Self {
+        Self(Value::from_pairs(params.iter().map(|(name, value)| (name.as_str(), of_json(value)))))
+    }
+}
 
 impl From<&serde_json::Value> for Data {
     fn from(value: &serde_json::Value) -> Self {
