@@ -7,6 +7,7 @@ pub mod change;
 pub mod collections;
 pub mod dice;
 pub mod execution;
+pub mod expr;
 pub mod ids;
 pub mod level;
 pub mod limits;

@@ -3,5 +3,5 @@
 mod compile;
 mod resolve;
 
-pub use compile::{Edge, EdgeKind, Error, Plan, PlanEntry, Shape, Step};
+pub use compile::{Edge, EdgeKind, Error, Pass, Plan, PlanEntry, Shape, Step, Uses};
 pub use resolve::{Unfit, resolve};
