@@ -236,7 +236,7 @@ impl Service {
         let targeted = definition.target.is_some()
             || definition.tasks.iter().any(|entry| entry.leaves().iter().any(|task| task.target.is_some()));
         let nodes = if targeted { self.nodes_of(cluster) } else { Vec::new() };
-        let resolved = Arc::new(resolve(&definition, &nodes)?);
+        let resolved = Arc::new(resolve(&definition, &definition.params, &nodes)?);
         Ok(Plan::compile(definition, resolved)?)
     }
 

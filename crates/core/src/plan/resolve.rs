@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use crate::backend::{ActionSchema, check_params};
+use super::expressions::Expressions;
+use crate::backend::{ActionSchema, ParamProblem, Params, check_params};
+use crate::expr::{Place, Template};
 use crate::node::NodeRecord;
 use crate::run::{NodeRef, Resolved};
 use crate::select::Selector;
@@ -19,8 +21,12 @@ pub struct Unfit {
 }
 
 /// The nodes that each entry's target comes to. Drained nodes are left out: they take no new work. Offline ones are
-/// not: a target that silently shrinks would lie about what was changed.
-pub fn resolve(definition: &Definition, nodes: &[Arc<NodeRecord>]) -> Result<Resolved, Unfit> {
+/// not: a target that silently shrinks would lie about what was changed. `params` are the run's.
+pub fn resolve(
+    definition: &Definition,
+    params: &Params,
+    nodes: &[Arc<NodeRecord>],
+) -> Result<Resolved, Unfit> {
     let mut sets = Sets::default();
     let mut entries = Vec::with_capacity(definition.tasks.len());
     for (index, entry) in definition.tasks.iter().enumerate() {
@@ -29,21 +35,31 @@ pub fn resolve(definition: &Definition, nodes: &[Arc<NodeRecord>]) -> Result<Res
             None => None,
         });
     }
+    let members = |entry: usize| entries[entry].map(|set| sets.members[set as usize].as_slice());
+    let mut expressions = Expressions::new(definition, params, nodes, &members);
     let mut missing: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     let mut known: HashMap<(u32, &str, &str), Offer<'_>> = HashMap::new();
     let mut idempotent = Vec::new();
     let mut step = 0;
-    for (entry, set) in definition.tasks.iter().zip(&entries) {
-        for task in entry.leaves() {
-            if let Some(set) = set {
-                let offer = known.entry((*set, &task.backend, &task.action)).or_insert_with(|| {
-                    let members = sets.members[*set as usize].iter().map(|&index| nodes[index].as_ref());
+    for (index, entry) in definition.tasks.iter().enumerate() {
+        for (leaf, task) in entry.leaves().iter().enumerate() {
+            let offer = entries[index].map(|set| {
+                known.entry((set, &task.backend, &task.action)).or_insert_with(|| {
+                    let members = sets.members[set as usize].iter().map(|&index| nodes[index].as_ref());
                     Offer::of(task, members, &mut missing)
-                });
-                offer.refuse_params(task, step)?;
-                if offer.idempotent {
-                    idempotent.push(step);
+                })
+            });
+            let template = Template::of(&task.params).map_err(|problem| refused(task, step, &[problem]))?;
+            match (&template, &offer) {
+                (None, Some(offer)) => offer.refuse_params(task, step)?,
+                (None, None) => {}
+                (Some(template), offer) => {
+                    let schemas = offer.as_ref().map_or(&[][..], |offer| &offer.schemas);
+                    expressions.check(Place { entry: index, leaf }, task, step, template, schemas)?;
                 }
+            }
+            if offer.is_some_and(|offer| offer.idempotent) {
+                idempotent.push(step);
             }
             step += 1;
         }
@@ -54,7 +70,21 @@ pub fn resolve(definition: &Definition, nodes: &[Arc<NodeRecord>]) -> Result<Res
         let message = format!("{count} of the target nodes cannot do what the job asks; nothing was started");
         return Err(Unfit { message, nodes });
     }
-    Ok(sets.into_resolved(nodes, entries, idempotent))
+    let mut resolved = sets.into_resolved(nodes, entries, idempotent);
+    if let Some(rollout) = &definition.rollout {
+        // One target for all entries: the job file's rules see to it.
+        let nodes = resolved.sets.first().map_or(0, Vec::len);
+        resolved.waves = rollout.batch.waves(u32::try_from(nodes).expect("nodes are bounded"));
+    }
+    Ok(resolved)
+}
+
+/// What is wrong with a step's params wherever it runs.
+pub(super) fn refused(task: &Task, step: u32, problems: &[ParamProblem]) -> Unfit {
+    let why = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+    let message =
+        format!("the params of step {step} ({}) are refused: {why}; nothing was started", task.label());
+    Unfit { message, nodes: Vec::new() }
 }
 
 fn target<'a>(definition: &'a Definition, entry: &'a Entry) -> Option<&'a Selector> {
