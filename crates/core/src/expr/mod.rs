@@ -38,3 +38,21 @@ pub fn uses(_: &Params) -> Result<Option<Uses>, ParamProblem> {
 pub fn render(params: &Params, _: &Scope) -> Result<Params, ParamProblem> {
     Ok(params.clone())
 }
+
+/// The run's params: what was given, and the defaults of the rest.
+pub fn given(definition: &crate::spec::Definition, given: &Params) -> Result<Params, Vec<ParamProblem>> {
+    let problem =
+        |param: &str, message: String| ParamProblem { param: param.to_owned(), element: None, message };
+    let known: Vec<&str> = definition.params.keys().map(String::as_str).collect();
+    let unknown = given.keys().filter(|name| !definition.params.contains_key(*name));
+    let mut problems: Vec<ParamProblem> = unknown
+        .map(|name| {
+            problem(name, format!("no such param; {}", crate::nearest::advice(name, &known, "params")))
+        })
+        .collect();
+    let mut params = definition.params.clone();
+    params.extend(given.iter().map(|(name, value)| (name.clone(), value.clone())));
+    let missing = params.iter().filter(|(_, value)| value.is_null());
+    problems.extend(missing.map(|(name, _)| problem(name, "it has no default and must be given".to_owned())));
+    if problems.is_empty() { Ok(params) } else { Err(problems) }
+}

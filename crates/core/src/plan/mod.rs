@@ -4,4 +4,4 @@ mod compile;
 mod resolve;
 
 pub use compile::{Edge, EdgeKind, Error, Pass, Plan, PlanEntry, Shape, Step, Uses};
-pub use resolve::{Unfit, resolve};
+pub use resolve::{Unfit, resolve, resolve_again};

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use crate::backend::{ActionSchema, check_params};
+use crate::ids::NodeId;
 use crate::node::NodeRecord;
 use crate::run::{NodeRef, Resolved};
 use crate::select::Selector;
@@ -29,6 +30,45 @@ pub fn resolve(definition: &Definition, nodes: &[Arc<NodeRecord>]) -> Result<Res
             None => None,
         });
     }
+    fitting(definition, nodes, sets, entries)
+}
+
+/// The same nodes as before, held against what they are today: a run that is tried again does not ask its targets anew.
+pub fn resolve_again(
+    definition: &Definition,
+    former: &Resolved,
+    nodes: &[Arc<NodeRecord>],
+) -> Result<Resolved, Unfit> {
+    let today: HashMap<NodeId, usize> = nodes.iter().zip(0..).map(|(node, index)| (node.id, index)).collect();
+    let mut refused = Vec::new();
+    for node in &former.nodes {
+        match today.get(&node.id) {
+            None => refused.push((node.hostname.clone(), "is gone".to_owned())),
+            Some(&index) if nodes[index].draining => {
+                refused.push((node.hostname.clone(), "is drained".to_owned()));
+            }
+            Some(_) => {}
+        }
+    }
+    if !refused.is_empty() {
+        let count = refused.len();
+        let message = format!("{count} of the run's nodes take no work now; nothing was started");
+        return Err(Unfit { message, nodes: refused });
+    }
+    let member = |index: &u32| today[&former.nodes[*index as usize].id];
+    let members = former.sets.iter().map(|set| set.iter().map(member).collect()).collect();
+    let sets = Sets { by_selector: HashMap::new(), members };
+    let resolved = fitting(definition, nodes, sets, former.entries.clone())?;
+    Ok(Resolved { waves: former.waves.clone(), ..resolved })
+}
+
+/// Refuses what the nodes cannot do.
+fn fitting(
+    definition: &Definition,
+    nodes: &[Arc<NodeRecord>],
+    sets: Sets<'_>,
+    entries: Vec<Option<u32>>,
+) -> Result<Resolved, Unfit> {
     let mut missing: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     let mut known: HashMap<(u32, &str, &str), Offer<'_>> = HashMap::new();
     let mut idempotent = Vec::new();
