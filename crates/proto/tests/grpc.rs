@@ -104,6 +104,7 @@ fn poll_answer() -> PollAnswer {
         params: [("command".to_owned(), serde_json::json!(["echo", "ü"]))].into(),
         timeout: Duration::from_secs(1800),
         stop_on_disconnect: true,
+        outputs: Vec::new(),
     };
     PollAnswer { assignments: vec![assignment], stop: vec![held(4)] }
 }

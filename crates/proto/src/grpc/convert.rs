@@ -174,6 +174,7 @@ pub(super) fn assignment_from_wire(assignment: wire::Assignment) -> Result<Assig
             .map_err(|error| rejected("params_json", error))?,
         timeout: Duration::from_millis(assignment.timeout_ms),
         stop_on_disconnect: assignment.stop_on_disconnect,
+        outputs: assignment.outputs,
     })
 }
 
@@ -190,5 +191,6 @@ pub(super) fn assignment_to_wire(assignment: Assignment) -> Result<wire::Assignm
         params_json: serde_json::to_string(&assignment.params).map_err(|error| rejected("params", error))?,
         timeout_ms: millis(assignment.timeout),
         stop_on_disconnect: assignment.stop_on_disconnect,
+        outputs: assignment.outputs,
     })
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use downbeat_core::backend::Params;
 use downbeat_core::collections::HashSet;
 use downbeat_core::execution::{Execution, Lease, State};
 use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId, RunId};
@@ -125,6 +126,7 @@ impl Board {
             run: execution.run.clone(),
             step: execution.step,
             attempt: execution.attempt,
+            params: execution.params.clone(),
             place,
             created_at: execution.created_at,
             stage: Stage::Waiting { until },
@@ -148,7 +150,7 @@ impl Board {
     fn hold(&mut self, execution: ExecutionId, lease: &Lease, stop: bool, touched: &mut HashSet<NodeId>) {
         let Some(open) = self.open.get_mut(&execution) else { return };
         open.stage = Stage::Held { node: lease.node };
-        let (run, step, attempt) = (open.run.clone(), open.step, open.attempt);
+        let run = open.run.clone();
         let placed = matches!(open.place, Place::Placed(_));
         let Some(post) = self.posts.get_mut(&lease.node) else { return };
         if post.record.session != lease.session || post.record.status == NodeStatus::Offline {
@@ -162,7 +164,7 @@ impl Board {
         if let Some(planned) = self.plans.get(&run)
             && post.asks_here()
         {
-            post.assign(assignment(&planned.plan, run, execution, lease.token, step, attempt));
+            post.assign(open.assignment(&planned.plan, execution, lease.token));
             touched.insert(lease.node);
         }
     }
@@ -205,6 +207,7 @@ pub(crate) fn assignment(
     token: LeaseToken,
     step: u32,
     attempt: u32,
+    params: Option<&Params>,
 ) -> Assignment {
     let task = plan.task(step);
     Assignment {
@@ -216,8 +219,9 @@ pub(crate) fn assignment(
         placed: plan.is_placed(step),
         backend: task.backend.clone(),
         action: task.action.clone(),
-        params: task.params.clone(),
+        params: params.unwrap_or(&task.params).clone(),
         timeout: task.timeout_or_default().0,
         stop_on_disconnect: task.on_disconnect == Some(OnDisconnect::Stop),
+        outputs: task.outputs.clone(),
     }
 }

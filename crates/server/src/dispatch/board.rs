@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use downbeat_core::Timestamp;
-use downbeat_core::backend::{BackendSchema, Catalogue};
+use downbeat_core::backend::{BackendSchema, Catalogue, Params};
 use downbeat_core::collections::{HashMap, HashSet};
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, SessionId};
@@ -29,9 +29,18 @@ pub(super) struct Open {
     pub(super) run: RunId,
     pub(super) step: u32,
     pub(super) attempt: u32,
+    /// Its own, when its task's hold expressions.
+    pub(super) params: Option<Arc<Params>>,
     pub(super) place: Place,
     pub(super) created_at: Timestamp,
     pub(super) stage: Stage,
+}
+
+impl Open {
+    pub(super) fn assignment(&self, plan: &Plan, execution: ExecutionId, token: LeaseToken) -> Assignment {
+        let Self { run, step, attempt, params, .. } = self;
+        assignment(plan, run.clone(), execution, token, *step, *attempt, params.as_deref())
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -273,7 +282,7 @@ impl Board {
         let Some(holding) = post.held.get_mut(&execution) else { return };
         holding.since = now;
         let token = holding.token;
-        post.assign(assignment(&planned.plan, open.run.clone(), execution, token, open.step, open.attempt));
+        post.assign(open.assignment(&planned.plan, execution, token));
         self.with_post(node, Post::flush);
     }
 
