@@ -11,7 +11,9 @@ pub fn given(definition: &Definition, given: &Params) -> Result<Params, Vec<Para
     let names: Vec<&str> = definition.params.keys().map(String::as_str).collect();
     let unknown = given.keys().filter(|name| !definition.params.contains_key(*name));
     let mut problems: Vec<ParamProblem> = unknown
-        .map(|name| problem(name, format!("the job has no param `{name}`; {}", advice(name, &names, "params"))))
+        .map(|name| {
+            problem(name, format!("the job has no param `{name}`; {}", advice(name, &names, "params")))
+        })
         .collect();
     let mut params = definition.params.clone();
     params.extend(given.iter().map(|(name, value)| (name.clone(), value.clone())));
