@@ -62,6 +62,8 @@ pub const EXPRESSIONS_PER_TASK: usize = 1_000;
 pub const SPLIT_PIECES: usize = 10_000;
 /// Values that one task declares as its outputs.
 pub const OUTPUTS_PER_TASK: usize = 64;
+/// Sizes that a roll-out lists for its waves.
+pub const BATCH_AMOUNTS: usize = 100;
 /// One argument of a program: the kernel takes 128 KiB with the NUL that ends it. Some room is left for what a template
 /// puts before it, such as `--level=`.
 pub const ARGUMENT_BYTES: usize = 127 * 1024;

@@ -366,7 +366,8 @@ impl Service {
         };
         {
             let offline = |node: NodeId| parts.dispatcher.board().is_offline(node);
-            progress.begin(&mut Turn { now, dice: &mut dice, offline: &offline, facts: &|_| None });
+            let facts = |node: NodeId| parts.dispatcher.facts(node);
+            progress.begin(&mut Turn { now, dice: &mut dice, offline: &offline, facts: &facts });
         }
         let mut changes = vec![Change::RunCreated { run: run.clone(), max_pending: None }];
         changes.extend(taken.chunks(limits::EXECUTIONS_PER_CHANGE).map(|executions| {

@@ -12,6 +12,7 @@
 mod data;
 mod filters;
 mod given;
+mod known;
 mod reference;
 mod template;
 mod text;
@@ -19,7 +20,10 @@ mod token;
 
 pub use data::{Data, Scope, facts};
 pub use given::given;
+pub(crate) use known::{Known, Place};
+pub(crate) use template::has_expression;
 pub use template::{Template, Uses, render, uses};
+pub(crate) use text::{Part, parts};
 
 #[cfg(test)]
 mod tests;

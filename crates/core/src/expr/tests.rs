@@ -238,14 +238,14 @@ fn problems_name_the_param_the_part_and_what_is_wrong() {
         (json!("{{ 1 2 }}"), "p: in `{{ 1 2 }}`: unexpected input after expression"),
         (json!("{{ params.x ~ }}"), "p: in `{{ params.x ~ }}`: unexpected end of input, expected expression"),
         (json!("{{ ~ params.x }}"), "p: in `{{ ~ params.x }}`: unexpected `~`"),
-        (json!("{{ [1 }}"), "p: in `{{ [1 }}`: unexpected end of input, expected `]`"),
+        (json!("{{ [1 }}"), "p: in `{{ [1 }}`: unexpected end of input, expected `,`"),
         (
             json!(deep),
             "p: in `{{ ((((((((((((((((((((1)))))))))))))))))))) }}`: brackets are nested more than 16 levels deep",
         ),
         (
             json!(many),
-            "p: in `{{ 1 ~ 1 ~ 1 ~ 1 ~ 1 ~ 1 ~ 1 ~ 1 ~ 1 ~ 1 ~ 1 ~ 1 ~ 1 ~ 1 ~ 1 … }}`: the expression has more than 200 parts",
+            "p: in `{{ 1 ~ 1 ~ 1 ~ 1 ~ 1 ~ 1 ~ 1 ~ 1 ~ 1 ~ 1 ~ 1 ~ 1 ~ 1 ~ 1 ~ 1 ~ … }}`: the expression has more than 200 parts",
         ),
         (
             json!(long),

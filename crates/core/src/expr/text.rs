@@ -2,19 +2,19 @@
 
 /// A part of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part<'t> {
+pub(crate) enum Part<'t> {
     Plain(&'t str),
     /// What stands between the braces.
     Expression(&'t str),
 }
 
 /// Whether there is anything to look at.
-pub(crate) fn holds_expression(text: &str) -> bool {
+pub(super) fn holds_expression(text: &str) -> bool {
     text.contains("{{")
 }
 
 /// The parts of a text, or why it is none.
-pub(super) fn parts(text: &str) -> Result<Vec<Part<'_>>, String> {
+pub(crate) fn parts(text: &str) -> Result<Vec<Part<'_>>, String> {
     let mut parts = Vec::new();
     let mut rest = text;
     while let Some(begin) = rest.find("{{") {
