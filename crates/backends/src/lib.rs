@@ -9,6 +9,6 @@ mod process;
 mod utf8;
 
 pub use backend::{Backend, Call, Finish, Identity};
-pub use builtin::{Exec, Ping, Test, builtin};
+pub use builtin::{Apt, Exec, Ping, Systemd, Test, Tools, builtin};
 pub use output::{OutputSink, Piece, Receive, Stream, Wall};
 pub use process::{Ledger, LedgerError};

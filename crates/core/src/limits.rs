@@ -47,3 +47,14 @@ pub const JOB_FILE_VALUES: usize = 500_000;
 pub const SELECTOR_BYTES: usize = 4 * 1024;
 /// Problems that are listed of one job file; the rest would be noise.
 pub const PROBLEMS_LISTED: usize = 100;
+/// One argument of a program: the kernel takes 128 KiB with the NUL that ends it. Some room is left for what a template
+/// puts before it, such as `--level=`.
+pub const ARGUMENT_BYTES: usize = 127 * 1024;
+/// The texts of one list or map, each counted with its NUL and its pointer: the kernel takes 2 MiB of arguments and
+/// environment together, and a task has at most three of them.
+pub const ARGUMENTS_BYTES: usize = 512 * 1024;
+/// A path, and one name in it: the kernel's own bounds.
+pub const PATH_BYTES: usize = 4095;
+/// A param's pattern, as it is written and as it is compiled: nodes declare them, and a server holds those of thousands.
+pub const PATTERN_BYTES: usize = 1024;
+pub const PATTERN_COMPILED_BYTES: usize = 1024 * 1024;

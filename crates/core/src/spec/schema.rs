@@ -161,13 +161,17 @@ fn action_rule(backend: &str, action: &ActionSchema) -> Value {
 
 fn param_schema(param: &ParamSchema) -> Value {
     // An argument or a variable may be written as a number or a boolean; it arrives as it is written.
-    let word = json!({"type": ["string", "number", "boolean"]});
+    let word = limited(param, json!({"type": ["string", "number", "boolean"]}));
+    let list = json!({"type": "array", "items": word});
     let mut schema = match param.kind {
-        ParamKind::Text => json!({"type": "string"}),
-        ParamKind::Integer => json!({"type": "integer"}),
+        ParamKind::Text => limited(param, json!({"type": "string"})),
+        ParamKind::Integer => limited(param, json!({"type": "integer"})),
         ParamKind::Boolean => json!({"type": "boolean"}),
         ParamKind::Duration => json!({"$ref": "#/$defs/duration"}),
-        ParamKind::Texts => json!({"type": "array", "items": word}),
+        ParamKind::Texts if param.required => {
+            json!({"anyOf": [limited(param, json!({"type": "string"})), {"type": "array", "minItems": 1, "items": word}]})
+        }
+        ParamKind::Texts => json!({"anyOf": [limited(param, json!({"type": "string"})), list]}),
         ParamKind::Argv => {
             json!({"anyOf": [{"type": "string", "minLength": 1}, {"type": "array", "minItems": 1, "items": word}]})
         }
@@ -176,6 +180,26 @@ fn param_schema(param: &ParamSchema) -> Value {
     };
     if !param.help.is_empty() {
         schema["description"] = json!(param.help);
+    }
+    schema
+}
+
+/// A number says nothing about patterns and lengths, and a text nothing about bounds: each keyword is for its own type.
+/// A length is in characters there and in bytes here, so the schema lets some pass that the check refuses.
+fn limited(param: &ParamSchema, mut schema: Value) -> Value {
+    if let Some(pattern) = &param.pattern {
+        schema["pattern"] = json!(format!("^(?:{pattern})$"));
+    }
+    if !param.choices.is_empty() {
+        schema["enum"] = json!(param.choices);
+    }
+    if let Some(most) = param.max_bytes {
+        schema["maxLength"] = json!(most);
+    }
+    for (keyword, bound) in [("minimum", param.min), ("maximum", param.max)] {
+        if let Some(bound) = bound.filter(|_| param.kind == ParamKind::Integer) {
+            schema[keyword] = json!(bound);
+        }
     }
     schema
 }
