@@ -88,7 +88,7 @@ fn configuration_that_was_changed_on_the_host_survives_an_upgrade() {
 #[test]
 fn an_unknown_package_installs_nothing() {
     let site = updated();
-    let words = ["apt", "install", "--package", "downbeat-hello,downbeat-nonesuch"];
+    let words = ["apt", "install", "--package", HELLO, "--package", "downbeat-nonesuch"];
     let output = site.task(&words).failed(100);
     assert!(output.contains("Unable to locate package downbeat-nonesuch"), "{output}");
     assert_eq!(site.host().package(HELLO), "");
