@@ -51,7 +51,7 @@ impl Agent {
         let task = tokio::spawn({
             let orders = orders.clone();
             async move {
-                let surroundings = Surroundings::of_system(&settings.data)?;
+                let surroundings = Surroundings::of_system(&settings.data, &settings.backends)?;
                 run(settings, connector, surroundings, orders).await
             }
         });

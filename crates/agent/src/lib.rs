@@ -17,6 +17,7 @@ mod stop;
 mod surroundings;
 
 pub use agent::{Agent, Handle};
+pub use downbeat_backends::{Declared, Refused as DeclarationRefused};
 pub use error::Error;
 pub use links::{Connector, Grpc};
 pub use settings::{Settings, Tuning};

@@ -143,16 +143,42 @@ mod tests {
 
     #[test]
     fn what_runs_anything_is_offered_only_when_allowed() {
-        assert_eq!(offered(|_| {}).unwrap(), "test ping");
-        assert_eq!(offered(|s| s.allow = vec!["exec".to_owned()]).unwrap(), "test ping exec");
+        assert_eq!(offered(|_| {}).unwrap(), "test ping file http");
+        assert_eq!(offered(|s| s.allow = vec!["exec".to_owned()]).unwrap(), "test ping exec file http");
     }
 
     #[test]
     fn what_the_host_has_tools_for_is_offered() {
         let apt_get = Tools { apt_get: Some("/usr/bin/apt-get".into()), ..Tools::default() };
-        assert_eq!(offered_with(apt_get.clone(), |_| {}).unwrap(), "test ping apt");
+        assert_eq!(offered_with(apt_get.clone(), |_| {}).unwrap(), "test ping file http apt");
         let only = |s: &mut Settings| s.only = Some(vec!["systemd".to_owned(), "apt".to_owned()]);
         assert_eq!(offered_with(apt_get, only).unwrap(), "apt");
+    }
+
+    #[test]
+    fn rke2_needs_systemctl_and_something_of_its_own() {
+        let systemctl = Tools { systemctl: Some("/bin/systemctl".into()), ..Tools::default() };
+        assert_eq!(offered_with(systemctl.clone(), |_| {}).unwrap(), "test ping file http systemd");
+        let installer = Tools { rke2_installer: Some("/x".into()), ..systemctl };
+        assert_eq!(offered_with(installer, |_| {}).unwrap(), "test ping file http systemd rke2");
+        let alone = Tools { rke2: Some("/x".into()), ..Tools::default() };
+        assert_eq!(offered_with(alone, |_| {}).unwrap(), "test ping file http");
+    }
+
+    #[test]
+    fn what_is_declared_is_offered_without_more_words_and_narrowed() {
+        let declared = serde_json::json!({"actions": {"now": {"argv": ["/bin/true"]}}});
+        let host = |dir: &std::path::Path| {
+            let declared = vec![downbeat_backends::Declared::read("backup", &declared).unwrap()];
+            crate::surroundings::Surroundings::of_system(dir, &declared).unwrap().host
+        };
+        for (only, offers) in [("backup", true), ("ping", false)] {
+            let dir = tempfile::tempdir().unwrap();
+            let mut settings = Settings::new(dir.path().to_owned());
+            settings.only = Some(vec![only.to_owned()]);
+            let offer = Offer::new(&settings, host(dir.path()).as_ref()).unwrap();
+            assert_eq!(offer.action("backup", "now").is_ok(), offers, "{only}");
+        }
     }
 
     #[test]
@@ -166,7 +192,7 @@ mod tests {
         let error = offered(|s| s.allow = vec!["exce".to_owned()]).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "there is no backend `exce` to allow; there are: apt, exec, ping, systemd, test"
+            "there is no backend `exce` to allow; there are: apt, exec, file, http, ping, rke2, systemd, test"
         );
     }
 }

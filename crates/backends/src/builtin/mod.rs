@@ -2,8 +2,11 @@
 
 mod apt;
 mod exec;
-mod params;
+mod file;
+mod http;
+pub(crate) mod params;
 mod ping;
+mod rke2;
 mod systemd;
 mod test;
 mod tools;
@@ -17,20 +20,32 @@ use crate::process::Ledger;
 
 pub use apt::Apt;
 pub use exec::Exec;
+pub use file::File;
+pub use http::Http;
 pub use ping::Ping;
+pub use rke2::Rke2;
 pub use systemd::Systemd;
 pub use test::Test;
 pub use tools::Tools;
 
 /// All built-in backends that this host has the tools for; which of them a node offers is the agent's to decide.
 pub fn builtin(ledger: &Arc<Ledger>, tools: &Tools) -> Vec<Arc<dyn Backend>> {
-    let mut all: Vec<Arc<dyn Backend>> =
-        vec![Arc::new(Test), Arc::new(Ping), Arc::new(Exec::new(ledger.clone()))];
+    let ledger = || ledger.clone();
+    let mut all: Vec<Arc<dyn Backend>> = vec![
+        Arc::new(Test),
+        Arc::new(Ping),
+        Arc::new(Exec::new(ledger())),
+        Arc::new(File),
+        Arc::new(Http::default()),
+    ];
     if let Some(apt_get) = &tools.apt_get {
-        all.push(Arc::new(Apt::new(ledger.clone(), apt_get.clone())));
+        all.push(Arc::new(Apt::new(ledger(), apt_get.clone())));
     }
     if let Some(systemctl) = &tools.systemctl {
-        all.push(Arc::new(Systemd::new(ledger.clone(), systemctl.clone())));
+        all.push(Arc::new(Systemd::new(ledger(), systemctl.clone())));
+        if tools.rke2.is_some() || tools.rke2_installer.is_some() {
+            all.push(Arc::new(Rke2::new(ledger(), systemctl.clone(), tools.rke2_installer.clone())));
+        }
     }
     all
 }

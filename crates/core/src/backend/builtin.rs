@@ -67,6 +67,10 @@ impl Param {
         Self { max_bytes: Some(most), ..self }
     }
 
+    const fn choices(self, choices: &'static [&'static str]) -> Self {
+        Self { choices, ..self }
+    }
+
     const fn between(self, min: i64, max: i64) -> Self {
         Self { min: Some(min), max: Some(max), ..self }
     }
@@ -89,12 +93,34 @@ const PACKAGE_AND_VERSION: &str = concat!(
 /// glob, both of which systemctl would take.
 const UNIT: &str = r"(?:[A-Za-z0-9:_.]|\\x[0-9a-f]{2})(?:[A-Za-z0-9:_.-]|\\x[0-9a-f]{2})*(?:@(?:[A-Za-z0-9:_.-]|\\x[0-9a-f]{2})*)?";
 
+/// An absolute path that says what it means: no `.` and `..`, no doubled or trailing slash, no control characters.
+macro_rules! path {
+    () => {
+        r"(?:/(?:[^/.\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.[^/.\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.\.[^/\x00-\x1f\x7f]+))+"
+    };
+}
+const PATH: &str = path!();
+const PATH_OR_ROOT: &str = concat!("/|", path!());
+/// A user, a group or their number, without what `chown` and name services give a meaning.
+const OWNER: &str = r"[A-Za-z0-9_][A-Za-z0-9_.-]*\$?(?::[A-Za-z0-9_][A-Za-z0-9_.-]*\$?)?";
+const RKE2_VERSION: &str = r"v[0-9]+\.[0-9]+\.[0-9]+(?:-[0-9a-z.]+)?(?:\+rke2r[0-9]+)?";
+const RKE2_CHANNEL: &str = r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?";
+const URL: &str = r"https?://[^\x00-\x20\x7f]+";
+/// A tab is the only control character that a header may hold; a line's end would begin another header.
+const HEADER: &str = r"[^\x00-\x08\x0a-\x1f\x7f]*";
+
 const WORKING_DIR: Param =
     optional("working_dir", ParamKind::Text, "the directory to run in").bytes(limits::PATH_BYTES);
 const ENV: Param = optional("env", ParamKind::Map, "environment variables");
 const THE_UNIT: Param = required("unit", ParamKind::Text, "a unit such as nginx, backup.timer or getty@tty1")
     .pattern(UNIT)
     .bytes(255);
+
+const THE_PATH: Param = required("path", ParamKind::Text, "an absolute path without . and ..")
+    .pattern(PATH)
+    .bytes(limits::PATH_BYTES);
+const MODE: Param = optional("mode", ParamKind::Text, "server or agent; server when nothing is said")
+    .choices(&["server", "agent"]);
 
 const BUILTIN: &[Backend] = &[
     Backend {
@@ -181,6 +207,78 @@ const BUILTIN: &[Backend] = &[
             same_twice("status", &[THE_UNIT]),
         ],
     },
+    Backend {
+        name: "rke2",
+        help: "RKE2's service, by systemctl and an installer that is on the host",
+        actions: &[
+            same_twice(
+                "install",
+                &[
+                    MODE,
+                    optional("version", ParamKind::Text, "a release such as v1.31.2+rke2r1")
+                        .pattern(RKE2_VERSION)
+                        .bytes(64),
+                    optional(
+                        "channel",
+                        ParamKind::Text,
+                        "where the newest release is taken from, such as stable",
+                    )
+                    .pattern(RKE2_CHANNEL)
+                    .bytes(64),
+                    optional(
+                        "artifact_path",
+                        ParamKind::Text,
+                        "a directory with the release, for hosts without network",
+                    )
+                    .pattern(PATH)
+                    .bytes(limits::PATH_BYTES),
+                ],
+            ),
+            same_twice("start", &[MODE]),
+            same_twice("stop", &[MODE]),
+            same_twice("status", &[MODE]),
+        ],
+    },
+    Backend {
+        name: "file",
+        help: "Files of the host",
+        actions: &[
+            same_twice(
+                "write",
+                &[
+                    THE_PATH,
+                    required("content", ParamKind::Text, "all that the file is to hold")
+                        .bytes(limits::PARAMS_BYTES),
+                    optional("mode", ParamKind::Text, "octal digits in quotes such as \"0644\"")
+                        .pattern("[0-7]{3,4}"),
+                    optional("owner", ParamKind::Text, "USER or USER:GROUP").pattern(OWNER).bytes(128),
+                ],
+            ),
+            same_twice("absent", &[THE_PATH]),
+            same_twice("stat", &[THE_PATH.pattern(PATH_OR_ROOT)]),
+        ],
+    },
+    Backend {
+        name: "http",
+        help: "Requests of HTTP",
+        actions: &[once(
+            "request",
+            &[
+                required("url", ParamKind::Text, "http://… or https://…, blanks escaped")
+                    .pattern(URL)
+                    .bytes(8 * 1024),
+                optional("method", ParamKind::Text, "GET when nothing is said")
+                    .choices(&["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]),
+                optional("headers", ParamKind::Map, "headers, a line each").pattern(HEADER).bytes(8 * 1024),
+                optional("body", ParamKind::Text, "what is sent").bytes(limits::PARAMS_BYTES),
+                optional(
+                    "expect",
+                    ParamKind::Any,
+                    "what makes it a success: {status: [200, 2xx], contains: TEXT}; 2xx when nothing is said",
+                ),
+            ],
+        )],
+    },
 ];
 
 impl Backend {
@@ -235,7 +333,8 @@ mod tests {
         assert_eq!(
             twice.join(", "),
             "test noop, test echo, test sleep, ping ping, apt install, apt remove, apt update, apt upgrade, \
-             systemd start, systemd stop, systemd enable, systemd disable, systemd status"
+             systemd start, systemd stop, systemd enable, systemd disable, systemd status, rke2 install, rke2 start, rke2 stop, rke2 status, \
+             file write, file absent, file stat"
         );
     }
 
@@ -322,6 +421,37 @@ mod tests {
                 "curl=*",
             ],
         );
+    }
+
+    #[test]
+    fn paths_are_absolute_and_say_what_they_mean() {
+        let good = ["/a", "/etc/motd", "/a b/ü", "/.hidden", "/...", "/a/..b", "/a/b..", "/*;$(x)"];
+        let bad = [
+            "", "/", "a", "./a", "/a/", "//a", "/a//b", "/.", "/..", "/a/../b", "/a/.", "/a\n", "/a\0", "~/a",
+        ];
+        check(PATH, &good, &bad);
+        check(PATH_OR_ROOT, &["/", "/a"], &["", "//", "/.."]);
+    }
+
+    #[test]
+    fn owners_versions_and_urls_hold_nothing_else() {
+        check(
+            OWNER,
+            &["root", "www-data:adm", "0:0", "host$"],
+            &["", ":adm", "root:", "-R", "a b", "a:b:c", "../x"],
+        );
+        check(
+            RKE2_VERSION,
+            &["v1.31.2+rke2r1", "v1.31.0-rc1+rke2r1", "v1.31.2"],
+            &["", "1.31.2", "v1.31", "v1.31.2+rke2r1 x", "v1.31.2/../x", "v1.31.2;id"],
+        );
+        check(RKE2_CHANNEL, &["stable", "v1.31"], &["", "-x", "a/b", "a b", "$(id)", "x-"]);
+        check(
+            URL,
+            &["http://x", "https://x/y?z=%20#f"],
+            &["", "ftp://x", "http://", "http://x y", "http://x\r\n", "file:///x"],
+        );
+        check(HEADER, &["", "a b", "a\tb", "é"], &["a\r\nb", "a\nb", "\0", "\u{7f}"]);
     }
 
     #[test]
