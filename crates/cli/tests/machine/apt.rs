@@ -92,6 +92,9 @@ fn an_unknown_package_installs_nothing() {
     let output = site.task(&words).failed(100);
     assert!(output.contains("Unable to locate package downbeat-nonesuch"), "{output}");
     assert_eq!(site.host().package(HELLO), "");
+    // Nor is it taken for a pattern.
+    site.task(&["apt", "install", "--package", "downbeat.hello"]).failed(100);
+    assert_eq!(site.host().package(HELLO), "");
 }
 
 #[test]
