@@ -24,8 +24,20 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-fn script() -> Command {
-    Command::new(repository().join("scripts/root"))
+pub(crate) fn script() -> PathBuf {
+    repository().join("scripts/root")
+}
+
+/// Where the root is that machines are copies of.
+pub(crate) fn root() -> String {
+    std::env::var("DOWNBEAT_TEST_ROOT").unwrap_or_else(|_| {
+        panic!("needs a Debian root: run `make test` as root, or `make root` and set DOWNBEAT_TEST_ROOT to what it says")
+    })
+}
+
+/// A name that no other machine has.
+pub(crate) fn name() -> String {
+    format!("db-{}-{}", std::process::id(), BOOTED.fetch_add(1, Ordering::Relaxed))
 }
 
 fn text(output: Output) -> String {
@@ -36,12 +48,9 @@ fn text(output: Output) -> String {
 impl Host {
     /// A machine whose agent is not yet started.
     pub(crate) fn boot() -> Self {
-        let root = std::env::var("DOWNBEAT_TEST_ROOT").unwrap_or_else(|_| {
-            panic!("needs a Debian root: run `make test`, or `make root` and set DOWNBEAT_TEST_ROOT to what it prints")
-        });
-        let name = format!("db-{}-{}", std::process::id(), BOOTED.fetch_add(1, Ordering::Relaxed));
+        let (root, name) = (root(), name());
         let unit = repository().join("packaging").join(UNIT);
-        let booted = script()
+        let booted = Command::new(script())
             .args(["start", &root, &name])
             .arg(format!("--bind-ro={}:/usr/bin/downbeat", env!("CARGO_BIN_EXE_downbeat")))
             .arg(format!("--bind-ro={}:/etc/systemd/system/{UNIT}", unit.display()))
@@ -156,6 +165,6 @@ impl Drop for Host {
             let log = self.run(&["journalctl", "--no-pager", "--lines", "60"]);
             eprintln!("--- journal of {}\n{}", self.name, String::from_utf8_lossy(&log.stdout));
         }
-        let _ = script().args(["stop", &self.name]).status();
+        let _ = Command::new(script()).args(["stop", &self.name]).status();
     }
 }

@@ -4,8 +4,11 @@
 #![allow(clippy::print_stderr, reason = "what to look at when it fails")]
 
 mod apt;
+mod end;
 mod flow;
 mod host;
 mod service;
 mod site;
+#[path = "../support/mod.rs"]
+mod support;
 mod systemd;

@@ -8,9 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::host::Host;
-
-/// Long enough for any of this on a busy machine; what is waited for is a condition, never the time.
-const DEADLINE: Duration = Duration::from_secs(120);
+use crate::support::DEADLINE;
 
 pub(crate) struct Site {
     // First, so that their agents do not outlive the server.
