@@ -49,8 +49,11 @@ impl Surroundings {
     /// The real ones; the record of what runs is kept in `data`.
     pub(crate) fn of_system(data: &Path, declared: &[Declared]) -> Result<Self, Error> {
         fs::create_dir_all(data).map_err(|error| Error::Data { path: data.to_owned(), error })?;
-        let machine =
-            Machine { ledger: Arc::new(Ledger::open(&data.join("running"))?), tools: Tools::found() };
+        let machine = Machine {
+            ledger: Arc::new(Ledger::open(&data.join("running"))?),
+            tools: Tools::found(),
+            declared: declared.to_vec(),
+        };
         Ok(Self {
             wall: Arc::new(Timestamp::now),
             seed: rand::random(),
