@@ -37,7 +37,6 @@ pub(crate) async fn submit(cluster: Arc<Cluster>, number: usize, within: Duratio
         let submit = Submit {
             params: Default::default(),
             definition: definition.clone(),
-            params: Default::default(),
             idempotency_key: keyed.then(|| format!("key-{number}")),
             by: "sim".to_owned(),
         };
