@@ -127,7 +127,7 @@ fn report() -> Report {
                 error: Some("why".to_owned()),
                 started_at: at(),
                 finished_at: at(),
-                outputs: Default::default(),
+                outputs: [("version".to_owned(), serde_json::json!(["1.2", null, {"ü": 3}]))].into(),
             },
             output: vec![chunk("last words".to_owned())],
         }],

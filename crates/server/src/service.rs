@@ -301,7 +301,8 @@ impl Service {
         let mut progress = Progress::new(Arc::clone(&plan), id.clone(), run.epoch, run.state);
         {
             let offline = |node: NodeId| parts.dispatcher.board().is_offline(node);
-            progress.begin(&mut Turn { now, dice: &mut dice, offline: &offline, facts: &|_| None });
+            let facts = |node: NodeId| parts.dispatcher.facts(node);
+            progress.begin(&mut Turn { now, dice: &mut dice, offline: &offline, facts: &facts });
         }
         let mut changes = vec![Change::RunCreated { run: run.clone(), max_pending: None }];
         changes.extend(progress.take_changes(now));

@@ -4,6 +4,7 @@ mod bench;
 mod cluster;
 mod errors;
 mod examples;
+mod flows;
 mod follow;
 mod formats;
 mod golden;

@@ -131,8 +131,8 @@ impl Actor {
     fn decide(&mut self, act: impl FnOnce(&mut Progress, &mut Turn<'_>)) {
         let dispatcher = self.dispatcher.clone();
         let offline = |node: NodeId| dispatcher.board().is_offline(node);
-        let mut turn =
-            Turn { now: self.clock.now(), dice: &mut self.dice, offline: &offline, facts: &|_| None };
+        let facts = |node: NodeId| dispatcher.facts(node);
+        let mut turn = Turn { now: self.clock.now(), dice: &mut self.dice, offline: &offline, facts: &facts };
         act(&mut self.progress, &mut turn);
     }
 

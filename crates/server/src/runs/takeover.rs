@@ -89,7 +89,8 @@ async fn go_on(parts: &Parts, taking: Taking) -> Result<(), store::Error> {
     let mut dice = parts.chance.dice();
     {
         let offline = |node: NodeId| parts.dispatcher.board().is_offline(node);
-        progress.go_on(&mut Turn { now, dice: &mut dice, offline: &offline, facts: &|_| None });
+        let facts = |node: NodeId| parts.dispatcher.facts(node);
+        progress.go_on(&mut Turn { now, dice: &mut dice, offline: &offline, facts: &facts });
     }
     let started_at = record.started_at.unwrap_or(now);
     let (journal, dispatcher) = (parts.journal.clone(), parts.dispatcher.clone());

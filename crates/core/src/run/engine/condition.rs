@@ -1,6 +1,6 @@
 //! Decides whether a step runs: the tables of conditions, and nothing else.
 
-use super::progress::{EntryEnd, Progress, Stage};
+use super::progress::{EntryEnd, Progress, Stage, Walk};
 use crate::plan::Shape;
 use crate::spec::Condition;
 
@@ -42,7 +42,7 @@ impl Progress {
         }
     }
 
-    fn graph_condition(&self, pass: u32, condition: Option<Condition>) -> Result<(), String> {
+    pub(super) fn graph_condition(&self, pass: u32, condition: Option<Condition>) -> Result<(), String> {
         let after = &self.plan.passes[pass as usize].after;
         let ends = || after.iter().map(|&before| (before, self.pass_end(before)));
         match condition {
@@ -63,12 +63,12 @@ impl Progress {
     }
 
     /// Whether a leaf runs on a node that has come to it. Inside a branch it looks at that node's own walk.
-    pub(super) fn leaf_runs(&self, pass: u32, step: u32, walk_failed: bool) -> Result<(), String> {
+    pub(super) fn leaf_runs(&self, pass: u32, step: u32, walk: u32) -> Result<(), String> {
         if self.stopping.is_some() {
             return Err(self.stop_reason());
         }
-        let leaf = &self.plan.steps[step as usize];
-        match leaf.condition {
+        let Walk { failed: walk_failed, begun, .. } = *self.walk(pass, walk);
+        match self.plan.steps[step as usize].condition {
             Some(Condition::OnFailure) if walk_failed => Ok(()),
             Some(Condition::OnFailure) => Err("nothing failed before on this node".to_owned()),
             None | Some(Condition::Always | Condition::OnSuccess) => {
@@ -77,7 +77,7 @@ impl Progress {
                 }
                 match self.struck {
                     // It struck while this pass began, on a node that is offline: the others get their one attempt.
-                    Some((struck, _)) if leaf.position == 0 && struck == pass => Ok(()),
+                    Some((struck, _)) if !begun && struck == pass => Ok(()),
                     Some((_, struck)) if !self.is_exempt(step) => {
                         Err(format!("{} failed", self.step_text(struck)))
                     }

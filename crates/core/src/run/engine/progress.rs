@@ -77,6 +77,8 @@ pub(super) struct Walk {
     pub retries: u32,
     pub losses: u32,
     pub failed: bool,
+    /// Whether an attempt was made of any of its leaves.
+    pub begun: bool,
 }
 
 /// An attempt that has not ended.

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use super::progress::{Active, End, Failure, Progress, Stage, Stop, Turn};
 use crate::execution::{Execution, State};
 use crate::ids::NodeId;
-use crate::plan::{Pass, Plan, PlanEntry};
+use crate::plan::{Plan, PlanEntry, Shape};
 use crate::run::RunRecord;
 
 /// What is recorded of a run.
@@ -20,6 +20,8 @@ struct History<'a> {
     attempts: HashMap<(u32, Option<NodeId>), Vec<&'a Execution>>,
     /// Passes of which anything is recorded.
     passes: Vec<bool>,
+    /// Passes after which, however far, anything is recorded.
+    later: Vec<bool>,
     stopped: bool,
 }
 
@@ -32,9 +34,24 @@ impl<'a> History<'a> {
         for list in attempts.values_mut() {
             list.sort_unstable_by_key(|execution| execution.attempt);
         }
-        let mut history = Self { attempts, passes: Vec::new(), stopped };
+        let mut history = Self { attempts, passes: Vec::new(), later: Vec::new(), stopped };
         history.passes = (0..).zip(&plan.passes).map(|(pass, _)| history.has(plan, pass)).collect();
+        history.later = history.before_recorded(plan);
         history
+    }
+
+    /// Not only one pass back: a pass whose instances are all taken over from another run has no record.
+    fn before_recorded(&self, plan: &Plan) -> Vec<bool> {
+        let mut later = vec![false; plan.passes.len()];
+        let mut found: Vec<u32> = (0..).zip(&self.passes).filter(|(_, has)| **has).map(|(p, _)| p).collect();
+        while let Some(pass) = found.pop() {
+            for &before in &plan.passes[pass as usize].after {
+                if !std::mem::replace(&mut later[before as usize], true) {
+                    found.push(before);
+                }
+            }
+        }
+        later
     }
 
     fn has(&self, plan: &Plan, pass: u32) -> bool {
@@ -49,12 +66,11 @@ impl<'a> History<'a> {
     /// Whether something is recorded that follows this instance: then its end was final. Without that the same is
     /// decided again, and comes to the same.
     fn went_on(&self, plan: &Plan, pass: u32, step: u32, node: Option<NodeId>) -> bool {
-        let Pass { entry, before, .. } = &plan.passes[pass as usize];
-        let entry = &plan.entries[*entry as usize];
+        let entry = &plan.entries[plan.passes[pass as usize].entry as usize];
         if step + 1 < entry.first + entry.length {
             return self.attempts.contains_key(&(step + 1, node));
         }
-        before.iter().any(|next| self.passes[*next as usize])
+        self.later[pass as usize]
     }
 }
 
@@ -79,13 +95,17 @@ impl Progress {
         while let Some(pass) = progress.due.pop_front() {
             progress.restore_pass(pass, &history);
         }
-        // In the order in which they happened: it decides which of them struck.
-        let mut failures = std::mem::take(&mut progress.resume.failures);
+        progress.count_failures();
+        progress
+    }
+
+    /// In the order in which they happened: it decides which of them struck.
+    fn count_failures(&mut self) {
+        let mut failures = std::mem::take(&mut self.resume.failures);
         failures.sort_unstable();
         for Failure { pass, step, node, .. } in failures {
-            progress.count_failure(pass, step, node);
+            self.count_failure(pass, step, node);
         }
-        progress
     }
 
     /// What succeeded in the run that this one tries again.
@@ -142,16 +162,39 @@ impl Progress {
     }
 
     fn restore_pass(&mut self, pass: u32, history: &History<'_>) {
-        if !history.passes[pass as usize] {
+        let recorded = history.passes[pass as usize];
+        if !recorded && !history.later[pass as usize] {
             self.resume.passes.push(pass);
             return;
         }
+        let began = recorded || self.would_begin(pass);
         let plan = Arc::clone(&self.plan);
         let walks = self.new_walks(pass);
         let count = u32::try_from(walks.len()).expect("plans are bounded");
         self.passes[pass as usize] = Stage::Open { walks, open: count, failed: false, ran: false };
+        if let (Some(wave), true, false) = (self.wave(pass), began, recorded) {
+            self.waves_begun = self.waves_begun.max(wave + 1);
+        }
         for walk in 0..count {
-            self.restore_walk(&plan, pass, walk, history);
+            if began {
+                self.restore_walk(&plan, pass, walk, history);
+            } else {
+                self.walk_ended(pass);
+            }
+        }
+    }
+
+    /// Whether a pass began that has no record of its own, since all of it was taken over from another run, and that the
+    /// run has gone past.
+    fn would_begin(&mut self, pass: u32) -> bool {
+        match self.plan.shape {
+            Shape::List => {
+                // All that came before it has ended, so all failures that matter to it are known.
+                self.count_failures();
+                self.pass_runs(pass).is_ok()
+            }
+            // Whether something struck is not known yet, and makes no difference to those that depend on it.
+            Shape::Graph => self.graph_condition(pass, self.condition(pass)).is_ok(),
         }
     }
 
@@ -177,6 +220,7 @@ impl Progress {
             };
             let place = self.walk_mut(pass, walk);
             place.attempt = last.attempt;
+            place.begun |= last.attempt > 1 || !matches!(last.state, State::Skipped { .. });
             place.retries = count(|state| matches!(state, State::Failed { .. }));
             place.losses = count(|state| matches!(state, State::Lost { .. } | State::Cancelled { .. }));
             if let (Some(wave), false) = (self.wave(pass), matches!(last.state, State::Skipped { .. })) {

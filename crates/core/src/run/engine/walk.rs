@@ -74,7 +74,8 @@ impl Progress {
     }
 
     pub(super) fn new_walks(&self, pass: u32) -> Vec<Walk> {
-        let walk = |node| Walk { node, position: 0, attempt: 0, retries: 0, losses: 0, failed: false };
+        let walk =
+            |node| Walk { node, position: 0, attempt: 0, retries: 0, losses: 0, failed: false, begun: false };
         match self.plan.nodes_of_pass(pass) {
             Some(nodes) => nodes.iter().map(|&node| walk(Some(node))).collect(),
             None => vec![walk(None)],
@@ -122,7 +123,7 @@ impl Progress {
     /// Takes a walk to its next attempt, or to its end.
     pub(super) fn advance(&mut self, pass: u32, walk: u32, turn: &mut Turn<'_>) {
         loop {
-            let Walk { position, failed, .. } = *self.walk(pass, walk);
+            let position = self.walk(pass, walk).position;
             let plan = &self.plan.entries[self.entry(pass) as usize];
             if position == plan.length {
                 self.walk_ended(pass);
@@ -134,7 +135,7 @@ impl Progress {
                 self.next_leaf(pass, walk);
                 continue;
             }
-            match self.leaf_runs(pass, step, failed) {
+            match self.leaf_runs(pass, step, walk) {
                 Err(reason) => {
                     self.record(pass, step, walk, 1, None, State::Skipped { reason, at: turn.now }, turn);
                     self.next_leaf(pass, walk);
@@ -167,6 +168,7 @@ impl Progress {
         turn: &mut Turn<'_>,
     ) -> bool {
         let place = self.walk_mut(pass, walk);
+        place.begun = true;
         place.attempt += 1;
         let attempt = place.attempt;
         let node = self.pinned(pass, walk);
@@ -181,6 +183,7 @@ impl Progress {
             Err(error) => {
                 let state = State::Failed { lease: None, outcome: None, error: Some(error), at: turn.now };
                 self.record(pass, step, walk, attempt, None, state, turn);
+                self.last_end = self.last_end.max(Some(turn.now));
                 return false;
             }
         };
