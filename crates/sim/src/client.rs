@@ -35,7 +35,9 @@ pub(crate) async fn submit(cluster: Arc<Cluster>, number: usize, within: Duratio
     tokio::time::sleep(world.up_to(within)).await;
     let run = loop {
         let submit = Submit {
+            params: Default::default(),
             definition: definition.clone(),
+            params: Default::default(),
             idempotency_key: keyed.then(|| format!("key-{number}")),
             by: "sim".to_owned(),
         };

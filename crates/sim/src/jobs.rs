@@ -109,7 +109,9 @@ pub(crate) fn job(agents: usize, dice: &mut Dice) -> Value {
     let in_waves = fleet && !graph && !places("target") && !places("placement") && chance(dice, 2);
     let exclusive = fleet && !places("placement") && chance(dice, 4);
     let mut job = json!({"tasks": tasks});
-    if in_waves && job["tasks"].as_array().is_some_and(|tasks| tasks.iter().any(|t| t["condition"] != "on_failure")) {
+    if in_waves
+        && job["tasks"].as_array().is_some_and(|tasks| tasks.iter().any(|t| t["condition"] != "on_failure"))
+    {
         job["rollout"] = rollout(dice);
     } else {
         job["strategy"] = json!(pick(dice, &["fail-fast", "continue", "continue"]));

@@ -5,4 +5,4 @@ mod expressions;
 mod resolve;
 
 pub use compile::{Edge, EdgeKind, Error, Pass, Plan, PlanEntry, Shape, Step, Uses};
-pub use resolve::{Unfit, resolve};
+pub use resolve::{Unfit, resolve, resolve_again};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::expressions::Expressions;
 use crate::backend::{ActionSchema, ParamProblem, Params, check_params};
 use crate::expr::{Place, Template};
+use crate::ids::NodeId;
 use crate::node::NodeRecord;
 use crate::run::{NodeRef, Resolved};
 use crate::select::Selector;
@@ -35,6 +36,47 @@ pub fn resolve(
             None => None,
         });
     }
+    fitting(definition, params, nodes, sets, entries)
+}
+
+/// The same nodes as before, held against what they are today: a run that is tried again does not ask its targets anew.
+pub fn resolve_again(
+    definition: &Definition,
+    params: &Params,
+    former: &Resolved,
+    nodes: &[Arc<NodeRecord>],
+) -> Result<Resolved, Unfit> {
+    let today: HashMap<NodeId, usize> = nodes.iter().zip(0..).map(|(node, index)| (node.id, index)).collect();
+    let mut refused = Vec::new();
+    for node in &former.nodes {
+        match today.get(&node.id) {
+            None => refused.push((node.hostname.clone(), "is gone".to_owned())),
+            Some(&index) if nodes[index].draining => {
+                refused.push((node.hostname.clone(), "is drained".to_owned()));
+            }
+            Some(_) => {}
+        }
+    }
+    if !refused.is_empty() {
+        let count = refused.len();
+        let message = format!("{count} of the run's nodes take no work now; nothing was started");
+        return Err(Unfit { message, nodes: refused });
+    }
+    let member = |index: &u32| today[&former.nodes[*index as usize].id];
+    let members = former.sets.iter().map(|set| set.iter().map(member).collect()).collect();
+    let sets = Sets { by_selector: HashMap::new(), members };
+    let resolved = fitting(definition, params, nodes, sets, former.entries.clone())?;
+    Ok(Resolved { waves: former.waves.clone(), ..resolved })
+}
+
+/// Refuses what the nodes cannot do.
+fn fitting(
+    definition: &Definition,
+    params: &Params,
+    nodes: &[Arc<NodeRecord>],
+    sets: Sets<'_>,
+    entries: Vec<Option<u32>>,
+) -> Result<Resolved, Unfit> {
     let members = |entry: usize| entries[entry].map(|set| sets.members[set as usize].as_slice());
     let mut expressions = Expressions::new(definition, params, nodes, &members);
     let mut missing: BTreeMap<&str, Vec<String>> = BTreeMap::new();

@@ -147,8 +147,7 @@ fn begins(findings: &mut Findings, plan: &Plan, execution: &Execution, attempts:
             findings.add(format_args!("{id} of step {} begins after step {}", execution.step, later.step));
         }
     }
-    let on_this_node =
-        |attempt: &&&Attempt| in_pass(attempt, own) && attempt.pinned == execution.pinned;
+    let on_this_node = |attempt: &&&Attempt| in_pass(attempt, own) && attempt.pinned == execution.pinned;
     for leaf in attempts.iter().filter(on_this_node) {
         if leaf.step < execution.step && leaf.is_open() {
             findings
@@ -157,7 +156,8 @@ fn begins(findings: &mut Findings, plan: &Plan, execution: &Execution, attempts:
     }
     let is_first = !attempts.iter().any(|attempt| in_pass(attempt, own));
     if let (Some(wave), Some(budget), true) = (pass.wave, plan.budget(), is_first) {
-        let begun = |attempt: &&&Attempt| plan.passes[pass_of(plan, attempt.step, attempt.pinned)].wave == pass.wave;
+        let begun =
+            |attempt: &&&Attempt| plan.passes[pass_of(plan, attempt.step, attempt.pinned)].wave == pass.wave;
         let failed = failed_nodes(plan, attempts);
         if failed > budget && !attempts.iter().any(|attempt| begun(&attempt)) {
             findings.add(format_args!("{id} begins wave {wave} after {failed} nodes failed; {budget} may"));
@@ -219,8 +219,7 @@ enum End {
 }
 
 fn end(plan: &Plan, entry: u32, attempts: &[&Attempt]) -> End {
-    let last =
-        last(attempts.iter().copied().filter(|each| plan.steps[each.step as usize].entry == entry));
+    let last = last(attempts.iter().copied().filter(|each| plan.steps[each.step as usize].entry == entry));
     if last.values().any(|status| is_failed(*status)) {
         End::Failed
     } else if last.values().any(|status| *status == Status::Succeeded) {
