@@ -137,7 +137,7 @@ pub(super) fn read(source: &str) -> Result<Read, String> {
                 return Err("`is` is not available in expressions; compare with `==` or `in`".to_owned());
             }
             Kind::Word(name) if before.is_some_and(|before| before.is("|")) => {
-                filter(name, &tokens[index + 1..])?
+                filter(name, &tokens[index + 1..])?;
             }
             Kind::Word(word) if before.is_some_and(|before| before.is(".")) || KEYWORDS.contains(&word) => {}
             Kind::Word(word) => references.push(reference(source, &tokens, index, word)?),
