@@ -24,7 +24,8 @@ pub(super) async fn failure(response: Response, base: &str, file: Option<&str>) 
 
 /// The params of a run are wrong, whoever found out.
 pub(crate) fn params_failure(code: Code, problems: Vec<String>) -> Failure {
-    Failure::new(code, "the params of the run are not valid; --param NAME=VALUE gives one").with_details(problems)
+    Failure::new(code, "the params of the run are not valid; --param NAME=VALUE gives one")
+        .with_details(problems)
 }
 
 fn told(code: Code, problem: Problem, file: Option<&str>) -> Failure {

@@ -35,7 +35,11 @@ mod tests {
     #[test]
     fn a_value_is_everything_after_the_first_sign() {
         assert_eq!(of(&["a=1", "b=", "c=x=y z"]).unwrap(), json!({"a": "1", "b": "", "c": "x=y z"}));
-        for (given, told) in [(&["a"][..], "`a` is not NAME=VALUE"), (&["=1"], "not NAME=VALUE"), (&["a=1", "a=2"], "given twice")] {
+        for (given, told) in [
+            (&["a"][..], "`a` is not NAME=VALUE"),
+            (&["=1"], "not NAME=VALUE"),
+            (&["a=1", "a=2"], "given twice"),
+        ] {
             assert!(of(given).unwrap_err().contains(told), "{given:?}");
         }
     }

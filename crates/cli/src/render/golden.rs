@@ -188,17 +188,20 @@ fn stopped_rollout() -> Run {
     for number in 4..=10 {
         fetched[host(number)] = result("skipped", None, skipped.clone());
     }
-    changed(&mut run, json!({
-        "step": null, "expected": nodes(1..=10), "params": {"version": "1.4", "count": 3},
-        "counts": {"pending": 0, "leased": 0, "running": 0, "succeeded": 2, "failed": 1, "skipped": 17, "cancelled": 0, "lost": 0},
-        "results": {"0": fetched},
-        "rollout": {"wave": 2, "failed": 1, "budget": 0, "waves": [
-            {"wave": 1, "nodes": nodes(1..=1), "status": "ended"},
-            {"wave": 2, "nodes": nodes(2..=3), "status": "ended"},
-            {"wave": 3, "nodes": nodes(4..=10), "status": "skipped"},
-        ]},
-        "untouched": nodes(4..=10),
-    }));
+    changed(
+        &mut run,
+        json!({
+            "step": null, "expected": nodes(1..=10), "params": {"version": "1.4", "count": 3},
+            "counts": {"pending": 0, "leased": 0, "running": 0, "succeeded": 2, "failed": 1, "skipped": 17, "cancelled": 0, "lost": 0},
+            "results": {"0": fetched},
+            "rollout": {"wave": 2, "failed": 1, "budget": 0, "waves": [
+                {"wave": 1, "nodes": nodes(1..=1), "status": "ended"},
+                {"wave": 2, "nodes": nodes(2..=3), "status": "ended"},
+                {"wave": 3, "nodes": nodes(4..=10), "status": "skipped"},
+            ]},
+            "untouched": nodes(4..=10),
+        }),
+    );
     view(run)
 }
 

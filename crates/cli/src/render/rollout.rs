@@ -20,7 +20,9 @@ fn failures(rollout: &Rollout) -> String {
     let Rollout { failed, budget, .. } = rollout;
     match (failed, budget) {
         (0, 0) => "no node may fail".to_owned(),
-        (failed, budget) if failed > budget => format!("{failed} failed, and {budget} may: no further wave begins"),
+        (failed, budget) if failed > budget => {
+            format!("{failed} failed, and {budget} may: no further wave begins")
+        }
         (failed, budget) => format!("{failed} of {budget} failures"),
     }
 }

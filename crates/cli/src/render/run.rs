@@ -100,7 +100,8 @@ fn head(run: &Run, rows: Rows, now: Timestamp) -> Vec<(&'static str, Cell)> {
     }
     head.push(("created", created.into()));
     if let (true, Some(at)) = (summary.paused, summary.paused_at) {
-        let text = format!("{} ({} ago); `downbeat run resume {}` goes on", second(at), age(at, now), summary.id);
+        let text =
+            format!("{} ({} ago); `downbeat run resume {}` goes on", second(at), age(at, now), summary.id);
         head.push(("paused", Cell::new(text, Tone::Busy)));
     }
     head.push(("duration", duration(summary, now).into()));
@@ -149,8 +150,17 @@ fn results(run: &Run, plan: &Plan, width: Option<usize>) -> String {
 
 /// A row per step: how many of its instances stand where.
 fn counted(run: &Run, plan: &Plan, width: Option<usize>) -> String {
-    let mut table =
-        Table::new(["STEP", "TASK", "NODES", "SUCCEEDED", "FAILED", "SKIPPED", "CANCELLED", "OPEN", "LONGEST"]);
+    let mut table = Table::new([
+        "STEP",
+        "TASK",
+        "NODES",
+        "SUCCEEDED",
+        "FAILED",
+        "SKIPPED",
+        "CANCELLED",
+        "OPEN",
+        "LONGEST",
+    ]);
     for step in &plan.steps {
         let tally = Tally::of(step, run, |_, _| false);
         let count = |count: u64, tone| match count {
@@ -175,7 +185,8 @@ fn counted(run: &Run, plan: &Plan, width: Option<usize>) -> String {
 /// The instances that went wrong; the first of them.
 fn failures(run: &Run, plan: &Plan, width: Option<usize>) -> String {
     let mut table = Table::new(["STEP", "TASK", "NODE", "STATUS", "ATTEMPTS", "DURATION", "EXIT", "DETAIL"]);
-    let wrong = |result: &InstanceResult| matches!(result.status, Status::Failed | Status::Lost | Status::Cancelled);
+    let wrong =
+        |result: &InstanceResult| matches!(result.status, Status::Failed | Status::Lost | Status::Cancelled);
     let mut found = 0;
     for step in &plan.steps {
         let results = run.results.get(&step.index).into_iter().flatten();

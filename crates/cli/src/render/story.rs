@@ -125,7 +125,9 @@ impl Story {
                 let count = wave.nodes.len();
                 let went = match failed {
                     0 => painted("ended well", Tone::Good),
-                    failed => format!("ended, {}", painted(&format!("{failed} of {count} failed"), Tone::Bad)),
+                    failed => {
+                        format!("ended, {}", painted(&format!("{failed} of {count} failed"), Tone::Bad))
+                    }
                 };
                 lines.push(format!("wave {} of {} {went}", wave.wave, rollout.waves.len()));
             }

@@ -30,7 +30,12 @@ pub fn resolve(definition: &Definition, nodes: &[Arc<NodeRecord>]) -> Result<Res
             None => None,
         });
     }
-    fitting(definition, nodes, sets, entries)
+    let mut resolved = fitting(definition, nodes, sets, entries)?;
+    if let Some(rollout) = &definition.rollout {
+        let count = resolved.sets.first().map_or(0, Vec::len);
+        resolved.waves = rollout.batch.waves(u32::try_from(count).expect("nodes are bounded"));
+    }
+    Ok(resolved)
 }
 
 /// The same nodes as before, held against what they are today: a run that is tried again does not ask its targets anew.

@@ -269,5 +269,9 @@ fn random_rollout(dice: &mut Dice) -> Rollout {
     } else {
         Batch::Each((0..1 + dice.below(3)).map(|_| random_amount(dice, 1)).collect())
     };
-    Rollout { batch, pause: Span::from_secs([0, 0, 1, 30][number(dice, 4)]), max_failures: random_amount(dice, 0) }
+    Rollout {
+        batch,
+        pause: Span::from_secs([0, 0, 1, 30][number(dice, 4)]),
+        max_failures: random_amount(dice, 0),
+    }
 }

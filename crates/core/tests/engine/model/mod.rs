@@ -42,7 +42,8 @@ fn differs(case: &Case, seed: u64, counts: &mut Counts) -> Option<String> {
 fn shrink(mut case: Case, seed: u64, mut report: String) -> String {
     let smaller_that_differs = |case: &Case| {
         case.smaller().into_iter().find_map(|smaller| {
-            let report = (seed..seed + 50).find_map(|seed| differs(&smaller, seed, &mut Counts::default()))?;
+            let report =
+                (seed..seed + 50).find_map(|seed| differs(&smaller, seed, &mut Counts::default()))?;
             Some((smaller, report))
         })
     };

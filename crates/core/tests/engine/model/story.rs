@@ -389,7 +389,9 @@ impl<'a> Story<'a> {
                 }
                 if let State::Pending { not_before } = execution.state
                     && (not_before.is_some() != expected.held_until.is_some()
-                        || not_before.is_some_and(|at| at.as_millisecond() - BEGINNING_MS > expected.held_until.unwrap()))
+                        || not_before.is_some_and(|at| {
+                            at.as_millisecond() - BEGINNING_MS > expected.held_until.unwrap()
+                        }))
                 {
                     return Err(format!("{} is held back until {not_before:?}", self.name(index)));
                 }
@@ -422,8 +424,11 @@ impl<'a> Story<'a> {
                 ..former.clone()
             }
         };
-        (0..).zip(&self.tables.instances)
-            .filter(|(index, instance)| instance.fate == Some(Fate::Succeeded) && !self.tables.is_answer(*index))
+        (0..)
+            .zip(&self.tables.instances)
+            .filter(|(index, instance)| {
+                instance.fate == Some(Fate::Succeeded) && !self.tables.is_answer(*index)
+            })
             .filter_map(|(index, _)| Some(taken(index, self.ids[index]?)))
             .collect()
     }
@@ -431,7 +436,8 @@ impl<'a> Story<'a> {
     fn note(&self, counts: &mut Counts) {
         let tables = &self.tables;
         let rollout = self.case.definition.rollout.is_some();
-        let skipped = |why: Why| tables.instances.iter().any(|i| i.attempts.iter().any(|a| a.why == Some(why)));
+        let skipped =
+            |why: Why| tables.instances.iter().any(|i| i.attempts.iter().any(|a| a.why == Some(why)));
         counts.add(&self.seen);
         counts.note("stopped", tables.stop.is_some());
         counts.note("fail-fast struck", tables.struck.is_some() && !rollout);
@@ -477,7 +483,10 @@ impl<'a> Story<'a> {
     }
 
     fn report(&self, error: &str) -> String {
-        let mut text = format!("{error}\n\ndefinition, on {} nodes, idempotent {:?}:\n", self.case.nodes, self.case.idempotent);
+        let mut text = format!(
+            "{error}\n\ndefinition, on {} nodes, idempotent {:?}:\n",
+            self.case.nodes, self.case.idempotent
+        );
         text.push_str(&serde_json::to_string(&self.case.definition).expect("it serialises"));
         let _ = write!(text, "\n\nstory:\n  {}\n\nthe tables say:\n", self.told.join("\n  "));
         for (index, instance) in self.tables.instances.iter().enumerate() {
@@ -490,7 +499,8 @@ impl<'a> Story<'a> {
         for execution in executions {
             let (state, place) = (&execution.state, self.world.place(execution));
             let (status, why) = (status_of(state), reason_of(state).unwrap_or_default());
-            let _ = writeln!(text, "  {}@{place} attempt {} {status:?} {why}", execution.step, execution.attempt);
+            let _ =
+                writeln!(text, "  {}@{place} attempt {} {status:?} {why}", execution.step, execution.attempt);
         }
         let _ = writeln!(text, "  run: {} {:?}", self.world.record.state, self.world.record.end);
         text

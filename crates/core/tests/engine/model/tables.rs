@@ -484,9 +484,9 @@ impl<'a> Tables<'a> {
     /// The earlier leaves of the branch on this node.
     fn earlier_leaves(&self, instance: usize) -> impl Iterator<Item = &Instance> {
         let this = &self.instances[instance];
-        self.instances.iter().filter(|other| {
-            other.part == this.part && other.node == this.node && other.leaf < this.leaf
-        })
+        self.instances
+            .iter()
+            .filter(|other| other.part == this.part && other.node == this.node && other.leaf < this.leaf)
     }
 
     fn leaf_runs(&self, instance: usize) -> Result<(), Why> {

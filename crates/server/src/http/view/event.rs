@@ -132,7 +132,10 @@ fn told(change: &Change) -> (String, Value) {
                 data["retry_of"] = json!(first);
                 again = format!(", trying run {first} again");
             }
-            (format!("run of {name} created: {} on {}{again}", many(steps, "step"), many(nodes, "node")), data)
+            (
+                format!("run of {name} created: {} on {}{again}", many(steps, "step"), many(nodes, "node")),
+                data,
+            )
         }
         Change::RunTaken { owner, epoch, .. } => {
             (format!("run taken over by server {owner}"), json!({"owner": owner, "epoch": epoch}))
