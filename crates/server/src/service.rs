@@ -245,11 +245,16 @@ impl Service {
         self.parts.dispatcher.board().nodes().filter(|node| node.cluster == cluster).cloned().collect()
     }
 
-    fn compile(&self, cluster: ClusterId, definition: Arc<Definition>) -> Result<Plan, Error> {
+    fn compile(
+        &self,
+        cluster: ClusterId,
+        definition: Arc<Definition>,
+        params: &Params,
+    ) -> Result<Plan, Error> {
         let targeted = definition.target.is_some()
             || definition.tasks.iter().any(|entry| entry.leaves().iter().any(|task| task.target.is_some()));
         let nodes = if targeted { self.nodes_of(cluster) } else { Vec::new() };
-        let resolved = Arc::new(resolve(&definition, &nodes)?);
+        let resolved = Arc::new(resolve(&definition, params, &nodes)?);
         Ok(Plan::compile(definition, resolved)?)
     }
 
@@ -266,9 +271,9 @@ impl Service {
     /// What would run where and in which order. Starts nothing.
     pub async fn plan(&self, definition: &Definition, params: &Params) -> Result<Planned, Error> {
         self.catch_up().await?;
-        expr::given(definition, params).map_err(Error::Params)?;
+        let params = expr::given(definition, params).map_err(Error::Params)?;
         let cluster = self.cluster(definition).await?;
-        let plan = self.compile(cluster, Arc::new(definition.clone()))?;
+        let plan = self.compile(cluster, Arc::new(definition.clone()), &params)?;
         let resolved = Arc::clone(&plan.resolved);
         Ok(Planned { plan, resolved })
     }
@@ -285,7 +290,7 @@ impl Service {
         self.catch_up().await?;
         let cluster = self.cluster(&submit.definition).await?;
         let params = expr::given(&submit.definition, &submit.params).map_err(Error::Params)?;
-        let plan = Arc::new(self.compile(cluster, Arc::new(submit.definition))?);
+        let plan = Arc::new(self.compile(cluster, Arc::new(submit.definition), &params)?);
         let run = self.new_record(cluster, &plan, params, submit.by, submit.idempotency_key);
         self.launch(run, plan, Vec::new()).await
     }
@@ -305,7 +310,7 @@ impl Service {
         let second = retry_of(&first, &executions, retry.again)
             .map_err(|refused| Error::Conflict(refused.to_string()))?;
         let nodes = self.nodes_of(first.cluster);
-        let resolved = resolve_again(&first.definition, &second.resolved, &nodes)?;
+        let resolved = resolve_again(&first.definition, &first.params, &second.resolved, &nodes)?;
         let plan = Arc::new(Plan::compile(Arc::clone(&first.definition), Arc::new(resolved))?);
         let mut run =
             self.new_record(first.cluster, &plan, first.params.clone(), retry.by, retry.idempotency_key);

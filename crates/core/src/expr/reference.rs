@@ -103,7 +103,7 @@ impl Reference {
 }
 
 /// As it is written after its owner: `.build`, `["build-web"]`.
-pub(super) fn in_path(name: &str) -> String {
+pub(crate) fn in_path(name: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
     if name.chars().all(plain) && !name.starts_with(|c: char| c.is_ascii_digit()) {
         format!(".{name}")

@@ -62,7 +62,7 @@ pub(crate) fn nodes(count: usize) -> Vec<Arc<NodeRecord>> {
 impl World {
     pub(crate) fn new(definition: Value, node_count: usize, seed: u64) -> Self {
         let definition: Definition = serde_json::from_value(definition).unwrap();
-        let resolved = resolve(&definition, &nodes(node_count)).unwrap();
+        let resolved = resolve(&definition, &definition.params, &nodes(node_count)).unwrap();
         Self::of(Arc::new(definition), Arc::new(resolved), seed)
     }
 

@@ -514,14 +514,7 @@ impl<'a> Tables<'a> {
                 self.due.push(part);
             }
         }
-        // "`run pause` lets what runs end and begins nothing more." "Cancel works on a paused run."
-        if self.due.is_empty() || (self.paused && self.stop.is_none()) {
-            return false;
-        }
-        if self.wave_begins().is_some_and(|at| self.now < at) {
-            return false;
-        }
-        let part = self.due.remove(0);
+        let Some(part) = self.next_due() else { return false };
         let runs = self.part_runs(part);
         self.parts[part].stage = if runs.is_ok() { Stage::Began } else { Stage::Skipped };
         for instance in 0..self.instances.len() {
@@ -532,6 +525,20 @@ impl<'a> Tables<'a> {
             }
         }
         true
+    }
+
+    fn next_due(&mut self) -> Option<usize> {
+        // "`run pause` lets what runs end and begins nothing more." "Cancel works on a paused run." What was taken over
+        // whole begins nothing.
+        if self.paused && self.stop.is_none() {
+            let whole = |part: usize| self.instances.iter().all(|i| i.part != part || i.taken_over);
+            let taken = self.due.iter().position(|&part| self.parts[part].wave.is_none() && whole(part))?;
+            return Some(self.due.remove(taken));
+        }
+        if self.due.is_empty() || self.wave_begins().is_some_and(|at| self.now < at) {
+            return None;
+        }
+        Some(self.due.remove(0))
     }
 
     fn has_ended(&self, part: usize) -> bool {
