@@ -30,6 +30,13 @@ pub(super) fn run(args: &ValidateArgs, out: Out) -> Result<(), Failure> {
             if !params.is_empty()
                 && let Err(problems) = expr::given(&definition, &params)
             {
+                if out.format() != Format::Table {
+                    let errors = problems.iter().map(|problem| {
+                        json!({"path": format!("params.{}", problem.param), "message": problem.message})
+                    });
+                    let errors: Vec<_> = errors.collect();
+                    out.result(&json!({"valid": false, "errors": errors}), String::new)?;
+                }
                 let problems = problems.iter().map(ToString::to_string).collect();
                 return Err(params_failure(Code::BadInput, problems));
             }

@@ -7,6 +7,7 @@ use super::expressions::Expressions;
 use crate::backend::{ActionSchema, ParamProblem, Params, check_params};
 use crate::expr::{Place, Template};
 use crate::ids::NodeId;
+use crate::limits;
 use crate::node::NodeRecord;
 use crate::run::{NodeRef, Resolved};
 use crate::select::Selector;
@@ -81,6 +82,7 @@ fn fitting(
     let mut expressions = Expressions::new(definition, params, nodes, &members);
     let mut missing: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     let mut known: HashMap<(u32, &str, &str), Offer<'_>> = HashMap::new();
+    let mut refusals: Vec<Unfit> = Vec::new();
     let mut idempotent = Vec::new();
     let mut step = 0;
     for (index, entry) in definition.tasks.iter().enumerate() {
@@ -91,15 +93,16 @@ fn fitting(
                     Offer::of(task, members, &mut missing)
                 })
             });
-            let template = Template::of(&task.params).map_err(|problem| refused(task, step, &[problem]))?;
-            match (&template, &offer) {
-                (None, Some(offer)) => offer.refuse_params(task, step)?,
-                (None, None) => {}
+            let template = Template::of(&task.params).map_err(|problem| refused(task, step, &[problem]));
+            let fits = template.and_then(|template| match (&template, &offer) {
+                (None, Some(offer)) => offer.refuse_params(task, step),
+                (None, None) => Ok(()),
                 (Some(template), offer) => {
                     let schemas = offer.as_ref().map_or(&[][..], |offer| &offer.schemas);
-                    expressions.check(Place { entry: index, leaf }, task, step, template, schemas)?;
+                    expressions.check(Place { entry: index, leaf }, task, step, template, schemas)
                 }
-            }
+            });
+            refusals.extend(fits.err().filter(|_| refusals.len() < limits::PROBLEMS_LISTED));
             if offer.is_some_and(|offer| offer.idempotent) {
                 idempotent.push(step);
             }
@@ -109,8 +112,11 @@ fn fitting(
     if !missing.is_empty() {
         let count = missing.len();
         let nodes = missing.into_iter().map(|(node, what)| (node.to_owned(), what.join(", "))).collect();
-        let message = format!("{count} of the target nodes cannot do what the job asks; nothing was started");
-        return Err(Unfit { message, nodes });
+        let message = format!("{count} of the target nodes cannot do what the job asks{NOTHING_STARTED}");
+        refusals.insert(0, Unfit { message, nodes });
+    }
+    if let Some(unfit) = all_of(refusals) {
+        return Err(unfit);
     }
     let mut resolved = sets.into_resolved(nodes, entries, idempotent);
     if let Some(rollout) = &definition.rollout {
@@ -119,6 +125,26 @@ fn fitting(
         resolved.waves = rollout.batch.waves(u32::try_from(nodes).expect("nodes are bounded"));
     }
     Ok(resolved)
+}
+
+/// How every refusal ends.
+const NOTHING_STARTED: &str = "; nothing was started";
+
+/// Everything that stands in the way, said at once: whoever mends the first thing wants to know of the second.
+fn all_of(refusals: Vec<Unfit>) -> Option<Unfit> {
+    let mut refusals = refusals.into_iter();
+    let mut all = refusals.next()?;
+    for Unfit { message, nodes } in refusals {
+        all.message.truncate(all.message.trim_end_matches(NOTHING_STARTED).len());
+        all.message.push_str(&format!("; {message}"));
+        for (node, why) in nodes {
+            match all.nodes.iter_mut().find(|(known, _)| *known == node) {
+                Some((_, known)) => known.push_str(&format!("; {why}")),
+                None => all.nodes.push((node, why)),
+            }
+        }
+    }
+    Some(all)
 }
 
 /// What is wrong with a step's params wherever it runs.
@@ -177,7 +203,8 @@ impl<'a> Offer<'a> {
             if let Err(problems) = check_params(action, &task.params) {
                 let why = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
                 let message =
-                    format!("the params of step {step} ({}) are refused; nothing was started", task.label());
+                    format!("the params of step {step} ({}) are refused{NOTHING_STARTED}", task.label());
+                let why = format!("step {step}: {why}");
                 return Err(Unfit { message, nodes: vec![((*hostname).to_owned(), why)] });
             }
         }

@@ -116,7 +116,8 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
         };
         // One by one: what is born failed is why others of the same change are there.
         for execution in executions {
-            if execution.state.status() != Status::Skipped {
+            // What was taken over from another run does not begin here.
+            if execution.state.status() != Status::Skipped && execution.reused.is_none() {
                 let attempts: Vec<&Attempt> = story.of(run).collect();
                 begins(&mut findings, &evidence.plans[run], execution, &attempts);
             }
