@@ -17,6 +17,9 @@ pub enum Error {
     NotFound(String),
     #[error("{0}")]
     Conflict(String),
+    /// There is no room for more; later there may be.
+    #[error("{0}")]
+    TooMany(String),
     #[error("{0}")]
     Unavailable(String),
     #[error("bug: {0}")]
@@ -38,6 +41,7 @@ pub enum Class {
     Rejected,
     NotFound,
     Conflict,
+    TooMany,
     Unavailable,
     Bug,
 }
@@ -48,6 +52,7 @@ impl Error {
             Error::Invalid { .. } => Class::Rejected,
             Error::Refused { .. } | Error::Conflict(_) => Class::Conflict,
             Error::NotFound(_) => Class::NotFound,
+            Error::TooMany(_) => Class::TooMany,
             Error::Unavailable(_) => Class::Unavailable,
             Error::Bug(_) => Class::Bug,
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use downbeat_core::backend::Catalogue;
 use downbeat_core::execution::{Execution, State};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
+use downbeat_core::level;
 use downbeat_core::node::NodeRecord;
 use downbeat_core::plan::{Plan, resolve};
 use downbeat_core::run::engine::{Progress, Turn};
@@ -18,6 +19,7 @@ use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span, info};
 
+use crate::admission::Admission;
 use crate::clock::Clock;
 use crate::cluster::{CommonLevel, Standing};
 use crate::dispatch::Dispatcher;
@@ -27,7 +29,7 @@ use crate::metrics::Metrics;
 use crate::nodes::Heartbeats;
 use crate::output::Outputs;
 use crate::replica::Following;
-use crate::runs::{Runs, release, reserve};
+use crate::runs::{Mailbox, Runs, Start, Waits, refused_for_nodes, release, reserve};
 use crate::settings::Settings;
 use crate::surroundings::Chance;
 
@@ -38,6 +40,7 @@ pub(crate) struct Parts {
     pub journal: Journal,
     pub feed: Feed,
     pub dispatcher: Dispatcher,
+    pub admission: Admission,
     pub runs: Runs,
     pub heartbeats: Heartbeats,
     pub outputs: Outputs,
@@ -196,7 +199,9 @@ impl Service {
             metrics.set_queue_depth(board.waiting() as u64);
             metrics.set_parked(board.parked() as u64);
             metrics.set_nodes(board.nodes().map(|node| node.status));
+            metrics.set_held_nodes(board.held_nodes() as u64);
         }
+        metrics.set_runs_waiting(self.parts.admission.waiting() as u64);
         if let Some(replica) = self.replica() {
             metrics.set_replica(&replica.lag(self.parts.clock.now()));
         }
@@ -269,6 +274,7 @@ impl Service {
 
     async fn create(&self, submit: Submit) -> Result<Submitted, Error> {
         let parts = &self.parts;
+        self.check_level(&submit.definition)?;
         self.catch_up().await?;
         let cluster = self.cluster(&submit.definition).await?;
         let plan = Arc::new(self.compile(cluster, Arc::new(submit.definition))?);
@@ -298,6 +304,9 @@ impl Service {
         };
         // Open before the first decision: a node that goes offline from here on is heard of.
         let mailbox = parts.runs.open(&id);
+        if self.has_to_wait(&run.definition) {
+            return self.enqueue(run, plan, mailbox).await;
+        }
         let mut progress = Progress::new(Arc::clone(&plan), id.clone(), run.epoch, run.state);
         {
             let offline = |node: NodeId| parts.dispatcher.board().is_offline(node);
@@ -319,16 +328,9 @@ impl Service {
         if let Err(refusal) = &outcomes[0] {
             release(&parts.dispatcher, &mut changes);
             parts.dispatcher.board().drop_plan(&id);
-            return match refusal {
-                Refusal::KeyInUse(first) => {
-                    let run = self.parts.store.run(first).await?;
-                    let run =
-                        run.ok_or_else(|| Error::Conflict(format!("run `{first}` was just removed")))?;
-                    Ok(Submitted { run, created: false })
-                }
-                other => Err(Error::Bug(format!("a new run was refused: {other}"))),
-            };
+            return self.not_created(refusal).await;
         }
+        let again = refused_for_nodes(&parts.dispatcher, changes, &outcomes);
         let (steps, nodes) = (run.definition.tasks.len(), run.resolved.nodes.len());
         info!(run = %id, job = run.job, tasks = steps, nodes, "run created");
         run.state = RunState::Running;
@@ -337,7 +339,7 @@ impl Service {
             parts.runs.start(
                 mailbox,
                 progress,
-                now,
+                Start::Begun { at: now, again },
                 parts.journal.clone(),
                 parts.dispatcher.clone(),
                 dice.next_u64(),
@@ -346,6 +348,109 @@ impl Service {
             run = stored;
         }
         Ok(Submitted { run, created: true })
+    }
+
+    async fn not_created(&self, refusal: &Refusal) -> Result<Submitted, Error> {
+        match refusal {
+            Refusal::KeyInUse(first) => {
+                let run = self.parts.store.run(first).await?;
+                let run = run.ok_or_else(|| Error::Conflict(format!("run `{first}` was just removed")))?;
+                Ok(Submitted { run, created: false })
+            }
+            Refusal::QueueFull { pending } => {
+                let most = self.parts.settings.max_pending_runs;
+                let waiting =
+                    if *pending == 1 { "1 run waits".to_owned() } else { format!("{pending} runs wait") };
+                Err(Error::TooMany(format!(
+                    "{waiting} for their turn, and no more than {most} may (max_pending_runs); try again later"
+                )))
+            }
+            other => Err(Error::Bug(format!("a new run was refused: {other}"))),
+        }
+    }
+
+    /// A server from before would walk the plan as if it did not say what it does not know.
+    fn check_level(&self, definition: &Definition) -> Result<(), Error> {
+        if self.parts.level.reaches(definition.level()) {
+            return Ok(());
+        }
+        Err(Error::Unavailable(
+            "the job uses what an older server that shares the store does not know; upgrade all servers, or try again \
+             when it is gone"
+                .to_owned(),
+        ))
+    }
+
+    /// Whether a run begins only when it is let in. While an older server lives, which knows nothing of that, there is
+    /// no limit.
+    fn has_to_wait(&self, definition: &Definition) -> bool {
+        let is_gated = definition.exclusive || self.parts.settings.max_concurrent_runs.is_some();
+        is_gated && self.parts.level.reaches(level::FLEET)
+    }
+
+    /// Creates a run that waits for its turn.
+    async fn enqueue(&self, run: RunRecord, plan: Arc<Plan>, mailbox: Mailbox) -> Result<Submitted, Error> {
+        let parts = &self.parts;
+        let id = run.id.clone();
+        let progress = Progress::new(Arc::clone(&plan), id.clone(), run.epoch, run.state);
+        parts.dispatcher.board().add_plan(id.clone(), run.cluster, plan);
+        let created =
+            Change::RunCreated { run: run.clone(), max_pending: Some(parts.settings.max_pending_runs) };
+        let outcomes = parts.journal.commit(vec![created]).await;
+        let refused = match &outcomes {
+            Ok(outcomes) => outcomes[0].as_ref().err(),
+            Err(_) => None,
+        };
+        if outcomes.is_err() || refused.is_some() {
+            parts.dispatcher.board().drop_plan(&id);
+        }
+        if let Err(lost) = &outcomes {
+            return Err(Error::Unavailable(lost.to_string()));
+        }
+        if let Some(refusal) = refused {
+            return self.not_created(refusal).await;
+        }
+        info!(run = %id, job = run.job, nodes = run.resolved.nodes.len(), "run waits for its turn");
+        let (journal, dispatcher) = (parts.journal.clone(), parts.dispatcher.clone());
+        let start = Start::Waiting(Waits::ToBegin);
+        parts.runs.start(mailbox, progress, start, journal, dispatcher, parts.chance.seed());
+        parts.admission.wake();
+        Ok(Submitted { run, created: true })
+    }
+
+    /// Begins nothing more of a run until it is resumed. What runs ends.
+    pub async fn pause(&self, run: &RunId, by: &str) -> Result<(), Error> {
+        self.set_paused(run, true, by).await
+    }
+
+    /// Goes on with a run that was paused.
+    pub async fn resume(&self, run: &RunId, by: &str) -> Result<(), Error> {
+        self.set_paused(run, false, by).await
+    }
+
+    async fn set_paused(&self, run: &RunId, paused: bool, by: &str) -> Result<(), Error> {
+        let at = self.parts.clock.now();
+        let change = Change::RunPauseSet { run: run.clone(), paused, by: by.to_owned(), at };
+        match self.commit_one(change).await? {
+            Ok(()) => Ok(()),
+            Err(Refusal::NotKnownToAll) => Err(Error::Unavailable(
+                "an older server shares the store, which knows nothing of pauses; upgrade all servers"
+                    .to_owned(),
+            )),
+            Err(_) => match self.parts.store.run(run).await? {
+                None => Err(Error::NotFound(format!("run `{run}` does not exist"))),
+                Some(stored) if stored.state.is_terminal() => {
+                    Err(Error::Conflict(format!("run `{run}` has ended: it is {}", stored.state)))
+                }
+                Some(_) if paused => Err(Error::Conflict(format!("run `{run}` is paused already"))),
+                Some(_) => Err(Error::Conflict(format!("run `{run}` is not paused"))),
+            },
+        }
+    }
+
+    /// Why a run waits for its turn, if it does.
+    pub fn pending_reason(&self, run: &RunId) -> Option<String> {
+        self.parts.admission.reason(run).map(|reason| reason.to_string())
     }
 
     /// Asks for a run's end. It is on its way when this answers; the run's state tells when it is done.

@@ -41,6 +41,8 @@ fn described() -> (Router<Service>, Value) {
         .routes(routes!(runs::submit, runs::list))
         .routes(routes!(runs::show))
         .routes(routes!(runs::cancel))
+        .routes(routes!(runs::pause))
+        .routes(routes!(runs::resume))
         .routes(routes!(runs::executions))
         .routes(routes!(runs::plan))
         .routes(routes!(events::of_run))

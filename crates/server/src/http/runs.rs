@@ -53,6 +53,7 @@ pub(super) struct SubmitQuery {
     responses(
         (status = 201, description = "The run that was created", body = Run),
         (status = 200, description = "The first run of this idempotency key", body = Run),
+        (status = 429, description = "Too many runs wait; `Retry-After` says when to try again"),
     )
 )]
 pub(super) async fn submit(
@@ -67,7 +68,9 @@ pub(super) async fn submit(
     let run = submitted.run;
     let (status, shown) = if submitted.created {
         // Nothing has been reported yet: one answer less to fetch from the store.
-        (StatusCode::CREATED, Run::of(&run, &[], &Names::default()))
+        let mut shown = Run::of(&run, &[], &Names::default());
+        shown.pending_reason = service.pending_reason(&run.id);
+        (StatusCode::CREATED, shown)
     } else {
         (StatusCode::OK, load(&service, &run).await?)
     };
@@ -94,6 +97,9 @@ async fn load(service: &Service, run: &RunRecord) -> Answer<Run> {
     let names = lookup::names(service.store().as_ref(), run, &executions).await?;
     let mut shown = Run::of(run, &executions, &names);
     shown.waiting = waiting(service, &run.definition, &executions).await?;
+    if run.state == RunState::Pending {
+        shown.pending_reason = service.pending_reason(&run.id);
+    }
     Ok(shown)
 }
 
@@ -212,6 +218,38 @@ pub(super) async fn cancel(
     service.cancel(&RunId::from(id.as_str()), BY).await?;
     let run = lookup::run(service.store().as_ref(), &id).await?;
     Ok((StatusCode::ACCEPTED, Json(load(&service, &run).await?)))
+}
+
+/// Pauses a run
+///
+/// What runs ends, and nothing more of it begins until it is resumed.
+#[utoipa::path(
+    post, operation_id = "pauseRun", path = "/runs/{id}/pause", tag = "runs", params(("id" = String, Path, description = "The run's id")),
+    responses((status = 200, description = "The run, which is paused", body = Run))
+)]
+pub(super) async fn pause(
+    State(service): State<Service>,
+    Id(id): Id,
+    Query(Nothing {}): Query<Nothing>,
+) -> Answer<Json<Run>> {
+    service.pause(&RunId::from(id.as_str()), BY).await?;
+    let run = lookup::run(service.store().as_ref(), &id).await?;
+    Ok(Json(load(&service, &run).await?))
+}
+
+/// Goes on with a paused run
+#[utoipa::path(
+    post, operation_id = "resumeRun", path = "/runs/{id}/resume", tag = "runs", params(("id" = String, Path, description = "The run's id")),
+    responses((status = 200, description = "The run, which goes on", body = Run))
+)]
+pub(super) async fn resume(
+    State(service): State<Service>,
+    Id(id): Id,
+    Query(Nothing {}): Query<Nothing>,
+) -> Answer<Json<Run>> {
+    service.resume(&RunId::from(id.as_str()), BY).await?;
+    let run = lookup::run(service.store().as_ref(), &id).await?;
+    Ok(Json(load(&service, &run).await?))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]

@@ -31,6 +31,9 @@ pub struct Run {
     /// By step, then by hostname; `-` stands for a placed step that no node has taken yet.
     #[schema(value_type = BTreeMap<String, BTreeMap<String, InstanceResult>>)]
     pub results: BTreeMap<u32, BTreeMap<String, InstanceResult>>,
+    /// Why it has not begun, while it waits for its turn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending_reason: Option<String>,
     /// Placed steps that wait for a node, and why each node has not taken them; the first few.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waiting: Vec<StepWaiting>,
@@ -75,6 +78,10 @@ pub struct RunSummary {
     /// When somebody asked to cancel it.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub cancel_requested_at: Option<Timestamp>,
+    /// Since when a person has it paused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub paused_at: Option<Timestamp>,
     pub error: Option<String>,
     /// The server that walks its plan.
     #[schema(value_type = Uuid)]
@@ -173,6 +180,7 @@ impl RunSummary {
                 Span(finished.duration_since(started).try_into().unwrap_or_default())
             }),
             cancel_requested_at: run.cancel_requested_at,
+            paused_at: run.paused_at,
             error: run.end.as_ref().and_then(|end| end.error.clone()),
             owner: run.owner,
         }
@@ -221,6 +229,7 @@ impl Run {
             expected: run.resolved.nodes.iter().map(|node| node.hostname.clone()).collect(),
             counts,
             results,
+            pending_reason: None,
             waiting: Vec::new(),
             definition: None,
         }
