@@ -15,8 +15,10 @@ mod settings;
 mod shared;
 mod stop;
 mod surroundings;
+mod values;
 
 pub use agent::{Agent, Handle};
+pub use downbeat_backends::{Declared, Refused as DeclarationRefused};
 pub use error::Error;
 pub use links::{Connector, Grpc};
 pub use settings::{Settings, Tuning};

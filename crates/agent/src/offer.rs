@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use downbeat_backends::Backend;
-use downbeat_core::backend::{ActionSchema, BackendSchema};
+use downbeat_core::backend::{ActionSchema, BackendSchema, Catalogue};
 use downbeat_core::node::Description;
 
 use crate::error::Error;
@@ -33,7 +33,15 @@ impl Offer {
             .into_iter()
             .map(|backend| Offered { schema: backend.schema(), backend })
             .collect();
-        let names: Vec<&str> = all.iter().map(|offered| offered.schema.name.as_str()).collect();
+        let catalogue = Catalogue::builtin();
+        let mut names: Vec<&str> = all.iter().map(|offered| offered.schema.name.as_str()).collect();
+        for schema in catalogue.backends().iter().filter(|schema| !names.contains(&schema.name.as_str())) {
+            // One setting serves hosts of many kinds: what this one has no tool for is known, and not offered.
+            tracing::debug!(backend = schema.name, "not offered: its program is not on this host");
+        }
+        names.extend(catalogue.backends().iter().map(|schema| schema.name.as_str()));
+        names.sort_unstable();
+        names.dedup();
         known("allow", &settings.allow, &names)?;
         known("offer (`only`)", settings.only.as_deref().unwrap_or_default(), &names)?;
         let chosen: Vec<Offered> =
@@ -90,32 +98,101 @@ fn known(setting: &'static str, named: &[String], known: &[&str]) -> Result<(), 
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::surroundings::Surroundings;
+    use std::collections::BTreeMap;
+    use std::time::Duration;
 
-    fn offered(change: impl FnOnce(&mut Settings)) -> Result<Vec<String>, Error> {
+    use async_trait::async_trait;
+    use downbeat_backends::{Identity, Ledger, Tools, builtin};
+    use serde_json::Value;
+
+    use super::*;
+
+    /// A host with some tools.
+    #[derive(Debug)]
+    struct Equipped(Arc<Ledger>, Tools);
+
+    #[async_trait]
+    impl Host for Equipped {
+        fn backends(&self) -> Vec<Arc<dyn Backend>> {
+            builtin(&self.0, &self.1)
+        }
+
+        fn capabilities(&self) -> BTreeMap<String, Value> {
+            BTreeMap::new()
+        }
+
+        async fn sweep(&self, _: Duration) -> Vec<Identity> {
+            Vec::new()
+        }
+    }
+
+    fn offered_with(tools: Tools, change: impl FnOnce(&mut Settings)) -> Result<String, Error> {
         let dir = tempfile::tempdir().unwrap();
         let mut settings = Settings::new(dir.path().to_owned());
         change(&mut settings);
-        let surroundings = Surroundings::of_system(dir.path()).unwrap();
-        let offer = Offer::new(&settings, surroundings.host.as_ref())?;
-        Ok(offer.description().backends.iter().map(|backend| backend.name.clone()).collect())
+        let host = Equipped(Arc::new(Ledger::open(dir.path()).unwrap()), tools);
+        let offer = Offer::new(&settings, &host)?;
+        let names: Vec<&str> =
+            offer.description().backends.iter().map(|backend| backend.name.as_str()).collect();
+        Ok(names.join(" "))
+    }
+
+    fn offered(change: impl FnOnce(&mut Settings)) -> Result<String, Error> {
+        offered_with(Tools::default(), change)
     }
 
     #[test]
     fn what_runs_anything_is_offered_only_when_allowed() {
-        assert_eq!(offered(|_| {}).unwrap(), ["test", "ping"]);
-        assert_eq!(offered(|s| s.allow = vec!["exec".to_owned()]).unwrap(), ["test", "ping", "exec"]);
+        assert_eq!(offered(|_| {}).unwrap(), "test ping file http");
+        assert_eq!(offered(|s| s.allow = vec!["exec".to_owned()]).unwrap(), "test ping exec file http");
+    }
+
+    #[test]
+    fn what_the_host_has_tools_for_is_offered() {
+        let apt_get = Tools { apt_get: Some("/usr/bin/apt-get".into()), ..Tools::default() };
+        assert_eq!(offered_with(apt_get.clone(), |_| {}).unwrap(), "test ping file http apt");
+        let only = |s: &mut Settings| s.only = Some(vec!["systemd".to_owned(), "apt".to_owned()]);
+        assert_eq!(offered_with(apt_get, only).unwrap(), "apt");
+    }
+
+    #[test]
+    fn rke2_needs_systemctl_and_something_of_its_own() {
+        let systemctl = Tools { systemctl: Some("/bin/systemctl".into()), ..Tools::default() };
+        assert_eq!(offered_with(systemctl.clone(), |_| {}).unwrap(), "test ping file http systemd");
+        let installer = Tools { rke2_installer: Some("/x".into()), ..systemctl };
+        assert_eq!(offered_with(installer, |_| {}).unwrap(), "test ping file http systemd rke2");
+        let alone = Tools { rke2: Some("/x".into()), ..Tools::default() };
+        assert_eq!(offered_with(alone, |_| {}).unwrap(), "test ping file http");
+    }
+
+    #[test]
+    fn what_is_declared_is_offered_without_more_words_and_narrowed() {
+        let declared = serde_json::json!({"actions": {"now": {"argv": ["/bin/true"]}}});
+        let host = |dir: &std::path::Path| {
+            let declared = vec![downbeat_backends::Declared::read("backup", &declared).unwrap()];
+            crate::surroundings::Surroundings::of_system(dir, &declared).unwrap().host
+        };
+        for (only, offers) in [("backup", true), ("ping", false)] {
+            let dir = tempfile::tempdir().unwrap();
+            let mut settings = Settings::new(dir.path().to_owned());
+            settings.only = Some(vec![only.to_owned()]);
+            let offer = Offer::new(&settings, host(dir.path()).as_ref()).unwrap();
+            assert_eq!(offer.action("backup", "now").is_ok(), offers, "{only}");
+        }
     }
 
     #[test]
     fn only_narrows_and_allows_nothing() {
-        assert_eq!(offered(|s| s.only = Some(vec!["ping".to_owned(), "exec".to_owned()])).unwrap(), ["ping"]);
+        let only = |s: &mut Settings| s.only = Some(vec!["ping".to_owned(), "exec".to_owned()]);
+        assert_eq!(offered(only).unwrap(), "ping");
     }
 
     #[test]
     fn a_backend_that_does_not_exist_stops_the_start() {
         let error = offered(|s| s.allow = vec!["exce".to_owned()]).unwrap_err();
-        assert_eq!(error.to_string(), "there is no backend `exce` to allow; there are: test, ping, exec");
+        assert_eq!(
+            error.to_string(),
+            "there is no backend `exce` to allow; there are: apt, exec, file, http, ping, rke2, systemd, test"
+        );
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use downbeat_backends::Declared;
 use serde_json::Value;
 
 /// One agent's settings.
@@ -25,6 +26,8 @@ pub struct Settings {
     pub allow: Vec<String>,
     /// Offer nothing but these.
     pub only: Option<Vec<String>>,
+    /// Backends of the user's own. That they are declared is their permission.
+    pub backends: Vec<Declared>,
     /// Results that are not yet acknowledged and the record of what runs. One agent per directory.
     pub data: PathBuf,
     /// How long current work may take to end when the agent is told to stop.
@@ -48,6 +51,7 @@ impl Settings {
                 .map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX)),
             allow: Vec::new(),
             only: None,
+            backends: Vec::new(),
             data,
             drain_timeout: Duration::from_secs(30),
             grace: Duration::from_secs(5),

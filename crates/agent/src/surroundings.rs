@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 pub use downbeat_backends::Wall;
-use downbeat_backends::{Backend, Identity, Ledger, builtin};
+use downbeat_backends::{Backend, Declared, DeclaredBackend, Identity, Ledger, Tools, builtin};
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -38,7 +38,7 @@ pub enum Disk {
 /// The machine that an agent works on.
 #[async_trait]
 pub trait Host: Send + Sync + fmt::Debug + 'static {
-    /// Everything that could be offered.
+    /// Everything that could be offered: what this machine has no tool for is not.
     fn backends(&self) -> Vec<Arc<dyn Backend>>;
     fn capabilities(&self) -> BTreeMap<String, Value>;
     /// Ends what a former life of the agent left running, and answers what that was.
@@ -47,9 +47,13 @@ pub trait Host: Send + Sync + fmt::Debug + 'static {
 
 impl Surroundings {
     /// The real ones; the record of what runs is kept in `data`.
-    pub(crate) fn of_system(data: &Path) -> Result<Self, Error> {
+    pub(crate) fn of_system(data: &Path, declared: &[Declared]) -> Result<Self, Error> {
         fs::create_dir_all(data).map_err(|error| Error::Data { path: data.to_owned(), error })?;
-        let machine = Machine { ledger: Arc::new(Ledger::open(&data.join("running"))?) };
+        let machine = Machine {
+            ledger: Arc::new(Ledger::open(&data.join("running"))?),
+            tools: Tools::found(),
+            declared: declared.to_vec(),
+        };
         Ok(Self {
             wall: Arc::new(Timestamp::now),
             seed: rand::random(),
@@ -74,12 +78,17 @@ impl fmt::Debug for Surroundings {
 #[derive(Debug)]
 pub(crate) struct Machine {
     ledger: Arc<Ledger>,
+    tools: Tools,
+    declared: Vec<Declared>,
 }
 
 #[async_trait]
 impl Host for Machine {
     fn backends(&self) -> Vec<Arc<dyn Backend>> {
-        builtin(&self.ledger)
+        let declared = self.declared.iter().map(|declared| {
+            Arc::new(DeclaredBackend::new(declared.clone(), self.ledger.clone())) as Arc<dyn Backend>
+        });
+        builtin(&self.ledger, &self.tools).into_iter().chain(declared).collect()
     }
 
     fn capabilities(&self) -> BTreeMap<String, Value> {

@@ -4,11 +4,13 @@
 
 mod backend;
 mod builtin;
+mod declared;
 mod output;
 mod process;
 mod utf8;
 
 pub use backend::{Backend, Call, Finish, Identity};
-pub use builtin::{Exec, Ping, Test, builtin};
+pub use builtin::{Apt, Exec, File, Http, Ping, Rke2, Systemd, Test, Tools, builtin};
+pub use declared::{Declared, DeclaredBackend, Refused};
 pub use output::{OutputSink, Piece, Receive, Stream, Wall};
 pub use process::{Ledger, LedgerError};

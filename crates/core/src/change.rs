@@ -190,16 +190,22 @@ impl Change {
         }
     }
 
-    /// The same, without the guard that its node was silent: for whoever applies what was applied before.
-    pub fn without_silence(&self) -> std::borrow::Cow<'_, Change> {
+    /// The same, without the guards that looked at what is in no event (heartbeats) or at how many there were: for
+    /// whoever applies what was applied before. A copy may have heard of a later heartbeat before it hears of a silence.
+    pub fn settled(&self) -> std::borrow::Cow<'_, Change> {
         let mut change = std::borrow::Cow::Borrowed(self);
         if matches!(
             self,
-            Change::ExecutionLost { silence: Some(_), .. } | Change::NodeMoved { silent_since: Some(_), .. }
+            Change::ExecutionLost { silence: Some(_), .. }
+                | Change::NodeMoved { silent_since: Some(_), .. }
+                | Change::RunCreated { max_pending: Some(_), .. }
+                | Change::RunAdmitted { limit: Some(_), .. }
         ) {
             match change.to_mut() {
                 Change::ExecutionLost { silence, .. } => *silence = None,
                 Change::NodeMoved { silent_since, .. } => *silent_since = None,
+                Change::RunCreated { max_pending, .. } => *max_pending = None,
+                Change::RunAdmitted { limit, .. } => *limit = None,
                 _ => {}
             }
         }

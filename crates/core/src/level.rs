@@ -13,6 +13,10 @@ pub const LEVEL: u32 = 2;
 /// What every server before there were levels knows.
 pub const FIRST: u32 = 1;
 
+/// What [`Definition::level`](crate::spec::Definition::level) asks for when a job has a roll-out, params, outputs or any
+/// other field that servers of the first level pass over.
+pub const FLEET: u32 = 2;
+
 /// The level that all living servers have in common, this one among them.
 pub fn common(living: impl IntoIterator<Item = u32>) -> u32 {
     living.into_iter().fold(LEVEL, u32::min)

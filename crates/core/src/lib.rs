@@ -2,6 +2,7 @@
 //!
 //! Invariant: nothing in this crate depends on tokio, a socket, a file or the time of day.
 
+pub mod admission;
 pub mod backend;
 pub mod change;
 pub mod collections;

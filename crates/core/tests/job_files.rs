@@ -123,12 +123,14 @@ fn a_huge_file_is_refused_by_its_size() {
 #[test]
 fn params_that_aliases_blow_up_are_refused() {
     let long = "x".repeat(100_000);
-    let text = format!(
-        "tasks:\n  - backend: exec\n    action: run\n    params:\n      stdin: &a {long}\n      command: [echo{}]\n",
-        ", *a".repeat(40)
-    );
-    let problem = only_problem(&text);
-    assert!(problem.contains("tasks[0].params: the params of one task are 41"), "{problem}");
+    let task = |params: &str| {
+        format!("tasks:\n  - backend: exec\n    action: run\n    params:\n      stdin: &a {long}\n{params}")
+    };
+    let problem = only_problem(&task(&format!("      command: [echo{}]\n", ", *a".repeat(40))));
+    assert!(problem.contains("tasks[0].params.command: takes 4000"), "{problem}");
+    let five = "*a, *a, *a, *a, *a";
+    let problem = only_problem(&task(&format!("      command: [{five}]\n      args: [{five}]\n")));
+    assert!(problem.contains("tasks[0].params: the params of one task are 1100"), "{problem}");
     let task = "  - {backend: test, action: echo, params: {message: *a}}\n";
     let text = format!("name: &a {}\ntasks:\n{}", "x".repeat(200), task.repeat(100));
     assert!(spec::parse(&text, "made.yaml", &Catalogue::builtin()).is_ok(), "some aliases are fine");

@@ -381,6 +381,10 @@ impl Store for Reached {
         self.read(self.inner.open_run_owners()).await
     }
 
+    async fn holds(&self) -> Result<Vec<(NodeId, RunId)>, Error> {
+        self.read(self.inner.holds()).await
+    }
+
     async fn execution(&self, id: ExecutionId) -> Result<Option<Execution>, Error> {
         self.read(self.inner.execution(id)).await
     }

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use downbeat_core::backend::{BackendSchema, Params};
-use serde_json::Value;
+use downbeat_core::backend::BackendSchema;
 
+use super::params::{map, text, texts};
 use crate::backend::{Backend, Call, Finish};
 use crate::process::{self, Ledger, Program};
 
@@ -37,7 +37,11 @@ impl Backend for Exec {
                 argv
             }
             "shell" => {
-                vec!["bash".to_owned(), "-c".to_owned(), text(params, "command").unwrap_or_default()]
+                vec![
+                    "bash".to_owned(),
+                    "-c".to_owned(),
+                    text(params, "command").unwrap_or_default().to_owned(),
+                ]
             }
             other => return Finish::failed(None, format!("backend `exec` has no action `{other}`")),
         };
@@ -50,22 +54,8 @@ impl Backend for Exec {
             args: argv.collect(),
             env: map(params, "env"),
             working_dir: text(params, "working_dir").map(PathBuf::from),
-            stdin: text(params, "stdin"),
+            stdin: text(params, "stdin").map(str::to_owned),
         };
         process::run(program, &call, &self.ledger).await
     }
-}
-
-fn text(params: &Params, name: &str) -> Option<String> {
-    params.get(name).and_then(Value::as_str).map(str::to_owned)
-}
-
-fn texts(params: &Params, name: &str) -> Vec<String> {
-    let items = params.get(name).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    items.iter().filter_map(Value::as_str).map(str::to_owned).collect()
-}
-
-fn map(params: &Params, name: &str) -> Vec<(String, String)> {
-    let Some(entries) = params.get(name).and_then(Value::as_object) else { return Vec::new() };
-    entries.iter().filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
 }

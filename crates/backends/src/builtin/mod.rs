@@ -1,8 +1,15 @@
 //! The backends that every agent has in it. Their schemas are core's catalogue: one table for checking and doing.
 
+mod apt;
 mod exec;
+mod file;
+mod http;
+pub(crate) mod params;
 mod ping;
+mod rke2;
+mod systemd;
 mod test;
+mod tools;
 
 use std::sync::Arc;
 
@@ -11,13 +18,36 @@ use downbeat_core::backend::{BackendSchema, Catalogue};
 use crate::backend::Backend;
 use crate::process::Ledger;
 
+pub use apt::Apt;
 pub use exec::Exec;
+pub use file::File;
+pub use http::Http;
 pub use ping::Ping;
+pub use rke2::Rke2;
+pub use systemd::Systemd;
 pub use test::Test;
+pub use tools::Tools;
 
-/// All built-in backends; which of them a node offers is the agent's to decide.
-pub fn builtin(ledger: &Arc<Ledger>) -> Vec<Arc<dyn Backend>> {
-    vec![Arc::new(Test), Arc::new(Ping), Arc::new(Exec::new(ledger.clone()))]
+/// All built-in backends that this host has the tools for; which of them a node offers is the agent's to decide.
+pub fn builtin(ledger: &Arc<Ledger>, tools: &Tools) -> Vec<Arc<dyn Backend>> {
+    let ledger = || ledger.clone();
+    let mut all: Vec<Arc<dyn Backend>> = vec![
+        Arc::new(Test),
+        Arc::new(Ping),
+        Arc::new(Exec::new(ledger())),
+        Arc::new(File),
+        Arc::new(Http::default()),
+    ];
+    if let Some(apt_get) = &tools.apt_get {
+        all.push(Arc::new(Apt::new(ledger(), apt_get.clone())));
+    }
+    if let Some(systemctl) = &tools.systemctl {
+        all.push(Arc::new(Systemd::new(ledger(), systemctl.clone())));
+        if tools.rke2.is_some() || tools.rke2_installer.is_some() {
+            all.push(Arc::new(Rke2::new(ledger(), systemctl.clone(), tools.rke2_installer.clone())));
+        }
+    }
+    all
 }
 
 fn schema(name: &str) -> BackendSchema {

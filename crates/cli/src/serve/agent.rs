@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use clap::Args;
-use downbeat_agent::{Agent, Grpc, Settings};
+use downbeat_agent::{Agent, Declared, Grpc, Settings};
 
 use super::logging;
 use super::server::{Common, environment};
@@ -12,7 +12,7 @@ use super::stop::Stop;
 use crate::args::Global;
 use crate::exit::Failure;
 use crate::out::Out;
-use crate::settings::{AGENT, AgentKeys, Derived, Loaded, Sources, load};
+use crate::settings::{AGENT, AgentKeys, Derived, Loaded, Sources, load, load_backends};
 
 #[derive(Debug, Args)]
 #[command(
@@ -100,20 +100,23 @@ impl From<&AgentKeys> for Settings {
 }
 
 pub(crate) async fn run(args: AgentArgs, global: Global, out: Out) -> Result<(), Failure> {
-    let Loaded { keys, shown } = load(AGENT, &args.sources(&global), AgentKeys::check, |keys| {
+    let sources = args.sources(&global);
+    let Loaded { keys, mut shown } = load(AGENT, &sources, AgentKeys::check, |keys| {
         let slots = Settings::from(keys).slots;
         vec![Derived { key: "slots", value: slots.into(), source: "default: number of processors" }]
     })?;
+    let (backends, tree) = load_backends(&sources)?;
+    shown.tree = tree;
     if args.print_config {
         return out.result(&shown, || shown.toml());
     }
     logging::start(&keys.log_level, keys.log_format)?;
-    logging::last_word(serve(&keys).await, keys.log_format)
+    logging::last_word(serve(&keys, backends).await, keys.log_format)
 }
 
-async fn serve(keys: &AgentKeys) -> Result<(), Failure> {
+async fn serve(keys: &AgentKeys, backends: Vec<Declared>) -> Result<(), Failure> {
     let mut stop = Stop::listen()?;
-    let mut agent = Agent::start(Settings::from(keys), Arc::new(Grpc));
+    let mut agent = Agent::start(Settings { backends, ..Settings::from(keys) }, Arc::new(Grpc));
     tokio::select! {
         ended = agent.wait() => return ended.map_err(|error| agent_ended(&error)),
         () = stop.asked() => {}

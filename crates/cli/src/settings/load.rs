@@ -3,12 +3,13 @@
 
 use std::path::{Path, PathBuf};
 
+use downbeat_agent::Declared;
 use figment2::error::Kind;
 use figment2::value::{Dict, Map, Value};
 use figment2::{Figment, Metadata, Profile, Provider};
 use serde::de::DeserializeOwned;
 
-use super::show::{Row, Shown};
+use super::show::{Row, Shown, Tree};
 use super::{agent, server};
 use crate::exit::Failure;
 
@@ -37,6 +38,9 @@ pub(crate) struct Section {
 
 pub(crate) const SERVER: Section = Section { name: "server", keys: server::KEYS, defaults: server::defaults };
 pub(crate) const AGENT: Section = Section { name: "agent", keys: agent::KEYS, defaults: agent::defaults };
+
+/// The agent's own backends: the only part of the file that is a tree, and that neither environment nor flags can say.
+const BACKENDS: &str = "backends";
 
 /// Settings that were read, and where each of them came from.
 #[derive(Debug)]
@@ -122,7 +126,7 @@ pub(crate) fn load<T: DeserializeOwned + serde::Serialize>(
         }
         _ => Row { key, value: tree[key].clone(), source: source_of(key) },
     };
-    let shown = Shown { section: section.name, rows: section.keys.iter().map(row).collect() };
+    let shown = Shown { section: section.name, rows: section.keys.iter().map(row).collect(), tree: None };
     Ok(Loaded { keys, shown })
 }
 
@@ -144,15 +148,16 @@ fn config_path(named: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
 /// A section's values. The whole file is held against what is known, so that a typo in the section of another
 /// component is found by whoever reads the file first.
 fn file_section(path: &Path, section: Section) -> Result<Dict, Failure> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| Failure::bad_input(format!("cannot read {}: {error}", path.display())))?;
-    let file: Dict = toml::from_str(&text).map_err(|error| not_toml(path, &text, &error))?;
+    let file: Dict = read_file(path)?;
     let mut wanted = Dict::new();
     for (name, value) in file {
+        if name == BACKENDS {
+            continue;
+        }
         let Some(known) = [SERVER, AGENT].into_iter().find(|known| known.name == name) else {
             let hint = [SERVER, AGENT].into_iter().find(|s| s.keys.contains(&name.as_str()));
             let hint = hint.map_or_else(
-                || "the sections are [server] and [agent]".to_owned(),
+                || "the sections are [server], [agent] and [backends.NAME]".to_owned(),
                 |section| format!("it belongs in the section [{}]", section.name),
             );
             return Err(Failure::bad_input(format!("unknown key `{name}` in {}; {hint}", path.display())));
@@ -174,6 +179,23 @@ fn file_section(path: &Path, section: Section) -> Result<Dict, Failure> {
         }
     }
     Ok(wanted)
+}
+
+fn read_file<T: DeserializeOwned>(path: &Path) -> Result<T, Failure> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Failure::bad_input(format!("cannot read {}: {error}", path.display())))?;
+    toml::from_str(&text).map_err(|error| not_toml(path, &text, &error))
+}
+
+/// The backends that the file declares, and how they are shown.
+pub(crate) fn load_backends(sources: &Sources) -> Result<(Vec<Declared>, Option<Tree>), Failure> {
+    let Some(path) = config_path(sources.config.as_deref())? else { return Ok((Vec::new(), None)) };
+    let mut file: serde_json::Map<String, serde_json::Value> = read_file(&path)?;
+    let Some(value) = file.remove(BACKENDS) else { return Ok((Vec::new(), None)) };
+    let source = path.display().to_string();
+    let declared = Declared::read_all(&value)
+        .map_err(|refused| bad_value(&refused.key, &source, &one_line(&refused.reason)))?;
+    Ok((declared, Some(Tree { name: BACKENDS, value, source })))
 }
 
 /// `downbeat.toml:3:7: message`.

@@ -8,6 +8,16 @@ use serde_json::{Map, Value, json};
 pub(crate) struct Shown {
     pub(crate) section: &'static str,
     pub(crate) rows: Vec<Row>,
+    /// What is shown as the file has it.
+    pub(crate) tree: Option<Tree>,
+}
+
+/// A part of the file that has sections of its own.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    pub(crate) name: &'static str,
+    pub(crate) value: Value,
+    pub(crate) source: String,
 }
 
 #[derive(Debug)]
@@ -26,6 +36,10 @@ impl Shown {
         let mut text = format!("[{}]\n", self.section);
         for (line, source) in lines {
             text.push_str(&format!("{line:width$}  # {source}\n"));
+        }
+        if let Some(Tree { name, value, source }) = &self.tree {
+            let tree = toml::to_string(&json!({ *name: value })).unwrap_or_default();
+            text.push_str(&format!("\n# {source}\n{tree}"));
         }
         text
     }
@@ -69,7 +83,11 @@ impl Serialize for Shown {
             .iter()
             .map(|row| (row.key.to_owned(), json!({"value": open(row), "source": row.source})))
             .collect();
-        json!({ self.section: rows }).serialize(serializer)
+        let mut shown = json!({ self.section: rows });
+        if let Some(Tree { name, value, source }) = &self.tree {
+            shown[name] = json!({"value": value, "source": source});
+        }
+        shown.serialize(serializer)
     }
 }
 

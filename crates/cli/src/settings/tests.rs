@@ -4,7 +4,7 @@ use std::io::Write;
 
 use tempfile::NamedTempFile;
 
-use super::load::{AGENT, Derived, SERVER, Sources, load};
+use super::load::{AGENT, Derived, SERVER, Sources, load, load_backends};
 use super::{AgentKeys, ServerKeys};
 use crate::exit::Code;
 
@@ -160,4 +160,75 @@ fn agents_read_lists_and_labels_from_files_and_from_text() {
 
     let refused = read(&sources(Some(&file), &[("DOWNBEAT_SLOTS", "0")], &[])).unwrap_err();
     assert_eq!(refused.message, "bad value of `slots` (DOWNBEAT_SLOTS): must be at least 1");
+}
+
+const BACKUP: &str = r#"
+[backends.backup]
+help = "Backups of this host"
+[backends.backup.actions.now]
+argv = ["/usr/local/bin/backup", "--level={level}", "--", "{paths}"]
+env = { BACKUP_MODE = "{mode}" }
+working_dir = "/var/backups"
+[backends.backup.actions.now.params.level]
+type = "integer"
+required = true
+min = 0
+max = 9
+[backends.backup.actions.now.params.paths]
+type = "texts"
+pattern = "/[a-z/]+"
+[backends.backup.actions.now.params.mode]
+type = "text"
+choices = ["full", "quick"]
+"#;
+
+#[test]
+fn backends_of_the_users_own_are_read_and_shown() {
+    let file = file(&format!("[agent]\nslots = 3\n{BACKUP}"));
+    let sources = sources(Some(&file), &[], &[]);
+    let (declared, tree) = load_backends(&sources).unwrap();
+    assert_eq!(declared.iter().map(|backend| backend.name()).collect::<Vec<_>>(), ["backup"]);
+    let mut loaded = load(AGENT, &sources, AgentKeys::check, |_| Vec::new()).unwrap();
+    loaded.shown.tree = tree;
+    let shown = loaded.shown.toml();
+    let again: toml::Table = toml::from_str(&shown).expect("what is shown is TOML again");
+    assert_eq!(again["backends"], toml::from_str::<toml::Table>(BACKUP).unwrap()["backends"], "{shown}");
+    assert!(shown.contains(&format!("# {}\n[backends", file.path().display())), "{shown}");
+    // A server that reads the same file lets them be.
+    assert!(server(&sources).is_ok());
+}
+
+#[test]
+fn a_declaration_that_cannot_be_meant_is_one_line_that_names_its_key() {
+    let mut told = String::new();
+    for (from, to) in [
+        ("--level={level}", "--level={lvl}"),
+        (", \"{paths}\"]", "]"),
+        ("/usr/local/bin/backup", "backup"),
+        ("/usr/local/bin/backup", "{mode}"),
+        ("\"/usr/local/bin/backup\"", "\"/bin/sh\", \"-c\", \"x\""),
+        ("/[a-z/]+", "/[a-z/+"),
+        ("[backends.backup]", "[backends.exec]"),
+        ("--level={level}", "--level={{level}}"),
+        ("type = \"integer\"", "type = \"number\""),
+        ("required = true", "requird = true"),
+        ("min = 0", "min = \"none\""),
+        ("min = 0", "min = 10"),
+        ("/var/backups", "backups"),
+        ("BACKUP_MODE", "1MODE"),
+    ] {
+        let text = BACKUP.replacen(from, to, 1);
+        // The name occurs in every section's header.
+        let text =
+            if to == "[backends.exec]" { BACKUP.replace("backends.backup", "backends.exec") } else { text };
+        assert_ne!(text, BACKUP, "{from}");
+        let file = file(&text);
+        let message = load_backends(&sources(Some(&file), &[], &[])).unwrap_err().message;
+        assert_eq!(message.lines().count(), 1, "{message}");
+        told.push_str(&format!(
+            "{from} -> {to}\n  {}\n",
+            message.replace(file.path().to_str().unwrap(), "downbeat.toml")
+        ));
+    }
+    insta::assert_snapshot!(told);
 }

@@ -1,6 +1,7 @@
-//! Owns the catalogue: the backends that are built in, as data, and those that nodes declare.
+//! Owns the catalogue: the backends that are built in and those that nodes declare, found by name.
 
-use super::schema::{ActionSchema, BackendSchema, ParamKind, ParamSchema};
+use super::builtin;
+use super::schema::{ActionSchema, BackendSchema};
 use crate::nearest::advice;
 use crate::shown::shown;
 
@@ -22,7 +23,7 @@ pub enum Unknown {
 impl Catalogue {
     /// What every downbeat knows. Whether a node offers it, its agent decides.
     pub fn builtin() -> Self {
-        Self { backends: BUILTIN.iter().map(BuiltinBackend::schema).collect() }
+        Self { backends: builtin::schemas() }
     }
 
     /// This catalogue and what nodes declare. What is declared twice stays as it was first.
@@ -69,139 +70,17 @@ fn names<'a>(found: impl Iterator<Item = &'a String>) -> Vec<&'a str> {
     names
 }
 
-struct BuiltinBackend {
-    name: &'static str,
-    actions: &'static [BuiltinAction],
-}
-
-struct BuiltinAction {
-    name: &'static str,
-    idempotent: bool,
-    params: &'static [BuiltinParam],
-}
-
-struct BuiltinParam {
-    name: &'static str,
-    kind: ParamKind,
-    need: Need,
-    help: &'static str,
-}
-
-#[derive(PartialEq, Eq)]
-enum Need {
-    Required,
-    Optional,
-}
-
-const fn required(name: &'static str, kind: ParamKind, help: &'static str) -> BuiltinParam {
-    BuiltinParam { name, kind, need: Need::Required, help }
-}
-
-const fn optional(name: &'static str, kind: ParamKind, help: &'static str) -> BuiltinParam {
-    BuiltinParam { name, kind, need: Need::Optional, help }
-}
-
-const BUILTIN: &[BuiltinBackend] = &[
-    BuiltinBackend {
-        name: "test",
-        actions: &[
-            BuiltinAction { name: "noop", idempotent: true, params: &[] },
-            BuiltinAction {
-                name: "echo",
-                idempotent: true,
-                params: &[required("message", ParamKind::Text, "what to print")],
-            },
-            BuiltinAction {
-                name: "sleep",
-                idempotent: true,
-                params: &[required("duration", ParamKind::Duration, "how long to sleep")],
-            },
-            BuiltinAction {
-                name: "fail",
-                idempotent: false,
-                params: &[
-                    optional("message", ParamKind::Text, "what to print before failing"),
-                    optional("exit_code", ParamKind::Integer, "the exit code to fail with"),
-                ],
-            },
-            BuiltinAction {
-                name: "flaky",
-                idempotent: false,
-                params: &[required(
-                    "succeed_on",
-                    ParamKind::Integer,
-                    "the first attempt that succeeds, from 1",
-                )],
-            },
-        ],
-    },
-    BuiltinBackend {
-        name: "ping",
-        actions: &[BuiltinAction { name: "ping", idempotent: true, params: &[] }],
-    },
-    BuiltinBackend {
-        name: "exec",
-        actions: &[
-            BuiltinAction {
-                name: "run",
-                idempotent: false,
-                params: &[
-                    required(
-                        "command",
-                        ParamKind::Argv,
-                        "the program and its arguments; no shell reads them",
-                    ),
-                    optional("args", ParamKind::Texts, "more arguments, taken as they are"),
-                    optional("env", ParamKind::Map, "environment variables"),
-                    optional("working_dir", ParamKind::Text, "the directory to run in"),
-                    optional("stdin", ParamKind::Text, "what the program reads"),
-                ],
-            },
-            BuiltinAction {
-                name: "shell",
-                idempotent: false,
-                params: &[
-                    required("command", ParamKind::Text, "a line or a script for bash -c"),
-                    optional("env", ParamKind::Map, "environment variables"),
-                    optional("working_dir", ParamKind::Text, "the directory to run in"),
-                    optional("stdin", ParamKind::Text, "what the script reads"),
-                ],
-            },
-        ],
-    },
-];
-
-impl BuiltinBackend {
-    fn schema(&self) -> BackendSchema {
-        BackendSchema {
-            name: self.name.to_owned(),
-            actions: self.actions.iter().map(BuiltinAction::schema).collect(),
-        }
-    }
-}
-
-impl BuiltinAction {
-    fn schema(&self) -> ActionSchema {
-        let params = self.params.iter().map(|param| ParamSchema {
-            name: param.name.to_owned(),
-            kind: param.kind,
-            required: param.need == Need::Required,
-            help: param.help.to_owned(),
-        });
-        ActionSchema { name: self.name.to_owned(), idempotent: self.idempotent, params: params.collect() }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::{ParamKind, ParamSchema};
 
     #[test]
     fn an_unknown_backend_names_the_nearest_and_what_exists() {
         let catalogue = Catalogue::builtin();
         assert_eq!(
             catalogue.action("exce", "run").unwrap_err().to_string(),
-            "there is no backend `exce`; did you mean `exec`? (backends: exec, ping, test)"
+            "there is no backend `exce`; did you mean `exec`? (backends: apt, exec, file, http, ping, rke2, systemd, test)"
         );
         assert_eq!(
             catalogue.action("exec", "shel").unwrap_err().to_string(),
@@ -211,33 +90,19 @@ mod tests {
 
     #[test]
     fn what_nodes_declare_is_added_and_replaces_nothing() {
-        let param =
-            ParamSchema { name: "x".to_owned(), kind: ParamKind::Any, required: true, help: String::new() };
+        let param = ParamSchema { required: true, ..ParamSchema::new("x", ParamKind::Any) };
         let action = |name: &str| ActionSchema {
             name: name.to_owned(),
             idempotent: true,
             params: vec![param.clone()],
         };
-        let declared = [
-            BackendSchema { name: "ping".to_owned(), actions: vec![action("ping"), action("flood")] },
-            BackendSchema { name: "backup".to_owned(), actions: vec![action("now")] },
-        ];
+        let backend =
+            |name: &str, actions| BackendSchema { name: name.to_owned(), help: String::new(), actions };
+        let declared =
+            [backend("ping", vec![action("ping"), action("flood")]), backend("backup", vec![action("now")])];
         let catalogue = Catalogue::builtin().with(&declared);
         assert!(catalogue.action("ping", "ping").unwrap().params.is_empty());
         assert!(catalogue.action("ping", "flood").is_ok());
         assert!(catalogue.action("backup", "now").is_ok());
-    }
-
-    #[test]
-    fn only_what_may_be_done_twice_is_idempotent() {
-        let catalogue = Catalogue::builtin();
-        let idempotent: Vec<String> = catalogue
-            .backends()
-            .iter()
-            .flat_map(|backend| backend.actions.iter().map(move |action| (backend, action)))
-            .filter(|(_, action)| action.idempotent)
-            .map(|(backend, action)| format!("{} {}", backend.name, action.name))
-            .collect();
-        assert_eq!(idempotent, ["test noop", "test echo", "test sleep", "ping ping"]);
     }
 }

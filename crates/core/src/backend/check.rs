@@ -5,7 +5,9 @@ use std::fmt;
 use serde_json::Value;
 
 use super::argv;
+use super::pattern::{BadPattern, Pattern};
 use super::schema::{ActionSchema, ParamKind, ParamSchema, Params};
+use crate::expr::parts;
 use crate::limits;
 use crate::nearest::{advice, nearest};
 use crate::shown::shown;
@@ -33,7 +35,7 @@ impl fmt::Display for ParamProblem {
         match &self.element {
             None => {}
             Some(Element::Index(index)) => write!(f, "[{index}]")?,
-            Some(Element::Key(key)) => write!(f, ".{key}")?,
+            Some(Element::Key(key)) => write!(f, ".{}", shown(key))?,
         }
         write!(f, ": {}", self.message)
     }
@@ -41,16 +43,31 @@ impl fmt::Display for ParamProblem {
 
 /// The params in the form that a backend reads (an argv is a list, texts are texts), or all that is wrong with them.
 pub fn check_params(action: &ActionSchema, given: &Params) -> Result<Params, Vec<ParamProblem>> {
+    check_params_but(action, given, |_| false)
+}
+
+/// As `check_params`, for params of which some have no value yet: expressions are in them. Of those it is only checked
+/// that there is such a param; a command line is split, so that no value becomes two arguments.
+pub(crate) fn check_params_but(
+    action: &ActionSchema,
+    given: &Params,
+    pending: impl Fn(&str) -> bool,
+) -> Result<Params, Vec<ParamProblem>> {
     let mut problems = Vec::new();
     let mut checked = Params::new();
     for (name, value) in given {
         if problems.len() >= limits::PROBLEMS_LISTED {
             break;
         }
-        let mut check = Check { param: name, problems: &mut problems };
+        let mut check = Check { param: name, problems: &mut problems, rule: Rule::none() };
         match action.params.iter().find(|param| &param.name == name) {
             Some(schema) => {
-                if let Some(value) = check.value(schema.kind, value) {
+                let value = if pending(name) {
+                    check.pending(schema.kind, value)
+                } else {
+                    check.value(schema, value)
+                };
+                if let Some(value) = value {
                     checked.insert(name.clone(), value);
                 }
             }
@@ -92,21 +109,41 @@ fn meant<'a>(action: &'a ActionSchema, name: &str) -> Option<&'a str> {
 
 fn missing(action: &ActionSchema, schema: &ParamSchema) -> String {
     let help = if schema.help.is_empty() { String::new() } else { format!(": {}", schema.help) };
-    format!("action `{}` needs the param `{}`, {}{help}", action.name, schema.name, valid(schema.kind))
+    format!("action `{}` needs the param `{}`, {}{help}", action.name, schema.name, valid(schema))
+}
+
+/// What a param holds, for people.
+fn valid(schema: &ParamSchema) -> String {
+    if !schema.choices.is_empty() {
+        return format!("one of {}", schema.choices.join(", "));
+    }
+    match (schema.kind, schema.min, schema.max) {
+        (ParamKind::Integer, Some(min), Some(max)) => format!("a whole number from {min} to {max}"),
+        (ParamKind::Integer, Some(min), None) => format!("a whole number from {min} on"),
+        (ParamKind::Integer, None, Some(max)) => format!("a whole number up to {max}"),
+        (kind, _, _) => valid_kind(kind).to_owned(),
+    }
 }
 
 /// What a param of this kind holds, for people.
-fn valid(kind: ParamKind) -> &'static str {
+fn valid_kind(kind: ParamKind) -> &'static str {
     match kind {
         ParamKind::Text => "a text",
         ParamKind::Integer => "a whole number",
         ParamKind::Boolean => "true or false",
         ParamKind::Duration => "a duration such as 500ms, 1.5s or 30m",
-        ParamKind::Texts => "a list of texts",
+        ParamKind::Texts => "a text or a list of texts",
         ParamKind::Argv => "a list of texts, or one text that is split at blanks",
         ParamKind::Map => "a map of texts",
         ParamKind::Any => "any value",
     }
+}
+
+fn unusable(error: &BadPattern) -> String {
+    format!(
+        "cannot be checked: the pattern that is declared for it is not usable here ({error}); correct it in the node's \
+         settings"
+    )
 }
 
 /// What was found instead, for people.
@@ -124,9 +161,69 @@ fn described(value: &Value) -> String {
 struct Check<'c> {
     param: &'c str,
     problems: &'c mut Vec<ParamProblem>,
+    rule: Rule<'c>,
 }
 
-impl Check<'_> {
+/// What holds for every text of a param.
+struct Rule<'c> {
+    schema: Option<&'c ParamSchema>,
+    /// `Err` when the node that declared it understands it and this reader does not: nothing passes unchecked.
+    pattern: Option<Result<Pattern, BadPattern>>,
+}
+
+impl<'c> Rule<'c> {
+    fn none() -> Self {
+        Self { schema: None, pattern: None }
+    }
+
+    fn of(schema: &'c ParamSchema) -> Self {
+        Self { schema: Some(schema), pattern: schema.pattern.as_deref().map(Pattern::new) }
+    }
+
+    /// What is wrong with a name in a map.
+    fn broken_name(&self, name: &str) -> Option<String> {
+        if name.is_empty() || name.contains(['=', '\0']) {
+            return Some("a name must not be empty, nor contain `=` or a NUL".to_owned());
+        }
+        let pattern = self.schema?.name_pattern.as_deref()?;
+        match Pattern::new(pattern) {
+            Ok(known) if known.matches(name) => None,
+            Ok(_) => Some(format!("the name \"{}\" is not possible; it must match {pattern}", shown(name))),
+            Err(error) => Some(unusable(&error)),
+        }
+    }
+
+    /// What is wrong with a text.
+    fn broken(&self, text: &str) -> Option<String> {
+        // No NUL: neither argv nor environment nor PostgreSQL's JSON can hold one.
+        if text.contains('\0') {
+            return Some("contains a NUL character, which no program can be given; remove it".to_owned());
+        }
+        let schema = self.schema?;
+        if let Some(most) = schema.max_bytes.filter(|most| text.len() as u64 > *most) {
+            return Some(format!("is {} bytes long; at most {most} are possible", text.len()));
+        }
+        if !schema.choices.is_empty() && !schema.choices.iter().any(|choice| choice == text) {
+            let choices: Vec<&str> = schema.choices.iter().map(String::as_str).collect();
+            return Some(format!(
+                "\"{}\" is not possible; {}",
+                shown(text),
+                advice(text, &choices, "possible")
+            ));
+        }
+        match self.pattern.as_ref()? {
+            Ok(pattern) if pattern.matches(text) => None,
+            Ok(_) => {
+                let help = if schema.help.is_empty() { "" } else { &format!("{}; ", schema.help) };
+                let pattern = schema.pattern.as_deref().unwrap_or_default();
+                Some(format!("\"{}\" is not possible; {help}it must match {pattern}", shown(text)))
+            }
+            Err(error) => Some(unusable(error)),
+        }
+    }
+}
+
+impl<'c> Check<'c> {
     fn refuse(&mut self, message: String) {
         self.note(None, message);
     }
@@ -141,8 +238,8 @@ impl Check<'_> {
         }
     }
 
-    fn wrong(&mut self, kind: ParamKind, found: &Value) {
-        let remedy = match (kind, found) {
+    fn wrong(&mut self, schema: &ParamSchema, found: &Value) {
+        let remedy = match (schema.kind, found) {
             (ParamKind::Text, Value::Number(_) | Value::Bool(_)) => {
                 format!("; write it in quotes: \"{found}\"")
             }
@@ -156,14 +253,35 @@ impl Check<'_> {
             (_, Value::Null) => "; give it a value, or remove it".to_owned(),
             _ => String::new(),
         };
-        self.refuse(format!("must be {}, not {}{remedy}", valid(kind), described(found)));
+        self.refuse(format!("must be {}, not {}{remedy}", valid(schema), described(found)));
     }
 
-    fn value(&mut self, kind: ParamKind, value: &Value) -> Option<Value> {
+    fn pending(&mut self, kind: ParamKind, value: &Value) -> Option<Value> {
+        let parts = match value {
+            Value::String(line) if kind == ParamKind::Argv => parts(line).unwrap_or_default(),
+            _ => Vec::new(),
+        };
+        // A lone expression may stand for the whole list.
+        if parts.len() < 2 {
+            return self.clean_inside(value).then(|| value.clone());
+        }
+        match argv::split_around(&parts) {
+            Ok(words) => self.argv(&words.into_iter().map(Value::String).collect::<Vec<_>>()),
+            Err(error) => {
+                self.refuse(format!("{error}; or write a list, one text per argument"));
+                None
+            }
+        }
+    }
+
+    fn value(&mut self, schema: &'c ParamSchema, value: &Value) -> Option<Value> {
         let before = self.problems.len();
-        let checked = match (kind, value) {
+        self.rule = Rule::of(schema);
+        let checked = match (schema.kind, value) {
             (ParamKind::Text, Value::String(text)) => self.clean(text, None).then(|| value.clone()),
-            (ParamKind::Integer, Value::Number(number)) if number.is_i64() => Some(value.clone()),
+            (ParamKind::Integer, Value::Number(number)) if within(schema, number.as_i64()) => {
+                Some(value.clone())
+            }
             (ParamKind::Boolean, Value::Bool(_)) => Some(value.clone()),
             (ParamKind::Duration, Value::String(text)) => match text.parse::<Span>() {
                 Ok(_) => Some(value.clone()),
@@ -172,7 +290,14 @@ impl Check<'_> {
                     None
                 }
             },
+            (ParamKind::Texts, Value::Array(items)) if schema.required && items.is_empty() => {
+                self.refuse("is empty; at least one text is needed".to_owned());
+                None
+            }
             (ParamKind::Texts, Value::Array(items)) => Some(self.texts(items)),
+            (ParamKind::Texts, Value::String(_)) => self
+                .clean(value.as_str().unwrap_or_default(), None)
+                .then(|| Value::Array(vec![value.clone()])),
             (ParamKind::Argv, Value::Array(items)) => self.argv(items),
             (ParamKind::Argv, Value::String(line)) => match argv::split(line) {
                 Ok(words) => {
@@ -199,7 +324,7 @@ impl Check<'_> {
                 | ParamKind::Map,
                 _,
             ) => {
-                self.wrong(kind, value);
+                self.wrong(schema, value);
                 None
             }
         };
@@ -229,6 +354,7 @@ impl Check<'_> {
                 ),
             }
         }
+        self.bounded(texts.iter().filter_map(Value::as_str).map(str::len));
         Value::Array(texts)
     }
 
@@ -236,33 +362,54 @@ impl Check<'_> {
         let mut texts = serde_json::Map::new();
         for (key, item) in entries {
             let element = || Element::Key(key.clone());
-            if key.is_empty() || key.contains(['=', '\0']) {
-                self.refuse_element(
-                    element(),
-                    "a name must not be empty, nor contain `=` or a NUL".to_owned(),
-                );
+            if let Some(message) = self.rule.broken_name(key) {
+                self.refuse_element(element(), message);
             }
             match text_of(item) {
                 Some(text) => {
-                    self.clean(&text, Some(element()));
+                    if self.clean(&text, Some(element())) {
+                        self.fits_with_name(key, &text);
+                    }
                     texts.insert(key.clone(), Value::String(text));
                 }
                 None => self.refuse_element(element(), format!("must be a text, not {}", described(item))),
             }
         }
+        self.bounded(texts.iter().map(|(key, text)| key.len() + 1 + text.as_str().map_or(0, str::len)));
         Value::Object(texts)
     }
 
-    /// No NUL: neither argv nor environment nor PostgreSQL's JSON can hold one.
-    fn clean(&mut self, text: &str, element: Option<Element>) -> bool {
-        let clean = !text.contains('\0');
-        if !clean {
-            self.note(
-                element,
-                "contains a NUL character, which no program can be given; remove it".to_owned(),
-            );
+    /// A variable is one text to the kernel, `NAME=value`.
+    fn fits_with_name(&mut self, name: &str, text: &str) {
+        let bytes = name.len() + text.len();
+        if let Some(most) =
+            self.rule.schema.and_then(|schema| schema.max_bytes).filter(|most| bytes as u64 > *most)
+        {
+            let message = format!("is {bytes} bytes long with its name; at most {most} are possible");
+            self.refuse_element(Element::Key(name.to_owned()), message);
         }
-        clean
+    }
+
+    /// What the kernel would refuse is refused before anything was started.
+    fn bounded(&mut self, lengths: impl Iterator<Item = usize>) {
+        const NUL_AND_POINTER: usize = 9;
+        let bytes: usize = lengths.map(|length| length + NUL_AND_POINTER).sum();
+        if bytes > limits::ARGUMENTS_BYTES {
+            self.refuse(format!(
+                "takes {bytes} bytes with all its texts; at most {} are possible",
+                limits::ARGUMENTS_BYTES
+            ));
+        }
+    }
+
+    fn clean(&mut self, text: &str, element: Option<Element>) -> bool {
+        match self.rule.broken(text) {
+            None => true,
+            Some(message) => {
+                self.note(element, message);
+                false
+            }
+        }
     }
 
     fn clean_inside(&mut self, value: &Value) -> bool {
@@ -275,6 +422,12 @@ impl Check<'_> {
             }
         }
     }
+}
+
+fn within(schema: &ParamSchema, number: Option<i64>) -> bool {
+    number.is_some_and(|number| {
+        schema.min.is_none_or(|min| min <= number) && schema.max.is_none_or(|max| number <= max)
+    })
 }
 
 /// Arguments and variables are texts to the program anyway, so `[sleep, 5]` means what it says.
@@ -372,15 +525,100 @@ mod tests {
         let any = ActionSchema {
             name: "any".to_owned(),
             idempotent: false,
-            params: vec![ParamSchema {
-                name: "x".to_owned(),
-                kind: ParamKind::Any,
-                required: false,
-                help: String::new(),
-            }],
+            params: vec![ParamSchema::new("x", ParamKind::Any)],
         };
         let params = Params::from([("x".to_owned(), json!({"a": [{"\0": 1}]}))]);
         assert!(check_params(&any, &params).is_err());
+    }
+
+    fn limited(schema: ParamSchema, value: Value) -> Result<Value, String> {
+        let action = ActionSchema { name: "do".to_owned(), idempotent: false, params: vec![schema] };
+        match check_params(&action, &Params::from([("x".to_owned(), value)])) {
+            Ok(mut checked) => Ok(checked.remove("x").unwrap()),
+            Err(problems) => Err(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join(" | ")),
+        }
+    }
+
+    #[test]
+    fn a_pattern_holds_for_the_whole_text_and_for_every_element() {
+        let text = |kind| ParamSchema {
+            pattern: Some("[a-z]+".to_owned()),
+            help: "a word".to_owned(),
+            ..ParamSchema::new("x", kind)
+        };
+        assert_eq!(limited(text(ParamKind::Text), json!("abc")), Ok(json!("abc")));
+        assert_eq!(
+            limited(text(ParamKind::Text), json!("abc\n")),
+            Err("x: \"abc\\n\" is not possible; a word; it must match [a-z]+".to_owned())
+        );
+        assert_eq!(limited(text(ParamKind::Texts), json!("abc")), Ok(json!(["abc"])));
+        for (kind, value, element) in [
+            (ParamKind::Texts, json!(["a", "-b"]), "[1]"),
+            (ParamKind::Argv, json!("a -b"), "[1]"),
+            (ParamKind::Map, json!({"k": "-b"}), ".k"),
+        ] {
+            assert_eq!(
+                limited(text(kind), value),
+                Err(format!("x{element}: \"-b\" is not possible; a word; it must match [a-z]+"))
+            );
+        }
+    }
+
+    #[test]
+    fn a_pattern_that_is_not_understood_lets_nothing_pass() {
+        let schema =
+            ParamSchema { pattern: Some("(?<=a)b".to_owned()), ..ParamSchema::new("x", ParamKind::Text) };
+        let problem = limited(schema, json!("b")).unwrap_err();
+        assert!(
+            problem.starts_with("x: cannot be checked: the pattern that is declared for it"),
+            "{problem}"
+        );
+    }
+
+    #[test]
+    fn choices_bounds_and_lengths_say_what_is_possible() {
+        let new = |kind| ParamSchema::new("x", kind);
+        let mode =
+            ParamSchema { choices: vec!["server".to_owned(), "agent".to_owned()], ..new(ParamKind::Text) };
+        assert_eq!(limited(mode.clone(), json!("agent")), Ok(json!("agent")));
+        assert_eq!(
+            limited(mode.clone(), json!("servr")),
+            Err("x: \"servr\" is not possible; did you mean `server`? (possible: server, agent)".to_owned())
+        );
+        assert_eq!(
+            limited(mode, json!(5)),
+            Err("x: must be one of server, agent, not the number 5; write it in quotes: \"5\"".to_owned())
+        );
+        let level = ParamSchema { min: Some(0), max: Some(9), ..new(ParamKind::Integer) };
+        assert_eq!(limited(level.clone(), json!(9)), Ok(json!(9)));
+        for wrong in [json!(10), json!(-1), json!(1.5), json!(u64::MAX)] {
+            assert_eq!(
+                limited(level.clone(), wrong.clone()),
+                Err(format!("x: must be a whole number from 0 to 9, not the number {wrong}"))
+            );
+        }
+        let short = ParamSchema { max_bytes: Some(3), ..new(ParamKind::Texts) };
+        assert_eq!(limited(short.clone(), json!(["€"])), Ok(json!(["€"])));
+        assert_eq!(
+            limited(short, json!(["abc", "€€"])),
+            Err("x[1]: is 6 bytes long; at most 3 are possible".to_owned())
+        );
+        let pairs = ParamSchema {
+            max_bytes: Some(5),
+            name_pattern: Some("[A-Z]+".to_owned()),
+            ..new(ParamKind::Map)
+        };
+        assert_eq!(limited(pairs.clone(), json!({"AB": "abc"})), Ok(json!({"AB": "abc"})));
+        assert_eq!(
+            limited(pairs, json!({"ABC": "abc", "a": "b"})),
+            Err("x.ABC: is 6 bytes long with its name; at most 5 are possible | \
+                 x.a: the name \"a\" is not possible; it must match [A-Z]+"
+                .to_owned())
+        );
+        assert_eq!(
+            limited(new(ParamKind::Texts), json!(vec!["a"; 60_000])),
+            Err("x: takes 600000 bytes with all its texts; at most 524288 are possible".to_owned())
+        );
     }
 
     #[test]

@@ -12,6 +12,9 @@ pub type Params = BTreeMap<String, Value>;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackendSchema {
     pub name: String,
+    /// One line for people.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub help: String,
     pub actions: Vec<ActionSchema>,
 }
 
@@ -36,6 +39,23 @@ pub struct ParamSchema {
     /// One line for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub help: String,
+    /// A regular expression that a whole text matches; of a list or a map, every text in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pattern: Option<String>,
+    /// A regular expression that every name in a map matches as a whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name_pattern: Option<String>,
+    /// The only texts that are possible, when there are any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub choices: Vec<String>,
+    /// Bounds of a whole number, both included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max: Option<i64>,
+    /// The longest text; of a list each in it, of a map each together with its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_bytes: Option<u64>,
 }
 
 /// What a param may hold.
@@ -47,7 +67,7 @@ pub enum ParamKind {
     Boolean,
     /// A duration such as `1.5s`.
     Duration,
-    /// A list of texts.
+    /// A list of texts; a single text is a list of one.
     Texts,
     /// An argv: a list of texts, or one text that is split at blanks, quotes respected.
     Argv,
@@ -70,6 +90,24 @@ pub fn params_bytes(params: &Params) -> usize {
         }
     }
     params.iter().map(|(name, value)| name.len() + 4 + value_bytes(value)).sum()
+}
+
+impl ParamSchema {
+    /// An optional param that holds anything of its kind.
+    pub fn new(name: impl Into<String>, kind: ParamKind) -> Self {
+        Self {
+            name: name.into(),
+            kind,
+            required: false,
+            help: String::new(),
+            pattern: None,
+            name_pattern: None,
+            choices: Vec::new(),
+            min: None,
+            max: None,
+            max_bytes: None,
+        }
+    }
 }
 
 impl BackendSchema {

@@ -1,40 +1,30 @@
-//! Expressions in params. (Being written.)
-use crate::backend::{ParamProblem, Params};
-use std::collections::{BTreeMap, BTreeSet};
+//! Expressions in params of tasks: `{{ steps.build.outputs.version }}`. A small and safe part of Jinja's expressions:
+//!
+//! - names: `params.x`, `steps.NAME.outputs.x`, `steps.NAME.nodes["web-01"].outputs.x`, `node.hostname`, `run.id`;
+//!   a name with other characters than letters, digits and `_` stands in brackets: `steps["build-web"]`;
+//! - texts, numbers, `true`, `false`, lists, maps, parts of them (`x[0]`, `x.y`, `x[1:3]`);
+//! - `==`, `!=`, `<`, `<=`, `>`, `>=`, `in`, `and`, `or`, `not`, `a if b else c`, and `~`, which joins texts;
+//! - filters: default, upper, lower, trim, replace, join, split, length, first, last, int, string, tojson.
+//!
+//! There is nothing else: no arithmetic, no calls, no loops, no statements. What an expression says of steps is known
+//! from its text alone (`reference`), whichever branch of it will be taken; and whatever it makes is bounded.
 
-#[derive(Clone, Debug)]
-pub struct Data(serde_json::Value);
-impl From<&serde_json::Value> for Data {
-    fn from(v: &serde_json::Value) -> Self {
-        Self(v.clone())
-    }
-}
-impl From<&Params> for Data {
-    fn from(v: &Params) -> Self {
-        Self(serde_json::json!(v))
-    }
-}
-impl Data {
-    pub fn map(m: impl IntoIterator<Item = (String, Data)>) -> Self {
-        Self(m.into_iter().map(|(k, v)| (k, v.0)).collect())
-    }
-}
-#[derive(Clone, Debug)]
-pub struct Scope {
-    pub run: Data,
-    pub params: Data,
-    pub node: Option<Data>,
-    pub steps: BTreeMap<String, Data>,
-}
-#[derive(Clone, Debug, Default)]
-pub struct Uses {
-    pub steps: BTreeSet<String>,
-    pub step_nodes: bool,
-    pub node: bool,
-}
-pub fn uses(_: &Params) -> Result<Option<Uses>, ParamProblem> {
-    Ok(None)
-}
-pub fn render(params: &Params, _: &Scope) -> Result<Params, ParamProblem> {
-    Ok(params.clone())
-}
+mod data;
+mod filters;
+mod given;
+mod known;
+mod reference;
+mod template;
+mod text;
+mod token;
+
+pub use data::{Data, Scope, facts};
+pub use given::given;
+pub(crate) use known::{Known, Place};
+pub(crate) use reference::in_path;
+pub(crate) use template::{StepUse, has_expression};
+pub use template::{Template, Uses, render, uses};
+pub(crate) use text::{Part, parts};
+
+#[cfg(test)]
+mod tests;

@@ -64,10 +64,7 @@ pub(crate) fn nodes(count: usize) -> Vec<Arc<NodeRecord>> {
 impl World {
     pub(crate) fn new(definition: Value, node_count: usize, seed: u64) -> Self {
         let definition: Definition = serde_json::from_value(definition).unwrap();
-        let mut resolved = resolve(&definition, &nodes(node_count)).unwrap();
-        if let Some(rollout) = &definition.rollout {
-            resolved.waves = rollout.batch.waves(u32::try_from(node_count).unwrap());
-        }
+        let resolved = resolve(&definition, &definition.params, &nodes(node_count)).unwrap();
         Self::of(Arc::new(definition), Arc::new(resolved), seed)
     }
 

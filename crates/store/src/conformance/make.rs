@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use downbeat_core::backend::Params;
 use downbeat_core::change::{Applied, Change, Refusal};
 use downbeat_core::execution::{Execution, Lease, Outcome, State, Verdict};
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
@@ -110,6 +111,12 @@ pub fn moved(number: u32, path: &[RunState], second: i64) -> Change {
     Change::RunMoved { run: run_id(number), epoch: 1, path: path.to_vec(), end: None, at: at(second) }
 }
 
+/// A run is let in, and holds these nodes.
+pub fn admitted(number: u32, limit: Option<u32>, nodes: &[u32]) -> Change {
+    let nodes = nodes.iter().map(|&number| node(number)).collect();
+    Change::RunAdmitted { run: run_id(number), epoch: 1, limit, nodes, at: at(15) }
+}
+
 pub fn lease(number: u32, on: u32) -> Lease {
     Lease { token: token(number), node: node(on), session: session(on), granted_at: at(20) }
 }
@@ -128,14 +135,14 @@ pub fn outcome(verdict: Verdict) -> Outcome {
         Verdict::Failed => (Some(-7), Some("it broke".to_owned())),
         Verdict::Cancelled => (None, Some("told to stop".to_owned())),
     };
-    Outcome {
-        verdict,
-        exit_code,
-        error,
-        started_at: at(30),
-        finished_at: at(31),
-        outputs: Default::default(),
-    }
+    let outputs = Params::new();
+    Outcome { verdict, exit_code, error, outputs, started_at: at(30), finished_at: at(31) }
+}
+
+/// It went well, and said something.
+pub fn outcome_with_outputs() -> Outcome {
+    let outputs = Params::from([("version".to_owned(), json!("1.2 'ü' \0")), ("n".to_owned(), json!(7))]);
+    Outcome { outputs, ..outcome(Verdict::Succeeded) }
 }
 
 /// Of step 0, first attempt, not pinned.

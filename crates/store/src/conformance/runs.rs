@@ -1,10 +1,12 @@
 //! What a store does with runs.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use downbeat_core::change::{Change, Refusal};
 use downbeat_core::ids::RunId;
 use downbeat_core::run::{RunEnd, RunRecord, RunState, check_path};
+use serde_json::json;
 
 use super::make::{
     SERVER, UNKNOWN_CLUSTER, apply, at, commit, created, moved, refuse, run, run_id, server, try_one,
@@ -32,6 +34,10 @@ pub async fn a_created_run_is_read_back_whole(store: Arc<dyn Store>) {
         finished_at: Some(at(4)),
         end: Some(RunEnd { partial: true, error: Some("no".to_owned()) }),
         cancel_requested_at: Some(at(2)),
+        params: BTreeMap::from([("version".to_owned(), json!("1.2 \0 'ü'")), ("count".to_owned(), json!(3))]),
+        retry_of: Some(run_id(1)),
+        paused_at: Some(at(5)),
+        admitted_at: Some(at(6)),
         owner: server(7),
         epoch: 12,
         ..run(2)

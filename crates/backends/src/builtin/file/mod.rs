@@ -1,0 +1,74 @@
+//! The backend `file`: files of the host, written whole or not at all. No program is run.
+
+mod absent;
+mod stat;
+mod write;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use async_trait::async_trait;
+use downbeat_core::backend::BackendSchema;
+use tokio_util::sync::CancellationToken;
+
+use super::params::text;
+use crate::backend::{Backend, Call, Finish};
+use crate::output::Stream;
+
+#[derive(Clone, Copy, Debug)]
+pub struct File;
+
+/// A line to print, or why it failed.
+type Told = Result<String, String>;
+
+#[async_trait]
+impl Backend for File {
+    fn schema(&self) -> BackendSchema {
+        super::schema("file")
+    }
+
+    async fn run(&self, call: Call) -> Finish {
+        if call.cancel.is_cancelled() {
+            return Finish::cancelled(None);
+        }
+        let path = PathBuf::from(text(&call.params, "path").unwrap_or_default());
+        let cancel = call.cancel.clone();
+        let work: Box<dyn FnOnce() -> Told + Send> = match call.action.as_str() {
+            "write" => match write::Wanted::read(&call.params) {
+                Ok(wanted) => Box::new(move || wanted.write(&path, &cancel)),
+                Err(error) => return Finish::failed(None, error),
+            },
+            "absent" => Box::new(move || absent::remove(&path)),
+            "stat" => Box::new(move || stat::describe(&path, &cancel)),
+            other => return Finish::failed(None, format!("backend `file` has no action `{other}`")),
+        };
+        // Not on a thread that carries heartbeats: a mount whose server is gone never answers.
+        let mut work = tokio::task::spawn_blocking(work);
+        let told = tokio::select! {
+            told = &mut work => told,
+            () = call.cancel.cancelled() => match tokio::time::timeout(call.grace, work).await {
+                Ok(told) => told,
+                // Whoever hangs in the kernel cannot be ended; it looks at `cancel` before it changes anything.
+                Err(_) => return Finish::cancelled(None),
+            },
+        };
+        match told {
+            Ok(Ok(line)) => {
+                call.output.write(Stream::Stdout, format!("{line}\n").as_bytes());
+                Finish::succeeded()
+            }
+            Ok(Err(_)) if call.cancel.is_cancelled() => Finish::cancelled(None),
+            Ok(Err(error)) => Finish::failed(None, error),
+            Err(error) => Finish::failed(None, format!("the work broke down: {error}")),
+        }
+    }
+}
+
+fn stopped(cancel: &CancellationToken) -> Result<(), String> {
+    if cancel.is_cancelled() { Err("cancelled".to_owned()) } else { Ok(()) }
+}
+
+/// A name's change is safe once its directory is.
+fn sync_directory_of(path: &Path) -> io::Result<()> {
+    std::fs::File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
+}

@@ -1,0 +1,102 @@
+//! `file stat`: what has this name, as one line of JSON. A link is described itself, not what it leads to.
+
+use std::fs;
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use jiff::Timestamp;
+use nix::fcntl::OFlag;
+use nix::unistd::{Gid, Group, Uid, User};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tokio_util::sync::CancellationToken;
+
+use super::{Told, stopped};
+
+/// Larger files have no checksum: reading one takes long, and whoever wants it can ask for it with `exec`.
+const HASHED_BYTES: u64 = 64 * 1024 * 1024;
+
+pub(super) fn describe(path: &Path, cancel: &CancellationToken) -> Told {
+    let failed = |error: io::Error| format!("cannot look at `{}`: {error}", path.display());
+    let found = match fs::symlink_metadata(path) {
+        Ok(found) => found,
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Ok(json!({"path": path.to_string_lossy(), "exists": false}).to_string());
+        }
+        Err(error) => return Err(failed(error)),
+    };
+    let mut told = json!({
+        "path": path.to_string_lossy(),
+        "exists": true,
+        "kind": kind(found.file_type()),
+        "size": found.len(),
+        "mode": format!("{:04o}", found.mode() & 0o7777),
+        "owner": owner(found.uid()),
+        "group": group(found.gid()),
+        "uid": found.uid(),
+        "gid": found.gid(),
+        "mtime": Timestamp::new(found.mtime(), i32::try_from(found.mtime_nsec()).unwrap_or(0)).ok(),
+    });
+    if found.is_symlink() {
+        told["target"] = json!(fs::read_link(path).map_err(failed)?.to_string_lossy());
+    }
+    if found.is_file() && found.len() <= HASHED_BYTES {
+        told["sha256"] = json!(sha256(path, cancel)?);
+    }
+    Ok(told.to_string())
+}
+
+fn kind(found: fs::FileType) -> &'static str {
+    match found {
+        _ if found.is_file() => "file",
+        _ if found.is_dir() => "directory",
+        _ if found.is_symlink() => "symlink",
+        _ if found.is_fifo() => "fifo",
+        _ if found.is_socket() => "socket",
+        _ if found.is_block_device() => "block_device",
+        _ if found.is_char_device() => "char_device",
+        _ => "other",
+    }
+}
+
+/// By number where the number has no name.
+fn owner(uid: u32) -> Value {
+    User::from_uid(Uid::from_raw(uid))
+        .ok()
+        .flatten()
+        .map_or_else(|| json!(uid.to_string()), |user| json!(user.name))
+}
+
+fn group(gid: u32) -> Value {
+    Group::from_gid(Gid::from_raw(gid))
+        .ok()
+        .flatten()
+        .map_or_else(|| json!(gid.to_string()), |group| json!(group.name))
+}
+
+/// None for what grew or became something else since it was looked at, or may not be read.
+fn sha256(path: &Path, cancel: &CancellationToken) -> Result<Option<String>, String> {
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+    let opened = fs::OpenOptions::new().read(true).custom_flags(flags.bits()).open(path);
+    let Ok(file) = opened else { return Ok(None) };
+    if !file.metadata().is_ok_and(|found| found.is_file()) {
+        return Ok(None);
+    }
+    let mut file = file.take(HASHED_BYTES + 1);
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        stopped(cancel)?;
+        match file.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(read) => hash.update(&buffer[..read]),
+            Err(_) => return Ok(None),
+        }
+    }
+    Ok((file.limit() > 0).then(|| hex(&hash.finalize())))
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

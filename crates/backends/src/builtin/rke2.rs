@@ -1,0 +1,73 @@
+//! The backend `rke2`: RKE2's service, by systemctl, and its installation by an installer that is already on the host.
+//! Nothing is downloaded and handed to a shell, and no job names the installer: either would be `exec` by another name.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use downbeat_core::backend::BackendSchema;
+
+use super::params::text;
+use super::systemd::systemctl;
+use crate::backend::{Backend, Call, Finish};
+use crate::process::{self, Ledger, Program};
+
+#[derive(Debug)]
+pub struct Rke2 {
+    ledger: Arc<Ledger>,
+    systemctl: PathBuf,
+    installer: Option<PathBuf>,
+}
+
+impl Rke2 {
+    /// The places where the script that RKE2 documents as `install.sh` is looked for, under a name that says what it
+    /// installs.
+    pub const INSTALLERS: [&str; 2] = ["/usr/local/bin/rke2-install.sh", "/opt/rke2/install.sh"];
+
+    pub fn new(ledger: Arc<Ledger>, systemctl: PathBuf, installer: Option<PathBuf>) -> Self {
+        Self { ledger, systemctl, installer }
+    }
+
+    fn install(&self, call: &Call, mode: &str) -> Result<Program, String> {
+        let installer = self.installer.as_ref().ok_or_else(|| {
+            format!(
+                "there is no installer of RKE2 on this host; put RKE2's install.sh at {}",
+                Self::INSTALLERS[0]
+            )
+        })?;
+        let mut env = vec![("INSTALL_RKE2_TYPE".to_owned(), mode.to_owned())];
+        for (param, variable) in [
+            ("version", "INSTALL_RKE2_VERSION"),
+            ("channel", "INSTALL_RKE2_CHANNEL"),
+            ("artifact_path", "INSTALL_RKE2_ARTIFACT_PATH"),
+        ] {
+            if let Some(value) = text(&call.params, param) {
+                env.push((variable.to_owned(), value.to_owned()));
+            }
+        }
+        let name = installer.to_string_lossy().into_owned();
+        Ok(Program { name, args: Vec::new(), env, working_dir: None, stdin: None })
+    }
+}
+
+#[async_trait]
+impl Backend for Rke2 {
+    fn schema(&self) -> BackendSchema {
+        super::schema("rke2")
+    }
+
+    async fn run(&self, call: Call) -> Finish {
+        let mode = text(&call.params, "mode").unwrap_or("server");
+        let program = match call.action.as_str() {
+            "install" => self.install(&call, mode),
+            verb @ ("start" | "stop" | "status") => {
+                Ok(systemctl(&self.systemctl, verb, &format!("rke2-{mode}.service")))
+            }
+            other => Err(format!("backend `rke2` has no action `{other}`")),
+        };
+        match program {
+            Ok(program) => process::run(program, &call, &self.ledger).await,
+            Err(error) => Finish::failed(None, error),
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! Owns where the programs are that built-in backends call: looked up once, when an agent starts.
+
+use std::env;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use super::rke2::Rke2;
+
+/// Programs of the host; none where there is none.
+#[derive(Clone, Debug, Default)]
+pub struct Tools {
+    pub apt_get: Option<PathBuf>,
+    pub systemctl: Option<PathBuf>,
+    pub rke2: Option<PathBuf>,
+    pub rke2_installer: Option<PathBuf>,
+}
+
+impl Tools {
+    /// What the search path of this process leads to.
+    pub fn found() -> Self {
+        let path = env::var_os("PATH").unwrap_or_default();
+        let dirs: Vec<PathBuf> = env::split_paths(&path).filter(|dir| dir.is_absolute()).collect();
+        let find = |name: &str| dirs.iter().map(|dir| dir.join(name)).find(|file| is_program(file));
+        let installers = Rke2::INSTALLERS.iter().map(PathBuf::from);
+        Self {
+            apt_get: find("apt-get"),
+            systemctl: find("systemctl"),
+            rke2: find("rke2"),
+            rke2_installer: installers.into_iter().find(|file| is_program(file)),
+        }
+    }
+}
+
+fn is_program(file: &Path) -> bool {
+    file.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+}

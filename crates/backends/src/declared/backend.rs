@@ -1,0 +1,47 @@
+//! Carries out declared actions: fills the templates and runs the program.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use downbeat_core::backend::BackendSchema;
+
+use super::read::Declared;
+use crate::backend::{Backend, Call, Finish};
+use crate::process::{self, Ledger, Program};
+
+#[derive(Debug)]
+pub struct DeclaredBackend {
+    declared: Declared,
+    ledger: Arc<Ledger>,
+}
+
+impl DeclaredBackend {
+    pub fn new(declared: Declared, ledger: Arc<Ledger>) -> Self {
+        Self { declared, ledger }
+    }
+}
+
+#[async_trait]
+impl Backend for DeclaredBackend {
+    fn schema(&self) -> BackendSchema {
+        self.declared.schema.clone()
+    }
+
+    async fn run(&self, call: Call) -> Finish {
+        let Some(action) = self.declared.actions.get(&call.action) else {
+            let name = self.declared.name();
+            return Finish::failed(None, format!("backend `{name}` has no action `{}`", call.action));
+        };
+        let filled = |(name, template): &(String, super::template::Template)| {
+            template.fill(&call.params).into_iter().next().map(|value| (name.clone(), value))
+        };
+        let program = Program {
+            name: action.program().to_string_lossy().into_owned(),
+            args: action.argv.iter().skip(1).flat_map(|template| template.fill(&call.params)).collect(),
+            env: action.env.iter().filter_map(filled).collect(),
+            working_dir: action.working_dir.clone(),
+            stdin: None,
+        };
+        process::run(program, &call, &self.ledger).await
+    }
+}

@@ -1,0 +1,10 @@
+//! Backends of the user's own: declared in an agent's settings as argv templates with typed params. Never a shell.
+
+mod backend;
+mod param;
+mod program;
+mod read;
+mod template;
+
+pub use backend::DeclaredBackend;
+pub use read::{Declared, Refused};

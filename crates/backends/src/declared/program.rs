@@ -1,0 +1,96 @@
+//! Owns what may be a declared program: an absolute path, and no interpreter that is handed its script as an argument.
+
+use std::path::Path;
+
+/// Interpreters by how their names begin, and the letters of the options that take a script.
+const INTERPRETERS: [(&str, &[char]); 14] = [
+    ("sh", &['c']),
+    ("bash", &['c']),
+    ("dash", &['c']),
+    ("ash", &['c']),
+    ("zsh", &['c']),
+    ("ksh", &['c']),
+    ("mksh", &['c']),
+    ("fish", &['c']),
+    ("csh", &['c']),
+    ("tcsh", &['c']),
+    ("python", &['c']),
+    ("perl", &['e', 'E']),
+    ("ruby", &['e']),
+    ("node", &['e', 'p']),
+];
+/// Long forms of the same.
+const LONG: [&str; 3] = ["--command", "--eval", "--print"];
+
+/// What is wrong with an argv whose placeholders are `None`.
+pub(super) fn refused(argv: &[Option<&str>]) -> Option<String> {
+    let program = match argv.first() {
+        None => return Some("is empty; its first text is the program to run".to_owned()),
+        Some(None) => {
+            return Some("the program itself must not be a param; write its absolute path".to_owned());
+        }
+        Some(Some(program)) => program,
+    };
+    if !Path::new(program).is_absolute() {
+        return Some(format!("the program `{program}` must be an absolute path"));
+    }
+    // Also behind another program: `env bash -c`.
+    let (place, letters) =
+        argv.iter().enumerate().find_map(|(place, word)| Some((place, interpreter((*word)?)?)))?;
+    let script = argv[place + 1..].iter().flatten().find(|word| takes_script(word, letters))?;
+    Some(format!(
+        "`{}` with `{script}` would read its argument as a script; write a script file and name that",
+        argv[place].unwrap_or_default()
+    ))
+}
+
+fn interpreter(word: &str) -> Option<&'static [char]> {
+    let name = Path::new(word).file_name()?.to_str()?;
+    // `python3.12`, `bash5`
+    let bare = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.' || c == '-');
+    INTERPRETERS.iter().find(|(known, _)| *known == bare).map(|(_, letters)| *letters)
+}
+
+/// `-c`, `-lc`, `-c=x`, `--command`.
+fn takes_script(word: &str, letters: &[char]) -> bool {
+    match word.strip_prefix('-') {
+        Some(long) if long.starts_with('-') => {
+            LONG.iter().any(|known| word == *known || word.starts_with(&format!("{known}=")))
+        }
+        Some(short) => short.chars().take_while(|c| *c != '=').any(|c| letters.contains(&c)),
+        None => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interpreters_that_are_handed_a_script_are_refused() {
+        for argv in [
+            &["/bin/sh", "-c", "x"][..],
+            &["/bin/bash", "-lc", "x"],
+            &["/usr/bin/bash", "-e", "-c", "x"],
+            &["/usr/bin/env", "bash", "-c", "x"],
+            &["/usr/bin/env", "A=1", "/bin/dash", "-c", "x"],
+            &["/usr/bin/fish", "--command=x"],
+            &["/usr/bin/python3.12", "-c", "x"],
+            &["/usr/bin/perl", "-we", "x"],
+            &["/usr/bin/node", "--eval", "x"],
+            &["/bin/busybox", "sh", "-c", "x"],
+        ] {
+            let argv: Vec<Option<&str>> = argv.iter().map(|word| Some(*word)).collect();
+            assert!(refused(&argv).unwrap().contains("would read its argument as a script"), "{argv:?}");
+        }
+        for argv in [
+            &["/bin/sh", "/opt/backup.sh", "now"][..],
+            &["/usr/bin/python3", "/opt/x.py"],
+            &["/usr/bin/rsync", "-c", "x"],
+            &["/opt/shed", "-c"],
+        ] {
+            let argv: Vec<Option<&str>> = argv.iter().map(|word| Some(*word)).collect();
+            assert_eq!(refused(&argv), None, "{argv:?}");
+        }
+    }
+}

@@ -1,0 +1,499 @@
+//! Owns the built-in backends as data: their actions, params and what may pass. How each is done is the `backends`
+//! crate's.
+
+use super::schema::{ActionSchema, BackendSchema, ParamKind, ParamSchema};
+use crate::limits;
+
+/// What every downbeat knows.
+pub(super) fn schemas() -> Vec<BackendSchema> {
+    BUILTIN.iter().map(Backend::schema).collect()
+}
+
+struct Backend {
+    name: &'static str,
+    help: &'static str,
+    actions: &'static [Action],
+}
+
+struct Action {
+    name: &'static str,
+    idempotent: bool,
+    params: &'static [Param],
+}
+
+#[derive(Clone, Copy)]
+struct Param {
+    name: &'static str,
+    kind: ParamKind,
+    help: &'static str,
+    required: bool,
+    pattern: Option<&'static str>,
+    name_pattern: Option<&'static str>,
+    choices: &'static [&'static str],
+    min: Option<i64>,
+    max: Option<i64>,
+    max_bytes: Option<usize>,
+}
+
+/// Doing it twice leaves the host as doing it once.
+const fn same_twice(name: &'static str, params: &'static [Param]) -> Action {
+    Action { name, idempotent: true, params }
+}
+
+const fn once(name: &'static str, params: &'static [Param]) -> Action {
+    Action { name, idempotent: false, params }
+}
+
+const fn required(name: &'static str, kind: ParamKind, help: &'static str) -> Param {
+    Param { required: true, ..optional(name, kind, help) }
+}
+
+/// A text is an argument of a program, unless it is said to be something else.
+const fn optional(name: &'static str, kind: ParamKind, help: &'static str) -> Param {
+    let max_bytes = match kind {
+        ParamKind::Text | ParamKind::Texts | ParamKind::Argv | ParamKind::Map | ParamKind::Any => {
+            Some(limits::ARGUMENT_BYTES)
+        }
+        ParamKind::Integer | ParamKind::Boolean | ParamKind::Duration => None,
+    };
+    Param {
+        name,
+        kind,
+        help,
+        required: false,
+        pattern: None,
+        name_pattern: None,
+        choices: &[],
+        min: None,
+        max: None,
+        max_bytes,
+    }
+}
+
+impl Param {
+    const fn pattern(self, pattern: &'static str) -> Self {
+        Self { pattern: Some(pattern), ..self }
+    }
+
+    const fn names(self, pattern: &'static str) -> Self {
+        Self { name_pattern: Some(pattern), ..self }
+    }
+
+    const fn bytes(self, most: usize) -> Self {
+        Self { max_bytes: Some(most), ..self }
+    }
+
+    const fn choices(self, choices: &'static [&'static str]) -> Self {
+        Self { choices, ..self }
+    }
+
+    const fn between(self, min: i64, max: i64) -> Self {
+        Self { min: Some(min), max: Some(max), ..self }
+    }
+}
+
+/// A name by Debian's policy, with an architecture if wanted. apt-get takes a trailing `-` for "remove" and a trailing
+/// `+` for "install", whatever the action; only names such as `g++` end in plusses.
+macro_rules! debian_package {
+    () => {
+        r"[a-z0-9][a-z0-9+.-]*(?:[a-z0-9]|\+\+)(?::[a-z0-9-]*[a-z0-9])?"
+    };
+}
+const PACKAGE: &str = debian_package!();
+/// With `=VERSION` or `/RELEASE` if wanted, which end in no sign either.
+const PACKAGE_AND_VERSION: &str = concat!(
+    debian_package!(),
+    r"(?:=[0-9A-Za-z](?:[0-9A-Za-z.+~:-]*[0-9A-Za-z])?|/[0-9A-Za-z](?:[0-9A-Za-z._+~-]*[0-9A-Za-z])?)?"
+);
+/// A unit by systemd's rules: letters, digits, `:_.-`, escapes such as `\x2d`, and one `@` of a template. No path and no
+/// glob, both of which systemctl would take.
+const UNIT: &str = r"(?:[A-Za-z0-9:_.]|\\x[0-9a-f]{2})(?:[A-Za-z0-9:_.-]|\\x[0-9a-f]{2})*(?:@(?:[A-Za-z0-9:_.-]|\\x[0-9a-f]{2})*)?";
+
+/// An absolute path that says what it means: no `.` and `..`, no doubled or trailing slash, no control characters.
+macro_rules! path {
+    () => {
+        r"(?:/(?:[^/.\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.[^/.\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.\.[^/\x00-\x1f\x7f]+))+"
+    };
+}
+const PATH: &str = path!();
+const PATH_OR_ROOT: &str = concat!("/|", path!());
+/// A user, a group or their number, without what `chown` and name services give a meaning.
+const OWNER: &str = r"[A-Za-z0-9_][A-Za-z0-9_.-]*\$?(?::[A-Za-z0-9_][A-Za-z0-9_.-]*\$?)?";
+const RKE2_VERSION: &str = r"v[0-9]+\.[0-9]+\.[0-9]+(?:-[0-9a-z.]+)?(?:\+rke2r[0-9]+)?";
+const RKE2_CHANNEL: &str = r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?";
+const URL: &str = r"https?://[^\x00-\x20\x7f]+";
+/// What RFC 9110 calls a token.
+const HEADER_NAME: &str = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+";
+/// A tab is the only control character that a header may hold; a line's end would begin another header.
+const HEADER: &str = r"[^\x00-\x08\x0a-\x1f\x7f]*";
+
+const WORKING_DIR: Param =
+    optional("working_dir", ParamKind::Text, "the directory to run in").bytes(limits::PATH_BYTES);
+const ENV: Param = optional("env", ParamKind::Map, "environment variables");
+const THE_UNIT: Param = required("unit", ParamKind::Text, "a unit such as nginx, backup.timer or getty@tty1")
+    .pattern(UNIT)
+    .bytes(255);
+
+const THE_PATH: Param = required("path", ParamKind::Text, "an absolute path without . and ..")
+    .pattern(PATH)
+    .bytes(limits::PATH_BYTES);
+const MODE: Param = optional("mode", ParamKind::Text, "server or agent; server when nothing is said")
+    .choices(&["server", "agent"]);
+
+const BUILTIN: &[Backend] = &[
+    Backend {
+        name: "test",
+        help: "Outcomes to order, for trying things out",
+        actions: &[
+            same_twice("noop", &[]),
+            same_twice("echo", &[required("message", ParamKind::Text, "what to print")]),
+            same_twice("sleep", &[required("duration", ParamKind::Duration, "how long to sleep")]),
+            once(
+                "fail",
+                &[
+                    optional("message", ParamKind::Text, "what to print before failing"),
+                    optional("exit_code", ParamKind::Integer, "the exit code to fail with").between(0, 255),
+                ],
+            ),
+            once(
+                "flaky",
+                &[required("succeed_on", ParamKind::Integer, "the first attempt that succeeds, from 1")],
+            ),
+        ],
+    },
+    Backend { name: "ping", help: "Is the agent there", actions: &[same_twice("ping", &[])] },
+    Backend {
+        name: "exec",
+        help: "Any program, and scripts; only with the agent's `--allow exec`",
+        actions: &[
+            once(
+                "run",
+                &[
+                    required(
+                        "command",
+                        ParamKind::Argv,
+                        "the program and its arguments; no shell reads them",
+                    ),
+                    optional("args", ParamKind::Texts, "more arguments, taken as they are"),
+                    ENV,
+                    WORKING_DIR,
+                    optional("stdin", ParamKind::Text, "what the program reads").bytes(limits::PARAMS_BYTES),
+                ],
+            ),
+            once(
+                "shell",
+                &[
+                    required("command", ParamKind::Text, "a line or a script for bash -c"),
+                    ENV,
+                    WORKING_DIR,
+                    optional("stdin", ParamKind::Text, "what the script reads").bytes(limits::PARAMS_BYTES),
+                ],
+            ),
+        ],
+    },
+    Backend {
+        name: "apt",
+        help: "Debian packages, by apt-get",
+        actions: &[
+            same_twice(
+                "install",
+                &[required("package", ParamKind::Texts, "packages, as NAME, NAME=VERSION or NAME/RELEASE")
+                    .pattern(PACKAGE_AND_VERSION)
+                    .bytes(512)],
+            ),
+            same_twice(
+                "remove",
+                &[
+                    required("package", ParamKind::Texts, "packages, as NAME").pattern(PACKAGE).bytes(512),
+                    optional("purge", ParamKind::Boolean, "their configuration too"),
+                ],
+            ),
+            same_twice("update", &[]),
+            same_twice("upgrade", &[]),
+        ],
+    },
+    Backend {
+        name: "systemd",
+        help: "Units of the system's manager, by systemctl",
+        actions: &[
+            same_twice("start", &[THE_UNIT]),
+            same_twice("stop", &[THE_UNIT]),
+            once("restart", &[THE_UNIT]),
+            once("reload", &[THE_UNIT]),
+            same_twice("enable", &[THE_UNIT]),
+            same_twice("disable", &[THE_UNIT]),
+            same_twice("status", &[THE_UNIT]),
+        ],
+    },
+    Backend {
+        name: "rke2",
+        help: "RKE2's service, by systemctl and an installer that is on the host",
+        actions: &[
+            same_twice(
+                "install",
+                &[
+                    MODE,
+                    optional("version", ParamKind::Text, "a release such as v1.31.2+rke2r1")
+                        .pattern(RKE2_VERSION)
+                        .bytes(64),
+                    optional(
+                        "channel",
+                        ParamKind::Text,
+                        "where the newest release is taken from, such as stable",
+                    )
+                    .pattern(RKE2_CHANNEL)
+                    .bytes(64),
+                    optional(
+                        "artifact_path",
+                        ParamKind::Text,
+                        "a directory with the release, for hosts without network",
+                    )
+                    .pattern(PATH)
+                    .bytes(limits::PATH_BYTES),
+                ],
+            ),
+            same_twice("start", &[MODE]),
+            same_twice("stop", &[MODE]),
+            same_twice("status", &[MODE]),
+        ],
+    },
+    Backend {
+        name: "file",
+        help: "Files of the host",
+        actions: &[
+            same_twice(
+                "write",
+                &[
+                    THE_PATH,
+                    required("content", ParamKind::Text, "all that the file is to hold")
+                        .bytes(limits::PARAMS_BYTES),
+                    optional("mode", ParamKind::Text, "octal digits in quotes such as \"0644\"")
+                        .pattern("[0-7]{3,4}"),
+                    optional("owner", ParamKind::Text, "USER or USER:GROUP").pattern(OWNER).bytes(128),
+                ],
+            ),
+            same_twice("absent", &[THE_PATH]),
+            same_twice("stat", &[THE_PATH.pattern(PATH_OR_ROOT)]),
+        ],
+    },
+    Backend {
+        name: "http",
+        help: "Requests of HTTP",
+        actions: &[once(
+            "request",
+            &[
+                required("url", ParamKind::Text, "http://… or https://…, blanks escaped")
+                    .pattern(URL)
+                    .bytes(8 * 1024),
+                optional("method", ParamKind::Text, "GET when nothing is said")
+                    .choices(&["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]),
+                optional("headers", ParamKind::Map, "headers, a line each")
+                    .pattern(HEADER)
+                    .names(HEADER_NAME)
+                    .bytes(8 * 1024),
+                optional("body", ParamKind::Text, "what is sent").bytes(limits::PARAMS_BYTES),
+                optional(
+                    "expect",
+                    ParamKind::Any,
+                    "what makes it a success: {status: [200, 2xx], contains: TEXT}; 2xx when nothing is said",
+                ),
+            ],
+        )],
+    },
+];
+
+impl Backend {
+    fn schema(&self) -> BackendSchema {
+        BackendSchema {
+            name: self.name.to_owned(),
+            help: self.help.to_owned(),
+            actions: self.actions.iter().map(Action::schema).collect(),
+        }
+    }
+}
+
+impl Action {
+    fn schema(&self) -> ActionSchema {
+        let params = self.params.iter().map(Param::schema).collect();
+        ActionSchema { name: self.name.to_owned(), idempotent: self.idempotent, params }
+    }
+}
+
+impl Param {
+    fn schema(&self) -> ParamSchema {
+        ParamSchema {
+            name: self.name.to_owned(),
+            kind: self.kind,
+            required: self.required,
+            help: self.help.to_owned(),
+            pattern: self.pattern.map(str::to_owned),
+            name_pattern: self.name_pattern.map(str::to_owned),
+            choices: self.choices.iter().map(|choice| (*choice).to_owned()).collect(),
+            min: self.min,
+            max: self.max,
+            max_bytes: self.max_bytes.map(|bytes| bytes as u64),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Pattern;
+
+    fn actions() -> impl Iterator<Item = (String, ActionSchema)> {
+        schemas().into_iter().flat_map(|backend| {
+            let name = backend.name;
+            backend.actions.into_iter().map(move |action| (format!("{name} {}", action.name), action))
+        })
+    }
+
+    #[test]
+    fn only_what_may_be_done_twice_is_idempotent() {
+        let twice: Vec<String> =
+            actions().filter(|(_, action)| action.idempotent).map(|(name, _)| name).collect();
+        assert_eq!(
+            twice.join(", "),
+            "test noop, test echo, test sleep, ping ping, apt install, apt remove, apt update, apt upgrade, \
+             systemd start, systemd stop, systemd enable, systemd disable, systemd status, rke2 install, rke2 start, rke2 stop, rke2 status, \
+             file write, file absent, file stat"
+        );
+    }
+
+    #[test]
+    fn every_text_has_a_bound_and_every_pattern_is_one() {
+        for (name, action) in actions() {
+            for param in &action.params {
+                let bounded = match param.kind {
+                    ParamKind::Integer | ParamKind::Boolean | ParamKind::Duration => true,
+                    ParamKind::Text
+                    | ParamKind::Texts
+                    | ParamKind::Argv
+                    | ParamKind::Map
+                    | ParamKind::Any => {
+                        param.max_bytes.is_some_and(|most| most <= limits::PARAMS_BYTES as u64)
+                    }
+                };
+                assert!(bounded, "{name} {}", param.name);
+                assert!(
+                    param.pattern.iter().chain(&param.name_pattern).all(|p| Pattern::new(p).is_ok()),
+                    "{name} {}",
+                    param.name
+                );
+            }
+        }
+    }
+
+    fn check(pattern: &str, good: &[&str], bad: &[&str]) {
+        let pattern = Pattern::new(pattern).unwrap();
+        for text in good {
+            assert!(pattern.matches(text), "{text:?} is refused");
+        }
+        for text in bad {
+            assert!(!pattern.matches(text), "{text:?} passes");
+        }
+    }
+
+    #[test]
+    fn packages_are_named_by_debians_policy() {
+        let names =
+            ["curl", "g++", "libstdc++6", "python3.11", "0ad", "libc6:i386", "linux-image-6.1.0-13-amd64"];
+        let bad = [
+            "",
+            "a",
+            "-y",
+            "--purge",
+            "Curl",
+            "curl-",
+            "curl+",
+            "curl ",
+            " curl",
+            "a b",
+            "./x.deb",
+            "/x.deb",
+            "x*",
+            "?installed",
+            "~i",
+            "^desktop",
+            "curl:",
+            "curl\n",
+            "libc6:-",
+            "c\u{fc}rl",
+        ];
+        check(PACKAGE, &names, &bad);
+        check(PACKAGE, &[], &["curl=1.0", "curl/stable"]);
+        check(PACKAGE_AND_VERSION, &names, &bad);
+        check(
+            PACKAGE_AND_VERSION,
+            &[
+                "curl=7.88.1-10+deb12u5",
+                "vim=2:9.0.1378-2",
+                "x2=1~rc1",
+                "curl/bookworm-backports",
+                "libc6:i386=2.36",
+            ],
+            &[
+                "curl=",
+                "curl/",
+                "curl=1.0-",
+                "curl=1.0+",
+                "curl/stable-",
+                "curl=1/stable",
+                "curl=$(id)",
+                "curl=*",
+            ],
+        );
+    }
+
+    #[test]
+    fn paths_are_absolute_and_say_what_they_mean() {
+        let good = ["/a", "/etc/motd", "/a b/ü", "/.hidden", "/...", "/a/..b", "/a/b..", "/*;$(x)"];
+        let bad = [
+            "", "/", "a", "./a", "/a/", "//a", "/a//b", "/.", "/..", "/a/../b", "/a/.", "/a\n", "/a\0", "~/a",
+        ];
+        check(PATH, &good, &bad);
+        check(PATH_OR_ROOT, &["/", "/a"], &["", "//", "/.."]);
+    }
+
+    #[test]
+    fn owners_versions_and_urls_hold_nothing_else() {
+        check(
+            OWNER,
+            &["root", "www-data:adm", "0:0", "host$"],
+            &["", ":adm", "root:", "-R", "a b", "a:b:c", "../x"],
+        );
+        check(
+            RKE2_VERSION,
+            &["v1.31.2+rke2r1", "v1.31.0-rc1+rke2r1", "v1.31.2"],
+            &["", "1.31.2", "v1.31", "v1.31.2+rke2r1 x", "v1.31.2/../x", "v1.31.2;id"],
+        );
+        check(RKE2_CHANNEL, &["stable", "v1.31"], &["", "-x", "a/b", "a b", "$(id)", "x-"]);
+        check(
+            URL,
+            &["http://x", "https://x/y?z=%20#f"],
+            &["", "ftp://x", "http://", "http://x y", "http://x\r\n", "file:///x"],
+        );
+        check(HEADER_NAME, &["X-A", "a"], &["", "a b", "a:", "a\r\nb", "é", "a/b", "a\n"]);
+        check(HEADER, &["", "a b", "a\tb", "é"], &["a\r\nb", "a\nb", "\0", "\u{7f}"]);
+    }
+
+    #[test]
+    fn units_are_named_by_systemds_rules() {
+        check(
+            UNIT,
+            &[
+                "nginx",
+                "nginx.service",
+                "getty@tty1",
+                "getty@.service",
+                r"dev-disk-by\x2duuid.swap",
+                "a:b_c.d",
+                r"systemd-fsck@dev-disk-by\x2dlabel-x.service",
+            ],
+            &[
+                "", "-.mount", "--user", "a b", "a/b", "/dev/sda", "ng*", "ng?nx", "[a]", "a@b@c", r"a\b",
+                r"a\x2D", "a\n", "é",
+            ],
+        );
+    }
+}
