@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use downbeat_core::backend::Params;
 use downbeat_core::execution::{Execution, State, Status, Verdict};
 use downbeat_core::ids::{ExecutionId, RunId};
 use downbeat_core::run::engine;
@@ -9,18 +10,20 @@ use downbeat_core::{Change, Dice, Timestamp};
 use uuid::Uuid;
 
 use super::case::{Case, MOST_NODES, node_id, node_number, number};
-use super::tables::{Fate, Stop, Tables, Why};
+use super::tables::{Fate, Given, Instance, Stop, Tables, Why};
 use crate::world::World;
 
 const BEGINNING_MS: i64 = 1_000_000_000;
 
 /// What stories must have been about, some of them.
-pub(crate) const KINDS: [&str; 26] = [
+pub(crate) const KINDS: [&str; 28] = [
     "budget spent",
     "death",
     "fail-fast struck",
     "lost",
     "node offline",
+    "output missing",
+    "output used",
     "paused",
     "race",
     "restart",
@@ -256,14 +259,14 @@ impl<'a> Story<'a> {
         if self.chance(self.habits.deaf) {
             self.told.push(Line::NobodyHears);
             for news in 0..1 + self.dice.below(3) {
-                // With several news at once a failure in reaction to one may come before or after the next one, and only
-                // nodes that are offline make such failures.
+                // With several news at once a failure in reaction to one may come before or after the next one; nodes
+                // that are offline and values that are missing make such failures.
                 match self.choose() {
                     Some(Fact::Offline(_)) if news > 0 => break,
                     Some(fact) => self.tell(fact, false),
                     None => break,
                 }
-                if self.tables.offline.contains(&true) {
+                if self.tables.offline.contains(&true) || self.case.uses.iter().any(Option::is_some) {
                     break;
                 }
             }
@@ -393,7 +396,12 @@ impl<'a> Story<'a> {
             Fact::Started(instance) => self.world.started(id(instance)),
             Fact::Finished(instance, verdict) => {
                 self.tables.finished(instance, verdict);
-                self.world.finished(id(instance), verdict)
+                let Instance { step, node, .. } = self.tables.instances[instance];
+                let outputs = match verdict {
+                    Verdict::Succeeded => [("v".to_owned(), Case::output(step, node).into())].into(),
+                    Verdict::Failed | Verdict::Cancelled => Params::default(),
+                };
+                self.world.said(id(instance), verdict, outputs)
             }
             Fact::Lost(instance) => {
                 self.tables.lost(instance);
@@ -485,6 +493,13 @@ impl<'a> Story<'a> {
                 if got != (attempt, (expected.status, expected.stop), expected.why) {
                     return Err(format!("{} is {got:?}", self.name(index)));
                 }
+                let given = execution.params.as_ref().map(|params| params["given"].as_u64());
+                if let Given::Value(value) = self.tables.given(index)
+                    && execution.state.status() == Status::Pending
+                    && given != Some(Some(value))
+                {
+                    return Err(format!("{} is given {given:?}", self.name(index)));
+                }
                 if let State::Pending { not_before } = execution.state
                     && (not_before.is_some() != expected.held_until.is_some()
                         || not_before.is_some_and(|at| {
@@ -541,6 +556,13 @@ impl<'a> Story<'a> {
         counts.note("fail-fast struck", tables.struck.is_some() && !rollout);
         counts.note("budget spent", tables.struck.is_some() && rollout);
         counts.note("within the budget", rollout && tables.struck.is_none() && !tables.failures.is_empty());
+        let used = |given: fn(Given) -> bool| {
+            let tried =
+                |i: usize| tables.instances[i].status().is_some_and(|status| status != Status::Skipped);
+            (0..tables.instances.len()).any(|i| tried(i) && given(tables.given(i)))
+        };
+        counts.note("output used", used(|given| matches!(given, Given::Value(_))));
+        counts.note("output missing", used(|given| given == Given::Missing));
         counts.note("untouched nodes", rollout && (0..self.case.nodes).any(|node| !tables.is_touched(node)));
         for (what, why) in SKIPS {
             counts.note(what, skipped(why));

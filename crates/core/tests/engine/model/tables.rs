@@ -64,6 +64,29 @@ pub(crate) struct Attempt {
     ended: usize,
 }
 
+impl Default for Attempt {
+    fn default() -> Self {
+        Self {
+            status: Status::Pending,
+            why: None,
+            stop: false,
+            sent: false,
+            waits_until: None,
+            held_until: None,
+            made: 0,
+            ended: 0,
+        }
+    }
+}
+
+/// What an instance gets from the step that it uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Given {
+    NothingUsed,
+    Missing,
+    Value(u64),
+}
+
 /// One step on one node, or the only one of a placed step.
 #[derive(Clone, Debug)]
 pub(crate) struct Instance {
@@ -409,25 +432,19 @@ impl<'a> Tables<'a> {
 
     fn attempt(&mut self, instance: usize, waits_until: Option<i64>, held_until: Option<i64>) {
         self.count += 1;
-        let attempt = Attempt {
-            status: Status::Pending,
-            why: None,
-            stop: false,
-            sent: false,
-            waits_until,
-            held_until,
-            made: self.count,
-            ended: 0,
-        };
+        let attempt = Attempt { waits_until, held_until, made: self.count, ..Attempt::default() };
         self.instances[instance].attempts.push(attempt);
-        // "A step for a node that is offline fails without being sent."
-        if waits_until.is_none() && self.is_offline(instance) {
+        // "A step for a node that is offline fails without being sent." "A value that is missing only later fails the
+        // attempt that needs it."
+        let unreachable = waits_until.is_none() && self.is_offline(instance);
+        if unreachable || self.given(instance) == Given::Missing {
             self.end(instance, Status::Failed, None);
         }
     }
 
     fn skip(&mut self, instance: usize, why: Why) {
-        self.attempt(instance, Some(0), None);
+        self.count += 1;
+        self.instances[instance].attempts.push(Attempt { made: self.count, ..Attempt::default() });
         self.end(instance, Status::Skipped, Some(why));
         self.instances[instance].fate = Some(Fate::Skipped);
     }
@@ -681,6 +698,18 @@ impl<'a> Tables<'a> {
 
     fn is_offline(&self, instance: usize) -> bool {
         self.instances[instance].node.is_some_and(|node| self.offline[node])
+    }
+
+    /// "`steps.NAME.outputs` are those of the same node, or of the only instance that the step has."
+    pub(crate) fn given(&self, instance: usize) -> Given {
+        let Instance { step, node, .. } = self.instances[instance];
+        let Some(used) = self.case.uses[step] else { return Given::NothingUsed };
+        let all = || self.instances.iter().filter(|other| other.step == used);
+        let only = all().count() == 1;
+        match all().find(|other| only || other.node == node) {
+            Some(said) if said.fate == Some(Fate::Succeeded) => Given::Value(Case::output(used, said.node)),
+            Some(_) | None => Given::Missing,
+        }
     }
 
     // What can be asked.
