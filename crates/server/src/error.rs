@@ -21,6 +21,9 @@ pub enum Error {
     NotFound(String),
     #[error("{0}")]
     Conflict(String),
+    /// There is no room for more; later there may be.
+    #[error("{0}")]
+    TooMany(String),
     #[error("{0}")]
     Unavailable(String),
     #[error("bug: {0}")]
@@ -42,6 +45,7 @@ pub enum Class {
     Rejected,
     NotFound,
     Conflict,
+    TooMany,
     Unavailable,
     Bug,
 }
@@ -52,6 +56,7 @@ impl Error {
             Error::Invalid { .. } | Error::Params(_) => Class::Rejected,
             Error::Refused { .. } | Error::Conflict(_) => Class::Conflict,
             Error::NotFound(_) => Class::NotFound,
+            Error::TooMany(_) => Class::TooMany,
             Error::Unavailable(_) => Class::Unavailable,
             Error::Bug(_) => Class::Bug,
         }

@@ -2,6 +2,7 @@
 //!
 //! Invariant: state changes only through the journal, and nothing acts on what is not committed.
 
+mod admission;
 mod clock;
 mod cluster;
 mod dispatch;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use downbeat_core::backend::{Catalogue, Params};
 use downbeat_core::execution::{Execution, State};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
+use downbeat_core::level;
 use downbeat_core::node::NodeRecord;
 use downbeat_core::plan::{Plan, resolve, resolve_again};
 use downbeat_core::run::again::{Again, retry_of};
@@ -19,6 +20,7 @@ use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span, info};
 
+use crate::admission::Admission;
 use crate::clock::Clock;
 use crate::cluster::{CommonLevel, Standing};
 use crate::dispatch::Dispatcher;
@@ -28,7 +30,7 @@ use crate::metrics::Metrics;
 use crate::nodes::Heartbeats;
 use crate::output::Outputs;
 use crate::replica::Following;
-use crate::runs::{Runs, release, reserve};
+use crate::runs::{Mailbox, Runs, Start, Waits, refused_for_nodes, release, reserve};
 use crate::settings::Settings;
 use crate::surroundings::Chance;
 
@@ -39,6 +41,7 @@ pub(crate) struct Parts {
     pub journal: Journal,
     pub feed: Feed,
     pub dispatcher: Dispatcher,
+    pub admission: Admission,
     pub runs: Runs,
     pub heartbeats: Heartbeats,
     pub outputs: Outputs,
@@ -128,6 +131,16 @@ async fn patiently<T>(work: impl Future<Output = T>) -> Result<T, Error> {
     })
 }
 
+/// What a new run takes over from an earlier one.
+fn taking_over(run: &RunRecord, taken: &[Execution]) -> impl Iterator<Item = Change> {
+    taken.chunks(limits::EXECUTIONS_PER_CHANGE).map(|executions| Change::ExecutionsAdded {
+        run: run.id.clone(),
+        epoch: run.epoch,
+        executions: executions.to_vec(),
+        at: run.created_at,
+    })
+}
+
 impl Service {
     pub(crate) fn new(parts: Parts) -> Self {
         Self { parts }
@@ -209,7 +222,9 @@ impl Service {
             metrics.set_queue_depth(board.waiting() as u64);
             metrics.set_parked(board.parked() as u64);
             metrics.set_nodes(board.nodes().map(|node| node.status));
+            metrics.set_held_nodes(board.held_nodes() as u64);
         }
+        metrics.set_runs_waiting(self.parts.admission.waiting() as u64);
         if let Some(replica) = self.replica() {
             metrics.set_replica(&replica.lag(self.parts.clock.now()));
         }
@@ -287,6 +302,7 @@ impl Service {
     }
 
     async fn create(&self, submit: Submit) -> Result<Submitted, Error> {
+        self.check_level(&submit.definition)?;
         self.catch_up().await?;
         let cluster = self.cluster(&submit.definition).await?;
         let params = expr::given(&submit.definition, &submit.params).map_err(Error::Params)?;
@@ -369,16 +385,16 @@ impl Service {
         } else {
             Progress::restore(Arc::clone(&plan), &run, run.epoch, &taken, None)
         };
+        if self.has_to_wait(&run.definition) {
+            return self.enqueue(run, plan, progress, mailbox, &taken).await;
+        }
         {
             let offline = |node: NodeId| parts.dispatcher.board().is_offline(node);
             let facts = |node: NodeId| parts.dispatcher.facts(node);
             progress.begin(&mut Turn { now, dice: &mut dice, offline: &offline, facts: &facts });
         }
         let mut changes = vec![Change::RunCreated { run: run.clone(), max_pending: None }];
-        changes.extend(taken.chunks(limits::EXECUTIONS_PER_CHANGE).map(|executions| {
-            let (run, executions) = (id.clone(), executions.to_vec());
-            Change::ExecutionsAdded { run, epoch: 1, executions, at: now }
-        }));
+        changes.extend(taking_over(&run, &taken));
         changes.extend(progress.take_changes(now));
         parts.dispatcher.board().add_plan(id.clone(), cluster, plan);
         reserve(&parts.dispatcher, &mut changes, now, &mut dice);
@@ -393,16 +409,9 @@ impl Service {
         if let Err(refusal) = &outcomes[0] {
             release(&parts.dispatcher, &mut changes);
             parts.dispatcher.board().drop_plan(&id);
-            return match refusal {
-                Refusal::KeyInUse(first) => {
-                    let run = self.parts.store.run(first).await?;
-                    let run =
-                        run.ok_or_else(|| Error::Conflict(format!("run `{first}` was just removed")))?;
-                    Ok(Submitted { run, created: false })
-                }
-                other => Err(Error::Bug(format!("a new run was refused: {other}"))),
-            };
+            return self.not_created(refusal).await;
         }
+        let again = refused_for_nodes(&parts.dispatcher, changes, &outcomes);
         let (steps, nodes) = (run.definition.tasks.len(), run.resolved.nodes.len());
         info!(run = %id, job = run.job, tasks = steps, nodes, reused = taken.len(), "run created");
         run.state = RunState::Running;
@@ -411,7 +420,7 @@ impl Service {
             parts.runs.start(
                 mailbox,
                 progress,
-                now,
+                Start::Begun { at: now, again },
                 parts.journal.clone(),
                 parts.dispatcher.clone(),
                 dice.next_u64(),
@@ -420,6 +429,116 @@ impl Service {
             run = stored;
         }
         Ok(Submitted { run, created: true })
+    }
+
+    async fn not_created(&self, refusal: &Refusal) -> Result<Submitted, Error> {
+        match refusal {
+            Refusal::KeyInUse(first) => {
+                let run = self.parts.store.run(first).await?;
+                let run = run.ok_or_else(|| Error::Conflict(format!("run `{first}` was just removed")))?;
+                Ok(Submitted { run, created: false })
+            }
+            Refusal::QueueFull { pending } => {
+                let most = self.parts.settings.max_pending_runs;
+                let waiting =
+                    if *pending == 1 { "1 run waits".to_owned() } else { format!("{pending} runs wait") };
+                Err(Error::TooMany(format!(
+                    "{waiting} for their turn, and no more than {most} may (max_pending_runs); try again later"
+                )))
+            }
+            other => Err(Error::Bug(format!("a new run was refused: {other}"))),
+        }
+    }
+
+    /// A server from before would walk the plan as if it did not say what it does not know.
+    fn check_level(&self, definition: &Definition) -> Result<(), Error> {
+        if self.parts.level.reaches(definition.level()) {
+            return Ok(());
+        }
+        Err(Error::Unavailable(
+            "the job uses what an older server that shares the store does not know; upgrade all servers, or try again \
+             when it is gone"
+                .to_owned(),
+        ))
+    }
+
+    /// Whether a run begins only when it is let in. While an older server lives, which knows nothing of that, there is
+    /// no limit.
+    fn has_to_wait(&self, definition: &Definition) -> bool {
+        let is_gated = definition.exclusive || self.parts.settings.max_concurrent_runs.is_some();
+        is_gated && self.parts.level.reaches(level::FLEET)
+    }
+
+    /// Creates a run that waits for its turn.
+    async fn enqueue(
+        &self,
+        run: RunRecord,
+        plan: Arc<Plan>,
+        progress: Progress,
+        mailbox: Mailbox,
+        taken: &[Execution],
+    ) -> Result<Submitted, Error> {
+        let parts = &self.parts;
+        let id = run.id.clone();
+        parts.dispatcher.board().add_plan(id.clone(), run.cluster, plan);
+        let mut changes =
+            vec![Change::RunCreated { run: run.clone(), max_pending: Some(parts.settings.max_pending_runs) }];
+        changes.extend(taking_over(&run, taken));
+        let outcomes = parts.journal.commit(changes).await;
+        let refused = match &outcomes {
+            Ok(outcomes) => outcomes[0].as_ref().err(),
+            Err(_) => None,
+        };
+        if outcomes.is_err() || refused.is_some() {
+            parts.dispatcher.board().drop_plan(&id);
+        }
+        if let Err(lost) = &outcomes {
+            return Err(Error::Unavailable(lost.to_string()));
+        }
+        if let Some(refusal) = refused {
+            return self.not_created(refusal).await;
+        }
+        info!(run = %id, job = run.job, nodes = run.resolved.nodes.len(), "run waits for its turn");
+        let (journal, dispatcher) = (parts.journal.clone(), parts.dispatcher.clone());
+        let start = Start::Waiting(Waits::ToBegin);
+        parts.runs.start(mailbox, progress, start, journal, dispatcher, parts.chance.seed());
+        parts.admission.wake();
+        Ok(Submitted { run, created: true })
+    }
+
+    /// Begins nothing more of a run until it is resumed. What runs ends.
+    pub async fn pause(&self, run: &RunId, by: &str) -> Result<(), Error> {
+        self.set_paused(run, true, by).await
+    }
+
+    /// Goes on with a run that was paused.
+    pub async fn resume(&self, run: &RunId, by: &str) -> Result<(), Error> {
+        self.set_paused(run, false, by).await
+    }
+
+    async fn set_paused(&self, run: &RunId, paused: bool, by: &str) -> Result<(), Error> {
+        let at = self.parts.clock.now();
+        let change = Change::RunPauseSet { run: run.clone(), paused, by: by.to_owned(), at };
+        match self.commit_one(change).await? {
+            Ok(()) => Ok(()),
+            Err(Refusal::NotKnownToAll) => Err(Error::Unavailable(
+                "an older server shares the store, which knows nothing of pauses; upgrade all servers"
+                    .to_owned(),
+            )),
+            Err(_) => match self.parts.store.run(run).await? {
+                None => Err(Error::NotFound(format!("run `{run}` does not exist"))),
+                Some(stored) if stored.state.is_terminal() => {
+                    Err(Error::Conflict(format!("run `{run}` has ended: it is {}", stored.state)))
+                }
+                Some(_) if paused => Err(Error::Conflict(format!("run `{run}` is paused already"))),
+                Some(_) => Err(Error::Conflict(format!("run `{run}` is not paused"))),
+            },
+        }
+    }
+
+    /// Why a run waits for its turn, if it does.
+    pub fn pending_reason(&self, run: &RunId) -> Option<String> {
+        self.parts.admission.reason(run).map(|reason| reason.to_string())
     }
 
     /// Asks for a run's end. It is on its way when this answers; the run's state tells when it is done.
@@ -440,36 +559,6 @@ impl Service {
                     Some(_) => Ok(()),
                 }
             }
-        }
-    }
-
-    /// Lets what runs end, and begins nothing more until it is resumed.
-    pub async fn pause(&self, run: &RunId, by: &str) -> Result<(), Error> {
-        self.set_paused(run, true, by).await
-    }
-
-    /// Goes on with a run that was paused.
-    pub async fn resume(&self, run: &RunId, by: &str) -> Result<(), Error> {
-        self.set_paused(run, false, by).await
-    }
-
-    async fn set_paused(&self, run: &RunId, paused: bool, by: &str) -> Result<(), Error> {
-        let at = self.parts.clock.now();
-        let change = Change::RunPauseSet { run: run.clone(), paused, by: by.to_owned(), at };
-        match self.commit_one(change).await? {
-            Ok(()) => Ok(()),
-            Err(Refusal::NotFound) => Err(Error::NotFound(format!("run `{run}` does not exist"))),
-            Err(Refusal::WrongState) => {
-                let stored = self.parts.store.run(run).await?;
-                let stored = stored.ok_or_else(|| Error::NotFound(format!("run `{run}` does not exist")))?;
-                let why = match (stored.state.is_terminal(), paused) {
-                    (true, _) => format!("has ended: it is {}", stored.state),
-                    (false, true) => "is paused already".to_owned(),
-                    (false, false) => "is not paused".to_owned(),
-                };
-                Err(Error::Conflict(format!("run `{run}` {why}")))
-            }
-            Err(refusal) => Err(Error::Unavailable(refusal.to_string())),
         }
     }
 

@@ -226,6 +226,10 @@ fn problems_name_the_param_the_part_and_what_is_wrong() {
             "p: in `{{ run.jobs }}`: `run` has no `jobs`; did you mean `job`? (it has: id, job)",
         ),
         (
+            json!("{{ params.list[0:2:-1] }}"),
+            "p: in `{{ params.list[0:2:-1] }}`: a part of a list has a beginning and an end: x[1:3]",
+        ),
+        (
             json!("{{ params.x = 1 }}"),
             "p: in `{{ params.x = 1 }}`: `=` is not available in expressions; compare with `==`",
         ),
@@ -382,7 +386,9 @@ proptest! {
             "params", "steps", "node", "run", ".", ".x", "[", "]", "(", ")", "{", "}", ",", ":", "~", "|", "|upper",
             "|join", "|default('')", "'a'", "\"b\"", "1", "-1", "1.5", "1e5", "not ", " in ", " and ", " or ", " if ",
             " else ", "==", "<", "params.text", "params.list", "params.map", "params.yes", "steps.build.outputs.version",
-            "steps['build-web'].nodes['web-01'].outputs", "node.labels", "run.id", "-", "is", "none", "é", "0",
+            "steps['build-web'].nodes['web-01'].outputs", "node.labels", "run.id", "-", "is", "none", "é", "0", "[0]",
+            "[-1]", "[1:]", "[:-1]", "[5:1]", "[2:0:-1]", "|first", "|int", "|split(',')", "|replace('a', 'b')", "|tojson",
+            "|length",
         ]), 0..12),
     ) {
         let text = format!("{{{{ {} }}}}", words.concat());

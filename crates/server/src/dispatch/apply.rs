@@ -83,7 +83,7 @@ impl Board {
                         self.with_post(node, |post| post.stop(*execution));
                         touched.insert(node);
                     }
-                    Some(Stage::Waiting { .. } | Stage::Claimed { .. }) => {
+                    Some(Stage::Waiting { .. } | Stage::Paused { .. } | Stage::Claimed { .. }) => {
                         self.cancelled += 1;
                         self.close(*execution);
                     }
@@ -93,13 +93,18 @@ impl Board {
             Change::RunMoved { run, path, .. } => {
                 if path.last().copied().is_some_and(RunState::is_terminal) {
                     self.plans.remove(run);
+                    self.give_back(run);
+                }
+            }
+            Change::RunPauseSet { run, paused, .. } => self.pause(run, *paused),
+            Change::RunAdmitted { run, nodes, .. } => {
+                for node in nodes {
+                    self.hold_node(*node, run.clone());
                 }
             }
             Change::ExecutionStarted { .. }
             | Change::RunTaken { .. }
             | Change::RunCancelRequested { .. }
-            | Change::RunPauseSet { .. }
-            | Change::RunAdmitted { .. }
             | Change::Unknown { .. } => {}
         }
     }
@@ -133,6 +138,13 @@ impl Board {
         };
         if self.open.insert(execution.id, open).is_none() {
             self.queue.hold(place);
+        }
+        if self.paused.contains(&execution.run)
+            && matches!(execution.state, State::Pending { .. })
+            && let Some(open) = self.open.get_mut(&execution.id)
+        {
+            open.stage = Stage::Paused { until };
+            return;
         }
         match &execution.state {
             State::Pending { not_before: None } => self.queue.push(place, execution.id),
@@ -184,6 +196,7 @@ impl Board {
         let Some(open) = self.open.remove(&execution) else { return };
         match open.stage {
             Stage::Waiting { until } => self.queue.remove(open.place, until, execution),
+            Stage::Paused { .. } => {}
             Stage::Claimed { node } => {
                 let placed = matches!(open.place, Place::Placed(_));
                 self.with_post(node, |post| {

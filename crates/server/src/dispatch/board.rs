@@ -48,6 +48,10 @@ pub(super) enum Stage {
     Waiting {
         until: Option<Timestamp>,
     },
+    /// Its run is paused: it is in no queue.
+    Paused {
+        until: Option<Timestamp>,
+    },
     /// Given to a node in a commit that is under way.
     Claimed {
         node: NodeId,
@@ -71,6 +75,10 @@ pub(crate) struct Board {
     pub(super) open: HashMap<ExecutionId, Open>,
     pub(super) plans: HashMap<RunId, Planned>,
     pub(super) queue: Queue,
+    /// Nodes that a run has for itself, and those that are kept free for one that is next.
+    pub(super) holds: HashMap<NodeId, RunId>,
+    pub(super) wanted: HashMap<NodeId, RunId>,
+    pub(super) paused: HashSet<RunId>,
     /// Made when somebody asks, forgotten when a node registers.
     pub(super) catalogues: HashMap<ClusterId, Arc<Catalogue>>,
     pub(super) parked: usize,
@@ -296,6 +304,8 @@ impl Board {
             let hostname = node.description.hostname.clone();
             let reason = match execution.pinned {
                 Some(pinned) if pinned != node.id => continue,
+                _ if self.paused.contains(run) => "the run is paused".to_owned(),
+                _ if !self.may_take(node.id, Some(run)) => self.why_not(node.id),
                 Some(_) if node.draining => "the node is drained".to_owned(),
                 Some(_) if node.status != NodeStatus::Online => {
                     format!("the node is {}", node.status.as_str())

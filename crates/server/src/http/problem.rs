@@ -11,6 +11,9 @@ use crate::error::{Class, Error};
 /// When a client may try again what was unavailable.
 const RETRY_AFTER_S: HeaderValue = HeaderValue::from_static("1");
 
+/// When there may be room for another run: runs take a while.
+const ROOM_AFTER_S: HeaderValue = HeaderValue::from_static("5");
+
 /// How many mistakes or nodes a detail names before it only counts them; all are in the lists.
 const NAMED: usize = 3;
 
@@ -128,6 +131,7 @@ impl From<Error> for Failure {
                     Class::Rejected => (StatusCode::UNPROCESSABLE_ENTITY, "rejected"),
                     Class::NotFound => (StatusCode::NOT_FOUND, "not_found"),
                     Class::Conflict => (StatusCode::CONFLICT, "conflict"),
+                    Class::TooMany => (StatusCode::TOO_MANY_REQUESTS, "too_many_runs"),
                     Class::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
                     Class::Bug => (StatusCode::INTERNAL_SERVER_ERROR, "bug"),
                 };
@@ -152,8 +156,13 @@ impl IntoResponse for Failure {
         let body = serde_json::to_vec(&self.0).expect("a problem is plain data");
         let mut response =
             (status, [(header::CONTENT_TYPE, "application/problem+json")], body).into_response();
-        if status == StatusCode::SERVICE_UNAVAILABLE {
-            response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER_S);
+        let retry_after = match status {
+            StatusCode::SERVICE_UNAVAILABLE => Some(RETRY_AFTER_S),
+            StatusCode::TOO_MANY_REQUESTS => Some(ROOM_AFTER_S),
+            _ => None,
+        };
+        if let Some(seconds) = retry_after {
+            response.headers_mut().insert(header::RETRY_AFTER, seconds);
         }
         response
     }

@@ -58,6 +58,7 @@ pub(super) struct SubmitQuery {
     responses(
         (status = 201, description = "The run that was created", body = Run),
         (status = 200, description = "The first run of this idempotency key", body = Run),
+        (status = 429, description = "Too many runs wait; `Retry-After` says when to try again"),
     )
 )]
 pub(super) async fn submit(
@@ -72,7 +73,9 @@ pub(super) async fn submit(
     let submitted = service.submit(Submit { definition, params, idempotency_key, by: BY.to_owned() }).await?;
     let shown = if submitted.created {
         // Nothing has been reported yet: one answer less to fetch from the store.
-        Run::of(&submitted.run, &[], &Names::default())
+        let mut shown = Run::of(&submitted.run, &[], &Names::default());
+        shown.pending_reason = service.pending_reason(&submitted.run.id);
+        shown
     } else {
         load(&service, &submitted.run).await?
     };
@@ -104,6 +107,9 @@ async fn load(service: &Service, run: &RunRecord) -> Answer<Run> {
     let names = lookup::names(service.store().as_ref(), run, &executions).await?;
     let mut shown = Run::of(run, &executions, &names);
     shown.waiting = waiting(service, &run.definition, &executions).await?;
+    if run.state == RunState::Pending {
+        shown.pending_reason = service.pending_reason(&run.id);
+    }
     Ok(shown)
 }
 

@@ -10,6 +10,9 @@ impl Checker<'_> {
     pub(super) fn expressions(&mut self, path: Path<'_>, items: &[Node<'_>], definition: &Definition) {
         let mut known = None;
         for (entry, (item, read)) in items.iter().zip(&definition.tasks).enumerate() {
+            if self.is_full() {
+                return;
+            }
             let entry_path = path.index(entry);
             let inside = entry_path.field("tasks");
             let nodes = match field(item, "tasks").map(Node::content) {

@@ -43,7 +43,7 @@ pub(crate) struct Case {
 
 impl Case {
     pub(crate) fn random(dice: &mut Dice) -> Self {
-        let nodes = 1 + number(dice, MOST_NODES);
+        let nodes = 1 + number(dice, MOST_NODES).min(number(dice, MOST_NODES));
         let rollout = (dice.below(3) == 0).then(|| random_rollout(dice));
         let graph = rollout.is_none() && dice.below(3) == 0;
         let fleet = rollout.is_some() || dice.below(6) > 0;

@@ -43,6 +43,9 @@ pub struct Run {
     /// Hostnames of nodes that the roll-out never touched; known once it has ended, or its budget is spent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub untouched: Vec<String>,
+    /// Why it has not begun, while it waits for its turn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending_reason: Option<String>,
     /// Placed steps that wait for a node, and why each node has not taken them; the first few.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waiting: Vec<StepWaiting>,
@@ -259,6 +262,7 @@ impl Run {
             rollout,
             untouched: untouched.unwrap_or_default(),
             results,
+            pending_reason: None,
             waiting: Vec::new(),
             definition: None,
         }
