@@ -302,7 +302,7 @@ impl Service {
     }
 
     async fn create(&self, submit: Submit) -> Result<Submitted, Error> {
-        self.check_level(&submit.definition)?;
+        self.check_level(submit.definition.level())?;
         self.catch_up().await?;
         let cluster = self.cluster(&submit.definition).await?;
         let params = expr::given(&submit.definition, &submit.params).map_err(Error::Params)?;
@@ -319,6 +319,7 @@ impl Service {
     }
 
     async fn create_again(&self, retry: Retry) -> Result<Submitted, Error> {
+        self.check_level(level::FLEET)?;
         self.catch_up().await?;
         let first = self.parts.store.run(&retry.run).await?;
         let first = first.ok_or_else(|| Error::NotFound(format!("run `{}` does not exist", retry.run)))?;
@@ -451,12 +452,12 @@ impl Service {
     }
 
     /// A server from before would walk the plan as if it did not say what it does not know.
-    fn check_level(&self, definition: &Definition) -> Result<(), Error> {
-        if self.parts.level.reaches(definition.level()) {
+    fn check_level(&self, level: u32) -> Result<(), Error> {
+        if self.parts.level.reaches(level) {
             return Ok(());
         }
         Err(Error::Unavailable(
-            "the job uses what an older server that shares the store does not know; upgrade all servers, or try again \
+            "this needs what an older server that shares the store does not know; upgrade all servers, or try again \
              when it is gone"
                 .to_owned(),
         ))

@@ -32,7 +32,10 @@ pub(crate) fn run_table(runs: &[RunSummary], now: Timestamp, width: Option<usize
             run.nodes.to_string().into(),
             duration(run, now).into(),
             age(run.created_at, now).into(),
-            Cell::new(run.error.as_deref().unwrap_or_default(), Tone::Dim),
+            Cell::new(
+                run.error.as_ref().or(run.pending_reason.as_ref()).map_or("", String::as_str),
+                Tone::Dim,
+            ),
         ]);
     }
     table.draw(width)
@@ -103,6 +106,9 @@ fn head(run: &Run, rows: Rows, now: Timestamp) -> Vec<(&'static str, Cell)> {
         let text =
             format!("{} ({} ago); `downbeat run resume {}` goes on", second(at), age(at, now), summary.id);
         head.push(("paused", Cell::new(text, Tone::Busy)));
+    }
+    if let Some(reason) = &summary.pending_reason {
+        head.push(("waits", Cell::new(reason.as_str(), Tone::Busy)));
     }
     head.push(("duration", duration(summary, now).into()));
     if let Some(error) = &summary.error {

@@ -30,6 +30,8 @@ pub(crate) struct Story {
     waiting: BTreeMap<ExecutionId, Wait>,
     waves: WavesTold,
     paused: bool,
+    /// Why it has not begun.
+    pending: Option<String>,
 }
 
 /// What was told of the waves of a roll-out.
@@ -74,6 +76,7 @@ impl Story {
             waiting: BTreeMap::new(),
             waves: WavesTold::default(),
             paused: false,
+            pending: None,
         }
     }
 
@@ -95,9 +98,15 @@ impl Story {
         ended.filter(|tally| self.told.insert(tally.index)).map(step_line).collect()
     }
 
-    /// Lines about waves that began or ended since the last time, and about a pause.
+    /// Lines about waves that began or ended since the last time, about a pause, and about why it does not begin.
     pub(crate) fn news(&mut self, run: &Run) -> Vec<String> {
         let mut lines = self.waves(run);
+        if run.summary.pending_reason != self.pending {
+            self.pending.clone_from(&run.summary.pending_reason);
+            lines.extend(
+                self.pending.as_ref().map(|reason| format!("{}: {reason}", painted("waits", Tone::Busy))),
+            );
+        }
         if run.summary.paused != self.paused && !run.summary.state.is_terminal() {
             self.paused = run.summary.paused;
             lines.push(if self.paused {

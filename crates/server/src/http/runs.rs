@@ -74,7 +74,7 @@ pub(super) async fn submit(
     let shown = if submitted.created {
         // Nothing has been reported yet: one answer less to fetch from the store.
         let mut shown = Run::of(&submitted.run, &[], &Names::default());
-        shown.pending_reason = service.pending_reason(&submitted.run.id);
+        shown.summary.pending_reason = service.pending_reason(&submitted.run.id);
         shown
     } else {
         load(&service, &submitted.run).await?
@@ -108,7 +108,7 @@ async fn load(service: &Service, run: &RunRecord) -> Answer<Run> {
     let mut shown = Run::of(run, &executions, &names);
     shown.waiting = waiting(service, &run.definition, &executions).await?;
     if run.state == RunState::Pending {
-        shown.pending_reason = service.pending_reason(&run.id);
+        shown.summary.pending_reason = service.pending_reason(&run.id);
     }
     Ok(shown)
 }
@@ -179,7 +179,14 @@ pub(super) async fn list(
     };
     let filter = RunFilter { cluster, states: states.concat(), job: query.job };
     let listed = service.store().runs(&filter, page).await?;
-    let rows = listed.rows.iter().map(RunSummary::of).collect();
+    let row = |run: &RunRecord| {
+        let mut row = RunSummary::of(run);
+        if run.state == RunState::Pending {
+            row.pending_reason = service.pending_reason(&run.id);
+        }
+        row
+    };
+    let rows = listed.rows.iter().map(row).collect();
     Ok(Json(List::window(rows, page.limit, page.offset, listed.total)))
 }
 
