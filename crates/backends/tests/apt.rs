@@ -7,9 +7,11 @@ use downbeat_core::execution::Verdict;
 use serde_json::json;
 use support::Bench;
 
-const OPTIONS: [&str; 10] = [
+const OPTIONS: [&str; 12] = [
     "-q",
     "-y",
+    "-o",
+    "Dpkg::Use-Pty=0",
     "-o",
     "Dpkg::Options::=--force-confold",
     "-o",
