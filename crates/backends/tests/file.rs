@@ -123,7 +123,7 @@ async fn what_fails_leaves_the_file_as_it_was_and_nothing_beside_it() {
         place
             .failed("write", json!({"path": place.path("no/file"), "content": "x"}))
             .await
-            .contains("/no/file")
+            .contains("`/no/file`: its directory does not exist")
     );
     assert!(
         place
