@@ -48,12 +48,15 @@ impl Node {
 
     /// Until the connection fails. Sends its heartbeat between polls' answers, on the same connection.
     pub(super) async fn serve(self) -> Result<(), Fault> {
+        // Machines do not beat in step.
+        let phase = f64::from(self.id.0.as_u128() as u16) / f64::from(u16::MAX);
         let heartbeats = async {
+            tokio::time::sleep(self.heartbeat_interval.mul_f64(phase)).await;
             loop {
-                tokio::time::sleep(self.heartbeat_interval).await;
                 let beat =
                     Heartbeat { node: self.id, session: self.session, held: Vec::new(), leaving: false };
                 self.client.heartbeat(beat).await?;
+                tokio::time::sleep(self.heartbeat_interval).await;
             }
         };
         tokio::select! {
