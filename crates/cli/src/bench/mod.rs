@@ -5,6 +5,7 @@ mod claims;
 mod database;
 mod figures;
 mod fleet;
+mod http2;
 mod node;
 mod nodes;
 mod process;
@@ -40,6 +41,13 @@ enum Load {
     Takeover(takeover::TakeoverArgs),
     /// No-ops for half an hour over a million finished executions in a PostgreSQL: do claims become slower?
     Claims(claims::ClaimsArgs),
+}
+
+impl BenchArgs {
+    /// Whether it leaves the other cores to what is measured.
+    pub(crate) fn is_modest(&self) -> bool {
+        matches!(self.load, Load::Nodes(_))
+    }
 }
 
 pub(crate) async fn run(args: BenchArgs, out: Out) -> Result<(), Failure> {
