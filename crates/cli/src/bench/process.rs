@@ -1,8 +1,7 @@
 //! Owns what the kernel says of a process under test: its time on the cores, its memory, its open files.
 
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
-
 use crate::exit::Failure;
+use crate::serve::files;
 
 /// Files that a process has open besides its connections: the store, logs, the runtime's own.
 const OTHER_FILES: u64 = 200;
@@ -27,17 +26,13 @@ pub(super) fn rss_bytes(process: u32) -> u64 {
 /// connections are more than that.
 pub(super) fn make_room_for(connections: u32) -> Result<(), Failure> {
     let needed = u64::from(connections) + OTHER_FILES;
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)
-        .map_err(|error| Failure::bug(format!("cannot read the limit of open files: {error}")))?;
+    let hard = files::allow_most()
+        .map_err(|error| Failure::bug(format!("cannot raise the limit of open files: {error}")))?;
     if hard < needed {
         return Err(Failure::bad_input(format!(
             "{connections} connections need {needed} open files, and a process may have {hard}: raise `ulimit -Hn`, \
              or take fewer --nodes"
         )));
-    }
-    if soft < hard {
-        setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
-            .map_err(|error| Failure::bug(format!("cannot raise the limit of open files: {error}")))?;
     }
     Ok(())
 }
@@ -57,9 +52,7 @@ mod tests {
     #[test]
     fn more_connections_than_the_system_allows_are_refused_before_they_are_made() {
         make_room_for(10).unwrap();
-        let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-        assert_eq!(soft, hard);
-        if hard < u64::from(u32::MAX) {
+        if files::allow_most().unwrap() < u64::from(u32::MAX) {
             let text = make_room_for(u32::MAX).unwrap_err().message;
             assert!(text.contains("ulimit"), "{text}");
         }
