@@ -23,6 +23,7 @@ use crate::settings::Settings;
 use crate::shared::Shared;
 use crate::stop::Reason;
 use crate::surroundings::Surroundings;
+use crate::values;
 
 /// Beyond the grace period, for KILL to take effect and streams to be read.
 const KILL_MARGIN: Duration = Duration::from_secs(12);
@@ -120,6 +121,8 @@ async fn run(
     let life = async {
         let offer = Offer::new(&settings, host.as_ref())?;
         // First of all: what a former life left running must not meet what this one is given.
+        let values = settings.data.join("values");
+        values::sweep(&values);
         for identity in host.sweep(settings.grace).await {
             tracing::warn!(execution = %identity, "ended what the last session left running");
         }
@@ -144,6 +147,7 @@ async fn run(
             heartbeat_interval: opened.welcome.heartbeat_interval,
             lease_ttl: opened.welcome.lease_ttl,
             grace: settings.grace,
+            values,
             tuning: settings.tuning,
             wall,
             offer,

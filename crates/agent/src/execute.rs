@@ -1,10 +1,12 @@
 //! Owns one piece of work from its turn to its result: backend, timeout, output. Lanes and leases are `holdings`'.
 
+use std::io;
 use std::panic::AssertUnwindSafe;
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use downbeat_backends::{Call, Finish, OutputSink};
-use downbeat_core::backend::check_params;
+use downbeat_backends::{Call, Finish, OutputSink, Receive};
+use downbeat_core::backend::{Params, check_params};
 use downbeat_core::execution::Outcome;
 use downbeat_core::limits::REASON_BYTES;
 use downbeat_proto::message::{Finished, Started};
@@ -17,6 +19,7 @@ use crate::output::Tap;
 use crate::session::Outgoing;
 use crate::shared::{Shared, held, identity};
 use crate::stop::Reason;
+use crate::values::{Expected, Listener};
 
 /// Carries out this and, one after the other, whatever its lane hands on.
 pub(crate) fn spawn(shared: &Arc<Shared>, ready: Ready) {
@@ -42,13 +45,29 @@ async fn execute(shared: &Shared, ready: Ready) -> Finished {
         node = %shared.node, %run, execution = %held.execution, attempt = ready.assignment.attempt, "started"
     );
     let buffer = shared.outputs.open(held);
-    let sink = OutputSink::new(Arc::new(Tap(buffer.clone())), shared.wall.clone());
-    // A bug of one backend costs one execution, not the agent.
-    let finish = AssertUnwindSafe(attempt(shared, ready, sink.clone(), started_at))
-        .catch_unwind()
-        .await
-        .unwrap_or_else(|_| Finish::failed(None, "the backend panicked; the agent's log says where"));
-    sink.finish();
+    let tap = Tap(buffer.clone());
+    let (expected, receiver): (_, Arc<dyn Receive>) = match expected(shared, &ready, Tap(buffer.clone())) {
+        Ok(Some((expected, listener))) => (Ok(Some(expected)), listener),
+        Ok(None) => (Ok(None), Arc::new(tap)),
+        Err(error) => (Err(error), Arc::new(tap)),
+    };
+    let sink = OutputSink::new(receiver, shared.wall.clone());
+    let (finish, values) = match expected {
+        Ok(expected) => {
+            let file = expected.as_ref().map(Expected::file);
+            // A bug of one backend costs one execution, not the agent.
+            let finish = AssertUnwindSafe(attempt(shared, ready, sink.clone(), file, started_at))
+                .catch_unwind()
+                .await
+                .unwrap_or_else(|_| Finish::failed(None, "the backend panicked; the agent's log says where"));
+            sink.finish();
+            match expected {
+                Some(expected) => expected.gather(finish),
+                None => (finish, Params::new()),
+            }
+        }
+        Err(error) => (Finish::failed(None, format!("cannot take its outputs: {error}")), Params::new()),
+    };
     let output = buffer.close().await;
     let finished_at = (shared.wall)().max(started_at);
     tracing::debug!(node = %shared.node, %run, execution = %held.execution, verdict = ?finish.verdict, "ended");
@@ -56,13 +75,29 @@ async fn execute(shared: &Shared, ready: Ready) -> Finished {
         verdict: finish.verdict,
         exit_code: finish.exit_code,
         error: finish.error.map(cut),
+        outputs: values,
         started_at,
         finished_at,
     };
     Finished { held, run, outcome, output }
 }
 
-async fn attempt(shared: &Shared, ready: Ready, output: OutputSink, started_at: Timestamp) -> Finish {
+/// Prepares for the values that the task is to say, if it declares any.
+fn expected(shared: &Shared, ready: &Ready, tap: Tap) -> io::Result<Option<(Expected, Arc<Listener>)>> {
+    let assignment = &ready.assignment;
+    if assignment.outputs.is_empty() {
+        return Ok(None);
+    }
+    Expected::new(&assignment.outputs, &shared.values, identity(assignment), tap).map(Some)
+}
+
+async fn attempt(
+    shared: &Shared,
+    ready: Ready,
+    output: OutputSink,
+    values: Option<PathBuf>,
+    started_at: Timestamp,
+) -> Finish {
     let Ready { assignment, stop } = ready;
     let (backend, action) = match shared.offer.action(&assignment.backend, &assignment.action) {
         Ok(found) => found,
@@ -93,6 +128,7 @@ async fn attempt(shared: &Shared, ready: Ready, output: OutputSink, started_at: 
         params,
         identity,
         output,
+        values,
         cancel: stop.token(),
         grace: shared.grace,
     });

@@ -15,6 +15,7 @@ mod settings;
 mod shared;
 mod stop;
 mod surroundings;
+mod values;
 
 pub use agent::{Agent, Handle};
 pub use downbeat_backends::{Declared, Refused as DeclarationRefused};

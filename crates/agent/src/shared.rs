@@ -1,5 +1,6 @@
 //! Owns what the parts of one session share, and the few steps that concern several of them.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -30,6 +31,8 @@ pub(crate) struct Shared {
     pub(crate) heartbeat_interval: Duration,
     pub(crate) lease_ttl: Duration,
     pub(crate) grace: Duration,
+    /// The directory of the files in which tasks say values.
+    pub(crate) values: PathBuf,
     pub(crate) tuning: Tuning,
     pub(crate) wall: Wall,
     pub(crate) offer: Offer,
@@ -178,6 +181,7 @@ fn cancelled_unbegun(assignment: &Assignment, now: Timestamp) -> Finished {
             error: Some("cancelled before it began".to_owned()),
             started_at: now,
             finished_at: now,
+            outputs: Default::default(),
         },
         output: Vec::new(),
     }

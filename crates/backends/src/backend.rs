@@ -1,6 +1,7 @@
 //! Owns `Backend`: the one trait between an agent and what it can do, and what passes through it.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -29,6 +30,8 @@ pub struct Call {
     pub params: Params,
     pub identity: Identity,
     pub output: OutputSink,
+    /// Where a program may say values for later tasks, as lines `name=value`.
+    pub values: Option<PathBuf>,
     /// Set when the work is to end early. Why is the agent's to know.
     pub cancel: CancellationToken,
     /// From asking to end until force is used.

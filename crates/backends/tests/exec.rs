@@ -55,6 +55,7 @@ impl Bench {
         let finish = self
             .exec
             .run(Call {
+                values: None,
                 action: action.to_owned(),
                 params,
                 identity: self.identity,

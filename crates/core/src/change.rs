@@ -29,12 +29,30 @@ pub enum Change {
     },
     /// Drained by a person, or taken back. Guard: the node exists.
     NodeDrainSet { node: NodeId, draining: bool, by: String, at: Timestamp },
-    /// Guard: neither the id nor the idempotency key (within the cluster) is in use.
-    RunCreated { run: RunRecord },
+    /// Guard: neither the id nor the idempotency key (within the cluster) is in use, and fewer than `max_pending` runs
+    /// wait.
+    RunCreated {
+        run: RunRecord,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        max_pending: Option<u32>,
+    },
     /// A new owner. Guard: the epoch is `epoch - 1` and the run has not ended.
     RunTaken { run: RunId, owner: ServerId, epoch: u64, at: Timestamp },
     /// Guard: the run has not ended, and nobody asked before.
     RunCancelRequested { run: RunId, by: String, at: Timestamp },
+    /// No more of it begins, or it goes on. Guard: the run has not ended, and is not that way already.
+    RunPauseSet { run: RunId, paused: bool, by: String, at: Timestamp },
+    /// A run that waited is let in, and holds its nodes when it is exclusive. Guard: the run's epoch, that it waits, that
+    /// fewer than `limit` runs are under way, and that no other run holds one of `nodes` or does anything there.
+    RunAdmitted {
+        run: RunId,
+        epoch: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limit: Option<u32>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        nodes: Vec<NodeId>,
+        at: Timestamp,
+    },
     /// Guard: the run's epoch. Some may be born leased (a fitting node was waiting) or skipped.
     ExecutionsAdded { run: RunId, epoch: u64, executions: Vec<Execution>, at: Timestamp },
     /// Guard: it is pending.
@@ -98,6 +116,12 @@ pub enum Refusal {
     NotKnownToAll,
     #[error("the node was heard of meanwhile")]
     Heard,
+    #[error("{pending} runs are waiting, and no more may")]
+    QueueFull { pending: u32 },
+    #[error("{running} runs are under way, and no more may be")]
+    NoRoom { running: u32 },
+    #[error("a node is not free: run `{0}` is at work there, or holds it")]
+    NodeHeld(RunId),
 }
 
 /// What became of one change of a batch.
@@ -116,13 +140,15 @@ pub struct Event {
 
 impl Change {
     /// Every kind that this program reads and writes, in the order of [`Change::phase`].
-    pub const KINDS: [&'static str; 15] = [
+    pub const KINDS: [&'static str; 17] = [
         "node_registered",
         "node_moved",
         "node_drain_set",
         "run_created",
         "run_taken",
         "run_cancel_requested",
+        "run_pause_set",
+        "run_admitted",
         "executions_added",
         "execution_leased",
         "execution_started",
@@ -159,20 +185,27 @@ impl Change {
             | Change::ExecutionGivenUp { .. }
             | Change::ExecutionSkipped { .. }
             | Change::RunMoved { .. } => 1,
+            Change::RunPauseSet { .. } | Change::RunAdmitted { .. } => 2,
             Change::Unknown { .. } => u32::MAX,
         }
     }
 
-    /// The same, without the guard that its node was silent: for whoever applies what was applied before.
-    pub fn without_silence(&self) -> std::borrow::Cow<'_, Change> {
+    /// The same, without the guards that looked at what is in no event (heartbeats) or at how many there were: for
+    /// whoever applies what was applied before. A copy may have heard of a later heartbeat before it hears of a silence.
+    pub fn settled(&self) -> std::borrow::Cow<'_, Change> {
         let mut change = std::borrow::Cow::Borrowed(self);
         if matches!(
             self,
-            Change::ExecutionLost { silence: Some(_), .. } | Change::NodeMoved { silent_since: Some(_), .. }
+            Change::ExecutionLost { silence: Some(_), .. }
+                | Change::NodeMoved { silent_since: Some(_), .. }
+                | Change::RunCreated { max_pending: Some(_), .. }
+                | Change::RunAdmitted { limit: Some(_), .. }
         ) {
             match change.to_mut() {
                 Change::ExecutionLost { silence, .. } => *silence = None,
                 Change::NodeMoved { silent_since, .. } => *silent_since = None,
+                Change::RunCreated { max_pending, .. } => *max_pending = None,
+                Change::RunAdmitted { limit, .. } => *limit = None,
                 _ => {}
             }
         }
@@ -188,29 +221,33 @@ impl Change {
             Change::RunCreated { .. } => 3,
             Change::RunTaken { .. } => 4,
             Change::RunCancelRequested { .. } => 5,
-            Change::ExecutionsAdded { .. } => 6,
-            Change::ExecutionLeased { .. } => 7,
-            Change::ExecutionStarted { .. } => 8,
-            Change::ExecutionFinished { .. } => 9,
-            Change::ExecutionLost { .. } => 10,
-            Change::ExecutionCancelRequested { .. } => 11,
-            Change::ExecutionGivenUp { .. } => 12,
-            Change::ExecutionSkipped { .. } => 13,
-            Change::RunMoved { .. } => 14,
-            Change::Unknown { .. } => 15,
+            Change::RunPauseSet { .. } => 6,
+            Change::RunAdmitted { .. } => 7,
+            Change::ExecutionsAdded { .. } => 8,
+            Change::ExecutionLeased { .. } => 9,
+            Change::ExecutionStarted { .. } => 10,
+            Change::ExecutionFinished { .. } => 11,
+            Change::ExecutionLost { .. } => 12,
+            Change::ExecutionCancelRequested { .. } => 13,
+            Change::ExecutionGivenUp { .. } => 14,
+            Change::ExecutionSkipped { .. } => 15,
+            Change::RunMoved { .. } => 16,
+            Change::Unknown { .. } => 17,
         }
     }
 
     pub fn at(&self) -> Timestamp {
         match self {
             Change::NodeRegistered { registration } => registration.at,
-            Change::RunCreated { run } => run.created_at,
+            Change::RunCreated { run, .. } => run.created_at,
             Change::ExecutionLeased { lease, .. } => lease.granted_at,
             Change::ExecutionFinished { outcome, .. } => outcome.finished_at,
             Change::NodeMoved { at, .. }
             | Change::NodeDrainSet { at, .. }
             | Change::RunTaken { at, .. }
             | Change::RunCancelRequested { at, .. }
+            | Change::RunPauseSet { at, .. }
+            | Change::RunAdmitted { at, .. }
             | Change::ExecutionsAdded { at, .. }
             | Change::ExecutionStarted { at, .. }
             | Change::ExecutionLost { at, .. }
@@ -226,9 +263,11 @@ impl Change {
     pub fn run(&self) -> Option<&RunId> {
         match self {
             Change::NodeRegistered { .. } | Change::NodeMoved { .. } | Change::NodeDrainSet { .. } => None,
-            Change::RunCreated { run } => Some(&run.id),
+            Change::RunCreated { run, .. } => Some(&run.id),
             Change::RunTaken { run, .. }
             | Change::RunCancelRequested { run, .. }
+            | Change::RunPauseSet { run, .. }
+            | Change::RunAdmitted { run, .. }
             | Change::ExecutionsAdded { run, .. }
             | Change::ExecutionLeased { run, .. }
             | Change::ExecutionStarted { run, .. }
@@ -251,6 +290,8 @@ impl Change {
             Change::RunCreated { .. }
             | Change::RunTaken { .. }
             | Change::RunCancelRequested { .. }
+            | Change::RunPauseSet { .. }
+            | Change::RunAdmitted { .. }
             | Change::ExecutionsAdded { .. }
             | Change::ExecutionStarted { .. }
             | Change::ExecutionFinished { .. }

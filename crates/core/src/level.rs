@@ -8,10 +8,14 @@
 use crate::change::Change;
 
 /// The level of this program: it knows every kind up to it.
-pub const LEVEL: u32 = 1;
+pub const LEVEL: u32 = 2;
 
 /// What every server before there were levels knows.
 pub const FIRST: u32 = 1;
+
+/// What [`Definition::level`](crate::spec::Definition::level) asks for when a job has a roll-out, params, outputs or any
+/// other field that servers of the first level pass over.
+pub const FLEET: u32 = 2;
 
 /// The level that all living servers have in common, this one among them.
 pub fn common(living: impl IntoIterator<Item = u32>) -> u32 {
@@ -62,7 +66,7 @@ mod tests {
         assert!(known().level() <= LEVEL);
         assert_eq!(
             Change::KINDS.len(),
-            15,
+            17,
             "a new kind raises LEVEL, unless it came with the level's first release"
         );
     }

@@ -2,11 +2,13 @@
 //!
 //! Invariant: nothing in this crate depends on tokio, a socket, a file or the time of day.
 
+pub mod admission;
 pub mod backend;
 pub mod change;
 pub mod collections;
 pub mod dice;
 pub mod execution;
+pub mod expr;
 pub mod ids;
 pub mod level;
 pub mod limits;

@@ -26,6 +26,8 @@ pub const MESSAGE_BYTES: usize = 10 * 1024 * 1024;
 /// Rows on one page, when nothing is said and at most.
 pub const PAGE_DEFAULT: u32 = 100;
 pub const PAGE_MOST: u32 = 1_000;
+/// The values that one execution says for later tasks.
+pub const VALUES_BYTES: usize = 64 * 1024;
 /// Names of jobs, tasks, groups, labels and hostnames.
 pub const NAME_BYTES: usize = 253;
 /// An error or reason that is kept with an execution.
@@ -47,6 +49,21 @@ pub const JOB_FILE_VALUES: usize = 500_000;
 pub const SELECTOR_BYTES: usize = 4 * 1024;
 /// Problems that are listed of one job file; the rest would be noise.
 pub const PROBLEMS_LISTED: usize = 100;
+/// One expression in a task's params, how deep its brackets go and how many parts it has: enough for what people write,
+/// little enough that no stack and no memory is at risk.
+pub const EXPRESSION_BYTES: usize = 1024;
+pub const EXPRESSION_DEPTH: usize = 16;
+pub const EXPRESSION_TOKENS: usize = 200;
+/// Steps of the machine that evaluates one expression.
+pub const EXPRESSION_FUEL: u64 = 10_000;
+/// Expressions in the params of one task.
+pub const EXPRESSIONS_PER_TASK: usize = 1_000;
+/// Pieces that `split` makes of a text.
+pub const SPLIT_PIECES: usize = 10_000;
+/// Values that one task declares as its outputs.
+pub const OUTPUTS_PER_TASK: usize = 64;
+/// Sizes that a roll-out lists for its waves.
+pub const BATCH_AMOUNTS: usize = 100;
 /// One argument of a program: the kernel takes 128 KiB with the NUL that ends it. Some room is left for what a template
 /// puts before it, such as `--level=`.
 pub const ARGUMENT_BYTES: usize = 127 * 1024;

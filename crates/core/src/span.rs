@@ -24,6 +24,10 @@ impl Span {
     pub const fn from_millis(millis: u64) -> Self {
         Self(Duration::from_millis(millis))
     }
+
+    pub const fn is_zero(&self) -> bool {
+        self.0.is_zero()
+    }
 }
 
 /// Nanoseconds per unit. Longest names first: `ms` would else be read as `m`.

@@ -82,7 +82,14 @@ fn states() -> Vec<State> {
 
 fn outcome(verdict: Verdict) -> Outcome {
     let at = Timestamp::UNIX_EPOCH;
-    Outcome { verdict, exit_code: None, error: None, started_at: at, finished_at: at }
+    Outcome {
+        verdict,
+        exit_code: None,
+        error: None,
+        started_at: at,
+        finished_at: at,
+        outputs: Default::default(),
+    }
 }
 
 fn events() -> Vec<(String, Event)> {

@@ -40,6 +40,11 @@ fn schema_and_parser_agree() {
         leaf.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         json!({"tasks": [leaf]})
     };
+    let rollout = |rollout: Value| json!({"target": "all", "rollout": rollout, "tasks": [ping]});
+    let sleep = |duration: &str| {
+        let task = json!({"backend": "test", "action": "sleep", "params": {"duration": duration}});
+        json!({"params": {"d": "1s"}, "tasks": [task]})
+    };
     let schema = schema();
     let catalogue = downbeat_core::backend::Catalogue::builtin();
     for (case, valid) in [
@@ -83,6 +88,16 @@ fn schema_and_parser_agree() {
             true,
         ),
         (json!({"tasks": [{"backend": "systemd", "action": "start", "params": {"unit": "*"}}]}), false),
+        (
+            json!({"target": "all", "tasks": [{"backend": "systemd", "action": "start",
+                "params": {"unit": "x@{{ node.hostname }}"}}]}),
+            true,
+        ),
+        (
+            json!({"target": "all", "tasks": [{"backend": "apt", "action": "install",
+                "params": {"package": ["curl", "{{ node.hostname }}"]}}]}),
+            true,
+        ),
         (leaf(json!({"params": null})), true),
         (leaf(json!({"params": {"x": 1}})), false),
         (leaf(json!({"timeout": "1h 30m"})), true),
@@ -96,6 +111,42 @@ fn schema_and_parser_agree() {
         (leaf(json!({"placement": {"requires": {"gpu": "nvidia", "cpu": 4}, "max_per_node": 1}})), true),
         (leaf(json!({"placement": {"max_per_node": 0}})), false),
         (leaf(json!({"name": " padded "})), false),
+        (rollout(json!({"batch": 10})), true),
+        (rollout(json!({"batch": "25%"})), true),
+        (rollout(json!({"batch": "10"})), true),
+        (rollout(json!({"batch": [1, "10%", "100%"], "pause": "5m", "max_failures": "5%"})), true),
+        (rollout(json!({"batch": 1, "max_failures": 0})), true),
+        (rollout(json!({"pause": "5m"})), false),
+        (rollout(json!({"batch": 0})), false),
+        (rollout(json!({"batch": "0%"})), false),
+        (rollout(json!({"batch": "0"})), false),
+        (rollout(json!({"batch": "101%"})), false),
+        (rollout(json!({"batch": -1})), false),
+        (rollout(json!({"batch": 1.5})), false),
+        (rollout(json!({"batch": []})), false),
+        (rollout(json!({"batch": [1, 0]})), false),
+        (rollout(json!({"batch": vec![1; 101]})), false),
+        (rollout(json!({"batch": 1, "max_failures": -1})), false),
+        (rollout(json!({"batch": 1, "size": 1})), false),
+        (json!({"tasks": [ping], "rollout": {"batch": 1}}), false),
+        (json!({"tasks": [ping], "target": "all", "strategy": "continue", "rollout": {"batch": 1}}), false),
+        (json!({"tasks": [ping], "target": "all", "exclusive": true, "priority": -100}), true),
+        (json!({"tasks": [ping], "exclusive": "yes"}), false),
+        (json!({"tasks": [ping], "priority": 101}), false),
+        (json!({"tasks": [ping], "priority": 1.5}), false),
+        (json!({"tasks": [ping], "params": {"a": 1, "_B2": null, "c": {"d": [1]}}}), true),
+        (json!({"tasks": [ping], "params": null}), true),
+        (json!({"tasks": [ping], "params": {"a-b": 1}}), false),
+        (json!({"tasks": [ping], "params": {"1a": 1}}), false),
+        (json!({"tasks": [ping], "params": ["a"]}), false),
+        (leaf(json!({"outputs": ["a", "_b2"]})), true),
+        (leaf(json!({"outputs": []})), true),
+        (leaf(json!({"outputs": ["a", "a"]})), false),
+        (leaf(json!({"outputs": ["a-b"]})), false),
+        (leaf(json!({"outputs": "a"})), false),
+        (leaf(json!({"outputs": (0..65).map(|i| format!("o{i}")).collect::<Vec<_>>()})), false),
+        (sleep("{{ params.d }}"), true),
+        (sleep("x"), false),
     ] {
         assert_eq!(schema.is_valid(&case), valid, "the schema on {case}");
         let parsed = spec::from_json(&case, &catalogue);

@@ -113,6 +113,8 @@ pub struct Assignment {
     pub params: Params,
     pub timeout: Duration,
     pub stop_on_disconnect: bool,
+    /// Values that it is to say when it succeeds.
+    pub outputs: Vec<String>,
 }
 
 impl Assignment {

@@ -104,6 +104,7 @@ fn poll_answer() -> PollAnswer {
         params: [("command".to_owned(), serde_json::json!(["echo", "ü"]))].into(),
         timeout: Duration::from_secs(1800),
         stop_on_disconnect: true,
+        outputs: Vec::new(),
     };
     PollAnswer { assignments: vec![assignment], stop: vec![held(4)] }
 }
@@ -126,6 +127,7 @@ fn report() -> Report {
                 error: Some("why".to_owned()),
                 started_at: at(),
                 finished_at: at(),
+                outputs: [("version".to_owned(), serde_json::json!(["1.2", null, {"ü": 3}]))].into(),
             },
             output: vec![chunk("last words".to_owned())],
         }],

@@ -1,5 +1,6 @@
 //! Owns why a request to the server was not carried out, and the class that decides status and exit code.
 
+use downbeat_core::backend::ParamProblem;
 use downbeat_core::plan::{self, Unfit};
 use downbeat_core::spec;
 use downbeat_store as store;
@@ -10,6 +11,9 @@ pub enum Error {
     /// The definition is wrong.
     #[error("the job definition has {} problem(s)", errors.len())]
     Invalid { errors: Vec<Problem> },
+    /// The values that a run was given are wrong.
+    #[error("the run's params have {} problem(s)", .0.len())]
+    Params(Vec<ParamProblem>),
     /// The definition is right, and cannot be carried out as things are.
     #[error("{message}")]
     Refused { message: String, nodes: Vec<(String, String)> },
@@ -17,6 +21,9 @@ pub enum Error {
     NotFound(String),
     #[error("{0}")]
     Conflict(String),
+    /// There is no room for more; later there may be.
+    #[error("{0}")]
+    TooMany(String),
     #[error("{0}")]
     Unavailable(String),
     #[error("bug: {0}")]
@@ -38,6 +45,7 @@ pub enum Class {
     Rejected,
     NotFound,
     Conflict,
+    TooMany,
     Unavailable,
     Bug,
 }
@@ -45,9 +53,10 @@ pub enum Class {
 impl Error {
     pub fn class(&self) -> Class {
         match self {
-            Error::Invalid { .. } => Class::Rejected,
+            Error::Invalid { .. } | Error::Params(_) => Class::Rejected,
             Error::Refused { .. } | Error::Conflict(_) => Class::Conflict,
             Error::NotFound(_) => Class::NotFound,
+            Error::TooMany(_) => Class::TooMany,
             Error::Unavailable(_) => Class::Unavailable,
             Error::Bug(_) => Class::Bug,
         }

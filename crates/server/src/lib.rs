@@ -2,6 +2,7 @@
 //!
 //! Invariant: state changes only through the journal, and nothing acts on what is not committed.
 
+mod admission;
 mod clock;
 mod cluster;
 mod dispatch;
@@ -23,7 +24,7 @@ pub use clock::Wall;
 pub use error::{Class, Error, Problem};
 pub use journal::Feed;
 pub use metrics::Metrics;
-pub use service::{Drain, Planned, Service, Submit, Submitted};
+pub use service::{Drain, Planned, Retry, Service, Submit, Submitted};
 pub use settings::Settings;
 pub use start::{Server, StartError, start, start_within};
 pub use surroundings::Surroundings;

@@ -34,6 +34,8 @@ struct Figures {
     commit_batch_size: Histogram,
     commit_seconds: Histogram,
     polls_parked: Gauge,
+    runs_waiting: Gauge,
+    nodes_held: Gauge,
     feed_lag: Gauge,
     http_requests: Family<Request, Counter>,
     http_seconds: Family<Route, Histogram>,
@@ -100,6 +102,8 @@ impl Metrics {
             commit_batch_size: Histogram::new(exponential_buckets(1.0, 2.0, 14)),
             commit_seconds: Histogram::new(LATENCY_S),
             polls_parked: Gauge::default(),
+            runs_waiting: Gauge::default(),
+            nodes_held: Gauge::default(),
             feed_lag: Gauge::default(),
             http_requests: Family::default(),
             http_seconds: Family::new_with_constructor(|| Histogram::new(LATENCY_S)),
@@ -141,6 +145,12 @@ impl Metrics {
             "polls_parked",
             "Polls of nodes that wait for work at this server",
             figures.polls_parked.clone(),
+        );
+        registry.register("runs_waiting", "Runs that wait for their turn", figures.runs_waiting.clone());
+        registry.register(
+            "nodes_held",
+            "Nodes that an exclusive run has for itself",
+            figures.nodes_held.clone(),
         );
         registry.register(
             "feed_lag_events",
@@ -228,6 +238,14 @@ impl Metrics {
         self.0.polls_parked.set(signed(polls));
     }
 
+    pub fn set_runs_waiting(&self, runs: u64) {
+        self.0.runs_waiting.set(signed(runs));
+    }
+
+    pub fn set_held_nodes(&self, nodes: u64) {
+        self.0.nodes_held.set(signed(nodes));
+    }
+
     pub fn set_feed_lag(&self, events: u64) {
         self.0.feed_lag.set(signed(events));
     }
@@ -290,6 +308,8 @@ mod tests {
         metrics.observe_pending_to_leased(Duration::from_millis(1));
         metrics.set_parked(4);
         metrics.set_feed_lag(5);
+        metrics.set_runs_waiting(6);
+        metrics.set_held_nodes(3);
         metrics.on_request("GET", "/api/v1/runs", 200, Duration::from_millis(1));
         let text = metrics.encode();
         for line in [
@@ -306,6 +326,8 @@ mod tests {
             "downbeat_commit_seconds_count 1",
             "downbeat_polls_parked 4",
             "downbeat_feed_lag_events 5",
+            "downbeat_runs_waiting 6",
+            "downbeat_nodes_held 3",
             r#"downbeat_http_requests_total{method="GET",path="/api/v1/runs",status="200"} 1"#,
             r#"downbeat_http_request_seconds_count{method="GET",path="/api/v1/runs"} 1"#,
         ] {

@@ -3,21 +3,24 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use downbeat_core::backend::Catalogue;
+use downbeat_core::backend::{Catalogue, Params};
 use downbeat_core::execution::{Execution, State};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
+use downbeat_core::level;
 use downbeat_core::node::NodeRecord;
-use downbeat_core::plan::{Plan, resolve};
+use downbeat_core::plan::{Plan, resolve, resolve_again};
+use downbeat_core::run::again::{Again, retry_of};
 use downbeat_core::run::engine::{Progress, Turn};
 use downbeat_core::run::{Resolved, RunRecord, RunState};
 use downbeat_core::spec::Definition;
-use downbeat_core::{Applied, Change, Refusal, Timestamp};
+use downbeat_core::{Applied, Change, Refusal, Timestamp, expr, limits};
 use downbeat_proto::message::Fault;
 use downbeat_store::Store;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span, info};
 
+use crate::admission::Admission;
 use crate::clock::Clock;
 use crate::cluster::{CommonLevel, Standing};
 use crate::dispatch::Dispatcher;
@@ -27,7 +30,7 @@ use crate::metrics::Metrics;
 use crate::nodes::Heartbeats;
 use crate::output::Outputs;
 use crate::replica::Following;
-use crate::runs::{Runs, release, reserve};
+use crate::runs::{Mailbox, Runs, Start, Waits, refused_for_nodes, release, reserve};
 use crate::settings::Settings;
 use crate::surroundings::Chance;
 
@@ -38,6 +41,7 @@ pub(crate) struct Parts {
     pub journal: Journal,
     pub feed: Feed,
     pub dispatcher: Dispatcher,
+    pub admission: Admission,
     pub runs: Runs,
     pub heartbeats: Heartbeats,
     pub outputs: Outputs,
@@ -75,6 +79,18 @@ pub struct Service {
 #[derive(Clone, Debug)]
 pub struct Submit {
     pub definition: Definition,
+    /// Values for the job's params; the rest are its defaults.
+    pub params: Params,
+    pub idempotency_key: Option<String>,
+    /// Who asks.
+    pub by: String,
+}
+
+/// A run that is to be tried again.
+#[derive(Clone, Debug)]
+pub struct Retry {
+    pub run: RunId,
+    pub again: Again,
     pub idempotency_key: Option<String>,
     /// Who asks.
     pub by: String,
@@ -112,6 +128,16 @@ async fn patiently<T>(work: impl Future<Output = T>) -> Result<T, Error> {
             "the store has not answered for {seconds} s; what was asked for may still happen: look before asking \
              again, or use an Idempotency-Key"
         ))
+    })
+}
+
+/// What a new run takes over from an earlier one.
+fn taking_over(run: &RunRecord, taken: &[Execution]) -> impl Iterator<Item = Change> {
+    taken.chunks(limits::EXECUTIONS_PER_CHANGE).map(|executions| Change::ExecutionsAdded {
+        run: run.id.clone(),
+        epoch: run.epoch,
+        executions: executions.to_vec(),
+        at: run.created_at,
     })
 }
 
@@ -196,7 +222,9 @@ impl Service {
             metrics.set_queue_depth(board.waiting() as u64);
             metrics.set_parked(board.parked() as u64);
             metrics.set_nodes(board.nodes().map(|node| node.status));
+            metrics.set_held_nodes(board.held_nodes() as u64);
         }
+        metrics.set_runs_waiting(self.parts.admission.waiting() as u64);
         if let Some(replica) = self.replica() {
             metrics.set_replica(&replica.lag(self.parts.clock.now()));
         }
@@ -232,11 +260,16 @@ impl Service {
         self.parts.dispatcher.board().nodes().filter(|node| node.cluster == cluster).cloned().collect()
     }
 
-    fn compile(&self, cluster: ClusterId, definition: Arc<Definition>) -> Result<Plan, Error> {
+    fn compile(
+        &self,
+        cluster: ClusterId,
+        definition: Arc<Definition>,
+        params: &Params,
+    ) -> Result<Plan, Error> {
         let targeted = definition.target.is_some()
             || definition.tasks.iter().any(|entry| entry.leaves().iter().any(|task| task.target.is_some()));
         let nodes = if targeted { self.nodes_of(cluster) } else { Vec::new() };
-        let resolved = Arc::new(resolve(&definition, &nodes)?);
+        let resolved = Arc::new(resolve(&definition, params, &nodes)?);
         Ok(Plan::compile(definition, resolved)?)
     }
 
@@ -251,10 +284,11 @@ impl Service {
     }
 
     /// What would run where and in which order. Starts nothing.
-    pub async fn plan(&self, definition: &Definition) -> Result<Planned, Error> {
+    pub async fn plan(&self, definition: &Definition, params: &Params) -> Result<Planned, Error> {
         self.catch_up().await?;
+        let params = expr::given(definition, params).map_err(Error::Params)?;
         let cluster = self.cluster(definition).await?;
-        let plan = self.compile(cluster, Arc::new(definition.clone()))?;
+        let plan = self.compile(cluster, Arc::new(definition.clone()), &params)?;
         let resolved = Arc::clone(&plan.resolved);
         Ok(Planned { plan, resolved })
     }
@@ -268,38 +302,99 @@ impl Service {
     }
 
     async fn create(&self, submit: Submit) -> Result<Submitted, Error> {
-        let parts = &self.parts;
+        self.check_level(&submit.definition)?;
         self.catch_up().await?;
         let cluster = self.cluster(&submit.definition).await?;
-        let plan = Arc::new(self.compile(cluster, Arc::new(submit.definition))?);
-        let now = parts.clock.now();
-        let mut dice = parts.chance.dice();
-        let id = RunId::from(dice.uuid_at(now));
-        let mut run = RunRecord {
-            id: id.clone(),
+        let params = expr::given(&submit.definition, &submit.params).map_err(Error::Params)?;
+        let plan = Arc::new(self.compile(cluster, Arc::new(submit.definition), &params)?);
+        let run = self.new_record(cluster, &plan, params, submit.by, submit.idempotency_key);
+        self.launch(run, plan, Vec::new()).await
+    }
+
+    /// Creates a run that goes on where an ended one failed: what succeeded there is taken over.
+    pub async fn retry(&self, retry: Retry) -> Result<Submitted, Error> {
+        let service = self.clone();
+        let created = tokio::spawn(async move { service.create_again(retry).await }.in_current_span());
+        patiently(created).await?.map_err(|error| Error::Bug(format!("cannot create a run: {error}")))?
+    }
+
+    async fn create_again(&self, retry: Retry) -> Result<Submitted, Error> {
+        self.catch_up().await?;
+        let first = self.parts.store.run(&retry.run).await?;
+        let first = first.ok_or_else(|| Error::NotFound(format!("run `{}` does not exist", retry.run)))?;
+        let executions = self.parts.store.executions_of(&first.id).await?;
+        let second = retry_of(&first, &executions, retry.again)
+            .map_err(|refused| Error::Conflict(refused.to_string()))?;
+        let nodes = self.nodes_of(first.cluster);
+        let resolved = resolve_again(&first.definition, &first.params, &second.resolved, &nodes)?;
+        let plan = Arc::new(Plan::compile(Arc::clone(&first.definition), Arc::new(resolved))?);
+        let mut run =
+            self.new_record(first.cluster, &plan, first.params.clone(), retry.by, retry.idempotency_key);
+        let taken = second.executions(&run.id, run.created_at, &mut self.parts.chance.dice());
+        run.retry_of = Some(first.id);
+        self.launch(run, plan, taken).await
+    }
+
+    fn new_record(
+        &self,
+        cluster: ClusterId,
+        plan: &Plan,
+        params: Params,
+        by: String,
+        idempotency_key: Option<String>,
+    ) -> RunRecord {
+        let now = self.parts.clock.now();
+        RunRecord {
+            id: RunId::from(self.parts.chance.dice().uuid_at(now)),
             cluster,
             job: plan.definition.name.clone(),
             state: RunState::Pending,
             definition: Arc::clone(&plan.definition),
             resolved: Arc::clone(&plan.resolved),
-            by: submit.by,
-            idempotency_key: submit.idempotency_key,
+            by,
+            idempotency_key,
             created_at: now,
             started_at: None,
             finished_at: None,
             end: None,
             cancel_requested_at: None,
-            owner: parts.server,
+            owner: self.parts.server,
             epoch: 1,
-        };
+            params,
+            retry_of: None,
+            paused_at: None,
+            admitted_at: None,
+        }
+    }
+
+    /// Commits a new run with what it takes over from an earlier one, and starts it.
+    async fn launch(
+        &self,
+        mut run: RunRecord,
+        plan: Arc<Plan>,
+        taken: Vec<Execution>,
+    ) -> Result<Submitted, Error> {
+        let parts = &self.parts;
+        let (id, cluster, now) = (run.id.clone(), run.cluster, run.created_at);
+        let mut dice = parts.chance.dice();
         // Open before the first decision: a node that goes offline from here on is heard of.
         let mailbox = parts.runs.open(&id);
-        let mut progress = Progress::new(Arc::clone(&plan), id.clone(), run.epoch, run.state);
+        let mut progress = if taken.is_empty() {
+            Progress::new(Arc::clone(&plan), id.clone(), run.epoch, run.state)
+                .with_params(Arc::new(run.params.clone()))
+        } else {
+            Progress::restore(Arc::clone(&plan), &run, run.epoch, &taken, None)
+        };
+        if self.has_to_wait(&run.definition) {
+            return self.enqueue(run, plan, progress, mailbox, &taken).await;
+        }
         {
             let offline = |node: NodeId| parts.dispatcher.board().is_offline(node);
-            progress.begin(&mut Turn { now, dice: &mut dice, offline: &offline });
+            let facts = |node: NodeId| parts.dispatcher.facts(node);
+            progress.begin(&mut Turn { now, dice: &mut dice, offline: &offline, facts: &facts });
         }
-        let mut changes = vec![Change::RunCreated { run: run.clone() }];
+        let mut changes = vec![Change::RunCreated { run: run.clone(), max_pending: None }];
+        changes.extend(taking_over(&run, &taken));
         changes.extend(progress.take_changes(now));
         parts.dispatcher.board().add_plan(id.clone(), cluster, plan);
         reserve(&parts.dispatcher, &mut changes, now, &mut dice);
@@ -314,25 +409,18 @@ impl Service {
         if let Err(refusal) = &outcomes[0] {
             release(&parts.dispatcher, &mut changes);
             parts.dispatcher.board().drop_plan(&id);
-            return match refusal {
-                Refusal::KeyInUse(first) => {
-                    let run = self.parts.store.run(first).await?;
-                    let run =
-                        run.ok_or_else(|| Error::Conflict(format!("run `{first}` was just removed")))?;
-                    Ok(Submitted { run, created: false })
-                }
-                other => Err(Error::Bug(format!("a new run was refused: {other}"))),
-            };
+            return self.not_created(refusal).await;
         }
+        let again = refused_for_nodes(&parts.dispatcher, changes, &outcomes);
         let (steps, nodes) = (run.definition.tasks.len(), run.resolved.nodes.len());
-        info!(run = %id, job = run.job, tasks = steps, nodes, "run created");
+        info!(run = %id, job = run.job, tasks = steps, nodes, reused = taken.len(), "run created");
         run.state = RunState::Running;
         run.started_at = Some(now);
         if !progress.is_ended() {
             parts.runs.start(
                 mailbox,
                 progress,
-                now,
+                Start::Begun { at: now, again },
                 parts.journal.clone(),
                 parts.dispatcher.clone(),
                 dice.next_u64(),
@@ -341,6 +429,116 @@ impl Service {
             run = stored;
         }
         Ok(Submitted { run, created: true })
+    }
+
+    async fn not_created(&self, refusal: &Refusal) -> Result<Submitted, Error> {
+        match refusal {
+            Refusal::KeyInUse(first) => {
+                let run = self.parts.store.run(first).await?;
+                let run = run.ok_or_else(|| Error::Conflict(format!("run `{first}` was just removed")))?;
+                Ok(Submitted { run, created: false })
+            }
+            Refusal::QueueFull { pending } => {
+                let most = self.parts.settings.max_pending_runs;
+                let waiting =
+                    if *pending == 1 { "1 run waits".to_owned() } else { format!("{pending} runs wait") };
+                Err(Error::TooMany(format!(
+                    "{waiting} for their turn, and no more than {most} may (max_pending_runs); try again later"
+                )))
+            }
+            other => Err(Error::Bug(format!("a new run was refused: {other}"))),
+        }
+    }
+
+    /// A server from before would walk the plan as if it did not say what it does not know.
+    fn check_level(&self, definition: &Definition) -> Result<(), Error> {
+        if self.parts.level.reaches(definition.level()) {
+            return Ok(());
+        }
+        Err(Error::Unavailable(
+            "the job uses what an older server that shares the store does not know; upgrade all servers, or try again \
+             when it is gone"
+                .to_owned(),
+        ))
+    }
+
+    /// Whether a run begins only when it is let in. While an older server lives, which knows nothing of that, there is
+    /// no limit.
+    fn has_to_wait(&self, definition: &Definition) -> bool {
+        let is_gated = definition.exclusive || self.parts.settings.max_concurrent_runs.is_some();
+        is_gated && self.parts.level.reaches(level::FLEET)
+    }
+
+    /// Creates a run that waits for its turn.
+    async fn enqueue(
+        &self,
+        run: RunRecord,
+        plan: Arc<Plan>,
+        progress: Progress,
+        mailbox: Mailbox,
+        taken: &[Execution],
+    ) -> Result<Submitted, Error> {
+        let parts = &self.parts;
+        let id = run.id.clone();
+        parts.dispatcher.board().add_plan(id.clone(), run.cluster, plan);
+        let mut changes =
+            vec![Change::RunCreated { run: run.clone(), max_pending: Some(parts.settings.max_pending_runs) }];
+        changes.extend(taking_over(&run, taken));
+        let outcomes = parts.journal.commit(changes).await;
+        let refused = match &outcomes {
+            Ok(outcomes) => outcomes[0].as_ref().err(),
+            Err(_) => None,
+        };
+        if outcomes.is_err() || refused.is_some() {
+            parts.dispatcher.board().drop_plan(&id);
+        }
+        if let Err(lost) = &outcomes {
+            return Err(Error::Unavailable(lost.to_string()));
+        }
+        if let Some(refusal) = refused {
+            return self.not_created(refusal).await;
+        }
+        info!(run = %id, job = run.job, nodes = run.resolved.nodes.len(), "run waits for its turn");
+        let (journal, dispatcher) = (parts.journal.clone(), parts.dispatcher.clone());
+        let start = Start::Waiting(Waits::ToBegin);
+        parts.runs.start(mailbox, progress, start, journal, dispatcher, parts.chance.seed());
+        parts.admission.wake();
+        Ok(Submitted { run, created: true })
+    }
+
+    /// Begins nothing more of a run until it is resumed. What runs ends.
+    pub async fn pause(&self, run: &RunId, by: &str) -> Result<(), Error> {
+        self.set_paused(run, true, by).await
+    }
+
+    /// Goes on with a run that was paused.
+    pub async fn resume(&self, run: &RunId, by: &str) -> Result<(), Error> {
+        self.set_paused(run, false, by).await
+    }
+
+    async fn set_paused(&self, run: &RunId, paused: bool, by: &str) -> Result<(), Error> {
+        let at = self.parts.clock.now();
+        let change = Change::RunPauseSet { run: run.clone(), paused, by: by.to_owned(), at };
+        match self.commit_one(change).await? {
+            Ok(()) => Ok(()),
+            Err(Refusal::NotKnownToAll) => Err(Error::Unavailable(
+                "an older server shares the store, which knows nothing of pauses; upgrade all servers"
+                    .to_owned(),
+            )),
+            Err(_) => match self.parts.store.run(run).await? {
+                None => Err(Error::NotFound(format!("run `{run}` does not exist"))),
+                Some(stored) if stored.state.is_terminal() => {
+                    Err(Error::Conflict(format!("run `{run}` has ended: it is {}", stored.state)))
+                }
+                Some(_) if paused => Err(Error::Conflict(format!("run `{run}` is paused already"))),
+                Some(_) => Err(Error::Conflict(format!("run `{run}` is not paused"))),
+            },
+        }
+    }
+
+    /// Why a run waits for its turn, if it does.
+    pub fn pending_reason(&self, run: &RunId) -> Option<String> {
+        self.parts.admission.reason(run).map(|reason| reason.to_string())
     }
 
     /// Asks for a run's end. It is on its way when this answers; the run's state tells when it is done.

@@ -29,6 +29,10 @@ pub struct Settings {
     pub lease_ttl: Span,
     /// Ended runs are kept this long; 0 keeps them for ever.
     pub retention_days: u32,
+    /// So many runs may be under way at once, over all servers of the store; the rest wait. Nothing: any number.
+    pub max_concurrent_runs: Option<u32>,
+    /// So many runs may wait for their turn; more are refused.
+    pub max_pending_runs: u32,
     /// Output kept of one execution: its tail.
     pub output_max_bytes: u64,
     /// How long a graceful stop waits for requests under way.
@@ -54,6 +58,8 @@ impl Default for Settings {
             server_stale_after: Span::from_secs(10),
             lease_ttl: Span::from_secs(30),
             retention_days: 7,
+            max_concurrent_runs: None,
+            max_pending_runs: 1_000,
             output_max_bytes: limits::OUTPUT_BYTES as u64,
             shutdown_grace: Span::from_secs(30),
         }

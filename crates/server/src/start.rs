@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span, info, info_span, warn};
 
+use crate::admission::Admission;
 use crate::clock::Clock;
 use crate::cluster::{CommonLevel, Life, Standing};
 use crate::dispatch::Dispatcher;
@@ -131,14 +132,15 @@ async fn assemble(
     let journal_stop = CancellationToken::new();
     let feed = Feed::new(store.last_seq().await?);
     let dispatcher = Dispatcher::new(metrics.clone());
-    load_board(store.as_ref(), &dispatcher).await?;
+    let admission = Admission::new(dispatcher.clone(), metrics.clone(), settings.max_concurrent_runs);
+    load_board(store.as_ref(), &dispatcher, &admission).await?;
     let runs = Runs::new(metrics.clone(), clock.clone(), stopping.clone());
     let level = CommonLevel::default();
     let (journal, journal_task) = Journal::start(
         Arc::clone(&store),
         server,
         feed.clone(),
-        vec![Arc::new(dispatcher.clone()), Arc::new(runs.clone())],
+        vec![Arc::new(dispatcher.clone()), Arc::new(admission.clone()), Arc::new(runs.clone())],
         metrics.clone(),
         level.clone(),
         journal_stop.clone(),
@@ -149,6 +151,7 @@ async fn assemble(
         journal,
         feed,
         dispatcher,
+        admission,
         runs,
         metrics,
         settings: Arc::new(settings),
@@ -177,10 +180,13 @@ async fn assemble(
         stopping.clone(),
     );
     tokio::spawn(dispatch.in_current_span());
+    let admission = parts.admission.clone().run(parts.clone(), stopping.clone());
+    tokio::spawn(admission.in_current_span());
     tokio::spawn(Sweeper::new(parts.clone()).run(stopping.clone()).in_current_span());
     tokio::spawn(life.look_after(stopping.clone()).in_current_span());
     tokio::spawn(prune(parts.clone(), stopping.clone()).in_current_span());
     parts.dispatcher.wake();
+    parts.admission.wake();
     let (service, host) = (Service::new(parts.clone()), Arc::new(Host::new(parts.clone())));
     let mut listeners = Vec::new();
     if let Some(doors) = doors {
@@ -223,7 +229,8 @@ async fn assemble_replica(
     let last_seq = store.last_seq().await?;
     let feed = Feed::new(last_seq);
     let dispatcher = Dispatcher::new(metrics.clone());
-    load_board(store.as_ref(), &dispatcher).await?;
+    let admission = Admission::new(dispatcher.clone(), metrics.clone(), settings.max_concurrent_runs);
+    load_board(store.as_ref(), &dispatcher, &admission).await?;
     let level = CommonLevel::default();
     let (store_, feed_, metrics_) = (Arc::clone(&store), feed.clone(), metrics.clone());
     let (journal, journal_task) =
@@ -249,6 +256,7 @@ async fn assemble_replica(
         journal,
         feed,
         dispatcher,
+        admission,
         runs: Runs::new(metrics.clone(), clock.clone(), stopping.clone()),
         metrics,
         settings: Arc::new(settings),

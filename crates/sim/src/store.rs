@@ -258,9 +258,11 @@ fn shown(change: &Change) -> String {
         Change::ExecutionGivenUp { execution, error, .. } => format!("{kind} {execution} {error}"),
         Change::RunMoved { run, path, epoch, .. } => format!("{kind} run={run} epoch={epoch} {path:?}"),
         Change::RunTaken { run, owner, epoch, .. } => format!("{kind} run={run} by={owner} epoch={epoch}"),
-        Change::RunCreated { run } => format!("{kind} run={}", run.id),
+        Change::RunCreated { run, .. } => format!("{kind} run={}", run.id),
         Change::Unknown { name, .. } => format!("{kind} {name}"),
-        Change::RunCancelRequested { run, .. } => format!("{kind} run={run}"),
+        Change::RunCancelRequested { run, .. }
+        | Change::RunPauseSet { run, .. }
+        | Change::RunAdmitted { run, .. } => format!("{kind} run={run}"),
         Change::NodeRegistered { registration } => {
             format!("{kind} {} session={}", registration.description.hostname, registration.session)
         }
@@ -377,6 +379,10 @@ impl Store for Reached {
 
     async fn open_run_owners(&self) -> Result<Vec<(RunId, ServerId)>, Error> {
         self.read(self.inner.open_run_owners()).await
+    }
+
+    async fn holds(&self) -> Result<Vec<(NodeId, RunId)>, Error> {
+        self.read(self.inner.holds()).await
     }
 
     async fn execution(&self, id: ExecutionId) -> Result<Option<Execution>, Error> {

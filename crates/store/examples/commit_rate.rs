@@ -38,7 +38,12 @@ fn create(run: &RunId, owner: ServerId) -> Change {
             cancel_requested_at: None,
             owner,
             epoch: 1,
+            params: Default::default(),
+            retry_of: None,
+            paused_at: None,
+            admitted_at: None,
         },
+        max_pending: None,
     }
 }
 
@@ -53,6 +58,8 @@ fn born(dice: &mut Dice, run: &RunId, node: NodeId, session: SessionId) -> Execu
         attempt: 1,
         created_at: at,
         state: State::Leased { lease, stop: false },
+        params: Default::default(),
+        reused: None,
     }
 }
 
@@ -65,6 +72,7 @@ fn ended(execution: &Execution) -> Change {
         error: None,
         started_at: at,
         finished_at: at,
+        outputs: Default::default(),
     };
     Change::ExecutionFinished { run: execution.run.clone(), execution: execution.id, token, outcome }
 }

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use downbeat_core::change::Change;
+use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
 use downbeat_core::node::Registration;
 use downbeat_core::run::RunRecord;
@@ -28,9 +29,28 @@ pub(crate) struct Needs<'a> {
     pub(crate) runs: BTreeSet<&'a RunId>,
     pub(crate) keys: BTreeSet<(ClusterId, &'a str)>,
     pub(crate) executions: BTreeSet<ExecutionId>,
+    /// Nodes of which it matters which run holds them.
+    pub(crate) held: BTreeSet<NodeId>,
+    /// Runs of which it matters what they hold, because they end.
+    pub(crate) holders: BTreeSet<&'a RunId>,
+    /// Nodes of which it matters which executions are leased to them: those that a run takes for itself.
+    pub(crate) taken: BTreeSet<NodeId>,
+    /// How many runs wait and how many are under way.
+    pub(crate) counts: bool,
+}
+
+/// The node that has a new execution from its birth.
+fn born_at(execution: &Execution) -> Option<NodeId> {
+    let lease = execution.state.lease().filter(|_| execution.state.status().is_open());
+    lease.map(|lease| lease.node)
 }
 
 impl<'a> Needs<'a> {
+    /// Whether it looks at `holds`, or alters it.
+    pub(crate) fn holds(&self) -> bool {
+        !self.held.is_empty() || !self.holders.is_empty()
+    }
+
     pub(crate) fn of(changes: &'a [Change], new_ids: NewIds) -> Self {
         let mut needs = Self::default();
         for change in changes {
@@ -42,8 +62,9 @@ impl<'a> Needs<'a> {
                 Change::NodeMoved { node, .. } | Change::NodeDrainSet { node, .. } => {
                     needs.nodes.insert(*node);
                 }
-                Change::RunCreated { run } => {
+                Change::RunCreated { run, max_pending } => {
                     needs.clusters = true;
+                    needs.counts |= max_pending.is_some();
                     needs.runs.insert(&run.id);
                     if let Some(key) = &run.idempotency_key {
                         needs.keys.insert((run.cluster, key));
@@ -51,18 +72,33 @@ impl<'a> Needs<'a> {
                 }
                 Change::RunTaken { run, .. }
                 | Change::RunCancelRequested { run, .. }
-                | Change::RunMoved { run, .. } => {
+                | Change::RunPauseSet { run, .. } => {
                     needs.runs.insert(run);
+                }
+                Change::RunAdmitted { run, limit, nodes, .. } => {
+                    needs.runs.insert(run);
+                    needs.counts |= limit.is_some();
+                    needs.held.extend(nodes);
+                    needs.taken.extend(nodes);
+                }
+                Change::RunMoved { run, path, .. } => {
+                    needs.runs.insert(run);
+                    if path.last().is_some_and(|state| state.is_terminal()) {
+                        needs.holders.insert(run);
+                    }
                 }
                 Change::ExecutionsAdded { run, executions, .. } => {
                     needs.runs.insert(run);
+                    needs.held.extend(executions.iter().filter_map(born_at));
                     if new_ids == NewIds::Checked {
                         needs.executions.extend(executions.iter().map(|execution| execution.id));
                     }
                 }
-                Change::ExecutionLeased { execution, .. }
-                | Change::ExecutionStarted { execution, .. }
-                | Change::ExecutionFinished { execution, .. } => {
+                Change::ExecutionLeased { execution, lease, .. } => {
+                    needs.executions.insert(*execution);
+                    needs.held.insert(lease.node);
+                }
+                Change::ExecutionStarted { execution, .. } | Change::ExecutionFinished { execution, .. } => {
                     needs.executions.insert(*execution);
                 }
                 Change::ExecutionLost { execution, silence, .. } => {
@@ -107,7 +143,7 @@ impl<'a> Dirty<'a> {
                         dirty.nodes_altered.insert(*node);
                     }
                 }
-                Change::RunCreated { run } => {
+                Change::RunCreated { run, .. } => {
                     dirty.runs_created.insert(&run.id, run);
                 }
                 // A walk of no steps alters nothing, not even a run that has ended.
@@ -115,6 +151,8 @@ impl<'a> Dirty<'a> {
                 Change::Unknown { .. } => {}
                 Change::RunTaken { run, .. }
                 | Change::RunCancelRequested { run, .. }
+                | Change::RunPauseSet { run, .. }
+                | Change::RunAdmitted { run, .. }
                 | Change::RunMoved { run, .. } => {
                     if !dirty.runs_created.contains_key(run) {
                         dirty.runs_altered.insert(run);
@@ -138,6 +176,7 @@ impl<'a> Dirty<'a> {
         }
         dirty
     }
+
     /// What the batch adds to the counts of what has ended. What has ended is never altered again, so each row that
     /// was altered and has ended did so in this batch.
     pub(crate) fn ended(&self, tables: &Tables) -> Vec<Ended> {
@@ -154,6 +193,23 @@ impl<'a> Dirty<'a> {
             *totals.entry(kind).or_insert(0) += 1;
         }
         totals.into_iter().map(|((kind, code), total)| Ended { kind, code, total }).collect()
+    }
+}
+
+/// What a batch did to `holds`.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Holds<'a> {
+    pub(crate) given_back: Vec<NodeId>,
+    pub(crate) taken: Vec<(NodeId, &'a RunId)>,
+}
+
+impl<'a> Holds<'a> {
+    pub(crate) fn of(before: &BTreeMap<NodeId, RunId>, after: &'a BTreeMap<NodeId, RunId>) -> Self {
+        let taken = after.iter().filter(|(node, run)| before.get(node) != Some(run));
+        Self {
+            given_back: before.keys().filter(|node| !after.contains_key(node)).copied().collect(),
+            taken: taken.map(|(node, run)| (*node, run)).collect(),
+        }
     }
 }
 

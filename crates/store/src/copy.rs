@@ -21,6 +21,7 @@ use crate::sqlite::SqliteStore;
 /// Rows in one part of a snapshot: few enough that a part is some megabytes at most. Definitions are the large ones.
 pub(crate) const NODES_PER_PART: usize = 200;
 pub(crate) const RUNS_PER_PART: usize = 50;
+pub(crate) const HOLDS_PER_PART: usize = 1_000;
 pub(crate) const EXECUTIONS_PER_PART: usize = 1_000;
 pub(crate) const CHUNKS_PER_PART: usize = 64;
 pub(crate) const EVENTS_PER_PART: usize = 200;
@@ -31,6 +32,8 @@ pub(crate) const EVENTS_PER_PART: usize = 200;
 pub enum Part {
     Nodes(Vec<NodeRecord>),
     Runs(Vec<RunRecord>),
+    /// Nodes that runs have for themselves.
+    Holds(Vec<(NodeId, RunId)>),
     Executions(Vec<Execution>),
     /// Each execution's in order.
     Output(Vec<OutputChunk>),

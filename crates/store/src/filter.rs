@@ -74,3 +74,7 @@ impl Where {
         if self.clauses.is_empty() { String::new() } else { format!(" WHERE {}", self.clauses.join(" AND ")) }
     }
 }
+
+/// The nodes that runs have for themselves. What an ended run left is nobody's.
+pub(crate) const HOLDS: &str = "SELECT h.node, h.run FROM holds h \
+     WHERE EXISTS (SELECT 1 FROM runs r WHERE r.id = h.run AND r.state NOT IN (10, 11, 12))";

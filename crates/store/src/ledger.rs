@@ -66,6 +66,8 @@ impl Ledger {
             finished_at: live.finished_at,
             end: live.end,
             cancel_requested_at: live.cancel_requested_at,
+            paused_at: live.paused_at,
+            admitted_at: live.admitted_at,
             owner: live.owner,
             epoch: live.epoch,
             ..created.clone()

@@ -37,12 +37,14 @@ pub(crate) const SQLITE: &[Migration] = &[
     Migration { number: 1, works_since: 1, sql: include_str!("../migrations/sqlite/0001_first.sql") },
     Migration { number: 2, works_since: 1, sql: include_str!("../migrations/sqlite/0002_append_only.sql") },
     Migration { number: 3, works_since: 1, sql: include_str!("../migrations/sqlite/0003_levels.sql") },
+    Migration { number: 4, works_since: 1, sql: include_str!("../migrations/sqlite/0004_fleet.sql") },
 ];
 
 pub(crate) const POSTGRES: &[Migration] = &[
     Migration { number: 1, works_since: 1, sql: include_str!("../migrations/postgres/0001_first.sql") },
     Migration { number: 2, works_since: 1, sql: include_str!("../migrations/postgres/0002_append_only.sql") },
     Migration { number: 3, works_since: 1, sql: include_str!("../migrations/postgres/0003_levels.sql") },
+    Migration { number: 4, works_since: 1, sql: include_str!("../migrations/postgres/0004_fleet.sql") },
 ];
 
 /// A migration that a store has, as its table says.

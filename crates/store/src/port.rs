@@ -204,6 +204,9 @@ pub trait Store: Source + Send + Sync + std::fmt::Debug + 'static {
     /// The same runs, only their ids and owners: cheap enough to ask every other second.
     async fn open_run_owners(&self) -> Result<Vec<(RunId, ServerId)>, Error>;
 
+    /// The nodes that exclusive runs have for themselves, by node, each with the run that has it.
+    async fn holds(&self) -> Result<Vec<(NodeId, RunId)>, Error>;
+
     async fn execution(&self, id: ExecutionId) -> Result<Option<Execution>, Error>;
     /// In the order of their ids, which is the order of creation.
     async fn executions(&self, filter: &ExecutionFilter, page: Page) -> Result<Listed<Execution>, Error>;

@@ -43,6 +43,8 @@ pub(crate) struct RunLive {
     pub(crate) finished_at: Option<Timestamp>,
     pub(crate) end: Option<RunEnd>,
     pub(crate) cancel_requested_at: Option<Timestamp>,
+    pub(crate) paused_at: Option<Timestamp>,
+    pub(crate) admitted_at: Option<Timestamp>,
     pub(crate) owner: ServerId,
     pub(crate) epoch: u64,
 }
@@ -55,10 +57,29 @@ impl RunLive {
             finished_at: run.finished_at,
             end: run.end.clone(),
             cancel_requested_at: run.cancel_requested_at,
+            paused_at: run.paused_at,
+            admitted_at: run.admitted_at,
             owner: run.owner,
             epoch: run.epoch,
         }
     }
+
+    /// It waits for its turn.
+    fn waits(&self) -> bool {
+        self.state == RunState::Pending && self.admitted_at.is_none()
+    }
+
+    /// It had its turn, and has not ended.
+    fn is_under_way(&self) -> bool {
+        !self.state.is_terminal() && self.state != RunState::PreRun && !self.waits()
+    }
+}
+
+/// How many runs wait and are under way, of those that were not loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Elsewhere {
+    pub(crate) waiting: u32,
+    pub(crate) under_way: u32,
 }
 
 /// Rows by id: all of them, or those that one batch touches.
@@ -70,6 +91,10 @@ pub(crate) struct Tables {
     /// The run of each idempotency key.
     pub(crate) keys: BTreeMap<(ClusterId, String), RunId>,
     pub(crate) executions: BTreeMap<ExecutionId, Execution>,
+    /// The nodes that exclusive runs have for themselves.
+    pub(crate) holds: BTreeMap<NodeId, RunId>,
+    /// Nothing where all runs are here.
+    pub(crate) elsewhere: Elsewhere,
 }
 
 /// What became of a batch, before it is numbered.
@@ -124,24 +149,33 @@ impl Tables {
                 .executions
                 .iter()
                 .filter_map(|id| Some((*id, self.executions.get(id)?.clone())))
+                .chain(self.at_work(&needs.taken).map(|execution| (execution.id, execution.clone())))
                 .collect(),
+            holds: self
+                .holds
+                .iter()
+                .filter(|(node, run)| needs.held.contains(node) || needs.holders.contains(run))
+                .map(|(node, run)| (*node, run.clone()))
+                .collect(),
+            elsewhere: Elsewhere::default(),
         }
     }
 
-    /// Puts rows in the place of those that they were picked from.
-    pub(crate) fn take_back(&mut self, picked: Self) {
+    /// Puts rows in the place of those that they were picked from; what was held by `held` then is as it is now.
+    pub(crate) fn take_back(&mut self, picked: Self, held: &BTreeMap<NodeId, RunId>) {
+        self.holds.retain(|node, _| !held.contains_key(node));
+        self.holds.extend(picked.holds);
         self.nodes.extend(picked.nodes);
         self.runs.extend(picked.runs);
         self.keys.extend(picked.keys);
         self.executions.extend(picked.executions);
     }
 
-    /// Applies changes as they come, however their kinds are ordered: what another store applied in this order. The
-    /// first that is refused ends it; its place is answered.
+    /// Applies changes as they come, however their kinds are ordered: what another store applied in this order,
+    /// without the guards that only counted then. The first that is refused ends it; its place is answered.
     pub(crate) fn apply_in_order(&mut self, changes: &[Change]) -> Result<(), (usize, Refusal)> {
         for (place, change) in changes.iter().enumerate() {
-            // Heartbeats are no events: a copy may have heard of a later one before it hears of the silence.
-            self.apply(&change.without_silence()).map_err(|refusal| (place, refusal))?;
+            self.apply(change).map_err(|refusal| (place, refusal))?;
         }
         Ok(())
     }
@@ -165,7 +199,7 @@ impl Tables {
                 self.nodes.get_mut(node).ok_or(Refusal::NotFound)?.draining = *draining;
                 Ok(())
             }
-            Change::RunCreated { run } => self.create_run(run),
+            Change::RunCreated { run, max_pending } => self.create_run(run, *max_pending),
             Change::RunTaken { run, owner, epoch, at: _ } => {
                 let run = self.runs.get_mut(run).ok_or(Refusal::NotFound)?;
                 if run.epoch.checked_add(1) != Some(*epoch) {
@@ -186,11 +220,23 @@ impl Tables {
                 run.cancel_requested_at = Some(*at);
                 Ok(())
             }
+            Change::RunPauseSet { run, paused, by: _, at } => {
+                let run = self.runs.get_mut(run).ok_or(Refusal::NotFound)?;
+                if run.state.is_terminal() || run.paused_at.is_some() == *paused {
+                    return Err(Refusal::WrongState);
+                }
+                run.paused_at = paused.then_some(*at);
+                Ok(())
+            }
+            Change::RunAdmitted { run, epoch, limit, nodes, at } => {
+                self.admit(run, *epoch, *limit, nodes, *at)
+            }
             Change::ExecutionsAdded { run, epoch, executions, at: _ } => {
                 self.owned(run, *epoch)?;
                 self.add_executions(run, executions)
             }
             Change::ExecutionLeased { run, execution, lease } => {
+                self.is_free(lease.node, run)?;
                 self.step(run, *execution, &Event::Leased { lease: *lease })
             }
             Change::ExecutionStarted { run, execution, token, at } => {
@@ -220,7 +266,11 @@ impl Tables {
                 self.step(run, *execution, &Event::Skipped { reason: reason.clone(), at: *at })
             }
             Change::RunMoved { run, epoch, path, end, at } => {
-                move_run(self.owned(run, *epoch)?, path, end, *at)
+                move_run(self.owned(run, *epoch)?, path, end, *at)?;
+                if path.last().is_some_and(|state| state.is_terminal()) {
+                    self.holds.retain(|_, holder| holder != run);
+                }
+                Ok(())
             }
             Change::Unknown { .. } => Err(Refusal::NotKnownToAll),
         }
@@ -257,26 +307,87 @@ impl Tables {
         Ok(())
     }
 
-    fn create_run(&mut self, run: &RunRecord) -> Applied {
+    fn create_run(&mut self, run: &RunRecord, max_pending: Option<u32>) -> Applied {
         if !self.clusters.contains(&run.cluster) {
             return Err(Refusal::NotFound);
         }
         if self.runs.contains_key(&run.id) {
             return Err(Refusal::RunExists(run.id.clone()));
         }
-        if let Some(key) = &run.idempotency_key {
-            let key = (run.cluster, key.clone());
-            if let Some(first) = self.keys.get(&key) {
-                return Err(Refusal::KeyInUse(first.clone()));
-            }
-            self.keys.insert(key, run.id.clone());
+        let key = run.idempotency_key.as_ref().map(|key| (run.cluster, key.clone()));
+        if let Some(first) = key.as_ref().and_then(|key| self.keys.get(key)) {
+            return Err(Refusal::KeyInUse(first.clone()));
         }
+        if let Some(max_pending) = max_pending {
+            let pending = self.elsewhere.waiting + self.count_runs(RunLive::waits);
+            if pending >= max_pending {
+                return Err(Refusal::QueueFull { pending });
+            }
+        }
+        self.keys.extend(key.map(|key| (key, run.id.clone())));
         self.runs.insert(run.id.clone(), RunLive::of(run));
         Ok(())
     }
 
-    /// All or none: an id that is in use, also within the change itself, or an execution of another run refuses it.
+    fn count_runs(&self, counts: impl Fn(&RunLive) -> bool) -> u32 {
+        u32::try_from(self.runs.values().filter(|run| counts(run)).count()).unwrap_or(u32::MAX)
+    }
+
+    fn admit(
+        &mut self,
+        id: &RunId,
+        epoch: u64,
+        limit: Option<u32>,
+        nodes: &[NodeId],
+        at: Timestamp,
+    ) -> Applied {
+        if !self.owned(id, epoch)?.waits() {
+            return Err(Refusal::WrongState);
+        }
+        if let Some(limit) = limit {
+            let running = self.elsewhere.under_way + self.count_runs(RunLive::is_under_way);
+            if running >= limit {
+                return Err(Refusal::NoRoom { running });
+            }
+        }
+        for node in nodes {
+            self.is_free(*node, id)?;
+        }
+        let wanted: BTreeSet<NodeId> = nodes.iter().copied().collect();
+        if let Some(other) = self.at_work(&wanted).find(|execution| execution.run != *id) {
+            return Err(Refusal::NodeHeld(other.run.clone()));
+        }
+        self.holds.extend(wanted.into_iter().map(|node| (node, id.clone())));
+        self.owned(id, epoch)?.admitted_at = Some(at);
+        Ok(())
+    }
+
+    /// No other run holds the node.
+    fn is_free(&self, node: NodeId, run: &RunId) -> Applied {
+        match self.holds.get(&node) {
+            Some(holder) if holder != run => Err(Refusal::NodeHeld(holder.clone())),
+            _ => Ok(()),
+        }
+    }
+
+    /// What is leased to these nodes, or runs there.
+    fn at_work<'a>(&'a self, nodes: &'a BTreeSet<NodeId>) -> impl Iterator<Item = &'a Execution> {
+        // The memory store has all executions here, and seldom anybody who asks.
+        let all = if nodes.is_empty() { None } else { Some(self.executions.values()) };
+        all.into_iter().flatten().filter(|execution| {
+            execution.state.status().is_open()
+                && execution.state.lease().is_some_and(|lease| nodes.contains(&lease.node))
+        })
+    }
+
+    /// All or none: an id that is in use, also within the change itself, an execution of another run, or one that is
+    /// born at a node that another run holds refuses it.
     fn add_executions(&mut self, run: &RunId, executions: &[Execution]) -> Applied {
+        for execution in executions {
+            if let Some(lease) = execution.state.lease().filter(|_| execution.state.status().is_open()) {
+                self.is_free(lease.node, run)?;
+            }
+        }
         for (place, execution) in executions.iter().enumerate() {
             if execution.run != *run || self.executions.contains_key(&execution.id) {
                 for added in &executions[..place] {

@@ -7,8 +7,13 @@ use std::time::Duration;
 
 use database::Database;
 use database::proxy::{Cut, Proxy};
-use downbeat_core::change::Refusal;
-use downbeat_store::conformance::make::{SERVER, apply, created, run_id, server};
+use downbeat_core::change::{Change, Refusal};
+use downbeat_core::execution::Verdict;
+use downbeat_core::run::RunState;
+use downbeat_store::conformance::make::{
+    SERVER, added, admitted, apply, created, execution, execution_id, finished, lease, moved, pending, run,
+    run_id, server,
+};
 use downbeat_store::conformance::{Snapshot, fill, fill_beside};
 use downbeat_store::{Error, EventFilter, Store};
 
@@ -202,4 +207,115 @@ async fn a_database_that_is_away_or_no_location_is_said_so() {
     assert!(matches!(error, Error::Unavailable(_)), "{error}");
     let error = downbeat_store::open("postgres://postgres@127.0.0.1:notaport/none").await.unwrap_err();
     assert!(matches!(error, Error::BadLocation(_)), "{error}");
+}
+
+/// Two servers at once, many rounds: whatever their changes meet, no node has two holders, nothing of another run is
+/// leased to a held node, and no more runs are let in than may be.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_servers_never_share_a_held_node_nor_exceed_a_limit() {
+    const ROUNDS: u32 = 60;
+    const LIMIT: u32 = 3;
+    let Fresh { store, database } = fresh().await;
+    let other = downbeat_store::open(&database.url).await.unwrap();
+    let mut met = std::collections::BTreeSet::new();
+    for round in 0..ROUNDS {
+        let first = round * 10 + 1;
+        let runs: Vec<u32> = (first..first + 5).collect();
+        let born: Vec<Change> = runs.iter().map(|&number| created(number)).collect();
+        apply(&store, &born).await;
+        let (plain, mine, theirs) = (runs[0], runs[1], runs[2]);
+        let work =
+            added(plain, vec![execution(first, plain, pending()), execution(first + 1, plain, pending())]);
+        apply(&store, &[work]).await;
+        let give = |number: u32, on: u32| Change::ExecutionLeased {
+            run: run_id(plain),
+            execution: execution_id(number),
+            lease: lease(number, on),
+        };
+        // One takes nodes 1 and 2, the other gives out work on them and takes node 2 itself; both let runs in.
+        let batch_a =
+            [admitted(mine, Some(LIMIT), &[1, 2]), admitted(runs[3], Some(LIMIT), &[]), give(first, 3)];
+        let batch_b = if round % 2 == 0 {
+            vec![give(first + 1, 1), admitted(runs[4], Some(LIMIT), &[])]
+        } else {
+            vec![admitted(theirs, Some(LIMIT), &[2, 4]), admitted(runs[4], Some(LIMIT), &[])]
+        };
+        let (a, b) = tokio::join!(
+            tokio::spawn({
+                let store = Arc::clone(&store);
+                async move { store.commit(server(1), &batch_a).await.unwrap() }
+            }),
+            tokio::spawn({
+                let other = Arc::clone(&other);
+                async move { other.commit(server(2), &batch_b).await.unwrap() }
+            }),
+        );
+        let (a, b) = (a.unwrap().outcomes, b.unwrap().outcomes);
+        met.insert(format!(
+            "{} {:?} {:?}",
+            round % 2,
+            a.iter().map(Result::is_ok).collect::<Vec<_>>(),
+            b.iter().map(Result::is_ok).collect::<Vec<_>>()
+        ));
+        let holds = store.holds().await.unwrap();
+        for (on, holder) in &holds {
+            for execution in store.held_by(*on).await.unwrap() {
+                assert_eq!(execution.run, *holder, "round {round}: {a:?} {b:?}");
+            }
+        }
+        assert!(a[0].is_ok() != b[0].is_ok(), "round {round}: exactly one has its nodes: {a:?} {b:?}");
+        let open = store.open_runs().await.unwrap();
+        let under_way = open.iter().filter(|run| run.admitted_at.is_some()).count();
+        assert!(under_way <= LIMIT as usize, "round {round}: {under_way} are under way: {a:?} {b:?}");
+        // All ends, and what was leased with it.
+        let mut ends: Vec<Change> =
+            runs.iter().map(|&number| moved(number, &[RunState::Cancelled], 50)).collect();
+        for number in [first, first + 1] {
+            ends.push(finished(plain, number, number, Verdict::Cancelled));
+        }
+        store.commit(SERVER, &ends).await.unwrap();
+        assert_eq!(other.holds().await.unwrap(), []);
+    }
+    assert!(met.len() >= 3, "the two hardly met: {met:?}");
+    other.close().await;
+    store.close().await;
+    database.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_servers_together_fill_a_queue_exactly() {
+    let Fresh { store, database } = fresh().await;
+    let other = downbeat_store::open(&database.url).await.unwrap();
+    let queued = |number| Change::RunCreated { run: run(number), max_pending: Some(25) };
+    let submit = |store: Arc<dyn Store>, numbers: std::ops::Range<u32>| async move {
+        let mut taken = 0;
+        for number in numbers {
+            taken += usize::from(store.commit(SERVER, &[queued(number)]).await.unwrap().outcomes[0].is_ok());
+        }
+        taken
+    };
+    let (a, b) = tokio::join!(
+        tokio::spawn(submit(Arc::clone(&store), 1..31)),
+        tokio::spawn(submit(Arc::clone(&other), 101..131))
+    );
+    let (a, b) = (a.unwrap(), b.unwrap());
+    assert_eq!(a + b, 25, "{a} and {b} were taken");
+    assert!(a > 0 && b > 0, "{a} and {b} were taken");
+    assert_eq!(store.open_runs().await.unwrap().len(), 25);
+    other.close().await;
+    store.close().await;
+    database.drop().await;
+}
+
+/// A backup or a snapshot for a replica reads for a long while: neither keeps anybody from taking nodes.
+#[tokio::test]
+async fn whoever_only_reads_keeps_nobody_from_taking_nodes() {
+    let Fresh { store, database } = fresh().await;
+    let mut backup = database.client().await;
+    let long = backup.transaction().await.unwrap();
+    long.query("SELECT node FROM holds", &[]).await.unwrap();
+    apply(&store, &[created(1), admitted(1, None, &[1])]).await;
+    long.commit().await.unwrap();
+    store.close().await;
+    database.drop().await;
 }

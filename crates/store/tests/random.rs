@@ -89,8 +89,17 @@ fn change() -> impl Strategy<Value = Change> {
         }),
         3 => (1..=RUNS, prop::option::of(select(vec!["k1", "k2"])), second.clone()).prop_map(|(number, key, second)| {
             let key = key.map(str::to_owned);
-            Change::RunCreated { run: RunRecord { idempotency_key: key, created_at: at(second), ..run(number) } }
+            let max_pending = (second % 3 == 0).then_some(2);
+            Change::RunCreated { run: RunRecord { idempotency_key: key, created_at: at(second), ..run(number) }, max_pending }
         }),
+        1 => (of(), any::<bool>(), words(), second.clone()).prop_map(|(run, paused, by, second)| {
+            Change::RunPauseSet { run, paused, by, at: at(second) }
+        }),
+        2 => (of(), epoch(), prop::option::of(1..3_u32), prop::collection::vec(1..=NODES, 0..3), second.clone())
+            .prop_map(|(run, epoch, limit, nodes, second)| {
+                let nodes = nodes.into_iter().map(node).collect();
+                Change::RunAdmitted { run, epoch, limit, nodes, at: at(second) }
+            }),
         1 => (of(), epoch(), second.clone()).prop_map(|(run, epoch, second)| {
             Change::RunTaken { run, owner: server(1), epoch, at: at(second) }
         }),
@@ -102,8 +111,8 @@ fn change() -> impl Strategy<Value = Change> {
         }).prop_map(|(number, epoch, executions)| {
             Change::ExecutionsAdded { run: run_id(number), epoch, executions, at: at(1) }
         }),
-        3 => (held(), 1..=TOKENS).prop_map(|((run, execution), by)| {
-            Change::ExecutionLeased { run, execution, lease: lease(by, 1) }
+        3 => (held(), 1..=TOKENS, 1..=NODES).prop_map(|((run, execution), by, on)| {
+            Change::ExecutionLeased { run, execution, lease: lease(by, on) }
         }),
         2 => (held(), right(), second.clone()).prop_map(|((run, execution), token, second)| {
             Change::ExecutionStarted { run, execution, token, at: at(second) }
@@ -220,6 +229,11 @@ fn random_batches_reach_every_kind_and_every_refusal() {
                         Ok(()) => applied.borrow_mut().insert(change.kind().to_owned()),
                         Err(Refusal::RunExists(_)) => refused.borrow_mut().insert("run exists".to_owned()),
                         Err(Refusal::KeyInUse(_)) => refused.borrow_mut().insert("key in use".to_owned()),
+                        Err(Refusal::QueueFull { .. }) => {
+                            refused.borrow_mut().insert("queue full".to_owned())
+                        }
+                        Err(Refusal::NoRoom { .. }) => refused.borrow_mut().insert("no room".to_owned()),
+                        Err(Refusal::NodeHeld(_)) => refused.borrow_mut().insert("node held".to_owned()),
                         Err(refusal) => refused.borrow_mut().insert(refusal.to_string()),
                     };
                 }
@@ -228,5 +242,5 @@ fn random_batches_reach_every_kind_and_every_refusal() {
         })
         .unwrap();
     let (applied, refused) = (applied.into_inner(), refused.into_inner());
-    assert_eq!((applied.len(), refused.len()), (15, 7), "{applied:?} {refused:?}");
+    assert_eq!((applied.len(), refused.len()), (17, 10), "{applied:?} {refused:?}");
 }

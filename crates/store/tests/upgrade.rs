@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use database::Database;
 use downbeat_core::change::Change;
-use downbeat_store::conformance::make::{at, created, run_id, server};
-use downbeat_store::conformance::{Snapshot, fill, fill_beside};
+use downbeat_store::conformance::make::{admitted, apply, at, created, node, run_id, server};
+use downbeat_store::conformance::{Snapshot, fill, fill_beside, fill_first};
 use downbeat_store::{Error, EventFilter, News, ServerRecord, SqliteStore, Store};
 use rusqlite::Connection;
 use tempfile::TempDir;
@@ -230,8 +230,14 @@ fn record(number: u32) -> ServerRecord {
 }
 
 /// As programs left it that knew neither levels nor the rule for migrations: schema 2, and a table of two columns.
-const AS_BEFORE_THE_RULE: &str = "ALTER TABLE servers DROP COLUMN level; DELETE FROM migrations WHERE number > 2; \
-     ALTER TABLE migrations DROP COLUMN works_since; ALTER TABLE migrations DROP COLUMN program";
+const BEFORE_THE_RULE: &str =
+    "ALTER TABLE migrations DROP COLUMN works_since; ALTER TABLE migrations DROP COLUMN program";
+/// Schema 2: what later migrations brought goes.
+const SCHEMA_2: &str = "ALTER TABLE servers DROP COLUMN level; DROP TABLE holds; \
+     ALTER TABLE runs DROP COLUMN paused_at; ALTER TABLE runs DROP COLUMN admitted_at; \
+     ALTER TABLE runs DROP COLUMN retry_of; ALTER TABLE definitions DROP COLUMN params; \
+     ALTER TABLE executions DROP COLUMN params; ALTER TABLE executions DROP COLUMN reused; \
+     ALTER TABLE executions DROP COLUMN outputs; DELETE FROM migrations WHERE number > 2;";
 const SERVER_BEFORE_LEVELS: &str = "INSERT INTO servers (id, name, http, grpc, version, started_at, seen_at) \
      SELECT id, name || '-old', http, grpc, version, started_at, seen_at FROM servers";
 
@@ -239,10 +245,10 @@ const SERVER_BEFORE_LEVELS: &str = "INSERT INTO servers (id, name, http, grpc, v
 async fn a_store_from_before_the_rule_is_taken_on_with_all_that_it_holds() {
     let database = Database::create().await;
     let store = downbeat_store::open(&database.url).await.unwrap();
-    fill(&store).await;
+    fill_first(&store).await;
     let before = Snapshot::of(&store).await;
     store.close().await;
-    database.run(AS_BEFORE_THE_RULE).await;
+    database.run(&format!("{SCHEMA_2} {BEFORE_THE_RULE}")).await;
     let store = downbeat_store::open(&database.url).await.unwrap();
     assert_eq!(Snapshot::of(&store).await, before);
     // A server from before goes on writing its row without a level.
@@ -256,10 +262,11 @@ async fn a_store_from_before_the_rule_is_taken_on_with_all_that_it_holds() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("downbeat.db");
     let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path).await.unwrap());
-    fill(&store).await;
+    fill_first(&store).await;
     let before = Snapshot::of(&store).await;
     store.close().await;
-    Connection::open(&path).unwrap().execute_batch(AS_BEFORE_THE_RULE).unwrap();
+    let undo = format!("{SCHEMA_2} {BEFORE_THE_RULE}");
+    Connection::open(&path).unwrap().execute_batch(&undo).unwrap();
     let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path).await.unwrap());
     assert_eq!(Snapshot::of(&store).await, before);
     store.close().await;
@@ -269,8 +276,7 @@ async fn a_store_from_before_the_rule_is_taken_on_with_all_that_it_holds() {
 async fn a_migration_that_has_to_wait_silences_nobody() {
     let database = Database::create().await;
     let other = downbeat_store::open(&database.url).await.unwrap();
-    let undone = "ALTER TABLE servers DROP COLUMN level; DELETE FROM migrations WHERE number > 2";
-    database.run(undone).await;
+    database.run(SCHEMA_2).await;
     // Somebody looks at the table for a long while, as a backup does.
     let mut backup = database.client().await;
     let long = backup.transaction().await.unwrap();
@@ -294,5 +300,19 @@ async fn a_migration_that_has_to_wait_silences_nobody() {
     assert_eq!(store.servers().await.unwrap()[0].level, 1);
     store.close().await;
     other.close().await;
+    database.drop().await;
+}
+
+#[tokio::test]
+async fn nodes_that_an_older_program_did_not_give_back_are_free() {
+    let database = Database::create().await;
+    let store = downbeat_store::open(&database.url).await.unwrap();
+    apply(&store, &[created(1), created(2), admitted(1, None, &[1])]).await;
+    // As a program of schema 3 ends a run: it knows nothing of what the run holds.
+    database.run("UPDATE runs SET state = 12, finished_at = 1 WHERE id = 'run-001'").await;
+    assert_eq!(store.holds().await.unwrap(), []);
+    apply(&store, &[admitted(2, None, &[1])]).await;
+    assert_eq!(store.holds().await.unwrap(), [(node(1), run_id(2))]);
+    store.close().await;
     database.drop().await;
 }

@@ -19,6 +19,7 @@ fn assignment(number: u128, placed: bool) -> Assignment {
         params: Params::new(),
         timeout: Duration::from_secs(1),
         stop_on_disconnect: false,
+        outputs: Vec::new(),
     }
 }
 

@@ -83,6 +83,7 @@ pub(super) mod tests {
                 error: Some("why".to_owned()),
                 started_at: Timestamp::UNIX_EPOCH,
                 finished_at: Timestamp::UNIX_EPOCH,
+                outputs: Default::default(),
             },
             output: Vec::new(),
         }
@@ -114,5 +115,32 @@ pub(super) mod tests {
             broken[at] ^= 1;
             assert_eq!(read(&broken).0, vec![], "byte {at}");
         }
+    }
+
+    #[test]
+    fn what_a_task_said_is_kept() {
+        let mut said = result(1);
+        said.outcome.outputs = [("version".to_owned(), serde_json::json!("1.2"))].into();
+        let mut bytes = Vec::new();
+        append(&mut bytes, &said);
+        assert_eq!(read(&bytes), (vec![said], 0));
+    }
+
+    #[test]
+    fn a_record_of_a_program_that_knew_no_values_is_read() {
+        // As the release before wrote `result(1)`.
+        let payload = "0a10000000000000000000000000000000011210000000000000000000000000000000011a0372756e20022803\
+                       3203776879";
+        let payload: Vec<u8> = (0..payload.len())
+            .step_by(2)
+            .map(|at| u8::from_str_radix(&payload[at..at + 2], 16).unwrap())
+            .collect();
+        let mut bytes = u32::try_from(payload.len()).unwrap().to_le_bytes().to_vec();
+        bytes.extend_from_slice(&crc32(&payload).to_le_bytes());
+        bytes.extend_from_slice(&payload);
+        assert_eq!(read(&bytes), (vec![result(1)], 0));
+        let mut written = Vec::new();
+        append(&mut written, &result(1));
+        assert_eq!(written, bytes, "a result without values is written as before");
     }
 }

@@ -242,6 +242,7 @@ mod tests {
                 error: Some("e".repeat(4096)),
                 started_at: at,
                 finished_at: at,
+                outputs: Default::default(),
             },
             output: (0..chunks).map(chunk).collect(),
         }

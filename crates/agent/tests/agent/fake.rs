@@ -315,6 +315,7 @@ pub(crate) fn work(number: u128, backend: &str, action: &str, params: &Value) ->
         params,
         timeout: Duration::from_secs(60),
         stop_on_disconnect: false,
+        outputs: Vec::new(),
     }
 }
 

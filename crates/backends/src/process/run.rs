@@ -27,6 +27,8 @@ const DRAIN: Duration = Duration::from_millis(250);
 /// The price: when it is cancelled sooner than this, a process is missed that by then has left the process group,
 /// dropped its environment and lost its parent, all three.
 const ENCLOSE_AFTER: Duration = Duration::from_millis(50);
+/// Names the file in which a program says values for later tasks.
+const VALUES: &str = "DOWNBEAT_OUTPUT";
 const READ_BYTES: usize = 16 * 1024;
 const EXIT_NOT_FOUND: i32 = 127;
 const EXIT_NOT_RUNNABLE: i32 = 126;
@@ -98,6 +100,9 @@ fn start(program: &Program, call: &Call) -> io::Result<Child> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0);
+    if let Some(file) = &call.values {
+        command.env(VALUES, file);
+    }
     if let Some(dir) = &program.working_dir {
         command.current_dir(dir);
     }

@@ -71,6 +71,7 @@ impl Bench {
             .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
         let output = OutputSink::new(self.kept.clone(), Arc::new(jiff::Timestamp::now));
         let call = Call {
+            values: None,
             action: action.to_owned(),
             params: checked,
             identity: self.identity,

@@ -91,6 +91,7 @@ fn done(assignment: Assignment) -> Finished {
             error: None,
             started_at: now,
             finished_at: now,
+            outputs: Default::default(),
         },
         output: Vec::new(),
     }

@@ -48,6 +48,12 @@ pub(crate) struct ServerArgs {
     /// How long ended runs are kept; 0 keeps them for ever [default: 7]
     #[arg(long, value_name = "DAYS")]
     retention_days: Option<String>,
+    /// So many runs may be under way at once over all servers of the store; the rest wait [default: any number]
+    #[arg(long, value_name = "RUNS")]
+    max_concurrent_runs: Option<String>,
+    /// So many runs may wait for their turn; more are refused [default: 1000]
+    #[arg(long, value_name = "RUNS")]
+    max_pending_runs: Option<String>,
     /// Output kept of one execution: its tail [default: 1MiB]
     #[arg(long, value_name = "SIZE")]
     output_max: Option<String>,
@@ -92,6 +98,8 @@ impl ServerArgs {
             ("server_stale_after", &self.server_stale_after, "--server-stale-after"),
             ("lease_ttl", &self.lease_ttl, "--lease-ttl"),
             ("retention_days", &self.retention_days, "--retention-days"),
+            ("max_concurrent_runs", &self.max_concurrent_runs, "--max-concurrent-runs"),
+            ("max_pending_runs", &self.max_pending_runs, "--max-pending-runs"),
             ("output_max", &self.output_max, "--output-max"),
             ("shutdown_grace", &self.shutdown_grace, "--shutdown-grace"),
             ("log_level", &self.common.log_level, "--log-level"),
@@ -122,6 +130,7 @@ fn settings(sources: &Sources) -> Result<Loaded<ServerKeys>, Failure> {
     load(SERVER, sources, ServerKeys::check, |keys| {
         vec![
             derived("name", "".into(), "default: hostname and gRPC port"),
+            derived("max_concurrent_runs", "".into(), "default: any number"),
             derived("node_stale_after", span(keys.node_stale_after()), "default: 3 heartbeat intervals"),
             derived("node_offline_after", span(keys.node_offline_after()), "default: 10 heartbeat intervals"),
         ]
@@ -142,6 +151,8 @@ impl From<&ServerKeys> for Settings {
             server_stale_after: keys.server_stale_after,
             lease_ttl: keys.lease_ttl,
             retention_days: keys.retention_days,
+            max_concurrent_runs: keys.max_concurrent_runs,
+            max_pending_runs: keys.max_pending_runs,
             output_max_bytes: keys.output_max.0,
             shutdown_grace: keys.shutdown_grace,
         }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use downbeat_core::Span;
 use serde::{Deserialize, Serialize};
 
-use super::kinds::{List, LogFormat, Size, address, duration, number, some_duration};
+use super::kinds::{List, LogFormat, Size, address, duration, number, some_duration, some_number};
 
 /// Section `[server]` of `downbeat.toml`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -39,6 +39,11 @@ pub(crate) struct ServerKeys {
     pub(crate) lease_ttl: Span,
     #[serde(deserialize_with = "number")]
     pub(crate) retention_days: u32,
+    /// Any number, unless said otherwise.
+    #[serde(default, deserialize_with = "some_number")]
+    pub(crate) max_concurrent_runs: Option<u32>,
+    #[serde(deserialize_with = "number")]
+    pub(crate) max_pending_runs: u32,
     pub(crate) output_max: Size,
     #[serde(deserialize_with = "duration")]
     pub(crate) shutdown_grace: Span,
@@ -59,6 +64,8 @@ pub(crate) const KEYS: &[&str] = &[
     "server_stale_after",
     "lease_ttl",
     "retention_days",
+    "max_concurrent_runs",
+    "max_pending_runs",
     "output_max",
     "shutdown_grace",
     "log_level",
@@ -75,6 +82,7 @@ pub(crate) fn defaults() -> Vec<(&'static str, String)> {
         ("server_stale_after", "10s"),
         ("lease_ttl", "30s"),
         ("retention_days", "7"),
+        ("max_pending_runs", "1000"),
         ("output_max", "1MiB"),
         ("shutdown_grace", "30s"),
         ("log_level", "info"),
@@ -129,6 +137,14 @@ impl ServerKeys {
                     self.server_stale_after
                 ),
             ));
+        }
+        for (key, most) in [
+            ("max_concurrent_runs", self.max_concurrent_runs),
+            ("max_pending_runs", Some(self.max_pending_runs)),
+        ] {
+            if most == Some(0) {
+                return Err((key, "must be 1 at least: with 0 no run would ever begin".to_owned()));
+            }
         }
         if self.name.as_ref().is_some_and(|name| name.trim().is_empty()) {
             return Err(("name", "must not be empty".to_owned()));

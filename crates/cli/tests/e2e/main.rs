@@ -1,9 +1,11 @@
 //! The program as people use it: a real `downbeat dev`, or server and agents as processes, and the client commands.
 
+mod again;
 mod bench;
 mod cluster;
 mod errors;
 mod examples;
+mod flows;
 mod follow;
 mod formats;
 mod golden;

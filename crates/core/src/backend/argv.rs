@@ -1,5 +1,8 @@
 //! Splits a command line into an argv: blanks separate, quotes and backslashes keep together. Nothing is expanded:
-//! no variables, globs, pipes or redirections; those are a shell's.
+//! no variables, globs, pipes or redirections; those are a shell's. An expression is part of the word that it stands in,
+//! whatever is in it: its value never becomes two arguments.
+
+use crate::expr::Part;
 
 /// Why a text cannot be split.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -10,49 +13,86 @@ pub(super) enum Unsplittable {
     TrailingBackslash,
 }
 
+/// Splits a text in which nothing stands for anything else.
 pub(super) fn split(line: &str) -> Result<Vec<String>, Unsplittable> {
+    split_items(line.chars().map(Item::Character))
+}
+
+/// Splits a text with expressions.
+pub(super) fn split_around(parts: &[Part<'_>]) -> Result<Vec<String>, Unsplittable> {
+    split_items(parts.iter().flat_map(|part| {
+        let (plain, expression) = match part {
+            Part::Plain(text) => (*text, None),
+            Part::Expression(source) => ("", Some(Item::Expression(source))),
+        };
+        plain.chars().map(Item::Character).chain(expression)
+    }))
+}
+
+#[derive(Clone, Copy)]
+enum Item<'t> {
+    Character(char),
+    Expression(&'t str),
+}
+
+fn split_items<'t>(mut items: impl Iterator<Item = Item<'t>>) -> Result<Vec<String>, Unsplittable> {
+    use Item::Character;
     let mut words = Vec::new();
     let mut word: Option<String> = None;
-    let mut characters = line.chars();
-    while let Some(c) = characters.next() {
-        match c {
-            ' ' | '\t' | '\n' | '\r' => words.extend(word.take()),
-            '\\' => {
-                let escaped = characters.next().ok_or(Unsplittable::TrailingBackslash)?;
-                word.get_or_insert_default().push(escaped);
+    while let Some(item) = items.next() {
+        match item {
+            Character(' ' | '\t' | '\n' | '\r') => words.extend(word.take()),
+            Character('\\') => {
+                let escaped = items.next().ok_or(Unsplittable::TrailingBackslash)?;
+                push(word.get_or_insert_default(), escaped);
             }
-            '\'' => {
+            Character(quote @ '\'') => {
                 let word = word.get_or_insert_default();
                 loop {
-                    match characters.next().ok_or(Unsplittable::OpenQuote(c))? {
-                        '\'' => break,
-                        inside => word.push(inside),
+                    match items.next().ok_or(Unsplittable::OpenQuote(quote))? {
+                        Character('\'') => break,
+                        inside => push(word, inside),
                     }
                 }
             }
-            '"' => {
+            Character(quote @ '"') => {
                 let word = word.get_or_insert_default();
                 loop {
-                    match characters.next().ok_or(Unsplittable::OpenQuote(c))? {
-                        '"' => break,
-                        '\\' => match characters.next().ok_or(Unsplittable::OpenQuote(c))? {
-                            escaped @ ('"' | '\\' | '$' | '`') => word.push(escaped),
-                            other => word.extend(['\\', other]),
+                    match items.next().ok_or(Unsplittable::OpenQuote(quote))? {
+                        Character('"') => break,
+                        Character('\\') => match items.next().ok_or(Unsplittable::OpenQuote(quote))? {
+                            Character(escaped @ ('"' | '\\' | '$' | '`')) => word.push(escaped),
+                            other => {
+                                word.push('\\');
+                                push(word, other);
+                            }
                         },
-                        inside => word.push(inside),
+                        inside => push(word, inside),
                     }
                 }
             }
-            other => word.get_or_insert_default().push(other),
+            other => push(word.get_or_insert_default(), other),
         }
     }
     words.extend(word);
     Ok(words)
 }
 
+fn push(word: &mut String, item: Item<'_>) {
+    match item {
+        Item::Character(c) => word.push(c),
+        Item::Expression(source) => {
+            word.push_str("{{");
+            word.push_str(source);
+            word.push_str("}}");
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::expr::parts;
 
     #[test]
     fn blanks_separate_and_quotes_keep_together() {
@@ -75,5 +115,23 @@ mod tests {
         assert_eq!(split("echo 'a"), Err(Unsplittable::OpenQuote('\'')));
         assert_eq!(split("echo \"a"), Err(Unsplittable::OpenQuote('"')));
         assert_eq!(split("echo a\\"), Err(Unsplittable::TrailingBackslash));
+    }
+
+    #[test]
+    fn an_expression_is_never_taken_apart() {
+        for (line, expected) in [
+            ("echo {{ params.x }}", vec!["echo", "{{ params.x }}"]),
+            ("echo a{{ params.x }}b c", vec!["echo", "a{{ params.x }}b", "c"]),
+            (
+                r#"echo "{{ steps["a b"].outputs.x }} y" z"#,
+                vec!["echo", r#"{{ steps["a b"].outputs.x }} y"#, "z"],
+            ),
+            ("echo '{{ 'a b' }}'", vec!["echo", "{{ 'a b' }}"]),
+            (r"echo {{ '\\' }} {a} {", vec!["echo", r"{{ '\\' }}", "{a}", "{"]),
+            (r"\{{ params.x }}\\", vec![r"{{ params.x }}\"]),
+        ] {
+            assert_eq!(split_around(&parts(line).unwrap()).unwrap(), expected, "{line}");
+        }
+        assert_eq!(split("a {{ b }}").unwrap(), ["a", "{{", "b", "}}"]);
     }
 }

@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::argv;
 use super::pattern::{BadPattern, Pattern};
 use super::schema::{ActionSchema, ParamKind, ParamSchema, Params};
+use crate::expr::parts;
 use crate::limits;
 use crate::nearest::{advice, nearest};
 use crate::shown::shown;
@@ -42,6 +43,16 @@ impl fmt::Display for ParamProblem {
 
 /// The params in the form that a backend reads (an argv is a list, texts are texts), or all that is wrong with them.
 pub fn check_params(action: &ActionSchema, given: &Params) -> Result<Params, Vec<ParamProblem>> {
+    check_params_but(action, given, |_| false)
+}
+
+/// As `check_params`, for params of which some have no value yet: expressions are in them. Of those it is only checked
+/// that there is such a param; a command line is split, so that no value becomes two arguments.
+pub(crate) fn check_params_but(
+    action: &ActionSchema,
+    given: &Params,
+    pending: impl Fn(&str) -> bool,
+) -> Result<Params, Vec<ParamProblem>> {
     let mut problems = Vec::new();
     let mut checked = Params::new();
     for (name, value) in given {
@@ -51,7 +62,12 @@ pub fn check_params(action: &ActionSchema, given: &Params) -> Result<Params, Vec
         let mut check = Check { param: name, problems: &mut problems, rule: Rule::none() };
         match action.params.iter().find(|param| &param.name == name) {
             Some(schema) => {
-                if let Some(value) = check.value(schema, value) {
+                let value = if pending(name) {
+                    check.pending(schema.kind, value)
+                } else {
+                    check.value(schema, value)
+                };
+                if let Some(value) = value {
                     checked.insert(name.clone(), value);
                 }
             }
@@ -238,6 +254,24 @@ impl<'c> Check<'c> {
             _ => String::new(),
         };
         self.refuse(format!("must be {}, not {}{remedy}", valid(schema), described(found)));
+    }
+
+    fn pending(&mut self, kind: ParamKind, value: &Value) -> Option<Value> {
+        let parts = match value {
+            Value::String(line) if kind == ParamKind::Argv => parts(line).unwrap_or_default(),
+            _ => Vec::new(),
+        };
+        // A lone expression may stand for the whole list.
+        if parts.len() < 2 {
+            return self.clean_inside(value).then(|| value.clone());
+        }
+        match argv::split_around(&parts) {
+            Ok(words) => self.argv(&words.into_iter().map(Value::String).collect::<Vec<_>>()),
+            Err(error) => {
+                self.refuse(format!("{error}; or write a list, one text per argument"));
+                None
+            }
+        }
     }
 
     fn value(&mut self, schema: &'c ParamSchema, value: &Value) -> Option<Value> {

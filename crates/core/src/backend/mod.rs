@@ -10,6 +10,7 @@ mod pattern;
 mod schema;
 
 pub use catalogue::{Catalogue, Unknown};
+pub(crate) use check::check_params_but;
 pub use check::{Element, ParamProblem, check_params};
 pub use coerce::coerce;
 pub use pattern::{BadPattern, Pattern};

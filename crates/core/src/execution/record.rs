@@ -1,10 +1,12 @@
 //! Owns the shape of an execution. How it moves is `machine`'s.
 
 use std::fmt;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::backend::Params;
 use crate::ids::{ExecutionId, LeaseToken, NodeId, RunId, SessionId};
 
 /// A node's time-limited right to an execution. It expires when its node was not heard of for a full term: the
@@ -35,6 +37,9 @@ pub struct Outcome {
     pub exit_code: Option<i32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// The values of the outputs that its task declares.
+    #[serde(default, skip_serializing_if = "Params::is_empty")]
+    pub outputs: Params,
     pub started_at: Timestamp,
     pub finished_at: Timestamp,
 }
@@ -177,6 +182,12 @@ pub struct Execution {
     pub pinned: Option<NodeId>,
     /// From 1. Lost attempts count, so that the name `execution.attempt` is never used twice.
     pub attempt: u32,
+    /// The task's params as they came out for this attempt, when they hold expressions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub params: Option<Arc<Params>>,
+    /// The execution of an earlier run whose result this one takes over: it is born succeeded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reused: Option<ExecutionId>,
     pub created_at: Timestamp,
     #[serde(flatten)]
     pub state: State,

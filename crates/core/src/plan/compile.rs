@@ -2,6 +2,7 @@
 //! (barrier edges), and leaves inside an entry that follow each other on each node (per-node edges).
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -27,6 +28,18 @@ pub struct Step {
     pub condition: Option<Condition>,
     /// Whether a lost attempt is sent again.
     pub delivery: Delivery,
+    /// What the expressions in its params look at, if there are any.
+    pub uses: Option<Uses>,
+}
+
+/// What the expressions of a step look at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Uses {
+    pub node: bool,
+    /// Other steps, by the names that the expressions use.
+    pub steps: Vec<(String, u32)>,
+    /// Whether it asks for nodes other than its own.
+    pub step_nodes: bool,
 }
 
 /// A top-level task: one leaf, or a branch that each node walks at its own pace.
@@ -42,6 +55,21 @@ pub struct PlanEntry {
     /// Entries that end before this one begins.
     pub after: Vec<u32>,
     /// Entries that wait for this one.
+    pub before: Vec<u32>,
+}
+
+/// One walk of an entry over its nodes. Without a roll-out every entry is walked once. With one, each wave walks every
+/// entry but those that answer failures, and these come once, after the last wave.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pass {
+    pub entry: u32,
+    /// The wave that it belongs to, from 0.
+    pub wave: Option<u32>,
+    /// Its part of the entry's nodes.
+    pub nodes: Range<u32>,
+    /// Passes that end before this one begins.
+    pub after: Vec<u32>,
+    /// Passes that wait for this one.
     pub before: Vec<u32>,
 }
 
@@ -70,6 +98,7 @@ pub struct Plan {
     pub shape: Shape,
     pub steps: Vec<Step>,
     pub entries: Vec<PlanEntry>,
+    pub passes: Vec<Pass>,
 }
 
 /// Why a definition cannot be compiled. The checks of the job file find all but the size before.
@@ -115,6 +144,7 @@ impl Plan {
                         set.is_none(),
                         resolved.idempotent.binary_search(&number).is_ok(),
                     ),
+                    uses: None,
                 });
             }
             let length = steps.len() - first;
@@ -146,7 +176,13 @@ impl Plan {
                 entries[after as usize].before.push(number(index));
             }
         }
-        let plan = Self { definition, resolved, shape, steps, entries };
+        note_uses(&definition, &mut steps);
+        let passes = if definition.rollout.is_some() {
+            in_waves(&entries, &resolved)
+        } else {
+            once(&entries, &resolved)
+        };
+        let plan = Self { definition, resolved, shape, steps, entries, passes };
         plan.refuse_cycles()?;
         Ok(plan)
     }
@@ -160,6 +196,18 @@ impl Plan {
     /// The nodes of an entry, as indexes into `resolved.nodes`; nothing when it is placed.
     pub fn nodes_of(&self, entry: u32) -> Option<&[u32]> {
         self.entries[entry as usize].set.map(|set| self.resolved.sets[set as usize].as_slice())
+    }
+
+    /// The nodes of a pass, as indexes into `resolved.nodes`; nothing when it is placed.
+    pub fn nodes_of_pass(&self, pass: u32) -> Option<&[u32]> {
+        let Pass { entry, nodes, .. } = &self.passes[pass as usize];
+        self.nodes_of(*entry).map(|all| &all[nodes.start as usize..nodes.end as usize])
+    }
+
+    /// Of a roll-out, how many nodes may fail.
+    pub fn budget(&self) -> Option<u32> {
+        let rollout = self.definition.rollout.as_ref()?;
+        Some(rollout.max_failures.of(self.resolved.waves.last().copied().unwrap_or(0)))
     }
 
     pub fn node(&self, index: u32) -> &NodeRef {
@@ -236,6 +284,56 @@ impl Plan {
             path.push(next);
         }
     }
+}
+
+/// Finds the steps that expressions name. What is wrong with an expression was said before, or is when it is used.
+fn note_uses(definition: &Definition, steps: &mut [Step]) {
+    let leaves = || definition.tasks.iter().flat_map(|entry| entry.leaves());
+    let mut by_name: Option<HashMap<&str, u32>> = None;
+    for (task, step) in leaves().zip(steps) {
+        let Ok(Some(uses)) = crate::expr::uses(&task.params) else { continue };
+        let by_name = by_name.get_or_insert_with(|| {
+            (0..).zip(leaves()).filter_map(|(step, task)| Some((task.name.as_deref()?, step))).collect()
+        });
+        let found = uses.steps.iter().filter_map(|name| Some((name.clone(), *by_name.get(name.as_str())?)));
+        step.uses = Some(Uses { node: uses.node, steps: found.collect(), step_nodes: uses.step_nodes });
+    }
+}
+
+/// Every entry once, after the entries that it waits for.
+fn once(entries: &[PlanEntry], resolved: &Resolved) -> Vec<Pass> {
+    let passes = entries.iter().zip(0..).map(|(entry, index)| Pass {
+        entry: index,
+        wave: None,
+        nodes: 0..entry.set.map_or(1, |set| number(resolved.sets[set as usize].len())),
+        after: entry.after.clone(),
+        before: entry.before.clone(),
+    });
+    passes.collect()
+}
+
+/// Wave by wave through the list, then what answers failures.
+fn in_waves(entries: &[PlanEntry], resolved: &Resolved) -> Vec<Pass> {
+    let answers = |entry: &PlanEntry| entry.condition == Some(Condition::OnFailure);
+    let all = resolved.waves.last().copied().unwrap_or(0);
+    let mut order = Vec::new();
+    let mut start = 0;
+    for (&end, wave) in resolved.waves.iter().zip(0..) {
+        let walked = (0..).zip(entries).filter(|(_, entry)| !answers(entry));
+        order.extend(walked.map(|(entry, _)| (entry, Some(wave), start..end)));
+        start = end;
+    }
+    let answering = (0..).zip(entries).filter(|(_, entry)| answers(entry));
+    order.extend(answering.map(|(entry, _)| (entry, None, 0..all)));
+    let last = order.len().saturating_sub(1);
+    let passes = order.into_iter().enumerate().map(|(index, (entry, wave, nodes))| Pass {
+        entry,
+        wave,
+        nodes,
+        after: index.checked_sub(1).map(number).into_iter().collect(),
+        before: (index < last).then(|| number(index + 1)).into_iter().collect(),
+    });
+    passes.collect()
 }
 
 fn connect(definition: &Definition, entries: &mut [PlanEntry]) -> Result<(), Error> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::backend::Params;
 use crate::ids::{ClusterId, NodeId, RunId, ServerId};
 use crate::run::RunState;
 use crate::spec::Definition;
@@ -28,6 +29,9 @@ pub struct Resolved {
     /// Steps whose action every node that it targets declares idempotent.
     #[serde(default)]
     pub idempotent: Vec<u32>,
+    /// With a roll-out: where each wave ends, as a count of the (one) set's nodes. The last is all of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waves: Vec<u32>,
 }
 
 /// How a run ended.
@@ -49,6 +53,12 @@ pub struct RunRecord {
     pub state: RunState,
     pub definition: Arc<Definition>,
     pub resolved: Arc<Resolved>,
+    /// The values of the job's params, the defaults among them.
+    #[serde(default, skip_serializing_if = "Params::is_empty")]
+    pub params: Params,
+    /// The run that this one tries again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_of: Option<RunId>,
     /// Who asked for it.
     pub by: String,
     pub idempotency_key: Option<String>,
@@ -57,6 +67,12 @@ pub struct RunRecord {
     pub finished_at: Option<Timestamp>,
     pub end: Option<RunEnd>,
     pub cancel_requested_at: Option<Timestamp>,
+    /// Set while a person has it paused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused_at: Option<Timestamp>,
+    /// Set once a run that had to wait for its turn was let in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub admitted_at: Option<Timestamp>,
     pub owner: ServerId,
     /// Raised by every take-over; every change to the run shows it.
     pub epoch: u64,

@@ -3,32 +3,129 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 
 use crate::backend::Params;
+use crate::expr::has_expression;
+use crate::level;
 use crate::limits;
 use crate::select::Selector;
 use crate::span::Span;
+use crate::spec::Rollout;
 
 /// A whole job: tasks, where they run, and the rules.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Definition {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub name: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub cluster: Option<String>,
     /// Fan out over these nodes. Either this or a placement is the rule for tasks without their own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub target: Option<Selector>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub placement: Option<Placement>,
     #[serde(default)]
     pub strategy: Strategy,
+    /// In waves of nodes.
+    #[serde(default)]
+    pub rollout: Option<Rollout>,
+    /// Holds its nodes from its start to its end: no other run does anything there meanwhile.
+    #[serde(default)]
+    pub exclusive: bool,
+    /// Among runs that wait: higher ones first.
+    #[serde(default)]
+    pub priority: i32,
+    /// What a run may be given, with what it is when it is not given; `null` must be given.
+    #[serde(default)]
+    pub params: Params,
     /// For the whole run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub timeout: Option<Span>,
     pub tasks: Vec<Entry>,
+}
+
+/// A definition as it is written down: what was not said is left out, but for the strategy, which everything has that
+/// is no roll-out.
+#[derive(Serialize)]
+struct Written<'d> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'d String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cluster: Option<&'d String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<&'d Selector>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    placement: Option<&'d Placement>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    strategy: Option<Strategy>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rollout: Option<&'d Rollout>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    exclusive: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    priority: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    params: Option<&'d Params>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timeout: Option<Span>,
+    tasks: &'d [Entry],
+}
+
+impl Serialize for Definition {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self {
+            name,
+            cluster,
+            target,
+            placement,
+            strategy,
+            rollout,
+            exclusive,
+            priority,
+            params,
+            timeout,
+            tasks,
+        } = self;
+        Written {
+            name: name.as_ref(),
+            cluster: cluster.as_ref(),
+            target: target.as_ref(),
+            placement: placement.as_ref(),
+            strategy: rollout.is_none().then_some(*strategy),
+            rollout: rollout.as_ref(),
+            exclusive: *exclusive,
+            priority: Some(*priority).filter(|priority| *priority != 0),
+            params: Some(params).filter(|params| !params.is_empty()),
+            timeout: *timeout,
+            tasks,
+        }
+        .serialize(serializer)
+    }
+}
+
+impl Definition {
+    /// Whether the entry runs once, on a node that is found when its turn comes.
+    pub fn is_placed(&self, entry: &Entry) -> bool {
+        match entry {
+            Entry::Leaf(Task { target: Some(_), .. }) => false,
+            Entry::Leaf(Task { placement: Some(_), .. }) => true,
+            Entry::Leaf(_) | Entry::Branch(_) => self.target.is_none(),
+        }
+    }
+
+    /// The level that a server must know to carry it out: an older one would pass over what it does not know, and do
+    /// something else.
+    pub fn level(&self) -> u32 {
+        let mut tasks = self.tasks.iter().flat_map(Entry::leaves);
+        let fleet = self.rollout.is_some()
+            || self.exclusive
+            || self.priority != 0
+            || !self.params.is_empty()
+            || tasks.any(|task| !task.outputs.is_empty() || task.params.values().any(has_expression));
+        if fleet { level::FLEET } else { level::FIRST }
+    }
 }
 
 /// What happens to the rest when something fails.
@@ -90,6 +187,9 @@ pub struct Task {
     pub delivery: Option<Delivery>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_disconnect: Option<OnDisconnect>,
+    /// Names that it says values for when it succeeds; later tasks may use them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub outputs: Vec<String>,
 }
 
 impl Task {

@@ -3,6 +3,7 @@
 mod definition;
 mod parse;
 mod problem;
+mod rollout;
 mod schema;
 
 pub use definition::{
@@ -10,4 +11,5 @@ pub use definition::{
 };
 pub use parse::{from_json, parse, parse_bytes};
 pub use problem::Problem;
+pub use rollout::{Amount, Batch, NotAnAmount, Rollout};
 pub use schema::schema;

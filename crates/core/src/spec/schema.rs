@@ -7,6 +7,10 @@ use crate::backend::{ActionSchema, Catalogue, ParamKind, ParamSchema};
 use crate::limits;
 
 const DURATION: &str = r"^\s*(0|(\d+(\.\d+)?(ms|us|µs|s|m|h|d)\s*)+)\s*$";
+/// A name that expressions can use.
+const WORD: &str = "^[A-Za-z_][A-Za-z0-9_]*$";
+/// What stands for a value of another type.
+const EXPRESSION: &str = r"\{\{";
 const IDENTIFIER: &str = "^[A-Za-z0-9][A-Za-z0-9._-]*$";
 
 /// The job file's JSON schema (draft 2020-12), with the params of the built-in backends.
@@ -17,7 +21,11 @@ pub fn schema() -> Value {
         "type": "object",
         "required": ["tasks"],
         "additionalProperties": false,
-        "not": {"required": ["target", "placement"]},
+        "allOf": [
+            {"not": {"required": ["target", "placement"]}},
+            {"not": {"required": ["rollout", "strategy"]}}
+        ],
+        "dependentRequired": {"rollout": ["target"]},
         "properties": {
             "name": {"$ref": "#/$defs/identifier", "description": "The job's name."},
             "cluster": {"$ref": "#/$defs/identifier", "description": "The cluster that it runs in."},
@@ -27,6 +35,24 @@ pub fn schema() -> Value {
                 "enum": ["fail-fast", "continue"],
                 "default": "fail-fast",
                 "description": "What happens to the rest when something fails."
+            },
+            "rollout": rollout(),
+            "exclusive": {
+                "type": "boolean",
+                "default": false,
+                "description": "Holds its nodes from its start to its end: no other run does anything there meanwhile."
+            },
+            "priority": {
+                "type": "integer",
+                "minimum": -100,
+                "maximum": 100,
+                "default": 0,
+                "description": "Among runs that wait: higher ones first."
+            },
+            "params": {
+                "type": ["object", "null"],
+                "description": "What a run may be given, each with its default; null means that it must be given.",
+                "propertyNames": {"$ref": "#/$defs/word"}
             },
             "timeout": {"$ref": "#/$defs/duration", "description": "For the whole run: 1s to 30d."},
             "tasks": {
@@ -43,6 +69,8 @@ pub fn schema() -> Value {
         },
         "$defs": {
             "identifier": {"type": "string", "pattern": IDENTIFIER, "maxLength": limits::NAME_BYTES},
+            "word": {"type": "string", "pattern": WORD, "maxLength": limits::NAME_BYTES},
+            "expression": {"type": "string", "pattern": EXPRESSION, "examples": ["{{ params.version }}"]},
             "label": {"type": "string", "minLength": 1, "maxLength": limits::NAME_BYTES, "pattern": r"^\S(.*\S)?$"},
             "duration": {"type": "string", "pattern": DURATION, "examples": ["500ms", "1.5s", "30m", "1h30m"]},
             "names": {"type": "array", "items": {"type": "string", "minLength": 1}},
@@ -133,6 +161,13 @@ fn leaf(catalogue: &Catalogue) -> Value {
             "on_disconnect": {
                 "enum": ["continue", "stop"],
                 "description": "What an agent does with the work when it is cut off for a full lease."
+            },
+            "outputs": {
+                "type": "array",
+                "maxItems": limits::OUTPUTS_PER_TASK,
+                "uniqueItems": true,
+                "items": {"$ref": "#/$defs/word"},
+                "description": "Names that it says values for; later tasks use them: {{ steps.NAME.outputs.x }}."
             }
         }
     })
@@ -183,6 +218,12 @@ fn param_schema(param: &ParamSchema) -> Value {
         },
         ParamKind::Any => json!({}),
     };
+    if matches!(
+        param.kind,
+        ParamKind::Integer | ParamKind::Boolean | ParamKind::Duration | ParamKind::Texts | ParamKind::Map
+    ) {
+        schema = json!({"anyOf": [schema, {"$ref": "#/$defs/expression"}]});
+    }
     if !param.help.is_empty() {
         schema["description"] = json!(param.help);
     }
@@ -205,6 +246,10 @@ fn limited(param: &ParamSchema, mut schema: Value) -> Value {
         if let Some(bound) = bound.filter(|_| param.kind == ParamKind::Integer) {
             schema[keyword] = json!(bound);
         }
+    }
+    // What an expression comes to is held against these once it is known.
+    if param.pattern.is_some() || !param.choices.is_empty() {
+        return json!({"anyOf": [schema, {"$ref": "#/$defs/expression"}]});
     }
     schema
 }
@@ -254,6 +299,49 @@ fn placement() -> Value {
                 "minimum": 1,
                 "maximum": limits::STEPS_PER_RUN,
                 "description": "Executions of this run that one node may hold at once."
+            }
+        }
+    })
+}
+
+fn rollout() -> Value {
+    let part = r"^\s*(\d{1,2}|100)\s*%\s*$";
+    let no_part = r"^\s*0{1,2}\s*%\s*$";
+    let most = u32::MAX;
+    json!({
+        "type": "object",
+        "description": "In waves of nodes: each walks the whole list before the next begins.",
+        "required": ["batch"],
+        "additionalProperties": false,
+        "properties": {
+            "batch": {
+                "description": "How many nodes a wave has: 10, 25%, or one after the other: [1, 10%, 50%].",
+                "anyOf": [
+                    {"$ref": "#/properties/rollout/$defs/wave"},
+                    {
+                        "type": "array",
+                        "minItems": 1,
+                        "maxItems": limits::BATCH_AMOUNTS,
+                        "items": {"$ref": "#/properties/rollout/$defs/wave"}
+                    }
+                ]
+            },
+            "pause": {"$ref": "#/$defs/duration", "description": "Between a wave's end and the next one's beginning."},
+            "max_failures": {
+                "description": "How many nodes may fail, over the whole roll-out: a number, or a part of all nodes.",
+                "default": 0,
+                "anyOf": [
+                    {"type": "integer", "minimum": 0, "maximum": most},
+                    {"type": "string", "pattern": format!(r"{part}|^\s*\d+\s*$")}
+                ]
+            }
+        },
+        "$defs": {
+            "wave": {
+                "anyOf": [
+                    {"type": "integer", "minimum": 1, "maximum": most},
+                    {"type": "string", "pattern": format!(r"{part}|^\s*\d*[1-9]\d*\s*$"), "not": {"pattern": no_part}}
+                ]
             }
         }
     })

@@ -1,5 +1,5 @@
 //! The engine, driven without a server: scenarios from the tables, and random runs against a slow interpreter.
 
-mod random;
+mod model;
 mod scenarios;
 mod world;

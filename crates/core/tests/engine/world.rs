@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use downbeat_core::backend::Catalogue;
-use downbeat_core::execution::{self, Execution, Lease, Outcome, State, Status, Verdict};
+use downbeat_core::execution::{self, Execution, Lease, Outcome, Status, Verdict};
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::node::{Description, NodeRecord, NodeStatus};
 use downbeat_core::plan::{Plan, resolve};
 use downbeat_core::run::engine::{Progress, Stop, Turn};
-use downbeat_core::run::{RunEnd, RunRecord, RunState, check_path};
+use downbeat_core::run::{Resolved, RunEnd, RunRecord, RunState, check_path};
 use downbeat_core::spec::Definition;
 use downbeat_core::{Change, Dice, Timestamp};
 use jiff::SignedDuration;
@@ -29,6 +29,10 @@ pub(crate) struct World {
     pub(crate) largest_addition: usize,
     /// What was created to run, in order: step@node.
     pub(crate) sent: Vec<String>,
+    /// After so many more submissions the server dies before the next one, and another takes over.
+    pub(crate) dies_after: Option<u32>,
+    /// A node is given this one just before what the engine wants next is committed.
+    pub(crate) race: Option<ExecutionId>,
 }
 
 pub(crate) fn nodes(count: usize) -> Vec<Arc<NodeRecord>> {
@@ -60,8 +64,12 @@ pub(crate) fn nodes(count: usize) -> Vec<Arc<NodeRecord>> {
 impl World {
     pub(crate) fn new(definition: Value, node_count: usize, seed: u64) -> Self {
         let definition: Definition = serde_json::from_value(definition).unwrap();
-        let resolved = resolve(&definition, &nodes(node_count)).unwrap();
-        let (definition, resolved) = (Arc::new(definition), Arc::new(resolved));
+        let resolved = resolve(&definition, &definition.params, &nodes(node_count)).unwrap();
+        Self::of(Arc::new(definition), Arc::new(resolved), seed)
+    }
+
+    /// A run that has not begun, of what was resolved before.
+    pub(crate) fn of(definition: Arc<Definition>, resolved: Arc<Resolved>, seed: u64) -> Self {
         let plan = Arc::new(Plan::compile(Arc::clone(&definition), Arc::clone(&resolved)).unwrap());
         let id = RunId::from("run");
         let now = Timestamp::from_second(1_000_000).unwrap();
@@ -81,6 +89,10 @@ impl World {
             cancel_requested_at: None,
             owner: ServerId(Uuid::nil()),
             epoch: 1,
+            params: Default::default(),
+            retry_of: None,
+            paused_at: None,
+            admitted_at: None,
         };
         let progress = Progress::new(Arc::clone(&plan), id, 1, RunState::Pending);
         Self {
@@ -94,15 +106,26 @@ impl World {
             timed_out: false,
             largest_addition: 0,
             sent: Vec::new(),
+            dies_after: None,
+            race: None,
         }
     }
 
+    /// A run that tries another one again, with what it takes over.
+    pub(crate) fn take_over(&mut self, executions: Vec<Execution>) {
+        self.executions = executions.into_iter().map(|execution| (execution.id, execution)).collect();
+        self.progress = self.restored();
+    }
+
     pub(crate) fn turn(&mut self, act: impl FnOnce(&mut Progress, &mut Turn<'_>)) {
-        let offline = self.offline.clone();
-        let is_offline = |node: NodeId| offline.contains(&node);
-        let mut turn = Turn { now: self.now, dice: &mut self.dice, offline: &is_offline };
-        act(&mut self.progress, &mut turn);
+        self.decide(act);
         self.commit();
+    }
+
+    fn decide(&mut self, act: impl FnOnce(&mut Progress, &mut Turn<'_>)) {
+        let offline = |node: NodeId| self.offline.contains(&node);
+        let mut turn = Turn { now: self.now, dice: &mut self.dice, offline: &offline, facts: &|_| None };
+        act(&mut self.progress, &mut turn);
     }
 
     pub(crate) fn begin(&mut self) {
@@ -111,8 +134,12 @@ impl World {
 
     /// As a server that died would be followed by another one: from the records alone.
     pub(crate) fn restart(&mut self) {
-        let _lost = self.progress.take_changes(self.now);
         self.record.epoch += 1;
+        self.progress = self.restored();
+        self.turn(|progress, turn| progress.go_on(turn));
+    }
+
+    fn restored(&self) -> Progress {
         let executions: Vec<Execution> = self.executions.values().cloned().collect();
         let stop = self
             .record
@@ -120,8 +147,7 @@ impl World {
             .map(|_| Stop::Cancelled)
             .or(self.timed_out.then_some(Stop::TimedOut));
         let plan = Arc::clone(&self.plan);
-        self.progress = Progress::restore(plan, &self.record, self.record.epoch, &executions, stop);
-        self.turn(|progress, turn| progress.go_on(turn));
+        Progress::restore(plan, &self.record, self.record.epoch, &executions, stop)
     }
 
     /// Commits until nothing more follows.
@@ -130,6 +156,23 @@ impl World {
             let changes = self.progress.take_changes(self.now);
             if changes.is_empty() {
                 return;
+            }
+            match &mut self.dies_after {
+                Some(0) => {
+                    self.dies_after = None;
+                    return self.restart();
+                }
+                Some(left) => *left -= 1,
+                None => {}
+            }
+            if let Some(id) = self.race.take() {
+                let execution = self.executions[&id].clone();
+                let leased = self.leased(&execution);
+                assert!(self.apply(&leased), "only what waits can be leased");
+                let applied: Vec<&Change> = changes.iter().filter(|change| self.apply(change)).collect();
+                self.observe(&leased);
+                applied.into_iter().for_each(|change| self.observe(change));
+                continue;
             }
             for change in changes {
                 if self.apply(&change) {
@@ -140,13 +183,11 @@ impl World {
     }
 
     fn observe(&mut self, change: &Change) {
-        let offline = self.offline.clone();
-        let is_offline = |node: NodeId| offline.contains(&node);
-        let mut turn = Turn { now: self.now, dice: &mut self.dice, offline: &is_offline };
-        self.progress.observe(change, &mut turn);
+        self.decide(|progress, turn| progress.observe(change, turn));
     }
 
-    fn apply(&mut self, change: &Change) -> bool {
+    /// Commits a fact that nobody hears of yet.
+    pub(crate) fn apply(&mut self, change: &Change) -> bool {
         let mut step = |id: &ExecutionId, event: execution::Event| {
             let execution = self.executions.get_mut(id).expect("the execution exists");
             match execution::step(&execution.state, &event) {
@@ -181,6 +222,9 @@ impl World {
             Change::ExecutionLeased { execution, lease, .. } => {
                 step(&execution, execution::Event::Leased { lease })
             }
+            Change::ExecutionStarted { execution, token, at, .. } => {
+                step(&execution, execution::Event::Started { token, at })
+            }
             Change::ExecutionFinished { execution, token, outcome, .. } => {
                 step(&execution, execution::Event::Finished { token, outcome })
             }
@@ -194,6 +238,10 @@ impl World {
             }
             Change::RunCancelRequested { at, .. } => {
                 self.record.cancel_requested_at = Some(at);
+                true
+            }
+            Change::RunPauseSet { paused, at, .. } => {
+                self.record.paused_at = paused.then_some(at);
                 true
             }
             other => panic!("the engine does not make {other:?}"),
@@ -220,37 +268,52 @@ impl World {
     }
 
     pub(crate) fn lease(&mut self, execution: &Execution) -> bool {
-        let token = LeaseToken(self.dice.uuid());
-        let node = execution.pinned.unwrap_or(NodeId(Uuid::from_u128(7)));
-        let lease = Lease { token, node, session: SessionId(Uuid::from_u128(1)), granted_at: self.now };
-        self.happens(&Change::ExecutionLeased { run: execution.run.clone(), execution: execution.id, lease })
+        let leased = self.leased(execution);
+        self.happens(&leased)
     }
 
     pub(crate) fn end(&mut self, execution: &Execution, verdict: Verdict) -> bool {
-        let state = &self.executions[&execution.id].state;
-        let token = state.lease().expect("only what is leased ends").token;
-        let outcome =
-            Outcome { verdict, exit_code: None, error: None, started_at: self.now, finished_at: self.now };
-        self.happens(&Change::ExecutionFinished {
-            run: execution.run.clone(),
-            execution: execution.id,
-            token,
-            outcome,
-        })
+        let finished = self.finished(execution.id, verdict);
+        self.happens(&finished)
     }
 
     pub(crate) fn lose(&mut self, execution: &Execution) -> bool {
-        let state = &self.executions[&execution.id].state;
-        let token = state.lease().expect("only what is leased is lost").token;
-        let (run, at) = (execution.run.clone(), self.now);
-        self.happens(&Change::ExecutionLost {
-            run,
-            execution: execution.id,
-            token,
-            silence: None,
-            reason: "test".to_owned(),
-            at,
-        })
+        let lost = self.lost(execution.id);
+        self.happens(&lost)
+    }
+
+    pub(crate) fn leased(&mut self, execution: &Execution) -> Change {
+        let token = LeaseToken(self.dice.uuid());
+        let node = execution.pinned.unwrap_or(NodeId(Uuid::from_u128(7)));
+        let lease = Lease { token, node, session: SessionId(Uuid::from_u128(1)), granted_at: self.now };
+        Change::ExecutionLeased { run: execution.run.clone(), execution: execution.id, lease }
+    }
+
+    pub(crate) fn started(&self, execution: ExecutionId) -> Change {
+        let token = self.token(execution);
+        Change::ExecutionStarted { run: self.record.id.clone(), execution, token, at: self.now }
+    }
+
+    pub(crate) fn finished(&self, execution: ExecutionId, verdict: Verdict) -> Change {
+        let outcome = Outcome {
+            verdict,
+            exit_code: None,
+            error: None,
+            started_at: self.now,
+            finished_at: self.now,
+            outputs: Default::default(),
+        };
+        let token = self.token(execution);
+        Change::ExecutionFinished { run: self.record.id.clone(), execution, token, outcome }
+    }
+
+    pub(crate) fn lost(&self, execution: ExecutionId) -> Change {
+        let (run, token, at) = (self.record.id.clone(), self.token(execution), self.now);
+        Change::ExecutionLost { run, execution, token, silence: None, reason: "test".to_owned(), at }
+    }
+
+    fn token(&self, execution: ExecutionId) -> LeaseToken {
+        self.executions[&execution].state.lease().expect("only what is leased is spoken of").token
     }
 
     /// Leases everything, then ends it as `verdict` says, until nothing is open. Answers the run's end.
@@ -318,9 +381,4 @@ impl World {
             assert_eq!(self.results().len(), self.plan.instances(), "every instance has a record");
         }
     }
-}
-
-/// The states that an ended attempt may be in.
-pub(crate) fn ended(state: &State) -> bool {
-    !state.status().is_open()
 }

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use downbeat_core::backend::Params;
 use downbeat_core::execution::{Outcome, Verdict};
 use downbeat_core::ids::{ExecutionId, LeaseToken, RunId};
 use downbeat_core::limits;
@@ -127,6 +128,7 @@ pub(super) fn finished_from_wire(finished: wire::Finished) -> Result<Finished, F
             error: finished.error.map(cut_reason),
             started_at: timestamp("started_at_us", finished.started_at_us)?,
             finished_at: timestamp("finished_at_us", finished.finished_at_us)?,
+            outputs: outputs_from_wire(finished.outputs_json)?,
         },
         output: finished.output.into_iter().map(chunk_from_wire).collect::<Result<_, _>>()?,
     })
@@ -148,7 +150,18 @@ pub(super) fn finished_to_wire(finished: Finished) -> wire::Finished {
         started_at_us: finished.outcome.started_at.as_microsecond(),
         finished_at_us: finished.outcome.finished_at.as_microsecond(),
         output: finished.output.into_iter().map(chunk_to_wire).collect(),
+        outputs_json: outputs_to_wire(&finished.outcome.outputs),
     }
+}
+
+fn outputs_from_wire(json: Option<String>) -> Result<Params, Fault> {
+    let Some(json) = json else { return Ok(Params::new()) };
+    serde_json::from_str(&json).map_err(|error| rejected("outputs_json", error))
+}
+
+fn outputs_to_wire(outputs: &Params) -> Option<String> {
+    let json = || serde_json::to_string(outputs).expect("JSON values with text for keys are JSON");
+    (!outputs.is_empty()).then(json)
 }
 
 fn cut_reason(mut reason: String) -> String {
@@ -173,6 +186,7 @@ pub(super) fn assignment_from_wire(assignment: wire::Assignment) -> Result<Assig
             .map_err(|error| rejected("params_json", error))?,
         timeout: Duration::from_millis(assignment.timeout_ms),
         stop_on_disconnect: assignment.stop_on_disconnect,
+        outputs: assignment.outputs,
     })
 }
 
@@ -189,5 +203,6 @@ pub(super) fn assignment_to_wire(assignment: Assignment) -> Result<wire::Assignm
         params_json: serde_json::to_string(&assignment.params).map_err(|error| rejected("params", error))?,
         timeout_ms: millis(assignment.timeout),
         stop_on_disconnect: assignment.stop_on_disconnect,
+        outputs: assignment.outputs,
     })
 }

@@ -29,6 +29,11 @@ impl CommonLevel {
         }
     }
 
+    /// Whether every living server knows what came with a level.
+    pub(crate) fn reaches(&self, level: u32) -> bool {
+        self.0.load(Ordering::Acquire) >= level
+    }
+
     pub(crate) fn allows(&self, change: &Change) -> bool {
         level::allows(self.0.load(Ordering::Acquire), change)
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use downbeat_core::backend::Params;
 use downbeat_core::collections::HashSet;
 use downbeat_core::execution::{Execution, Lease, State};
 use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId, RunId};
@@ -47,7 +48,7 @@ impl Board {
             Change::NodeDrainSet { node, draining, .. } => {
                 self.alter(*node, |record| record.draining = *draining);
             }
-            Change::RunCreated { run } => {
+            Change::RunCreated { run, .. } => {
                 if !self.plans.contains_key(&run.id)
                     && let Ok(plan) = Plan::compile(Arc::clone(&run.definition), Arc::clone(&run.resolved))
                 {
@@ -82,7 +83,7 @@ impl Board {
                         self.with_post(node, |post| post.stop(*execution));
                         touched.insert(node);
                     }
-                    Some(Stage::Waiting { .. } | Stage::Claimed { .. }) => {
+                    Some(Stage::Waiting { .. } | Stage::Paused { .. } | Stage::Claimed { .. }) => {
                         self.cancelled += 1;
                         self.close(*execution);
                     }
@@ -92,6 +93,13 @@ impl Board {
             Change::RunMoved { run, path, .. } => {
                 if path.last().copied().is_some_and(RunState::is_terminal) {
                     self.plans.remove(run);
+                    self.give_back(run);
+                }
+            }
+            Change::RunPauseSet { run, paused, .. } => self.pause(run, *paused),
+            Change::RunAdmitted { run, nodes, .. } => {
+                for node in nodes {
+                    self.hold_node(*node, run.clone());
                 }
             }
             Change::ExecutionStarted { .. }
@@ -123,12 +131,20 @@ impl Board {
             run: execution.run.clone(),
             step: execution.step,
             attempt: execution.attempt,
+            params: execution.params.clone(),
             place,
             created_at: execution.created_at,
             stage: Stage::Waiting { until },
         };
         if self.open.insert(execution.id, open).is_none() {
             self.queue.hold(place);
+        }
+        if self.paused.contains(&execution.run)
+            && matches!(execution.state, State::Pending { .. })
+            && let Some(open) = self.open.get_mut(&execution.id)
+        {
+            open.stage = Stage::Paused { until };
+            return;
         }
         match &execution.state {
             State::Pending { not_before: None } => self.queue.push(place, execution.id),
@@ -146,7 +162,7 @@ impl Board {
     fn hold(&mut self, execution: ExecutionId, lease: &Lease, stop: bool, touched: &mut HashSet<NodeId>) {
         let Some(open) = self.open.get_mut(&execution) else { return };
         open.stage = Stage::Held { node: lease.node };
-        let (run, step, attempt) = (open.run.clone(), open.step, open.attempt);
+        let run = open.run.clone();
         let placed = matches!(open.place, Place::Placed(_));
         let Some(post) = self.posts.get_mut(&lease.node) else { return };
         if post.record.session != lease.session || post.record.status == NodeStatus::Offline {
@@ -160,7 +176,7 @@ impl Board {
         if let Some(planned) = self.plans.get(&run)
             && post.asks_here()
         {
-            post.assign(assignment(&planned.plan, run, execution, lease.token, step, attempt));
+            post.assign(open.assignment(&planned.plan, execution, lease.token));
             touched.insert(lease.node);
         }
     }
@@ -180,6 +196,7 @@ impl Board {
         let Some(open) = self.open.remove(&execution) else { return };
         match open.stage {
             Stage::Waiting { until } => self.queue.remove(open.place, until, execution),
+            Stage::Paused { .. } => {}
             Stage::Claimed { node } => {
                 let placed = matches!(open.place, Place::Placed(_));
                 self.with_post(node, |post| {
@@ -203,6 +220,7 @@ pub(crate) fn assignment(
     token: LeaseToken,
     step: u32,
     attempt: u32,
+    params: Option<&Params>,
 ) -> Assignment {
     let task = plan.task(step);
     Assignment {
@@ -214,8 +232,9 @@ pub(crate) fn assignment(
         placed: plan.is_placed(step),
         backend: task.backend.clone(),
         action: task.action.clone(),
-        params: task.params.clone(),
+        params: params.unwrap_or(&task.params).clone(),
         timeout: task.timeout_or_default().0,
         stop_on_disconnect: task.on_disconnect == Some(OnDisconnect::Stop),
+        outputs: task.outputs.clone(),
     }
 }

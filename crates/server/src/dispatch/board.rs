@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use downbeat_core::Timestamp;
-use downbeat_core::backend::{BackendSchema, Catalogue};
+use downbeat_core::backend::{BackendSchema, Catalogue, Params};
 use downbeat_core::collections::{HashMap, HashSet};
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, SessionId};
@@ -29,14 +29,27 @@ pub(super) struct Open {
     pub(super) run: RunId,
     pub(super) step: u32,
     pub(super) attempt: u32,
+    /// Its own, when its task's hold expressions.
+    pub(super) params: Option<Arc<Params>>,
     pub(super) place: Place,
     pub(super) created_at: Timestamp,
     pub(super) stage: Stage,
 }
 
+impl Open {
+    pub(super) fn assignment(&self, plan: &Plan, execution: ExecutionId, token: LeaseToken) -> Assignment {
+        let Self { run, step, attempt, params, .. } = self;
+        assignment(plan, run.clone(), execution, token, *step, *attempt, params.as_deref())
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Waiting {
+        until: Option<Timestamp>,
+    },
+    /// Its run is paused: it is in no queue.
+    Paused {
         until: Option<Timestamp>,
     },
     /// Given to a node in a commit that is under way.
@@ -62,6 +75,10 @@ pub(crate) struct Board {
     pub(super) open: HashMap<ExecutionId, Open>,
     pub(super) plans: HashMap<RunId, Planned>,
     pub(super) queue: Queue,
+    /// Nodes that a run has for itself, and those that are kept free for one that is next.
+    pub(super) holds: HashMap<NodeId, RunId>,
+    pub(super) wanted: HashMap<NodeId, RunId>,
+    pub(super) paused: HashSet<RunId>,
     /// Made when somebody asks, forgotten when a node registers.
     pub(super) catalogues: HashMap<ClusterId, Arc<Catalogue>>,
     pub(super) parked: usize,
@@ -273,7 +290,7 @@ impl Board {
         let Some(holding) = post.held.get_mut(&execution) else { return };
         holding.since = now;
         let token = holding.token;
-        post.assign(assignment(&planned.plan, open.run.clone(), execution, token, open.step, open.attempt));
+        post.assign(open.assignment(&planned.plan, execution, token));
         self.with_post(node, Post::flush);
     }
 
@@ -287,6 +304,8 @@ impl Board {
             let hostname = node.description.hostname.clone();
             let reason = match execution.pinned {
                 Some(pinned) if pinned != node.id => continue,
+                _ if self.paused.contains(run) => "the run is paused".to_owned(),
+                _ if !self.may_take(node.id, Some(run)) => self.why_not(node.id),
                 Some(_) if node.draining => "the node is drained".to_owned(),
                 Some(_) if node.status != NodeStatus::Online => {
                     format!("the node is {}", node.status.as_str())

@@ -27,12 +27,16 @@ impl Board {
             {
                 continue;
             }
+            if self.paused.contains(&execution.run) {
+                continue;
+            }
             let Some(planned) = self.plans.get(&execution.run) else { continue };
             let (plan, cluster) = (planned.plan.clone(), planned.cluster);
             let place = self.queue.place(&plan, cluster, &execution.run, execution.step, execution.pinned);
             let node = match place {
                 // Those that wait longer come first.
-                Place::Pinned(node) if self.queue.first_pinned(node).is_some() => None,
+                Place::Pinned(node) if self.next_pinned(node).is_some() => None,
+                Place::Pinned(node) if !self.may_take(node, Some(&execution.run)) => None,
                 Place::Pinned(node) => {
                     self.posts.get(&node).filter(|post| post.free().fleet > 0).map(|_| node)
                 }
@@ -79,7 +83,7 @@ impl Board {
         let nodes: Vec<NodeId> = self.queue.pinned_nodes().collect();
         for node in nodes {
             while self.posts.get(&node).is_some_and(|post| post.free().fleet > 0)
-                && let Some(execution) = self.queue.first_pinned(node)
+                && let Some(execution) = self.next_pinned(node)
             {
                 claims.push(self.claim_one(execution, node, now, dice));
             }
@@ -125,9 +129,13 @@ impl Board {
         if let Some(open) = self.open.get_mut(execution)
             && open.stage == (Stage::Claimed { node: lease.node })
         {
-            open.stage = Stage::Waiting { until: None };
             let place = open.place;
-            self.queue.push(place, *execution);
+            if self.paused.contains(&open.run) {
+                open.stage = Stage::Paused { until: None };
+            } else {
+                open.stage = Stage::Waiting { until: None };
+                self.queue.push(place, *execution);
+            }
         }
         // Also when another server was faster: the slot is free again.
         self.take_back(*execution, lease);
@@ -184,6 +192,9 @@ impl Board {
     /// A node that could take one more of this class now, with its free slots.
     fn candidate(&self, class: u32, node: NodeId) -> Option<(u32, NodeId)> {
         let class = self.queue.class(class);
+        if !self.may_take(node, class.run.as_ref()) {
+            return None;
+        }
         let post: &Post = self.posts.get(&node)?;
         let free = post.free().placed;
         if free == 0 || post.record.cluster != class.cluster {

@@ -18,7 +18,7 @@ pub(super) struct Class {
     pub backend: String,
     pub action: String,
     pub placement: Placement,
-    /// Set when the placement counts per run.
+    /// Set when the placement counts per run, or the run may have nodes that others have not.
     pub run: Option<RunId>,
 }
 
@@ -42,7 +42,8 @@ impl Classes {
     pub(super) fn of(&mut self, plan: &Plan, cluster: ClusterId, run: &RunId, step: u32) -> u32 {
         let task = plan.task(step);
         let placement = plan.placement(step).cloned().unwrap_or_default();
-        let run = placement.max_per_node.map(|_| run.clone());
+        let is_own = placement.max_per_node.is_some() || plan.definition.exclusive;
+        let run = is_own.then(|| run.clone());
         let rules = if placement == Placement::default() {
             String::new()
         } else {

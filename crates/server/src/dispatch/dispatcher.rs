@@ -4,6 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use downbeat_core::execution::Status;
+use downbeat_core::expr;
+use downbeat_core::ids::NodeId;
 use downbeat_core::{Dice, Event};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -28,6 +30,11 @@ pub(crate) struct Dispatcher {
 impl Dispatcher {
     pub(crate) fn new(metrics: Metrics) -> Self {
         Self { board: Arc::default(), wake: Arc::new(Notify::new()), metrics }
+    }
+
+    /// What expressions may ask of a node.
+    pub(crate) fn facts(&self, node: NodeId) -> Option<serde_json::Value> {
+        self.board().node(node).map(|node| expr::facts(node))
     }
 
     pub(crate) fn board(&self) -> MutexGuard<'_, Board> {

@@ -10,6 +10,7 @@ mod post;
 mod queue;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 pub(crate) use apply::assignment;
 pub(crate) use board::{Board, Parking};

@@ -201,8 +201,9 @@ impl Queue {
         self.delayed.first().map(|(until, _)| *until)
     }
 
-    pub(super) fn first_pinned(&self, node: NodeId) -> Option<ExecutionId> {
-        self.pinned.get(&node)?.first().copied()
+    /// What waits for a node, the oldest first.
+    pub(super) fn pinned(&self, node: NodeId) -> impl Iterator<Item = ExecutionId> {
+        self.pinned.get(&node).into_iter().flatten().copied()
     }
 
     /// Nodes that pinned work waits for.

@@ -2,6 +2,7 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use downbeat_core::backend::{Element, ParamProblem};
 use downbeat_store as store;
 
 use super::view::{FieldError, NodeReason, Problem};
@@ -9,6 +10,9 @@ use crate::error::{Class, Error};
 
 /// When a client may try again what was unavailable.
 const RETRY_AFTER_S: HeaderValue = HeaderValue::from_static("1");
+
+/// When there may be room for another run: runs take a while.
+const ROOM_AFTER_S: HeaderValue = HeaderValue::from_static("5");
 
 /// How many mistakes or nodes a detail names before it only counts them; all are in the lists.
 const NAMED: usize = 3;
@@ -85,6 +89,16 @@ impl Failure {
     }
 }
 
+fn of_param(problem: ParamProblem) -> FieldError {
+    let part = match &problem.element {
+        None => String::new(),
+        Some(Element::Index(index)) => format!("[{index}]"),
+        Some(Element::Key(key)) => format!(".{key}"),
+    };
+    let path = format!("params.{}{part}", problem.param);
+    FieldError { path, line: None, column: None, message: problem.message }
+}
+
 fn named_of(named: impl Iterator<Item = String>, count: usize) -> String {
     let text = named.collect::<Vec<_>>().join("; ");
     if count > NAMED { format!("{text}; and {} more", count - NAMED) } else { text }
@@ -105,12 +119,19 @@ impl From<Error> for Failure {
                     })
                     .collect(),
             ),
+            Error::Params(problems) => Self::with_errors(
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "invalid_params",
+                "the run's params are not valid",
+                problems.into_iter().map(of_param).collect(),
+            ),
             Error::Refused { message, nodes } => Self::refused(&message, nodes),
             error => {
                 let (status, code) = match class {
                     Class::Rejected => (StatusCode::UNPROCESSABLE_ENTITY, "rejected"),
                     Class::NotFound => (StatusCode::NOT_FOUND, "not_found"),
                     Class::Conflict => (StatusCode::CONFLICT, "conflict"),
+                    Class::TooMany => (StatusCode::TOO_MANY_REQUESTS, "too_many_runs"),
                     Class::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
                     Class::Bug => (StatusCode::INTERNAL_SERVER_ERROR, "bug"),
                 };
@@ -135,8 +156,13 @@ impl IntoResponse for Failure {
         let body = serde_json::to_vec(&self.0).expect("a problem is plain data");
         let mut response =
             (status, [(header::CONTENT_TYPE, "application/problem+json")], body).into_response();
-        if status == StatusCode::SERVICE_UNAVAILABLE {
-            response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER_S);
+        let retry_after = match status {
+            StatusCode::SERVICE_UNAVAILABLE => Some(RETRY_AFTER_S),
+            StatusCode::TOO_MANY_REQUESTS => Some(ROOM_AFTER_S),
+            _ => None,
+        };
+        if let Some(seconds) = retry_after {
+            response.headers_mut().insert(header::RETRY_AFTER, seconds);
         }
         response
     }

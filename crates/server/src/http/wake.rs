@@ -105,6 +105,8 @@ fn concerns(change: &Change, id: ExecutionId) -> bool {
         | Change::RunCreated { .. }
         | Change::RunTaken { .. }
         | Change::RunCancelRequested { .. }
+        | Change::RunPauseSet { .. }
+        | Change::RunAdmitted { .. }
         | Change::ExecutionsAdded { .. }
         | Change::ExecutionLeased { .. }
         | Change::ExecutionStarted { .. }

@@ -118,7 +118,7 @@ impl Applier {
     /// What was derived from the former copy is derived again.
     async fn show_anew(&mut self, seq: u64) -> Result<(), store::Error> {
         *self.parts.dispatcher.board() = Board::default();
-        load_board(self.parts.store.as_ref(), &self.parts.dispatcher).await?;
+        load_board(self.parts.store.as_ref(), &self.parts.dispatcher, &self.parts.admission).await?;
         self.parts.metrics.start_from(&self.parts.store.tally().await?);
         self.parts.feed.restart(seq);
         self.following.copied(seq);
@@ -141,6 +141,7 @@ impl Applier {
             self.parts.dispatcher.perform(&events);
             // Nobody claims here, and nobody else forgets these.
             self.parts.dispatcher.board().forget_stray();
+            self.parts.admission.perform(&events);
             self.parts.runs.perform(&events);
             self.parts.feed.publish(events);
         }

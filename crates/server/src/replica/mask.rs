@@ -42,6 +42,8 @@ pub(super) fn mask_event(event: &mut Event) {
         | Change::RunCreated { .. }
         | Change::RunTaken { .. }
         | Change::RunCancelRequested { .. }
+        | Change::RunPauseSet { .. }
+        | Change::RunAdmitted { .. }
         | Change::ExecutionCancelRequested { .. }
         | Change::ExecutionGivenUp { .. }
         | Change::ExecutionSkipped { .. }

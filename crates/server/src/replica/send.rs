@@ -241,7 +241,7 @@ impl Sender {
     fn note(&mut self, part: &mut Part) {
         let (wall, now) = (self.parts.clock.now(), Instant::now());
         match part {
-            Part::Nodes(_) | Part::Runs(_) => {}
+            Part::Nodes(_) | Part::Runs(_) | Part::Holds(_) => {}
             Part::Executions(executions) => {
                 for execution in executions {
                     self.cursors.begin(execution, wall, now);
@@ -288,7 +288,7 @@ impl Sender {
 
     /// Sends events, and with them all output of what they end.
     async fn send_events(&mut self, events: &[Event]) -> Result<(), Ended> {
-        let is_keyed = |event: &Event| matches!(&event.change, Change::RunCreated { run } if run.idempotency_key.is_some());
+        let is_keyed = |event: &Event| matches!(&event.change, Change::RunCreated { run, .. } if run.idempotency_key.is_some());
         if events.iter().any(is_keyed) {
             // The key may be that of a run that was just removed.
             self.send_kept().await?;

@@ -105,6 +105,7 @@ impl Host {
                 lease.token,
                 execution.step,
                 execution.attempt,
+                execution.params.as_deref(),
             ));
         }
         let mut known = arrived;

@@ -28,6 +28,27 @@ pub(super) struct Actor {
     dice: Dice,
     /// The feed told that another server took the run.
     is_disowned: bool,
+    /// It begins when it is let in.
+    waits: Option<Waits>,
+    /// To be committed before anything else, and as it is.
+    again: Vec<Change>,
+}
+
+/// How an actor begins.
+#[derive(Debug)]
+pub(crate) enum Start {
+    /// It is under way since then. These of its first changes were refused for their nodes.
+    Begun { at: Timestamp, again: Vec<Change> },
+    /// It waits for its turn.
+    Waiting(Waits),
+}
+
+/// What a run does when its turn has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waits {
+    ToBegin,
+    /// It was another server's before.
+    ToGoOn,
 }
 
 /// The run is not this server's any more.
@@ -37,19 +58,23 @@ impl Actor {
     pub(super) fn new(
         mailbox: Mailbox,
         progress: Progress,
-        started_at: Timestamp,
+        start: Start,
         journal: Journal,
         dispatcher: Dispatcher,
         clock: Clock,
         seed: u64,
     ) -> Self {
-        let timeout = progress.plan().definition.timeout;
-        let deadline =
-            timeout.and_then(|timeout| SignedDuration::try_from(timeout.0).ok()).map(|t| started_at + t);
+        let (deadline, waits, again) = match start {
+            Start::Begun { at, again } => (deadline(&progress, at), None, again),
+            // The run's time counts from its start.
+            Start::Waiting(waits) => (None, Some(waits), Vec::new()),
+        };
         Self {
             mailbox,
             progress,
             deadline,
+            waits,
+            again,
             journal,
             dispatcher,
             clock,
@@ -60,9 +85,14 @@ impl Actor {
 
     /// Until the run ends, is disowned, or the server stops. The last two lose nothing: the store has it all.
     pub(super) async fn run(mut self, stop: CancellationToken) {
+        let again = std::mem::take(&mut self.again);
+        if !again.is_empty() && self.commit(again, Reserving::Off, &stop).await.is_err() {
+            return;
+        }
         loop {
             let changes = self.progress.take_changes(self.clock.now());
-            let committed = if changes.is_empty() { Ok(()) } else { self.commit(changes, &stop).await };
+            let committed =
+                if changes.is_empty() { Ok(()) } else { self.commit(changes, Reserving::On, &stop).await };
             if stop.is_cancelled() {
                 return;
             }
@@ -105,6 +135,10 @@ impl Actor {
                 let taken =
                     |change: &Change| matches!(change, Change::RunTaken { epoch, .. } if *epoch > own);
                 self.is_disowned |= changes().any(taken);
+                if self.waits.is_some() {
+                    changes().for_each(|change| self.take_while_waiting(change));
+                    return;
+                }
                 self.decide(|progress, turn| {
                     for change in changes() {
                         progress.observe(change, turn);
@@ -112,6 +146,25 @@ impl Actor {
                 });
             }
             Input::NodeOffline(node) => self.decide(|progress, turn| progress.node_offline(node, turn)),
+        }
+    }
+
+    /// Its turn comes, or it is cancelled before.
+    fn take_while_waiting(&mut self, change: &Change) {
+        match (change, self.waits) {
+            (Change::RunAdmitted { .. }, Some(waits)) => {
+                self.waits = None;
+                self.deadline = deadline(&self.progress, self.clock.now());
+                self.decide(|progress, turn| match waits {
+                    Waits::ToBegin => progress.begin(turn),
+                    Waits::ToGoOn => progress.go_on(turn),
+                });
+            }
+            (Change::RunCancelRequested { .. }, Some(_)) => {
+                self.waits = None;
+                self.decide(|progress, turn| progress.observe(change, turn));
+            }
+            _ => self.decide(|progress, turn| progress.observe(change, turn)),
         }
     }
 
@@ -131,21 +184,35 @@ impl Actor {
     fn decide(&mut self, act: impl FnOnce(&mut Progress, &mut Turn<'_>)) {
         let dispatcher = self.dispatcher.clone();
         let offline = |node: NodeId| dispatcher.board().is_offline(node);
-        let mut turn = Turn { now: self.clock.now(), dice: &mut self.dice, offline: &offline };
+        let facts = |node: NodeId| dispatcher.facts(node);
+        let mut turn = Turn { now: self.clock.now(), dice: &mut self.dice, offline: &offline, facts: &facts };
         act(&mut self.progress, &mut turn);
     }
 
     /// Commits a turn's changes; tries again for as long as the store is away.
-    async fn commit(&mut self, mut changes: Vec<Change>, stop: &CancellationToken) -> Result<(), Disowned> {
+    async fn commit(
+        &mut self,
+        mut changes: Vec<Change>,
+        mut reserving: Reserving,
+        stop: &CancellationToken,
+    ) -> Result<(), Disowned> {
         loop {
-            reserve(&self.dispatcher, &mut changes, self.clock.now(), &mut self.dice);
+            if reserving == Reserving::On {
+                reserve(&self.dispatcher, &mut changes, self.clock.now(), &mut self.dice);
+            }
             let committed = tokio::select! {
                 biased;
                 committed = self.journal.commit(changes.clone()) => committed,
                 () = stop.cancelled() => return Err(Disowned),
             };
             match committed {
-                Ok(outcomes) => return self.settle(changes, outcomes),
+                Ok(outcomes) => {
+                    changes = self.settle(changes, outcomes)?;
+                    if changes.is_empty() {
+                        return Ok(());
+                    }
+                    reserving = Reserving::Off;
+                }
                 Err(lost) => {
                     warn!(%lost, "will try again");
                     release(&self.dispatcher, &mut changes);
@@ -159,19 +226,52 @@ impl Actor {
         }
     }
 
-    fn settle(&self, changes: Vec<Change>, outcomes: Vec<Applied>) -> Result<(), Disowned> {
-        let mut result = Ok(());
+    /// Answers what is to be committed again.
+    fn settle(&self, changes: Vec<Change>, outcomes: Vec<Applied>) -> Result<Vec<Change>, Disowned> {
+        let mut result = Ok(Vec::new());
         for (mut change, outcome) in changes.into_iter().zip(outcomes) {
             let Err(refusal) = outcome else { continue };
             release(&self.dispatcher, std::slice::from_mut(&mut change));
             match refusal {
                 Refusal::StaleEpoch | Refusal::NotFound => result = Err(Disowned),
+                Refusal::NodeHeld(_) => {
+                    if let Ok(again) = &mut result {
+                        again.push(change);
+                    }
+                }
                 // It ended or was leased in this moment, or an earlier try of this commit took effect.
                 _ => debug!(change = change.kind(), %refusal, "refused"),
             }
         }
         result
     }
+}
+
+/// Whether new executions may be born leased.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reserving {
+    On,
+    Off,
+}
+
+/// When a run's own timeout strikes.
+fn deadline(progress: &Progress, started_at: Timestamp) -> Option<Timestamp> {
+    let timeout = SignedDuration::try_from(progress.plan().definition.timeout?.0).ok()?;
+    Some(started_at + timeout)
+}
+
+/// Of what a commit came to: executions that were to be born at a node that another run had just taken for itself. They
+/// are to be committed again, and wait for it.
+pub(crate) fn refused_for_nodes(
+    dispatcher: &Dispatcher,
+    changes: Vec<Change>,
+    outcomes: &[Applied],
+) -> Vec<Change> {
+    let refused =
+        changes.into_iter().zip(outcomes).filter(|(_, outcome)| matches!(outcome, Err(Refusal::NodeHeld(_))));
+    let mut again: Vec<Change> = refused.map(|(change, _)| change).collect();
+    release(dispatcher, &mut again);
+    again
 }
 
 /// Lets new executions be born leased where a node waits for work.

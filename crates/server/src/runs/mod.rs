@@ -4,6 +4,6 @@ mod actor;
 mod registry;
 mod takeover;
 
-pub(crate) use actor::{release, reserve};
-pub(crate) use registry::Runs;
+pub(crate) use actor::{Start, Waits, refused_for_nodes, release, reserve};
+pub(crate) use registry::{Mailbox, Runs};
 pub(crate) use takeover::{load_board, take_over};

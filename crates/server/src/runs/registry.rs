@@ -5,15 +5,14 @@ use std::sync::{Arc, Mutex};
 use downbeat_core::collections::HashMap;
 use downbeat_core::ids::{NodeId, RunId};
 use downbeat_core::node::NodeStatus;
-use downbeat_core::run::RunState;
 use downbeat_core::run::engine::Progress;
-use downbeat_core::{Change, Event, Timestamp};
+use downbeat_core::{Change, Event};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, info_span};
 
-use super::actor::Actor;
+use super::actor::{Actor, Start};
 use crate::clock::Clock;
 use crate::dispatch::Dispatcher;
 use crate::journal::{Journal, Perform};
@@ -85,13 +84,13 @@ impl Runs {
         &self,
         mailbox: Mailbox,
         progress: Progress,
-        started_at: Timestamp,
+        start: Start,
         journal: Journal,
         dispatcher: Dispatcher,
         seed: u64,
     ) {
         let run = progress.run().clone();
-        let actor = Actor::new(mailbox, progress, started_at, journal, dispatcher, self.clock.clone(), seed);
+        let actor = Actor::new(mailbox, progress, start, journal, dispatcher, self.clock.clone(), seed);
         let stop = self.stop.clone();
         let span = info_span!("run", run = %run);
         self.tasks.spawn(actor.run(stop).instrument(span));
@@ -112,13 +111,6 @@ impl Runs {
 
     fn count(&self, change: &Change) {
         match change {
-            Change::RunCreated { run } => self.metrics.run_moved(None, run.state),
-            Change::RunMoved { path, .. } => {
-                // Every owned run walks from where its last change left it; only the ends of paths are counted.
-                if let Some(&to) = path.last() {
-                    self.metrics.run_moved(Some(before(path)), to);
-                }
-            }
             Change::ExecutionFinished { outcome, .. } => {
                 use downbeat_core::execution::{Status, Verdict};
                 self.metrics.execution_ended(match outcome.verdict {
@@ -137,30 +129,26 @@ impl Runs {
                 self.metrics.execution_ended(downbeat_core::execution::Status::Skipped);
             }
             Change::ExecutionsAdded { executions, .. } => {
-                for execution in executions.iter().filter(|execution| !execution.state.status().is_open()) {
+                // What was taken over from another run was counted there.
+                let own = executions.iter().filter(|execution| execution.reused.is_none());
+                for execution in own.filter(|execution| !execution.state.status().is_open()) {
                     self.metrics.execution_ended(execution.state.status());
                 }
             }
             Change::NodeRegistered { .. }
             | Change::NodeMoved { .. }
             | Change::NodeDrainSet { .. }
+            | Change::RunCreated { .. }
+            | Change::RunMoved { .. }
             | Change::RunTaken { .. }
             | Change::RunCancelRequested { .. }
+            | Change::RunPauseSet { .. }
+            | Change::RunAdmitted { .. }
             | Change::ExecutionLeased { .. }
             | Change::ExecutionStarted { .. }
             | Change::ExecutionCancelRequested { .. }
             | Change::Unknown { .. } => {}
         }
-    }
-}
-
-/// The state that a path began in: the table has exactly one way into each of the paths that the engine takes.
-fn before(path: &[RunState]) -> RunState {
-    match path[0] {
-        RunState::Starting => RunState::Pending,
-        RunState::Running => RunState::Starting,
-        RunState::Terminating => RunState::Running,
-        _ => RunState::Terminating,
     }
 }
 

@@ -5,14 +5,16 @@ use std::sync::Arc;
 use downbeat_core::collections::HashSet;
 use downbeat_core::ids::{NodeId, RunId};
 use downbeat_core::plan::Plan;
-use downbeat_core::run::RunRecord;
 use downbeat_core::run::engine::{Progress, Stop, Turn};
+use downbeat_core::run::{RunRecord, RunState};
 use downbeat_core::{Change, Timestamp};
 use downbeat_store::{self as store, Store};
 use jiff::SignedDuration;
 use tracing::{error, info};
 
+use super::actor::{Start, Waits};
 use super::registry::Mailbox;
+use crate::admission::Admission;
 use crate::dispatch::Dispatcher;
 use crate::service::Parts;
 
@@ -86,14 +88,23 @@ async fn go_on(parts: &Parts, taking: Taking) -> Result<(), store::Error> {
     let executions = parts.store.executions_of(&record.id).await?;
     let stop = told_to_stop(&record, now);
     let mut progress = Progress::restore(plan, &record, epoch, &executions, stop);
+    if record.state == RunState::Pending && record.admitted_at.is_none() && stop.is_none() {
+        // It waited, and does so here.
+        let (journal, dispatcher) = (parts.journal.clone(), parts.dispatcher.clone());
+        let start = Start::Waiting(Waits::ToGoOn);
+        parts.runs.start(mailbox, progress, start, journal, dispatcher, parts.chance.seed());
+        parts.admission.wake();
+        return Ok(());
+    }
     let mut dice = parts.chance.dice();
     {
         let offline = |node: NodeId| parts.dispatcher.board().is_offline(node);
-        progress.go_on(&mut Turn { now, dice: &mut dice, offline: &offline });
+        let facts = |node: NodeId| parts.dispatcher.facts(node);
+        progress.go_on(&mut Turn { now, dice: &mut dice, offline: &offline, facts: &facts });
     }
-    let started_at = record.started_at.unwrap_or(now);
+    let start = Start::Begun { at: record.started_at.unwrap_or(now), again: Vec::new() };
     let (journal, dispatcher) = (parts.journal.clone(), parts.dispatcher.clone());
-    parts.runs.start(mailbox, progress, started_at, journal, dispatcher, parts.chance.seed());
+    parts.runs.start(mailbox, progress, start, journal, dispatcher, parts.chance.seed());
     Ok(())
 }
 
@@ -108,12 +119,24 @@ fn told_to_stop(run: &RunRecord, now: Timestamp) -> Option<Stop> {
 
 /// Puts what the store holds on the board: nodes, and every open execution with its plan.
 /// Before the journal hands anything on: what is committed from here on comes after it.
-pub(crate) async fn load_board(store: &dyn Store, dispatcher: &Dispatcher) -> Result<(), store::Error> {
+pub(crate) async fn load_board(
+    store: &dyn Store,
+    dispatcher: &Dispatcher,
+    admission: &Admission,
+) -> Result<(), store::Error> {
     // Nodes last: a lease must not meet a session that ended before it was granted.
     let executions = store.open_executions().await?;
     let runs = store.open_runs().await?;
+    let holds = store.holds().await?;
     let nodes = store.nodes(None).await?;
+    admission.load(&runs);
     let mut board = dispatcher.board();
+    for (node, run) in holds {
+        board.hold_node(node, run);
+    }
+    for run in runs.iter().filter(|run| run.paused_at.is_some()) {
+        board.pause(&run.id, true);
+    }
     for node in nodes {
         board.add_node(node);
     }

@@ -277,6 +277,7 @@ impl Agent {
             error: (exit_code != 0).then(|| format!("exit code {exit_code}")),
             started_at: now - Duration::from_millis(1500),
             finished_at: now,
+            outputs: Default::default(),
         };
         let output = output.into_iter().map(|(offset, text)| chunk(work, offset, text)).collect();
         let finished = Finished { held: held(work), run: work.run.clone(), outcome, output };

@@ -81,6 +81,8 @@ impl Story {
             | Change::RunCreated { .. }
             | Change::RunTaken { .. }
             | Change::RunCancelRequested { .. }
+            | Change::RunPauseSet { .. }
+            | Change::RunAdmitted { .. }
             | Change::RunMoved { .. }
             | Change::Unknown { .. } => {}
         }

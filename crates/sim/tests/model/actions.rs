@@ -391,7 +391,13 @@ fn lost(held: &Held) -> Change {
 
 fn finished(world: &World, held: &Held) -> Change {
     let verdict = world.grant(held.token.0).verdict().expect("only what ended is reported");
-    let outcome =
-        Outcome { verdict, exit_code: None, error: None, started_at: time(1), finished_at: time(1) };
+    let outcome = Outcome {
+        verdict,
+        exit_code: None,
+        error: None,
+        started_at: time(1),
+        finished_at: time(1),
+        outputs: Default::default(),
+    };
     Change::ExecutionFinished { run: run_id(), execution: held.attempt.id, token: held.token.0, outcome }
 }

@@ -97,7 +97,9 @@ fn concerns_engine(change: &Change) -> bool {
         | Change::ExecutionCancelRequested { .. }
         | Change::ExecutionGivenUp { .. }
         | Change::ExecutionSkipped { .. }
-        | Change::RunCancelRequested { .. } => true,
+        | Change::RunCancelRequested { .. }
+        | Change::RunPauseSet { .. }
+        | Change::RunAdmitted { .. } => true,
         Change::NodeMoved { to, .. } => *to == NodeStatus::Offline,
         Change::ExecutionStarted { .. }
         | Change::RunCreated { .. }

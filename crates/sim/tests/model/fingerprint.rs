@@ -105,6 +105,8 @@ impl View<'_> {
             Change::RunCreated { .. }
             | Change::RunTaken { .. }
             | Change::RunCancelRequested { .. }
+            | Change::RunPauseSet { .. }
+            | Change::RunAdmitted { .. }
             | Change::NodeRegistered { .. }
             | Change::NodeDrainSet { .. }
             | Change::Unknown { .. } => 0,

@@ -50,7 +50,7 @@ impl Protocol {
         let record = &self.record;
         let progress = Progress::new(Arc::clone(&self.plan), run_id(), record.epoch, record.state);
         let mut owner = Owner::new(progress, VecDeque::new(), Observed::nothing());
-        let mut changes = vec![Change::RunCreated { run: record.clone() }];
+        let mut changes = vec![Change::RunCreated { run: record.clone(), max_pending: None }];
         changes.extend(owner.turn(&world.ledger, |progress, turn| progress.begin(turn)));
         world.servers[0] = Server::Owner(Arc::new(owner));
         self.commit(world, changes);
@@ -219,7 +219,7 @@ impl Owner {
         let mut dice = Dice::new((epoch << 32) | (self.made << 8));
         let offline = |node| is_offline(ledger, node);
         let now = time(epoch);
-        act(&mut self.progress, &mut Turn { now, dice: &mut dice, offline: &offline });
+        act(&mut self.progress, &mut Turn { now, dice: &mut dice, offline: &offline, facts: &|_| None });
         let changes = self.progress.take_changes(now);
         for change in &changes {
             if let Change::ExecutionsAdded { executions, .. } = change {

@@ -20,7 +20,7 @@ async fn sight(store: &Arc<dyn Store>) -> Snapshot {
 }
 
 /// A copy of a store, in memory.
-async fn copy(store: &Arc<dyn Store>) -> Arc<dyn Store> {
+pub(super) async fn copy(store: &Arc<dyn Store>) -> Arc<dyn Store> {
     let memory = Arc::new(MemoryStore::new());
     let (sender, parts) = mpsc::channel(1);
     let (sent, replaced) = tokio::join!(store.snapshot(sender), memory.replace(parts));
@@ -56,7 +56,7 @@ pub async fn a_large_snapshot_comes_in_parts(store: Arc<dyn Store>) {
         let mut counts = [0; 4];
         while let Some(part) = parts.recv().await {
             match part {
-                Part::Nodes(_) | Part::End { .. } => {}
+                Part::Nodes(_) | Part::Holds(_) | Part::End { .. } => {}
                 Part::Runs(rows) => counts[0] += usize::from(rows.len() <= 50),
                 Part::Executions(rows) => counts[1] += usize::from(rows.len() <= 1_000),
                 Part::Output(rows) => counts[2] += usize::from(rows.len() <= 64),
@@ -152,5 +152,8 @@ pub async fn output_of_several_executions_is_read_at_once(store: Arc<dyn Store>)
 
 /// A run with a key, which tells whether the keys were copied.
 pub(super) fn keyed(number: u32, key: &str) -> Change {
-    Change::RunCreated { run: RunRecord { idempotency_key: Some(key.to_owned()), ..run(number) } }
+    Change::RunCreated {
+        run: RunRecord { idempotency_key: Some(key.to_owned()), ..run(number) },
+        max_pending: None,
+    }
 }

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use downbeat_core::backend::Params;
 use downbeat_core::change::{Applied, Change, Refusal};
 use downbeat_core::execution::{Event, Execution, Illegal, State, Verdict, step};
+use serde_json::json;
 
 use super::make::{
     added, apply, at, commit, created, execution, execution_id, finished, lease, leased, node, outcome,
-    pending, refuse, run_id, token, try_one,
+    outcome_with_outputs, pending, refuse, run_id, token, try_one,
 };
 use crate::port::Store;
 
@@ -24,6 +26,7 @@ pub fn states() -> Vec<State> {
         State::Pending { not_before: Some(at(99)) },
         State::Skipped { reason: text(), at: at(50) },
         State::Succeeded { lease, outcome: outcome(Verdict::Succeeded) },
+        State::Succeeded { lease, outcome: outcome_with_outputs() },
     ];
     for stop in [false, true] {
         states.push(State::Leased { lease, stop });
@@ -88,8 +91,8 @@ fn events(number: u32) -> Vec<(Event, Change)> {
                 at: when,
             },
         ));
-        for verdict in [Verdict::Succeeded, Verdict::Failed, Verdict::Cancelled] {
-            let outcome = outcome(verdict);
+        let outcomes = [Verdict::Succeeded, Verdict::Failed, Verdict::Cancelled].map(outcome);
+        for outcome in outcomes.into_iter().chain([outcome_with_outputs()]) {
             events.push((
                 Event::Finished { token, outcome: outcome.clone() },
                 Change::ExecutionFinished { run: run.clone(), execution, token, outcome },
@@ -126,6 +129,9 @@ pub async fn added_executions_are_read_back_whole(store: Arc<dyn Store>) {
             step: number * 3,
             attempt: number,
             pinned: (number % 2 == 0).then(|| node(1)),
+            params: (number % 3 == 0)
+                .then(|| Arc::new(Params::from([("n".to_owned(), json!([number, "ü"]))]))),
+            reused: (number % 4 == 0).then(|| execution_id(900 + number)),
             ..execution(number, 1, state)
         })
         .collect();

@@ -38,12 +38,12 @@ pub async fn runs_are_listed_newest_first_by_page_and_filter(store: Arc<dyn Stor
     assert_eq!(runs(&store, RunFilter::default(), ALL).await, (vec![], 0));
     let job = |number: u32, job: &str| {
         let run = RunRecord { job: Some(job.to_owned()), ..run(number) };
-        downbeat_core::change::Change::RunCreated { run }
+        downbeat_core::change::Change::RunCreated { run, max_pending: None }
     };
     // Made at one moment: the id decides.
     let twin = RunRecord { created_at: at(5), ..run(6) };
     apply(&store, &[created(3), created(1), job(2, "web"), created(5), job(4, "db")]).await;
-    apply(&store, &[downbeat_core::change::Change::RunCreated { run: twin }]).await;
+    apply(&store, &[downbeat_core::change::Change::RunCreated { run: twin, max_pending: None }]).await;
     apply(&store, &[moved(1, &[RunState::Cancelled], 9), moved(2, &[RunState::Starting], 9)]).await;
     assert_eq!(runs(&store, RunFilter::default(), ALL).await, (vec![6, 5, 4, 3, 2, 1], 6));
     assert_eq!(runs(&store, RunFilter::default(), Page { limit: 2, offset: 1 }).await, (vec![5, 4], 6));
@@ -72,7 +72,7 @@ pub async fn open_runs_are_those_not_ended_oldest_first(store: Arc<dyn Store>) {
     assert_eq!(store.open_runs().await.unwrap(), []);
     for (number, state) in (1..).zip(RunState::ALL) {
         let run = RunRecord { state, ..run(number) };
-        apply(&store, &[downbeat_core::change::Change::RunCreated { run }]).await;
+        apply(&store, &[downbeat_core::change::Change::RunCreated { run, max_pending: None }]).await;
     }
     let open = store.open_runs().await.unwrap();
     let owners: Vec<_> = open.iter().map(|run| (run.id.clone(), run.owner)).collect();
@@ -135,10 +135,10 @@ pub async fn a_tally_counts_what_there_is(store: Arc<dyn Store>) {
     fill(&store).await;
     apply(&store, &[registered(3, session(3), 3), created(3)]).await;
     let expected = Tally {
-        runs: vec![(RunState::Pending, 2), (RunState::Failed, 1)],
+        runs: vec![(RunState::Pending, 4), (RunState::Failed, 1), (RunState::Cancelled, 1)],
         executions: vec![
             (Status::Leased, 3),
-            (Status::Succeeded, 1),
+            (Status::Succeeded, 2),
             (Status::Failed, 2),
             (Status::Skipped, 2),
             (Status::Cancelled, 1),

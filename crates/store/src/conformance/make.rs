@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use downbeat_core::backend::Params;
 use downbeat_core::change::{Applied, Change, Refusal};
 use downbeat_core::execution::{Execution, Lease, Outcome, State, Verdict};
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
@@ -95,15 +96,25 @@ pub fn run(number: u32) -> RunRecord {
         cancel_requested_at: None,
         owner: SERVER,
         epoch: 1,
+        params: Default::default(),
+        retry_of: None,
+        paused_at: None,
+        admitted_at: None,
     }
 }
 
 pub fn created(number: u32) -> Change {
-    Change::RunCreated { run: run(number) }
+    Change::RunCreated { run: run(number), max_pending: None }
 }
 
 pub fn moved(number: u32, path: &[RunState], second: i64) -> Change {
     Change::RunMoved { run: run_id(number), epoch: 1, path: path.to_vec(), end: None, at: at(second) }
+}
+
+/// A run is let in, and holds these nodes.
+pub fn admitted(number: u32, limit: Option<u32>, nodes: &[u32]) -> Change {
+    let nodes = nodes.iter().map(|&number| node(number)).collect();
+    Change::RunAdmitted { run: run_id(number), epoch: 1, limit, nodes, at: at(15) }
 }
 
 pub fn lease(number: u32, on: u32) -> Lease {
@@ -124,7 +135,14 @@ pub fn outcome(verdict: Verdict) -> Outcome {
         Verdict::Failed => (Some(-7), Some("it broke".to_owned())),
         Verdict::Cancelled => (None, Some("told to stop".to_owned())),
     };
-    Outcome { verdict, exit_code, error, started_at: at(30), finished_at: at(31) }
+    let outputs = Params::new();
+    Outcome { verdict, exit_code, error, outputs, started_at: at(30), finished_at: at(31) }
+}
+
+/// It went well, and said something.
+pub fn outcome_with_outputs() -> Outcome {
+    let outputs = Params::from([("version".to_owned(), json!("1.2 'ü' \0")), ("n".to_owned(), json!(7))]);
+    Outcome { outputs, ..outcome(Verdict::Succeeded) }
 }
 
 /// Of step 0, first attempt, not pinned.
@@ -137,6 +155,8 @@ pub fn execution(number: u32, of: u32, state: State) -> Execution {
         attempt: 1,
         created_at: at(10),
         state,
+        params: Default::default(),
+        reused: None,
     }
 }
 

@@ -3,6 +3,7 @@
 //! A test file names a function that makes one, and [`conformance_suite!`](crate::conformance_suite) turns every case
 //! into a test of its own.
 
+pub mod admission;
 pub mod batches;
 pub mod copies;
 pub mod executions;
@@ -16,7 +17,7 @@ pub mod upkeep;
 
 mod snapshot;
 
-pub use snapshot::{Snapshot, fill, fill_beside};
+pub use snapshot::{Snapshot, fill, fill_beside, fill_first};
 
 /// Makes a test of each case. `$fresh` is an async function without arguments; what it answers has a field `store` and
 /// an async method `done`, which is called when the case has passed.
@@ -49,6 +50,18 @@ macro_rules! conformance_suite {
                 a_run_moves_exactly_as_the_table_says
                 moving_needs_the_epoch_and_records_start_and_end
                 a_path_is_walked_whole_or_not_at_all
+            }
+            admission {
+                a_run_is_paused_and_resumed_until_it_ends
+                a_full_queue_takes_no_more
+                a_run_is_let_in_once_by_its_owner_while_it_waits
+                no_more_runs_are_let_in_than_may_be_under_way
+                a_run_takes_all_its_nodes_or_none
+                a_run_does_not_take_a_node_where_another_is_at_work
+                a_held_node_is_given_nothing_of_another_run
+                a_run_that_ends_gives_its_nodes_back
+                what_happens_in_one_batch_counts
+                holds_are_part_of_a_copy
             }
             executions {
                 adding_needs_the_run_and_its_epoch

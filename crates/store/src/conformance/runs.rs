@@ -1,10 +1,12 @@
 //! What a store does with runs.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use downbeat_core::change::{Change, Refusal};
 use downbeat_core::ids::RunId;
 use downbeat_core::run::{RunEnd, RunRecord, RunState, check_path};
+use serde_json::json;
 
 use super::make::{
     SERVER, UNKNOWN_CLUSTER, apply, at, commit, created, moved, refuse, run, run_id, server, try_one,
@@ -16,7 +18,10 @@ async fn read(store: &Arc<dyn Store>, number: u32) -> RunRecord {
 }
 
 fn with_key(number: u32, key: &str) -> Change {
-    Change::RunCreated { run: RunRecord { idempotency_key: Some(key.to_owned()), ..run(number) } }
+    Change::RunCreated {
+        run: RunRecord { idempotency_key: Some(key.to_owned()), ..run(number) },
+        max_pending: None,
+    }
 }
 
 pub async fn a_created_run_is_read_back_whole(store: Arc<dyn Store>) {
@@ -29,24 +34,28 @@ pub async fn a_created_run_is_read_back_whole(store: Arc<dyn Store>) {
         finished_at: Some(at(4)),
         end: Some(RunEnd { partial: true, error: Some("no".to_owned()) }),
         cancel_requested_at: Some(at(2)),
+        params: BTreeMap::from([("version".to_owned(), json!("1.2 \0 'ü'")), ("count".to_owned(), json!(3))]),
+        retry_of: Some(run_id(1)),
+        paused_at: Some(at(5)),
+        admitted_at: Some(at(6)),
         owner: server(7),
         epoch: 12,
         ..run(2)
     };
-    apply(&store, &[created(1), Change::RunCreated { run: full.clone() }]).await;
+    apply(&store, &[created(1), Change::RunCreated { run: full.clone(), max_pending: None }]).await;
     assert_eq!(read(&store, 1).await, run(1));
     assert_eq!(read(&store, 2).await, full);
     assert_eq!(store.run(&RunId::from("no\0where")).await.unwrap(), None);
     refuse(
         &store,
-        Change::RunCreated { run: RunRecord { cluster: UNKNOWN_CLUSTER, ..run(3) } },
+        Change::RunCreated { run: RunRecord { cluster: UNKNOWN_CLUSTER, ..run(3) }, max_pending: None },
         Refusal::NotFound,
     )
     .await;
 }
 
 pub async fn a_run_id_is_used_once(store: Arc<dyn Store>) {
-    let other = Change::RunCreated { run: RunRecord { by: "eve".to_owned(), ..run(1) } };
+    let other = Change::RunCreated { run: RunRecord { by: "eve".to_owned(), ..run(1) }, max_pending: None };
     let outcomes = commit(&store, &[created(1), other.clone()]).await.outcomes;
     assert_eq!(outcomes, [Ok(()), Err(Refusal::RunExists(run_id(1)))]);
     refuse(&store, other, Refusal::RunExists(run_id(1))).await;
@@ -99,7 +108,11 @@ pub async fn a_run_moves_exactly_as_the_table_says(store: Arc<dyn Store>) {
     for from in RunState::ALL {
         for to in RunState::ALL {
             number += 1;
-            apply(&store, &[Change::RunCreated { run: RunRecord { state: from, ..run(number) } }]).await;
+            apply(
+                &store,
+                &[Change::RunCreated { run: RunRecord { state: from, ..run(number) }, max_pending: None }],
+            )
+            .await;
             let outcome = try_one(&store, moved(number, &[to], 9)).await;
             let expected = check_path(from, &[to]);
             assert_eq!(outcome, expected.map(|_| ()).map_err(|_| Refusal::WrongState), "{from} → {to}");

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use downbeat_core::change::{Change, Event};
 use downbeat_core::execution::{Execution, State, Verdict};
+use downbeat_core::ids::{NodeId, RunId};
 use downbeat_core::node::{NodeRecord, NodeStatus};
 use downbeat_core::run::{RunEnd, RunRecord, RunState};
 
 use super::make::{
-    added, apply, at, created, execution, execution_id, finished, lease, leased, moved, node, pending,
-    registered, run_id, server, session, token,
+    added, admitted, apply, at, created, execution, execution_id, finished, lease, leased, moved, node,
+    outcome_with_outputs, pending, registered, run_id, server, session, token,
 };
 use crate::port::{
     EventFilter, ExecutionFilter, OutputChunk, Page, RunFilter, ServerRecord, Store, Stream, Tally,
@@ -22,6 +23,7 @@ const ALL: Page = Page { limit: 100_000, offset: 0 };
 pub struct Snapshot {
     pub nodes: Vec<NodeRecord>,
     pub runs: Vec<RunRecord>,
+    pub holds: Vec<(NodeId, RunId)>,
     pub executions: Vec<Execution>,
     pub output: Vec<Vec<OutputChunk>>,
     pub servers: Vec<ServerRecord>,
@@ -41,6 +43,7 @@ impl Snapshot {
         Self {
             nodes: store.nodes(None).await.expect("nodes are read"),
             runs: store.runs(&RunFilter::default(), ALL).await.expect("runs are read").rows,
+            holds: store.holds().await.expect("holds are read"),
             executions,
             output,
             servers: store.servers().await.expect("servers are read"),
@@ -53,6 +56,21 @@ impl Snapshot {
 
 /// Puts something of everything into a store.
 pub async fn fill(store: &Arc<dyn Store>) {
+    fill_first(store).await;
+    let paused = Change::RunPauseSet { run: run_id(82), paused: true, by: "ada".to_owned(), at: at(47) };
+    apply(store, &[created(81), created(82), created(83), admitted(81, Some(9), &[3, 4]), paused]).await;
+    let said = Change::ExecutionFinished {
+        run: run_id(81),
+        execution: execution_id(81),
+        token: token(81),
+        outcome: outcome_with_outputs(),
+    };
+    apply(store, &[added(81, vec![execution(81, 81, leased(81, 3))]), said, admitted(83, None, &[5])]).await;
+    apply(store, &[moved(83, &[RunState::Cancelled], 48)]).await;
+}
+
+/// Puts something of everything into a store that programs of the first level know.
+pub async fn fill_first(store: &Arc<dyn Store>) {
     let (run, epoch) = (run_id(1), 1);
     apply(store, &[registered(1, session(1), 1), registered(2, session(2), 2), created(1), created(2)]).await;
     apply(

@@ -47,7 +47,7 @@ async fn prepare(store: &Arc<dyn Store>) {
             _ => State::Succeeded { lease: lease(1, 1), outcome: outcome(Verdict::Succeeded) },
         };
         let execution = execution(number, number, state);
-        apply(store, &[Change::RunCreated { run }, added(number, vec![execution])]).await;
+        apply(store, &[Change::RunCreated { run, max_pending: None }, added(number, vec![execution])]).await;
         let chunk = OutputChunk {
             execution: execution_id(number),
             offset: 0,
@@ -90,7 +90,7 @@ pub async fn pruning_removes_what_ended_before_and_nothing_else(store: Arc<dyn S
     assert_eq!(events.iter().map(|event| event.seq).collect::<Vec<_>>(), [11]);
     // The key of a run that is gone is free again.
     let again = RunRecord { idempotency_key: Some("key-1".to_owned()), ..run(1) };
-    apply(&store, &[Change::RunCreated { run: again }]).await;
+    apply(&store, &[Change::RunCreated { run: again, max_pending: None }]).await;
 }
 
 pub async fn pruning_removes_so_many_runs_at_most(store: Arc<dyn Store>) {

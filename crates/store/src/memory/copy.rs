@@ -13,8 +13,8 @@ use super::MemoryStore;
 use super::store::{State, end_of};
 use crate::batch::{Needs, NewIds};
 use crate::copy::{
-    CHUNKS_PER_PART, Diverged, EVENTS_PER_PART, EXECUTIONS_PER_PART, Kept, NODES_PER_PART, Part,
-    RUNS_PER_PART, Replica, Replicated, Seen, Source, broken_off, follows, registration,
+    CHUNKS_PER_PART, Diverged, EVENTS_PER_PART, EXECUTIONS_PER_PART, HOLDS_PER_PART, Kept, NODES_PER_PART,
+    Part, RUNS_PER_PART, Replica, Replicated, Seen, Source, broken_off, follows, registration,
 };
 use crate::port::{Error, OutputChunk, ServerRecord};
 use crate::tables::{NodeLive, RunLive};
@@ -25,10 +25,12 @@ impl State {
             rows.chunks(size).map(|rows| part(rows.to_vec())).collect()
         }
         let executions: Vec<_> = self.tables.executions.values().cloned().collect();
+        let holds: Vec<_> = self.tables.holds.iter().map(|(node, run)| (*node, run.clone())).collect();
         let output: Vec<_> = self.output.values().flatten().cloned().collect();
         let events: Vec<_> = self.events.iter().cloned().collect();
         let mut parts = cut(&self.nodes(|_| true), NODES_PER_PART, Part::Nodes);
         parts.extend(cut(&self.runs(|_| true), RUNS_PER_PART, Part::Runs));
+        parts.extend(cut(&holds, HOLDS_PER_PART, Part::Holds));
         parts.extend(cut(&executions, EXECUTIONS_PER_PART, Part::Executions));
         parts.extend(cut(&output, CHUNKS_PER_PART, Part::Output));
         parts.extend(cut(&events, EVENTS_PER_PART, Part::Events));
@@ -54,6 +56,7 @@ impl State {
         match part {
             Part::Nodes(nodes) => nodes.into_iter().for_each(|node| self.put_node(node)),
             Part::Runs(runs) => runs.into_iter().for_each(|run| self.put_run(run)),
+            Part::Holds(holds) => self.tables.holds.extend(holds),
             Part::Executions(rows) => {
                 self.tables.executions.extend(rows.into_iter().map(|row| (row.id, row)));
             }
@@ -75,8 +78,9 @@ impl State {
     fn apply(&mut self, changes: &[Change]) -> Result<(), (usize, Refusal)> {
         let needs = Needs::of(changes, NewIds::Checked);
         let mut touched = self.tables.pick(&needs);
+        let held = touched.holds.clone();
         touched.apply_in_order(changes)?;
-        self.tables.take_back(touched);
+        self.tables.take_back(touched, &held);
         Ok(())
     }
 }
@@ -141,7 +145,7 @@ impl Replica for MemoryStore {
         if let Err(gap) = follows(state.last_seq, events) {
             return Ok(Replicated::Diverged(gap));
         }
-        let changes: Vec<Change> = events.iter().map(|event| event.change.clone()).collect();
+        let changes: Vec<Change> = events.iter().map(|event| event.change.settled().into_owned()).collect();
         if let Err((place, refusal)) = state.apply(&changes) {
             let (seq, kind) = (events[place].seq, changes[place].kind().to_owned());
             return Ok(Replicated::Diverged(Diverged::Refused { seq, kind, refusal }));

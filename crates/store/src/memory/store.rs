@@ -82,7 +82,7 @@ impl State {
             Change::NodeRegistered { registration } => {
                 self.registrations.insert(registration.node, registration.clone());
             }
-            Change::RunCreated { run } => {
+            Change::RunCreated { run, .. } => {
                 self.created.insert(run.id.clone(), run.clone());
             }
             _ => {}
@@ -138,6 +138,8 @@ impl State {
             finished_at: live.finished_at,
             end: live.end,
             cancel_requested_at: live.cancel_requested_at,
+            paused_at: live.paused_at,
+            admitted_at: live.admitted_at,
             owner: live.owner,
             epoch: live.epoch,
             ..created
@@ -278,6 +280,10 @@ impl Store for MemoryStore {
 
     async fn open_run_owners(&self) -> Result<Vec<(RunId, ServerId)>, Error> {
         Ok(self.open_runs().await?.into_iter().map(|run| (run.id, run.owner)).collect())
+    }
+
+    async fn holds(&self) -> Result<Vec<(NodeId, RunId)>, Error> {
+        Ok(self.lock().tables.holds.iter().map(|(node, run)| (*node, run.clone())).collect())
     }
 
     async fn execution(&self, id: ExecutionId) -> Result<Option<Execution>, Error> {

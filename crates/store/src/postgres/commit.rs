@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use deadpool_postgres::{Object, Pool};
 use downbeat_core::change::Change;
-use downbeat_core::ids::{ClusterId, RunId, ServerId};
+use downbeat_core::ids::{ClusterId, NodeId, RunId, ServerId};
 use futures_util::join;
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
@@ -16,7 +16,8 @@ use super::connect::{answered, within, within_for};
 use super::failure::Failure;
 use super::save;
 use super::store::text;
-use crate::batch::{Dirty, Needs, NewIds};
+use crate::batch::{Dirty, Holds, Needs, NewIds};
+use crate::filter::HOLDS;
 use crate::port::{Committed, Error};
 use crate::rows::{
     EXECUTION_COLUMNS, NODE_LIVE_COLUMNS, RUN_LIVE_COLUMNS, count, execution_row, json, node_live_row,
@@ -29,6 +30,13 @@ const TRIES: u32 = 5;
 /// How long the fate of a commit is asked for after the connection broke.
 const ASK_FOR: Duration = Duration::from_secs(10);
 const ASK_EVERY: Duration = Duration::from_millis(100);
+
+/// Whoever counts runs has this lock: "downruns".
+const COUNTS_LOCK: i64 = 0x646f_776e_7275_6e73;
+/// Of the runs that are not loaded, those that wait and those that are under way.
+const COUNT_RUNS: &str = "SELECT count(*) FILTER (WHERE state = 1 AND admitted_at IS NULL), \
+     count(*) FILTER (WHERE state > 1 OR admitted_at IS NOT NULL) FROM runs \
+     WHERE state NOT IN (10, 11, 12) AND state > 0 AND id <> ALL($1)";
 
 type Args<'a> = Vec<&'a (dyn ToSql + Sync)>;
 
@@ -69,14 +77,18 @@ async fn attempt(
             return Err(failure);
         }
     };
+    let held = std::mem::take(&mut tables.holds);
+    tables.holds.clone_from(&held);
     let verdicts = tables.apply_all(changes);
     if verdicts.applied.is_empty() {
         roll_back(client).await;
         return Ok(Committed { seqs: verdicts.seqs(0), outcomes: verdicts.outcomes });
     }
     let dirty = Dirty::of(changes, &verdicts.applied);
-    let rows = tables.executions.len() + changes.len();
-    match within_for(rows, save::save(&client, server, changes, &verdicts, &tables, &dirty, news)).await {
+    let holds = Holds::of(&held, &tables.holds);
+    let rows = tables.executions.len() + changes.len() + holds.taken.len();
+    let saved = save::save(&client, server, changes, &verdicts, &tables, &dirty, &holds, news);
+    match within_for(rows, saved).await {
         Ok(before) => Ok(Committed { seqs: verdicts.seqs(count(before)?), outcomes: verdicts.outcomes }),
         Err(failure) if failure.is_silence() => {
             drop(Object::take(client));
@@ -161,6 +173,28 @@ async fn ask(client: &Object, server: ServerId, transaction: &str, last: &str) -
     })
 }
 
+/// What comes before any row is looked at, so that all wait for each other in one order.
+///
+/// - Whoever counts runs is alone among those who count.
+/// - Whoever takes nodes for a run is alone among those who lease anything and those who give nodes back: each has the
+///   table's lock before it reads, so that it sees what the others did. Whoever only reads waits for nobody.
+fn beginning(needs: &Needs<'_>) -> String {
+    let mut sql = "BEGIN".to_owned();
+    if needs.counts {
+        sql += &format!("; SELECT pg_advisory_xact_lock({COUNTS_LOCK})");
+    }
+    if !needs.taken.is_empty() {
+        sql += "; LOCK TABLE holds IN EXCLUSIVE MODE";
+    } else if needs.holds() {
+        sql += "; LOCK TABLE holds IN ROW EXCLUSIVE MODE";
+    }
+    sql
+}
+
+pub(super) fn hold(row: &Row) -> Result<(NodeId, RunId), Failure> {
+    Ok((NodeId(row.try_get(0)?), row.try_get::<_, String>(1)?.into()))
+}
+
 /// Begins a transaction, and locks and loads what the guards look at: one flight. Answers the transaction's id too.
 async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String), Failure> {
     let nodes: Vec<Uuid> = needs.nodes.iter().map(|node| node.0).collect();
@@ -168,6 +202,9 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String), F
     let key_clusters: Vec<Uuid> = needs.keys.iter().map(|(cluster, _)| cluster.0).collect();
     let keys: Vec<_> = needs.keys.iter().map(|(_, key)| text(key)).collect();
     let executions: Vec<Uuid> = needs.executions.iter().map(|execution| execution.0).collect();
+    let held: Vec<Uuid> = needs.held.iter().map(|node| node.0).collect();
+    let holders: Vec<_> = needs.holders.iter().map(|run| text(run.as_str())).collect();
+    let taken: Vec<Uuid> = needs.taken.iter().map(|node| node.0).collect();
 
     let transaction = client.prepare_cached("SELECT pg_current_xact_id()::text").await?;
     let clusters_sql = client.prepare_cached("SELECT id FROM clusters").await?;
@@ -192,11 +229,36 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String), F
             "SELECT {EXECUTION_COLUMNS} FROM executions WHERE id = ANY($1) ORDER BY id FOR UPDATE"
         ))
         .await?;
+    let holds_sql =
+        client.prepare_cached(&format!("{HOLDS} AND (h.node = ANY($1) OR h.run = ANY($2))")).await?;
+    // No lock: nobody gives out a lease meanwhile, and an end that is not seen yet refuses what may be tried again.
+    let taken_sql = client
+        .prepare_cached(&format!(
+            "SELECT {EXECUTION_COLUMNS} FROM executions WHERE lease_node = ANY($1) AND status <= 2 AND status >= 1"
+        ))
+        .await?;
+    let counts_sql = client.prepare_cached(COUNT_RUNS).await?;
 
     let (nodes_args, runs_args, keys_args, executions_args): (Args<'_>, Args<'_>, Args<'_>, Args<'_>) =
         (vec![&nodes], vec![&runs], vec![&key_clusters, &keys], vec![&executions]);
-    let (begun, transaction, cluster_rows, node_rows, run_rows, key_rows, execution_rows) = join!(
-        client.batch_execute("BEGIN"),
+    let beginning = beginning(needs);
+    let (holds_args, taken_args): (Args<'_>, Args<'_>) = (vec![&held, &holders], vec![&taken]);
+    let (
+        begun,
+        hold_rows,
+        taken_rows,
+        count_rows,
+        transaction,
+        cluster_rows,
+        node_rows,
+        run_rows,
+        key_rows,
+        execution_rows,
+    ) = join!(
+        client.batch_execute(&beginning),
+        when(needs.holds(), client.query(&holds_sql, &holds_args)),
+        when(!taken.is_empty(), client.query(&taken_sql, &taken_args)),
+        when(needs.counts, client.query(&counts_sql, &runs_args)),
         client.query_one(&transaction, &[]),
         when(needs.clusters, client.query(&clusters_sql, &[])),
         when(!nodes.is_empty(), client.query(&nodes_sql, &nodes_args)),
@@ -220,7 +282,14 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String), F
         let run: RunId = row.try_get::<_, String>(2)?.into();
         tables.keys.insert((ClusterId(row.try_get(0)?), row.try_get(1)?), run);
     }
-    for row in execution_rows? {
+    for row in hold_rows? {
+        tables.holds.extend([hold(&row)?]);
+    }
+    for row in count_rows? {
+        tables.elsewhere.waiting = u32::try_from(row.try_get::<_, i64>(0)?).unwrap_or(u32::MAX);
+        tables.elsewhere.under_way = u32::try_from(row.try_get::<_, i64>(1)?).unwrap_or(u32::MAX);
+    }
+    for row in taken_rows?.into_iter().chain(execution_rows?) {
         let execution = execution_row!(row, try_get).record()?;
         tables.executions.insert(execution.id, execution);
     }

@@ -15,8 +15,8 @@ use uuid::Uuid;
 use super::failure::Failure;
 use super::news::NOTIFY;
 use super::store::text;
-use crate::batch::Dirty;
-use crate::rows::{Code, StateColumns, int, json, micros, small};
+use crate::batch::{Dirty, Holds};
+use crate::rows::{Code, StateColumns, int, json, micros, params_column, small};
 use crate::tables::{Tables, Verdicts};
 
 const REGISTER: &str = "INSERT INTO nodes (id, cluster, hostname, description) \
@@ -30,31 +30,35 @@ const APPEAR: &str = "INSERT INTO presence (node, session, status, draining, reg
 const ALTER_NODES: &str = "UPDATE presence p SET status = u.status, draining = u.draining \
      FROM unnest($1::uuid[], $2::smallint[], $3::boolean[]) AS u (node, status, draining) WHERE p.node = u.node";
 const CREATE_RUNS: &str = "INSERT INTO runs (id, state, started_at, finished_at, partial, error, \
-     cancel_requested_at, owner, epoch, cluster, job, submitted_by, idempotency_key, created_at) \
+     cancel_requested_at, paused_at, admitted_at, owner, epoch, cluster, job, submitted_by, idempotency_key, \
+     created_at, retry_of) \
      SELECT * FROM unnest($1::text[], $2::smallint[], $3::bigint[], $4::bigint[], $5::boolean[], $6::text[], \
-     $7::bigint[], $8::uuid[], $9::bigint[], $10::uuid[], $11::text[], $12::text[], $13::text[], $14::bigint[])";
-const DEFINE_RUNS: &str = "INSERT INTO definitions (run, definition, resolved) \
-     SELECT * FROM unnest($1::text[], $2::text[], $3::text[])";
+     $7::bigint[], $8::bigint[], $9::bigint[], $10::uuid[], $11::bigint[], $12::uuid[], $13::text[], $14::text[], \
+     $15::text[], $16::bigint[], $17::text[])";
+const DEFINE_RUNS: &str = "INSERT INTO definitions (run, definition, resolved, params) \
+     SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[])";
 const ALTER_RUNS: &str = "UPDATE runs r SET state = u.state, started_at = u.started_at, \
      finished_at = u.finished_at, partial = u.partial, error = u.error, \
-     cancel_requested_at = u.cancel_requested_at, owner = u.owner, epoch = u.epoch \
+     cancel_requested_at = u.cancel_requested_at, paused_at = u.paused_at, admitted_at = u.admitted_at, \
+     owner = u.owner, epoch = u.epoch \
      FROM unnest($1::text[], $2::smallint[], $3::bigint[], $4::bigint[], $5::boolean[], $6::text[], $7::bigint[], \
-     $8::uuid[], $9::bigint[]) AS u (id, state, started_at, finished_at, partial, error, cancel_requested_at, \
-     owner, epoch) WHERE r.id = u.id";
+     $8::bigint[], $9::bigint[], $10::uuid[], $11::bigint[]) AS u (id, state, started_at, finished_at, partial, \
+     error, cancel_requested_at, paused_at, admitted_at, owner, epoch) WHERE r.id = u.id";
 const ADD_EXECUTIONS: &str = "INSERT INTO executions (id, status, not_before, token, lease_node, session, \
-     granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at, run, step, pinned, \
-     attempt, created_at) \
+     granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at, outputs, run, \
+     step, pinned, attempt, created_at, params, reused) \
      SELECT * FROM unnest($1::uuid[], $2::smallint[], $3::bigint[], $4::uuid[], $5::uuid[], $6::uuid[], \
      $7::bigint[], $8::boolean[], $9::bigint[], $10::smallint[], $11::integer[], $12::text[], $13::bigint[], \
-     $14::text[], $15::bigint[], $16::text[], $17::integer[], $18::uuid[], $19::integer[], $20::bigint[])";
+     $14::text[], $15::bigint[], $16::text[], $17::text[], $18::integer[], $19::uuid[], $20::integer[], \
+     $21::bigint[], $22::text[], $23::uuid[])";
 const ALTER_EXECUTIONS: &str = "UPDATE executions e SET status = u.status, not_before = u.not_before, \
      token = u.token, lease_node = u.lease_node, session = u.session, granted_at = u.granted_at, stop = u.stop, \
      started_at = u.started_at, verdict = u.verdict, exit_code = u.exit_code, error = u.error, \
-     finished_at = u.finished_at, reason = u.reason, ended_at = u.ended_at \
+     finished_at = u.finished_at, reason = u.reason, ended_at = u.ended_at, outputs = u.outputs \
      FROM unnest($1::uuid[], $2::smallint[], $3::bigint[], $4::uuid[], $5::uuid[], $6::uuid[], $7::bigint[], \
      $8::boolean[], $9::bigint[], $10::smallint[], $11::integer[], $12::text[], $13::bigint[], $14::text[], \
-     $15::bigint[]) AS u (id, status, not_before, token, lease_node, session, granted_at, stop, started_at, \
-     verdict, exit_code, error, finished_at, reason, ended_at) WHERE e.id = u.id";
+     $15::bigint[], $16::text[]) AS u (id, status, not_before, token, lease_node, session, granted_at, stop, \
+     started_at, verdict, exit_code, error, finished_at, reason, ended_at, outputs) WHERE e.id = u.id";
 const COUNT: &str = "INSERT INTO ended_lately (kind, code, total) \
      SELECT * FROM unnest($1::smallint[], $2::smallint[], $3::bigint[])";
 /// Whoever has this lock, and nobody else, numbers events. It is let go by the commit.
@@ -72,6 +76,10 @@ const RECORD: &str = "WITH last AS (SELECT greatest((SELECT last_seq FROM feed W
 type Text<'a> = Cow<'a, str>;
 type Args<'a> = Vec<&'a (dyn ToSql + Sync)>;
 
+const GIVE_BACK: &str = "DELETE FROM holds WHERE node = ANY($1)";
+const TAKE: &str = "INSERT INTO holds (node, run) SELECT * FROM unnest($1::uuid[], $2::text[]) \
+     ON CONFLICT (node) DO UPDATE SET run = excluded.run";
+
 /// Writes and commits. Answers the number before the first event.
 pub(super) async fn save(
     client: &Object,
@@ -80,19 +88,24 @@ pub(super) async fn save(
     verdicts: &Verdicts,
     tables: &Tables,
     dirty: &Dirty<'_>,
+    holds: &Holds<'_>,
     news: &str,
 ) -> Result<i64, Failure> {
     let registered = Registered::of(tables, dirty)?;
     let altered_nodes = AlteredNodes::of(tables, dirty);
     let created = Created::of(tables, dirty)?;
     let altered_runs = Runs::of(tables, dirty.runs_altered.iter().copied());
-    let added = Added::of(tables, dirty);
+    let added = Added::of(tables, dirty)?;
     let altered = Executions::of(tables, dirty.executions_altered.iter());
     let events = Events::of(changes, verdicts)?;
     let ended = dirty.ended(tables);
     let kinds: Vec<i16> = ended.iter().map(|ended| ended.kind).collect();
     let codes: Vec<i16> = ended.iter().map(|ended| ended.code).collect();
     let totals: Vec<i64> = ended.iter().map(|ended| ended.total).collect();
+
+    let given_back: Vec<Uuid> = holds.given_back.iter().map(|node| node.0).collect();
+    let taken: Vec<Uuid> = holds.taken.iter().map(|(node, _)| node.0).collect();
+    let takers: Vec<_> = holds.taken.iter().map(|(_, run)| text(run.as_str())).collect();
 
     let mut flight: Vec<(&str, Args<'_>)> = Vec::new();
     if !registered.id.is_empty() {
@@ -114,6 +127,12 @@ pub(super) async fn save(
     }
     if !altered.id.is_empty() {
         flight.push((ALTER_EXECUTIONS, altered.args().into()));
+    }
+    if !given_back.is_empty() {
+        flight.push((GIVE_BACK, vec![&given_back]));
+    }
+    if !taken.is_empty() {
+        flight.push((TAKE, vec![&taken, &takers]));
     }
     if !ended.is_empty() {
         flight.push((COUNT, vec![&kinds, &codes, &totals]));
@@ -220,6 +239,8 @@ struct Runs<'a> {
     partial: Vec<Option<bool>>,
     error: Vec<Option<Text<'a>>>,
     cancel_requested_at: Vec<Option<i64>>,
+    paused_at: Vec<Option<i64>>,
+    admitted_at: Vec<Option<i64>>,
     owner: Vec<Uuid>,
     epoch: Vec<i64>,
 }
@@ -236,13 +257,15 @@ impl<'a> Runs<'a> {
             columns.partial.push(live.end.as_ref().map(|end| end.partial));
             columns.error.push(live.end.as_ref().and_then(|end| end.error.as_deref()).map(text));
             columns.cancel_requested_at.push(micros(live.cancel_requested_at));
+            columns.paused_at.push(micros(live.paused_at));
+            columns.admitted_at.push(micros(live.admitted_at));
             columns.owner.push(live.owner.0);
             columns.epoch.push(int(live.epoch));
         }
         columns
     }
 
-    fn args(&self) -> [&(dyn ToSql + Sync); 9] {
+    fn args(&self) -> [&(dyn ToSql + Sync); 11] {
         [
             &self.id,
             &self.state,
@@ -251,6 +274,8 @@ impl<'a> Runs<'a> {
             &self.partial,
             &self.error,
             &self.cancel_requested_at,
+            &self.paused_at,
+            &self.admitted_at,
             &self.owner,
             &self.epoch,
         ]
@@ -264,8 +289,10 @@ struct Created<'a> {
     by: Vec<Text<'a>>,
     key: Vec<Option<Text<'a>>>,
     created_at: Vec<i64>,
+    retry_of: Vec<Option<Text<'a>>>,
     definition: Vec<String>,
     resolved: Vec<String>,
+    params: Vec<Option<String>>,
 }
 
 impl<'a> Created<'a> {
@@ -278,17 +305,19 @@ impl<'a> Created<'a> {
             by: records().map(|run| text(&run.by)).collect(),
             key: records().map(|run| run.idempotency_key.as_deref().map(text)).collect(),
             created_at: records().map(|run| run.created_at.as_microsecond()).collect(),
+            retry_of: records().map(|run| run.retry_of.as_ref().map(|run| text(run.as_str()))).collect(),
             definition: records().map(|run| json(&run.definition)).collect::<Result<_, _>>()?,
             resolved: records().map(|run| json(&run.resolved)).collect::<Result<_, _>>()?,
+            params: records().map(|run| params_column(&run.params)).collect(),
         })
     }
 
-    fn args(&self) -> [&(dyn ToSql + Sync); 5] {
-        [&self.cluster, &self.job, &self.by, &self.key, &self.created_at]
+    fn args(&self) -> [&(dyn ToSql + Sync); 6] {
+        [&self.cluster, &self.job, &self.by, &self.key, &self.created_at, &self.retry_of]
     }
 
-    fn definitions(&self) -> [&(dyn ToSql + Sync); 3] {
-        [&self.runs.id, &self.definition, &self.resolved]
+    fn definitions(&self) -> [&(dyn ToSql + Sync); 4] {
+        [&self.runs.id, &self.definition, &self.resolved, &self.params]
     }
 }
 
@@ -309,6 +338,7 @@ struct Executions<'a> {
     finished_at: Vec<Option<i64>>,
     reason: Vec<Option<Text<'a>>>,
     ended_at: Vec<Option<i64>>,
+    outputs: Vec<Option<String>>,
 }
 
 impl<'a> Executions<'a> {
@@ -331,11 +361,12 @@ impl<'a> Executions<'a> {
             columns.finished_at.push(state.finished_at);
             columns.reason.push(state.reason.map(text));
             columns.ended_at.push(state.ended_at);
+            columns.outputs.push(state.outputs);
         }
         columns
     }
 
-    fn args(&self) -> [&(dyn ToSql + Sync); 15] {
+    fn args(&self) -> [&(dyn ToSql + Sync); 16] {
         [
             &self.id,
             &self.status,
@@ -352,6 +383,7 @@ impl<'a> Executions<'a> {
             &self.finished_at,
             &self.reason,
             &self.ended_at,
+            &self.outputs,
         ]
     }
 }
@@ -363,23 +395,29 @@ struct Added<'a> {
     pinned: Vec<Option<Uuid>>,
     attempt: Vec<i32>,
     created_at: Vec<i64>,
+    params: Vec<Option<String>>,
+    reused: Vec<Option<Uuid>>,
 }
 
 impl<'a> Added<'a> {
-    fn of(tables: &'a Tables, dirty: &Dirty<'_>) -> Self {
+    fn of(tables: &'a Tables, dirty: &Dirty<'_>) -> Result<Self, Failure> {
         let records = || dirty.executions_added.iter().map(|id| &tables.executions[id]);
-        Self {
+        Ok(Self {
             executions: Executions::of(tables, dirty.executions_added.iter()),
             run: records().map(|execution| text(execution.run.as_str())).collect(),
             step: records().map(|execution| small(execution.step)).collect(),
             pinned: records().map(|execution| execution.pinned.map(|node| node.0)).collect(),
             attempt: records().map(|execution| small(execution.attempt)).collect(),
             created_at: records().map(|execution| execution.created_at.as_microsecond()).collect(),
-        }
+            params: records()
+                .map(|execution| execution.params.as_deref().map(json).transpose())
+                .collect::<Result<_, _>>()?,
+            reused: records().map(|execution| execution.reused.map(|reused| reused.0)).collect(),
+        })
     }
 
-    fn args(&self) -> [&(dyn ToSql + Sync); 5] {
-        [&self.run, &self.step, &self.pinned, &self.attempt, &self.created_at]
+    fn args(&self) -> [&(dyn ToSql + Sync); 7] {
+        [&self.run, &self.step, &self.pinned, &self.attempt, &self.created_at, &self.params, &self.reused]
     }
 }
 

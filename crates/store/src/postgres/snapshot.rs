@@ -9,13 +9,15 @@ use tokio::sync::mpsc;
 use tokio_postgres::{IsolationLevel, Row};
 use uuid::Uuid;
 
+use super::commit::hold;
 use super::failure::Failure;
 use super::store::LAST_SEQ;
 use super::{PostgresStore, output};
 use crate::copy::{
-    CHUNKS_PER_PART, EVENTS_PER_PART, EXECUTIONS_PER_PART, Kept, NODES_PER_PART, Part, RUNS_PER_PART, Seen,
-    Source, broken_off,
+    CHUNKS_PER_PART, EVENTS_PER_PART, EXECUTIONS_PER_PART, HOLDS_PER_PART, Kept, NODES_PER_PART, Part,
+    RUNS_PER_PART, Seen, Source, broken_off,
 };
+use crate::filter::HOLDS;
 use crate::port::{Error, OutputChunk};
 use crate::rows::{
     EVENT_COLUMNS, EXECUTION_COLUMNS, NODE_COLUMNS, RUN_COLUMNS, count, event_row, execution_row, int,
@@ -75,6 +77,7 @@ impl PostgresStore {
             .await?;
         let runs = format!("SELECT {RUN_COLUMNS} FROM runs r JOIN definitions d ON d.run = r.id");
         send(&view, to, &runs, RUNS_PER_PART, Part::Runs, |row| Ok(run_row!(row, try_get).record()?)).await?;
+        send(&view, to, HOLDS, HOLDS_PER_PART, Part::Holds, hold).await?;
         let executions = format!("SELECT {EXECUTION_COLUMNS} FROM executions");
         send(&view, to, &executions, EXECUTIONS_PER_PART, Part::Executions, |row| {
             Ok(execution_row!(row, try_get).record()?)

@@ -22,7 +22,7 @@ use super::connect::{self, Use};
 use super::failure::Failure;
 use super::news::{Listener, NOTIFY};
 use super::{commit, output, prune};
-use crate::filter::{Arg, NODE_COUNTS, OPEN_EXECUTIONS, OPEN_RUNS, Where};
+use crate::filter::{Arg, HOLDS, NODE_COUNTS, OPEN_EXECUTIONS, OPEN_RUNS, Where};
 use crate::port::{
     Committed, Error, EventFilter, ExecutionFilter, Listed, News, OutputChunk, Page, RunFilter, ServerRecord,
     Store, Tally,
@@ -254,6 +254,11 @@ impl Store for PostgresStore {
 
     async fn open_runs(&self) -> Result<Vec<RunRecord>, Error> {
         Ok(self.runs_where(" WHERE r.state NOT IN (10, 11, 12) ORDER BY r.created_at, r.id", &[]).await?)
+    }
+
+    async fn holds(&self) -> Result<Vec<(NodeId, RunId)>, Error> {
+        let rows = self.rows(&format!("{HOLDS} ORDER BY h.node"), &[]).await?;
+        Ok(rows.iter().map(commit::hold).collect::<Result<_, _>>()?)
     }
 
     async fn execution(&self, id: ExecutionId) -> Result<Option<Execution>, Error> {

@@ -1,10 +1,12 @@
 //! Owns the row of an execution.
 
+use std::sync::Arc;
+
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ExecutionId, NodeId, RunId};
 use uuid::Uuid;
 
-use super::scalar::{small_count, time};
+use super::scalar::{parse, small_count, time};
 use super::state::StateColumns;
 use crate::port::Error;
 
@@ -18,10 +20,13 @@ pub(crate) struct ExecutionRow {
     pub(crate) attempt: i32,
     pub(crate) created_at: i64,
     pub(crate) state: StateColumns<String>,
+    pub(crate) params: Option<String>,
+    pub(crate) reused: Option<Uuid>,
 }
 
 pub(crate) const EXECUTION_COLUMNS: &str = "id, run, step, pinned, attempt, created_at, status, not_before, token, \
-     lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at";
+     lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at, \
+     outputs, params, reused";
 
 /// Reads a row by the getter that the driver has.
 macro_rules! execution_row {
@@ -48,7 +53,10 @@ macro_rules! execution_row {
                 finished_at: $row.$get(17)?,
                 reason: $row.$get(18)?,
                 ended_at: $row.$get(19)?,
+                outputs: $row.$get(20)?,
             },
+            params: $row.$get(21)?,
+            reused: $row.$get(22)?,
         }
     };
 }
@@ -64,6 +72,8 @@ impl ExecutionRow {
             attempt: small_count(self.attempt)?,
             created_at: time(self.created_at)?,
             state: self.state.state()?,
+            params: self.params.map(|params| parse("params", &params)).transpose()?.map(Arc::new),
+            reused: self.reused.map(ExecutionId),
         })
     }
 }

@@ -21,12 +21,13 @@ pub(crate) struct RunLiveRow {
     pub(crate) partial: Option<bool>,
     pub(crate) error: Option<String>,
     pub(crate) cancel_requested_at: Option<i64>,
+    pub(crate) paused_at: Option<i64>,
+    pub(crate) admitted_at: Option<i64>,
     pub(crate) owner: Uuid,
     pub(crate) epoch: i64,
 }
 
-pub(crate) const RUN_LIVE_COLUMNS: &str =
-    "id, state, started_at, finished_at, partial, error, cancel_requested_at, owner, epoch";
+pub(crate) const RUN_LIVE_COLUMNS: &str = "id, state, started_at, finished_at, partial, error, cancel_requested_at, paused_at, admitted_at, owner, epoch";
 
 macro_rules! run_live_row {
     ($row:expr, $get:ident) => {
@@ -38,8 +39,10 @@ macro_rules! run_live_row {
             partial: $row.$get(4)?,
             error: $row.$get(5)?,
             cancel_requested_at: $row.$get(6)?,
-            owner: $row.$get(7)?,
-            epoch: $row.$get(8)?,
+            paused_at: $row.$get(7)?,
+            admitted_at: $row.$get(8)?,
+            owner: $row.$get(9)?,
+            epoch: $row.$get(10)?,
         }
     };
 }
@@ -53,6 +56,8 @@ impl RunLiveRow {
             finished_at: time_opt(self.finished_at)?,
             end: self.partial.map(|partial| RunEnd { partial, error: self.error }),
             cancel_requested_at: time_opt(self.cancel_requested_at)?,
+            paused_at: time_opt(self.paused_at)?,
+            admitted_at: time_opt(self.admitted_at)?,
             owner: ServerId(self.owner),
             epoch: count(self.epoch)?,
         };
@@ -71,23 +76,27 @@ pub(crate) struct RunRow {
     pub(crate) created_at: i64,
     pub(crate) definition: String,
     pub(crate) resolved: String,
+    pub(crate) params: Option<String>,
+    pub(crate) retry_of: Option<String>,
 }
 
 pub(crate) const RUN_COLUMNS: &str = "r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, \
-     r.cancel_requested_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.created_at, \
-     d.definition, d.resolved";
+     r.cancel_requested_at, r.paused_at, r.admitted_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, \
+     r.idempotency_key, r.created_at, d.definition, d.resolved, d.params, r.retry_of";
 
 macro_rules! run_row {
     ($row:expr, $get:ident) => {
         $crate::rows::RunRow {
             live: $crate::rows::run_live_row!($row, $get),
-            cluster: $row.$get(9)?,
-            job: $row.$get(10)?,
-            by: $row.$get(11)?,
-            idempotency_key: $row.$get(12)?,
-            created_at: $row.$get(13)?,
-            definition: $row.$get(14)?,
-            resolved: $row.$get(15)?,
+            cluster: $row.$get(11)?,
+            job: $row.$get(12)?,
+            by: $row.$get(13)?,
+            idempotency_key: $row.$get(14)?,
+            created_at: $row.$get(15)?,
+            definition: $row.$get(16)?,
+            resolved: $row.$get(17)?,
+            params: $row.$get(18)?,
+            retry_of: $row.$get(19)?,
         }
     };
 }
@@ -109,6 +118,10 @@ impl RunRow {
             finished_at: live.finished_at,
             end: live.end,
             cancel_requested_at: live.cancel_requested_at,
+            params: self.params.map(|params| parse("params", &params)).transpose()?.unwrap_or_default(),
+            retry_of: self.retry_of.map(RunId::from),
+            paused_at: live.paused_at,
+            admitted_at: live.admitted_at,
             owner: live.owner,
             epoch: live.epoch,
             id,

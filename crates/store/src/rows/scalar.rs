@@ -1,5 +1,6 @@
 //! Owns times, counts and documents as columns. Times are whole microseconds since 1970.
 
+use downbeat_core::backend::Params;
 use jiff::Timestamp;
 
 use crate::port::Error;
@@ -40,4 +41,10 @@ pub(crate) fn parse<T: serde::de::DeserializeOwned>(what: &str, json: &str) -> R
 
 pub(crate) fn json<T: serde::Serialize>(value: &T) -> Result<String, Error> {
     serde_json::to_string(value).map_err(|error| Error::Corrupt(format!("cannot write JSON: {error}")))
+}
+
+/// Values by name as a column that holds nothing where there are none.
+pub(crate) fn params_column(params: &Params) -> Option<String> {
+    let text = || serde_json::to_string(params).expect("JSON values with text for keys are JSON");
+    (!params.is_empty()).then(text)
 }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::codes::Code;
-use super::scalar::{micros, time, time_opt};
+use super::scalar::{micros, params_column, parse, time, time_opt};
 use crate::port::Error;
 
 /// The columns that an execution's state is spread over. `S` is borrowed text when writing, owned when reading.
@@ -29,6 +29,8 @@ pub(crate) struct StateColumns<S> {
     /// The state's own text: why it failed, was skipped, cancelled or lost.
     pub(crate) reason: Option<S>,
     pub(crate) ended_at: Option<i64>,
+    /// The outcome's, when there are some.
+    pub(crate) outputs: Option<String>,
 }
 
 impl<'a> StateColumns<&'a str> {
@@ -49,6 +51,7 @@ impl<'a> StateColumns<&'a str> {
             finished_at: None,
             reason: None,
             ended_at: None,
+            outputs: None,
         };
         match state {
             State::Pending { not_before } => row.not_before = micros(*not_before),
@@ -82,6 +85,7 @@ impl<'a> StateColumns<&'a str> {
         self.error = outcome.error.as_deref();
         self.started_at = Some(outcome.started_at.as_microsecond());
         self.finished_at = Some(outcome.finished_at.as_microsecond());
+        self.outputs = params_column(&outcome.outputs);
     }
 
     fn put_end(&mut self, reason: Option<&'a str>, at: Timestamp) {
@@ -113,6 +117,11 @@ impl StateColumns<String> {
                 error: self.error,
                 started_at: started_at.ok_or_else(|| missing("start"))?,
                 finished_at: time(self.finished_at.ok_or_else(|| missing("finish"))?)?,
+                outputs: self
+                    .outputs
+                    .map(|outputs| parse("outputs", &outputs))
+                    .transpose()?
+                    .unwrap_or_default(),
             }),
             None => None,
         };

@@ -2,15 +2,16 @@
 //! once, with the events, in one transaction.
 
 use downbeat_core::change::Change;
-use downbeat_core::ids::{ClusterId, ServerId};
+use downbeat_core::ids::{ClusterId, NodeId, RunId, ServerId};
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
 use super::failure::Failure;
-use crate::batch::{Dirty, Ended, Needs, NewIds};
+use crate::batch::{Dirty, Ended, Holds, Needs, NewIds};
+use crate::filter::HOLDS;
 use crate::port::{Committed, Error};
 use crate::rows::{
     Code, EXECUTION_COLUMNS, NODE_LIVE_COLUMNS, RUN_LIVE_COLUMNS, StateColumns, count, execution_row, int,
-    json, micros, node_live_row, run_live_row, small,
+    json, micros, node_live_row, params_column, run_live_row, small,
 };
 use crate::tables::{Tables, Verdicts};
 
@@ -34,6 +35,7 @@ fn attempt(
 ) -> Result<Committed, Failure> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let mut tables = load(&transaction, &Needs::of(changes, new_ids))?;
+    let held = tables.holds.clone();
     let verdicts = tables.apply_all(changes);
     if verdicts.applied.is_empty() {
         return Ok(Committed { seqs: verdicts.seqs(0), outcomes: verdicts.outcomes });
@@ -42,10 +44,15 @@ fn attempt(
     save_nodes(&transaction, &tables, &dirty)?;
     save_runs(&transaction, &tables, &dirty)?;
     save_executions(&transaction, &tables, &dirty)?;
+    save_holds(&transaction, &Holds::of(&held, &tables.holds))?;
     count_ended(&transaction, &dirty.ended(&tables))?;
     let last_seq = save_events(&transaction, server, changes, &verdicts)?;
     transaction.commit()?;
     Ok(Committed { seqs: verdicts.seqs(last_seq), outcomes: verdicts.outcomes })
+}
+
+pub(super) fn hold(row: &rusqlite::Row<'_>) -> rusqlite::Result<(NodeId, RunId)> {
+    Ok((NodeId(row.get(0)?), row.get::<_, String>(1)?.into()))
 }
 
 pub(super) fn load(transaction: &Transaction<'_>, needs: &Needs<'_>) -> Result<Tables, Failure> {
@@ -94,7 +101,73 @@ pub(super) fn load(transaction: &Transaction<'_>, needs: &Needs<'_>) -> Result<T
             }
         }
     }
+    if !needs.taken.is_empty() {
+        let mut query = transaction.prepare_cached(&format!(
+            "SELECT {EXECUTION_COLUMNS} FROM executions WHERE lease_node = ?1 AND status <= 2 AND status >= 1"
+        ))?;
+        for node in &needs.taken {
+            for row in query.query_map([node.0], |row| Ok(execution_row!(row, get)))? {
+                let execution = row?.record()?;
+                tables.executions.insert(execution.id, execution);
+            }
+        }
+    }
+    if needs.holds() && any_holds(transaction)? {
+        load_holds(transaction, needs, &mut tables)?;
+    }
+    if needs.counts {
+        count_runs(transaction, &mut tables)?;
+    }
     Ok(tables)
+}
+
+/// Mostly there are none: then nothing is looked up for each node.
+fn any_holds(transaction: &Transaction<'_>) -> Result<bool, Failure> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM holds)";
+    Ok(transaction.prepare_cached(sql)?.query_row([], |row| row.get(0))?)
+}
+
+fn load_holds(transaction: &Transaction<'_>, needs: &Needs<'_>, tables: &mut Tables) -> Result<(), Failure> {
+    let mut by_node = transaction.prepare_cached(&format!("{HOLDS} AND h.node = ?1"))?;
+    for node in &needs.held {
+        tables.holds.extend(by_node.query_row([node.0], hold).optional()?);
+    }
+    let mut by_run = transaction.prepare_cached(&format!("{HOLDS} AND h.run = ?1"))?;
+    for run in &needs.holders {
+        for row in by_run.query_map([run.as_str()], hold)? {
+            tables.holds.extend([row?]);
+        }
+    }
+    Ok(())
+}
+
+/// Counts the runs that are not among those that were loaded.
+fn count_runs(transaction: &Transaction<'_>, tables: &mut Tables) -> Result<(), Failure> {
+    let sql = "SELECT id, state = 1 AND admitted_at IS NULL FROM runs WHERE state NOT IN (10, 11, 12) AND state > 0";
+    let mut query = transaction.prepare_cached(sql)?;
+    let mut rows = query.query([])?;
+    while let Some(row) = rows.next()? {
+        let (id, waits): (String, bool) = (row.get(0)?, row.get(1)?);
+        if !tables.runs.contains_key(&RunId::from(id)) {
+            let count = if waits { &mut tables.elsewhere.waiting } else { &mut tables.elsewhere.under_way };
+            *count += 1;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn save_holds(transaction: &Transaction<'_>, holds: &Holds<'_>) -> Result<(), Failure> {
+    for node in &holds.given_back {
+        transaction.prepare_cached("DELETE FROM holds WHERE node = ?1")?.execute([node.0])?;
+    }
+    for (node, run) in &holds.taken {
+        transaction
+            .prepare_cached(
+                "INSERT INTO holds (node, run) VALUES (?1, ?2) ON CONFLICT (node) DO UPDATE SET run = excluded.run",
+            )?
+            .execute(params![node.0, run.as_str()])?;
+    }
+    Ok(())
 }
 
 pub(super) fn save_nodes(
@@ -151,8 +224,8 @@ pub(super) fn save_runs(
         transaction
             .prepare_cached(
                 "INSERT INTO runs (id, cluster, job, submitted_by, idempotency_key, created_at, state, started_at, \
-                 finished_at, partial, error, cancel_requested_at, owner, epoch) \
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
+                 finished_at, partial, error, cancel_requested_at, paused_at, admitted_at, owner, epoch, retry_of) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)",
             )?
             .execute(params![
                 id.as_str(),
@@ -167,19 +240,29 @@ pub(super) fn save_runs(
                 live.end.as_ref().map(|end| end.partial),
                 live.end.as_ref().and_then(|end| end.error.as_deref()),
                 micros(live.cancel_requested_at),
+                micros(live.paused_at),
+                micros(live.admitted_at),
                 live.owner.0,
-                int(live.epoch)
+                int(live.epoch),
+                run.retry_of.as_ref().map(|run| run.as_str())
             ])?;
         transaction
-            .prepare_cached("INSERT INTO definitions (run, definition, resolved) VALUES (?1, ?2, ?3)")?
-            .execute(params![id.as_str(), json(&run.definition)?, json(&run.resolved)?])?;
+            .prepare_cached(
+                "INSERT INTO definitions (run, definition, resolved, params) VALUES (?1, ?2, ?3, ?4)",
+            )?
+            .execute(params![
+                id.as_str(),
+                json(&run.definition)?,
+                json(&run.resolved)?,
+                params_column(&run.params)
+            ])?;
     }
     for id in &dirty.runs_altered {
         let live = &tables.runs[*id];
         transaction
             .prepare_cached(
                 "UPDATE runs SET state = ?2, started_at = ?3, finished_at = ?4, partial = ?5, error = ?6, \
-                 cancel_requested_at = ?7, owner = ?8, epoch = ?9 WHERE id = ?1",
+                 cancel_requested_at = ?7, paused_at = ?8, admitted_at = ?9, owner = ?10, epoch = ?11 WHERE id = ?1",
             )?
             .execute(params![
                 id.as_str(),
@@ -189,6 +272,8 @@ pub(super) fn save_runs(
                 live.end.as_ref().map(|end| end.partial),
                 live.end.as_ref().and_then(|end| end.error.as_deref()),
                 micros(live.cancel_requested_at),
+                micros(live.paused_at),
+                micros(live.admitted_at),
                 live.owner.0,
                 int(live.epoch)
             ])?;
@@ -203,8 +288,10 @@ pub(super) fn save_executions(
 ) -> Result<(), Failure> {
     let mut insert = transaction.prepare_cached(
         "INSERT INTO executions (id, run, step, pinned, attempt, created_at, status, not_before, token, lease_node, \
-         session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20)",
+         session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at, \
+         outputs, params, reused) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, \
+         ?22, ?23)",
     )?;
     for id in &dirty.executions_added {
         let execution = &tables.executions[id];
@@ -229,13 +316,16 @@ pub(super) fn save_executions(
             state.error,
             state.finished_at,
             state.reason,
-            state.ended_at
+            state.ended_at,
+            state.outputs,
+            execution.params.as_deref().map(json).transpose()?,
+            execution.reused.map(|reused| reused.0)
         ])?;
     }
     let mut update = transaction.prepare_cached(
         "UPDATE executions SET status = ?2, not_before = ?3, token = ?4, lease_node = ?5, session = ?6, \
          granted_at = ?7, stop = ?8, started_at = ?9, verdict = ?10, exit_code = ?11, error = ?12, \
-         finished_at = ?13, reason = ?14, ended_at = ?15 WHERE id = ?1",
+         finished_at = ?13, reason = ?14, ended_at = ?15, outputs = ?16 WHERE id = ?1",
     )?;
     for id in &dirty.executions_altered {
         let state = StateColumns::of(&tables.executions[id].state);
@@ -254,7 +344,8 @@ pub(super) fn save_executions(
             state.error,
             state.finished_at,
             state.reason,
-            state.ended_at
+            state.ended_at,
+            state.outputs
         ])?;
     }
     Ok(())

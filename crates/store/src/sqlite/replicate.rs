@@ -7,15 +7,16 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use downbeat_core::change::{Change, Event};
 use downbeat_core::execution::Execution;
+use downbeat_core::ids::{NodeId, RunId};
 use downbeat_core::node::{NodeRecord, Registration};
 use downbeat_core::run::RunRecord;
 use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 use tokio::sync::mpsc;
 
-use super::commit::{count_ended, load, save_executions, save_nodes, save_runs};
+use super::commit::{count_ended, load, save_executions, save_holds, save_nodes, save_runs};
 use super::failure::Failure;
 use super::{SqliteStore, output, prune};
-use crate::batch::{Dirty, Needs, NewIds};
+use crate::batch::{Dirty, Holds, Needs, NewIds};
 use crate::copy::{Diverged, Kept, Part, Replica, Replicated, Seen, broken_off, follows, registration};
 use crate::port::{Error, OutputChunk, ServerRecord};
 use crate::rows::{Code, count, int, json};
@@ -66,13 +67,14 @@ pub(super) fn claim(connection: &Connection, wanted: Owner, path: &Path) -> Resu
 fn replace(connection: &mut Connection, mut parts: mpsc::Receiver<Part>) -> Result<u64, Failure> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     // Definitions and presence go with what they belong to.
-    for table in ["output", "events", "executions", "runs", "nodes", "ended"] {
+    for table in ["output", "events", "executions", "holds", "runs", "nodes", "ended"] {
         transaction.execute(&format!("DELETE FROM {table}"), [])?;
     }
     while let Some(part) = parts.blocking_recv() {
         match part {
             Part::Nodes(nodes) => put_nodes(&transaction, nodes)?,
             Part::Runs(runs) => put_runs(&transaction, &runs)?,
+            Part::Holds(holds) => put_holds(&transaction, &holds)?,
             Part::Executions(executions) => put_executions(&transaction, executions)?,
             Part::Output(chunks) => put_output(&transaction, &chunks)?,
             Part::Events(events) => put_events(&transaction, &events)?,
@@ -101,6 +103,11 @@ fn put_runs(transaction: &Transaction<'_>, runs: &[RunRecord]) -> Result<(), Fai
     let dirty = Dirty { runs_created: runs.iter().map(|run| (&run.id, run)).collect(), ..Dirty::default() };
     save_runs(transaction, &tables, &dirty)?;
     count_ended(transaction, &dirty.ended(&tables))
+}
+
+fn put_holds(transaction: &Transaction<'_>, holds: &[(NodeId, RunId)]) -> Result<(), Failure> {
+    let taken = holds.iter().map(|(node, run)| (*node, run)).collect();
+    save_holds(transaction, &Holds { taken, ..Holds::default() })
 }
 
 fn put_executions(transaction: &Transaction<'_>, executions: Vec<Execution>) -> Result<(), Failure> {
@@ -144,8 +151,9 @@ fn replicate(
     if let Err(gap) = follows(count(last)?, events) {
         return Ok(Replicated::Diverged(gap));
     }
-    let changes: Vec<Change> = events.iter().map(|event| event.change.clone()).collect();
+    let changes: Vec<Change> = events.iter().map(|event| event.change.settled().into_owned()).collect();
     let mut tables = load(&transaction, &Needs::of(&changes, NewIds::Checked))?;
+    let held = tables.holds.clone();
     if let Err((place, refusal)) = tables.apply_in_order(&changes) {
         let (seq, kind) = (events[place].seq, changes[place].kind().to_owned());
         return Ok(Replicated::Diverged(Diverged::Refused { seq, kind, refusal }));
@@ -155,6 +163,7 @@ fn replicate(
     save_nodes(&transaction, &tables, &dirty)?;
     save_runs(&transaction, &tables, &dirty)?;
     save_executions(&transaction, &tables, &dirty)?;
+    save_holds(&transaction, &Holds::of(&held, &tables.holds))?;
     count_ended(&transaction, &dirty.ended(&tables))?;
     put_events(&transaction, events)?;
     output::append_within(&transaction, chunks, keep_bytes)?;

@@ -8,12 +8,14 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
+use super::commit::hold;
 use super::failure::Failure;
 use super::{SqliteStore, output};
 use crate::copy::{
-    CHUNKS_PER_PART, EVENTS_PER_PART, EXECUTIONS_PER_PART, Kept, NODES_PER_PART, Part, RUNS_PER_PART, Seen,
-    Source, broken_off,
+    CHUNKS_PER_PART, EVENTS_PER_PART, EXECUTIONS_PER_PART, HOLDS_PER_PART, Kept, NODES_PER_PART, Part,
+    RUNS_PER_PART, Seen, Source, broken_off,
 };
+use crate::filter::HOLDS;
 use crate::port::{Error, OutputChunk, Stream};
 use crate::rows::{
     Code, EVENT_COLUMNS, EXECUTION_COLUMNS, NODE_COLUMNS, RUN_COLUMNS, count, event_row, execution_row,
@@ -67,6 +69,7 @@ fn snapshot(connection: &Connection, to: &mpsc::Sender<Part>) -> Result<(), Fail
     send(&view, to, &nodes, NODES_PER_PART, Part::Nodes, |row| Ok(node_row!(row, get).record()?))?;
     let runs = format!("SELECT {RUN_COLUMNS} FROM runs r JOIN definitions d ON d.run = r.id");
     send(&view, to, &runs, RUNS_PER_PART, Part::Runs, |row| Ok(run_row!(row, get).record()?))?;
+    send(&view, to, HOLDS, HOLDS_PER_PART, Part::Holds, |row| Ok(hold(row)?))?;
     let executions = format!("SELECT {EXECUTION_COLUMNS} FROM executions");
     send(&view, to, &executions, EXECUTIONS_PER_PART, Part::Executions, |row| {
         Ok(execution_row!(row, get).record()?)

@@ -18,7 +18,7 @@ use super::readers::Readers;
 use super::replicate::Owner;
 use super::writer::Writer;
 use super::{commit, connect, output, prune, replicate};
-use crate::filter::{Arg, NODE_COUNTS, OPEN_EXECUTIONS, OPEN_RUNS, Where};
+use crate::filter::{Arg, HOLDS, NODE_COUNTS, OPEN_EXECUTIONS, OPEN_RUNS, Where};
 use crate::port::{
     Committed, Error, EventFilter, ExecutionFilter, Listed, News, OutputChunk, Page, RunFilter, ServerRecord,
     Store, Tally,
@@ -278,6 +278,16 @@ impl Store for SqliteStore {
     async fn open_runs(&self) -> Result<Vec<RunRecord>, Error> {
         let rest = " WHERE r.state NOT IN (10, 11, 12) ORDER BY r.created_at, r.id";
         self.readers.run(move |connection| runs(connection, rest, [])).await
+    }
+
+    async fn holds(&self) -> Result<Vec<(NodeId, RunId)>, Error> {
+        self.readers
+            .run(|connection| {
+                let mut query = connection.prepare_cached(&format!("{HOLDS} ORDER BY h.node"))?;
+                let rows = query.query_map([], commit::hold)?;
+                Ok(rows.collect::<Result<_, _>>()?)
+            })
+            .await
     }
 
     async fn execution(&self, id: ExecutionId) -> Result<Option<Execution>, Error> {

@@ -1,40 +1,50 @@
 //! Decides whether a step runs: the tables of conditions, and nothing else.
 
-use super::progress::{EntryEnd, Progress, Stage};
+use super::progress::{EntryEnd, Progress, Stage, Walk};
 use crate::plan::Shape;
 use crate::spec::Condition;
 
 impl Progress {
-    /// Whether an entry begins at all, now that everything before it ended.
-    pub(super) fn entry_runs(&self, entry: u32) -> Result<(), String> {
+    /// Whether a pass begins at all, now that everything before it ended.
+    pub(super) fn pass_runs(&self, pass: u32) -> Result<(), String> {
         if self.stopping.is_some() {
             return Err(self.stop_reason());
         }
-        let condition = self.plan.entries[entry as usize].condition;
-        if let Some(step) = self.struck
+        let condition = self.condition(pass);
+        if let Some((struck, step)) = self.struck
             && condition != Some(Condition::OnFailure)
         {
-            return Err(format!("{} failed", self.step_text(step)));
+            return Err(match (self.wave(struck), self.wave(pass)) {
+                (Some(struck), Some(wave)) if struck != wave => {
+                    format!("the roll-out stopped in wave {}: {} failed", struck + 1, self.step_text(step))
+                }
+                _ => format!("{} failed", self.step_text(step)),
+            });
         }
         match self.plan.shape {
-            Shape::List => self.list_condition(condition),
-            Shape::Graph => self.graph_condition(entry, condition),
+            Shape::List => self.list_condition(pass, condition),
+            Shape::Graph => self.graph_condition(pass, condition),
         }
     }
 
-    fn list_condition(&self, condition: Option<Condition>) -> Result<(), String> {
+    fn list_condition(&self, pass: u32, condition: Option<Condition>) -> Result<(), String> {
         match (condition, self.first_failure) {
-            (None | Some(Condition::Always), _)
-            | (Some(Condition::OnSuccess), None)
-            | (Some(Condition::OnFailure), Some(_)) => Ok(()),
+            (None | Some(Condition::Always), _) | (Some(Condition::OnSuccess), None) => Ok(()),
             (Some(Condition::OnSuccess), Some((step, _))) => Err(format!("{} failed", self.step_text(step))),
-            (Some(Condition::OnFailure), None) => Err("nothing failed before".to_owned()),
+            (Some(Condition::OnFailure), _) => {
+                // In a roll-out what failed may come later in the list: it answers what comes before it.
+                let first = self.plan.entries[self.entry(pass) as usize].first;
+                match self.lowest_failure {
+                    Some(step) if step < first => Ok(()),
+                    Some(_) | None => Err("nothing failed before".to_owned()),
+                }
+            }
         }
     }
 
-    fn graph_condition(&self, entry: u32, condition: Option<Condition>) -> Result<(), String> {
-        let after = &self.plan.entries[entry as usize].after;
-        let ends = || after.iter().map(|&before| (before, self.entry_end(before)));
+    pub(super) fn graph_condition(&self, pass: u32, condition: Option<Condition>) -> Result<(), String> {
+        let after = &self.plan.passes[pass as usize].after;
+        let ends = || after.iter().map(|&before| (before, self.pass_end(before)));
         match condition {
             Some(Condition::Always) => Ok(()),
             None | Some(Condition::OnSuccess) => match ends().find(|(_, end)| *end != EntryEnd::Succeeded) {
@@ -53,12 +63,12 @@ impl Progress {
     }
 
     /// Whether a leaf runs on a node that has come to it. Inside a branch it looks at that node's own walk.
-    pub(super) fn leaf_runs(&self, step: u32, walk_failed: bool) -> Result<(), String> {
+    pub(super) fn leaf_runs(&self, pass: u32, step: u32, walk: u32) -> Result<(), String> {
         if self.stopping.is_some() {
             return Err(self.stop_reason());
         }
-        let leaf = &self.plan.steps[step as usize];
-        match leaf.condition {
+        let Walk { failed: walk_failed, begun, .. } = *self.walk(pass, walk);
+        match self.plan.steps[step as usize].condition {
             Some(Condition::OnFailure) if walk_failed => Ok(()),
             Some(Condition::OnFailure) => Err("nothing failed before on this node".to_owned()),
             None | Some(Condition::Always | Condition::OnSuccess) => {
@@ -66,9 +76,9 @@ impl Progress {
                     return Err("an earlier step failed on this node".to_owned());
                 }
                 match self.struck {
-                    // It struck while this entry began, on a node that is offline: the others get their one attempt.
-                    Some(struck) if leaf.position == 0 && self.entry_of(struck) == leaf.entry => Ok(()),
-                    Some(struck) if !self.is_exempt(step) => {
+                    // It struck while this pass began, on a node that is offline: the others get their one attempt.
+                    Some((struck, _)) if !begun && struck == pass => Ok(()),
+                    Some((_, struck)) if !self.is_exempt(step) => {
                         Err(format!("{} failed", self.step_text(struck)))
                     }
                     Some(_) | None => Ok(()),
@@ -77,8 +87,16 @@ impl Progress {
         }
     }
 
-    pub(super) fn entry_of(&self, step: u32) -> u32 {
-        self.plan.steps[step as usize].entry
+    pub(super) fn entry(&self, pass: u32) -> u32 {
+        self.plan.passes[pass as usize].entry
+    }
+
+    pub(super) fn wave(&self, pass: u32) -> Option<u32> {
+        self.plan.passes[pass as usize].wave
+    }
+
+    pub(super) fn condition(&self, pass: u32) -> Option<Condition> {
+        self.plan.entries[self.entry(pass) as usize].condition
     }
 
     /// Steps that answer failures go on after fail-fast struck.
@@ -88,16 +106,17 @@ impl Progress {
         leaf.condition == Some(Condition::OnFailure) || entry.condition == Some(Condition::OnFailure)
     }
 
-    fn entry_end(&self, entry: u32) -> EntryEnd {
-        match self.entries[entry as usize] {
+    fn pass_end(&self, pass: u32) -> EntryEnd {
+        match self.passes[pass as usize] {
             Stage::Ended(end) => end,
             Stage::Waiting { .. } | Stage::Open { .. } => {
-                unreachable!("an entry is decided when all that it waits for has ended")
+                unreachable!("a pass is decided when all that it waits for has ended")
             }
         }
     }
 
-    fn entry_name(&self, entry: u32) -> String {
+    fn entry_name(&self, pass: u32) -> String {
+        let entry = self.entry(pass);
         let plan = &self.plan.entries[entry as usize];
         plan.name.clone().unwrap_or_else(|| format!("tasks[{entry}]"))
     }

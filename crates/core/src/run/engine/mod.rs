@@ -2,6 +2,7 @@
 //! reads no clock and does no IO, and all of it can be rebuilt from the recorded executions.
 
 mod condition;
+mod outputs;
 mod progress;
 mod restore;
 mod walk;

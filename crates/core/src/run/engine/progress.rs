@@ -1,10 +1,12 @@
 //! Owns how far a run is, and the doors through which facts come in and changes go out.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::outputs::Outputs;
+use crate::backend::Params;
 use crate::change::Change;
 use crate::dice::Dice;
 use crate::execution::{Execution, State, Verdict};
@@ -19,6 +21,8 @@ pub struct Turn<'a> {
     pub now: Timestamp,
     pub dice: &'a mut Dice,
     pub offline: &'a dyn Fn(NodeId) -> bool,
+    /// What expressions may ask of a node.
+    pub facts: &'a dyn Fn(NodeId) -> Option<serde_json::Value>,
 }
 
 /// Why everything that is left is ended.
@@ -73,11 +77,14 @@ pub(super) struct Walk {
     pub retries: u32,
     pub losses: u32,
     pub failed: bool,
+    /// Whether an attempt was made of any of its leaves.
+    pub begun: bool,
 }
 
 /// An attempt that has not ended.
 #[derive(Clone, Debug)]
 pub(super) struct Active {
+    pub pass: u32,
     pub step: u32,
     pub walk: u32,
     pub node: Option<NodeId>,
@@ -92,19 +99,36 @@ pub struct Progress {
     pub(super) plan: Arc<Plan>,
     pub(super) run: RunId,
     pub(super) epoch: u64,
-    pub(super) entries: Vec<Stage>,
-    /// Entries that have not ended.
+    /// The values of the job's params.
+    pub(super) params: Arc<Params>,
+    pub(super) passes: Vec<Stage>,
+    /// Passes that have not ended.
     pub(super) remaining: usize,
     pub(super) active: HashMap<ExecutionId, Active>,
-    /// Nodes that failed and left (`continue`, on a list).
+    /// Nodes that failed and left (on a list that goes on without them), and the step that they failed in.
     pub(super) left: HashMap<u32, u32>,
-    /// The step whose failure made fail-fast strike.
-    pub(super) struck: Option<u32>,
+    /// Failures that count against the budget: once per node.
+    pub(super) spent: Spent,
+    /// The pass and step whose failure made fail-fast strike.
+    pub(super) struck: Option<(u32, u32)>,
     pub(super) failures: u64,
     pub(super) first_failure: Option<(u32, Option<u32>)>,
+    /// The lowest number of a step that failed.
+    pub(super) lowest_failure: Option<u32>,
+    /// Of a roll-out, how many waves have begun.
+    pub(super) waves_begun: u32,
+    /// When the last attempt ended that was made here: a pause between waves counts from then.
+    pub(super) last_end: Option<Timestamp>,
+    /// A pass whose wave begins then.
+    pub(super) pausing: Option<(Timestamp, u32)>,
+    /// A person has paused it: no pass begins.
+    pub(super) paused: bool,
+    /// Instances that succeeded in the run that this one tries again.
+    pub(super) carried: HashSet<(u32, Option<NodeId>)>,
+    pub(super) outputs: Outputs,
     pub(super) stopping: Option<Stop>,
     pub(super) state: RunState,
-    /// Entries whose turn has come.
+    /// Passes whose turn has come.
     pub(super) due: VecDeque<u32>,
     /// What restoring found to be decided once everything recorded is known.
     pub(super) resume: Resume,
@@ -114,12 +138,50 @@ pub struct Progress {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Resume {
     pub stop: Option<Stop>,
-    /// When the failures that count as the first ones happened.
-    pub first_failure_at: Option<Timestamp>,
-    pub struck_at: Option<Timestamp>,
-    pub ended: Vec<(u32, u32, End)>,
+    pub failures: Vec<Failure>,
+    pub ended: Vec<(u32, u32, u32, End)>,
     pub walks: Vec<(u32, u32)>,
-    pub entries: Vec<u32>,
+    pub passes: Vec<u32>,
+}
+
+/// A failure that is on record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Failure {
+    pub cause: Cause,
+    pub at: Timestamp,
+    pub step: u32,
+    pub pass: u32,
+    pub node: Option<u32>,
+}
+
+/// What an instance failed of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Cause {
+    Own,
+    /// Its next attempt was withdrawn when fail-fast struck: whatever the clocks said, something else had failed before.
+    Struck,
+}
+
+/// The failures that count: nodes, each once, and steps that had no node of their own.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Spent {
+    nodes: HashSet<u32>,
+    placed: u32,
+}
+
+impl Spent {
+    pub(super) fn note(&mut self, node: Option<u32>) {
+        match node {
+            Some(node) => {
+                self.nodes.insert(node);
+            }
+            None => self.placed += 1,
+        }
+    }
+
+    pub(super) fn count(&self) -> u32 {
+        u32::try_from(self.nodes.len()).expect("nodes are bounded") + self.placed
+    }
 }
 
 /// What this turn came to.
@@ -134,30 +196,46 @@ struct Outbox {
 impl Progress {
     /// A run that has not begun. `state` is where its record stands.
     pub fn new(plan: Arc<Plan>, run: RunId, epoch: u64, state: RunState) -> Self {
-        let entries: Vec<Stage> = plan
-            .entries
+        let passes: Vec<Stage> = plan
+            .passes
             .iter()
-            .map(|entry| Stage::Waiting {
-                missing: u32::try_from(entry.after.len()).expect("plans are bounded"),
+            .map(|pass| Stage::Waiting {
+                missing: u32::try_from(pass.after.len()).expect("plans are bounded"),
             })
             .collect();
         Self {
-            remaining: entries.len(),
-            entries,
+            remaining: passes.len(),
+            passes,
+            outputs: Outputs::new(),
+            params: Arc::default(),
             plan,
             run,
             epoch,
             active: HashMap::new(),
             left: HashMap::new(),
+            spent: Spent::default(),
             struck: None,
             failures: 0,
             first_failure: None,
+            lowest_failure: None,
+            waves_begun: 0,
+            last_end: None,
+            pausing: None,
+            paused: false,
+            carried: HashSet::new(),
             stopping: None,
             state,
             due: VecDeque::new(),
             resume: Resume::default(),
             outbox: Outbox::default(),
         }
+    }
+
+    /// The values of the job's params, for expressions.
+    #[must_use]
+    pub fn with_params(mut self, params: Arc<Params>) -> Self {
+        self.params = params;
+        self
     }
 
     pub fn plan(&self) -> &Arc<Plan> {
@@ -185,10 +263,14 @@ impl Progress {
         if self.state == RunState::Pending {
             self.walk_to(&[RunState::Starting, RunState::Running]);
         }
-        let roots =
-            (0..self.entries.len()).filter(|&e| matches!(self.entries[e], Stage::Waiting { missing: 0 }));
-        self.due = roots.map(|entry| u32::try_from(entry).expect("plans are bounded")).collect();
+        self.due = self.roots();
         self.settle(turn);
+    }
+
+    /// The passes that wait for nothing.
+    pub(super) fn roots(&self) -> VecDeque<u32> {
+        let waits = |stage: &Stage| !matches!(stage, Stage::Waiting { missing: 0 });
+        (0..).zip(&self.passes).filter(|(_, stage)| !waits(stage)).map(|(pass, _)| pass).collect()
     }
 
     /// Takes in a committed change that concerns this run.
@@ -202,7 +284,10 @@ impl Progress {
             Change::ExecutionLeased { execution, .. } => self.leased(*execution),
             Change::ExecutionFinished { execution, outcome, .. } => {
                 let end = match outcome.verdict {
-                    Verdict::Succeeded => End::Succeeded,
+                    Verdict::Succeeded => {
+                        self.note_outputs(*execution, &outcome.outputs);
+                        End::Succeeded
+                    }
                     Verdict::Failed => End::Failed,
                     Verdict::Cancelled => End::Cancelled,
                 };
@@ -218,7 +303,12 @@ impl Progress {
             Change::ExecutionGivenUp { execution, .. } => self.ended(*execution, End::GivenUp, turn),
             Change::ExecutionSkipped { execution, .. } => self.ended(*execution, End::Skipped, turn),
             Change::RunCancelRequested { .. } => self.stop(Stop::Cancelled, turn),
+            Change::RunPauseSet { paused, .. } => {
+                self.paused = *paused;
+                self.settle(turn);
+            }
             Change::ExecutionStarted { .. }
+            | Change::RunAdmitted { .. }
             | Change::RunCreated { .. }
             | Change::RunTaken { .. }
             | Change::RunMoved { .. }
@@ -247,6 +337,10 @@ impl Progress {
                 at: turn.now,
             });
         }
+        if self.state == RunState::Pending {
+            // It never began: everything is skipped.
+            self.due = self.roots();
+        }
         self.settle(turn);
     }
 
@@ -263,11 +357,15 @@ impl Progress {
             |active| active.patience.is_some_and(|until| until <= now),
             "did not come back in time",
         );
+        self.settle(turn);
     }
 
     /// When `tick` has something to do.
     pub fn next_tick(&self) -> Option<Timestamp> {
-        self.active.values().filter(|active| !active.leased).filter_map(|active| active.patience).min()
+        let patience =
+            self.active.values().filter(|active| !active.leased).filter_map(|active| active.patience);
+        let wave = self.pausing.filter(|_| !self.paused).map(|(until, _)| until);
+        patience.chain(wave).min()
     }
 
     pub(super) fn give_up(&mut self, turn: &Turn<'_>, whose: impl Fn(&Active) -> bool, why: &str) {
@@ -275,11 +373,11 @@ impl Progress {
             .active
             .iter()
             .filter(|(_, active)| !active.leased && whose(active))
-            .map(|(id, active)| (*id, active.step, active.walk))
+            .map(|(id, active)| (*id, active.pass, active.walk))
             .collect();
         found.sort_unstable();
-        for (execution, step, walk) in found {
-            let node = self.hostname(step, walk).unwrap_or_default().to_owned();
+        for (execution, pass, walk) in found {
+            let node = self.hostname(pass, walk).unwrap_or_default().to_owned();
             self.emit(Change::ExecutionGivenUp {
                 run: self.run.clone(),
                 execution,
@@ -337,19 +435,20 @@ impl Progress {
         if self.remaining > 0 || self.is_ended() {
             return;
         }
+        let is_rollout = self.plan.definition.rollout.is_some();
         let (last, error) = match self.stopping {
             Some(Stop::Cancelled) => (RunState::Cancelled, Some("cancelled".to_owned())),
             Some(Stop::TimedOut) => (RunState::Failed, Some(self.stop_reason())),
-            None if self.failures > 0 => (RunState::Failed, Some(self.failure_text())),
+            None if self.failures > 0 && (!is_rollout || self.struck.is_some()) => {
+                (RunState::Failed, Some(self.failure_text()))
+            }
             None => (RunState::Completed, None),
         };
         if self.state != RunState::Terminating {
             self.walk_to(&[RunState::Terminating]);
         }
         self.walk_to(&[last]);
-        let partial = self.failures > 0
-            && self.stopping.is_none()
-            && self.plan.definition.strategy == crate::spec::Strategy::Continue;
+        let partial = self.failures > 0 && self.stopping.is_none() && self.struck.is_none();
         self.outbox.end = Some(RunEnd { partial, error });
     }
 
@@ -374,12 +473,15 @@ impl Progress {
             0 | 1 => String::new(),
             n => format!(", and {} more", n - 1),
         };
-        format!("{} failed{place}{others}", self.step_text(step))
+        let budget = match (self.plan.budget(), self.struck) {
+            (Some(budget), Some(_)) => format!("; {} nodes failed, and {budget} may", self.spent.count()),
+            _ => String::new(),
+        };
+        format!("{} failed{place}{others}{budget}", self.step_text(step))
     }
 
-    pub(super) fn hostname(&self, step: u32, walk: u32) -> Option<&str> {
-        let entry = self.plan.steps[step as usize].entry;
-        let node = self.plan.nodes_of(entry)?[walk as usize];
+    pub(super) fn hostname(&self, pass: u32, walk: u32) -> Option<&str> {
+        let node = self.plan.nodes_of_pass(pass)?[walk as usize];
         Some(&self.plan.node(node).hostname)
     }
 }

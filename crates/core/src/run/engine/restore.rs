@@ -3,34 +3,74 @@
 //! What is recorded wins over what would be decided now. Only when all of it is known are the decisions made that
 //! were not recorded before the former owner died.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::progress::{Active, End, Progress, Stage, Stop, Turn};
+use super::progress::{Active, Cause, End, Failure, Progress, Stage, Stop, Turn};
 use crate::execution::{Execution, State};
 use crate::ids::NodeId;
-use crate::plan::Plan;
+use crate::plan::{Plan, PlanEntry, Shape};
 use crate::run::RunRecord;
 
 /// What is recorded of a run.
 struct History<'a> {
+    /// By step and node. What was taken over from another run is not among them.
     attempts: HashMap<(u32, Option<NodeId>), Vec<&'a Execution>>,
-    /// Steps of which anything is recorded.
-    steps: HashSet<u32>,
+    /// Passes of which anything is recorded.
+    passes: Vec<bool>,
+    /// Passes after which, however far, anything is recorded.
+    later: Vec<bool>,
     stopped: bool,
 }
 
-impl History<'_> {
+impl<'a> History<'a> {
+    fn of(plan: &Plan, executions: &'a [Execution], stopped: bool) -> Self {
+        let mut attempts: HashMap<_, Vec<&Execution>> = HashMap::new();
+        for execution in executions.iter().filter(|execution| execution.reused.is_none()) {
+            attempts.entry((execution.step, execution.pinned)).or_default().push(execution);
+        }
+        for list in attempts.values_mut() {
+            list.sort_unstable_by_key(|execution| execution.attempt);
+        }
+        let mut history = Self { attempts, passes: Vec::new(), later: Vec::new(), stopped };
+        history.passes = (0..).zip(&plan.passes).map(|(pass, _)| history.has(plan, pass)).collect();
+        history.later = history.before_recorded(plan);
+        history
+    }
+
+    /// Not only one pass back: a pass whose instances are all taken over from another run has no record.
+    fn before_recorded(&self, plan: &Plan) -> Vec<bool> {
+        let mut later = vec![false; plan.passes.len()];
+        let mut found: Vec<u32> = (0..).zip(&self.passes).filter(|(_, has)| **has).map(|(p, _)| p).collect();
+        while let Some(pass) = found.pop() {
+            for &before in &plan.passes[pass as usize].after {
+                if !std::mem::replace(&mut later[before as usize], true) {
+                    found.push(before);
+                }
+            }
+        }
+        later
+    }
+
+    fn has(&self, plan: &Plan, pass: u32) -> bool {
+        let PlanEntry { first, length, .. } = plan.entries[plan.passes[pass as usize].entry as usize];
+        let recorded = |node| (first..first + length).any(|step| self.attempts.contains_key(&(step, node)));
+        match plan.nodes_of_pass(pass) {
+            Some(nodes) => nodes.iter().any(|node| recorded(Some(plan.node(*node).id))),
+            None => recorded(None),
+        }
+    }
+
     /// Whether something is recorded that follows this instance: then its end was final. Without that the same is
     /// decided again, and comes to the same.
-    fn went_on(&self, plan: &Plan, entry: u32, step: u32, node: Option<NodeId>) -> bool {
-        let entry = &plan.entries[entry as usize];
+    fn went_on(&self, plan: &Plan, pass: u32, step: u32, node: Option<NodeId>) -> bool {
+        let entry = &plan.entries[plan.passes[pass as usize].entry as usize];
         if step + 1 < entry.first + entry.length {
             return self.attempts.contains_key(&(step + 1, node));
         }
-        entry.before.iter().any(|next| self.steps.contains(&plan.entries[*next as usize].first))
+        self.later[pass as usize]
     }
 }
 
@@ -44,26 +84,42 @@ impl Progress {
         executions: &[Execution],
         stop: Option<Stop>,
     ) -> Self {
-        let mut progress = Self::new(plan, run.id.clone(), epoch, run.state);
+        let history = History::of(&plan, executions, stop.is_some());
+        let mut progress =
+            Self::new(plan, run.id.clone(), epoch, run.state).with_params(Arc::new(run.params.clone()));
         progress.resume.stop = stop;
-        let mut history = History {
-            attempts: HashMap::new(),
-            steps: executions.iter().map(|execution| execution.step).collect(),
-            stopped: stop.is_some(),
-        };
-        for execution in executions {
-            history.attempts.entry((execution.step, execution.pinned)).or_default().push(execution);
+        progress.paused = run.paused_at.is_some();
+        progress.last_end = history.attempts.values().flatten().filter_map(|e| ended_at(&e.state)).max();
+        progress.restore_carried(executions);
+        progress.due = progress.roots();
+        while let Some(pass) = progress.due.pop_front() {
+            progress.restore_pass(pass, &history);
         }
-        for list in history.attempts.values_mut() {
-            list.sort_unstable_by_key(|execution| execution.attempt);
-        }
-        let roots = (0..progress.entries.len())
-            .filter(|&e| matches!(progress.entries[e], Stage::Waiting { missing: 0 }));
-        progress.due = roots.map(|entry| u32::try_from(entry).expect("plans are bounded")).collect();
-        while let Some(entry) = progress.due.pop_front() {
-            progress.restore_entry(entry, &history);
-        }
+        progress.count_failures();
         progress
+    }
+
+    /// In the order in which they happened: it decides which of them struck.
+    fn count_failures(&mut self) {
+        let mut failures = std::mem::take(&mut self.resume.failures);
+        failures.sort_unstable();
+        for Failure { pass, step, node, .. } in failures {
+            self.count_failure(pass, step, node);
+        }
+    }
+
+    /// What succeeded in the run that this one tries again.
+    fn restore_carried(&mut self, executions: &[Execution]) {
+        let reused = executions.iter().filter(|execution| execution.reused.is_some());
+        let index: HashMap<NodeId, u32> =
+            self.plan.resolved.nodes.iter().zip(0..).map(|(node, index)| (node.id, index)).collect();
+        for execution in reused {
+            self.carried.insert((execution.step, execution.pinned));
+            if let State::Succeeded { outcome, .. } = &execution.state {
+                let node = execution.pinned.and_then(|node| index.get(&node).copied());
+                self.note_outputs_of(execution.step, node, &outcome.outputs);
+            }
+        }
     }
 
     /// Makes the decisions that were not recorded, and asks again for what may not have been heard.
@@ -81,13 +137,13 @@ impl Progress {
         if let Some(stop) = resume.stop {
             self.stop_without_settling(stop, turn);
         }
-        for (step, walk, end) in resume.ended {
-            self.attempt_ended(step, walk, end, turn);
+        for (pass, step, walk, end) in resume.ended {
+            self.attempt_ended(pass, step, walk, end, turn);
         }
-        for (entry, walk) in resume.walks {
-            self.advance(entry, walk, turn);
+        for (pass, walk) in resume.walks {
+            self.advance(pass, walk, turn);
         }
-        self.due.extend(resume.entries);
+        self.due.extend(resume.passes);
         self.withdraw(turn);
         // Nodes that went offline while nobody could hear of it.
         let offline = turn.offline;
@@ -97,7 +153,7 @@ impl Progress {
     }
 
     fn stop_without_settling(&mut self, stop: Stop, turn: &mut Turn<'_>) {
-        // The entries that `stop` would settle are not all known yet: hide them from it.
+        // The passes that `stop` would settle are not all known yet: hide them from it.
         let due = std::mem::take(&mut self.due);
         self.remaining += 1;
         self.stop(stop, turn);
@@ -105,30 +161,55 @@ impl Progress {
         self.due = due;
     }
 
-    fn restore_entry(&mut self, entry: u32, history: &History<'_>) {
-        let plan = Arc::clone(&self.plan);
-        let first = plan.entries[entry as usize].first;
-        let walks = self.new_walks(entry);
-        let recorded = walks
-            .iter()
-            .any(|walk| history.attempts.contains_key(&(first, walk.node.map(|node| plan.node(node).id))));
-        if !recorded {
-            self.resume.entries.push(entry);
+    fn restore_pass(&mut self, pass: u32, history: &History<'_>) {
+        let recorded = history.passes[pass as usize];
+        if !recorded && !history.later[pass as usize] {
+            self.resume.passes.push(pass);
             return;
         }
+        let began = self.would_begin(pass);
+        let plan = Arc::clone(&self.plan);
+        let walks = self.new_walks(pass);
         let count = u32::try_from(walks.len()).expect("plans are bounded");
-        self.entries[entry as usize] = Stage::Open { walks, open: count, failed: false, ran: false };
+        self.passes[pass as usize] = Stage::Open { walks, open: count, failed: false, ran: false };
+        if let (Some(wave), true) = (self.wave(pass), began) {
+            self.waves_begun = self.waves_begun.max(wave + 1);
+        }
         for walk in 0..count {
-            self.restore_walk(&plan, entry, walk, history);
+            if recorded || began {
+                self.restore_walk(&plan, pass, walk, history);
+            } else {
+                self.walk_ended(pass);
+            }
         }
     }
 
-    fn restore_walk(&mut self, plan: &Plan, entry: u32, walk: u32, history: &History<'_>) {
-        let node = self.walk(entry, walk).node.map(|node| plan.node(node).id);
-        let first = plan.entries[entry as usize].first;
-        for step in first..first + plan.entries[entry as usize].length {
+    /// Whether a pass began that the run has come to. Its records need not show it: all of its leaves may have been
+    /// skipped one by one, or taken over from another run.
+    fn would_begin(&mut self, pass: u32) -> bool {
+        match self.plan.shape {
+            Shape::List => {
+                // All that came before it has ended, so all failures that matter to it are known.
+                self.count_failures();
+                self.pass_runs(pass).is_ok()
+            }
+            // Whether something struck is not known yet, and makes no difference to those that depend on it.
+            Shape::Graph => self.graph_condition(pass, self.condition(pass)).is_ok(),
+        }
+    }
+
+    fn restore_walk(&mut self, plan: &Plan, pass: u32, walk: u32, history: &History<'_>) {
+        let index = self.walk(pass, walk).node;
+        let node = index.map(|node| plan.node(node).id);
+        let PlanEntry { first, length, .. } = plan.entries[self.entry(pass) as usize];
+        for step in first..first + length {
+            if self.is_carried(pass, step, walk) {
+                self.mark_ran(pass);
+                self.next_leaf(pass, walk);
+                continue;
+            }
             let Some(list) = history.attempts.get(&(step, node)) else {
-                self.resume.walks.push((entry, walk));
+                self.resume.walks.push((pass, walk));
                 return;
             };
             let last = list[list.len() - 1];
@@ -137,8 +218,9 @@ impl Progress {
                 u32::try_from(before.iter().filter(|e| wanted(&e.state)).count())
                     .expect("attempts are bounded")
             };
-            let place = self.walk_mut(entry, walk);
+            let place = self.walk_mut(pass, walk);
             place.attempt = last.attempt;
+            place.begun |= last.attempt > 1 || !matches!(last.state, State::Skipped { .. });
             place.retries = count(|state| matches!(state, State::Failed { .. }));
             place.losses = count(|state| matches!(state, State::Lost { .. } | State::Cancelled { .. }));
             match &last.state {
@@ -152,51 +234,57 @@ impl Progress {
                         let wait = jiff::SignedDuration::try_from(wait).unwrap_or(jiff::SignedDuration::MAX);
                         last.created_at + wait
                     });
-                    self.mark_ran(entry);
-                    self.active.insert(last.id, Active { step, walk, node, leased, patience });
+                    self.mark_ran(pass);
+                    self.active.insert(last.id, Active { pass, step, walk, node, leased, patience });
                     return;
                 }
-                State::Succeeded { .. } => self.mark_ran(entry),
+                State::Succeeded { outcome, .. } => {
+                    self.mark_ran(pass);
+                    self.note_outputs_of(step, index, &outcome.outputs);
+                }
                 State::Skipped { .. } if before.is_empty() => {}
-                State::Skipped { at, .. } => self.restore_failure(step, walk, *at),
-                State::Failed { lease: None, at, .. } => self.restore_failure(step, walk, *at),
+                State::Skipped { at, .. } => self.restore_failure(pass, step, walk, Cause::Struck, *at),
+                State::Failed { lease: None, at, .. } => {
+                    self.restore_failure(pass, step, walk, Cause::Own, *at);
+                }
                 State::Failed { lease: Some(_), at, .. } => {
-                    let retries = self.walk(entry, walk).retries;
+                    let retries = self.walk(pass, walk).retries;
                     let again = plan.task(step).retry.is_some_and(|retry| retries < retry.max);
-                    if again && !history.went_on(plan, entry, step, node) {
-                        self.mark_ran(entry);
-                        self.resume.ended.push((step, walk, End::Failed));
+                    if again && !history.went_on(plan, pass, step, node) {
+                        self.mark_ran(pass);
+                        self.resume.ended.push((pass, step, walk, End::Failed));
                         return;
                     }
-                    self.restore_failure(step, walk, *at);
+                    self.restore_failure(pass, step, walk, Cause::Own, *at);
                 }
                 State::Lost { at, .. } | State::Cancelled { at, .. } => {
-                    self.mark_ran(entry);
-                    if !history.went_on(plan, entry, step, node) {
-                        self.resume.ended.push((step, walk, End::Lost));
+                    self.mark_ran(pass);
+                    // What is final is known to be before anything is tried again: it may have struck.
+                    if self.has_resends(pass, step, walk) && !history.went_on(plan, pass, step, node) {
+                        self.resume.ended.push((pass, step, walk, End::Lost));
                         return;
                     }
                     if !history.stopped {
-                        self.restore_failure(step, walk, *at);
+                        self.restore_failure(pass, step, walk, Cause::Own, *at);
                     }
                 }
             }
-            self.next_leaf(entry, walk);
+            self.next_leaf(pass, walk);
         }
-        self.walk_ended(entry);
+        self.walk_ended(pass);
     }
 
-    /// As when it happened, but in the order of the records: the first failure is the one that happened first.
-    /// Withdrawing is left to `go_on`, which does it once for all.
-    fn restore_failure(&mut self, step: u32, walk: u32, at: Timestamp) {
-        let node = self.note_failure(step, walk);
-        if self.resume.first_failure_at.is_none_or(|first| at < first) {
-            self.resume.first_failure_at = Some(at);
-            self.first_failure = Some((step, node));
-        }
-        if self.strikes(step) && self.resume.struck_at.is_none_or(|first| at < first) {
-            self.resume.struck_at = Some(at);
-            self.struck = Some(step);
-        }
+    /// As when it happened. What the failures come to is decided when all of them are known.
+    fn restore_failure(&mut self, pass: u32, step: u32, walk: u32, cause: Cause, at: Timestamp) {
+        let node = self.note_failure(pass, step, walk);
+        self.resume.failures.push(Failure { cause, at, step, pass, node });
+    }
+}
+
+fn ended_at(state: &State) -> Option<Timestamp> {
+    match state {
+        State::Pending { .. } | State::Leased { .. } | State::Running { .. } | State::Skipped { .. } => None,
+        State::Succeeded { outcome, .. } => Some(outcome.finished_at),
+        State::Failed { at, .. } | State::Cancelled { at, .. } | State::Lost { at, .. } => Some(*at),
     }
 }

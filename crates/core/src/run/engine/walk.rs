@@ -1,55 +1,96 @@
-//! Decides what follows when an entry's turn comes and when an attempt ends.
+//! Decides what follows when a pass's turn comes and when an attempt ends.
+
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::progress::{Active, End, EntryEnd, Progress, Stage, Turn, Walk};
+use crate::backend::Params;
 use crate::change::Change;
 use crate::execution::{Execution, State};
 use crate::ids::{ExecutionId, NodeId};
 use crate::limits;
-use crate::plan::Shape;
+use crate::plan::{PlanEntry, Shape};
 use crate::run::retry;
 use crate::spec::{Condition, Delivery, Strategy};
 
 impl Progress {
-    /// Decides every entry whose turn has come, until nothing more follows.
+    /// Decides every pass whose turn has come, until nothing more follows.
     pub(super) fn settle(&mut self, turn: &mut Turn<'_>) {
-        while let Some(entry) = self.due.pop_front() {
-            match self.entry_runs(entry) {
-                Ok(()) => self.open(entry, turn),
-                Err(reason) => self.skip_entry(entry, &reason, turn),
+        if let Some((_, pass)) = self.pausing.take() {
+            self.due.push_front(pass);
+        }
+        while let Some(pass) = self.next_due(turn) {
+            match self.pass_runs(pass) {
+                Ok(()) => self.open(pass, turn),
+                Err(reason) => self.skip_pass(pass, &reason, turn),
             }
         }
         self.finish();
     }
 
-    fn open(&mut self, entry: u32, turn: &mut Turn<'_>) {
-        let walks = self.new_walks(entry);
+    /// The next pass whose turn it is; nothing while a person or the pause between two waves holds it up.
+    fn next_due(&mut self, turn: &Turn<'_>) -> Option<u32> {
+        if self.paused && self.stopping.is_none() {
+            // What was taken over from another run whole begins nothing, and does not hold up the run's end.
+            let taken = self.due.iter().position(|&pass| self.wave(pass).is_none() && self.is_whole(pass))?;
+            return self.due.remove(taken);
+        }
+        let pass = self.due.pop_front()?;
+        if let Some(until) = self.wave_begins(pass)
+            && turn.now < until
+        {
+            self.pausing = Some((until, pass));
+            return None;
+        }
+        Some(pass)
+    }
+
+    /// When the pass opens a wave that is to wait for it.
+    fn wave_begins(&self, pass: u32) -> Option<Timestamp> {
+        self.wave(pass).filter(|wave| *wave > 0 && *wave >= self.waves_begun)?;
+        let rollout = self.plan.definition.rollout.as_ref()?;
+        if self.stopping.is_some() || self.struck.is_some() {
+            return None;
+        }
+        let pause = SignedDuration::try_from(rollout.pause.0).unwrap_or(SignedDuration::MAX);
+        Some(self.last_end? + pause)
+    }
+
+    fn open(&mut self, pass: u32, turn: &mut Turn<'_>) {
+        let walks = self.new_walks(pass);
         let open = u32::try_from(walks.len()).expect("plans are bounded");
-        self.entries[entry as usize] = Stage::Open { walks, open, failed: false, ran: false };
+        self.passes[pass as usize] = Stage::Open { walks, open, failed: false, ran: false };
+        if let Some(wave) = self.wave(pass) {
+            self.waves_begun = self.waves_begun.max(wave + 1);
+        }
         for walk in 0..open {
-            match self.joins(entry, walk, turn) {
-                Ok(()) => self.advance(entry, walk, turn),
+            match self.joins(pass, walk, turn) {
+                Ok(()) => self.advance(pass, walk, turn),
                 Err(reason) => {
-                    self.skip_leaves(entry, walk, &reason, turn);
-                    self.walk_ended(entry);
+                    self.skip_leaves(pass, walk, &reason, turn);
+                    self.walk_ended(pass);
                 }
             }
         }
     }
 
-    pub(super) fn new_walks(&self, entry: u32) -> Vec<Walk> {
-        let walk = |node| Walk { node, position: 0, attempt: 0, retries: 0, losses: 0, failed: false };
-        match self.plan.nodes_of(entry) {
+    pub(super) fn new_walks(&self, pass: u32) -> Vec<Walk> {
+        let walk =
+            |node| Walk { node, position: 0, attempt: 0, retries: 0, losses: 0, failed: false, begun: false };
+        match self.plan.nodes_of_pass(pass) {
             Some(nodes) => nodes.iter().map(|&node| walk(Some(node))).collect(),
             None => vec![walk(None)],
         }
     }
 
-    /// Whether a node takes part in an entry that begins.
-    fn joins(&self, entry: u32, walk: u32, turn: &Turn<'_>) -> Result<(), String> {
-        let Some(node) = self.walk(entry, walk).node else { return Ok(()) };
-        if self.plan.entries[entry as usize].condition == Some(Condition::OnFailure) {
+    /// Whether a node takes part in a pass that begins.
+    fn joins(&self, pass: u32, walk: u32, turn: &Turn<'_>) -> Result<(), String> {
+        let Some(node) = self.walk(pass, walk).node else { return Ok(()) };
+        if self.condition(pass) == Some(Condition::OnFailure) {
+            if self.plan.definition.rollout.is_some() {
+                self.answers(pass, walk, node)?;
+            }
             // Also on nodes that failed, as long as they can be reached.
             return if (turn.offline)(self.plan.node(node).id) {
                 Err("the node is offline".to_owned())
@@ -63,143 +104,200 @@ impl Progress {
         }
     }
 
+    /// Whether a node of a roll-out has failures to answer: its own, or, once the budget is spent, anybody's.
+    fn answers(&self, pass: u32, walk: u32, node: u32) -> Result<(), String> {
+        let touched = match self.waves_begun {
+            0 => 0,
+            begun => self.plan.resolved.waves[begun as usize - 1],
+        };
+        if walk >= touched {
+            return Err("the node was never touched".to_owned());
+        }
+        let first = self.plan.entries[self.entry(pass) as usize].first;
+        let failed = self.left.get(&node).is_some_and(|step| *step < first);
+        if failed || self.struck.is_some() {
+            Ok(())
+        } else {
+            Err("nothing failed on this node, and the budget of failures is not spent".to_owned())
+        }
+    }
+
     /// Takes a walk to its next attempt, or to its end.
-    pub(super) fn advance(&mut self, entry: u32, walk: u32, turn: &mut Turn<'_>) {
+    pub(super) fn advance(&mut self, pass: u32, walk: u32, turn: &mut Turn<'_>) {
         loop {
-            let Walk { position, failed, .. } = *self.walk(entry, walk);
-            let plan = &self.plan.entries[entry as usize];
+            let position = self.walk(pass, walk).position;
+            let plan = &self.plan.entries[self.entry(pass) as usize];
             if position == plan.length {
-                self.walk_ended(entry);
+                self.walk_ended(pass);
                 return;
             }
             let step = plan.first + position;
-            match self.leaf_runs(step, failed) {
+            if self.is_carried(pass, step, walk) {
+                self.mark_ran(pass);
+                self.next_leaf(pass, walk);
+                continue;
+            }
+            match self.leaf_runs(pass, step, walk) {
                 Err(reason) => {
-                    self.record(step, walk, 1, State::Skipped { reason, at: turn.now }, turn);
-                    self.next_leaf(entry, walk);
+                    self.record(pass, step, walk, 1, None, State::Skipped { reason, at: turn.now }, turn);
+                    self.next_leaf(pass, walk);
                 }
                 Ok(()) => {
-                    self.mark_ran(entry);
-                    if self.attempt(step, walk, None, None, turn) {
+                    self.mark_ran(pass);
+                    if self.attempt(pass, step, walk, None, None, turn) {
                         return;
                     }
-                    self.instance_failed(step, walk, turn);
-                    self.next_leaf(entry, walk);
+                    self.instance_failed(pass, step, walk, turn);
+                    self.next_leaf(pass, walk);
                 }
             }
         }
     }
 
-    /// Creates the next attempt of an instance. False: its node is offline, and a failed attempt was recorded.
+    /// Whether it succeeded in the run that this one tries again; the record of that is this run's own.
+    pub(super) fn is_carried(&self, pass: u32, step: u32, walk: u32) -> bool {
+        !self.carried.is_empty() && self.carried.contains(&(step, self.pinned(pass, walk)))
+    }
+
+    /// Whether all of a pass succeeded in the run that this one tries again.
+    fn is_whole(&self, pass: u32) -> bool {
+        let PlanEntry { first, length, .. } = self.plan.entries[self.entry(pass) as usize];
+        let has = |node| (first..first + length).all(|step| self.carried.contains(&(step, node)));
+        match self.plan.nodes_of_pass(pass) {
+            _ if self.carried.is_empty() => false,
+            Some(nodes) => nodes.iter().all(|node| has(Some(self.plan.node(*node).id))),
+            None => has(None),
+        }
+    }
+
+    /// Creates the next attempt of an instance. False: it cannot be sent, and a failed attempt was recorded.
     fn attempt(
         &mut self,
+        pass: u32,
         step: u32,
         walk: u32,
         not_before: Option<Timestamp>,
         patience: Option<Timestamp>,
         turn: &mut Turn<'_>,
     ) -> bool {
-        let entry = self.entry_of(step);
-        let place = self.walk_mut(entry, walk);
+        let place = self.walk_mut(pass, walk);
+        place.begun = true;
         place.attempt += 1;
         let attempt = place.attempt;
-        let node = self.pinned(entry, walk);
-        if let Some(id) = node
-            && patience.is_none()
-            && (turn.offline)(id)
-        {
-            let hostname = self.hostname(step, walk).unwrap_or_default();
-            let error = Some(format!("node {hostname} is offline"));
-            let state = State::Failed { lease: None, outcome: None, error, at: turn.now };
-            self.record(step, walk, attempt, state, turn);
-            return false;
-        }
-        let id = self.record(step, walk, attempt, State::Pending { not_before }, turn);
-        self.active.insert(id, Active { step, walk, node, leased: false, patience });
+        let node = self.pinned(pass, walk);
+        let offline = node.is_some_and(|id| patience.is_none() && (turn.offline)(id));
+        let params = if offline {
+            Err(format!("node {} is offline", self.hostname(pass, walk).unwrap_or_default()))
+        } else {
+            self.params_of(pass, step, walk, turn)
+        };
+        let params = match params {
+            Ok(params) => params,
+            Err(error) => {
+                let state = State::Failed { lease: None, outcome: None, error: Some(error), at: turn.now };
+                self.record(pass, step, walk, attempt, None, state, turn);
+                self.last_end = self.last_end.max(Some(turn.now));
+                return false;
+            }
+        };
+        let id = self.record(pass, step, walk, attempt, params, State::Pending { not_before }, turn);
+        self.active.insert(id, Active { pass, step, walk, node, leased: false, patience });
         true
     }
 
+    #[expect(clippy::too_many_arguments, reason = "what makes up one record")]
     fn record(
         &mut self,
+        pass: u32,
         step: u32,
         walk: u32,
         attempt: u32,
+        params: Option<Arc<Params>>,
         state: State,
         turn: &mut Turn<'_>,
     ) -> ExecutionId {
         let id = ExecutionId(turn.dice.uuid_at(turn.now));
-        let pinned = self.pinned(self.entry_of(step), walk);
-        let run = self.run.clone();
-        self.add(Execution { id, run, step, pinned, attempt, created_at: turn.now, state });
+        self.add(Execution {
+            id,
+            run: self.run.clone(),
+            step,
+            pinned: self.pinned(pass, walk),
+            attempt,
+            params,
+            reused: None,
+            created_at: turn.now,
+            state,
+        });
         id
     }
 
     /// An attempt ended: again, or on to what follows.
     pub(super) fn ended(&mut self, execution: ExecutionId, end: End, turn: &mut Turn<'_>) {
-        if let Some(Active { step, walk, .. }) = self.active.remove(&execution) {
-            self.attempt_ended(step, walk, end, turn);
+        if let Some(Active { pass, step, walk, .. }) = self.active.remove(&execution) {
+            self.attempt_ended(pass, step, walk, end, turn);
             self.settle(turn);
         }
     }
 
-    pub(super) fn attempt_ended(&mut self, step: u32, walk: u32, end: End, turn: &mut Turn<'_>) {
-        let entry = self.entry_of(step);
+    pub(super) fn attempt_ended(&mut self, pass: u32, step: u32, walk: u32, end: End, turn: &mut Turn<'_>) {
+        self.last_end = self.last_end.max(Some(turn.now));
         match end {
             End::Succeeded => {}
             End::Failed => {
-                if self.try_again(step, walk, turn) {
+                if self.try_again(pass, step, walk, turn) {
                     return;
                 }
-                self.instance_failed(step, walk, turn);
+                self.instance_failed(pass, step, walk, turn);
             }
             // Cancelled without being asked to (its agent was drained) is as good as lost.
             End::Lost | End::Cancelled => {
                 if self.stopping.is_none() {
-                    if self.send_again(step, walk, turn) {
+                    if self.send_again(pass, step, walk, turn) {
                         return;
                     }
-                    self.instance_failed(step, walk, turn);
+                    self.instance_failed(pass, step, walk, turn);
                 }
             }
-            End::GivenUp => self.instance_failed(step, walk, turn),
+            End::GivenUp => self.instance_failed(pass, step, walk, turn),
             // Withdrawn before it was sent. If an attempt before it failed, the instance did.
             End::Skipped => {
-                if self.walk(entry, walk).attempt > 1 {
-                    self.instance_failed(step, walk, turn);
+                if self.walk(pass, walk).attempt > 1 {
+                    self.instance_failed(pass, step, walk, turn);
                 }
             }
         }
-        self.next_leaf(entry, walk);
-        self.advance(entry, walk, turn);
+        self.next_leaf(pass, walk);
+        self.advance(pass, walk, turn);
     }
 
-    fn try_again(&mut self, step: u32, walk: u32, turn: &mut Turn<'_>) -> bool {
-        let entry = self.entry_of(step);
+    fn try_again(&mut self, pass: u32, step: u32, walk: u32, turn: &mut Turn<'_>) -> bool {
         let Some(rule) = self.plan.task(step).retry else { return false };
-        let used = self.walk(entry, walk).retries;
+        let used = self.walk(pass, walk).retries;
         if used >= rule.max || !self.goes_on(step) {
             return false;
         }
-        self.walk_mut(entry, walk).retries += 1;
+        self.walk_mut(pass, walk).retries += 1;
         let pause = SignedDuration::try_from(retry::pause(&rule, used + 1, turn.dice))
             .unwrap_or(SignedDuration::ZERO);
-        self.attempt(step, walk, Some(turn.now + pause), None, turn)
+        self.attempt(pass, step, walk, Some(turn.now + pause), None, turn)
     }
 
-    fn send_again(&mut self, step: u32, walk: u32, turn: &mut Turn<'_>) -> bool {
-        let entry = self.entry_of(step);
-        let again = self.plan.steps[step as usize].delivery == Delivery::AtLeastOnce
-            && self.walk(entry, walk).losses < limits::RESENDS_AFTER_LOSS
-            && self.goes_on(step);
-        if !again {
+    fn send_again(&mut self, pass: u32, step: u32, walk: u32, turn: &mut Turn<'_>) -> bool {
+        if !self.has_resends(pass, step, walk) || !self.goes_on(step) {
             return false;
         }
-        self.walk_mut(entry, walk).losses += 1;
+        self.walk_mut(pass, walk).losses += 1;
         // A pinned one waits for its node as long as it would have been allowed to run.
         let wait = SignedDuration::try_from(self.plan.task(step).timeout_or_default().0)
             .unwrap_or(SignedDuration::MAX);
-        let patience = self.pinned(entry, walk).map(|_| turn.now + wait);
-        self.attempt(step, walk, None, patience, turn)
+        let patience = self.pinned(pass, walk).map(|_| turn.now + wait);
+        self.attempt(pass, step, walk, None, patience, turn)
+    }
+
+    /// Whether the delivery rule leaves an attempt after a loss.
+    pub(super) fn has_resends(&self, pass: u32, step: u32, walk: u32) -> bool {
+        self.plan.steps[step as usize].delivery == Delivery::AtLeastOnce
+            && self.walk(pass, walk).losses < limits::RESENDS_AFTER_LOSS
     }
 
     /// Whether new attempts of a step may still be made.
@@ -208,52 +306,65 @@ impl Progress {
     }
 
     /// The last attempt of an instance failed: what the strategy makes of it.
-    pub(super) fn instance_failed(&mut self, step: u32, walk: u32, turn: &Turn<'_>) {
-        let node = self.note_failure(step, walk);
-        self.first_failure.get_or_insert((step, node));
-        if self.struck.is_none() && self.strikes(step) {
-            self.struck = Some(step);
+    pub(super) fn instance_failed(&mut self, pass: u32, step: u32, walk: u32, turn: &Turn<'_>) {
+        let node = self.note_failure(pass, step, walk);
+        if self.count_failure(pass, step, node) {
             self.withdraw(turn);
         }
     }
 
-    /// Whether the failure of this step ends everything.
-    pub(super) fn strikes(&self, step: u32) -> bool {
-        self.plan.definition.strategy == Strategy::FailFast && !self.is_exempt(step)
+    /// Counts a failure, in the order in which they happen; answers whether fail-fast strikes with this one.
+    pub(super) fn count_failure(&mut self, pass: u32, step: u32, node: Option<u32>) -> bool {
+        self.first_failure.get_or_insert((step, node));
+        if self.is_exempt(step) {
+            return false;
+        }
+        self.spent.note(node);
+        if self.struck.is_some() || self.spent.count() <= self.budget() {
+            return false;
+        }
+        self.struck = Some((pass, step));
+        true
     }
 
-    /// Marks walk, entry and node; answers the node.
-    pub(super) fn note_failure(&mut self, step: u32, walk: u32) -> Option<u32> {
-        let entry = self.entry_of(step);
-        let place = self.walk_mut(entry, walk);
+    /// How many failures the run survives.
+    fn budget(&self) -> u32 {
+        self.plan.budget().unwrap_or(match self.plan.definition.strategy {
+            Strategy::FailFast => 0,
+            Strategy::Continue => u32::MAX,
+        })
+    }
+
+    /// Marks walk, pass and node; answers the node.
+    pub(super) fn note_failure(&mut self, pass: u32, step: u32, walk: u32) -> Option<u32> {
+        let place = self.walk_mut(pass, walk);
         place.failed = true;
         let node = place.node;
-        if let Stage::Open { failed, ran, .. } = &mut self.entries[entry as usize] {
+        if let Stage::Open { failed, ran, .. } = &mut self.passes[pass as usize] {
             *failed = true;
             *ran = true;
         }
         self.failures += 1;
-        if let (Strategy::Continue, Shape::List, Some(node)) =
-            (self.plan.definition.strategy, self.plan.shape, node)
+        self.lowest_failure = Some(self.lowest_failure.map_or(step, |lowest| lowest.min(step)));
+        if let (Shape::List, Some(node)) = (self.plan.shape, node)
+            && self.budget() > 0
         {
             self.left.entry(node).or_insert(step);
         }
         node
     }
 
-    /// Fail-fast struck: what was not sent yet is not sent. What runs ends by itself, and the entry that it struck in
-    /// is what runs: its nodes get their one attempt, however busy they are, but no retry.
+    /// Fail-fast struck: what was not sent yet is not sent. What runs ends by itself, and the pass that it struck in is
+    /// what runs: its nodes get their one attempt, however busy they are, but no retry.
     pub(super) fn withdraw(&mut self, turn: &Turn<'_>) {
-        let Some(struck) = self.struck else { return };
-        let reason = format!("{} failed", self.step_text(struck));
-        let first_attempt = |active: &Active| self.walk(self.entry_of(active.step), active.walk).attempt == 1;
+        let Some((struck, step)) = self.struck else { return };
+        let reason = format!("{} failed", self.step_text(step));
+        let first_attempt = |active: &Active| self.walk(active.pass, active.walk).attempt == 1;
         let mut waiting: Vec<ExecutionId> = self
             .active
             .iter()
             .filter(|(_, active)| !active.leased && !self.is_exempt(active.step))
-            .filter(|(_, active)| {
-                self.entry_of(active.step) != self.entry_of(struck) || !first_attempt(active)
-            })
+            .filter(|(_, active)| active.pass != struck || !first_attempt(active))
             .map(|(id, _)| *id)
             .collect();
         waiting.sort_unstable();
@@ -268,34 +379,37 @@ impl Progress {
         }
     }
 
-    fn skip_entry(&mut self, entry: u32, reason: &str, turn: &mut Turn<'_>) {
-        let walks = self.new_walks(entry);
+    fn skip_pass(&mut self, pass: u32, reason: &str, turn: &mut Turn<'_>) {
+        let walks = self.new_walks(pass);
         let count = u32::try_from(walks.len()).expect("plans are bounded");
-        self.entries[entry as usize] = Stage::Open { walks, open: count, failed: false, ran: false };
+        self.passes[pass as usize] = Stage::Open { walks, open: count, failed: false, ran: false };
         for walk in 0..count {
-            self.skip_leaves(entry, walk, reason, turn);
-            self.walk_ended(entry);
+            self.skip_leaves(pass, walk, reason, turn);
+            self.walk_ended(pass);
         }
     }
 
-    fn skip_leaves(&mut self, entry: u32, walk: u32, reason: &str, turn: &mut Turn<'_>) {
-        let first = self.plan.entries[entry as usize].first;
-        for step in first..first + self.plan.entries[entry as usize].length {
-            self.record(step, walk, 1, State::Skipped { reason: reason.to_owned(), at: turn.now }, turn);
+    fn skip_leaves(&mut self, pass: u32, walk: u32, reason: &str, turn: &mut Turn<'_>) {
+        let PlanEntry { first, length, .. } = self.plan.entries[self.entry(pass) as usize];
+        for step in first..first + length {
+            if !self.is_carried(pass, step, walk) {
+                let state = State::Skipped { reason: reason.to_owned(), at: turn.now };
+                self.record(pass, step, walk, 1, None, state, turn);
+            }
         }
     }
 
-    pub(super) fn next_leaf(&mut self, entry: u32, walk: u32) {
-        let place = self.walk_mut(entry, walk);
+    pub(super) fn next_leaf(&mut self, pass: u32, walk: u32) {
+        let place = self.walk_mut(pass, walk);
         place.position += 1;
         place.attempt = 0;
         place.retries = 0;
         place.losses = 0;
     }
 
-    /// One walk came to its end; with the last one the entry does, and those that waited for it are due.
-    pub(super) fn walk_ended(&mut self, entry: u32) {
-        let Stage::Open { open, failed, ran, .. } = &mut self.entries[entry as usize] else { return };
+    /// One walk came to its end; with the last one the pass does, and those that waited for it are due.
+    pub(super) fn walk_ended(&mut self, pass: u32) {
+        let Stage::Open { open, failed, ran, .. } = &mut self.passes[pass as usize] else { return };
         *open -= 1;
         if *open > 0 {
             return;
@@ -305,11 +419,11 @@ impl Progress {
             (false, true) => EntryEnd::Succeeded,
             (false, false) => EntryEnd::Skipped,
         };
-        self.entries[entry as usize] = Stage::Ended(end);
+        self.passes[pass as usize] = Stage::Ended(end);
         self.remaining -= 1;
-        for index in 0..self.plan.entries[entry as usize].before.len() {
-            let next = self.plan.entries[entry as usize].before[index];
-            if let Stage::Waiting { missing } = &mut self.entries[next as usize] {
+        for index in 0..self.plan.passes[pass as usize].before.len() {
+            let next = self.plan.passes[pass as usize].before[index];
+            if let Stage::Waiting { missing } = &mut self.passes[next as usize] {
                 *missing -= 1;
                 if *missing == 0 {
                     self.due.push_back(next);
@@ -318,28 +432,28 @@ impl Progress {
         }
     }
 
-    pub(super) fn mark_ran(&mut self, entry: u32) {
-        if let Stage::Open { ran, .. } = &mut self.entries[entry as usize] {
+    pub(super) fn mark_ran(&mut self, pass: u32) {
+        if let Stage::Open { ran, .. } = &mut self.passes[pass as usize] {
             *ran = true;
         }
     }
 
-    pub(super) fn walk(&self, entry: u32, walk: u32) -> &Walk {
-        match &self.entries[entry as usize] {
+    pub(super) fn walk(&self, pass: u32, walk: u32) -> &Walk {
+        match &self.passes[pass as usize] {
             Stage::Open { walks, .. } => &walks[walk as usize],
-            Stage::Waiting { .. } | Stage::Ended(_) => unreachable!("only open entries are walked"),
+            Stage::Waiting { .. } | Stage::Ended(_) => unreachable!("only open passes are walked"),
         }
     }
 
-    pub(super) fn walk_mut(&mut self, entry: u32, walk: u32) -> &mut Walk {
-        match &mut self.entries[entry as usize] {
+    pub(super) fn walk_mut(&mut self, pass: u32, walk: u32) -> &mut Walk {
+        match &mut self.passes[pass as usize] {
             Stage::Open { walks, .. } => &mut walks[walk as usize],
-            Stage::Waiting { .. } | Stage::Ended(_) => unreachable!("only open entries are walked"),
+            Stage::Waiting { .. } | Stage::Ended(_) => unreachable!("only open passes are walked"),
         }
     }
 
-    fn pinned(&self, entry: u32, walk: u32) -> Option<NodeId> {
-        let node = self.plan.nodes_of(entry)?[walk as usize];
+    pub(super) fn pinned(&self, pass: u32, walk: u32) -> Option<NodeId> {
+        let node = self.plan.nodes_of_pass(pass)?[walk as usize];
         Some(self.plan.node(node).id)
     }
 }

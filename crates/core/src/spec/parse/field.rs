@@ -149,6 +149,33 @@ impl<'c> Checker<'c> {
         }
     }
 
+    pub(super) fn integer(
+        &mut self,
+        path: Path<'_>,
+        node: &Node<'_>,
+        range: RangeInclusive<i32>,
+    ) -> Option<i32> {
+        let number = match node.content() {
+            Content::Number { value, .. } => value.as_i64().and_then(|number| i32::try_from(number).ok()),
+            _ => None,
+        };
+        let number = number.filter(|number| range.contains(number));
+        if number.is_none() {
+            self.wrong(path, node, &format!("a whole number from {} to {}", range.start(), range.end()));
+        }
+        number
+    }
+
+    pub(super) fn boolean(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<bool> {
+        match node.content() {
+            Content::Boolean { value, .. } => Some(*value),
+            _ => {
+                self.wrong(path, node, "true or false");
+                None
+            }
+        }
+    }
+
     pub(super) fn span(
         &mut self,
         path: Path<'_>,
@@ -252,6 +279,16 @@ impl<'c> Checker<'c> {
             return None;
         }
         self.short_enough(path, node, text)
+    }
+
+    /// Backends, actions and targets are known before anything runs. Whether there is an expression where none may be.
+    pub(super) fn refuse_expression(&mut self, path: Path<'_>, node: &Node<'_>, what: &str) -> bool {
+        let found = matches!(node.content(), Content::Text(text) if text.contains("{{"));
+        if found {
+            let message = format!("{what} takes no expressions; only `params` of tasks do");
+            self.problem(path, node.at, message);
+        }
+        found
     }
 
     fn short_enough(&mut self, path: Path<'_>, node: &Node<'_>, text: &str) -> Option<String> {

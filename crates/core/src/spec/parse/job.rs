@@ -2,16 +2,30 @@
 
 use super::field::{Checker, misspelt};
 use super::path::Path;
+use super::rollout::FleetFields;
 use super::task::{BOTH_PLACES, timeouts};
 use super::tree::{Content, Node};
 use crate::backend::Catalogue;
 use crate::limits;
 use crate::spec::{Definition, Problem, Strategy};
 
-const FIELDS: &[&str] = &["name", "cluster", "target", "placement", "strategy", "timeout", "tasks"];
+const FIELDS: &[&str] = &[
+    "name",
+    "cluster",
+    "target",
+    "placement",
+    "strategy",
+    "rollout",
+    "exclusive",
+    "priority",
+    "params",
+    "timeout",
+    "tasks",
+];
 /// Parts of the job file's design that this version does not carry out.
 const PLANNED_FIELDS: &[&str] =
-    &["rollout", "schedule", "triggers", "constraints", "on_violation", "on_success", "on_failure", "retry"];
+    &["schedule", "triggers", "constraints", "on_violation", "on_success", "on_failure", "retry"];
+const PRIORITIES: std::ops::RangeInclusive<i32> = -100..=100;
 const STRATEGIES: &[(&str, Strategy)] =
     &[("fail-fast", Strategy::FailFast), ("continue", Strategy::Continue)];
 
@@ -51,10 +65,15 @@ impl Checker<'_> {
             target: None,
             placement: None,
             strategy: Strategy::default(),
+            rollout: None,
+            exclusive: false,
+            priority: 0,
+            params: Default::default(),
             timeout: None,
             tasks: Vec::new(),
         };
-        let (mut tasks, mut placement_at, mut targeted) = (None, None, false);
+        let (mut tasks, mut placement_at) = (None, None);
+        let mut fleet = FleetFields::default();
         for entry in entries {
             let field = top.field(&entry.key);
             let value = &entry.value;
@@ -62,14 +81,29 @@ impl Checker<'_> {
                 "name" => definition.name = self.identifier(field, value),
                 "cluster" => definition.cluster = self.identifier(field, value),
                 "target" => {
-                    targeted = true;
+                    fleet.targeted = true;
                     definition.target = self.target(field, value);
                 }
                 "placement" => {
                     placement_at = Some(entry.at);
                     definition.placement = self.placement(field, value);
                 }
-                "strategy" => definition.strategy = self.choice(field, value, STRATEGIES).unwrap_or_default(),
+                "strategy" => {
+                    fleet.strategy = Some(entry.at);
+                    definition.strategy = self.choice(field, value, STRATEGIES).unwrap_or_default();
+                }
+                "rollout" => {
+                    fleet.rollout = Some(entry.at);
+                    definition.rollout = self.rollout(field, value);
+                }
+                "exclusive" => {
+                    fleet.exclusive = Some(entry.at);
+                    definition.exclusive = self.boolean(field, value).unwrap_or_default();
+                }
+                "priority" => {
+                    definition.priority = self.integer(field, value, PRIORITIES).unwrap_or_default();
+                }
+                "params" => definition.params = self.job_params(field, value).unwrap_or_default(),
                 "timeout" => {
                     definition.timeout = self.span(field, value, timeouts(limits::RUN_TIMEOUT_MOST_S));
                 }
@@ -78,7 +112,7 @@ impl Checker<'_> {
             }
         }
         if let Some(at) = placement_at
-            && targeted
+            && fleet.targeted
         {
             self.problem(top.field("placement"), at, BOTH_PLACES);
         }
@@ -117,6 +151,11 @@ impl Checker<'_> {
         self.names(path, items);
         self.graph(path, items);
         definition.tasks = read.into_iter().collect::<Option<_>>()?;
+        self.fleet_rules(&definition, fleet);
+        // Names mean something only in a job that is right so far.
+        if self.is_clean() {
+            self.expressions(path, items, &definition);
+        }
         Some(definition)
     }
 }

@@ -1,12 +1,14 @@
 //! Reads what people write: text or JSON into a tree that knows its positions (`yaml`, `tree`), and the tree into a
-//! definition (`job`, `task`, `graph`), collecting everything that is wrong on the way.
+//! definition (`job`, `rollout`, `task`, `graph`, `expression`), collecting everything that is wrong on the way.
 
+mod expression;
 mod field;
 mod graph;
 mod job;
 mod path;
 mod place;
 mod read;
+mod rollout;
 mod scalar;
 mod task;
 mod tree;

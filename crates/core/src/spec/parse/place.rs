@@ -15,6 +15,9 @@ const TARGET: &str = "a selector such as all, group:web or 'label.disk = ssd', o
 
 impl Checker<'_> {
     pub(super) fn target(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<Selector> {
+        if self.refuse_expression(path, node, "a target") {
+            return None;
+        }
         let selector = match node.content() {
             Content::Text(text) => Selector::parse(text),
             Content::Map(entries) => {
@@ -28,6 +31,7 @@ impl Checker<'_> {
                                 [("all", Scope::All), ("group", Scope::Group), ("node", Scope::Node)];
                             scope = Some(self.choice(field, &entry.value, &scopes)?);
                         }
+                        "value" if self.refuse_expression(field, &entry.value, "a target") => return None,
                         "value" => value = Some(self.text(field, &entry.value, "a name")?),
                         _ => self.unknown_field(path, entry, &["scope", "value"], &[]),
                     }

@@ -3,7 +3,8 @@
 use super::field::{Checker, misspelt};
 use super::path::Path;
 use super::tree::{At, Content, Entry, Node};
-use crate::backend::{Element, ParamKind, Params, check_params, params_bytes};
+use crate::backend::{Element, ParamKind, ParamProblem, Params, check_params_but, params_bytes};
+use crate::expr::{Template, has_expression};
 use crate::limits;
 use crate::span::Span;
 use crate::spec::definition::{self, Branch, Condition, Delivery, OnDisconnect, Retry, Task};
@@ -22,6 +23,7 @@ const LEAF_FIELDS: &[&str] = &[
     "placement",
     "delivery",
     "on_disconnect",
+    "outputs",
 ];
 const BRANCH_FIELDS: &[&str] = &["name", "condition", "depends_on", "tasks"];
 const ENTRY_FIELDS: &[&str] = &[
@@ -38,6 +40,7 @@ const ENTRY_FIELDS: &[&str] = &[
     "placement",
     "delivery",
     "on_disconnect",
+    "outputs",
     "tasks",
 ];
 const RETRY_FIELDS: &[&str] = &["max", "delay", "factor", "max_delay"];
@@ -134,6 +137,7 @@ impl Checker<'_> {
             placement: None,
             delivery: None,
             on_disconnect: None,
+            outputs: Vec::new(),
         };
         let (mut backend, mut action, mut params) = (None, None, None);
         let (mut max_retries_at, mut retry_at, mut placement_at) = (None, None, None);
@@ -156,6 +160,7 @@ impl Checker<'_> {
                 }
                 "condition" => task.condition = self.choice(field, value, CONDITIONS),
                 "delivery" => task.delivery = self.choice(field, value, DELIVERIES),
+                "outputs" => task.outputs = self.outputs(field, value).unwrap_or_default(),
                 "on_disconnect" => task.on_disconnect = self.choice(field, value, ON_DISCONNECTS),
                 key @ ("depends_on" | "target" | "placement") if place == Place::InBranch => {
                     self.problem(field, entry.at, misplaced(key));
@@ -206,12 +211,18 @@ impl Checker<'_> {
         let (backend_node, backend) = backend;
         let backend = backend?;
         let catalogue = self.catalogue;
+        if self.refuse_expression(path.field("backend"), backend_node, "`backend`") {
+            return None;
+        }
         if let Err(unknown) = catalogue.backend(backend) {
             self.problem(path.field("backend"), backend_node.at, unknown.to_string());
             return None;
         }
         let (action_node, action) = action?;
         let action = action?;
+        if self.refuse_expression(path.field("action"), action_node, "`action`") {
+            return None;
+        }
         let schema = match catalogue.action(backend, action) {
             Ok(schema) => schema,
             Err(unknown) => {
@@ -244,7 +255,19 @@ impl Checker<'_> {
                 (entry.key.clone().into_owned(), value)
             })
             .collect();
-        match check_params(schema, &given) {
+        if let Err(problem) = Template::of(&given) {
+            self.param_problem(path, params?, problem);
+            return None;
+        }
+        if (backend, action) == (SHELL_BACKEND, SHELL_ACTION)
+            && let Some(entry) = entries.iter().find(|entry| entry.key == SHELL_PARAM)
+            && given.get(SHELL_PARAM).is_some_and(has_expression)
+        {
+            self.problem(path.field(SHELL_PARAM), entry.value.at, NO_EXPRESSION_IN_SHELL);
+            return None;
+        }
+        let pending = |param: &str| given.get(param).is_some_and(has_expression);
+        match check_params_but(schema, &given, pending) {
             Ok(checked) => {
                 let bytes = params_bytes(&checked);
                 self.params_bytes += bytes;
@@ -265,28 +288,40 @@ impl Checker<'_> {
             }
             Err(problems) => {
                 for problem in problems {
+                    let known = schema.params.iter().any(|known| known.name == problem.param);
                     let entry = entries.iter().find(|entry| entry.key == problem.param.as_str());
-                    let param = path.field(&problem.param);
-                    let missing_at = params.map_or(at, |node| node.at);
-                    match (&problem.element, entry) {
-                        (_, None) => self.problem(param, missing_at, problem.message),
-                        (None, Some(entry)) => {
-                            let known = schema.params.iter().any(|known| known.name == problem.param);
-                            let at = if known { entry.value.at } else { entry.at };
-                            self.problem(param, at, problem.message);
+                    match (entry, params) {
+                        (Some(_), Some(params)) if known => self.param_problem(path, params, problem),
+                        (Some(entry), _) => {
+                            self.problem(path.field(&problem.param), entry.at, problem.message);
                         }
-                        (Some(element), Some(entry)) => {
-                            let at = element_at(&entry.value, element);
-                            match element {
-                                Element::Index(index) => {
-                                    self.problem(param.index(*index), at, problem.message);
-                                }
-                                Element::Key(key) => self.problem(param.field(key), at, problem.message),
-                            }
+                        (None, params) => {
+                            let at = params.map_or(at, |node| node.at);
+                            self.problem(path.field(&problem.param), at, problem.message);
                         }
                     }
                 }
                 None
+            }
+        }
+    }
+
+    /// Notes a problem where its param, or the part of it, stands.
+    pub(super) fn param_problem(&mut self, path: Path<'_>, params: &Node<'_>, problem: ParamProblem) {
+        let param = path.field(&problem.param);
+        let entry = match params.content() {
+            Content::Map(entries) => entries.iter().find(|entry| entry.key == problem.param.as_str()),
+            _ => None,
+        };
+        let Some(entry) = entry else { return self.problem(param, params.at, problem.message) };
+        match &problem.element {
+            None => self.problem(param, entry.value.at, problem.message),
+            Some(element) => {
+                let at = element_at(&entry.value, element);
+                match element {
+                    Element::Index(index) => self.problem(param.index(*index), at, problem.message),
+                    Element::Key(key) => self.problem(param.field(key), at, problem.message),
+                }
             }
         }
     }
@@ -335,6 +370,13 @@ impl Checker<'_> {
         Some(Retry { max, delay, factor: factor.unwrap_or_else(Retry::default_factor), max_delay })
     }
 }
+
+/// What a shell reads: a value in it would be read by the shell too.
+const SHELL_BACKEND: &str = "exec";
+const SHELL_ACTION: &str = "shell";
+const SHELL_PARAM: &str = "command";
+const NO_EXPRESSION_IN_SHELL: &str = "what a shell reads takes no expressions (`{{`); pass the value by `env`, and use the \
+     variable in the command";
 
 pub(super) const BOTH_PLACES: &str =
     "`target` (on each of these nodes) and `placement` (once, on one fitting node) are both given; keep one";

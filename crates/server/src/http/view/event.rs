@@ -71,6 +71,8 @@ fn execution(change: &Change) -> Option<ExecutionId> {
         | Change::RunCreated { .. }
         | Change::RunTaken { .. }
         | Change::RunCancelRequested { .. }
+        | Change::RunPauseSet { .. }
+        | Change::RunAdmitted { .. }
         | Change::ExecutionsAdded { .. }
         | Change::RunMoved { .. }
         | Change::Unknown { .. } => None,
@@ -79,11 +81,14 @@ fn execution(change: &Change) -> Option<ExecutionId> {
 
 fn by(change: &Change) -> Option<&str> {
     match change {
-        Change::NodeDrainSet { by, .. } | Change::RunCancelRequested { by, .. } => Some(by),
-        Change::RunCreated { run } => Some(&run.by),
+        Change::NodeDrainSet { by, .. }
+        | Change::RunCancelRequested { by, .. }
+        | Change::RunPauseSet { by, .. } => Some(by),
+        Change::RunCreated { run, .. } => Some(&run.by),
         Change::NodeRegistered { .. }
         | Change::NodeMoved { .. }
         | Change::RunTaken { .. }
+        | Change::RunAdmitted { .. }
         | Change::ExecutionsAdded { .. }
         | Change::ExecutionLeased { .. }
         | Change::ExecutionStarted { .. }
@@ -117,17 +122,33 @@ fn told(change: &Change) -> (String, Value) {
             let text = if *draining { "node is drained" } else { "node takes work again" };
             (text.to_owned(), json!({"draining": draining}))
         }
-        Change::RunCreated { run } => {
+        Change::RunCreated { run, .. } => {
             let steps: usize = run.definition.tasks.iter().map(|entry| entry.leaves().len()).sum();
             let nodes = run.resolved.nodes.len();
             let name = run.job.as_deref().unwrap_or("an inline definition");
-            let data = json!({"job": run.job, "state": run.state, "steps": steps, "nodes": nodes, "owner": run.owner});
-            (format!("run of {name} created: {} on {}", many(steps, "step"), many(nodes, "node")), data)
+            let mut data = json!({"job": run.job, "state": run.state, "steps": steps, "nodes": nodes, "owner": run.owner});
+            let mut again = String::new();
+            if let Some(first) = &run.retry_of {
+                data["retry_of"] = json!(first);
+                again = format!(", trying run {first} again");
+            }
+            (
+                format!("run of {name} created: {} on {}{again}", many(steps, "step"), many(nodes, "node")),
+                data,
+            )
         }
         Change::RunTaken { owner, epoch, .. } => {
             (format!("run taken over by server {owner}"), json!({"owner": owner, "epoch": epoch}))
         }
         Change::RunCancelRequested { .. } => ("cancel requested".to_owned(), json!({})),
+        Change::RunPauseSet { paused, .. } => {
+            let text = if *paused { "run paused" } else { "run resumed" };
+            (text.to_owned(), json!({"paused": paused}))
+        }
+        Change::RunAdmitted { nodes, .. } => match nodes.len() {
+            0 => ("run let in".to_owned(), json!({})),
+            held => (format!("run let in; it holds {}", many(held, "node")), json!({"held": held})),
+        },
         Change::ExecutionsAdded { executions, .. } => {
             let data: Vec<Value> = executions
                 .iter()
@@ -141,7 +162,9 @@ fn told(change: &Change) -> (String, Value) {
                     })
                 })
                 .collect();
-            (format!("{} added", many(executions.len(), "execution")), json!({"executions": data}))
+            let reused = executions.iter().filter(|execution| execution.reused.is_some()).count();
+            let taken = if reused > 0 { format!(", {reused} of them taken over") } else { String::new() };
+            (format!("{} added{taken}", many(executions.len(), "execution")), json!({"executions": data}))
         }
         Change::ExecutionLeased { .. } => ("execution leased".to_owned(), json!({})),
         Change::ExecutionStarted { .. } => ("execution started".to_owned(), json!({})),

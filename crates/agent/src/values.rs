@@ -1,0 +1,205 @@
+//! Owns the values that a task says for later ones: lines of a file that it is given, or the last JSON object that it
+//! prints on a line of its own.
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use downbeat_backends::{Finish, Identity, Piece, Receive, Stream};
+use downbeat_core::backend::Params;
+use downbeat_core::execution::Verdict;
+use downbeat_core::limits::VALUES_BYTES;
+use serde_json::{Map, Value};
+
+use crate::output::Tap;
+
+/// Looks at the output of a task that declares values, and passes it on.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    tap: Tap,
+    heard: Mutex<Heard>,
+}
+
+#[derive(Debug, Default)]
+struct Heard {
+    /// The line of standard output that has not ended; nothing once it is longer than all values may be.
+    line: Option<String>,
+    too_long: bool,
+    /// The last line that was an object.
+    object: Option<Map<String, Value>>,
+}
+
+/// What is expected of one attempt.
+#[derive(Debug)]
+pub(crate) struct Expected {
+    names: Vec<String>,
+    file: PathBuf,
+    listener: Arc<Listener>,
+}
+
+impl Listener {
+    fn new(tap: Tap) -> Arc<Self> {
+        Arc::new(Self { tap, heard: Mutex::default() })
+    }
+
+    fn object(&self) -> Option<Map<String, Value>> {
+        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        heard.line_ended();
+        heard.object.take()
+    }
+}
+
+impl Receive for Listener {
+    fn piece(&self, piece: Piece) {
+        if piece.stream == Stream::Stdout {
+            let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+            heard.text(&piece.text);
+        }
+        self.tap.piece(piece);
+    }
+}
+
+impl Heard {
+    fn text(&mut self, text: &str) {
+        let mut parts = text.split('\n').peekable();
+        while let Some(part) = parts.next() {
+            let line = self.line.get_or_insert_default();
+            if line.len() + part.len() > VALUES_BYTES {
+                self.too_long = true;
+            } else {
+                line.push_str(part);
+            }
+            if parts.peek().is_some() {
+                self.line_ended();
+            }
+        }
+    }
+
+    fn line_ended(&mut self) {
+        let line = self.line.take().unwrap_or_default();
+        let too_long = std::mem::take(&mut self.too_long);
+        if !too_long && line.trim_start().starts_with('{') {
+            self.object = serde_json::from_str(&line).ok().or(self.object.take());
+        }
+    }
+}
+
+impl Expected {
+    /// Prepares for an attempt that is to say `names`. What it writes goes to `tap`, and is listened to.
+    pub(crate) fn new(
+        names: &[String],
+        dir: &Path,
+        identity: Identity,
+        tap: Tap,
+    ) -> io::Result<(Self, Arc<Listener>)> {
+        fs::create_dir_all(dir)?;
+        let file = dir.join(identity.to_string());
+        fs::write(&file, "")?;
+        let listener = Listener::new(tap);
+        Ok((Self { names: names.to_vec(), file, listener: listener.clone() }, listener))
+    }
+
+    pub(crate) fn file(&self) -> PathBuf {
+        self.file.clone()
+    }
+
+    /// What was said, once the attempt ended. One that succeeded without saying all of it has failed.
+    pub(crate) fn gather(self, finish: Finish) -> (Finish, Params) {
+        let said = self.read();
+        let _ = fs::remove_file(&self.file);
+        if finish.verdict != Verdict::Succeeded {
+            return (finish, Params::new());
+        }
+        match said {
+            Ok(values) => (finish, values),
+            Err(error) => (Finish::failed(finish.exit_code, error), Params::new()),
+        }
+    }
+
+    fn read(&self) -> Result<Params, String> {
+        let mut text = String::new();
+        let bound = VALUES_BYTES as u64 + 1;
+        let read = fs::File::open(&self.file).and_then(|file| file.take(bound).read_to_string(&mut text));
+        read.map_err(|error| format!("cannot read the values that it wrote: {error}"))?;
+        let object = self.listener.object().unwrap_or_default();
+        let mut values: Params = object.into_iter().filter(|(name, _)| self.names.contains(name)).collect();
+        for (line, number) in text.lines().zip(1..) {
+            if line.trim().is_empty() {
+                continue;
+            }
+            let (name, value) = line
+                .split_once('=')
+                .ok_or_else(|| format!("line {number} of the file $DOWNBEAT_OUTPUT is not `name=value`"))?;
+            let name = name.trim();
+            if self.names.iter().any(|known| known == name) {
+                values.insert(name.to_owned(), Value::from(value));
+            }
+        }
+        let missing: Vec<String> = self
+            .names
+            .iter()
+            .filter(|name| !values.contains_key(*name))
+            .map(|name| format!("`{name}`"))
+            .collect();
+        if !missing.is_empty() {
+            let missing = missing.join(", ");
+            return Err(format!(
+                "it ended well and did not say its output {missing}: write `name=value` to the file $DOWNBEAT_OUTPUT, \
+                 or print a JSON object on the last line"
+            ));
+        }
+        let bytes = text.len().max(downbeat_core::backend::params_bytes(&values));
+        if bytes > VALUES_BYTES {
+            return Err(format!("its outputs are larger than {} KiB", VALUES_BYTES / 1024));
+        }
+        Ok(values)
+    }
+}
+
+/// Removes what attempts of a former life left.
+pub(crate) fn sweep(dir: &Path) {
+    let _ = fs::remove_dir_all(dir);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(pieces: &[&str]) -> Option<String> {
+        let mut heard = Heard::default();
+        for piece in pieces {
+            heard.text(piece);
+        }
+        heard.line_ended();
+        heard.object.map(|object| Value::Object(object).to_string())
+    }
+
+    #[test]
+    fn the_last_line_that_is_an_object_counts_however_it_is_cut_into_pieces() {
+        let cases: [(&[&str], Option<&str>); 8] = [
+            (&["{\"a\":1}\n"], Some("{\"a\":1}")),
+            (&["{\"a\":1}\n{\"a\":2}\ndone\n"], Some("{\"a\":2}")),
+            (&["log\n  {\"a\"", ":", "3}"], Some("{\"a\":3}")),
+            (&["{\"a\":1}\n{broken\n"], Some("{\"a\":1}")),
+            (&["[1]\n\"{}\"\n"], None),
+            (&["x {\"a\":1}\n"], None),
+            (&[""], None),
+            (&["\n\n{}"], Some("{}")),
+        ];
+        for (pieces, expected) in cases {
+            assert_eq!(object(pieces).as_deref(), expected, "{pieces:?}");
+        }
+    }
+
+    #[test]
+    fn a_line_without_end_is_not_kept() {
+        let mut heard = Heard::default();
+        for _ in 0..100 {
+            heard.text(&"{".repeat(VALUES_BYTES / 2));
+        }
+        assert!(heard.line.as_ref().is_some_and(|line| line.len() <= VALUES_BYTES));
+        heard.text("\n{\"a\":1}\n");
+        assert!(heard.object.is_some());
+    }
+}

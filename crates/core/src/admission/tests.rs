@@ -1,0 +1,330 @@
+//! The rules as a table, and that nobody waits for ever.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use uuid::Uuid;
+
+use super::*;
+use crate::dice::Dice;
+
+fn node(number: u32) -> NodeId {
+    NodeId(Uuid::from_u128(u128::from(number)))
+}
+
+fn reference(number: u32) -> NodeRef {
+    NodeRef { id: node(number), hostname: format!("web-{number:02}") }
+}
+
+/// A run of the table: its name, what it is, and its nodes when it is exclusive.
+#[derive(Clone, Debug)]
+struct Run {
+    id: RunId,
+    waits: bool,
+    paused: bool,
+    priority: i32,
+    created: i64,
+    nodes: Vec<NodeRef>,
+}
+
+/// `name priority [nodes] flags`: `*` is under way, `p` is paused. They are as old as they come.
+fn runs(lines: &[&str]) -> Vec<Run> {
+    let run = |(created, line): (i64, &&str)| {
+        let mut words = line.split_whitespace();
+        let name = words.next().unwrap();
+        let (mut priority, mut nodes, mut waits, mut paused) = (0, Vec::new(), true, false);
+        for word in words {
+            match word {
+                "*" => waits = false,
+                "p" => paused = true,
+                _ if word.starts_with('[') => {
+                    let list = word.trim_matches(['[', ']']);
+                    nodes = list.split(',').map(|number| reference(number.parse().unwrap())).collect();
+                }
+                _ => priority = word.parse().unwrap(),
+            }
+        }
+        Run { id: RunId::from(name), waits, paused, priority, created, nodes }
+    };
+    (0..).zip(lines).map(run).collect()
+}
+
+/// `1:a` means that `a` holds or is busy on node 1.
+fn places(text: &str) -> BTreeMap<NodeId, RunId> {
+    let place = |word: &str| {
+        let (number, run) = word.split_once(':').unwrap();
+        (node(number.parse().unwrap()), RunId::from(run))
+    };
+    text.split_whitespace().map(place).collect()
+}
+
+fn decided(
+    runs: &[Run],
+    held: &BTreeMap<NodeId, RunId>,
+    busy: &BTreeMap<NodeId, RunId>,
+    limit: Option<u32>,
+) -> Decision {
+    let applicants: Vec<Applicant<'_>> = runs
+        .iter()
+        .map(|run| Applicant {
+            id: &run.id,
+            waits: run.waits,
+            paused: run.paused,
+            priority: run.priority,
+            created_at: Timestamp::from_second(run.created).unwrap(),
+            nodes: &run.nodes,
+        })
+        .collect();
+    let holder = |node: NodeId| held.get(&node).cloned();
+    let at_work = |node: NodeId, run: &RunId| busy.get(&node).filter(|other| *other != run).cloned();
+    decide(&applicants, &Nodes { holder: &holder, busy: &at_work }, limit)
+}
+
+/// What comes of it, as text: each run that waits, then the nodes that are wanted.
+fn outcome(lines: &[&str], held: &str, busy: &str, limit: Option<u32>) -> Vec<String> {
+    let decision = decided(&runs(lines), &places(held), &places(busy), limit);
+    let verdicts = decision.verdicts.iter().map(|(run, verdict)| match verdict {
+        Verdict::Enter => format!("{run} enters"),
+        Verdict::Wait(reason) => format!("{run}: {reason}"),
+    });
+    let wanted: BTreeMap<_, _> = decision.wanted.iter().collect();
+    let wanted = wanted.iter().map(|(node, run)| format!("{} for {run}", node.0.as_u128()));
+    verdicts.chain(wanted).collect()
+}
+
+#[test]
+fn runs_enter_by_priority_then_age_while_there_is_room() {
+    assert_eq!(
+        outcome(&["a", "b 5", "c 5", "d -1"], "", "", None),
+        ["b enters", "c enters", "a enters", "d enters"]
+    );
+    assert_eq!(
+        outcome(&["x *", "a", "b 5", "c 5"], "", "", Some(2)),
+        [
+            "b enters",
+            "c: 1 run is under way, and no more than 2 may be; 1 run is before it",
+            "a: 1 run is under way, and no more than 2 may be; 2 runs are before it",
+        ]
+    );
+    assert_eq!(
+        outcome(&["x *", "y *", "a"], "", "", Some(2)),
+        ["a: 2 runs are under way, and no more than 2 may be; 0 runs are before it"]
+    );
+    // A limit that was lowered.
+    assert_eq!(
+        outcome(&["x *", "y *", "a"], "", "", Some(1)),
+        ["a: 2 runs are under way, and no more than 1 may be; 0 runs are before it"]
+    );
+}
+
+#[test]
+fn a_paused_run_is_passed_over_and_keeps_nothing() {
+    assert_eq!(outcome(&["a p", "b"], "", "", Some(1)), ["a: the run is paused", "b enters"]);
+    assert_eq!(outcome(&["a [1] p", "b [1]"], "", "", None), ["a: the run is paused", "b enters", "1 for b"]);
+}
+
+#[test]
+fn an_exclusive_run_enters_when_all_its_nodes_are_free() {
+    assert_eq!(outcome(&["a [1,2]"], "", "", None), ["a enters", "1 for a", "2 for a"]);
+    assert_eq!(
+        outcome(&["x *", "a [1,2]"], "", "2:x", None),
+        ["a: web-02 is busy with run x", "1 for a", "2 for a"]
+    );
+    // Its own work is not in the way.
+    assert_eq!(outcome(&["a [1]"], "1:a", "1:a", None), ["a enters", "1 for a"]);
+}
+
+#[test]
+fn nothing_is_kept_free_while_another_run_holds_a_node() {
+    assert_eq!(outcome(&["x [2] *", "a [1,2]"], "2:x", "", None), ["a: web-02 is held by run x (exclusive)"]);
+    // However busy the others are.
+    assert_eq!(
+        outcome(&["x [2] *", "y *", "a [1,2]"], "2:x", "1:y", None),
+        ["a: web-02 is held by run x (exclusive)"]
+    );
+}
+
+#[test]
+fn exclusive_runs_that_share_a_node_do_not_pass_each_other_and_others_do() {
+    assert_eq!(
+        outcome(&["x [1] *", "a [1,2]", "b [2,3]", "c [3]", "d [4]", "e"], "1:x", "", None),
+        [
+            "a: web-01 is held by run x (exclusive)",
+            "b: web-02 is wanted by run a (exclusive), which is before it",
+            "c: web-03 is wanted by run b (exclusive), which is before it",
+            "d enters",
+            "e enters",
+            "4 for d",
+        ]
+    );
+    // Never both in one decision.
+    assert_eq!(
+        outcome(&["a [1,2]", "b [2,1]"], "", "", None),
+        ["a enters", "b: web-02 is wanted by run a (exclusive), which is before it", "1 for a", "2 for a"]
+    );
+}
+
+#[test]
+fn room_is_kept_for_whoever_is_next_and_not_for_whoever_waits_for_a_holder() {
+    assert_eq!(
+        outcome(&["x *", "a [1]", "b"], "", "1:x", Some(2)),
+        [
+            "a: web-01 is busy with run x",
+            "b: 1 run is under way, and no more than 2 may be; 1 run is before it",
+            "1 for a",
+        ]
+    );
+    assert_eq!(
+        outcome(&["x [1] *", "a [1]", "b"], "1:x", "", Some(2)),
+        ["a: web-01 is held by run x (exclusive)", "b enters"]
+    );
+    // Without room it is not next: whoever is under way needs its nodes to come to an end.
+    assert_eq!(
+        outcome(&["x *", "a [1]"], "", "1:x", Some(1)),
+        ["a: 1 run is under way, and no more than 1 may be; 0 runs are before it"]
+    );
+}
+
+/// A made-up fleet: runs do so many steps on their nodes, one at a time, as long as they are let.
+struct Fleet {
+    runs: Vec<Run>,
+    /// Of each run that is under way, the nodes that it still has a step to do on.
+    left: BTreeMap<RunId, Vec<NodeId>>,
+    held: BTreeMap<NodeId, RunId>,
+    busy: BTreeMap<NodeId, RunId>,
+    wanted: HashMap<NodeId, RunId>,
+    entered: BTreeSet<RunId>,
+    limit: Option<u32>,
+}
+
+impl Fleet {
+    fn draw(dice: &mut Dice) -> Self {
+        let count = 2 + dice.next_u64() % 10;
+        let run = |number: u64, dice: &mut Dice| {
+            let mut wanted: BTreeSet<u32> = BTreeSet::new();
+            for _ in 0..1 + dice.next_u64() % 4 {
+                wanted.insert((dice.next_u64() % 5) as u32);
+            }
+            let exclusive = dice.next_u64() % 2 == 0;
+            let nodes = if exclusive { wanted.into_iter().map(reference).collect() } else { Vec::new() };
+            let priority = (dice.next_u64() % 3) as i32;
+            let id = RunId::from(format!("{number:02}"));
+            Run { id, waits: true, paused: false, priority, created: number as i64, nodes }
+        };
+        let limit = [None, Some(1), Some(2), Some(3)][(dice.next_u64() % 4) as usize];
+        Self {
+            runs: (0..count).map(|number| run(number, dice)).collect(),
+            left: BTreeMap::new(),
+            held: BTreeMap::new(),
+            busy: BTreeMap::new(),
+            wanted: HashMap::default(),
+            entered: BTreeSet::new(),
+            limit,
+        }
+    }
+
+    fn decide(&mut self, dice: &mut Dice) {
+        let decision = decided(&self.runs, &self.held, &self.busy, self.limit);
+        self.wanted = decision.wanted;
+        for (id, verdict) in decision.verdicts {
+            if verdict == Verdict::Enter {
+                self.enter(&id, dice);
+            }
+        }
+        let under_way = self.runs.iter().filter(|run| !run.waits).count();
+        assert!(self.limit.is_none_or(|limit| under_way <= limit as usize), "{under_way} are under way");
+    }
+
+    fn enter(&mut self, id: &RunId, dice: &mut Dice) {
+        let run = self.runs.iter_mut().find(|run| run.id == *id).unwrap();
+        run.waits = false;
+        for node in &run.nodes {
+            let before = self.held.insert(node.id, id.clone());
+            assert_eq!(before, None, "{} is held twice", node.hostname);
+            assert!(!self.busy.contains_key(&node.id), "{} is busy", node.hostname);
+        }
+        let steps = 1 + dice.next_u64() % 6;
+        let anywhere = |dice: &mut Dice| node((dice.next_u64() % 5) as u32);
+        let own: Vec<NodeId> = run.nodes.iter().map(|node| node.id).collect();
+        let step = |dice: &mut Dice| match own.len() as u64 {
+            0 => anywhere(dice),
+            count => own[(dice.next_u64() % count) as usize],
+        };
+        self.left.insert(id.clone(), (0..steps).map(|_| step(dice)).collect());
+        self.entered.insert(id.clone());
+    }
+
+    /// Gives out what may be given out, then lets some of what runs end.
+    fn work(&mut self, dice: &mut Dice) {
+        for (id, left) in &mut self.left {
+            let Some(&next) = left.last() else { continue };
+            let is_others = |place: Option<&RunId>| place.is_some_and(|other| other != id);
+            let is_free = !self.busy.contains_key(&next)
+                && !is_others(self.held.get(&next))
+                && !is_others(self.wanted.get(&next));
+            if is_free && !self.busy.values().any(|busy| busy == id) && dice.next_u64() % 4 > 0 {
+                self.busy.insert(next, id.clone());
+            }
+        }
+        let at_work: Vec<NodeId> = self.busy.keys().copied().collect();
+        for node in at_work {
+            if dice.next_u64() % 2 == 0 {
+                let run = self.busy.remove(&node).unwrap();
+                self.left.get_mut(&run).unwrap().pop();
+            }
+        }
+        let ended: Vec<RunId> =
+            self.left.iter().filter(|(_, left)| left.is_empty()).map(|(id, _)| id.clone()).collect();
+        for id in ended {
+            self.left.remove(&id);
+            self.held.retain(|_, holder| *holder != id);
+            self.runs.retain(|run| run.id != id);
+        }
+    }
+}
+
+#[test]
+fn every_run_enters_and_ends_whatever_they_want() {
+    for seed in 0..3_000 {
+        let mut dice = Dice::new(seed);
+        let mut fleet = Fleet::draw(&mut dice);
+        let all = fleet.runs.len();
+        let mut turns = 0;
+        while !fleet.runs.is_empty() {
+            fleet.decide(&mut dice);
+            fleet.work(&mut dice);
+            turns += 1;
+            assert!(turns < 2_000, "seed {seed}: {:?} of {all} wait for ever", fleet.runs);
+        }
+        assert_eq!(fleet.entered.len(), all, "seed {seed}");
+    }
+}
+
+/// However many others come, as long as they do not come before it.
+#[test]
+fn an_exclusive_run_is_not_passed_over_for_ever() {
+    for seed in 0..200 {
+        let mut dice = Dice::new(seed);
+        let mut fleet = Fleet::draw(&mut dice);
+        fleet.limit = Some(2);
+        fleet.runs = runs(&["a [0,1,2,3]"]);
+        let first = fleet.runs[0].id.clone();
+        let mut turns = 0;
+        while !fleet.entered.contains(&first) {
+            // Somebody new all the time, exclusive or not, that comes after it.
+            let id = RunId::from(format!("new-{turns:05}"));
+            let nodes =
+                if dice.next_u64() % 3 == 0 { vec![reference((dice.next_u64() % 5) as u32)] } else { vec![] };
+            fleet.runs.push(Run { id, waits: true, paused: false, priority: 0, created: 10 + turns, nodes });
+            // What was under way before it came.
+            if turns == 0 {
+                fleet.runs[0].paused = true;
+                fleet.decide(&mut dice);
+                fleet.runs[0].paused = false;
+            }
+            fleet.work(&mut dice);
+            fleet.decide(&mut dice);
+            turns += 1;
+            assert!(turns < 500, "seed {seed}: it never enters");
+        }
+    }
+}

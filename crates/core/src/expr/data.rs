@@ -1,0 +1,130 @@
+//! Owns what expressions look at: the run, its params, the node, and what steps said.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use minijinja::value::{Object, Value};
+
+use crate::backend::Params;
+use crate::node::NodeRecord;
+
+/// A value that expressions look at; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Data(pub(super) Value);
+
+impl From<&Params> for Data {
+    fn from(params: &Params) -> Self {
+        Self(Value::from_pairs(params.iter().map(|(name, value)| (name.as_str(), of_json(value)))))
+    }
+}
+
+impl From<&serde_json::Value> for Data {
+    fn from(value: &serde_json::Value) -> Self {
+        Self(of_json(value))
+    }
+}
+
+impl Data {
+    pub fn map(entries: impl IntoIterator<Item = (String, Data)>) -> Self {
+        Self(Value::from_pairs(entries.into_iter().map(|(key, Data(value))| (key, value))))
+    }
+}
+
+fn of_json(value: &serde_json::Value) -> Value {
+    use serde_json::Value as Json;
+    match value {
+        Json::Null => Value::from(()),
+        Json::Bool(value) => Value::from(*value),
+        Json::Number(number) => match (number.as_i64(), number.as_u64()) {
+            (Some(number), _) => Value::from(number),
+            (None, Some(number)) => Value::from(number),
+            (None, None) => number.as_f64().map_or_else(|| Value::from(()), Value::from),
+        },
+        Json::String(text) => Value::from(text.as_str()),
+        Json::Array(items) => Value::from(items.iter().map(of_json).collect::<Vec<_>>()),
+        Json::Object(map) => Value::from_pairs(map.iter().map(|(key, value)| (key.as_str(), of_json(value)))),
+    }
+}
+
+/// Everything that the expressions of one instance look at.
+#[derive(Clone, Debug)]
+pub struct Scope {
+    /// `id`, `job`.
+    pub run: Data,
+    /// The run's params.
+    pub params: Data,
+    /// The node's `facts`; nothing where it is not known yet.
+    pub node: Option<Data>,
+    /// For each step by name a map: `outputs` (those that `steps.NAME.outputs` means here), and `nodes`, by hostname
+    /// a map with `outputs`. Who did not run has no entry. Only those that `Uses` names are needed.
+    pub steps: BTreeMap<String, Data>,
+}
+
+impl Scope {
+    pub(super) fn context(&self) -> Value {
+        let steps = self.steps.iter().map(|(name, Data(step))| (name.clone(), step.clone())).collect();
+        let mut entries = vec![
+            ("run", self.run.0.clone()),
+            ("params", self.params.0.clone()),
+            ("steps", Value::from_object(Steps(steps))),
+        ];
+        entries.extend(self.node.as_ref().map(|Data(node)| ("node", node.clone())));
+        Value::from_pairs(entries)
+    }
+}
+
+/// A step, a node or outputs that are not there are empty, so that only the value itself is missing, and `default` can
+/// stand in for it.
+#[derive(Debug)]
+struct Steps(BTreeMap<String, Value>);
+
+#[derive(Debug)]
+struct Step(Option<Value>);
+
+#[derive(Debug)]
+struct Nodes(Option<Value>);
+
+impl Object for Steps {
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        Some(Value::from_object(Step(self.0.get(key.as_str()?).cloned())))
+    }
+}
+
+impl Object for Step {
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        let part = self.0.as_ref().and_then(|step| part(step, key));
+        match key.as_str()? {
+            "outputs" => Some(part.unwrap_or_else(empty)),
+            "nodes" => Some(Value::from_object(Nodes(part))),
+            _ => None,
+        }
+    }
+}
+
+impl Object for Nodes {
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        Some(Value::from_object(Step(self.0.as_ref().and_then(|nodes| part(nodes, key)))))
+    }
+}
+
+fn part(of: &Value, key: &Value) -> Option<Value> {
+    of.get_item(key).ok().filter(|value| !value.is_undefined())
+}
+
+fn empty() -> Value {
+    Value::from_pairs(std::iter::empty::<(&str, Value)>())
+}
+
+/// What `node` is in expressions.
+pub fn facts(node: &NodeRecord) -> serde_json::Value {
+    let description = &node.description;
+    serde_json::json!({
+        "id": node.id,
+        "hostname": description.hostname,
+        "groups": description.groups,
+        "labels": description.labels,
+        "capabilities": description.capabilities,
+        "slots": description.slots,
+        "version": description.version,
+    })
+}

@@ -1,0 +1,245 @@
+//! Owns what expressions can do with values: the filters, how values are printed and made into JSON, and the machine
+//! that evaluates. Everything that makes something larger than what it was given is bounded.
+
+use std::sync::LazyLock;
+
+use minijinja::value::{Rest, Value, ValueKind};
+use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior};
+
+use crate::limits;
+
+/// What people may write after `|`.
+pub(super) const FILTERS: &[&str] = &[
+    "default", "first", "int", "join", "last", "length", "lower", "replace", "split", "string", "tojson",
+    "trim", "upper",
+];
+
+/// What `~` becomes. Nobody can write it: it is not among the filters.
+pub(super) const CONCAT: &str = "concat";
+
+/// The machine: no functions, no tests, no templates, and no filters but ours.
+pub(super) static MACHINE: LazyLock<Environment<'static>> = LazyLock::new(|| {
+    let mut machine = Environment::empty();
+    machine.set_undefined_behavior(UndefinedBehavior::Strict);
+    machine.set_fuel(Some(limits::EXPRESSION_FUEL));
+    machine.add_filter(
+        "default",
+        |value: Value, other: Value| {
+            if value.is_undefined() || value.is_none() { other } else { value }
+        },
+    );
+    machine.add_filter("first", |value: Value| end_of(&value, End::First));
+    machine.add_filter("last", |value: Value| end_of(&value, End::Last));
+    machine.add_filter("int", |value: Value| int(&value));
+    machine.add_filter("join", |value: Value, by: Rest<Value>| join(&value, by.first()));
+    machine.add_filter(CONCAT, |value: Value| join(&value, None));
+    machine.add_filter("length", |value: Value| length(&value));
+    machine.add_filter("lower", |value: Value| Ok::<_, Error>(text("lower", &value)?.to_lowercase()));
+    machine.add_filter("upper", |value: Value| Ok::<_, Error>(text("upper", &value)?.to_uppercase()));
+    machine.add_filter("trim", |value: Value| Ok::<_, Error>(text("trim", &value)?.trim().to_owned()));
+    machine.add_filter("replace", |value: Value, from: Value, to: Value| replace(&value, &from, &to));
+    machine.add_filter("split", |value: Value, by: Rest<Value>| split(&value, by.first()));
+    machine.add_filter("string", |value: Value| printed(&value));
+    machine.add_filter("tojson", |value: Value| {
+        let mut left = limits::PARAMS_BYTES;
+        Ok::<_, Error>(to_json(defined(&value)?, &mut left)?.to_string())
+    });
+    machine
+});
+
+fn wrong(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
+    Error::new(ErrorKind::InvalidOperation, message)
+}
+
+fn too_large() -> Error {
+    wrong(format!("what it makes is larger than {} bytes", limits::PARAMS_BYTES))
+}
+
+fn defined(value: &Value) -> Result<&Value, Error> {
+    if value.is_undefined() || value.is_none() { Err(ErrorKind::UndefinedError.into()) } else { Ok(value) }
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value.kind() {
+        ValueKind::Undefined | ValueKind::None | ValueKind::Invalid => "nothing",
+        ValueKind::Bool => "true or false",
+        ValueKind::Number => "a number",
+        ValueKind::String => "a text",
+        ValueKind::Seq | ValueKind::Iterable => "a list",
+        ValueKind::Map => "a map",
+        _ => "something else",
+    }
+}
+
+fn text<'v>(filter: &str, value: &'v Value) -> Result<&'v str, Error> {
+    let value = defined(value)?;
+    value
+        .as_str()
+        .ok_or_else(|| wrong(format!("`{filter}` takes a text, not {}; `string` makes one", kind(value))))
+}
+
+fn list(filter: &str, value: &Value) -> Result<Vec<Value>, Error> {
+    let value = defined(value)?;
+    match value.kind() {
+        ValueKind::Seq | ValueKind::Iterable => Ok(value.try_iter()?.collect()),
+        _ => Err(wrong(format!("`{filter}` takes a list, not {}", kind(value)))),
+    }
+}
+
+#[derive(Clone, Copy)]
+enum End {
+    First,
+    Last,
+}
+
+/// Nothing of an empty list: `default` may follow.
+fn end_of(value: &Value, end: End) -> Result<Value, Error> {
+    let name = match end {
+        End::First => "first",
+        End::Last => "last",
+    };
+    if let Some(text) = defined(value)?.as_str() {
+        let found = match end {
+            End::First => text.chars().next(),
+            End::Last => text.chars().next_back(),
+        };
+        return Ok(found.map_or(Value::UNDEFINED, |c| Value::from(c.to_string())));
+    }
+    let mut items = list(name, value)?;
+    let found = match end {
+        End::First => items.into_iter().next(),
+        End::Last => items.pop(),
+    };
+    Ok(found.unwrap_or(Value::UNDEFINED))
+}
+
+fn int(value: &Value) -> Result<i64, Error> {
+    let value = defined(value)?;
+    if let Some(text) = value.as_str() {
+        return text.trim().parse().map_err(|_| wrong("`int` takes a whole number, and this text is none"));
+    }
+    if let Some(number) = value.as_i64() {
+        return Ok(number);
+    }
+    match f64::try_from(value.clone()) {
+        // 2^53: beyond it not every whole number has a float of its own.
+        Ok(number) if number.abs() <= 9_007_199_254_740_992.0 => Ok(number.trunc() as i64),
+        _ => Err(wrong(format!("`int` takes a text or a number, not {}", kind(value)))),
+    }
+}
+
+fn length(value: &Value) -> Result<usize, Error> {
+    let value = defined(value)?;
+    if let Some(text) = value.as_str() {
+        return Ok(text.chars().count());
+    }
+    value.len().ok_or_else(|| wrong(format!("`length` takes a text, a list or a map, not {}", kind(value))))
+}
+
+fn join(value: &Value, by: Option<&Value>) -> Result<String, Error> {
+    let by = by.map(|by| text("join", by)).transpose()?.unwrap_or_default();
+    let mut out = String::new();
+    let mut left = limits::PARAMS_BYTES;
+    for (index, item) in list("join", value)?.iter().enumerate() {
+        if index > 0 {
+            spend(&mut left, by.len())?;
+            out.push_str(by);
+        }
+        print(item, &mut out, &mut left)?;
+    }
+    Ok(out)
+}
+
+fn replace(value: &Value, from: &Value, to: &Value) -> Result<String, Error> {
+    let (value, from, to) = (text("replace", value)?, text("replace", from)?, text("replace", to)?);
+    if from.is_empty() {
+        return Err(wrong("`replace` needs something to look for, not an empty text"));
+    }
+    let mut left = limits::PARAMS_BYTES;
+    let found = value.matches(from).count();
+    spend(&mut left, found.saturating_mul(to.len()))?;
+    spend(&mut left, value.len().saturating_sub(found * from.len()))?;
+    Ok(value.replace(from, to))
+}
+
+fn split(value: &Value, by: Option<&Value>) -> Result<Vec<String>, Error> {
+    let value = text("split", value)?;
+    let most = limits::SPLIT_PIECES + 1;
+    let pieces: Vec<String> = match by {
+        None => value.split_whitespace().take(most).map(str::to_owned).collect(),
+        Some(by) => match text("split", by)? {
+            "" => return Err(wrong("`split` needs something to split at, not an empty text")),
+            by => value.split(by).take(most).map(str::to_owned).collect(),
+        },
+    };
+    if pieces.len() == most {
+        return Err(wrong(format!("`split` makes at most {} pieces", limits::SPLIT_PIECES)));
+    }
+    Ok(pieces)
+}
+
+fn spend(left: &mut usize, bytes: usize) -> Result<(), Error> {
+    *left = left.checked_sub(bytes).ok_or_else(too_large)?;
+    Ok(())
+}
+
+fn printed(value: &Value) -> Result<String, Error> {
+    let mut out = String::new();
+    print(value, &mut out, &mut limits::PARAMS_BYTES.clone())?;
+    Ok(out)
+}
+
+/// Texts as they are, numbers and booleans plainly, lists and maps as JSON. Nothing is no text.
+pub(super) fn print(value: &Value, out: &mut String, left: &mut usize) -> Result<(), Error> {
+    if let Some(text) = defined(value)?.as_str() {
+        spend(left, text.len())?;
+        out.push_str(text);
+        return Ok(());
+    }
+    let before = *left;
+    let text = to_json(value, left)?.to_string();
+    *left = before;
+    spend(left, text.len())?;
+    out.push_str(&text);
+    Ok(())
+}
+
+/// The value as JSON; what it takes is taken from what is left.
+pub(super) fn to_json(value: &Value, left: &mut usize) -> Result<serde_json::Value, Error> {
+    use serde_json::Value as Json;
+    spend(left, 4)?;
+    Ok(match value.kind() {
+        ValueKind::Undefined | ValueKind::None => Json::Null,
+        ValueKind::Bool => Json::Bool(value.is_true()),
+        ValueKind::Number => number(value)?,
+        ValueKind::String => {
+            let text = value.as_str().unwrap_or_default();
+            spend(left, text.len())?;
+            Json::String(text.to_owned())
+        }
+        ValueKind::Seq | ValueKind::Iterable => {
+            let items = value.try_iter()?.map(|item| to_json(&item, left));
+            Json::Array(items.collect::<Result<_, _>>()?)
+        }
+        ValueKind::Map => {
+            let mut map = serde_json::Map::new();
+            for key in value.try_iter()? {
+                let name = key.as_str().ok_or_else(|| wrong("the keys of a map must be texts"))?;
+                spend(left, name.len() + 4)?;
+                map.insert(name.to_owned(), to_json(&value.get_item(&key)?, left)?);
+            }
+            Json::Object(map)
+        }
+        _ => return Err(wrong("it is no value")),
+    })
+}
+
+fn number(value: &Value) -> Result<serde_json::Value, Error> {
+    if value.is_integer() {
+        let whole = value.as_i64().map(serde_json::Value::from);
+        let whole = whole.or_else(|| u64::try_from(value.clone()).ok().map(serde_json::Value::from));
+        return whole.ok_or_else(|| wrong("the number is too large"));
+    }
+    let number = f64::try_from(value.clone()).ok().and_then(serde_json::Number::from_f64);
+    number.map(serde_json::Value::Number).ok_or_else(|| wrong("the number is too large"))
+}

@@ -1,0 +1,224 @@
+//! Knows which names a task's expressions may use, and says which of those that they do use cannot exist.
+
+use std::collections::HashMap;
+
+use super::reference::{Reference, Root, in_path};
+use super::template::Template;
+use crate::backend::{Element, ParamProblem};
+use crate::limits;
+use crate::nearest::advice;
+use crate::shown::shown;
+use crate::spec::{Definition, Entry, Task};
+
+/// Where a leaf stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) entry: usize,
+    pub(crate) leaf: usize,
+}
+
+/// The names of one definition.
+#[derive(Debug)]
+pub(crate) struct Known<'d> {
+    definition: &'d Definition,
+    steps: HashMap<&'d str, Place>,
+    branches: HashMap<&'d str, &'d [Task]>,
+    /// In a graph: for each entry those that end before it, once somebody asked. Bits, since ten thousand may ask.
+    before: Option<Vec<Option<Vec<u64>>>>,
+    by_name: HashMap<&'d str, usize>,
+}
+
+impl<'d> Known<'d> {
+    pub(crate) fn of(definition: &'d Definition) -> Self {
+        let mut known = Self {
+            definition,
+            steps: HashMap::new(),
+            branches: HashMap::new(),
+            before: None,
+            by_name: HashMap::new(),
+        };
+        for (entry, item) in definition.tasks.iter().enumerate() {
+            if let Some(name) = item.name() {
+                known.by_name.insert(name, entry);
+            }
+            if let Entry::Branch(branch) = item
+                && let Some(name) = &branch.name
+            {
+                known.branches.insert(name, &branch.tasks);
+            }
+            for (leaf, task) in item.leaves().iter().enumerate() {
+                if let Some(name) = &task.name {
+                    known.steps.insert(name, Place { entry, leaf });
+                }
+            }
+        }
+        if definition.tasks.iter().any(|entry| !entry.depends_on().is_empty()) {
+            known.before = Some(vec![None; definition.tasks.len()]);
+        }
+        known
+    }
+
+    pub(crate) fn step(&self, name: &str) -> Option<Place> {
+        self.steps.get(name).copied()
+    }
+
+    /// Everything that the expressions of a leaf's params name and that cannot be there.
+    pub(crate) fn check(&mut self, at: Place, template: &Template) -> Vec<ParamProblem> {
+        let mut problems = Vec::new();
+        // What is wrong is said once for each part of the params; finding the nearest name takes time.
+        let mut judged: HashMap<&str, Result<(), String>> = HashMap::new();
+        template.each(|param, element: Option<&Element>, formula| {
+            for reference in &formula.references {
+                if problems.len() >= limits::PROBLEMS_LISTED {
+                    return;
+                }
+                let verdict =
+                    judged.entry(&reference.written).or_insert_with(|| self.reference(at, reference));
+                if let Err(message) = verdict {
+                    let (param, element) = (param.to_owned(), element.cloned());
+                    let problem = ParamProblem { param, element, message: message.clone() };
+                    if !problems.contains(&problem) {
+                        problems.push(problem);
+                    }
+                }
+            }
+        });
+        problems
+    }
+
+    fn reference(&mut self, at: Place, reference: &Reference) -> Result<(), String> {
+        match reference.root {
+            Root::Run => Ok(()),
+            Root::Node => {
+                if self.definition.is_placed(&self.definition.tasks[at.entry]) {
+                    return Err(format!(
+                        "`{reference}` is not known before the task is placed; give the task a `target`"
+                    ));
+                }
+                Ok(())
+            }
+            Root::Params => self.param(reference),
+            Root::Steps => self.of_step(at, reference),
+        }
+    }
+
+    fn param(&self, reference: &Reference) -> Result<(), String> {
+        let name = reference.name();
+        if self.definition.params.contains_key(name) {
+            return Ok(());
+        }
+        if self.definition.params.is_empty() {
+            return Err(format!(
+                "`{reference}`: the job has no params; declare it: params: {{{}: DEFAULT}}",
+                shown(name)
+            ));
+        }
+        let names: Vec<&str> = self.definition.params.keys().map(String::as_str).collect();
+        Err(format!("the job has no param `{}`; {}", shown(name), advice(name, &names, "params")))
+    }
+
+    fn of_step(&mut self, at: Place, reference: &Reference) -> Result<(), String> {
+        let name = reference.name();
+        let Some(step) = self.step(name) else { return Err(self.unknown_step(name)) };
+        let shown_name = shown(name);
+        if step == at {
+            return Err(format!("`{reference}`: a task cannot use its own outputs"));
+        }
+        if !self.is_before(step, at) {
+            let remedy = match self.before {
+                Some(_) => "it must be among what the task depends on",
+                None => "move it up",
+            };
+            return Err(format!("`{reference}`: `{shown_name}` does not come before this task; {remedy}"));
+        }
+        if reference.is_of_nodes() && self.definition.is_placed(&self.definition.tasks[step.entry]) {
+            return Err(format!(
+                "`{reference}`: `{shown_name}` is placed and runs once; write steps{}.outputs",
+                in_path(name)
+            ));
+        }
+        let task = self.task(step);
+        let Some(output) = reference.output() else { return Ok(()) };
+        if task.outputs.is_empty() {
+            return Err(format!(
+                "`{reference}`: `{shown_name}` declares no outputs; give it `outputs: [{}]`",
+                shown(output)
+            ));
+        }
+        if task.outputs.iter().any(|known| known == output) {
+            return Ok(());
+        }
+        let names: Vec<&str> = task.outputs.iter().map(String::as_str).collect();
+        Err(format!(
+            "`{reference}`: `{shown_name}` has no output `{}`; {}",
+            shown(output),
+            advice(output, &names, "outputs")
+        ))
+    }
+
+    fn task(&self, place: Place) -> &'d Task {
+        &self.definition.tasks[place.entry].leaves()[place.leaf]
+    }
+
+    fn unknown_step(&self, name: &str) -> String {
+        if let Some(tasks) = self.branches.get(name) {
+            let first = tasks.iter().find_map(|task| task.name.as_deref());
+            return match first {
+                Some(leaf) => format!(
+                    "`{}` is a branch, and its tasks have the outputs; write steps{}",
+                    shown(name),
+                    in_path(leaf)
+                ),
+                None => format!("`{}` is a branch; give the task in it that is meant a name", shown(name)),
+            };
+        }
+        let mut names: Vec<&str> = self.steps.keys().copied().collect();
+        names.sort_unstable();
+        if names.is_empty() {
+            return format!("no task is named `{}`; give the task that is meant a `name`", shown(name));
+        }
+        format!("no task is named `{}`; {}", shown(name), advice(name, &names, "tasks"))
+    }
+
+    fn is_before(&mut self, step: Place, at: Place) -> bool {
+        if step.entry == at.entry {
+            return step.leaf < at.leaf;
+        }
+        match self.before {
+            None => step.entry < at.entry,
+            Some(_) => {
+                let bits = self.ancestors(at.entry);
+                bits[step.entry / 64] & (1 << (step.entry % 64)) != 0
+            }
+        }
+    }
+
+    /// The entries that end before this one. Walks without recursion; a chain may be ten thousand long.
+    fn ancestors(&mut self, entry: usize) -> &[u64] {
+        let tasks = &self.definition.tasks;
+        let by_name = &self.by_name;
+        let before = self.before.get_or_insert_with(|| vec![None; tasks.len()]);
+        let mut under_way = vec![entry];
+        let mut seen = vec![false; tasks.len()];
+        while let Some(&next) = under_way.last() {
+            let above =
+                || tasks[next].depends_on().iter().filter_map(|name| by_name.get(name.as_str()).copied());
+            if before[next].is_some() {
+                under_way.pop();
+            } else if !std::mem::replace(&mut seen[next], true) {
+                under_way.extend(above().filter(|above| before[*above].is_none() && !seen[*above]));
+            } else {
+                let mut bits = vec![0_u64; tasks.len().div_ceil(64)];
+                for above in above() {
+                    bits[above / 64] |= 1 << (above % 64);
+                    for (own, theirs) in bits.iter_mut().zip(before[above].iter().flatten()) {
+                        *own |= theirs;
+                    }
+                }
+                before[next] = Some(bits);
+                under_way.pop();
+            }
+        }
+        before[entry].as_deref().unwrap_or_default()
+    }
+}

@@ -1,0 +1,30 @@
+//! Expressions in params of tasks: `{{ steps.build.outputs.version }}`. A small and safe part of Jinja's expressions:
+//!
+//! - names: `params.x`, `steps.NAME.outputs.x`, `steps.NAME.nodes["web-01"].outputs.x`, `node.hostname`, `run.id`;
+//!   a name with other characters than letters, digits and `_` stands in brackets: `steps["build-web"]`;
+//! - texts, numbers, `true`, `false`, lists, maps, parts of them (`x[0]`, `x.y`, `x[1:3]`);
+//! - `==`, `!=`, `<`, `<=`, `>`, `>=`, `in`, `and`, `or`, `not`, `a if b else c`, and `~`, which joins texts;
+//! - filters: default, upper, lower, trim, replace, join, split, length, first, last, int, string, tojson.
+//!
+//! There is nothing else: no arithmetic, no calls, no loops, no statements. What an expression says of steps is known
+//! from its text alone (`reference`), whichever branch of it will be taken; and whatever it makes is bounded.
+
+mod data;
+mod filters;
+mod given;
+mod known;
+mod reference;
+mod template;
+mod text;
+mod token;
+
+pub use data::{Data, Scope, facts};
+pub use given::given;
+pub(crate) use known::{Known, Place};
+pub(crate) use reference::in_path;
+pub(crate) use template::{StepUse, has_expression};
+pub use template::{Template, Uses, render, uses};
+pub(crate) use text::{Part, parts};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,436 @@
+//! Params with expressions in them: read once, rendered for each instance.
+
+use std::collections::BTreeSet;
+
+use minijinja::value::Value;
+use minijinja::{ErrorKind, Expression};
+
+use super::data::Scope;
+use super::filters::{MACHINE, print, to_json};
+use super::reference::{Part, Read, Reference, Root, read};
+use super::text::{self, holds_expression};
+use crate::backend::{Element, ParamProblem, Params};
+use crate::limits;
+use crate::shown::shown;
+
+/// What the expressions of a task's params use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Uses {
+    pub params: BTreeSet<String>,
+    pub steps: BTreeSet<String>,
+    /// Some step's `nodes`: outputs of other nodes than one's own.
+    pub step_nodes: bool,
+    pub node: bool,
+    pub run: bool,
+}
+
+/// Params that were read; rendering does not read them again.
+#[derive(Debug)]
+pub struct Template {
+    params: Vec<(String, Form)>,
+    /// Params that use steps.
+    late: BTreeSet<String>,
+}
+
+#[derive(Debug)]
+enum Form {
+    Plain(serde_json::Value),
+    /// Nothing but an expression: its value keeps its type.
+    Whole(Formula),
+    Text(Vec<Piece>),
+    List(Vec<Form>),
+    Map(Vec<(String, Form)>),
+}
+
+#[derive(Debug)]
+enum Piece {
+    Plain(String),
+    Formula(Formula),
+}
+
+#[derive(Debug)]
+pub(super) struct Formula {
+    written: String,
+    expression: Expression<'static, 'static>,
+    pub(super) references: Vec<Reference>,
+}
+
+/// How a step is used.
+#[derive(Clone, Debug)]
+pub(crate) struct StepUse<'t> {
+    pub(crate) param: &'t str,
+    pub(crate) element: Option<Element>,
+    pub(crate) written: String,
+    pub(crate) step: &'t str,
+    /// By the names of its nodes.
+    pub(crate) of_nodes: bool,
+    /// The node, where it is written out.
+    pub(crate) node: Option<&'t str>,
+}
+
+/// What the expressions use; nothing when there is none.
+pub fn uses(params: &Params) -> Result<Option<Uses>, ParamProblem> {
+    Ok(Template::of(params)?.map(|template| template.uses()))
+}
+
+/// The params with the values of their expressions in their place. What is rendered is not looked at again.
+pub fn render(params: &Params, scope: &Scope) -> Result<Params, ParamProblem> {
+    match Template::of(params)? {
+        None => Ok(params.clone()),
+        Some(template) => template.render(scope),
+    }
+}
+
+impl Template {
+    /// Reads params; nothing when no expression is in them.
+    pub fn of(params: &Params) -> Result<Option<Self>, ParamProblem> {
+        if !params.values().any(has_expression) {
+            return Ok(None);
+        }
+        let mut count = 0;
+        let mut forms = Vec::with_capacity(params.len());
+        for (name, value) in params {
+            let form = form(value, &mut count).map_err(|wrong| wrong.of(name))?;
+            forms.push((name.clone(), form));
+        }
+        let mut template = Self { params: forms, late: BTreeSet::new() };
+        let mut late = BTreeSet::new();
+        template.each(|name, _, formula| {
+            if formula.uses(Root::Steps) {
+                late.insert(name.to_owned());
+            }
+        });
+        template.late = late;
+        Ok(Some(template))
+    }
+
+    pub fn uses(&self) -> Uses {
+        let mut uses = Uses::default();
+        self.each(|_, _, formula| {
+            for reference in &formula.references {
+                match reference.root {
+                    Root::Params => {
+                        uses.params.insert(reference.name().to_owned());
+                    }
+                    Root::Steps => {
+                        uses.steps.insert(reference.name().to_owned());
+                        uses.step_nodes |= reference.is_of_nodes();
+                    }
+                    Root::Node => uses.node = true,
+                    Root::Run => uses.run = true,
+                }
+            }
+        });
+        uses
+    }
+
+    /// The params that cannot be rendered before their steps have run.
+    pub(crate) fn late(&self) -> &BTreeSet<String> {
+        &self.late
+    }
+
+    /// Whether anything that can be evaluated before steps have run uses the node.
+    pub(crate) fn is_by_node(&self) -> bool {
+        let mut found = false;
+        self.each(|_, _, formula| found |= formula.uses(Root::Node) && !formula.uses(Root::Steps));
+        found
+    }
+
+    /// Every use of a step.
+    pub(crate) fn step_uses(&self) -> Vec<StepUse<'_>> {
+        let mut found = Vec::new();
+        self.each(|param, element, formula| {
+            let steps = formula.references.iter().filter(|reference| reference.root == Root::Steps);
+            found.extend(steps.map(|reference| StepUse {
+                param,
+                element: element.cloned(),
+                written: reference.to_string(),
+                step: reference.name(),
+                of_nodes: reference.is_of_nodes(),
+                node: reference.node(),
+            }));
+        });
+        found
+    }
+
+    pub fn render(&self, scope: &Scope) -> Result<Params, ParamProblem> {
+        self.render_some(scope, |_| true)
+    }
+
+    /// What can be rendered before steps have run: params without steps in them. Of the others the expressions without
+    /// steps are evaluated too, for what is wrong with them.
+    pub(crate) fn render_early(&self, scope: &Scope) -> Result<Params, ParamProblem> {
+        let late = &self.late;
+        let mut problem = None;
+        if !late.is_empty() {
+            let rendering = Rendering::new(scope);
+            self.each(|name, element, formula| {
+                if problem.is_none()
+                    && late.contains(name)
+                    && !formula.uses(Root::Steps)
+                    && let Err(wrong) = rendering.value(formula)
+                {
+                    problem = Some(Wrong { element: element.cloned(), ..wrong }.of(name));
+                }
+            });
+        }
+        match problem {
+            Some(problem) => Err(problem),
+            None => self.render_some(scope, |name| !late.contains(name)),
+        }
+    }
+
+    fn render_some(&self, scope: &Scope, wanted: impl Fn(&str) -> bool) -> Result<Params, ParamProblem> {
+        let mut rendering = Rendering::new(scope);
+        let mut rendered = Params::new();
+        for (name, form) in self.params.iter().filter(|(name, _)| wanted(name)) {
+            let value = rendering.form(form).map_err(|wrong| wrong.of(name))?;
+            rendered.insert(name.clone(), value);
+        }
+        Ok(rendered)
+    }
+
+    /// Every expression with its param and the part of it that it stands in.
+    pub(super) fn each<'t>(&'t self, mut look: impl FnMut(&'t str, Option<&Element>, &'t Formula)) {
+        fn walk<'t>(form: &'t Form, look: &mut dyn FnMut(&'t Formula)) {
+            match form {
+                Form::Plain(_) => {}
+                Form::Whole(formula) => look(formula),
+                Form::Text(pieces) => {
+                    for piece in pieces {
+                        if let Piece::Formula(formula) = piece {
+                            look(formula);
+                        }
+                    }
+                }
+                Form::List(items) => items.iter().for_each(|item| walk(item, look)),
+                Form::Map(entries) => entries.iter().for_each(|(_, value)| walk(value, look)),
+            }
+        }
+        for (name, form) in &self.params {
+            match form {
+                Form::List(items) => {
+                    for (index, item) in items.iter().enumerate() {
+                        walk(item, &mut |formula| look(name, Some(&Element::Index(index)), formula));
+                    }
+                }
+                Form::Map(entries) => {
+                    for (key, value) in entries {
+                        walk(value, &mut |formula| look(name, Some(&Element::Key(key.clone())), formula));
+                    }
+                }
+                form => walk(form, &mut |formula| look(name, None, formula)),
+            }
+        }
+    }
+}
+
+/// Whether a text anywhere in it holds an expression.
+pub(crate) fn has_expression(value: &serde_json::Value) -> bool {
+    use serde_json::Value;
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+        Value::String(text) => holds_expression(text),
+        Value::Array(items) => items.iter().any(has_expression),
+        Value::Object(map) => map.values().any(has_expression),
+    }
+}
+
+/// What is wrong, and the part of the param that it is wrong with.
+struct Wrong {
+    element: Option<Element>,
+    message: String,
+}
+
+impl Wrong {
+    fn new(message: impl Into<String>) -> Self {
+        Self { element: None, message: message.into() }
+    }
+
+    /// The outermost part is the one that is named.
+    fn within(self, element: Element) -> Self {
+        Self { element: Some(element), ..self }
+    }
+
+    fn of(self, param: &str) -> ParamProblem {
+        ParamProblem { param: param.to_owned(), element: self.element, message: self.message }
+    }
+}
+
+fn form(value: &serde_json::Value, count: &mut usize) -> Result<Form, Wrong> {
+    use serde_json::Value;
+    if !has_expression(value) {
+        return Ok(Form::Plain(value.clone()));
+    }
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => Ok(Form::Plain(value.clone())),
+        Value::String(text) => form_of_text(text, count),
+        Value::Array(items) => {
+            let items = items
+                .iter()
+                .enumerate()
+                .map(|(index, item)| form(item, count).map_err(|wrong| wrong.within(Element::Index(index))));
+            Ok(Form::List(items.collect::<Result<_, _>>()?))
+        }
+        Value::Object(map) => {
+            let entries = map.iter().map(|(key, value)| {
+                let value = form(value, count).map_err(|wrong| wrong.within(Element::Key(key.clone())))?;
+                Ok((key.clone(), value))
+            });
+            Ok(Form::Map(entries.collect::<Result<_, Wrong>>()?))
+        }
+    }
+}
+
+fn form_of_text(text: &str, count: &mut usize) -> Result<Form, Wrong> {
+    let parts = text::parts(text).map_err(Wrong::new)?;
+    let mut pieces = Vec::with_capacity(parts.len());
+    for part in parts {
+        pieces.push(match part {
+            text::Part::Plain(plain) => Piece::Plain(plain.to_owned()),
+            text::Part::Expression(source) => {
+                *count += 1;
+                if *count > limits::EXPRESSIONS_PER_TASK {
+                    return Err(Wrong::new(format!(
+                        "the params of a task hold at most {} expressions",
+                        limits::EXPRESSIONS_PER_TASK
+                    )));
+                }
+                Piece::Formula(Formula::of(source)?)
+            }
+        });
+    }
+    Ok(match <[Piece; 1]>::try_from(pieces) {
+        Ok([Piece::Formula(formula)]) => Form::Whole(formula),
+        Ok([piece]) => Form::Text(vec![piece]),
+        Err(pieces) => Form::Text(pieces),
+    })
+}
+
+impl Formula {
+    fn uses(&self, root: Root) -> bool {
+        self.references.iter().any(|reference| reference.root == root)
+    }
+
+    fn of(source: &str) -> Result<Self, Wrong> {
+        let written = source.trim();
+        let refuse = |why: &str| Wrong::new(format!("in `{{{{ {} }}}}`: {why}", shown(written)));
+        let Read { references, source } = read(written).map_err(|why| refuse(&why))?;
+        let compiled = |source: String| {
+            let compiled = MACHINE.compile_expression_owned(source);
+            compiled.map_err(|error| refuse(error.detail().unwrap_or("this is no expression")))
+        };
+        // As it is written first: what is evaluated for it forgives a `~` at the end.
+        compiled(written.to_owned())?;
+        let expression = compiled(source)?;
+        Ok(Self { written: written.to_owned(), expression, references })
+    }
+}
+
+struct Rendering<'s> {
+    scope: &'s Scope,
+    context: Value,
+    /// How much more may be made.
+    left: usize,
+}
+
+impl<'s> Rendering<'s> {
+    fn new(scope: &'s Scope) -> Self {
+        Self { scope, context: scope.context(), left: limits::PARAMS_BYTES }
+    }
+
+    fn form(&mut self, form: &Form) -> Result<serde_json::Value, Wrong> {
+        match form {
+            Form::Plain(value) => Ok(value.clone()),
+            Form::Whole(formula) => {
+                let value = self.value(formula)?;
+                to_json(&value, &mut self.left).map_err(|error| self.refused(formula, &error))
+            }
+            Form::Text(pieces) => {
+                let mut out = String::new();
+                for piece in pieces {
+                    match piece {
+                        Piece::Plain(text) => out.push_str(text),
+                        Piece::Formula(formula) => {
+                            let value = self.value(formula)?;
+                            print(&value, &mut out, &mut self.left)
+                                .map_err(|error| self.refused(formula, &error))?;
+                        }
+                    }
+                }
+                Ok(serde_json::Value::String(out))
+            }
+            Form::List(items) => {
+                let mut values = Vec::with_capacity(items.len());
+                for (index, item) in items.iter().enumerate() {
+                    values.push(self.form(item).map_err(|wrong| wrong.within(Element::Index(index)))?);
+                }
+                Ok(serde_json::Value::Array(values))
+            }
+            Form::Map(entries) => {
+                let mut map = serde_json::Map::new();
+                for (key, value) in entries {
+                    let value = self.form(value).map_err(|wrong| wrong.within(Element::Key(key.clone())))?;
+                    map.insert(key.clone(), value);
+                }
+                Ok(serde_json::Value::Object(map))
+            }
+        }
+    }
+
+    fn value(&self, formula: &Formula) -> Result<Value, Wrong> {
+        let value =
+            formula.expression.eval(self.context.clone()).map_err(|error| self.refused(formula, &error))?;
+        if value.is_undefined() || value.is_none() {
+            return Err(self.missing(formula));
+        }
+        Ok(value)
+    }
+
+    fn refused(&self, formula: &Formula, error: &minijinja::Error) -> Wrong {
+        let why = match error.kind() {
+            ErrorKind::UndefinedError => return self.missing(formula),
+            ErrorKind::OutOfFuel => "it is too much to evaluate".to_owned(),
+            ErrorKind::MissingArgument => "a filter needs one more value in its brackets".to_owned(),
+            ErrorKind::TooManyArguments => "a filter is given too many values".to_owned(),
+            kind => error.detail().map_or_else(|| kind.to_string(), str::to_owned),
+        };
+        Wrong::new(format!("in `{{{{ {} }}}}`: {why}", shown(&formula.written)))
+    }
+
+    /// Says which of its names have no value.
+    fn missing(&self, formula: &Formula) -> Wrong {
+        let missing = formula.references.iter().find(|reference| !self.has_value(reference));
+        let Some(reference) = missing else {
+            return Wrong::new(format!("`{{{{ {} }}}}` has no value", shown(&formula.written)));
+        };
+        let why = match reference.root {
+            Root::Params => String::new(),
+            Root::Steps => format!(": step `{}` was skipped, or did not say it", shown(reference.name())),
+            Root::Node if self.scope.node.is_none() => ": the node is not known here".to_owned(),
+            Root::Node => " on this node".to_owned(),
+            Root::Run => " in this run".to_owned(),
+        };
+        Wrong::new(format!("`{reference}` has no value{why}"))
+    }
+
+    fn has_value(&self, reference: &Reference) -> bool {
+        let root = match reference.root {
+            Root::Params => "params",
+            Root::Steps => "steps",
+            Root::Node => "node",
+            Root::Run => "run",
+        };
+        let mut value = self.context.get_attr(root).unwrap_or_default();
+        for part in &reference.path {
+            value = match part {
+                Part::Name(name) => value.get_item(&Value::from(name.as_str())),
+                Part::Index(index) => value.get_item(&Value::from(*index)),
+                // From here on only the evaluation knows.
+                Part::Computed => return true,
+            }
+            .unwrap_or_default();
+        }
+        !value.is_undefined() && !value.is_none()
+    }
+}

@@ -1,0 +1,42 @@
+//! Checks the names in the expressions of a job whose tasks could all be read: what they name must be there.
+
+use super::field::Checker;
+use super::path::Path;
+use super::tree::{Content, Node};
+use crate::expr::{Known, Place, Template};
+use crate::spec::Definition;
+
+impl Checker<'_> {
+    pub(super) fn expressions(&mut self, path: Path<'_>, items: &[Node<'_>], definition: &Definition) {
+        let mut known = None;
+        for (entry, (item, read)) in items.iter().zip(&definition.tasks).enumerate() {
+            if self.is_full() {
+                return;
+            }
+            let entry_path = path.index(entry);
+            let inside = entry_path.field("tasks");
+            let nodes = match field(item, "tasks").map(Node::content) {
+                Some(Content::List(leaves)) => leaves.as_slice(),
+                _ => std::slice::from_ref(item),
+            };
+            for (leaf, (node, task)) in nodes.iter().zip(read.leaves()).enumerate() {
+                // What is no expression was said when the task was read.
+                let Ok(Some(template)) = Template::of(&task.params) else { continue };
+                let Some(params) = field(node, "params") else { continue };
+                let known = known.get_or_insert_with(|| Known::of(definition));
+                let is_branch = matches!(read, crate::spec::Entry::Branch(_));
+                let holder = if is_branch { inside.index(leaf) } else { entry_path };
+                for problem in known.check(Place { entry, leaf }, &template) {
+                    self.param_problem(holder.field("params"), params, problem);
+                }
+            }
+        }
+    }
+}
+
+fn field<'n, 't>(node: &'n Node<'t>, name: &str) -> Option<&'n Node<'t>> {
+    match node.content() {
+        Content::Map(entries) => entries.iter().find(|entry| entry.key == name).map(|entry| &entry.value),
+        _ => None,
+    }
+}

@@ -1,0 +1,149 @@
+//! Owns the room where runs wait: a queue behind a lock, and the loop that lets this server's runs in.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use downbeat_core::admission::{Reason, Verdict};
+use downbeat_core::ids::RunId;
+use downbeat_core::run::{RunRecord, RunState};
+use downbeat_core::{Change, Event};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use super::queue::{News, Queue};
+use crate::dispatch::Dispatcher;
+use crate::journal::Perform;
+use crate::metrics::Metrics;
+use crate::service::Parts;
+
+/// What was refused or lost is tried again after this long at the latest: what stood in the way may be unheard of here.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+/// See the module; cheap to clone. The queue's lock comes before the board's, and neither is held across an await.
+#[derive(Clone, Debug)]
+pub(crate) struct Admission {
+    queue: Arc<Mutex<Queue>>,
+    wake: Arc<Notify>,
+    dispatcher: Dispatcher,
+    metrics: Metrics,
+    /// So many runs may be under way, over all servers.
+    limit: Option<u32>,
+}
+
+impl Admission {
+    pub(crate) fn new(dispatcher: Dispatcher, metrics: Metrics, limit: Option<u32>) -> Self {
+        Self { queue: Arc::default(), wake: Arc::new(Notify::new()), dispatcher, metrics, limit }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().expect("nothing panics while it holds the queue")
+    }
+
+    /// These runs are open, and no others.
+    pub(crate) fn load(&self, runs: &[RunRecord]) {
+        let mut queue = self.queue();
+        queue.clear();
+        runs.iter().for_each(|run| queue.add(run));
+    }
+
+    /// How many runs wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.queue().waiting()
+    }
+
+    /// Why a run waits, if it does.
+    pub(crate) fn reason(&self, run: &RunId) -> Option<Reason> {
+        let queue = self.queue();
+        let decision = queue.decide(&self.dispatcher.board(), self.limit);
+        decision.verdicts.into_iter().find_map(|(id, verdict)| match verdict {
+            Verdict::Wait(reason) if id == *run => Some(reason),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn wake(&self) {
+        self.wake.notify_one();
+    }
+
+    /// Lets runs in until it is told to stop.
+    pub(crate) async fn run(self, parts: Parts, stop: CancellationToken) {
+        loop {
+            let waits = self.waiting() > 0;
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                () = self.wake.notified() => {}
+                () = tokio::time::sleep(LOOK_AGAIN), if waits => {}
+            }
+            let changes = self.turns(&parts);
+            if changes.is_empty() {
+                continue;
+            }
+            match parts.journal.commit(changes.clone()).await {
+                Ok(outcomes) => {
+                    for (change, outcome) in changes.iter().zip(outcomes) {
+                        let Change::RunAdmitted { run, nodes, .. } = change else { continue };
+                        match outcome {
+                            Ok(()) => info!(%run, nodes = nodes.len(), "run let in"),
+                            // Somebody was faster; what they did is heard of soon.
+                            Err(refusal) => debug!(%run, %refusal, "run not let in"),
+                        }
+                    }
+                }
+                Err(lost) => warn!(%lost, "cannot let runs in; will try again"),
+            }
+        }
+    }
+
+    /// Keeps nodes free for those who are next. Answers what lets this server's runs in.
+    fn turns(&self, parts: &Parts) -> Vec<Change> {
+        let queue = self.queue();
+        let mut board = self.dispatcher.board();
+        let decision = queue.decide(&board, self.limit);
+        if board.keep_free(decision.wanted) {
+            self.dispatcher.wake();
+        }
+        drop(board);
+        let now = parts.clock.now();
+        let enters = decision.verdicts.iter().filter(|(_, verdict)| *verdict == Verdict::Enter);
+        enters
+            // One that has no actor yet would begin unseen: it comes when it has one.
+            .filter(|(run, _)| parts.runs.owns(run))
+            .filter_map(|(run, _)| queue.admit(run, parts.server, self.limit, now))
+            .collect()
+    }
+
+    fn count(&self, queue: &Queue, change: &Change) {
+        match change {
+            Change::RunCreated { run, .. } => self.metrics.run_moved(None, run.state),
+            Change::RunMoved { run, path, .. } => {
+                if let Some(&to) = path.last() {
+                    self.metrics.run_moved(Some(queue.state(run).unwrap_or(RunState::Running)), to);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Perform for Admission {
+    fn perform(&self, events: &Arc<[Event]>) {
+        let mut news = News::Nothing;
+        let mut queue = self.queue();
+        let waited = queue.waiting() > 0;
+        for event in events.iter() {
+            self.count(&queue, &event.change);
+            news = news.max(queue.apply(&event.change));
+        }
+        let is_news = match news {
+            News::Nothing => false,
+            News::Nodes => queue.awaits_nodes(),
+            News::Runs => waited || queue.waiting() > 0,
+        };
+        drop(queue);
+        if is_news {
+            self.wake();
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Owns what the board knows of turns: nodes that are held or kept free, and runs that are paused.
+
+use downbeat_core::collections::HashMap;
+use downbeat_core::ids::{ExecutionId, NodeId, RunId};
+
+use super::board::{Board, Stage};
+
+impl Board {
+    /// The run that has a node for itself.
+    pub(crate) fn holder(&self, node: NodeId) -> Option<&RunId> {
+        self.holds.get(&node)
+    }
+
+    /// How many nodes are held.
+    pub(crate) fn held_nodes(&self) -> usize {
+        self.holds.len()
+    }
+
+    /// A run other than this one that has something on a node.
+    pub(crate) fn at_work(&self, node: NodeId, but: &RunId) -> Option<&RunId> {
+        let held = self.posts.get(&node)?.held.values();
+        held.map(|holding| &holding.run).find(|run| *run != but)
+    }
+
+    pub(crate) fn hold_node(&mut self, node: NodeId, run: RunId) {
+        self.holds.insert(node, run);
+    }
+
+    /// A run has ended.
+    pub(super) fn give_back(&mut self, run: &RunId) {
+        self.holds.retain(|_, holder| holder != run);
+        self.paused.remove(run);
+    }
+
+    /// These are kept free, and no others. Answers whether that is new.
+    pub(crate) fn keep_free(&mut self, wanted: HashMap<NodeId, RunId>) -> bool {
+        let is_new = self.wanted != wanted;
+        self.wanted = wanted;
+        is_new
+    }
+
+    /// Whether work may go to a node: of this run, or of any that has no nodes of its own.
+    pub(super) fn may_take(&self, node: NodeId, run: Option<&RunId>) -> bool {
+        let is_for = |place: Option<&RunId>| place.is_none_or(|owner| Some(owner) == run);
+        is_for(self.holds.get(&node)) && is_for(self.wanted.get(&node))
+    }
+
+    /// Why it may not.
+    pub(super) fn why_not(&self, node: NodeId) -> String {
+        match (self.holds.get(&node), self.wanted.get(&node)) {
+            (Some(run), _) => format!("the node is held by run {run} (exclusive)"),
+            (None, Some(run)) => format!("the node is kept free for run {run} (exclusive), which is next"),
+            (None, None) => "the node is free".to_owned(),
+        }
+    }
+
+    /// The oldest execution that waits for a node and may go to it.
+    pub(super) fn next_pinned(&self, node: NodeId) -> Option<ExecutionId> {
+        self.queue.pinned(node).find(|execution| {
+            self.open.get(execution).is_some_and(|open| self.may_take(node, Some(&open.run)))
+        })
+    }
+
+    /// What waits of a paused run leaves the queue, and comes back when it goes on.
+    pub(crate) fn pause(&mut self, run: &RunId, paused: bool) {
+        if paused {
+            self.paused.insert(run.clone());
+        } else {
+            self.paused.remove(run);
+        }
+        let of_run = self.open.iter_mut().filter(|(_, open)| open.run == *run);
+        for (execution, open) in of_run {
+            match open.stage {
+                Stage::Waiting { until } if paused => {
+                    self.queue.remove(open.place, until, *execution);
+                    open.stage = Stage::Paused { until };
+                }
+                Stage::Paused { until } if !paused => {
+                    open.stage = Stage::Waiting { until };
+                    match until {
+                        None => self.queue.push(open.place, *execution),
+                        Some(until) => self.queue.delay(until, *execution),
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! What a store does with runs that wait for their turn, and with nodes that a run has for itself.
+
+use std::sync::Arc;
+
+use downbeat_core::change::{Change, Refusal};
+use downbeat_core::execution::Verdict;
+use downbeat_core::ids::{NodeId, RunId};
+use downbeat_core::run::{RunRecord, RunState};
+
+use super::Snapshot;
+use super::copies::copy;
+use super::make::{
+    added, admitted, apply, at, commit, created, execution, execution_id, finished, lease, leased, moved,
+    node, pending, refuse, run, run_id, server,
+};
+use crate::port::Store;
+
+const START: [RunState; 2] = [RunState::Starting, RunState::Running];
+
+async fn read(store: &Arc<dyn Store>, number: u32) -> RunRecord {
+    store.run(&run_id(number)).await.unwrap().expect("the run is there")
+}
+
+fn held(holds: &[(u32, u32)]) -> Vec<(NodeId, RunId)> {
+    holds.iter().map(|&(on, by)| (node(on), run_id(by))).collect()
+}
+
+fn queued(number: u32, max_pending: u32) -> Change {
+    Change::RunCreated { run: run(number), max_pending: Some(max_pending) }
+}
+
+fn given(run: u32, execution: u32, on: u32) -> Change {
+    let (run, execution) = (run_id(run), execution_id(execution));
+    Change::ExecutionLeased { run, execution, lease: lease(1, on) }
+}
+
+pub async fn a_run_is_paused_and_resumed_until_it_ends(store: Arc<dyn Store>) {
+    let set = |number, paused, second| Change::RunPauseSet {
+        run: run_id(number),
+        paused,
+        by: "ada".to_owned(),
+        at: at(second),
+    };
+    refuse(&store, set(1, true, 9), Refusal::NotFound).await;
+    apply(&store, &[created(1)]).await;
+    refuse(&store, set(1, false, 9), Refusal::WrongState).await;
+    apply(&store, &[set(1, true, 9)]).await;
+    assert_eq!(read(&store, 1).await, RunRecord { paused_at: Some(at(9)), ..run(1) });
+    refuse(&store, set(1, true, 10), Refusal::WrongState).await;
+    // It moves on all the same: what runs ends.
+    apply(&store, &[moved(1, &START, 11)]).await;
+    assert_eq!(read(&store, 1).await.paused_at, Some(at(9)));
+    let outcomes = commit(&store, &[set(1, false, 12), set(1, false, 13)]).await.outcomes;
+    assert_eq!(outcomes, [Ok(()), Err(Refusal::WrongState)]);
+    assert_eq!(read(&store, 1).await.paused_at, None);
+    apply(&store, &[moved(1, &[RunState::Terminating, RunState::Cancelled], 14)]).await;
+    refuse(&store, set(1, true, 15), Refusal::WrongState).await;
+}
+
+pub async fn a_full_queue_takes_no_more(store: Arc<dyn Store>) {
+    // What was created without a bound waits as well; what is under way or has ended does not.
+    apply(&store, &[created(1), created(2), moved(2, &START, 3), created(3)]).await;
+    apply(&store, &[moved(3, &[RunState::Cancelled], 4)]).await;
+    refuse(&store, queued(4, 1), Refusal::QueueFull { pending: 1 }).await;
+    let outcomes = commit(&store, &[queued(4, 3), queued(5, 3), queued(6, 3)]).await.outcomes;
+    assert_eq!(outcomes, [Ok(()), Ok(()), Err(Refusal::QueueFull { pending: 3 })]);
+    refuse(&store, queued(6, 3), Refusal::QueueFull { pending: 3 }).await;
+    // Whoever asks again for what is there is told so, not that there is no room.
+    refuse(&store, queued(4, 3), Refusal::RunExists(run_id(4))).await;
+    // One that is let in makes room.
+    apply(&store, &[admitted(4, None, &[])]).await;
+    apply(&store, &[queued(6, 3)]).await;
+    refuse(&store, queued(7, 3), Refusal::QueueFull { pending: 3 }).await;
+    apply(&store, &[moved(5, &[RunState::Cancelled], 9)]).await;
+    apply(&store, &[queued(7, 3)]).await;
+}
+
+pub async fn a_run_is_let_in_once_by_its_owner_while_it_waits(store: Arc<dyn Store>) {
+    refuse(&store, admitted(1, None, &[]), Refusal::NotFound).await;
+    apply(&store, &[created(1), created(2), moved(2, &START, 3)]).await;
+    let taken = Change::RunTaken { run: run_id(1), owner: server(2), epoch: 2, at: at(4) };
+    apply(&store, &[taken]).await;
+    refuse(&store, admitted(1, None, &[1]), Refusal::StaleEpoch).await;
+    refuse(&store, admitted(2, None, &[1]), Refusal::WrongState).await;
+    let by_owner =
+        || Change::RunAdmitted { run: run_id(1), epoch: 2, limit: None, nodes: vec![], at: at(15) };
+    let outcomes = commit(&store, &[by_owner(), by_owner()]).await.outcomes;
+    assert_eq!(outcomes, [Ok(()), Err(Refusal::WrongState)]);
+    let expected = RunRecord { admitted_at: Some(at(15)), owner: server(2), epoch: 2, ..run(1) };
+    assert_eq!(read(&store, 1).await, expected);
+    assert_eq!(store.holds().await.unwrap(), []);
+}
+
+pub async fn no_more_runs_are_let_in_than_may_be_under_way(store: Arc<dyn Store>) {
+    apply(&store, &(1..=6).map(created).collect::<Vec<_>>()).await;
+    let limited = |number| admitted(number, Some(2), &[]);
+    refuse(&store, admitted(1, Some(0), &[]), Refusal::NoRoom { running: 0 }).await;
+    let outcomes = commit(&store, &[limited(1), limited(2), limited(3)]).await.outcomes;
+    assert_eq!(outcomes, [Ok(()), Ok(()), Err(Refusal::NoRoom { running: 2 })]);
+    // That it has begun does not count twice.
+    apply(&store, &[moved(1, &START, 9)]).await;
+    refuse(&store, limited(3), Refusal::NoRoom { running: 2 }).await;
+    apply(&store, &[moved(1, &[RunState::Terminating], 9)]).await;
+    refuse(&store, limited(3), Refusal::NoRoom { running: 2 }).await;
+    apply(&store, &[moved(1, &[RunState::Cancelled], 9)]).await;
+    apply(&store, &[limited(3)]).await;
+    // One that began without having waited counts too.
+    apply(&store, &[moved(2, &[RunState::Cancelled], 9), moved(4, &START, 9)]).await;
+    refuse(&store, limited(5), Refusal::NoRoom { running: 2 }).await;
+    apply(&store, &[admitted(5, None, &[])]).await;
+    refuse(&store, admitted(6, Some(3), &[]), Refusal::NoRoom { running: 3 }).await;
+}
+
+pub async fn a_run_takes_all_its_nodes_or_none(store: Arc<dyn Store>) {
+    apply(&store, &(1..=4).map(created).collect::<Vec<_>>()).await;
+    apply(&store, &[admitted(1, None, &[2, 1])]).await;
+    assert_eq!(store.holds().await.unwrap(), held(&[(1, 1), (2, 1)]));
+    refuse(&store, admitted(2, None, &[3, 2]), Refusal::NodeHeld(run_id(1))).await;
+    assert_eq!(store.holds().await.unwrap(), held(&[(1, 1), (2, 1)]));
+    assert_eq!(read(&store, 2).await, run(2));
+    // Two in one batch: the first has them.
+    let outcomes = commit(&store, &[admitted(3, None, &[3, 4]), admitted(4, None, &[4])]).await.outcomes;
+    assert_eq!(outcomes, [Ok(()), Err(Refusal::NodeHeld(run_id(3)))]);
+    assert_eq!(store.holds().await.unwrap(), held(&[(1, 1), (2, 1), (3, 3), (4, 3)]));
+}
+
+pub async fn a_run_does_not_take_a_node_where_another_is_at_work(store: Arc<dyn Store>) {
+    apply(&store, &[created(1), created(2)]).await;
+    let executions =
+        vec![execution(1, 1, leased(1, 1)), execution(2, 1, pending()), execution(3, 1, leased(3, 1))];
+    apply(&store, &[added(1, executions)]).await;
+    refuse(&store, admitted(2, None, &[2, 1]), Refusal::NodeHeld(run_id(1))).await;
+    let started = Change::ExecutionStarted {
+        run: run_id(1),
+        execution: execution_id(1),
+        token: lease(1, 1).token,
+        at: at(21),
+    };
+    apply(&store, &[started, finished(1, 3, 3, Verdict::Succeeded)]).await;
+    refuse(&store, admitted(2, None, &[2, 1]), Refusal::NodeHeld(run_id(1))).await;
+    assert_eq!(store.holds().await.unwrap(), []);
+    // What has ended there, and what only waits for it, is not in the way; nor is its own work.
+    let own = vec![execution(9, 2, leased(9, 1))];
+    apply(&store, &[finished(1, 1, 1, Verdict::Succeeded), added(2, own)]).await;
+    apply(&store, &[admitted(2, None, &[2, 1])]).await;
+    assert_eq!(store.holds().await.unwrap(), held(&[(1, 2), (2, 2)]));
+}
+
+pub async fn a_held_node_is_given_nothing_of_another_run(store: Arc<dyn Store>) {
+    apply(&store, &[created(1), created(2), admitted(1, None, &[1])]).await;
+    let waiting = |number, run| added(run, vec![execution(number, run, pending())]);
+    apply(&store, &[waiting(1, 1), waiting(2, 2), waiting(3, 2)]).await;
+    refuse(&store, given(2, 2, 1), Refusal::NodeHeld(run_id(1))).await;
+    assert_eq!(store.execution(execution_id(2)).await.unwrap().unwrap().state, pending());
+    apply(&store, &[given(1, 1, 1), given(2, 3, 2)]).await;
+    // Born there: all of the change is refused.
+    let born = |of| added(of, vec![execution(10, of, leased(10, 2)), execution(11, of, leased(11, 1))]);
+    refuse(&store, born(2), Refusal::NodeHeld(run_id(1))).await;
+    assert_eq!(store.execution(execution_id(10)).await.unwrap(), None);
+    apply(&store, &[born(1)]).await;
+}
+
+pub async fn a_run_that_ends_gives_its_nodes_back(store: Arc<dyn Store>) {
+    let ends = [
+        vec![RunState::Cancelled],
+        vec![RunState::Starting, RunState::Running, RunState::Terminating, RunState::Completed],
+        vec![RunState::Starting, RunState::Running, RunState::Terminating, RunState::Failed],
+    ];
+    for (number, path) in (1..).zip(ends) {
+        apply(&store, &[created(number), admitted(number, None, &[1, 2])]).await;
+        assert_eq!(store.holds().await.unwrap(), held(&[(1, number), (2, number)]));
+        let (last, first) = path.split_last().expect("a path has an end");
+        apply(&store, &[moved(number, first, 9)]).await;
+        assert_eq!(store.holds().await.unwrap().len(), 2, "{path:?}");
+        apply(&store, &[moved(number, &[*last], 9)]).await;
+        assert_eq!(store.holds().await.unwrap(), [], "{path:?}");
+    }
+}
+
+pub async fn what_happens_in_one_batch_counts(store: Arc<dyn Store>) {
+    apply(&store, &[created(1), created(2), created(3), added(3, vec![execution(1, 3, pending())])]).await;
+    // Runs are let in before anything is given out, and end after it.
+    let batch = [
+        moved(1, &[RunState::Cancelled], 9),
+        given(3, 1, 1),
+        admitted(2, None, &[1]),
+        admitted(1, None, &[2]),
+    ];
+    let outcomes = commit(&store, &batch).await.outcomes;
+    assert_eq!(outcomes, [Ok(()), Err(Refusal::NodeHeld(run_id(2))), Ok(()), Ok(())]);
+    assert_eq!(store.holds().await.unwrap(), held(&[(1, 2)]));
+    // An end in the same batch comes too late for whoever wants the nodes.
+    let batch = [moved(2, &[RunState::Cancelled], 9), admitted(3, None, &[1])];
+    assert_eq!(commit(&store, &batch).await.outcomes, [Ok(()), Err(Refusal::NodeHeld(run_id(2)))]);
+    apply(&store, &[admitted(3, None, &[1])]).await;
+    assert_eq!(store.holds().await.unwrap(), held(&[(1, 3)]));
+}
+
+pub async fn holds_are_part_of_a_copy(store: Arc<dyn Store>) {
+    apply(&store, &[created(1), created(2), admitted(1, None, &[1, 2])]).await;
+    let copied = copy(&store).await;
+    assert_eq!(copied.holds().await.unwrap(), held(&[(1, 1), (2, 1)]));
+    refuse(&copied, admitted(2, None, &[2]), Refusal::NodeHeld(run_id(1))).await;
+    apply(&copied, &[moved(1, &[RunState::Cancelled], 9)]).await;
+    assert_eq!(Snapshot::of(&copied).await.holds, []);
+}
