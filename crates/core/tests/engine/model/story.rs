@@ -3,9 +3,9 @@
 use downbeat_core::backend::Params;
 use downbeat_core::execution::{Execution, Status, Verdict};
 use downbeat_core::ids::{ExecutionId, RunId};
+use downbeat_core::run::again::{Again, retry_of};
 use downbeat_core::run::engine;
 use downbeat_core::{Change, Dice, Timestamp};
-use uuid::Uuid;
 
 use super::case::{Case, MOST_NODES, node_id, node_number, number};
 use super::counts::Counts;
@@ -83,7 +83,7 @@ pub(crate) fn play(case: &Case, seed: u64, counts: &mut Counts) -> Result<(), St
         return Ok(());
     }
     // "`run retry RUN` makes a new run of an ended one that did not complete, or completed in part."
-    let taken = first.taken_over();
+    let taken = first.taken_over().map_err(|error| first.report(&error))?;
     let mut second = Story::new(case, taken, seed + 1, Dice::new(dice.next_u64()));
     second.run().map_err(|error| second.report(&format!("tried again: {error}")))?;
     counts.note("tried again", true);
@@ -402,24 +402,20 @@ impl<'a> Story<'a> {
     }
 
     /// What a run that tries this one again begins with: what succeeded, but nothing that answered failures.
-    fn taken_over(&self) -> Vec<Execution> {
-        let taken = |index: usize, id: ExecutionId| {
-            let former = &self.world.executions[&id];
-            Execution {
-                id: ExecutionId(Uuid::from_u128(index as u128 + 1)),
-                run: RunId::from("run"),
-                attempt: 1,
-                reused: Some(former.id),
-                ..former.clone()
-            }
-        };
-        (0..)
-            .zip(&self.tables.instances)
-            .filter(|(index, instance)| {
-                instance.fate == Some(Fate::Succeeded) && !self.tables.is_answer(*index)
-            })
-            .filter_map(|(index, _)| Some(taken(index, self.ids[index]?)))
-            .collect()
+    fn taken_over(&mut self) -> Result<Vec<Execution>, String> {
+        let executions: Vec<Execution> = self.world.executions.values().cloned().collect();
+        let second =
+            retry_of(&self.world.record, &executions, Again::AllNodes).map_err(|why| why.to_string())?;
+        let taken = second.executions(&RunId::from("run"), self.world.now, &mut self.world.dice);
+        let place = |taken: &Execution| (taken.step as usize, taken.pinned.map(node_number));
+        let mut got: Vec<_> = taken.iter().map(place).collect();
+        let is_taken =
+            |i: &usize| self.tables.instances[*i].fate == Some(Fate::Succeeded) && !self.tables.is_answer(*i);
+        let instances = (0..self.tables.instances.len()).filter(is_taken).map(|i| &self.tables.instances[i]);
+        let mut expected: Vec<_> = instances.map(|instance| (instance.step, instance.node)).collect();
+        got.sort_unstable();
+        expected.sort_unstable();
+        if got == expected { Ok(taken) } else { Err(format!("{got:?} is taken over, not {expected:?}")) }
     }
 }
 
