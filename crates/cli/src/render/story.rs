@@ -100,7 +100,7 @@ impl Story {
 
     /// Lines about waves that began or ended since the last time, about a pause, and about why it does not begin.
     pub(crate) fn news(&mut self, run: &Run) -> Vec<String> {
-        let mut lines = self.waves(run);
+        let mut lines = Vec::new();
         if run.summary.pending_reason != self.pending {
             self.pending.clone_from(&run.summary.pending_reason);
             lines.extend(
@@ -117,6 +117,7 @@ impl Story {
                 "the run goes on".to_owned()
             });
         }
+        lines.extend(self.waves(run));
         lines
     }
 
@@ -141,7 +142,9 @@ impl Story {
                 lines.push(format!("wave {} of {} {went}", wave.wave, rollout.waves.len()));
             }
         }
-        if rollout.failed > rollout.budget && !std::mem::replace(&mut self.waves.spent, true) {
+        // Once the wave that it was spent in has ended: it does not change what that does.
+        let ended = self.waves.ended.len() == self.waves.begun.len();
+        if ended && rollout.failed > rollout.budget && !std::mem::replace(&mut self.waves.spent, true) {
             let Rollout { failed, budget, .. } = rollout;
             let spent = painted(&format!("{failed} failed, and {budget} may"), Tone::Bad);
             lines.push(format!("{spent}: no further wave begins"));
