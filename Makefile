@@ -28,6 +28,10 @@ postgres: ## A private PostgreSQL for tests run by hand; prints its URL
 postgres-stop: ## Ends that PostgreSQL
 	@scripts/postgres stop $(POSTGRES_DIR)
 
+.PHONY: root
+root: ## A Debian with systemd that tests boot copies of (as root, some 200 MB, once); prints where it is
+	@scripts/root make
+
 .PHONY: bench
 bench: build ## The figures of the README, on SQLite and on a private PostgreSQL
 	scripts/bench $(DOWNBEAT)

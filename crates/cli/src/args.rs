@@ -82,7 +82,7 @@ pub(crate) enum Command {
     /// Run, plan and check jobs
     #[command(subcommand)]
     Job(job::Verb),
-    /// Look at runs, follow and cancel them
+    /// Look at runs, follow, pause, cancel and retry them
     #[command(subcommand)]
     Run(run::Verb),
     /// Look at nodes, drain them

@@ -1,5 +1,6 @@
 //! Owns why a request to the server was not carried out, and the class that decides status and exit code.
 
+use downbeat_core::backend::ParamProblem;
 use downbeat_core::plan::{self, Unfit};
 use downbeat_core::spec;
 use downbeat_store as store;
@@ -10,6 +11,9 @@ pub enum Error {
     /// The definition is wrong.
     #[error("the job definition has {} problem(s)", errors.len())]
     Invalid { errors: Vec<Problem> },
+    /// The values that a run was given are wrong.
+    #[error("the run's params have {} problem(s)", .0.len())]
+    Params(Vec<ParamProblem>),
     /// The definition is right, and cannot be carried out as things are.
     #[error("{message}")]
     Refused { message: String, nodes: Vec<(String, String)> },
@@ -49,7 +53,7 @@ pub enum Class {
 impl Error {
     pub fn class(&self) -> Class {
         match self {
-            Error::Invalid { .. } => Class::Rejected,
+            Error::Invalid { .. } | Error::Params(_) => Class::Rejected,
             Error::Refused { .. } | Error::Conflict(_) => Class::Conflict,
             Error::NotFound(_) => Class::NotFound,
             Error::TooMany(_) => Class::TooMany,

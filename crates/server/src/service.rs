@@ -3,16 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use downbeat_core::backend::Catalogue;
+use downbeat_core::backend::{Catalogue, Params};
 use downbeat_core::execution::{Execution, State};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
 use downbeat_core::level;
 use downbeat_core::node::NodeRecord;
-use downbeat_core::plan::{Plan, resolve};
+use downbeat_core::plan::{Plan, resolve, resolve_again};
+use downbeat_core::run::again::{Again, retry_of};
 use downbeat_core::run::engine::{Progress, Turn};
 use downbeat_core::run::{Resolved, RunRecord, RunState};
 use downbeat_core::spec::Definition;
-use downbeat_core::{Applied, Change, Refusal, Timestamp};
+use downbeat_core::{Applied, Change, Refusal, Timestamp, expr, limits};
 use downbeat_proto::message::Fault;
 use downbeat_store::Store;
 use tokio::sync::broadcast;
@@ -29,7 +30,7 @@ use crate::metrics::Metrics;
 use crate::nodes::Heartbeats;
 use crate::output::Outputs;
 use crate::replica::Following;
-use crate::runs::{Mailbox, Runs, Start, Waits, refused_for_nodes, release, reserve};
+use crate::runs::{Runs, Start, Waits, refused_for_nodes, release, reserve};
 use crate::settings::Settings;
 use crate::surroundings::Chance;
 
@@ -78,6 +79,18 @@ pub struct Service {
 #[derive(Clone, Debug)]
 pub struct Submit {
     pub definition: Definition,
+    /// Values for the job's params; the rest are its defaults.
+    pub params: Params,
+    pub idempotency_key: Option<String>,
+    /// Who asks.
+    pub by: String,
+}
+
+/// A run that is to be tried again.
+#[derive(Clone, Debug)]
+pub struct Retry {
+    pub run: RunId,
+    pub again: Again,
     pub idempotency_key: Option<String>,
     /// Who asks.
     pub by: String,
@@ -237,11 +250,16 @@ impl Service {
         self.parts.dispatcher.board().nodes().filter(|node| node.cluster == cluster).cloned().collect()
     }
 
-    fn compile(&self, cluster: ClusterId, definition: Arc<Definition>) -> Result<Plan, Error> {
+    fn compile(
+        &self,
+        cluster: ClusterId,
+        definition: Arc<Definition>,
+        params: &Params,
+    ) -> Result<Plan, Error> {
         let targeted = definition.target.is_some()
             || definition.tasks.iter().any(|entry| entry.leaves().iter().any(|task| task.target.is_some()));
         let nodes = if targeted { self.nodes_of(cluster) } else { Vec::new() };
-        let resolved = Arc::new(resolve(&definition, &nodes)?);
+        let resolved = Arc::new(resolve(&definition, params, &nodes)?);
         Ok(Plan::compile(definition, resolved)?)
     }
 
@@ -256,10 +274,11 @@ impl Service {
     }
 
     /// What would run where and in which order. Starts nothing.
-    pub async fn plan(&self, definition: &Definition) -> Result<Planned, Error> {
+    pub async fn plan(&self, definition: &Definition, params: &Params) -> Result<Planned, Error> {
         self.catch_up().await?;
+        let params = expr::given(definition, params).map_err(Error::Params)?;
         let cluster = self.cluster(definition).await?;
-        let plan = self.compile(cluster, Arc::new(definition.clone()))?;
+        let plan = self.compile(cluster, Arc::new(definition.clone()), &params)?;
         let resolved = Arc::clone(&plan.resolved);
         Ok(Planned { plan, resolved })
     }
@@ -273,47 +292,102 @@ impl Service {
     }
 
     async fn create(&self, submit: Submit) -> Result<Submitted, Error> {
-        let parts = &self.parts;
         self.check_level(&submit.definition)?;
         self.catch_up().await?;
         let cluster = self.cluster(&submit.definition).await?;
-        let plan = Arc::new(self.compile(cluster, Arc::new(submit.definition))?);
-        let now = parts.clock.now();
-        let mut dice = parts.chance.dice();
-        let id = RunId::from(dice.uuid_at(now));
-        let mut run = RunRecord {
-            id: id.clone(),
+        let params = expr::given(&submit.definition, &submit.params).map_err(Error::Params)?;
+        let plan = Arc::new(self.compile(cluster, Arc::new(submit.definition), &params)?);
+        let run = self.new_record(cluster, &plan, params, submit.by, submit.idempotency_key);
+        self.launch(run, plan, Vec::new()).await
+    }
+
+    /// Creates a run that goes on where an ended one failed: what succeeded there is taken over.
+    pub async fn retry(&self, retry: Retry) -> Result<Submitted, Error> {
+        let service = self.clone();
+        let created = tokio::spawn(async move { service.create_again(retry).await }.in_current_span());
+        patiently(created).await?.map_err(|error| Error::Bug(format!("cannot create a run: {error}")))?
+    }
+
+    async fn create_again(&self, retry: Retry) -> Result<Submitted, Error> {
+        self.catch_up().await?;
+        let first = self.parts.store.run(&retry.run).await?;
+        let first = first.ok_or_else(|| Error::NotFound(format!("run `{}` does not exist", retry.run)))?;
+        self.check_level(&first.definition)?;
+        let executions = self.parts.store.executions_of(&first.id).await?;
+        let second = retry_of(&first, &executions, retry.again)
+            .map_err(|refused| Error::Conflict(refused.to_string()))?;
+        let nodes = self.nodes_of(first.cluster);
+        let resolved = resolve_again(&first.definition, &first.params, &second.resolved, &nodes)?;
+        let plan = Arc::new(Plan::compile(Arc::clone(&first.definition), Arc::new(resolved))?);
+        let mut run =
+            self.new_record(first.cluster, &plan, first.params.clone(), retry.by, retry.idempotency_key);
+        let taken = second.executions(&run.id, run.created_at, &mut self.parts.chance.dice());
+        run.retry_of = Some(first.id);
+        self.launch(run, plan, taken).await
+    }
+
+    fn new_record(
+        &self,
+        cluster: ClusterId,
+        plan: &Plan,
+        params: Params,
+        by: String,
+        idempotency_key: Option<String>,
+    ) -> RunRecord {
+        let now = self.parts.clock.now();
+        RunRecord {
+            id: RunId::from(self.parts.chance.dice().uuid_at(now)),
             cluster,
             job: plan.definition.name.clone(),
             state: RunState::Pending,
             definition: Arc::clone(&plan.definition),
             resolved: Arc::clone(&plan.resolved),
-            by: submit.by,
-            idempotency_key: submit.idempotency_key,
+            by,
+            idempotency_key,
             created_at: now,
             started_at: None,
             finished_at: None,
             end: None,
             cancel_requested_at: None,
-            owner: parts.server,
+            owner: self.parts.server,
             epoch: 1,
-            params: Default::default(),
+            params,
             retry_of: None,
             paused_at: None,
             admitted_at: None,
-        };
+        }
+    }
+
+    /// Commits a new run with what it takes over from an earlier one, and starts it.
+    async fn launch(
+        &self,
+        mut run: RunRecord,
+        plan: Arc<Plan>,
+        taken: Vec<Execution>,
+    ) -> Result<Submitted, Error> {
+        let parts = &self.parts;
+        let (id, cluster, now) = (run.id.clone(), run.cluster, run.created_at);
+        let mut dice = parts.chance.dice();
         // Open before the first decision: a node that goes offline from here on is heard of.
         let mailbox = parts.runs.open(&id);
-        if self.has_to_wait(&run.definition) {
-            return self.enqueue(run, plan, mailbox).await;
-        }
-        let mut progress = Progress::new(Arc::clone(&plan), id.clone(), run.epoch, run.state);
-        {
+        let mut progress = if taken.is_empty() {
+            Progress::new(Arc::clone(&plan), id.clone(), run.epoch, run.state)
+                .with_params(Arc::new(run.params.clone()))
+        } else {
+            Progress::restore(Arc::clone(&plan), &run, run.epoch, &taken, None)
+        };
+        let waits = self.has_to_wait(&run.definition);
+        if !waits {
             let offline = |node: NodeId| parts.dispatcher.board().is_offline(node);
             let facts = |node: NodeId| parts.dispatcher.facts(node);
             progress.begin(&mut Turn { now, dice: &mut dice, offline: &offline, facts: &facts });
         }
-        let mut changes = vec![Change::RunCreated { run: run.clone(), max_pending: None }];
+        let max_pending = waits.then_some(parts.settings.max_pending_runs);
+        let mut changes = vec![Change::RunCreated { run: run.clone(), max_pending }];
+        changes.extend(taken.chunks(limits::EXECUTIONS_PER_CHANGE).map(|executions| {
+            let (run, executions) = (id.clone(), executions.to_vec());
+            Change::ExecutionsAdded { run, epoch: 1, executions, at: now }
+        }));
         changes.extend(progress.take_changes(now));
         parts.dispatcher.board().add_plan(id.clone(), cluster, plan);
         reserve(&parts.dispatcher, &mut changes, now, &mut dice);
@@ -332,18 +406,20 @@ impl Service {
         }
         let again = refused_for_nodes(&parts.dispatcher, changes, &outcomes);
         let (steps, nodes) = (run.definition.tasks.len(), run.resolved.nodes.len());
-        info!(run = %id, job = run.job, tasks = steps, nodes, "run created");
-        run.state = RunState::Running;
-        run.started_at = Some(now);
+        info!(run = %id, job = run.job, tasks = steps, nodes, reused = taken.len(), waits, "run created");
+        let start = if waits {
+            Start::Waiting(Waits::ToBegin)
+        } else {
+            run.state = RunState::Running;
+            run.started_at = Some(now);
+            Start::Begun { at: now, again }
+        };
         if !progress.is_ended() {
-            parts.runs.start(
-                mailbox,
-                progress,
-                Start::Begun { at: now, again },
-                parts.journal.clone(),
-                parts.dispatcher.clone(),
-                dice.next_u64(),
-            );
+            let (journal, dispatcher) = (parts.journal.clone(), parts.dispatcher.clone());
+            parts.runs.start(mailbox, progress, start, journal, dispatcher, dice.next_u64());
+            if waits {
+                parts.admission.wake();
+            }
         } else if let Some(stored) = parts.store.run(&id).await? {
             run = stored;
         }
@@ -359,10 +435,9 @@ impl Service {
             }
             Refusal::QueueFull { pending } => {
                 let most = self.parts.settings.max_pending_runs;
-                let waiting =
-                    if *pending == 1 { "1 run waits".to_owned() } else { format!("{pending} runs wait") };
                 Err(Error::TooMany(format!(
-                    "{waiting} for their turn, and no more than {most} may (max_pending_runs); try again later"
+                    "no more than {most} runs may wait for their turn (max_pending_runs), and {pending} do; try again \
+                     later"
                 )))
             }
             other => Err(Error::Bug(format!("a new run was refused: {other}"))),
@@ -388,69 +463,10 @@ impl Service {
         is_gated && self.parts.level.reaches(level::FLEET)
     }
 
-    /// Creates a run that waits for its turn.
-    async fn enqueue(&self, run: RunRecord, plan: Arc<Plan>, mailbox: Mailbox) -> Result<Submitted, Error> {
-        let parts = &self.parts;
-        let id = run.id.clone();
-        let progress = Progress::new(Arc::clone(&plan), id.clone(), run.epoch, run.state);
-        parts.dispatcher.board().add_plan(id.clone(), run.cluster, plan);
-        let created =
-            Change::RunCreated { run: run.clone(), max_pending: Some(parts.settings.max_pending_runs) };
-        let outcomes = parts.journal.commit(vec![created]).await;
-        let refused = match &outcomes {
-            Ok(outcomes) => outcomes[0].as_ref().err(),
-            Err(_) => None,
-        };
-        if outcomes.is_err() || refused.is_some() {
-            parts.dispatcher.board().drop_plan(&id);
-        }
-        if let Err(lost) = &outcomes {
-            return Err(Error::Unavailable(lost.to_string()));
-        }
-        if let Some(refusal) = refused {
-            return self.not_created(refusal).await;
-        }
-        info!(run = %id, job = run.job, nodes = run.resolved.nodes.len(), "run waits for its turn");
-        let (journal, dispatcher) = (parts.journal.clone(), parts.dispatcher.clone());
-        let start = Start::Waiting(Waits::ToBegin);
-        parts.runs.start(mailbox, progress, start, journal, dispatcher, parts.chance.seed());
-        parts.admission.wake();
-        Ok(Submitted { run, created: true })
-    }
-
-    /// Begins nothing more of a run until it is resumed. What runs ends.
-    pub async fn pause(&self, run: &RunId, by: &str) -> Result<(), Error> {
-        self.set_paused(run, true, by).await
-    }
-
-    /// Goes on with a run that was paused.
-    pub async fn resume(&self, run: &RunId, by: &str) -> Result<(), Error> {
-        self.set_paused(run, false, by).await
-    }
-
-    async fn set_paused(&self, run: &RunId, paused: bool, by: &str) -> Result<(), Error> {
-        let at = self.parts.clock.now();
-        let change = Change::RunPauseSet { run: run.clone(), paused, by: by.to_owned(), at };
-        match self.commit_one(change).await? {
-            Ok(()) => Ok(()),
-            Err(Refusal::NotKnownToAll) => Err(Error::Unavailable(
-                "an older server shares the store, which knows nothing of pauses; upgrade all servers"
-                    .to_owned(),
-            )),
-            Err(_) => match self.parts.store.run(run).await? {
-                None => Err(Error::NotFound(format!("run `{run}` does not exist"))),
-                Some(stored) if stored.state.is_terminal() => {
-                    Err(Error::Conflict(format!("run `{run}` has ended: it is {}", stored.state)))
-                }
-                Some(_) if paused => Err(Error::Conflict(format!("run `{run}` is paused already"))),
-                Some(_) => Err(Error::Conflict(format!("run `{run}` is not paused"))),
-            },
-        }
-    }
-
     /// Why a run waits for its turn, if it does.
-    pub fn pending_reason(&self, run: &RunId) -> Option<String> {
-        self.parts.admission.reason(run).map(|reason| reason.to_string())
+    pub fn pending_reason(&self, run: &RunRecord) -> Option<String> {
+        let waits = run.state == RunState::Pending;
+        waits.then(|| self.parts.admission.reason(&run.id))?.map(|reason| reason.to_string())
     }
 
     /// Asks for a run's end. It is on its way when this answers; the run's state tells when it is done.
@@ -471,6 +487,36 @@ impl Service {
                     Some(_) => Ok(()),
                 }
             }
+        }
+    }
+
+    /// Lets what runs end, and begins nothing more until it is resumed.
+    pub async fn pause(&self, run: &RunId, by: &str) -> Result<(), Error> {
+        self.set_paused(run, true, by).await
+    }
+
+    /// Goes on with a run that was paused.
+    pub async fn resume(&self, run: &RunId, by: &str) -> Result<(), Error> {
+        self.set_paused(run, false, by).await
+    }
+
+    async fn set_paused(&self, run: &RunId, paused: bool, by: &str) -> Result<(), Error> {
+        let at = self.parts.clock.now();
+        let change = Change::RunPauseSet { run: run.clone(), paused, by: by.to_owned(), at };
+        match self.commit_one(change).await? {
+            Ok(()) => Ok(()),
+            Err(Refusal::NotFound) => Err(Error::NotFound(format!("run `{run}` does not exist"))),
+            Err(Refusal::WrongState) => {
+                let stored = self.parts.store.run(run).await?;
+                let stored = stored.ok_or_else(|| Error::NotFound(format!("run `{run}` does not exist")))?;
+                let why = match (stored.state.is_terminal(), paused) {
+                    (true, _) => format!("has ended: it is {}", stored.state),
+                    (false, true) => "is paused already".to_owned(),
+                    (false, false) => "is not paused".to_owned(),
+                };
+                Err(Error::Conflict(format!("run `{run}` {why}")))
+            }
+            Err(refusal) => Err(Error::Unavailable(refusal.to_string())),
         }
     }
 

@@ -35,6 +35,7 @@ pub(crate) async fn submit(cluster: Arc<Cluster>, number: usize, within: Duratio
     tokio::time::sleep(world.up_to(within)).await;
     let run = loop {
         let submit = Submit {
+            params: Default::default(),
             definition: definition.clone(),
             idempotency_key: keyed.then(|| format!("key-{number}")),
             by: "sim".to_owned(),

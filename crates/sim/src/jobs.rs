@@ -1,5 +1,5 @@
 //! Owns random jobs: lists, pipelines and graphs, on all nodes, on some, placed, or mixed; with conditions, retries,
-//! timeouts, deliveries and limits. What comes of an attempt is not in the job: the hosts decide.
+//! timeouts, deliveries and limits; in waves, and with nodes to themselves. What comes of an attempt is not in the job: the hosts decide.
 
 use downbeat_core::Dice;
 use serde_json::{Value, json};
@@ -59,6 +59,19 @@ fn placement(agents: usize, dice: &mut Dice) -> Value {
     placement
 }
 
+fn rollout(dice: &mut Dice) -> Value {
+    let batch = match dice.below(3) {
+        0 => json!(1 + dice.below(2)),
+        1 => json!("50%"),
+        _ => json!([1, "100%"]),
+    };
+    let mut rollout = json!({"batch": batch, "max_failures": dice.below(3)});
+    if chance(dice, 2) {
+        rollout["pause"] = json!(format!("{}s", 1 + dice.below(5)));
+    }
+    rollout
+}
+
 /// A job for so many nodes, `n0` and up.
 pub(crate) fn job(agents: usize, dice: &mut Dice) -> Value {
     let graph = chance(dice, 2);
@@ -92,8 +105,23 @@ pub(crate) fn job(agents: usize, dice: &mut Dice) -> Value {
         }
         tasks.push(entry);
     }
-    let strategy = pick(dice, &["fail-fast", "continue", "continue"]);
-    let mut job = json!({"strategy": strategy, "tasks": tasks});
+    let places = |place: &str| tasks.iter().any(|task| task.get(place).is_some());
+    let in_waves = fleet && !graph && !places("target") && !places("placement") && chance(dice, 2);
+    let exclusive = fleet && !places("placement") && chance(dice, 4);
+    let mut job = json!({"tasks": tasks});
+    if in_waves
+        && job["tasks"].as_array().is_some_and(|tasks| tasks.iter().any(|t| t["condition"] != "on_failure"))
+    {
+        job["rollout"] = rollout(dice);
+    } else {
+        job["strategy"] = json!(pick(dice, &["fail-fast", "continue", "continue"]));
+    }
+    if exclusive {
+        job["exclusive"] = json!(true);
+    }
+    if chance(dice, 4) {
+        job["priority"] = json!(dice.below(3));
+    }
     if fleet {
         job["target"] = target(agents, dice);
     } else if chance(dice, 2) {

@@ -131,7 +131,10 @@ pub(super) mod tests {
         // As the release before wrote `result(1)`.
         let payload = "0a10000000000000000000000000000000011210000000000000000000000000000000011a0372756e20022803\
                        3203776879";
-        let payload: Vec<u8> = (0..payload.len()).step_by(2).map(|at| u8::from_str_radix(&payload[at..at + 2], 16).unwrap()).collect();
+        let payload: Vec<u8> = (0..payload.len())
+            .step_by(2)
+            .map(|at| u8::from_str_radix(&payload[at..at + 2], 16).unwrap())
+            .collect();
         let mut bytes = u32::try_from(payload.len()).unwrap().to_le_bytes().to_vec();
         bytes.extend_from_slice(&crc32(&payload).to_le_bytes());
         bytes.extend_from_slice(&payload);

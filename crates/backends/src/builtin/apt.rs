@@ -5,18 +5,23 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use downbeat_core::backend::BackendSchema;
+use downbeat_core::execution::Verdict;
 
 use super::params::{is_on, texts};
 use crate::backend::{Backend, Call, Finish};
+use crate::output::Stream;
 use crate::process::{self, Ledger, Program};
 
 /// Nobody is there to answer.
 const ENVIRONMENT: [(&str, &str); 2] =
     [("DEBIAN_FRONTEND", "noninteractive"), ("APT_LISTCHANGES_FRONTEND", "none")];
 
-const OPTIONS: [&str; 10] = [
+const OPTIONS: [&str; 12] = [
     "-q",
     "-y",
+    // On a terminal dpkg would draw its progress, hundred times over the same line.
+    "-o",
+    "Dpkg::Use-Pty=0",
     // A configuration file that was changed on the host stays as it is.
     "-o",
     "Dpkg::Options::=--force-confold",
@@ -31,6 +36,9 @@ const OPTIONS: [&str; 10] = [
     "APT::Update::Error-Mode=any",
 ];
 
+/// What dpkg has done and not yet written into its status. As long as there is any, apt refuses to change packages.
+const JOURNAL: &str = "/var/lib/dpkg/updates";
+
 #[derive(Debug)]
 pub struct Apt {
     ledger: Arc<Ledger>,
@@ -42,6 +50,32 @@ impl Apt {
     pub fn new(ledger: Arc<Ledger>, program: PathBuf) -> Self {
         Self { ledger, program }
     }
+
+    /// A dpkg that was killed (a cancel, a timeout, an agent that died) leaves its journal behind. `dpkg --configure -a`,
+    /// which apt then asks for, would first configure what hung before, so that not even its removal were possible.
+    /// Whatever else writes the status takes the journal in as well: a selection of nothing does just that.
+    ///
+    /// While another dpkg is at work there is a journal too. This one then fails for the lock, and apt waits for it.
+    async fn mend(&self, call: &Call) {
+        if !has_entries(JOURNAL).await {
+            return;
+        }
+        let dpkg = Program {
+            name: self.program.with_file_name("dpkg").to_string_lossy().into_owned(),
+            args: vec!["--set-selections".to_owned()],
+            env: Vec::new(),
+            working_dir: None,
+            stdin: Some(String::new()),
+        };
+        if process::run(dpkg, call, &self.ledger).await.verdict == Verdict::Succeeded {
+            call.output.write(Stream::Stderr, b"dpkg had been interrupted; it can go on\n");
+        }
+    }
+}
+
+async fn has_entries(directory: &str) -> bool {
+    let Ok(mut entries) = tokio::fs::read_dir(directory).await else { return false };
+    entries.next_entry().await.is_ok_and(|entry| entry.is_some())
 }
 
 #[async_trait]
@@ -57,6 +91,9 @@ impl Backend for Apt {
             "remove" => "remove",
             other => return Finish::failed(None, format!("backend `apt` has no action `{other}`")),
         };
+        if command != "update" {
+            self.mend(&call).await;
+        }
         let packages = texts(&call.params, "package");
         let mut args: Vec<String> = OPTIONS.iter().chain([&command]).map(|word| (*word).to_owned()).collect();
         if !packages.is_empty() {

@@ -1,5 +1,6 @@
 //! The backend `systemd`: units of the system's manager, by systemctl.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,6 +10,8 @@ use downbeat_core::backend::BackendSchema;
 use super::params::text;
 use crate::backend::{Backend, Call, Finish};
 use crate::process::{self, Ledger, Program};
+
+const SERVICE: &str = ".service";
 
 #[derive(Debug)]
 pub struct Systemd {
@@ -37,8 +40,25 @@ impl Backend for Systemd {
         let Some(unit) = text(&call.params, "unit") else {
             return Finish::failed(None, "param `unit` is missing");
         };
-        process::run(systemctl(&self.program, &call.action, unit), &call, &self.ledger).await
+        let mut program = systemctl(&self.program, &call.action, unit);
+        // The agent would wait for systemctl before it stops, and systemctl for the agent to have stopped.
+        if matches!(call.action.as_str(), "stop" | "restart") && is_own(unit) {
+            program.args.insert(0, "--no-block".to_owned());
+        }
+        process::run(program, &call, &self.ledger).await
     }
+}
+
+/// Whether a unit is the service that this process is part of.
+fn is_own(unit: &str) -> bool {
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    service_of(&groups).is_some_and(|own| own == unit || own.strip_suffix(SERVICE) == Some(unit))
+}
+
+/// The innermost service in the paths of control groups.
+fn service_of(groups: &str) -> Option<&str> {
+    let mut paths = groups.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    paths.find_map(|path| path.rsplit('/').find(|part| part.ends_with(SERVICE)))
 }
 
 /// Nobody is asked for a password and nothing is cut to the width of a terminal.
@@ -50,5 +70,27 @@ pub(super) fn systemctl(program: &Path, verb: &str, unit: &str) -> Program {
         env: Vec::new(),
         working_dir: None,
         stdin: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_service_of_a_process_is_found_in_its_control_groups() {
+        let cases = [
+            ("0::/system.slice/downbeat-agent.service\n", Some("downbeat-agent.service")),
+            (
+                "9:name=systemd:/system.slice/a.service\n8:pids:/\n0::/system.slice/a.service/downbeat/x.1\n",
+                Some("a.service"),
+            ),
+            ("0::/user.slice/user-0.slice/user@0.service/app.slice/a.service\n", Some("a.service")),
+            ("8:pids:/\n0::/user.slice/user-0.slice/session-1.scope\n", None),
+            ("", None),
+        ];
+        for (groups, service) in cases {
+            assert_eq!(service_of(groups), service, "{groups}");
+        }
     }
 }

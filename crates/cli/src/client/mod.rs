@@ -5,4 +5,5 @@ mod problem;
 mod sse;
 
 pub(crate) use http::{Body, Client};
+pub(crate) use problem::params_failure;
 pub(crate) use sse::Feed;

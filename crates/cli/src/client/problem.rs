@@ -5,6 +5,9 @@ use reqwest::Response;
 
 use crate::exit::{Code, Failure};
 
+/// The server's code for params of a run that are wrong.
+const INVALID_PARAMS: &str = "invalid_params";
+
 /// What the server said, as a failure of this program. `file` is what was sent, if a file was.
 pub(super) async fn failure(response: Response, base: &str, file: Option<&str>) -> Failure {
     let status = response.status();
@@ -19,10 +22,22 @@ pub(super) async fn failure(response: Response, base: &str, file: Option<&str>) 
     }
 }
 
+/// The params of a run are wrong, whoever found out.
+pub(crate) fn params_failure(code: Code, problems: Vec<String>) -> Failure {
+    Failure::new(code, "the params of the run are not valid; --param NAME=VALUE gives one")
+        .with_details(problems)
+}
+
 fn told(code: Code, problem: Problem, file: Option<&str>) -> Failure {
     if let Some(primary) = &problem.primary {
         let hint = format!("say it to the primary: --server {primary}");
         return Failure::new(code, problem.detail).with_details(vec![hint]);
+    }
+    if problem.code == INVALID_PARAMS {
+        let param = |error: &FieldError| {
+            format!("{}: {}", error.path.strip_prefix("params.").unwrap_or(&error.path), error.message)
+        };
+        return params_failure(code, problem.errors.iter().map(param).collect());
     }
     match (problem.errors.as_slice(), file) {
         ([], _) => {

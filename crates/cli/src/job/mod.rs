@@ -2,6 +2,7 @@
 
 mod file;
 mod inline;
+mod params;
 mod plan;
 mod run;
 mod schema;

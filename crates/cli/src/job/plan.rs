@@ -4,10 +4,11 @@ use clap::Args;
 use downbeat_server::http::view::Plan;
 
 use super::file::JobFile;
+use super::params;
 use crate::client::{Body, Client};
 use crate::exit::Failure;
 use crate::out::Out;
-use crate::render::plan_page;
+use crate::render::{Rows, plan_page};
 
 #[derive(Debug, Args)]
 pub(crate) struct PlanArgs {
@@ -17,12 +18,19 @@ pub(crate) struct PlanArgs {
     /// Where it would run instead: all, group:web, node:web-01, or a selector
     #[arg(long, value_name = "TARGET")]
     target: Option<String>,
+    /// A param of the job, repeatable
+    #[arg(long, value_name = "NAME=VALUE")]
+    param: Vec<String>,
+    /// Every node by name, however many there are
+    #[arg(long)]
+    all: bool,
 }
 
 pub(super) async fn run(args: PlanArgs, client: &Client, out: Out) -> Result<(), Failure> {
     let (text, name) = JobFile::read(&args.file)?.text()?;
+    let params = params::read(&args.param)?;
     let query: Vec<_> = args.target.map(|target| ("target", target)).into_iter().collect();
     let plan: Plan =
-        client.post(&["plan"], &query, Body::Definition { text, file: Some(name) }, None).await?;
-    out.result(&plan, || plan_page(&plan, out.width()))
+        client.post(&["plan"], &query, Body::Definition { text, file: Some(name), params }, None).await?;
+    out.result(&plan, || plan_page(&plan, Rows::of(args.all), out.width()))
 }

@@ -2,11 +2,13 @@
 
 use clap::Args;
 use downbeat_core::Span;
+use downbeat_core::backend::Params;
 use downbeat_server::http::view::Run;
 use jiff::Timestamp;
 
 use super::file::JobFile;
 use super::inline::{self, Inline};
+use super::params;
 use crate::args::Global;
 use crate::client::{Body, Client};
 use crate::exit::Failure;
@@ -21,7 +23,7 @@ use crate::run::{wait, watch};
     after_help = "Examples:\n  \
         downbeat job run --target all --watch exec run --command 'uptime -p'\n  \
         downbeat job run --target group:web exec run --command env --env A=1 --env B=2\n  \
-        downbeat job run --file deploy.yaml --wait"
+        downbeat job run --file deploy.yaml --param version=1.4 --wait"
 )]
 pub(crate) struct RunArgs {
     #[command(flatten)]
@@ -69,8 +71,8 @@ pub(crate) struct RunOptions {
     #[arg(long, value_name = "N", conflicts_with = "file")]
     pub(super) max_retries: Option<u32>,
 
-    // Taken so that it can be refused by name: job files of this version have no params.
-    #[arg(long, value_name = "NAME=VALUE", hide = true)]
+    /// A job file: a param of the job, repeatable
+    #[arg(long, value_name = "NAME=VALUE")]
     pub(super) param: Vec<String>,
 }
 
@@ -84,17 +86,21 @@ pub(super) async fn run(args: RunArgs, global: &Global, out: Out) -> Result<(), 
             }
             let (text, name) = JobFile::read(&path)?.text()?;
             let target = args.options.target.clone();
-            (args.options, global.clone(), Body::Definition { text, file: Some(name) }, target)
+            let params = params::read(&args.options.param)?;
+            (args.options, global.clone(), Body::Definition { text, file: Some(name), params }, target)
         }
         None => {
             let Inline { options, global, definition } =
                 inline::read(args.options, global.clone().or_environment(), args.task)?;
-            (options, global, Body::Definition { text: definition.to_string(), file: None }, None)
+            if !options.param.is_empty() {
+                return Err(Failure::bad_input(
+                    "--param is for job files; the params of one task are written --KEY VALUE",
+                ));
+            }
+            let body = Body::Definition { text: definition.to_string(), file: None, params: Params::new() };
+            (options, global, body, None)
         }
     };
-    if !options.param.is_empty() {
-        return Err(Failure::bad_input("params of runs (--param) are not available in this version"));
-    }
     // What was said after ACTION may have named another server or format.
     let client = Client::new(&global)?;
     let out = out.with_format(global.output);

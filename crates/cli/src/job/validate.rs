@@ -2,12 +2,14 @@
 
 use clap::Args;
 use downbeat_core::backend::Catalogue;
-use downbeat_core::spec;
+use downbeat_core::{expr, spec};
 use downbeat_server::http::view::Valid;
 use serde_json::json;
 
 use super::file::JobFile;
-use crate::exit::Failure;
+use super::params;
+use crate::client::params_failure;
+use crate::exit::{Code, Failure};
 use crate::out::{Format, Out};
 
 #[derive(Debug, Args)]
@@ -15,12 +17,29 @@ pub(crate) struct ValidateArgs {
     /// Job file, YAML or JSON; `-` reads standard input
     #[arg(short, long, value_name = "FILE")]
     file: String,
+    /// A param of the job, repeatable: with any, all that a run needs are checked
+    #[arg(long, value_name = "NAME=VALUE")]
+    param: Vec<String>,
 }
 
 pub(super) fn run(args: &ValidateArgs, out: Out) -> Result<(), Failure> {
+    let params = params::read(&args.param)?;
     let file = JobFile::read(&args.file)?;
     match spec::parse_bytes(&file.bytes, &file.name, &Catalogue::builtin()) {
         Ok(definition) => {
+            if !params.is_empty()
+                && let Err(problems) = expr::given(&definition, &params)
+            {
+                if out.format() != Format::Table {
+                    let errors = problems.iter().map(|problem| {
+                        json!({"path": format!("params.{}", problem.param), "message": problem.message})
+                    });
+                    let errors: Vec<_> = errors.collect();
+                    out.result(&json!({"valid": false, "errors": errors}), String::new)?;
+                }
+                let problems = problems.iter().map(ToString::to_string).collect();
+                return Err(params_failure(Code::BadInput, problems));
+            }
             let steps = definition.tasks.iter().map(|entry| entry.leaves().len()).sum::<usize>();
             let valid =
                 Valid { valid: true, job: definition.name, steps: u32::try_from(steps).unwrap_or(u32::MAX) };

@@ -102,17 +102,17 @@ fn failed() -> Run {
 
 #[test]
 fn a_run_that_goes_on() {
-    insta::assert_snapshot!(plain(&run_page(&running(), &plan(), now(), None)));
+    insta::assert_snapshot!(plain(&run_page(&running(), &plan(), Rows::Few, now(), None)));
 }
 
 #[test]
 fn a_run_that_goes_on_in_a_narrow_terminal() {
-    insta::assert_snapshot!(plain(&run_page(&running(), &plan(), now(), Some(90))));
+    insta::assert_snapshot!(plain(&run_page(&running(), &plan(), Rows::Few, now(), Some(90))));
 }
 
 #[test]
 fn a_run_that_failed() {
-    insta::assert_snapshot!(plain(&run_page(&failed(), &plan(), now(), None)));
+    insta::assert_snapshot!(plain(&run_page(&failed(), &plan(), Rows::Few, now(), None)));
 }
 
 #[test]
@@ -168,7 +168,154 @@ fn lines_of_a_run_that_is_watched() {
 
 #[test]
 fn a_plan() {
-    insta::assert_snapshot!(plain(&plan_page(&plan(), None)));
+    insta::assert_snapshot!(plain(&plan_page(&plan(), Rows::Few, None)));
+}
+
+/// Ten nodes in three waves; the second wave spent the budget.
+fn stopped_rollout() -> Run {
+    let host = |number: usize| format!("web-{number:02}");
+    let nodes = |range: std::ops::RangeInclusive<usize>| json!(range.map(host).collect::<Vec<_>>());
+    let mut run = summary(json!({
+        "state": "failed", "status": "failed", "finished_at": "2025-06-01T10:04:53.5Z", "duration": "2.5s", "nodes": 10,
+        "steps": 2, "error": "step 0 (fetch) failed on web-02; 1 nodes failed, and 0 may", "retry_of": id(3),
+    }));
+    let skipped = json!({"reason": "the roll-out stopped in wave 2: step 0 (fetch) failed"});
+    let mut fetched = json!({
+        "web-01": result("succeeded", Some("2.3s"), json!({"exit_code": 0, "reused": id(6)})),
+        "web-02": result("failed", Some("12ms"), json!({"exit_code": 1, "error": "no such host", "attempts": 2})),
+        "web-03": result("succeeded", Some("12ms"), json!({"exit_code": 0, "outputs": {"version": "1.4", "size": 7}})),
+    });
+    for number in 4..=10 {
+        fetched[host(number)] = result("skipped", None, skipped.clone());
+    }
+    changed(
+        &mut run,
+        json!({
+            "step": null, "expected": nodes(1..=10), "params": {"version": "1.4", "count": 3},
+            "counts": {"pending": 0, "leased": 0, "running": 0, "succeeded": 2, "failed": 1, "skipped": 17, "cancelled": 0, "lost": 0},
+            "results": {"0": fetched},
+            "rollout": {"wave": 2, "failed": 1, "budget": 0, "waves": [
+                {"wave": 1, "nodes": nodes(1..=1), "status": "ended"},
+                {"wave": 2, "nodes": nodes(2..=3), "status": "ended"},
+                {"wave": 3, "nodes": nodes(4..=10), "status": "skipped"},
+            ]},
+            "untouched": nodes(4..=10),
+        }),
+    );
+    view(run)
+}
+
+fn rollout_plan(nodes: usize, waves: &[usize]) -> Plan {
+    let hosts: Vec<String> = (1..=nodes).map(|number| format!("web-{number:02}")).collect();
+    let step = |index: u32, name: &str, more: Value| {
+        let mut step = json!({
+            "index": index, "name": name, "backend": "exec", "action": "run", "branch": null, "where": hosts,
+            "condition": null, "after": [], "params": {}, "timeout": "30m", "retries": 0, "delivery": "at_most_once",
+            "idempotent": false,
+        });
+        changed(&mut step, more);
+        step
+    };
+    let mut rest = hosts.as_slice();
+    let waves: Vec<Value> = (1..)
+        .zip(waves)
+        .map(|(wave, size): (u32, _)| {
+            let (part, after) = rest.split_at(*size);
+            rest = after;
+            json!({"wave": wave, "nodes": part})
+        })
+        .collect();
+    view(json!({
+        "job": "deploy-web", "strategy": "fail-fast", "exclusive": true, "priority": 5, "timeout": "1h",
+        "rollout": {"waves": waves, "pause": "5m", "budget": 2},
+        "nodes": hosts.iter().map(|host| json!({"id": id(1), "hostname": host})).collect::<Vec<_>>(),
+        "steps": [
+            step(0, "fetch", json!({"params": {"command": ["curl", "-o", "/tmp/x y", "http://example/a-rather-long-path/to/some/archive.tar.gz"]},
+                                    "retries": 3, "timeout": "1m30s"})),
+            step(1, "restart", json!({"backend": "systemd", "action": "restart", "params": {"unit": "web"}, "delivery": "at_least_once",
+                                      "idempotent": true, "after": [{"step": 0, "kind": "barrier"}]})),
+            step(2, "undo", json!({"condition": "on_failure", "after": [{"step": 1, "kind": "barrier"}], "params": {"command": "undo", "empty": ""}})),
+        ],
+    }))
+}
+
+#[test]
+fn a_plan_in_waves() {
+    insta::assert_snapshot!(plain(&plan_page(&rollout_plan(3, &[1, 2]), Rows::Few, None)));
+}
+
+#[test]
+fn a_plan_over_many_nodes_is_short_unless_all_is_asked_for() {
+    let plan = rollout_plan(300, &[1, 30, 150, 119]);
+    insta::assert_snapshot!(plain(&plan_page(&plan, Rows::Few, Some(140))));
+    assert!(plan_page(&plan, Rows::All, None).contains("web-299, web-300"));
+}
+
+#[test]
+fn a_roll_out_that_was_stopped() {
+    let plan = rollout_plan(10, &[1, 2, 7]);
+    insta::assert_snapshot!(plain(&run_page(&stopped_rollout(), &plan, Rows::Few, now(), None)));
+}
+
+#[test]
+fn a_paused_roll_out() {
+    let mut run = stopped_rollout();
+    run.summary = view(summary(json!({"paused": true, "paused_at": "2025-06-01T10:04:55Z"})));
+    run.untouched.clear();
+    run.rollout = Some(view(json!({"wave": 1, "failed": 0, "budget": 2, "waves": [
+        {"wave": 1, "nodes": ["web-01"], "status": "ended"}, {"wave": 2, "nodes": ["web-02", "web-03"], "status": "waiting"}]})));
+    let text = plain(&run_page(&run, &rollout_plan(3, &[1, 2]), Rows::Few, now(), None));
+    insta::assert_snapshot!(format!("{text}\n{}", plain(&run_line(&run.summary, now()))));
+}
+
+#[test]
+fn a_run_on_many_nodes() {
+    let mut run = stopped_rollout();
+    let mut step = run.results[&0].clone();
+    for number in 11..=200 {
+        step.insert(format!("web-{number}"), view(result("succeeded", Some("1s"), json!({"exit_code": 0}))));
+    }
+    run.results.insert(0, step);
+    run.summary.partial = true;
+    let plan = rollout_plan(200, &[1, 2, 197]);
+    insta::assert_snapshot!(plain(&run_page(&run, &plan, Rows::Few, now(), None)));
+    assert!(run_page(&run, &plan, Rows::All, now(), None).contains("web-200"));
+}
+
+#[test]
+fn lines_of_a_roll_out_that_is_watched() {
+    let task = json!({"backend": "test", "action": "noop"});
+    let definition: Definition = view(json!({"target": "all", "tasks": [task, task, task]}));
+    let mut story = Story::new(rollout_plan(10, &[1, 2, 7]), &definition);
+    let mut text = String::new();
+    let mut tell = |run: &Run| {
+        for line in story.news(run) {
+            text.push_str(&format!("{line}\n"));
+        }
+        text.push_str("-\n");
+    };
+    let mut run = stopped_rollout();
+    let (last, end) = (run.summary.clone(), run.rollout.clone());
+    run.summary = view(summary(json!({})));
+    for (statuses, failed, paused) in [
+        (["waiting", "waiting", "waiting"], 0, false),
+        (["running", "waiting", "waiting"], 0, false),
+        (["ended", "waiting", "waiting"], 0, true),
+        (["ended", "waiting", "waiting"], 0, true),
+        (["ended", "running", "waiting"], 0, false),
+    ] {
+        let rollout = run.rollout.as_mut().unwrap();
+        rollout.failed = failed;
+        for (wave, status) in rollout.waves.iter_mut().zip(statuses) {
+            wave.status = view(json!(status));
+        }
+        run.summary.paused = paused;
+        tell(&run);
+    }
+    (run.summary, run.rollout) = (last, end);
+    tell(&run);
+    tell(&run);
+    insta::assert_snapshot!(plain(&text));
 }
 
 fn node(changes: Value) -> Value {

@@ -1,9 +1,11 @@
 //! Text for people. Everything here is a pure function of what is shown, the time and the width.
 
 mod event;
+mod hosts;
 mod node;
 mod plan;
 mod progress;
+mod rollout;
 mod run;
 mod status;
 mod story;
@@ -11,6 +13,7 @@ pub(crate) mod table;
 mod time;
 
 pub(crate) use event::EventLines;
+pub(crate) use hosts::Rows;
 pub(crate) use node::{node_page, node_table};
 pub(crate) use plan::plan_page;
 pub(crate) use progress::Tally;

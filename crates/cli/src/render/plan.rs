@@ -1,22 +1,54 @@
-//! Owns how a plan looks: steps in order, where each runs and what it waits for.
+//! Owns how a plan looks: nodes and waves, then the steps in order: what each does, where, and what it waits for.
 
 use downbeat_core::spec::Condition;
 use downbeat_server::http::view::{EdgeKind, Plan, Step, Where};
+use serde_json::Value;
 
+use super::hosts::{Rows, hosts};
+use super::rollout::{planned, planned_waves};
 use super::table::{Cell, Table, Tone, facts};
+use super::time::short;
 
-/// Hostnames that are listed one by one before they are only counted.
-const MOST_HOSTNAMES: usize = 4;
+/// A param that is longer is cut.
+const MOST_VALUE_CHARS: usize = 60;
 
 /// What would run where, and in which order.
-pub(crate) fn plan_page(plan: &Plan, width: Option<usize>) -> String {
-    let head = facts(&[
+pub(crate) fn plan_page(plan: &Plan, rows: Rows, width: Option<usize>) -> String {
+    let names: Vec<String> = plan.nodes.iter().map(|node| node.hostname.clone()).collect();
+    let nodes = match names.len() {
+        0 => "0".to_owned(),
+        count => format!("{count}: {}", hosts(&names, rows)),
+    };
+    let mut head = vec![
         ("job", plan.job.as_deref().unwrap_or("-").into()),
-        ("strategy", plan.strategy.as_str().into()),
         ("steps", plan.steps.len().to_string().into()),
-        ("nodes", plan.nodes.len().to_string().into()),
+        ("nodes", nodes.into()),
+    ];
+    match &plan.rollout {
+        Some(rollout) => head.push(("rollout", planned(rollout).into())),
+        None => head.push(("strategy", plan.strategy.as_str().into())),
+    }
+    if plan.exclusive {
+        head.push(("exclusive", "yes: no other run does anything on its nodes meanwhile".into()));
+    }
+    if plan.priority != 0 {
+        head.push(("priority", plan.priority.to_string().into()));
+    }
+    if let Some(timeout) = plan.timeout {
+        head.push(("timeout", short(timeout).into()));
+    }
+    let mut text = facts(&head);
+    if let Some(rollout) = &plan.rollout {
+        text.push_str(&format!("\n{}", planned_waves(rollout, rows, width)));
+    }
+    text.push_str(&format!("\n{}", steps(plan, &names, rows, width)));
+    text
+}
+
+fn steps(plan: &Plan, all: &[String], rows: Rows, width: Option<usize>) -> String {
+    let mut table = Table::new([
+        "STEP", "TASK", "BACKEND", "AFTER", "WHEN", "TIMEOUT", "RETRIES", "IF LOST", "WHERE", "PARAMS",
     ]);
-    let mut table = Table::new(["STEP", "TASK", "BACKEND", "AFTER", "WHEN", "WHERE"]);
     for step in &plan.steps {
         table.row([
             step.index.to_string().into(),
@@ -24,10 +56,14 @@ pub(crate) fn plan_page(plan: &Plan, width: Option<usize>) -> String {
             format!("{} {}", step.backend, step.action).into(),
             after(step),
             when(step.condition).into(),
-            place(&step.place).into(),
+            short(step.timeout).into(),
+            step.retries.to_string().into(),
+            if_lost(step).into(),
+            place(step, all, rows).into(),
+            params(step, rows).into(),
         ]);
     }
-    format!("{head}\n{}", table.draw(width))
+    table.draw(width)
 }
 
 fn task(step: &Step) -> String {
@@ -57,12 +93,49 @@ fn when(condition: Option<Condition>) -> &'static str {
     }
 }
 
-fn place(place: &Where) -> String {
-    match place {
-        Where::Placed(_) => "once, on a node that fits".to_owned(),
-        Where::Nodes(nodes) if nodes.len() <= MOST_HOSTNAMES => nodes.join(", "),
-        Where::Nodes(nodes) => {
-            format!("{} nodes: {}, …", nodes.len(), nodes[..MOST_HOSTNAMES - 1].join(", "))
-        }
+/// What becomes of an attempt of which nobody knows how far it came.
+fn if_lost(step: &Step) -> &'static str {
+    match (step.delivery.as_str(), step.idempotent) {
+        ("at_least_once", Some(true)) => "again (idempotent)",
+        ("at_least_once", _) => "again",
+        _ => "fails",
     }
+}
+
+fn place(step: &Step, all: &[String], rows: Rows) -> String {
+    match &step.place {
+        Where::Placed(_) => match &step.placement {
+            None => "once, on a node that fits".to_owned(),
+            Some(placement) => {
+                let rules = serde_json::to_value(placement).unwrap_or_default();
+                format!("once, on a node that fits ({})", members(&rules, rows))
+            }
+        },
+        Where::Nodes(nodes) if nodes == all => match nodes.len() {
+            1 => nodes[0].clone(),
+            count => format!("all {count}"),
+        },
+        Where::Nodes(nodes) => hosts(nodes, rows),
+    }
+}
+
+fn params(step: &Step, rows: Rows) -> String {
+    members(&Value::Object(step.params.clone().into_iter().collect()), rows)
+}
+
+/// `command=["echo","x"] env={…}`.
+fn members(map: &Value, rows: Rows) -> String {
+    let shown = |value: &Value| {
+        let text = match value {
+            Value::String(text) if !text.contains([' ', '\n', '"']) && !text.is_empty() => text.clone(),
+            other => other.to_string(),
+        };
+        if rows == Rows::All || text.chars().count() <= MOST_VALUE_CHARS {
+            return text;
+        }
+        let cut: String = text.chars().take(MOST_VALUE_CHARS).collect();
+        format!("{cut}…")
+    };
+    let fields = map.as_object().into_iter().flatten();
+    fields.map(|(name, value)| format!("{name}={}", shown(value))).collect::<Vec<_>>().join(" ")
 }

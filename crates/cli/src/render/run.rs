@@ -6,11 +6,16 @@ use downbeat_core::run::RunStatus;
 use downbeat_server::http::view::{InstanceResult, Plan, Run, RunSummary};
 use jiff::Timestamp;
 
+use super::hosts::{Rows, hosts};
+use super::progress::Tally;
+use super::rollout::{standing, waves};
 use super::table::{Cell, Table, Tone, facts, painted};
 use super::time::{age, elapsed, second, short};
 
-/// Hostnames that are listed one by one before they are only counted.
-const MOST_HOSTNAMES: usize = 8;
+/// More instances than this are only counted, except those that went wrong.
+const MOST_INSTANCES: usize = 60;
+/// Of those that went wrong, how many are shown.
+const MOST_FAILURES: usize = 40;
 
 /// Runs, as the server ordered them.
 pub(crate) fn run_table(runs: &[RunSummary], now: Timestamp, width: Option<usize>) -> String {
@@ -50,32 +55,67 @@ pub(crate) fn run_line(run: &RunSummary, now: Timestamp) -> String {
     format!("run {}{name} {}{took}{error}", run.id, painted(&text, tone))
 }
 
-/// A run with every step on every node.
-pub(crate) fn run_page(run: &Run, plan: &Plan, now: Timestamp, width: Option<usize>) -> String {
+/// A run with every step on every node, or with the counts of each step when there are many.
+pub(crate) fn run_page(run: &Run, plan: &Plan, rows: Rows, now: Timestamp, width: Option<usize>) -> String {
+    let mut text = facts(&head(run, rows, now));
+    if let Some(rollout) = &run.rollout {
+        text.push_str(&format!("\n{}", waves(rollout, rows, width)));
+    }
+    let instances: usize = run.results.values().map(|nodes| nodes.len()).sum();
+    if rows == Rows::All || instances <= MOST_INSTANCES {
+        text.push_str(&format!("\n{}", results(run, plan, width)));
+    } else {
+        text.push_str(&format!("\n{}", counted(run, plan, width)));
+        text.push_str(&failures(run, plan, width));
+    }
+    text.push_str(&waiting(run));
+    if !run.untouched.is_empty() {
+        text.push_str(&format!("\nnever touched: {}\n", hosts(&run.untouched, rows)));
+    }
+    text.push_str(&again(run));
+    text
+}
+
+fn head(run: &Run, rows: Rows, now: Timestamp) -> Vec<(&'static str, Cell)> {
     let summary = &run.summary;
     let created =
         format!("{} ({} ago) by {}", second(summary.created_at), age(summary.created_at, now), summary.by);
-    let mut rows = vec![
+    let mut head = vec![
         ("run", summary.id.as_str().into()),
         ("job", summary.job.as_deref().unwrap_or("-").into()),
         ("status", status(summary)),
         ("state", summary.state.as_str().into()),
-        ("target", target(&run.expected).into()),
-        ("created", created.into()),
-        ("duration", duration(summary, now).into()),
+        ("target", target(&run.expected, rows).into()),
     ];
-    if let Some(error) = &summary.error {
-        rows.push(("error", Cell::new(error.as_str(), Tone::Bad)));
+    if let Some(rollout) = &run.rollout {
+        let tone = if rollout.failed > rollout.budget { Tone::Bad } else { Tone::Plain };
+        head.push(("rollout", Cell::new(standing(rollout), tone)));
     }
-    format!("{}\n{}{}", facts(&rows), results(run, plan, width), waiting(run))
+    if !run.params.is_empty() {
+        let params = run.params.iter().map(|(name, value)| format!("{name}={}", plain(value)));
+        head.push(("params", params.collect::<Vec<_>>().join(" ").into()));
+    }
+    if let Some(first) = &summary.retry_of {
+        head.push(("retry of", first.as_str().into()));
+    }
+    head.push(("created", created.into()));
+    if let (true, Some(at)) = (summary.paused, summary.paused_at) {
+        let text =
+            format!("{} ({} ago); `downbeat run resume {}` goes on", second(at), age(at, now), summary.id);
+        head.push(("paused", Cell::new(text, Tone::Busy)));
+    }
+    head.push(("duration", duration(summary, now).into()));
+    if let Some(error) = &summary.error {
+        head.push(("error", Cell::new(error.as_str(), Tone::Bad)));
+    }
+    head
 }
 
-fn target(expected: &[String]) -> String {
+fn target(expected: &[String], rows: Rows) -> String {
     match expected.len() {
         0 => "placed".to_owned(),
         1 => expected[0].clone(),
-        count if count <= MOST_HOSTNAMES => format!("{count} nodes: {}", expected.join(", ")),
-        count => format!("{count} nodes: {}, …", expected[..MOST_HOSTNAMES].join(", ")),
+        count => format!("{count} nodes: {}", hosts(expected, rows)),
     }
 }
 
@@ -108,6 +148,86 @@ fn results(run: &Run, plan: &Plan, width: Option<usize>) -> String {
     table.draw(width)
 }
 
+/// A row per step: how many of its instances stand where.
+fn counted(run: &Run, plan: &Plan, width: Option<usize>) -> String {
+    let mut table = Table::new([
+        "STEP",
+        "TASK",
+        "NODES",
+        "SUCCEEDED",
+        "FAILED",
+        "SKIPPED",
+        "CANCELLED",
+        "OPEN",
+        "LONGEST",
+    ]);
+    for step in &plan.steps {
+        let tally = Tally::of(step, run, |_, _| false);
+        let count = |count: u64, tone| match count {
+            0 => Cell::new("-", Tone::Dim),
+            count => Cell::new(count.to_string(), tone),
+        };
+        table.row([
+            step.index.to_string().into(),
+            step.name.as_str().into(),
+            tally.wanted.to_string().into(),
+            count(tally.succeeded, Tone::Good),
+            count(tally.failed, Tone::Bad),
+            count(tally.skipped, Tone::Dim),
+            count(tally.cancelled, Tone::Bad),
+            count(tally.wanted.saturating_sub(tally.ended()), Tone::Busy),
+            tally.longest.map_or_else(|| "-".to_owned(), short).into(),
+        ]);
+    }
+    table.draw(width)
+}
+
+/// The instances that went wrong; the first of them.
+fn failures(run: &Run, plan: &Plan, width: Option<usize>) -> String {
+    let mut table = Table::new(["STEP", "TASK", "NODE", "STATUS", "ATTEMPTS", "DURATION", "EXIT", "DETAIL"]);
+    let wrong =
+        |result: &InstanceResult| matches!(result.status, Status::Failed | Status::Lost | Status::Cancelled);
+    let mut found = 0;
+    for step in &plan.steps {
+        let results = run.results.get(&step.index).into_iter().flatten();
+        for (node, result) in results.filter(|(_, result)| wrong(result)) {
+            found += 1;
+            if found <= MOST_FAILURES {
+                table.row(instance(&step.index.to_string(), &step.name, node, result));
+            }
+        }
+    }
+    let all = format!("`downbeat run show {} --all` shows every node\n", run.summary.id);
+    match found {
+        0 => format!("\n{all}"),
+        found if found > MOST_FAILURES => {
+            format!("\n{}\n{} more went wrong; {all}", table.draw(width), found - MOST_FAILURES)
+        }
+        _ => format!("\n{}\n{all}", table.draw(width)),
+    }
+}
+
+/// How to go on with a run that did not end well.
+fn again(run: &Run) -> String {
+    let (summary, id) = (&run.summary, &run.summary.id);
+    let well = summary.status == RunStatus::Completed && !summary.partial;
+    if well || !summary.state.is_terminal() {
+        return String::new();
+    }
+    let failed = run.counts.failed + run.counts.lost > 0;
+    let nodes = if failed && !run.expected.is_empty() {
+        format!("downbeat run retry {id} --failed-only   # the failed nodes only\n")
+    } else {
+        String::new()
+    };
+    format!("\ndownbeat run retry {id}   # what did not succeed; what did is kept\n{nodes}")
+}
+
+/// A value as it was written: texts without their quotes.
+fn plain(value: &serde_json::Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
 fn instance(step: &str, task: &str, node: &str, result: &InstanceResult) -> [Cell; 8] {
     [
         step.into(),
@@ -120,13 +240,26 @@ fn instance(step: &str, task: &str, node: &str, result: &InstanceResult) -> [Cel
         },
         result.duration.map_or_else(|| "-".to_owned(), short).into(),
         result.exit_code.map_or_else(|| "-".to_owned(), |code| code.to_string()).into(),
-        Cell::new(result.error.as_deref().or(result.reason.as_deref()).unwrap_or_default(), Tone::Dim),
+        Cell::new(detail(result), Tone::Dim),
     ]
+}
+
+/// Why it stands where it does, or what it said.
+fn detail(result: &InstanceResult) -> String {
+    if let Some(why) = result.error.as_ref().or(result.reason.as_ref()) {
+        return why.clone();
+    }
+    let said = result.outputs.iter().map(|(name, value)| format!("{name}={}", plain(value)));
+    let reused = result.reused.map(|_| "reused".to_owned());
+    reused.into_iter().chain(said).collect::<Vec<_>>().join(" ")
 }
 
 /// Attempts that a node was asked to make: the last one was not if it waits, was withdrawn, or failed without
 /// being sent.
 pub(super) fn attempts_made(result: &InstanceResult) -> u32 {
+    if result.reused.is_some() {
+        return 0;
+    }
     let sent = match result.status {
         Status::Pending | Status::Skipped => false,
         Status::Failed => result.duration.is_some(),
@@ -161,10 +294,12 @@ fn told(run: &RunSummary) -> (String, Tone) {
         RunStatus::Running => Tone::Busy,
         RunStatus::Pending => Tone::Dim,
     };
-    let text = match (run.partial, run.cancel_requested_at.is_some() && run.finished_at.is_none()) {
-        (_, true) => format!("{}, cancelling", run.status),
-        (true, false) => format!("{} (partial)", run.status),
-        (false, false) => run.status.to_string(),
+    let cancelling = run.cancel_requested_at.is_some() && run.finished_at.is_none();
+    let text = match (run.partial, cancelling, run.paused) {
+        (_, true, _) => format!("{}, cancelling", run.status),
+        (_, _, true) => format!("{}, paused", run.status),
+        (true, ..) => format!("{} (partial)", run.status),
+        (false, ..) => run.status.to_string(),
     };
     (text, tone)
 }

@@ -4,11 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use downbeat_core::execution::Status;
 use downbeat_core::ids::ExecutionId;
+use downbeat_core::run::again::has_failed;
 use downbeat_core::spec::Definition;
-use downbeat_server::http::view::{EdgeKind, InstanceResult, Plan, Run, StepWaiting};
+use downbeat_server::http::view::{
+    EdgeKind, InstanceResult, Plan, Rollout, Run, StepWaiting, Wave, WaveStatus,
+};
 use jiff::{SignedDuration, Timestamp};
 
 use super::progress::{Tally, step_line};
+use super::rollout::begins;
 use super::table::{Tone, one_line, painted};
 
 /// What fits somewhere is taken sooner than this.
@@ -24,6 +28,16 @@ pub(crate) struct Story {
     told: BTreeSet<u32>,
     /// Placed executions that wait: since when, as far as it was seen.
     waiting: BTreeMap<ExecutionId, Wait>,
+    waves: WavesTold,
+    paused: bool,
+}
+
+/// What was told of the waves of a roll-out.
+#[derive(Debug, Default)]
+struct WavesTold {
+    begun: BTreeSet<u32>,
+    ended: BTreeSet<u32>,
+    spent: bool,
 }
 
 /// What decides whether an instance that did not succeed has ended.
@@ -53,7 +67,14 @@ impl Story {
                 }
             }
         }
-        Self { plan, steps, told: BTreeSet::new(), waiting: BTreeMap::new() }
+        Self {
+            plan,
+            steps,
+            told: BTreeSet::new(),
+            waiting: BTreeMap::new(),
+            waves: WavesTold::default(),
+            paused: false,
+        }
     }
 
     pub(crate) fn plan(&self) -> &Plan {
@@ -72,6 +93,68 @@ impl Story {
     pub(crate) fn ended(&mut self, tallies: &[Tally]) -> Vec<String> {
         let ended = tallies.iter().filter(|tally| tally.has_ended());
         ended.filter(|tally| self.told.insert(tally.index)).map(step_line).collect()
+    }
+
+    /// Lines about waves that began or ended since the last time, and about a pause.
+    pub(crate) fn news(&mut self, run: &Run) -> Vec<String> {
+        let mut lines = self.waves(run);
+        if run.summary.paused != self.paused && !run.summary.state.is_terminal() {
+            self.paused = run.summary.paused;
+            lines.push(if self.paused {
+                let id = &run.summary.id;
+                let paused = painted("paused", Tone::Busy);
+                format!("{paused}: what runs ends, nothing more begins; `downbeat run resume {id}` goes on")
+            } else {
+                "the run goes on".to_owned()
+            });
+        }
+        lines
+    }
+
+    fn waves(&mut self, run: &Run) -> Vec<String> {
+        let Some(rollout) = &run.rollout else { return Vec::new() };
+        let mut lines = Vec::new();
+        for wave in &rollout.waves {
+            let begun = matches!(wave.status, WaveStatus::Running | WaveStatus::Ended);
+            if begun && self.waves.begun.insert(wave.wave) {
+                lines.push(begins(rollout, wave));
+            }
+            if wave.status == WaveStatus::Ended && !self.waves.ended.contains(&wave.wave) {
+                let Some(failed) = self.failed_in(wave, run) else { continue };
+                self.waves.ended.insert(wave.wave);
+                let count = wave.nodes.len();
+                let went = match failed {
+                    0 => painted("ended well", Tone::Good),
+                    failed => {
+                        format!("ended, {}", painted(&format!("{failed} of {count} failed"), Tone::Bad))
+                    }
+                };
+                lines.push(format!("wave {} of {} {went}", wave.wave, rollout.waves.len()));
+            }
+        }
+        if rollout.failed > rollout.budget && !std::mem::replace(&mut self.waves.spent, true) {
+            let Rollout { failed, budget, .. } = rollout;
+            let spent = painted(&format!("{failed} failed, and {budget} may"), Tone::Bad);
+            lines.push(format!("{spent}: no further wave begins"));
+        }
+        lines
+    }
+
+    /// How many nodes of a wave failed; nothing while one of them may yet come back.
+    fn failed_in(&self, wave: &Wave, run: &Run) -> Option<usize> {
+        let mut failed = BTreeSet::new();
+        for (step, rules) in (0..).zip(&self.steps) {
+            let Some(results) = run.results.get(&step) else { continue };
+            for (node, result) in wave.nodes.iter().filter_map(|node| Some((node, results.get(node)?))) {
+                if rules.may_come_back(node, result, run) {
+                    return None;
+                }
+                if has_failed(result.status, result.attempts, run.summary.state) {
+                    failed.insert(node);
+                }
+            }
+        }
+        Some(failed.len())
     }
 
     /// A line for each placed step that no node takes, once it has waited for a while.

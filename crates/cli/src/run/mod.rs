@@ -9,6 +9,8 @@ mod lines;
 mod list;
 mod logs;
 mod part;
+mod pause;
+mod retry;
 mod show;
 mod watch;
 
@@ -17,6 +19,7 @@ use clap::Subcommand;
 use crate::client::Client;
 use crate::exit::Failure;
 use crate::out::Out;
+use crate::render::Rows;
 
 pub(crate) use watch::{wait, watch};
 
@@ -28,6 +31,9 @@ pub(crate) enum Verb {
     Show {
         #[command(flatten)]
         run: Which,
+        /// Every instance, however many there are
+        #[arg(long)]
+        all: bool,
     },
     /// Follow a run until it ends; Ctrl-C leaves it running
     Watch {
@@ -38,11 +44,23 @@ pub(crate) enum Verb {
     Logs(logs::LogsArgs),
     /// What happened to a run, in order
     Events(events::EventsArgs),
+    /// Let what runs end, and begin nothing more
+    Pause {
+        #[command(flatten)]
+        run: Which,
+    },
+    /// Go on with a run that is paused
+    Resume {
+        #[command(flatten)]
+        run: Which,
+    },
     /// Stop a run and everything that it started
     Cancel {
         #[command(flatten)]
         run: Which,
     },
+    /// A new run that does what an ended one did not; what succeeded is taken over
+    Retry(retry::RetryArgs),
 }
 
 /// A run that is meant.
@@ -56,10 +74,13 @@ pub(crate) struct Which {
 pub(crate) async fn run(verb: Verb, client: &Client, out: Out) -> Result<(), Failure> {
     match verb {
         Verb::List(args) => list::run(args, client, out).await,
-        Verb::Show { run } => show::run(&run, client, out).await,
+        Verb::Show { run, all } => show::run(&run, Rows::of(all), client, out).await,
         Verb::Watch { run } => watch::run(&run, client, out).await,
         Verb::Logs(args) => logs::run(args, client, out).await,
         Verb::Events(args) => events::run(args, client, out).await,
+        Verb::Pause { run } => pause::pause(&run, client, out).await,
+        Verb::Resume { run } => pause::resume(&run, client, out).await,
         Verb::Cancel { run } => cancel::run(&run, client, out).await,
+        Verb::Retry(args) => retry::run(args, client, out).await,
     }
 }

@@ -7,14 +7,14 @@ use super::Which;
 use crate::client::Client;
 use crate::exit::Failure;
 use crate::out::{Format, Out};
-use crate::render::run_page;
+use crate::render::{Rows, run_page};
 
-pub(super) async fn run(which: &Which, client: &Client, out: Out) -> Result<(), Failure> {
+pub(super) async fn run(which: &Which, rows: Rows, client: &Client, out: Out) -> Result<(), Failure> {
     let id = which.resolve(client).await?;
     let run: Run = client.get(&["runs", id.as_str()], &[]).await?;
     if out.format() != Format::Table {
         return out.result(&run, String::new);
     }
     let plan: Plan = client.get(&["runs", id.as_str(), "plan"], &[]).await?;
-    out.text(&run_page(&run, &plan, Timestamp::now(), out.width()))
+    out.text(&run_page(&run, &plan, rows, Timestamp::now(), out.width()))
 }

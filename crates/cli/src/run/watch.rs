@@ -13,7 +13,7 @@ use super::follow::Follow;
 use crate::client::Client;
 use crate::exit::Failure;
 use crate::out::{Format, Out};
-use crate::render::{Story, run_line, run_page};
+use crate::render::{Rows, Story, run_line, run_page};
 
 pub(super) async fn run(which: &Which, client: &Client, out: Out) -> Result<(), Failure> {
     let id = which.resolve(client).await?;
@@ -43,7 +43,7 @@ pub(crate) async fn wait(id: RunId, client: &Client, out: Out) -> Result<(), Fai
             if run.summary.state.is_terminal() {
                 if out.format() == Format::Table {
                     let plan: Plan = client.get_patiently(&["runs", id.as_str(), "plan"], &[], out).await?;
-                    out.text(&run_page(&run, &plan, Timestamp::now(), out.width()))?;
+                    out.text(&run_page(&run, &plan, Rows::Few, Timestamp::now(), out.width()))?;
                 } else {
                     out.result(&run, String::new)?;
                 }
@@ -89,14 +89,15 @@ async fn shown(id: RunId, client: &Client, out: Out) -> Result<(), Failure> {
         let run = follow.next().await?;
         let now = Timestamp::now();
         let tallies = story.tallies(&run);
-        let waits = story.waits(&run, now);
+        let mut news = story.news(&run);
+        news.extend(story.waits(&run, now));
         match &mut bars {
             Some(bars) => {
-                waits.iter().for_each(|line| bars.say(line));
+                news.iter().for_each(|line| bars.say(line));
                 bars.show(&tallies, &run);
             }
             None => {
-                for line in story.ended(&tallies).into_iter().chain(waits) {
+                for line in news.into_iter().chain(story.ended(&tallies)) {
                     out.text(&line)?;
                 }
             }
@@ -104,7 +105,7 @@ async fn shown(id: RunId, client: &Client, out: Out) -> Result<(), Failure> {
         if run.summary.state.is_terminal() {
             drop(bars);
             if out.is_terminal() {
-                out.text(&format!("\n{}", run_page(&run, story.plan(), now, out.width())))?;
+                out.text(&format!("\n{}", run_page(&run, story.plan(), Rows::Few, now, out.width())))?;
             } else {
                 out.text(&run_line(&run.summary, now))?;
             }

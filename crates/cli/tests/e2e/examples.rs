@@ -3,7 +3,7 @@
 use crate::cluster::{Dev, Done, downbeat, example};
 
 /// File, the exit code of its run, and how many instances succeed.
-const EXAMPLES: [(&str, i32, u64); 7] = [
+const EXAMPLES: [(&str, i32, u64); 9] = [
     ("hello.yaml", 0, 9),
     ("rolling.yaml", 0, 9),
     ("pipeline.yaml", 0, 9),
@@ -11,6 +11,8 @@ const EXAMPLES: [(&str, i32, u64); 7] = [
     ("retry.yaml", 0, 6),
     ("on_failure.yaml", 1, 6),
     ("placed.yaml", 0, 3),
+    ("rollout.yaml", 0, 6),
+    ("outputs.yaml", 0, 7),
 ];
 
 #[test]

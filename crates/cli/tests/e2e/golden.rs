@@ -41,6 +41,23 @@ fn a_tour() {
 }
 
 #[test]
+fn a_roll_out() {
+    let dev = Dev::start_with(&["--nodes", "7"]);
+    dev.write(
+        "rollout.yaml",
+        "name: deploy\ntarget: all\nparams: {bad: node-3}\nrollout: {batch: [1, 2], pause: 100ms, max_failures: 0}\n\
+         timeout: 1h\ntasks:\n  - tasks:\n      - {name: fetch, backend: test, action: noop, max_retries: 2}\n      \
+         - name: start\n        backend: exec\n        action: run\n        params: {command: [test, \
+         '{{ node.hostname }}', '!=', '{{ params.bad }}']}\n  - {name: undo, backend: test, action: noop, condition: on_failure}\n",
+    );
+    golden!(dev, "job_plan_rollout", &["job", "plan", "-f", "rollout.yaml"]);
+    golden!(dev, "job_run_watch_rollout", &["job", "run", "-f", "rollout.yaml", "--watch"]);
+    golden!(dev, "run_show_rollout", &["run", "show", "last"]);
+    golden!(dev, "run_retry", &["run", "retry", "last", "--failed-only", "--wait"]);
+    golden!(dev, "run_list_retry", &["run", "list"]);
+}
+
+#[test]
 fn a_placed_task_says_why_it_waits() {
     let dev = Dev::start();
     let file = dev.write(

@@ -1,5 +1,6 @@
 //! The program as people use it: a real `downbeat dev`, or server and agents as processes, and the client commands.
 
+mod again;
 mod bench;
 mod cluster;
 mod errors;

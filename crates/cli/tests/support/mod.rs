@@ -1,7 +1,7 @@
 //! What tests on real processes share: waiting for conditions, seeds, processes, small disks. What a site looks like is
 //! each test's own.
 
-#![allow(dead_code, unreachable_pub, reason = "not every test target needs all of it")]
+#![allow(dead_code, unreachable_pub, unused_imports, reason = "not every test target needs all of it")]
 
 mod disk;
 

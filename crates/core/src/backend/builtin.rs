@@ -28,6 +28,7 @@ struct Param {
     help: &'static str,
     required: bool,
     pattern: Option<&'static str>,
+    name_pattern: Option<&'static str>,
     choices: &'static [&'static str],
     min: Option<i64>,
     max: Option<i64>,
@@ -55,12 +56,27 @@ const fn optional(name: &'static str, kind: ParamKind, help: &'static str) -> Pa
         }
         ParamKind::Integer | ParamKind::Boolean | ParamKind::Duration => None,
     };
-    Param { name, kind, help, required: false, pattern: None, choices: &[], min: None, max: None, max_bytes }
+    Param {
+        name,
+        kind,
+        help,
+        required: false,
+        pattern: None,
+        name_pattern: None,
+        choices: &[],
+        min: None,
+        max: None,
+        max_bytes,
+    }
 }
 
 impl Param {
     const fn pattern(self, pattern: &'static str) -> Self {
         Self { pattern: Some(pattern), ..self }
+    }
+
+    const fn names(self, pattern: &'static str) -> Self {
+        Self { name_pattern: Some(pattern), ..self }
     }
 
     const fn bytes(self, most: usize) -> Self {
@@ -106,6 +122,8 @@ const OWNER: &str = r"[A-Za-z0-9_][A-Za-z0-9_.-]*\$?(?::[A-Za-z0-9_][A-Za-z0-9_.
 const RKE2_VERSION: &str = r"v[0-9]+\.[0-9]+\.[0-9]+(?:-[0-9a-z.]+)?(?:\+rke2r[0-9]+)?";
 const RKE2_CHANNEL: &str = r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?";
 const URL: &str = r"https?://[^\x00-\x20\x7f]+";
+/// What RFC 9110 calls a token.
+const HEADER_NAME: &str = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+";
 /// A tab is the only control character that a header may hold; a line's end would begin another header.
 const HEADER: &str = r"[^\x00-\x08\x0a-\x1f\x7f]*";
 
@@ -269,7 +287,10 @@ const BUILTIN: &[Backend] = &[
                     .bytes(8 * 1024),
                 optional("method", ParamKind::Text, "GET when nothing is said")
                     .choices(&["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]),
-                optional("headers", ParamKind::Map, "headers, a line each").pattern(HEADER).bytes(8 * 1024),
+                optional("headers", ParamKind::Map, "headers, a line each")
+                    .pattern(HEADER)
+                    .names(HEADER_NAME)
+                    .bytes(8 * 1024),
                 optional("body", ParamKind::Text, "what is sent").bytes(limits::PARAMS_BYTES),
                 optional(
                     "expect",
@@ -306,6 +327,7 @@ impl Param {
             required: self.required,
             help: self.help.to_owned(),
             pattern: self.pattern.map(str::to_owned),
+            name_pattern: self.name_pattern.map(str::to_owned),
             choices: self.choices.iter().map(|choice| (*choice).to_owned()).collect(),
             min: self.min,
             max: self.max,
@@ -354,7 +376,7 @@ mod tests {
                 };
                 assert!(bounded, "{name} {}", param.name);
                 assert!(
-                    param.pattern.as_deref().is_none_or(|p| Pattern::new(p).is_ok()),
+                    param.pattern.iter().chain(&param.name_pattern).all(|p| Pattern::new(p).is_ok()),
                     "{name} {}",
                     param.name
                 );
@@ -451,6 +473,7 @@ mod tests {
             &["http://x", "https://x/y?z=%20#f"],
             &["", "ftp://x", "http://", "http://x y", "http://x\r\n", "file:///x"],
         );
+        check(HEADER_NAME, &["X-A", "a"], &["", "a b", "a:", "a\r\nb", "é", "a/b", "a\n"]);
         check(HEADER, &["", "a b", "a\tb", "é"], &["a\r\nb", "a\nb", "\0", "\u{7f}"]);
     }
 

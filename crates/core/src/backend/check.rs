@@ -35,7 +35,7 @@ impl fmt::Display for ParamProblem {
         match &self.element {
             None => {}
             Some(Element::Index(index)) => write!(f, "[{index}]")?,
-            Some(Element::Key(key)) => write!(f, ".{key}")?,
+            Some(Element::Key(key)) => write!(f, ".{}", shown(key))?,
         }
         write!(f, ": {}", self.message)
     }
@@ -139,6 +139,13 @@ fn valid_kind(kind: ParamKind) -> &'static str {
     }
 }
 
+fn unusable(error: &BadPattern) -> String {
+    format!(
+        "cannot be checked: the pattern that is declared for it is not usable here ({error}); correct it in the node's \
+         settings"
+    )
+}
+
 /// What was found instead, for people.
 fn described(value: &Value) -> String {
     match value {
@@ -173,6 +180,19 @@ impl<'c> Rule<'c> {
         Self { schema: Some(schema), pattern: schema.pattern.as_deref().map(Pattern::new) }
     }
 
+    /// What is wrong with a name in a map.
+    fn broken_name(&self, name: &str) -> Option<String> {
+        if name.is_empty() || name.contains(['=', '\0']) {
+            return Some("a name must not be empty, nor contain `=` or a NUL".to_owned());
+        }
+        let pattern = self.schema?.name_pattern.as_deref()?;
+        match Pattern::new(pattern) {
+            Ok(known) if known.matches(name) => None,
+            Ok(_) => Some(format!("the name \"{}\" is not possible; it must match {pattern}", shown(name))),
+            Err(error) => Some(unusable(&error)),
+        }
+    }
+
     /// What is wrong with a text.
     fn broken(&self, text: &str) -> Option<String> {
         // No NUL: neither argv nor environment nor PostgreSQL's JSON can hold one.
@@ -198,10 +218,7 @@ impl<'c> Rule<'c> {
                 let pattern = schema.pattern.as_deref().unwrap_or_default();
                 Some(format!("\"{}\" is not possible; {help}it must match {pattern}", shown(text)))
             }
-            Err(error) => Some(format!(
-                "cannot be checked: the pattern that is declared for it is not usable here ({error}); correct it in \
-                 the node's settings"
-            )),
+            Err(error) => Some(unusable(error)),
         }
     }
 }
@@ -345,15 +362,14 @@ impl<'c> Check<'c> {
         let mut texts = serde_json::Map::new();
         for (key, item) in entries {
             let element = || Element::Key(key.clone());
-            if key.is_empty() || key.contains(['=', '\0']) {
-                self.refuse_element(
-                    element(),
-                    "a name must not be empty, nor contain `=` or a NUL".to_owned(),
-                );
+            if let Some(message) = self.rule.broken_name(key) {
+                self.refuse_element(element(), message);
             }
             match text_of(item) {
                 Some(text) => {
-                    self.clean(&text, Some(element()));
+                    if self.clean(&text, Some(element())) {
+                        self.fits_with_name(key, &text);
+                    }
                     texts.insert(key.clone(), Value::String(text));
                 }
                 None => self.refuse_element(element(), format!("must be a text, not {}", described(item))),
@@ -361,6 +377,17 @@ impl<'c> Check<'c> {
         }
         self.bounded(texts.iter().map(|(key, text)| key.len() + 1 + text.as_str().map_or(0, str::len)));
         Value::Object(texts)
+    }
+
+    /// A variable is one text to the kernel, `NAME=value`.
+    fn fits_with_name(&mut self, name: &str, text: &str) {
+        let bytes = name.len() + text.len();
+        if let Some(most) =
+            self.rule.schema.and_then(|schema| schema.max_bytes).filter(|most| bytes as u64 > *most)
+        {
+            let message = format!("is {bytes} bytes long with its name; at most {most} are possible");
+            self.refuse_element(Element::Key(name.to_owned()), message);
+        }
     }
 
     /// What the kernel would refuse is refused before anything was started.
@@ -575,6 +602,18 @@ mod tests {
         assert_eq!(
             limited(short, json!(["abc", "€€"])),
             Err("x[1]: is 6 bytes long; at most 3 are possible".to_owned())
+        );
+        let pairs = ParamSchema {
+            max_bytes: Some(5),
+            name_pattern: Some("[A-Z]+".to_owned()),
+            ..new(ParamKind::Map)
+        };
+        assert_eq!(limited(pairs.clone(), json!({"AB": "abc"})), Ok(json!({"AB": "abc"})));
+        assert_eq!(
+            limited(pairs, json!({"ABC": "abc", "a": "b"})),
+            Err("x.ABC: is 6 bytes long with its name; at most 5 are possible | \
+                 x.a: the name \"a\" is not possible; it must match [A-Z]+"
+                .to_owned())
         );
         assert_eq!(
             limited(new(ParamKind::Texts), json!(vec!["a"; 60_000])),

@@ -88,6 +88,19 @@ mod tests {
     }
 
     #[test]
+    fn a_list_may_be_said_with_one_word_or_several() {
+        assert_eq!(coerce_for("apt", "install", &[("package", "curl")]), json!({"package": ["curl"]}));
+        assert_eq!(
+            coerce_for("apt", "remove", &[("package", "curl"), ("purge", "true"), ("package", "vim")]),
+            json!({"package": ["curl", "vim"], "purge": true})
+        );
+        assert_eq!(
+            coerce_for("http", "request", &[("url", "http://x"), ("expect", r#"{"status": "2xx"}"#)]),
+            json!({"url": "http://x", "expect": {"status": "2xx"}})
+        );
+    }
+
+    #[test]
     fn what_does_not_fit_is_left_for_the_check() {
         let catalogue = Catalogue::builtin();
         let action = catalogue.action("test", "fail").unwrap();

@@ -42,6 +42,9 @@ pub struct ParamSchema {
     /// A regular expression that a whole text matches; of a list or a map, every text in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pattern: Option<String>,
+    /// A regular expression that every name in a map matches as a whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name_pattern: Option<String>,
     /// The only texts that are possible, when there are any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub choices: Vec<String>,
@@ -50,7 +53,7 @@ pub struct ParamSchema {
     pub min: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<i64>,
-    /// The longest text; of a list or a map, each in it.
+    /// The longest text; of a list each in it, of a map each together with its name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_bytes: Option<u64>,
 }
@@ -98,6 +101,7 @@ impl ParamSchema {
             required: false,
             help: String::new(),
             pattern: None,
+            name_pattern: None,
             choices: Vec::new(),
             min: None,
             max: None,

@@ -86,6 +86,7 @@ fn list(filter: &str, value: &Value) -> Result<Vec<Value>, Error> {
     }
 }
 
+#[derive(Clone, Copy)]
 enum End {
     First,
     Last,

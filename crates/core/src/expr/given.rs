@@ -101,7 +101,7 @@ mod tests {
 
     use super::*;
 
-    fn of(declared: Value, given_params: Value) -> Result<Value, Vec<String>> {
+    fn of(declared: &Value, given_params: Value) -> Result<Value, Vec<String>> {
         let definition = json!({"params": declared, "tasks": []});
         let definition: Definition = serde_json::from_value(definition).unwrap();
         match given(&definition, &serde_json::from_value(given_params).unwrap()) {
@@ -128,9 +128,9 @@ mod tests {
                 json!({"t": "x", "n": 1, "b": false, "l": [], "m": {}, "must": false}),
             ),
         ] {
-            assert_eq!(of(declared.clone(), given.clone()), Ok(expected), "{given}");
+            assert_eq!(of(&declared, given.clone()), Ok(expected), "{given}");
         }
-        assert_eq!(of(json!({}), json!({})), Ok(json!({})));
+        assert_eq!(of(&json!({}), json!({})), Ok(json!({})));
     }
 
     #[test]
@@ -140,7 +140,7 @@ mod tests {
             "verison": "1", "count": "five", "yes": 1, "text": 1.5, "list": "a,b", "map": "[]"
         });
         assert_eq!(
-            of(declared.clone(), given),
+            of(&declared, given),
             Err(vec![
                 "count: must be a number, like its default, not the text \"five\"".to_owned(),
                 "list: must be a list in JSON, like its default, not the text \"a,b\"".to_owned(),
@@ -154,11 +154,11 @@ mod tests {
             ])
         );
         assert_eq!(
-            of(declared, json!({"version": null})),
+            of(&declared, json!({"version": null})),
             Err(vec!["version: has no default and must be given".to_owned()])
         );
         assert_eq!(
-            of(json!({}), json!({"x": 1})),
+            of(&json!({}), json!({"x": 1})),
             Err(vec!["x: the job has no params; remove `x`".to_owned()])
         );
     }
@@ -170,10 +170,10 @@ mod tests {
             deep = json!([deep]);
         }
         for given in [json!("a\0b"), json!(["\0"]), json!({"\0": 1}), deep] {
-            let problem = of(json!({"x": null}), json!({"x": given})).unwrap_err().remove(0);
+            let problem = of(&json!({"x": null}), json!({"x": given})).unwrap_err().remove(0);
             assert!(problem.starts_with("x: contains a NUL character, or is nested"), "{problem}");
         }
-        let problem = of(json!({"x": null}), json!({"x": "x".repeat(2_000_000)})).unwrap_err().remove(0);
+        let problem = of(&json!({"x": null}), json!({"x": "x".repeat(2_000_000)})).unwrap_err().remove(0);
         assert!(problem.contains("at most 1048576 are possible"), "{problem}");
     }
 }

@@ -123,6 +123,12 @@ impl<'d> Known<'d> {
             };
             return Err(format!("`{reference}`: `{shown_name}` does not come before this task; {remedy}"));
         }
+        if reference.is_of_nodes() && self.definition.is_placed(&self.definition.tasks[step.entry]) {
+            return Err(format!(
+                "`{reference}`: `{shown_name}` is placed and runs once; write steps{}.outputs",
+                in_path(name)
+            ));
+        }
         let task = self.task(step);
         let Some(output) = reference.output() else { return Ok(()) };
         if task.outputs.is_empty() {

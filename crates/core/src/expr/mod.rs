@@ -21,7 +21,8 @@ mod token;
 pub use data::{Data, Scope, facts};
 pub use given::given;
 pub(crate) use known::{Known, Place};
-pub(crate) use template::has_expression;
+pub(crate) use reference::in_path;
+pub(crate) use template::{StepUse, has_expression};
 pub use template::{Template, Uses, render, uses};
 pub(crate) use text::{Part, parts};
 

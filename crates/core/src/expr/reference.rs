@@ -103,7 +103,7 @@ impl Reference {
 }
 
 /// As it is written after its owner: `.build`, `["build-web"]`.
-pub(super) fn in_path(name: &str) -> String {
+pub(crate) fn in_path(name: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
     if name.chars().all(plain) && !name.starts_with(|c: char| c.is_ascii_digit()) {
         format!(".{name}")
@@ -137,7 +137,7 @@ pub(super) fn read(source: &str) -> Result<Read, String> {
                 return Err("`is` is not available in expressions; compare with `==` or `in`".to_owned());
             }
             Kind::Word(name) if before.is_some_and(|before| before.is("|")) => {
-                filter(name, &tokens[index + 1..])?
+                filter(name, &tokens[index + 1..])?;
             }
             Kind::Word(word) if before.is_some_and(|before| before.is(".")) || KEYWORDS.contains(&word) => {}
             Kind::Word(word) => references.push(reference(source, &tokens, index, word)?),

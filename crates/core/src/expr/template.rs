@@ -28,6 +28,8 @@ pub struct Uses {
 #[derive(Debug)]
 pub struct Template {
     params: Vec<(String, Form)>,
+    /// Params that use steps.
+    late: BTreeSet<String>,
 }
 
 #[derive(Debug)]
@@ -51,6 +53,19 @@ pub(super) struct Formula {
     written: String,
     expression: Expression<'static, 'static>,
     pub(super) references: Vec<Reference>,
+}
+
+/// How a step is used.
+#[derive(Clone, Debug)]
+pub(crate) struct StepUse<'t> {
+    pub(crate) param: &'t str,
+    pub(crate) element: Option<Element>,
+    pub(crate) written: String,
+    pub(crate) step: &'t str,
+    /// By the names of its nodes.
+    pub(crate) of_nodes: bool,
+    /// The node, where it is written out.
+    pub(crate) node: Option<&'t str>,
 }
 
 /// What the expressions use; nothing when there is none.
@@ -78,7 +93,15 @@ impl Template {
             let form = form(value, &mut count).map_err(|wrong| wrong.of(name))?;
             forms.push((name.clone(), form));
         }
-        Ok(Some(Self { params: forms }))
+        let mut template = Self { params: forms, late: BTreeSet::new() };
+        let mut late = BTreeSet::new();
+        template.each(|name, _, formula| {
+            if formula.uses(Root::Steps) {
+                late.insert(name.to_owned());
+            }
+        });
+        template.late = late;
+        Ok(Some(template))
     }
 
     pub fn uses(&self) -> Uses {
@@ -102,27 +125,63 @@ impl Template {
     }
 
     /// The params that cannot be rendered before their steps have run.
-    pub(crate) fn params_of_steps(&self) -> BTreeSet<&str> {
-        let mut names = BTreeSet::new();
-        self.each(|name, _, formula| {
-            if formula.references.iter().any(|reference| reference.root == Root::Steps) {
-                names.insert(name);
-            }
+    pub(crate) fn late(&self) -> &BTreeSet<String> {
+        &self.late
+    }
+
+    /// Whether anything that can be evaluated before steps have run uses the node.
+    pub(crate) fn is_by_node(&self) -> bool {
+        let mut found = false;
+        self.each(|_, _, formula| found |= formula.uses(Root::Node) && !formula.uses(Root::Steps));
+        found
+    }
+
+    /// Every use of a step.
+    pub(crate) fn step_uses(&self) -> Vec<StepUse<'_>> {
+        let mut found = Vec::new();
+        self.each(|param, element, formula| {
+            let steps = formula.references.iter().filter(|reference| reference.root == Root::Steps);
+            found.extend(steps.map(|reference| StepUse {
+                param,
+                element: element.cloned(),
+                written: reference.to_string(),
+                step: reference.name(),
+                of_nodes: reference.is_of_nodes(),
+                node: reference.node(),
+            }));
         });
-        names
+        found
     }
 
     pub fn render(&self, scope: &Scope) -> Result<Params, ParamProblem> {
         self.render_some(scope, |_| true)
     }
 
-    /// Only the params that are wanted.
-    pub(crate) fn render_some(
-        &self,
-        scope: &Scope,
-        wanted: impl Fn(&str) -> bool,
-    ) -> Result<Params, ParamProblem> {
-        let mut rendering = Rendering { scope, context: scope.context(), left: limits::PARAMS_BYTES };
+    /// What can be rendered before steps have run: params without steps in them. Of the others the expressions without
+    /// steps are evaluated too, for what is wrong with them.
+    pub(crate) fn render_early(&self, scope: &Scope) -> Result<Params, ParamProblem> {
+        let late = &self.late;
+        let mut problem = None;
+        if !late.is_empty() {
+            let rendering = Rendering::new(scope);
+            self.each(|name, element, formula| {
+                if problem.is_none()
+                    && late.contains(name)
+                    && !formula.uses(Root::Steps)
+                    && let Err(wrong) = rendering.value(formula)
+                {
+                    problem = Some(Wrong { element: element.cloned(), ..wrong }.of(name));
+                }
+            });
+        }
+        match problem {
+            Some(problem) => Err(problem),
+            None => self.render_some(scope, |name| !late.contains(name)),
+        }
+    }
+
+    fn render_some(&self, scope: &Scope, wanted: impl Fn(&str) -> bool) -> Result<Params, ParamProblem> {
+        let mut rendering = Rendering::new(scope);
         let mut rendered = Params::new();
         for (name, form) in self.params.iter().filter(|(name, _)| wanted(name)) {
             let value = rendering.form(form).map_err(|wrong| wrong.of(name))?;
@@ -249,6 +308,10 @@ fn form_of_text(text: &str, count: &mut usize) -> Result<Form, Wrong> {
 }
 
 impl Formula {
+    fn uses(&self, root: Root) -> bool {
+        self.references.iter().any(|reference| reference.root == root)
+    }
+
     fn of(source: &str) -> Result<Self, Wrong> {
         let written = source.trim();
         let refuse = |why: &str| Wrong::new(format!("in `{{{{ {} }}}}`: {why}", shown(written)));
@@ -271,7 +334,11 @@ struct Rendering<'s> {
     left: usize,
 }
 
-impl Rendering<'_> {
+impl<'s> Rendering<'s> {
+    fn new(scope: &'s Scope) -> Self {
+        Self { scope, context: scope.context(), left: limits::PARAMS_BYTES }
+    }
+
     fn form(&mut self, form: &Form) -> Result<serde_json::Value, Wrong> {
         match form {
             Form::Plain(value) => Ok(value.clone()),

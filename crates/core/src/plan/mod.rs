@@ -1,7 +1,8 @@
 //! The plan: a definition compiled for the nodes that it came to. Steps, entries, and what waits for what.
 
 mod compile;
+mod expressions;
 mod resolve;
 
 pub use compile::{Edge, EdgeKind, Error, Pass, Plan, PlanEntry, Shape, Step, Uses};
-pub use resolve::{Unfit, resolve};
+pub use resolve::{Unfit, resolve, resolve_again};

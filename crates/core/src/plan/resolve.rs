@@ -3,7 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use crate::backend::{ActionSchema, check_params};
+use super::expressions::Expressions;
+use crate::backend::{ActionSchema, ParamProblem, Params, check_params};
+use crate::expr::{Place, Template};
+use crate::ids::NodeId;
+use crate::limits;
 use crate::node::NodeRecord;
 use crate::run::{NodeRef, Resolved};
 use crate::select::Selector;
@@ -19,8 +23,12 @@ pub struct Unfit {
 }
 
 /// The nodes that each entry's target comes to. Drained nodes are left out: they take no new work. Offline ones are
-/// not: a target that silently shrinks would lie about what was changed.
-pub fn resolve(definition: &Definition, nodes: &[Arc<NodeRecord>]) -> Result<Resolved, Unfit> {
+/// not: a target that silently shrinks would lie about what was changed. `params` are the run's.
+pub fn resolve(
+    definition: &Definition,
+    params: &Params,
+    nodes: &[Arc<NodeRecord>],
+) -> Result<Resolved, Unfit> {
     let mut sets = Sets::default();
     let mut entries = Vec::with_capacity(definition.tasks.len());
     for (index, entry) in definition.tasks.iter().enumerate() {
@@ -29,21 +37,74 @@ pub fn resolve(definition: &Definition, nodes: &[Arc<NodeRecord>]) -> Result<Res
             None => None,
         });
     }
+    fitting(definition, params, nodes, sets, entries)
+}
+
+/// The same nodes as before, held against what they are today: a run that is tried again does not ask its targets anew.
+pub fn resolve_again(
+    definition: &Definition,
+    params: &Params,
+    former: &Resolved,
+    nodes: &[Arc<NodeRecord>],
+) -> Result<Resolved, Unfit> {
+    let today: HashMap<NodeId, usize> = nodes.iter().zip(0..).map(|(node, index)| (node.id, index)).collect();
+    let mut refused = Vec::new();
+    for node in &former.nodes {
+        match today.get(&node.id) {
+            None => refused.push((node.hostname.clone(), "is gone".to_owned())),
+            Some(&index) if nodes[index].draining => {
+                refused.push((node.hostname.clone(), "is drained".to_owned()));
+            }
+            Some(_) => {}
+        }
+    }
+    if !refused.is_empty() {
+        let count = refused.len();
+        let message = format!("{count} of the run's nodes take no work now; nothing was started");
+        return Err(Unfit { message, nodes: refused });
+    }
+    let member = |index: &u32| today[&former.nodes[*index as usize].id];
+    let members = former.sets.iter().map(|set| set.iter().map(member).collect()).collect();
+    let sets = Sets { by_selector: HashMap::new(), members };
+    let resolved = fitting(definition, params, nodes, sets, former.entries.clone())?;
+    Ok(Resolved { waves: former.waves.clone(), ..resolved })
+}
+
+/// Refuses what the nodes cannot do.
+fn fitting(
+    definition: &Definition,
+    params: &Params,
+    nodes: &[Arc<NodeRecord>],
+    sets: Sets<'_>,
+    entries: Vec<Option<u32>>,
+) -> Result<Resolved, Unfit> {
+    let members = |entry: usize| entries[entry].map(|set| sets.members[set as usize].as_slice());
+    let mut expressions = Expressions::new(definition, params, nodes, &members);
     let mut missing: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     let mut known: HashMap<(u32, &str, &str), Offer<'_>> = HashMap::new();
+    let mut refusals: Vec<Unfit> = Vec::new();
     let mut idempotent = Vec::new();
     let mut step = 0;
-    for (entry, set) in definition.tasks.iter().zip(&entries) {
-        for task in entry.leaves() {
-            if let Some(set) = set {
-                let offer = known.entry((*set, &task.backend, &task.action)).or_insert_with(|| {
-                    let members = sets.members[*set as usize].iter().map(|&index| nodes[index].as_ref());
+    for (index, entry) in definition.tasks.iter().enumerate() {
+        for (leaf, task) in entry.leaves().iter().enumerate() {
+            let offer = entries[index].map(|set| {
+                known.entry((set, &task.backend, &task.action)).or_insert_with(|| {
+                    let members = sets.members[set as usize].iter().map(|&index| nodes[index].as_ref());
                     Offer::of(task, members, &mut missing)
-                });
-                offer.refuse_params(task, step)?;
-                if offer.idempotent {
-                    idempotent.push(step);
+                })
+            });
+            let template = Template::of(&task.params).map_err(|problem| refused(task, step, &[problem]));
+            let fits = template.and_then(|template| match (&template, &offer) {
+                (None, Some(offer)) => offer.refuse_params(task, step),
+                (None, None) => Ok(()),
+                (Some(template), offer) => {
+                    let schemas = offer.as_ref().map_or(&[][..], |offer| &offer.schemas);
+                    expressions.check(Place { entry: index, leaf }, task, step, template, schemas)
                 }
+            });
+            refusals.extend(fits.err().filter(|_| refusals.len() < limits::PROBLEMS_LISTED));
+            if offer.is_some_and(|offer| offer.idempotent) {
+                idempotent.push(step);
             }
             step += 1;
         }
@@ -51,10 +112,47 @@ pub fn resolve(definition: &Definition, nodes: &[Arc<NodeRecord>]) -> Result<Res
     if !missing.is_empty() {
         let count = missing.len();
         let nodes = missing.into_iter().map(|(node, what)| (node.to_owned(), what.join(", "))).collect();
-        let message = format!("{count} of the target nodes cannot do what the job asks; nothing was started");
-        return Err(Unfit { message, nodes });
+        let message = format!("{count} of the target nodes cannot do what the job asks{NOTHING_STARTED}");
+        refusals.insert(0, Unfit { message, nodes });
     }
-    Ok(sets.into_resolved(nodes, entries, idempotent))
+    if let Some(unfit) = all_of(refusals) {
+        return Err(unfit);
+    }
+    let mut resolved = sets.into_resolved(nodes, entries, idempotent);
+    if let Some(rollout) = &definition.rollout {
+        // One target for all entries: the job file's rules see to it.
+        let nodes = resolved.sets.first().map_or(0, Vec::len);
+        resolved.waves = rollout.batch.waves(u32::try_from(nodes).expect("nodes are bounded"));
+    }
+    Ok(resolved)
+}
+
+/// How every refusal ends.
+const NOTHING_STARTED: &str = "; nothing was started";
+
+/// Everything that stands in the way, said at once: whoever mends the first thing wants to know of the second.
+fn all_of(refusals: Vec<Unfit>) -> Option<Unfit> {
+    let mut refusals = refusals.into_iter();
+    let mut all = refusals.next()?;
+    for Unfit { message, nodes } in refusals {
+        all.message.truncate(all.message.trim_end_matches(NOTHING_STARTED).len());
+        all.message.push_str(&format!("; {message}"));
+        for (node, why) in nodes {
+            match all.nodes.iter_mut().find(|(known, _)| *known == node) {
+                Some((_, known)) => known.push_str(&format!("; {why}")),
+                None => all.nodes.push((node, why)),
+            }
+        }
+    }
+    Some(all)
+}
+
+/// What is wrong with a step's params wherever it runs.
+pub(super) fn refused(task: &Task, step: u32, problems: &[ParamProblem]) -> Unfit {
+    let why = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+    let message =
+        format!("the params of step {step} ({}) are refused: {why}; nothing was started", task.label());
+    Unfit { message, nodes: Vec::new() }
 }
 
 fn target<'a>(definition: &'a Definition, entry: &'a Entry) -> Option<&'a Selector> {
@@ -105,7 +203,8 @@ impl<'a> Offer<'a> {
             if let Err(problems) = check_params(action, &task.params) {
                 let why = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
                 let message =
-                    format!("the params of step {step} ({}) are refused; nothing was started", task.label());
+                    format!("the params of step {step} ({}) are refused{NOTHING_STARTED}", task.label());
+                let why = format!("step {step}: {why}");
                 return Err(Unfit { message, nodes: vec![((*hostname).to_owned(), why)] });
             }
         }

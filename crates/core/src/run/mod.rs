@@ -1,5 +1,6 @@
 //! A run: its strict state machine, its record, and the engine that walks its plan.
 
+pub mod again;
 pub mod engine;
 mod machine;
 mod record;

@@ -210,7 +210,12 @@ fn param_schema(param: &ParamSchema) -> Value {
         ParamKind::Argv => {
             json!({"anyOf": [{"type": "string", "minLength": 1}, {"type": "array", "minItems": 1, "items": word}]})
         }
-        ParamKind::Map => json!({"type": "object", "additionalProperties": word}),
+        ParamKind::Map => match &param.name_pattern {
+            None => json!({"type": "object", "additionalProperties": word}),
+            Some(names) => {
+                json!({"type": "object", "additionalProperties": word, "propertyNames": {"pattern": format!("^(?:{names})$")}})
+            }
+        },
         ParamKind::Any => json!({}),
     };
     if matches!(

@@ -31,6 +31,8 @@ pub(crate) struct World {
     pub(crate) sent: Vec<String>,
     /// After so many more submissions the server dies before the next one, and another takes over.
     pub(crate) dies_after: Option<u32>,
+    /// A node is given this one just before what the engine wants next is committed.
+    pub(crate) race: Option<ExecutionId>,
 }
 
 pub(crate) fn nodes(count: usize) -> Vec<Arc<NodeRecord>> {
@@ -62,7 +64,7 @@ pub(crate) fn nodes(count: usize) -> Vec<Arc<NodeRecord>> {
 impl World {
     pub(crate) fn new(definition: Value, node_count: usize, seed: u64) -> Self {
         let definition: Definition = serde_json::from_value(definition).unwrap();
-        let resolved = resolve(&definition, &nodes(node_count)).unwrap();
+        let resolved = resolve(&definition, &definition.params, &nodes(node_count)).unwrap();
         Self::of(Arc::new(definition), Arc::new(resolved), seed)
     }
 
@@ -105,6 +107,7 @@ impl World {
             largest_addition: 0,
             sent: Vec::new(),
             dies_after: None,
+            race: None,
         }
     }
 
@@ -161,6 +164,15 @@ impl World {
                 }
                 Some(left) => *left -= 1,
                 None => {}
+            }
+            if let Some(id) = self.race.take() {
+                let execution = self.executions[&id].clone();
+                let leased = self.leased(&execution);
+                assert!(self.apply(&leased), "only what waits can be leased");
+                let applied: Vec<&Change> = changes.iter().filter(|change| self.apply(change)).collect();
+                self.observe(&leased);
+                applied.into_iter().for_each(|change| self.observe(change));
+                continue;
             }
             for change in changes {
                 if self.apply(&change) {

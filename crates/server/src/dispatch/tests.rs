@@ -65,7 +65,7 @@ impl World {
     fn run(&mut self, name: &str, definition: Value) -> RunId {
         let definition: Definition = serde_json::from_value(definition).unwrap();
         let nodes: Vec<Arc<NodeRecord>> = self.board.nodes().cloned().collect();
-        let resolved = resolve(&definition, &nodes).unwrap();
+        let resolved = resolve(&definition, &definition.params, &nodes).unwrap();
         let plan = Plan::compile(Arc::new(definition), Arc::new(resolved)).unwrap();
         self.board.add_plan(RunId::from(name), ClusterId::DEFAULT, Arc::new(plan));
         RunId::from(name)

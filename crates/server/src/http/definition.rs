@@ -1,14 +1,17 @@
-//! Owns how a definition is read from the body of a request: JSON or YAML, 1 MiB at most.
+//! Owns how a definition is read from the body of a request: JSON or YAML, 1 MiB at most; alone, or in JSON beside the
+//! params of a run.
 
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, StatusCode, header};
-use downbeat_core::backend::Catalogue;
+use downbeat_core::backend::{Catalogue, Params};
 use downbeat_core::ids::ClusterId;
 use downbeat_core::limits;
+use downbeat_core::nearest::advice;
 use downbeat_core::select::Selector;
 use downbeat_core::spec::{self, Definition};
+use serde_json::Value;
 
 use super::problem::{Answer, Failure};
 use super::view::FieldError;
@@ -30,6 +33,18 @@ enum Format {
     Json,
     Yaml,
 }
+
+/// What was asked for.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) definition: Definition,
+    /// Nothing when the body was the definition alone.
+    pub(super) params: Option<Params>,
+}
+
+/// The field that shows that a body is not the definition itself. No job file has it.
+const DEFINITION: &str = "definition";
+const PARAMS: &str = "params";
 
 /// Why a body holds no definition.
 #[derive(Debug)]
@@ -82,7 +97,7 @@ fn unreadable(rejection: &BytesRejection) -> Failure {
 
 impl Body {
     /// The definition in it, checked against the backends that are known; with another target, if one is given.
-    pub(super) async fn read(self, service: &Service, target: Option<&str>) -> Answer<Definition> {
+    pub(super) async fn read(self, service: &Service, target: Option<&str>) -> Answer<Asked> {
         let target = match target {
             Some(text) => Some(
                 Selector::parse(text)
@@ -97,21 +112,24 @@ impl Body {
         } else {
             self.parse(&catalogue)
         };
-        let mut definition = parsed.map_err(Failure::from)?;
+        let mut asked = parsed.map_err(Failure::from)?;
         if target.is_some() {
-            definition.target = target;
-            definition.placement = None;
+            asked.definition.target = target;
+            asked.definition.placement = None;
         }
-        Ok(definition)
+        Ok(asked)
     }
 
-    fn parse(&self, catalogue: &Catalogue) -> Result<Definition, Mistake> {
+    fn parse(&self, catalogue: &Catalogue) -> Result<Asked, Mistake> {
         // Without an extension either syntax is taken; with one, JSON has to be JSON.
         let again = |origin| spec::parse_bytes(&self.bytes, origin, catalogue);
         match self.format {
-            Format::Yaml => again("body").map_err(Mistake::Invalid),
+            Format::Yaml => again("body").map(Asked::alone).map_err(Mistake::Invalid),
             Format::Json => match serde_json::from_slice(&self.bytes) {
-                Ok(value) => spec::from_json(&value, catalogue).map_err(|problems| {
+                Ok(Value::Object(fields)) if fields.contains_key(DEFINITION) => {
+                    with_params(&fields, catalogue).map_err(Mistake::Invalid)
+                }
+                Ok(value) => spec::from_json(&value, catalogue).map(Asked::alone).map_err(|problems| {
                     // Slower, and it knows lines and columns: for those who made a mistake.
                     Mistake::Invalid(again("body.json").err().unwrap_or(problems))
                 }),
@@ -126,6 +144,36 @@ impl Body {
             },
         }
     }
+}
+
+impl Asked {
+    fn alone(definition: Definition) -> Self {
+        Self { definition, params: None }
+    }
+}
+
+/// `{"definition": …, "params": {…}}`. The definition is an object, or the text of a job file.
+fn with_params(
+    fields: &serde_json::Map<String, Value>,
+    catalogue: &Catalogue,
+) -> Result<Asked, Vec<spec::Problem>> {
+    let wrong = |path: &str, message: String| {
+        vec![spec::Problem { path: path.to_owned(), line: 0, column: 0, message }]
+    };
+    if let Some(unknown) = fields.keys().find(|name| ![DEFINITION, PARAMS].contains(&name.as_str())) {
+        let advice = advice(unknown, &[DEFINITION, PARAMS], "fields");
+        return Err(wrong(unknown, format!("unknown field; {advice}")));
+    }
+    let params = match fields.get(PARAMS) {
+        None | Some(Value::Null) => Params::new(),
+        Some(Value::Object(params)) => params.clone().into_iter().collect(),
+        Some(_) => return Err(wrong(PARAMS, "must be an object: names and their values".to_owned())),
+    };
+    let definition = match &fields[DEFINITION] {
+        Value::String(text) => spec::parse(text, "body", catalogue)?,
+        value => spec::from_json(value, catalogue)?,
+    };
+    Ok(Asked { definition, params: Some(params) })
 }
 
 impl From<Mistake> for Failure {

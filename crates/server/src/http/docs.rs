@@ -5,7 +5,7 @@ use axum::body::Bytes;
 use axum::http::header;
 use axum::routing::get;
 use downbeat_core::spec;
-use serde_json::Value;
+use serde_json::{Value, json};
 use utoipa::openapi::path::{Operation, PathItem};
 use utoipa::openapi::{ContentBuilder, OpenApi, Ref, RefOr, ResponseBuilder, Schema};
 use utoipa::{OpenApi as _, PartialSchema, ToSchema};
@@ -54,6 +54,7 @@ pub(super) fn whole(mut document: OpenApi) -> Value {
     }
     let mut document = serde_json::to_value(&document).expect("an OpenAPI document is plain data");
     document["components"]["schemas"]["JobFile"] = job_file();
+    document["components"]["schemas"]["JobRequest"] = job_request();
     document
 }
 
@@ -84,6 +85,28 @@ fn job_file() -> Value {
     schema
 }
 
+/// A job file alone, or beside the params of a run.
+fn job_request() -> Value {
+    let file = json!({"$ref": "#/components/schemas/JobFile"});
+    json!({
+        "oneOf": [
+            file,
+            {
+                "type": "object",
+                "required": ["definition"],
+                "properties": {
+                    "definition": {
+                        "description": "A job file, or its text as YAML or JSON.",
+                        "oneOf": [file, {"type": "string"}],
+                    },
+                    "params": {"type": "object", "description": "Values for the job's params, by name."},
+                },
+                "additionalProperties": false,
+            },
+        ],
+    })
+}
+
 /// `/api/v1/openapi.json` and `/api/v1/docs`.
 pub(super) fn routes<S: Clone + Send + Sync + 'static>(document: &Value) -> Router<S> {
     let json = Bytes::from(document.to_string());
@@ -92,14 +115,14 @@ pub(super) fn routes<S: Clone + Send + Sync + 'static>(document: &Value) -> Rout
     Router::new().route("/api/v1/openapi.json", get(document)).route("/api/v1/docs", get(page))
 }
 
-/// What stands for a job file in the description of a request.
+/// What stands for a job file, alone or with params, in the description of a request.
 #[derive(Debug)]
-pub(super) struct JobFile;
+pub(super) struct JobRequest;
 
-impl PartialSchema for JobFile {
+impl PartialSchema for JobRequest {
     fn schema() -> RefOr<Schema> {
-        Ref::from_schema_name("JobFile").into()
+        Ref::from_schema_name("JobRequest").into()
     }
 }
 
-impl ToSchema for JobFile {}
+impl ToSchema for JobRequest {}

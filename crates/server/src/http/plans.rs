@@ -2,14 +2,16 @@
 
 use axum::Json;
 use axum::extract::State;
+use downbeat_core::expr;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::definition::Body;
-use super::docs::JobFile;
+use super::definition::{Asked, Body};
+use super::docs::JobRequest;
 use super::extract::Query;
 use super::problem::Answer;
 use super::view::{Plan, Valid};
+use crate::error::Error;
 use crate::service::Service;
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -23,7 +25,10 @@ pub(super) struct PlanQuery {
 /// Shows what would run where and in which order; starts nothing
 #[utoipa::path(
     post, operation_id = "planRun", path = "/plan", tag = "plans", params(PlanQuery),
-    request_body(content((JobFile = "application/json"), (String = "application/yaml")), description = "A job file"),
+    request_body(
+        content((JobRequest = "application/json"), (String = "application/yaml")),
+        description = "A job file; in JSON also with the params of a run"
+    ),
     responses((status = 200, description = "The steps, where each runs, and what it waits for", body = Plan))
 )]
 pub(super) async fn plan(
@@ -31,15 +36,20 @@ pub(super) async fn plan(
     Query(query): Query<PlanQuery>,
     body: Body,
 ) -> Answer<Json<Plan>> {
-    let definition = body.read(&service, query.target.as_deref()).await?;
-    let planned = service.plan(&definition).await?;
+    let Asked { definition, params } = body.read(&service, query.target.as_deref()).await?;
+    let planned = service.plan(&definition, &params.unwrap_or_default()).await?;
     Ok(Json(Plan::of(&planned.plan)))
 }
 
 /// Checks a definition by itself, without regard to the nodes that there are
+///
+/// Params are checked when they come along: the definition alone does not have to say them all.
 #[utoipa::path(
     post, operation_id = "validateDefinition", path = "/validate", tag = "plans", params(PlanQuery),
-    request_body(content((JobFile = "application/json"), (String = "application/yaml")), description = "A job file"),
+    request_body(
+        content((JobRequest = "application/json"), (String = "application/yaml")),
+        description = "A job file; in JSON also with the params of a run"
+    ),
     responses((status = 200, description = "Nothing is wrong with it", body = Valid))
 )]
 pub(super) async fn validate(
@@ -47,7 +57,10 @@ pub(super) async fn validate(
     Query(query): Query<PlanQuery>,
     body: Body,
 ) -> Answer<Json<Valid>> {
-    let definition = body.read(&service, query.target.as_deref()).await?;
+    let Asked { definition, params } = body.read(&service, query.target.as_deref()).await?;
+    if let Some(params) = params {
+        expr::given(&definition, &params).map_err(Error::Params)?;
+    }
     let steps: usize = definition.tasks.iter().map(|entry| entry.leaves().len()).sum();
     let steps = u32::try_from(steps).unwrap_or(u32::MAX);
     Ok(Json(Valid { valid: true, job: definition.name, steps }))

@@ -2,6 +2,7 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use downbeat_core::backend::{Element, ParamProblem};
 use downbeat_store as store;
 
 use super::view::{FieldError, NodeReason, Problem};
@@ -88,6 +89,16 @@ impl Failure {
     }
 }
 
+fn of_param(problem: ParamProblem) -> FieldError {
+    let part = match &problem.element {
+        None => String::new(),
+        Some(Element::Index(index)) => format!("[{index}]"),
+        Some(Element::Key(key)) => format!(".{key}"),
+    };
+    let path = format!("params.{}{part}", problem.param);
+    FieldError { path, line: None, column: None, message: problem.message }
+}
+
 fn named_of(named: impl Iterator<Item = String>, count: usize) -> String {
     let text = named.collect::<Vec<_>>().join("; ");
     if count > NAMED { format!("{text}; and {} more", count - NAMED) } else { text }
@@ -107,6 +118,12 @@ impl From<Error> for Failure {
                         message: problem.message,
                     })
                     .collect(),
+            ),
+            Error::Params(problems) => Self::with_errors(
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "invalid_params",
+                "the run's params are not valid",
+                problems.into_iter().map(of_param).collect(),
             ),
             Error::Refused { message, nodes } => Self::refused(&message, nodes),
             error => {

@@ -43,6 +43,7 @@ fn described() -> (Router<Service>, Value) {
         .routes(routes!(runs::cancel))
         .routes(routes!(runs::pause))
         .routes(routes!(runs::resume))
+        .routes(routes!(runs::retry))
         .routes(routes!(runs::executions))
         .routes(routes!(runs::plan))
         .routes(routes!(events::of_run))

@@ -1,26 +1,28 @@
-//! Runs: submitted, listed, shown, cancelled.
+//! Runs: submitted, listed, shown, paused, cancelled, tried again.
 
 use axum::Json;
+use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use downbeat_core::execution::{Execution as Record, Status};
 use downbeat_core::ids::RunId;
 use downbeat_core::plan::Plan as CompiledPlan;
+use downbeat_core::run::again::Again;
 use downbeat_core::run::{RunRecord, RunState, RunStatus};
 use downbeat_core::spec::Definition;
 use downbeat_store::{ExecutionFilter, RunFilter};
 use serde::Deserialize;
-use utoipa::IntoParams;
+use utoipa::{IntoParams, ToSchema};
 
-use super::definition::Body;
-use super::docs::JobFile;
+use super::definition::{Asked, Body};
+use super::docs::JobRequest;
 use super::extract::{Flag, Id, Nothing, Query, page, words};
 use super::lookup;
 use super::problem::{Answer, Failure};
 use super::view::{Execution, List, Names, Plan, Run, RunSummary, StepWaiting, Waiting};
 use crate::error::Error;
-use crate::service::{Service, Submit};
+use crate::service::{Retry, Service, Submit};
 
 /// Who a request without a name of its own comes from.
 pub(super) const BY: &str = "api";
@@ -41,7 +43,7 @@ pub(super) struct SubmitQuery {
 
 /// Submits a run
 ///
-/// The body is an inline definition: a job file as JSON or YAML. With an `Idempotency-Key` the same key answers the
+/// The body is an inline definition: a job file as JSON or YAML, or `{"definition": …, "params": {…}}`. With an `Idempotency-Key` the same key answers the
 /// first run of that key, whatever the later body is.
 #[utoipa::path(
     post, operation_id = "submitRun", path = "/runs", tag = "runs",
@@ -49,7 +51,10 @@ pub(super) struct SubmitQuery {
         SubmitQuery,
         ("Idempotency-Key" = Option<String>, Header, description = "Submitting again with it returns the first run"),
     ),
-    request_body(content((JobFile = "application/json"), (String = "application/yaml")), description = "A job file"),
+    request_body(
+        content((JobRequest = "application/json"), (String = "application/yaml")),
+        description = "A job file; in JSON also with the params of a run"
+    ),
     responses(
         (status = 201, description = "The run that was created", body = Run),
         (status = 200, description = "The first run of this idempotency key", body = Run),
@@ -63,19 +68,24 @@ pub(super) async fn submit(
     body: Body,
 ) -> Answer<Response> {
     let idempotency_key = idempotency_key(&headers)?;
-    let definition = body.read(&service, query.target.as_deref()).await?;
-    let submitted = service.submit(Submit { definition, idempotency_key, by: BY.to_owned() }).await?;
-    let run = submitted.run;
-    let (status, shown) = if submitted.created {
+    let Asked { definition, params } = body.read(&service, query.target.as_deref()).await?;
+    let params = params.unwrap_or_default();
+    let submitted = service.submit(Submit { definition, params, idempotency_key, by: BY.to_owned() }).await?;
+    let shown = if submitted.created {
         // Nothing has been reported yet: one answer less to fetch from the store.
-        let mut shown = Run::of(&run, &[], &Names::default());
-        shown.pending_reason = service.pending_reason(&run.id);
-        (StatusCode::CREATED, shown)
+        let mut shown = Run::of(&submitted.run, &[], &Names::default());
+        shown.pending_reason = service.pending_reason(&submitted.run);
+        shown
     } else {
-        (StatusCode::OK, load(&service, &run).await?)
+        load(&service, &submitted.run).await?
     };
-    let location = format!("/api/v1/runs/{}", run.id);
-    Ok((status, [(header::LOCATION, location)], Json(shown)).into_response())
+    Ok(created(submitted.created, shown))
+}
+
+fn created(is_new: bool, shown: Run) -> Response {
+    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
+    let location = format!("/api/v1/runs/{}", shown.summary.id);
+    (status, [(header::LOCATION, location)], Json(shown)).into_response()
 }
 
 fn idempotency_key(headers: &HeaderMap) -> Answer<Option<String>> {
@@ -97,9 +107,7 @@ async fn load(service: &Service, run: &RunRecord) -> Answer<Run> {
     let names = lookup::names(service.store().as_ref(), run, &executions).await?;
     let mut shown = Run::of(run, &executions, &names);
     shown.waiting = waiting(service, &run.definition, &executions).await?;
-    if run.state == RunState::Pending {
-        shown.pending_reason = service.pending_reason(&run.id);
-    }
+    shown.pending_reason = service.pending_reason(run);
     Ok(shown)
 }
 
@@ -222,7 +230,7 @@ pub(super) async fn cancel(
 
 /// Pauses a run
 ///
-/// What runs ends, and nothing more of it begins until it is resumed.
+/// What runs ends; nothing more of it begins until it is resumed.
 #[utoipa::path(
     post, operation_id = "pauseRun", path = "/runs/{id}/pause", tag = "runs", params(("id" = String, Path, description = "The run's id")),
     responses((status = 200, description = "The run, which is paused", body = Run))
@@ -237,7 +245,7 @@ pub(super) async fn pause(
     Ok(Json(load(&service, &run).await?))
 }
 
-/// Goes on with a paused run
+/// Goes on with a run that is paused
 #[utoipa::path(
     post, operation_id = "resumeRun", path = "/runs/{id}/resume", tag = "runs", params(("id" = String, Path, description = "The run's id")),
     responses((status = 200, description = "The run, which goes on", body = Run))
@@ -250,6 +258,56 @@ pub(super) async fn resume(
     service.resume(&RunId::from(id.as_str()), BY).await?;
     let run = lookup::run(service.store().as_ref(), &id).await?;
     Ok(Json(load(&service, &run).await?))
+}
+
+/// How a run is to be tried again.
+#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RetryRequest {
+    /// Only on the nodes on which something failed.
+    #[serde(default)]
+    failed_only: bool,
+}
+
+/// Tries an ended run again
+///
+/// The new run has the definition, the params and the nodes of the first. What succeeded there is taken over and not done
+/// again.
+#[utoipa::path(
+    post, operation_id = "retryRun", path = "/runs/{id}/retry", tag = "runs",
+    params(
+        ("id" = String, Path, description = "The run's id"),
+        ("Idempotency-Key" = Option<String>, Header, description = "Asking again with it returns the first run"),
+    ),
+    request_body(content = Option<RetryRequest>, description = "Nothing, or how"),
+    responses(
+        (status = 201, description = "The run that was created", body = Run),
+        (status = 200, description = "The first run of this idempotency key", body = Run),
+    )
+)]
+pub(super) async fn retry(
+    State(service): State<Service>,
+    Id(id): Id,
+    Query(Nothing {}): Query<Nothing>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Answer<Response> {
+    let idempotency_key = idempotency_key(&headers)?;
+    let request = if body.trim_ascii().is_empty() {
+        RetryRequest::default()
+    } else {
+        let read = serde_json::from_slice::<Option<RetryRequest>>(&body);
+        let malformed = |error| {
+            let detail = format!("the body is not `{{\"failed_only\": true}}`, or the like: {error}");
+            Failure::new(StatusCode::BAD_REQUEST, "malformed", detail)
+        };
+        read.map_err(malformed)?.unwrap_or_default()
+    };
+    let again = if request.failed_only { Again::FailedNodes } else { Again::AllNodes };
+    let run = RunId::from(id.as_str());
+    let submitted = service.retry(Retry { run, again, idempotency_key, by: BY.to_owned() }).await?;
+    let shown = load(&service, &submitted.run).await?;
+    Ok(created(submitted.created, shown))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]

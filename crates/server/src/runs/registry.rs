@@ -129,7 +129,9 @@ impl Runs {
                 self.metrics.execution_ended(downbeat_core::execution::Status::Skipped);
             }
             Change::ExecutionsAdded { executions, .. } => {
-                for execution in executions.iter().filter(|execution| !execution.state.status().is_open()) {
+                // What was taken over from another run was counted there.
+                let own = executions.iter().filter(|execution| execution.reused.is_none());
+                for execution in own.filter(|execution| !execution.state.status().is_open()) {
                     self.metrics.execution_ended(execution.state.status());
                 }
             }

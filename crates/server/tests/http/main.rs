@@ -1,5 +1,6 @@
 //! The REST API against a real server: every route, every class of error, every stream.
 
+mod again;
 mod errors;
 mod events;
 mod nodes;

@@ -205,7 +205,8 @@ async fn plans_show_steps_places_and_edges_without_starting_anything() {
         plan["steps"][0],
         json!({
             "index": 0, "name": "prepare", "backend": "test", "action": "noop", "branch": null,
-            "where": ["web-01", "web-02"], "condition": null, "after": [],
+            "where": ["web-01", "web-02"], "condition": null, "after": [], "params": {}, "timeout": "30m",
+            "retries": 0, "delivery": "at_least_once", "idempotent": true,
         })
     );
     assert_eq!(plan["steps"][1]["after"], json!([{"step": 0, "kind": "barrier"}]));

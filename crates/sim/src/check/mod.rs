@@ -3,6 +3,7 @@
 
 mod evidence;
 mod feed;
+mod holds;
 mod limits;
 mod order;
 mod promises;
@@ -31,6 +32,8 @@ pub enum Checker {
     Results,
     /// No lease is ended before its term is over.
     Terms,
+    /// A run that holds its nodes has them to itself, and no more runs are under way than may.
+    Holds,
     /// Limits hold, by the records and on the hosts.
     Limits,
     /// What really ran had the right to, and what must not overlap did not.
@@ -74,6 +77,7 @@ pub(crate) fn check(evidence: &Evidence) -> Vec<Violation> {
     all.extend(order::attempts(evidence).found);
     all.extend(order::check(evidence).found);
     all.extend(promises::results(evidence).found);
+    all.extend(holds::check(evidence).found);
     all.extend(limits::check(evidence).found);
     all.extend(terms::check(evidence).found);
     all.extend(work::check(evidence).found);

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use downbeat_core::execution::{Execution, Status};
-use downbeat_core::ids::RunId;
+use downbeat_core::ids::{NodeId, RunId};
 use downbeat_core::plan::{Plan, Shape};
 use downbeat_core::run::RunState;
 use downbeat_core::spec::{Condition, Delivery};
@@ -116,7 +116,8 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
         };
         // One by one: what is born failed is why others of the same change are there.
         for execution in executions {
-            if execution.state.status() != Status::Skipped {
+            // What was taken over from another run does not begin here.
+            if execution.state.status() != Status::Skipped && execution.reused.is_none() {
                 let attempts: Vec<&Attempt> = story.of(run).collect();
                 begins(&mut findings, &evidence.plans[run], execution, &attempts);
             }
@@ -130,32 +131,84 @@ fn begins(findings: &mut Findings, plan: &Plan, execution: &Execution, attempts:
     let step = &plan.steps[execution.step as usize];
     let entry = &plan.entries[step.entry as usize];
     let id = execution.id;
-    let in_entry = |attempt: &Attempt, entry: u32| plan.steps[attempt.step as usize].entry == entry;
-    for before in &entry.after {
-        for open in attempts.iter().filter(|attempt| in_entry(attempt, *before) && attempt.is_open()) {
+    let own = pass_of(plan, execution.step, execution.pinned);
+    let pass = &plan.passes[own];
+    let in_pass = |attempt: &Attempt, pass: usize| pass_of(plan, attempt.step, attempt.pinned) == pass;
+    for before in &pass.after {
+        let before = *before as usize;
+        for open in attempts.iter().filter(|attempt| in_pass(attempt, before) && attempt.is_open()) {
             let (earlier, later) = (open.step, execution.step);
             findings.add(format_args!("{id} of step {later} begins while step {earlier} is {}", open.status));
         }
     }
-    for after in &entry.before {
-        let began = |attempt: &&&Attempt| in_entry(attempt, *after) && attempt.status != Status::Skipped;
+    for after in &pass.before {
+        let began =
+            |attempt: &&&Attempt| in_pass(attempt, *after as usize) && attempt.status != Status::Skipped;
         if let Some(later) = attempts.iter().find(began) {
             findings.add(format_args!("{id} of step {} begins after step {}", execution.step, later.step));
         }
     }
-    let on_this_node =
-        |attempt: &&&Attempt| in_entry(attempt, step.entry) && attempt.pinned == execution.pinned;
+    let on_this_node = |attempt: &&&Attempt| in_pass(attempt, own) && attempt.pinned == execution.pinned;
     for leaf in attempts.iter().filter(on_this_node) {
         if leaf.step < execution.step && leaf.is_open() {
             findings
                 .add(format_args!("{id} begins while leaf {} of its branch is {}", leaf.step, leaf.status));
         }
     }
-    let is_first = !attempts.iter().any(|attempt| in_entry(attempt, step.entry));
+    let is_first = !attempts.iter().any(|attempt| in_pass(attempt, own));
+    if let (Some(wave), Some(budget), true) = (pass.wave, plan.budget(), is_first) {
+        let begun =
+            |attempt: &&&Attempt| plan.passes[pass_of(plan, attempt.step, attempt.pinned)].wave == pass.wave;
+        let failed = failed_nodes(plan, attempts);
+        if failed > budget && !attempts.iter().any(|attempt| begun(&attempt)) {
+            findings.add(format_args!("{id} begins wave {wave} after {failed} nodes failed; {budget} may"));
+        }
+    }
     if is_first && !met(plan, step.entry, attempts) {
         let condition = entry.condition;
         findings.add(format_args!("{id} of step {} begins against {condition:?}", execution.step));
     }
+}
+
+/// The pass that an instance belongs to.
+fn pass_of(plan: &Plan, step: u32, node: Option<NodeId>) -> usize {
+    let entry = plan.steps[step as usize].entry;
+    let has = |pass: usize| {
+        let nodes = plan.nodes_of_pass(u32::try_from(pass).expect("plans are bounded"));
+        nodes.is_none_or(|nodes| nodes.iter().any(|index| Some(plan.node(*index).id) == node))
+    };
+    (0..plan.passes.len())
+        .find(|&pass| plan.passes[pass].entry == entry && has(pass))
+        .expect("every instance belongs to a pass")
+}
+
+/// How many nodes failed for good in a step that does not answer failures.
+fn failed_nodes(plan: &Plan, attempts: &[&Attempt]) -> u32 {
+    let answers = |step: u32| {
+        let step = &plan.steps[step as usize];
+        [step.condition, plan.entries[step.entry as usize].condition].contains(&Some(Condition::OnFailure))
+    };
+    let failed = last(attempts.iter().copied().filter(|attempt| !answers(attempt.step)));
+    let mut nodes: Vec<Option<NodeId>> =
+        failed.into_iter().filter(|(_, status)| is_failed(*status)).map(|((_, _, node), _)| node).collect();
+    nodes.sort();
+    nodes.dedup();
+    u32::try_from(nodes.len()).expect("nodes are bounded")
+}
+
+/// How each instance stands.
+fn last<'a>(attempts: impl Iterator<Item = &'a Attempt>) -> BTreeMap<Instance, Status> {
+    let mut last = BTreeMap::new();
+    for attempt in attempts {
+        // A retry that was withdrawn leaves the failure before it.
+        let withdrawn = attempt.status == Status::Skipped && attempt.number > 1;
+        last.insert(attempt.instance(), if withdrawn { Status::Failed } else { attempt.status });
+    }
+    last
+}
+
+fn is_failed(status: Status) -> bool {
+    matches!(status, Status::Failed | Status::Lost | Status::Cancelled)
 }
 
 /// How an entry ended.
@@ -167,14 +220,8 @@ enum End {
 }
 
 fn end(plan: &Plan, entry: u32, attempts: &[&Attempt]) -> End {
-    let mut last: BTreeMap<Instance, Status> = BTreeMap::new();
-    for attempt in attempts.iter().filter(|each| plan.steps[each.step as usize].entry == entry) {
-        // A retry that was withdrawn leaves the failure before it.
-        let withdrawn = attempt.status == Status::Skipped && attempt.number > 1;
-        last.insert(attempt.instance(), if withdrawn { Status::Failed } else { attempt.status });
-    }
-    let failed = |status: &Status| matches!(status, Status::Failed | Status::Lost | Status::Cancelled);
-    if last.values().any(failed) {
+    let last = last(attempts.iter().copied().filter(|each| plan.steps[each.step as usize].entry == entry));
+    if last.values().any(|status| is_failed(*status)) {
         End::Failed
     } else if last.values().any(|status| *status == Status::Succeeded) {
         End::Succeeded
@@ -201,6 +248,11 @@ fn met(plan: &Plan, entry: u32, attempts: &[&Attempt]) -> bool {
             let earlier: Vec<u32> = (0..entry_number).collect();
             let failed = ends(&earlier).contains(&End::Failed);
             match entry.condition {
+                // The waves before went through all entries.
+                Some(Condition::OnSuccess) if plan.definition.rollout.is_some() => {
+                    let all: Vec<u32> = (0..).zip(&plan.entries).map(|(entry, _)| entry).collect();
+                    !ends(&all).contains(&End::Failed)
+                }
                 Some(Condition::OnSuccess) => !failed,
                 Some(Condition::OnFailure) => failed,
                 Some(Condition::Always) | None => true,

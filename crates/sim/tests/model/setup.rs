@@ -189,7 +189,7 @@ impl Protocol {
     pub(crate) fn new(definition: Value, detail: Detail, faults: u8) -> Self {
         let definition: Definition = serde_json::from_value(definition).expect("the definition is one");
         let nodes: Vec<_> = (0..NODES).map(|index| Arc::new(node(index))).collect();
-        let resolved = resolve(&definition, &nodes).expect("its targets are there");
+        let resolved = resolve(&definition, &definition.params, &nodes).expect("its targets are there");
         let (definition, resolved) = (Arc::new(definition), Arc::new(resolved));
         let plan = Plan::compile(Arc::clone(&definition), Arc::clone(&resolved)).expect("it has a plan");
         let record = RunRecord {

@@ -67,7 +67,12 @@ impl Wanted {
             return Ok(format!("unchanged {shown}"));
         }
         stopped(cancel)?;
-        let draft = Draft::create(path).map_err(failed)?;
+        let draft = Draft::create(path).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => {
+                format!("cannot write `{shown}`: its directory does not exist; create it first")
+            }
+            _ => failed(error),
+        })?;
         let mut file = &draft.file;
         file.write_all(self.content.as_bytes()).map_err(failed)?;
         let kept = |of: fn(&fs::Metadata) -> u32| found.as_ref().map(of);

@@ -36,19 +36,25 @@ impl Http {
         Self { client: OnceLock::new(), trusted }
     }
 
-    /// Made when first used: a host without certificates is no reason not to start.
-    fn client(&self) -> Result<&Client, String> {
+    /// Made when first used: a host without certificates is no reason not to start, nor to refuse plain HTTP.
+    fn client(&self, url: &Url) -> Result<Client, String> {
         if let Some(client) = self.client.get() {
-            return Ok(client);
+            return Ok(client.clone());
         }
-        let made = Client::builder()
-            .user_agent(concat!("downbeat/", env!("CARGO_PKG_VERSION")))
-            .connect_timeout(CONNECT)
-            .redirect(Policy::custom(redirected))
-            .tls_certs_merge(self.trusted.clone())
-            .build()
-            .map_err(|error| format!("cannot make requests from this host: {}", reason(&error)))?;
-        Ok(self.client.get_or_init(|| made))
+        let builder = || {
+            Client::builder()
+                .user_agent(concat!("downbeat/", env!("CARGO_PKG_VERSION")))
+                .connect_timeout(CONNECT)
+                .redirect(Policy::custom(redirected))
+        };
+        match builder().tls_certs_merge(self.trusted.clone()).build() {
+            Ok(made) => return Ok(self.client.get_or_init(|| made).clone()),
+            Err(_) if url.scheme() == "http" => builder().tls_certs_only([]).build(),
+            Err(error) => Err(error),
+        }
+        .map_err(|error| {
+            format!("cannot check certificates on this host: {}; install ca-certificates", reason(&error))
+        })
     }
 }
 
@@ -75,8 +81,8 @@ impl Backend for Http {
         if call.action != "request" {
             return Finish::failed(None, format!("backend `http` has no action `{}`", call.action));
         }
-        let prepared = self.client().and_then(|client| {
-            Ok((client, request(&call.params)?, Expect::read(call.params.get("expect"))?))
+        let prepared = request(&call.params).and_then(|request| {
+            Ok((self.client(request.url())?, request, Expect::read(call.params.get("expect"))?))
         });
         let (client, request, expect) = match prepared {
             Ok(prepared) => prepared,
@@ -85,7 +91,7 @@ impl Backend for Http {
         tokio::select! {
             biased;
             () = call.cancel.cancelled() => Finish::cancelled(None),
-            finish = exchange(client, request, &expect, &call) => finish,
+            finish = exchange(&client, request, &expect, &call) => finish,
         }
     }
 }

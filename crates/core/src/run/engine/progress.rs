@@ -147,10 +147,19 @@ pub(super) struct Resume {
 /// A failure that is on record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Failure {
+    pub cause: Cause,
     pub at: Timestamp,
     pub step: u32,
     pub pass: u32,
     pub node: Option<u32>,
+}
+
+/// What an instance failed of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Cause {
+    Own,
+    /// Its next attempt was withdrawn when fail-fast struck: whatever the clocks said, something else had failed before.
+    Struck,
 }
 
 /// The failures that count: nodes, each once, and steps that had no node of their own.

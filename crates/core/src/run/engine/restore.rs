@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::progress::{Active, End, Failure, Progress, Stage, Stop, Turn};
+use super::progress::{Active, Cause, End, Failure, Progress, Stage, Stop, Turn};
 use crate::execution::{Execution, State};
 use crate::ids::NodeId;
 use crate::plan::{Plan, PlanEntry, Shape};
@@ -167,16 +167,16 @@ impl Progress {
             self.resume.passes.push(pass);
             return;
         }
-        let began = recorded || self.would_begin(pass);
+        let began = self.would_begin(pass);
         let plan = Arc::clone(&self.plan);
         let walks = self.new_walks(pass);
         let count = u32::try_from(walks.len()).expect("plans are bounded");
         self.passes[pass as usize] = Stage::Open { walks, open: count, failed: false, ran: false };
-        if let (Some(wave), true, false) = (self.wave(pass), began, recorded) {
+        if let (Some(wave), true) = (self.wave(pass), began) {
             self.waves_begun = self.waves_begun.max(wave + 1);
         }
         for walk in 0..count {
-            if began {
+            if recorded || began {
                 self.restore_walk(&plan, pass, walk, history);
             } else {
                 self.walk_ended(pass);
@@ -184,8 +184,8 @@ impl Progress {
         }
     }
 
-    /// Whether a pass began that has no record of its own, since all of it was taken over from another run, and that the
-    /// run has gone past.
+    /// Whether a pass began that the run has come to. Its records need not show it: all of its leaves may have been
+    /// skipped one by one, or taken over from another run.
     fn would_begin(&mut self, pass: u32) -> bool {
         match self.plan.shape {
             Shape::List => {
@@ -223,9 +223,6 @@ impl Progress {
             place.begun |= last.attempt > 1 || !matches!(last.state, State::Skipped { .. });
             place.retries = count(|state| matches!(state, State::Failed { .. }));
             place.losses = count(|state| matches!(state, State::Lost { .. } | State::Cancelled { .. }));
-            if let (Some(wave), false) = (self.wave(pass), matches!(last.state, State::Skipped { .. })) {
-                self.waves_begun = self.waves_begun.max(wave + 1);
-            }
             match &last.state {
                 State::Pending { .. } | State::Leased { .. } | State::Running { .. } => {
                     let leased = !matches!(last.state, State::Pending { .. });
@@ -246,8 +243,10 @@ impl Progress {
                     self.note_outputs_of(step, index, &outcome.outputs);
                 }
                 State::Skipped { .. } if before.is_empty() => {}
-                State::Skipped { at, .. } => self.restore_failure(pass, step, walk, *at),
-                State::Failed { lease: None, at, .. } => self.restore_failure(pass, step, walk, *at),
+                State::Skipped { at, .. } => self.restore_failure(pass, step, walk, Cause::Struck, *at),
+                State::Failed { lease: None, at, .. } => {
+                    self.restore_failure(pass, step, walk, Cause::Own, *at);
+                }
                 State::Failed { lease: Some(_), at, .. } => {
                     let retries = self.walk(pass, walk).retries;
                     let again = plan.task(step).retry.is_some_and(|retry| retries < retry.max);
@@ -256,16 +255,17 @@ impl Progress {
                         self.resume.ended.push((pass, step, walk, End::Failed));
                         return;
                     }
-                    self.restore_failure(pass, step, walk, *at);
+                    self.restore_failure(pass, step, walk, Cause::Own, *at);
                 }
                 State::Lost { at, .. } | State::Cancelled { at, .. } => {
                     self.mark_ran(pass);
-                    if !history.went_on(plan, pass, step, node) {
+                    // What is final is known to be before anything is tried again: it may have struck.
+                    if self.has_resends(pass, step, walk) && !history.went_on(plan, pass, step, node) {
                         self.resume.ended.push((pass, step, walk, End::Lost));
                         return;
                     }
                     if !history.stopped {
-                        self.restore_failure(pass, step, walk, *at);
+                        self.restore_failure(pass, step, walk, Cause::Own, *at);
                     }
                 }
             }
@@ -275,9 +275,9 @@ impl Progress {
     }
 
     /// As when it happened. What the failures come to is decided when all of them are known.
-    fn restore_failure(&mut self, pass: u32, step: u32, walk: u32, at: Timestamp) {
+    fn restore_failure(&mut self, pass: u32, step: u32, walk: u32, cause: Cause, at: Timestamp) {
         let node = self.note_failure(pass, step, walk);
-        self.resume.failures.push(Failure { at, step, pass, node });
+        self.resume.failures.push(Failure { cause, at, step, pass, node });
     }
 }
 

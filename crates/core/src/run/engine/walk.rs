@@ -32,7 +32,9 @@ impl Progress {
     /// The next pass whose turn it is; nothing while a person or the pause between two waves holds it up.
     fn next_due(&mut self, turn: &Turn<'_>) -> Option<u32> {
         if self.paused && self.stopping.is_none() {
-            return None;
+            // What was taken over from another run whole begins nothing, and does not hold up the run's end.
+            let taken = self.due.iter().position(|&pass| self.wave(pass).is_none() && self.is_whole(pass))?;
+            return self.due.remove(taken);
         }
         let pass = self.due.pop_front()?;
         if let Some(until) = self.wave_begins(pass)
@@ -157,6 +159,17 @@ impl Progress {
         !self.carried.is_empty() && self.carried.contains(&(step, self.pinned(pass, walk)))
     }
 
+    /// Whether all of a pass succeeded in the run that this one tries again.
+    fn is_whole(&self, pass: u32) -> bool {
+        let PlanEntry { first, length, .. } = self.plan.entries[self.entry(pass) as usize];
+        let has = |node| (first..first + length).all(|step| self.carried.contains(&(step, node)));
+        match self.plan.nodes_of_pass(pass) {
+            _ if self.carried.is_empty() => false,
+            Some(nodes) => nodes.iter().all(|node| has(Some(self.plan.node(*node).id))),
+            None => has(None),
+        }
+    }
+
     /// Creates the next attempt of an instance. False: it cannot be sent, and a failed attempt was recorded.
     fn attempt(
         &mut self,
@@ -270,10 +283,7 @@ impl Progress {
     }
 
     fn send_again(&mut self, pass: u32, step: u32, walk: u32, turn: &mut Turn<'_>) -> bool {
-        let again = self.plan.steps[step as usize].delivery == Delivery::AtLeastOnce
-            && self.walk(pass, walk).losses < limits::RESENDS_AFTER_LOSS
-            && self.goes_on(step);
-        if !again {
+        if !self.has_resends(pass, step, walk) || !self.goes_on(step) {
             return false;
         }
         self.walk_mut(pass, walk).losses += 1;
@@ -282,6 +292,12 @@ impl Progress {
             .unwrap_or(SignedDuration::MAX);
         let patience = self.pinned(pass, walk).map(|_| turn.now + wait);
         self.attempt(pass, step, walk, None, patience, turn)
+    }
+
+    /// Whether the delivery rule leaves an attempt after a loss.
+    pub(super) fn has_resends(&self, pass: u32, step: u32, walk: u32) -> bool {
+        self.plan.steps[step as usize].delivery == Delivery::AtLeastOnce
+            && self.walk(pass, walk).losses < limits::RESENDS_AFTER_LOSS
     }
 
     /// Whether new attempts of a step may still be made.

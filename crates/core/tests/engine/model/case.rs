@@ -43,7 +43,7 @@ pub(crate) struct Case {
 
 impl Case {
     pub(crate) fn random(dice: &mut Dice) -> Self {
-        let nodes = 1 + number(dice, MOST_NODES);
+        let nodes = 1 + number(dice, MOST_NODES).min(number(dice, MOST_NODES));
         let rollout = (dice.below(3) == 0).then(|| random_rollout(dice));
         let graph = rollout.is_none() && dice.below(3) == 0;
         let fleet = rollout.is_some() || dice.below(6) > 0;
@@ -269,5 +269,9 @@ fn random_rollout(dice: &mut Dice) -> Rollout {
     } else {
         Batch::Each((0..1 + dice.below(3)).map(|_| random_amount(dice, 1)).collect())
     };
-    Rollout { batch, pause: Span::from_secs([0, 0, 1, 30][number(dice, 4)]), max_failures: random_amount(dice, 0) }
+    Rollout {
+        batch,
+        pause: Span::from_secs([0, 0, 1, 30][number(dice, 4)]),
+        max_failures: random_amount(dice, 0),
+    }
 }

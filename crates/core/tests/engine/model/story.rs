@@ -14,6 +14,52 @@ use crate::world::World;
 
 const BEGINNING_MS: i64 = 1_000_000_000;
 
+/// What stories must have been about, some of them.
+pub(crate) const KINDS: [&str; 26] = [
+    "budget spent",
+    "death",
+    "fail-fast struck",
+    "lost",
+    "node offline",
+    "paused",
+    "race",
+    "restart",
+    "restart that finds news",
+    "stopped",
+    "tried again",
+    "untouched nodes",
+    "within the budget",
+    "skip: stopped",
+    "skip: failure",
+    "skip: wave never began",
+    "skip: node left",
+    "skip: nothing failed",
+    "skip: dependency failed",
+    "skip: dependency skipped",
+    "skip: no dependency failed",
+    "skip: node offline",
+    "skip: node untouched",
+    "skip: node not concerned",
+    "skip: failed on this node",
+    "skip: nothing failed on this node",
+];
+
+const SKIPS: [(&str, Why); 13] = [
+    ("skip: stopped", Why::Stopped),
+    ("skip: failure", Why::Failure),
+    ("skip: wave never began", Why::WaveNeverBegan),
+    ("skip: node left", Why::NodeLeft),
+    ("skip: nothing failed", Why::NothingFailed),
+    ("skip: dependency failed", Why::DependencyFailed),
+    ("skip: dependency skipped", Why::DependencySkipped),
+    ("skip: no dependency failed", Why::NoDependencyFailed),
+    ("skip: node offline", Why::NodeOffline),
+    ("skip: node untouched", Why::NodeUntouched),
+    ("skip: node not concerned", Why::NodeNotConcerned),
+    ("skip: failed on this node", Why::FailedOnThisNode),
+    ("skip: nothing failed on this node", Why::NothingFailedOnThisNode),
+];
+
 /// Something that happened.
 #[derive(Clone, Copy, Debug)]
 enum Fact {
@@ -27,6 +73,20 @@ enum Fact {
     Paused(bool),
 }
 
+/// A line of the story.
+#[derive(Clone, Copy, Debug)]
+enum Line {
+    Begins,
+    OfflineAtFirst(usize),
+    Happens(Fact),
+    LaterMs(i64),
+    Restart,
+    /// Before the submission after so many.
+    DiesAfter(u32),
+    NobodyHears,
+    Race(usize),
+}
+
 /// How often things happen in one story, of 32.
 struct Habits {
     fails: u64,
@@ -36,6 +96,7 @@ struct Habits {
     restarts: u64,
     dies: u64,
     deaf: u64,
+    races: u64,
     /// The step at which the run is stopped.
     stops_at: Option<(usize, Stop)>,
 }
@@ -51,6 +112,7 @@ impl Habits {
             restarts: [0, 2, 6][number(dice, 3)],
             dies: [0, 2, 6][number(dice, 3)],
             deaf: [0, 0, 3][number(dice, 3)],
+            races: [0, 0, 12][number(dice, 3)],
             stops_at: (dice.below(8) == 0).then(|| (number(dice, 12), stop)),
         }
     }
@@ -103,7 +165,7 @@ struct Story<'a> {
     lookup: Vec<usize>,
     dice: Dice,
     habits: Habits,
-    told: Vec<String>,
+    told: Vec<Line>,
     seen: Counts,
 }
 
@@ -133,7 +195,7 @@ impl<'a> Story<'a> {
             if self.chance(self.habits.node_goes) {
                 self.world.offline.insert(node_id(node));
                 self.tables.offline[node] = true;
-                self.told.push(format!("n{node} is offline from the start"));
+                self.told.push(Line::OfflineAtFirst(node));
             }
         }
         if self.chance(self.habits.pauses) {
@@ -149,9 +211,9 @@ impl<'a> Story<'a> {
             if self.tables.run_end().is_some() {
                 return Ok(());
             }
+            // Never nothing: clocks that stand still cannot say which of two failures was the first.
             let seconds = self.dice.below(3);
-            self.pass_time(1_000 * i64::try_from(seconds).expect("small"));
-            self.compare()?;
+            self.pass_time(1 + 1_000 * i64::try_from(seconds).expect("small"))?;
             if self.tables.run_end().is_none() {
                 self.next(step)?;
                 self.compare()?;
@@ -161,7 +223,7 @@ impl<'a> Story<'a> {
     }
 
     fn begin(&mut self) {
-        self.told.push("begins".to_owned());
+        self.told.push(Line::Begins);
         if self.world.executions.is_empty() && self.dice.below(8) > 0 {
             self.may_die();
             self.world.begin();
@@ -186,19 +248,26 @@ impl<'a> Story<'a> {
             return Ok(());
         }
         if self.chance(self.habits.restarts) {
-            self.told.push("restart".to_owned());
+            self.told.push(Line::Restart);
             self.seen.note("restart", true);
             self.world.restart();
             return Ok(());
         }
         if self.chance(self.habits.deaf) {
-            self.told.push("nobody hears:".to_owned());
-            for _ in 0..1 + self.dice.below(3) {
-                if let Some(fact) = self.choose() {
-                    self.tell(fact, false);
+            self.told.push(Line::NobodyHears);
+            for news in 0..1 + self.dice.below(3) {
+                // With several news at once a failure in reaction to one may come before or after the next one, and only
+                // nodes that are offline make such failures.
+                match self.choose() {
+                    Some(Fact::Offline(_)) if news > 0 => break,
+                    Some(fact) => self.tell(fact, false),
+                    None => break,
+                }
+                if self.tables.offline.contains(&true) {
+                    break;
                 }
             }
-            self.told.push("restart".to_owned());
+            self.told.push(Line::Restart);
             self.seen.note("restart that finds news", true);
             self.world.restart();
             self.tables.decide();
@@ -213,7 +282,7 @@ impl<'a> Story<'a> {
         if self.tables.paused {
             self.hear(Fact::Paused(false));
         } else if let Some(tick) = self.tables.next_tick() {
-            self.pass_time(tick - self.tables.now);
+            return self.pass_time(tick - self.tables.now);
         } else {
             return Err("nothing is open, and the run goes on".to_owned());
         }
@@ -228,22 +297,26 @@ impl<'a> Story<'a> {
         if self.chance(self.habits.pauses) {
             return Some(Fact::Paused(!self.tables.paused));
         }
-        let reachable = |node: Option<usize>| node.is_none_or(|node| !self.tables.offline[node]);
-        let open: Vec<usize> = (0..self.tables.instances.len())
-            .filter(|&i| {
-                let instance = &self.tables.instances[i];
-                match instance.status() {
-                    // "A paused run begins nothing more": the dispatcher holds back what waits.
-                    Some(Status::Pending) => !self.tables.paused && reachable(instance.node),
-                    status => status == Some(Status::Leased),
-                }
-            })
-            .collect();
+        let open = self.open();
         if open.is_empty() {
             return None;
         }
         let chosen = open[number(&mut self.dice, open.len())];
         Some(self.fact_about(chosen))
+    }
+
+    /// What nodes can do something about.
+    fn open(&self) -> Vec<usize> {
+        let reachable = |node: Option<usize>| node.is_none_or(|node| !self.tables.offline[node]);
+        let is_open = |i: &usize| {
+            let instance = &self.tables.instances[*i];
+            match instance.status() {
+                // "A paused run begins nothing more": the dispatcher holds back what waits.
+                Some(Status::Pending) => !self.tables.paused && reachable(instance.node),
+                status => status == Some(Status::Leased),
+            }
+        };
+        (0..self.tables.instances.len()).filter(is_open).collect()
     }
 
     fn fact_about(&mut self, instance: usize) -> Fact {
@@ -272,22 +345,43 @@ impl<'a> Story<'a> {
     /// Tells both, and lets both decide; the server may die over it.
     fn hear(&mut self, fact: Fact) {
         self.may_die();
+        let race = self.may_race(fact);
         self.tell(fact, true);
+        if let Some(instance) = race
+            && self.world.race.take().is_none()
+        {
+            self.tables.leased(instance);
+            self.told.push(Line::Race(instance));
+            self.seen.note("race", true);
+        }
         self.tables.decide();
         self.world.dies_after = None;
         self.tick();
     }
 
+    /// Something that waits and that a node may be given while the engine still thinks that it waits.
+    fn may_race(&mut self, fact: Fact) -> Option<usize> {
+        let changes_itself = matches!(fact, Fact::Leased(_) | Fact::Paused(_));
+        if !self.chance(self.habits.races) || changes_itself || self.world.dies_after.is_some() {
+            return None;
+        }
+        let found =
+            self.open().into_iter().find(|i| self.tables.instances[*i].status() == Some(Status::Pending))?;
+        self.world.race = self.ids[found];
+        Some(found)
+    }
+
     fn may_die(&mut self) {
         if self.chance(self.habits.dies) {
-            self.world.dies_after = Some(u32::try_from(self.dice.below(3)).expect("small"));
-            self.told.push(format!("dies after {:?}:", self.world.dies_after));
+            let submissions = u32::try_from(self.dice.below(3)).expect("small");
+            self.world.dies_after = Some(submissions);
+            self.told.push(Line::DiesAfter(submissions));
             self.seen.note("death", true);
         }
     }
 
     fn tell(&mut self, fact: Fact, heard: bool) {
-        self.told.push(self.describe(fact));
+        self.told.push(Line::Happens(fact));
         let (run, at) = (self.world.record.id.clone(), self.world.now);
         let id = |instance: usize| self.ids[instance].expect("it has an attempt");
         let change = match fact {
@@ -341,14 +435,18 @@ impl<'a> Story<'a> {
         assert!(applied, "{fact:?} was refused");
     }
 
-    fn pass_time(&mut self, by_ms: i64) {
+    fn pass_time(&mut self, by_ms: i64) -> Result<(), String> {
+        let due = self.tables.next_tick();
         self.tables.now += by_ms;
         self.world.now = at(self.tables.now);
-        if by_ms > 0 {
-            self.told.push(format!("{by_ms} ms later"));
+        self.told.push(Line::LaterMs(by_ms));
+        // Both have said when time alone matters, and the same.
+        if due.is_some_and(|due| due <= self.tables.now) {
+            self.tables.decide();
+            self.tick();
+            self.compare()?;
         }
-        self.tables.decide();
-        self.tick();
+        Ok(())
     }
 
     /// The clock strikes when the engine asked for it, however often.
@@ -389,7 +487,9 @@ impl<'a> Story<'a> {
                 }
                 if let State::Pending { not_before } = execution.state
                     && (not_before.is_some() != expected.held_until.is_some()
-                        || not_before.is_some_and(|at| at.as_millisecond() - BEGINNING_MS > expected.held_until.unwrap()))
+                        || not_before.is_some_and(|at| {
+                            at.as_millisecond() - BEGINNING_MS > expected.held_until.unwrap()
+                        }))
                 {
                     return Err(format!("{} is held back until {not_before:?}", self.name(index)));
                 }
@@ -422,8 +522,11 @@ impl<'a> Story<'a> {
                 ..former.clone()
             }
         };
-        (0..).zip(&self.tables.instances)
-            .filter(|(index, instance)| instance.fate == Some(Fate::Succeeded) && !self.tables.is_answer(*index))
+        (0..)
+            .zip(&self.tables.instances)
+            .filter(|(index, instance)| {
+                instance.fate == Some(Fate::Succeeded) && !self.tables.is_answer(*index)
+            })
             .filter_map(|(index, _)| Some(taken(index, self.ids[index]?)))
             .collect()
     }
@@ -431,28 +534,15 @@ impl<'a> Story<'a> {
     fn note(&self, counts: &mut Counts) {
         let tables = &self.tables;
         let rollout = self.case.definition.rollout.is_some();
-        let skipped = |why: Why| tables.instances.iter().any(|i| i.attempts.iter().any(|a| a.why == Some(why)));
+        let skipped =
+            |why: Why| tables.instances.iter().any(|i| i.attempts.iter().any(|a| a.why == Some(why)));
         counts.add(&self.seen);
         counts.note("stopped", tables.stop.is_some());
         counts.note("fail-fast struck", tables.struck.is_some() && !rollout);
         counts.note("budget spent", tables.struck.is_some() && rollout);
         counts.note("within the budget", rollout && tables.struck.is_none() && !tables.failures.is_empty());
         counts.note("untouched nodes", rollout && (0..self.case.nodes).any(|node| !tables.is_touched(node)));
-        for (what, why) in [
-            ("skip: stopped", Why::Stopped),
-            ("skip: failure", Why::Failure),
-            ("skip: wave never began", Why::WaveNeverBegan),
-            ("skip: node left", Why::NodeLeft),
-            ("skip: nothing failed", Why::NothingFailed),
-            ("skip: dependency failed", Why::DependencyFailed),
-            ("skip: dependency skipped", Why::DependencySkipped),
-            ("skip: no dependency failed", Why::NoDependencyFailed),
-            ("skip: node offline", Why::NodeOffline),
-            ("skip: node untouched", Why::NodeUntouched),
-            ("skip: node not concerned", Why::NodeNotConcerned),
-            ("skip: failed on this node", Why::FailedOnThisNode),
-            ("skip: nothing failed on this node", Why::NothingFailedOnThisNode),
-        ] {
+        for (what, why) in SKIPS {
             counts.note(what, skipped(why));
         }
     }
@@ -463,7 +553,20 @@ impl<'a> Story<'a> {
         format!("{}@{node}", instance.step)
     }
 
-    fn describe(&self, fact: Fact) -> String {
+    fn describe(&self, line: Line) -> String {
+        match line {
+            Line::Begins => "begins".to_owned(),
+            Line::OfflineAtFirst(node) => format!("n{node} is offline from the start"),
+            Line::Happens(fact) => self.describe_fact(fact),
+            Line::LaterMs(ms) => format!("{ms} ms later"),
+            Line::Restart => "restart".to_owned(),
+            Line::DiesAfter(submissions) => format!("dies {submissions} submissions after this:"),
+            Line::NobodyHears => "nobody hears:".to_owned(),
+            Line::Race(instance) => format!("and at that moment {} is leased", self.name(instance)),
+        }
+    }
+
+    fn describe_fact(&self, fact: Fact) -> String {
         match fact {
             Fact::Leased(instance) => format!("{} is leased", self.name(instance)),
             Fact::Started(instance) => format!("{} starts", self.name(instance)),
@@ -477,9 +580,13 @@ impl<'a> Story<'a> {
     }
 
     fn report(&self, error: &str) -> String {
-        let mut text = format!("{error}\n\ndefinition, on {} nodes, idempotent {:?}:\n", self.case.nodes, self.case.idempotent);
+        let mut text = format!(
+            "{error}\n\ndefinition, on {} nodes, idempotent {:?}:\n",
+            self.case.nodes, self.case.idempotent
+        );
         text.push_str(&serde_json::to_string(&self.case.definition).expect("it serialises"));
-        let _ = write!(text, "\n\nstory:\n  {}\n\nthe tables say:\n", self.told.join("\n  "));
+        let story: Vec<String> = self.told.iter().map(|line| self.describe(*line)).collect();
+        let _ = write!(text, "\n\nstory:\n  {}\n\nthe tables say:\n", story.join("\n  "));
         for (index, instance) in self.tables.instances.iter().enumerate() {
             let attempts: Vec<_> = instance.attempts.iter().map(|a| (a.status, a.stop, a.why)).collect();
             let _ = writeln!(text, "  {} {:?} {attempts:?}", self.name(index), instance.fate);
@@ -490,7 +597,8 @@ impl<'a> Story<'a> {
         for execution in executions {
             let (state, place) = (&execution.state, self.world.place(execution));
             let (status, why) = (status_of(state), reason_of(state).unwrap_or_default());
-            let _ = writeln!(text, "  {}@{place} attempt {} {status:?} {why}", execution.step, execution.attempt);
+            let _ =
+                writeln!(text, "  {}@{place} attempt {} {status:?} {why}", execution.step, execution.attempt);
         }
         let _ = writeln!(text, "  run: {} {:?}", self.world.record.state, self.world.record.end);
         text

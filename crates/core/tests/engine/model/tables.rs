@@ -246,17 +246,7 @@ impl<'a> Tables<'a> {
 
     /// "Cancel works in every state but the terminal ones"; "the run's timeout ends everything that is left the same way".
     pub(crate) fn stopped(&mut self, stop: Stop) {
-        if self.stop.is_some() {
-            return;
-        }
-        self.stop = Some(stop);
-        for instance in 0..self.instances.len() {
-            match self.instances[instance].status() {
-                Some(Status::Pending) => self.end(instance, Status::Cancelled, None),
-                Some(Status::Leased) => self.last(instance).stop = true,
-                _ => {}
-            }
-        }
+        self.stop.get_or_insert(stop);
     }
 
     fn last(&mut self, instance: usize) -> &mut Attempt {
@@ -280,6 +270,9 @@ impl<'a> Tables<'a> {
 
     /// Looks through everything until nothing more follows.
     pub(crate) fn decide(&mut self) {
+        if self.stop.is_some() {
+            self.stop_everything();
+        }
         loop {
             if self.settle_ends() || self.withdraw() || self.walk_leaves() {
                 continue;
@@ -288,6 +281,16 @@ impl<'a> Tables<'a> {
                 continue;
             }
             return;
+        }
+    }
+
+    fn stop_everything(&mut self) {
+        for instance in 0..self.instances.len() {
+            match self.instances[instance].status() {
+                Some(Status::Pending) => self.end(instance, Status::Cancelled, None),
+                Some(Status::Leased) => self.last(instance).stop = true,
+                _ => {}
+            }
         }
     }
 
@@ -466,11 +469,10 @@ impl<'a> Tables<'a> {
     fn walk_leaves(&mut self) -> bool {
         let mut any = false;
         for i in 0..self.instances.len() {
-            let instance = &self.instances[i];
-            let untried = instance.attempts.is_empty() && instance.fate.is_none();
-            let came = self.parts[instance.part].stage == Stage::Began
-                && self.earlier_leaves(i).all(|earlier| earlier.fate.is_some());
-            if untried && came {
+            let Instance { part, attempts, fate, .. } = &self.instances[i];
+            let untried = attempts.is_empty() && fate.is_none();
+            let began = self.parts[*part].stage == Stage::Began;
+            if untried && began && self.earlier_leaves(i).all(|earlier| earlier.fate.is_some()) {
                 match self.leaf_runs(i) {
                     Ok(()) => self.attempt(i, None, None),
                     Err(why) => self.skip(i, why),
@@ -484,9 +486,9 @@ impl<'a> Tables<'a> {
     /// The earlier leaves of the branch on this node.
     fn earlier_leaves(&self, instance: usize) -> impl Iterator<Item = &Instance> {
         let this = &self.instances[instance];
-        self.instances.iter().filter(|other| {
-            other.part == this.part && other.node == this.node && other.leaf < this.leaf
-        })
+        self.instances
+            .iter()
+            .filter(|other| other.part == this.part && other.node == this.node && other.leaf < this.leaf)
     }
 
     fn leaf_runs(&self, instance: usize) -> Result<(), Why> {
@@ -508,20 +510,13 @@ impl<'a> Tables<'a> {
 
     fn begin_next_part(&mut self) -> bool {
         for part in 0..self.parts.len() {
-            let ready = self.parts[part].after.iter().all(|before| self.has_ended(*before));
-            if self.parts[part].stage == Stage::Waiting && ready {
+            let waits = self.parts[part].stage == Stage::Waiting;
+            if waits && self.parts[part].after.iter().all(|before| self.has_ended(*before)) {
                 self.parts[part].stage = Stage::Due;
                 self.due.push(part);
             }
         }
-        // "`run pause` lets what runs end and begins nothing more." "Cancel works on a paused run."
-        if self.due.is_empty() || (self.paused && self.stop.is_none()) {
-            return false;
-        }
-        if self.wave_begins().is_some_and(|at| self.now < at) {
-            return false;
-        }
-        let part = self.due.remove(0);
+        let Some(part) = self.next_due() else { return false };
         let runs = self.part_runs(part);
         self.parts[part].stage = if runs.is_ok() { Stage::Began } else { Stage::Skipped };
         for instance in 0..self.instances.len() {
@@ -532,6 +527,20 @@ impl<'a> Tables<'a> {
             }
         }
         true
+    }
+
+    fn next_due(&mut self) -> Option<usize> {
+        // "`run pause` lets what runs end and begins nothing more." "Cancel works on a paused run." What was taken over
+        // whole begins nothing.
+        if self.paused && self.stop.is_none() {
+            let whole = |part: usize| self.instances.iter().all(|i| i.part != part || i.taken_over);
+            let taken = self.due.iter().position(|&part| self.parts[part].wave.is_none() && whole(part))?;
+            return Some(self.due.remove(taken));
+        }
+        if self.due.is_empty() || self.wave_begins().is_some_and(|at| self.now < at) {
+            return None;
+        }
+        Some(self.due.remove(0))
     }
 
     fn has_ended(&self, part: usize) -> bool {
@@ -685,7 +694,8 @@ impl<'a> Tables<'a> {
 
     /// How the run ended, and whether in part; nothing while it goes on.
     pub(crate) fn run_end(&self) -> Option<(RunState, bool)> {
-        if !(0..self.parts.len()).all(|part| self.has_ended(part)) {
+        let decided = self.parts.iter().all(|part| matches!(part.stage, Stage::Began | Stage::Skipped));
+        if !decided || self.instances.iter().any(|instance| instance.fate.is_none()) {
             return None;
         }
         let failed = !self.failures.is_empty();

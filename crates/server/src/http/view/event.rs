@@ -126,8 +126,16 @@ fn told(change: &Change) -> (String, Value) {
             let steps: usize = run.definition.tasks.iter().map(|entry| entry.leaves().len()).sum();
             let nodes = run.resolved.nodes.len();
             let name = run.job.as_deref().unwrap_or("an inline definition");
-            let data = json!({"job": run.job, "state": run.state, "steps": steps, "nodes": nodes, "owner": run.owner});
-            (format!("run of {name} created: {} on {}", many(steps, "step"), many(nodes, "node")), data)
+            let mut data = json!({"job": run.job, "state": run.state, "steps": steps, "nodes": nodes, "owner": run.owner});
+            let mut again = String::new();
+            if let Some(first) = &run.retry_of {
+                data["retry_of"] = json!(first);
+                again = format!(", trying run {first} again");
+            }
+            (
+                format!("run of {name} created: {} on {}{again}", many(steps, "step"), many(nodes, "node")),
+                data,
+            )
         }
         Change::RunTaken { owner, epoch, .. } => {
             (format!("run taken over by server {owner}"), json!({"owner": owner, "epoch": epoch}))
@@ -154,7 +162,9 @@ fn told(change: &Change) -> (String, Value) {
                     })
                 })
                 .collect();
-            (format!("{} added", many(executions.len(), "execution")), json!({"executions": data}))
+            let reused = executions.iter().filter(|execution| execution.reused.is_some()).count();
+            let taken = if reused > 0 { format!(", {reused} of them taken over") } else { String::new() };
+            (format!("{} added{taken}", many(executions.len(), "execution")), json!({"executions": data}))
         }
         Change::ExecutionLeased { .. } => ("execution leased".to_owned(), json!({})),
         Change::ExecutionStarted { .. } => ("execution started".to_owned(), json!({})),

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use downbeat_core::Span;
+use downbeat_core::backend::Params;
 use downbeat_core::execution::{Execution as Record, State, Status};
 use downbeat_core::ids::{ExecutionId, NodeId, RunId};
 use downbeat_core::run::RunRecord;
@@ -49,6 +50,18 @@ pub struct Execution {
     /// From start to finish.
     #[schema(value_type = Option<String>, example = "1.5s")]
     pub duration: Option<Span>,
+    /// The execution of an earlier run whose result was taken over: nothing was done here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Uuid>)]
+    pub reused: Option<ExecutionId>,
+    /// Its params as they came out, when its task's hold expressions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub params: Option<Params>,
+    /// What it said for the outputs that its task declares.
+    #[serde(default, skip_serializing_if = "Params::is_empty")]
+    #[schema(value_type = Object)]
+    pub outputs: Params,
     /// Why each node has not taken it, while it is pending. Only where a single execution is shown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waiting: Vec<Waiting>,
@@ -93,6 +106,7 @@ pub(super) struct Facts {
     pub(super) not_before: Option<Timestamp>,
     pub(super) started_at: Option<Timestamp>,
     pub(super) finished_at: Option<Timestamp>,
+    pub(super) outputs: Params,
 }
 
 impl Facts {
@@ -104,6 +118,7 @@ impl Facts {
             not_before: None,
             started_at: None,
             finished_at: None,
+            outputs: Params::new(),
         };
         match state {
             State::Pending { not_before } => Self { not_before: *not_before, ..none },
@@ -113,6 +128,7 @@ impl Facts {
                 exit_code: outcome.exit_code,
                 started_at: Some(outcome.started_at),
                 finished_at: Some(outcome.finished_at),
+                outputs: outcome.outputs.clone(),
                 ..none
             },
             State::Failed { outcome, error, at, .. } => Self {
@@ -166,6 +182,9 @@ impl Execution {
             not_before: facts.not_before,
             started_at: facts.started_at,
             finished_at: facts.finished_at,
+            reused: record.reused,
+            params: record.params.as_deref().cloned(),
+            outputs: facts.outputs,
             waiting: Vec::new(),
         }
     }

@@ -1,11 +1,14 @@
 //! Owns how a plan is shown: steps, where each runs, and what it waits for.
 
+use downbeat_core::Span;
+use downbeat_core::backend::Params;
 use downbeat_core::ids::NodeId;
 use downbeat_core::plan::{self, Plan as Compiled};
-use downbeat_core::spec::{Condition, Entry, Strategy};
+use downbeat_core::spec::{Condition, Delivery, Entry, Placement, Strategy};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::rollout::PlannedRollout;
 use super::schema;
 
 /// What would run, or runs, where and in which order.
@@ -14,6 +17,19 @@ pub struct Plan {
     pub job: Option<String>,
     /// `fail-fast` or `continue`.
     pub strategy: String,
+    /// Holds its nodes from its start to its end.
+    #[serde(default)]
+    pub exclusive: bool,
+    /// Among runs that wait: higher ones first.
+    #[serde(default)]
+    pub priority: i32,
+    /// For the whole run; null is for ever.
+    #[serde(default)]
+    #[schema(value_type = Option<String>, example = "30m")]
+    pub timeout: Option<Span>,
+    /// Its waves, if it is a roll-out. Each walks the whole list before the next begins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<PlannedRollout>,
     /// Every node that any step targets, by hostname.
     pub nodes: Vec<NodeName>,
     pub steps: Vec<Step>,
@@ -43,6 +59,30 @@ pub struct Step {
     pub condition: Option<Condition>,
     /// What ends before this begins.
     pub after: Vec<Edge>,
+    /// As they are written: expressions are worked out for each attempt.
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    pub params: Params,
+    /// For one attempt.
+    #[serde(default)]
+    #[schema(value_type = String, example = "30m")]
+    pub timeout: Span,
+    /// How often a failed instance is tried again.
+    #[serde(default)]
+    pub retries: u32,
+    /// `at_least_once`: a lost attempt is sent again. `at_most_once`: it has failed.
+    #[serde(default)]
+    pub delivery: String,
+    /// Whether every node declares that doing it twice is harmless; null for a placed step.
+    #[serde(default)]
+    pub idempotent: Option<bool>,
+    /// Names that it says values for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub outputs: Vec<String>,
+    /// Where a placed step may run, if not anywhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub placement: Option<Placement>,
 }
 
 /// Hostnames, or the text `placed`: once, on a node that fits.
@@ -108,6 +148,19 @@ impl Plan {
                     },
                     condition: step.condition.or(entry.condition.filter(|_| step.position == 0)),
                     after: Vec::new(),
+                    params: task.params.clone(),
+                    timeout: task.timeout_or_default(),
+                    retries: task.retry.map_or(0, |retry| retry.max),
+                    delivery: match step.delivery {
+                        Delivery::AtLeastOnce => "at_least_once".to_owned(),
+                        Delivery::AtMostOnce => "at_most_once".to_owned(),
+                    },
+                    idempotent: entry.set.map(|_| plan.resolved.idempotent.binary_search(&index).is_ok()),
+                    outputs: task.outputs.clone(),
+                    placement: plan
+                        .placement(index)
+                        .filter(|placement| entry.set.is_none() && **placement != Placement::default())
+                        .cloned(),
                 }
             })
             .collect();
@@ -121,6 +174,14 @@ impl Plan {
                 Strategy::FailFast => "fail-fast".to_owned(),
                 Strategy::Continue => "continue".to_owned(),
             },
+            exclusive: plan.definition.exclusive,
+            priority: plan.definition.priority,
+            timeout: plan.definition.timeout,
+            rollout: plan
+                .definition
+                .rollout
+                .as_ref()
+                .map(|rollout| PlannedRollout::of(rollout, &plan.resolved)),
             nodes: nodes.map(|node| NodeName { id: node.id, hostname: node.hostname.clone() }).collect(),
             steps,
         }

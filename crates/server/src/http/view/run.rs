@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use downbeat_core::Span;
+use downbeat_core::backend::Params;
 use downbeat_core::execution::{Execution as Record, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, RunId, ServerId};
 use downbeat_core::run::{RunRecord, RunState, RunStatus};
@@ -12,6 +13,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::execution::{Facts, Names, Waiting};
+use super::rollout::Rollout;
 use super::schema;
 
 /// The key of a placed step's result while no node is bound to it.
@@ -31,6 +33,16 @@ pub struct Run {
     /// By step, then by hostname; `-` stands for a placed step that no node has taken yet.
     #[schema(value_type = BTreeMap<String, BTreeMap<String, InstanceResult>>)]
     pub results: BTreeMap<u32, BTreeMap<String, InstanceResult>>,
+    /// The values of the job's params, the defaults among them.
+    #[serde(default, skip_serializing_if = "Params::is_empty")]
+    #[schema(value_type = Object)]
+    pub params: Params,
+    /// How far its roll-out is, if it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<Rollout>,
+    /// Hostnames of nodes that the roll-out never touched; known once it has ended, or its budget is spent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub untouched: Vec<String>,
     /// Why it has not begun, while it waits for its turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_reason: Option<String>,
@@ -78,10 +90,17 @@ pub struct RunSummary {
     /// When somebody asked to cancel it.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub cancel_requested_at: Option<Timestamp>,
-    /// Since when a person has it paused.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// A person has paused it: nothing more of it begins.
+    #[serde(default)]
+    pub paused: bool,
+    /// Since when.
+    #[serde(default)]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub paused_at: Option<Timestamp>,
+    /// The run that this one tries again.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub retry_of: Option<RunId>,
     pub error: Option<String>,
     /// The server that walks its plan.
     #[schema(value_type = Uuid)]
@@ -104,6 +123,14 @@ pub struct InstanceResult {
     /// Why it was skipped or cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// The execution of an earlier run whose result was taken over: nothing was done here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Uuid>)]
+    pub reused: Option<ExecutionId>,
+    /// What it said for the outputs that its task declares.
+    #[serde(default, skip_serializing_if = "Params::is_empty")]
+    #[schema(value_type = Object)]
+    pub outputs: Params,
     /// The last attempt.
     #[schema(value_type = Uuid)]
     pub execution: ExecutionId,
@@ -180,7 +207,9 @@ impl RunSummary {
                 Span(finished.duration_since(started).try_into().unwrap_or_default())
             }),
             cancel_requested_at: run.cancel_requested_at,
+            paused: run.paused_at.is_some() && !run.state.is_terminal(),
             paused_at: run.paused_at,
+            retry_of: run.retry_of.clone(),
             error: run.end.as_ref().and_then(|end| end.error.clone()),
             owner: run.owner,
         }
@@ -223,11 +252,15 @@ impl Run {
                 .map_or(0, |step| step.values().filter(|result| !result.status.is_open()).count() as u64);
             !run.state.is_terminal() && ended < wanted
         });
+        let (rollout, untouched) = Rollout::of(run, &results).unzip();
         Self {
             summary: RunSummary::of(run),
             step: step.map(|(_, index)| index),
             expected: run.resolved.nodes.iter().map(|node| node.hostname.clone()).collect(),
             counts,
+            params: run.params.clone(),
+            rollout,
+            untouched: untouched.unwrap_or_default(),
             results,
             pending_reason: None,
             waiting: Vec::new(),
@@ -258,6 +291,8 @@ impl InstanceResult {
             exit_code: facts.exit_code,
             error: facts.error,
             reason: facts.reason,
+            reused: record.reused,
+            outputs: facts.outputs,
             execution: record.id,
         }
     }

@@ -1,0 +1,267 @@
+//! The backend `http` against real servers on this machine.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Redirect, Response};
+use axum::routing::{any, get};
+use downbeat_backends::{Finish, Http};
+use downbeat_core::execution::Verdict;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use serde_json::{Value, json};
+use support::Bench;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+use tokio_util::io::ReaderStream;
+
+async fn listen() -> (TcpListener, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    (listener, address)
+}
+
+async fn serve(router: Router) -> String {
+    let (listener, address) = listen().await;
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    format!("http://{address}")
+}
+
+async fn echo(method: Method, uri: Uri, headers: HeaderMap, body: Bytes) -> String {
+    let header = headers.get("x-token").map_or("", |value| value.to_str().unwrap());
+    format!("{method} {uri} [{header}] {}", String::from_utf8_lossy(&body))
+}
+
+fn router() -> Router {
+    Router::new()
+        .route("/echo", any(echo))
+        .route("/teapot", any(|| async { (StatusCode::IM_A_TEAPOT, "short and stout") }))
+        .route("/empty", any(|| async { StatusCode::NO_CONTENT }))
+        .route("/large", get(|| async { Body::from("0123456789".repeat(300_000)) }))
+        .route("/begins", get(begins))
+        .route("/once", get(|| async { Redirect::temporary("/echo") }))
+        .route("/loop", get(|| async { Redirect::temporary("/loop") }))
+        .route("/file", get(|| async { to("file:///etc/passwd") }))
+        .route("/ftp", get(|| async { to("ftp://127.0.0.1/x") }))
+}
+
+fn to(location: &'static str) -> Response {
+    (StatusCode::FOUND, [(header::LOCATION, location)]).into_response()
+}
+
+/// Says `ready` and goes on for ever.
+async fn begins() -> Response {
+    let (mut writer, reader) = tokio::io::duplex(64);
+    tokio::spawn(async move {
+        let _ = writer.write_all(b"ready\n").await;
+        std::future::pending::<()>().await;
+    });
+    Response::new(Body::from_stream(ReaderStream::new(reader)))
+}
+
+async fn request(bench: &Bench, params: Value) -> Finish {
+    bench.forget_output();
+    bench.run(&Http::default(), "request", params).await
+}
+
+#[tokio::test]
+async fn status_and_body_are_told() {
+    let (bench, base) = (Bench::new(), serve(router()).await);
+    assert_eq!(request(&bench, json!({"url": format!("{base}/echo?a=b%20c")})).await, Finish::succeeded());
+    assert_eq!(
+        (bench.stdout().as_str(), bench.stderr().as_str()),
+        ("GET /echo?a=b%20c [] ", "HTTP/1.1 200 OK\n")
+    );
+    for method in ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"] {
+        let params = json!({"url": format!("{base}/echo"), "method": method, "body": "{\"a\": 1}\n",
+            "headers": {"X-Token": "s 1", "Content-Type": "application/json"}});
+        assert_eq!(request(&bench, params).await, Finish::succeeded());
+        assert_eq!(bench.stdout(), format!("{method} /echo [s 1] {{\"a\": 1}}\n"));
+    }
+    assert_eq!(
+        request(&bench, json!({"url": format!("{base}/echo"), "method": "HEAD"})).await,
+        Finish::succeeded()
+    );
+    assert_eq!(bench.stdout(), "");
+}
+
+#[tokio::test]
+async fn what_is_expected_decides() {
+    let (bench, base) = (Bench::new(), serve(router()).await);
+    for (path, expect, error) in [
+        ("empty", Value::Null, None),
+        ("teapot", Value::Null, Some("the status is 418 I'm a teapot, not 2xx")),
+        ("teapot", json!({"status": [200, "418"]}), None),
+        ("teapot", json!({"status": "4xx", "contains": "stout"}), None),
+        (
+            "teapot",
+            json!({"status": 418, "contains": "thin"}),
+            Some("the response does not contain \"thin\""),
+        ),
+        ("echo", json!({"status": [204, 301]}), Some("the status is 200 OK, not 204 or 301")),
+        ("large", json!({"contains": "9012345678901234567890"}), None),
+        (
+            "echo",
+            json!({"stat": 1}),
+            Some("param `expect`: there is no `stat` to expect; there are status and contains"),
+        ),
+    ] {
+        let mut params = json!({"url": format!("{base}/{path}")});
+        if !expect.is_null() {
+            params["expect"] = expect.clone();
+        }
+        let finish = request(&bench, params).await;
+        assert_eq!(finish.error.as_deref(), error, "{path} {expect}");
+        assert_eq!(finish.verdict, if error.is_none() { Verdict::Succeeded } else { Verdict::Failed });
+    }
+    request(&bench, json!({"url": format!("{base}/large")})).await;
+    assert_eq!(bench.stdout().len(), 3_000_000);
+}
+
+#[tokio::test]
+async fn redirects_are_followed_within_http_and_not_for_ever() {
+    let (bench, base) = (Bench::new(), serve(router()).await);
+    assert_eq!(request(&bench, json!({"url": format!("{base}/once")})).await, Finish::succeeded());
+    assert_eq!(bench.stdout(), "GET /echo [] ");
+    for (path, told) in [
+        ("loop", "the request failed: redirected more than 10 times"),
+        // Not even a place to go to, for a client of HTTP.
+        ("file", "the status is 302 Found, not 2xx"),
+        ("ftp", "the request failed: redirected from http to ftp, which is not followed"),
+    ] {
+        let finish = request(&bench, json!({"url": format!("{base}/{path}")})).await;
+        assert_eq!(finish.error.as_deref(), Some(told), "{path}");
+        assert_eq!(bench.stdout(), "");
+    }
+}
+
+#[tokio::test]
+async fn what_would_frame_the_request_anew_is_refused() {
+    let (bench, base) = (Bench::new(), serve(router()).await);
+    for (headers, told) in [
+        (
+            json!({"Content-Length": "1"}),
+            "param `headers.Content-Length`: is set by the request itself; remove it",
+        ),
+        (
+            json!({"transfer-encoding": "chunked"}),
+            "param `headers.transfer-encoding`: is set by the request itself; remove it",
+        ),
+        (json!({"A": "1", "a": "2"}), "param `headers.a`: is there twice, in capitals and not"),
+    ] {
+        let finish = request(&bench, json!({"url": base, "headers": headers})).await;
+        assert_eq!(finish.error.as_deref(), Some(told));
+    }
+}
+
+#[tokio::test]
+async fn who_does_not_answer_is_named_without_the_password() {
+    let bench = Bench::new();
+    let (listener, address) = listen().await;
+    drop(listener);
+    let finish = request(&bench, json!({"url": format!("http://joe:secret@{address}/")})).await;
+    let error = finish.error.unwrap();
+    assert!(error.starts_with("the request failed: ") && error.contains("refused"), "{error}");
+    assert!(!error.contains("secret"), "{error}");
+
+    let (listener, address) = listen().await;
+    let cut = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut request = [0; 1024];
+        let _ = stream.read(&mut request).await;
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf").await.unwrap();
+    };
+    let (finish, ()) = tokio::join!(request(&bench, json!({"url": format!("http://{address}/")})), cut);
+    assert!(finish.error.unwrap().starts_with("the response broke off: "));
+    assert_eq!(bench.stdout(), "half");
+}
+
+#[tokio::test]
+async fn cancelling_ends_a_request_before_and_within_the_response() {
+    let base = serve(router()).await;
+    let bench = Bench::new();
+    let finish =
+        bench.cancel_when_ready(&Http::default(), "request", json!({"url": format!("{base}/begins")})).await;
+    assert_eq!(finish, Finish::cancelled(None));
+
+    let (bench, asked) = (Bench::new(), Arc::new(AtomicU32::new(0)));
+    let counted = asked.clone();
+    let silent = Router::new().fallback(move || async move {
+        counted.fetch_add(1, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_secs(1000)).await;
+    });
+    let url = serve(silent).await;
+    let http = Http::default();
+    let (finish, ()) = tokio::join!(
+        bench.run(&http, "request", json!({"url": url})),
+        bench.cancel_once(|| asked.load(Ordering::Relaxed) > 0)
+    );
+    assert_eq!(finish, Finish::cancelled(None));
+}
+
+/// A server with a certificate of an authority of its own; answers with its address and the authority's certificate.
+async fn serve_with_tls(answer: &'static str) -> (String, reqwest::Certificate) {
+    let authority_key = KeyPair::generate().unwrap();
+    let mut authority = CertificateParams::new(Vec::new()).unwrap();
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority_certificate = authority.self_signed(&authority_key).unwrap();
+    let issuer = Issuer::new(authority, authority_key);
+    let key = KeyPair::generate().unwrap();
+    let certificate =
+        CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap().signed_by(&key, &issuer).unwrap();
+    let config = ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(
+            vec![certificate.der().clone()],
+            PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
+        )
+        .unwrap();
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let (listener, address) = listen().await;
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+            let mut request = [0; 4096];
+            let _ = stream.read(&mut request).await;
+            let _ = stream.write_all(answer.as_bytes()).await;
+            let _ = stream.shutdown().await;
+        }
+    });
+    let trusted = reqwest::Certificate::from_der(authority_certificate.der()).unwrap();
+    (format!("https://{address}"), trusted)
+}
+
+#[tokio::test]
+async fn https_needs_a_certificate_that_is_trusted() {
+    let bench = Bench::new();
+    let (url, trusted) =
+        serve_with_tls("HTTP/1.1 200 OK\r\ncontent-length: 6\r\nconnection: close\r\n\r\nsecret").await;
+    let finish = bench.run(&Http::default(), "request", json!({"url": url})).await;
+    assert_eq!(finish.verdict, Verdict::Failed);
+    assert!(finish.error.as_deref().unwrap().contains("certificate"), "{finish:?}");
+    assert_eq!(bench.stdout(), "");
+    let finish = bench.run(&Http::trusting(vec![trusted]), "request", json!({"url": url})).await;
+    assert_eq!(finish, Finish::succeeded());
+    assert_eq!(bench.stdout(), "secret");
+}
+
+#[tokio::test]
+async fn nobody_is_led_from_https_to_http() {
+    let (url, trusted) = serve_with_tls(
+        "HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+    )
+    .await;
+    let finish = Bench::new().run(&Http::trusting(vec![trusted]), "request", json!({"url": url})).await;
+    assert_eq!(
+        finish.error.as_deref(),
+        Some("the request failed: redirected from https to http, which is not followed")
+    );
+}

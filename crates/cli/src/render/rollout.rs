@@ -1,0 +1,86 @@
+//! Owns how a roll-out looks: its waves, what was never touched, and the lines about waves that come and go.
+
+use downbeat_server::http::view::{PlannedRollout, Rollout, Wave, WaveStatus};
+
+use super::hosts::{Rows, hosts};
+use super::table::{Cell, Table, Tone};
+use super::time::short;
+
+/// `wave 2 of 4, 1 node failed of 2 that may`.
+pub(super) fn standing(rollout: &Rollout) -> String {
+    let all = rollout.waves.len();
+    let wave = match rollout.wave {
+        None => format!("{all} waves, none has begun"),
+        Some(wave) => format!("wave {wave} of {all}"),
+    };
+    format!("{wave}, {}", failures(rollout))
+}
+
+fn failures(rollout: &Rollout) -> String {
+    let Rollout { failed, budget, .. } = rollout;
+    match (failed, budget) {
+        (0, 0) => "no node may fail".to_owned(),
+        (failed, budget) if failed > budget => {
+            format!("{failed} failed, and {budget} may: no further wave begins")
+        }
+        (failed, budget) => format!("{failed} of {budget} failures"),
+    }
+}
+
+/// Every wave with its nodes.
+pub(super) fn waves(rollout: &Rollout, rows: Rows, width: Option<usize>) -> String {
+    let mut table = Table::new(["WAVE", "STATUS", "NODES", "WHICH"]);
+    for wave in &rollout.waves {
+        let (text, tone) = match wave.status {
+            WaveStatus::Waiting => ("waiting", Tone::Dim),
+            WaveStatus::Running => ("running", Tone::Busy),
+            WaveStatus::Ended => ("ended", Tone::Good),
+            WaveStatus::Skipped => ("skipped", Tone::Dim),
+        };
+        table.row([
+            wave.wave.to_string().into(),
+            Cell::new(text, tone),
+            wave.nodes.len().to_string().into(),
+            hosts(&wave.nodes, rows).into(),
+        ]);
+    }
+    table.draw(width)
+}
+
+/// Every wave of a roll-out that has not begun.
+pub(super) fn planned_waves(rollout: &PlannedRollout, rows: Rows, width: Option<usize>) -> String {
+    let mut table = Table::new(["WAVE", "NODES", "WHICH"]);
+    for wave in &rollout.waves {
+        table.row([
+            wave.wave.to_string().into(),
+            wave.nodes.len().to_string().into(),
+            hosts(&wave.nodes, rows).into(),
+        ]);
+    }
+    table.draw(width)
+}
+
+/// `4 waves, 5m between them, 2 nodes may fail`.
+pub(super) fn planned(rollout: &PlannedRollout) -> String {
+    let waves = match rollout.waves.len() {
+        1 => "1 wave".to_owned(),
+        count => format!("{count} waves"),
+    };
+    let pause = if rollout.pause.is_zero() {
+        String::new()
+    } else {
+        format!(", {} between them", short(rollout.pause))
+    };
+    let budget = match rollout.budget {
+        0 => "no node may fail".to_owned(),
+        1 => "1 node may fail".to_owned(),
+        count => format!("{count} nodes may fail"),
+    };
+    format!("{waves}{pause}, {budget}")
+}
+
+/// `wave 2 of 4 begins: web-02, web-03`.
+pub(super) fn begins(rollout: &Rollout, wave: &Wave) -> String {
+    let nodes = hosts(&wave.nodes, Rows::Few);
+    format!("wave {} of {} begins: {nodes}", wave.wave, rollout.waves.len())
+}

@@ -1,0 +1,54 @@
+//! `run retry`: a new run that does what an ended one did not.
+
+use clap::Args;
+use downbeat_server::http::view::Run;
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::{Which, wait, watch};
+use crate::client::{Body, Client};
+use crate::exit::Failure;
+use crate::out::Out;
+use crate::render::run_line;
+
+#[derive(Debug, Args)]
+pub(crate) struct RetryArgs {
+    #[command(flatten)]
+    run: Which,
+
+    /// Only on the nodes on which something failed
+    #[arg(long)]
+    failed_only: bool,
+
+    /// Wait for the end, then show the run; the exit code is the run's result
+    #[arg(long, conflicts_with = "watch")]
+    wait: bool,
+
+    /// Show the progress until the end; the exit code is the run's result
+    #[arg(long)]
+    watch: bool,
+
+    /// Asking again with the same key returns the first run
+    #[arg(long, value_name = "KEY")]
+    idempotency_key: Option<String>,
+}
+
+pub(super) async fn run(args: RetryArgs, client: &Client, out: Out) -> Result<(), Failure> {
+    let first = args.run.resolve(client).await?;
+    // A key of its own lets the client repeat what a broken connection left unanswered.
+    let key = args.idempotency_key.unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
+    let body = Body::Json(json!({"failed_only": args.failed_only}));
+    let run: Run = client.post(&["runs", first.as_str(), "retry"], &[], body, Some(&key)).await?;
+    let id = run.summary.id.clone();
+    if args.watch {
+        watch(id, client, out).await
+    } else if args.wait {
+        wait(id, client, out).await
+    } else {
+        out.result(&run, || run_line(&run.summary, Timestamp::now()))?;
+        if out.is_terminal() {
+            out.note(&format!("`downbeat run watch {id}` shows how it goes"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,87 @@
+//! Units: what jobs ask of systemd is what its services are told.
+
+use crate::host::Host;
+use crate::site::{Site, until};
+
+const HELLO: &str = "downbeat-hello";
+
+fn says(host: &Host, expected: &[&str]) {
+    let said = until("what the service says", || {
+        let said = host.said(HELLO);
+        (said.len() >= expected.len()).then_some(said)
+    });
+    assert_eq!(said, expected);
+}
+
+#[test]
+fn a_unit_is_started_reloaded_restarted_and_stopped() {
+    let site = Site::of(1);
+    let host = site.host();
+    site.task(&["apt", "update"]).ok();
+    site.task(&["apt", "install", "--package", HELLO]).ok();
+    let mut expected = vec!["hello 1.0 configured"];
+    let unit = |action: &str| site.task(&["systemd", action, "--unit", HELLO]);
+
+    let output = unit("status").failed(3);
+    assert!(output.contains("inactive (dead)"), "{output}");
+    // Twice is the same.
+    unit("stop").ok();
+    for _ in 0..2 {
+        unit("start").ok();
+    }
+    expected.push("hello 1.0 started");
+    says(host, &expected);
+    let output = unit("status").ok();
+    assert!(output.contains("active (running)"), "{output}");
+    unit("reload").ok();
+    expected.push("hello 1.0 reloaded");
+    says(host, &expected);
+    unit("restart").ok();
+    expected.extend(["hello 1.0 stopped", "hello 1.0 started"]);
+    says(host, &expected);
+    unit("stop").ok();
+    expected.push("hello 1.0 stopped");
+    says(host, &expected);
+    let output = unit("status").failed(3);
+    assert!(output.contains("inactive (dead)"), "{output}");
+    // There is nobody to be told.
+    unit("reload").failed(1);
+}
+
+#[test]
+fn a_unit_is_enabled_and_disabled() {
+    let site = Site::of(1);
+    let host = site.host();
+    site.task(&["apt", "update"]).ok();
+    site.task(&["apt", "install", "--package", HELLO]).ok();
+    let enabled = || {
+        let output = host.run(&["systemctl", "is-enabled", HELLO]);
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    for (action, state) in [("enable", "enabled"), ("disable", "disabled")] {
+        for _ in 0..2 {
+            site.task(&["systemd", action, "--unit", HELLO]).ok();
+            assert_eq!(enabled(), state);
+        }
+    }
+    assert_eq!(host.said(HELLO), ["hello 1.0 configured"], "that starts nothing");
+}
+
+#[test]
+fn an_unknown_unit_fails_with_systemds_own_words() {
+    let site = Site::of(1);
+    for (action, code) in
+        [("start", 5), ("stop", 5), ("restart", 5), ("reload", 5), ("enable", 1), ("status", 4)]
+    {
+        let output = site.task(&["systemd", action, "--unit", "nonesuch"]).failed(code);
+        assert!(output.contains("nonesuch.service"), "{action}: {output}");
+    }
+}
+
+#[test]
+fn a_service_that_does_not_start_fails_its_task() {
+    let site = Site::of(1);
+    site.host().write("etc/systemd/system/lame.service", "[Service]\nType=oneshot\nExecStart=/bin/false\n");
+    let output = site.task(&["systemd", "start", "--unit", "lame"]).failed(1);
+    assert!(output.contains("lame.service"), "{output}");
+}

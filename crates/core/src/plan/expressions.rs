@@ -1,0 +1,210 @@
+//! Checks a definition's expressions against the nodes that it came to: everything that can be known before anything is
+//! dispatched. What steps will have said is not known; that they can be asked for it is.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::resolve::{Unfit, refused};
+use crate::backend::{ActionSchema, Catalogue, ParamProblem, Params, check_params_but};
+use crate::expr::{Data, Known, Place, Scope, StepUse, Template, facts, in_path};
+use crate::limits;
+use crate::node::NodeRecord;
+use crate::shown::shown;
+use crate::spec::{Definition, Task};
+
+/// The nodes of an entry, as indexes into those given; nothing when it is placed.
+type Members<'r> = dyn Fn(usize) -> Option<&'r [usize]> + 'r;
+
+pub(super) struct Expressions<'r> {
+    definition: &'r Definition,
+    params: &'r Params,
+    nodes: &'r [Arc<NodeRecord>],
+    members: &'r Members<'r>,
+    /// Made when the first expression is met.
+    made: Option<Made<'r>>,
+}
+
+struct Made<'r> {
+    known: Known<'r>,
+    scope: Scope,
+    /// Of each node, once it was asked for: many steps may ask.
+    facts: Vec<Option<Data>>,
+    /// Whether there are few enough instances to look at each. A run with more is refused for their number.
+    looks_at_each: bool,
+}
+
+impl<'r> Expressions<'r> {
+    pub(super) fn new(
+        definition: &'r Definition,
+        params: &'r Params,
+        nodes: &'r [Arc<NodeRecord>],
+        members: &'r Members<'r>,
+    ) -> Self {
+        Self { definition, params, nodes, members, made: None }
+    }
+
+    /// Refuses a step whose params cannot come out right. `schemas` are what its nodes declare of its action.
+    pub(super) fn check(
+        &mut self,
+        at: Place,
+        task: &Task,
+        step: u32,
+        template: &Template,
+        schemas: &[(&ActionSchema, &str)],
+    ) -> Result<(), Unfit> {
+        let refuse = |problems: &[ParamProblem]| refused(task, step, problems);
+        let problems = self.made().known.check(at, template);
+        if !problems.is_empty() {
+            return Err(refuse(&problems));
+        }
+        for used in template.step_uses() {
+            self.is_clear(at, &used).map_err(|(message, nodes)| {
+                let problem =
+                    ParamProblem { param: used.param.to_owned(), element: used.element.clone(), message };
+                Unfit { nodes, ..refuse(&[problem]) }
+            })?;
+        }
+        let Some(members) = (self.members)(at.entry) else {
+            let builtin = Catalogue::builtin();
+            let schema = builtin.action(&task.backend, &task.action).ok();
+            return self.made().refuse_params(task, template, None, schema).map_err(|p| refuse(&p));
+        };
+        if !template.is_by_node() {
+            let made = self.made();
+            made.refuse_params(task, template, None, None).map_err(|p| refuse(&p))?;
+            for (schema, hostname) in schemas {
+                made.refuse_params(task, template, None, Some(schema)).map_err(|problems| {
+                    let why = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+                    Unfit { nodes: vec![((*hostname).to_owned(), why)], ..refuse(&problems) }
+                })?;
+            }
+            return Ok(());
+        }
+        self.check_each(members, task, step, template)
+    }
+
+    fn made(&mut self) -> &mut Made<'r> {
+        self.made.get_or_insert_with(|| {
+            let width = |entry: usize| (self.members)(entry).map_or(1, <[usize]>::len);
+            let tasks = self.definition.tasks.iter().enumerate();
+            let instances: usize = tasks.map(|(index, entry)| entry.leaves().len() * width(index)).sum();
+            // The run has no id yet; any stands for it.
+            let run = serde_json::json!({"id": uuid::Uuid::nil(), "job": self.definition.name});
+            let scope = Scope {
+                run: Data::from(&run),
+                params: Data::from(self.params),
+                node: None,
+                steps: BTreeMap::new(),
+            };
+            Made {
+                known: Known::of(self.definition),
+                scope,
+                facts: vec![None; self.nodes.len()],
+                looks_at_each: instances <= limits::INSTANCES_PER_RUN,
+            }
+        })
+    }
+
+    /// Whether it is settled whose outputs are meant, on every node of the step that asks.
+    fn is_clear(&mut self, at: Place, used: &StepUse<'_>) -> Result<(), (String, Vec<(String, String)>)> {
+        let Some(step) = self.made().known.step(used.step) else { return Ok(()) };
+        let Some(theirs) = (self.members)(step.entry) else { return Ok(()) };
+        let (name, written) = (shown(used.step), &used.written);
+        let hostname = |index: &usize| self.nodes[*index].description.hostname.as_str();
+        if used.of_nodes {
+            // One that is not written out is known when it is evaluated.
+            let Some(node) = used.node else { return Ok(()) };
+            if theirs.iter().any(|index| hostname(index) == node) {
+                return Ok(());
+            }
+            return Err((format!("`{written}`: `{name}` does not run on `{}`", shown(node)), Vec::new()));
+        }
+        if let [_] = theirs {
+            return Ok(());
+        }
+        let remedy = format!(
+            "say whose outputs are meant: steps{}.nodes[\"{}\"].outputs",
+            in_path(used.step),
+            theirs.first().map_or("HOSTNAME", hostname)
+        );
+        let Some(own) = (self.members)(at.entry) else {
+            let message = format!(
+                "`{written}`: `{name}` runs on {} nodes, and this task on one; {remedy}",
+                theirs.len()
+            );
+            return Err((message, Vec::new()));
+        };
+        if std::ptr::eq(own, theirs) {
+            return Ok(());
+        }
+        let theirs: std::collections::HashSet<usize> = theirs.iter().copied().collect();
+        let lacking: Vec<&str> = own.iter().filter(|index| !theirs.contains(index)).map(hostname).collect();
+        if lacking.is_empty() {
+            return Ok(());
+        }
+        let message =
+            format!("`{written}`: `{name}` does not run on {} of this task's nodes; {remedy}", lacking.len());
+        let nodes = lacking.into_iter().take(limits::PROBLEMS_LISTED);
+        Err((message, nodes.map(|node| (node.to_owned(), format!("does not run `{name}`"))).collect()))
+    }
+
+    fn check_each(
+        &mut self,
+        members: &[usize],
+        task: &Task,
+        step: u32,
+        template: &Template,
+    ) -> Result<(), Unfit> {
+        let nodes = self.nodes;
+        let made = self.made();
+        if !made.looks_at_each {
+            return Ok(());
+        }
+        let mut wrong = Vec::new();
+        for &index in members {
+            let node = &nodes[index];
+            // A node without the action is refused for that.
+            let Some(schema) = node.description.action(&task.backend, &task.action) else { continue };
+            let facts = made.facts[index].get_or_insert_with(|| Data::from(&facts(node))).clone();
+            if let Err(problems) = made.refuse_params(task, template, Some(facts), Some(schema)) {
+                let why = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+                wrong.push((node.description.hostname.clone(), why));
+                if wrong.len() == limits::PROBLEMS_LISTED {
+                    break;
+                }
+            }
+        }
+        if wrong.is_empty() {
+            return Ok(());
+        }
+        let at_least = if wrong.len() == limits::PROBLEMS_LISTED { "at least " } else { "" };
+        let message = format!(
+            "the params of step {step} ({}) are refused on {at_least}{} of its nodes; nothing was started",
+            task.label(),
+            wrong.len()
+        );
+        Err(Unfit { message, nodes: wrong })
+    }
+}
+
+impl Made<'_> {
+    /// Renders what can be rendered by now, and checks it.
+    fn refuse_params(
+        &mut self,
+        task: &Task,
+        template: &Template,
+        node: Option<Data>,
+        schema: Option<&ActionSchema>,
+    ) -> Result<(), Vec<ParamProblem>> {
+        self.scope.node = node;
+        let mut params = template.render_early(&self.scope).map_err(|problem| vec![problem])?;
+        let Some(schema) = schema else { return Ok(()) };
+        let late = template.late();
+        for name in late {
+            if let Some(value) = task.params.get(name) {
+                params.insert(name.clone(), value.clone());
+            }
+        }
+        check_params_but(schema, &params, |name| late.contains(name)).map(|_| ())
+    }
+}

@@ -1,0 +1,441 @@
+//! Decides what a run that tries another one again takes over from it, and which nodes it concerns.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use jiff::Timestamp;
+
+use crate::dice::Dice;
+use crate::execution::{Execution, Status};
+use crate::ids::{ExecutionId, NodeId, RunId};
+use crate::run::{Resolved, RunRecord, RunState};
+use crate::spec::{Condition, Definition, Entry};
+
+/// Which nodes of the first run the second one concerns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Again {
+    AllNodes,
+    /// Those on which something failed.
+    FailedNodes,
+}
+
+/// What the second run begins with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Second<'a> {
+    /// The first run's nodes, or those of them that failed.
+    pub resolved: Resolved,
+    /// What succeeded and is not done again.
+    pub taken: Vec<&'a Execution>,
+}
+
+/// Why there is nothing to try again.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotAgain {
+    #[error("run `{run}` has not ended: it is {state}; wait for its end, or cancel it")]
+    NotEnded { run: RunId, state: RunState },
+    #[error("run `{run}` completed, and nothing failed in it")]
+    NothingFailed { run: RunId },
+    #[error("run `{run}` has no node on which something failed; try it again on all of its nodes")]
+    NoFailedNode { run: RunId },
+    #[error(
+        "{task} was not done, and none of its nodes failed: the failed nodes alone would leave it out; try the run \
+         again on all of its nodes"
+    )]
+    LeftOut { task: String },
+}
+
+/// What trying `run` again comes to. `executions` are all that it had.
+pub fn retry_of<'a>(
+    run: &RunRecord,
+    executions: &'a [Execution],
+    again: Again,
+) -> Result<Second<'a>, NotAgain> {
+    let id = || run.id.clone();
+    if !run.state.is_terminal() {
+        return Err(NotAgain::NotEnded { run: id(), state: run.state });
+    }
+    let partial = run.end.as_ref().is_some_and(|end| end.partial);
+    if run.state == RunState::Completed && !partial {
+        return Err(NotAgain::NothingFailed { run: id() });
+    }
+    let last = last_attempts(executions);
+    let exempt = answering_steps(&run.definition);
+    let mut resolved = match again {
+        Again::AllNodes => (*run.resolved).clone(),
+        Again::FailedNodes => {
+            let failed: HashSet<NodeId> = last
+                .values()
+                .filter(|last| instance_failed(last, run.state))
+                .filter_map(|last| last.pinned)
+                .collect();
+            let placed = last.values().any(|last| last.pinned.is_none() && instance_failed(last, run.state));
+            if failed.is_empty() && !placed {
+                return Err(NotAgain::NoFailedNode { run: id() });
+            }
+            let succeeded = |step, node| matches!(last.get(&(step, Some(node))), Some(e) if is_success(e));
+            narrowed(&run.definition, &run.resolved, &failed, &exempt, succeeded)?
+        }
+    };
+    if let Some(rollout) = &run.definition.rollout {
+        let nodes = resolved.sets.first().map_or(0, Vec::len);
+        resolved.waves = rollout.batch.waves(u32::try_from(nodes).expect("nodes are bounded"));
+    }
+    let kept: HashSet<NodeId> = resolved.nodes.iter().map(|node| node.id).collect();
+    let mut taken: Vec<&Execution> = last
+        .into_values()
+        .filter(|last| is_success(last) && !exempt.contains(&last.step))
+        .filter(|last| last.pinned.is_none_or(|node| kept.contains(&node)))
+        .collect();
+    taken.sort_unstable_by_key(|execution| (execution.step, execution.id));
+    Ok(Second { resolved, taken })
+}
+
+impl Second<'_> {
+    /// What was taken over, as the second run's own.
+    pub fn executions(&self, run: &RunId, now: Timestamp, dice: &mut Dice) -> Vec<Execution> {
+        let own = |former: &Execution| Execution {
+            id: ExecutionId(dice.uuid_at(now)),
+            run: run.clone(),
+            step: former.step,
+            pinned: former.pinned,
+            attempt: 1,
+            params: former.params.clone(),
+            // The one that was really carried out: its output is there.
+            reused: Some(former.reused.unwrap_or(former.id)),
+            created_at: now,
+            state: former.state.clone(),
+        };
+        self.taken.iter().copied().map(own).collect()
+    }
+}
+
+/// Whether the last attempt of an instance means that the instance failed, in a run that ended as `run`.
+pub fn has_failed(last: Status, attempt: u32, run: RunState) -> bool {
+    match last {
+        Status::Failed | Status::Lost => true,
+        // Withdrawn: it was to be tried again after a failure.
+        Status::Skipped => attempt > 1,
+        // Whoever cancels a run does not say that its nodes failed.
+        Status::Cancelled => attempt > 1 || run != RunState::Cancelled,
+        Status::Pending | Status::Leased | Status::Running | Status::Succeeded => false,
+    }
+}
+
+fn instance_failed(last: &Execution, run: RunState) -> bool {
+    has_failed(last.state.status(), last.attempt, run)
+}
+
+fn is_success(execution: &Execution) -> bool {
+    execution.state.status() == Status::Succeeded
+}
+
+fn last_attempts(executions: &[Execution]) -> HashMap<(u32, Option<NodeId>), &Execution> {
+    let mut last: HashMap<(u32, Option<NodeId>), &Execution> = HashMap::new();
+    for execution in executions {
+        let newest = last.entry((execution.step, execution.pinned)).or_insert(execution);
+        if newest.attempt < execution.attempt {
+            *newest = execution;
+        }
+    }
+    last
+}
+
+/// Steps that answer failures. They count against no budget, and other failures have other answers.
+pub fn answering_steps(definition: &Definition) -> BTreeSet<u32> {
+    let leaves = definition.tasks.iter().flat_map(|entry| {
+        let answers = answers(entry);
+        entry.leaves().iter().map(move |task| answers || task.condition == Some(Condition::OnFailure))
+    });
+    (0..).zip(leaves).filter(|(_, exempt)| *exempt).map(|(step, _)| step).collect()
+}
+
+fn answers(entry: &Entry) -> bool {
+    entry.condition() == Some(Condition::OnFailure)
+}
+
+/// The sets without the nodes that did not fail. An entry that none of them belongs to keeps its nodes if there is
+/// nothing to do on them, or if it only answers failures.
+fn narrowed(
+    definition: &Definition,
+    resolved: &Resolved,
+    failed: &HashSet<NodeId>,
+    exempt: &BTreeSet<u32>,
+    succeeded: impl Fn(u32, NodeId) -> bool,
+) -> Result<Resolved, NotAgain> {
+    let id = |index: u32| resolved.nodes[index as usize].id;
+    let has_failed = |index: &u32| failed.contains(&id(*index));
+    let mut first = 0;
+    for (entry, set) in definition.tasks.iter().zip(&resolved.entries) {
+        let steps = first..first + u32::try_from(entry.leaves().len()).expect("plans are bounded");
+        first = steps.end;
+        let Some(nodes) = set.map(|set| &resolved.sets[set as usize]) else { continue };
+        let mut wanted = steps.filter(|step| !exempt.contains(step));
+        let mut done = || wanted.all(|step| nodes.iter().all(|node| succeeded(step, id(*node))));
+        if !nodes.iter().any(has_failed) && !answers(entry) && !done() {
+            let task = entry.name().map_or_else(|| entry.leaves()[0].label(), str::to_owned);
+            return Err(NotAgain::LeftOut { task });
+        }
+    }
+    let kept = |set: &Vec<u32>| {
+        let failed: Vec<u32> = set.iter().copied().filter(|index| has_failed(index)).collect();
+        if failed.is_empty() { set.clone() } else { failed }
+    };
+    let sets: Vec<Vec<u32>> = resolved.sets.iter().map(kept).collect();
+    let used: BTreeSet<u32> = sets.iter().flatten().copied().collect();
+    let place: HashMap<u32, u32> = used.iter().copied().zip(0..).collect();
+    Ok(Resolved {
+        nodes: used.iter().map(|&index| resolved.nodes[index as usize].clone()).collect(),
+        sets: sets.iter().map(|set| set.iter().map(|index| place[index]).collect()).collect(),
+        entries: resolved.entries.clone(),
+        idempotent: resolved.idempotent.clone(),
+        waves: Vec::new(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::execution::{Lease, Outcome, State, Verdict};
+    use crate::ids::{ClusterId, LeaseToken, ServerId, SessionId};
+    use crate::run::{NodeRef, RunEnd};
+
+    fn at() -> Timestamp {
+        Timestamp::from_second(1_000).unwrap()
+    }
+
+    fn node(number: u128) -> NodeId {
+        NodeId(Uuid::from_u128(number))
+    }
+
+    fn lease(number: u128) -> Lease {
+        let (token, session) = (LeaseToken(Uuid::from_u128(7)), SessionId(Uuid::nil()));
+        Lease { token, node: node(number), session, granted_at: at() }
+    }
+
+    fn outcome(verdict: Verdict) -> Outcome {
+        let outputs = [("version".to_owned(), json!("1.2"))].into();
+        Outcome { verdict, exit_code: Some(0), error: None, outputs, started_at: at(), finished_at: at() }
+    }
+
+    fn state(status: &str, number: u128) -> State {
+        let lease = lease(number);
+        match status {
+            "succeeded" => State::Succeeded { lease, outcome: outcome(Verdict::Succeeded) },
+            "failed" => State::Failed { lease: Some(lease), outcome: None, error: None, at: at() },
+            "given up" => State::Failed { lease: None, outcome: None, error: None, at: at() },
+            "lost" => State::Lost { lease, started_at: None, reason: String::new(), at: at() },
+            "skipped" => State::Skipped { reason: String::new(), at: at() },
+            "cancelled" => State::Cancelled { lease: None, outcome: None, reason: String::new(), at: at() },
+            other => panic!("{other}"),
+        }
+    }
+
+    /// `(step, node or 0 when placed, attempt, status)`.
+    fn executions(list: &[(u32, u128, u32, &str)]) -> Vec<Execution> {
+        let make = |(number, &(step, on, attempt, status)): (u128, &(u32, u128, u32, &str))| Execution {
+            id: ExecutionId(Uuid::from_u128(100 + number)),
+            run: RunId::from("first"),
+            step,
+            pinned: (on > 0).then(|| node(on)),
+            attempt,
+            params: None,
+            reused: None,
+            created_at: at(),
+            state: state(status, on),
+        };
+        (0..).zip(list).map(make).collect()
+    }
+
+    /// Three nodes that every entry with a target has.
+    fn run(definition: serde_json::Value, state: RunState, partial: bool) -> RunRecord {
+        let definition: Definition = serde_json::from_value(definition).unwrap();
+        let placed = |entry: &Entry| entry.leaves()[0].placement.is_some();
+        let entries = definition.tasks.iter().map(|entry| (!placed(entry)).then_some(0)).collect();
+        let nodes = (1..=3).map(|n| NodeRef { id: node(n), hostname: format!("web-0{n}") }).collect();
+        let waves = definition.rollout.as_ref().map(|rollout| rollout.batch.waves(3)).unwrap_or_default();
+        let resolved = Resolved { nodes, sets: vec![vec![0, 1, 2]], entries, idempotent: vec![0], waves };
+        RunRecord {
+            id: RunId::from("first"),
+            cluster: ClusterId::DEFAULT,
+            job: None,
+            state,
+            definition: Arc::new(definition),
+            resolved: Arc::new(resolved),
+            params: Default::default(),
+            retry_of: None,
+            by: "ada".to_owned(),
+            idempotency_key: None,
+            created_at: at(),
+            started_at: Some(at()),
+            finished_at: Some(at()),
+            end: Some(RunEnd { partial, error: None }),
+            cancel_requested_at: None,
+            paused_at: None,
+            admitted_at: None,
+            owner: ServerId(Uuid::nil()),
+            epoch: 1,
+        }
+    }
+
+    fn task() -> serde_json::Value {
+        json!({"backend": "test", "action": "noop"})
+    }
+
+    fn two_steps() -> serde_json::Value {
+        json!({"target": "all", "tasks": [task(), task()]})
+    }
+
+    fn taken(second: &Second<'_>) -> Vec<(u32, u128)> {
+        let place = |e: &&Execution| (e.step, e.pinned.map_or(0, |node| node.0.as_u128()));
+        second.taken.iter().map(place).collect()
+    }
+
+    fn hostnames<'a>(second: &'a Second<'_>) -> Vec<&'a str> {
+        second.resolved.nodes.iter().map(|node| node.hostname.as_str()).collect()
+    }
+
+    #[test]
+    fn only_what_ended_and_did_not_go_well_is_tried_again() {
+        let cases = [
+            (RunState::Running, false, Some("has not ended: it is running")),
+            (RunState::Terminating, false, Some("has not ended")),
+            (RunState::Completed, false, Some("nothing failed in it")),
+            (RunState::Completed, true, None),
+            (RunState::Failed, false, None),
+            (RunState::Failed, true, None),
+            (RunState::Cancelled, false, None),
+        ];
+        for (state, partial, refused) in cases {
+            let run = run(two_steps(), state, partial);
+            let answer = retry_of(&run, &[], Again::AllNodes);
+            match (answer, refused) {
+                (Ok(second), None) => assert_eq!(second.resolved, *run.resolved, "{state} {partial}"),
+                (Err(why), Some(words)) => assert!(why.to_string().contains(words), "{why}"),
+                (answer, _) => panic!("{state} {partial}: {answer:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn the_last_attempt_decides_what_is_taken_over() {
+        let run = run(two_steps(), RunState::Failed, false);
+        let list = executions(&[
+            (0, 1, 1, "failed"),
+            (0, 1, 2, "succeeded"),
+            (0, 2, 1, "lost"),
+            (0, 2, 2, "succeeded"),
+            (0, 3, 1, "succeeded"),
+            (1, 1, 1, "succeeded"),
+            (1, 2, 1, "failed"),
+            (1, 3, 1, "skipped"),
+        ]);
+        let second = retry_of(&run, &list, Again::AllNodes).unwrap();
+        assert_eq!(taken(&second), [(0, 1), (0, 2), (0, 3), (1, 1)]);
+        assert_eq!(hostnames(&second), ["web-01", "web-02", "web-03"]);
+        let second = retry_of(&run, &list, Again::FailedNodes).unwrap();
+        assert_eq!((taken(&second), hostnames(&second)), (vec![(0, 2)], vec!["web-02"]));
+        assert_eq!(second.resolved.sets, [[0]]);
+        assert_eq!(second.resolved.entries, [Some(0), Some(0)]);
+    }
+
+    #[test]
+    fn a_node_failed_when_the_last_attempt_of_any_of_its_steps_did() {
+        let cases = [
+            ("failed", 1, RunState::Failed, true),
+            ("given up", 1, RunState::Failed, true),
+            ("lost", 1, RunState::Failed, true),
+            ("skipped", 1, RunState::Failed, false),
+            ("skipped", 2, RunState::Failed, true),
+            ("cancelled", 1, RunState::Failed, true),
+            ("cancelled", 1, RunState::Cancelled, false),
+            ("cancelled", 2, RunState::Cancelled, true),
+            ("succeeded", 3, RunState::Failed, false),
+        ];
+        for (status, attempt, state, expected) in cases {
+            let last = &executions(&[(0, 1, attempt, status)])[0];
+            assert_eq!(instance_failed(last, state), expected, "{status} {attempt} {state}");
+        }
+    }
+
+    #[test]
+    fn what_answers_failures_is_never_taken_over() {
+        let answer = json!({"backend": "test", "action": "noop", "condition": "on_failure"});
+        let definition = json!({"target": "all", "tasks": [{"tasks": [task(), answer]}, answer]});
+        let run = run(definition, RunState::Failed, false);
+        let list = executions(&[(0, 1, 1, "succeeded"), (1, 2, 1, "succeeded"), (2, 1, 1, "succeeded")]);
+        assert_eq!(taken(&retry_of(&run, &list, Again::AllNodes).unwrap()), [(0, 1)]);
+    }
+
+    #[test]
+    fn waves_are_made_of_the_nodes_that_are_left() {
+        let rollout = json!({"batch": [1, 2]});
+        let definition = json!({"target": "all", "rollout": rollout, "tasks": [task()]});
+        let run = run(definition, RunState::Failed, false);
+        assert_eq!(run.resolved.waves, [1, 3]);
+        let list = executions(&[(0, 1, 1, "succeeded"), (0, 2, 1, "failed"), (0, 3, 1, "lost")]);
+        assert_eq!(retry_of(&run, &list, Again::AllNodes).unwrap().resolved.waves, [1, 3]);
+        let second = retry_of(&run, &list, Again::FailedNodes).unwrap();
+        assert_eq!(
+            (second.resolved.waves.as_slice(), hostnames(&second)),
+            (&[1, 2][..], vec!["web-02", "web-03"])
+        );
+    }
+
+    #[test]
+    fn a_cancelled_run_without_failures_has_no_failed_nodes() {
+        let run = run(two_steps(), RunState::Cancelled, false);
+        let list = executions(&[(0, 1, 1, "succeeded"), (0, 2, 1, "cancelled")]);
+        assert_eq!(
+            retry_of(&run, &list, Again::FailedNodes).unwrap_err(),
+            NotAgain::NoFailedNode { run: RunId::from("first") }
+        );
+        assert_eq!(taken(&retry_of(&run, &list, Again::AllNodes).unwrap()), [(0, 1)]);
+    }
+
+    #[test]
+    fn a_placed_step_belongs_to_no_node() {
+        let placed = json!({"backend": "test", "action": "noop", "placement": {}});
+        let run = run(json!({"target": "all", "tasks": [placed, task(), placed]}), RunState::Failed, false);
+        let list = executions(&[(0, 0, 1, "succeeded"), (1, 2, 1, "failed"), (1, 1, 1, "succeeded")]);
+        let second = retry_of(&run, &list, Again::FailedNodes).unwrap();
+        assert_eq!((taken(&second), hostnames(&second)), (vec![(0, 0)], vec!["web-02"]));
+    }
+
+    #[test]
+    fn an_entry_elsewhere_stays_whole_when_it_is_done_and_is_never_left_out_silently() {
+        let mut run = run(two_steps(), RunState::Failed, false);
+        let resolved = Arc::make_mut(&mut run.resolved);
+        (resolved.sets, resolved.entries) = (vec![vec![0, 1], vec![2]], vec![Some(1), Some(0)]);
+        let done = executions(&[(0, 3, 1, "succeeded"), (1, 1, 1, "failed"), (1, 2, 1, "succeeded")]);
+        let second = retry_of(&run, &done, Again::FailedNodes).unwrap();
+        assert_eq!((taken(&second), hostnames(&second)), (vec![(0, 3)], vec!["web-01", "web-03"]));
+        assert_eq!(second.resolved.sets, [[0], [1]]);
+        let skipped = executions(&[(0, 3, 1, "failed"), (1, 1, 1, "skipped"), (1, 2, 1, "skipped")]);
+        assert_eq!(
+            retry_of(&run, &skipped, Again::FailedNodes).unwrap_err(),
+            NotAgain::LeftOut { task: "test noop".to_owned() }
+        );
+    }
+
+    #[test]
+    fn what_is_taken_over_is_born_succeeded_and_says_what_it_was() {
+        let run = run(two_steps(), RunState::Failed, false);
+        let mut list = executions(&[(0, 1, 3, "succeeded"), (0, 2, 1, "succeeded"), (0, 3, 1, "failed")]);
+        let original = ExecutionId(Uuid::from_u128(5));
+        list[1].reused = Some(original);
+        let second = retry_of(&run, &list, Again::AllNodes).unwrap();
+        let (new, now) = (RunId::from("second"), Timestamp::from_second(2_000).unwrap());
+        let taken = second.executions(&new, now, &mut Dice::new(1));
+        assert_eq!(taken.len(), 2);
+        for (own, former) in taken.iter().zip(&list) {
+            assert_eq!((&own.run, own.attempt, own.created_at), (&new, 1, now));
+            assert_eq!((&own.state, own.pinned), (&former.state, former.pinned));
+            assert_ne!(own.id, former.id);
+        }
+        assert_eq!((taken[0].reused, taken[1].reused), (Some(list[0].id), Some(original)));
+    }
+}

@@ -1,0 +1,335 @@
+//! Owns how a roll-out is shown: its waves, how far it is, and which nodes it never touched.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use downbeat_core::Span;
+use downbeat_core::execution::Status;
+use downbeat_core::run::again::{answering_steps, has_failed};
+use downbeat_core::run::{Resolved, RunRecord, RunState};
+use downbeat_core::spec::{self, Condition};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::run::InstanceResult;
+
+/// How far a roll-out is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Rollout {
+    pub waves: Vec<Wave>,
+    /// The wave that is under way, or the last one that was; from 1, null before the first.
+    pub wave: Option<u32>,
+    /// Nodes that failed, each counted once.
+    pub failed: u32,
+    /// How many nodes may fail. One more, and no further wave begins.
+    pub budget: u32,
+}
+
+/// Some of the nodes, which walk the whole list before the next ones begin.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Wave {
+    /// From 1.
+    pub wave: u32,
+    pub nodes: Vec<String>,
+    pub status: WaveStatus,
+}
+
+/// Where a wave stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WaveStatus {
+    Waiting,
+    Running,
+    Ended,
+    /// It never began, and will not.
+    Skipped,
+}
+
+/// What a roll-out will do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PlannedRollout {
+    pub waves: Vec<PlannedWave>,
+    /// Between the end of a wave and the beginning of the next.
+    #[schema(value_type = String, example = "5m")]
+    pub pause: Span,
+    /// How many nodes may fail. One more, and no further wave begins.
+    pub budget: u32,
+}
+
+/// The nodes of a wave.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PlannedWave {
+    /// From 1.
+    pub wave: u32,
+    pub nodes: Vec<String>,
+}
+
+impl PlannedRollout {
+    pub(super) fn of(rollout: &spec::Rollout, resolved: &Resolved) -> Self {
+        let waves = (1..).zip(waves(resolved)).map(|(wave, nodes)| PlannedWave { wave, nodes }).collect();
+        Self { waves, pause: rollout.pause, budget: budget(rollout, resolved) }
+    }
+}
+
+fn budget(rollout: &spec::Rollout, resolved: &Resolved) -> u32 {
+    rollout.max_failures.of(resolved.waves.last().copied().unwrap_or(0))
+}
+
+/// The hostnames of each wave. A roll-out has one set of nodes.
+fn waves(resolved: &Resolved) -> Vec<Vec<String>> {
+    let nodes = resolved.sets.first().map(Vec::as_slice).unwrap_or_default();
+    let mut begin = 0;
+    let part = |&end: &u32| {
+        let part = &nodes[begin..end as usize];
+        begin = end as usize;
+        part.iter().map(|index| resolved.nodes[*index as usize].hostname.clone()).collect()
+    };
+    resolved.waves.iter().map(part).collect()
+}
+
+type Results = BTreeMap<u32, BTreeMap<String, InstanceResult>>;
+
+/// How the nodes of a wave stand in the steps that waves walk.
+#[derive(Default)]
+struct Walked {
+    wanted: usize,
+    ended: usize,
+    reused: usize,
+    /// Something of this run's own was begun there.
+    begun: bool,
+}
+
+impl Walked {
+    fn of(nodes: &[String], steps: &[u32], results: &Results) -> Self {
+        let mut walked = Self { wanted: nodes.len() * steps.len(), ..Self::default() };
+        for step in steps.iter().filter_map(|step| results.get(step)) {
+            for result in nodes.iter().filter_map(|node| step.get(node)) {
+                walked.ended += usize::from(!result.status.is_open());
+                walked.reused += usize::from(result.reused.is_some());
+                walked.begun |= result.reused.is_none() && result.status != Status::Skipped;
+            }
+        }
+        walked
+    }
+
+    /// `over`: nothing more begins.
+    fn status(&self, has_ended: bool, over: bool) -> WaveStatus {
+        let all = self.ended == self.wanted;
+        let done = self.begun || self.reused == self.wanted;
+        match (done, all) {
+            (true, true) => WaveStatus::Ended,
+            (true, false) if has_ended => WaveStatus::Ended,
+            (true, false) => WaveStatus::Running,
+            (false, all) if all || over => WaveStatus::Skipped,
+            (false, _) => WaveStatus::Waiting,
+        }
+    }
+}
+
+impl Rollout {
+    /// Of a run that is one, with the nodes that it never touched once that is certain.
+    pub(super) fn of(run: &RunRecord, results: &Results) -> Option<(Self, Vec<String>)> {
+        let rollout = run.definition.rollout.as_ref()?;
+        let budget = budget(rollout, &run.resolved);
+        let failed = failed(run, results);
+        let has_ended = run.state.is_terminal();
+        let over = has_ended || failed > budget || run.cancel_requested_at.is_some();
+        let steps = walked_steps(run);
+        let waves: Vec<Wave> = (1..)
+            .zip(waves(&run.resolved))
+            .map(|(wave, nodes)| {
+                let status = Walked::of(&nodes, &steps, results).status(has_ended, over);
+                Wave { wave, nodes, status }
+            })
+            .collect();
+        let skipped = waves.iter().filter(|wave| over && wave.status == WaveStatus::Skipped);
+        let untouched = skipped.flat_map(|wave| wave.nodes.iter().cloned()).collect();
+        let wave = current(&waves);
+        Some((Self { waves, wave, failed, budget }, untouched))
+    }
+}
+
+fn current(waves: &[Wave]) -> Option<u32> {
+    let running = waves.iter().find(|wave| wave.status == WaveStatus::Running);
+    let ended = || waves.iter().take_while(|wave| wave.status == WaveStatus::Ended).last();
+    running.or_else(ended).map(|wave| wave.wave)
+}
+
+/// Steps of the entries that every wave walks.
+fn walked_steps(run: &RunRecord) -> Vec<u32> {
+    let leaves = run.definition.tasks.iter().flat_map(|entry| {
+        let walked = entry.condition() != Some(Condition::OnFailure);
+        std::iter::repeat_n(walked, entry.leaves().len())
+    });
+    (0..).zip(leaves).filter(|(_, walked)| *walked).map(|(step, _)| step).collect()
+}
+
+/// Nodes with a failure that counts.
+fn failed(run: &RunRecord, results: &Results) -> u32 {
+    let exempt = answering_steps(&run.definition);
+    let state = if run.cancel_requested_at.is_some() { RunState::Cancelled } else { run.state };
+    let counted = results.iter().filter(|(step, _)| !exempt.contains(step));
+    let nodes: BTreeSet<&str> = counted
+        .flat_map(|(_, nodes)| nodes)
+        .filter(|(_, result)| has_failed(result.status, result.attempts, state))
+        .map(|(node, _)| node.as_str())
+        .collect();
+    u32::try_from(nodes.len()).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
+    use downbeat_core::run::NodeRef;
+    use jiff::Timestamp;
+    use serde_json::json;
+    use uuid::Uuid;
+
+    use super::*;
+
+    /// Four nodes in three waves: one, one and two. Two steps, and one that answers failures. One node may fail.
+    fn run(state: RunState) -> RunRecord {
+        let task = json!({"backend": "test", "action": "noop"});
+        let answer = json!({"backend": "test", "action": "noop", "condition": "on_failure"});
+        let definition = json!({
+            "target": "all", "rollout": {"batch": [1, 1, 2], "max_failures": 1}, "tasks": [task, task, answer],
+        });
+        let nodes = (1..=4).map(|number| NodeRef {
+            id: NodeId(Uuid::from_u128(number)),
+            hostname: format!("web-0{number}"),
+        });
+        let at = Timestamp::UNIX_EPOCH;
+        RunRecord {
+            id: RunId::from("r"),
+            cluster: ClusterId::DEFAULT,
+            job: None,
+            state,
+            definition: Arc::new(serde_json::from_value(definition).unwrap()),
+            resolved: Arc::new(Resolved {
+                nodes: nodes.collect(),
+                sets: vec![vec![0, 1, 2, 3]],
+                entries: vec![Some(0); 3],
+                idempotent: Vec::new(),
+                waves: vec![1, 2, 4],
+            }),
+            params: Default::default(),
+            retry_of: None,
+            by: "test".to_owned(),
+            idempotency_key: None,
+            created_at: at,
+            started_at: Some(at),
+            finished_at: None,
+            end: None,
+            cancel_requested_at: None,
+            paused_at: None,
+            admitted_at: None,
+            owner: ServerId(Uuid::nil()),
+            epoch: 1,
+        }
+    }
+
+    /// By step, then by node; `+` marks what was taken over.
+    fn results(steps: &[&[&str]]) -> Results {
+        let result = |text: &str| InstanceResult {
+            status: Status::parse(text.trim_end_matches('+')).unwrap(),
+            attempts: 1,
+            duration: None,
+            exit_code: None,
+            error: None,
+            reason: None,
+            reused: text.ends_with('+').then(|| ExecutionId(Uuid::nil())),
+            outputs: Default::default(),
+            execution: ExecutionId(Uuid::nil()),
+        };
+        let step = |nodes: &[&str]| {
+            let named = (1..).zip(nodes).filter(|(_, text)| **text != "-");
+            named.map(|(number, text)| (format!("web-0{number}"), result(text))).collect()
+        };
+        (0..).zip(steps).map(|(number, nodes)| (number, step(nodes))).collect()
+    }
+
+    fn shown(state: RunState, steps: &[&[&str]]) -> (Vec<WaveStatus>, Option<u32>, u32, Vec<String>) {
+        let (rollout, untouched) = Rollout::of(&run(state), &results(steps)).unwrap();
+        assert_eq!(rollout.budget, 1);
+        let statuses = rollout.waves.iter().map(|wave| wave.status).collect();
+        (statuses, rollout.wave, rollout.failed, untouched)
+    }
+
+    #[test]
+    fn waves_are_shown_as_they_come_and_go() {
+        use WaveStatus::{Ended, Running, Skipped, Waiting};
+        let cases: [(RunState, &[&[&str]], [WaveStatus; 3], Option<u32>, u32, usize); 9] = [
+            (RunState::Pending, &[], [Waiting, Waiting, Waiting], None, 0, 0),
+            (RunState::Running, &[&["leased"]], [Running, Waiting, Waiting], Some(1), 0, 0),
+            // Between two waves.
+            (RunState::Running, &[&["succeeded"], &["succeeded"]], [Ended, Waiting, Waiting], Some(1), 0, 0),
+            (
+                RunState::Running,
+                &[&["succeeded", "running"], &["failed"]],
+                [Ended, Running, Waiting],
+                Some(2),
+                1,
+                0,
+            ),
+            // The second failure is beyond the budget: it is certain that the rest is never touched.
+            (
+                RunState::Running,
+                &[&["failed", "failed"], &["skipped", "skipped"]],
+                [Ended, Ended, Skipped],
+                Some(2),
+                2,
+                2,
+            ),
+            (
+                RunState::Failed,
+                &[
+                    &["failed", "lost", "skipped", "skipped"],
+                    &["skipped", "skipped", "skipped", "skipped"],
+                    &["succeeded", "failed"],
+                ],
+                [Ended, Ended, Skipped],
+                Some(2),
+                2,
+                2,
+            ),
+            // Cancelled before it began.
+            (RunState::Cancelled, &[], [Skipped, Skipped, Skipped], None, 0, 4),
+            // Tried again: the first wave is done, a part of the third too, and neither has begun here.
+            (
+                RunState::Running,
+                &[&["succeeded+", "running", "succeeded+", "-"], &["succeeded+"]],
+                [Ended, Running, Waiting],
+                Some(2),
+                0,
+                0,
+            ),
+            (
+                RunState::Completed,
+                &[&["succeeded"; 4], &["succeeded"; 4], &["skipped"; 4]],
+                [Ended, Ended, Ended],
+                Some(3),
+                0,
+                0,
+            ),
+        ];
+        for (state, steps, statuses, wave, failed, untouched) in cases {
+            let shown = shown(state, steps);
+            assert_eq!(
+                (shown.0.as_slice(), shown.1, shown.2),
+                (&statuses[..], wave, failed),
+                "{state} {steps:?}"
+            );
+            assert_eq!(shown.3.len(), untouched, "{state} {steps:?}");
+        }
+    }
+
+    #[test]
+    fn a_plan_names_the_nodes_of_each_wave() {
+        let run = run(RunState::Pending);
+        let planned = PlannedRollout::of(run.definition.rollout.as_ref().unwrap(), &run.resolved);
+        let nodes: Vec<Vec<String>> = planned.waves.into_iter().map(|wave| wave.nodes).collect();
+        assert_eq!(nodes, [vec!["web-01"], vec!["web-02"], vec!["web-03", "web-04"]]);
+        assert_eq!((planned.pause, planned.budget), (Span::default(), 1));
+    }
+}

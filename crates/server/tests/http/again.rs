@@ -1,0 +1,222 @@
+//! Params, pauses, and runs that are tried again.
+
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::support::{Agent, Setup, noop, send};
+
+/// Two steps, each on every node, and an entry that answers failures.
+fn two_steps() -> Value {
+    let task = |name: &str| json!({"name": name, "backend": "test", "action": "noop"});
+    let mut answer = task("answer");
+    answer["condition"] = json!("on_failure");
+    json!({"name": "deploy", "target": "all", "strategy": "continue", "tasks": [task("first"), task("second"), answer]})
+}
+
+/// Takes the next piece of work and ends it; answers its run and step.
+async fn work(agent: &mut Agent, exit_code: i32) -> (String, u32) {
+    let work = agent.take().await;
+    agent.finish(&work, exit_code).await;
+    (work.run.to_string(), work.step)
+}
+
+/// A run that failed in its second step on web-02: both nodes ended the first, and web-01 the second too.
+async fn failed(setup: &Setup, one: &mut Agent, two: &mut Agent) -> String {
+    let id = setup.submit(&two_steps()).await;
+    for exit_code in [0, 7] {
+        work(one, 0).await;
+        work(two, exit_code).await;
+    }
+    // What answers the failure.
+    assert_eq!((work(one, 0).await.1, work(two, 0).await.1), (2, 2));
+    assert_eq!(setup.ended(&id).await["status"], "failed");
+    id
+}
+
+fn id(run: &Value) -> String {
+    run["id"].as_str().expect("a run has an id").to_owned()
+}
+
+#[tokio::test]
+async fn a_run_that_is_tried_again_does_only_what_did_not_succeed() {
+    let setup = Setup::new().await;
+    let (mut one, mut two) = (setup.agent("web-01", &[]).await, setup.agent("web-02", &[]).await);
+    let first = failed(&setup, &mut one, &mut two).await;
+    let answer = setup.post(&format!("/runs/{first}/retry"), &json!({})).await;
+    assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+    let second = id(&answer.body);
+    assert_eq!(answer.headers["location"], format!("/api/v1/runs/{second}"));
+    assert_eq!(
+        (&answer.body["retry_of"], &answer.body["expected"]),
+        (&json!(first), &json!(["web-01", "web-02"]))
+    );
+    let former = setup.ok(&format!("/runs/{first}")).await;
+    for (step, node) in [("0", "web-01"), ("0", "web-02"), ("1", "web-01")] {
+        let (own, former) = (&answer.body["results"][step][node], &former["results"][step][node]);
+        assert_eq!(
+            (&own["status"], &own["reused"]),
+            (&json!("succeeded"), &former["execution"]),
+            "{step} {node}"
+        );
+        assert_eq!((&own["duration"], &own["exit_code"]), (&json!("1.5s"), &json!(0)));
+    }
+    assert_eq!(work(&mut two, 0).await, (second.clone(), 1));
+    let run = setup.ended(&second).await;
+    assert_eq!((&run["status"], &run["counts"]["succeeded"]), (&json!("completed"), &json!(4)), "{run}");
+    assert_eq!(run["results"]["1"]["web-02"].get("reused"), None);
+    assert_eq!(run["results"]["2"]["web-01"]["status"], "skipped", "nothing failed this time");
+    assert_eq!(one.take_soon().await, [], "web-01 had nothing to do");
+
+    let again = setup.post(&format!("/runs/{second}/retry"), &json!({})).await;
+    assert_eq!((again.status, &again.body["code"]), (StatusCode::CONFLICT, &json!("conflict")));
+    assert!(again.body["detail"].as_str().unwrap().contains("nothing failed in it"), "{}", again.body);
+}
+
+#[tokio::test]
+async fn the_failed_nodes_alone_are_a_run_of_their_own() {
+    let setup = Setup::new().await;
+    let (mut one, mut two) = (setup.agent("web-01", &[]).await, setup.agent("web-02", &[]).await);
+    let first = failed(&setup, &mut one, &mut two).await;
+    let answer = setup.post(&format!("/runs/{first}/retry"), &json!({"failed_only": true})).await;
+    assert_eq!(answer.body["expected"], json!(["web-02"]));
+    let second = id(&answer.body);
+    assert_eq!(work(&mut two, 7).await, (second.clone(), 1));
+    assert_eq!(work(&mut two, 0).await, (second.clone(), 2), "it failed again, and is answered again");
+    let run = setup.ended(&second).await;
+    assert_eq!((&run["status"], &run["counts"]["succeeded"]), (&json!("failed"), &json!(2)), "{run}");
+    // What was taken over twice leads to where it was really done.
+    let original = setup.ok(&format!("/runs/{first}")).await["results"]["0"]["web-02"]["execution"].clone();
+    let third = setup.post(&format!("/runs/{second}/retry"), &json!(null)).await;
+    assert_eq!(third.body["results"]["0"]["web-02"]["reused"], original);
+}
+
+#[tokio::test]
+async fn what_cannot_be_tried_again_says_why() {
+    let setup = Setup::new().await;
+    let (mut one, mut two) = (setup.agent("web-01", &[]).await, setup.agent("web-02", &[]).await);
+    let retry = |id: String, body: Value| {
+        let request = setup.request(Method::POST, &format!("/runs/{id}/retry")).json(&body);
+        async move { send(request).await }
+    };
+    let missing = retry("nowhere".to_owned(), json!({})).await;
+    assert_eq!((missing.status, &missing.body["code"]), (StatusCode::NOT_FOUND, &json!("not_found")));
+    let open = setup.submit(&noop()).await;
+    let refused = retry(open.clone(), json!({})).await;
+    assert_eq!(refused.status, StatusCode::CONFLICT);
+    assert!(
+        refused.body["detail"].as_str().unwrap().contains("has not ended: it is running"),
+        "{}",
+        refused.body
+    );
+    work(&mut one, 0).await;
+    work(&mut two, 0).await;
+    setup.ended(&open).await;
+
+    let first = failed(&setup, &mut one, &mut two).await;
+    let wrong = retry(first.clone(), json!({"only": true})).await;
+    assert_eq!((wrong.status, &wrong.body["code"]), (StatusCode::BAD_REQUEST, &json!("malformed")));
+    setup.post("/nodes/web-02/drain", &json!(null)).await;
+    let drained = retry(first.clone(), json!({})).await;
+    assert_eq!((drained.status, &drained.body["code"]), (StatusCode::CONFLICT, &json!("refused")));
+    assert_eq!(drained.body["nodes"], json!([{"node": "web-02", "reason": "is drained"}]));
+    assert_eq!(setup.ok("/runs").await["pagination"]["total"], 2, "nothing was started");
+}
+
+#[tokio::test]
+async fn asking_twice_with_one_key_tries_again_once() {
+    let setup = Setup::new().await;
+    let (mut one, mut two) = (setup.agent("web-01", &[]).await, setup.agent("web-02", &[]).await);
+    let first = failed(&setup, &mut one, &mut two).await;
+    let retry = || {
+        let request = setup.request(Method::POST, &format!("/runs/{first}/retry"));
+        send(request.header("Idempotency-Key", "again"))
+    };
+    let (created, same) = (retry().await, retry().await);
+    assert_eq!((created.status, same.status), (StatusCode::CREATED, StatusCode::OK));
+    assert_eq!(created.body["id"], same.body["id"]);
+    assert_eq!(same.body["results"]["0"]["web-01"]["status"], "succeeded");
+}
+
+#[tokio::test]
+async fn what_was_taken_over_is_no_work_that_was_done() {
+    let setup = Setup::new().await;
+    let (mut one, mut two) = (setup.agent("web-01", &[]).await, setup.agent("web-02", &[]).await);
+    let first = failed(&setup, &mut one, &mut two).await;
+    let succeeded = |text: &str| {
+        let line = text.lines().find(|line| line.contains("executions_total") && line.contains("succeeded"));
+        line.expect("it is counted").rsplit(' ').next().unwrap().to_owned()
+    };
+    let before = succeeded(&setup.root("/metrics").await.1);
+    let answer = setup.post(&format!("/runs/{first}/retry"), &json!({})).await;
+    assert_eq!(answer.status, StatusCode::CREATED);
+    assert_eq!(succeeded(&setup.root("/metrics").await.1), before);
+}
+
+#[tokio::test]
+async fn a_paused_run_begins_nothing_more_until_it_is_resumed() {
+    let setup = Setup::new().await;
+    let mut agent = setup.agent("web-01", &[]).await;
+    let id = setup.submit(&two_steps()).await;
+    let first = agent.take().await;
+    let post = |what: &str| send(setup.request(Method::POST, &format!("/runs/{id}/{what}")));
+    let paused = post("pause").await;
+    assert_eq!((paused.status, &paused.body["paused"]), (StatusCode::OK, &json!(true)), "{}", paused.body);
+    assert!(paused.body["paused_at"].is_string());
+    let again = post("pause").await;
+    assert_eq!(again.status, StatusCode::CONFLICT);
+    assert!(again.body["detail"].as_str().unwrap().ends_with("is paused already"), "{}", again.body);
+    agent.finish(&first, 0).await;
+    let run = setup.run_until(&id, |run| run["counts"]["succeeded"] == 1).await;
+    assert_eq!((&run["status"], &run["paused"]), (&json!("running"), &json!(true)));
+    assert_eq!(agent.take_soon().await, []);
+    assert_eq!(setup.ok("/runs").await["data"][0]["paused"], true);
+    let resumed = post("resume").await;
+    assert_eq!(
+        (resumed.status, &resumed.body["paused"]),
+        (StatusCode::OK, &json!(false)),
+        "{}",
+        resumed.body
+    );
+    assert_eq!(work(&mut agent, 0).await, (id.clone(), 1));
+    assert_eq!(setup.ended(&id).await["status"], "completed");
+    let late = post("resume").await;
+    assert_eq!(late.status, StatusCode::CONFLICT);
+    assert!(late.body["detail"].as_str().unwrap().ends_with("has ended: it is completed"), "{}", late.body);
+    assert_eq!(send(setup.request(Method::POST, "/runs/nowhere/pause")).await.status, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn a_definition_comes_alone_or_beside_its_params() {
+    let setup = Setup::new().await;
+    setup.agent("web-01", &[]).await;
+    let text = "target: all\ntasks:\n  - backend: test\n    action: noop\n";
+    for definition in [noop(), json!(text)] {
+        for path in ["/plan", "/validate"] {
+            let answer = setup.post(path, &json!({"definition": definition, "params": {}})).await;
+            assert_eq!(answer.status, StatusCode::OK, "{path}: {}", answer.body);
+        }
+        let answer = setup.post("/runs", &json!({"definition": definition})).await;
+        assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+    }
+    let unknown = json!({"definition": noop(), "params": {"version": "1"}});
+    for path in ["/plan", "/validate", "/runs"] {
+        let answer = setup.post(path, &unknown).await;
+        assert_eq!((answer.status.as_u16(), &answer.body["code"]), (422, &json!("invalid_params")), "{path}");
+        assert_eq!(answer.body["errors"][0]["path"], "params.version", "{}", answer.body);
+    }
+    for (body, path, word) in [
+        (json!({"definition": noop(), "parms": {}}), "parms", "did you mean `params`?"),
+        (json!({"definition": noop(), "params": [1]}), "params", "must be an object"),
+        (json!({"definition": {"tasks": []}}), "tasks", ""),
+    ] {
+        let answer = setup.post("/runs", &body).await;
+        assert_eq!(answer.status.as_u16(), 422, "{}", answer.body);
+        let error = &answer.body["errors"][0];
+        assert_eq!(error["path"], path, "{}", answer.body);
+        assert!(error["message"].as_str().unwrap().contains(word), "{error}");
+    }
+    // The text knows its lines.
+    let answer =
+        setup.post("/runs", &json!({"definition": "target: all\ntasks:\n  - backend: nope\n"})).await;
+    assert_eq!(answer.body["errors"][0]["line"], 3, "{}", answer.body);
+}
