@@ -194,7 +194,10 @@ impl<'a> Offer<'a> {
                     }
                 },
             };
-            missing.entry(&description.hostname).or_default().push(lacking);
+            let told = missing.entry(&description.hostname).or_default();
+            if !told.contains(&lacking) {
+                told.push(lacking);
+            }
         }
         offer
     }
