@@ -193,7 +193,11 @@ impl<'a> Offer<'a> {
                     }
                 },
             };
-            missing.entry(&description.hostname).or_default().push(lacking);
+            // Several actions of one backend lack it once.
+            let lacks = missing.entry(&description.hostname).or_default();
+            if !lacks.contains(&lacking) {
+                lacks.push(lacking);
+            }
         }
         offer
     }
