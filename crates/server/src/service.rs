@@ -30,7 +30,7 @@ use crate::metrics::Metrics;
 use crate::nodes::Heartbeats;
 use crate::output::Outputs;
 use crate::replica::Following;
-use crate::runs::{Mailbox, Runs, Start, Waits, refused_for_nodes, release, reserve};
+use crate::runs::{Runs, Start, Waits, refused_for_nodes, release, reserve};
 use crate::settings::Settings;
 use crate::surroundings::Chance;
 
@@ -302,7 +302,11 @@ impl Service {
     }
 
     async fn create(&self, submit: Submit) -> Result<Submitted, Error> {
+<<<<<<< HEAD
         self.check_level(submit.definition.level())?;
+=======
+        self.check_level(&submit.definition)?;
+>>>>>>> admit
         self.catch_up().await?;
         let cluster = self.cluster(&submit.definition).await?;
         let params = expr::given(&submit.definition, &submit.params).map_err(Error::Params)?;
@@ -323,6 +327,7 @@ impl Service {
         self.catch_up().await?;
         let first = self.parts.store.run(&retry.run).await?;
         let first = first.ok_or_else(|| Error::NotFound(format!("run `{}` does not exist", retry.run)))?;
+        self.check_level(&first.definition)?;
         let executions = self.parts.store.executions_of(&first.id).await?;
         let second = retry_of(&first, &executions, retry.again)
             .map_err(|refused| Error::Conflict(refused.to_string()))?;
@@ -386,16 +391,30 @@ impl Service {
         } else {
             Progress::restore(Arc::clone(&plan), &run, run.epoch, &taken, None)
         };
+<<<<<<< HEAD
         if self.has_to_wait(&run.definition) {
             return self.enqueue(run, plan, progress, mailbox, &taken).await;
         }
         {
+=======
+        let waits = self.has_to_wait(&run.definition);
+        if !waits {
+>>>>>>> admit
             let offline = |node: NodeId| parts.dispatcher.board().is_offline(node);
             let facts = |node: NodeId| parts.dispatcher.facts(node);
             progress.begin(&mut Turn { now, dice: &mut dice, offline: &offline, facts: &facts });
         }
+<<<<<<< HEAD
         let mut changes = vec![Change::RunCreated { run: run.clone(), max_pending: None }];
         changes.extend(taking_over(&run, &taken));
+=======
+        let max_pending = waits.then_some(parts.settings.max_pending_runs);
+        let mut changes = vec![Change::RunCreated { run: run.clone(), max_pending }];
+        changes.extend(taken.chunks(limits::EXECUTIONS_PER_CHANGE).map(|executions| {
+            let (run, executions) = (id.clone(), executions.to_vec());
+            Change::ExecutionsAdded { run, epoch: 1, executions, at: now }
+        }));
+>>>>>>> admit
         changes.extend(progress.take_changes(now));
         parts.dispatcher.board().add_plan(id.clone(), cluster, plan);
         reserve(&parts.dispatcher, &mut changes, now, &mut dice);
@@ -414,18 +433,20 @@ impl Service {
         }
         let again = refused_for_nodes(&parts.dispatcher, changes, &outcomes);
         let (steps, nodes) = (run.definition.tasks.len(), run.resolved.nodes.len());
-        info!(run = %id, job = run.job, tasks = steps, nodes, reused = taken.len(), "run created");
-        run.state = RunState::Running;
-        run.started_at = Some(now);
+        info!(run = %id, job = run.job, tasks = steps, nodes, reused = taken.len(), waits, "run created");
+        let start = if waits {
+            Start::Waiting(Waits::ToBegin)
+        } else {
+            run.state = RunState::Running;
+            run.started_at = Some(now);
+            Start::Begun { at: now, again }
+        };
         if !progress.is_ended() {
-            parts.runs.start(
-                mailbox,
-                progress,
-                Start::Begun { at: now, again },
-                parts.journal.clone(),
-                parts.dispatcher.clone(),
-                dice.next_u64(),
-            );
+            let (journal, dispatcher) = (parts.journal.clone(), parts.dispatcher.clone());
+            parts.runs.start(mailbox, progress, start, journal, dispatcher, dice.next_u64());
+            if waits {
+                parts.admission.wake();
+            }
         } else if let Some(stored) = parts.store.run(&id).await? {
             run = stored;
         }
@@ -441,10 +462,9 @@ impl Service {
             }
             Refusal::QueueFull { pending } => {
                 let most = self.parts.settings.max_pending_runs;
-                let waiting =
-                    if *pending == 1 { "1 run waits".to_owned() } else { format!("{pending} runs wait") };
                 Err(Error::TooMany(format!(
-                    "{waiting} for their turn, and no more than {most} may (max_pending_runs); try again later"
+                    "no more than {most} runs may wait for their turn (max_pending_runs), and {pending} do; try again \
+                     later"
                 )))
             }
             other => Err(Error::Bug(format!("a new run was refused: {other}"))),
@@ -470,6 +490,7 @@ impl Service {
         is_gated && self.parts.level.reaches(level::FLEET)
     }
 
+<<<<<<< HEAD
     /// Creates a run that waits for its turn.
     async fn enqueue(
         &self,
@@ -537,9 +558,12 @@ impl Service {
         }
     }
 
+=======
+>>>>>>> admit
     /// Why a run waits for its turn, if it does.
-    pub fn pending_reason(&self, run: &RunId) -> Option<String> {
-        self.parts.admission.reason(run).map(|reason| reason.to_string())
+    pub fn pending_reason(&self, run: &RunRecord) -> Option<String> {
+        let waits = run.state == RunState::Pending;
+        waits.then(|| self.parts.admission.reason(&run.id))?.map(|reason| reason.to_string())
     }
 
     /// Asks for a run's end. It is on its way when this answers; the run's state tells when it is done.

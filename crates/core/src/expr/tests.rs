@@ -408,3 +408,32 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_a_shell_reads_keeps_its_braces() {
+    let params: Params = serde_json::from_value(serde_json::json!({
+        "command": "docker ps --format '{{.ID}}' --filter {{", "env": {"V": "{{ params.v }}"},
+    }))
+    .unwrap();
+    let template = Template::of_action("exec", "shell", &params).unwrap().unwrap();
+    let scope = Scope {
+        run: Data::map([]),
+        params: Data::map([("v".to_owned(), Data::from(&serde_json::json!("1")))]),
+        node: None,
+        steps: std::collections::BTreeMap::new(),
+    };
+    let rendered = template.render(&scope).unwrap();
+    assert_eq!(rendered["command"], params["command"]);
+    assert_eq!(rendered["env"]["V"], "1");
+    for (text, expected) in [
+        ("{{ params.x }}", true),
+        ("a {{steps[\"b\"].outputs.c}}", true),
+        ("{{ node.hostname }}", true),
+        ("{{.ID}}", false),
+        ("{{ range .Nodes }}", false),
+        ("{{ nodes }}", false),
+        ("{{", false),
+    ] {
+        assert_eq!(looks_like_expression(text), expected, "{text}");
+    }
+}

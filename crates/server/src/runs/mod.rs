@@ -5,5 +5,5 @@ mod registry;
 mod takeover;
 
 pub(crate) use actor::{Start, Waits, refused_for_nodes, release, reserve};
-pub(crate) use registry::{Mailbox, Runs};
+pub(crate) use registry::Runs;
 pub(crate) use takeover::{load_board, take_over};

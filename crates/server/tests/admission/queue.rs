@@ -57,7 +57,7 @@ async fn a_submission_beyond_the_queue_is_refused_until_there_is_room() {
     assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(answer.body["code"], "too_many_runs");
     assert_eq!(answer.headers["retry-after"], "5");
-    let detail = "1 run waits for their turn, and no more than 1 may (max_pending_runs); try again later";
+    let detail = "no more than 1 runs may wait for their turn (max_pending_runs), and 1 do; try again later";
     assert_eq!(answer.body["detail"], detail);
     agent.finish(&work, 0).await;
     assert_eq!(setup.ended(&first).await["state"], "completed");
@@ -99,9 +99,7 @@ async fn a_runs_timeout_counts_from_its_start() {
     agent.finish(&work, 0).await;
     assert_eq!(agent.take().await.run.to_string(), second);
     // Nobody reports: now it strikes.
-    let stopping =
-        setup.run_until(&second, |run| run["state"] == "running" || run["state"] == "terminating").await;
-    assert_ne!(stopping["started_at"], json!(null));
+    setup.run_until(&second, |run| run["state"] == "terminating").await;
     setup.server.stop().await;
 }
 

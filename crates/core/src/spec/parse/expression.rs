@@ -21,7 +21,10 @@ impl Checker<'_> {
             };
             for (leaf, (node, task)) in nodes.iter().zip(read.leaves()).enumerate() {
                 // What is no expression was said when the task was read.
-                let Ok(Some(template)) = Template::of(&task.params) else { continue };
+                let Ok(Some(template)) = Template::of_action(&task.backend, &task.action, &task.params)
+                else {
+                    continue;
+                };
                 let Some(params) = field(node, "params") else { continue };
                 let known = known.get_or_insert_with(|| Known::of(definition));
                 let is_branch = matches!(read, crate::spec::Entry::Branch(_));
