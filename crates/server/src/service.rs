@@ -302,11 +302,7 @@ impl Service {
     }
 
     async fn create(&self, submit: Submit) -> Result<Submitted, Error> {
-<<<<<<< HEAD
         self.check_level(submit.definition.level())?;
-=======
-        self.check_level(&submit.definition)?;
->>>>>>> admit
         self.catch_up().await?;
         let cluster = self.cluster(&submit.definition).await?;
         let params = expr::given(&submit.definition, &submit.params).map_err(Error::Params)?;
@@ -327,7 +323,6 @@ impl Service {
         self.catch_up().await?;
         let first = self.parts.store.run(&retry.run).await?;
         let first = first.ok_or_else(|| Error::NotFound(format!("run `{}` does not exist", retry.run)))?;
-        self.check_level(&first.definition)?;
         let executions = self.parts.store.executions_of(&first.id).await?;
         let second = retry_of(&first, &executions, retry.again)
             .map_err(|refused| Error::Conflict(refused.to_string()))?;
@@ -391,30 +386,15 @@ impl Service {
         } else {
             Progress::restore(Arc::clone(&plan), &run, run.epoch, &taken, None)
         };
-<<<<<<< HEAD
-        if self.has_to_wait(&run.definition) {
-            return self.enqueue(run, plan, progress, mailbox, &taken).await;
-        }
-        {
-=======
         let waits = self.has_to_wait(&run.definition);
         if !waits {
->>>>>>> admit
             let offline = |node: NodeId| parts.dispatcher.board().is_offline(node);
             let facts = |node: NodeId| parts.dispatcher.facts(node);
             progress.begin(&mut Turn { now, dice: &mut dice, offline: &offline, facts: &facts });
         }
-<<<<<<< HEAD
-        let mut changes = vec![Change::RunCreated { run: run.clone(), max_pending: None }];
-        changes.extend(taking_over(&run, &taken));
-=======
         let max_pending = waits.then_some(parts.settings.max_pending_runs);
         let mut changes = vec![Change::RunCreated { run: run.clone(), max_pending }];
-        changes.extend(taken.chunks(limits::EXECUTIONS_PER_CHANGE).map(|executions| {
-            let (run, executions) = (id.clone(), executions.to_vec());
-            Change::ExecutionsAdded { run, epoch: 1, executions, at: now }
-        }));
->>>>>>> admit
+        changes.extend(taking_over(&run, &taken));
         changes.extend(progress.take_changes(now));
         parts.dispatcher.board().add_plan(id.clone(), cluster, plan);
         reserve(&parts.dispatcher, &mut changes, now, &mut dice);
@@ -490,42 +470,10 @@ impl Service {
         is_gated && self.parts.level.reaches(level::FLEET)
     }
 
-<<<<<<< HEAD
-    /// Creates a run that waits for its turn.
-    async fn enqueue(
-        &self,
-        run: RunRecord,
-        plan: Arc<Plan>,
-        progress: Progress,
-        mailbox: Mailbox,
-        taken: &[Execution],
-    ) -> Result<Submitted, Error> {
-        let parts = &self.parts;
-        let id = run.id.clone();
-        parts.dispatcher.board().add_plan(id.clone(), run.cluster, plan);
-        let mut changes =
-            vec![Change::RunCreated { run: run.clone(), max_pending: Some(parts.settings.max_pending_runs) }];
-        changes.extend(taking_over(&run, taken));
-        let outcomes = parts.journal.commit(changes).await;
-        let refused = match &outcomes {
-            Ok(outcomes) => outcomes[0].as_ref().err(),
-            Err(_) => None,
-        };
-        if outcomes.is_err() || refused.is_some() {
-            parts.dispatcher.board().drop_plan(&id);
-        }
-        if let Err(lost) = &outcomes {
-            return Err(Error::Unavailable(lost.to_string()));
-        }
-        if let Some(refusal) = refused {
-            return self.not_created(refusal).await;
-        }
-        info!(run = %id, job = run.job, nodes = run.resolved.nodes.len(), "run waits for its turn");
-        let (journal, dispatcher) = (parts.journal.clone(), parts.dispatcher.clone());
-        let start = Start::Waiting(Waits::ToBegin);
-        parts.runs.start(mailbox, progress, start, journal, dispatcher, parts.chance.seed());
-        parts.admission.wake();
-        Ok(Submitted { run, created: true })
+    /// Why a run waits for its turn, if it does.
+    pub fn pending_reason(&self, run: &RunRecord) -> Option<String> {
+        let waits = run.state == RunState::Pending;
+        waits.then(|| self.parts.admission.reason(&run.id))?.map(|reason| reason.to_string())
     }
 
     /// Begins nothing more of a run until it is resumed. What runs ends.
@@ -556,14 +504,6 @@ impl Service {
                 Some(_) => Err(Error::Conflict(format!("run `{run}` is not paused"))),
             },
         }
-    }
-
-=======
->>>>>>> admit
-    /// Why a run waits for its turn, if it does.
-    pub fn pending_reason(&self, run: &RunRecord) -> Option<String> {
-        let waits = run.state == RunState::Pending;
-        waits.then(|| self.parts.admission.reason(&run.id))?.map(|reason| reason.to_string())
     }
 
     /// Asks for a run's end. It is on its way when this answers; the run's state tells when it is done.

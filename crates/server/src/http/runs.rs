@@ -74,11 +74,7 @@ pub(super) async fn submit(
     let shown = if submitted.created {
         // Nothing has been reported yet: one answer less to fetch from the store.
         let mut shown = Run::of(&submitted.run, &[], &Names::default());
-<<<<<<< HEAD
-        shown.summary.pending_reason = service.pending_reason(&submitted.run.id);
-=======
-        shown.pending_reason = service.pending_reason(&submitted.run);
->>>>>>> admit
+        shown.summary.pending_reason = service.pending_reason(&submitted.run);
         shown
     } else {
         load(&service, &submitted.run).await?
@@ -111,13 +107,7 @@ async fn load(service: &Service, run: &RunRecord) -> Answer<Run> {
     let names = lookup::names(service.store().as_ref(), run, &executions).await?;
     let mut shown = Run::of(run, &executions, &names);
     shown.waiting = waiting(service, &run.definition, &executions).await?;
-<<<<<<< HEAD
-    if run.state == RunState::Pending {
-        shown.summary.pending_reason = service.pending_reason(&run.id);
-    }
-=======
-    shown.pending_reason = service.pending_reason(run);
->>>>>>> admit
+    shown.summary.pending_reason = service.pending_reason(run);
     Ok(shown)
 }
 
@@ -190,7 +180,7 @@ pub(super) async fn list(
     let row = |run: &RunRecord| {
         let mut row = RunSummary::of(run);
         if run.state == RunState::Pending {
-            row.pending_reason = service.pending_reason(&run.id);
+            row.pending_reason = service.pending_reason(run);
         }
         row
     };
