@@ -194,9 +194,10 @@ impl<'a> Offer<'a> {
                     }
                 },
             };
-            let told = missing.entry(&description.hostname).or_default();
-            if !told.contains(&lacking) {
-                told.push(lacking);
+            // Several actions of one backend lack it once.
+            let lacks = missing.entry(&description.hostname).or_default();
+            if !lacks.contains(&lacking) {
+                lacks.push(lacking);
             }
         }
         offer
