@@ -158,6 +158,7 @@ async fn run(
             heard: Mutex::new(began),
             renewed: Notify::new(),
             doubt: Notify::new(),
+            ask_anew: Notify::new(),
             abandon: orders.abandon.clone(),
             holdings: Mutex::new(Holdings::new(settings.slots)),
             changed: Notify::new(),
@@ -216,6 +217,11 @@ async fn drained(shared: &Shared, drain: &CancellationToken, drain_timeout: Dura
     tracing::info!(node = %shared.node, "draining: no new work is taken");
     shared.holdings().drain();
     let _ = shared.outgoing.send(Outgoing::Offer);
+    // What was given to this node in this moment is still to come, or it would be lost though it never began.
+    shared.ask_anew.notify_one();
+    if timeout(shared.tuning.farewell, shared.until(Holdings::is_complete)).await.is_err() {
+        tracing::debug!(node = %shared.node, "no server says what is still on its way here");
+    }
     if timeout(drain_timeout, shared.until(Holdings::is_idle)).await.is_err() {
         tracing::warn!(node = %shared.node, "the work did not end in time; it is ended");
         shared.holdings().stop_all(Reason::Shutdown);

@@ -20,6 +20,8 @@ pub(crate) struct Holdings {
     /// Placed work: as many as there are slots.
     placed: Lane,
     draining: bool,
+    /// While draining: a server has said all that is on its way here, and nothing more comes.
+    is_complete: bool,
     /// What was let go of last. An answer that was under way meanwhile may hand it over once more.
     former: Former,
     /// The number of the poll that is under way.
@@ -128,6 +130,7 @@ impl Holdings {
             fleet: Lane::new(1),
             placed: Lane::new(slots),
             draining: false,
+            is_complete: false,
             former: Former::default(),
             poll: 0,
         }
@@ -279,6 +282,19 @@ impl Holdings {
 
     pub(crate) fn drain(&mut self) {
         self.draining = true;
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining
+    }
+
+    /// Nothing more is on its way here.
+    pub(crate) fn complete(&mut self) {
+        self.is_complete = true;
+    }
+
+    pub(crate) fn is_complete(&self) -> bool {
+        self.is_complete
     }
 
     /// Ends all that runs. What had not begun is let go of unreported: it is lost, and sent again.

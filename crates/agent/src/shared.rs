@@ -47,6 +47,8 @@ pub(crate) struct Shared {
     pub(crate) renewed: Notify,
     /// A server does not know this session: the next heartbeat, which alone decides, comes at once.
     pub(crate) doubt: Notify,
+    /// Wakes the poll: what arrived is to be told anew.
+    pub(crate) ask_anew: Notify,
     /// Everything is dropped where it stands.
     pub(crate) abandon: CancellationToken,
     pub(crate) holdings: Mutex<Holdings>,
@@ -76,6 +78,12 @@ impl Shared {
                 self.outbox.keep(cancelled_unbegun(&assignment, (self.wall)()));
             }
         }
+    }
+
+    /// The last look, after the agent was told to stop, was answered.
+    pub(crate) fn looked_last(&self) {
+        self.holdings().complete();
+        self.changed.notify_waiters();
     }
 
     /// A server has these results.

@@ -46,6 +46,7 @@ fn dispatch(cli: Cli, out: Out) -> Result<(), Failure> {
         Command::Dev(args) => on_all_cores(serve::dev::run(args, out)),
         Command::Server(args) => on_all_cores(serve::server::run(args, out)),
         Command::Agent(args) => on_all_cores(serve::agent::run(args, global.clone(), out)),
+        Command::Bench(args) if args.is_modest() => on_one_thread(bench::run(args, out)),
         Command::Bench(args) => on_all_cores(bench::run(args, out)),
         Command::Job(verb) => on_one_thread(job::run(verb, &global, out)),
         Command::Run(verb) => on_one_thread(run::run(verb, &client()?, out)),

@@ -88,6 +88,16 @@ fn schema_and_parser_agree() {
             true,
         ),
         (json!({"tasks": [{"backend": "systemd", "action": "start", "params": {"unit": "*"}}]}), false),
+        (
+            json!({"target": "all", "tasks": [{"backend": "systemd", "action": "start",
+                "params": {"unit": "x@{{ node.hostname }}"}}]}),
+            true,
+        ),
+        (
+            json!({"target": "all", "tasks": [{"backend": "apt", "action": "install",
+                "params": {"package": ["curl", "{{ node.hostname }}"]}}]}),
+            true,
+        ),
         (leaf(json!({"params": null})), true),
         (leaf(json!({"params": {"x": 1}})), false),
         (leaf(json!({"timeout": "1h 30m"})), true),

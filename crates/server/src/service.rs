@@ -131,6 +131,16 @@ async fn patiently<T>(work: impl Future<Output = T>) -> Result<T, Error> {
     })
 }
 
+/// What a new run takes over from an earlier one.
+fn taking_over(run: &RunRecord, taken: &[Execution]) -> impl Iterator<Item = Change> {
+    taken.chunks(limits::EXECUTIONS_PER_CHANGE).map(|executions| Change::ExecutionsAdded {
+        run: run.id.clone(),
+        epoch: run.epoch,
+        executions: executions.to_vec(),
+        at: run.created_at,
+    })
+}
+
 impl Service {
     pub(crate) fn new(parts: Parts) -> Self {
         Self { parts }
@@ -292,7 +302,7 @@ impl Service {
     }
 
     async fn create(&self, submit: Submit) -> Result<Submitted, Error> {
-        self.check_level(&submit.definition)?;
+        self.check_level(submit.definition.level())?;
         self.catch_up().await?;
         let cluster = self.cluster(&submit.definition).await?;
         let params = expr::given(&submit.definition, &submit.params).map_err(Error::Params)?;
@@ -309,10 +319,10 @@ impl Service {
     }
 
     async fn create_again(&self, retry: Retry) -> Result<Submitted, Error> {
+        self.check_level(level::FLEET)?;
         self.catch_up().await?;
         let first = self.parts.store.run(&retry.run).await?;
         let first = first.ok_or_else(|| Error::NotFound(format!("run `{}` does not exist", retry.run)))?;
-        self.check_level(&first.definition)?;
         let executions = self.parts.store.executions_of(&first.id).await?;
         let second = retry_of(&first, &executions, retry.again)
             .map_err(|refused| Error::Conflict(refused.to_string()))?;
@@ -384,10 +394,7 @@ impl Service {
         }
         let max_pending = waits.then_some(parts.settings.max_pending_runs);
         let mut changes = vec![Change::RunCreated { run: run.clone(), max_pending }];
-        changes.extend(taken.chunks(limits::EXECUTIONS_PER_CHANGE).map(|executions| {
-            let (run, executions) = (id.clone(), executions.to_vec());
-            Change::ExecutionsAdded { run, epoch: 1, executions, at: now }
-        }));
+        changes.extend(taking_over(&run, &taken));
         changes.extend(progress.take_changes(now));
         parts.dispatcher.board().add_plan(id.clone(), cluster, plan);
         reserve(&parts.dispatcher, &mut changes, now, &mut dice);
@@ -445,12 +452,12 @@ impl Service {
     }
 
     /// A server from before would walk the plan as if it did not say what it does not know.
-    fn check_level(&self, definition: &Definition) -> Result<(), Error> {
-        if self.parts.level.reaches(definition.level()) {
+    fn check_level(&self, level: u32) -> Result<(), Error> {
+        if self.parts.level.reaches(level) {
             return Ok(());
         }
         Err(Error::Unavailable(
-            "the job uses what an older server that shares the store does not know; upgrade all servers, or try again \
+            "this needs what an older server that shares the store does not know; upgrade all servers, or try again \
              when it is gone"
                 .to_owned(),
         ))
@@ -467,6 +474,36 @@ impl Service {
     pub fn pending_reason(&self, run: &RunRecord) -> Option<String> {
         let waits = run.state == RunState::Pending;
         waits.then(|| self.parts.admission.reason(&run.id))?.map(|reason| reason.to_string())
+    }
+
+    /// Begins nothing more of a run until it is resumed. What runs ends.
+    pub async fn pause(&self, run: &RunId, by: &str) -> Result<(), Error> {
+        self.set_paused(run, true, by).await
+    }
+
+    /// Goes on with a run that was paused.
+    pub async fn resume(&self, run: &RunId, by: &str) -> Result<(), Error> {
+        self.set_paused(run, false, by).await
+    }
+
+    async fn set_paused(&self, run: &RunId, paused: bool, by: &str) -> Result<(), Error> {
+        let at = self.parts.clock.now();
+        let change = Change::RunPauseSet { run: run.clone(), paused, by: by.to_owned(), at };
+        match self.commit_one(change).await? {
+            Ok(()) => Ok(()),
+            Err(Refusal::NotKnownToAll) => Err(Error::Unavailable(
+                "an older server shares the store, which knows nothing of pauses; upgrade all servers"
+                    .to_owned(),
+            )),
+            Err(_) => match self.parts.store.run(run).await? {
+                None => Err(Error::NotFound(format!("run `{run}` does not exist"))),
+                Some(stored) if stored.state.is_terminal() => {
+                    Err(Error::Conflict(format!("run `{run}` has ended: it is {}", stored.state)))
+                }
+                Some(_) if paused => Err(Error::Conflict(format!("run `{run}` is paused already"))),
+                Some(_) => Err(Error::Conflict(format!("run `{run}` is not paused"))),
+            },
+        }
     }
 
     /// Asks for a run's end. It is on its way when this answers; the run's state tells when it is done.
@@ -487,36 +524,6 @@ impl Service {
                     Some(_) => Ok(()),
                 }
             }
-        }
-    }
-
-    /// Lets what runs end, and begins nothing more until it is resumed.
-    pub async fn pause(&self, run: &RunId, by: &str) -> Result<(), Error> {
-        self.set_paused(run, true, by).await
-    }
-
-    /// Goes on with a run that was paused.
-    pub async fn resume(&self, run: &RunId, by: &str) -> Result<(), Error> {
-        self.set_paused(run, false, by).await
-    }
-
-    async fn set_paused(&self, run: &RunId, paused: bool, by: &str) -> Result<(), Error> {
-        let at = self.parts.clock.now();
-        let change = Change::RunPauseSet { run: run.clone(), paused, by: by.to_owned(), at };
-        match self.commit_one(change).await? {
-            Ok(()) => Ok(()),
-            Err(Refusal::NotFound) => Err(Error::NotFound(format!("run `{run}` does not exist"))),
-            Err(Refusal::WrongState) => {
-                let stored = self.parts.store.run(run).await?;
-                let stored = stored.ok_or_else(|| Error::NotFound(format!("run `{run}` does not exist")))?;
-                let why = match (stored.state.is_terminal(), paused) {
-                    (true, _) => format!("has ended: it is {}", stored.state),
-                    (false, true) => "is paused already".to_owned(),
-                    (false, false) => "is not paused".to_owned(),
-                };
-                Err(Error::Conflict(format!("run `{run}` {why}")))
-            }
-            Err(refusal) => Err(Error::Unavailable(refusal.to_string())),
         }
     }
 

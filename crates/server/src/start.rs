@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::serve::ListenerExt;
+use downbeat_core::Timestamp;
 use downbeat_core::ids::ServerId;
-use downbeat_core::{Timestamp, limits};
-use downbeat_proto::{Link, grpc};
+use downbeat_proto::Link;
 use downbeat_store::{self as store, ServerRecord};
 use jiff::SignedDuration;
 use tokio::net::TcpListener;
@@ -25,7 +25,7 @@ use crate::metrics::Metrics;
 use crate::nodes::{Heartbeats, Sweeper};
 use crate::output::Outputs;
 use crate::replica::{Applier, Door, Follower, Following};
-use crate::rpc::Host;
+use crate::rpc::{self, Host};
 use crate::runs::{Runs, load_board};
 use crate::service::{Parts, Service};
 use crate::settings::Settings;
@@ -192,7 +192,7 @@ async fn assemble(
     if let Some(doors) = doors {
         let (http, grpc) = (service.clone(), Arc::clone(&host));
         listeners.push(tokio::spawn(serve_http(doors.http, http, closing.clone()).in_current_span()));
-        listeners.push(tokio::spawn(serve_grpc(doors.grpc, grpc, closing.clone()).in_current_span()));
+        listeners.push(tokio::spawn(rpc::serve(doors.grpc, grpc, closing.clone()).in_current_span()));
         info!(id = %server, store = parts.store.name(), http = %http_addr, grpc = %grpc_addr, "listening");
     }
     Ok(Server {
@@ -279,7 +279,7 @@ async fn assemble_replica(
     let door = Arc::new(Door::new(parts.clone(), following));
     let listeners = vec![
         tokio::spawn(serve_http(doors.http, service.clone(), closing.clone()).in_current_span()),
-        tokio::spawn(serve_grpc(doors.grpc, door, closing.clone()).in_current_span()),
+        tokio::spawn(rpc::serve(doors.grpc, door, closing.clone()).in_current_span()),
     ];
     info!(id = %server, store = parts.store.name(), http = %http_addr, primary, "listening as a read replica");
     Ok(Server {
@@ -403,22 +403,5 @@ async fn serve_http(listener: TcpListener, service: Service, closing: Cancellati
         axum::serve(listener, router).with_graceful_shutdown(async move { closing.cancelled().await });
     if let Err(error) = served.await {
         warn!(%error, "http ended");
-    }
-}
-
-async fn serve_grpc(listener: TcpListener, host: Arc<impl Link>, closing: CancellationToken) {
-    let incoming = tonic::transport::server::TcpIncoming::from(listener).with_nodelay(Some(true));
-    let span = Span::current();
-    let served = tonic::transport::Server::builder()
-        .trace_fn(move |_| span.clone())
-        .http2_keepalive_interval(Some(Duration::from_secs(20)))
-        .http2_keepalive_timeout(Some(Duration::from_secs(20)))
-        .initial_stream_window_size(Some(1024 * 1024))
-        .initial_connection_window_size(Some(4 * 1024 * 1024))
-        .max_frame_size(Some(limits::MESSAGE_BYTES as u32))
-        .add_service(grpc::service(host))
-        .serve_with_incoming_shutdown(incoming, async move { closing.cancelled().await });
-    if let Err(error) = served.await {
-        warn!(%error, "grpc ended");
     }
 }

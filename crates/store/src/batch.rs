@@ -127,6 +127,8 @@ pub(crate) struct Dirty<'a> {
     pub(crate) runs_altered: BTreeSet<&'a RunId>,
     pub(crate) executions_added: BTreeSet<ExecutionId>,
     pub(crate) executions_altered: BTreeSet<ExecutionId>,
+    /// Those of the altered whose lease is new. Nothing else alters a lease, and what is not written rewrites no index.
+    pub(crate) executions_leased: BTreeSet<ExecutionId>,
 }
 
 impl<'a> Dirty<'a> {
@@ -161,8 +163,13 @@ impl<'a> Dirty<'a> {
                 Change::ExecutionsAdded { executions, .. } => {
                     dirty.executions_added.extend(executions.iter().map(|execution| execution.id));
                 }
-                Change::ExecutionLeased { execution, .. }
-                | Change::ExecutionStarted { execution, .. }
+                Change::ExecutionLeased { execution, .. } => {
+                    if !dirty.executions_added.contains(execution) {
+                        dirty.executions_altered.insert(*execution);
+                        dirty.executions_leased.insert(*execution);
+                    }
+                }
+                Change::ExecutionStarted { execution, .. }
                 | Change::ExecutionFinished { execution, .. }
                 | Change::ExecutionLost { execution, .. }
                 | Change::ExecutionCancelRequested { execution, .. }

@@ -12,6 +12,8 @@ use crate::shared::Shared;
 
 /// After an answer without work or orders: a server that does not park polls is not asked in a tight loop.
 const PAUSE_AFTER_NOTHING: Duration = Duration::from_millis(20);
+/// An agent that is told to stop asks once more what is on its way to it. So long, for what is being committed.
+const LAST_LOOK: Duration = Duration::from_millis(200);
 
 /// Polls for as long as the session lives.
 pub(crate) async fn poll(shared: Arc<Shared>) -> Error {
@@ -21,21 +23,27 @@ pub(crate) async fn poll(shared: Arc<Shared>) -> Error {
         let link = shared.links.lend().await;
         // Another server may not have heard what the one before was about to hand over.
         resync |= last.replace(link.clone()).is_some_and(|last| !last.is(&link));
+        let is_last_look;
         let request = {
             let mut holdings = shared.holdings();
             let (poll, free) = holdings.begin_poll();
+            is_last_look = resync && holdings.is_draining();
             Poll {
                 node: shared.node,
                 session: shared.session,
                 free,
                 poll,
                 resync: resync.then(|| holdings.held()),
-                wait: shared.tuning.poll_wait,
+                wait: if is_last_look { LAST_LOOK } else { shared.tuning.poll_wait },
             }
         };
         let answer = tokio::select! {
             biased;
             answer = link.poll(request) => answer,
+            () = shared.ask_anew.notified() => {
+                resync = true;
+                continue;
+            }
             // Calls that are answered at once find a dead server long before a parked one does: a node that renews its
             // leases elsewhere asks for work there, too.
             () = shared.links.given_up(&link) => Err(Fault::Unavailable("another call found it dead".to_owned())),
@@ -48,6 +56,9 @@ pub(crate) async fn poll(shared: Arc<Shared>) -> Error {
                 let nothing = answer.assignments.is_empty() && answer.stop.is_empty();
                 shared.assign(answer.assignments);
                 shared.stop(&answer.stop);
+                if is_last_look {
+                    shared.looked_last();
+                }
                 if nothing {
                     tokio::time::sleep(PAUSE_AFTER_NOTHING).await;
                 }

@@ -11,7 +11,7 @@ use crate::exit::Failure;
 use crate::render::table::{Cell, Tone, facts};
 
 /// The result of one load.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub(super) struct Figures {
     pub load: &'static str,
     /// What `n` counts.
@@ -83,6 +83,10 @@ impl Latencies {
 
     pub(super) fn count(&self) -> u64 {
         self.0.len()
+    }
+
+    pub(super) fn least_ms(&self) -> f64 {
+        self.0.min() as f64 / 1e3
     }
 
     pub(super) fn most_ms(&self) -> f64 {

@@ -1,11 +1,14 @@
-//! `bench`: measures a server, its store and its agents on this machine. Servers are processes of their own; nodes
-//! live in this one and speak to them over loopback.
+//! `bench`: measures a server, its store and its agents on this machine. Servers are processes of their own, and so are
+//! the many simulated nodes of `fleet`; agents live in this one. All speak over loopback.
 
 mod claims;
 mod database;
 mod figures;
 mod fleet;
+mod http2;
 mod node;
+mod nodes;
+mod process;
 mod server;
 mod shares;
 mod sightings;
@@ -32,16 +35,29 @@ enum Load {
     Tasks(tasks::TasksArgs),
     /// Barrier steps over many simulated nodes, each with its own connection
     Fleet(fleet::FleetArgs),
+    #[command(hide = true)]
+    Nodes(nodes::NodesArgs),
     /// kill -9 of servers that share a PostgreSQL: how long their runs stand still until another moves them on
     Takeover(takeover::TakeoverArgs),
     /// No-ops for half an hour over a million finished executions in a PostgreSQL: do claims become slower?
     Claims(claims::ClaimsArgs),
 }
 
+impl BenchArgs {
+    /// Whether it leaves the other cores to what is measured.
+    pub(crate) fn is_modest(&self) -> bool {
+        matches!(self.load, Load::Nodes(_))
+    }
+}
+
 pub(crate) async fn run(args: BenchArgs, out: Out) -> Result<(), Failure> {
     let figures = match args.load {
         Load::Tasks(args) => tasks::measure(args, out).await?,
-        Load::Fleet(args) => fleet::measure(args, out).await?,
+        Load::Fleet(args) => {
+            let fleet = fleet::measure(args, out).await?;
+            return out.result(&fleet, || fleet.table());
+        }
+        Load::Nodes(args) => return nodes::serve(args).await,
         Load::Takeover(args) => takeover::measure(args, out).await?,
         Load::Claims(args) => {
             let soak = claims::measure(args, out).await?;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::process;
 use crate::client::Feed;
 use crate::exit::{Code, Failure};
 
@@ -174,19 +175,12 @@ impl Server {
     }
 
     pub(super) fn rss_bytes(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok()).unwrap_or(0) * 1024
+        process::rss_bytes(self.child.id())
     }
 
     /// User and system time that it used so far, over all its lives.
     pub(super) fn cpu_seconds(&self) -> f64 {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
-        // After the name in parentheses, which may hold blanks: fields 14 and 15 of the whole line.
-        let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-        let ticks: f64 =
-            rest.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum();
-        self.spent + ticks / 100.0
+        self.spent + process::cpu_seconds(self.child.id())
     }
 }
 

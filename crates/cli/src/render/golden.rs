@@ -125,7 +125,9 @@ fn a_list_of_runs() {
     let runs: List<RunSummary> = view(json!({
         "data": [
             summary(json!({})),
-            summary(json!({"id": id(2), "job": null, "state": "pending", "status": "pending", "started_at": null, "nodes": 0})),
+            summary(json!({"id": id(2), "job": null, "state": "pending", "status": "pending", "started_at": null, "nodes": 0,
+                           "pending_reason": "2 runs are under way, and no more than 2 may be"})),
+            summary(json!({"id": id(5), "paused": true, "paused_at": "2025-06-01T10:04:55Z"})),
             summary(json!({"id": id(3), "state": "terminating", "cancel_requested_at": "2025-06-01T10:04:59Z"})),
             summary(json!({"id": id(4), "state": "completed", "status": "completed", "created_at": "2025-05-01T00:00:00Z",
                            "finished_at": "2025-05-01T00:10:00Z", "duration": "10m"})),

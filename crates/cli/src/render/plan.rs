@@ -56,7 +56,7 @@ fn steps(plan: &Plan, all: &[String], rows: Rows, width: Option<usize>) -> Strin
             format!("{} {}", step.backend, step.action).into(),
             after(step),
             when(step.condition).into(),
-            short(step.timeout).into(),
+            timeout(step).into(),
             step.retries.to_string().into(),
             if_lost(step).into(),
             place(step, all, rows).into(),
@@ -91,6 +91,11 @@ fn when(condition: Option<Condition>) -> &'static str {
         Some(Condition::OnSuccess) => "on_success",
         Some(Condition::OnFailure) => "on_failure",
     }
+}
+
+/// A server from before does not say it.
+fn timeout(step: &Step) -> String {
+    if step.timeout.is_zero() { "-".to_owned() } else { short(step.timeout) }
 }
 
 /// What becomes of an attempt of which nobody knows how far it came.

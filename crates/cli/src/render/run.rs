@@ -1,5 +1,7 @@
 //! Owns how runs look: a row in a list, a line, and the page with every step on every node.
 
+use std::collections::BTreeSet;
+
 use downbeat_core::Span;
 use downbeat_core::execution::Status;
 use downbeat_core::run::RunStatus;
@@ -32,7 +34,10 @@ pub(crate) fn run_table(runs: &[RunSummary], now: Timestamp, width: Option<usize
             run.nodes.to_string().into(),
             duration(run, now).into(),
             age(run.created_at, now).into(),
-            Cell::new(run.error.as_deref().unwrap_or_default(), Tone::Dim),
+            Cell::new(
+                run.error.as_ref().or(run.pending_reason.as_ref()).map_or("", String::as_str),
+                Tone::Dim,
+            ),
         ]);
     }
     table.draw(width)
@@ -61,9 +66,15 @@ pub(crate) fn run_page(run: &Run, plan: &Plan, rows: Rows, now: Timestamp, width
     if let Some(rollout) = &run.rollout {
         text.push_str(&format!("\n{}", waves(rollout, rows, width)));
     }
-    let instances: usize = run.results.values().map(|nodes| nodes.len()).sum();
+    let untouched: BTreeSet<&str> = match rows {
+        Rows::All => BTreeSet::new(),
+        // They are named below, and there is nothing else to say of them.
+        Rows::Few => run.untouched.iter().map(String::as_str).collect(),
+    };
+    let shown = |node: &str| !untouched.contains(node);
+    let instances = run.results.values().flat_map(|nodes| nodes.keys()).filter(|node| shown(node)).count();
     if rows == Rows::All || instances <= MOST_INSTANCES {
-        text.push_str(&format!("\n{}", results(run, plan, width)));
+        text.push_str(&format!("\n{}", results(run, plan, shown, width)));
     } else {
         text.push_str(&format!("\n{}", counted(run, plan, width)));
         text.push_str(&failures(run, plan, width));
@@ -104,6 +115,9 @@ fn head(run: &Run, rows: Rows, now: Timestamp) -> Vec<(&'static str, Cell)> {
             format!("{} ({} ago); `downbeat run resume {}` goes on", second(at), age(at, now), summary.id);
         head.push(("paused", Cell::new(text, Tone::Busy)));
     }
+    if let Some(reason) = &summary.pending_reason {
+        head.push(("waits", Cell::new(reason.as_str(), Tone::Busy)));
+    }
     head.push(("duration", duration(summary, now).into()));
     if let Some(error) = &summary.error {
         head.push(("error", Cell::new(error.as_str(), Tone::Bad)));
@@ -119,13 +133,13 @@ fn target(expected: &[String], rows: Rows) -> String {
     }
 }
 
-fn results(run: &Run, plan: &Plan, width: Option<usize>) -> String {
+fn results(run: &Run, plan: &Plan, shown: impl Fn(&str) -> bool, width: Option<usize>) -> String {
     let mut table = Table::new(["STEP", "TASK", "NODE", "STATUS", "ATTEMPTS", "DURATION", "EXIT", "DETAIL"]);
     for step in &plan.steps {
         let number = step.index.to_string();
         match run.results.get(&step.index).filter(|results| !results.is_empty()) {
             Some(results) => {
-                for (node, result) in results {
+                for (node, result) in results.iter().filter(|(node, _)| shown(node)) {
                     table.row(instance(&number, &step.name, node, result));
                 }
             }

@@ -30,6 +30,8 @@ pub(crate) struct Story {
     waiting: BTreeMap<ExecutionId, Wait>,
     waves: WavesTold,
     paused: bool,
+    /// Why it has not begun.
+    pending: Option<String>,
 }
 
 /// What was told of the waves of a roll-out.
@@ -74,6 +76,7 @@ impl Story {
             waiting: BTreeMap::new(),
             waves: WavesTold::default(),
             paused: false,
+            pending: None,
         }
     }
 
@@ -95,9 +98,15 @@ impl Story {
         ended.filter(|tally| self.told.insert(tally.index)).map(step_line).collect()
     }
 
-    /// Lines about waves that began or ended since the last time, and about a pause.
+    /// Lines about waves that began or ended since the last time, about a pause, and about why it does not begin.
     pub(crate) fn news(&mut self, run: &Run) -> Vec<String> {
-        let mut lines = self.waves(run);
+        let mut lines = Vec::new();
+        if run.summary.pending_reason != self.pending {
+            self.pending.clone_from(&run.summary.pending_reason);
+            lines.extend(
+                self.pending.as_ref().map(|reason| format!("{}: {reason}", painted("waits", Tone::Busy))),
+            );
+        }
         if run.summary.paused != self.paused && !run.summary.state.is_terminal() {
             self.paused = run.summary.paused;
             lines.push(if self.paused {
@@ -108,6 +117,7 @@ impl Story {
                 "the run goes on".to_owned()
             });
         }
+        lines.extend(self.waves(run));
         lines
     }
 
@@ -132,7 +142,9 @@ impl Story {
                 lines.push(format!("wave {} of {} {went}", wave.wave, rollout.waves.len()));
             }
         }
-        if rollout.failed > rollout.budget && !std::mem::replace(&mut self.waves.spent, true) {
+        // Once the wave that it was spent in has ended: it does not change what that does.
+        let ended = self.waves.ended.len() == self.waves.begun.len();
+        if ended && rollout.failed > rollout.budget && !std::mem::replace(&mut self.waves.spent, true) {
             let Rollout { failed, budget, .. } = rollout;
             let spent = painted(&format!("{failed} failed, and {budget} may"), Tone::Bad);
             lines.push(format!("{spent}: no further wave begins"));

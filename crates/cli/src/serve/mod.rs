@@ -2,6 +2,7 @@
 
 pub(crate) mod agent;
 pub(crate) mod dev;
+pub(crate) mod files;
 mod logging;
 mod ready;
 pub(crate) mod server;

@@ -84,11 +84,12 @@ fn a_paused_run_can_be_cancelled() {
     assert_eq!(did(&dev), ["first node-1"]);
 }
 
-/// Five nodes in three waves; node-2 fails until it is mended, and nothing may fail.
+/// Five nodes in three waves; node-2 fails until it is mended, and nothing may fail. It waits for its turn, as a job that
+/// holds its nodes does, and so do those that try it again.
 fn stopped_rollout(dev: &Dev) -> String {
     let start = step("start", "test $1 != node-2 || test -e mended");
     let job = json!({
-        "name": "deploy", "target": "all", "rollout": {"batch": [1, 2]},
+        "name": "deploy", "target": "all", "exclusive": true, "rollout": {"batch": [1, 2]},
         "tasks": [step("install", "true"), start, step("check", "true")],
     });
     let dir = write(dev, job);

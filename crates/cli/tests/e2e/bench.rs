@@ -49,6 +49,40 @@ fn tasks_are_spread_over_all_servers_that_share_a_database() {
 }
 
 #[test]
+fn every_node_of_a_fleet_does_every_step_of_every_round() {
+    let figures = bench(&["fleet", "--nodes", "50", "--steps", "3", "--rounds", "2"]).json();
+    assert_eq!((figures["load"].as_str(), figures["store"].as_str()), (Some("fleet"), Some("sqlite")));
+    assert_eq!((whole(&figures["nodes"]), whole(&figures["n"])), (50, 300), "{figures}");
+    let number = |name: &str| figures[name].as_f64().unwrap_or_else(|| panic!("no {name}: {figures}"));
+    assert_eq!((number("steps"), number("rounds")), (3.0, 2.0));
+    assert!(number("min ms") > 0.0 && number("min ms") <= number("p50_ms"), "{figures}");
+    assert!(
+        number("p50_ms") <= number("p99_ms") && number("p99_ms") <= number("max ms") * 1.001,
+        "{figures}"
+    );
+    assert!((number("us per node") - number("p50_ms") * 1e3 / 50.0).abs() < 1e-6, "{figures}");
+    assert!((number("us per execution") - number("us per node") / 3.0).abs() < 1e-6, "{figures}");
+    for name in ["seconds", "per_second", "server_rss_bytes", "seconds until all nodes were online"] {
+        assert!(number(name) > 0.0, "{name}: {figures}");
+    }
+    // Each execution is finished by a change of its own, whether it was born leased or not.
+    assert!(whole(&figures["servers"][0]["changes"]) >= 300, "{figures}");
+}
+
+#[test]
+fn a_fleet_that_cannot_be_is_refused() {
+    for args in [
+        &["fleet", "--nodes", "0"][..],
+        &["fleet", "--rounds", "0"],
+        &["fleet", "--scale", "--nodes", "5"],
+        &["fleet", "--nodes", "4294967295"],
+    ] {
+        let done = bench(args);
+        assert_eq!(done.code, 2, "{args:?}: {done:?}");
+    }
+}
+
+#[test]
 fn several_servers_need_a_store_that_can_be_shared() {
     for args in [
         &["tasks", "--servers", "2"][..],

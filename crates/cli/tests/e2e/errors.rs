@@ -47,8 +47,9 @@ fn bad_input_is_2() {
     told(&dev.run(&["job", "run", "-f", "latin.yaml"]), 2, "UTF-8");
     told(&dev.run(&["run", "list", "--status", "runing"]), 2, "runing");
     told(&dev.run(&["run", "show", ""]), 2, "RUN is empty");
-    let params = "params of runs (--param) are not available in this version";
+    let params = "--param is for job files";
     told(&dev.run(&["job", "run", "--target", "all", "test", "noop", "--param", "a=b"]), 2, params);
+    let params = "a: the job has no params";
     told(&dev.run(&["job", "run", "--param", "a=b", "-f", &example("hello.yaml")]), 2, params);
     told(&dev.run(&["event", "list", "--since", "999999999"]), 2, "after the last event");
     for args in [

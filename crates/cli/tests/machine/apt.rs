@@ -135,6 +135,27 @@ fn a_cancelled_install_leaves_nothing_running_and_the_next_one_completes_it() {
 }
 
 #[test]
+fn an_install_waits_for_somebody_elses() {
+    let site = updated();
+    let host = site.host();
+    host.write(HOLD, "");
+    let mut other = host.spawn(&["apt-get", "install", "--yes", HELLO]);
+    being_configured(host);
+    let run = site.submit(&["apt", "install", "--package", HELLO]);
+    until("it to wait", || {
+        site.text(&["run", "logs", &run]).contains("Waiting for cache lock").then_some(())
+    });
+    assert_eq!(
+        host.dpkg_log(HELLO).last().map(String::as_str),
+        Some("status half-configured downbeat-hello:all 1.0")
+    );
+    host.remove(HOLD);
+    assert!(other.wait().unwrap().success(), "the other one was not disturbed");
+    site.result(&run).ok();
+    assert_eq!(host.said(HELLO), ["hello 1.0 configured"], "once");
+}
+
+#[test]
 fn a_package_whose_install_hung_and_timed_out_can_be_removed() {
     let site = updated();
     let host = site.host();

@@ -21,8 +21,8 @@ tasks:
 /// When the package lists were read, the package was configured, the unit enabled and the service started.
 fn times(host: &Host) -> [u64; 4] {
     let lists = std::fs::read_dir(host.path("var/lib/apt/lists")).unwrap().flatten();
-    let list = lists.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    let list = list.filter(|name| name.ends_with("_Packages")).next().expect("apt read its lists");
+    let mut names = lists.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let list = names.find(|name| name.ends_with("_Packages")).expect("apt read its lists");
     let said = host.journal(HELLO);
     let when = |words: &str| said.iter().find(|(_, message)| message == words).expect(words).0;
     [

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
@@ -78,9 +78,20 @@ impl Host {
         fs::remove_file(self.path(path)).unwrap();
     }
 
+    fn inside(&self, words: &[&str]) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["--target", &self.leader, "--all", "--"]).args(words).stdin(Stdio::null());
+        command
+    }
+
     /// Runs a program inside, to its end.
     pub(crate) fn run(&self, words: &[&str]) -> Output {
-        Command::new("nsenter").args(["--target", &self.leader, "--all", "--"]).args(words).output().unwrap()
+        self.inside(words).output().unwrap()
+    }
+
+    /// Starts a program inside, as a person there would.
+    pub(crate) fn spawn(&self, words: &[&str]) -> Child {
+        self.inside(words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
     }
 
     #[track_caller]

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::reference::{Reference, Root, in_path};
 use super::template::Template;
 use crate::backend::{Element, ParamProblem};
+use crate::limits;
 use crate::nearest::advice;
 use crate::shown::shown;
 use crate::spec::{Definition, Entry, Task};
@@ -64,11 +65,18 @@ impl<'d> Known<'d> {
     /// Everything that the expressions of a leaf's params name and that cannot be there.
     pub(crate) fn check(&mut self, at: Place, template: &Template) -> Vec<ParamProblem> {
         let mut problems = Vec::new();
+        // What is wrong is said once for each part of the params; finding the nearest name takes time.
+        let mut judged: HashMap<&str, Result<(), String>> = HashMap::new();
         template.each(|param, element: Option<&Element>, formula| {
             for reference in &formula.references {
-                if let Err(message) = self.reference(at, reference) {
-                    let problem =
-                        ParamProblem { param: param.to_owned(), element: element.cloned(), message };
+                if problems.len() >= limits::PROBLEMS_LISTED {
+                    return;
+                }
+                let verdict =
+                    judged.entry(&reference.written).or_insert_with(|| self.reference(at, reference));
+                if let Err(message) = verdict {
+                    let (param, element) = (param.to_owned(), element.cloned());
+                    let problem = ParamProblem { param, element, message: message.clone() };
                     if !problems.contains(&problem) {
                         problems.push(problem);
                     }

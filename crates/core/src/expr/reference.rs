@@ -130,6 +130,7 @@ pub(super) struct Read {
 pub(super) fn read(source: &str) -> Result<Read, String> {
     let tokens = tokens(source)?;
     let mut references = Vec::new();
+    refuse_strides(&tokens)?;
     for (index, token) in tokens.iter().enumerate() {
         let before = index.checked_sub(1).map(|before| &tokens[before]);
         match token.kind {
@@ -148,6 +149,29 @@ pub(super) fn read(source: &str) -> Result<Read, String> {
         }
     }
     Ok(Read { references, source: rewritten(source, &tokens) })
+}
+
+/// `x[1:9:2]`: nobody needs it, and Jinja counts below zero when it goes backwards.
+fn refuse_strides(tokens: &[Token<'_>]) -> Result<(), String> {
+    let mut open = Vec::new();
+    for token in tokens {
+        match token.kind {
+            Kind::Sign(bracket @ ("(" | "[" | "{")) => open.push((bracket, 0)),
+            Kind::Sign(")" | "]" | "}") => {
+                open.pop();
+            }
+            Kind::Sign(":") => {
+                if let Some(("[", colons)) = open.last_mut() {
+                    *colons += 1;
+                    if *colons > 1 {
+                        return Err("a part of a list has a beginning and an end: x[1:3]".to_owned());
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn filter(name: &str, after: &[Token<'_>]) -> Result<(), String> {

@@ -84,13 +84,27 @@ pub fn render(params: &Params, scope: &Scope) -> Result<Params, ParamProblem> {
 impl Template {
     /// Reads params; nothing when no expression is in them.
     pub fn of(params: &Params) -> Result<Option<Self>, ParamProblem> {
-        if !params.values().any(has_expression) {
+        Self::of_all_but(params, None)
+    }
+
+    /// Reads the params of an action.
+    pub fn of_action(backend: &str, action: &str, params: &Params) -> Result<Option<Self>, ParamProblem> {
+        Self::of_all_but(params, read_by_a_shell(backend, action))
+    }
+
+    fn of_all_but(params: &Params, plain: Option<&str>) -> Result<Option<Self>, ParamProblem> {
+        let is_plain = |name: &str| plain == Some(name);
+        if !params.iter().any(|(name, value)| !is_plain(name) && has_expression(value)) {
             return Ok(None);
         }
         let mut count = 0;
         let mut forms = Vec::with_capacity(params.len());
         for (name, value) in params {
-            let form = form(value, &mut count).map_err(|wrong| wrong.of(name))?;
+            let form = if is_plain(name) {
+                Form::Plain(value.clone())
+            } else {
+                form(value, &mut count).map_err(|wrong| wrong.of(name))?
+            };
             forms.push((name.clone(), form));
         }
         let mut template = Self { params: forms, late: BTreeSet::new() };
@@ -226,6 +240,20 @@ impl Template {
 }
 
 /// Whether a text anywhere in it holds an expression.
+/// The param that a shell reads. A value in it would be read by the shell too, and `{{` may be its own.
+pub(crate) fn read_by_a_shell(backend: &str, action: &str) -> Option<&'static str> {
+    ((backend, action) == ("exec", "shell")).then_some("command")
+}
+
+/// Whether a text that is no template looks as if it were meant to be one.
+pub(crate) fn looks_like_expression(text: &str) -> bool {
+    text.split("{{").skip(1).any(|inside| {
+        let name: String = inside.trim_start().chars().take_while(char::is_ascii_alphabetic).collect();
+        let next = inside.trim_start()[name.len()..].chars().next();
+        ["params", "steps", "node", "run"].contains(&name.as_str()) && matches!(next, Some('.' | '['))
+    })
+}
+
 pub(crate) fn has_expression(value: &serde_json::Value) -> bool {
     use serde_json::Value;
     match value {

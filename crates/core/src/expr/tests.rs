@@ -226,6 +226,10 @@ fn problems_name_the_param_the_part_and_what_is_wrong() {
             "p: in `{{ run.jobs }}`: `run` has no `jobs`; did you mean `job`? (it has: id, job)",
         ),
         (
+            json!("{{ params.list[0:2:-1] }}"),
+            "p: in `{{ params.list[0:2:-1] }}`: a part of a list has a beginning and an end: x[1:3]",
+        ),
+        (
             json!("{{ params.x = 1 }}"),
             "p: in `{{ params.x = 1 }}`: `=` is not available in expressions; compare with `==`",
         ),
@@ -382,7 +386,9 @@ proptest! {
             "params", "steps", "node", "run", ".", ".x", "[", "]", "(", ")", "{", "}", ",", ":", "~", "|", "|upper",
             "|join", "|default('')", "'a'", "\"b\"", "1", "-1", "1.5", "1e5", "not ", " in ", " and ", " or ", " if ",
             " else ", "==", "<", "params.text", "params.list", "params.map", "params.yes", "steps.build.outputs.version",
-            "steps['build-web'].nodes['web-01'].outputs", "node.labels", "run.id", "-", "is", "none", "é", "0",
+            "steps['build-web'].nodes['web-01'].outputs", "node.labels", "run.id", "-", "is", "none", "é", "0", "[0]",
+            "[-1]", "[1:]", "[:-1]", "[5:1]", "[2:0:-1]", "|first", "|int", "|split(',')", "|replace('a', 'b')", "|tojson",
+            "|length",
         ]), 0..12),
     ) {
         let text = format!("{{{{ {} }}}}", words.concat());
@@ -400,5 +406,34 @@ proptest! {
             }
             prop_assert_eq!(render(&value, &less), Ok(full));
         }
+    }
+}
+
+#[test]
+fn what_a_shell_reads_keeps_its_braces() {
+    let params: Params = serde_json::from_value(serde_json::json!({
+        "command": "docker ps --format '{{.ID}}' --filter {{", "env": {"V": "{{ params.v }}"},
+    }))
+    .unwrap();
+    let template = Template::of_action("exec", "shell", &params).unwrap().unwrap();
+    let scope = Scope {
+        run: Data::map([]),
+        params: Data::map([("v".to_owned(), Data::from(&serde_json::json!("1")))]),
+        node: None,
+        steps: std::collections::BTreeMap::new(),
+    };
+    let rendered = template.render(&scope).unwrap();
+    assert_eq!(rendered["command"], params["command"]);
+    assert_eq!(rendered["env"]["V"], "1");
+    for (text, expected) in [
+        ("{{ params.x }}", true),
+        ("a {{steps[\"b\"].outputs.c}}", true),
+        ("{{ node.hostname }}", true),
+        ("{{.ID}}", false),
+        ("{{ range .Nodes }}", false),
+        ("{{ nodes }}", false),
+        ("{{", false),
+    ] {
+        assert_eq!(looks_like_expression(text), expected, "{text}");
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::expr::Template;
 use crate::limits;
 use crate::run::{NodeRef, Resolved};
 use crate::spec::{Condition, Definition, Delivery, Placement, Task};
@@ -33,13 +34,21 @@ pub struct Step {
 }
 
 /// What the expressions of a step look at.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Uses {
+    pub template: Arc<Template>,
     pub node: bool,
     /// Other steps, by the names that the expressions use.
     pub steps: Vec<(String, u32)>,
     /// Whether it asks for nodes other than its own.
     pub step_nodes: bool,
+}
+
+/// The template is what the task's params say.
+impl PartialEq for Uses {
+    fn eq(&self, other: &Self) -> bool {
+        (self.node, &self.steps, self.step_nodes) == (other.node, &other.steps, other.step_nodes)
+    }
 }
 
 /// A top-level task: one leaf, or a branch that each node walks at its own pace.
@@ -291,12 +300,19 @@ fn note_uses(definition: &Definition, steps: &mut [Step]) {
     let leaves = || definition.tasks.iter().flat_map(|entry| entry.leaves());
     let mut by_name: Option<HashMap<&str, u32>> = None;
     for (task, step) in leaves().zip(steps) {
-        let Ok(Some(uses)) = crate::expr::uses(&task.params) else { continue };
+        let template = Template::of_action(&task.backend, &task.action, &task.params);
+        let Ok(Some(template)) = template else { continue };
+        let uses = template.uses();
         let by_name = by_name.get_or_insert_with(|| {
             (0..).zip(leaves()).filter_map(|(step, task)| Some((task.name.as_deref()?, step))).collect()
         });
         let found = uses.steps.iter().filter_map(|name| Some((name.clone(), *by_name.get(name.as_str())?)));
-        step.uses = Some(Uses { node: uses.node, steps: found.collect(), step_nodes: uses.step_nodes });
+        step.uses = Some(Uses {
+            node: uses.node,
+            steps: found.collect(),
+            step_nodes: uses.step_nodes,
+            template: Arc::new(template),
+        });
     }
 }
 

@@ -93,7 +93,8 @@ fn fitting(
                     Offer::of(task, members, &mut missing)
                 })
             });
-            let template = Template::of(&task.params).map_err(|problem| refused(task, step, &[problem]));
+            let template = Template::of_action(&task.backend, &task.action, &task.params)
+                .map_err(|problem| refused(task, step, &[problem]));
             let fits = template.and_then(|template| match (&template, &offer) {
                 (None, Some(offer)) => offer.refuse_params(task, step),
                 (None, None) => Ok(()),
@@ -193,7 +194,10 @@ impl<'a> Offer<'a> {
                     }
                 },
             };
-            missing.entry(&description.hostname).or_default().push(lacking);
+            let told = missing.entry(&description.hostname).or_default();
+            if !told.contains(&lacking) {
+                told.push(lacking);
+            }
         }
         offer
     }

@@ -80,10 +80,18 @@ pub fn retry_of<'a>(
         resolved.waves = rollout.batch.waves(u32::try_from(nodes).expect("nodes are bounded"));
     }
     let kept: HashSet<NodeId> = resolved.nodes.iter().map(|node| node.id).collect();
+    // Whatever answered a failure on a node may have undone what was done there.
+    let ran = |last: &&&Execution| last.attempt > 1 || last.state.status() != Status::Skipped;
+    let undone: HashSet<NodeId> = last
+        .values()
+        .filter(|last| exempt.contains(&last.step))
+        .filter(ran)
+        .filter_map(|last| last.pinned)
+        .collect();
     let mut taken: Vec<&Execution> = last
         .into_values()
         .filter(|last| is_success(last) && !exempt.contains(&last.step))
-        .filter(|last| last.pinned.is_none_or(|node| kept.contains(&node)))
+        .filter(|last| last.pinned.is_none_or(|node| kept.contains(&node) && !undone.contains(&node)))
         .collect();
     taken.sort_unstable_by_key(|execution| (execution.step, execution.id));
     Ok(Second { resolved, taken })
@@ -362,12 +370,20 @@ mod tests {
     }
 
     #[test]
-    fn what_answers_failures_is_never_taken_over() {
+    fn what_answers_failures_is_never_taken_over_and_neither_is_what_it_may_have_undone() {
         let answer = json!({"backend": "test", "action": "noop", "condition": "on_failure"});
         let definition = json!({"target": "all", "tasks": [{"tasks": [task(), answer]}, answer]});
         let run = run(definition, RunState::Failed, false);
-        let list = executions(&[(0, 1, 1, "succeeded"), (1, 2, 1, "succeeded"), (2, 1, 1, "succeeded")]);
-        assert_eq!(taken(&retry_of(&run, &list, Again::AllNodes).unwrap()), [(0, 1)]);
+        let list = executions(&[
+            (0, 1, 1, "succeeded"),
+            (2, 1, 1, "succeeded"),
+            (0, 2, 1, "succeeded"),
+            (1, 2, 1, "lost"),
+            (0, 3, 1, "succeeded"),
+            (1, 3, 1, "skipped"),
+            (2, 3, 1, "skipped"),
+        ]);
+        assert_eq!(taken(&retry_of(&run, &list, Again::AllNodes).unwrap()), [(0, 3)]);
     }
 
     #[test]

@@ -247,6 +247,10 @@ fn limited(param: &ParamSchema, mut schema: Value) -> Value {
             schema[keyword] = json!(bound);
         }
     }
+    // What an expression comes to is held against these once it is known.
+    if param.pattern.is_some() || !param.choices.is_empty() {
+        return json!({"anyOf": [schema, {"$ref": "#/$defs/expression"}]});
+    }
     schema
 }
 

@@ -1,5 +1,7 @@
 //! The engine, driven without a server: scenarios from the tables, and random runs against a slow interpreter.
 
+#![allow(clippy::print_stdout)]
+
 mod model;
 mod scenarios;
 mod world;

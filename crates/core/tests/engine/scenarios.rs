@@ -1,9 +1,12 @@
 //! The tables of the model, one scenario each.
 
+use std::sync::Arc;
+
 use downbeat_core::Change;
-use downbeat_core::execution::{Status, Verdict};
+use downbeat_core::execution::{Execution, Status, Verdict};
 use downbeat_core::run::RunState;
 use downbeat_core::run::engine::Stop;
+use jiff::SignedDuration;
 use serde_json::{Value, json};
 
 use crate::world::World;
@@ -400,4 +403,89 @@ fn a_run_of_ten_thousand_steps_in_a_chain_is_skipped_without_recursion() {
     let (state, _) = world.play(fail_at(0, "-"));
     assert_eq!(state, RunState::Failed);
     assert_eq!(world.executions.len(), 10_000);
+}
+
+fn rollout(nodes: usize, rollout: Value, tasks: &[Value]) -> World {
+    let mut definition = fleet("fail-fast", tasks);
+    definition["rollout"] = rollout;
+    World::new(definition, nodes, 1)
+}
+
+#[test]
+fn the_pause_between_waves_follows_a_wave_that_was_offline() {
+    let mut world = rollout(2, json!({"batch": 1, "pause": "30s", "max_failures": 1}), &[task("a")]);
+    world.offline.insert(world.plan.resolved.nodes[0].id);
+    world.begin();
+    assert!(world.sent.is_empty(), "the second wave waits: {:?}", world.sent);
+    world.now = world.progress.next_tick().expect("the pause ends some time");
+    world.turn(|progress, turn| progress.tick(turn));
+    assert_eq!(world.sent, ["0@n1"]);
+}
+
+#[test]
+fn a_fast_clock_of_an_agent_does_not_hold_up_the_next_wave_after_a_take_over() {
+    let mut world = rollout(2, json!({"batch": 1, "pause": "30s"}), &[task("a")]);
+    world.begin();
+    let first = world.open(Status::Pending).remove(0);
+    world.lease(&first);
+    let (now, pause) = (world.now, SignedDuration::from_secs(30));
+    world.now += SignedDuration::from_hours(10_000);
+    let finished = world.finished(first.id, Verdict::Succeeded);
+    world.now = now;
+    world.happens(&finished);
+    world.restart();
+    assert_eq!(world.progress.next_tick(), Some(now + pause));
+}
+
+#[test]
+fn an_entry_begins_on_every_node_whichever_leaf_is_the_first_to_run() {
+    let undo = with(task("undo"), "condition", json!("on_failure"));
+    for offline in 0..2 {
+        let branch = json!({"tasks": [undo, task("a")]});
+        let mut world = World::new(fleet("fail-fast", &[branch]), 2, 1);
+        world.offline.insert(world.plan.resolved.nodes[offline].id);
+        world.begin();
+        assert_eq!(world.sent, [format!("1@n{}", 1 - offline)], "n{offline} is offline");
+    }
+}
+
+/// A run that tries again what `first` was.
+fn again(first: &World) -> World {
+    let record = &first.record;
+    let mut second = World::of(Arc::clone(&record.definition), Arc::clone(&record.resolved), 2);
+    let succeeded = first.executions.values().filter(|e| e.state.status() == Status::Succeeded);
+    let taken = succeeded.map(|former| Execution { reused: Some(former.id), ..former.clone() }).collect();
+    second.take_over(taken);
+    second.restart();
+    second
+}
+
+#[test]
+fn what_follows_an_entry_that_was_taken_over_whole_is_not_done_twice_after_a_restart() {
+    let mut first = World::new(fleet("fail-fast", &[task("a"), task("b"), task("c")]), 1, 1);
+    first.play(fail_at(1, "n0"));
+    let mut second = again(&first);
+    for _ in 0..2 {
+        let execution = second.open(Status::Pending).remove(0);
+        second.lease(&execution);
+        second.end(&execution, Verdict::Succeeded);
+        second.restart();
+    }
+    assert_eq!(second.sent, ["1@n0", "2@n0"]);
+    assert_eq!(second.record.state, RunState::Completed);
+}
+
+#[test]
+fn nothing_is_tried_again_after_a_restart_when_a_final_loss_had_struck() {
+    let once = with(task("a"), "delivery", json!("at_most_once"));
+    let mut world = World::new(fleet("fail-fast", &[with(once, "retry", json!({"max": 1}))]), 3, 1);
+    world.begin();
+    let all = world.open(Status::Pending);
+    for execution in &all {
+        world.lease(execution);
+    }
+    world.lose(&all[1]);
+    world.end(&all[0], Verdict::Failed);
+    world.restart();
+    assert_eq!(world.sent, ["0@n0", "0@n1", "0@n2"]);
 }

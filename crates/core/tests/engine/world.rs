@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use downbeat_core::backend::Catalogue;
+use downbeat_core::backend::{Catalogue, Params};
 use downbeat_core::execution::{self, Execution, Lease, Outcome, Status, Verdict};
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::node::{Description, NodeRecord, NodeStatus};
@@ -295,13 +295,17 @@ impl World {
     }
 
     pub(crate) fn finished(&self, execution: ExecutionId, verdict: Verdict) -> Change {
+        self.said(execution, verdict, Params::default())
+    }
+
+    pub(crate) fn said(&self, execution: ExecutionId, verdict: Verdict, outputs: Params) -> Change {
         let outcome = Outcome {
             verdict,
             exit_code: None,
             error: None,
             started_at: self.now,
             finished_at: self.now,
-            outputs: Default::default(),
+            outputs,
         };
         let token = self.token(execution);
         Change::ExecutionFinished { run: self.record.id.clone(), execution, token, outcome }

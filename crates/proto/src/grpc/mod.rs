@@ -1,5 +1,6 @@
 //! gRPC as a carrier of the protocol: a [`Client`] that is a [`Link`](crate::Link), and a [`service`] around one.
 
+pub mod bare;
 mod client;
 mod convert;
 mod fault;

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use downbeat_core::backend::Params;
-use downbeat_core::collections::HashSet;
 use downbeat_core::execution::{Execution, Lease, State};
 use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId, RunId};
 use downbeat_core::node::{NodeRecord, NodeStatus};
@@ -17,19 +16,24 @@ use super::board::{Board, Open, Stage};
 use super::post::{Holding, Post};
 use super::queue::Place;
 
+/// Nodes whose polls may have something to answer, with the execution that it is.
+pub(crate) type Touched = Vec<(ExecutionId, NodeId)>;
+
 impl Board {
     /// Takes in what was committed.
     pub(crate) fn apply(&mut self, events: &[Event]) {
-        let mut touched: HashSet<NodeId> = HashSet::default();
+        let mut touched = Touched::new();
         for event in events {
             self.apply_one(&event.change, &mut touched);
         }
-        for node in touched {
+        // In the order of their rows: what is handed out together comes back together, and is then written together.
+        touched.sort_unstable();
+        for (_, node) in touched {
             self.with_post(node, Post::flush);
         }
     }
 
-    fn apply_one(&mut self, change: &Change, touched: &mut HashSet<NodeId>) {
+    fn apply_one(&mut self, change: &Change, touched: &mut Touched) {
         match change {
             Change::NodeRegistered { registration } => {
                 let draining = self.node(registration.node).is_some_and(|record| record.draining);
@@ -81,7 +85,7 @@ impl Board {
                 match self.open.get(execution).map(|open| open.stage) {
                     Some(Stage::Held { node }) => {
                         self.with_post(node, |post| post.stop(*execution));
-                        touched.insert(node);
+                        touched.push((*execution, node));
                     }
                     Some(Stage::Waiting { .. } | Stage::Paused { .. } | Stage::Claimed { .. }) => {
                         self.cancelled += 1;
@@ -116,7 +120,7 @@ impl Board {
     }
 
     /// An execution that is open, from the feed or from the store.
-    pub(crate) fn add_execution(&mut self, execution: &Execution, touched: &mut HashSet<NodeId>) {
+    pub(crate) fn add_execution(&mut self, execution: &Execution, touched: &mut Touched) {
         if !execution.state.status().is_open() {
             return;
         }
@@ -159,7 +163,7 @@ impl Board {
     }
 
     /// A lease was committed: the node is to get the work.
-    fn hold(&mut self, execution: ExecutionId, lease: &Lease, stop: bool, touched: &mut HashSet<NodeId>) {
+    fn hold(&mut self, execution: ExecutionId, lease: &Lease, stop: bool, touched: &mut Touched) {
         let Some(open) = self.open.get_mut(&execution) else { return };
         open.stage = Stage::Held { node: lease.node };
         let run = open.run.clone();
@@ -177,7 +181,7 @@ impl Board {
             && post.asks_here()
         {
             post.assign(open.assignment(&planned.plan, execution, lease.token));
-            touched.insert(lease.node);
+            touched.push((execution, lease.node));
         }
     }
 

@@ -7,6 +7,7 @@ use downbeat_core::backend::{BackendSchema, Catalogue, Params};
 use downbeat_core::collections::{HashMap, HashSet};
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, SessionId};
+use downbeat_core::limits;
 use downbeat_core::node::{NodeRecord, NodeStatus};
 use downbeat_core::place;
 use downbeat_core::plan::Plan;
@@ -142,6 +143,12 @@ impl Board {
 
     pub(crate) fn node(&self, node: NodeId) -> Option<&Arc<NodeRecord>> {
         self.posts.get(&node).map(|post| &post.record)
+    }
+
+    /// Whether a cluster takes no more nodes. They are counted only when there may be too many.
+    pub(crate) fn is_full(&self, cluster: ClusterId) -> bool {
+        let most = limits::NODES_PER_CLUSTER;
+        self.posts.len() >= most && self.nodes().filter(|record| record.cluster == cluster).count() >= most
     }
 
     pub(crate) fn is_offline(&self, node: NodeId) -> bool {

@@ -70,7 +70,7 @@ fn job_file() -> Value {
                 for (name, value) in fields {
                     match value {
                         Value::String(reference) if name == "$ref" => {
-                            *reference = reference.replace("#/$defs/", "#/components/schemas/JobFile/$defs/");
+                            *reference = reference.replacen("#/", "#/components/schemas/JobFile/", 1);
                         }
                         value => relead(value),
                     }

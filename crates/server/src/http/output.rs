@@ -90,12 +90,17 @@ fn last_offset(headers: &HeaderMap) -> Answer<Option<u64>> {
     })
 }
 
+/// Whose output it is: what was taken over from another run was written there.
+fn written_by(execution: &Record) -> ExecutionId {
+    execution.reused.unwrap_or(execution.id)
+}
+
 /// All that is kept from an offset on; what the store keeps of one execution is bounded.
 async fn whole(store: &dyn Store, execution: &Record, from: u64) -> Answer<Output> {
     let mut chunks: Vec<Chunk> = Vec::new();
     let mut next = from;
     loop {
-        let read = store.output(execution.id, next, READ_AT_ONCE).await?;
+        let read = store.output(written_by(execution), next, READ_AT_ONCE).await?;
         let more = read.len() == READ_AT_ONCE as usize;
         for chunk in read {
             next = chunk.offset + chunk.text.len() as u64;
@@ -159,7 +164,7 @@ impl Tail {
             }
             // The state first: what had ended by then has all its output in the store.
             let Some(record) = self.store.execution(self.execution).await? else { return Ok(None) };
-            let read = self.store.output(self.execution, self.next, READ_AT_ONCE).await?;
+            let read = self.store.output(written_by(&record), self.next, READ_AT_ONCE).await?;
             let drained = read.len() < READ_AT_ONCE as usize;
             for chunk in read {
                 self.next = chunk.offset + chunk.text.len() as u64;

@@ -74,7 +74,7 @@ pub(super) async fn submit(
     let shown = if submitted.created {
         // Nothing has been reported yet: one answer less to fetch from the store.
         let mut shown = Run::of(&submitted.run, &[], &Names::default());
-        shown.pending_reason = service.pending_reason(&submitted.run);
+        shown.summary.pending_reason = service.pending_reason(&submitted.run);
         shown
     } else {
         load(&service, &submitted.run).await?
@@ -107,7 +107,7 @@ async fn load(service: &Service, run: &RunRecord) -> Answer<Run> {
     let names = lookup::names(service.store().as_ref(), run, &executions).await?;
     let mut shown = Run::of(run, &executions, &names);
     shown.waiting = waiting(service, &run.definition, &executions).await?;
-    shown.pending_reason = service.pending_reason(run);
+    shown.summary.pending_reason = service.pending_reason(run);
     Ok(shown)
 }
 
@@ -177,7 +177,14 @@ pub(super) async fn list(
     };
     let filter = RunFilter { cluster, states: states.concat(), job: query.job };
     let listed = service.store().runs(&filter, page).await?;
-    let rows = listed.rows.iter().map(RunSummary::of).collect();
+    let row = |run: &RunRecord| {
+        let mut row = RunSummary::of(run);
+        if run.state == RunState::Pending {
+            row.pending_reason = service.pending_reason(run);
+        }
+        row
+    };
+    let rows = listed.rows.iter().map(row).collect();
     Ok(Json(List::window(rows, page.limit, page.offset, listed.total)))
 }
 

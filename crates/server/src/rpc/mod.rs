@@ -4,5 +4,7 @@ mod host;
 mod poll;
 mod register;
 mod report;
+mod serve;
 
 pub(crate) use host::Host;
+pub(crate) use serve::serve;

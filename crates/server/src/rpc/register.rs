@@ -26,12 +26,14 @@ impl Host {
         if self.parts.store.cluster(&cluster.to_string()).await.map_err(unavailable)?.is_none() {
             return Err(Fault::NotFound(format!("cluster `{cluster}`")));
         }
-        let members =
-            self.parts.dispatcher.board().nodes().filter(|record| record.cluster == cluster).count();
-        let known = self.parts.dispatcher.board().node(node).is_some();
-        if !known && members >= limits::NODES_PER_CLUSTER {
+        let is_full = {
+            let board = self.parts.dispatcher.board();
+            board.node(node).is_none() && board.is_full(cluster)
+        };
+        if is_full {
             return Err(Fault::Rejected(format!(
-                "cluster `{cluster}` has {members} nodes, which is the most"
+                "cluster `{cluster}` has {} nodes, which is the most",
+                limits::NODES_PER_CLUSTER
             )));
         }
         let hostname = description.hostname.clone();

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use downbeat_core::collections::HashSet;
 use downbeat_core::ids::{NodeId, RunId};
 use downbeat_core::plan::Plan;
 use downbeat_core::run::engine::{Progress, Stop, Turn};
@@ -146,7 +145,7 @@ pub(crate) async fn load_board(
             Err(error) => error!(run = %run.id, %error, "cannot compile a stored run"),
         }
     }
-    let mut touched = HashSet::default();
+    let mut touched = Vec::new();
     for execution in &executions {
         board.add_execution(execution, &mut touched);
     }

@@ -23,10 +23,11 @@ async fn work(agent: &mut Agent, exit_code: i32) -> (String, u32) {
 /// A run that failed in its second step on web-02: both nodes ended the first, and web-01 the second too.
 async fn failed(setup: &Setup, one: &mut Agent, two: &mut Agent) -> String {
     let id = setup.submit(&two_steps()).await;
-    for exit_code in [0, 7] {
-        work(one, 0).await;
-        work(two, exit_code).await;
-    }
+    let first = one.take().await;
+    one.finish_with(&first, 0, Some((0, "said before\n"))).await;
+    work(two, 0).await;
+    work(one, 0).await;
+    work(two, 7).await;
     // What answers the failure.
     assert_eq!((work(one, 0).await.1, work(two, 0).await.1), (2, 2));
     assert_eq!(setup.ended(&id).await["status"], "failed");
@@ -60,6 +61,8 @@ async fn a_run_that_is_tried_again_does_only_what_did_not_succeed() {
         );
         assert_eq!((&own["duration"], &own["exit_code"]), (&json!("1.5s"), &json!(0)));
     }
+    let taken = answer.body["results"]["0"]["web-01"]["execution"].as_str().unwrap();
+    assert_eq!(setup.ok(&format!("/executions/{taken}/output")).await["text"], "said before\n");
     assert_eq!(work(&mut two, 0).await, (second.clone(), 1));
     let run = setup.ended(&second).await;
     assert_eq!((&run["status"], &run["counts"]["succeeded"]), (&json!("completed"), &json!(4)), "{run}");

@@ -79,11 +79,13 @@ async fn every_route_in_the_document_answers() {
             }
             let url = format!("http://{}{url}", setup.server.http_addr());
             let mut request = setup.http.request(method.clone(), url);
-            if method == Method::POST {
+            if method == Method::POST && !path.contains("/runs/{id}") {
                 request = request.json(&noop());
             }
             let answer = send(request).await;
-            let wanted = if path.ends_with("/cancel") {
+            // The run has ended well: nothing is left to be asked of it.
+            let of_open_runs = ["/cancel", "/pause", "/resume", "/retry"];
+            let wanted = if of_open_runs.iter().any(|end| path.ends_with(end)) {
                 answer.status == StatusCode::CONFLICT
             } else {
                 answer.status.is_success()
@@ -98,7 +100,7 @@ async fn every_route_in_the_document_answers() {
             answered += 1;
         }
     }
-    assert!(answered >= 26, "{answered}");
+    assert!(answered >= 29, "{answered}");
 }
 
 #[tokio::test]

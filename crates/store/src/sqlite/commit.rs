@@ -322,14 +322,14 @@ pub(super) fn save_executions(
             execution.reused.map(|reused| reused.0)
         ])?;
     }
-    let mut update = transaction.prepare_cached(
+    let mut lease = transaction.prepare_cached(
         "UPDATE executions SET status = ?2, not_before = ?3, token = ?4, lease_node = ?5, session = ?6, \
          granted_at = ?7, stop = ?8, started_at = ?9, verdict = ?10, exit_code = ?11, error = ?12, \
          finished_at = ?13, reason = ?14, ended_at = ?15, outputs = ?16 WHERE id = ?1",
     )?;
-    for id in &dirty.executions_altered {
+    for id in &dirty.executions_leased {
         let state = StateColumns::of(&tables.executions[id].state);
-        update.execute(params![
+        lease.execute(params![
             id.0,
             state.status,
             state.not_before,
@@ -346,6 +346,27 @@ pub(super) fn save_executions(
             state.reason,
             state.ended_at,
             state.outputs
+        ])?;
+    }
+    // Without the lease's columns: an index that holds a node is written again whenever one of them is named.
+    let mut update = transaction.prepare_cached(
+        "UPDATE executions SET status = ?2, not_before = ?3, stop = ?4, started_at = ?5, verdict = ?6, \
+         exit_code = ?7, error = ?8, finished_at = ?9, reason = ?10, ended_at = ?11 WHERE id = ?1",
+    )?;
+    for id in dirty.executions_altered.difference(&dirty.executions_leased) {
+        let state = StateColumns::of(&tables.executions[id].state);
+        update.execute(params![
+            id.0,
+            state.status,
+            state.not_before,
+            state.stop,
+            state.started_at,
+            state.verdict,
+            state.exit_code,
+            state.error,
+            state.finished_at,
+            state.reason,
+            state.ended_at
         ])?;
     }
     Ok(())

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::progress::{Active, Progress, Turn};
 use crate::backend::Params;
-use crate::expr::{self, Data, Scope};
+use crate::expr::{Data, Scope};
 use crate::ids::ExecutionId;
 use crate::plan::Plan;
 
@@ -92,7 +92,7 @@ impl Progress {
             node: facts.as_ref().map(Data::from),
             steps,
         };
-        let params = expr::render(&plan.task(step).params, &scope);
+        let params = uses.template.render(&scope);
         params.map(|params| Some(Arc::new(params))).map_err(|problem| format!("param {problem}"))
     }
 }

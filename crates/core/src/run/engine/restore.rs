@@ -133,6 +133,8 @@ impl Progress {
             RunState::Starting | RunState::Orphaned => self.walk_to(&[RunState::Running]),
             _ => {}
         }
+        // An agent's clock may be fast, and a wave is not to wait for it.
+        self.last_end = self.last_end.min(Some(turn.now));
         let resume = std::mem::take(&mut self.resume);
         if let Some(stop) = resume.stop {
             self.stop_without_settling(stop, turn);
@@ -284,7 +286,11 @@ impl Progress {
 fn ended_at(state: &State) -> Option<Timestamp> {
     match state {
         State::Pending { .. } | State::Leased { .. } | State::Running { .. } | State::Skipped { .. } => None,
-        State::Succeeded { outcome, .. } => Some(outcome.finished_at),
-        State::Failed { at, .. } | State::Cancelled { at, .. } | State::Lost { at, .. } => Some(*at),
+        // Its agent's clock may be slow: it was not over before it was given away.
+        State::Succeeded { outcome, lease } => Some(outcome.finished_at.max(lease.granted_at)),
+        State::Failed { at, lease, .. } | State::Cancelled { at, lease, .. } => {
+            Some(lease.map_or(*at, |lease| lease.granted_at.max(*at)))
+        }
+        State::Lost { at, .. } => Some(*at),
     }
 }

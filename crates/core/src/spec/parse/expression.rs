@@ -10,6 +10,9 @@ impl Checker<'_> {
     pub(super) fn expressions(&mut self, path: Path<'_>, items: &[Node<'_>], definition: &Definition) {
         let mut known = None;
         for (entry, (item, read)) in items.iter().zip(&definition.tasks).enumerate() {
+            if self.is_full() {
+                return;
+            }
             let entry_path = path.index(entry);
             let inside = entry_path.field("tasks");
             let nodes = match field(item, "tasks").map(Node::content) {
@@ -18,7 +21,10 @@ impl Checker<'_> {
             };
             for (leaf, (node, task)) in nodes.iter().zip(read.leaves()).enumerate() {
                 // What is no expression was said when the task was read.
-                let Ok(Some(template)) = Template::of(&task.params) else { continue };
+                let Ok(Some(template)) = Template::of_action(&task.backend, &task.action, &task.params)
+                else {
+                    continue;
+                };
                 let Some(params) = field(node, "params") else { continue };
                 let known = known.get_or_insert_with(|| Known::of(definition));
                 let is_branch = matches!(read, crate::spec::Entry::Branch(_));

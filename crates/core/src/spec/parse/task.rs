@@ -4,7 +4,7 @@ use super::field::{Checker, misspelt};
 use super::path::Path;
 use super::tree::{At, Content, Entry, Node};
 use crate::backend::{Element, ParamKind, ParamProblem, Params, check_params_but, params_bytes};
-use crate::expr::{Template, has_expression};
+use crate::expr::{Template, has_expression, looks_like_expression, read_by_a_shell};
 use crate::limits;
 use crate::span::Span;
 use crate::spec::definition::{self, Branch, Condition, Delivery, OnDisconnect, Retry, Task};
@@ -255,18 +255,19 @@ impl Checker<'_> {
                 (entry.key.clone().into_owned(), value)
             })
             .collect();
-        if let Err(problem) = Template::of(&given) {
+        if let Err(problem) = Template::of_action(backend, action, &given) {
             self.param_problem(path, params?, problem);
             return None;
         }
-        if (backend, action) == (SHELL_BACKEND, SHELL_ACTION)
-            && let Some(entry) = entries.iter().find(|entry| entry.key == SHELL_PARAM)
-            && given.get(SHELL_PARAM).is_some_and(has_expression)
+        let shell = read_by_a_shell(backend, action);
+        if let Some(param) = shell
+            && let Some(entry) = entries.iter().find(|entry| entry.key == param)
+            && given.get(param).and_then(serde_json::Value::as_str).is_some_and(looks_like_expression)
         {
-            self.problem(path.field(SHELL_PARAM), entry.value.at, NO_EXPRESSION_IN_SHELL);
+            self.problem(path.field(param), entry.value.at, NO_EXPRESSION_IN_SHELL);
             return None;
         }
-        let pending = |param: &str| given.get(param).is_some_and(has_expression);
+        let pending = |param: &str| shell != Some(param) && given.get(param).is_some_and(has_expression);
         match check_params_but(schema, &given, pending) {
             Ok(checked) => {
                 let bytes = params_bytes(&checked);
@@ -371,10 +372,6 @@ impl Checker<'_> {
     }
 }
 
-/// What a shell reads: a value in it would be read by the shell too.
-const SHELL_BACKEND: &str = "exec";
-const SHELL_ACTION: &str = "shell";
-const SHELL_PARAM: &str = "command";
 const NO_EXPRESSION_IN_SHELL: &str = "what a shell reads takes no expressions (`{{`); pass the value by `env`, and use the \
      variable in the command";
 

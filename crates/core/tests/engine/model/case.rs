@@ -39,6 +39,8 @@ pub(crate) struct Case {
     pub(crate) targets: Vec<Option<Vec<usize>>>,
     /// For each step whether its action is declared idempotent.
     pub(crate) idempotent: Vec<bool>,
+    /// For each step the one whose output it uses, if any.
+    pub(crate) uses: Vec<Option<usize>>,
 }
 
 impl Case {
@@ -69,11 +71,52 @@ impl Case {
             nodes,
             targets: Vec::new(),
             idempotent: Vec::new(),
+            uses: Vec::new(),
         };
         for index in 0..1 + number(dice, 4) {
             case.add_entry(index, graph, dice);
         }
+        case.uses = vec![None; case.idempotent.len()];
+        if dice.below(3) == 0 {
+            case.add_uses(dice);
+        }
         case
+    }
+
+    /// Lets some steps say something, and some later ones use it.
+    fn add_uses(&mut self, dice: &mut Dice) {
+        let places: Vec<(usize, usize)> = (0..)
+            .zip(&self.definition.tasks)
+            .flat_map(|(entry, tasks)| (0..tasks.leaves().len()).map(move |leaf| (entry, leaf)))
+            .collect();
+        let graph = self.definition.tasks.iter().any(|entry| !entry.depends_on().is_empty());
+        for (step, &(entry, leaf)) in places.iter().enumerate().skip(1) {
+            let used = number(dice, step);
+            let (before, before_leaf) = places[used];
+            let before_name = self.definition.tasks[before].name().expect("entries have names");
+            let depends = self.definition.tasks[entry].depends_on().iter().any(|name| name == before_name);
+            if dice.below(2) == 0 || (graph && before != entry && !depends) {
+                continue;
+            }
+            let said = self.task_mut(before, before_leaf);
+            said.outputs = vec!["v".to_owned()];
+            let expression =
+                format!("{{{{ steps.{}.outputs.v }}}}", said.name.as_deref().expect("it has one"));
+            self.task_mut(entry, leaf).params = [("given".to_owned(), expression.into())].into();
+            self.uses[step] = Some(used);
+        }
+    }
+
+    fn task_mut(&mut self, entry: usize, leaf: usize) -> &mut Task {
+        match &mut self.definition.tasks[entry] {
+            Entry::Leaf(task) => task,
+            Entry::Branch(branch) => &mut branch.tasks[leaf],
+        }
+    }
+
+    /// What a step says on a node when it succeeds.
+    pub(crate) fn output(step: usize, node: Option<usize>) -> u64 {
+        (100 * step + node.map_or(0, |node| node + 1)) as u64
     }
 
     fn add_entry(&mut self, index: usize, graph: bool, dice: &mut Dice) {
@@ -144,6 +187,18 @@ impl Case {
     /// Smaller cases that are like this one.
     pub(crate) fn smaller(&self) -> Vec<Case> {
         let mut found = Vec::new();
+        if self.uses.iter().any(Option::is_some) {
+            // Who uses what is not kept right when steps go: first without.
+            let mut case = self.clone();
+            case.uses = vec![None; case.uses.len()];
+            for entry in &mut case.definition.tasks {
+                match entry {
+                    Entry::Leaf(task) => task.params.clear(),
+                    Entry::Branch(branch) => branch.tasks.iter_mut().for_each(|task| task.params.clear()),
+                }
+            }
+            return vec![case];
+        }
         if self.nodes > 1 {
             let mut case = self.clone();
             case.nodes -= 1;
@@ -172,6 +227,7 @@ impl Case {
         let mut case = self.clone();
         let gone = case.definition.tasks.remove(index).name().expect("entries have names").to_owned();
         case.targets.remove(index);
+        case.uses.drain(steps.clone());
         case.idempotent.drain(steps);
         for entry in &mut case.definition.tasks {
             match entry {
@@ -187,10 +243,7 @@ impl Case {
         let mut found = Vec::new();
         let mut change = |change: &dyn Fn(&mut Task)| {
             let mut case = self.clone();
-            match &mut case.definition.tasks[index] {
-                Entry::Leaf(task) => change(task),
-                Entry::Branch(branch) => change(&mut branch.tasks[leaf]),
-            }
+            change(case.task_mut(index, leaf));
             if case.definition != self.definition {
                 found.push(case);
             }
@@ -207,6 +260,7 @@ impl Case {
             branch.tasks.remove(leaf);
             case.definition.tasks[index] = Entry::Branch(branch);
             case.idempotent.remove(step);
+            case.uses.remove(step);
             found.push(case);
         }
         found

@@ -2,6 +2,9 @@
 //! `DOWNBEAT_TEST_SEED=n` plays one case again, `DOWNBEAT_TEST_CASES=n` plays so many.
 
 mod case;
+mod compare;
+mod counts;
+mod rules;
 mod story;
 mod tables;
 
@@ -12,7 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use downbeat_core::Dice;
 
 use case::Case;
-use story::{Counts, play};
+use counts::{Counts, KINDS};
+use story::play;
 
 const CASES: u64 = 100_000;
 
@@ -53,8 +57,8 @@ fn shrink(mut case: Case, seed: u64, mut report: String) -> String {
     report
 }
 
-fn fail(seed: u64, report: String) -> ! {
-    let small = shrink(case(seed), seed, report.clone());
+fn fail(seed: u64, report: &str) -> ! {
+    let small = shrink(case(seed), seed, report.to_owned());
     panic!(
         "the engine and the tables differ; again: DOWNBEAT_TEST_SEED={seed} cargo test -p downbeat-core --test engine \
          model\n\n{report}\n\nin a smaller case:\n\n{small}"
@@ -65,7 +69,7 @@ fn fail(seed: u64, report: String) -> ! {
 fn every_run_comes_to_what_the_tables_say() {
     if let Some(seed) = number("DOWNBEAT_TEST_SEED") {
         if let Some(report) = differs(&case(seed), seed, &mut Counts::default()) {
-            fail(seed, report);
+            fail(seed, &report);
         }
         return;
     }
@@ -91,12 +95,12 @@ fn every_run_comes_to_what_the_tables_say() {
         }
     });
     if let Some((seed, report)) = found.into_inner().expect("nobody panics with it") {
-        fail(seed, report);
+        fail(seed, &report);
     }
     let total = total.into_inner().expect("nobody panics with it");
     println!("{cases} cases: {total:#?}");
-    // A test of things that never happen would always pass.
-    for what in story::KINDS {
+    // A few stories may leave things out.
+    for what in KINDS.into_iter().filter(|_| cases >= 1_000) {
         let count = total.0.get(what).copied().unwrap_or(0);
         assert!(count >= cases / 200, "of {cases} stories only {count} had: {what}");
     }

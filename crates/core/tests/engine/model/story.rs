@@ -1,68 +1,22 @@
 //! Tells the engine and the tables the same story, step by step, and compares what they make of it.
 
-use std::fmt::Write as _;
-
-use downbeat_core::execution::{Execution, State, Status, Verdict};
+use downbeat_core::backend::Params;
+use downbeat_core::execution::{Execution, Status, Verdict};
 use downbeat_core::ids::{ExecutionId, RunId};
+use downbeat_core::run::again::{Again, retry_of};
 use downbeat_core::run::engine;
 use downbeat_core::{Change, Dice, Timestamp};
-use uuid::Uuid;
 
 use super::case::{Case, MOST_NODES, node_id, node_number, number};
-use super::tables::{Fate, Stop, Tables, Why};
+use super::counts::Counts;
+use super::tables::{Fate, Instance, Stop, Tables};
 use crate::world::World;
 
-const BEGINNING_MS: i64 = 1_000_000_000;
-
-/// What stories must have been about, some of them.
-pub(crate) const KINDS: [&str; 26] = [
-    "budget spent",
-    "death",
-    "fail-fast struck",
-    "lost",
-    "node offline",
-    "paused",
-    "race",
-    "restart",
-    "restart that finds news",
-    "stopped",
-    "tried again",
-    "untouched nodes",
-    "within the budget",
-    "skip: stopped",
-    "skip: failure",
-    "skip: wave never began",
-    "skip: node left",
-    "skip: nothing failed",
-    "skip: dependency failed",
-    "skip: dependency skipped",
-    "skip: no dependency failed",
-    "skip: node offline",
-    "skip: node untouched",
-    "skip: node not concerned",
-    "skip: failed on this node",
-    "skip: nothing failed on this node",
-];
-
-const SKIPS: [(&str, Why); 13] = [
-    ("skip: stopped", Why::Stopped),
-    ("skip: failure", Why::Failure),
-    ("skip: wave never began", Why::WaveNeverBegan),
-    ("skip: node left", Why::NodeLeft),
-    ("skip: nothing failed", Why::NothingFailed),
-    ("skip: dependency failed", Why::DependencyFailed),
-    ("skip: dependency skipped", Why::DependencySkipped),
-    ("skip: no dependency failed", Why::NoDependencyFailed),
-    ("skip: node offline", Why::NodeOffline),
-    ("skip: node untouched", Why::NodeUntouched),
-    ("skip: node not concerned", Why::NodeNotConcerned),
-    ("skip: failed on this node", Why::FailedOnThisNode),
-    ("skip: nothing failed on this node", Why::NothingFailedOnThisNode),
-];
+pub(super) const BEGINNING_MS: i64 = 1_000_000_000;
 
 /// Something that happened.
 #[derive(Clone, Copy, Debug)]
-enum Fact {
+pub(super) enum Fact {
     Leased(usize),
     Started(usize),
     Finished(usize, Verdict),
@@ -75,7 +29,7 @@ enum Fact {
 
 /// A line of the story.
 #[derive(Clone, Copy, Debug)]
-enum Line {
+pub(super) enum Line {
     Begins,
     OfflineAtFirst(usize),
     Happens(Fact),
@@ -118,27 +72,9 @@ impl Habits {
     }
 }
 
-/// What stories were about, so that a test can say that nothing was left out.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Counts(pub(crate) std::collections::BTreeMap<&'static str, u64>);
-
-impl Counts {
-    fn note(&mut self, what: &'static str, happened: bool) {
-        if happened {
-            *self.0.entry(what).or_default() += 1;
-        }
-    }
-
-    pub(crate) fn add(&mut self, other: &Counts) {
-        for (what, count) in &other.0 {
-            *self.0.entry(what).or_default() += count;
-        }
-    }
-}
-
 /// Plays a whole story; the error is a report for people.
 pub(crate) fn play(case: &Case, seed: u64, counts: &mut Counts) -> Result<(), String> {
-    let mut dice = Dice::new(seed ^ 0x5707_1e5);
+    let mut dice = Dice::new(seed ^ 0x0570_71e5);
     let mut first = Story::new(case, Vec::new(), seed, dice.clone());
     first.run().map_err(|error| first.report(&error))?;
     first.note(counts);
@@ -147,7 +83,7 @@ pub(crate) fn play(case: &Case, seed: u64, counts: &mut Counts) -> Result<(), St
         return Ok(());
     }
     // "`run retry RUN` makes a new run of an ended one that did not complete, or completed in part."
-    let taken = first.taken_over();
+    let taken = first.taken_over().map_err(|error| first.report(&error))?;
     let mut second = Story::new(case, taken, seed + 1, Dice::new(dice.next_u64()));
     second.run().map_err(|error| second.report(&format!("tried again: {error}")))?;
     counts.note("tried again", true);
@@ -155,18 +91,18 @@ pub(crate) fn play(case: &Case, seed: u64, counts: &mut Counts) -> Result<(), St
     Ok(())
 }
 
-struct Story<'a> {
-    case: &'a Case,
-    world: World,
-    tables: Tables<'a>,
+pub(super) struct Story<'a> {
+    pub(super) case: &'a Case,
+    pub(super) world: World,
+    pub(super) tables: Tables<'a>,
     /// The last attempt of each instance.
-    ids: Vec<Option<ExecutionId>>,
+    pub(super) ids: Vec<Option<ExecutionId>>,
     /// The instance of a step (row) on a node (column; the first is for no node).
-    lookup: Vec<usize>,
+    pub(super) lookup: Vec<usize>,
     dice: Dice,
     habits: Habits,
-    told: Vec<Line>,
-    seen: Counts,
+    pub(super) told: Vec<Line>,
+    pub(super) seen: Counts,
 }
 
 impl<'a> Story<'a> {
@@ -256,14 +192,14 @@ impl<'a> Story<'a> {
         if self.chance(self.habits.deaf) {
             self.told.push(Line::NobodyHears);
             for news in 0..1 + self.dice.below(3) {
-                // With several news at once a failure in reaction to one may come before or after the next one, and only
-                // nodes that are offline make such failures.
+                // With several news at once a failure in reaction to one may come before or after the next one; nodes
+                // that are offline and values that are missing make such failures.
                 match self.choose() {
                     Some(Fact::Offline(_)) if news > 0 => break,
                     Some(fact) => self.tell(fact, false),
                     None => break,
                 }
-                if self.tables.offline.contains(&true) {
+                if self.tables.offline.contains(&true) || self.case.uses.iter().any(Option::is_some) {
                     break;
                 }
             }
@@ -393,7 +329,12 @@ impl<'a> Story<'a> {
             Fact::Started(instance) => self.world.started(id(instance)),
             Fact::Finished(instance, verdict) => {
                 self.tables.finished(instance, verdict);
-                self.world.finished(id(instance), verdict)
+                let Instance { step, node, .. } = self.tables.instances[instance];
+                let outputs = match verdict {
+                    Verdict::Succeeded => [("v".to_owned(), Case::output(step, node).into())].into(),
+                    Verdict::Failed | Verdict::Cancelled => Params::default(),
+                };
+                self.world.said(id(instance), verdict, outputs)
             }
             Fact::Lost(instance) => {
                 self.tables.lost(instance);
@@ -460,188 +401,24 @@ impl<'a> Story<'a> {
         panic!("the engine asks for the same moment again and again");
     }
 
-    /// Everything that is recorded, against everything that must be.
-    fn compare(&mut self) -> Result<(), String> {
-        let mut found: Vec<(usize, &Execution)> = Vec::with_capacity(self.world.executions.len());
-        for execution in self.world.executions.values() {
-            let column = execution.pinned.map_or(0, |node| node_number(node) + 1);
-            let instance = self.lookup[execution.step as usize * (MOST_NODES + 1) + column];
-            if execution.reused.is_some() != self.tables.instances[instance].taken_over {
-                return Err(format!("{} is reused", self.name(instance)));
-            }
-            if execution.reused.is_none() {
-                found.push((instance, execution));
-            }
-        }
-        found.sort_by_key(|(instance, execution)| (*instance, execution.attempt));
-        let mut found = found.into_iter().peekable();
-        for (index, instance) in self.tables.instances.iter().enumerate() {
-            for (attempt, expected) in (1..).zip(&instance.attempts) {
-                let Some((_, execution)) = found.next_if(|(other, _)| *other == index) else {
-                    return Err(format!("{} has no attempt {attempt}", self.name(index)));
-                };
-                self.ids[index] = Some(execution.id);
-                let got = (execution.attempt, status_of(&execution.state), why_of(&execution.state));
-                if got != (attempt, (expected.status, expected.stop), expected.why) {
-                    return Err(format!("{} is {got:?}", self.name(index)));
-                }
-                if let State::Pending { not_before } = execution.state
-                    && (not_before.is_some() != expected.held_until.is_some()
-                        || not_before.is_some_and(|at| {
-                            at.as_millisecond() - BEGINNING_MS > expected.held_until.unwrap()
-                        }))
-                {
-                    return Err(format!("{} is held back until {not_before:?}", self.name(index)));
-                }
-            }
-        }
-        if let Some((index, execution)) = found.next() {
-            return Err(format!("{} has an attempt {} too many", self.name(index), execution.attempt));
-        }
-        let record = &self.world.record;
-        let end = record.end.as_ref().map(|end| (record.state, end.partial));
-        if end != self.tables.run_end() || record.state.is_terminal() != end.is_some() {
-            return Err(format!("the run is {} ({end:?})", record.state));
-        }
-        let tick = self.world.progress.next_tick().map(|at| at.as_millisecond() - BEGINNING_MS);
-        if end.is_none() && tick != self.tables.next_tick() {
-            return Err(format!("the next tick is at {tick:?}, not at {:?}", self.tables.next_tick()));
-        }
-        Ok(())
-    }
-
     /// What a run that tries this one again begins with: what succeeded, but nothing that answered failures.
-    fn taken_over(&self) -> Vec<Execution> {
-        let taken = |index: usize, id: ExecutionId| {
-            let former = &self.world.executions[&id];
-            Execution {
-                id: ExecutionId(Uuid::from_u128(index as u128 + 1)),
-                run: RunId::from("run"),
-                attempt: 1,
-                reused: Some(former.id),
-                ..former.clone()
-            }
-        };
-        (0..)
-            .zip(&self.tables.instances)
-            .filter(|(index, instance)| {
-                instance.fate == Some(Fate::Succeeded) && !self.tables.is_answer(*index)
-            })
-            .filter_map(|(index, _)| Some(taken(index, self.ids[index]?)))
-            .collect()
-    }
-
-    fn note(&self, counts: &mut Counts) {
-        let tables = &self.tables;
-        let rollout = self.case.definition.rollout.is_some();
-        let skipped =
-            |why: Why| tables.instances.iter().any(|i| i.attempts.iter().any(|a| a.why == Some(why)));
-        counts.add(&self.seen);
-        counts.note("stopped", tables.stop.is_some());
-        counts.note("fail-fast struck", tables.struck.is_some() && !rollout);
-        counts.note("budget spent", tables.struck.is_some() && rollout);
-        counts.note("within the budget", rollout && tables.struck.is_none() && !tables.failures.is_empty());
-        counts.note("untouched nodes", rollout && (0..self.case.nodes).any(|node| !tables.is_touched(node)));
-        for (what, why) in SKIPS {
-            counts.note(what, skipped(why));
-        }
-    }
-
-    fn name(&self, instance: usize) -> String {
-        let instance = &self.tables.instances[instance];
-        let node = instance.node.map_or("-".to_owned(), |node| format!("n{node}"));
-        format!("{}@{node}", instance.step)
-    }
-
-    fn describe(&self, line: Line) -> String {
-        match line {
-            Line::Begins => "begins".to_owned(),
-            Line::OfflineAtFirst(node) => format!("n{node} is offline from the start"),
-            Line::Happens(fact) => self.describe_fact(fact),
-            Line::LaterMs(ms) => format!("{ms} ms later"),
-            Line::Restart => "restart".to_owned(),
-            Line::DiesAfter(submissions) => format!("dies {submissions} submissions after this:"),
-            Line::NobodyHears => "nobody hears:".to_owned(),
-            Line::Race(instance) => format!("and at that moment {} is leased", self.name(instance)),
-        }
-    }
-
-    fn describe_fact(&self, fact: Fact) -> String {
-        match fact {
-            Fact::Leased(instance) => format!("{} is leased", self.name(instance)),
-            Fact::Started(instance) => format!("{} starts", self.name(instance)),
-            Fact::Finished(instance, verdict) => format!("{} ends: {verdict:?}", self.name(instance)),
-            Fact::Lost(instance) => format!("{} is lost", self.name(instance)),
-            Fact::Offline(node) => format!("n{node} goes offline"),
-            Fact::Online(node) => format!("n{node} comes back"),
-            Fact::Stopped(stop) => format!("the run is stopped: {stop:?}"),
-            Fact::Paused(paused) => format!("paused: {paused}"),
-        }
-    }
-
-    fn report(&self, error: &str) -> String {
-        let mut text = format!(
-            "{error}\n\ndefinition, on {} nodes, idempotent {:?}:\n",
-            self.case.nodes, self.case.idempotent
-        );
-        text.push_str(&serde_json::to_string(&self.case.definition).expect("it serialises"));
-        let story: Vec<String> = self.told.iter().map(|line| self.describe(*line)).collect();
-        let _ = write!(text, "\n\nstory:\n  {}\n\nthe tables say:\n", story.join("\n  "));
-        for (index, instance) in self.tables.instances.iter().enumerate() {
-            let attempts: Vec<_> = instance.attempts.iter().map(|a| (a.status, a.stop, a.why)).collect();
-            let _ = writeln!(text, "  {} {:?} {attempts:?}", self.name(index), instance.fate);
-        }
-        let _ = writeln!(text, "  run: {:?}\n\nthe engine says:", self.tables.run_end());
-        let mut executions: Vec<&Execution> = self.world.executions.values().collect();
-        executions.sort_by_key(|e| (e.step, self.world.place(e), e.attempt));
-        for execution in executions {
-            let (state, place) = (&execution.state, self.world.place(execution));
-            let (status, why) = (status_of(state), reason_of(state).unwrap_or_default());
-            let _ =
-                writeln!(text, "  {}@{place} attempt {} {status:?} {why}", execution.step, execution.attempt);
-        }
-        let _ = writeln!(text, "  run: {} {:?}", self.world.record.state, self.world.record.end);
-        text
+    fn taken_over(&mut self) -> Result<Vec<Execution>, String> {
+        let executions: Vec<Execution> = self.world.executions.values().cloned().collect();
+        let second =
+            retry_of(&self.world.record, &executions, Again::AllNodes).map_err(|why| why.to_string())?;
+        let taken = second.executions(&RunId::from("run"), self.world.now, &mut self.world.dice);
+        let place = |taken: &Execution| (taken.step as usize, taken.pinned.map(node_number));
+        let mut got: Vec<_> = taken.iter().map(place).collect();
+        let is_taken =
+            |i: &usize| self.tables.instances[*i].fate == Some(Fate::Succeeded) && !self.tables.is_answer(*i);
+        let instances = (0..self.tables.instances.len()).filter(is_taken).map(|i| &self.tables.instances[i]);
+        let mut expected: Vec<_> = instances.map(|instance| (instance.step, instance.node)).collect();
+        got.sort_unstable();
+        expected.sort_unstable();
+        if got == expected { Ok(taken) } else { Err(format!("{got:?} is taken over, not {expected:?}")) }
     }
 }
 
 fn at(ms: i64) -> Timestamp {
     Timestamp::from_millisecond(BEGINNING_MS + ms).expect("a time")
-}
-
-/// The status, and whether it was told to stop. Leased and running are the same to a run.
-fn status_of(state: &State) -> (Status, bool) {
-    match state {
-        State::Leased { stop, .. } | State::Running { stop, .. } => (Status::Leased, *stop),
-        other => (other.status(), false),
-    }
-}
-
-fn reason_of(state: &State) -> Option<&str> {
-    match state {
-        State::Skipped { reason, .. } => Some(reason),
-        _ => None,
-    }
-}
-
-/// The kind of reason that a skip is recorded with, read off its words.
-fn why_of(state: &State) -> Option<Why> {
-    let reason = reason_of(state)?;
-    Some(match reason {
-        "the run was cancelled" => Why::Stopped,
-        "nothing failed before" => Why::NothingFailed,
-        "no dependency failed" => Why::NoDependencyFailed,
-        "the node is offline" => Why::NodeOffline,
-        "the node was never touched" => Why::NodeUntouched,
-        "nothing failed on this node, and the budget of failures is not spent" => Why::NodeNotConcerned,
-        "an earlier step failed on this node" => Why::FailedOnThisNode,
-        "nothing failed before on this node" => Why::NothingFailedOnThisNode,
-        _ if reason.starts_with("the run timed out") => Why::Stopped,
-        _ if reason.starts_with("the roll-out stopped in wave") => Why::WaveNeverBegan,
-        _ if reason.starts_with("the node failed in step") => Why::NodeLeft,
-        _ if reason.starts_with('`') && reason.ends_with("was skipped") => Why::DependencySkipped,
-        _ if reason.starts_with('`') && reason.ends_with("failed") => Why::DependencyFailed,
-        _ if reason.starts_with("step") && reason.ends_with("failed") => Why::Failure,
-        _ => panic!("nobody knows the reason `{reason}`"),
-    })
 }

@@ -1,12 +1,9 @@
 //! A slow, obvious interpreter of the tables of `docs/fleet.md`. It is told what happened and says what every instance
 //! must have come to by now. It knows nothing of the engine: it holds plain lists, and looks through all of them after
-//! everything that it is told. Each rule stands below the sentence that it comes from.
-
-use std::collections::BTreeSet;
+//! everything that it is told. Here is what follows from what; the sentences themselves are in `rules`.
 
 use downbeat_core::execution::{Status, Verdict};
 use downbeat_core::run::RunState;
-use downbeat_core::spec::{Amount, Batch, Condition, Delivery, Entry, Strategy, Task};
 
 use super::case::Case;
 
@@ -55,13 +52,36 @@ pub(crate) struct Attempt {
     /// It was told to stop.
     pub(crate) stop: bool,
     /// A node had it.
-    sent: bool,
+    pub(super) sent: bool,
     /// Sent again after a loss, and pinned: until then it waits for its node.
     waits_until: Option<i64>,
     /// The most that it may be held back as a retry.
     pub(crate) held_until: Option<i64>,
     made: usize,
     ended: usize,
+}
+
+impl Default for Attempt {
+    fn default() -> Self {
+        Self {
+            status: Status::Pending,
+            why: None,
+            stop: false,
+            sent: false,
+            waits_until: None,
+            held_until: None,
+            made: 0,
+            ended: 0,
+        }
+    }
+}
+
+/// What an instance gets from the step that it uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Given {
+    NothingUsed,
+    Missing,
+    Value(u64),
 }
 
 /// One step on one node, or the only one of a placed step.
@@ -85,7 +105,7 @@ impl Instance {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+pub(super) enum Stage {
     Waiting,
     Due,
     Began,
@@ -94,21 +114,21 @@ enum Stage {
 
 /// What begins together: an entry on all of its nodes, or with a roll-out on those of one wave.
 #[derive(Clone, Debug)]
-struct Part {
-    entry: usize,
-    wave: Option<usize>,
+pub(super) struct Part {
+    pub(super) entry: usize,
+    pub(super) wave: Option<usize>,
     /// The parts that end before this one begins.
-    after: Vec<usize>,
-    stage: Stage,
+    pub(super) after: Vec<usize>,
+    pub(super) stage: Stage,
 }
 
 pub(crate) struct Tables<'a> {
-    case: &'a Case,
-    graph: bool,
+    pub(super) case: &'a Case,
+    pub(super) graph: bool,
     pub(crate) instances: Vec<Instance>,
-    parts: Vec<Part>,
+    pub(super) parts: Vec<Part>,
     /// Parts whose turn has come, the longest waiting first.
-    due: Vec<usize>,
+    pub(super) due: Vec<usize>,
     /// Instances that failed, in the order in which they did.
     pub(crate) failures: Vec<usize>,
     /// The part in which fail-fast struck.
@@ -118,7 +138,7 @@ pub(crate) struct Tables<'a> {
     pub(crate) offline: Vec<bool>,
     pub(crate) now: i64,
     /// When the last attempt ended.
-    last_end: Option<i64>,
+    pub(super) last_end: Option<i64>,
     count: usize,
 }
 
@@ -196,30 +216,6 @@ impl<'a> Tables<'a> {
                 let attempts = Vec::new();
                 self.instances.push(Instance { part, entry, leaf, step, node, taken_over, attempts, fate });
             }
-        }
-    }
-
-    /// "`batch` is the size of a wave: a number, or a part of all nodes (rounded down, at least one node). A list gives
-    /// the size of one wave after the other; its last entry is repeated until nobody is left."
-    fn waves(&self) -> Vec<Vec<usize>> {
-        let rollout = self.case.definition.rollout.as_ref().expect("a roll-out");
-        let mut left: Vec<usize> = (0..self.case.nodes).collect();
-        let mut waves: Vec<Vec<usize>> = Vec::new();
-        while !left.is_empty() {
-            let size = match &rollout.batch {
-                Batch::Alike(amount) => self.amount(*amount),
-                Batch::Each(sizes) => self.amount(sizes[waves.len().min(sizes.len() - 1)]),
-            };
-            let rest = left.split_off(size.max(1).min(left.len()));
-            waves.push(std::mem::replace(&mut left, rest));
-        }
-        waves
-    }
-
-    fn amount(&self, amount: Amount) -> usize {
-        match amount {
-            Amount::Count(count) => count as usize,
-            Amount::Percent(percent) => self.case.nodes * usize::from(percent) / 100,
         }
     }
 
@@ -343,54 +339,6 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// "A node counts once, however many of its steps fail. Steps of `on_failure` entries and `on_failure` leaves do not
-    /// count." A placed step belongs to no node, and counts for itself.
-    fn spent(&self) -> usize {
-        let counted = || self.failures.iter().filter(|&&i| !self.is_answer(i));
-        let nodes: BTreeSet<usize> = counted().filter_map(|&i| self.instances[i].node).collect();
-        nodes.len() + counted().filter(|&&i| self.instances[i].node.is_none()).count()
-    }
-
-    /// "`max_failures` is the budget: a number of nodes, or a part of all nodes (rounded down)." Without a roll-out
-    /// fail-fast strikes with the first failure, and `continue` never.
-    fn budget(&self) -> usize {
-        match (&self.case.definition.rollout, self.case.definition.strategy) {
-            (Some(rollout), _) => self.amount(rollout.max_failures),
-            (None, Strategy::FailFast) => 0,
-            (None, Strategy::Continue) => usize::MAX,
-        }
-    }
-
-    /// Whether retries or the delivery rule leave an attempt.
-    fn may_come_again(&self, instance: usize) -> bool {
-        let Instance { attempts, step, node, .. } = &self.instances[instance];
-        let task = self.task(instance);
-        let (last, before) = attempts.split_last().expect("it has an attempt");
-        match last.status {
-            // "Lost attempts do not count against `retry`." What was never sent is not tried again.
-            Status::Failed => {
-                let failed = before.iter().filter(|attempt| attempt.status == Status::Failed).count();
-                last.sent && failed < task.retry.map_or(0, |retry| retry.max as usize)
-            }
-            // "A placed step is sent again, up to 3 times. A pinned step is sent again if its action is declared
-            // idempotent; otherwise it fails as lost. `delivery` on a task overrides both."
-            Status::Lost | Status::Cancelled => {
-                let lost = |attempt: &&Attempt| matches!(attempt.status, Status::Lost | Status::Cancelled);
-                let at_least_once = match task.delivery {
-                    Some(delivery) => delivery == Delivery::AtLeastOnce,
-                    None => node.is_none() || self.case.idempotent[*step],
-                };
-                self.stop.is_none() && at_least_once && before.iter().filter(lost).count() < 3
-            }
-            _ => false,
-        }
-    }
-
-    /// After a stop nothing is begun; after fail-fast struck only what answers failures.
-    fn goes_on(&self, instance: usize) -> bool {
-        self.stop.is_none() && (self.struck.is_none() || self.is_answer(instance))
-    }
-
     fn again(&mut self, instance: usize) {
         let Instance { attempts, node, .. } = &self.instances[instance];
         let task = self.task(instance);
@@ -409,25 +357,19 @@ impl<'a> Tables<'a> {
 
     fn attempt(&mut self, instance: usize, waits_until: Option<i64>, held_until: Option<i64>) {
         self.count += 1;
-        let attempt = Attempt {
-            status: Status::Pending,
-            why: None,
-            stop: false,
-            sent: false,
-            waits_until,
-            held_until,
-            made: self.count,
-            ended: 0,
-        };
+        let attempt = Attempt { waits_until, held_until, made: self.count, ..Attempt::default() };
         self.instances[instance].attempts.push(attempt);
-        // "A step for a node that is offline fails without being sent."
-        if waits_until.is_none() && self.is_offline(instance) {
+        // "A step for a node that is offline fails without being sent." "A value that is missing only later fails the
+        // attempt that needs it."
+        let unreachable = waits_until.is_none() && self.is_offline(instance);
+        if unreachable || self.given(instance) == Given::Missing {
             self.end(instance, Status::Failed, None);
         }
     }
 
     fn skip(&mut self, instance: usize, why: Why) {
-        self.attempt(instance, Some(0), None);
+        self.count += 1;
+        self.instances[instance].attempts.push(Attempt { made: self.count, ..Attempt::default() });
         self.end(instance, Status::Skipped, Some(why));
         self.instances[instance].fate = Some(Fate::Skipped);
     }
@@ -483,31 +425,6 @@ impl<'a> Tables<'a> {
         any
     }
 
-    /// The earlier leaves of the branch on this node.
-    fn earlier_leaves(&self, instance: usize) -> impl Iterator<Item = &Instance> {
-        let this = &self.instances[instance];
-        self.instances
-            .iter()
-            .filter(|other| other.part == this.part && other.node == this.node && other.leaf < this.leaf)
-    }
-
-    fn leaf_runs(&self, instance: usize) -> Result<(), Why> {
-        if self.stop.is_some() {
-            return Err(Why::Stopped);
-        }
-        // "Inside a branch a condition looks at that node's own walk: the earlier leaves of the branch on this node."
-        let failed = self.earlier_leaves(instance).any(|earlier| earlier.fate == Some(Fate::Failed));
-        match (self.leaf_condition(instance), failed) {
-            (Some(Condition::OnFailure), true) => Ok(()),
-            (Some(Condition::OnFailure), false) => Err(Why::NothingFailedOnThisNode),
-            // Pipeline, `continue`: "only the failed node stops".
-            (_, true) => Err(Why::FailedOnThisNode),
-            // Pipeline, fail-fast: "other nodes stop after their current leaf".
-            (_, false) if !self.goes_on(instance) => Err(Why::Failure),
-            (_, false) => Ok(()),
-        }
-    }
-
     fn begin_next_part(&mut self) -> bool {
         for part in 0..self.parts.len() {
             let waits = self.parts[part].stage == Stage::Waiting;
@@ -520,10 +437,9 @@ impl<'a> Tables<'a> {
         let runs = self.part_runs(part);
         self.parts[part].stage = if runs.is_ok() { Stage::Began } else { Stage::Skipped };
         for instance in 0..self.instances.len() {
-            if self.instances[instance].part == part && !self.instances[instance].taken_over {
-                if let Err(why) = runs.and_then(|()| self.node_joins(instance)) {
-                    self.skip(instance, why);
-                }
+            let concerned = self.instances[instance].part == part && !self.instances[instance].taken_over;
+            if concerned && let Err(why) = runs.and_then(|()| self.node_joins(instance)) {
+                self.skip(instance, why);
             }
         }
         true
@@ -546,141 +462,6 @@ impl<'a> Tables<'a> {
     fn has_ended(&self, part: usize) -> bool {
         matches!(self.parts[part].stage, Stage::Began | Stage::Skipped)
             && self.instances.iter().filter(|i| i.part == part).all(|i| i.fate.is_some())
-    }
-
-    /// "`pause` is waited between the end of a wave and the beginning of the next." It counts from the end of the last
-    /// attempt. Nothing is waited for when nothing more begins.
-    fn wave_begins(&self) -> Option<i64> {
-        let rollout = self.case.definition.rollout.as_ref()?;
-        let wave = self.parts[*self.due.first()?].wave?;
-        if wave == 0 || self.has_begun(wave) || self.stop.is_some() || self.struck.is_some() {
-            return None;
-        }
-        Some(self.last_end? + i64::try_from(rollout.pause.0.as_millis()).expect("it is bounded"))
-    }
-
-    fn has_begun(&self, wave: usize) -> bool {
-        self.parts.iter().any(|part| part.wave == Some(wave) && part.stage == Stage::Began)
-    }
-
-    /// Whether the turn of an entry means that it runs.
-    fn part_runs(&self, part: usize) -> Result<(), Why> {
-        if self.stop.is_some() {
-            return Err(Why::Stopped);
-        }
-        let Part { entry, wave, .. } = self.parts[part];
-        let condition = self.case.definition.tasks[entry].condition();
-        // fail-fast: "every later step but `on_failure` ones is skipped"; "no further wave starts".
-        if let Some(struck) = self.struck
-            && condition != Some(Condition::OnFailure)
-        {
-            let other_wave = wave.is_some() && wave != self.parts[struck].wave;
-            return Err(if other_wave { Why::WaveNeverBegan } else { Why::Failure });
-        }
-        if self.graph { self.graph_condition(part, condition) } else { self.list_condition(entry, condition) }
-    }
-
-    fn list_condition(&self, entry: usize, condition: Option<Condition>) -> Result<(), Why> {
-        match condition {
-            // "Fail-fast has not struck; on the nodes still in."
-            None | Some(Condition::Always) => Ok(()),
-            // "No earlier step failed anywhere"; "skipped as soon as anything failed in the run".
-            Some(Condition::OnSuccess) if self.failures.is_empty() => Ok(()),
-            Some(Condition::OnSuccess) => Err(Why::Failure),
-            // "Answers the failures of entries before it in the list, not of those after it."
-            Some(Condition::OnFailure) => {
-                let earlier = self.failures.iter().any(|&i| self.instances[i].entry < entry);
-                if earlier { Ok(()) } else { Err(Why::NothingFailed) }
-            }
-        }
-    }
-
-    fn graph_condition(&self, part: usize, condition: Option<Condition>) -> Result<(), Why> {
-        let ends: Vec<Fate> = self.parts[part].after.iter().map(|before| self.end_of(*before)).collect();
-        match condition {
-            // "All dependencies ended, however."
-            Some(Condition::Always) => Ok(()),
-            // "All dependencies succeeded"; dependents "are skipped, transitively".
-            None | Some(Condition::OnSuccess) => match ends.iter().find(|end| **end != Fate::Succeeded) {
-                None => Ok(()),
-                Some(Fate::Failed) => Err(Why::DependencyFailed),
-                Some(_) => Err(Why::DependencySkipped),
-            },
-            // "A dependency failed."
-            Some(Condition::OnFailure) if ends.contains(&Fate::Failed) => Ok(()),
-            Some(Condition::OnFailure) => Err(Why::NoDependencyFailed),
-        }
-    }
-
-    /// How an entry of a graph ended. What was taken over counts where its turn came.
-    fn end_of(&self, part: usize) -> Fate {
-        let fates = || self.instances.iter().filter(|i| i.part == part).filter_map(|i| i.fate);
-        if self.parts[part].stage == Stage::Skipped {
-            Fate::Skipped
-        } else if fates().any(|fate| fate == Fate::Failed) {
-            Fate::Failed
-        } else if fates().any(|fate| fate == Fate::Succeeded) {
-            Fate::Succeeded
-        } else {
-            Fate::Skipped
-        }
-    }
-
-    /// Whether a node takes part in an entry that begins.
-    fn node_joins(&self, instance: usize) -> Result<(), Why> {
-        let Instance { entry, node, .. } = self.instances[instance];
-        let Some(node) = node else { return Ok(()) };
-        let failures = || self.failures.iter().map(|&i| &self.instances[i]).filter(|i| i.node == Some(node));
-        if self.answers(entry) {
-            if self.case.definition.rollout.is_some() {
-                // "A node is touched when its wave began."
-                if !self.is_touched(node) {
-                    return Err(Why::NodeUntouched);
-                }
-                // "When it was spent they run on every node that was touched so far, failed or not. Within the budget
-                // they run on the failed nodes only."
-                if self.struck.is_none() && !failures().any(|failed| failed.entry < entry) {
-                    return Err(Why::NodeNotConcerned);
-                }
-            }
-            // "On every node of the run that is reachable, failed ones too."
-            return if self.offline[node] { Err(Why::NodeOffline) } else { Ok(()) };
-        }
-        // List, `continue`: "the failed node leaves; the others go on".
-        if !self.graph && failures().next().is_some() { Err(Why::NodeLeft) } else { Ok(()) }
-    }
-
-    pub(crate) fn is_touched(&self, node: usize) -> bool {
-        let waves = self.instances.iter().filter(|i| i.node == Some(node)).map(|i| &self.parts[i.part]);
-        waves.filter(|part| part.wave.is_some()).any(|part| part.stage == Stage::Began)
-    }
-
-    // What the definition says.
-
-    fn task(&self, instance: usize) -> &'a Task {
-        let Instance { entry, leaf, .. } = self.instances[instance];
-        &self.case.definition.tasks[entry].leaves()[leaf]
-    }
-
-    /// The condition inside a branch; a leaf of its own has it as an entry.
-    fn leaf_condition(&self, instance: usize) -> Option<Condition> {
-        match &self.case.definition.tasks[self.instances[instance].entry] {
-            Entry::Branch(branch) => branch.tasks[self.instances[instance].leaf].condition,
-            Entry::Leaf(_) => None,
-        }
-    }
-
-    fn answers(&self, entry: usize) -> bool {
-        self.case.definition.tasks[entry].condition() == Some(Condition::OnFailure)
-    }
-
-    pub(crate) fn is_answer(&self, instance: usize) -> bool {
-        self.answers(self.instances[instance].entry)
-            || self.leaf_condition(instance) == Some(Condition::OnFailure)
-    }
-
-    fn is_offline(&self, instance: usize) -> bool {
-        self.instances[instance].node.is_some_and(|node| self.offline[node])
     }
 
     // What can be asked.

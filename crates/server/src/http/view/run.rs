@@ -43,9 +43,6 @@ pub struct Run {
     /// Hostnames of nodes that the roll-out never touched; known once it has ended, or its budget is spent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub untouched: Vec<String>,
-    /// Why it has not begun, while it waits for its turn.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pending_reason: Option<String>,
     /// Placed steps that wait for a node, and why each node has not taken them; the first few.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waiting: Vec<StepWaiting>,
@@ -101,6 +98,9 @@ pub struct RunSummary {
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub retry_of: Option<RunId>,
+    /// Why it has not begun, while it waits for its turn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending_reason: Option<String>,
     pub error: Option<String>,
     /// The server that walks its plan.
     #[schema(value_type = Uuid)]
@@ -210,6 +210,7 @@ impl RunSummary {
             paused: run.paused_at.is_some() && !run.state.is_terminal(),
             paused_at: run.paused_at,
             retry_of: run.retry_of.clone(),
+            pending_reason: None,
             error: run.end.as_ref().and_then(|end| end.error.clone()),
             owner: run.owner,
         }
@@ -262,7 +263,6 @@ impl Run {
             rollout,
             untouched: untouched.unwrap_or_default(),
             results,
-            pending_reason: None,
             waiting: Vec::new(),
             definition: None,
         }

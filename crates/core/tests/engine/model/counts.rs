@@ -1,0 +1,99 @@
+//! Owns what stories were about: a test of things that never happen would always pass.
+
+use std::collections::BTreeMap;
+
+use downbeat_core::execution::Status;
+
+use super::story::Story;
+use super::tables::{Given, Why};
+
+/// What stories must have been about, some of them.
+pub(crate) const KINDS: [&str; 28] = [
+    "budget spent",
+    "death",
+    "fail-fast struck",
+    "lost",
+    "node offline",
+    "output missing",
+    "output used",
+    "paused",
+    "race",
+    "restart",
+    "restart that finds news",
+    "stopped",
+    "tried again",
+    "untouched nodes",
+    "within the budget",
+    "skip: stopped",
+    "skip: failure",
+    "skip: wave never began",
+    "skip: node left",
+    "skip: nothing failed",
+    "skip: dependency failed",
+    "skip: dependency skipped",
+    "skip: no dependency failed",
+    "skip: node offline",
+    "skip: node untouched",
+    "skip: node not concerned",
+    "skip: failed on this node",
+    "skip: nothing failed on this node",
+];
+
+const SKIPS: [(&str, Why); 13] = [
+    ("skip: stopped", Why::Stopped),
+    ("skip: failure", Why::Failure),
+    ("skip: wave never began", Why::WaveNeverBegan),
+    ("skip: node left", Why::NodeLeft),
+    ("skip: nothing failed", Why::NothingFailed),
+    ("skip: dependency failed", Why::DependencyFailed),
+    ("skip: dependency skipped", Why::DependencySkipped),
+    ("skip: no dependency failed", Why::NoDependencyFailed),
+    ("skip: node offline", Why::NodeOffline),
+    ("skip: node untouched", Why::NodeUntouched),
+    ("skip: node not concerned", Why::NodeNotConcerned),
+    ("skip: failed on this node", Why::FailedOnThisNode),
+    ("skip: nothing failed on this node", Why::NothingFailedOnThisNode),
+];
+
+/// What stories were about, so that a test can say that nothing was left out.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Counts(pub(crate) BTreeMap<&'static str, u64>);
+
+impl Counts {
+    pub(super) fn note(&mut self, what: &'static str, happened: bool) {
+        if happened {
+            *self.0.entry(what).or_default() += 1;
+        }
+    }
+
+    pub(crate) fn add(&mut self, other: &Counts) {
+        for (what, count) in &other.0 {
+            *self.0.entry(what).or_default() += count;
+        }
+    }
+}
+
+impl Story<'_> {
+    pub(super) fn note(&self, counts: &mut Counts) {
+        let tables = &self.tables;
+        let rollout = self.case.definition.rollout.is_some();
+        let skipped =
+            |why: Why| tables.instances.iter().any(|i| i.attempts.iter().any(|a| a.why == Some(why)));
+        counts.add(&self.seen);
+        counts.note("stopped", tables.stop.is_some());
+        counts.note("fail-fast struck", tables.struck.is_some() && !rollout);
+        counts.note("budget spent", tables.struck.is_some() && rollout);
+        counts.note("within the budget", rollout && tables.struck.is_none() && !tables.failures.is_empty());
+        let used = |given: fn(Given) -> bool| {
+            let tried =
+                |i: usize| tables.instances[i].status().is_some_and(|status| status != Status::Skipped);
+            (0..tables.instances.len()).any(|i| tried(i) && given(tables.given(i)))
+        };
+        counts.note("output used", used(|given| matches!(given, Given::Value(_))));
+        counts.note("output missing", used(|given| given == Given::Missing));
+        counts.note("untouched nodes", rollout && (0..self.case.nodes).any(|node| !tables.is_touched(node)));
+        for (what, why) in SKIPS {
+            counts.note(what, skipped(why));
+        }
+    }
+}
