@@ -130,7 +130,7 @@ fn settings(sources: &Sources) -> Result<Loaded<ServerKeys>, Failure> {
     load(SERVER, sources, ServerKeys::check, |keys| {
         vec![
             derived("name", "".into(), "default: hostname and gRPC port"),
-            derived("max_concurrent_runs", "".into(), "default: any number"),
+            derived("max_concurrent_runs", serde_json::Value::Null, "default: any number"),
             derived("node_stale_after", span(keys.node_stale_after()), "default: 3 heartbeat intervals"),
             derived("node_offline_after", span(keys.node_offline_after()), "default: 10 heartbeat intervals"),
         ]

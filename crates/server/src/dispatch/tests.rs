@@ -451,3 +451,93 @@ fn what_waits_is_divided_anew_when_servers_come_and_go() {
     world.board.share(Share { index: 0, servers: 1 });
     assert_eq!(own + world.claim().len(), 30);
 }
+
+fn task() -> Value {
+    json!({"backend": "test", "action": "noop"})
+}
+
+fn claimed(changes: &[Change]) -> Vec<(String, NodeId)> {
+    let claim = |change: &Change| match change {
+        Change::ExecutionLeased { run, lease, .. } => Some((run.to_string(), lease.node)),
+        _ => None,
+    };
+    changes.iter().filter_map(claim).collect()
+}
+
+#[test]
+fn a_held_node_gets_work_of_its_holder_only() {
+    let mut world = World::new(2);
+    let holder = world.run("holder", json!({"target": "all", "exclusive": true, "tasks": [task()]}));
+    let other = world.run("other", json!({"target": "all", "tasks": [task()]}));
+    let placed = world.run("placed", json!({"tasks": [task()]}));
+    let at = world.now;
+    let admitted =
+        Change::RunAdmitted { run: holder.clone(), epoch: 1, limit: None, nodes: vec![node_id(0)], at };
+    world.commit(vec![admitted]);
+    let _parked = [world.park(0, 1, WIDE), world.park(1, 1, WIDE)];
+    // Neither born there nor claimed; the oldest that waits does not stand in the holder's way.
+    let mut born = world.executions(&other, 1, Some(node_id(0)));
+    world.reserve(&mut born);
+    assert_eq!(leased(&born), 0);
+    let reasons = {
+        let plan = Arc::clone(world.board.plan(&other).unwrap());
+        world.board.misfits(&plan, &other, &born[0])
+    };
+    assert_eq!(reasons, [("n0".to_owned(), "the node is held by run holder (exclusive)".to_owned())]);
+    world.add(&other, born);
+    let own = world.executions(&holder, 1, Some(node_id(0)));
+    world.add(&holder, own);
+    let anywhere = world.executions(&placed, 1, None);
+    world.add(&placed, anywhere);
+    let claims = claimed(&world.claim());
+    assert_eq!(claims, [("holder".to_owned(), node_id(0)), ("placed".to_owned(), node_id(1))]);
+    // Its end gives the node back.
+    let path = vec![downbeat_core::run::RunState::Cancelled];
+    world.commit(vec![Change::RunMoved { run: holder, epoch: 1, path, end: None, at }]);
+    let _again = world.park(0, 2, WIDE);
+    assert_eq!(claimed(&world.claim()), [("other".to_owned(), node_id(0))]);
+}
+
+#[test]
+fn a_node_that_is_kept_free_gets_nothing_of_others() {
+    let mut world = World::new(1);
+    let other = world.run("other", json!({"target": "all", "tasks": [task()]}));
+    let _parked = world.park(0, 1, WIDE);
+    let wanted = [(node_id(0), RunId::from("next"))].into_iter().collect();
+    assert!(world.board.keep_free(wanted));
+    let waiting = world.executions(&other, 1, Some(node_id(0)));
+    world.add(&other, waiting);
+    assert_eq!(claimed(&world.claim()), []);
+    assert!(world.board.keep_free(Default::default()) && !world.board.keep_free(Default::default()));
+    assert_eq!(claimed(&world.claim()), [("other".to_owned(), node_id(0))]);
+}
+
+#[test]
+fn what_waits_of_a_paused_run_is_not_given_out_until_it_goes_on() {
+    let mut world = World::new(1);
+    let run = world.run("paused", json!({"tasks": [task(), task(), task()]}));
+    let paused =
+        |paused, at| Change::RunPauseSet { run: RunId::from("paused"), paused, by: String::new(), at };
+    let mut executions = world.executions(&run, 3, None);
+    let (late, at) = (executions.split_off(1), world.now);
+    world.add(&run, executions);
+    world.commit(vec![paused(true, at)]);
+    // Also what comes while it is paused, now or after a delay.
+    let mut late = late;
+    world.reserve(&mut late);
+    assert_eq!(leased(&late), 0);
+    late[1].state = State::Pending { not_before: Some(at) };
+    let cancelled = late[0].id;
+    world.add(&run, late);
+    let _parked = world.park(0, 1, WIDE);
+    assert_eq!((claimed(&world.claim()), world.board.waiting()), (Vec::new(), 0));
+    let cancel = Change::ExecutionCancelRequested {
+        run: run.clone(),
+        execution: cancelled,
+        epoch: 1,
+        reason: String::new(),
+        at,
+    };
+    world.commit(vec![cancel, paused(false, at)]);
+    assert_eq!(claimed(&world.claim()).len(), 2);
+}
