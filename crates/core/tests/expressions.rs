@@ -71,6 +71,7 @@ fn sleep(duration: &str) -> Value {
     json!({"backend": "test", "action": "sleep", "params": {"duration": duration}})
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "what is made in place reads better")]
 fn with(mut task: Value, more: Value) -> Value {
     task.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     task

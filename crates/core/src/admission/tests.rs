@@ -198,19 +198,19 @@ struct Fleet {
 
 impl Fleet {
     fn draw(dice: &mut Dice) -> Self {
-        let count = 2 + dice.next_u64() % 10;
+        let count = 2 + dice.below(10);
         let run = |number: u64, dice: &mut Dice| {
             let mut wanted: BTreeSet<u32> = BTreeSet::new();
-            for _ in 0..1 + dice.next_u64() % 4 {
-                wanted.insert((dice.next_u64() % 5) as u32);
+            for _ in 0..1 + dice.below(4) {
+                wanted.insert((dice.below(5)) as u32);
             }
-            let exclusive = dice.next_u64() % 2 == 0;
+            let exclusive = dice.below(2) == 0;
             let nodes = if exclusive { wanted.into_iter().map(reference).collect() } else { Vec::new() };
-            let priority = (dice.next_u64() % 3) as i32;
+            let priority = (dice.below(3)) as i32;
             let id = RunId::from(format!("{number:02}"));
             Run { id, waits: true, paused: false, priority, created: number as i64, nodes }
         };
-        let limit = [None, Some(1), Some(2), Some(3)][(dice.next_u64() % 4) as usize];
+        let limit = [None, Some(1), Some(2), Some(3)][(dice.below(4)) as usize];
         Self {
             runs: (0..count).map(|number| run(number, dice)).collect(),
             left: BTreeMap::new(),
@@ -242,8 +242,8 @@ impl Fleet {
             assert_eq!(before, None, "{} is held twice", node.hostname);
             assert!(!self.busy.contains_key(&node.id), "{} is busy", node.hostname);
         }
-        let steps = 1 + dice.next_u64() % 6;
-        let anywhere = |dice: &mut Dice| node((dice.next_u64() % 5) as u32);
+        let steps = 1 + dice.below(6);
+        let anywhere = |dice: &mut Dice| node((dice.below(5)) as u32);
         let own: Vec<NodeId> = run.nodes.iter().map(|node| node.id).collect();
         let step = |dice: &mut Dice| match own.len() as u64 {
             0 => anywhere(dice),
@@ -261,13 +261,13 @@ impl Fleet {
             let is_free = !self.busy.contains_key(&next)
                 && !is_others(self.held.get(&next))
                 && !is_others(self.wanted.get(&next));
-            if is_free && !self.busy.values().any(|busy| busy == id) && dice.next_u64() % 4 > 0 {
+            if is_free && !self.busy.values().any(|busy| busy == id) && dice.below(4) > 0 {
                 self.busy.insert(next, id.clone());
             }
         }
         let at_work: Vec<NodeId> = self.busy.keys().copied().collect();
         for node in at_work {
-            if dice.next_u64() % 2 == 0 {
+            if dice.below(2) == 0 {
                 let run = self.busy.remove(&node).unwrap();
                 self.left.get_mut(&run).unwrap().pop();
             }
@@ -312,8 +312,7 @@ fn an_exclusive_run_is_not_passed_over_for_ever() {
         while !fleet.entered.contains(&first) {
             // Somebody new all the time, exclusive or not, that comes after it.
             let id = RunId::from(format!("new-{turns:05}"));
-            let nodes =
-                if dice.next_u64() % 3 == 0 { vec![reference((dice.next_u64() % 5) as u32)] } else { vec![] };
+            let nodes = if dice.below(3) == 0 { vec![reference((dice.below(5)) as u32)] } else { vec![] };
             fleet.runs.push(Run { id, waits: true, paused: false, priority: 0, created: 10 + turns, nodes });
             // What was under way before it came.
             if turns == 0 {

@@ -456,7 +456,7 @@ fn task() -> Value {
     json!({"backend": "test", "action": "noop"})
 }
 
-fn claimed(changes: &[Change]) -> Vec<(String, NodeId)> {
+fn claimed_by_run(changes: &[Change]) -> Vec<(String, NodeId)> {
     let claim = |change: &Change| match change {
         Change::ExecutionLeased { run, lease, .. } => Some((run.to_string(), lease.node)),
         _ => None,
@@ -489,13 +489,13 @@ fn a_held_node_gets_work_of_its_holder_only() {
     world.add(&holder, own);
     let anywhere = world.executions(&placed, 1, None);
     world.add(&placed, anywhere);
-    let claims = claimed(&world.claim());
+    let claims = claimed_by_run(&world.claim());
     assert_eq!(claims, [("holder".to_owned(), node_id(0)), ("placed".to_owned(), node_id(1))]);
     // Its end gives the node back.
     let path = vec![downbeat_core::run::RunState::Cancelled];
     world.commit(vec![Change::RunMoved { run: holder, epoch: 1, path, end: None, at }]);
     let _again = world.park(0, 2, WIDE);
-    assert_eq!(claimed(&world.claim()), [("other".to_owned(), node_id(0))]);
+    assert_eq!(claimed_by_run(&world.claim()), [("other".to_owned(), node_id(0))]);
 }
 
 #[test]
@@ -507,9 +507,9 @@ fn a_node_that_is_kept_free_gets_nothing_of_others() {
     assert!(world.board.keep_free(wanted));
     let waiting = world.executions(&other, 1, Some(node_id(0)));
     world.add(&other, waiting);
-    assert_eq!(claimed(&world.claim()), []);
+    assert_eq!(claimed_by_run(&world.claim()), []);
     assert!(world.board.keep_free(Default::default()) && !world.board.keep_free(Default::default()));
-    assert_eq!(claimed(&world.claim()), [("other".to_owned(), node_id(0))]);
+    assert_eq!(claimed_by_run(&world.claim()), [("other".to_owned(), node_id(0))]);
 }
 
 #[test]
@@ -530,7 +530,7 @@ fn what_waits_of_a_paused_run_is_not_given_out_until_it_goes_on() {
     let cancelled = late[0].id;
     world.add(&run, late);
     let _parked = world.park(0, 1, WIDE);
-    assert_eq!((claimed(&world.claim()), world.board.waiting()), (Vec::new(), 0));
+    assert_eq!((claimed_by_run(&world.claim()), world.board.waiting()), (Vec::new(), 0));
     let cancel = Change::ExecutionCancelRequested {
         run: run.clone(),
         execution: cancelled,
@@ -539,5 +539,5 @@ fn what_waits_of_a_paused_run_is_not_given_out_until_it_goes_on() {
         at,
     };
     world.commit(vec![cancel, paused(false, at)]);
-    assert_eq!(claimed(&world.claim()).len(), 2);
+    assert_eq!(claimed_by_run(&world.claim()).len(), 2);
 }

@@ -81,6 +81,7 @@ const TAKE: &str = "INSERT INTO holds (node, run) SELECT * FROM unnest($1::uuid[
      ON CONFLICT (node) DO UPDATE SET run = excluded.run";
 
 /// Writes and commits. Answers the number before the first event.
+#[expect(clippy::too_many_arguments, reason = "all that one commit writes")]
 pub(super) async fn save(
     client: &Object,
     server: ServerId,

@@ -259,7 +259,8 @@ mod tests {
     #[test]
     fn waves_are_shown_as_they_come_and_go() {
         use WaveStatus::{Ended, Running, Skipped, Waiting};
-        let cases: [(RunState, &[&[&str]], [WaveStatus; 3], Option<u32>, u32, usize); 9] = [
+        type Case<'a> = (RunState, &'a [&'a [&'a str]], [WaveStatus; 3], Option<u32>, u32, usize);
+        let cases: [Case<'_>; 9] = [
             (RunState::Pending, &[], [Waiting, Waiting, Waiting], None, 0, 0),
             (RunState::Running, &[&["leased"]], [Running, Waiting, Waiting], Some(1), 0, 0),
             // Between two waves.
