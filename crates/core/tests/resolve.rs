@@ -37,7 +37,7 @@ fn nodes(list: &[(&str, &[&str])]) -> Vec<Arc<NodeRecord>> {
     list.iter().map(|(hostname, backends)| Arc::new(node(hostname, backends))).collect()
 }
 
-fn job(tasks: Value) -> Definition {
+fn job(tasks: &Value) -> Definition {
     serde_json::from_value(json!({"target": "all", "tasks": tasks})).unwrap()
 }
 
@@ -50,7 +50,7 @@ fn a_refusal_names_everything_that_stands_in_the_way() {
         {"backend": "exec", "action": "run", "params": {"command": "true"}},
     ]);
     let nodes = nodes(&[("a", &["ping", "test", "exec"]), ("b", &["ping"]), ("c", &["exec"])]);
-    let unfit = resolve(&job(tasks), &Params::new(), &nodes).unwrap_err();
+    let unfit = resolve(&job(&tasks), &Params::new(), &nodes).unwrap_err();
     assert_eq!(
         unfit.message,
         "2 of the target nodes cannot do what the job asks; the params of step 1 (test sleep) are refused; the params \
@@ -69,7 +69,7 @@ fn a_refusal_names_everything_that_stands_in_the_way() {
 #[test]
 fn a_run_that_is_tried_again_keeps_its_nodes_and_asks_them_what_they_can_do_today() {
     let all: &[&str] = &["test", "exec"];
-    let definition = job(json!([{"backend": "test", "action": "noop"}]));
+    let definition = job(&json!([{"backend": "test", "action": "noop"}]));
     let former = resolve(&definition, &Params::new(), &nodes(&[("b", all), ("a", all)])).unwrap();
     let former = Resolved { waves: vec![1, 2], ..former };
     let again = |nodes: &[Arc<NodeRecord>]| resolve_again(&definition, &Params::new(), &former, nodes);
