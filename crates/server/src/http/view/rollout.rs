@@ -256,11 +256,13 @@ mod tests {
         (statuses, rollout.wave, rollout.failed, untouched)
     }
 
+    /// State and results; then the waves, the current one, how many failed, and how many were never touched.
+    type Case = (RunState, &'static [&'static [&'static str]], [WaveStatus; 3], Option<u32>, u32, usize);
+
     #[test]
     fn waves_are_shown_as_they_come_and_go() {
         use WaveStatus::{Ended, Running, Skipped, Waiting};
-        type Case<'a> = (RunState, &'a [&'a [&'a str]], [WaveStatus; 3], Option<u32>, u32, usize);
-        let cases: [Case<'_>; 9] = [
+        let cases: [Case; 9] = [
             (RunState::Pending, &[], [Waiting, Waiting, Waiting], None, 0, 0),
             (RunState::Running, &[&["leased"]], [Running, Waiting, Waiting], Some(1), 0, 0),
             // Between two waves.
