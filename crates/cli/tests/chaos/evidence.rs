@@ -45,6 +45,10 @@ pub(crate) struct Run {
     pub(crate) owner: String,
     pub(crate) steps: Vec<Step>,
     pub(crate) executions: Vec<Execution>,
+    /// With a roll-out, the wave of each node.
+    pub(crate) waves: BTreeMap<String, usize>,
+    /// It has its nodes to itself.
+    pub(crate) exclusive: bool,
 }
 
 /// What the definition asks of a step: read from the definition, not from the product's plan.
@@ -118,6 +122,8 @@ impl Run {
             owner: text(&view["owner"]),
             steps: steps(&view["definition"]),
             executions: executions.iter().map(Execution::read).collect(),
+            waves: waves(view),
+            exclusive: view["definition"]["exclusive"] == true,
         }
     }
 
@@ -132,6 +138,15 @@ impl Run {
         instances.values_mut().for_each(|attempts| attempts.sort_by_key(|execution| execution.attempt));
         instances
     }
+}
+
+/// Waves of so many nodes, by hostname: read from the definition, as the steps are.
+fn waves(view: &Value) -> BTreeMap<String, usize> {
+    let Some(batch) = view["definition"]["rollout"]["batch"].as_u64() else { return BTreeMap::new() };
+    let mut nodes: Vec<String> = view["expected"].as_array().into_iter().flatten().map(text).collect();
+    nodes.sort();
+    let batch = usize::try_from(batch).unwrap();
+    nodes.into_iter().enumerate().map(|(index, node)| (node, index / batch)).collect()
 }
 
 fn text(value: &Value) -> String {

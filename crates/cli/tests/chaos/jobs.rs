@@ -1,4 +1,4 @@
-//! Draws definitions of all shapes: lists with barriers, pipelines, graphs, placed tasks; retries, failures, at most
+//! Draws definitions of all shapes: lists with barriers, pipelines, waves, graphs, placed tasks; retries, failures, at most
 //! once and at least once.
 
 use std::path::Path;
@@ -11,14 +11,21 @@ use crate::cluster::NODES;
 
 /// A definition by this name; every task of it writes into the book.
 pub(crate) fn draw(book: &Path, name: &str, dice: &mut Dice) -> Value {
-    let mut definition = match dice.below(5) {
+    let mut definition = match dice.below(6) {
         0 => list(book, dice),
         1 => pipeline(book, dice),
         2 => graph(book, dice),
         3 => placed(book, dice),
+        4 => rollout(book, dice),
         _ => mixed(book, dice),
     };
     definition["name"] = json!(name);
+    let placed = |task: &Value| !task["placement"].is_null();
+    let fleet =
+        !definition["target"].is_null() && !definition["tasks"].as_array().unwrap().iter().any(placed);
+    if fleet && dice.below(5) == 0 {
+        definition["exclusive"] = json!(true);
+    }
     definition
 }
 
@@ -65,6 +72,17 @@ fn list(book: &Path, dice: &mut Dice) -> Value {
     undo["condition"] = json!("on_failure");
     tasks.push(undo);
     json!({"target": target(dice), "strategy": strategy(dice), "tasks": tasks})
+}
+
+fn rollout(book: &Path, dice: &mut Dice) -> Value {
+    let mut undo = task(book, "undo", 0.0, 1);
+    undo["condition"] = json!("on_failure");
+    let rollout = json!({"batch": 1 + dice.below(2), "pause": "100ms", "max_failures": dice.below(3)});
+    json!({"target": target(dice), "rollout": rollout, "tasks": [
+        some(book, "first", dice),
+        {"name": "walk", "tasks": [some(book, "leaf0", dice), some(book, "leaf1", dice)]},
+        undo,
+    ]})
 }
 
 fn pipeline(book: &Path, dice: &mut Dice) -> Value {

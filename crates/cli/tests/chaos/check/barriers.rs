@@ -18,7 +18,18 @@ pub(super) fn hold(evidence: &Evidence, findings: &mut Findings) {
             let Some(&(Some(begun), _)) = places.get(execution.id.as_str()) else { continue };
             for before in &step.barrier {
                 for earlier in by_step.get(before).into_iter().flatten() {
-                    compare("barriers hold", run, earlier, execution, begun, &places, findings);
+                    // A wave has barriers of its own; what answers failures comes after all of them.
+                    if step.on_failure || wave(run, earlier) == wave(run, execution) {
+                        compare("barriers hold", run, earlier, execution, begun, &places, findings);
+                    }
+                }
+            }
+            if !step.on_failure && !run.waves.is_empty() {
+                let before = |earlier: &&Execution| wave(run, earlier) < wave(run, execution);
+                let answers =
+                    |one: &Execution| run.steps.get(one.step as usize).is_some_and(|step| step.on_failure);
+                for earlier in run.executions.iter().filter(before).filter(|one| !answers(one)) {
+                    compare("a wave ends before the next", run, earlier, execution, begun, &places, findings);
                 }
             }
             for before in &step.per_node {
@@ -30,6 +41,38 @@ pub(super) fn hold(evidence: &Evidence, findings: &mut Findings) {
             }
             if step.on_failure {
                 reason(run, execution, findings);
+            }
+        }
+    }
+}
+
+fn wave(run: &Run, execution: &Execution) -> Option<usize> {
+    run.waves.get(execution.node.as_deref()?).copied()
+}
+
+/// From the first thing that an exclusive run does on a node to its last, nobody else does anything there.
+pub(super) fn exclusive(evidence: &Evidence, findings: &mut Findings) {
+    let mut of: BTreeMap<&str, (&Run, &Execution)> = BTreeMap::new();
+    for run in evidence.runs.values() {
+        of.extend(run.executions.iter().map(|execution| (execution.id.as_str(), (run, execution))));
+    }
+    for run in evidence.runs.values().filter(|run| run.exclusive) {
+        let mut spans: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+        for (place, line) in evidence.book.lines.iter().enumerate() {
+            let own = of.get(line.execution.as_str()).filter(|(other, _)| other.id == run.id);
+            // What was lost may go on after the run has ended.
+            if own.is_some_and(|(_, execution)| execution.status != "lost") {
+                spans.entry(&line.node).or_insert((place, place)).1 = place;
+            }
+        }
+        for (node, (first, last)) in spans {
+            for line in &evidence.book.lines[first..=last] {
+                let Some((other, execution)) = of.get(line.execution.as_str()) else { continue };
+                if line.node == node && other.id != run.id && execution.status != "lost" {
+                    let text =
+                        format!("{} of {} on {node}, which {} holds", line.execution, other.id, run.id);
+                    findings.note("an exclusive run has its nodes to itself", text);
+                }
             }
         }
     }

@@ -45,6 +45,7 @@ pub(crate) fn check(evidence: &Evidence) -> Vec<Violation> {
     order::attempts(evidence, &mut findings);
     order::lanes(evidence, &mut findings);
     barriers::hold(evidence, &mut findings);
+    barriers::exclusive(evidence, &mut findings);
     feed::gapless(evidence, &mut findings);
     feed::watched(evidence, &mut findings);
     replay::explains(evidence, &mut findings);

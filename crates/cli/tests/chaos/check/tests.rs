@@ -83,6 +83,7 @@ fn truth() -> Evidence {
         owner: "s2".to_owned(),
         steps: steps(&definition()),
         executions,
+        ..Run::default()
     };
     let listing = [("r1".to_owned(), "completed".to_owned())];
     let watched: Vec<(u64, String)> = feed.iter().map(|event| (event.seq, event.kind.clone())).collect();
@@ -465,4 +466,23 @@ fn what_a_definition_waits_for_is_read_from_it() {
     let barriers: Vec<Vec<u32>> = graph.iter().map(|step| step.barrier.iter().copied().collect()).collect();
     assert_eq!(barriers, [vec![], vec![0], vec![], vec![0, 1]]);
     assert!(graph.iter().all(|step| step.placed && step.resend));
+}
+
+#[test]
+fn a_wave_that_begins_early_is_found() {
+    finds("a wave ends before the next", |evidence| {
+        run(evidence).waves = [("web-1".to_owned(), 0), ("web-2".to_owned(), 1)].into();
+    });
+}
+
+#[test]
+fn somebody_else_on_the_nodes_of_an_exclusive_run_is_found() {
+    finds("an exclusive run has its nodes to itself", |evidence| {
+        let run = run(evidence);
+        run.exclusive = true;
+        let place = run.executions.iter().position(|execution| execution.id == "e10-1").unwrap();
+        let stranger = run.executions.remove(place);
+        let other = Run { id: "r2".to_owned(), executions: vec![stranger], ..run.clone() };
+        evidence.runs.insert("r2".to_owned(), Run { exclusive: false, ..other });
+    });
 }
