@@ -1,4 +1,4 @@
-//! Owns the people: they submit runs, try again when nobody answers, change their mind, and drain nodes.
+//! Owns the people: they submit runs, try again when nobody answers, pause, change their mind, and drain nodes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,9 +59,30 @@ pub(crate) async fn submit(cluster: Arc<Cluster>, number: usize, within: Duratio
     let shown = serde_json::to_string(&definition).unwrap_or_default();
     world.say(format_args!("run {number} is accepted: {run} {shown}"));
     world.truth(|truth| truth.accepted.push(run.clone()));
+    if world.below(5) == 0 {
+        tokio::time::sleep(world.up_to(within)).await;
+        pause_for_a_while(&cluster, &run).await;
+    }
     if cancel {
         tokio::time::sleep(world.up_to(within)).await;
         cancel_run(&cluster, &run).await;
+    }
+}
+
+/// Pauses a run, and lets it go on after a while, however long it takes to be heard.
+async fn pause_for_a_while(cluster: &Cluster, run: &RunId) {
+    cluster.world.say(format_args!("{run} is to be paused"));
+    let paused = run.clone();
+    let _ = ask(cluster, |service| async move { service.pause(&paused, "sim").await }).await;
+    tokio::time::sleep(cluster.world.up_to(Duration::from_secs(20))).await;
+    loop {
+        let resumed = run.clone();
+        match ask(cluster, |service| async move { service.resume(&resumed, "sim").await }).await {
+            Some(Ok(())) => return,
+            // It has ended, or the pause was never heard.
+            Some(Err(error)) if error.class() != Class::Unavailable => return,
+            Some(Err(_)) | None => tokio::time::sleep(Duration::from_secs(1)).await,
+        }
     }
 }
 

@@ -36,6 +36,7 @@ pub(crate) struct Shape {
     /// The most that a host's clock is off at the start.
     pub(crate) clock_error: Duration,
     pub(crate) drift_ppm: u64,
+    pub(crate) max_concurrent_runs: Option<u32>,
 }
 
 impl Shape {
@@ -208,6 +209,7 @@ impl Cluster {
             server_stale_after: Span(self.shape.server_stale_after),
             lease_ttl: Span(self.shape.lease_ttl()),
             shutdown_grace: Span(Duration::from_secs(5)),
+            max_concurrent_runs: self.shape.max_concurrent_runs,
             ..downbeat_server::Settings::default()
         }
     }

@@ -123,6 +123,10 @@ fn shape(world: &World) -> Shape {
         grace: world.up_to(Duration::from_secs(interval_s)),
         clock_error: Duration::from_secs(world.below(4)),
         drift_ppm: world.below(2) * 500,
+        max_concurrent_runs: match world.below(3) {
+            0 => Some(1 + u32::try_from(world.below(3)).expect("it is small")),
+            _ => None,
+        },
     }
 }
 

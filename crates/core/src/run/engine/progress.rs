@@ -474,7 +474,10 @@ impl Progress {
             n => format!(", and {} more", n - 1),
         };
         let budget = match (self.plan.budget(), self.struck) {
-            (Some(budget), Some(_)) => format!("; {} nodes failed, and {budget} may", self.spent.count()),
+            (Some(budget), Some(_)) => match self.spent.count() {
+                1 => format!("; 1 node failed, and {budget} may"),
+                failed => format!("; {failed} nodes failed, and {budget} may"),
+            },
             _ => String::new(),
         };
         format!("{} failed{place}{others}{budget}", self.step_text(step))

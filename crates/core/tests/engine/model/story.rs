@@ -9,7 +9,7 @@ use downbeat_core::{Change, Dice, Timestamp};
 
 use super::case::{Case, MOST_NODES, node_id, node_number, number};
 use super::counts::Counts;
-use super::tables::{Fate, Instance, Stop, Tables};
+use super::tables::{Attempt, Fate, Instance, Stop, Tables};
 use crate::world::World;
 
 pub(super) const BEGINNING_MS: i64 = 1_000_000_000;
@@ -401,7 +401,8 @@ impl<'a> Story<'a> {
         panic!("the engine asks for the same moment again and again");
     }
 
-    /// What a run that tries this one again begins with: what succeeded, but nothing that answered failures.
+    /// What a run that tries this one again begins with: what succeeded, but nothing that answered failures, and nothing
+    /// of a node on which something did.
     fn taken_over(&mut self) -> Result<Vec<Execution>, String> {
         let executions: Vec<Execution> = self.world.executions.values().cloned().collect();
         let second =
@@ -409,8 +410,20 @@ impl<'a> Story<'a> {
         let taken = second.executions(&RunId::from("run"), self.world.now, &mut self.world.dice);
         let place = |taken: &Execution| (taken.step as usize, taken.pinned.map(node_number));
         let mut got: Vec<_> = taken.iter().map(place).collect();
-        let is_taken =
-            |i: &usize| self.tables.instances[*i].fate == Some(Fate::Succeeded) && !self.tables.is_answer(*i);
+        let tables = &self.tables;
+        let ran = |attempts: &[Attempt]| {
+            attempts.len() > 1 || attempts.iter().any(|attempt| attempt.status != Status::Skipped)
+        };
+        let undone: Vec<usize> = (0..tables.instances.len())
+            .filter(|i| tables.is_answer(*i) && ran(&tables.instances[*i].attempts))
+            .filter_map(|i| tables.instances[i].node)
+            .collect();
+        let is_taken = |i: &usize| {
+            let instance = &tables.instances[*i];
+            instance.fate == Some(Fate::Succeeded)
+                && !tables.is_answer(*i)
+                && !instance.node.is_some_and(|node| undone.contains(&node))
+        };
         let instances = (0..self.tables.instances.len()).filter(is_taken).map(|i| &self.tables.instances[i]);
         let mut expected: Vec<_> = instances.map(|instance| (instance.step, instance.node)).collect();
         got.sort_unstable();
