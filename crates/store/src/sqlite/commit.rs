@@ -351,7 +351,7 @@ pub(super) fn save_executions(
     // Without the lease's columns: an index that holds a node is written again whenever one of them is named.
     let mut update = transaction.prepare_cached(
         "UPDATE executions SET status = ?2, not_before = ?3, stop = ?4, started_at = ?5, verdict = ?6, \
-         exit_code = ?7, error = ?8, finished_at = ?9, reason = ?10, ended_at = ?11 WHERE id = ?1",
+         exit_code = ?7, error = ?8, finished_at = ?9, reason = ?10, ended_at = ?11, outputs = ?12 WHERE id = ?1",
     )?;
     for id in dirty.executions_altered.difference(&dirty.executions_leased) {
         let state = StateColumns::of(&tables.executions[id].state);
@@ -366,7 +366,8 @@ pub(super) fn save_executions(
             state.error,
             state.finished_at,
             state.reason,
-            state.ended_at
+            state.ended_at,
+            state.outputs
         ])?;
     }
     Ok(())
