@@ -2,16 +2,22 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use downbeat_core::backend::BackendSchema;
+use downbeat_core::execution::Verdict;
+use tokio::process::Command;
 
 use super::params::text;
 use crate::backend::{Backend, Call, Finish};
 use crate::process::{self, Ledger, Program};
 
 const SERVICE: &str = ".service";
+/// For a question that is answered at once where systemd is well.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub struct Systemd {
@@ -40,12 +46,49 @@ impl Backend for Systemd {
         let Some(unit) = text(&call.params, "unit") else {
             return Finish::failed(None, "param `unit` is missing");
         };
+        if matches!(call.action.as_str(), "start" | "restart" | "reload") {
+            let is_stale = tokio::select! {
+                biased;
+                () = call.cancel.cancelled() => return Finish::cancelled(None),
+                is_stale = self.is_stale(unit) => is_stale,
+            };
+            if is_stale {
+                let reload = manager(&self.program, &["daemon-reload"]);
+                let finish = process::run(reload, &call, &self.ledger).await;
+                if finish.verdict != Verdict::Succeeded {
+                    return finish;
+                }
+            }
+        }
         let mut program = systemctl(&self.program, &call.action, unit);
         // The agent would wait for systemctl before it stops, and systemctl for the agent to have stopped.
         if matches!(call.action.as_str(), "stop" | "restart") && is_own(unit) {
             program.args.insert(0, "--no-block".to_owned());
         }
         process::run(program, &call, &self.ledger).await
+    }
+}
+
+impl Systemd {
+    /// Whether the unit's file has changed since systemd read it: it would go on with what it read.
+    async fn is_stale(&self, unit: &str) -> bool {
+        let asked = Command::new(&self.program)
+            .args([
+                "--no-pager",
+                "--no-ask-password",
+                "show",
+                "--property=NeedDaemonReload",
+                "--value",
+                "--",
+                unit,
+            ])
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .output();
+        // Who cannot say it says more when it is told what to do.
+        let answer = tokio::time::timeout(PATIENCE, asked).await;
+        answer.is_ok_and(|answer| answer.is_ok_and(|answer| answer.stdout.trim_ascii() == b"yes"))
     }
 }
 
@@ -63,10 +106,14 @@ fn service_of(groups: &str) -> Option<&str> {
 
 /// Nobody is asked for a password and nothing is cut to the width of a terminal.
 pub(super) fn systemctl(program: &Path, verb: &str, unit: &str) -> Program {
-    let args = ["--no-pager", "--no-ask-password", "--full", verb, "--", unit];
+    manager(program, &["--full", verb, "--", unit])
+}
+
+fn manager(program: &Path, args: &[&str]) -> Program {
+    let args = ["--no-pager", "--no-ask-password"].into_iter().chain(args.iter().copied());
     Program {
         name: program.to_string_lossy().into_owned(),
-        args: args.map(str::to_owned).to_vec(),
+        args: args.map(str::to_owned).collect(),
         env: Vec::new(),
         working_dir: None,
         stdin: None,

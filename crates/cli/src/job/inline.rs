@@ -1,15 +1,18 @@
 //! Owns how one task is written on the command line: `BACKEND ACTION [--KEY VALUE]…`.
 //!
-//! What a param means is the catalogue's: the values are coerced to what the action declares. Backends that only
-//! nodes know have their params sent as text, and the server judges.
+//! What a param means is the catalogue's, or for a backend that only nodes know, a node's that offers it: the values are
+//! coerced to what the action declares.
 
 use clap::{ArgAction, Args, Command, FromArgMatches};
-use downbeat_core::backend::{ActionSchema, Catalogue, ParamKind, coerce};
+use downbeat_core::backend::{ActionSchema, Catalogue, ParamKind, ParamSchema, coerce};
+use downbeat_core::limits::PAGE_MOST;
 use downbeat_core::nearest::nearest;
+use downbeat_server::http::view::{List, Node, NodeSummary};
 use serde_json::{Value, json};
 
 use super::run::RunOptions;
 use crate::args::Global;
+use crate::client::Client;
 use crate::exit::Failure;
 
 /// One task as a definition, and the options with what was said after ACTION.
@@ -18,6 +21,45 @@ pub(super) struct Inline {
     pub(super) options: RunOptions,
     pub(super) global: Global,
     pub(super) definition: Value,
+    /// A backend that only nodes know: what its params mean is to be asked.
+    foreign: Option<Foreign>,
+}
+
+#[derive(Debug)]
+struct Foreign {
+    backend: String,
+    action: String,
+    given: Given,
+}
+
+impl Inline {
+    /// The definition, with the params of a backend that only nodes know as a node declares them.
+    pub(super) async fn settled(self, client: &Client) -> Result<Value, Failure> {
+        let Self { mut definition, foreign, .. } = self;
+        if let Some(Foreign { backend, action, given }) = foreign
+            && let Some(schema) = asked(client, &backend, &action).await?
+        {
+            definition["tasks"][0]["params"] = json!(coerce(&schema, given));
+        }
+        Ok(definition)
+    }
+}
+
+/// What a node that offers it declares of an action; nothing when no node does.
+async fn asked(client: &Client, backend: &str, action: &str) -> Result<Option<ActionSchema>, Failure> {
+    let path = ["clusters", client.cluster().unwrap_or("default"), "nodes"];
+    let nodes: List<NodeSummary> = client.get(&path, &[("limit", PAGE_MOST.to_string())]).await?;
+    let Some(node) = nodes.data.iter().find(|node| node.backends.iter().any(|name| name == backend)) else {
+        return Ok(None);
+    };
+    let node: Node = client.get(&["nodes", &node.id.to_string()], &[]).await?;
+    let offered = node.backends.into_iter().find(|offered| offered.name == backend);
+    let action = offered.and_then(|offered| offered.actions.into_iter().find(|known| known.name == action));
+    Ok(action.map(|action| ActionSchema {
+        params: action.params.into_iter().map(|param| ParamSchema::new(param.name, param.kind)).collect(),
+        name: action.name,
+        idempotent: action.idempotent,
+    }))
 }
 
 pub(super) fn read(
@@ -48,12 +90,12 @@ pub(super) fn read(
         }
     }
     let params = match schema {
-        Some(schema) => serde_json::to_value(coerce(schema, given)),
-        None => serde_json::to_value(coerce(&undeclared(&action), given)),
-    }
-    .map_err(|error| Failure::bug(format!("cannot write the params: {error}")))?;
-    let definition = definition(&backend, &action, &params, &options, &global);
-    Ok(Inline { options, global, definition })
+        Some(schema) => coerce(schema, given.clone()),
+        None => coerce(&undeclared(&action), given.clone()),
+    };
+    let definition = definition(&backend, &action, &json!(params), &options, &global);
+    let foreign = schema.is_none().then_some(Foreign { backend, action, given });
+    Ok(Inline { options, global, definition, foreign })
 }
 
 fn definition(backend: &str, action: &str, params: &Value, options: &RunOptions, global: &Global) -> Value {

@@ -76,8 +76,14 @@ pub(crate) struct RunOptions {
     pub(super) param: Vec<String>,
 }
 
+/// What is to be run.
+enum Asked {
+    File(Body),
+    Task(Box<Inline>),
+}
+
 pub(super) async fn run(args: RunArgs, global: &Global, out: Out) -> Result<(), Failure> {
-    let (options, global, body, target) = match args.file {
+    let (options, global, asked, target) = match args.file {
         Some(path) => {
             if global.cluster.is_some() {
                 return Err(Failure::bad_input(
@@ -87,23 +93,30 @@ pub(super) async fn run(args: RunArgs, global: &Global, out: Out) -> Result<(), 
             let (text, name) = JobFile::read(&path)?.text()?;
             let target = args.options.target.clone();
             let params = params::read(&args.options.param)?;
-            (args.options, global.clone(), Body::Definition { text, file: Some(name), params }, target)
+            let body = Body::Definition { text, file: Some(name), params };
+            (args.options, global.clone(), Asked::File(body), target)
         }
         None => {
-            let Inline { options, global, definition } =
-                inline::read(args.options, global.clone().or_environment(), args.task)?;
+            let inline = inline::read(args.options, global.clone().or_environment(), args.task)?;
+            let (options, global) = (inline.options.clone(), inline.global.clone());
             if !options.param.is_empty() {
                 return Err(Failure::bad_input(
                     "--param is for job files; the params of one task are written --KEY VALUE",
                 ));
             }
-            let body = Body::Definition { text: definition.to_string(), file: None, params: Params::new() };
-            (options, global, body, None)
+            (options, global, Asked::Task(Box::new(inline)), None)
         }
     };
     // What was said after ACTION may have named another server or format.
     let client = Client::new(&global)?;
     let out = out.with_format(global.output);
+    let body = match asked {
+        Asked::File(body) => body,
+        Asked::Task(inline) => {
+            let text = inline.settled(&client).await?.to_string();
+            Body::Definition { text, file: None, params: Params::new() }
+        }
+    };
     let query: Vec<_> = target.map(|target| ("target", target)).into_iter().collect();
     // A key of its own lets the client repeat what a broken connection left unanswered.
     let key = options.idempotency_key.clone().unwrap_or_else(|| uuid::Uuid::new_v4().to_string());

@@ -3,6 +3,7 @@
 mod again;
 mod bench;
 mod cluster;
+mod declared;
 mod errors;
 mod examples;
 mod flows;

@@ -85,3 +85,24 @@ fn a_service_that_does_not_start_fails_its_task() {
     let output = site.task(&["systemd", "start", "--unit", "lame"]).failed(1);
     assert!(output.contains("lame.service"), "{output}");
 }
+
+#[test]
+fn a_unit_whose_file_was_changed_is_restarted_as_it_is_written_now() {
+    let site = Site::of(1);
+    let host = site.host();
+    let write = |word: &str| {
+        let unit =
+            format!("[Service]\nExecStart=/bin/sh -c 'logger -t downbeat-changed {word}; exec sleep 1000'\n");
+        let path = "/etc/systemd/system/downbeat-changed.service";
+        site.task(&["file", "write", "--path", path, "--content", &unit]).ok();
+    };
+    let unit = |action: &str| site.task(&["systemd", action, "--unit", "downbeat-changed"]).ok();
+    for (action, word) in [("start", "first"), ("restart", "second")] {
+        write(word);
+        unit(action);
+        until("what the service says", || {
+            host.said("downbeat-changed").contains(&word.to_owned()).then_some(())
+        });
+    }
+    assert_eq!(host.said("downbeat-changed"), ["first", "second"]);
+}
