@@ -151,9 +151,10 @@ impl Host {
         lines.lines().map(entry).collect()
     }
 
-    /// The journal without the times.
+    /// The journal without the times, and without what a shell says of a child that was ended before it.
     pub(crate) fn said(&self, tag: &str) -> Vec<String> {
-        self.journal(tag).into_iter().map(|(_, message)| message).collect()
+        let said = self.journal(tag).into_iter().map(|(_, message)| message);
+        said.filter(|message| message != "Terminated").collect()
     }
 
     /// The microsecond in which a file, or a link itself, was made or last changed.
