@@ -54,7 +54,7 @@ chaos: ## Faults of every kind on three servers, four agents and a PostgreSQL, f
 		cargo test --package downbeat-cli --test chaos -- --test-threads 1 --nocapture random
 
 .PHONY: fuzz
-fuzz: ## Fuzzes the job-file parser and the selector, a minute each
+fuzz: ## Fuzzes job files, selectors and expressions, a minute each
 	fuzz/run 60
 
 .PHONY: deny

@@ -44,9 +44,7 @@ impl Listener {
     }
 
     fn object(&self) -> Option<Map<String, Value>> {
-        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        heard.line_ended();
-        heard.object.take()
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner).ended()
     }
 }
 
@@ -74,6 +72,12 @@ impl Heard {
                 self.line_ended();
             }
         }
+    }
+
+    /// The last object, when all was heard.
+    fn ended(&mut self) -> Option<Map<String, Value>> {
+        self.line_ended();
+        self.object.take()
     }
 
     fn line_ended(&mut self) {
@@ -118,43 +122,48 @@ impl Expected {
     }
 
     fn read(&self) -> Result<Params, String> {
-        let mut text = String::new();
-        let bound = VALUES_BYTES as u64 + 1;
-        let read = fs::File::open(&self.file).and_then(|file| file.take(bound).read_to_string(&mut text));
-        read.map_err(|error| format!("cannot read the values that it wrote: {error}"))?;
-        let object = self.listener.object().unwrap_or_default();
-        let mut values: Params = object.into_iter().filter(|(name, _)| self.names.contains(name)).collect();
-        for (line, number) in text.lines().zip(1..) {
-            if line.trim().is_empty() {
-                continue;
-            }
-            let (name, value) = line
-                .split_once('=')
-                .ok_or_else(|| format!("line {number} of the file $DOWNBEAT_OUTPUT is not `name=value`"))?;
-            let name = name.trim();
-            if self.names.iter().any(|known| known == name) {
-                values.insert(name.to_owned(), Value::from(value));
-            }
-        }
-        let missing: Vec<String> = self
-            .names
-            .iter()
-            .filter(|name| !values.contains_key(*name))
-            .map(|name| format!("`{name}`"))
-            .collect();
-        if !missing.is_empty() {
-            let missing = missing.join(", ");
-            return Err(format!(
-                "it ended well and did not say its output {missing}: write `name=value` to the file $DOWNBEAT_OUTPUT, \
-                 or print a JSON object on the last line"
-            ));
-        }
-        let bytes = text.len().max(downbeat_core::backend::params_bytes(&values));
-        if bytes > VALUES_BYTES {
-            return Err(format!("its outputs are larger than {} KiB", VALUES_BYTES / 1024));
-        }
-        Ok(values)
+        values(&self.names, &self.file, self.listener.object())
     }
+}
+
+/// The values of `names`: lines of the file, and members of the object for what the file does not say.
+fn values(names: &[String], file: &Path, object: Option<Map<String, Value>>) -> Result<Params, String> {
+    // What it put there instead may be a pipe that nobody writes to.
+    if !fs::symlink_metadata(file).is_ok_and(|metadata| metadata.is_file()) {
+        return Err("the file $DOWNBEAT_OUTPUT is gone, or no file any more".to_owned());
+    }
+    let mut text = String::new();
+    let bound = VALUES_BYTES as u64 + 1;
+    let read = fs::File::open(file).and_then(|file| file.take(bound).read_to_string(&mut text));
+    read.map_err(|error| format!("cannot read the values that it wrote: {error}"))?;
+    let mut values: Params =
+        object.unwrap_or_default().into_iter().filter(|(name, _)| names.contains(name)).collect();
+    for (line, number) in text.lines().zip(1..) {
+        if line.trim().is_empty() {
+            continue;
+        }
+        let (name, value) = line
+            .split_once('=')
+            .ok_or_else(|| format!("line {number} of the file $DOWNBEAT_OUTPUT is not `name=value`"))?;
+        let name = name.trim();
+        if names.iter().any(|known| known == name) {
+            values.insert(name.to_owned(), Value::from(value));
+        }
+    }
+    let missing: Vec<String> =
+        names.iter().filter(|name| !values.contains_key(*name)).map(|name| format!("`{name}`")).collect();
+    if !missing.is_empty() {
+        let missing = missing.join(", ");
+        return Err(format!(
+            "it ended well and did not say its output {missing}: write `name=value` to the file $DOWNBEAT_OUTPUT, \
+                 or print a JSON object on a line of its own"
+        ));
+    }
+    let bytes = text.len().max(downbeat_core::backend::params_bytes(&values));
+    if bytes > VALUES_BYTES {
+        return Err(format!("its outputs are larger than {} KiB", VALUES_BYTES / 1024));
+    }
+    Ok(values)
 }
 
 /// Removes what attempts of a former life left.
@@ -201,5 +210,36 @@ mod tests {
         assert!(heard.line.as_ref().is_some_and(|line| line.len() <= VALUES_BYTES));
         heard.text("\n{\"a\":1}\n");
         assert!(heard.object.is_some());
+    }
+
+    #[test]
+    fn what_is_declared_has_to_be_said_and_the_file_comes_first() {
+        let long = format!("a={}\n", "x".repeat(VALUES_BYTES));
+        let cases: [(&str, &str, Result<&str, &str>); 9] = [
+            ("a=1\nb=2=3\nc=4\n", "", Ok(r#"{"a":"1","b":"2=3"}"#)),
+            ("", "{\"a\": 1, \"b\": [2]}\n", Ok(r#"{"a":1,"b":[2]}"#)),
+            ("a=file\n", "{\"a\": 1, \"b\": null}\n", Ok(r#"{"a":"file","b":null}"#)),
+            ("\n a=1\nb=\n", "", Ok(r#"{"a":"1","b":""}"#)),
+            ("a=1\n", "", Err("did not say its output `b`")),
+            ("", "", Err("did not say its output `a`, `b`")),
+            ("a=1\nnonsense\n", "", Err("line 2 of the file $DOWNBEAT_OUTPUT is not `name=value`")),
+            (&long, "{\"b\": 1}", Err("larger than 64 KiB")),
+            ("a=1\nb=2", "{\"a\": ", Ok(r#"{"a":"1","b":"2"}"#)),
+        ];
+        let dir = tempfile::tempdir().unwrap();
+        for (number, (file, printed, expected)) in cases.into_iter().enumerate() {
+            let path = dir.path().join(number.to_string());
+            fs::write(&path, file).unwrap();
+            let mut heard = Heard::default();
+            heard.text(printed);
+            let names = ["a", "b"].map(str::to_owned);
+            match (values(&names, &path, heard.ended()), expected) {
+                (Ok(got), Ok(expected)) => assert_eq!(serde_json::to_string(&got).unwrap(), expected),
+                (Err(got), Err(expected)) => assert!(got.contains(expected), "{got}"),
+                (got, expected) => panic!("{got:?}, not {expected:?}"),
+            }
+        }
+        assert!(values(&["a".to_owned()], &dir.path().join("none"), None).unwrap_err().contains("is gone"));
+        assert!(values(&["a".to_owned()], dir.path(), None).unwrap_err().contains("no file"));
     }
 }

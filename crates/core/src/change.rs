@@ -42,8 +42,8 @@ pub enum Change {
     RunCancelRequested { run: RunId, by: String, at: Timestamp },
     /// No more of it begins, or it goes on. Guard: the run has not ended, and is not that way already.
     RunPauseSet { run: RunId, paused: bool, by: String, at: Timestamp },
-    /// A run that waited is let in, and holds its nodes when it is exclusive. Guard: the run's epoch, that it waits, that
-    /// fewer than `limit` runs are under way, and that no other run holds one of `nodes` or does anything there.
+    /// A run that waited is let in, and holds its nodes when it is exclusive. Guard: the run's epoch, that it waits and
+    /// nobody paused or cancelled it, that fewer than `limit` runs are under way, and that no other run holds one of `nodes` or does anything there.
     RunAdmitted {
         run: RunId,
         epoch: u64,

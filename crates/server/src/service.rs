@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use downbeat_core::backend::{Catalogue, Params};
+use downbeat_core::collections::HashMap;
 use downbeat_core::execution::{Execution, State};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
 use downbeat_core::level;
@@ -392,7 +393,9 @@ impl Service {
             let facts = |node: NodeId| parts.dispatcher.facts(node);
             progress.begin(&mut Turn { now, dice: &mut dice, offline: &offline, facts: &facts });
         }
-        let max_pending = waits.then_some(parts.settings.max_pending_runs);
+        // All are created waiting. Those that there is room for do not count.
+        let max_pending =
+            waits.then(|| parts.settings.max_pending_runs.saturating_add(parts.admission.room()));
         let mut changes = vec![Change::RunCreated { run: run.clone(), max_pending }];
         changes.extend(taking_over(&run, &taken));
         changes.extend(progress.take_changes(now));
@@ -472,8 +475,18 @@ impl Service {
 
     /// Why a run waits for its turn, if it does.
     pub fn pending_reason(&self, run: &RunRecord) -> Option<String> {
-        let waits = run.state == RunState::Pending;
-        waits.then(|| self.parts.admission.reason(&run.id))?.map(|reason| reason.to_string())
+        self.pending_reasons(std::slice::from_ref(run)).remove(&run.id)
+    }
+
+    /// Why each of these runs waits for its turn, of those that do.
+    pub fn pending_reasons(&self, runs: &[RunRecord]) -> HashMap<RunId, String> {
+        let waits = |run: &RunRecord| run.state == RunState::Pending;
+        if !runs.iter().any(waits) {
+            return HashMap::default();
+        }
+        let mut reasons = self.parts.admission.reasons();
+        let told = runs.iter().filter_map(|run| Some((run.id.clone(), reasons.remove(&run.id)?.to_string())));
+        told.collect()
     }
 
     /// Begins nothing more of a run until it is resumed. What runs ends.

@@ -341,7 +341,8 @@ impl Tables {
         nodes: &[NodeId],
         at: Timestamp,
     ) -> Applied {
-        if !self.owned(id, epoch)?.waits() {
+        let run = self.owned(id, epoch)?;
+        if !run.waits() || run.paused_at.is_some() || run.cancel_requested_at.is_some() {
             return Err(Refusal::WrongState);
         }
         if let Some(limit) = limit {

@@ -171,3 +171,55 @@ fn what_a_step_says_reaches_the_same_nodes_next_step_and_the_only_one_reaches_al
     let line = |node: &str| format!("{node} {node}-1.2 led-by-node-2");
     assert_eq!(seen, [line("node-1"), line("node-2"), line("node-3")]);
 }
+
+#[test]
+fn a_roll_out_within_its_budget_goes_on_without_the_node_that_failed() {
+    let mut undo = step("undo", "true");
+    undo["condition"] = json!("on_failure");
+    let job = json!({
+        "target": "all", "rollout": {"batch": 1, "max_failures": "34%"},
+        "tasks": [step("install", "test $1 != node-1"), step("start", "true"), undo],
+    });
+    let flow = Flow::carry_out(3, job, 0);
+    assert_eq!(
+        (&flow.run["status"], &flow.run["partial"]),
+        (&json!("completed"), &json!(true)),
+        "{}",
+        flow.run
+    );
+    let log = flow.log();
+    let ended = |name: &str| -> Vec<&String> {
+        log.iter().filter(|line| line.starts_with(&format!("end {name}"))).collect()
+    };
+    assert_eq!(ended("start"), ["end start node-2", "end start node-3"]);
+    // The remedy is for the failed node alone, and comes after the last wave.
+    assert_eq!(ended("undo"), ["end undo node-1"]);
+    assert!(flow.place("end start node-3") < flow.place("begin undo node-1"));
+    assert_eq!(flow.run["untouched"], Value::Null);
+}
+
+#[test]
+fn a_roll_out_that_is_paused_between_waves_begins_no_wave_until_it_is_resumed() {
+    let dev = Dev::start_with(&["--nodes", "2"]);
+    // The first node ends only once the run is paused.
+    let first = format!("test $1 != node-1 || {{ {}; }}", wait_for("paused"));
+    let job = json!({
+        "target": "all", "rollout": {"batch": 1}, "params": {"dir": dev.dir.path()},
+        "tasks": [step("first", &first), step("second", "true")],
+    });
+    dev.write("job.yaml", &job.to_string());
+    let id = dev.submit(&["-f", "job.yaml"]);
+    dev.run(&["run", "pause", &id]).ok();
+    dev.write("paused", "");
+    let shown = || dev.run(&["run", "show", &id, "-o", "json"]).json();
+    crate::cluster::until("the first step to end", || {
+        (shown()["results"]["0"]["node-1"]["status"] == "succeeded").then_some(())
+    });
+    let run = shown();
+    assert_eq!((&run["status"], &run["paused"]), (&json!("running"), &json!(true)));
+    assert_eq!(run["results"]["0"].get("node-2"), None, "{run}");
+    dev.run(&["run", "resume", &id]).ok();
+    assert_eq!(dev.run(&["run", "watch", &id]).code, 0);
+    let log = fs::read_to_string(dev.dir.path().join("log")).unwrap();
+    assert_eq!(log.lines().filter(|line| line.starts_with("end second")).count(), 2, "{log}");
+}

@@ -1,7 +1,8 @@
 //! Owns whose turn it is: which of the runs that wait may enter, why the others may not, and which nodes are kept free
 //! for an exclusive run that is next.
 //!
-//! - Runs come in the order of their priority, and among equals of their age. Those that are paused are passed over.
+//! - Runs come in the order of their priority, and among equals of their age. Those that are paused are passed over,
+//!   and so are exclusive ones that want a node that is drained: they would hold the others without end.
 //! - A run that is not exclusive enters when there is room.
 //! - An exclusive run enters when there is room and all its nodes are free. Until then
 //!   - another exclusive run behind it that has a node in common with it does not pass it;
@@ -44,6 +45,8 @@ pub struct Nodes<'a> {
     pub holder: &'a dyn Fn(NodeId) -> Option<RunId>,
     /// A run other than this one that is at work on a node.
     pub busy: &'a dyn Fn(NodeId, &RunId) -> Option<RunId>,
+    /// A person has drained it: it takes no new work.
+    pub drained: &'a dyn Fn(NodeId) -> bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +62,8 @@ pub enum Reason {
     Paused,
     /// Others come first.
     Turn { running: u32, limit: u32, ahead: u32 },
+    /// A node that it wants for itself takes no work.
+    Drained { hostname: String },
     /// A node that it wants for itself is not free.
     Node { hostname: String, run: RunId, how: Taken },
 }
@@ -84,6 +89,7 @@ impl fmt::Display for Reason {
                 let (running, ahead) = (runs(*running), runs(*ahead));
                 write!(f, "{running} under way, and no more than {limit} may be; {ahead} before it")
             }
+            Reason::Drained { hostname } => write!(f, "{hostname} is drained"),
             Reason::Node { hostname, run, how } => match how {
                 Taken::Held => write!(f, "{hostname} is held by run {run} (exclusive)"),
                 Taken::Busy => write!(f, "{hostname} is busy with run {run}"),
@@ -123,9 +129,13 @@ pub fn decide(runs: &[Applicant<'_>], nodes: &Nodes<'_>, limit: Option<u32>) -> 
             Verdict::Wait(_) => false,
         };
         taken += u32::from(keeps_room);
-        if !run.paused {
+        let is_passed_over = matches!(verdict, Verdict::Wait(Reason::Paused | Reason::Drained { .. }));
+        if !is_passed_over {
             ahead += 1;
-            pass.promise(run);
+            // Without room nobody behind it is looked at.
+            if room {
+                pass.promise(run);
+            }
         }
         pass.decision.verdicts.push((run.id.clone(), verdict));
     }
@@ -147,6 +157,9 @@ impl Pass<'_> {
             Verdict::Wait(Reason::Node { hostname: node.hostname.clone(), run: other, how })
         };
         for node in run.nodes {
+            if (self.nodes.drained)(node.id) {
+                return Verdict::Wait(Reason::Drained { hostname: node.hostname.clone() });
+            }
             if let Some(holder) = (self.nodes.holder)(node.id).filter(|holder| holder != run.id) {
                 return wait(node, holder, Taken::Held);
             }

@@ -76,7 +76,7 @@ fn decided(
         .collect();
     let holder = |node: NodeId| held.get(&node).cloned();
     let at_work = |node: NodeId, run: &RunId| busy.get(&node).filter(|other| *other != run).cloned();
-    decide(&applicants, &Nodes { holder: &holder, busy: &at_work }, limit)
+    decide(&applicants, &Nodes { holder: &holder, busy: &at_work, drained: &|_| false }, limit)
 }
 
 /// What comes of it, as text: each run that waits, then the nodes that are wanted.
@@ -326,4 +326,29 @@ fn an_exclusive_run_is_not_passed_over_for_ever() {
             assert!(turns < 500, "seed {seed}: it never enters");
         }
     }
+}
+
+#[test]
+fn an_exclusive_run_that_wants_a_drained_node_is_passed_over_and_says_so() {
+    let id = |name: &str| RunId::from(name);
+    let (first, second) = (id("first"), id("second"));
+    let nodes = [reference(1), reference(2)];
+    let run = |id, second| Applicant {
+        id,
+        waits: true,
+        paused: false,
+        priority: 0,
+        created_at: Timestamp::from_second(second).unwrap(),
+        nodes: &nodes[..],
+    };
+    let both = [run(&first, 1), Applicant { nodes: &nodes[..1], ..run(&second, 2) }];
+    let drained = |node: NodeId| node == nodes[1].id;
+    let known = Nodes { holder: &|_| None, busy: &|_, _| None, drained: &drained };
+    let decision = decide(&both, &known, Some(1));
+    let hostname = nodes[1].hostname.clone();
+    assert_eq!(
+        decision.verdicts,
+        [(first.clone(), Verdict::Wait(Reason::Drained { hostname })), (second.clone(), Verdict::Enter)]
+    );
+    assert_eq!(decision.wanted.keys().copied().collect::<Vec<_>>(), [nodes[0].id]);
 }

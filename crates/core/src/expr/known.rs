@@ -131,6 +131,11 @@ impl<'d> Known<'d> {
             };
             return Err(format!("`{reference}`: `{shown_name}` does not come before this task; {remedy}"));
         }
+        if reference.is_of_nodes() && step.entry == at.entry {
+            return Err(format!(
+                "`{reference}`: other nodes need not have come to `{shown_name}` yet; move it into an entry before"
+            ));
+        }
         if reference.is_of_nodes() && self.definition.is_placed(&self.definition.tasks[step.entry]) {
             return Err(format!(
                 "`{reference}`: `{shown_name}` is placed and runs once; write steps{}.outputs",

@@ -85,6 +85,11 @@ impl Queue {
         self.waiting
     }
 
+    /// How many runs are under way.
+    pub(super) fn under_way(&self) -> usize {
+        self.runs.len() - self.waiting
+    }
+
     /// Whether somebody waits for nodes.
     pub(super) fn awaits_nodes(&self) -> bool {
         self.waiting > 0 && self.runs.values().any(|run| run.waits && run.exclusive)
@@ -116,10 +121,11 @@ impl Queue {
                 // Whoever moves on does not wait any more, also when it was cancelled before its turn came.
                 Some(state) => self.alter(run, |run| (run.state, run.waits) = (*state, false)),
             },
-            Change::ExecutionFinished { .. } | Change::ExecutionLost { .. } => News::Nodes,
+            Change::ExecutionFinished { .. } | Change::ExecutionLost { .. } | Change::NodeDrainSet { .. } => {
+                News::Nodes
+            }
             Change::NodeRegistered { .. }
             | Change::NodeMoved { .. }
-            | Change::NodeDrainSet { .. }
             | Change::RunCancelRequested { .. }
             | Change::ExecutionsAdded { .. }
             | Change::ExecutionLeased { .. }
@@ -157,7 +163,8 @@ impl Queue {
             .collect();
         let holder = |node: NodeId| board.holder(node).cloned();
         let busy = |node: NodeId, run: &RunId| board.at_work(node, run).cloned();
-        decide(&applicants, &Nodes { holder: &holder, busy: &busy }, limit)
+        let drained = |node: NodeId| board.node(node).is_some_and(|node| node.draining);
+        decide(&applicants, &Nodes { holder: &holder, busy: &busy, drained: &drained }, limit)
     }
 
     /// The change that lets a run in, if it is this server's.

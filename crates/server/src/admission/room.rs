@@ -3,10 +3,11 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use downbeat_core::admission::{Reason, Verdict};
+use downbeat_core::admission::{Decision, Reason, Verdict};
+use downbeat_core::collections::HashMap;
 use downbeat_core::ids::RunId;
 use downbeat_core::run::{RunRecord, RunState};
-use downbeat_core::{Change, Event};
+use downbeat_core::{Change, Event, level};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -52,14 +53,23 @@ impl Admission {
         self.queue().waiting()
     }
 
-    /// Why a run waits, if it does.
-    pub(crate) fn reason(&self, run: &RunId) -> Option<Reason> {
-        let queue = self.queue();
-        let decision = queue.decide(&self.dispatcher.board(), self.limit);
-        decision.verdicts.into_iter().find_map(|(id, verdict)| match verdict {
-            Verdict::Wait(reason) if id == *run => Some(reason),
-            _ => None,
-        })
+    /// Why each run that waits does.
+    pub(crate) fn reasons(&self) -> HashMap<RunId, Reason> {
+        let decision = {
+            let queue = self.queue();
+            queue.decide(&self.dispatcher.board(), self.limit)
+        };
+        let waiting = decision.verdicts.into_iter().filter_map(|(id, verdict)| match verdict {
+            Verdict::Wait(reason) => Some((id, reason)),
+            Verdict::Enter => None,
+        });
+        waiting.collect()
+    }
+
+    /// How many more runs could be under way: those need not wait for long.
+    pub(crate) fn room(&self) -> u32 {
+        let under_way = u32::try_from(self.queue().under_way()).unwrap_or(u32::MAX);
+        self.limit.map_or(0, |limit| limit.saturating_sub(under_way))
     }
 
     pub(crate) fn wake(&self) {
@@ -100,7 +110,12 @@ impl Admission {
     fn turns(&self, parts: &Parts) -> Vec<Change> {
         let queue = self.queue();
         let mut board = self.dispatcher.board();
-        let decision = queue.decide(&board, self.limit);
+        // While an older server lives nobody can be let in, and nothing is kept free for it.
+        let decision = if parts.level.reaches(level::FLEET) {
+            queue.decide(&board, self.limit)
+        } else {
+            Decision::default()
+        };
         if board.keep_free(decision.wanted) {
             self.dispatcher.wake();
         }

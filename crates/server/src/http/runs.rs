@@ -177,11 +177,10 @@ pub(super) async fn list(
     };
     let filter = RunFilter { cluster, states: states.concat(), job: query.job };
     let listed = service.store().runs(&filter, page).await?;
+    let mut reasons = service.pending_reasons(&listed.rows);
     let row = |run: &RunRecord| {
         let mut row = RunSummary::of(run);
-        if run.state == RunState::Pending {
-            row.pending_reason = service.pending_reason(run);
-        }
+        row.pending_reason = reasons.remove(&run.id);
         row
     };
     let rows = listed.rows.iter().map(row).collect();
@@ -290,6 +289,7 @@ pub(super) struct RetryRequest {
     responses(
         (status = 201, description = "The run that was created", body = Run),
         (status = 200, description = "The first run of this idempotency key", body = Run),
+        (status = 429, description = "Too many runs wait; `Retry-After` says when to try again"),
     )
 )]
 pub(super) async fn retry(

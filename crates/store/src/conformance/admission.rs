@@ -111,6 +111,19 @@ pub async fn no_more_runs_are_let_in_than_may_be_under_way(store: Arc<dyn Store>
     refuse(&store, admitted(6, Some(3), &[]), Refusal::NoRoom { running: 3 }).await;
 }
 
+/// Whoever paused or cancelled it was told so before it could take anything.
+pub async fn a_run_that_is_paused_or_to_be_cancelled_is_not_let_in(store: Arc<dyn Store>) {
+    apply(&store, &[created(1), created(2)]).await;
+    let by = || "ada".to_owned();
+    let pause = |paused| Change::RunPauseSet { run: run_id(1), paused, by: by(), at: at(5) };
+    apply(&store, &[pause(true), Change::RunCancelRequested { run: run_id(2), by: by(), at: at(5) }]).await;
+    for number in [1, 2] {
+        refuse(&store, admitted(number, None, &[number]), Refusal::WrongState).await;
+    }
+    assert_eq!(store.holds().await.unwrap(), held(&[]));
+    apply(&store, &[pause(false), admitted(1, None, &[1])]).await;
+}
+
 pub async fn a_run_takes_all_its_nodes_or_none(store: Arc<dyn Store>) {
     apply(&store, &(1..=4).map(created).collect::<Vec<_>>()).await;
     apply(&store, &[admitted(1, None, &[2, 1])]).await;

@@ -56,6 +56,7 @@ macro_rules! conformance_suite {
                 a_full_queue_takes_no_more
                 a_run_is_let_in_once_by_its_owner_while_it_waits
                 no_more_runs_are_let_in_than_may_be_under_way
+                a_run_that_is_paused_or_to_be_cancelled_is_not_let_in
                 a_run_takes_all_its_nodes_or_none
                 a_run_does_not_take_a_node_where_another_is_at_work
                 a_held_node_is_given_nothing_of_another_run
