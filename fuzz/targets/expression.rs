@@ -5,11 +5,23 @@
 
 use std::collections::BTreeMap;
 
-use downbeat_core::backend::{Params, params_bytes};
-use downbeat_core::expr::{Data, Scope, render, uses};
+use downbeat_core::backend::{ParamProblem, Params, params_bytes};
+use downbeat_core::expr::{Data, Scope, Template, Uses};
 use downbeat_core::limits;
 use libfuzzer_sys::fuzz_target;
 use serde_json::json;
+
+fn template(params: &Params) -> Result<Option<Template>, ParamProblem> {
+    Template::of("test", "echo", params)
+}
+
+fn uses(params: &Params) -> Result<Option<Uses>, ParamProblem> {
+    Ok(template(params)?.map(|template| template.uses()))
+}
+
+fn render(params: &Params, scope: &Scope) -> Result<Params, ParamProblem> {
+    template(params)?.map_or_else(|| Ok(params.clone()), |template| template.render(scope))
+}
 
 fn scope() -> Scope {
     let outputs = Data::from(&json!({"x": "1.2", "y": [1, "a", null], "z": {"a": {"b": true}}}));

@@ -239,7 +239,8 @@ fn a_value_is_never_taken_for_two_arguments() {
         node: None,
         steps: BTreeMap::new(),
     };
-    let rendered = expr::render(&definition.tasks[0].leaves()[0].params, &scope).unwrap();
+    let params = &definition.tasks[0].leaves()[0].params;
+    let rendered = expr::Template::of("exec", "run", params).unwrap().unwrap().render(&scope).unwrap();
     assert_eq!(rendered["command"], json!(["echo", "--x=a; rm -rf / \"x", "a; rm -rf / \"x y"]));
 }
 

@@ -68,31 +68,10 @@ pub(crate) struct StepUse<'t> {
     pub(crate) node: Option<&'t str>,
 }
 
-/// What the expressions use; nothing when there is none.
-pub fn uses(params: &Params) -> Result<Option<Uses>, ParamProblem> {
-    Ok(Template::of(params)?.map(|template| template.uses()))
-}
-
-/// The params with the values of their expressions in their place. What is rendered is not looked at again.
-pub fn render(params: &Params, scope: &Scope) -> Result<Params, ParamProblem> {
-    match Template::of(params)? {
-        None => Ok(params.clone()),
-        Some(template) => template.render(scope),
-    }
-}
-
 impl Template {
-    /// Reads params; nothing when no expression is in them.
-    pub fn of(params: &Params) -> Result<Option<Self>, ParamProblem> {
-        Self::of_all_but(params, None)
-    }
-
-    /// Reads the params of an action.
-    pub fn of_action(backend: &str, action: &str, params: &Params) -> Result<Option<Self>, ParamProblem> {
-        Self::of_all_but(params, read_by_a_shell(backend, action))
-    }
-
-    fn of_all_but(params: &Params, plain: Option<&str>) -> Result<Option<Self>, ParamProblem> {
+    /// Reads the params of an action; nothing when no expression is in them.
+    pub fn of(backend: &str, action: &str, params: &Params) -> Result<Option<Self>, ParamProblem> {
+        let plain = read_by_a_shell(backend, action);
         let is_plain = |name: &str| plain == Some(name);
         if !params.iter().any(|(name, value)| !is_plain(name) && has_expression(value)) {
             return Ok(None);
@@ -167,6 +146,7 @@ impl Template {
         found
     }
 
+    /// The params with the values of their expressions in their place. What is rendered is not looked at again.
     pub fn render(&self, scope: &Scope) -> Result<Params, ParamProblem> {
         self.render_some(scope, |_| true)
     }

@@ -6,7 +6,19 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::backend::Params;
+use crate::backend::{ParamProblem, Params};
+
+fn template(params: &Params) -> Result<Option<Template>, ParamProblem> {
+    Template::of("test", "echo", params)
+}
+
+fn uses(params: &Params) -> Result<Option<Uses>, ParamProblem> {
+    Ok(template(params)?.map(|template| template.uses()))
+}
+
+fn render(params: &Params, scope: &Scope) -> Result<Params, ParamProblem> {
+    template(params)?.map_or_else(|| Ok(params.clone()), |template| template.render(scope))
+}
 
 fn scope() -> Scope {
     let outputs =
@@ -415,7 +427,7 @@ fn what_a_shell_reads_keeps_its_braces() {
         "command": "docker ps --format '{{.ID}}' --filter {{", "env": {"V": "{{ params.v }}"},
     }))
     .unwrap();
-    let template = Template::of_action("exec", "shell", &params).unwrap().unwrap();
+    let template = Template::of("exec", "shell", &params).unwrap().unwrap();
     let scope = Scope {
         run: Data::map([]),
         params: Data::map([("v".to_owned(), Data::from(&serde_json::json!("1")))]),

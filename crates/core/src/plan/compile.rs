@@ -215,8 +215,7 @@ impl Plan {
 
     /// Of a roll-out, how many nodes may fail.
     pub fn budget(&self) -> Option<u32> {
-        let rollout = self.definition.rollout.as_ref()?;
-        Some(rollout.max_failures.of(self.resolved.waves.last().copied().unwrap_or(0)))
+        self.definition.rollout.as_ref().map(|rollout| self.resolved.budget(rollout))
     }
 
     pub fn node(&self, index: u32) -> &NodeRef {
@@ -300,7 +299,7 @@ fn note_uses(definition: &Definition, steps: &mut [Step]) {
     let leaves = || definition.tasks.iter().flat_map(|entry| entry.leaves());
     let mut by_name: Option<HashMap<&str, u32>> = None;
     for (task, step) in leaves().zip(steps) {
-        let template = Template::of_action(&task.backend, &task.action, &task.params);
+        let template = Template::of(&task.backend, &task.action, &task.params);
         let Ok(Some(template)) = template else { continue };
         let uses = template.uses();
         let by_name = by_name.get_or_insert_with(|| {

@@ -93,7 +93,7 @@ fn fitting(
                     Offer::of(task, members, &mut missing)
                 })
             });
-            let template = Template::of_action(&task.backend, &task.action, &task.params)
+            let template = Template::of(&task.backend, &task.action, &task.params)
                 .map_err(|problem| refused(task, step, &[problem]));
             let fits = template.and_then(|template| match (&template, &offer) {
                 (None, Some(offer)) => offer.refuse_params(task, step),

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::backend::Params;
 use crate::ids::{ClusterId, NodeId, RunId, ServerId};
 use crate::run::RunState;
-use crate::spec::Definition;
+use crate::spec::{Definition, Rollout};
 
 /// A node that a run concerns, with the name that people know it by.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +32,13 @@ pub struct Resolved {
     /// With a roll-out: where each wave ends, as a count of the (one) set's nodes. The last is all of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waves: Vec<u32>,
+}
+
+impl Resolved {
+    /// How many nodes a roll-out survives the failure of.
+    pub fn budget(&self, rollout: &Rollout) -> u32 {
+        rollout.max_failures.of(self.waves.last().copied().unwrap_or(0))
+    }
 }
 
 /// How a run ended.

@@ -21,8 +21,7 @@ impl Checker<'_> {
             };
             for (leaf, (node, task)) in nodes.iter().zip(read.leaves()).enumerate() {
                 // What is no expression was said when the task was read.
-                let Ok(Some(template)) = Template::of_action(&task.backend, &task.action, &task.params)
-                else {
+                let Ok(Some(template)) = Template::of(&task.backend, &task.action, &task.params) else {
                     continue;
                 };
                 let Some(params) = field(node, "params") else { continue };

@@ -255,7 +255,7 @@ impl Checker<'_> {
                 (entry.key.clone().into_owned(), value)
             })
             .collect();
-        if let Err(problem) = Template::of_action(backend, action, &given) {
+        if let Err(problem) = Template::of(backend, action, &given) {
             self.param_problem(path, params?, problem);
             return None;
         }

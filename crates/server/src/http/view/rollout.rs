@@ -66,12 +66,8 @@ pub struct PlannedWave {
 impl PlannedRollout {
     pub(super) fn of(rollout: &spec::Rollout, resolved: &Resolved) -> Self {
         let waves = (1..).zip(waves(resolved)).map(|(wave, nodes)| PlannedWave { wave, nodes }).collect();
-        Self { waves, pause: rollout.pause, budget: budget(rollout, resolved) }
+        Self { waves, pause: rollout.pause, budget: resolved.budget(rollout) }
     }
-}
-
-fn budget(rollout: &spec::Rollout, resolved: &Resolved) -> u32 {
-    rollout.max_failures.of(resolved.waves.last().copied().unwrap_or(0))
 }
 
 /// The hostnames of each wave. A roll-out has one set of nodes.
@@ -129,7 +125,7 @@ impl Rollout {
     /// Of a run that is one, with the nodes that it never touched once that is certain.
     pub(super) fn of(run: &RunRecord, results: &Results) -> Option<(Self, Vec<String>)> {
         let rollout = run.definition.rollout.as_ref()?;
-        let budget = budget(rollout, &run.resolved);
+        let budget = run.resolved.budget(rollout);
         let failed = failed(run, results);
         let has_ended = run.state.is_terminal();
         let over = has_ended || failed > budget || run.cancel_requested_at.is_some();
