@@ -366,6 +366,7 @@ impl Service {
             retry_of: None,
             paused_at: None,
             admitted_at: None,
+            no_cache: false,
         }
     }
 

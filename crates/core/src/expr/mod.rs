@@ -1,6 +1,7 @@
 //! Expressions in params of tasks: `{{ steps.build.outputs.version }}`. A small and safe part of Jinja's expressions:
 //!
-//! - names: `params.x`, `steps.NAME.outputs.x`, `steps.NAME.nodes["web-01"].outputs.x`, `node.hostname`, `run.id`;
+//! - names: `params.x`, `steps.NAME.outputs.x`, `steps.NAME.nodes["web-01"].outputs.x`, `node.hostname`, `run.id`,
+//!   and in a task with `for_each` `item` and `index`;
 //!   a name with other characters than letters, digits and `_` stands in brackets: `steps["build-web"]`;
 //! - texts, numbers, `true`, `false`, lists, maps, parts of them (`x[0]`, `x.y`, `x[1:3]`);
 //! - `==`, `!=`, `<`, `<=`, `>`, `>=`, `in`, `and`, `or`, `not`, `a if b else c`, and `~`, which joins texts;

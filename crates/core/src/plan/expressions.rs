@@ -95,6 +95,7 @@ impl<'r> Expressions<'r> {
                 params: Data::from(self.params),
                 node: None,
                 steps: BTreeMap::new(),
+                item: None,
             };
             Made {
                 known: Known::of(self.definition),

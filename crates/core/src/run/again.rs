@@ -109,6 +109,10 @@ impl Second<'_> {
             params: former.params.clone(),
             // The one that was really carried out: its output is there.
             reused: Some(former.reused.unwrap_or(former.id)),
+            item: former.item,
+            // It was carried out, or not: this run takes no part in it.
+            limits: None,
+            cache_key: None,
             created_at: now,
             state: former.state.clone(),
         };
@@ -252,6 +256,9 @@ mod tests {
             attempt,
             params: None,
             reused: None,
+            item: None,
+            limits: None,
+            cache_key: None,
             created_at: at(),
             state: state(status, on),
         };
@@ -284,6 +291,7 @@ mod tests {
             cancel_requested_at: None,
             paused_at: None,
             admitted_at: None,
+            no_cache: false,
             owner: ServerId(Uuid::nil()),
             epoch: 1,
         }

@@ -93,6 +93,7 @@ impl World {
             retry_of: None,
             paused_at: None,
             admitted_at: None,
+            no_cache: false,
         };
         let progress = Progress::new(Arc::clone(&plan), id, 1, RunState::Pending);
         Self {

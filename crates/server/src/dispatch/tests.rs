@@ -83,6 +83,9 @@ impl World {
                 state: State::Pending { not_before: None },
                 params: Default::default(),
                 reused: None,
+                item: None,
+                limits: None,
+                cache_key: None,
             })
             .collect()
     }

@@ -91,6 +91,7 @@ impl Progress {
             params: Data::from(self.params.as_ref()),
             node: facts.as_ref().map(Data::from),
             steps,
+            item: None,
         };
         let params = uses.template.render(&scope);
         params.map(|params| Some(Arc::new(params))).map_err(|problem| format!("param {problem}"))

@@ -225,6 +225,9 @@ impl Progress {
             attempt,
             params,
             reused: None,
+            item: None,
+            limits: None,
+            cache_key: None,
             created_at: turn.now,
             state,
         });

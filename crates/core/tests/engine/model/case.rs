@@ -66,6 +66,9 @@ impl Case {
                 priority: 0,
                 params: Default::default(),
                 timeout: None,
+                max_parallel: None,
+                limits: Default::default(),
+                placement_timeout: None,
                 tasks: Vec::new(),
             },
             nodes,
@@ -128,7 +131,13 @@ impl Case {
             let leaves = 1 + number(dice, 3);
             let tasks = (0..leaves).map(|leaf| random_task(100 * (index + 1) + leaf, dice)).collect();
             let (name, condition) = (Some(name(index)), random_condition(dice));
-            self.definition.tasks.push(Entry::Branch(Branch { name, condition, depends_on, tasks }));
+            self.definition.tasks.push(Entry::Branch(Branch {
+                name,
+                condition,
+                depends_on,
+                for_each: None,
+                tasks,
+            }));
             self.targets.push(all);
             self.idempotent.extend((0..leaves).map(|_| dice.below(2) == 0));
             return;
@@ -300,6 +309,10 @@ fn random_task(index: usize, dice: &mut Dice) -> Task {
         depends_on: Vec::new(),
         target: None,
         placement: None,
+        for_each: None,
+        limits: Default::default(),
+        cache: None,
+        placement_timeout: None,
         delivery: match dice.below(6) {
             0 => Some(Delivery::AtLeastOnce),
             1 => Some(Delivery::AtMostOnce),

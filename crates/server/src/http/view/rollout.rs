@@ -220,6 +220,7 @@ mod tests {
             cancel_requested_at: None,
             paused_at: None,
             admitted_at: None,
+            no_cache: false,
             owner: ServerId(Uuid::nil()),
             epoch: 1,
         }

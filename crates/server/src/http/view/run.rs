@@ -349,6 +349,7 @@ mod tests {
             retry_of: None,
             paused_at: None,
             admitted_at: None,
+            no_cache: false,
         }
     }
 
@@ -390,6 +391,9 @@ mod tests {
             state,
             params: Default::default(),
             reused: None,
+            item: None,
+            limits: None,
+            cache_key: None,
         }
     }
 
