@@ -75,6 +75,11 @@ impl Site {
         fs::OpenOptions::new().create(true).append(true).open(path).unwrap()
     }
 
+    /// Where people and scripts reach it.
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.http)
+    }
+
     pub(crate) fn kill_server(&mut self) {
         let mut child = self.server.take().expect("the server runs");
         child.kill().unwrap();
@@ -86,10 +91,16 @@ impl Site {
     }
 
     pub(crate) fn start_agent(&mut self, name: &str) {
+        self.start_agent_with(name, &[]);
+    }
+
+    /// With environment variables of its own.
+    pub(crate) fn start_agent_with(&mut self, name: &str, environment: &[(&str, &str)]) {
         let child = Command::new(env!("CARGO_BIN_EXE_downbeat"))
             .args(["agent", "--server", &self.grpc, "--hostname", name, "--groups", "web", "--allow", "exec"])
-            .args(["--slots", "2", "--data"])
+            .args(["--allow", "docker", "--slots", "2", "--data"])
             .arg(self.directory.path().join(name))
+            .envs(environment.iter().copied())
             .current_dir(self.directory.path())
             .stdout(Stdio::null())
             .stderr(self.log(name))
