@@ -152,7 +152,7 @@ impl Site {
         let url = format!("http://{}/metrics", self.servers[server].http_addr());
         let text = self.client.get(url).send().await.unwrap().text().await.unwrap();
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        line.map_or(0, |value| value.parse().unwrap())
+        line.map_or(0, |value| value.parse::<f64>().unwrap() as u64)
     }
 
     /// The sum over all nodes of a figure that is told per node, per server.
