@@ -223,6 +223,8 @@ impl Service {
             metrics.set_queue_depth(board.waiting() as u64);
             metrics.set_parked(board.parked() as u64);
             metrics.set_nodes(board.nodes().map(|node| node.status));
+            let named = board.nodes().map(|node| (node.id, node.description.hostname.clone()));
+            metrics.name_nodes(named.collect());
             metrics.set_held_nodes(board.held_nodes() as u64);
         }
         metrics.set_runs_waiting(self.parts.admission.waiting() as u64);

@@ -238,6 +238,7 @@ impl Actor {
         let mut result = Ok(Vec::new());
         for (mut change, outcome) in changes.into_iter().zip(outcomes) {
             let Err(refusal) = outcome else { continue };
+            self.dispatcher.refused(&change, &refusal);
             release(&self.dispatcher, std::slice::from_mut(&mut change));
             match refusal {
                 Refusal::StaleEpoch | Refusal::NotFound => result = Err(Disowned),
@@ -274,9 +275,13 @@ pub(crate) fn refused_for_nodes(
     changes: Vec<Change>,
     outcomes: &[Applied],
 ) -> Vec<Change> {
-    let refused =
-        changes.into_iter().zip(outcomes).filter(|(_, outcome)| matches!(outcome, Err(Refusal::NodeHeld(_))));
-    let mut again: Vec<Change> = refused.map(|(change, _)| change).collect();
+    let mut again = Vec::new();
+    for (change, outcome) in changes.into_iter().zip(outcomes) {
+        if let Err(refusal @ Refusal::NodeHeld(_)) = outcome {
+            dispatcher.refused(&change, refusal);
+            again.push(change);
+        }
+    }
     release(dispatcher, &mut again);
     again
 }
