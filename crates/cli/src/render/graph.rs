@@ -193,8 +193,11 @@ impl Lanes {
             same.entry(waiting).or_default().push(lane);
         }
         let ends = |waiting: &BTreeSet<usize>| waiting.len() == 1 && waiting.first() == next.as_ref();
-        let mut groups: Vec<Vec<usize>> =
-            same.into_iter().filter(|(waiting, lanes)| lanes.len() > 1 && !ends(waiting)).map(|(_, lanes)| lanes).collect();
+        let mut groups: Vec<Vec<usize>> = same
+            .into_iter()
+            .filter(|(waiting, lanes)| lanes.len() > 1 && !ends(waiting))
+            .map(|(_, lanes)| lanes)
+            .collect();
         groups.sort();
         for group in groups {
             let (first, last) = (group[0], group[group.len() - 1]);
@@ -256,7 +259,8 @@ mod tests {
         let words = || text.split_whitespace().map(|word| word.split_once('>').unwrap_or((word, "")));
         let names: Vec<String> = words().map(|(name, _)| name.to_owned()).collect();
         let place = |name: &str| names.iter().position(|known| known == name).expect("a task of the graph");
-        let after = words().map(|(_, after)| after.split(',').filter(|name| !name.is_empty()).map(place).collect());
+        let after =
+            words().map(|(_, after)| after.split(',').filter(|name| !name.is_empty()).map(place).collect());
         (names.clone(), after.collect())
     }
 
@@ -277,7 +281,8 @@ mod tests {
         let mut bracket: Option<(usize, BTreeSet<usize>, BTreeSet<usize>)> = None;
         let mut ended = None;
         for row in &drawing.rows {
-            let signs: Vec<char> = row.lines.chars().chain(std::iter::repeat(' ')).take(drawing.width).collect();
+            let signs: Vec<char> =
+                row.lines.chars().chain(std::iter::repeat(' ')).take(drawing.width).collect();
             let is_task = |sign: char| [PASSED_ON, LAST, FIRST_OF, ONE_OF, LAST_OF].contains(&sign);
             let own = signs.iter().position(|sign| is_task(*sign));
             assert_eq!(own.is_some(), row.task.is_some(), "{row:?}");
@@ -330,7 +335,8 @@ mod tests {
                 _ => {}
             }
             // A bracket that nothing comes of leaves no line, and nothing that could be taken for one.
-            let goes_on = |column: usize| row.below.chars().nth(column).is_some_and(|sign| "│┃".contains(sign));
+            let goes_on =
+                |column: usize| row.below.chars().nth(column).is_some_and(|sign| "│┃".contains(sign));
             if let Some(column) = ended.take() {
                 assert!(!is_task(signs[column]), "one seems to come of the other: {row:?}");
             }
@@ -339,7 +345,11 @@ mod tests {
                 ended = Some(own);
             }
             for (column, sources) in below.iter().enumerate().filter(|(column, _)| column % LANE == 0) {
-                assert_eq!(goes_on(column), !sources.is_empty() || bracket.as_ref().is_some_and(|open| open.0 == column), "{row:?}");
+                assert_eq!(
+                    goes_on(column),
+                    !sources.is_empty() || bracket.as_ref().is_some_and(|open| open.0 == column),
+                    "{row:?}"
+                );
             }
             above = below;
         }
