@@ -394,8 +394,9 @@ impl Service {
         let waits = self.has_to_wait(&run.definition);
         if !waits {
             let offline = |node: NodeId| parts.dispatcher.board().is_offline(node);
+            let fits = |_: u32| Ok(());
             let facts = |node: NodeId| parts.dispatcher.facts(node);
-            progress.begin(&mut Turn { now, dice: &mut dice, offline: &offline, facts: &facts });
+            progress.begin(&mut Turn { now, dice: &mut dice, offline: &offline, facts: &facts, fits: &fits });
         }
         // All are created waiting. Those that there is room for do not count.
         let max_pending =
