@@ -82,6 +82,8 @@ pub struct Submit {
     pub definition: Definition,
     /// Values for the job's params; the rest are its defaults.
     pub params: Params,
+    /// Nothing is to be taken from the cache.
+    pub no_cache: bool,
     pub idempotency_key: Option<String>,
     /// Who asks.
     pub by: String,
@@ -310,7 +312,8 @@ impl Service {
         let cluster = self.cluster(&submit.definition).await?;
         let params = expr::given(&submit.definition, &submit.params).map_err(Error::Params)?;
         let plan = Arc::new(self.compile(cluster, Arc::new(submit.definition), &params)?);
-        let run = self.new_record(cluster, &plan, params, submit.by, submit.idempotency_key);
+        let mut run = self.new_record(cluster, &plan, params, submit.by, submit.idempotency_key);
+        run.no_cache = submit.no_cache;
         self.launch(run, plan, Vec::new()).await
     }
 
