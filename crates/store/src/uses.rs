@@ -51,11 +51,14 @@ fn until(limit: Limit, granted_at: Timestamp) -> Option<Timestamp> {
     Some(Timestamp::from_microsecond(end.as_microsecond()).unwrap_or(Timestamp::MAX))
 }
 
+/// The uses of one key, by when they were granted, each with its end.
+type Taken = BTreeMap<(Timestamp, ExecutionId), Option<Timestamp>>;
+
 /// All uses, or those that one batch took.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Uses {
-    /// By cluster and key; those of a key by when they were granted. Each with its end.
-    taken: BTreeMap<(ClusterId, String), BTreeMap<(Timestamp, ExecutionId), Option<Timestamp>>>,
+    /// By cluster and key.
+    taken: BTreeMap<(ClusterId, String), Taken>,
     /// What the uses that are not here come to. Nothing where all are here.
     pub(crate) elsewhere: BTreeMap<Question, u32>,
     /// The last moment at which the batch took a place of a rate: what was over by then goes.
@@ -133,7 +136,7 @@ impl Uses {
 
     /// By cluster and key, then as they were granted.
     pub(crate) fn list(&self) -> Vec<LimitUse> {
-        let list = |(key, taken): (&(ClusterId, String), &BTreeMap<_, _>)| {
+        let list = |(key, taken): (&(ClusterId, String), &Taken)| {
             let (cluster, key) = key.clone();
             let all = taken.iter().map(move |(&(granted_at, execution), &until)| LimitUse {
                 cluster,

@@ -363,17 +363,19 @@ async fn two_servers_never_give_out_more_than_a_limit_has() {
         // One of them has its own come and go.
         let batch_a = [give(first), give(first + 1), finished(1, first, first, Verdict::Succeeded)];
         let batch_b = [give(first + 3), give(first + 4), give(first + 5)];
-        let (a, b) = tokio::join!(
-            tokio::spawn({
-                let store = Arc::clone(&store);
-                async move { store.commit(server(1), &batch_a).await.unwrap() }
-            }),
-            tokio::spawn({
-                let other = Arc::clone(&other);
-                async move { other.commit(server(2), &batch_b).await.unwrap() }
-            }),
-        );
-        let (a, b) = (a.unwrap().outcomes, b.unwrap().outcomes);
+        let commit = |store: &Arc<dyn Store>, by: u32, batch: &[Change]| {
+            let (store, batch) = (Arc::clone(store), batch.to_vec());
+            tokio::spawn(async move { store.commit(server(by), &batch).await.unwrap().outcomes })
+        };
+        // Either is the first to be asked now and then.
+        let (a, b) = if round % 2 == 0 {
+            let a = commit(&store, 1, &batch_a);
+            (a, commit(&other, 2, &batch_b))
+        } else {
+            let b = commit(&other, 2, &batch_b);
+            (commit(&store, 1, &batch_a), b)
+        };
+        let (a, b) = (a.await.unwrap(), b.await.unwrap());
         let given = |outcomes: &[Result<(), Refusal>]| outcomes.iter().filter(|each| each.is_ok()).count();
         met.insert((given(&a), given(&b)));
         let uses = store.uses().await.unwrap();
