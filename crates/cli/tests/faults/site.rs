@@ -76,6 +76,7 @@ impl Site {
     }
 
     /// Where people and scripts reach it.
+    #[allow(dead_code, reason = "not every test that has a site asks")]
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.http)
     }

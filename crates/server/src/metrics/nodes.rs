@@ -182,6 +182,9 @@ mod tests {
             state,
             params: None,
             reused: None,
+            item: None,
+            limits: None,
+            cache_key: None,
         };
         let executions = states.into_iter().map(execution).collect();
         Change::ExecutionsAdded { run: run(), epoch: 1, executions, at: Timestamp::UNIX_EPOCH }
