@@ -48,6 +48,10 @@ containers-stop: ## Ends those, with all of their containers
 bench: build ## The figures of the README, on SQLite and on a private PostgreSQL
 	scripts/bench $(DOWNBEAT)
 
+.PHONY: bench-graph
+bench-graph: build ## Graphs of placed tasks: overhead per step, tasks and processes per second, planning
+	scripts/bench $(DOWNBEAT) graph
+
 .PHONY: bench-takeover
 bench-takeover: build ## kill -9 of servers that own runs: how long until another moved them on
 	scripts/bench $(DOWNBEAT) takeover

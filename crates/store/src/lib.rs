@@ -25,8 +25,8 @@ pub use ledger::Ledger;
 pub use memory::MemoryStore;
 pub use open::open;
 pub use port::{
-    Committed, Error, EventFilter, ExecutionFilter, Listed, News, OutputChunk, Page, RunFilter, ServerRecord,
-    Store, Stream, Tally,
+    Committed, Error, EventFilter, ExecutionFilter, Listed, News, NodeTotals, OutputChunk, Page, RunFilter,
+    ServerRecord, Store, Stream, Tally,
 };
 pub use postgres::PostgresStore;
 pub use sqlite::SqliteStore;

@@ -54,7 +54,7 @@ impl Yard {
     }
 
     pub(crate) fn start_agent(&mut self, name: &str) {
-        self.site.start_agent_with(name, &[("DOWNBEAT_DOCKER_SOCKET", &self.socket)]);
+        self.site.start_agent_in(name, &[], &[("DOWNBEAT_DOCKER_SOCKET", &self.socket)]);
     }
 
     /// A directory that all containers see as `/m`.

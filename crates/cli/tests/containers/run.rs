@@ -79,7 +79,7 @@ async fn the_example_passes_a_value_from_container_to_container() {
 async fn an_agent_whose_engine_is_away_starts_and_says_what_is_wrong() {
     let mut yard = Yard::with_agents(&[]).await;
     let nowhere = yard.directory.path().join("nowhere.sock");
-    yard.start_agent_with("web-1", &[("DOWNBEAT_DOCKER_SOCKET", nowhere.to_str().unwrap())]);
+    yard.start_agent_in("web-1", &[], &[("DOWNBEAT_DOCKER_SOCKET", nowhere.to_str().unwrap())]);
     yard.nodes_online(1).await;
     let run = yard.submit(&json!({"target": "all", "tasks": [yard.task()]}), "k").await;
     assert_eq!(yard.ended(&run).await["status"], "failed");

@@ -184,8 +184,15 @@ impl Actor {
     fn decide(&mut self, act: impl FnOnce(&mut Progress, &mut Turn<'_>)) {
         let dispatcher = self.dispatcher.clone();
         let offline = |node: NodeId| dispatcher.board().is_offline(node);
+        let fits = |_: u32| Ok(());
         let facts = |node: NodeId| dispatcher.facts(node);
-        let mut turn = Turn { now: self.clock.now(), dice: &mut self.dice, offline: &offline, facts: &facts };
+        let mut turn = Turn {
+            now: self.clock.now(),
+            dice: &mut self.dice,
+            offline: &offline,
+            facts: &facts,
+            fits: &fits,
+        };
         act(&mut self.progress, &mut turn);
     }
 
@@ -231,6 +238,7 @@ impl Actor {
         let mut result = Ok(Vec::new());
         for (mut change, outcome) in changes.into_iter().zip(outcomes) {
             let Err(refusal) = outcome else { continue };
+            self.dispatcher.refused(&change, &refusal);
             release(&self.dispatcher, std::slice::from_mut(&mut change));
             match refusal {
                 Refusal::StaleEpoch | Refusal::NotFound => result = Err(Disowned),
@@ -267,9 +275,13 @@ pub(crate) fn refused_for_nodes(
     changes: Vec<Change>,
     outcomes: &[Applied],
 ) -> Vec<Change> {
-    let refused =
-        changes.into_iter().zip(outcomes).filter(|(_, outcome)| matches!(outcome, Err(Refusal::NodeHeld(_))));
-    let mut again: Vec<Change> = refused.map(|(change, _)| change).collect();
+    let mut again = Vec::new();
+    for (change, outcome) in changes.into_iter().zip(outcomes) {
+        if let Err(refusal @ Refusal::NodeHeld(_)) = outcome {
+            dispatcher.refused(&change, refusal);
+            again.push(change);
+        }
+    }
     release(dispatcher, &mut again);
     again
 }
