@@ -143,6 +143,8 @@ const OWNER: &str = r"[A-Za-z0-9_][A-Za-z0-9_.-]*\$?(?::[A-Za-z0-9_][A-Za-z0-9_.
 const RKE2_VERSION: &str = r"v[0-9]+\.[0-9]+\.[0-9]+(?:-[0-9a-z.]+)?(?:\+rke2r[0-9]+)?";
 const RKE2_CHANNEL: &str = r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?";
 const URL: &str = r"https?://[^\x00-\x20\x7f]+";
+/// What RFC 6750 lets a bearer's token be.
+const TOKEN: &str = "[A-Za-z0-9._~+/-]+=*";
 /// What RFC 9110 calls a token.
 const HEADER_NAME: &str = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+";
 /// A tab is the only control character that a header may hold; a line's end would begin another header.
@@ -351,11 +353,21 @@ const BUILTIN: &[Backend] = &[
                     .pattern(HEADER)
                     .names(HEADER_NAME)
                     .bytes(8 * 1024),
+                optional("query", ParamKind::Map, "names and values that are added to the URL, escaped")
+                    .bytes(8 * 1024),
+                optional("bearer", ParamKind::Text, "a token for the header Authorization")
+                    .pattern(TOKEN)
+                    .bytes(8 * 1024),
                 optional("body", ParamKind::Text, "what is sent").bytes(limits::PARAMS_BYTES),
+                optional("json", ParamKind::Any, "a value that is sent as JSON, instead of `body`")
+                    .bytes(limits::PARAMS_BYTES),
+                optional("timeout", ParamKind::Duration, "for the whole exchange; the task's own when nothing is said"),
+                optional("follow", ParamKind::Boolean, "false: a redirect is the response; true when nothing is said"),
                 optional(
                     "expect",
                     ParamKind::Any,
-                    "what makes it a success: {status: [200, 2xx], contains: TEXT}; 2xx when nothing is said",
+                    "what makes it a success: {status: [200, 2xx], contains: TEXT, headers: {NAME: TEXT}, json: {NAME: VALUE}}; \
+                     2xx when nothing is said",
                 ),
             ],
         )],
@@ -452,6 +464,59 @@ mod tests {
         for text in bad {
             assert!(!pattern.matches(text), "{text:?} passes");
         }
+    }
+
+    #[test]
+    fn images_mounts_and_limits_hold_nothing_else() {
+        let digest = format!("alpine@sha256:{}", "0a".repeat(32));
+        check(
+            IMAGE,
+            &["alpine", "alpine:3.20", "library/a_b__c-d.e", "localhost:5000/team/x:v1_2-rc.1", &digest],
+            &[
+                "",
+                "-alpine",
+                "Alpine",
+                "alpine:",
+                "alpine:-1",
+                "a//b",
+                "/a",
+                "a/",
+                "a b",
+                "a@sha256:0",
+                "a\n",
+                "../a",
+            ],
+        );
+        check(
+            MOUNT,
+            &["/a:/b", "/a b/.c:/d:ro", "/a:/b:rw", "cache:/var/cache", "a.b_c-d:/x"],
+            &[
+                "",
+                "/a",
+                "a:b",
+                "/:/b",
+                "/a:/",
+                "/a:/b:",
+                "/a:/b:z",
+                "./a:/b",
+                "/a/../b:/c",
+                "-v:/a",
+                "/a:/b:ro:ro",
+                "/a\n:/b",
+            ],
+        );
+        check(
+            BYTES,
+            &["1", "512m", "2g", "64MiB", "7b", "1kB"],
+            &["", "0", "-1", "1.5g", "1t", "m", "1 m", "12345678901234567"],
+        );
+        check(
+            PROCESSORS,
+            &["1", "0.5", "2.25", "64", "0.001"],
+            &["", "0", "0.0", ".5", "-1", "1e3", "1.", "1,5"],
+        );
+        check(NETWORK, &["none", "host", "my_net-1.x"], &["", "-x", "container:x", "a b"]);
+        check(CONTAINER_USER, &["root", "1000:1000", "a.b-c"], &["", "-u", ":0", "a:", "a:b:c", "$x"]);
     }
 
     #[test]

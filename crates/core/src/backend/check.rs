@@ -639,6 +639,25 @@ mod tests {
     }
 
     #[test]
+    fn a_value_with_a_pattern_is_a_text_or_the_number_that_it_looks_like() {
+        let catalogue = crate::backend::Catalogue::builtin();
+        let action = catalogue.action("docker", "run").unwrap();
+        let checked = |cpus: Value| {
+            let given = Params::from([("image".to_owned(), json!("alpine")), ("cpus".to_owned(), cpus)]);
+            check_params(action, &given).map(|params| params["cpus"].clone())
+        };
+        for cpus in [json!(0.5), json!("0.5")] {
+            assert_eq!(checked(cpus).unwrap(), json!("0.5"));
+        }
+        assert_eq!(checked(json!([1])).unwrap_err()[0].message, "must be a text or a number, not a list");
+        assert!(
+            checked(json!(-1)).unwrap_err()[0]
+                .message
+                .starts_with("\"-1\" is not possible; the most processors")
+        );
+    }
+
+    #[test]
     fn a_bare_number_is_no_duration() {
         assert_eq!(
             check("test", "sleep", json!({"duration": 5})),

@@ -92,7 +92,9 @@ async fn prepare(
     image::provide(&client, &docker.engine, spec, &call.output).await?;
     let mark =
         docker.mark().map_err(|error| format!("cannot keep the mark of this agent's containers: {error}"))?;
-    let values = call.values.as_deref().map(open_to_all).transpose();
+    // Another host has no such file.
+    let file = call.values.as_deref().filter(|_| matches!(docker.engine, Engine::Socket(_)));
+    let values = file.map(open_to_all).transpose();
     let values =
         values.map_err(|error| format!("cannot hand the file of its outputs to the container: {error}"))?;
     Ok((client, mark, values))
