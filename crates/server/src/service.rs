@@ -82,6 +82,8 @@ pub struct Submit {
     pub definition: Definition,
     /// Values for the job's params; the rest are its defaults.
     pub params: Params,
+    /// Nothing is to be taken from the cache.
+    pub no_cache: bool,
     pub idempotency_key: Option<String>,
     /// Who asks.
     pub by: String,
@@ -310,7 +312,8 @@ impl Service {
         let cluster = self.cluster(&submit.definition).await?;
         let params = expr::given(&submit.definition, &submit.params).map_err(Error::Params)?;
         let plan = Arc::new(self.compile(cluster, Arc::new(submit.definition), &params)?);
-        let run = self.new_record(cluster, &plan, params, submit.by, submit.idempotency_key);
+        let mut run = self.new_record(cluster, &plan, params, submit.by, submit.idempotency_key);
+        run.no_cache = submit.no_cache;
         self.launch(run, plan, Vec::new()).await
     }
 
@@ -322,10 +325,10 @@ impl Service {
     }
 
     async fn create_again(&self, retry: Retry) -> Result<Submitted, Error> {
-        self.check_level(level::FLEET)?;
         self.catch_up().await?;
         let first = self.parts.store.run(&retry.run).await?;
         let first = first.ok_or_else(|| Error::NotFound(format!("run `{}` does not exist", retry.run)))?;
+        self.check_level(first.definition.level().max(level::FLEET))?;
         let executions = self.parts.store.executions_of(&first.id).await?;
         let second = retry_of(&first, &executions, retry.again)
             .map_err(|refused| Error::Conflict(refused.to_string()))?;
@@ -368,6 +371,7 @@ impl Service {
             retry_of: None,
             paused_at: None,
             admitted_at: None,
+            no_cache: false,
         }
     }
 
@@ -392,8 +396,9 @@ impl Service {
         let waits = self.has_to_wait(&run.definition);
         if !waits {
             let offline = |node: NodeId| parts.dispatcher.board().is_offline(node);
+            let fits = |_: u32| Ok(());
             let facts = |node: NodeId| parts.dispatcher.facts(node);
-            progress.begin(&mut Turn { now, dice: &mut dice, offline: &offline, facts: &facts });
+            progress.begin(&mut Turn { now, dice: &mut dice, offline: &offline, facts: &facts, fits: &fits });
         }
         // All are created waiting. Those that there is room for do not count.
         let max_pending =

@@ -1,9 +1,11 @@
 //! Text for people. Everything here is a pure function of what is shown, the time and the width.
 
 mod event;
+mod graph;
 mod hosts;
 mod node;
 mod plan;
+mod plan_graph;
 mod progress;
 mod rollout;
 mod run;

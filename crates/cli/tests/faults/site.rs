@@ -75,6 +75,11 @@ impl Site {
         fs::OpenOptions::new().create(true).append(true).open(path).unwrap()
     }
 
+    /// Where people and scripts reach it.
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.http)
+    }
+
     pub(crate) fn kill_server(&mut self) {
         let mut child = self.server.take().expect("the server runs");
         child.kill().unwrap();
@@ -91,11 +96,17 @@ impl Site {
 
     /// With flags of its own.
     pub(crate) fn start_agent_with(&mut self, name: &str, flags: &[&str]) {
+        self.start_agent_in(name, flags, &[]);
+    }
+
+    /// With flags and environment variables of its own.
+    pub(crate) fn start_agent_in(&mut self, name: &str, flags: &[&str], environment: &[(&str, &str)]) {
         let child = Command::new(env!("CARGO_BIN_EXE_downbeat"))
             .args(["agent", "--server", &self.grpc, "--hostname", name, "--groups", "web", "--allow", "exec"])
-            .args(["--slots", "2", "--data"])
+            .args(["--allow", "docker", "--slots", "2", "--data"])
             .arg(self.directory.path().join(name))
             .args(flags)
+            .envs(environment.iter().copied())
             .current_dir(self.directory.path())
             .stdout(Stdio::null())
             .stderr(self.log(name))

@@ -117,6 +117,27 @@ macro_rules! path {
 }
 const PATH: &str = path!();
 const PATH_OR_ROOT: &str = concat!("/|", path!());
+/// The same without `:`, which ends it.
+macro_rules! mounted_path {
+    () => {
+        r"(?:/(?:[^/.:\x00-\x1f\x7f][^/:\x00-\x1f\x7f]*|\.[^/.:\x00-\x1f\x7f][^/:\x00-\x1f\x7f]*|\.\.[^/:\x00-\x1f\x7f]+))+"
+    };
+}
+/// A path of the host or the name of a volume, where it is to be seen, and whether it may be written to.
+const MOUNT: &str =
+    concat!("(?:", mounted_path!(), "|[A-Za-z0-9][A-Za-z0-9_.-]+):", mounted_path!(), "(?::r[ow])?");
+/// As the distribution's reference grammar has it: `[HOST[:PORT]/]NAME[/NAME]…[:TAG][@sha256:DIGEST]`.
+const IMAGE: &str = concat!(
+    r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::[0-9]{1,5})?/)?",
+    r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*)*",
+    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
+);
+const VARIABLE: &str = "[A-Za-z_][A-Za-z0-9_.-]*";
+const BYTES: &str = "[1-9][0-9]{0,15}(?:[bB]|[kKmMgG](?:i?[bB])?)?";
+/// More than nothing.
+const PROCESSORS: &str = r"0\.[0-9]{0,8}[1-9]|[1-9][0-9]{0,3}(?:\.[0-9]{1,9})?";
+const NETWORK: &str = "[A-Za-z0-9][A-Za-z0-9_.-]*";
+const CONTAINER_USER: &str = "[A-Za-z0-9_][A-Za-z0-9_.-]*(?::[A-Za-z0-9_][A-Za-z0-9_.-]*)?";
 /// A user, a group or their number, without what `chown` and name services give a meaning.
 const OWNER: &str = r"[A-Za-z0-9_][A-Za-z0-9_.-]*\$?(?::[A-Za-z0-9_][A-Za-z0-9_.-]*\$?)?";
 const RKE2_VERSION: &str = r"v[0-9]+\.[0-9]+\.[0-9]+(?:-[0-9a-z.]+)?(?:\+rke2r[0-9]+)?";
@@ -275,6 +296,45 @@ const BUILTIN: &[Backend] = &[
             same_twice("absent", &[THE_PATH]),
             same_twice("stat", &[THE_PATH.pattern(PATH_OR_ROOT)]),
         ],
+    },
+    Backend {
+        name: "docker",
+        help: "Containers, on Docker or Podman by its socket; only with the agent's `--allow docker`",
+        actions: &[once(
+            "run",
+            &[
+                required("image", ParamKind::Text, "an image such as alpine:3 or registry.example/tools/build@sha256:…")
+                    .pattern(IMAGE)
+                    .bytes(512),
+                optional("command", ParamKind::Argv, "the program and its arguments; the image's own when nothing is said"),
+                optional("entrypoint", ParamKind::Argv, "instead of the image's own; `command` comes after it"),
+                ENV.names(VARIABLE),
+                optional(
+                    "mounts",
+                    ParamKind::Texts,
+                    "SOURCE:TARGET or SOURCE:TARGET:ro; a source is an absolute path of the host or a volume's name",
+                )
+                .pattern(MOUNT)
+                .bytes(limits::PATH_BYTES),
+                optional("memory", ParamKind::Any, "the most memory, swap included, such as 512m or 2g")
+                    .pattern(BYTES)
+                    .bytes(32),
+                optional("cpus", ParamKind::Any, "the most processors, such as 2 or 0.5").pattern(PROCESSORS).bytes(32),
+                optional("pids", ParamKind::Integer, "the most processes").between(1, 4_194_304),
+                optional("working_dir", ParamKind::Text, "the directory to run in, an absolute path in the container")
+                    .pattern(PATH_OR_ROOT)
+                    .bytes(limits::PATH_BYTES),
+                optional("user", ParamKind::Text, "USER or USER:GROUP, names of the image or numbers")
+                    .pattern(CONTAINER_USER)
+                    .bytes(128),
+                optional("network", ParamKind::Text, "none, host, bridge or a network's name; the engine's default when nothing is said")
+                    .pattern(NETWORK)
+                    .bytes(128),
+                optional("read_only", ParamKind::Boolean, "nothing can be written but to mounts"),
+                optional("pull", ParamKind::Text, "when to ask the registry; missing when nothing is said")
+                    .choices(&["never", "missing", "always"]),
+            ],
+        )],
     },
     Backend {
         name: "http",

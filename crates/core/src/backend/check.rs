@@ -118,6 +118,7 @@ fn valid(schema: &ParamSchema) -> String {
         return format!("one of {}", schema.choices.join(", "));
     }
     match (schema.kind, schema.min, schema.max) {
+        (ParamKind::Any, _, _) if schema.pattern.is_some() => "a text or a number".to_owned(),
         (ParamKind::Integer, Some(min), Some(max)) => format!("a whole number from {min} to {max}"),
         (ParamKind::Integer, Some(min), None) => format!("a whole number from {min} on"),
         (ParamKind::Integer, None, Some(max)) => format!("a whole number up to {max}"),
@@ -310,6 +311,14 @@ impl<'c> Check<'c> {
                 }
             },
             (ParamKind::Map, Value::Object(entries)) => Some(self.map(entries)),
+            // With a pattern it is a text that may be written as the number that it looks like.
+            (ParamKind::Any, _) if schema.pattern.is_some() => match text_of(value) {
+                Some(text) => self.clean(&text, None).then_some(Value::String(text)),
+                None => {
+                    self.wrong(schema, value);
+                    None
+                }
+            },
             (ParamKind::Any, _) => {
                 self.clean_inside(value);
                 Some(value.clone())

@@ -184,8 +184,15 @@ impl Actor {
     fn decide(&mut self, act: impl FnOnce(&mut Progress, &mut Turn<'_>)) {
         let dispatcher = self.dispatcher.clone();
         let offline = |node: NodeId| dispatcher.board().is_offline(node);
+        let fits = |_: u32| Ok(());
         let facts = |node: NodeId| dispatcher.facts(node);
-        let mut turn = Turn { now: self.clock.now(), dice: &mut self.dice, offline: &offline, facts: &facts };
+        let mut turn = Turn {
+            now: self.clock.now(),
+            dice: &mut self.dice,
+            offline: &offline,
+            facts: &facts,
+            fits: &fits,
+        };
         act(&mut self.progress, &mut turn);
     }
 

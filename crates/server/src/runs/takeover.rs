@@ -98,8 +98,9 @@ async fn go_on(parts: &Parts, taking: Taking) -> Result<(), store::Error> {
     let mut dice = parts.chance.dice();
     {
         let offline = |node: NodeId| parts.dispatcher.board().is_offline(node);
+        let fits = |_: u32| Ok(());
         let facts = |node: NodeId| parts.dispatcher.facts(node);
-        progress.go_on(&mut Turn { now, dice: &mut dice, offline: &offline, facts: &facts });
+        progress.go_on(&mut Turn { now, dice: &mut dice, offline: &offline, facts: &facts, fits: &fits });
     }
     let start = Start::Begun { at: record.started_at.unwrap_or(now), again: Vec::new() };
     let (journal, dispatcher) = (parts.journal.clone(), parts.dispatcher.clone());

@@ -132,6 +132,9 @@ pub async fn added_executions_are_read_back_whole(store: Arc<dyn Store>) {
             params: (number % 3 == 0)
                 .then(|| Arc::new(Params::from([("n".to_owned(), json!([number, "ü"]))]))),
             reused: (number % 4 == 0).then(|| execution_id(900 + number)),
+            item: None,
+            limits: None,
+            cache_key: None,
             ..execution(number, 1, state)
         })
         .collect();

@@ -74,6 +74,9 @@ impl ExecutionRow {
             state: self.state.state()?,
             params: self.params.map(|params| parse("params", &params)).transpose()?.map(Arc::new),
             reused: self.reused.map(ExecutionId),
+            item: None,
+            limits: None,
+            cache_key: None,
         })
     }
 }

@@ -120,6 +120,7 @@ impl RunRow {
             cancel_requested_at: live.cancel_requested_at,
             params: self.params.map(|params| parse("params", &params)).transpose()?.unwrap_or_default(),
             retry_of: self.retry_of.map(RunId::from),
+            no_cache: false,
             paused_at: live.paused_at,
             admitted_at: live.admitted_at,
             owner: live.owner,
