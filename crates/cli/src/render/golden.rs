@@ -364,7 +364,7 @@ fn held(changes: Value) -> Value {
     held
 }
 
-fn work(held: Value, changes: Value) -> Value {
+fn work(held: &Value, changes: Value) -> Value {
     let mut work = json!({
         "id": id(1), "hostname": "web-01", "status": "online", "draining": false, "slots": {"total": 4, "free": 4},
         "held": held, "expired_leases": 0, "active_at": "2025-06-01T10:04:57Z",
@@ -386,7 +386,7 @@ fn a_nodes_work() {
         held(json!({"stopping": true, "expires_in": "0s", "lease_age": "95s"})),
     ]);
     let work: NodeWork = view(work(
-        all,
+        &all,
         json!({
             "status": "stale", "slots": {"total": 4, "free": 1}, "expired_leases": 2, "claimed_at": "2025-06-01T10:04:48Z",
             "finished_at": "2025-06-01T09:55:00Z",
@@ -398,7 +398,7 @@ fn a_nodes_work() {
 
 #[test]
 fn a_node_that_has_done_nothing_yet() {
-    let work: NodeWork = view(work(json!([]), json!({})));
+    let work: NodeWork = view(work(&json!([]), json!({})));
     insta::assert_snapshot!(plain(&work_page(&work, now(), None)));
 }
 

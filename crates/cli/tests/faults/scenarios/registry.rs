@@ -65,13 +65,17 @@ async fn a_node_that_leaves_says_so_and_gets_nothing_more() {
     let run = site.submit(&json!({"target": "node:web-1", "tasks": [site.gated("a", "gate")]}), "k").await;
     site.have_begun(1).await;
     site.signal_agent("web-1", Signal::SIGTERM);
+    eventually("it asks for nothing more", || async {
+        (site.figure("downbeat_polls_parked").await == 1).then_some(())
+    })
+    .await;
     // It finishes what it has, and is given nothing besides.
     let more = json!({"tasks": [site.entry("b", "0"), site.entry("c", "0")]});
-    node_until(&site, "web-1", "the goodbye", |node| node["status"] != "online").await;
     let later = site.submit(&more, "later").await;
     assert_eq!(site.ended(&later).await["status"], "completed");
     assert!(site.executions(&later).await.iter().all(|each| each["node"] == "web-2"));
     site.open("gate");
     assert_eq!(site.ended(&run).await["status"], "completed");
+    node_until(&site, "web-1", "the goodbye", |node| node["status"] == "stale").await;
     node_until(&site, "web-1", "offline", |node| node["status"] == "offline").await;
 }
