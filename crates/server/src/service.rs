@@ -8,12 +8,13 @@ use downbeat_core::collections::HashMap;
 use downbeat_core::execution::{Execution, State};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
 use downbeat_core::level;
+use downbeat_core::nearest::advice;
 use downbeat_core::node::NodeRecord;
 use downbeat_core::plan::{Plan, resolve, resolve_again};
-use downbeat_core::run::again::{Again, retry_of};
+use downbeat_core::run::again::{Again, entry_named, retry_of};
 use downbeat_core::run::engine::{Progress, Turn};
 use downbeat_core::run::{Resolved, RunRecord, RunState};
-use downbeat_core::spec::Definition;
+use downbeat_core::spec::{Definition, Entry};
 use downbeat_core::{Applied, Change, Refusal, Timestamp, expr, limits};
 use downbeat_proto::message::Fault;
 use downbeat_store::Store;
@@ -95,11 +96,22 @@ pub struct Submit {
     pub by: String,
 }
 
+/// What of a run is to be done again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Redo {
+    /// What did not succeed.
+    Failed,
+    /// The same, only on the nodes on which something failed.
+    FailedNodes,
+    /// The same, and this task with all that follows it, however they ended. By name, or by the number of a step.
+    From(String),
+}
+
 /// A run that is to be tried again.
 #[derive(Clone, Debug)]
 pub struct Retry {
     pub run: RunId,
-    pub again: Again,
+    pub redo: Redo,
     pub idempotency_key: Option<String>,
     /// Who asks.
     pub by: String,
@@ -148,6 +160,29 @@ fn taking_over(run: &RunRecord, taken: &[Execution]) -> impl Iterator<Item = Cha
         executions: executions.to_vec(),
         at: run.created_at,
     })
+}
+
+/// The entry that somebody means by a name, or by the number of a step.
+fn entry_called(run: &RunRecord, task: &str) -> Result<u32, Error> {
+    let definition = &run.definition;
+    if let Some(entry) = entry_named(definition, task) {
+        return Ok(entry);
+    }
+    let steps = (0..).zip(&definition.tasks).flat_map(|(entry, of)| of.leaves().iter().map(move |_| entry));
+    if let Some(entry) = task.parse().ok().and_then(|step: usize| steps.clone().nth(step)) {
+        return Ok(entry);
+    }
+    let of_entry = |entry: &Entry| {
+        let leaves = entry.leaves().iter().filter_map(|task| task.name.clone());
+        entry.name().map(str::to_owned).into_iter().chain(leaves).collect::<Vec<_>>()
+    };
+    let mut names: Vec<String> = definition.tasks.iter().flat_map(of_entry).collect();
+    names.dedup();
+    let known = match names.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        [] => format!("its tasks have no names, and steps from 0 to {}", steps.count().saturating_sub(1)),
+        names => advice(task, names, "tasks"),
+    };
+    Err(Error::NotFound(format!("run `{}` has no task `{task}`; {known}", run.id)))
 }
 
 impl Service {
@@ -336,14 +371,21 @@ impl Service {
         let first = first.ok_or_else(|| Error::NotFound(format!("run `{}` does not exist", retry.run)))?;
         self.check_level(first.definition.level().max(level::FLEET))?;
         let executions = self.parts.store.executions_of(&first.id).await?;
-        let second = retry_of(&first, &executions, retry.again)
-            .map_err(|refused| Error::Conflict(refused.to_string()))?;
+        let again = match &retry.redo {
+            Redo::Failed => Again::AllNodes,
+            Redo::FailedNodes => Again::FailedNodes,
+            Redo::From(task) => Again::From(entry_called(&first, task)?),
+        };
+        let second =
+            retry_of(&first, &executions, again).map_err(|refused| Error::Conflict(refused.to_string()))?;
         let nodes = self.nodes_of(first.cluster);
         let resolved = resolve_again(&first.definition, &first.params, &second.resolved, &nodes)?;
         let plan = Arc::new(Plan::compile(Arc::clone(&first.definition), Arc::new(resolved))?);
         let mut run =
             self.new_record(first.cluster, &plan, first.params.clone(), retry.by, retry.idempotency_key);
         let taken = second.executions(&run.id, run.created_at, &mut self.parts.chance.dice());
+        // What is asked for again is done again, and not looked up.
+        run.no_cache = first.no_cache || matches!(retry.redo, Redo::From(_));
         run.retry_of = Some(first.id);
         self.launch(run, plan, taken).await
     }

@@ -10,7 +10,6 @@ use axum::response::{IntoResponse, Response};
 use downbeat_core::execution::{Execution as Record, Status};
 use downbeat_core::ids::RunId;
 use downbeat_core::plan::Plan as CompiledPlan;
-use downbeat_core::run::again::Again;
 use downbeat_core::run::{RunRecord, RunState, RunStatus};
 use downbeat_core::spec::Definition;
 use downbeat_store::{ExecutionFilter, Listed, RunFilter};
@@ -24,7 +23,7 @@ use super::lookup;
 use super::problem::{Answer, Failure};
 use super::view::{Execution, List, Names, Plan, Run, RunSummary, StepWaiting, Waiting};
 use crate::error::Error;
-use crate::service::{Retry, Service, Submit};
+use crate::service::{Redo, Retry, Service, Submit};
 
 /// Who a request without a name of its own comes from.
 pub(super) const BY: &str = "api";
@@ -277,12 +276,15 @@ pub(super) async fn resume(
 }
 
 /// How a run is to be tried again.
-#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RetryRequest {
     /// Only on the nodes on which something failed.
     #[serde(default)]
     failed_only: bool,
+    /// Also this task, by its name or by the number of its step, and all that follows it, however they ended.
+    #[serde(default)]
+    from: Option<String>,
 }
 
 /// Tries an ended run again
@@ -320,9 +322,18 @@ pub(super) async fn retry(
         };
         read.map_err(malformed)?.unwrap_or_default()
     };
-    let again = if request.failed_only { Again::FailedNodes } else { Again::AllNodes };
+    let redo = match (request.failed_only, request.from) {
+        (false, None) => Redo::Failed,
+        (true, None) => Redo::FailedNodes,
+        (false, Some(task)) => Redo::From(task),
+        (true, Some(_)) => {
+            let detail =
+                "`failed_only` and `from` cannot be used together: what follows a task does so on all nodes";
+            return Err(Failure::new(StatusCode::BAD_REQUEST, "malformed", detail));
+        }
+    };
     let run = RunId::from(id.as_str());
-    let submitted = service.retry(Retry { run, again, idempotency_key, by: BY.to_owned() }).await?;
+    let submitted = service.retry(Retry { run, redo, idempotency_key, by: BY.to_owned() }).await?;
     let shown = load(&service, &submitted.run).await?;
     Ok(created(submitted.created, shown))
 }
