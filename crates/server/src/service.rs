@@ -578,6 +578,7 @@ impl Service {
                 None => return Err(Error::NotFound(format!("run `{}` does not exist", execution.run))),
             },
         };
-        Ok(self.parts.dispatcher.board().misfits(&plan, &execution.run, execution))
+        let now = self.parts.clock.now();
+        Ok(self.parts.dispatcher.board().misfits(&plan, &execution.run, execution, now))
     }
 }

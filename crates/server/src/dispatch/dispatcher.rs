@@ -6,7 +6,7 @@ use std::time::Duration;
 use downbeat_core::execution::Status;
 use downbeat_core::expr;
 use downbeat_core::ids::NodeId;
-use downbeat_core::{Dice, Event};
+use downbeat_core::{Dice, Event, Refusal};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
@@ -64,10 +64,14 @@ impl Dispatcher {
             }
             match journal.commit(claims.clone()).await {
                 Ok(outcomes) => {
-                    let mut board = self.board();
+                    let (mut board, now) = (self.board(), clock.now());
                     for (claim, outcome) in claims.iter().zip(&outcomes) {
-                        if outcome.is_err() {
-                            board.unclaim(claim);
+                        let Err(refusal) = outcome else { continue };
+                        board.unclaim(claim);
+                        if let Refusal::LimitReached(key) = refusal {
+                            board.rest(claim, key, now);
+                            // Its slot is for others meanwhile.
+                            self.wake();
                         }
                     }
                 }
