@@ -198,7 +198,8 @@ impl Actor {
     fn decide(&mut self, act: impl FnOnce(&mut Progress, &mut Turn<'_>)) {
         let dispatcher = self.dispatcher.clone();
         let offline = |node: NodeId| dispatcher.board().is_offline(node);
-        let fits = |_: u32| Ok(());
+        let run = self.progress.run().clone();
+        let fits = |step: u32| dispatcher.fits(&run, step);
         let facts = |node: NodeId| dispatcher.facts(node);
         let mut turn = Turn {
             now: self.clock.now(),
