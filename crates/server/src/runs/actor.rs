@@ -153,11 +153,7 @@ impl Actor {
                     changes().for_each(|change| self.take_while_waiting(change));
                     return;
                 }
-                self.decide(|progress, turn| {
-                    for change in changes() {
-                        progress.observe(change, turn);
-                    }
-                });
+                self.decide(|progress, turn| progress.observe_all(changes(), turn));
             }
             Input::NodeOffline(node) => self.decide(|progress, turn| progress.node_offline(node, turn)),
         }
