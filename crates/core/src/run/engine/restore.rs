@@ -237,6 +237,7 @@ impl Progress {
                         last.created_at + wait
                     });
                     self.mark_ran(pass);
+                    self.is_patient |= patience.is_some();
                     self.active.insert(last.id, Active { pass, step, walk, node, leased, patience });
                     return;
                 }

@@ -201,6 +201,7 @@ impl Progress {
             }
         };
         let id = self.record(pass, step, walk, attempt, params, State::Pending { not_before }, turn);
+        self.is_patient |= patience.is_some();
         self.active.insert(id, Active { pass, step, walk, node, leased: false, patience });
         true
     }
