@@ -122,6 +122,9 @@ pub enum Refusal {
     NoRoom { running: u32 },
     #[error("a node is not free: run `{0}` is at work there, or holds it")]
     NodeHeld(RunId),
+    /// The key of the limit that has no room.
+    #[error("limit `{0}` has no room")]
+    LimitReached(String),
 }
 
 /// What became of one change of a batch.

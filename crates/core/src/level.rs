@@ -8,7 +8,7 @@
 use crate::change::Change;
 
 /// The level of this program: it knows every kind up to it.
-pub const LEVEL: u32 = 2;
+pub const LEVEL: u32 = 3;
 
 /// What every server before there were levels knows.
 pub const FIRST: u32 = 1;
@@ -16,6 +16,9 @@ pub const FIRST: u32 = 1;
 /// What [`Definition::level`](crate::spec::Definition::level) asks for when a job has a roll-out, params, outputs or any
 /// other field that servers of the first level pass over.
 pub const FLEET: u32 = 2;
+
+/// The same for what graph jobs brought: `for_each`, limits, results that are used again, preferences.
+pub const GRAPH: u32 = 3;
 
 /// The level that all living servers have in common, this one among them.
 pub fn common(living: impl IntoIterator<Item = u32>) -> u32 {

@@ -40,6 +40,19 @@ pub const TASK_TIMEOUT_MOST_S: u64 = 24 * 3600;
 pub const TASK_TIMEOUT_DEFAULT_S: u64 = 30 * 60;
 /// The whole run, when it has a timeout: at most 30 days, in seconds.
 pub const RUN_TIMEOUT_MOST_S: u64 = 30 * 24 * 3600;
+/// How long a placed task waits while no node fits it, when nothing is said, in seconds.
+pub const PLACEMENT_TIMEOUT_DEFAULT_S: u64 = 30 * 60;
+/// Items of one `for_each`.
+pub const ITEMS: usize = 10_000;
+/// Limits that one task takes part in.
+pub const LIMITS_PER_TASK: usize = 16;
+/// The number that a limit may say, and the longest time that a rate may count over, in seconds: each begin within it is
+/// a row until it is over.
+pub const LIMIT_MOST: u32 = 100_000;
+pub const RATE_MOST_S: u64 = 24 * 3600;
+/// Preferences of one placement, and the weight of one.
+pub const PREFERENCES: usize = 32;
+pub const WEIGHT_MOST: u32 = 100;
 /// How often a placed step whose lease was lost is sent again.
 pub const RESENDS_AFTER_LOSS: u32 = 3;
 /// How deeply params may nest, and how many values a job file may hold: a bound on hostile input.

@@ -42,6 +42,7 @@ fn create(run: &RunId, owner: ServerId) -> Change {
             retry_of: None,
             paused_at: None,
             admitted_at: None,
+            no_cache: false,
         },
         max_pending: None,
     }
@@ -60,6 +61,9 @@ fn born(dice: &mut Dice, run: &RunId, node: NodeId, session: SessionId) -> Execu
         state: State::Leased { lease, stop: false },
         params: Default::default(),
         reused: None,
+        item: None,
+        limits: None,
+        cache_key: None,
     }
 }
 

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::Params;
 use crate::ids::{ExecutionId, LeaseToken, NodeId, RunId, SessionId};
+use crate::spec::Limits;
 
 /// A node's time-limited right to an execution. It expires when its node was not heard of for a full term: the
 /// heartbeat renews all leases of a session at once, so no expiry is written per execution.
@@ -170,6 +171,19 @@ impl State {
             State::Pending { .. } | State::Skipped { .. } => None,
         }
     }
+
+    /// What its agent reported of its end.
+    pub fn outcome(&self) -> Option<&Outcome> {
+        match self {
+            State::Succeeded { outcome, .. } => Some(outcome),
+            State::Failed { outcome, .. } | State::Cancelled { outcome, .. } => outcome.as_ref(),
+            State::Pending { .. }
+            | State::Leased { .. }
+            | State::Running { .. }
+            | State::Skipped { .. }
+            | State::Lost { .. } => None,
+        }
+    }
 }
 
 /// One attempt of one step on one node, as it is stored.
@@ -180,20 +194,39 @@ pub struct Execution {
     pub step: u32,
     /// The node that it is pinned to. A placed one has none; its lease names the node that took it.
     pub pinned: Option<NodeId>,
+    /// Its place among the items of its task's `for_each`, from 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub item: Option<u32>,
     /// From 1. Lost attempts count, so that the name `execution.attempt` is never used twice.
     pub attempt: u32,
     /// The task's params as they came out for this attempt, when they hold expressions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub params: Option<Arc<Params>>,
-    /// The execution of an earlier run whose result this one takes over: it is born succeeded.
+    /// The execution whose result this one takes over: it is born succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reused: Option<ExecutionId>,
+    /// What it takes one of from its lease to its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Arc<Limits>>,
+    /// Names what went into it, when its task is cached: equal keys, equal results.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_key: Option<Arc<str>>,
     pub created_at: Timestamp,
     #[serde(flatten)]
     pub state: State,
 }
 
 impl Execution {
+    /// Whether it was taken over from the run that its own tries again, and not from the cache.
+    pub fn is_carried(&self) -> bool {
+        self.reused.is_some() && self.cache_key.is_none()
+    }
+
+    /// Whether an earlier result with equal inputs was used.
+    pub fn is_cached(&self) -> bool {
+        self.reused.is_some() && self.cache_key.is_some()
+    }
+
     /// The node that has, had or will have it, if that is known.
     pub fn node(&self) -> Option<NodeId> {
         self.pinned.or_else(|| self.state.lease().map(|lease| lease.node))

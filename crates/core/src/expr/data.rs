@@ -25,6 +25,16 @@ impl From<&serde_json::Value> for Data {
 }
 
 impl Data {
+    pub fn list(items: impl IntoIterator<Item = Option<Data>>) -> Self {
+        let items = items.into_iter().map(|item| item.map_or_else(|| Value::from(()), |Data(value)| value));
+        Self(Value::from(items.collect::<Vec<_>>()))
+    }
+
+    /// A part of it by name.
+    pub fn part(&self, name: &str) -> Option<Data> {
+        part(&self.0, &Value::from(name)).map(Data)
+    }
+
     pub fn map(entries: impl IntoIterator<Item = (String, Data)>) -> Self {
         Self(Value::from_pairs(entries.into_iter().map(|(key, Data(value))| (key, value))))
     }
@@ -58,6 +68,8 @@ pub struct Scope {
     /// For each step by name a map: `outputs` (those that `steps.NAME.outputs` means here), and `nodes`, by hostname
     /// a map with `outputs`. Who did not run has no entry. Only those that `Uses` names are needed.
     pub steps: BTreeMap<String, Data>,
+    /// The item of `for_each` that it is for, and its place.
+    pub item: Option<(Data, u32)>,
 }
 
 impl Scope {
@@ -69,6 +81,9 @@ impl Scope {
             ("steps", Value::from_object(Steps(steps))),
         ];
         entries.extend(self.node.as_ref().map(|Data(node)| ("node", node.clone())));
+        if let Some((Data(item), index)) = &self.item {
+            entries.extend([("item", item.clone()), ("index", Value::from(*index))]);
+        }
         Value::from_pairs(entries)
     }
 }

@@ -17,6 +17,13 @@ pub(crate) struct Place {
     pub(crate) leaf: usize,
 }
 
+/// What expressions stand in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    Params,
+    Items,
+}
+
 /// The names of one definition.
 #[derive(Debug)]
 pub(crate) struct Known<'d> {
@@ -52,7 +59,7 @@ impl<'d> Known<'d> {
                 }
             }
         }
-        if definition.tasks.iter().any(|entry| !entry.depends_on().is_empty()) {
+        if definition.is_graph() {
             known.before = Some(vec![None; definition.tasks.len()]);
         }
         known
@@ -64,6 +71,15 @@ impl<'d> Known<'d> {
 
     /// Everything that the expressions of a leaf's params name and that cannot be there.
     pub(crate) fn check(&mut self, at: Place, template: &Template) -> Vec<ParamProblem> {
+        self.check_all(at, template, Use::Params)
+    }
+
+    /// The same for what an entry's `for_each` goes over.
+    pub(crate) fn check_items(&mut self, entry: usize, template: &Template) -> Vec<ParamProblem> {
+        self.check_all(Place { entry, leaf: 0 }, template, Use::Items)
+    }
+
+    fn check_all(&mut self, at: Place, template: &Template, used: Use) -> Vec<ParamProblem> {
         let mut problems = Vec::new();
         // What is wrong is said once for each part of the params; finding the nearest name takes time.
         let mut judged: HashMap<&str, Result<(), String>> = HashMap::new();
@@ -73,7 +89,7 @@ impl<'d> Known<'d> {
                     return;
                 }
                 let verdict =
-                    judged.entry(&reference.written).or_insert_with(|| self.reference(at, reference));
+                    judged.entry(&reference.written).or_insert_with(|| self.reference(at, reference, used));
                 if let Err(message) = verdict {
                     let (param, element) = (param.to_owned(), element.cloned());
                     let problem = ParamProblem { param, element, message: message.clone() };
@@ -86,9 +102,16 @@ impl<'d> Known<'d> {
         problems
     }
 
-    fn reference(&mut self, at: Place, reference: &Reference) -> Result<(), String> {
+    fn reference(&mut self, at: Place, reference: &Reference, used: Use) -> Result<(), String> {
         match reference.root {
             Root::Run => Ok(()),
+            Root::Item | Root::Index if used == Use::Items => {
+                Err(format!("`{reference}`: `for_each` makes the items, and cannot use them"))
+            }
+            Root::Item | Root::Index if self.definition.tasks[at.entry].for_each().is_none() => {
+                Err(format!("`{reference}`: the task has no `for_each`"))
+            }
+            Root::Item | Root::Index => Ok(()),
             Root::Node => {
                 if self.definition.is_placed(&self.definition.tasks[at.entry]) {
                     return Err(format!(

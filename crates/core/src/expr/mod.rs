@@ -1,6 +1,7 @@
 //! Expressions in params of tasks: `{{ steps.build.outputs.version }}`. A small and safe part of Jinja's expressions:
 //!
-//! - names: `params.x`, `steps.NAME.outputs.x`, `steps.NAME.nodes["web-01"].outputs.x`, `node.hostname`, `run.id`;
+//! - names: `params.x`, `steps.NAME.outputs.x`, `steps.NAME.nodes["web-01"].outputs.x`, `node.hostname`, `run.id`,
+//!   and in a task with `for_each` `item` and `index`;
 //!   a name with other characters than letters, digits and `_` stands in brackets: `steps["build-web"]`;
 //! - texts, numbers, `true`, `false`, lists, maps, parts of them (`x[0]`, `x.y`, `x[1:3]`);
 //! - `==`, `!=`, `<`, `<=`, `>`, `>=`, `in`, `and`, `or`, `not`, `a if b else c`, and `~`, which joins texts;
@@ -22,7 +23,7 @@ pub use data::{Data, Scope, facts};
 pub use given::given;
 pub(crate) use known::{Known, Place};
 pub(crate) use reference::in_path;
-pub(crate) use template::{StepUse, has_expression, looks_like_expression, read_by_a_shell};
+pub(crate) use template::{FOR_EACH, StepUse, has_expression, looks_like_expression, read_by_a_shell};
 pub use template::{Template, Uses};
 pub(crate) use text::{Part, parts};
 

@@ -9,7 +9,7 @@ use crate::nearest::advice;
 use crate::shown::shown;
 
 /// What names can begin with.
-pub(super) const ROOTS: &[&str] = &["params", "steps", "node", "run"];
+pub(super) const ROOTS: &[&str] = &["params", "steps", "node", "run", "item", "index"];
 pub(super) const NODE_FACTS: &[&str] =
     &["id", "hostname", "groups", "labels", "capabilities", "slots", "version"];
 pub(super) const RUN_FACTS: &[&str] = &["id", "job"];
@@ -38,6 +38,27 @@ pub(super) enum Root {
     Steps,
     Node,
     Run,
+    /// The item of `for_each` that it is for, and its place among them.
+    Item,
+    Index,
+}
+
+impl Root {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Root::Params => "params",
+            Root::Steps => "steps",
+            Root::Node => "node",
+            Root::Run => "run",
+            Root::Item => "item",
+            Root::Index => "index",
+        }
+    }
+
+    /// What is known only when a step's turn comes.
+    pub(super) fn is_late(self) -> bool {
+        matches!(self, Root::Steps | Root::Item | Root::Index)
+    }
 }
 
 impl fmt::Display for Reference {
@@ -80,7 +101,8 @@ impl Reference {
             Root::Params if named.is_none() => Err("say which param: params.NAME".to_owned()),
             Root::Node => one_of("node", self.named(0), NODE_FACTS),
             Root::Run => one_of("run", self.named(0), RUN_FACTS),
-            Root::Params => Ok(()),
+            Root::Index if !self.path.is_empty() => Err("`index` is a number, and has no parts".to_owned()),
+            Root::Params | Root::Item | Root::Index => Ok(()),
             Root::Steps => {
                 let Some(step) = named else {
                     return Err("say which step: steps.NAME.outputs.OUTPUT".to_owned());
@@ -202,6 +224,8 @@ fn reference(source: &str, tokens: &[Token<'_>], first: usize, word: &str) -> Re
         "steps" => Root::Steps,
         "node" => Root::Node,
         "run" => Root::Run,
+        "item" => Root::Item,
+        "index" => Root::Index,
         _ => {
             return Err(format!(
                 "there is no `{}`; {}",

@@ -7,11 +7,14 @@ use minijinja::{ErrorKind, Expression};
 
 use super::data::Scope;
 use super::filters::{MACHINE, print, to_json};
-use super::reference::{Part, Read, Reference, Root, read};
+use super::reference::{Part, ROOTS, Read, Reference, Root, read};
 use super::text::{self, holds_expression};
 use crate::backend::{Element, ParamProblem, Params};
 use crate::limits;
 use crate::shown::shown;
+
+/// The name under which `for_each` is rendered.
+pub(crate) const FOR_EACH: &str = "for_each";
 
 /// What the expressions of a task's params use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,13 +25,15 @@ pub struct Uses {
     pub step_nodes: bool,
     pub node: bool,
     pub run: bool,
+    /// The item of `for_each`, or its place.
+    pub item: bool,
 }
 
 /// Params that were read; rendering does not read them again.
 #[derive(Debug)]
 pub struct Template {
     params: Vec<(String, Form)>,
-    /// Params that use steps.
+    /// Params that use steps or items.
     late: BTreeSet<String>,
 }
 
@@ -71,7 +76,21 @@ pub(crate) struct StepUse<'t> {
 impl Template {
     /// Reads the params of an action; nothing when no expression is in them.
     pub fn of(backend: &str, action: &str, params: &Params) -> Result<Option<Self>, ParamProblem> {
-        let plain = read_by_a_shell(backend, action);
+        Self::but(params, read_by_a_shell(backend, action))
+    }
+
+    /// Reads what `for_each` goes over; nothing when no expression is in it. It is rendered as the param of that name.
+    pub(crate) fn of_items(items: &serde_json::Value) -> Result<Option<Self>, ParamProblem> {
+        Self::but(&Params::from([(FOR_EACH.to_owned(), items.clone())]), None)
+    }
+
+    /// Reads the keys of limits; nothing when no expression is in them. Each is rendered as the param of its own name.
+    pub(crate) fn of_keys<'k>(keys: impl Iterator<Item = &'k str>) -> Result<Option<Self>, ParamProblem> {
+        let keys = keys.map(|key| (key.to_owned(), serde_json::Value::from(key)));
+        Self::but(&keys.collect(), None)
+    }
+
+    fn but(params: &Params, plain: Option<&str>) -> Result<Option<Self>, ParamProblem> {
         let is_plain = |name: &str| plain == Some(name);
         if !params.iter().any(|(name, value)| !is_plain(name) && has_expression(value)) {
             return Ok(None);
@@ -89,7 +108,7 @@ impl Template {
         let mut template = Self { params: forms, late: BTreeSet::new() };
         let mut late = BTreeSet::new();
         template.each(|name, _, formula| {
-            if formula.uses(Root::Steps) {
+            if formula.is_late() {
                 late.insert(name.to_owned());
             }
         });
@@ -111,6 +130,7 @@ impl Template {
                     }
                     Root::Node => uses.node = true,
                     Root::Run => uses.run = true,
+                    Root::Item | Root::Index => uses.item = true,
                 }
             }
         });
@@ -125,7 +145,7 @@ impl Template {
     /// Whether anything that can be evaluated before steps have run uses the node.
     pub(crate) fn is_by_node(&self) -> bool {
         let mut found = false;
-        self.each(|_, _, formula| found |= formula.uses(Root::Node) && !formula.uses(Root::Steps));
+        self.each(|_, _, formula| found |= formula.uses(Root::Node) && !formula.is_late());
         found
     }
 
@@ -161,7 +181,7 @@ impl Template {
             self.each(|name, element, formula| {
                 if problem.is_none()
                     && late.contains(name)
-                    && !formula.uses(Root::Steps)
+                    && !formula.is_late()
                     && let Err(wrong) = rendering.value(formula)
                 {
                     problem = Some(Wrong { element: element.cloned(), ..wrong }.of(name));
@@ -230,7 +250,8 @@ pub(crate) fn looks_like_expression(text: &str) -> bool {
     text.split("{{").skip(1).any(|inside| {
         let name: String = inside.trim_start().chars().take_while(char::is_ascii_alphabetic).collect();
         let next = inside.trim_start()[name.len()..].chars().next();
-        ["params", "steps", "node", "run"].contains(&name.as_str()) && matches!(next, Some('.' | '['))
+        let is_alone = matches!(name.as_str(), "item" | "index") && matches!(next, Some(' ' | '}' | '|'));
+        ROOTS.contains(&name.as_str()) && (is_alone || matches!(next, Some('.' | '[')))
     })
 }
 
@@ -316,6 +337,11 @@ fn form_of_text(text: &str, count: &mut usize) -> Result<Form, Wrong> {
 }
 
 impl Formula {
+    /// Whether it cannot be evaluated before its step's turn comes.
+    fn is_late(&self) -> bool {
+        self.references.iter().any(|reference| reference.root.is_late())
+    }
+
     fn uses(&self, root: Root) -> bool {
         self.references.iter().any(|reference| reference.root == root)
     }
@@ -418,18 +444,13 @@ impl<'s> Rendering<'s> {
             Root::Node if self.scope.node.is_none() => ": the node is not known here".to_owned(),
             Root::Node => " on this node".to_owned(),
             Root::Run => " in this run".to_owned(),
+            Root::Item | Root::Index => " for this item".to_owned(),
         };
         Wrong::new(format!("`{reference}` has no value{why}"))
     }
 
     fn has_value(&self, reference: &Reference) -> bool {
-        let root = match reference.root {
-            Root::Params => "params",
-            Root::Steps => "steps",
-            Root::Node => "node",
-            Root::Run => "run",
-        };
-        let mut value = self.context.get_attr(root).unwrap_or_default();
+        let mut value = self.context.get_attr(reference.root.as_str()).unwrap_or_default();
         for part in &reference.path {
             value = match part {
                 Part::Name(name) => value.get_item(&Value::from(name.as_str())),

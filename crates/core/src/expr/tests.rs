@@ -26,6 +26,7 @@ fn scope() -> Scope {
     let step = |outputs: Data| Data::map([("outputs".to_owned(), outputs)]);
     let nodes = Data::map([("web-01".to_owned(), step(outputs.clone()))]);
     Scope {
+        item: None,
         run: Data::from(&json!({"id": "run-1", "job": "deploy"})),
         params: Data::from(&json!({
             "text": "a b", "number": 5, "float": 1.5, "yes": true, "list": [1, "x", null], "empty": [], "void": "",
@@ -147,11 +148,11 @@ fn problems_name_the_param_the_part_and_what_is_wrong() {
         ),
         (
             json!(["a", "{{ version }}"]),
-            "p[1]: in `{{ version }}`: there is no `version`; names begin with: params, steps, node, run",
+            "p[1]: in `{{ version }}`: there is no `version`; names begin with: params, steps, node, run, item, index",
         ),
         (
             json!({"k": ["{{ parms.x }}"]}),
-            "p.k: in `{{ parms.x }}`: there is no `parms`; did you mean `params`? (names begin with: params, steps, node, run)",
+            "p.k: in `{{ parms.x }}`: there is no `parms`; did you mean `params`? (names begin with: params, steps, node, run, item, index)",
         ),
         (
             json!("{{ steps.build-web.outputs.x }}"),
@@ -171,7 +172,7 @@ fn problems_name_the_param_the_part_and_what_is_wrong() {
         ),
         (
             json!("{{ range(10) }}"),
-            "p: in `{{ range(10) }}`: there is no `range`; names begin with: params, steps, node, run",
+            "p: in `{{ range(10) }}`: there is no `range`; names begin with: params, steps, node, run, item, index",
         ),
         (
             json!("{{ params.x() }}"),
@@ -371,6 +372,7 @@ fn what_is_used_is_known_whichever_branch_it_stands_in() {
         step_nodes: true,
         node: true,
         run: false,
+        item: false,
     };
     assert_eq!(found, Ok(Some(expected)));
     assert_eq!(uses(&params(json!({"a": ["{ }", 1, "}}"]}))), Ok(None));
@@ -429,6 +431,7 @@ fn what_a_shell_reads_keeps_its_braces() {
     .unwrap();
     let template = Template::of("exec", "shell", &params).unwrap().unwrap();
     let scope = Scope {
+        item: None,
         run: Data::map([]),
         params: Data::map([("v".to_owned(), Data::from(&serde_json::json!("1")))]),
         node: None,

@@ -66,6 +66,9 @@ pub struct RunRecord {
     /// The run that this one tries again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_of: Option<RunId>,
+    /// Nothing is taken from the cache. What comes of it is.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_cache: bool,
     /// Who asked for it.
     pub by: String,
     pub idempotency_key: Option<String>,

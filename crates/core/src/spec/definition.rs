@@ -43,6 +43,15 @@ pub struct Definition {
     /// For the whole run.
     #[serde(default)]
     pub timeout: Option<Span>,
+    /// Executions of the run that may be open at once.
+    #[serde(default)]
+    pub max_parallel: Option<u32>,
+    /// What each of its tasks takes one of, shared with all runs of the cluster.
+    #[serde(default)]
+    pub limits: Limits,
+    /// How long a task may wait while no node fits it; its tasks may say otherwise.
+    #[serde(default)]
+    pub placement_timeout: Option<Span>,
     pub tasks: Vec<Entry>,
 }
 
@@ -70,6 +79,12 @@ struct Written<'d> {
     params: Option<&'d Params>,
     #[serde(skip_serializing_if = "Option::is_none")]
     timeout: Option<Span>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_parallel: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limits: Option<&'d Limits>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    placement_timeout: Option<Span>,
     tasks: &'d [Entry],
 }
 
@@ -86,6 +101,9 @@ impl Serialize for Definition {
             priority,
             params,
             timeout,
+            max_parallel,
+            limits,
+            placement_timeout,
             tasks,
         } = self;
         Written {
@@ -99,6 +117,9 @@ impl Serialize for Definition {
             priority: Some(*priority).filter(|priority| *priority != 0),
             params: Some(params).filter(|params| !params.is_empty()),
             timeout: *timeout,
+            max_parallel: *max_parallel,
+            limits: Some(limits).filter(|limits| !limits.is_empty()),
+            placement_timeout: *placement_timeout,
             tasks,
         }
         .serialize(serializer)
@@ -115,9 +136,29 @@ impl Definition {
         }
     }
 
+    /// Whether any task says what it depends on, be it on nothing; else the tasks are a list.
+    pub fn is_graph(&self) -> bool {
+        self.tasks.iter().any(|entry| entry.said_depends_on().is_some())
+    }
+
+    /// How long a task may wait while no node fits it.
+    pub fn placement_timeout(&self, task: &Task) -> Span {
+        let said = task.placement_timeout.or(self.placement_timeout);
+        said.unwrap_or(Span::from_secs(limits::PLACEMENT_TIMEOUT_DEFAULT_S))
+    }
+
+    /// What an execution of a task takes one of: what the task says, and what the job says of all.
+    pub fn limits_of<'d>(&'d self, task: &'d Task) -> impl Iterator<Item = (&'d String, &'d Limit)> {
+        let of_job = self.limits.iter().filter(|(key, _)| !task.limits.contains_key(*key));
+        task.limits.iter().chain(of_job)
+    }
+
     /// The level that a server must know to carry it out: an older one would pass over what it does not know, and do
     /// something else.
     pub fn level(&self) -> u32 {
+        if self.is_of_graph_level() {
+            return level::GRAPH;
+        }
         let mut tasks = self.tasks.iter().flat_map(Entry::leaves);
         let fleet = self.rollout.is_some()
             || self.exclusive
@@ -125,6 +166,23 @@ impl Definition {
             || !self.params.is_empty()
             || tasks.any(|task| !task.outputs.is_empty() || task.params.values().any(has_expression));
         if fleet { level::FLEET } else { level::FIRST }
+    }
+
+    fn is_of_graph_level(&self) -> bool {
+        let of_task = |task: &Task| {
+            !task.limits.is_empty()
+                || task.cache.is_some()
+                || task.placement_timeout.is_some()
+                || task.placement.as_ref().is_some_and(Placement::is_of_graph_level)
+        };
+        // Before, a graph in which nothing depends on anything was a list.
+        let loose = self.is_graph() && self.tasks.iter().all(|entry| entry.depends_on().is_empty());
+        loose
+            || self.max_parallel.is_some()
+            || !self.limits.is_empty()
+            || self.placement_timeout.is_some()
+            || self.placement.as_ref().is_some_and(Placement::is_of_graph_level)
+            || self.tasks.iter().any(|entry| entry.for_each().is_some() || entry.leaves().iter().any(of_task))
     }
 }
 
@@ -157,8 +215,10 @@ pub struct Branch {
     pub name: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub condition: Option<Condition>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub depends_on: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub depends_on: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub for_each: Option<ForEach>,
     pub tasks: Vec<Task>,
 }
 
@@ -177,8 +237,8 @@ pub struct Task {
     pub retry: Option<Retry>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub condition: Option<Condition>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub depends_on: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub depends_on: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<Selector>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -190,6 +250,18 @@ pub struct Task {
     /// Names that it says values for when it succeeds; later tasks may use them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub outputs: Vec<String>,
+    /// Once for each of these. Of a leaf in a branch it is the branch's to say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub for_each: Option<ForEach>,
+    /// What it takes one of while it runs, shared with all runs of the cluster.
+    #[serde(default, skip_serializing_if = "Limits::is_empty")]
+    pub limits: Limits,
+    /// Whether an earlier result with equal inputs will do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<Cache>,
+    /// How long it may wait while no node fits it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement_timeout: Option<Span>,
 }
 
 impl Task {
@@ -218,10 +290,22 @@ impl Entry {
         }
     }
 
+    /// The names of the tasks that end before it begins.
     pub fn depends_on(&self) -> &[String] {
+        self.said_depends_on().unwrap_or_default()
+    }
+
+    pub(super) fn said_depends_on(&self) -> Option<&[String]> {
         match self {
-            Entry::Leaf(task) => &task.depends_on,
-            Entry::Branch(branch) => &branch.depends_on,
+            Entry::Leaf(task) => task.depends_on.as_deref(),
+            Entry::Branch(branch) => branch.depends_on.as_deref(),
+        }
+    }
+
+    pub fn for_each(&self) -> Option<&ForEach> {
+        match self {
+            Entry::Leaf(task) => task.for_each.as_ref(),
+            Entry::Branch(branch) => branch.for_each.as_ref(),
         }
     }
 
@@ -312,4 +396,80 @@ pub struct Placement {
     /// Executions of this run that one node may hold at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_per_node: Option<u32>,
+    /// Backends that the node must offer beside the task's own.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub backends: Vec<String>,
+    /// Which of the fitting nodes are better than others.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub prefer: Vec<Preference>,
+    /// Over what the run's executions are spread.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spread: Option<Spread>,
+}
+
+impl Placement {
+    fn is_of_graph_level(&self) -> bool {
+        !self.backends.is_empty() || !self.prefer.is_empty() || self.spread.is_some()
+    }
+}
+
+/// A node that satisfies all of this is preferred by so much.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Preference {
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub requires: BTreeMap<String, Value>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<String>,
+    /// One of these, by hostname or id; empty means any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<String>,
+    #[serde(default = "Preference::default_weight")]
+    pub weight: u32,
+}
+
+impl Preference {
+    pub fn default_weight() -> u32 {
+        1
+    }
+}
+
+/// What the executions of a run are spread over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Spread {
+    /// The node that holds the fewest of the run comes first.
+    Node,
+    /// The same for nodes with the same value of this label. Those without it are one group.
+    Label(String),
+}
+
+/// A task or branch once for each of some items.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ForEach {
+    /// A list, or a text with an expression that comes to one.
+    pub items: Value,
+    /// Items that may be under way at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_parallel: Option<u32>,
+}
+
+/// Limits by their key, which may hold expressions.
+pub type Limits = BTreeMap<String, Limit>;
+
+/// How many executions may have a key, counted over all runs of a cluster. Runs may say different numbers; each is
+/// held to its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// So many at once.
+    AtOnce(u32),
+    /// So many may begin within any span of this length.
+    Rate(u32, Span),
+}
+
+/// An earlier result will do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cache {
+    /// If it is not older than this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_age: Option<Span>,
 }

@@ -1,13 +1,15 @@
 //! The job file: from text to a checked definition.
 
 mod definition;
+mod limit;
 mod parse;
 mod problem;
 mod rollout;
 mod schema;
 
 pub use definition::{
-    Branch, Condition, Definition, Delivery, Entry, OnDisconnect, Placement, Retry, Strategy, Task,
+    Branch, Cache, Condition, Definition, Delivery, Entry, ForEach, Limit, Limits, OnDisconnect, Placement,
+    Preference, Retry, Spread, Strategy, Task,
 };
 pub use parse::{from_json, parse, parse_bytes};
 pub use problem::Problem;

@@ -55,6 +55,12 @@ pub fn schema() -> Value {
                 "propertyNames": {"$ref": "#/$defs/word"}
             },
             "timeout": {"$ref": "#/$defs/duration", "description": "For the whole run: 1s to 30d."},
+            "max_parallel": {
+                "$ref": "#/$defs/parallel",
+                "description": "Executions of the run that may be open at once."
+            },
+            "limits": {"$ref": "#/$defs/limits"},
+            "placement_timeout": {"$ref": "#/$defs/placement_timeout"},
             "tasks": {
                 "type": "array",
                 "minItems": 1,
@@ -67,46 +73,60 @@ pub fn schema() -> Value {
                 "description": "What is done: one after the other, or as `depends_on` says."
             }
         },
-        "$defs": {
-            "identifier": {"type": "string", "pattern": IDENTIFIER, "maxLength": limits::NAME_BYTES},
-            "word": {"type": "string", "pattern": WORD, "maxLength": limits::NAME_BYTES},
-            "expression": {"type": "string", "pattern": EXPRESSION, "examples": ["{{ params.version }}"]},
-            "label": {"type": "string", "minLength": 1, "maxLength": limits::NAME_BYTES, "pattern": r"^\S(.*\S)?$"},
-            "duration": {"type": "string", "pattern": DURATION, "examples": ["500ms", "1.5s", "30m", "1h30m"]},
-            "names": {"type": "array", "items": {"type": "string", "minLength": 1}},
-            "condition": {
-                "enum": ["always", "on_success", "on_failure"],
-                "description": "When it runs at all."
-            },
-            "depends_on": {
-                "$ref": "#/$defs/names",
-                "uniqueItems": true,
-                "description": "Names of the tasks that must end before this one begins."
-            },
-            "target": target(),
-            "placement": placement(),
-            "retry": retry(),
-            "branch": {
-                "type": "object",
-                "description": "A pipeline: each node walks these tasks at its own pace.",
-                "required": ["tasks"],
-                "additionalProperties": false,
-                "properties": {
-                    "name": {"$ref": "#/$defs/label"},
-                    "condition": {"$ref": "#/$defs/condition"},
-                    "depends_on": {"$ref": "#/$defs/depends_on"},
-                    "tasks": {
-                        "type": "array",
-                        "minItems": 1,
-                        "items": {
-                            "$ref": "#/$defs/leaf",
-                            "properties": {"depends_on": false, "target": false, "placement": false}
+        "$defs": definitions()
+    })
+}
+
+fn definitions() -> Value {
+    json!({
+        "identifier": {"type": "string", "pattern": IDENTIFIER, "maxLength": limits::NAME_BYTES},
+        "word": {"type": "string", "pattern": WORD, "maxLength": limits::NAME_BYTES},
+        "expression": {"type": "string", "pattern": EXPRESSION, "examples": ["{{ params.version }}"]},
+        "label": {"type": "string", "minLength": 1, "maxLength": limits::NAME_BYTES, "pattern": r"^\S(.*\S)?$"},
+        "duration": {"type": "string", "pattern": DURATION, "examples": ["500ms", "1.5s", "30m", "1h30m"]},
+        "names": {"type": "array", "items": {"type": "string", "minLength": 1}},
+        "condition": {
+            "enum": ["always", "on_success", "on_failure"],
+            "description": "When it runs at all."
+        },
+        "depends_on": {
+            "$ref": "#/$defs/names",
+            "uniqueItems": true,
+            "description": "Names of the tasks that must end before this one begins."
+        },
+        "parallel": {"type": "integer", "minimum": 1, "maximum": limits::INSTANCES_PER_RUN},
+        "for_each": for_each(),
+        "limits": limits_of_tasks(),
+        "placement_timeout": {
+            "$ref": "#/$defs/duration",
+            "description": "How long a task may wait while no node fits it: 1s to 24h; 30m when nothing is said."
+        },
+        "target": target(),
+        "placement": placement(),
+        "retry": retry(),
+        "branch": {
+            "type": "object",
+            "description": "A pipeline: each node walks these tasks at its own pace.",
+            "required": ["tasks"],
+            "additionalProperties": false,
+            "properties": {
+                "name": {"$ref": "#/$defs/label"},
+                "condition": {"$ref": "#/$defs/condition"},
+                "depends_on": {"$ref": "#/$defs/depends_on"},
+                "for_each": {"$ref": "#/$defs/for_each"},
+                "tasks": {
+                    "type": "array",
+                    "minItems": 1,
+                    "items": {
+                        "$ref": "#/$defs/leaf",
+                        "properties": {
+                            "depends_on": false, "target": false, "placement": false, "for_each": false
                         }
                     }
                 }
-            },
-            "leaf": leaf(&Catalogue::builtin())
-        }
+            }
+        },
+        "leaf": leaf(&Catalogue::builtin())
     })
 }
 
@@ -168,7 +188,21 @@ fn leaf(catalogue: &Catalogue) -> Value {
                 "uniqueItems": true,
                 "items": {"$ref": "#/$defs/word"},
                 "description": "Names that it says values for; later tasks use them: {{ steps.NAME.outputs.x }}."
-            }
+            },
+            "for_each": {"$ref": "#/$defs/for_each"},
+            "limits": {"$ref": "#/$defs/limits"},
+            "cache": {
+                "description": "Whether an earlier result with equal inputs will do, and how old it may be.",
+                "anyOf": [
+                    {"type": "boolean"},
+                    {
+                        "type": "object",
+                        "additionalProperties": false,
+                        "properties": {"max_age": {"$ref": "#/$defs/duration"}}
+                    }
+                ]
+            },
+            "placement_timeout": {"$ref": "#/$defs/placement_timeout"}
         }
     })
 }
@@ -299,7 +333,79 @@ fn placement() -> Value {
                 "minimum": 1,
                 "maximum": limits::STEPS_PER_RUN,
                 "description": "Executions of this run that one node may hold at once."
+            },
+            "backends": {"$ref": "#/$defs/names", "description": "Backends that the node offers beside the task's own."},
+            "prefer": {
+                "type": "array",
+                "maxItems": limits::PREFERENCES,
+                "description": "Which of the fitting nodes are better: the one with the most weight comes first.",
+                "items": {
+                    "type": "object",
+                    "additionalProperties": false,
+                    "anyOf": [{"required": ["requires"]}, {"required": ["labels"]}, {"required": ["nodes"]}],
+                    "properties": {
+                        "requires": {
+                            "type": "object",
+                            "additionalProperties": {"type": ["string", "number", "boolean"], "minLength": 1}
+                        },
+                        "labels": {"$ref": "#/$defs/names"},
+                        "nodes": {"$ref": "#/$defs/names"},
+                        "weight": {"type": "integer", "minimum": 1, "maximum": limits::WEIGHT_MOST, "default": 1}
+                    }
+                }
+            },
+            "spread": {
+                "description": "Over what the run's executions are spread: nodes, or groups with equal values of a label.",
+                "anyOf": [
+                    {"const": "node"},
+                    {
+                        "type": "object",
+                        "required": ["label"],
+                        "additionalProperties": false,
+                        "properties": {"label": {"type": "string", "minLength": 1}}
+                    }
+                ]
             }
+        }
+    })
+}
+
+fn for_each() -> Value {
+    let items = json!({
+        "description": "The items: a list, or an expression that comes to one.",
+        "anyOf": [{"type": "array", "maxItems": limits::ITEMS}, {"$ref": "#/$defs/expression"}]
+    });
+    json!({
+        "description": "Once for each item: {{ item }}, {{ index }}.",
+        "anyOf": [
+            items,
+            {
+                "type": "object",
+                "required": ["items"],
+                "additionalProperties": false,
+                "properties": {
+                    "items": items,
+                    "max_parallel": {
+                        "$ref": "#/$defs/parallel",
+                        "description": "Items that may be under way at once."
+                    }
+                }
+            }
+        ]
+    })
+}
+
+fn limits_of_tasks() -> Value {
+    json!({
+        "type": "object",
+        "description": "What it takes one of while it runs, shared with all runs: db: 4 at once, api: 100/1m within a time.",
+        "maxProperties": limits::LIMITS_PER_TASK,
+        "propertyNames": {"minLength": 1, "maxLength": limits::NAME_BYTES},
+        "additionalProperties": {
+            "anyOf": [
+                {"type": "integer", "minimum": 1, "maximum": limits::LIMIT_MOST},
+                {"type": "string", "pattern": r"^\s*\d+\s*(/.*)?$"}
+            ]
         }
     })
 }

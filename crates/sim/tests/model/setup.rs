@@ -212,6 +212,7 @@ impl Protocol {
             retry_of: None,
             paused_at: None,
             admitted_at: None,
+            no_cache: false,
         };
         let (broken, seen) = (Broken::Nothing, Arc::default());
         Self { plan: Arc::new(plan), record, detail, faults, broken, seen }

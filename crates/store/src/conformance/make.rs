@@ -100,6 +100,7 @@ pub fn run(number: u32) -> RunRecord {
         retry_of: None,
         paused_at: None,
         admitted_at: None,
+        no_cache: false,
     }
 }
 
@@ -157,6 +158,9 @@ pub fn execution(number: u32, of: u32, state: State) -> Execution {
         state,
         params: Default::default(),
         reused: None,
+        item: None,
+        limits: None,
+        cache_key: None,
     }
 }
 

@@ -102,7 +102,7 @@ fn compile(definition: Definition) -> Result<Plan, Failure> {
 
 fn with_turn(now: Timestamp, act: impl FnOnce(&mut Turn<'_>)) {
     let mut dice = Dice::new(1);
-    act(&mut Turn { now, dice: &mut dice, offline: &|_| false, facts: &|_| None });
+    act(&mut Turn { now, dice: &mut dice, offline: &|_| false, facts: &|_| None, fits: &|_| Ok(()) });
 }
 
 fn refused(problems: Vec<spec::Problem>) -> Failure {

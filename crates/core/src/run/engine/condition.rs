@@ -67,7 +67,7 @@ impl Progress {
         if self.stopping.is_some() {
             return Err(self.stop_reason());
         }
-        let Walk { failed: walk_failed, begun, .. } = *self.walk(pass, walk);
+        let Walk { failed: walk_failed, begun, held_up, .. } = *self.walk(pass, walk);
         match self.plan.steps[step as usize].condition {
             Some(Condition::OnFailure) if walk_failed => Ok(()),
             Some(Condition::OnFailure) => Err("nothing failed before on this node".to_owned()),
@@ -77,7 +77,7 @@ impl Progress {
                 }
                 match self.struck {
                     // It struck while this pass began, on a node that is offline: the others get their one attempt.
-                    Some((struck, _)) if !begun && struck == pass => Ok(()),
+                    Some((struck, _)) if !begun && !held_up && struck == pass => Ok(()),
                     Some((_, struck)) if !self.is_exempt(step) => {
                         Err(format!("{} failed", self.step_text(struck)))
                     }
@@ -109,7 +109,7 @@ impl Progress {
     fn pass_end(&self, pass: u32) -> EntryEnd {
         match self.passes[pass as usize] {
             Stage::Ended(end) => end,
-            Stage::Waiting { .. } | Stage::Open { .. } => {
+            Stage::Waiting { .. } | Stage::Open(_) => {
                 unreachable!("a pass is decided when all that it waits for has ended")
             }
         }

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use serde_json::Value;
 
 use super::outputs::Outputs;
 use crate::backend::Params;
@@ -23,6 +24,8 @@ pub struct Turn<'a> {
     pub offline: &'a dyn Fn(NodeId) -> bool,
     /// What expressions may ask of a node.
     pub facts: &'a dyn Fn(NodeId) -> Option<serde_json::Value>,
+    /// Whether any node fits a placed step, by what lasts; else why not.
+    pub fits: &'a dyn Fn(u32) -> Result<(), String>,
 }
 
 /// Why everything that is left is ended.
@@ -58,20 +61,39 @@ pub(super) enum Stage {
     Waiting {
         missing: u32,
     },
-    Open {
-        walks: Vec<Walk>,
-        open: u32,
-        failed: bool,
-        ran: bool,
-    },
+    Open(Open),
     Ended(EntryEnd),
 }
 
-/// One node's way through an entry's leaves; the only way, when the entry is placed.
+/// A pass that has begun and not ended.
+#[derive(Clone, Debug)]
+pub(super) struct Open {
+    pub walks: Vec<Walk>,
+    /// What its walks are for, if they are for items.
+    pub items: Option<Arc<[Value]>>,
+    /// Walks that have not ended.
+    pub open: u32,
+    /// Of those, walks of which an attempt was made.
+    pub begun: u32,
+    pub failed: bool,
+    pub ran: bool,
+    /// Walks that wait for room.
+    pub line: VecDeque<u32>,
+}
+
+impl Open {
+    pub(super) fn new(walks: Vec<Walk>, items: Option<Arc<[Value]>>) -> Self {
+        let open = u32::try_from(walks.len()).expect("plans are bounded");
+        Self { walks, items, open, begun: 0, failed: false, ran: false, line: VecDeque::new() }
+    }
+}
+
+/// One way through an entry's leaves: a node's, an item's, or the only one of an entry that is placed.
 #[derive(Clone, Debug)]
 pub(super) struct Walk {
     /// Index into the plan's nodes.
     pub node: Option<u32>,
+    pub item: Option<u32>,
     pub position: u32,
     pub attempt: u32,
     pub retries: u32,
@@ -79,7 +101,28 @@ pub(super) struct Walk {
     pub failed: bool,
     /// Whether an attempt was made of any of its leaves.
     pub begun: bool,
+    /// Whether it had to wait for room before it could begin.
+    pub held_up: bool,
 }
+
+impl Walk {
+    pub(super) fn new(node: Option<u32>, item: Option<u32>) -> Self {
+        Self {
+            node,
+            item,
+            position: 0,
+            attempt: 0,
+            retries: 0,
+            losses: 0,
+            failed: false,
+            begun: false,
+            held_up: false,
+        }
+    }
+}
+
+/// A step on a node, or for an item.
+pub(super) type Instance = (u32, Option<NodeId>, Option<u32>);
 
 /// An attempt that has not ended.
 #[derive(Clone, Debug)]
@@ -91,6 +134,8 @@ pub(super) struct Active {
     pub leased: bool,
     /// Sent again after a loss: waits this long for its node to come back, offline or not.
     pub patience: Option<Timestamp>,
+    /// Placed, and no node has fitted since then.
+    pub unfit_since: Option<Timestamp>,
 }
 
 /// How far a run is.
@@ -126,8 +171,16 @@ pub struct Progress {
     /// A person has paused it: no pass begins.
     pub(super) paused: bool,
     /// Instances that succeeded in the run that this one tries again.
-    pub(super) carried: HashSet<(u32, Option<NodeId>)>,
+    pub(super) carried: HashSet<Instance>,
     pub(super) outputs: Outputs,
+    /// Passes with walks that wait for room, the first come first.
+    pub(super) lined: VecDeque<u32>,
+    /// Those that wait were looked at since the run stopped or fail-fast struck.
+    pub(super) swept: bool,
+    /// When to look next whether nodes fit what is placed and waits.
+    pub(super) look_at: Option<Timestamp>,
+    /// Instances so far, as far as they come from items.
+    pub(super) instances: usize,
     pub(super) stopping: Option<Stop>,
     pub(super) state: RunState,
     /// Passes whose turn has come.
@@ -226,6 +279,10 @@ impl Progress {
             pausing: None,
             paused: false,
             carried: HashSet::new(),
+            lined: VecDeque::new(),
+            swept: false,
+            look_at: None,
+            instances: 0,
             stopping: None,
             state,
             due: VecDeque::new(),
@@ -280,8 +337,16 @@ impl Progress {
     pub fn observe(&mut self, change: &Change, turn: &mut Turn<'_>) {
         match change {
             Change::ExecutionsAdded { executions, .. } => {
-                for execution in executions.iter().filter(|e| matches!(e.state, State::Leased { .. })) {
-                    self.leased(execution.id);
+                for execution in executions {
+                    match &execution.state {
+                        State::Leased { .. } => self.leased(execution.id),
+                        // An earlier result was used.
+                        State::Succeeded { outcome, .. } if self.active.contains_key(&execution.id) => {
+                            self.note_outputs(execution.id, &outcome.outputs);
+                            self.ended(execution.id, End::Succeeded, turn);
+                        }
+                        _ => {}
+                    }
                 }
             }
             Change::ExecutionLeased { execution, .. } => self.leased(*execution),
@@ -360,11 +425,19 @@ impl Progress {
             |active| active.patience.is_some_and(|until| until <= now),
             "did not come back in time",
         );
+        if self.look_at.is_some_and(|at| at <= now) {
+            self.look_for_nodes(turn);
+        }
         self.settle(turn);
     }
 
-    /// When `tick` has something to do.
+    /// When `tick` has something to do, or to look at.
     pub fn next_tick(&self) -> Option<Timestamp> {
+        self.next_deadline().into_iter().chain(self.look_at).min()
+    }
+
+    /// When something follows from time alone, whatever nodes there are.
+    pub fn next_deadline(&self) -> Option<Timestamp> {
         let waiting = self.is_patient.then(|| self.active.values().filter(|active| !active.leased));
         let patience = waiting.into_iter().flatten().filter_map(|active| active.patience);
         let wave = self.pausing.filter(|_| !self.paused).map(|(until, _)| until);

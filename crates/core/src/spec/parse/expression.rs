@@ -19,15 +19,32 @@ impl Checker<'_> {
                 Some(Content::List(leaves)) => leaves.as_slice(),
                 _ => std::slice::from_ref(item),
             };
+            if let Some(each) = read.for_each()
+                && let Ok(Some(template)) = Template::of_items(&each.items)
+            {
+                let known = known.get_or_insert_with(|| Known::of(definition));
+                let at = field(item, "for_each").map_or(item.at, |node| node.at);
+                for problem in known.check_items(entry, &template) {
+                    self.problem(entry_path.field("for_each"), at, problem.message);
+                }
+            }
             for (leaf, (node, task)) in nodes.iter().zip(read.leaves()).enumerate() {
+                let is_branch = matches!(read, crate::spec::Entry::Branch(_));
+                let holder = if is_branch { inside.index(leaf) } else { entry_path };
+                let keys = definition.limits_of(task).map(|(key, _)| key.as_str());
+                if let Ok(Some(template)) = Template::of_keys(keys) {
+                    let known = known.get_or_insert_with(|| Known::of(definition));
+                    let at = field(node, "limits").map_or(node.at, |node| node.at);
+                    for problem in known.check(Place { entry, leaf }, &template) {
+                        self.problem(holder.field("limits"), at, problem.message);
+                    }
+                }
                 // What is no expression was said when the task was read.
                 let Ok(Some(template)) = Template::of(&task.backend, &task.action, &task.params) else {
                     continue;
                 };
                 let Some(params) = field(node, "params") else { continue };
                 let known = known.get_or_insert_with(|| Known::of(definition));
-                let is_branch = matches!(read, crate::spec::Entry::Branch(_));
-                let holder = if is_branch { inside.index(leaf) } else { entry_path };
                 for problem in known.check(Place { entry, leaf }, &template) {
                     self.param_problem(holder.field("params"), params, problem);
                 }

@@ -20,6 +20,9 @@ const FIELDS: &[&str] = &[
     "priority",
     "params",
     "timeout",
+    "max_parallel",
+    "limits",
+    "placement_timeout",
     "tasks",
 ];
 /// Parts of the job file's design that this version does not carry out.
@@ -70,6 +73,9 @@ impl Checker<'_> {
             priority: 0,
             params: Default::default(),
             timeout: None,
+            max_parallel: None,
+            limits: Default::default(),
+            placement_timeout: None,
             tasks: Vec::new(),
         };
         let (mut tasks, mut placement_at) = (None, None);
@@ -106,6 +112,12 @@ impl Checker<'_> {
                 "params" => definition.params = self.job_params(field, value).unwrap_or_default(),
                 "timeout" => {
                     definition.timeout = self.span(field, value, timeouts(limits::RUN_TIMEOUT_MOST_S));
+                }
+                "max_parallel" => definition.max_parallel = self.parallel(field, value),
+                "limits" => definition.limits = self.limits(field, value).unwrap_or_default(),
+                "placement_timeout" => {
+                    definition.placement_timeout =
+                        self.span(field, value, timeouts(limits::TASK_TIMEOUT_MOST_S));
                 }
                 "tasks" => tasks = Some(value),
                 _ => self.unknown_field(top, entry, FIELDS, PLANNED_FIELDS),
@@ -152,6 +164,7 @@ impl Checker<'_> {
         self.graph(path, items);
         definition.tasks = read.into_iter().collect::<Option<_>>()?;
         self.fleet_rules(&definition, fleet);
+        self.fan_out_rules(path, items, &definition);
         // Names mean something only in a job that is right so far.
         if self.is_clean() {
             self.expressions(path, items, &definition);

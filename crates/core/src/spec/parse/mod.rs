@@ -2,6 +2,7 @@
 //! definition (`job`, `rollout`, `task`, `graph`, `expression`), collecting everything that is wrong on the way.
 
 mod expression;
+mod fan_out;
 mod field;
 mod graph;
 mod job;

@@ -10,7 +10,9 @@ use crate::select::{Scope, Selector};
 use crate::shown::shown;
 use crate::spec::Placement;
 
-const PLACEMENT_FIELDS: &[&str] = &["requires", "labels", "allow", "forbid", "max_per_node"];
+const PLACEMENT_FIELDS: &[&str] =
+    &["requires", "labels", "allow", "forbid", "max_per_node", "backends", "prefer", "spread"];
+pub(super) const WANTED_LABEL: &str = "the name of a label";
 const TARGET: &str = "a selector such as all, group:web or 'label.disk = ssd', or {scope: group, value: web}";
 
 impl Checker<'_> {
@@ -73,23 +75,18 @@ impl Checker<'_> {
     }
 
     pub(super) fn placement(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<Placement> {
-        let entries = self.map(path, node, "requires, labels, allow, forbid, max_per_node")?;
+        let entries = self.map(path, node, &PLACEMENT_FIELDS.join(", "))?;
         let mut placement = Placement::default();
         for entry in entries {
             let field = path.field(&entry.key);
             match entry.key.as_ref() {
                 "requires" => placement.requires = self.requires(field, &entry.value).unwrap_or_default(),
-                "labels" => {
-                    placement.labels = self
-                        .texts(field, &entry.value, "labels, each `name` or `name=value`")
-                        .unwrap_or_default();
-                    for (index, label) in placement.labels.iter().enumerate() {
-                        if label.starts_with('=') {
-                            let message = format!("`{}` names no label; write name=value", shown(label));
-                            self.problem(field.index(index), entry.value.at, message);
-                        }
-                    }
+                "labels" => placement.labels = self.labels(field, &entry.value),
+                "backends" => {
+                    placement.backends = self.texts(field, &entry.value, "backends").unwrap_or_default();
                 }
+                "prefer" => placement.prefer = self.preferences(field, &entry.value).unwrap_or_default(),
+                "spread" => placement.spread = self.spread(field, &entry.value),
                 "allow" => placement.allow = self.texts(field, &entry.value, "nodes").unwrap_or_default(),
                 "forbid" => placement.forbid = self.texts(field, &entry.value, "nodes").unwrap_or_default(),
                 "max_per_node" => {
@@ -109,7 +106,22 @@ impl Checker<'_> {
         Some(placement)
     }
 
-    fn requires(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<BTreeMap<String, serde_json::Value>> {
+    pub(super) fn labels(&mut self, path: Path<'_>, node: &Node<'_>) -> Vec<String> {
+        let labels = self.texts(path, node, "labels, each `name` or `name=value`").unwrap_or_default();
+        for (index, label) in labels.iter().enumerate() {
+            if label.starts_with('=') {
+                let message = format!("`{}` names no label; write name=value", shown(label));
+                self.problem(path.index(index), node.at, message);
+            }
+        }
+        labels
+    }
+
+    pub(super) fn requires(
+        &mut self,
+        path: Path<'_>,
+        node: &Node<'_>,
+    ) -> Option<BTreeMap<String, serde_json::Value>> {
         let entries = self.map(path, node, "capabilities, each a text or a number")?;
         let mut requires = BTreeMap::new();
         for entry in entries {

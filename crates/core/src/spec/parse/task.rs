@@ -24,8 +24,12 @@ const LEAF_FIELDS: &[&str] = &[
     "delivery",
     "on_disconnect",
     "outputs",
+    "for_each",
+    "limits",
+    "cache",
+    "placement_timeout",
 ];
-const BRANCH_FIELDS: &[&str] = &["name", "condition", "depends_on", "tasks"];
+const BRANCH_FIELDS: &[&str] = &["name", "condition", "depends_on", "for_each", "tasks"];
 const ENTRY_FIELDS: &[&str] = &[
     "name",
     "backend",
@@ -41,11 +45,13 @@ const ENTRY_FIELDS: &[&str] = &[
     "delivery",
     "on_disconnect",
     "outputs",
+    "for_each",
+    "limits",
+    "cache",
+    "placement_timeout",
     "tasks",
 ];
 const RETRY_FIELDS: &[&str] = &["max", "delay", "factor", "max_delay"];
-/// Parts of the job file's design that this version does not carry out.
-const PLANNED_FIELDS: &[&str] = &["cache", "for_each"];
 
 const CONDITIONS: &[(&str, Condition)] = &[
     ("always", Condition::Always),
@@ -77,7 +83,8 @@ impl Checker<'_> {
     }
 
     fn branch(&mut self, path: Path<'_>, entries: &[Entry<'_>]) -> Option<Branch> {
-        let mut branch = Branch { name: None, condition: None, depends_on: Vec::new(), tasks: Vec::new() };
+        let mut branch =
+            Branch { name: None, condition: None, depends_on: None, for_each: None, tasks: Vec::new() };
         for entry in entries {
             let field = path.field(&entry.key);
             let value = &entry.value;
@@ -85,8 +92,9 @@ impl Checker<'_> {
                 "name" => branch.name = self.label(field, value),
                 "condition" => branch.condition = self.choice(field, value, CONDITIONS),
                 "depends_on" => {
-                    branch.depends_on = self.texts(field, value, "task names").unwrap_or_default();
+                    branch.depends_on = self.texts(field, value, "task names");
                 }
+                "for_each" => branch.for_each = self.for_each(field, value),
                 "tasks" => branch.tasks = self.leaves(field, value),
                 key if LEAF_FIELDS.contains(&key) => self.problem(
                     field,
@@ -95,7 +103,7 @@ impl Checker<'_> {
                         "an entry with `tasks` is a branch, and a branch has no `{key}`; put it on its leaves"
                     ),
                 ),
-                _ => self.unknown_field(path, entry, BRANCH_FIELDS, PLANNED_FIELDS),
+                _ => self.unknown_field(path, entry, BRANCH_FIELDS, &[]),
             }
         }
         Some(branch)
@@ -132,12 +140,16 @@ impl Checker<'_> {
             timeout: None,
             retry: None,
             condition: None,
-            depends_on: Vec::new(),
+            depends_on: None,
             target: None,
             placement: None,
             delivery: None,
             on_disconnect: None,
             outputs: Vec::new(),
+            for_each: None,
+            limits: Default::default(),
+            cache: None,
+            placement_timeout: None,
         };
         let (mut backend, mut action, mut params) = (None, None, None);
         let (mut max_retries_at, mut retry_at, mut placement_at) = (None, None, None);
@@ -162,10 +174,16 @@ impl Checker<'_> {
                 "delivery" => task.delivery = self.choice(field, value, DELIVERIES),
                 "outputs" => task.outputs = self.outputs(field, value).unwrap_or_default(),
                 "on_disconnect" => task.on_disconnect = self.choice(field, value, ON_DISCONNECTS),
-                key @ ("depends_on" | "target" | "placement") if place == Place::InBranch => {
+                key @ ("depends_on" | "target" | "placement" | "for_each") if place == Place::InBranch => {
                     self.problem(field, entry.at, misplaced(key));
                 }
-                "depends_on" => task.depends_on = self.texts(field, value, "task names").unwrap_or_default(),
+                "depends_on" => task.depends_on = self.texts(field, value, "task names"),
+                "for_each" => task.for_each = self.for_each(field, value),
+                "limits" => task.limits = self.limits(field, value).unwrap_or_default(),
+                "cache" => task.cache = self.cache(field, value),
+                "placement_timeout" => {
+                    task.placement_timeout = self.span(field, value, timeouts(limits::TASK_TIMEOUT_MOST_S));
+                }
                 "target" => task.target = self.target(field, value),
                 "placement" => {
                     placement_at = Some(entry.at);
@@ -173,7 +191,7 @@ impl Checker<'_> {
                 }
                 _ => {
                     let valid = if place == Place::Top { ENTRY_FIELDS } else { LEAF_FIELDS };
-                    self.unknown_field(path, entry, valid, PLANNED_FIELDS);
+                    self.unknown_field(path, entry, valid, &[]);
                 }
             }
         }
@@ -387,7 +405,10 @@ fn pauses() -> std::ops::RangeInclusive<Span> {
 }
 
 fn misplaced(key: &str) -> String {
-    if key == "depends_on" {
+    if key == "for_each" {
+        "a branch is walked for each item, so a leaf inside it has no `for_each`; put it on the branch"
+            .to_owned()
+    } else if key == "depends_on" {
         "a leaf inside a branch runs after the leaf before it and has no `depends_on`; put it on the branch"
             .to_owned()
     } else {

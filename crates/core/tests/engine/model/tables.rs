@@ -145,7 +145,7 @@ pub(crate) struct Tables<'a> {
 impl<'a> Tables<'a> {
     /// `taken_over`: the steps and nodes that succeeded in the run that this one tries again.
     pub(crate) fn new(case: &'a Case, taken_over: &[(usize, Option<usize>)]) -> Self {
-        let graph = case.definition.tasks.iter().any(|entry| !entry.depends_on().is_empty());
+        let graph = case.definition.is_graph();
         let mut tables = Self {
             case,
             graph,

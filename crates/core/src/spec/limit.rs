@@ -1,0 +1,103 @@
+//! Owns how a limit is written: `4` at once, `100/1m` within a time.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::definition::Limit;
+use crate::limits;
+use crate::span::Span;
+
+/// What people are told when a limit is none.
+pub(super) const WANTED: &str =
+    "a number of executions at once such as 4, or so many within a time such as 100/1m";
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Limit::AtOnce(most) => write!(f, "{most}"),
+            Limit::Rate(most, per) => write!(f, "{most}/{per}"),
+        }
+    }
+}
+
+impl FromStr for Limit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("expected {WANTED}");
+        let (most, per) = match text.split_once('/') {
+            Some((most, per)) => (most, Some(per.trim())),
+            None => (text, None),
+        };
+        let most: u32 = most.trim().parse().map_err(|_| wrong())?;
+        if !(1..=limits::LIMIT_MOST).contains(&most) {
+            return Err(format!("expected a number from 1 to {}", limits::LIMIT_MOST));
+        }
+        let Some(per) = per else { return Ok(Limit::AtOnce(most)) };
+        // `5/s` is what everybody writes.
+        let per =
+            if per.starts_with(|c: char| c.is_ascii_digit()) { per.to_owned() } else { format!("1{per}") };
+        let per: Span = per.parse().map_err(|_| wrong())?;
+        let longest = Span::from_secs(limits::RATE_MOST_S);
+        if per < Span::from_millis(1) || per > longest {
+            return Err(format!("expected a time from 1ms to {longest}"));
+        }
+        Ok(Limit::Rate(most, per))
+    }
+}
+
+impl Serialize for Limit {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Limit::AtOnce(most) => serializer.serialize_u32(*most),
+            Limit::Rate(..) => serializer.collect_str(self),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Limit {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Written {
+            Number(u32),
+            Text(String),
+        }
+        match Written::deserialize(deserializer)? {
+            Written::Number(most) => Ok(Limit::AtOnce(most)),
+            Written::Text(text) => text.parse().map_err(serde::de::Error::custom),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_read_and_written() {
+        let minute = Span::from_secs(60);
+        for (text, limit, written) in [
+            ("4", Limit::AtOnce(4), "4"),
+            ("100/1m", Limit::Rate(100, minute), "100/1m"),
+            ("5 / m", Limit::Rate(5, minute), "5/1m"),
+            ("1/s", Limit::Rate(1, Span::from_secs(1)), "1/1s"),
+        ] {
+            assert_eq!(text.parse(), Ok(limit), "{text}");
+            assert_eq!(limit.to_string(), written);
+            let json = serde_json::to_string(&limit).unwrap();
+            assert_eq!(serde_json::from_str::<Limit>(&json).unwrap(), limit, "{json}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_limit_is_refused() {
+        for text in
+            ["", "0", "-1", "many", "4/", "/1m", "4/0s", "4/1y", "4/1m/2", "1.5", "100000000", "1/400d"]
+        {
+            assert!(text.parse::<Limit>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Reads how work is multiplied, bounded and spread: `for_each`, `max_parallel`, `limits`, `cache`, `prefer`, `spread`.
+
+use super::field::Checker;
+use super::path::Path;
+use super::place::WANTED_LABEL;
+use super::task::timeouts;
+use super::tree::{Content, Node};
+use crate::expr::{Template, has_expression};
+use crate::limits;
+use crate::shown::shown;
+use crate::spec::definition::{Cache, Definition, Entry, ForEach, Limit, Limits, Preference, Spread};
+use crate::spec::limit;
+
+const FOR_EACH_FIELDS: &[&str] = &["items", "max_parallel"];
+const PREFERENCE_FIELDS: &[&str] = &["requires", "labels", "nodes", "weight"];
+const ITEMS: &str =
+    "a list of items, or one expression that comes to a list: \"{{ steps.NAME.outputs.NAME }}\"";
+
+impl Checker<'_> {
+    /// Executions that may be open at once.
+    pub(super) fn parallel(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<u32> {
+        let most = u32::try_from(limits::INSTANCES_PER_RUN).unwrap_or(u32::MAX);
+        self.whole_number(path, node, 1..=most)
+    }
+
+    pub(super) fn for_each(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<ForEach> {
+        let Content::Map(entries) = node.content() else {
+            return Some(ForEach { items: self.items(path, node)?, max_parallel: None });
+        };
+        let (mut items, mut max_parallel) = (None, None);
+        for entry in entries {
+            let field = path.field(&entry.key);
+            match entry.key.as_ref() {
+                "items" => items = Some(self.items(field, &entry.value)),
+                "max_parallel" => max_parallel = self.parallel(field, &entry.value),
+                _ => self.unknown_field(path, entry, FOR_EACH_FIELDS, &[]),
+            }
+        }
+        let Some(items) = items else {
+            self.problem(path, node.at, format!("the field `items` is missing: {ITEMS}"));
+            return None;
+        };
+        Some(ForEach { items: items?, max_parallel })
+    }
+
+    fn items(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<serde_json::Value> {
+        let items = node.to_value();
+        match &items {
+            serde_json::Value::Array(list) if list.len() > limits::ITEMS => {
+                let message =
+                    format!("there are {} items; at most {} are possible", list.len(), limits::ITEMS);
+                self.problem(path, node.at, message);
+                return None;
+            }
+            serde_json::Value::Array(_) => {}
+            serde_json::Value::String(_) if has_expression(&items) => {}
+            _ => {
+                self.wrong(path, node, ITEMS);
+                return None;
+            }
+        }
+        match Template::of_items(&items) {
+            Ok(_) => Some(items),
+            Err(problem) => {
+                self.problem(path, node.at, problem.message);
+                None
+            }
+        }
+    }
+
+    pub(super) fn limits(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<Limits> {
+        let entries = self.map(path, node, "limits, each `key: 4` or `key: 100/1m`")?;
+        let mut found = Limits::new();
+        if entries.len() > limits::LIMITS_PER_TASK {
+            let message = format!(
+                "there are {} limits; at most {} are possible",
+                entries.len(),
+                limits::LIMITS_PER_TASK
+            );
+            self.problem(path, node.at, message);
+        }
+        for entry in entries {
+            let path = path.field(&entry.key);
+            let key = entry.key.as_ref();
+            if key.trim().is_empty() || key.len() > limits::NAME_BYTES || key.contains(char::is_control) {
+                let message =
+                    format!("a limit's key has 1 to {} bytes and no control characters", limits::NAME_BYTES);
+                self.problem(path, entry.at, message);
+                continue;
+            }
+            if let Err(problem) = Template::of_keys(std::iter::once(key)) {
+                self.problem(path, entry.at, problem.message);
+                continue;
+            }
+            let limit = match entry.value.content() {
+                Content::Number { value, .. } => value.to_string().parse::<Limit>(),
+                Content::Text(text) => text.parse(),
+                _ => {
+                    self.wrong(path, &entry.value, limit::WANTED);
+                    continue;
+                }
+            };
+            match limit {
+                Ok(limit) => {
+                    found.insert(key.to_owned(), limit);
+                }
+                Err(message) => self.problem(path, entry.value.at, message),
+            }
+        }
+        Some(found)
+    }
+
+    /// `true`, `false`, or how old a result may be.
+    pub(super) fn cache(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<Cache> {
+        let Content::Map(entries) = node.content() else {
+            return self.boolean(path, node)?.then(Cache::default);
+        };
+        let mut cache = Cache::default();
+        for entry in entries {
+            let field = path.field(&entry.key);
+            match entry.key.as_ref() {
+                "max_age" => {
+                    cache.max_age = self.span(field, &entry.value, timeouts(limits::RUN_TIMEOUT_MOST_S));
+                }
+                _ => self.unknown_field(path, entry, &["max_age"], &[]),
+            }
+        }
+        Some(cache)
+    }
+
+    pub(super) fn preferences(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<Vec<Preference>> {
+        let items = self.list(path, node, "preferences")?;
+        if items.len() > limits::PREFERENCES {
+            let message = format!(
+                "there are {} preferences; at most {} are possible",
+                items.len(),
+                limits::PREFERENCES
+            );
+            self.problem(path, node.at, message);
+            return None;
+        }
+        let mut found = Vec::with_capacity(items.len());
+        for (index, item) in items.iter().enumerate() {
+            found.push(self.preference(path.index(index), item)?);
+        }
+        Some(found)
+    }
+
+    fn preference(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<Preference> {
+        let entries = self.map(path, node, &PREFERENCE_FIELDS.join(", "))?;
+        let mut preference = Preference {
+            requires: Default::default(),
+            labels: Vec::new(),
+            nodes: Vec::new(),
+            weight: Preference::default_weight(),
+        };
+        for entry in entries {
+            let field = path.field(&entry.key);
+            let value = &entry.value;
+            match entry.key.as_ref() {
+                "requires" => preference.requires = self.requires(field, value).unwrap_or_default(),
+                "labels" => preference.labels = self.labels(field, value),
+                "nodes" => preference.nodes = self.texts(field, value, "nodes").unwrap_or_default(),
+                "weight" => {
+                    let weight = self.whole_number(field, value, 1..=limits::WEIGHT_MOST);
+                    preference.weight = weight.unwrap_or_else(Preference::default_weight);
+                }
+                _ => self.unknown_field(path, entry, PREFERENCE_FIELDS, &[]),
+            }
+        }
+        if preference.requires.is_empty() && preference.labels.is_empty() && preference.nodes.is_empty() {
+            self.problem(path, node.at, "say what is preferred: `labels`, `requires` or `nodes`");
+        }
+        Some(preference)
+    }
+
+    pub(super) fn spread(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<Spread> {
+        match node.content() {
+            Content::Text(text) if text.as_ref() == "node" => Some(Spread::Node),
+            Content::Map(entries) => match entries.as_slice() {
+                [entry] if entry.key == "label" => {
+                    let label = self.text(path.field("label"), &entry.value, WANTED_LABEL)?;
+                    Some(Spread::Label(label.to_owned()))
+                }
+                _ => {
+                    self.wrong(path, node, SPREAD);
+                    None
+                }
+            },
+            _ => {
+                self.wrong(path, node, SPREAD);
+                None
+            }
+        }
+    }
+
+    /// What is multiplied has no nodes of its own: each item goes where it fits.
+    pub(super) fn fan_out_rules(&mut self, path: Path<'_>, items: &[Node<'_>], definition: &Definition) {
+        for (index, (item, entry)) in items.iter().zip(&definition.tasks).enumerate() {
+            if entry.for_each().is_some() && !definition.is_placed(entry) {
+                let whose = if matches!(entry, Entry::Leaf(task) if task.target.is_some()) {
+                    "its"
+                } else {
+                    "the job's"
+                };
+                let message = format!(
+                    "each item of `for_each` runs once, on a node that fits; {whose} `target` says otherwise: give the \
+                     task a `placement` instead"
+                );
+                self.problem(path.index(index).field("for_each"), item.at, message);
+            }
+            for (leaf, task) in entry.leaves().iter().enumerate() {
+                let most = definition.limits_of(task).count();
+                if most > limits::LIMITS_PER_TASK {
+                    let path = path.index(index);
+                    let message = format!(
+                        "{} has {most} limits with those of the job; at most {} are possible",
+                        shown(&task.label()),
+                        limits::LIMITS_PER_TASK
+                    );
+                    match entry {
+                        Entry::Leaf(_) => self.problem(path.field("limits"), item.at, message),
+                        Entry::Branch(_) => self.problem(path.field("tasks").index(leaf), item.at, message),
+                    }
+                }
+            }
+        }
+    }
+}
+
+const SPREAD: &str = "`node`, or {label: NAME}: nodes with the same value of the label count as one";
