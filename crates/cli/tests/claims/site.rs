@@ -133,6 +133,7 @@ impl Site {
             definition: serde_json::from_value(definition).unwrap(),
             params: Params::new(),
             idempotency_key: None,
+            no_cache: false,
             by: "test".to_owned(),
         };
         self.servers[server % self.servers.len()].service().submit(submit).await.unwrap().run.id
