@@ -76,6 +76,7 @@ impl Site {
     }
 
     /// Where people and scripts reach it.
+    #[allow(dead_code, reason = "the tests of containers need it")]
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.http)
     }
