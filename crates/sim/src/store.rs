@@ -4,6 +4,7 @@
 //! Reads see everything that was committed when they were made: what stores promise is not broken, unless a test
 //! breaks it on purpose (`Broken`), to see it caught.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, Sessio
 use downbeat_core::node::NodeRecord;
 use downbeat_core::run::RunRecord;
 use downbeat_store::{
-    Committed, Error, EventFilter, ExecutionFilter, Kept, Listed, MemoryStore, News, OutputChunk, Page, Part,
+    Committed, Error, EventFilter, ExecutionFilter, Kept, LimitUse, Listed, MemoryStore, News, OutputChunk, Page, Part,
     RunFilter, Seen, ServerRecord, Source, Store, Tally,
 };
 use jiff::Timestamp;
@@ -383,6 +384,18 @@ impl Store for Reached {
 
     async fn holds(&self) -> Result<Vec<(NodeId, RunId)>, Error> {
         self.read(self.inner.holds()).await
+    }
+
+    async fn uses(&self) -> Result<Vec<LimitUse>, Error> {
+        self.read(self.inner.uses()).await
+    }
+
+    async fn cached(
+        &self,
+        cluster: ClusterId,
+        keys: &[Arc<str>],
+    ) -> Result<BTreeMap<Arc<str>, Execution>, Error> {
+        self.read(self.inner.cached(cluster, keys)).await
     }
 
     async fn execution(&self, id: ExecutionId) -> Result<Option<Execution>, Error> {

@@ -135,11 +135,12 @@ pub async fn a_tally_counts_what_there_is(store: Arc<dyn Store>) {
     fill(&store).await;
     apply(&store, &[registered(3, session(3), 3), created(3)]).await;
     let expected = Tally {
-        runs: vec![(RunState::Pending, 4), (RunState::Failed, 1), (RunState::Cancelled, 1)],
+        runs: vec![(RunState::Pending, 5), (RunState::Failed, 1), (RunState::Cancelled, 1)],
         executions: vec![
-            (Status::Leased, 3),
-            (Status::Succeeded, 2),
-            (Status::Failed, 2),
+            (Status::Pending, 3),
+            (Status::Leased, 4),
+            (Status::Succeeded, 3),
+            (Status::Failed, 3),
             (Status::Skipped, 2),
             (Status::Cancelled, 1),
             (Status::Lost, 1),

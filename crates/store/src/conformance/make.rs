@@ -100,7 +100,7 @@ pub fn run(number: u32) -> RunRecord {
         retry_of: None,
         paused_at: None,
         admitted_at: None,
-            no_cache: false,
+        no_cache: false,
     }
 }
 
