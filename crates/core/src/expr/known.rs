@@ -59,7 +59,7 @@ impl<'d> Known<'d> {
                 }
             }
         }
-        if definition.tasks.iter().any(|entry| !entry.depends_on().is_empty()) {
+        if definition.is_graph() {
             known.before = Some(vec![None; definition.tasks.len()]);
         }
         known

@@ -75,6 +75,12 @@ impl Board {
         fits.err().map(|misfit| misfit.to_string())
     }
 
+    /// The same of a run whose plan is on the board.
+    pub(crate) fn fits_step(&self, run: &RunId, step: u32) -> Result<(), String> {
+        let Some(planned) = self.plans.get(run) else { return Ok(()) };
+        self.fits_any(&planned.plan, planned.cluster, step)
+    }
+
     /// Whether a node of the cluster fits a placed step by what lasts; what nodes hold now does not count. If none does,
     /// why, in one line.
     pub(crate) fn fits_any(&self, plan: &Plan, cluster: ClusterId, step: u32) -> Result<(), String> {

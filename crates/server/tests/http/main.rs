@@ -9,3 +9,4 @@ mod output;
 mod runs;
 mod support;
 mod system;
+mod work;

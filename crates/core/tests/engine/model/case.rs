@@ -92,7 +92,7 @@ impl Case {
             .zip(&self.definition.tasks)
             .flat_map(|(entry, tasks)| (0..tasks.leaves().len()).map(move |leaf| (entry, leaf)))
             .collect();
-        let graph = self.definition.tasks.iter().any(|entry| !entry.depends_on().is_empty());
+        let graph = self.definition.is_graph();
         for (step, &(entry, leaf)) in places.iter().enumerate().skip(1) {
             let used = number(dice, step);
             let (before, before_leaf) = places[used];
@@ -125,7 +125,7 @@ impl Case {
     fn add_entry(&mut self, index: usize, graph: bool, dice: &mut Dice) {
         let fleet = self.definition.target.is_some();
         let after = |dice: &mut Dice| (0..index).filter(|_| dice.below(2) == 0).map(name).collect();
-        let depends_on: Vec<String> = if graph { after(dice) } else { Vec::new() };
+        let depends_on: Option<Vec<String>> = graph.then(|| after(dice));
         let all: Option<Vec<usize>> = fleet.then(|| (0..self.nodes).collect());
         if dice.below(3) == 0 {
             let leaves = 1 + number(dice, 3);
@@ -240,9 +240,10 @@ impl Case {
         case.idempotent.drain(steps);
         for entry in &mut case.definition.tasks {
             match entry {
-                Entry::Leaf(task) => task.depends_on.retain(|name| *name != gone),
-                Entry::Branch(branch) => branch.depends_on.retain(|name| *name != gone),
+                Entry::Leaf(task) => task.depends_on.iter_mut(),
+                Entry::Branch(branch) => branch.depends_on.iter_mut(),
             }
+            .for_each(|names| names.retain(|name| *name != gone));
         }
         case
     }
@@ -306,7 +307,7 @@ fn random_task(index: usize, dice: &mut Dice) -> Task {
         timeout: (dice.below(2) == 0).then(|| Span::from_secs(20)),
         retry: (dice.below(3) == 0).then(|| Retry::times(1 + u32::try_from(dice.below(2)).unwrap())),
         condition: random_condition(dice),
-        depends_on: Vec::new(),
+        depends_on: None,
         target: None,
         placement: None,
         for_each: None,

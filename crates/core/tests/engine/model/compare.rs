@@ -59,7 +59,7 @@ impl Story<'_> {
         if end != self.tables.run_end() || record.state.is_terminal() != end.is_some() {
             return Err(format!("the run is {} ({end:?})", record.state));
         }
-        let tick = self.world.progress.next_tick().map(|at| at.as_millisecond() - BEGINNING_MS);
+        let tick = self.world.progress.next_deadline().map(|at| at.as_millisecond() - BEGINNING_MS);
         if end.is_none() && tick != self.tables.next_tick() {
             return Err(format!("the next tick is at {tick:?}, not at {:?}", self.tables.next_tick()));
         }
