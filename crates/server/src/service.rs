@@ -32,7 +32,7 @@ use crate::metrics::Metrics;
 use crate::nodes::Heartbeats;
 use crate::output::Outputs;
 use crate::replica::Following;
-use crate::runs::{Runs, Start, Waits, refused_for_nodes, release, reserve};
+use crate::runs::{Cache, Means, Runs, Start, Waits, refused_for_nodes, release, reserve};
 use crate::settings::Settings;
 use crate::surroundings::Chance;
 
@@ -65,6 +65,12 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
+    /// What the actor of a run works with.
+    pub(crate) fn means(&self, run: &RunRecord, plan: &Arc<Plan>) -> Means {
+        let cache = Cache::of(&self.store, run, plan);
+        Means { journal: self.journal.clone(), dispatcher: self.dispatcher.clone(), cache }
+    }
+
     /// Commits on behalf of an agent.
     pub(crate) async fn commit(&self, changes: Vec<Change>) -> Result<Vec<Applied>, Fault> {
         self.journal.commit(changes).await.map_err(|lost| Fault::Unavailable(lost.to_string()))
@@ -260,6 +266,8 @@ impl Service {
             metrics.set_queue_depth(board.waiting() as u64);
             metrics.set_parked(board.parked() as u64);
             metrics.set_nodes(board.nodes().map(|node| node.status));
+            let named = board.nodes().map(|node| (node.id, node.description.hostname.clone()));
+            metrics.name_nodes(named.collect());
             metrics.set_held_nodes(board.held_nodes() as u64);
         }
         metrics.set_runs_waiting(self.parts.admission.waiting() as u64);
@@ -358,10 +366,10 @@ impl Service {
     }
 
     async fn create_again(&self, retry: Retry) -> Result<Submitted, Error> {
-        self.check_level(level::FLEET)?;
         self.catch_up().await?;
         let first = self.parts.store.run(&retry.run).await?;
         let first = first.ok_or_else(|| Error::NotFound(format!("run `{}` does not exist", retry.run)))?;
+        self.check_level(first.definition.level().max(level::FLEET))?;
         let executions = self.parts.store.executions_of(&first.id).await?;
         let again = match &retry.redo {
             Redo::Failed => Again::AllNodes,
@@ -446,6 +454,10 @@ impl Service {
         let mut changes = vec![Change::RunCreated { run: run.clone(), max_pending }];
         changes.extend(taking_over(&run, &taken));
         changes.extend(progress.take_changes(now));
+        let means = parts.means(&run, &plan);
+        if let Some(cache) = &means.cache {
+            cache.answer(&mut changes, now).await;
+        }
         parts.dispatcher.board().add_plan(id.clone(), cluster, plan);
         reserve(&parts.dispatcher, &mut changes, now, &mut dice);
         let outcomes = match parts.journal.commit(changes.clone()).await {
@@ -472,8 +484,7 @@ impl Service {
             Start::Begun { at: now, again }
         };
         if !progress.is_ended() {
-            let (journal, dispatcher) = (parts.journal.clone(), parts.dispatcher.clone());
-            parts.runs.start(mailbox, progress, start, journal, dispatcher, dice.next_u64());
+            parts.runs.start(mailbox, progress, start, means, dice.next_u64());
             if waits {
                 parts.admission.wake();
             }

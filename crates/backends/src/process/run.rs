@@ -179,12 +179,13 @@ async fn attend(mut child: Child, stdin: Option<String>, call: &Call, ledger: &L
 
 async fn pump(pipe: Option<impl AsyncRead + Unpin>, stream: Stream, output: &OutputSink) {
     let Some(mut pipe) = pipe else { return };
-    let mut buffer = vec![0; READ_BYTES];
-    while let Ok(read) = pipe.read(&mut buffer).await {
+    let mut buffer = Vec::with_capacity(READ_BYTES);
+    while let Ok(read) = pipe.read_buf(&mut buffer).await {
         if read == 0 {
             break;
         }
-        output.write(stream, &buffer[..read]);
+        output.write(stream, &buffer);
+        buffer.clear();
     }
 }
 

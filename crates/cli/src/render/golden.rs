@@ -2,7 +2,7 @@
 
 use downbeat_core::spec::Definition;
 use downbeat_server::http::view::{
-    EventList, List, Node, NodeSummary, Plan, Run, RunSummary, Server, Status,
+    EventList, List, Node, NodeSummary, NodeWork, Plan, Run, RunSummary, Server, Status,
 };
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
@@ -560,6 +560,55 @@ fn a_node() {
             {"name": "env", "kind": "map", "required": false, "help": ""}]},
         {"name": "shell", "idempotent": false, "params": []}]}]})));
     insta::assert_snapshot!(plain(&node_page(&node, now(), None)));
+}
+
+fn held(changes: Value) -> Value {
+    let mut held = json!({
+        "execution": id(5), "run": RUN, "job": "deploy-web", "step": 2, "task": "train", "attempt": 1,
+        "status": "running", "stopping": false, "placed": true, "name": format!("{}.1", id(5)),
+        "leased_at": "2025-06-01T10:04:48Z", "lease_age": "12s", "expires_at": "2025-06-01T10:05:27Z",
+        "expires_in": "27s", "started_at": "2025-06-01T10:04:48Z",
+    });
+    changed(&mut held, changes);
+    held
+}
+
+fn work(held: &Value, changes: Value) -> Value {
+    let mut work = json!({
+        "id": id(1), "hostname": "web-01", "status": "online", "draining": false, "slots": {"total": 4, "free": 4},
+        "held": held, "expired_leases": 0, "active_at": "2025-06-01T10:04:57Z",
+        "totals": {"pending": 0, "leased": 0, "running": 0, "succeeded": 0, "failed": 0, "skipped": 0, "cancelled": 0, "lost": 0},
+        "heartbeat_at": "2025-06-01T10:04:57Z", "claimed_at": null, "finished_at": null,
+    });
+    changed(&mut work, changes);
+    work
+}
+
+#[test]
+fn a_nodes_work() {
+    let all = json!([
+        held(json!({})),
+        held(
+            json!({"step": 11, "task": "docker run", "attempt": 3, "status": "leased", "job": null, "lease_age": "1h2m3s",
+                    "expires_in": "400ms", "name": format!("downbeat-{}-3", id(6))})
+        ),
+        held(json!({"stopping": true, "expires_in": "0s", "lease_age": "95s"})),
+    ]);
+    let work: NodeWork = view(work(
+        &all,
+        json!({
+            "status": "stale", "slots": {"total": 4, "free": 1}, "expired_leases": 2, "claimed_at": "2025-06-01T10:04:48Z",
+            "finished_at": "2025-06-01T09:55:00Z",
+            "totals": {"pending": 1, "leased": 1, "running": 2, "succeeded": 120, "failed": 3, "skipped": 0, "cancelled": 0, "lost": 2},
+        }),
+    ));
+    insta::assert_snapshot!(plain(&work_page(&work, now(), None)));
+}
+
+#[test]
+fn a_node_that_has_done_nothing_yet() {
+    let work: NodeWork = view(work(&json!([]), json!({})));
+    insta::assert_snapshot!(plain(&work_page(&work, now(), None)));
 }
 
 #[test]

@@ -103,7 +103,7 @@ fn start_agent(args: &DevArgs, server: &Server, hostname: &str, number: u32) -> 
             .collect(),
         labels: [("number".to_owned(), number.to_string())].into(),
         slots: SLOTS,
-        allow: vec!["exec".to_owned()],
+        allow: ["exec", "docker"].map(str::to_owned).to_vec(),
         drain_timeout: DRAIN_TIMEOUT,
         ..AgentSettings::new(args.data.join(hostname))
     };

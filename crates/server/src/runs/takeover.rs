@@ -86,12 +86,12 @@ async fn go_on(parts: &Parts, taking: Taking) -> Result<(), store::Error> {
     let record = parts.store.run(&run.id).await?.unwrap_or(run);
     let executions = parts.store.executions_of(&record.id).await?;
     let stop = told_to_stop(&record, now);
+    let means = parts.means(&record, &plan);
     let mut progress = Progress::restore(plan, &record, epoch, &executions, stop);
     if record.state == RunState::Pending && record.admitted_at.is_none() && stop.is_none() {
         // It waited, and does so here.
-        let (journal, dispatcher) = (parts.journal.clone(), parts.dispatcher.clone());
         let start = Start::Waiting(Waits::ToGoOn);
-        parts.runs.start(mailbox, progress, start, journal, dispatcher, parts.chance.seed());
+        parts.runs.start(mailbox, progress, start, means, parts.chance.seed());
         parts.admission.wake();
         return Ok(());
     }
@@ -103,8 +103,7 @@ async fn go_on(parts: &Parts, taking: Taking) -> Result<(), store::Error> {
         progress.go_on(&mut Turn { now, dice: &mut dice, offline: &offline, facts: &facts, fits: &fits });
     }
     let start = Start::Begun { at: record.started_at.unwrap_or(now), again: Vec::new() };
-    let (journal, dispatcher) = (parts.journal.clone(), parts.dispatcher.clone());
-    parts.runs.start(mailbox, progress, start, journal, dispatcher, parts.chance.seed());
+    parts.runs.start(mailbox, progress, start, means, parts.chance.seed());
     Ok(())
 }
 

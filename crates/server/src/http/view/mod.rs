@@ -13,6 +13,7 @@ mod rollout;
 mod run;
 mod schema;
 mod status;
+mod work;
 
 pub use event::Event;
 pub use execution::{Execution, Names, Waiting};
@@ -24,3 +25,4 @@ pub use problem::{FieldError, NodeReason, Problem};
 pub use rollout::{PlannedRollout, PlannedWave, Rollout, Wave, WaveStatus};
 pub use run::{Counts, InstanceResult, Run, RunSummary, StepWaiting};
 pub use status::{Replica, Role, Server, Status};
+pub use work::{HeldWork, NodeWork, Slots};
