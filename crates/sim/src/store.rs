@@ -15,8 +15,8 @@ use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, Sessio
 use downbeat_core::node::NodeRecord;
 use downbeat_core::run::RunRecord;
 use downbeat_store::{
-    Committed, Error, EventFilter, ExecutionFilter, Kept, LimitUse, Listed, MemoryStore, News, OutputChunk, Page, Part,
-    RunFilter, Seen, ServerRecord, Source, Store, Tally,
+    Committed, Error, EventFilter, ExecutionFilter, Kept, LimitUse, Listed, MemoryStore, News, OutputChunk,
+    Page, Part, RunFilter, Seen, ServerRecord, Source, Store, Tally,
 };
 use jiff::Timestamp;
 use tokio::sync::{broadcast, mpsc};
