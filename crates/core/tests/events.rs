@@ -38,8 +38,9 @@ fn every_kind_of_every_level_is_read_and_written_as_it_was() {
     );
 }
 
-/// Where people and nodes choose the names: what is added there is theirs.
-const FREE: [&str; 6] = ["params", "labels", "capabilities", "requires", "limits", "items"];
+/// Where people and nodes choose the names: what is added there is theirs; and what is one of a closed set.
+const FREE: [&str; 8] =
+    ["params", "labels", "capabilities", "requires", "limits", "items", "outputs", "spread"];
 
 /// The value with an unknown field in its so-manieth object; nothing when it has no so many.
 fn with_field(value: &mut Value, place: &mut usize) -> bool {

@@ -15,8 +15,8 @@ use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, Sessio
 use downbeat_core::node::NodeRecord;
 use downbeat_core::run::RunRecord;
 use downbeat_store::{
-    Committed, Error, EventFilter, ExecutionFilter, Kept, LimitUse, Listed, MemoryStore, News, OutputChunk,
-    Page, Part, RunFilter, Seen, ServerRecord, Source, Store, Tally,
+    Committed, Error, EventFilter, ExecutionFilter, Kept, LimitUse, Listed, MemoryStore, News, NodeTotals,
+    OutputChunk, Page, Part, RunFilter, Seen, ServerRecord, Source, Store, Tally,
 };
 use jiff::Timestamp;
 use tokio::sync::{broadcast, mpsc};
@@ -416,6 +416,10 @@ impl Store for Reached {
 
     async fn held_by(&self, node: NodeId) -> Result<Vec<Execution>, Error> {
         self.read(self.inner.held_by(node)).await
+    }
+
+    async fn node_totals(&self, node: NodeId) -> Result<NodeTotals, Error> {
+        self.read(self.inner.node_totals(node)).await
     }
 
     async fn append_output(&self, chunks: &[OutputChunk], keep_bytes: u64) -> Result<(), Error> {

@@ -12,6 +12,9 @@ pub(crate) const OPEN_EXECUTIONS: &str =
 pub(crate) const OPEN_RUNS: &str =
     "SELECT state, count(*) FROM runs WHERE state NOT IN (10, 11, 12) GROUP BY state";
 pub(crate) const NODE_COUNTS: &str = "SELECT status, count(*) FROM presence GROUP BY status ORDER BY status";
+/// Left out is what was taken over from an earlier run: nothing was done for it.
+pub(crate) const NODE_TOTALS: &str = "SELECT status, count(*), max(granted_at), max(finished_at) FROM executions \
+     WHERE coalesce(pinned, lease_node) = $1 AND reused IS NULL GROUP BY status ORDER BY status";
 
 /// An argument of a filter.
 #[derive(Debug, PartialEq)]

@@ -26,8 +26,8 @@ pub use ledger::Ledger;
 pub use memory::MemoryStore;
 pub use open::open;
 pub use port::{
-    Committed, Error, EventFilter, ExecutionFilter, LimitUse, Listed, News, OutputChunk, Page, RunFilter,
-    ServerRecord, Store, Stream, Tally,
+    Committed, Error, EventFilter, ExecutionFilter, LimitUse, Listed, News, NodeTotals, OutputChunk, Page,
+    RunFilter, ServerRecord, Store, Stream, Tally,
 };
 pub use postgres::PostgresStore;
 pub use sqlite::SqliteStore;

@@ -146,6 +146,17 @@ pub struct Tally {
     pub nodes: Vec<(NodeStatus, u64)>,
 }
 
+/// What a node has done and has to do, as far as it is kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeTotals {
+    /// Its executions by status, without those whose result was taken over from an earlier run.
+    pub executions: Vec<(Status, u64)>,
+    /// When it was last given one.
+    pub claimed_at: Option<Timestamp>,
+    /// When one last came to its end, as its agent says.
+    pub finished_at: Option<Timestamp>,
+}
+
 /// An execution has a place of a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitUse {
@@ -240,6 +251,8 @@ pub trait Store: Source + Send + Sync + std::fmt::Debug + 'static {
     async fn open_executions(&self) -> Result<Vec<Execution>, Error>;
     /// Leased or running executions whose lease names this node, in the order of their ids.
     async fn held_by(&self, node: NodeId) -> Result<Vec<Execution>, Error>;
+    /// What there is of a node: executions that are pinned to it or were leased by it. Nothing of an unknown one.
+    async fn node_totals(&self, node: NodeId) -> Result<NodeTotals, Error>;
 
     /// Appends output; keeps at most about `keep_bytes` of each execution, dropping whole chunks from the front.
     /// Chunks of unknown executions are dropped.

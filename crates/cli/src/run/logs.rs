@@ -27,6 +27,9 @@ pub(crate) struct LogsArgs {
     /// Only of this step, by its number or its task's name
     #[arg(long, value_name = "STEP")]
     step: Option<String>,
+    /// Only of the item with this number, from 0, of a task with `for_each`
+    #[arg(long, value_name = "N")]
+    item: Option<u32>,
     /// Go on as it is written, until the run has ended
     #[arg(short, long)]
     follow: bool,
@@ -46,11 +49,18 @@ pub(super) async fn run(args: LogsArgs, client: &Client, out: Out) -> Result<(),
             query.push(("step", part::step(step, &plan)?.to_string()));
         }
     }
+    query.extend(args.item.map(|item| ("item", item.to_string())));
     if args.follow {
         query.push(("follow", "1".to_owned()));
     }
-    let prefix =
-        if args.node.is_none() && part::hostnames(&run).len() > 1 { Prefix::Node } else { Prefix::None };
+    let with_items = run.results.values().flatten().any(|(_, result)| result.item.is_some());
+    let prefix = if with_items && args.item.is_none() {
+        Prefix::Item
+    } else if args.node.is_none() && part::hostnames(&run).len() > 1 {
+        Prefix::Node
+    } else {
+        Prefix::None
+    };
     let mut printer = match (out.format(), args.follow) {
         (Format::Table, _) => Printer::Lines,
         (Format::Json | Format::Yaml, true) => Printer::Items,

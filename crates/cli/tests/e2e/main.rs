@@ -12,3 +12,4 @@ mod formats;
 mod golden;
 mod processes;
 mod replica;
+mod work;

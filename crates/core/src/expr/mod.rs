@@ -23,7 +23,7 @@ pub use data::{Data, Scope, facts};
 pub use given::given;
 pub(crate) use known::{Known, Place};
 pub(crate) use reference::in_path;
-pub(crate) use template::{StepUse, has_expression, looks_like_expression, read_by_a_shell};
+pub(crate) use template::{FOR_EACH, StepUse, has_expression, looks_like_expression, read_by_a_shell};
 pub use template::{Template, Uses};
 pub(crate) use text::{Part, parts};
 

@@ -152,7 +152,7 @@ fn problems_name_the_param_the_part_and_what_is_wrong() {
         ),
         (
             json!({"k": ["{{ parms.x }}"]}),
-            "p.k: in `{{ parms.x }}`: there is no `parms`; did you mean `params`? (names begin with: params, steps, node, run)",
+            "p.k: in `{{ parms.x }}`: there is no `parms`; did you mean `params`? (names begin with: params, steps, node, run, item, index)",
         ),
         (
             json!("{{ steps.build-web.outputs.x }}"),

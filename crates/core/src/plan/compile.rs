@@ -6,11 +6,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::expr::Template;
 use crate::limits;
 use crate::run::{NodeRef, Resolved};
-use crate::spec::{Condition, Definition, Delivery, Placement, Task};
+use crate::spec::{Condition, Definition, Delivery, Entry, ForEach, Limits, Placement, Task};
 
 /// Whether tasks say what they depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +32,25 @@ pub struct Step {
     pub delivery: Delivery,
     /// What the expressions in its params look at, if there are any.
     pub uses: Option<Uses>,
+    /// The same for the keys of its limits.
+    pub keys: Option<Uses>,
+    /// Its limits, when their keys are written out.
+    pub limits: Option<Arc<Limits>>,
+}
+
+/// What an entry is walked for, once for each.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Each {
+    pub items: Items,
+    /// Items that may be under way at once.
+    pub max_parallel: Option<u32>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Items {
+    Known(Arc<[Value]>),
+    /// Known when the entry's turn comes.
+    Expected(Uses),
 }
 
 /// What the expressions of a step look at.
@@ -61,6 +81,8 @@ pub struct PlanEntry {
     pub length: u32,
     /// Its nodes (an index into `Resolved::sets`), or nothing when it is placed: one instance, not yet bound.
     pub set: Option<u32>,
+    /// A placed entry with an instance for each item.
+    pub each: Option<Each>,
     /// Entries that end before this one begins.
     pub after: Vec<u32>,
     /// Entries that wait for this one.
@@ -120,6 +142,8 @@ pub enum Error {
         limits::INSTANCES_PER_RUN
     )]
     TooManyInstances { instances: usize },
+    #[error("`for_each` of `{name}`: {problem}")]
+    Items { name: String, problem: String },
     #[error("`{name}` depends on `{dependency}`, and no task has that name")]
     UnknownDependency { name: String, dependency: String },
     #[error("the tasks depend on each other in a circle: {}", cycle.join(" → "))]
@@ -134,13 +158,12 @@ impl Plan {
         if resolved.entries.len() != count {
             return Err(Error::NotItsNodes { entries: count, resolved: resolved.entries.len() });
         }
-        let graph = definition.tasks.iter().any(|entry| !entry.depends_on().is_empty());
-        let shape = if graph { Shape::Graph } else { Shape::List };
+        let shape = if definition.is_graph() { Shape::Graph } else { Shape::List };
         let mut steps = Vec::new();
         let mut entries = Vec::with_capacity(count);
         let mut instances = 0;
         for (index, (entry, set)) in definition.tasks.iter().zip(&resolved.entries).enumerate() {
-            let branch = matches!(entry, crate::spec::Entry::Branch(_));
+            let branch = matches!(entry, Entry::Branch(_));
             let first = steps.len();
             for (position, task) in entry.leaves().iter().enumerate() {
                 let number = number(steps.len());
@@ -154,16 +177,24 @@ impl Plan {
                         resolved.idempotent.binary_search(&number).is_ok(),
                     ),
                     uses: None,
+                    keys: None,
+                    limits: None,
                 });
             }
             let length = steps.len() - first;
-            instances += length * set.map_or(1, |set| resolved.sets[set as usize].len());
+            let each = each(entry, index)?;
+            let items = each.as_ref().map_or(1, |each| match &each.items {
+                Items::Known(items) => items.len(),
+                Items::Expected(_) => 1,
+            });
+            instances += length * set.map_or(items, |set| resolved.sets[set as usize].len());
             entries.push(PlanEntry {
                 name: entry.name().map(str::to_owned),
                 condition: entry.condition(),
                 first: self::number(first),
                 length: self::number(length),
                 set: *set,
+                each,
                 after: match shape {
                     Shape::List => index.checked_sub(1).map(self::number).into_iter().collect(),
                     Shape::Graph => Vec::new(),
@@ -185,7 +216,7 @@ impl Plan {
                 entries[after as usize].before.push(number(index));
             }
         }
-        note_uses(&definition, &mut steps);
+        note_uses(&definition, &mut steps, &mut entries);
         let passes = if definition.rollout.is_some() {
             in_waves(&entries, &resolved)
         } else {
@@ -231,9 +262,15 @@ impl Plan {
         self.task(step).placement.as_ref().or(self.definition.placement.as_ref())
     }
 
-    /// How many instances the whole plan has.
+    /// How many instances the whole plan has, with one for items that are not known yet.
     pub fn instances(&self) -> usize {
-        let width = |entry: &PlanEntry| entry.set.map_or(1, |set| self.resolved.sets[set as usize].len());
+        let items = |entry: &PlanEntry| match entry.each.as_ref().map(|each| &each.items) {
+            Some(Items::Known(items)) => items.len(),
+            Some(Items::Expected(_)) | None => 1,
+        };
+        let width = |entry: &PlanEntry| {
+            entry.set.map_or_else(|| items(entry), |set| self.resolved.sets[set as usize].len())
+        };
         self.entries.iter().map(|entry| entry.length as usize * width(entry)).sum()
     }
 
@@ -294,24 +331,55 @@ impl Plan {
     }
 }
 
-/// Finds the steps that expressions name. What is wrong with an expression was said before, or is when it is used.
-fn note_uses(definition: &Definition, steps: &mut [Step]) {
-    let leaves = || definition.tasks.iter().flat_map(|entry| entry.leaves());
-    let mut by_name: Option<HashMap<&str, u32>> = None;
-    for (task, step) in leaves().zip(steps) {
-        let template = Template::of(&task.backend, &task.action, &task.params);
-        let Ok(Some(template)) = template else { continue };
+/// What an entry's `for_each` goes over. The steps that it names are found later.
+fn each(entry: &Entry, index: usize) -> Result<Option<Each>, Error> {
+    let Some(ForEach { items, max_parallel }) = entry.for_each() else { return Ok(None) };
+    let refuse = |problem: String| {
+        let name = entry.name().map_or_else(|| format!("tasks[{index}]"), str::to_owned);
+        Error::Items { name, problem }
+    };
+    let template = Template::of_items(items).map_err(|problem| refuse(problem.message))?;
+    let items = match (template, items) {
+        (Some(template), _) => Items::Expected(Uses::of(Arc::new(template), &HashMap::new())),
+        (None, Value::Array(items)) => Items::Known(items.clone().into()),
+        (None, _) => return Err(refuse("it is no list".to_owned())),
+    };
+    Ok(Some(Each { items, max_parallel: *max_parallel }))
+}
+
+impl Uses {
+    fn of(template: Arc<Template>, by_name: &HashMap<&str, u32>) -> Self {
         let uses = template.uses();
-        let by_name = by_name.get_or_insert_with(|| {
-            (0..).zip(leaves()).filter_map(|(step, task)| Some((task.name.as_deref()?, step))).collect()
-        });
         let found = uses.steps.iter().filter_map(|name| Some((name.clone(), *by_name.get(name.as_str())?)));
-        step.uses = Some(Uses {
-            node: uses.node,
-            steps: found.collect(),
-            step_nodes: uses.step_nodes,
-            template: Arc::new(template),
-        });
+        Self { node: uses.node, steps: found.collect(), step_nodes: uses.step_nodes, template }
+    }
+}
+
+/// Finds the steps that expressions name. What is wrong with an expression was said before, or is when it is used.
+fn note_uses(definition: &Definition, steps: &mut [Step], entries: &mut [PlanEntry]) {
+    let leaves = || definition.tasks.iter().flat_map(|entry| entry.leaves());
+    let by_name = std::cell::LazyCell::new(|| -> HashMap<&str, u32> {
+        (0..).zip(leaves()).filter_map(|(step, task)| Some((task.name.as_deref()?, step))).collect()
+    });
+    for (task, step) in leaves().zip(steps) {
+        if let Ok(Some(template)) = Template::of(&task.backend, &task.action, &task.params) {
+            step.uses = Some(Uses::of(Arc::new(template), &by_name));
+        }
+        if definition.limits_of(task).next().is_none() {
+            continue;
+        }
+        match Template::of_keys(definition.limits_of(task).map(|(key, _)| key.as_str())) {
+            Ok(Some(template)) => step.keys = Some(Uses::of(Arc::new(template), &by_name)),
+            Ok(None) | Err(_) => {
+                let limits = definition.limits_of(task).map(|(key, limit)| (key.clone(), *limit));
+                step.limits = Some(Arc::new(limits.collect()));
+            }
+        }
+    }
+    for each in entries.iter_mut().filter_map(|entry| entry.each.as_mut()) {
+        if let Items::Expected(uses) = &mut each.items {
+            *uses = Uses::of(Arc::clone(&uses.template), &by_name);
+        }
     }
 }
 

@@ -4,5 +4,5 @@ mod compile;
 mod expressions;
 mod resolve;
 
-pub use compile::{Edge, EdgeKind, Error, Pass, Plan, PlanEntry, Shape, Step, Uses};
+pub use compile::{Each, Edge, EdgeKind, Error, Items, Pass, Plan, PlanEntry, Shape, Step, Uses};
 pub use resolve::{Unfit, resolve, resolve_again};

@@ -6,16 +6,19 @@ use jiff::Timestamp;
 
 use crate::dice::Dice;
 use crate::execution::{Execution, Status};
+use crate::expr::Template;
 use crate::ids::{ExecutionId, NodeId, RunId};
 use crate::run::{Resolved, RunRecord, RunState};
-use crate::spec::{Condition, Definition, Entry};
+use crate::spec::{Condition, Definition, Entry, Task};
 
-/// Which nodes of the first run the second one concerns.
+/// What of the first run the second one does again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Again {
     AllNodes,
-    /// Those on which something failed.
+    /// Only on those on which something failed.
     FailedNodes,
+    /// This entry and all that follows it too, however they ended.
+    From(u32),
 }
 
 /// What the second run begins with.
@@ -54,13 +57,13 @@ pub fn retry_of<'a>(
         return Err(NotAgain::NotEnded { run: id(), state: run.state });
     }
     let partial = run.end.as_ref().is_some_and(|end| end.partial);
-    if run.state == RunState::Completed && !partial {
+    if run.state == RunState::Completed && !partial && !matches!(again, Again::From(_)) {
         return Err(NotAgain::NothingFailed { run: id() });
     }
     let last = last_attempts(executions);
     let exempt = answering_steps(&run.definition);
     let mut resolved = match again {
-        Again::AllNodes => (*run.resolved).clone(),
+        Again::AllNodes | Again::From(_) => (*run.resolved).clone(),
         Again::FailedNodes => {
             let failed: HashSet<NodeId> = last
                 .values()
@@ -71,7 +74,8 @@ pub fn retry_of<'a>(
             if failed.is_empty() && !placed {
                 return Err(NotAgain::NoFailedNode { run: id() });
             }
-            let succeeded = |step, node| matches!(last.get(&(step, Some(node))), Some(e) if is_success(e));
+            let succeeded =
+                |step, node| matches!(last.get(&(step, Some(node), None)), Some(e) if is_success(e));
             narrowed(&run.definition, &run.resolved, &failed, &exempt, succeeded)?
         }
     };
@@ -82,17 +86,34 @@ pub fn retry_of<'a>(
     let kept: HashSet<NodeId> = resolved.nodes.iter().map(|node| node.id).collect();
     // Whatever answered a failure on a node may have undone what was done there.
     let ran = |last: &&&Execution| last.attempt > 1 || last.state.status() != Status::Skipped;
-    let undone: HashSet<NodeId> = last
-        .values()
-        .filter(|last| exempt.contains(&last.step))
-        .filter(ran)
-        .filter_map(|last| last.pinned)
-        .collect();
+    let answered = || last.values().filter(|last| exempt.contains(&last.step)).filter(ran);
+    let undone: HashSet<NodeId> = answered().filter_map(|last| last.pinned).collect();
+    // What has no node of its own: the walk that it was part of.
+    let entries = entry_of_steps(&run.definition);
+    let walk = |last: &Execution| (entries[last.step as usize], last.item);
+    let undone_walks: HashSet<(usize, Option<u32>)> =
+        answered().filter(|last| last.pinned.is_none()).map(|last| walk(last)).collect();
+    let again: HashSet<u32> = match again {
+        Again::From(entry) => steps_from(&run.definition, entry),
+        Again::AllNodes | Again::FailedNodes => HashSet::new(),
+    };
     let mut taken: Vec<&Execution> = last
-        .into_values()
-        .filter(|last| is_success(last) && !exempt.contains(&last.step))
-        .filter(|last| last.pinned.is_none_or(|node| kept.contains(&node) && !undone.contains(&node)))
+        .values()
+        .copied()
+        .filter(|last| is_success(last) && !exempt.contains(&last.step) && !again.contains(&last.step))
+        .filter(|last| match last.pinned {
+            Some(node) => kept.contains(&node) && !undone.contains(&node),
+            None => !undone_walks.contains(&walk(last)),
+        })
         .collect();
+    loop {
+        let unsettled = of_other_items(&run.definition, &last, &taken);
+        let before = taken.len();
+        taken.retain(|execution| !unsettled.contains(&execution.step));
+        if taken.len() == before {
+            break;
+        }
+    }
     taken.sort_unstable_by_key(|execution| (execution.step, execution.id));
     Ok(Second { resolved, taken })
 }
@@ -140,15 +161,101 @@ fn is_success(execution: &Execution) -> bool {
     execution.state.status() == Status::Succeeded
 }
 
-fn last_attempts(executions: &[Execution]) -> HashMap<(u32, Option<NodeId>), &Execution> {
-    let mut last: HashMap<(u32, Option<NodeId>), &Execution> = HashMap::new();
+/// A step on a node, or for an item.
+type Instance = (u32, Option<NodeId>, Option<u32>);
+
+fn last_attempts(executions: &[Execution]) -> HashMap<Instance, &Execution> {
+    let mut last: HashMap<Instance, &Execution> = HashMap::new();
     for execution in executions {
-        let newest = last.entry((execution.step, execution.pinned)).or_insert(execution);
+        let instance = (execution.step, execution.pinned, execution.item);
+        let newest = last.entry(instance).or_insert(execution);
         if newest.attempt < execution.attempt {
             *newest = execution;
         }
     }
     last
+}
+
+/// The entry that people mean by a name: its own, or that of a leaf in it.
+pub fn entry_named(definition: &Definition, name: &str) -> Option<u32> {
+    let is_meant = |entry: &&Entry| {
+        entry.name() == Some(name) || entry.leaves().iter().any(|task| task.name.as_deref() == Some(name))
+    };
+    let place = definition.tasks.iter().position(|entry| is_meant(&entry))?;
+    u32::try_from(place).ok()
+}
+
+/// The entry of each step.
+fn entry_of_steps(definition: &Definition) -> Vec<usize> {
+    let tasks = definition.tasks.iter().enumerate();
+    tasks.flat_map(|(index, entry)| entry.leaves().iter().map(move |_| index)).collect()
+}
+
+/// The steps of each entry.
+fn ranges(definition: &Definition) -> Vec<std::ops::Range<u32>> {
+    let mut first = 0;
+    let steps = definition.tasks.iter().map(|entry| {
+        let length = u32::try_from(entry.leaves().len()).expect("plans are bounded");
+        first += length;
+        first - length..first
+    });
+    steps.collect()
+}
+
+/// The steps of an entry and of all that waits for it, however far.
+fn steps_from(definition: &Definition, entry: u32) -> HashSet<u32> {
+    let tasks = &definition.tasks;
+    let mut follows = vec![false; tasks.len()];
+    follows[entry as usize] = true;
+    if !definition.is_graph() {
+        follows[entry as usize..].fill(true);
+    } else {
+        let mut waiting: HashMap<&str, Vec<usize>> = HashMap::new();
+        for (place, entry) in tasks.iter().enumerate() {
+            for name in entry.depends_on() {
+                waiting.entry(name).or_default().push(place);
+            }
+        }
+        let mut found = vec![entry as usize];
+        while let Some(place) = found.pop() {
+            for &next in tasks[place].name().and_then(|name| waiting.get(name)).into_iter().flatten() {
+                if !std::mem::replace(&mut follows[next], true) {
+                    found.push(next);
+                }
+            }
+        }
+    }
+    ranges(definition)
+        .into_iter()
+        .zip(follows)
+        .filter(|(_, follows)| *follows)
+        .flat_map(|(steps, _)| steps)
+        .collect()
+}
+
+/// Steps of entries whose items come from tasks that are done again: their list may be another one.
+fn of_other_items(
+    definition: &Definition,
+    last: &HashMap<Instance, &Execution>,
+    taken: &[&Execution],
+) -> HashSet<u32> {
+    let mut found = HashSet::new();
+    let leaves = || definition.tasks.iter().flat_map(|entry| entry.leaves());
+    for (entry, steps) in definition.tasks.iter().zip(ranges(definition)) {
+        let Some(each) = entry.for_each() else { continue };
+        let Ok(Some(template)) = Template::of_items(&each.items) else { continue };
+        let uses = template.uses();
+        let is_used = |task: &Task| task.name.as_ref().is_some_and(|name| uses.steps.contains(name));
+        let used: HashSet<u32> =
+            (0..).zip(leaves()).filter(|(_, task)| is_used(task)).map(|(step, _)| step).collect();
+        let of_used = |step: u32| used.contains(&step);
+        let had = last.keys().filter(|(step, ..)| of_used(*step)).count();
+        let kept = taken.iter().filter(|execution| of_used(execution.step)).count();
+        if had != kept {
+            found.extend(steps);
+        }
+    }
+    found
 }
 
 /// Steps that answer failures. They count against no budget, and other failures have other answers.

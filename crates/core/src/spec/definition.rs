@@ -136,6 +136,11 @@ impl Definition {
         }
     }
 
+    /// Whether any task says what it depends on, be it on nothing; else the tasks are a list.
+    pub fn is_graph(&self) -> bool {
+        self.tasks.iter().any(|entry| entry.said_depends_on().is_some())
+    }
+
     /// How long a task may wait while no node fits it.
     pub fn placement_timeout(&self, task: &Task) -> Span {
         let said = task.placement_timeout.or(self.placement_timeout);
@@ -170,7 +175,10 @@ impl Definition {
                 || task.placement_timeout.is_some()
                 || task.placement.as_ref().is_some_and(Placement::is_of_graph_level)
         };
-        self.max_parallel.is_some()
+        // Before, a graph in which nothing depends on anything was a list.
+        let loose = self.is_graph() && self.tasks.iter().all(|entry| entry.depends_on().is_empty());
+        loose
+            || self.max_parallel.is_some()
             || !self.limits.is_empty()
             || self.placement_timeout.is_some()
             || self.placement.as_ref().is_some_and(Placement::is_of_graph_level)
@@ -207,8 +215,8 @@ pub struct Branch {
     pub name: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub condition: Option<Condition>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub depends_on: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub depends_on: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub for_each: Option<ForEach>,
     pub tasks: Vec<Task>,
@@ -229,8 +237,8 @@ pub struct Task {
     pub retry: Option<Retry>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub condition: Option<Condition>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub depends_on: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub depends_on: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<Selector>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -282,10 +290,15 @@ impl Entry {
         }
     }
 
+    /// The names of the tasks that end before it begins.
     pub fn depends_on(&self) -> &[String] {
+        self.said_depends_on().unwrap_or_default()
+    }
+
+    pub(super) fn said_depends_on(&self) -> Option<&[String]> {
         match self {
-            Entry::Leaf(task) => &task.depends_on,
-            Entry::Branch(branch) => &branch.depends_on,
+            Entry::Leaf(task) => task.depends_on.as_deref(),
+            Entry::Branch(branch) => branch.depends_on.as_deref(),
         }
     }
 

@@ -2,6 +2,7 @@
 
 #![allow(clippy::print_stdout)]
 
+mod graph;
 mod model;
 mod scenarios;
 mod world;

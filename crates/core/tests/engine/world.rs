@@ -31,6 +31,16 @@ pub(crate) struct World {
     pub(crate) sent: Vec<String>,
     /// After so many more submissions the server dies before the next one, and another takes over.
     pub(crate) dies_after: Option<u32>,
+    /// Steps that no node fits.
+    pub(crate) unfit: HashSet<u32>,
+    /// What is found in the cache, by key.
+    pub(crate) cache: BTreeMap<String, Execution>,
+    /// Whether what succeeds here is found there as well.
+    pub(crate) keeps_results: bool,
+    /// What waited when a server took over.
+    pub(crate) remembered: Vec<ExecutionId>,
+    /// How more was open than may be, if it ever was.
+    pub(crate) broken: Option<String>,
     /// A node is given this one just before what the engine wants next is committed.
     pub(crate) race: Option<ExecutionId>,
 }
@@ -108,6 +118,11 @@ impl World {
             largest_addition: 0,
             sent: Vec::new(),
             dies_after: None,
+            unfit: HashSet::new(),
+            cache: BTreeMap::new(),
+            keeps_results: false,
+            remembered: Vec::new(),
+            broken: None,
             race: None,
         }
     }
@@ -124,8 +139,12 @@ impl World {
     }
 
     fn decide(&mut self, act: impl FnOnce(&mut Progress, &mut Turn<'_>)) {
+        let unfit = self.unfit.clone();
+        let fits =
+            move |step: u32| if unfit.contains(&step) { Err("no node fits".to_owned()) } else { Ok(()) };
         let offline = |node: NodeId| self.offline.contains(&node);
-        let mut turn = Turn { now: self.now, dice: &mut self.dice, offline: &offline, facts: &|_| None };
+        let mut turn =
+            Turn { now: self.now, dice: &mut self.dice, offline: &offline, facts: &|_| None, fits: &fits };
         act(&mut self.progress, &mut turn);
     }
 
@@ -136,6 +155,7 @@ impl World {
     /// As a server that died would be followed by another one: from the records alone.
     pub(crate) fn restart(&mut self) {
         self.record.epoch += 1;
+        self.remembered.extend(self.open(Status::Pending).iter().map(|execution| execution.id));
         self.progress = self.restored();
         self.turn(|progress, turn| progress.go_on(turn));
     }
@@ -154,10 +174,11 @@ impl World {
     /// Commits until nothing more follows.
     fn commit(&mut self) {
         loop {
-            let changes = self.progress.take_changes(self.now);
+            let mut changes = self.progress.take_changes(self.now);
             if changes.is_empty() {
                 return;
             }
+            self.answer_from_cache(&mut changes);
             match &mut self.dies_after {
                 Some(0) => {
                     self.dies_after = None;
@@ -170,21 +191,56 @@ impl World {
                 let execution = self.executions[&id].clone();
                 let leased = self.leased(&execution);
                 assert!(self.apply(&leased), "only what waits can be leased");
-                let applied: Vec<&Change> = changes.iter().filter(|change| self.apply(change)).collect();
-                self.observe(&leased);
-                applied.into_iter().for_each(|change| self.observe(change));
+                changes.insert(0, leased);
+                let applied =
+                    changes.iter().enumerate().filter(|(at, change)| *at == 0 || self.apply(change));
+                let applied: Vec<&Change> = applied.map(|(_, change)| change).collect();
+                self.observe(&applied);
                 continue;
             }
-            for change in changes {
-                if self.apply(&change) {
-                    self.observe(&change);
+            let applied: Vec<&Change> = changes.iter().filter(|change| self.apply(change)).collect();
+            self.watch();
+            self.observe(&applied);
+        }
+    }
+
+    /// No more is open than may be, at any moment.
+    fn watch(&mut self) {
+        let open = || self.executions.values().filter(|execution| execution.state.status().is_open());
+        if let Some(most) = self.plan.definition.max_parallel
+            && open().count() > most as usize
+        {
+            self.broken = Some(format!("{} executions are open, and {most} may be", open().count()));
+        }
+        for (index, entry) in self.plan.entries.iter().enumerate() {
+            let Some(most) = entry.each.as_ref().and_then(|each| each.max_parallel) else { continue };
+            let of_entry = |e: &&Execution| self.plan.steps[e.step as usize].entry as usize == index;
+            let items: HashSet<Option<u32>> = open().filter(of_entry).map(|e| e.item).collect();
+            if items.len() > most as usize {
+                self.broken =
+                    Some(format!("{} items of entry {index} are open, and {most} may be", items.len()));
+            }
+        }
+    }
+
+    /// As a server does before it commits.
+    fn answer_from_cache(&self, changes: &mut [Change]) {
+        for change in changes {
+            let Change::ExecutionsAdded { executions, .. } = change else { continue };
+            for execution in executions {
+                // Before the first attempt, and for none that failed already.
+                let first = execution.attempt == 1 && execution.state.status() == Status::Pending;
+                let key = execution.cache_key.as_deref().filter(|_| first);
+                if let Some(former) = key.and_then(|key| self.cache.get(key)) {
+                    execution.state = former.state.clone();
+                    execution.reused = Some(former.id);
                 }
             }
         }
     }
 
-    fn observe(&mut self, change: &Change) {
-        self.decide(|progress, turn| progress.observe(change, turn));
+    fn observe(&mut self, changes: &[&Change]) {
+        self.decide(|progress, turn| progress.observe_all(changes.iter().copied(), turn));
     }
 
     /// Commits a fact that nobody hears of yet.
@@ -227,7 +283,9 @@ impl World {
                 step(&execution, execution::Event::Started { token, at })
             }
             Change::ExecutionFinished { execution, token, outcome, .. } => {
-                step(&execution, execution::Event::Finished { token, outcome })
+                let finished = step(&execution, execution::Event::Finished { token, outcome });
+                self.keep_result(execution);
+                finished
             }
             Change::ExecutionLost { execution, token, reason, at, .. } => {
                 step(&execution, execution::Event::LeaseEnded { token, reason, at })
@@ -249,17 +307,30 @@ impl World {
         }
     }
 
+    fn keep_result(&mut self, execution: ExecutionId) {
+        let execution = &self.executions[&execution];
+        if let Some(key) = execution.cache_key.as_deref().filter(|_| self.keeps_results)
+            && execution.state.status() == Status::Succeeded
+        {
+            self.cache.insert(key.to_owned(), execution.clone());
+        }
+    }
+
     /// A fact that came from elsewhere, committed and observed.
     pub(crate) fn happens(&mut self, change: &Change) -> bool {
         let applied = self.apply(change);
         if applied {
-            self.observe(change);
+            self.observe(&[change]);
             self.commit();
         }
         applied
     }
 
+    /// The node, `[item]`, or `-` for what is placed.
     pub(crate) fn place(&self, execution: &Execution) -> String {
+        if let Some(item) = execution.item {
+            return format!("[{item}]");
+        }
         let node = execution.pinned.and_then(|id| self.plan.resolved.nodes.iter().find(|node| node.id == id));
         node.map_or_else(|| "-".to_owned(), |node| node.hostname.clone())
     }
@@ -324,6 +395,11 @@ impl World {
     /// Leases everything, then ends it as `verdict` says, until nothing is open. Answers the run's end.
     pub(crate) fn play(&mut self, verdict: impl Fn(u32, &str, u32) -> Verdict) -> (RunState, RunEnd) {
         self.begin();
+        self.play_on(verdict)
+    }
+
+    /// The same of a run that has begun.
+    pub(crate) fn play_on(&mut self, verdict: impl Fn(u32, &str, u32) -> Verdict) -> (RunState, RunEnd) {
         for _ in 0..10_000 {
             if self.record.state.is_terminal() {
                 break;
@@ -383,7 +459,10 @@ impl World {
         }
         if self.record.state.is_terminal() {
             assert!(open.is_empty(), "the run ended, and {open:?} did not");
-            assert_eq!(self.results().len(), self.plan.instances(), "every instance has a record");
+            // An entry that was never begun has no items.
+            if self.plan.entries.iter().all(|entry| entry.each.is_none()) {
+                assert_eq!(self.results().len(), self.plan.instances(), "every instance has a record");
+            }
         }
     }
 }

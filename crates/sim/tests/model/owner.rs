@@ -219,7 +219,10 @@ impl Owner {
         let mut dice = Dice::new((epoch << 32) | (self.made << 8));
         let offline = |node| is_offline(ledger, node);
         let now = time(epoch);
-        act(&mut self.progress, &mut Turn { now, dice: &mut dice, offline: &offline, facts: &|_| None });
+        act(
+            &mut self.progress,
+            &mut Turn { now, dice: &mut dice, offline: &offline, facts: &|_| None, fits: &|_| Ok(()) },
+        );
         let changes = self.progress.take_changes(now);
         for change in &changes {
             if let Change::ExecutionsAdded { executions, .. } = change {

@@ -115,6 +115,7 @@ macro_rules! conformance_suite {
                 executions_are_listed_by_id_by_page_and_filter
                 open_and_held_executions_are_found
                 a_tally_counts_what_there_is
+                the_totals_of_a_node_are_those_of_its_own_work
             }
             output {
                 output_is_read_back_in_order_from_an_offset

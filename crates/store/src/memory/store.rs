@@ -14,8 +14,8 @@ use jiff::Timestamp;
 use tokio::sync::broadcast;
 
 use crate::port::{
-    Committed, Error, EventFilter, ExecutionFilter, LimitUse, Listed, News, OutputChunk, Page, RunFilter,
-    ServerRecord, Store, Tally,
+    Committed, Error, EventFilter, ExecutionFilter, LimitUse, Listed, News, NodeTotals, OutputChunk, Page,
+    RunFilter, ServerRecord, Store, Tally,
 };
 use crate::tables::Tables;
 
@@ -340,6 +340,15 @@ impl Store for MemoryStore {
             matches!(execution.state.status(), Status::Leased | Status::Running)
                 && execution.state.lease().is_some_and(|lease| lease.node == node)
         }))
+    }
+
+    async fn node_totals(&self, node: NodeId) -> Result<NodeTotals, Error> {
+        let all = self.lock().executions(|each| each.node() == Some(node) && each.reused.is_none());
+        let claimed_at = all.iter().filter_map(|each| each.state.lease()).map(|lease| lease.granted_at).max();
+        let finished_at =
+            all.iter().filter_map(|each| each.state.outcome()).map(|outcome| outcome.finished_at).max();
+        let executions = counts::<Status>(all.iter().map(|each| each.state.status()));
+        Ok(NodeTotals { executions, claimed_at, finished_at })
     }
 
     async fn append_output(&self, chunks: &[OutputChunk], keep_bytes: u64) -> Result<(), Error> {

@@ -23,10 +23,10 @@ use super::connect::{self, Use};
 use super::failure::Failure;
 use super::news::{Listener, NOTIFY};
 use super::{commit, output, prune};
-use crate::filter::{Arg, HOLDS, NODE_COUNTS, OPEN_EXECUTIONS, OPEN_RUNS, USES, Where};
+use crate::filter::{Arg, HOLDS, NODE_COUNTS, NODE_TOTALS, OPEN_EXECUTIONS, OPEN_RUNS, USES, Where};
 use crate::port::{
-    Committed, Error, EventFilter, ExecutionFilter, LimitUse, Listed, News, OutputChunk, Page, RunFilter,
-    ServerRecord, Store, Tally,
+    Committed, Error, EventFilter, ExecutionFilter, LimitUse, Listed, News, NodeTotals, OutputChunk, Page,
+    RunFilter, ServerRecord, Store, Tally,
 };
 use crate::rows::{
     Code, EVENT_COLUMNS, EXECUTION_COLUMNS, NODE_COLUMNS, RUN_COLUMNS, count, event_row, execution_row, int,
@@ -304,6 +304,16 @@ impl Store for PostgresStore {
     async fn held_by(&self, node: NodeId) -> Result<Vec<Execution>, Error> {
         let rest = " WHERE lease_node = $1 AND status <= 2 AND status >= 1 ORDER BY id";
         Ok(self.executions_where(rest, &[&node.0]).await?)
+    }
+
+    async fn node_totals(&self, node: NodeId) -> Result<NodeTotals, Error> {
+        let mut totals = NodeTotals::default();
+        for row in self.rows(NODE_TOTALS, &[&node.0]).await? {
+            let read = || Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?));
+            let (status, total, claimed_at, finished_at) = read().map_err(|error: Failure| error)?;
+            totals.add(status, total, claimed_at, finished_at)?;
+        }
+        Ok(totals)
     }
 
     async fn append_output(&self, chunks: &[OutputChunk], keep_bytes: u64) -> Result<(), Error> {

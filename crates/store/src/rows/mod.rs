@@ -7,6 +7,7 @@ mod node;
 mod run;
 mod scalar;
 mod state;
+mod totals;
 
 pub(crate) use codes::Code;
 pub(crate) use event::{EVENT_COLUMNS, EventRow, event_row};

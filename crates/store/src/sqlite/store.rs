@@ -20,10 +20,10 @@ use super::readers::Readers;
 use super::replicate::Owner;
 use super::writer::Writer;
 use super::{commit, connect, output, prune, replicate};
-use crate::filter::{Arg, HOLDS, NODE_COUNTS, OPEN_EXECUTIONS, OPEN_RUNS, USES, Where};
+use crate::filter::{Arg, HOLDS, NODE_COUNTS, NODE_TOTALS, OPEN_EXECUTIONS, OPEN_RUNS, USES, Where};
 use crate::port::{
-    Committed, Error, EventFilter, ExecutionFilter, LimitUse, Listed, News, OutputChunk, Page, RunFilter,
-    ServerRecord, Store, Tally,
+    Committed, Error, EventFilter, ExecutionFilter, LimitUse, Listed, News, NodeTotals, OutputChunk, Page,
+    RunFilter, ServerRecord, Store, Tally,
 };
 use crate::rows::{
     Code, EVENT_COLUMNS, EXECUTION_COLUMNS, NODE_COLUMNS, RUN_COLUMNS, count, event_row, execution_row, int,
@@ -133,6 +133,16 @@ fn counts<C: Code>(connection: &Connection, sql: &str) -> Result<Vec<(C, u64)>, 
     let rows = query.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
     rows.map(|row| row.map_err(Failure::from).and_then(|(code, n)| Ok((C::decode(code)?, count(n)?))))
         .collect()
+}
+
+fn node_totals(connection: &Connection, node: NodeId) -> Result<NodeTotals, Failure> {
+    let mut query = connection.prepare_cached(&dialect(NODE_TOTALS))?;
+    let mut rows = query.query([node.0])?;
+    let mut totals = NodeTotals::default();
+    while let Some(row) = rows.next()? {
+        totals.add(row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)?;
+    }
+    Ok(totals)
 }
 
 fn cached(
@@ -362,6 +372,10 @@ impl Store for SqliteStore {
         // The lower bound leaves out pending ones; the upper one lets the index of open executions answer.
         let rest = " WHERE lease_node = ?1 AND status <= 2 AND status >= 1 ORDER BY id";
         self.readers.run(move |connection| executions(connection, rest, [node.0])).await
+    }
+
+    async fn node_totals(&self, node: NodeId) -> Result<NodeTotals, Error> {
+        self.readers.run(move |connection| node_totals(connection, node)).await
     }
 
     async fn append_output(&self, chunks: &[OutputChunk], keep_bytes: u64) -> Result<(), Error> {

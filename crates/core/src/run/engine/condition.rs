@@ -21,6 +21,12 @@ impl Progress {
                 _ => format!("{} failed", self.step_text(step)),
             });
         }
+        self.condition_holds(pass)
+    }
+
+    /// Whether what came before a pass lets it begin, whatever has ended the run since.
+    pub(super) fn condition_holds(&self, pass: u32) -> Result<(), String> {
+        let condition = self.condition(pass);
         match self.plan.shape {
             Shape::List => self.list_condition(pass, condition),
             Shape::Graph => self.graph_condition(pass, condition),
@@ -42,7 +48,7 @@ impl Progress {
         }
     }
 
-    pub(super) fn graph_condition(&self, pass: u32, condition: Option<Condition>) -> Result<(), String> {
+    fn graph_condition(&self, pass: u32, condition: Option<Condition>) -> Result<(), String> {
         let after = &self.plan.passes[pass as usize].after;
         let ends = || after.iter().map(|&before| (before, self.pass_end(before)));
         match condition {
@@ -76,8 +82,9 @@ impl Progress {
                     return Err("an earlier step failed on this node".to_owned());
                 }
                 match self.struck {
-                    // It struck while this pass began, on a node that is offline: the others get their one attempt.
-                    Some((struck, _)) if !begun && struck == pass => Ok(()),
+                    // It struck while this pass began, on a node that is offline: the others get their one attempt, but
+                    // where they begin one after the other.
+                    Some((struck, _)) if !begun && struck == pass && !self.is_bounded(pass) => Ok(()),
                     Some((_, struck)) if !self.is_exempt(step) => {
                         Err(format!("{} failed", self.step_text(struck)))
                     }
@@ -109,7 +116,7 @@ impl Progress {
     fn pass_end(&self, pass: u32) -> EntryEnd {
         match self.passes[pass as usize] {
             Stage::Ended(end) => end,
-            Stage::Waiting { .. } | Stage::Open { .. } => {
+            Stage::Waiting { .. } | Stage::Open(_) => {
                 unreachable!("a pass is decided when all that it waits for has ended")
             }
         }

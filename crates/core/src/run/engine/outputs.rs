@@ -3,45 +3,100 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::progress::{Active, Progress, Turn};
+use super::progress::{Active, Progress, Walk};
 use crate::backend::Params;
 use crate::expr::{Data, Scope};
 use crate::ids::ExecutionId;
-use crate::plan::Plan;
+use crate::plan::{Plan, Uses};
 
-/// The outputs of a run's instances, by step and node.
+/// The outputs of a run's instances, by step and node or item.
 #[derive(Clone, Debug)]
 pub(super) struct Outputs {
-    values: HashMap<(u32, Option<u32>), Data>,
+    values: HashMap<(u32, Speaker), Data>,
+    /// How many items an entry goes over.
+    items: HashMap<u32, u32>,
     /// Of a step, those of all its nodes by hostname. Made when somebody asks, forgotten when another node speaks.
     by_hostname: HashMap<u32, Data>,
+    /// Of a step, those of all its items. The same.
+    by_item: HashMap<u32, Data>,
+}
+
+/// Whose outputs they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Speaker {
+    Node(u32),
+    Item(u32),
+    Only,
+}
+
+impl Speaker {
+    pub(super) fn of(node: Option<u32>, item: Option<u32>) -> Self {
+        match (node, item) {
+            (Some(node), _) => Speaker::Node(node),
+            (None, Some(item)) => Speaker::Item(item),
+            (None, None) => Speaker::Only,
+        }
+    }
 }
 
 impl Outputs {
     pub(super) fn new() -> Self {
-        Self { values: HashMap::new(), by_hostname: HashMap::new() }
+        Self {
+            values: HashMap::new(),
+            items: HashMap::new(),
+            by_hostname: HashMap::new(),
+            by_item: HashMap::new(),
+        }
     }
 
-    fn note(&mut self, step: u32, node: Option<u32>, outputs: &Params) {
-        self.values.insert((step, node), Data::from(outputs));
+    pub(super) fn note_items(&mut self, entry: u32, count: u32) {
+        self.items.insert(entry, count);
+    }
+
+    fn note(&mut self, step: u32, speaker: Speaker, outputs: &Params) {
+        self.values.insert((step, speaker), Data::from(outputs));
         self.by_hostname.remove(&step);
+        self.by_item.remove(&step);
     }
 
-    /// As one that runs on `node` sees them: those of its own node, or of the only instance that there is.
-    fn seen_from(&self, plan: &Plan, step: u32, node: Option<u32>) -> Data {
-        let own = match plan.nodes_of(plan.steps[step as usize].entry) {
-            None => None,
-            Some(&[only]) => Some(only),
-            Some(_) => node,
+    /// As one of `entry` that is `speaker` sees them: those of its own node or item, or of the only instance that there
+    /// is; of an entry that goes over items, all of them.
+    fn seen_from(&mut self, plan: &Plan, step: u32, entry: u32, speaker: Speaker) -> Data {
+        let theirs = plan.steps[step as usize].entry;
+        if plan.entries[theirs as usize].each.is_some() && theirs != entry {
+            return self.by_item(plan, step);
+        }
+        let own = match (plan.nodes_of(theirs), speaker) {
+            (None, Speaker::Item(item)) if theirs == entry => Speaker::Item(item),
+            (None, _) => Speaker::Only,
+            (Some(&[only]), _) => Speaker::Node(only),
+            (Some(_), own) => own,
         };
         self.values.get(&(step, own)).cloned().unwrap_or_else(|| Data::from(&Params::new()))
+    }
+
+    /// Each output as a list, in the order of the items.
+    fn by_item(&mut self, plan: &Plan, step: u32) -> Data {
+        let Some(&count) = self.items.get(&plan.steps[step as usize].entry) else {
+            // It was skipped, or had no list: it said nothing, and not an empty list.
+            return Data::from(&Params::new());
+        };
+        let made = self.by_item.entry(step).or_insert_with(|| {
+            let lists = plan.task(step).outputs.iter().map(|name| {
+                let said =
+                    |item| self.values.get(&(step, Speaker::Item(item))).and_then(|data| data.part(name));
+                (name.clone(), Data::list((0..count).map(said)))
+            });
+            Data::map(lists)
+        });
+        made.clone()
     }
 
     fn by_hostname(&mut self, plan: &Plan, step: u32) -> Data {
         let made = self.by_hostname.entry(step).or_insert_with(|| {
             let nodes = plan.nodes_of(plan.steps[step as usize].entry).unwrap_or_default();
             let said = nodes.iter().filter_map(|node| {
-                let outputs = self.values.get(&(step, Some(*node)))?.clone();
+                let outputs = self.values.get(&(step, Speaker::Node(*node)))?.clone();
                 Some((plan.node(*node).hostname.clone(), Data::map([("outputs".to_owned(), outputs)])))
             });
             Data::map(said)
@@ -54,46 +109,42 @@ impl Progress {
     /// What an attempt that succeeded said.
     pub(super) fn note_outputs(&mut self, execution: ExecutionId, outputs: &Params) {
         if let Some(&Active { pass, step, walk, .. }) = self.active.get(&execution) {
-            let node = self.walk(pass, walk).node;
-            self.note_outputs_of(step, node, outputs);
+            let Walk { node, item, .. } = *self.walk(pass, walk);
+            self.note_outputs_of(step, Speaker::of(node, item), outputs);
         }
     }
 
-    pub(super) fn note_outputs_of(&mut self, step: u32, node: Option<u32>, outputs: &Params) {
+    pub(super) fn note_outputs_of(&mut self, step: u32, speaker: Speaker, outputs: &Params) {
         if !self.plan.task(step).outputs.is_empty() {
-            self.outputs.note(step, node, outputs);
+            self.outputs.note(step, speaker, outputs);
         }
     }
 
-    /// The params of an attempt, when its task's hold expressions.
-    pub(super) fn params_of(
+    /// What expressions of an entry look at, on a node or for an item.
+    pub(super) fn scope_of(
         &mut self,
-        pass: u32,
-        step: u32,
-        walk: u32,
-        turn: &Turn<'_>,
-    ) -> Result<Option<Arc<Params>>, String> {
+        uses: &Uses,
+        entry: u32,
+        node: Option<u32>,
+        item: Option<(Data, u32)>,
+        facts: Option<Data>,
+    ) -> Scope {
         let plan = Arc::clone(&self.plan);
-        let Some(uses) = &plan.steps[step as usize].uses else { return Ok(None) };
-        let node = self.walk(pass, walk).node;
-        let facts = node.filter(|_| uses.node).and_then(|node| (turn.facts)(plan.node(node).id));
+        let speaker = Speaker::of(node, item.as_ref().map(|(_, index)| *index));
         let mut steps = BTreeMap::new();
         for (name, used) in &uses.steps {
-            let mut seen = vec![("outputs".to_owned(), self.outputs.seen_from(&plan, *used, node))];
+            let mut seen = vec![("outputs".to_owned(), self.outputs.seen_from(&plan, *used, entry, speaker))];
             if uses.step_nodes {
                 seen.push(("nodes".to_owned(), self.outputs.by_hostname(&plan, *used)));
             }
             steps.insert(name.clone(), Data::map(seen));
         }
-        let job = plan.definition.name.clone();
-        let scope = Scope {
-            run: Data::from(&serde_json::json!({"id": self.run.as_str(), "job": job})),
+        Scope {
+            run: Data::from(&serde_json::json!({"id": self.run.as_str(), "job": plan.definition.name})),
             params: Data::from(self.params.as_ref()),
-            node: facts.as_ref().map(Data::from),
+            node: facts,
             steps,
-            item: None,
-        };
-        let params = uses.template.render(&scope);
-        params.map(|params| Some(Arc::new(params))).map_err(|problem| format!("param {problem}"))
+            item,
+        }
     }
 }

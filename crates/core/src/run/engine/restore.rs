@@ -3,12 +3,15 @@
 //! What is recorded wins over what would be decided now. Only when all of it is known are the decisions made that
 //! were not recorded before the former owner died.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::progress::{Active, Cause, End, Failure, Progress, Stage, Stop, Turn};
+use super::outputs::Speaker;
+use super::progress::{
+    Active, Cause, End, Ended, EntryEnd, Failure, Instance, Progress, Stage, Stop, Turn, Walk,
+};
 use crate::execution::{Execution, State};
 use crate::ids::NodeId;
 use crate::plan::{Plan, PlanEntry, Shape};
@@ -16,8 +19,10 @@ use crate::run::RunRecord;
 
 /// What is recorded of a run.
 struct History<'a> {
-    /// By step and node. What was taken over from another run is not among them.
-    attempts: HashMap<(u32, Option<NodeId>), Vec<&'a Execution>>,
+    /// What was taken over from another run is not among them.
+    attempts: HashMap<Instance, Vec<&'a Execution>>,
+    /// Steps of which anything is recorded.
+    steps: HashSet<u32>,
     /// Passes of which anything is recorded.
     passes: Vec<bool>,
     /// Passes after which, however far, anything is recorded.
@@ -28,13 +33,16 @@ struct History<'a> {
 impl<'a> History<'a> {
     fn of(plan: &Plan, executions: &'a [Execution], stopped: bool) -> Self {
         let mut attempts: HashMap<_, Vec<&Execution>> = HashMap::new();
-        for execution in executions.iter().filter(|execution| execution.reused.is_none()) {
-            attempts.entry((execution.step, execution.pinned)).or_default().push(execution);
+        let mut steps = HashSet::new();
+        for execution in executions.iter().filter(|execution| !execution.is_carried()) {
+            let instance = (execution.step, execution.pinned, execution.item);
+            attempts.entry(instance).or_default().push(execution);
+            steps.insert(execution.step);
         }
         for list in attempts.values_mut() {
             list.sort_unstable_by_key(|execution| execution.attempt);
         }
-        let mut history = Self { attempts, passes: Vec::new(), later: Vec::new(), stopped };
+        let mut history = Self { attempts, steps, passes: Vec::new(), later: Vec::new(), stopped };
         history.passes = (0..).zip(&plan.passes).map(|(pass, _)| history.has(plan, pass)).collect();
         history.later = history.before_recorded(plan);
         history
@@ -56,19 +64,25 @@ impl<'a> History<'a> {
 
     fn has(&self, plan: &Plan, pass: u32) -> bool {
         let PlanEntry { first, length, .. } = plan.entries[plan.passes[pass as usize].entry as usize];
-        let recorded = |node| (first..first + length).any(|step| self.attempts.contains_key(&(step, node)));
-        match plan.nodes_of_pass(pass) {
-            Some(nodes) => nodes.iter().any(|node| recorded(Some(plan.node(*node).id))),
-            None => recorded(None),
-        }
+        let mut steps = (first..first + length).filter(|step| self.steps.contains(step));
+        let Some(nodes) = plan.nodes_of_pass(pass) else { return steps.next().is_some() };
+        let recorded =
+            |step, node: &u32| self.attempts.contains_key(&(step, Some(plan.node(*node).id), None));
+        steps.any(|step| nodes.iter().any(|node| recorded(step, node)))
+    }
+
+    /// Whether an entry with `for_each` was skipped, or failed, before it had items.
+    fn has_no_items(&self, plan: &Plan, pass: u32) -> bool {
+        let PlanEntry { first, .. } = plan.entries[plan.passes[pass as usize].entry as usize];
+        self.attempts.contains_key(&(first, None, None))
     }
 
     /// Whether something is recorded that follows this instance: then its end was final. Without that the same is
     /// decided again, and comes to the same.
-    fn went_on(&self, plan: &Plan, pass: u32, step: u32, node: Option<NodeId>) -> bool {
+    fn went_on(&self, plan: &Plan, pass: u32, (step, node, item): Instance) -> bool {
         let entry = &plan.entries[plan.passes[pass as usize].entry as usize];
         if step + 1 < entry.first + entry.length {
-            return self.attempts.contains_key(&(step + 1, node));
+            return self.attempts.contains_key(&(step + 1, node, item));
         }
         self.later[pass as usize]
     }
@@ -89,10 +103,11 @@ impl Progress {
             Self::new(plan, run.id.clone(), epoch, run.state).with_params(Arc::new(run.params.clone()));
         progress.resume.stop = stop;
         progress.paused = run.paused_at.is_some();
-        progress.last_end = history.attempts.values().flatten().filter_map(|e| ended_at(&e.state)).max();
+        let tried = history.attempts.values().flatten().filter(|execution| !execution.is_cached());
+        progress.last_end = tried.filter_map(|execution| ended_at(&execution.state)).max();
         progress.restore_carried(executions);
         progress.due = progress.roots();
-        while let Some(pass) = progress.due.pop_front() {
+        while let Some(pass) = progress.due.pop_first() {
             progress.restore_pass(pass, &history);
         }
         progress.count_failures();
@@ -110,14 +125,15 @@ impl Progress {
 
     /// What succeeded in the run that this one tries again.
     fn restore_carried(&mut self, executions: &[Execution]) {
-        let reused = executions.iter().filter(|execution| execution.reused.is_some());
+        let reused = executions.iter().filter(|execution| execution.is_carried());
         let index: HashMap<NodeId, u32> =
             self.plan.resolved.nodes.iter().zip(0..).map(|(node, index)| (node.id, index)).collect();
         for execution in reused {
-            self.carried.insert((execution.step, execution.pinned));
+            self.carried.insert((execution.step, execution.pinned, execution.item));
             if let State::Succeeded { outcome, .. } = &execution.state {
                 let node = execution.pinned.and_then(|node| index.get(&node).copied());
-                self.note_outputs_of(execution.step, node, &outcome.outputs);
+                let speaker = Speaker::of(node, execution.item);
+                self.note_outputs_of(execution.step, speaker, &outcome.outputs);
             }
         }
     }
@@ -133,34 +149,25 @@ impl Progress {
             RunState::Starting | RunState::Orphaned => self.walk_to(&[RunState::Running]),
             _ => {}
         }
+        if self.active.values().any(|active| !active.leased && active.node.is_none()) {
+            self.look_soon(turn.now);
+        }
         // An agent's clock may be fast, and a wave is not to wait for it.
         self.last_end = self.last_end.min(Some(turn.now));
         let resume = std::mem::take(&mut self.resume);
         if let Some(stop) = resume.stop {
-            self.stop_without_settling(stop, turn);
+            self.begin_stop(stop, turn);
         }
-        for (pass, step, walk, end) in resume.ended {
-            self.attempt_ended(pass, step, walk, end, turn);
-        }
-        for (pass, walk) in resume.walks {
-            self.advance(pass, walk, turn);
-        }
+        self.ended = resume.ended;
+        self.follow_ends(resume.walks, turn);
         self.due.extend(resume.passes);
         self.withdraw(turn);
         // Nodes that went offline while nobody could hear of it.
         let offline = turn.offline;
         let gone = |active: &Active| active.patience.is_none() && active.node.is_some_and(offline);
-        self.give_up(turn, gone, "is offline");
+        let over = self.waiting(gone, "is offline");
+        self.give_up(over, turn);
         self.settle(turn);
-    }
-
-    fn stop_without_settling(&mut self, stop: Stop, turn: &mut Turn<'_>) {
-        // The passes that `stop` would settle are not all known yet: hide them from it.
-        let due = std::mem::take(&mut self.due);
-        self.remaining += 1;
-        self.stop(stop, turn);
-        self.remaining -= 1;
-        self.due = due;
     }
 
     fn restore_pass(&mut self, pass: u32, history: &History<'_>) {
@@ -170,10 +177,18 @@ impl Progress {
             return;
         }
         let began = self.would_begin(pass);
+        if !recorded && self.has_nothing_to_do(pass) {
+            return self.pass_ended(pass, EntryEnd::Succeeded);
+        }
         let plan = Arc::clone(&self.plan);
-        let walks = self.new_walks(pass);
-        let count = u32::try_from(walks.len()).expect("plans are bounded");
-        self.passes[pass as usize] = Stage::Open { walks, open: count, failed: false, ran: false };
+        let open = if history.has_no_items(&plan, pass) || !(recorded || began) {
+            self.plain_walks_of(pass)
+        } else {
+            // It had items when it began, and they come to the same again.
+            self.walks_of(pass).unwrap_or_else(|_| self.plain_walks_of(pass))
+        };
+        let count = open.open;
+        self.passes[pass as usize] = Stage::Open(open);
         if let (Some(wave), true) = (self.wave(pass), began) {
             self.waves_begun = self.waves_begun.max(wave + 1);
         }
@@ -181,7 +196,7 @@ impl Progress {
             if recorded || began {
                 self.restore_walk(&plan, pass, walk, history);
             } else {
-                self.walk_ended(pass);
+                self.walk_ended(pass, walk);
             }
         }
     }
@@ -196,12 +211,12 @@ impl Progress {
                 self.pass_runs(pass).is_ok()
             }
             // Whether something struck is not known yet, and makes no difference to those that depend on it.
-            Shape::Graph => self.graph_condition(pass, self.condition(pass)).is_ok(),
+            Shape::Graph => self.condition_holds(pass).is_ok(),
         }
     }
 
     fn restore_walk(&mut self, plan: &Plan, pass: u32, walk: u32, history: &History<'_>) {
-        let index = self.walk(pass, walk).node;
+        let Walk { node: index, item, .. } = *self.walk(pass, walk);
         let node = index.map(|node| plan.node(node).id);
         let PlanEntry { first, length, .. } = plan.entries[self.entry(pass) as usize];
         for step in first..first + length {
@@ -210,7 +225,8 @@ impl Progress {
                 self.next_leaf(pass, walk);
                 continue;
             }
-            let Some(list) = history.attempts.get(&(step, node)) else {
+            let instance = (step, node, item);
+            let Some(list) = history.attempts.get(&instance) else {
                 self.resume.walks.push((pass, walk));
                 return;
             };
@@ -220,13 +236,19 @@ impl Progress {
                 u32::try_from(before.iter().filter(|e| wanted(&e.state)).count())
                     .expect("attempts are bounded")
             };
+            if last.attempt > 1 || !matches!(last.state, State::Skipped { .. }) {
+                self.mark_begun(pass, walk);
+            }
             let place = self.walk_mut(pass, walk);
             place.attempt = last.attempt;
-            place.begun |= last.attempt > 1 || !matches!(last.state, State::Skipped { .. });
             place.retries = count(|state| matches!(state, State::Failed { .. }));
             place.losses = count(|state| matches!(state, State::Lost { .. } | State::Cancelled { .. }));
             match &last.state {
                 State::Pending { .. } | State::Leased { .. } | State::Running { .. } => {
+                    let not_before = match last.state {
+                        State::Pending { not_before } => not_before,
+                        _ => None,
+                    };
                     let leased = !matches!(last.state, State::Pending { .. });
                     let resent = before
                         .last()
@@ -236,13 +258,16 @@ impl Progress {
                         let wait = jiff::SignedDuration::try_from(wait).unwrap_or(jiff::SignedDuration::MAX);
                         last.created_at + wait
                     });
-                    self.mark_ran(pass);
-                    self.active.insert(last.id, Active { pass, step, walk, node, leased, patience });
+                    self.is_patient |= patience.is_some();
+                    // When it was last looked at whether a node fits is not on record: from now on.
+                    let unfit_since = None;
+                    let active = Active { pass, step, walk, node, leased, patience, not_before, unfit_since };
+                    self.active.insert(last.id, active);
                     return;
                 }
                 State::Succeeded { outcome, .. } => {
                     self.mark_ran(pass);
-                    self.note_outputs_of(step, index, &outcome.outputs);
+                    self.note_outputs_of(step, Speaker::of(index, item), &outcome.outputs);
                 }
                 State::Skipped { .. } if before.is_empty() => {}
                 State::Skipped { at, .. } => self.restore_failure(pass, step, walk, Cause::Struck, *at),
@@ -250,11 +275,9 @@ impl Progress {
                     self.restore_failure(pass, step, walk, Cause::Own, *at);
                 }
                 State::Failed { lease: Some(_), at, .. } => {
-                    let retries = self.walk(pass, walk).retries;
-                    let again = plan.task(step).retry.is_some_and(|retry| retries < retry.max);
-                    if again && !history.went_on(plan, pass, step, node) {
+                    if self.has_retries(pass, step, walk) && !history.went_on(plan, pass, instance) {
                         self.mark_ran(pass);
-                        self.resume.ended.push((pass, step, walk, End::Failed));
+                        self.resume.ended.push(Ended { pass, walk, step, end: End::Failed });
                         return;
                     }
                     self.restore_failure(pass, step, walk, Cause::Own, *at);
@@ -262,8 +285,8 @@ impl Progress {
                 State::Lost { at, .. } | State::Cancelled { at, .. } => {
                     self.mark_ran(pass);
                     // What is final is known to be before anything is tried again: it may have struck.
-                    if self.has_resends(pass, step, walk) && !history.went_on(plan, pass, step, node) {
-                        self.resume.ended.push((pass, step, walk, End::Lost));
+                    if self.has_resends(pass, step, walk) && !history.went_on(plan, pass, instance) {
+                        self.resume.ended.push(Ended { pass, walk, step, end: End::Lost });
                         return;
                     }
                     if !history.stopped {
@@ -273,7 +296,7 @@ impl Progress {
             }
             self.next_leaf(pass, walk);
         }
-        self.walk_ended(pass);
+        self.walk_ended(pass, walk);
     }
 
     /// As when it happened. What the failures come to is decided when all of them are known.

@@ -1,10 +1,9 @@
 //! Decides what follows when a pass's turn comes and when an attempt ends.
 
-use std::sync::Arc;
-
 use jiff::{SignedDuration, Timestamp};
 
-use super::progress::{Active, End, EntryEnd, Progress, Stage, Turn, Walk};
+use super::prepare::Attempt;
+use super::progress::{Active, End, Ended, EntryEnd, Open, Progress, Stage, Turn, Walk};
 use crate::backend::Params;
 use crate::change::Change;
 use crate::execution::{Execution, State};
@@ -18,25 +17,41 @@ impl Progress {
     /// Decides every pass whose turn has come, until nothing more follows.
     pub(super) fn settle(&mut self, turn: &mut Turn<'_>) {
         if let Some((_, pass)) = self.pausing.take() {
-            self.due.push_front(pass);
+            self.due.insert(pass);
         }
-        while let Some(pass) = self.next_due(turn) {
-            match self.pass_runs(pass) {
-                Ok(()) => self.open(pass, turn),
-                Err(reason) => self.skip_pass(pass, &reason, turn),
+        loop {
+            if let Some(pass) = self.next_due(turn) {
+                self.decide(pass, turn);
+            } else if !self.sweep_line(turn) && !self.use_room(turn) {
+                break;
             }
         }
         self.finish();
+    }
+
+    fn decide(&mut self, pass: u32, turn: &mut Turn<'_>) {
+        if self.has_nothing_to_do(pass) {
+            return self.pass_ended(pass, EntryEnd::Succeeded);
+        }
+        match self.pass_runs(pass) {
+            // What was taken over whole needs no room.
+            Ok(()) if self.plan.definition.max_parallel.is_some() && !self.is_whole(pass) => {
+                self.held.insert(pass);
+            }
+            Ok(()) => self.open(pass, turn),
+            Err(reason) => self.skip_pass(pass, &reason, turn),
+        }
     }
 
     /// The next pass whose turn it is; nothing while a person or the pause between two waves holds it up.
     fn next_due(&mut self, turn: &Turn<'_>) -> Option<u32> {
         if self.paused && self.stopping.is_none() {
             // What was taken over from another run whole begins nothing, and does not hold up the run's end.
-            let taken = self.due.iter().position(|&pass| self.wave(pass).is_none() && self.is_whole(pass))?;
-            return self.due.remove(taken);
+            let due: Vec<u32> = self.due.iter().copied().collect();
+            let idle = due.into_iter().find(|&pass| self.wave(pass).is_none() && self.is_whole(pass))?;
+            return self.due.take(&idle);
         }
-        let pass = self.due.pop_front()?;
+        let pass = self.due.pop_first()?;
         if let Some(until) = self.wave_begins(pass)
             && turn.now < until
         {
@@ -57,31 +72,57 @@ impl Progress {
         Some(self.last_end? + pause)
     }
 
-    fn open(&mut self, pass: u32, turn: &mut Turn<'_>) {
-        let walks = self.new_walks(pass);
-        let open = u32::try_from(walks.len()).expect("plans are bounded");
-        self.passes[pass as usize] = Stage::Open { walks, open, failed: false, ran: false };
+    pub(super) fn open(&mut self, pass: u32, turn: &mut Turn<'_>) {
+        let open = match self.walks_of(pass) {
+            Ok(open) => open,
+            Err(error) => return self.fail_pass(pass, error, turn),
+        };
+        let count = open.open;
+        self.passes[pass as usize] = Stage::Open(open);
         if let Some(wave) = self.wave(pass) {
             self.waves_begun = self.waves_begun.max(wave + 1);
         }
-        for walk in 0..open {
+        for walk in 0..count {
             match self.joins(pass, walk, turn) {
                 Ok(()) => self.advance(pass, walk, turn),
                 Err(reason) => {
                     self.skip_leaves(pass, walk, &reason, turn);
-                    self.walk_ended(pass);
+                    self.walk_ended(pass, walk);
                 }
             }
         }
     }
 
-    pub(super) fn new_walks(&self, pass: u32) -> Vec<Walk> {
-        let walk =
-            |node| Walk { node, position: 0, attempt: 0, retries: 0, losses: 0, failed: false, begun: false };
-        match self.plan.nodes_of_pass(pass) {
-            Some(nodes) => nodes.iter().map(|&node| walk(Some(node))).collect(),
-            None => vec![walk(None)],
+    /// The walks of a pass that begins: of each node, for each item, or the only one.
+    pub(super) fn walks_of(&mut self, pass: u32) -> Result<Open, String> {
+        if let Some(items) = self.items_of(pass)? {
+            let count = u32::try_from(items.len()).expect("items are bounded");
+            self.note_items(pass, &items);
+            self.instances += items.len() * self.plan.entries[self.entry(pass) as usize].length as usize;
+            let walks = (0..count).map(|item| Walk::new(None, Some(item))).collect();
+            return Ok(Open::new(walks, Some(items)));
         }
+        Ok(self.plain_walks_of(pass))
+    }
+
+    /// The same without items: an entry that is not begun has the only one.
+    pub(super) fn plain_walks_of(&self, pass: u32) -> Open {
+        let walks = match self.plan.nodes_of_pass(pass) {
+            Some(nodes) => nodes.iter().map(|&node| Walk::new(Some(node), None)).collect(),
+            None => vec![Walk::new(None, None)],
+        };
+        Open::new(walks, None)
+    }
+
+    /// What a pass goes over is no list: its first leaf fails, and what follows it is decided as for any failure.
+    fn fail_pass(&mut self, pass: u32, error: String, turn: &mut Turn<'_>) {
+        self.passes[pass as usize] = Stage::Open(self.plain_walks_of(pass));
+        let step = self.plan.entries[self.entry(pass) as usize].first;
+        let state = State::Failed { lease: None, outcome: None, error: Some(error), at: turn.now };
+        self.record(pass, step, 0, Attempt::first(), state, turn);
+        self.instance_failed(pass, step, 0, turn);
+        self.next_leaf(pass, 0);
+        self.advance(pass, 0, turn);
     }
 
     /// Whether a node takes part in a pass that begins.
@@ -128,7 +169,7 @@ impl Progress {
             let position = self.walk(pass, walk).position;
             let plan = &self.plan.entries[self.entry(pass) as usize];
             if position == plan.length {
-                self.walk_ended(pass);
+                self.walk_ended(pass, walk);
                 return;
             }
             let step = plan.first + position;
@@ -139,11 +180,15 @@ impl Progress {
             }
             match self.leaf_runs(pass, step, walk) {
                 Err(reason) => {
-                    self.record(pass, step, walk, 1, None, State::Skipped { reason, at: turn.now }, turn);
+                    let state = State::Skipped { reason, at: turn.now };
+                    self.record(pass, step, walk, Attempt::first(), state, turn);
                     self.next_leaf(pass, walk);
                 }
                 Ok(()) => {
-                    self.mark_ran(pass);
+                    if self.is_bounded(pass) && !self.walk(pass, walk).begun {
+                        self.line_up(pass, walk);
+                        return;
+                    }
                     if self.attempt(pass, step, walk, None, None, turn) {
                         return;
                     }
@@ -156,13 +201,17 @@ impl Progress {
 
     /// Whether it succeeded in the run that this one tries again; the record of that is this run's own.
     pub(super) fn is_carried(&self, pass: u32, step: u32, walk: u32) -> bool {
-        !self.carried.is_empty() && self.carried.contains(&(step, self.pinned(pass, walk)))
+        !self.carried.is_empty()
+            && self.carried.contains(&(step, self.pinned(pass, walk), self.walk(pass, walk).item))
     }
 
-    /// Whether all of a pass succeeded in the run that this one tries again.
-    fn is_whole(&self, pass: u32) -> bool {
+    /// Whether all of a pass succeeded in the run that this one tries again, or there is nothing that could.
+    fn is_whole(&mut self, pass: u32) -> bool {
         let PlanEntry { first, length, .. } = self.plan.entries[self.entry(pass) as usize];
-        let has = |node| (first..first + length).all(|step| self.carried.contains(&(step, node)));
+        if self.plan.entries[self.entry(pass) as usize].each.is_some() {
+            return self.has_nothing_to_do(pass);
+        }
+        let has = |node| (first..first + length).all(|step| self.carried.contains(&(step, node, None)));
         match self.plan.nodes_of_pass(pass) {
             _ if self.carried.is_empty() => false,
             Some(nodes) => nodes.iter().all(|node| has(Some(self.plan.node(*node).id))),
@@ -180,103 +229,146 @@ impl Progress {
         patience: Option<Timestamp>,
         turn: &mut Turn<'_>,
     ) -> bool {
+        self.mark_begun(pass, walk);
         let place = self.walk_mut(pass, walk);
-        place.begun = true;
         place.attempt += 1;
-        let attempt = place.attempt;
+        let number = place.attempt;
         let node = self.pinned(pass, walk);
         let offline = node.is_some_and(|id| patience.is_none() && (turn.offline)(id));
-        let params = if offline {
+        let attempt = if offline {
             Err(format!("node {} is offline", self.hostname(pass, walk).unwrap_or_default()))
         } else {
-            self.params_of(pass, step, walk, turn)
+            self.prepare(pass, step, walk, number, turn)
         };
-        let params = match params {
-            Ok(params) => params,
+        let attempt = match attempt {
+            Ok(attempt) => attempt,
             Err(error) => {
                 let state = State::Failed { lease: None, outcome: None, error: Some(error), at: turn.now };
-                self.record(pass, step, walk, attempt, None, state, turn);
+                self.record(pass, step, walk, Attempt { number, ..Attempt::first() }, state, turn);
                 self.last_end = self.last_end.max(Some(turn.now));
                 return false;
             }
         };
-        let id = self.record(pass, step, walk, attempt, params, State::Pending { not_before }, turn);
-        self.active.insert(id, Active { pass, step, walk, node, leased: false, patience });
+        let id = self.record(pass, step, walk, attempt, State::Pending { not_before }, turn);
+        self.is_patient |= patience.is_some();
+        let mut active =
+            Active { pass, step, walk, node, leased: false, patience, not_before, unfit_since: None };
+        if node.is_none() {
+            active.unfit_since = Some(not_before.unwrap_or(turn.now));
+            self.look_soon(turn.now);
+        }
+        self.active.insert(id, active);
         true
     }
 
-    #[expect(clippy::too_many_arguments, reason = "what makes up one record")]
     fn record(
         &mut self,
         pass: u32,
         step: u32,
         walk: u32,
-        attempt: u32,
-        params: Option<Arc<Params>>,
+        attempt: Attempt,
         state: State,
         turn: &mut Turn<'_>,
     ) -> ExecutionId {
         let id = ExecutionId(turn.dice.uuid_at(turn.now));
+        let Attempt { number, params, limits, cache_key } = attempt;
         self.add(Execution {
             id,
             run: self.run.clone(),
             step,
             pinned: self.pinned(pass, walk),
-            attempt,
+            item: self.walk(pass, walk).item,
+            attempt: number,
             params,
             reused: None,
-            item: None,
-            limits: None,
-            cache_key: None,
+            limits,
+            cache_key,
             created_at: turn.now,
             state,
         });
         id
     }
 
-    /// An attempt ended: again, or on to what follows.
-    pub(super) fn ended(&mut self, execution: ExecutionId, end: End, turn: &mut Turn<'_>) {
+    /// An attempt ended.
+    pub(super) fn ended(&mut self, execution: ExecutionId, end: End, turn: &Turn<'_>) {
         if let Some(Active { pass, step, walk, .. }) = self.active.remove(&execution) {
-            self.attempt_ended(pass, step, walk, end, turn);
-            self.settle(turn);
+            self.last_end = self.last_end.max(Some(turn.now));
+            self.ended.push(Ended { pass, walk, step, end });
         }
     }
 
-    pub(super) fn attempt_ended(&mut self, pass: u32, step: u32, walk: u32, end: End, turn: &mut Turn<'_>) {
-        self.last_end = self.last_end.max(Some(turn.now));
-        match end {
-            End::Succeeded => {}
-            End::Failed => {
-                if self.try_again(pass, step, walk, turn) {
-                    return;
-                }
-                self.instance_failed(pass, step, walk, turn);
-            }
-            // Cancelled without being asked to (its agent was drained) is as good as lost.
-            End::Lost | End::Cancelled => {
-                if self.stopping.is_none() {
-                    if self.send_again(pass, step, walk, turn) {
-                        return;
-                    }
-                    self.instance_failed(pass, step, walk, turn);
-                }
-            }
-            End::GivenUp => self.instance_failed(pass, step, walk, turn),
-            // Withdrawn before it was sent. If an attempt before it failed, the instance did.
-            End::Skipped => {
-                if self.walk(pass, walk).attempt > 1 {
-                    self.instance_failed(pass, step, walk, turn);
-                }
+    /// An earlier result was used: it succeeded, and nothing was tried.
+    pub(super) fn cached(&mut self, execution: ExecutionId, outputs: &Params) {
+        self.note_outputs(execution, outputs);
+        if let Some(Active { pass, step, walk, .. }) = self.active.remove(&execution) {
+            self.ended.push(Ended { pass, walk, step, end: End::Succeeded });
+        }
+    }
+
+    /// What follows the attempts that ended: they are made again, or their walks go on. `walks` go on as well.
+    pub(super) fn follow_ends(&mut self, mut walks: Vec<(u32, u32)>, turn: &mut Turn<'_>) {
+        let ended = std::mem::take(&mut self.ended);
+        let (mut again, last): (Vec<Ended>, Vec<Ended>) =
+            ended.into_iter().partition(|ended| self.may_come_again(ended));
+        // What is final comes first: it may strike, and then nothing is tried again.
+        for ended in last {
+            self.came_to(ended, turn);
+            walks.push((ended.pass, ended.walk));
+        }
+        again.sort_unstable_by_key(|ended| (ended.pass, ended.walk));
+        for ended in again {
+            let Ended { pass, walk, step, end } = ended;
+            let sent = match end {
+                End::Failed => self.try_again(pass, step, walk, turn),
+                _ => self.send_again(pass, step, walk, turn),
+            };
+            if !sent {
+                self.came_to(ended, turn);
+                walks.push((pass, walk));
             }
         }
+        walks.sort_unstable();
+        for (pass, walk) in walks {
+            self.advance(pass, walk, turn);
+        }
+    }
+
+    /// Whether retries or the delivery rule leave an attempt.
+    fn may_come_again(&self, &Ended { pass, walk, step, end }: &Ended) -> bool {
+        match end {
+            End::Failed => self.has_retries(pass, step, walk),
+            End::Lost | End::Cancelled => self.stopping.is_none() && self.has_resends(pass, step, walk),
+            End::Succeeded | End::GivenUp | End::Skipped => false,
+        }
+    }
+
+    /// The last attempt of an instance ended.
+    fn came_to(&mut self, Ended { pass, walk, step, end }: Ended, turn: &Turn<'_>) {
+        let failed = match end {
+            End::Succeeded => false,
+            End::Failed | End::GivenUp => true,
+            // Cancelled without being asked to (its agent was drained) is as good as lost.
+            End::Lost | End::Cancelled => self.stopping.is_none(),
+            // Withdrawn before it was sent. If an attempt before it failed, the instance did.
+            End::Skipped => self.walk(pass, walk).attempt > 1,
+        };
+        if failed {
+            self.instance_failed(pass, step, walk, turn);
+        } else if end != End::Skipped {
+            self.mark_ran(pass);
+        }
         self.next_leaf(pass, walk);
-        self.advance(pass, walk, turn);
+    }
+
+    /// Whether the retry rule leaves an attempt after a failure.
+    pub(super) fn has_retries(&self, pass: u32, step: u32, walk: u32) -> bool {
+        self.plan.task(step).retry.is_some_and(|rule| self.walk(pass, walk).retries < rule.max)
     }
 
     fn try_again(&mut self, pass: u32, step: u32, walk: u32, turn: &mut Turn<'_>) -> bool {
         let Some(rule) = self.plan.task(step).retry else { return false };
         let used = self.walk(pass, walk).retries;
-        if used >= rule.max || !self.goes_on(step) {
+        if !self.has_retries(pass, step, walk) || !self.goes_on(step) {
             return false;
         }
         self.walk_mut(pass, walk).retries += 1;
@@ -343,9 +435,9 @@ impl Progress {
         let place = self.walk_mut(pass, walk);
         place.failed = true;
         let node = place.node;
-        if let Stage::Open { failed, ran, .. } = &mut self.passes[pass as usize] {
-            *failed = true;
-            *ran = true;
+        if let Stage::Open(open) = &mut self.passes[pass as usize] {
+            open.failed = true;
+            open.ran = true;
         }
         self.failures += 1;
         self.lowest_failure = Some(self.lowest_failure.map_or(step, |lowest| lowest.min(step)));
@@ -383,12 +475,12 @@ impl Progress {
     }
 
     fn skip_pass(&mut self, pass: u32, reason: &str, turn: &mut Turn<'_>) {
-        let walks = self.new_walks(pass);
-        let count = u32::try_from(walks.len()).expect("plans are bounded");
-        self.passes[pass as usize] = Stage::Open { walks, open: count, failed: false, ran: false };
+        let open = self.plain_walks_of(pass);
+        let count = open.open;
+        self.passes[pass as usize] = Stage::Open(open);
         for walk in 0..count {
             self.skip_leaves(pass, walk, reason, turn);
-            self.walk_ended(pass);
+            self.walk_ended(pass, walk);
         }
     }
 
@@ -397,7 +489,7 @@ impl Progress {
         for step in first..first + length {
             if !self.is_carried(pass, step, walk) {
                 let state = State::Skipped { reason: reason.to_owned(), at: turn.now };
-                self.record(pass, step, walk, 1, None, state, turn);
+                self.record(pass, step, walk, Attempt::first(), state, turn);
             }
         }
     }
@@ -411,17 +503,25 @@ impl Progress {
     }
 
     /// One walk came to its end; with the last one the pass does, and those that waited for it are due.
-    pub(super) fn walk_ended(&mut self, pass: u32) {
-        let Stage::Open { open, failed, ran, .. } = &mut self.passes[pass as usize] else { return };
-        *open -= 1;
-        if *open > 0 {
+    pub(super) fn walk_ended(&mut self, pass: u32, walk: u32) {
+        let Stage::Open(open) = &mut self.passes[pass as usize] else { return };
+        open.open -= 1;
+        open.begun -= u32::from(open.walks[walk as usize].begun);
+        if open.open > 0 {
+            if self.full.remove(&pass) {
+                self.lined.insert(pass);
+            }
             return;
         }
-        let end = match (*failed, *ran) {
+        let end = match (open.failed, open.ran) {
             (true, _) => EntryEnd::Failed,
             (false, true) => EntryEnd::Succeeded,
             (false, false) => EntryEnd::Skipped,
         };
+        self.pass_ended(pass, end);
+    }
+
+    pub(super) fn pass_ended(&mut self, pass: u32, end: EntryEnd) {
         self.passes[pass as usize] = Stage::Ended(end);
         self.remaining -= 1;
         for index in 0..self.plan.passes[pass as usize].before.len() {
@@ -429,34 +529,34 @@ impl Progress {
             if let Stage::Waiting { missing } = &mut self.passes[next as usize] {
                 *missing -= 1;
                 if *missing == 0 {
-                    self.due.push_back(next);
+                    self.due.insert(next);
                 }
             }
         }
     }
 
     pub(super) fn mark_ran(&mut self, pass: u32) {
-        if let Stage::Open { ran, .. } = &mut self.passes[pass as usize] {
-            *ran = true;
+        if let Stage::Open(open) = &mut self.passes[pass as usize] {
+            open.ran = true;
         }
     }
 
     pub(super) fn walk(&self, pass: u32, walk: u32) -> &Walk {
         match &self.passes[pass as usize] {
-            Stage::Open { walks, .. } => &walks[walk as usize],
+            Stage::Open(open) => &open.walks[walk as usize],
             Stage::Waiting { .. } | Stage::Ended(_) => unreachable!("only open passes are walked"),
         }
     }
 
     pub(super) fn walk_mut(&mut self, pass: u32, walk: u32) -> &mut Walk {
         match &mut self.passes[pass as usize] {
-            Stage::Open { walks, .. } => &mut walks[walk as usize],
+            Stage::Open(open) => &mut open.walks[walk as usize],
             Stage::Waiting { .. } | Stage::Ended(_) => unreachable!("only open passes are walked"),
         }
     }
 
     pub(super) fn pinned(&self, pass: u32, walk: u32) -> Option<NodeId> {
-        let node = self.plan.nodes_of_pass(pass)?[walk as usize];
-        Some(self.plan.node(node).id)
+        let nodes = self.plan.nodes_of_pass(pass)?;
+        Some(self.plan.node(nodes[walk as usize]).id)
     }
 }

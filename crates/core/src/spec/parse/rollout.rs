@@ -199,7 +199,7 @@ impl Checker<'_> {
             );
         }
         let entries = || definition.tasks.iter().enumerate();
-        if let Some((index, _)) = entries().find(|(_, entry)| !entry.depends_on().is_empty()) {
+        if let Some((index, _)) = entries().find(|(_, entry)| entry.said_depends_on().is_some()) {
             let message = format!(
                 "a roll-out is for a list, which each wave walks from its beginning to its end; remove `depends_on` \
                  of tasks[{index}], or `rollout`"

@@ -84,7 +84,7 @@ impl Checker<'_> {
 
     fn branch(&mut self, path: Path<'_>, entries: &[Entry<'_>]) -> Option<Branch> {
         let mut branch =
-            Branch { name: None, condition: None, depends_on: Vec::new(), for_each: None, tasks: Vec::new() };
+            Branch { name: None, condition: None, depends_on: None, for_each: None, tasks: Vec::new() };
         for entry in entries {
             let field = path.field(&entry.key);
             let value = &entry.value;
@@ -92,7 +92,7 @@ impl Checker<'_> {
                 "name" => branch.name = self.label(field, value),
                 "condition" => branch.condition = self.choice(field, value, CONDITIONS),
                 "depends_on" => {
-                    branch.depends_on = self.texts(field, value, "task names").unwrap_or_default();
+                    branch.depends_on = self.texts(field, value, "task names");
                 }
                 "for_each" => branch.for_each = self.for_each(field, value),
                 "tasks" => branch.tasks = self.leaves(field, value),
@@ -140,7 +140,7 @@ impl Checker<'_> {
             timeout: None,
             retry: None,
             condition: None,
-            depends_on: Vec::new(),
+            depends_on: None,
             target: None,
             placement: None,
             delivery: None,
@@ -177,7 +177,7 @@ impl Checker<'_> {
                 key @ ("depends_on" | "target" | "placement" | "for_each") if place == Place::InBranch => {
                     self.problem(field, entry.at, misplaced(key));
                 }
-                "depends_on" => task.depends_on = self.texts(field, value, "task names").unwrap_or_default(),
+                "depends_on" => task.depends_on = self.texts(field, value, "task names"),
                 "for_each" => task.for_each = self.for_each(field, value),
                 "limits" => task.limits = self.limits(field, value).unwrap_or_default(),
                 "cache" => task.cache = self.cache(field, value),
@@ -188,6 +188,11 @@ impl Checker<'_> {
                 "placement" => {
                     placement_at = Some(entry.at);
                     task.placement = self.placement(field, value);
+                }
+                "max_parallel" => {
+                    let message = "how many items of a task are under way at once stands beside them: for_each: {items: \
+                                   [...], max_parallel: 2}; for all of a run it stands at the job";
+                    self.problem(field, entry.at, message);
                 }
                 _ => {
                     let valid = if place == Place::Top { ENTRY_FIELDS } else { LEAF_FIELDS };

@@ -1,0 +1,97 @@
+//! Decides what goes into an attempt: its params as they come out, the limits that it takes part in, and the name of what
+//! went into it.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use super::progress::{Progress, Stage, Turn, Walk};
+use crate::backend::Params;
+use crate::expr::Data;
+use crate::ids::NodeId;
+use crate::limits;
+use crate::plan::Uses;
+use crate::spec::{Limits, Task};
+
+/// What an execution is made of, beside its place and its state.
+#[derive(Clone, Debug)]
+pub(super) struct Attempt {
+    /// From 1.
+    pub number: u32,
+    pub params: Option<Arc<Params>>,
+    pub limits: Option<Arc<Limits>>,
+    pub cache_key: Option<Arc<str>>,
+}
+
+impl Attempt {
+    /// One that is never sent.
+    pub(super) fn first() -> Self {
+        Self { number: 1, params: None, limits: None, cache_key: None }
+    }
+}
+
+impl Progress {
+    pub(super) fn prepare(
+        &mut self,
+        pass: u32,
+        step: u32,
+        walk: u32,
+        number: u32,
+        turn: &Turn<'_>,
+    ) -> Result<Attempt, String> {
+        let plan = Arc::clone(&self.plan);
+        let (place, task) = (&plan.steps[step as usize], plan.task(step));
+        let params = match &place.uses {
+            None => None,
+            Some(uses) => Some(Arc::new(self.render(uses, pass, walk, turn)?)),
+        };
+        let limits = match &place.keys {
+            None => place.limits.clone(),
+            Some(uses) => {
+                let keys = self.render(uses, pass, walk, turn)?;
+                let limits = plan.definition.limits_of(task).map(|(written, limit)| {
+                    let key = keys.get(written).and_then(Value::as_str).unwrap_or(written);
+                    if key.trim().is_empty() || key.len() > limits::NAME_BYTES {
+                        let most = limits::NAME_BYTES;
+                        return Err(format!(
+                            "limit `{written}`: its key has {} bytes; 1 to {most} are possible",
+                            key.len()
+                        ));
+                    }
+                    Ok((key.to_owned(), *limit))
+                });
+                Some(Arc::new(limits.collect::<Result<_, _>>()?))
+            }
+        };
+        let inputs = params.as_deref().unwrap_or(&task.params);
+        let cache_key = task.cache.map(|_| cache_key(task, inputs, self.pinned(pass, walk)));
+        Ok(Attempt { number, params, limits, cache_key })
+    }
+
+    fn render(&mut self, uses: &Uses, pass: u32, walk: u32, turn: &Turn<'_>) -> Result<Params, String> {
+        let Walk { node, item, .. } = *self.walk(pass, walk);
+        let facts = node.filter(|_| uses.node).and_then(|node| (turn.facts)(self.plan.node(node).id));
+        let value = item.and_then(|item| match &self.passes[pass as usize] {
+            Stage::Open(open) => open.items.as_ref().map(|items| (Data::from(&items[item as usize]), item)),
+            Stage::Waiting { .. } | Stage::Ended(_) => None,
+        });
+        let scope = self.scope_of(uses, self.entry(pass), node, value, facts.as_ref().map(Data::from));
+        uses.template.render(&scope).map_err(|problem| format!("param {problem}"))
+    }
+}
+
+/// Equal for equal inputs, and for nothing else.
+fn cache_key(task: &Task, params: &Params, node: Option<NodeId>) -> Arc<str> {
+    let mut outputs: Vec<&str> = task.outputs.iter().map(String::as_str).collect();
+    outputs.sort_unstable();
+    // Maps of JSON are ordered by their keys here, so that equal params are written alike.
+    let inputs = serde_json::json!([task.backend, task.action, params, outputs, node]);
+    let digest = Sha256::digest(inputs.to_string());
+    let mut key = String::with_capacity(64);
+    for byte in digest {
+        let _ = write!(key, "{byte:02x}");
+    }
+    key.into()
+}
