@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use super::{Board, LimitKind, Share};
+use super::{Board, Share};
 
 mod fair;
 mod limited;
