@@ -53,13 +53,17 @@ impl Tally {
         is_over: bool,
         may_come_back: impl Fn(&str, &InstanceResult) -> bool,
     ) -> Self {
-        let there = run.results.get(&step.index).map_or(0, |results| results.len() as u64);
+        let results = run.results.get(&step.index);
+        let there = results.map_or(0, |results| results.len() as u64);
+        // Skipped as a whole, or its items could not be worked out.
+        let as_a_whole = results.is_some_and(|results| results.values().any(|result| result.item.is_none()));
         let mut tally = Self {
             index: step.index,
             name: step.name.clone(),
             wanted: match (&step.place, step.for_each.as_ref().map(|each| &each.items)) {
                 (Where::Nodes(nodes), _) => nodes.len() as u64,
                 (Where::Placed(_), None) => 1,
+                (Where::Placed(_), Some(_)) if as_a_whole => there,
                 (Where::Placed(_), Some(Value::Array(items))) => items.len() as u64,
                 // How many there are shows only when what follows them begins.
                 (Where::Placed(_), Some(_)) if is_over => there.max(1),

@@ -187,8 +187,7 @@ fn results(run: &Run, plan: &Plan, rows: Rows, shown: impl Fn(&str) -> bool, wid
                 }
             }
             None => {
-                let empty =
-                    matches!(&step.for_each, Some(each) if each.items.as_array().is_some_and(Vec::is_empty));
+                let empty = has_no_items(step, run);
                 let text = match run.summary.state.is_terminal() {
                     true if empty => "no items",
                     true => "not reached",
@@ -209,6 +208,14 @@ fn results(run: &Run, plan: &Plan, rows: Rows, shown: impl Fn(&str) -> bool, wid
         }
     }
     table.draw(width)
+}
+
+/// Whatever is skipped is recorded, so a step without results in a run that went well had nothing to go over.
+fn has_no_items(step: &Step, run: &Run) -> bool {
+    step.for_each.as_ref().is_some_and(|each| match each.items.as_array() {
+        Some(items) => items.is_empty(),
+        None => run.summary.status == RunStatus::Completed,
+    })
 }
 
 /// One row for all items of a step.

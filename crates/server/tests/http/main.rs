@@ -3,6 +3,7 @@
 mod again;
 mod errors;
 mod events;
+mod graph;
 mod nodes;
 mod openapi;
 mod output;

@@ -244,7 +244,6 @@ impl RunSummary {
 impl Run {
     /// The run with its executions, which come in the order of their ids: a later attempt replaces an earlier one.
     pub fn of(run: &RunRecord, executions: &[Record], names: &Names) -> Self {
-        let wanted = instances(run);
         let mut results: BTreeMap<u32, BTreeMap<String, InstanceResult>> = BTreeMap::new();
         let mut placed_attempt: BTreeMap<u32, u32> = BTreeMap::new();
         for record in executions {
@@ -267,6 +266,16 @@ impl Run {
                 step.insert(key, InstanceResult::of(record, node));
             }
         }
+        let mut wanted = instances(run);
+        for (step, results) in &results {
+            // A task that was skipped as a whole, or whose items could not be worked out, has one result for all.
+            let as_a_whole = results.values().any(|result| result.item.is_none());
+            match wanted.get_mut(*step as usize) {
+                Some((instances, true)) if as_a_whole => *instances = Some(results.len() as u64),
+                _ => {}
+            }
+        }
+        let wanted: Vec<Option<u64>> = wanted.into_iter().map(|(instances, _)| instances).collect();
         let mut counts = Counts::default();
         for result in results.values().flat_map(BTreeMap::values) {
             counts.add(result.status);
@@ -305,8 +314,8 @@ impl Run {
     }
 }
 
-/// How many instances each step has; nothing where that shows only when its turn comes.
-fn instances(run: &RunRecord) -> Vec<Option<u64>> {
+/// How many instances each step has, nothing where that shows only when its turn comes; and whether they are items.
+fn instances(run: &RunRecord) -> Vec<(Option<u64>, bool)> {
     let entries = run.definition.tasks.iter().zip(&run.resolved.entries);
     entries
         .flat_map(|(entry, set)| {
@@ -317,7 +326,7 @@ fn instances(run: &RunRecord) -> Vec<Option<u64>> {
                 Some(Value::Array(items)) => Some(items.len() as u64),
                 Some(_) => None,
             };
-            std::iter::repeat_n(instances, entry.leaves().len())
+            std::iter::repeat_n((instances, entry.for_each().is_some()), entry.leaves().len())
         })
         .collect()
 }
@@ -520,6 +529,14 @@ mod tests {
         let both = [item(1, 0, 1, succeeded(1)), item(2, 1, 1, succeeded(1))];
         let shown = Run::of(&run, &both, &Names::default());
         assert_eq!((shown.counts.pending, shown.step), (1, Some(1)));
+    }
+
+    #[test]
+    fn a_fan_out_that_is_skipped_as_a_whole_has_ended() {
+        let run = fan_out(json!(["a", "b", "c"]));
+        let state = State::Skipped { reason: "something failed".to_owned(), at: second(4) };
+        let shown = Run::of(&run, &[execution(1, 0, None, 1, state)], &Names::default());
+        assert_eq!((shown.counts.skipped, shown.counts.pending, shown.step), (1, 1, Some(1)));
     }
 
     #[test]
