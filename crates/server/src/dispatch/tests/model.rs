@@ -344,25 +344,24 @@ fn random_stories_are_told_by_the_rules() {
     };
     let mut given = 0;
     for seed in first..first + cases {
-        let told = std::panic::catch_unwind(|| {
-            let mut story = Story::begin(seed);
-            let mut given = 0;
-            for _ in 0..40 {
-                for _ in 0..1 + story.chance.below(4) {
-                    story.happen();
-                }
-                story.turn();
-                given += story.given.len();
-            }
-            given
-        });
-        match told {
-            Ok(count) => given += count,
-            Err(panic) => {
-                println!("DOWNBEAT_TEST_SEED={seed} tells it again");
-                std::panic::resume_unwind(panic);
-            }
-        }
+        given += tell(seed);
     }
     assert!(given > 0);
+}
+
+/// Answers how much was given out.
+fn tell(seed: u64) -> usize {
+    let told = std::panic::catch_unwind(|| {
+        let mut story = Story::begin(seed);
+        let mut given = 0;
+        for _ in 0..40 {
+            for _ in 0..1 + story.chance.below(4) {
+                story.happen();
+            }
+            story.turn();
+            given += story.given.len();
+        }
+        given
+    });
+    told.unwrap_or_else(|_| panic!("DOWNBEAT_TEST_SEED={seed} tells it again"))
 }
