@@ -149,7 +149,7 @@ impl Queue {
         if let Place::Pile(pile) = place
             && let Some(pile) = self.piles.let_go(pile)
         {
-            self.drop_pile(pile);
+            self.drop_pile(&pile);
         }
     }
 
@@ -157,11 +157,11 @@ impl Queue {
     /// outlast this.
     pub(super) fn tidy(&mut self) {
         for pile in self.piles.take_unused() {
-            self.drop_pile(pile);
+            self.drop_pile(&pile);
         }
     }
 
-    fn drop_pile(&mut self, pile: Pile) {
+    fn drop_pile(&mut self, pile: &Pile) {
         self.lanes.let_go(pile.lane);
         if let Where::Placed(class) = pile.at {
             self.classes.let_go(class);
