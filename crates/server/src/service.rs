@@ -444,7 +444,7 @@ impl Service {
         let waits = self.has_to_wait(&run.definition);
         if !waits {
             let offline = |node: NodeId| parts.dispatcher.board().is_offline(node);
-            let fits = |_: u32| Ok(());
+            let fits = |step: u32| parts.dispatcher.fits(&id, step);
             let facts = |node: NodeId| parts.dispatcher.facts(node);
             progress.begin(&mut Turn { now, dice: &mut dice, offline: &offline, facts: &facts, fits: &fits });
         }
@@ -635,6 +635,7 @@ impl Service {
                 None => return Err(Error::NotFound(format!("run `{}` does not exist", execution.run))),
             },
         };
-        Ok(self.parts.dispatcher.board().misfits(&plan, &execution.run, execution))
+        let now = self.parts.clock.now();
+        Ok(self.parts.dispatcher.board().misfits(&plan, &execution.run, execution, now))
     }
 }

@@ -336,6 +336,16 @@ async fn clusters_have_limits_and_results_of_their_own() {
     Fresh { store, database }.done().await;
 }
 
+#[tokio::test]
+async fn a_place_that_was_given_back_leaves_no_row() {
+    let Fresh { store, database } = fresh().await;
+    fill(&store).await;
+    let rows = database.client().await.query("SELECT 1 FROM limit_uses", &[]).await.unwrap();
+    assert_eq!(rows.len(), store.uses().await.unwrap().len());
+    assert!(!rows.is_empty());
+    Fresh { store, database }.done().await;
+}
+
 /// Two servers give out work with limits at once, many rounds, and end some of it meanwhile: no more have a place than
 /// may, and all places that there are get taken.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

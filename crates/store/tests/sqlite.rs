@@ -94,6 +94,17 @@ async fn clusters_have_limits_and_results_of_their_own() {
 }
 
 #[tokio::test]
+async fn a_place_that_was_given_back_leaves_no_row() {
+    let Fresh { store, dir } = fresh().await;
+    fill(&store).await;
+    let file = rusqlite::Connection::open(dir.path().join("data/deeper/downbeat.db")).unwrap();
+    let rows: u32 = file.query_row("SELECT count(*) FROM limit_uses", [], |row| row.get(0)).unwrap();
+    assert_eq!(rows as usize, store.uses().await.unwrap().len());
+    assert!(rows > 0);
+    Fresh { store, dir }.done().await;
+}
+
+#[tokio::test]
 async fn a_servers_store_is_not_overwritten_by_a_copy() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("downbeat.db");

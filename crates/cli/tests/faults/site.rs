@@ -76,7 +76,7 @@ impl Site {
     }
 
     /// Where people and scripts reach it.
-    #[allow(dead_code, reason = "not every test that has a site asks")]
+    #[allow(dead_code, reason = "the tests of containers need it")]
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.http)
     }

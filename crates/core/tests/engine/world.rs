@@ -181,16 +181,15 @@ impl World {
                 let execution = self.executions[&id].clone();
                 let leased = self.leased(&execution);
                 assert!(self.apply(&leased), "only what waits can be leased");
-                let applied: Vec<&Change> = changes.iter().filter(|change| self.apply(change)).collect();
-                self.observe(&leased);
-                applied.into_iter().for_each(|change| self.observe(change));
+                changes.insert(0, leased);
+                let applied =
+                    changes.iter().enumerate().filter(|(at, change)| *at == 0 || self.apply(change));
+                let applied: Vec<&Change> = applied.map(|(_, change)| change).collect();
+                self.observe(&applied);
                 continue;
             }
-            for change in changes {
-                if self.apply(&change) {
-                    self.observe(&change);
-                }
-            }
+            let applied: Vec<&Change> = changes.iter().filter(|change| self.apply(change)).collect();
+            self.observe(&applied);
         }
     }
 
@@ -208,8 +207,8 @@ impl World {
         }
     }
 
-    fn observe(&mut self, change: &Change) {
-        self.decide(|progress, turn| progress.observe(change, turn));
+    fn observe(&mut self, changes: &[&Change]) {
+        self.decide(|progress, turn| progress.observe_all(changes.iter().copied(), turn));
     }
 
     /// Commits a fact that nobody hears of yet.
@@ -278,7 +277,7 @@ impl World {
     pub(crate) fn happens(&mut self, change: &Change) -> bool {
         let applied = self.apply(change);
         if applied {
-            self.observe(change);
+            self.observe(&[change]);
             self.commit();
         }
         applied

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use downbeat_core::execution::Status;
 use downbeat_core::expr;
-use downbeat_core::ids::{NodeId, ServerId};
+use downbeat_core::ids::{NodeId, RunId, ServerId};
 use downbeat_core::{Change, Dice, Event, Refusal};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -44,6 +44,11 @@ impl Dispatcher {
         self.board().node(node).map(|node| expr::facts(node))
     }
 
+    /// Whether any node fits a placed step of a run, by what lasts; else why not.
+    pub(crate) fn fits(&self, run: &RunId, step: u32) -> Result<(), String> {
+        self.board().fits_step(run, step)
+    }
+
     pub(crate) fn board(&self) -> MutexGuard<'_, Board> {
         self.board.lock().expect("nothing panics while it holds the board")
     }
@@ -71,11 +76,15 @@ impl Dispatcher {
             }
             match journal.commit(claims.clone()).await {
                 Ok(outcomes) => {
-                    let mut board = self.board();
+                    let (mut board, now) = (self.board(), clock.now());
                     for (claim, outcome) in claims.iter().zip(&outcomes) {
-                        if let Err(refusal) = outcome {
-                            self.metrics.refused(claim, refusal);
-                            board.unclaim(claim);
+                        let Err(refusal) = outcome else { continue };
+                        self.metrics.refused(claim, refusal);
+                        board.unclaim(claim);
+                        if let Refusal::LimitReached(key) = refusal {
+                            board.rest(claim, key, now);
+                            // Its slot is for others meanwhile.
+                            self.wake();
                         }
                     }
                 }

@@ -153,11 +153,7 @@ impl Actor {
                     changes().for_each(|change| self.take_while_waiting(change));
                     return;
                 }
-                self.decide(|progress, turn| {
-                    for change in changes() {
-                        progress.observe(change, turn);
-                    }
-                });
+                self.decide(|progress, turn| progress.observe_all(changes(), turn));
             }
             Input::NodeOffline(node) => self.decide(|progress, turn| progress.node_offline(node, turn)),
         }
@@ -198,7 +194,8 @@ impl Actor {
     fn decide(&mut self, act: impl FnOnce(&mut Progress, &mut Turn<'_>)) {
         let dispatcher = self.dispatcher.clone();
         let offline = |node: NodeId| dispatcher.board().is_offline(node);
-        let fits = |_: u32| Ok(());
+        let run = self.progress.run().clone();
+        let fits = |step: u32| dispatcher.fits(&run, step);
         let facts = |node: NodeId| dispatcher.facts(node);
         let mut turn = Turn {
             now: self.clock.now(),

@@ -14,7 +14,7 @@ use tracing::{error, info};
 use super::actor::{Start, Waits};
 use super::registry::Mailbox;
 use crate::admission::Admission;
-use crate::dispatch::Dispatcher;
+use crate::dispatch::{Dispatcher, LimitKind};
 use crate::service::Parts;
 
 /// Runs that are taken in one commit. Several servers that take over at once share the work: whoever is first has them.
@@ -98,7 +98,8 @@ async fn go_on(parts: &Parts, taking: Taking) -> Result<(), store::Error> {
     let mut dice = parts.chance.dice();
     {
         let offline = |node: NodeId| parts.dispatcher.board().is_offline(node);
-        let fits = |_: u32| Ok(());
+        let run = progress.run().clone();
+        let fits = |step: u32| parts.dispatcher.fits(&run, step);
         let facts = |node: NodeId| parts.dispatcher.facts(node);
         progress.go_on(&mut Turn { now, dice: &mut dice, offline: &offline, facts: &facts, fits: &fits });
     }
@@ -127,6 +128,7 @@ pub(crate) async fn load_board(
     let executions = store.open_executions().await?;
     let runs = store.open_runs().await?;
     let holds = store.holds().await?;
+    let uses = store.uses().await?;
     let nodes = store.nodes(None).await?;
     admission.load(&runs);
     let mut board = dispatcher.board();
@@ -149,6 +151,10 @@ pub(crate) async fn load_board(
     for execution in &executions {
         board.add_execution(execution, &mut touched);
     }
+    board.load_uses(uses.into_iter().map(|found| {
+        let kind = if found.until.is_some() { LimitKind::Rate } else { LimitKind::AtOnce };
+        (found.cluster, found.key, kind, found.execution, found.granted_at, false)
+    }));
     // How long they had waited was counted by the server that leased them.
     board.take_waits();
     Ok(())

@@ -231,6 +231,12 @@ pub async fn each_is_held_to_its_own_number(store: Arc<dyn Store>) {
     // The one of a minute counts no longer than that, for nobody.
     apply(&store, &[give(1, 15, 460)]).await;
     refuse(&store, give(1, 16, 460), full("api")).await;
+    // One of ten minutes is in the way of one of a minute for a minute.
+    wait(&store, 17..=17, &[("edge", "1/10m")]).await;
+    wait(&store, 18..=18, &[("edge", "1/1m")]).await;
+    apply(&store, &[give(1, 17, 1_000)]).await;
+    refuse(&store, give(1, 18, 1_059), full("edge")).await;
+    apply(&store, &[give(1, 18, 1_060)]).await;
 }
 
 pub async fn a_number_at_once_and_a_rate_of_one_key_count_apart(store: Arc<dyn Store>) {

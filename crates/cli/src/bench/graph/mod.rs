@@ -13,6 +13,7 @@ use serde::Serialize;
 use self::jobs::Work;
 pub(super) use self::plans::{PlansArgs, hold as hold_plans};
 use self::runs::{Measured, Parallel, Sequential};
+use super::agents::Crew;
 use super::figures::Figures;
 use crate::exit::Failure;
 use crate::out::Out;
@@ -33,6 +34,9 @@ pub(crate) struct GraphArgs {
     /// Tasks in each graph [default: 40 one after the other, 400 in parallel, 10,000 otherwise]
     #[arg(long)]
     n: Option<usize>,
+    /// Slots of each agent [default: 32, and 256 for `noop`]
+    #[arg(long)]
+    slots: Option<u32>,
     /// sqlite (a fresh file), or a PostgreSQL, in which a database is made and dropped: postgres://…
     #[arg(long, default_value = "sqlite")]
     store: String,
@@ -74,36 +78,39 @@ pub(super) struct Shaped {
 
 pub(super) async fn measure(args: GraphArgs, out: Out) -> Result<Graph, Failure> {
     let most = limits::STEPS_PER_RUN;
-    if args.rounds == 0 || args.n.is_some_and(|n| n < 2 || n > most) {
-        return Err(Failure::bad_input(format!("--rounds must be more than 0, and --n from 2 to {most}")));
+    if args.rounds == 0 || args.slots == Some(0) || args.n.is_some_and(|n| n < 2 || n > most) {
+        return Err(Failure::bad_input(format!(
+            "--rounds and --slots must be more than 0, and --n from 2 to {most}"
+        )));
     }
     let wanted = |shape: Shape| args.shape == shape || args.shape == Shape::All;
     let (store, rounds) = (args.store.as_str(), args.rounds);
     let size = |usual: usize| args.n.unwrap_or(usual);
+    let crew = |usual: Crew| Crew { slots: args.slots.unwrap_or(usual.slots), ..usual };
     let mut shapes = Vec::new();
     let mut add = |shape: &'static str, work: &'static str, figures: Figures| {
         shapes.push(Shaped { shape, work, figures });
     };
     if wanted(Shape::Sequential) {
         for work in [Work::Fibonacci, Work::True, Work::Noop] {
-            let load = Sequential { work, steps: size(SEQUENTIAL), rounds };
+            let load = Sequential { work, steps: size(SEQUENTIAL), rounds, crew: crew(runs::ONE) };
             add("sequential", work.name(), load.measure(store, out).await?);
         }
     }
     if wanted(Shape::Parallel) {
         for work in [Work::Fibonacci, Work::Noop] {
-            let load = Parallel { work, steps: size(PARALLEL), rounds, crew: runs::ONE };
+            let load = Parallel { work, steps: size(PARALLEL), rounds, crew: crew(runs::ONE) };
             add("parallel", work.name(), load.measure(store, out).await?);
         }
     }
     if wanted(Shape::Noop) {
         let (work, steps) = (Work::Noop, size(most));
-        let load = Parallel { work, steps, rounds, crew: runs::EIGHT };
+        let load = Parallel { work, steps, rounds, crew: crew(runs::EIGHT) };
         add("noop", work.name(), load.measure(store, out).await?);
     }
     if wanted(Shape::Exec) {
         let (work, steps) = (Work::True, size(most));
-        let load = Parallel { work, steps, rounds, crew: runs::ONE };
+        let load = Parallel { work, steps, rounds, crew: crew(runs::ONE) };
         add("exec", work.name(), runs::beside_forks(&load, store, out).await?);
     }
     if wanted(Shape::Plan) {

@@ -11,7 +11,7 @@ use super::super::figures::{Figures, Latencies};
 use super::super::server::{STUCK, Server};
 use super::super::shares::{Meter, Share, changes_per_commit, ms_per_commit};
 use super::super::site::{Site, Wanted, within};
-use super::forks;
+use super::forks::{self, Rate};
 use super::jobs::{self, Work};
 use crate::client::Feed;
 use crate::exit::Failure;
@@ -23,8 +23,8 @@ pub(super) const ONE: Crew = Crew { nodes: 1, slots: 32 };
 pub(super) const EIGHT: Crew = Crew { nodes: 8, slots: 256 };
 const ENDED: &str = r#"downbeat_runs{state="completed"}"#;
 const PARKED: &str = "downbeat_polls_parked";
-/// How often the server is asked whether a run has ended: what is not known of the result.
-const LOOK: Duration = Duration::from_millis(5);
+/// How often the server is asked whether a run has ended: what is not known of the result. Asking costs it time.
+const LOOK: Duration = Duration::from_millis(10);
 /// Runs that do not count: they warm up connections and caches.
 const WARM_UP: u32 = 2;
 /// The machine's own rate, before and after.
@@ -54,6 +54,7 @@ pub(super) struct Sequential {
     pub work: Work,
     pub steps: usize,
     pub rounds: u32,
+    pub crew: Crew,
 }
 
 /// All tasks at once.
@@ -67,7 +68,7 @@ pub(super) struct Parallel {
 
 impl Measured for Sequential {
     fn crew(&self) -> Crew {
-        ONE
+        self.crew
     }
 
     async fn load(&self, site: &Site, agents: &Agents, out: Out) -> Result<Figures, Failure> {
@@ -159,18 +160,27 @@ impl Parallel {
 /// The load between two measurements of what the machine does by itself: its neighbours take what they take.
 pub(super) async fn beside_forks(load: &Parallel, store: &str, out: Out) -> Result<Figures, Failure> {
     let rate = async || {
-        let counted = tokio::task::spawn_blocking(|| forks::per_second(FORKS)).await;
+        let counted = tokio::task::spawn_blocking(|| Rate::count(FORKS)).await;
         let rate = counted.map_err(|error| Failure::bug(format!("counting processes failed: {error}")))??;
-        out.note(&format!("fork+exec of /bin/true in a tight loop on every core: {rate:.0} per second"));
-        Ok::<f64, Failure>(rate)
+        out.note(&format!(
+            "fork+exec of /bin/true in tight loops: {:.0} per second with a thread per core, {:.0} with more",
+            rate.per_core, rate.crowded
+        ));
+        Ok::<Rate, Failure>(rate)
     };
     let before = rate().await?;
     let mut figures = load.measure(store, out).await?;
     let after = rate().await?;
     figures.more.extend([
-        ("fork+exec per second before", before),
-        ("fork+exec per second after", after),
-        ("of fork+exec", figures.per_second / f64::midpoint(before, after)),
+        ("fork+exec per second before", before.most()),
+        ("fork+exec per second after", after.most()),
+        ("of fork+exec", figures.per_second / f64::midpoint(before.most(), after.most())),
+        ("fork+exec per second before, a thread per core", before.per_core),
+        ("fork+exec per second after, a thread per core", after.per_core),
+        (
+            "of fork+exec, a thread per core",
+            figures.per_second / f64::midpoint(before.per_core, after.per_core),
+        ),
         ("cores", forks::cores() as f64),
     ]);
     Ok(figures)

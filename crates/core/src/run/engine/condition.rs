@@ -21,6 +21,12 @@ impl Progress {
                 _ => format!("{} failed", self.step_text(step)),
             });
         }
+        self.condition_holds(pass)
+    }
+
+    /// Whether what came before a pass lets it begin, whatever has ended the run since.
+    pub(super) fn condition_holds(&self, pass: u32) -> Result<(), String> {
+        let condition = self.condition(pass);
         match self.plan.shape {
             Shape::List => self.list_condition(pass, condition),
             Shape::Graph => self.graph_condition(pass, condition),
@@ -42,7 +48,7 @@ impl Progress {
         }
     }
 
-    pub(super) fn graph_condition(&self, pass: u32, condition: Option<Condition>) -> Result<(), String> {
+    fn graph_condition(&self, pass: u32, condition: Option<Condition>) -> Result<(), String> {
         let after = &self.plan.passes[pass as usize].after;
         let ends = || after.iter().map(|&before| (before, self.pass_end(before)));
         match condition {
@@ -67,7 +73,7 @@ impl Progress {
         if self.stopping.is_some() {
             return Err(self.stop_reason());
         }
-        let Walk { failed: walk_failed, begun, held_up, .. } = *self.walk(pass, walk);
+        let Walk { failed: walk_failed, begun, .. } = *self.walk(pass, walk);
         match self.plan.steps[step as usize].condition {
             Some(Condition::OnFailure) if walk_failed => Ok(()),
             Some(Condition::OnFailure) => Err("nothing failed before on this node".to_owned()),
@@ -76,8 +82,9 @@ impl Progress {
                     return Err("an earlier step failed on this node".to_owned());
                 }
                 match self.struck {
-                    // It struck while this pass began, on a node that is offline: the others get their one attempt.
-                    Some((struck, _)) if !begun && !held_up && struck == pass => Ok(()),
+                    // It struck while this pass began, on a node that is offline: the others get their one attempt, but
+                    // where they begin one after the other.
+                    Some((struck, _)) if !begun && struck == pass && !self.is_bounded(pass) => Ok(()),
                     Some((_, struck)) if !self.is_exempt(step) => {
                         Err(format!("{} failed", self.step_text(struck)))
                     }

@@ -4,9 +4,7 @@ use std::collections::HashMap;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::progress::{Progress, Turn};
-use crate::change::Change;
-use crate::ids::ExecutionId;
+use super::progress::{Active, Over, Progress, Turn};
 use crate::span::Span;
 
 /// How often is looked: often enough for the shortest wait, and seldom enough to cost nothing.
@@ -28,44 +26,37 @@ impl Progress {
         (shortest / LOOKS_PER_WAIT).min(LONGEST)
     }
 
-    /// What no node has fitted for too long fails.
-    pub(super) fn look_for_nodes(&mut self, turn: &Turn<'_>) {
+    /// What no node has fitted for too long.
+    pub(super) fn look_for_nodes(&mut self, turn: &Turn<'_>) -> Vec<Over> {
         self.look_at = None;
         let mut fits: HashMap<u32, Result<(), String>> = HashMap::new();
-        let mut over: Vec<(ExecutionId, String)> = Vec::new();
+        let mut over = Vec::new();
         let mut waits = false;
         let (plan, paused) = (&self.plan, self.paused);
-        for (execution, active) in &mut self.active {
+        for (&execution, active) in &mut self.active {
             if active.leased || active.node.is_some() {
                 continue;
             }
             waits = true;
-            let fits = fits
-                .entry(active.step)
-                .or_insert_with(|| if paused { Ok(()) } else { (turn.fits)(active.step) });
+            let &mut Active { step, pass, walk, .. } = active;
+            let fits = fits.entry(step).or_insert_with(|| if paused { Ok(()) } else { (turn.fits)(step) });
             let Err(why) = fits else {
                 active.unfit_since = None;
                 continue;
             };
-            let since = *active.unfit_since.get_or_insert(turn.now);
-            let most = plan.definition.placement_timeout(plan.task(active.step));
+            // While a retry is held back it does not wait for a node.
+            let from = active.not_before.map_or(turn.now, |at| at.max(turn.now));
+            let since = *active.unfit_since.get_or_insert(from);
+            let most = plan.definition.placement_timeout(plan.task(step));
             if turn.now >= since && turn.now.duration_since(since) >= signed(most) {
-                over.push((*execution, format!("no node fitted it for {most}: {why}")));
+                let error = format!("no node fitted it for {most}: {why}");
+                over.push(Over { step, pass, walk, execution, error });
             }
-        }
-        over.sort_unstable();
-        for (execution, error) in over {
-            self.emit(Change::ExecutionGivenUp {
-                run: self.run.clone(),
-                execution,
-                epoch: self.epoch,
-                error,
-                at: turn.now,
-            });
         }
         if waits {
             self.look_soon(turn.now);
         }
+        over
     }
 }
 

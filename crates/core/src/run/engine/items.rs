@@ -25,26 +25,37 @@ impl Progress {
                 list(rendered.get(FOR_EACH).unwrap_or(&Value::Null))?
             }
         };
-        self.instances += items.len() * *length as usize;
-        if self.instances > limits::INSTANCES_PER_RUN {
+        let instances = self.instances + items.len() * *length as usize;
+        if instances > limits::INSTANCES_PER_RUN {
             return Err(format!(
                 "for_each: with these items the run has more than {} instances",
                 limits::INSTANCES_PER_RUN
             ));
         }
-        self.outputs.note_items(entry, u32::try_from(items.len()).expect("items are bounded"));
         Ok(Some(items))
     }
 
-    /// Whether all items of a pass whose turn has come succeeded in the run that this one tries again.
-    pub(super) fn is_whole_of_items(&mut self, pass: u32) -> bool {
-        let PlanEntry { first, length, .. } = self.plan.entries[self.entry(pass) as usize];
-        let before = self.instances;
-        let items = self.items_of(pass);
-        self.instances = before;
-        let Ok(Some(items)) = items else { return false };
+    /// What its items say is a list from now on.
+    pub(super) fn note_items(&mut self, pass: u32, items: &[Value]) {
+        let count = u32::try_from(items.len()).expect("items are bounded");
+        self.outputs.note_items(self.entry(pass), count);
+    }
+
+    /// Whether no item of a pass whose turn has come is left to do: there are none, or all of them succeeded in the run that
+    /// this one tries again. Nothing is recorded of such a pass, so nothing that came since may make a difference: it begins
+    /// nothing, and there is nothing to skip.
+    pub(super) fn has_nothing_to_do(&mut self, pass: u32) -> bool {
+        let PlanEntry { first, length, ref each, .. } = self.plan.entries[self.entry(pass) as usize];
+        if each.is_none() || self.condition_holds(pass).is_err() {
+            return false;
+        }
+        let Ok(Some(items)) = self.items_of(pass) else { return false };
         let has = |item| (first..first + length).all(|step| self.carried.contains(&(step, None, Some(item))));
-        (0..).zip(items.iter()).all(|(item, _)| has(item))
+        let is_whole = (0..).zip(items.iter()).all(|(item, _)| has(item));
+        if is_whole {
+            self.note_items(pass, &items);
+        }
+        is_whole
     }
 }
 

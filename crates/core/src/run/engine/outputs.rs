@@ -77,7 +77,10 @@ impl Outputs {
 
     /// Each output as a list, in the order of the items.
     fn by_item(&mut self, plan: &Plan, step: u32) -> Data {
-        let count = self.items.get(&plan.steps[step as usize].entry).copied().unwrap_or(0);
+        let Some(&count) = self.items.get(&plan.steps[step as usize].entry) else {
+            // It was skipped, or had no list: it said nothing, and not an empty list.
+            return Data::from(&Params::new());
+        };
         let made = self.by_item.entry(step).or_insert_with(|| {
             let lists = plan.task(step).outputs.iter().map(|name| {
                 let said =

@@ -1,6 +1,6 @@
 //! Owns how far a run is, and the doors through which facts come in and changes go out.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -47,6 +47,15 @@ pub(super) enum End {
     Skipped,
 }
 
+/// An attempt that ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ended {
+    pub pass: u32,
+    pub walk: u32,
+    pub step: u32,
+    pub end: End,
+}
+
 /// How an entry ended, for those that depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EntryEnd {
@@ -73,11 +82,11 @@ pub(super) struct Open {
     pub items: Option<Arc<[Value]>>,
     /// Walks that have not ended.
     pub open: u32,
-    /// Of those, walks of which an attempt was made.
+    /// Of those, walks that have begun.
     pub begun: u32,
     pub failed: bool,
     pub ran: bool,
-    /// Walks that wait for room.
+    /// Walks that wait for room, in their order.
     pub line: VecDeque<u32>,
 }
 
@@ -99,25 +108,13 @@ pub(super) struct Walk {
     pub retries: u32,
     pub losses: u32,
     pub failed: bool,
-    /// Whether an attempt was made of any of its leaves.
+    /// Whether an attempt was made of any of its leaves, or there is room for one.
     pub begun: bool,
-    /// Whether it had to wait for room before it could begin.
-    pub held_up: bool,
 }
 
 impl Walk {
     pub(super) fn new(node: Option<u32>, item: Option<u32>) -> Self {
-        Self {
-            node,
-            item,
-            position: 0,
-            attempt: 0,
-            retries: 0,
-            losses: 0,
-            failed: false,
-            begun: false,
-            held_up: false,
-        }
+        Self { node, item, position: 0, attempt: 0, retries: 0, losses: 0, failed: false, begun: false }
     }
 }
 
@@ -134,6 +131,8 @@ pub(super) struct Active {
     pub leased: bool,
     /// Sent again after a loss: waits this long for its node to come back, offline or not.
     pub patience: Option<Timestamp>,
+    /// A retry that is held back until then.
+    pub not_before: Option<Timestamp>,
     /// Placed, and no node has fitted since then.
     pub unfit_since: Option<Timestamp>,
 }
@@ -150,6 +149,8 @@ pub struct Progress {
     /// Passes that have not ended.
     pub(super) remaining: usize,
     pub(super) active: HashMap<ExecutionId, Active>,
+    /// Whether any attempt was ever sent again and waits for its node: else nobody's patience need be looked for.
+    pub(super) is_patient: bool,
     /// Nodes that failed and left (on a list that goes on without them), and the step that they failed in.
     pub(super) left: HashMap<u32, u32>,
     /// Failures that count against the budget: once per node.
@@ -171,18 +172,25 @@ pub struct Progress {
     /// Instances that succeeded in the run that this one tries again.
     pub(super) carried: HashSet<Instance>,
     pub(super) outputs: Outputs,
-    /// Passes with walks that wait for room, the first come first.
-    pub(super) lined: VecDeque<u32>,
-    /// Those that wait were looked at since the run stopped or fail-fast struck.
-    pub(super) swept: bool,
+    /// Passes that may begin when there is room in the run.
+    pub(super) held: BTreeSet<u32>,
+    /// Passes with walks that wait for room in the run.
+    pub(super) lined: BTreeSet<u32>,
+    /// Passes with walks that wait for room among their own items.
+    pub(super) full: BTreeSet<u32>,
+    /// Whether the run had stopped and fail-fast had struck when those that wait were last looked at.
+    pub(super) swept: (bool, bool),
     /// When to look next whether nodes fit what is placed and waits.
     pub(super) look_at: Option<Timestamp>,
     /// Instances so far, as far as they come from items.
     pub(super) instances: usize,
     pub(super) stopping: Option<Stop>,
     pub(super) state: RunState,
-    /// Passes whose turn has come.
-    pub(super) due: VecDeque<u32>,
+    /// Passes whose turn has come. The one that stands first in the job file is decided first: facts that become known
+    /// together come to the same, whichever is heard first.
+    pub(super) due: BTreeSet<u32>,
+    /// Attempts of which became known that they ended, and not decided yet what follows.
+    pub(super) ended: Vec<Ended>,
     /// What restoring found to be decided once everything recorded is known.
     pub(super) resume: Resume,
     outbox: Outbox,
@@ -192,7 +200,7 @@ pub struct Progress {
 pub(super) struct Resume {
     pub stop: Option<Stop>,
     pub failures: Vec<Failure>,
-    pub ended: Vec<(u32, u32, u32, End)>,
+    pub ended: Vec<Ended>,
     pub walks: Vec<(u32, u32)>,
     pub passes: Vec<u32>,
 }
@@ -213,6 +221,16 @@ pub(super) enum Cause {
     Own,
     /// Its next attempt was withdrawn when fail-fast struck: whatever the clocks said, something else had failed before.
     Struck,
+}
+
+/// An attempt that is given up.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Over {
+    pub step: u32,
+    pub pass: u32,
+    pub walk: u32,
+    pub execution: ExecutionId,
+    pub error: String,
 }
 
 /// The failures that count: nodes, each once, and steps that had no node of their own.
@@ -265,6 +283,7 @@ impl Progress {
             run,
             epoch,
             active: HashMap::new(),
+            is_patient: false,
             left: HashMap::new(),
             spent: Spent::default(),
             struck: None,
@@ -276,13 +295,16 @@ impl Progress {
             pausing: None,
             paused: false,
             carried: HashSet::new(),
-            lined: VecDeque::new(),
-            swept: false,
+            held: BTreeSet::new(),
+            lined: BTreeSet::new(),
+            full: BTreeSet::new(),
+            swept: (false, false),
             look_at: None,
             instances: 0,
             stopping: None,
             state,
-            due: VecDeque::new(),
+            due: BTreeSet::new(),
+            ended: Vec::new(),
             resume: Resume::default(),
             outbox: Outbox::default(),
         }
@@ -325,23 +347,33 @@ impl Progress {
     }
 
     /// The passes that wait for nothing.
-    pub(super) fn roots(&self) -> VecDeque<u32> {
+    pub(super) fn roots(&self) -> BTreeSet<u32> {
         let waits = |stage: &Stage| !matches!(stage, Stage::Waiting { missing: 0 });
         (0..).zip(&self.passes).filter(|(_, stage)| !waits(stage)).map(|(pass, _)| pass).collect()
     }
 
-    /// Takes in a committed change that concerns this run.
+    /// Takes in a committed change that concerns this run, and decides what follows.
     pub fn observe(&mut self, change: &Change, turn: &mut Turn<'_>) {
+        self.observe_all([change], turn);
+    }
+
+    /// The same of changes that became known together: what follows is decided when all of them are taken in, so that it
+    /// makes no difference which of them was heard first.
+    pub fn observe_all<'c>(&mut self, changes: impl IntoIterator<Item = &'c Change>, turn: &mut Turn<'_>) {
+        for change in changes {
+            self.take_in(change, turn);
+        }
+        self.follow_ends(Vec::new(), turn);
+        self.settle(turn);
+    }
+
+    fn take_in(&mut self, change: &Change, turn: &mut Turn<'_>) {
         match change {
             Change::ExecutionsAdded { executions, .. } => {
                 for execution in executions {
                     match &execution.state {
                         State::Leased { .. } => self.leased(execution.id),
-                        // An earlier result was used.
-                        State::Succeeded { outcome, .. } if self.active.contains_key(&execution.id) => {
-                            self.note_outputs(execution.id, &outcome.outputs);
-                            self.ended(execution.id, End::Succeeded, turn);
-                        }
+                        State::Succeeded { outcome, .. } => self.cached(execution.id, &outcome.outputs),
                         _ => {}
                     }
                 }
@@ -367,11 +399,8 @@ impl Progress {
             }
             Change::ExecutionGivenUp { execution, .. } => self.ended(*execution, End::GivenUp, turn),
             Change::ExecutionSkipped { execution, .. } => self.ended(*execution, End::Skipped, turn),
-            Change::RunCancelRequested { .. } => self.stop(Stop::Cancelled, turn),
-            Change::RunPauseSet { paused, .. } => {
-                self.paused = *paused;
-                self.settle(turn);
-            }
+            Change::RunCancelRequested { .. } => self.begin_stop(Stop::Cancelled, turn),
+            Change::RunPauseSet { paused, .. } => self.paused = *paused,
             Change::ExecutionStarted { .. }
             | Change::RunAdmitted { .. }
             | Change::RunCreated { .. }
@@ -386,6 +415,11 @@ impl Progress {
 
     /// Ends everything that is left.
     pub fn stop(&mut self, stop: Stop, turn: &mut Turn<'_>) {
+        self.begin_stop(stop, turn);
+        self.settle(turn);
+    }
+
+    pub(super) fn begin_stop(&mut self, stop: Stop, turn: &Turn<'_>) {
         if self.stopping.is_some() || self.is_ended() {
             return;
         }
@@ -406,56 +440,65 @@ impl Progress {
             // It never began: everything is skipped.
             self.due = self.roots();
         }
-        self.settle(turn);
     }
 
     /// A node went offline: what waits for it fails, unless it was sent again after a loss and may still wait.
     pub fn node_offline(&mut self, node: NodeId, turn: &mut Turn<'_>) {
-        self.give_up(turn, |active| active.node == Some(node) && active.patience.is_none(), "is offline");
+        let gone = |active: &Active| active.node == Some(node) && active.patience.is_none();
+        let over = self.waiting(gone, "is offline");
+        self.give_up(over, turn);
     }
 
-    /// Time went by: whose patience is over?
+    /// Time went by: whose patience is over, and what has no node fitted for too long?
     pub fn tick(&mut self, turn: &mut Turn<'_>) {
         let now = turn.now;
-        self.give_up(
-            turn,
-            |active| active.patience.is_some_and(|until| until <= now),
-            "did not come back in time",
-        );
+        let impatient = |active: &Active| active.patience.is_some_and(|until| until <= now);
+        let mut over = self.waiting(impatient, "did not come back in time");
         if self.look_at.is_some_and(|at| at <= now) {
-            self.look_for_nodes(turn);
+            over.extend(self.look_for_nodes(turn));
         }
+        self.give_up(over, turn);
         self.settle(turn);
     }
 
     /// When `tick` has something to do, or to look at.
     pub fn next_tick(&self) -> Option<Timestamp> {
-        self.next_deadline().into_iter().chain(self.look_at).min()
+        self.next_deadline().into_iter().chain(self.next_look()).min()
     }
 
     /// When something follows from time alone, whatever nodes there are.
     pub fn next_deadline(&self) -> Option<Timestamp> {
-        let patience =
-            self.active.values().filter(|active| !active.leased).filter_map(|active| active.patience);
+        let waiting = self.is_patient.then(|| self.active.values().filter(|active| !active.leased));
+        let patience = waiting.into_iter().flatten().filter_map(|active| active.patience);
         let wave = self.pausing.filter(|_| !self.paused).map(|(until, _)| until);
         patience.chain(wave).min()
     }
 
-    pub(super) fn give_up(&mut self, turn: &Turn<'_>, whose: impl Fn(&Active) -> bool, why: &str) {
-        let mut found: Vec<(ExecutionId, u32, u32)> = self
-            .active
-            .iter()
-            .filter(|(_, active)| !active.leased && whose(active))
-            .map(|(id, active)| (*id, active.pass, active.walk))
-            .collect();
-        found.sort_unstable();
-        for (execution, pass, walk) in found {
-            let node = self.hostname(pass, walk).unwrap_or_default().to_owned();
+    /// When it is looked at next whether nodes fit what is placed and waits.
+    pub fn next_look(&self) -> Option<Timestamp> {
+        self.look_at
+    }
+
+    /// Those that are not given to a node yet, and why they are given up.
+    pub(super) fn waiting(&self, whose: impl Fn(&Active) -> bool, why: &str) -> Vec<Over> {
+        let waiting = self.active.iter().filter(|(_, active)| !active.leased && whose(active));
+        let over = waiting.map(|(&execution, &Active { step, pass, walk, .. })| {
+            let node = self.hostname(pass, walk).unwrap_or_default();
+            Over { step, pass, walk, execution, error: format!("node {node} {why}") }
+        });
+        over.collect()
+    }
+
+    /// In the order in which failures of one moment count, which is that of their steps: the records do not say which
+    /// of them was the first, and whoever takes over must come to the same.
+    pub(super) fn give_up(&mut self, mut over: Vec<Over>, turn: &Turn<'_>) {
+        over.sort_unstable();
+        for Over { execution, error, .. } in over {
             self.emit(Change::ExecutionGivenUp {
                 run: self.run.clone(),
                 execution,
                 epoch: self.epoch,
-                error: format!("node {node} {why}"),
+                error,
                 at: turn.now,
             });
         }

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::outputs::Speaker;
-use super::progress::{Active, Cause, End, EntryEnd, Failure, Instance, Progress, Stage, Stop, Turn, Walk};
+use super::progress::{
+    Active, Cause, End, Ended, EntryEnd, Failure, Instance, Progress, Stage, Stop, Turn, Walk,
+};
 use crate::execution::{Execution, State};
 use crate::ids::NodeId;
 use crate::plan::{Plan, PlanEntry, Shape};
@@ -101,10 +103,11 @@ impl Progress {
             Self::new(plan, run.id.clone(), epoch, run.state).with_params(Arc::new(run.params.clone()));
         progress.resume.stop = stop;
         progress.paused = run.paused_at.is_some();
-        progress.last_end = history.attempts.values().flatten().filter_map(|e| ended_at(&e.state)).max();
+        let tried = history.attempts.values().flatten().filter(|execution| !execution.is_cached());
+        progress.last_end = tried.filter_map(|execution| ended_at(&execution.state)).max();
         progress.restore_carried(executions);
         progress.due = progress.roots();
-        while let Some(pass) = progress.due.pop_front() {
+        while let Some(pass) = progress.due.pop_first() {
             progress.restore_pass(pass, &history);
         }
         progress.count_failures();
@@ -153,30 +156,18 @@ impl Progress {
         self.last_end = self.last_end.min(Some(turn.now));
         let resume = std::mem::take(&mut self.resume);
         if let Some(stop) = resume.stop {
-            self.stop_without_settling(stop, turn);
+            self.begin_stop(stop, turn);
         }
-        for (pass, step, walk, end) in resume.ended {
-            self.attempt_ended(pass, step, walk, end, turn);
-        }
-        for (pass, walk) in resume.walks {
-            self.advance(pass, walk, turn);
-        }
+        self.ended = resume.ended;
+        self.follow_ends(resume.walks, turn);
         self.due.extend(resume.passes);
         self.withdraw(turn);
         // Nodes that went offline while nobody could hear of it.
         let offline = turn.offline;
         let gone = |active: &Active| active.patience.is_none() && active.node.is_some_and(offline);
-        self.give_up(turn, gone, "is offline");
+        let over = self.waiting(gone, "is offline");
+        self.give_up(over, turn);
         self.settle(turn);
-    }
-
-    fn stop_without_settling(&mut self, stop: Stop, turn: &mut Turn<'_>) {
-        // The passes that `stop` would settle are not all known yet: hide them from it.
-        let due = std::mem::take(&mut self.due);
-        self.remaining += 1;
-        self.stop(stop, turn);
-        self.remaining -= 1;
-        self.due = due;
     }
 
     fn restore_pass(&mut self, pass: u32, history: &History<'_>) {
@@ -186,6 +177,9 @@ impl Progress {
             return;
         }
         let began = self.would_begin(pass);
+        if !recorded && self.has_nothing_to_do(pass) {
+            return self.pass_ended(pass, EntryEnd::Succeeded);
+        }
         let plan = Arc::clone(&self.plan);
         let open = if history.has_no_items(&plan, pass) || !(recorded || began) {
             self.plain_walks_of(pass)
@@ -197,9 +191,6 @@ impl Progress {
         self.passes[pass as usize] = Stage::Open(open);
         if let (Some(wave), true) = (self.wave(pass), began) {
             self.waves_begun = self.waves_begun.max(wave + 1);
-        }
-        if count == 0 {
-            self.pass_ended(pass, EntryEnd::Succeeded);
         }
         for walk in 0..count {
             if recorded || began {
@@ -220,7 +211,7 @@ impl Progress {
                 self.pass_runs(pass).is_ok()
             }
             // Whether something struck is not known yet, and makes no difference to those that depend on it.
-            Shape::Graph => self.graph_condition(pass, self.condition(pass)).is_ok(),
+            Shape::Graph => self.condition_holds(pass).is_ok(),
         }
     }
 
@@ -236,8 +227,6 @@ impl Progress {
             }
             let instance = (step, node, item);
             let Some(list) = history.attempts.get(&instance) else {
-                // All of a pass begin at once, but for those that wait for room.
-                self.walk_mut(pass, walk).held_up |= history.passes[pass as usize] && self.is_bounded(pass);
                 self.resume.walks.push((pass, walk));
                 return;
             };
@@ -247,17 +236,19 @@ impl Progress {
                 u32::try_from(before.iter().filter(|e| wanted(&e.state)).count())
                     .expect("attempts are bounded")
             };
+            if last.attempt > 1 || !matches!(last.state, State::Skipped { .. }) {
+                self.mark_begun(pass, walk);
+            }
             let place = self.walk_mut(pass, walk);
             place.attempt = last.attempt;
-            let begun = last.attempt > 1 || !matches!(last.state, State::Skipped { .. });
-            let is_first = begun && !std::mem::replace(&mut place.begun, true);
             place.retries = count(|state| matches!(state, State::Failed { .. }));
             place.losses = count(|state| matches!(state, State::Lost { .. } | State::Cancelled { .. }));
-            if is_first && let Stage::Open(open) = &mut self.passes[pass as usize] {
-                open.begun += 1;
-            }
             match &last.state {
                 State::Pending { .. } | State::Leased { .. } | State::Running { .. } => {
+                    let not_before = match last.state {
+                        State::Pending { not_before } => not_before,
+                        _ => None,
+                    };
                     let leased = !matches!(last.state, State::Pending { .. });
                     let resent = before
                         .last()
@@ -268,8 +259,10 @@ impl Progress {
                         last.created_at + wait
                     });
                     self.mark_ran(pass);
+                    self.is_patient |= patience.is_some();
                     // When it was last looked at whether a node fits is not on record: from now on.
-                    let active = Active { pass, step, walk, node, leased, patience, unfit_since: None };
+                    let unfit_since = None;
+                    let active = Active { pass, step, walk, node, leased, patience, not_before, unfit_since };
                     self.active.insert(last.id, active);
                     return;
                 }
@@ -283,11 +276,9 @@ impl Progress {
                     self.restore_failure(pass, step, walk, Cause::Own, *at);
                 }
                 State::Failed { lease: Some(_), at, .. } => {
-                    let retries = self.walk(pass, walk).retries;
-                    let again = plan.task(step).retry.is_some_and(|retry| retries < retry.max);
-                    if again && !history.went_on(plan, pass, instance) {
+                    if self.has_retries(pass, step, walk) && !history.went_on(plan, pass, instance) {
                         self.mark_ran(pass);
-                        self.resume.ended.push((pass, step, walk, End::Failed));
+                        self.resume.ended.push(Ended { pass, walk, step, end: End::Failed });
                         return;
                     }
                     self.restore_failure(pass, step, walk, Cause::Own, *at);
@@ -296,7 +287,7 @@ impl Progress {
                     self.mark_ran(pass);
                     // What is final is known to be before anything is tried again: it may have struck.
                     if self.has_resends(pass, step, walk) && !history.went_on(plan, pass, instance) {
-                        self.resume.ended.push((pass, step, walk, End::Lost));
+                        self.resume.ended.push(Ended { pass, walk, step, end: End::Lost });
                         return;
                     }
                     if !history.stopped {

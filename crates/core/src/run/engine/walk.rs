@@ -3,7 +3,8 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::prepare::Attempt;
-use super::progress::{Active, End, EntryEnd, Open, Progress, Stage, Turn, Walk};
+use super::progress::{Active, End, Ended, EntryEnd, Open, Progress, Stage, Turn, Walk};
+use crate::backend::Params;
 use crate::change::Change;
 use crate::execution::{Execution, State};
 use crate::ids::{ExecutionId, NodeId};
@@ -16,34 +17,40 @@ impl Progress {
     /// Decides every pass whose turn has come, until nothing more follows.
     pub(super) fn settle(&mut self, turn: &mut Turn<'_>) {
         if let Some((_, pass)) = self.pausing.take() {
-            self.due.push_front(pass);
+            self.due.insert(pass);
         }
         loop {
-            while let Some(pass) = self.next_due(turn) {
-                match self.pass_runs(pass) {
-                    Ok(()) => self.open(pass, turn),
-                    Err(reason) => self.skip_pass(pass, &reason, turn),
-                }
-            }
-            if !self.make_use_of_room(turn) {
+            if let Some(pass) = self.next_due(turn) {
+                self.decide(pass, turn);
+            } else if !self.sweep_line(turn) && !self.use_room(turn) {
                 break;
             }
         }
         self.finish();
     }
 
+    fn decide(&mut self, pass: u32, turn: &mut Turn<'_>) {
+        if self.has_nothing_to_do(pass) {
+            return self.pass_ended(pass, EntryEnd::Succeeded);
+        }
+        match self.pass_runs(pass) {
+            Ok(()) if self.plan.definition.max_parallel.is_some() => {
+                self.held.insert(pass);
+            }
+            Ok(()) => self.open(pass, turn),
+            Err(reason) => self.skip_pass(pass, &reason, turn),
+        }
+    }
+
     /// The next pass whose turn it is; nothing while a person or the pause between two waves holds it up.
     fn next_due(&mut self, turn: &Turn<'_>) -> Option<u32> {
         if self.paused && self.stopping.is_none() {
             // What was taken over from another run whole begins nothing, and does not hold up the run's end.
-            let mut places = 0..self.due.len();
-            let taken = places.find(|place| {
-                let pass = self.due[*place];
-                self.wave(pass).is_none() && self.is_whole(pass)
-            })?;
-            return self.due.remove(taken);
+            let due: Vec<u32> = self.due.iter().copied().collect();
+            let idle = due.into_iter().find(|&pass| self.wave(pass).is_none() && self.is_whole(pass))?;
+            return self.due.take(&idle);
         }
-        let pass = self.due.pop_front()?;
+        let pass = self.due.pop_first()?;
         if let Some(until) = self.wave_begins(pass)
             && turn.now < until
         {
@@ -64,7 +71,7 @@ impl Progress {
         Some(self.last_end? + pause)
     }
 
-    fn open(&mut self, pass: u32, turn: &mut Turn<'_>) {
+    pub(super) fn open(&mut self, pass: u32, turn: &mut Turn<'_>) {
         let open = match self.walks_of(pass) {
             Ok(open) => open,
             Err(error) => return self.fail_pass(pass, error, turn),
@@ -73,9 +80,6 @@ impl Progress {
         self.passes[pass as usize] = Stage::Open(open);
         if let Some(wave) = self.wave(pass) {
             self.waves_begun = self.waves_begun.max(wave + 1);
-        }
-        if count == 0 {
-            self.pass_ended(pass, EntryEnd::Succeeded);
         }
         for walk in 0..count {
             match self.joins(pass, walk, turn) {
@@ -92,6 +96,8 @@ impl Progress {
     pub(super) fn walks_of(&mut self, pass: u32) -> Result<Open, String> {
         if let Some(items) = self.items_of(pass)? {
             let count = u32::try_from(items.len()).expect("items are bounded");
+            self.note_items(pass, &items);
+            self.instances += items.len() * self.plan.entries[self.entry(pass) as usize].length as usize;
             let walks = (0..count).map(|item| Walk::new(None, Some(item))).collect();
             return Ok(Open::new(walks, Some(items)));
         }
@@ -179,7 +185,7 @@ impl Progress {
                     self.next_leaf(pass, walk);
                 }
                 Ok(()) => {
-                    if !self.has_room(pass, walk) {
+                    if self.is_bounded(pass) && !self.walk(pass, walk).begun {
                         self.line_up(pass, walk);
                         return;
                     }
@@ -200,15 +206,15 @@ impl Progress {
             && self.carried.contains(&(step, self.pinned(pass, walk), self.walk(pass, walk).item))
     }
 
-    /// Whether all of a pass succeeded in the run that this one tries again.
+    /// Whether all of a pass succeeded in the run that this one tries again, or there is nothing that could.
     fn is_whole(&mut self, pass: u32) -> bool {
         let PlanEntry { first, length, .. } = self.plan.entries[self.entry(pass) as usize];
+        if self.plan.entries[self.entry(pass) as usize].each.is_some() {
+            return self.has_nothing_to_do(pass);
+        }
         let has = |node| (first..first + length).all(|step| self.carried.contains(&(step, node, None)));
         match self.plan.nodes_of_pass(pass) {
             _ if self.carried.is_empty() => false,
-            None if self.plan.entries[self.entry(pass) as usize].each.is_some() => {
-                self.is_whole_of_items(pass)
-            }
             Some(nodes) => nodes.iter().all(|node| has(Some(self.plan.node(*node).id))),
             None => has(None),
         }
@@ -224,13 +230,10 @@ impl Progress {
         patience: Option<Timestamp>,
         turn: &mut Turn<'_>,
     ) -> bool {
+        self.mark_begun(pass, walk);
         let place = self.walk_mut(pass, walk);
-        let is_first = !std::mem::replace(&mut place.begun, true);
         place.attempt += 1;
         let number = place.attempt;
-        if is_first && let Stage::Open(open) = &mut self.passes[pass as usize] {
-            open.begun += 1;
-        }
         let node = self.pinned(pass, walk);
         let offline = node.is_some_and(|id| patience.is_none() && (turn.offline)(id));
         let attempt = if offline {
@@ -248,7 +251,9 @@ impl Progress {
             }
         };
         let id = self.record(pass, step, walk, attempt, State::Pending { not_before }, turn);
-        let mut active = Active { pass, step, walk, node, leased: false, patience, unfit_since: None };
+        self.is_patient |= patience.is_some();
+        let mut active =
+            Active { pass, step, walk, node, leased: false, patience, not_before, unfit_since: None };
         if node.is_none() {
             active.unfit_since = Some(not_before.unwrap_or(turn.now));
             self.look_soon(turn.now);
@@ -285,49 +290,84 @@ impl Progress {
         id
     }
 
-    /// An attempt ended: again, or on to what follows.
-    pub(super) fn ended(&mut self, execution: ExecutionId, end: End, turn: &mut Turn<'_>) {
+    /// An attempt ended.
+    pub(super) fn ended(&mut self, execution: ExecutionId, end: End, turn: &Turn<'_>) {
         if let Some(Active { pass, step, walk, .. }) = self.active.remove(&execution) {
-            self.attempt_ended(pass, step, walk, end, turn);
-            self.settle(turn);
+            self.last_end = self.last_end.max(Some(turn.now));
+            self.ended.push(Ended { pass, walk, step, end });
         }
     }
 
-    pub(super) fn attempt_ended(&mut self, pass: u32, step: u32, walk: u32, end: End, turn: &mut Turn<'_>) {
-        self.last_end = self.last_end.max(Some(turn.now));
-        match end {
-            End::Succeeded => {}
-            End::Failed => {
-                if self.try_again(pass, step, walk, turn) {
-                    return;
-                }
-                self.instance_failed(pass, step, walk, turn);
-            }
-            // Cancelled without being asked to (its agent was drained) is as good as lost.
-            End::Lost | End::Cancelled => {
-                if self.stopping.is_none() {
-                    if self.send_again(pass, step, walk, turn) {
-                        return;
-                    }
-                    self.instance_failed(pass, step, walk, turn);
-                }
-            }
-            End::GivenUp => self.instance_failed(pass, step, walk, turn),
-            // Withdrawn before it was sent. If an attempt before it failed, the instance did.
-            End::Skipped => {
-                if self.walk(pass, walk).attempt > 1 {
-                    self.instance_failed(pass, step, walk, turn);
-                }
+    /// An earlier result was used: it succeeded, and nothing was tried.
+    pub(super) fn cached(&mut self, execution: ExecutionId, outputs: &Params) {
+        self.note_outputs(execution, outputs);
+        if let Some(Active { pass, step, walk, .. }) = self.active.remove(&execution) {
+            self.ended.push(Ended { pass, walk, step, end: End::Succeeded });
+        }
+    }
+
+    /// What follows the attempts that ended: they are made again, or their walks go on. `walks` go on as well.
+    pub(super) fn follow_ends(&mut self, mut walks: Vec<(u32, u32)>, turn: &mut Turn<'_>) {
+        let ended = std::mem::take(&mut self.ended);
+        let (mut again, last): (Vec<Ended>, Vec<Ended>) =
+            ended.into_iter().partition(|ended| self.may_come_again(ended));
+        // What is final comes first: it may strike, and then nothing is tried again.
+        for ended in last {
+            self.came_to(ended, turn);
+            walks.push((ended.pass, ended.walk));
+        }
+        again.sort_unstable_by_key(|ended| (ended.pass, ended.walk));
+        for ended in again {
+            let Ended { pass, walk, step, end } = ended;
+            let sent = match end {
+                End::Failed => self.try_again(pass, step, walk, turn),
+                _ => self.send_again(pass, step, walk, turn),
+            };
+            if !sent {
+                self.came_to(ended, turn);
+                walks.push((pass, walk));
             }
         }
+        walks.sort_unstable();
+        for (pass, walk) in walks {
+            self.advance(pass, walk, turn);
+        }
+    }
+
+    /// Whether retries or the delivery rule leave an attempt.
+    fn may_come_again(&self, &Ended { pass, walk, step, end }: &Ended) -> bool {
+        match end {
+            End::Failed => self.has_retries(pass, step, walk),
+            End::Lost | End::Cancelled => self.stopping.is_none() && self.has_resends(pass, step, walk),
+            End::Succeeded | End::GivenUp | End::Skipped => false,
+        }
+    }
+
+    /// The last attempt of an instance ended.
+    fn came_to(&mut self, Ended { pass, walk, step, end }: Ended, turn: &Turn<'_>) {
+        let failed = match end {
+            End::Succeeded => false,
+            End::Failed | End::GivenUp => true,
+            // Cancelled without being asked to (its agent was drained) is as good as lost.
+            End::Lost | End::Cancelled => self.stopping.is_none(),
+            // Withdrawn before it was sent. If an attempt before it failed, the instance did.
+            End::Skipped => self.walk(pass, walk).attempt > 1,
+        };
+        if failed {
+            self.instance_failed(pass, step, walk, turn);
+        }
         self.next_leaf(pass, walk);
-        self.advance(pass, walk, turn);
+    }
+
+    /// Whether the retry rule leaves an attempt after a failure.
+    pub(super) fn has_retries(&self, pass: u32, step: u32, walk: u32) -> bool {
+        self.plan.task(step).retry.is_some_and(|rule| self.walk(pass, walk).retries < rule.max)
     }
 
     fn try_again(&mut self, pass: u32, step: u32, walk: u32, turn: &mut Turn<'_>) -> bool {
         let Some(rule) = self.plan.task(step).retry else { return false };
         let used = self.walk(pass, walk).retries;
-        if used >= rule.max || !self.goes_on(step) {
+        if !self.has_retries(pass, step, walk) || !self.goes_on(step) {
             return false;
         }
         self.walk_mut(pass, walk).retries += 1;
@@ -467,6 +507,9 @@ impl Progress {
         open.open -= 1;
         open.begun -= u32::from(open.walks[walk as usize].begun);
         if open.open > 0 {
+            if self.full.remove(&pass) {
+                self.lined.insert(pass);
+            }
             return;
         }
         let end = match (open.failed, open.ran) {
@@ -485,7 +528,7 @@ impl Progress {
             if let Stage::Waiting { missing } = &mut self.passes[next as usize] {
                 *missing -= 1;
                 if *missing == 0 {
-                    self.due.push_back(next);
+                    self.due.insert(next);
                 }
             }
         }

@@ -400,7 +400,8 @@ impl<'a> Tables<'a> {
                 None => self.is_offline(i),
             })
             .collect();
-        gone.sort_by_key(|&i| self.instances[i].attempts.last().map(|attempt| attempt.made));
+        // Of failures of one moment that of the first step counts first.
+        gone.sort_by_key(|&i| (self.instances[i].step, self.instances[i].node));
         for &instance in &gone {
             self.end(instance, Status::Failed, None);
         }
@@ -456,6 +457,7 @@ impl<'a> Tables<'a> {
         if self.due.is_empty() || self.wave_begins().is_some_and(|at| self.now < at) {
             return None;
         }
+        self.due.sort_unstable();
         Some(self.due.remove(0))
     }
 
