@@ -3,11 +3,14 @@
 use crate::cluster::{Dev, Done, downbeat, example};
 
 /// File, the exit code of its run, and how many instances succeed.
-const EXAMPLES: [(&str, i32, u64); 9] = [
+const EXAMPLES: [(&str, i32, u64); 12] = [
     ("hello.yaml", 0, 9),
     ("rolling.yaml", 0, 9),
     ("pipeline.yaml", 0, 9),
-    ("graph.yaml", 0, 15),
+    ("graph.yaml", 0, 7),
+    ("fan_out.yaml", 0, 5),
+    ("limits.yaml", 0, 6),
+    ("cache.yaml", 0, 2),
     ("retry.yaml", 0, 6),
     ("on_failure.yaml", 1, 6),
     ("placed.yaml", 0, 3),

@@ -135,10 +135,8 @@ fn told(change: &Change) -> (String, Value) {
                 data["retry_of"] = json!(first);
                 again = format!(", trying run {first} again");
             }
-            (
-                format!("run of {name} created: {} on {}{again}", many(steps, "step"), many(nodes, "node")),
-                data,
-            )
+            let places = if nodes > 0 { format!(" on {}", many(nodes, "node")) } else { String::new() };
+            (format!("run of {name} created: {}{places}{again}", many(steps, "step")), data)
         }
         Change::RunTaken { owner, epoch, .. } => {
             (format!("run taken over by server {owner}"), json!({"owner": owner, "epoch": epoch}))
