@@ -3,6 +3,8 @@
 DOWNBEAT := target/release/downbeat
 # Not below the checkout: PostgreSQL runs as a user of its own, who may not see it.
 POSTGRES_DIR := $(or $(TMPDIR),/tmp)/downbeat-postgres
+# Sockets have a short longest path.
+CONTAINERS_DIR := $(or $(TMPDIR),/tmp)/downbeat
 
 .PHONY: help
 help: ## This list
@@ -32,9 +34,23 @@ postgres-stop: ## Ends that PostgreSQL
 root: ## A Debian with systemd that tests boot copies of (as root, some 200 MB, once); prints where it is
 	@scripts/root make
 
+.PHONY: containers
+containers: ## A private Docker and a private Podman for tests run by hand (as root); prints what to set
+	@echo "DOWNBEAT_TEST_DOCKER=$$(scripts/containers start $(CONTAINERS_DIR)-docker)"
+	@echo "DOWNBEAT_TEST_PODMAN=$$(scripts/containers podman $(CONTAINERS_DIR)-podman)"
+
+.PHONY: containers-stop
+containers-stop: ## Ends those, with all of their containers
+	@scripts/containers stop $(CONTAINERS_DIR)-docker
+	@scripts/containers stop $(CONTAINERS_DIR)-podman
+
 .PHONY: bench
 bench: build ## The figures of the README, on SQLite and on a private PostgreSQL
 	scripts/bench $(DOWNBEAT)
+
+.PHONY: bench-graph
+bench-graph: build ## Graphs of placed tasks: overhead per step, tasks and processes per second, planning
+	scripts/bench $(DOWNBEAT) graph
 
 .PHONY: bench-takeover
 bench-takeover: build ## kill -9 of servers that own runs: how long until another moved them on

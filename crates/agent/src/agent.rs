@@ -52,7 +52,7 @@ impl Agent {
         let task = tokio::spawn({
             let orders = orders.clone();
             async move {
-                let surroundings = Surroundings::of_system(&settings.data, &settings.backends)?;
+                let surroundings = Surroundings::of_system(&settings)?;
                 run(settings, connector, surroundings, orders).await
             }
         });

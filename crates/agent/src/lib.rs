@@ -18,7 +18,7 @@ mod surroundings;
 mod values;
 
 pub use agent::{Agent, Handle};
-pub use downbeat_backends::{Declared, Refused as DeclarationRefused};
+pub use downbeat_backends::{Declared, Engine, Refused as DeclarationRefused};
 pub use error::Error;
 pub use links::{Connector, Grpc};
 pub use settings::{Settings, Tuning};

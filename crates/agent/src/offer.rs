@@ -12,7 +12,7 @@ use crate::settings::Settings;
 use crate::surroundings::Host;
 
 /// Backends that run anything at all: offered only when the settings name them.
-const ONLY_WHEN_ALLOWED: [&str; 1] = ["exec"];
+const ONLY_WHEN_ALLOWED: [&str; 2] = ["exec", "docker"];
 
 #[derive(Debug)]
 pub(crate) struct Offer {
@@ -37,7 +37,7 @@ impl Offer {
         let mut names: Vec<&str> = all.iter().map(|offered| offered.schema.name.as_str()).collect();
         for schema in catalogue.backends().iter().filter(|schema| !names.contains(&schema.name.as_str())) {
             // One setting serves hosts of many kinds: what this one has no tool for is known, and not offered.
-            tracing::debug!(backend = schema.name, "not offered: its program is not on this host");
+            tracing::debug!(backend = schema.name, "not offered: what it needs is not on this host");
         }
         names.extend(catalogue.backends().iter().map(|schema| schema.name.as_str()));
         names.sort_unstable();
@@ -102,19 +102,19 @@ mod tests {
     use std::time::Duration;
 
     use async_trait::async_trait;
-    use downbeat_backends::{Identity, Ledger, Tools, builtin};
+    use downbeat_backends::{Docker, Engine, Identity, Ledger, Tools, builtin};
     use serde_json::Value;
 
     use super::*;
 
     /// A host with some tools.
     #[derive(Debug)]
-    struct Equipped(Arc<Ledger>, Tools);
+    struct Equipped(Arc<Ledger>, Tools, Option<Arc<Docker>>);
 
     #[async_trait]
     impl Host for Equipped {
         fn backends(&self) -> Vec<Arc<dyn Backend>> {
-            builtin(&self.0, &self.1)
+            builtin(&self.0, &self.1, self.2.as_ref())
         }
 
         fn capabilities(&self) -> BTreeMap<String, Value> {
@@ -130,7 +130,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut settings = Settings::new(dir.path().to_owned());
         change(&mut settings);
-        let host = Equipped(Arc::new(Ledger::open(dir.path()).unwrap()), tools);
+        let docker = settings.docker.clone().map(|engine| Arc::new(Docker::new(engine, dir.path())));
+        let host = Equipped(Arc::new(Ledger::open(dir.path()).unwrap()), tools, docker);
         let offer = Offer::new(&settings, &host)?;
         let names: Vec<&str> =
             offer.description().backends.iter().map(|backend| backend.name.as_str()).collect();
@@ -145,6 +146,22 @@ mod tests {
     fn what_runs_anything_is_offered_only_when_allowed() {
         assert_eq!(offered(|_| {}).unwrap(), "test ping file http");
         assert_eq!(offered(|s| s.allow = vec!["exec".to_owned()]).unwrap(), "test ping exec file http");
+    }
+
+    #[test]
+    fn containers_are_offered_when_allowed_and_an_engine_is_known() {
+        let engine = |s: &mut Settings| s.docker = Some(Engine::read("/nowhere/docker.sock").unwrap());
+        let allowed = |s: &mut Settings| s.allow = vec!["docker".to_owned()];
+        assert_eq!(offered(engine).unwrap(), "test ping file http");
+        assert_eq!(offered(allowed).unwrap(), "test ping file http");
+        assert_eq!(
+            offered(|s| {
+                engine(s);
+                allowed(s);
+            })
+            .unwrap(),
+            "test ping file http docker"
+        );
     }
 
     #[test]
@@ -168,15 +185,14 @@ mod tests {
     #[test]
     fn what_is_declared_is_offered_without_more_words_and_narrowed() {
         let declared = serde_json::json!({"actions": {"now": {"argv": ["/bin/true"]}}});
-        let host = |dir: &std::path::Path| {
-            let declared = vec![downbeat_backends::Declared::read("backup", &declared).unwrap()];
-            crate::surroundings::Surroundings::of_system(dir, &declared).unwrap().host
-        };
+        let declared = downbeat_backends::Declared::read("backup", &declared).unwrap();
         for (only, offers) in [("backup", true), ("ping", false)] {
             let dir = tempfile::tempdir().unwrap();
             let mut settings = Settings::new(dir.path().to_owned());
             settings.only = Some(vec![only.to_owned()]);
-            let offer = Offer::new(&settings, host(dir.path()).as_ref()).unwrap();
+            settings.backends = vec![declared.clone()];
+            let host = crate::surroundings::Surroundings::of_system(&settings).unwrap().host;
+            let offer = Offer::new(&settings, host.as_ref()).unwrap();
             assert_eq!(offer.action("backup", "now").is_ok(), offers, "{only}");
         }
     }
@@ -192,7 +208,7 @@ mod tests {
         let error = offered(|s| s.allow = vec!["exce".to_owned()]).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "there is no backend `exce` to allow; there are: apt, exec, file, http, ping, rke2, systemd, test"
+            "there is no backend `exce` to allow; there are: apt, docker, exec, file, http, ping, rke2, systemd, test"
         );
     }
 }

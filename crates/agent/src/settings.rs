@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use downbeat_backends::Declared;
+use downbeat_backends::{Declared, Engine};
 use serde_json::Value;
 
 /// One agent's settings.
@@ -22,12 +22,14 @@ pub struct Settings {
     pub capabilities: BTreeMap<String, Value>,
     /// How many placed executions run at once.
     pub slots: u32,
-    /// Backends that run anything at all, and are offered only when named here: `exec`.
+    /// Backends that run anything at all, and are offered only when named here: `exec`, `docker`.
     pub allow: Vec<String>,
     /// Offer nothing but these.
     pub only: Option<Vec<String>>,
     /// Backends of the user's own. That they are declared is their permission.
     pub backends: Vec<Declared>,
+    /// The container engine of the backend `docker`. Found out by the agent, unless said.
+    pub docker: Option<Engine>,
     /// Results that are not yet acknowledged and the record of what runs. One agent per directory.
     pub data: PathBuf,
     /// How long current work may take to end when the agent is told to stop.
@@ -52,6 +54,7 @@ impl Settings {
             allow: Vec::new(),
             only: None,
             backends: Vec::new(),
+            docker: None,
             data,
             drain_timeout: Duration::from_secs(30),
             grace: Duration::from_secs(5),

@@ -10,11 +10,18 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 pub use downbeat_backends::Wall;
-use downbeat_backends::{Backend, Declared, DeclaredBackend, Identity, Ledger, Tools, builtin};
+use downbeat_backends::{
+    Backend, Declared, DeclaredBackend, Docker, Engine, Identity, Ledger, Tools, builtin,
+};
 use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::error::Error;
+use crate::settings::Settings;
+
+/// How long the start of an agent waits for a slow container engine. What is left over then is removed before the first
+/// container is made.
+const ENGINE_WAIT: Duration = Duration::from_secs(30);
 
 /// Where an agent lives.
 #[derive(Clone)]
@@ -46,13 +53,19 @@ pub trait Host: Send + Sync + fmt::Debug + 'static {
 }
 
 impl Surroundings {
-    /// The real ones; the record of what runs is kept in `data`.
-    pub(crate) fn of_system(data: &Path, declared: &[Declared]) -> Result<Self, Error> {
+    /// The real ones; the record of what runs is kept in the agent's directory.
+    pub(crate) fn of_system(settings: &Settings) -> Result<Self, Error> {
+        let data: &Path = &settings.data;
         fs::create_dir_all(data).map_err(|error| Error::Data { path: data.to_owned(), error })?;
         let machine = Machine {
             ledger: Arc::new(Ledger::open(&data.join("running"))?),
             tools: Tools::found(),
-            declared: declared.to_vec(),
+            declared: settings.backends.clone(),
+            docker: settings
+                .docker
+                .clone()
+                .or_else(Engine::found)
+                .map(|engine| Arc::new(Docker::new(engine, data))),
         };
         Ok(Self {
             wall: Arc::new(Timestamp::now),
@@ -80,6 +93,21 @@ pub(crate) struct Machine {
     ledger: Arc<Ledger>,
     tools: Tools,
     declared: Vec<Declared>,
+    docker: Option<Arc<Docker>>,
+}
+
+impl Machine {
+    /// An engine that is away, or slow, is no reason not to start.
+    async fn sweep_containers(&self) -> Vec<Identity> {
+        let Some(docker) = &self.docker else { return Vec::new() };
+        let error = match tokio::time::timeout(ENGINE_WAIT, docker.sweep()).await {
+            Ok(Ok(found)) => return found,
+            Ok(Err(error)) => error,
+            Err(_) => format!("the container engine at {} takes too long", docker.engine()),
+        };
+        tracing::warn!(%error, "cannot look for containers of the last session; the first new one is made after that");
+        Vec::new()
+    }
 }
 
 #[async_trait]
@@ -88,7 +116,7 @@ impl Host for Machine {
         let declared = self.declared.iter().map(|declared| {
             Arc::new(DeclaredBackend::new(declared.clone(), self.ledger.clone())) as Arc<dyn Backend>
         });
-        builtin(&self.ledger, &self.tools).into_iter().chain(declared).collect()
+        builtin(&self.ledger, &self.tools, self.docker.as_ref()).into_iter().chain(declared).collect()
     }
 
     fn capabilities(&self) -> BTreeMap<String, Value> {
@@ -96,7 +124,9 @@ impl Host for Machine {
     }
 
     async fn sweep(&self, grace: Duration) -> Vec<Identity> {
-        self.ledger.sweep(grace).await
+        let (mut found, containers) = tokio::join!(self.ledger.sweep(grace), self.sweep_containers());
+        found.extend(containers);
+        found
     }
 }
 

@@ -10,7 +10,7 @@ mod process;
 mod utf8;
 
 pub use backend::{Backend, Call, Finish, Identity};
-pub use builtin::{Apt, Exec, File, Http, Ping, Rke2, Systemd, Test, Tools, builtin};
+pub use builtin::{Apt, Docker, Engine, Exec, File, Http, Ping, Rke2, Systemd, Test, Tools, builtin};
 pub use declared::{Declared, DeclaredBackend, Refused};
 pub use output::{OutputSink, Piece, Receive, Stream, Wall};
 pub use process::{Ledger, LedgerError};

@@ -40,6 +40,16 @@ async fn echo(method: Method, uri: Uri, headers: HeaderMap, body: Bytes) -> Stri
     format!("{method} {uri} [{header}] {}", String::from_utf8_lossy(&body))
 }
 
+/// As servers write it for people.
+const OBJECT: &str = "{\n  \"ready\": true,\n  \"count\": 3,\n  \"name\": \"a b\"\n}\n";
+
+/// What was asked by whom, and as which type.
+async fn who(headers: HeaderMap, uri: Uri, body: Bytes) -> String {
+    let header = |name| headers.get(name).map_or("-", |value| value.to_str().unwrap()).to_owned();
+    let body = String::from_utf8_lossy(&body);
+    format!("{uri} {} {} {body}", header(header::AUTHORIZATION), header(header::CONTENT_TYPE))
+}
+
 fn router() -> Router {
     Router::new()
         .route("/echo", any(echo))
@@ -47,6 +57,16 @@ fn router() -> Router {
         .route("/empty", any(|| async { StatusCode::NO_CONTENT }))
         .route("/large", get(|| async { Body::from("0123456789".repeat(300_000)) }))
         .route("/begins", get(begins))
+        .route("/object", get(|| async { ([(header::CONTENT_TYPE, "application/json")], OBJECT) }))
+        .route("/who", any(who))
+        .route(
+            "/endless",
+            get(|| async {
+                Body::from_stream(futures_util::stream::repeat(Ok::<_, std::convert::Infallible>(
+                    Bytes::from_static(&[b'x'; 65536]),
+                )))
+            }),
+        )
         .route("/once", get(|| async { Redirect::temporary("/echo") }))
         .route("/loop", get(|| async { Redirect::temporary("/loop") }))
         .route("/file", get(|| async { to("file:///etc/passwd") }))
@@ -108,10 +128,23 @@ async fn what_is_expected_decides() {
         ),
         ("echo", json!({"status": [204, 301]}), Some("the status is 200 OK, not 204 or 301")),
         ("large", json!({"contains": "9012345678901234567890"}), None),
+        ("object", json!({"headers": {"Content-Type": "JSON"}, "json": {"ready": true, "count": 3}}), None),
+        ("object", json!({"headers": {"x-none": ""}}), Some("the response has no header `x-none`")),
+        (
+            "object",
+            json!({"headers": {"Content-Type": "text"}}),
+            Some("the header `content-type` is \"application/json\", without \"text\""),
+        ),
+        ("object", json!({"json": {"ready": false}}), Some("`ready` of the response is true, not false")),
+        ("object", json!({"json": {"gone": 1}}), Some("the response has no `gone`")),
+        ("teapot", json!({"status": 418, "json": {}}), Some("the response is no JSON object")),
+        ("large", json!({"json": {}}), Some("the response is too long to look for JSON in it")),
         (
             "echo",
             json!({"stat": 1}),
-            Some("param `expect`: there is no `stat` to expect; there are status and contains"),
+            Some(
+                "param `expect`: there is no `stat` to expect; there are status, contains, headers and json",
+            ),
         ),
     ] {
         let mut params = json!({"url": format!("{base}/{path}")});
@@ -124,6 +157,74 @@ async fn what_is_expected_decides() {
     }
     request(&bench, json!({"url": format!("{base}/large")})).await;
     assert_eq!(bench.stdout().len(), 3_000_000);
+}
+
+#[tokio::test]
+async fn what_people_write_by_hand_elsewhere_has_its_param() {
+    let (bench, base) = (Bench::new(), serve(router()).await);
+    let login = base.replace("http://", "http://joe:a%20b@");
+    for (params, told) in [
+        (json!({"query": {"a": "b c", "d": "e&f=g#h"}}), "/who?a=b+c&d=e%26f%3Dg%23h - - "),
+        (json!({"url": format!("{base}/who?x=1"), "query": {"y": "2"}}), "/who?x=1&y=2 - - "),
+        (json!({"bearer": "abc.d=="}), "/who Bearer abc.d== - "),
+        (json!({"url": format!("{login}/who")}), "/who Basic am9lOmEgYg== - "),
+        (json!({"method": "POST", "json": {"a": [1, "x"]}}), "/who - application/json {\"a\":[1,\"x\"]}"),
+        (
+            json!({"method": "POST", "json": {}, "headers": {"Content-Type": "application/merge-patch+json"}}),
+            "/who - application/merge-patch+json {}",
+        ),
+    ] {
+        let mut given = json!({"url": format!("{base}/who")});
+        given.as_object_mut().unwrap().extend(params.as_object().unwrap().clone());
+        assert_eq!(request(&bench, given).await, Finish::succeeded(), "{params}");
+        assert_eq!(bench.stdout(), told);
+    }
+    for (params, told) in [
+        (json!({"body": "x", "json": 1}), "params `body` and `json`: only one of them is sent; remove one"),
+        (
+            json!({"bearer": "a", "headers": {"authorization": "x"}}),
+            "param `headers.Authorization`: is said by",
+        ),
+        (json!({"url": login, "bearer": "a"}), "param `bearer`: the URL names a user already"),
+    ] {
+        let mut given = json!({"url": format!("{base}/who")});
+        given.as_object_mut().unwrap().extend(params.as_object().unwrap().clone());
+        let error = request(&bench, given).await.error.unwrap();
+        assert!(error.starts_with(told), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn an_object_over_several_lines_is_one_line_where_values_are_wanted() {
+    let (mut bench, base) = (Bench::new(), serve(router()).await);
+    let given = json!({"url": format!("{base}/object")});
+    assert_eq!(request(&bench, given.clone()).await, Finish::succeeded());
+    assert_eq!(bench.stdout(), OBJECT, "as it came");
+    bench.values = Some(bench.root().join("values"));
+    assert_eq!(request(&bench, given).await, Finish::succeeded());
+    assert_eq!(bench.stdout(), "{\"count\":3,\"name\":\"a b\",\"ready\":true}\n");
+    for (path, length) in [("echo", 13), ("large", 3_000_000)] {
+        assert_eq!(request(&bench, json!({"url": format!("{base}/{path}")})).await, Finish::succeeded());
+        assert_eq!(bench.stdout().len(), length, "what is no object comes as it is");
+    }
+}
+
+#[tokio::test]
+async fn what_does_not_end_is_given_up_on() {
+    let (bench, base) = (Bench::new(), serve(router()).await);
+    let finish = request(&bench, json!({"url": format!("{base}/begins"), "timeout": "200ms"})).await;
+    assert_eq!(finish, Finish::failed(None, "the exchange took longer than 200ms"));
+    let finish = request(&bench, json!({"url": format!("{base}/endless")})).await;
+    assert_eq!(finish, Finish::failed(None, "the response is longer than 64 MiB"));
+}
+
+#[tokio::test]
+async fn a_redirect_that_is_not_followed_is_the_response() {
+    let (bench, base) = (Bench::new(), serve(router()).await);
+    let given = json!({"url": format!("{base}/once"), "follow": false,
+        "expect": {"status": 307, "headers": {"Location": "/echo"}}});
+    assert_eq!(request(&bench, given).await, Finish::succeeded());
+    assert_eq!(bench.stdout(), "");
 }
 
 #[tokio::test]

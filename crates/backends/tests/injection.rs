@@ -12,9 +12,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use downbeat_backends::{
-    Apt, Backend, Declared, DeclaredBackend, Exec, File, Http, Ping, Rke2, Systemd, Test,
+    Apt, Backend, Declared, DeclaredBackend, Docker, Engine, Exec, File, Http, Ping, Rke2, Systemd, Test,
 };
 use downbeat_core::backend::{Catalogue, ParamKind, ParamSchema, Params};
+use futures_util::StreamExt;
 use serde_json::{Value, json};
 use support::{Bench, StandIn, params};
 
@@ -313,8 +314,6 @@ fn golden() -> PathBuf {
 #[tokio::test]
 async fn hostile_texts_reach_their_place_as_they_are_or_are_refused_by_name() {
     let site = Site::new();
-    let update = std::env::var_os("UPDATE_GOLDEN").is_some();
-    let mut expected = BTreeSet::new();
     let mut wrong = Vec::new();
     for backend in site.backends() {
         let schema = backend.schema();
@@ -330,23 +329,127 @@ async fn hostile_texts_reach_their_place_as_they_are_or_are_refused_by_name() {
                         writeln!(told, "{case}, {way} -> {}", site.plain(&effect)).unwrap();
                     }
                 }
-                let file = golden().join(format!("{name}.txt"));
-                if update {
-                    fs::create_dir_all(golden()).unwrap();
-                    fs::write(&file, &told).unwrap();
-                } else if fs::read_to_string(&file).ok().as_deref() != Some(&told) {
-                    wrong.push(difference(&file, &told));
-                }
-                expected.insert(format!("{name}.txt"));
+                wrong.extend(differs(&name, &told));
             }
         }
     }
     assert!(wrong.is_empty(), "write them anew with UPDATE_GOLDEN=1 and read the diff\n{}", wrong.join("\n"));
+}
+
+/// What differs from the golden file of a param, unless that is written anew.
+fn differs(name: &str, told: &str) -> Option<String> {
+    let file = golden().join(format!("{name}.txt"));
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::create_dir_all(golden()).unwrap();
+        fs::write(&file, told).unwrap();
+        return None;
+    }
+    (fs::read_to_string(&file).ok().as_deref() != Some(told)).then(|| difference(&file, told))
+}
+
+#[test]
+fn every_param_has_a_golden_file_and_every_file_a_param() {
+    let schemas = Site::new().backends().into_iter().map(|backend| backend.schema());
+    let schemas = schemas.chain([Catalogue::builtin().backend("docker").unwrap().clone()]);
+    let expected: BTreeSet<String> = schemas
+        .flat_map(|schema| {
+            let name = schema.name;
+            schema.actions.into_iter().flat_map(move |action| {
+                let of_action = format!("{name}.{}", action.name);
+                action.params.into_iter().map(move |param| format!("{of_action}.{}.txt", param.name))
+            })
+        })
+        .collect();
     let found: BTreeSet<String> = fs::read_dir(golden())
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
-    assert_eq!(found, expected, "golden files without a param");
+    assert_eq!(found, expected);
+}
+
+/// Says what it was given, each in brackets.
+const SAYS: &str = "printf '[%s]' \"$@\"; printf ' X=[%s] in [%s]' \"$X\" \"$(pwd)\"; \
+    awk '$5 ~ \"^/m\" { printf \" mounted [%s]\", $5 }' /proc/self/mountinfo; ls /m 2>/dev/null || :";
+
+/// The ways in which a text can be in a param of `docker run`.
+fn docker_ways(param: &ParamSchema, files: &Path, text: &str) -> Vec<(&'static str, Value)> {
+    match param.name.as_str() {
+        "command" => vec![("as a line", json!(text)), ("as an argument", json!(["a", text]))],
+        "entrypoint" => {
+            vec![("as a line", json!(text)), ("as an argument", json!(["sh", "-c", SAYS, "x", text]))]
+        }
+        "env" => vec![("as a value", json!({"X": text})), ("as a name", json!({text: "x"}))],
+        "mounts" => vec![
+            ("as it is", json!(text)),
+            ("as a source", json!(format!("{}/{text}:/m", files.display()))),
+            ("as a target", json!(format!("{}:/m/{text}", files.display()))),
+            ("as a mode", json!(format!("{}:/m:{text}", files.display()))),
+        ],
+        "working_dir" => vec![("as it is", json!(text)), ("as a name", json!(format!("/tmp/{text}")))],
+        _ => vec![("as it is", json!(text))],
+    }
+}
+
+/// What a container got of a text. Each has a place of its own, so that several can be asked at once.
+async fn docker_effect(engine: &Engine, param: &ParamSchema, text: &str, way: &str, index: usize) -> String {
+    let bench = Bench::new();
+    let files = bench.root().join("files");
+    fs::create_dir(&files).unwrap();
+    // So that a source is there where the host can have it.
+    if fs::create_dir(files.join(text)).is_ok() {
+        let _ = fs::write(files.join(text).join("here"), "");
+    }
+    let mut given = params(&json!({
+        "image": "downbeat-busybox:1", "pull": "never", "network": "none",
+        "entrypoint": ["sh", "-c", SAYS, "x"], "command": ["a"],
+    }));
+    let (_, value) = docker_ways(param, &files, text).swap_remove(index);
+    given.insert(param.name.clone(), value);
+    let docker = Docker::new(engine.clone(), bench.dir.path());
+    let told = match bench.try_run(&docker, "run", &given).await {
+        Err(refused) => format!("refused: {refused}"),
+        Ok(finish) => {
+            let said = bench.stdout();
+            let said = (!said.is_empty()).then(|| format!("said: {}", quoted(&said)));
+            // In whose words an engine fails is its own affair.
+            let error = finish.error.map(|error| match error.split_once(" the container: ") {
+                Some((what, _)) => format!("failed: {what} the container"),
+                None => format!("failed: {error}"),
+            });
+            said.into_iter().chain(error).collect::<Vec<_>>().join(" ")
+        }
+    };
+    let told = told.replace(bench.root().to_str().unwrap(), "/DIR");
+    format!("{way} -> {told}")
+}
+
+#[tokio::test]
+async fn hostile_texts_reach_containers_as_they_are_or_are_refused_by_name() {
+    let socket = std::env::var("DOWNBEAT_TEST_DOCKER").expect(
+        "needs Docker: run `make test` as root, or `make containers` and set DOWNBEAT_TEST_DOCKER to what it says",
+    );
+    let engine = Engine::read(&socket).unwrap();
+    let schema = Catalogue::builtin().action("docker", "run").unwrap().clone();
+    let site = Site::new();
+    let mut wrong = Vec::new();
+    for param in &schema.params {
+        let cases = cases();
+        let asked = cases.iter().flat_map(|(case, text)| {
+            let ways = docker_ways(param, Path::new("/"), text);
+            ways.into_iter().enumerate().map(move |(index, (way, _))| (case, text, way, index))
+        });
+        let told: Vec<String> = futures_util::stream::iter(asked)
+            .map(|(case, text, way, index)| {
+                let effect = docker_effect(&engine, param, text, way, index);
+                async move { format!("{case}, {}", effect.await) }
+            })
+            .buffered(4)
+            .collect()
+            .await;
+        let told: String = told.iter().map(|line| format!("{}\n", site.plain(line))).collect();
+        wrong.extend(differs(&format!("docker.run.{}", param.name), &told));
+    }
+    assert!(wrong.is_empty(), "write them anew with UPDATE_GOLDEN=1 and read the diff\n{}", wrong.join("\n"));
 }
 
 fn difference(file: &Path, told: &str) -> String {
@@ -358,8 +461,9 @@ fn difference(file: &Path, told: &str) -> String {
 
 #[test]
 fn every_built_in_backend_is_attacked() {
-    let attacked: BTreeSet<String> =
+    let mut attacked: BTreeSet<String> =
         Site::new().backends().iter().map(|backend| backend.schema().name).collect();
+    attacked.insert("docker".to_owned());
     for backend in Catalogue::builtin().backends() {
         assert!(attacked.contains(&backend.name), "{} is not", backend.name);
     }

@@ -85,7 +85,7 @@ pub(crate) enum Command {
     /// Look at runs, follow, pause, cancel and retry them
     #[command(subcommand)]
     Run(run::Verb),
-    /// Look at nodes, drain them
+    /// Look at nodes and their work, drain them
     #[command(subcommand)]
     Node(node::Verb),
     /// What happened, in order

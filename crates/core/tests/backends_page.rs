@@ -49,11 +49,14 @@ fn holds(param: &ParamSchema) -> String {
         ParamKind::Texts => "a text or a list of texts",
         ParamKind::Argv => "a list of texts, or one that is split at blanks",
         ParamKind::Map => "texts by name",
+        ParamKind::Any if param.pattern.is_some() => "a text or a number",
         ParamKind::Any => "a value",
     };
     match (param.min, param.max, param.max_bytes) {
         (Some(min), Some(max), _) => format!("{kind}, {min} to {max}"),
-        (_, _, Some(most)) if param.kind == ParamKind::Text => format!("{kind}, at most {most} bytes"),
+        (_, _, Some(most)) if matches!(param.kind, ParamKind::Text) || kind == "a text or a number" => {
+            format!("{kind}, at most {most} bytes")
+        }
         (_, _, Some(most)) => format!("{kind}, at most {most} bytes each"),
         _ => kind.to_owned(),
     }

@@ -148,6 +148,19 @@ fn more_steps_than_a_run_may_have_are_refused() {
 }
 
 #[test]
+fn more_items_than_a_task_may_go_over_are_refused() {
+    let text = |items: usize| {
+        format!("tasks:\n- {{backend: ping, action: ping, for_each: [{}]}}\n", "1,".repeat(items))
+    };
+    assert_eq!(
+        only_problem(&text(10_001)),
+        "made.yaml:2:43: tasks[0].for_each: there are 10001 items; at most 10000 are possible"
+    );
+    let most = spec::parse(&text(10_000), "made.yaml", &Catalogue::builtin()).unwrap();
+    assert_eq!(most.tasks[0].for_each().unwrap().items.as_array().unwrap().len(), 10_000);
+}
+
+#[test]
 fn a_cycle_over_ten_thousand_tasks_is_found() {
     let mut text = "tasks:\n".to_owned();
     for index in 0..10_000 {

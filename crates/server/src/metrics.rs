@@ -1,12 +1,16 @@
 //! Owns the server's figures for Prometheus. Everything here only counts; nothing decides by it.
 
+mod nodes;
+
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use downbeat_core::execution::Status;
+use downbeat_core::ids::NodeId;
 use downbeat_core::node::NodeStatus;
 use downbeat_core::run::RunState;
+use downbeat_core::{Change, Refusal};
 use downbeat_store::Tally;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -16,6 +20,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+use self::nodes::PerNode;
 use crate::replica::Lag;
 
 /// The figures of one server; cheap to clone. Counting costs an atomic or a short lock; labels are looked up once,
@@ -29,6 +34,7 @@ struct Figures {
     runs: [Gauge; RunState::ALL.len()],
     executions: [Counter; Status::ALL.len()],
     nodes: [Gauge; NodeStatus::ALL.len()],
+    per_node: PerNode,
     queue_depth: Gauge,
     pending_to_leased: Histogram,
     commit_batch_size: Histogram,
@@ -97,6 +103,7 @@ impl Metrics {
                 .map(|status| executions.get_or_create_owned(&Outcome { outcome: status.as_str() })),
             nodes: NodeStatus::ALL
                 .map(|status| nodes.get_or_create_owned(&Health { status: status.as_str() })),
+            per_node: PerNode::default(),
             queue_depth: Gauge::default(),
             pending_to_leased: Histogram::new(LATENCY_S),
             commit_batch_size: Histogram::new(exponential_buckets(1.0, 2.0, 14)),
@@ -121,6 +128,7 @@ impl Metrics {
         registry.register("runs", "Runs by state", runs);
         registry.register("executions", "Executions that ended, by outcome", executions);
         registry.register("nodes", "Nodes by status", nodes);
+        registry.register_collector(Box::new(figures.per_node.clone()));
         registry.register(
             "queue_depth",
             "Executions that are pending: no node has them yet",
@@ -215,6 +223,21 @@ impl Metrics {
         for (gauge, count) in self.0.nodes.iter().zip(counts) {
             gauge.set(count);
         }
+    }
+
+    /// Counts what this server committed for nodes.
+    pub(crate) fn committed<'a>(&self, changes: impl Iterator<Item = &'a Change>) {
+        self.0.per_node.committed(changes);
+    }
+
+    /// Counts a claim of this server that was refused; other changes are not counted.
+    pub(crate) fn refused(&self, change: &Change, refusal: &Refusal) {
+        self.0.per_node.refused(change, refusal);
+    }
+
+    /// Says which nodes there are: a node that is gone leaves the figures.
+    pub(crate) fn name_nodes(&self, names: Vec<(NodeId, String)>) {
+        self.0.per_node.name(names);
     }
 
     pub fn execution_ended(&self, status: Status) {

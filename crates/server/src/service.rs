@@ -8,12 +8,13 @@ use downbeat_core::collections::HashMap;
 use downbeat_core::execution::{Execution, State};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
 use downbeat_core::level;
+use downbeat_core::nearest::advice;
 use downbeat_core::node::NodeRecord;
 use downbeat_core::plan::{Plan, resolve, resolve_again};
-use downbeat_core::run::again::{Again, retry_of};
+use downbeat_core::run::again::{Again, entry_named, retry_of};
 use downbeat_core::run::engine::{Progress, Turn};
 use downbeat_core::run::{Resolved, RunRecord, RunState};
-use downbeat_core::spec::Definition;
+use downbeat_core::spec::{Definition, Entry};
 use downbeat_core::{Applied, Change, Refusal, Timestamp, expr, limits};
 use downbeat_proto::message::Fault;
 use downbeat_store::Store;
@@ -31,7 +32,7 @@ use crate::metrics::Metrics;
 use crate::nodes::Heartbeats;
 use crate::output::Outputs;
 use crate::replica::Following;
-use crate::runs::{Runs, Start, Waits, refused_for_nodes, release, reserve};
+use crate::runs::{Cache, Means, Runs, Start, Waits, refused_for_nodes, release, reserve};
 use crate::settings::Settings;
 use crate::surroundings::Chance;
 
@@ -64,6 +65,12 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
+    /// What the actor of a run works with.
+    pub(crate) fn means(&self, run: &RunRecord, plan: &Arc<Plan>) -> Means {
+        let cache = Cache::of(&self.store, run, plan);
+        Means { journal: self.journal.clone(), dispatcher: self.dispatcher.clone(), cache }
+    }
+
     /// Commits on behalf of an agent.
     pub(crate) async fn commit(&self, changes: Vec<Change>) -> Result<Vec<Applied>, Fault> {
         self.journal.commit(changes).await.map_err(|lost| Fault::Unavailable(lost.to_string()))
@@ -82,16 +89,29 @@ pub struct Submit {
     pub definition: Definition,
     /// Values for the job's params; the rest are its defaults.
     pub params: Params,
+    /// Nothing is to be taken from the cache.
+    pub no_cache: bool,
     pub idempotency_key: Option<String>,
     /// Who asks.
     pub by: String,
+}
+
+/// What of a run is to be done again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Redo {
+    /// What did not succeed.
+    Failed,
+    /// The same, only on the nodes on which something failed.
+    FailedNodes,
+    /// The same, and this task with all that follows it, however they ended. By name, or by the number of a step.
+    From(String),
 }
 
 /// A run that is to be tried again.
 #[derive(Clone, Debug)]
 pub struct Retry {
     pub run: RunId,
-    pub again: Again,
+    pub redo: Redo,
     pub idempotency_key: Option<String>,
     /// Who asks.
     pub by: String,
@@ -140,6 +160,29 @@ fn taking_over(run: &RunRecord, taken: &[Execution]) -> impl Iterator<Item = Cha
         executions: executions.to_vec(),
         at: run.created_at,
     })
+}
+
+/// The entry that somebody means by a name, or by the number of a step.
+fn entry_called(run: &RunRecord, task: &str) -> Result<u32, Error> {
+    let definition = &run.definition;
+    if let Some(entry) = entry_named(definition, task) {
+        return Ok(entry);
+    }
+    let steps = (0..).zip(&definition.tasks).flat_map(|(entry, of)| of.leaves().iter().map(move |_| entry));
+    if let Some(entry) = task.parse().ok().and_then(|step: usize| steps.clone().nth(step)) {
+        return Ok(entry);
+    }
+    let of_entry = |entry: &Entry| {
+        let leaves = entry.leaves().iter().filter_map(|task| task.name.clone());
+        entry.name().map(str::to_owned).into_iter().chain(leaves).collect::<Vec<_>>()
+    };
+    let mut names: Vec<String> = definition.tasks.iter().flat_map(of_entry).collect();
+    names.dedup();
+    let known = match names.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        [] => format!("its tasks have no names, and steps from 0 to {}", steps.count().saturating_sub(1)),
+        names => advice(task, names, "tasks"),
+    };
+    Err(Error::NotFound(format!("run `{}` has no task `{task}`; {known}", run.id)))
 }
 
 impl Service {
@@ -223,6 +266,8 @@ impl Service {
             metrics.set_queue_depth(board.waiting() as u64);
             metrics.set_parked(board.parked() as u64);
             metrics.set_nodes(board.nodes().map(|node| node.status));
+            let named = board.nodes().map(|node| (node.id, node.description.hostname.clone()));
+            metrics.name_nodes(named.collect());
             metrics.set_held_nodes(board.held_nodes() as u64);
         }
         metrics.set_runs_waiting(self.parts.admission.waiting() as u64);
@@ -308,7 +353,8 @@ impl Service {
         let cluster = self.cluster(&submit.definition).await?;
         let params = expr::given(&submit.definition, &submit.params).map_err(Error::Params)?;
         let plan = Arc::new(self.compile(cluster, Arc::new(submit.definition), &params)?);
-        let run = self.new_record(cluster, &plan, params, submit.by, submit.idempotency_key);
+        let mut run = self.new_record(cluster, &plan, params, submit.by, submit.idempotency_key);
+        run.no_cache = submit.no_cache;
         self.launch(run, plan, Vec::new()).await
     }
 
@@ -320,19 +366,26 @@ impl Service {
     }
 
     async fn create_again(&self, retry: Retry) -> Result<Submitted, Error> {
-        self.check_level(level::FLEET)?;
         self.catch_up().await?;
         let first = self.parts.store.run(&retry.run).await?;
         let first = first.ok_or_else(|| Error::NotFound(format!("run `{}` does not exist", retry.run)))?;
+        self.check_level(first.definition.level().max(level::FLEET))?;
         let executions = self.parts.store.executions_of(&first.id).await?;
-        let second = retry_of(&first, &executions, retry.again)
-            .map_err(|refused| Error::Conflict(refused.to_string()))?;
+        let again = match &retry.redo {
+            Redo::Failed => Again::AllNodes,
+            Redo::FailedNodes => Again::FailedNodes,
+            Redo::From(task) => Again::From(entry_called(&first, task)?),
+        };
+        let second =
+            retry_of(&first, &executions, again).map_err(|refused| Error::Conflict(refused.to_string()))?;
         let nodes = self.nodes_of(first.cluster);
         let resolved = resolve_again(&first.definition, &first.params, &second.resolved, &nodes)?;
         let plan = Arc::new(Plan::compile(Arc::clone(&first.definition), Arc::new(resolved))?);
         let mut run =
             self.new_record(first.cluster, &plan, first.params.clone(), retry.by, retry.idempotency_key);
         let taken = second.executions(&run.id, run.created_at, &mut self.parts.chance.dice());
+        // What is asked for again is done again, and not looked up.
+        run.no_cache = first.no_cache || matches!(retry.redo, Redo::From(_));
         run.retry_of = Some(first.id);
         self.launch(run, plan, taken).await
     }
@@ -391,7 +444,7 @@ impl Service {
         let waits = self.has_to_wait(&run.definition);
         if !waits {
             let offline = |node: NodeId| parts.dispatcher.board().is_offline(node);
-            let fits = |_: u32| Ok(());
+            let fits = |step: u32| parts.dispatcher.fits(&id, step);
             let facts = |node: NodeId| parts.dispatcher.facts(node);
             progress.begin(&mut Turn { now, dice: &mut dice, offline: &offline, facts: &facts, fits: &fits });
         }
@@ -401,6 +454,10 @@ impl Service {
         let mut changes = vec![Change::RunCreated { run: run.clone(), max_pending }];
         changes.extend(taking_over(&run, &taken));
         changes.extend(progress.take_changes(now));
+        let means = parts.means(&run, &plan);
+        if let Some(cache) = &means.cache {
+            cache.answer(&mut changes, now).await;
+        }
         parts.dispatcher.board().add_plan(id.clone(), cluster, plan);
         reserve(&parts.dispatcher, &mut changes, now, &mut dice);
         let outcomes = match parts.journal.commit(changes.clone()).await {
@@ -427,8 +484,7 @@ impl Service {
             Start::Begun { at: now, again }
         };
         if !progress.is_ended() {
-            let (journal, dispatcher) = (parts.journal.clone(), parts.dispatcher.clone());
-            parts.runs.start(mailbox, progress, start, journal, dispatcher, dice.next_u64());
+            parts.runs.start(mailbox, progress, start, means, dice.next_u64());
             if waits {
                 parts.admission.wake();
             }
@@ -579,6 +635,7 @@ impl Service {
                 None => return Err(Error::NotFound(format!("run `{}` does not exist", execution.run))),
             },
         };
-        Ok(self.parts.dispatcher.board().misfits(&plan, &execution.run, execution))
+        let now = self.parts.clock.now();
+        Ok(self.parts.dispatcher.board().misfits(&plan, &execution.run, execution, now))
     }
 }

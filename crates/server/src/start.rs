@@ -131,7 +131,7 @@ async fn assemble(
     let closing = CancellationToken::new();
     let journal_stop = CancellationToken::new();
     let feed = Feed::new(store.last_seq().await?);
-    let dispatcher = Dispatcher::new(metrics.clone());
+    let dispatcher = Dispatcher::new(metrics.clone(), server);
     let admission = Admission::new(dispatcher.clone(), metrics.clone(), settings.max_concurrent_runs);
     load_board(store.as_ref(), &dispatcher, &admission).await?;
     let runs = Runs::new(metrics.clone(), clock.clone(), stopping.clone());
@@ -228,7 +228,7 @@ async fn assemble_replica(
     journal_stop.cancel();
     let last_seq = store.last_seq().await?;
     let feed = Feed::new(last_seq);
-    let dispatcher = Dispatcher::new(metrics.clone());
+    let dispatcher = Dispatcher::new(metrics.clone(), server);
     let admission = Admission::new(dispatcher.clone(), metrics.clone(), settings.max_concurrent_runs);
     load_board(store.as_ref(), &dispatcher, &admission).await?;
     let level = CommonLevel::default();

@@ -37,6 +37,7 @@ pub(crate) async fn submit(cluster: Arc<Cluster>, number: usize, within: Duratio
         let submit = Submit {
             params: Default::default(),
             definition: definition.clone(),
+            no_cache: false,
             idempotency_key: keyed.then(|| format!("key-{number}")),
             by: "sim".to_owned(),
         };

@@ -4,6 +4,7 @@
 //! Reads see everything that was committed when they were made: what stores promise is not broken, unless a test
 //! breaks it on purpose (`Broken`), to see it caught.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -14,8 +15,8 @@ use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, Sessio
 use downbeat_core::node::NodeRecord;
 use downbeat_core::run::RunRecord;
 use downbeat_store::{
-    Committed, Error, EventFilter, ExecutionFilter, Kept, Listed, MemoryStore, News, OutputChunk, Page, Part,
-    RunFilter, Seen, ServerRecord, Source, Store, Tally,
+    Committed, Error, EventFilter, ExecutionFilter, Kept, LimitUse, Listed, MemoryStore, News, NodeTotals,
+    OutputChunk, Page, Part, RunFilter, Seen, ServerRecord, Source, Store, Tally,
 };
 use jiff::Timestamp;
 use tokio::sync::{broadcast, mpsc};
@@ -385,6 +386,18 @@ impl Store for Reached {
         self.read(self.inner.holds()).await
     }
 
+    async fn uses(&self) -> Result<Vec<LimitUse>, Error> {
+        self.read(self.inner.uses()).await
+    }
+
+    async fn cached(
+        &self,
+        cluster: ClusterId,
+        keys: &[Arc<str>],
+    ) -> Result<BTreeMap<Arc<str>, Execution>, Error> {
+        self.read(self.inner.cached(cluster, keys)).await
+    }
+
     async fn execution(&self, id: ExecutionId) -> Result<Option<Execution>, Error> {
         self.read(self.inner.execution(id)).await
     }
@@ -403,6 +416,10 @@ impl Store for Reached {
 
     async fn held_by(&self, node: NodeId) -> Result<Vec<Execution>, Error> {
         self.read(self.inner.held_by(node)).await
+    }
+
+    async fn node_totals(&self, node: NodeId) -> Result<NodeTotals, Error> {
+        self.read(self.inner.node_totals(node)).await
     }
 
     async fn append_output(&self, chunks: &[OutputChunk], keep_bytes: u64) -> Result<(), Error> {

@@ -4,13 +4,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use downbeat_core::change::Change;
-use downbeat_core::execution::Execution;
+use downbeat_core::execution::{Execution, State};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
 use downbeat_core::node::Registration;
 use downbeat_core::run::RunRecord;
+use downbeat_core::spec::{Limit, Limits};
+use jiff::Timestamp;
 
-use crate::rows::Code;
-use crate::tables::Tables;
+use crate::port::LimitUse;
+use crate::rows::{Code, int};
+use crate::tables::{Tables, Verdicts, held};
+use crate::uses::{Counted, Question};
 
 /// How a store learns that the id of a new execution is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,8 +45,7 @@ pub(crate) struct Needs<'a> {
 
 /// The node that has a new execution from its birth.
 fn born_at(execution: &Execution) -> Option<NodeId> {
-    let lease = execution.state.lease().filter(|_| execution.state.status().is_open());
-    lease.map(|lease| lease.node)
+    held(execution).map(|lease| lease.node)
 }
 
 impl<'a> Needs<'a> {
@@ -115,6 +118,66 @@ impl<'a> Needs<'a> {
             }
         }
         needs
+    }
+}
+
+/// A limit in which a lease of the batch needs room.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Asked<'a> {
+    pub(crate) run: &'a RunId,
+    /// Where the run is if the batch creates it.
+    pub(crate) created_in: Option<ClusterId>,
+    pub(crate) key: String,
+    pub(crate) counted: Counted,
+}
+
+impl<'a> Asked<'a> {
+    /// What is to be counted before a batch is applied, when the executions that it looks at are loaded: only they say
+    /// what limits they have. Mostly nothing.
+    pub(crate) fn of(changes: &'a [Change], tables: &Tables) -> BTreeSet<Self> {
+        let added = || {
+            let of = |change: &'a Change| match change {
+                Change::ExecutionsAdded { executions, .. } => &executions[..],
+                _ => &[],
+            };
+            changes.iter().flat_map(of).filter(|execution| execution.limits.is_some())
+        };
+        let new: BTreeMap<ExecutionId, &Execution> = added().map(|each| (each.id, each)).collect();
+        let mut asked = BTreeSet::new();
+        let mut ask = |run: &'a RunId, execution: &Execution, at: Timestamp| {
+            for (key, limit) in execution.limits.iter().flat_map(|limits| limits.iter()) {
+                let counted = Counted::of(*limit, at);
+                asked.insert(Self { run, created_in: None, key: key.clone(), counted });
+            }
+        };
+        for execution in added() {
+            if let Some(lease) = held(execution) {
+                ask(&execution.run, execution, lease.granted_at);
+            }
+        }
+        for change in changes {
+            if let Change::ExecutionLeased { run, execution, lease } = change {
+                let known = [tables.executions.get(execution), new.get(execution).copied()];
+                known.into_iter().flatten().for_each(|each| ask(run, each, lease.granted_at));
+            }
+        }
+        if asked.is_empty() {
+            return asked;
+        }
+        let created = |change: &'a Change| match change {
+            Change::RunCreated { run, .. } => Some((&run.id, run.cluster)),
+            _ => None,
+        };
+        let created: BTreeMap<&RunId, ClusterId> = changes.iter().filter_map(created).collect();
+        let place = |one: Self| Self { created_in: created.get(one.run).copied(), ..one };
+        asked.into_iter().map(place).collect()
+    }
+
+    /// Takes note of the answer: where its run is, and how many uses count.
+    pub(crate) fn answer(self, cluster: ClusterId, count: u32, tables: &mut Tables) {
+        tables.homes.insert(self.run.clone(), cluster);
+        let question = Question { cluster, key: self.key, counted: self.counted };
+        tables.uses.elsewhere.insert(question, count);
     }
 }
 
@@ -201,6 +264,22 @@ impl<'a> Dirty<'a> {
         }
         totals.into_iter().map(|((kind, code), total)| Ended { kind, code, total }).collect()
     }
+
+    /// Results of this batch that may be used again: each with its key, and when it was there.
+    pub(crate) fn cached<'t>(
+        &self,
+        tables: &'t Tables,
+    ) -> impl Iterator<Item = (&'t Execution, &'t str, Timestamp)> {
+        let executions = self.executions_added.iter().chain(&self.executions_altered);
+        executions.filter_map(|id| {
+            let execution = &tables.executions[id];
+            let key = execution.cache_key.as_deref().filter(|_| execution.reused.is_none())?;
+            match &execution.state {
+                State::Succeeded { outcome, .. } => Some((execution, key, outcome.finished_at)),
+                _ => None,
+            }
+        })
+    }
 }
 
 /// What a batch did to `holds`.
@@ -216,6 +295,38 @@ impl<'a> Holds<'a> {
         Self {
             given_back: before.keys().filter(|node| !after.contains_key(node)).copied().collect(),
             taken: taken.map(|(node, run)| (*node, run)).collect(),
+        }
+    }
+}
+
+/// What a batch did to `limit_uses`.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Places {
+    pub(crate) taken: Vec<LimitUse>,
+    /// Executions that have no place any more, of what counts at once.
+    pub(crate) given_back: Vec<ExecutionId>,
+    /// Uses of rates that are over by then go.
+    pub(crate) over_at: Option<Timestamp>,
+}
+
+impl Places {
+    /// How many old uses a batch removes at most: more than it makes, so that they do not pile up.
+    pub(crate) fn most_over(&self) -> i64 {
+        int(1_000 + 2 * self.taken.len() as u64)
+    }
+
+    pub(crate) fn of(tables: &Tables, dirty: &Dirty<'_>, verdicts: &Verdicts) -> Self {
+        let counts_at_once = |limits: &Limits| limits.values().any(|limit| matches!(limit, Limit::AtOnce(_)));
+        let given_back = dirty.executions_altered.iter().filter(|id| {
+            let Execution { limits, state, .. } = &tables.executions[id];
+            limits.as_deref().is_some_and(counts_at_once)
+                && !state.status().is_open()
+                && state.lease().is_some()
+        });
+        Self {
+            taken: tables.uses.list(),
+            given_back: given_back.copied().collect(),
+            over_at: verdicts.uses_over,
         }
     }
 }

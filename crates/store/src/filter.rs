@@ -12,6 +12,9 @@ pub(crate) const OPEN_EXECUTIONS: &str =
 pub(crate) const OPEN_RUNS: &str =
     "SELECT state, count(*) FROM runs WHERE state NOT IN (10, 11, 12) GROUP BY state";
 pub(crate) const NODE_COUNTS: &str = "SELECT status, count(*) FROM presence GROUP BY status ORDER BY status";
+/// Left out is what was taken over from an earlier run: nothing was done for it.
+pub(crate) const NODE_TOTALS: &str = "SELECT status, count(*), max(granted_at), max(finished_at) FROM executions \
+     WHERE coalesce(pinned, lease_node) = $1 AND reused IS NULL GROUP BY status ORDER BY status";
 
 /// An argument of a filter.
 #[derive(Debug, PartialEq)]
@@ -78,3 +81,16 @@ impl Where {
 /// The nodes that runs have for themselves. What an ended run left is nobody's.
 pub(crate) const HOLDS: &str = "SELECT h.node, h.run FROM holds h \
      WHERE EXISTS (SELECT 1 FROM runs r WHERE r.id = h.run AND r.state NOT IN (10, 11, 12))";
+
+/// Who has a place of a limit. One of a number at once counts as long as its execution has its lease.
+pub(crate) const USES: &str = "SELECT l.cluster, l.key, l.execution, l.granted_at, l.until FROM limit_uses l \
+     WHERE l.until IS NOT NULL OR EXISTS (SELECT 1 FROM executions e WHERE e.id = l.execution AND e.status IN (1, 2)) \
+     ORDER BY l.cluster, l.key, l.granted_at, l.execution";
+
+/// How many of them there are at once, of which its user says.
+pub(crate) const COUNT_AT_ONCE: &str = "SELECT count(*) FROM limit_uses l JOIN executions e ON e.id = l.execution \
+     WHERE l.until IS NULL AND e.status IN (1, 2)";
+
+/// Removes those that count for nothing any more: a program from before ended their executions.
+pub(crate) const LEFT_BEHIND: &str = "DELETE FROM limit_uses WHERE until IS NULL AND NOT EXISTS \
+     (SELECT 1 FROM executions e WHERE e.id = limit_uses.execution AND e.status IN (1, 2))";

@@ -18,6 +18,7 @@ mod postgres;
 mod rows;
 mod sqlite;
 mod tables;
+mod uses;
 
 pub use copy::{Diverged, Kept, Part, Replica, Replicated, Seen, Source, open_replica};
 #[cfg(feature = "conformance")]
@@ -25,8 +26,8 @@ pub use ledger::Ledger;
 pub use memory::MemoryStore;
 pub use open::open;
 pub use port::{
-    Committed, Error, EventFilter, ExecutionFilter, Listed, News, OutputChunk, Page, RunFilter, ServerRecord,
-    Store, Stream, Tally,
+    Committed, Error, EventFilter, ExecutionFilter, LimitUse, Listed, News, NodeTotals, OutputChunk, Page,
+    RunFilter, ServerRecord, Store, Stream, Tally,
 };
 pub use postgres::PostgresStore;
 pub use sqlite::SqliteStore;

@@ -38,6 +38,7 @@ pub(crate) const SQLITE: &[Migration] = &[
     Migration { number: 2, works_since: 1, sql: include_str!("../migrations/sqlite/0002_append_only.sql") },
     Migration { number: 3, works_since: 1, sql: include_str!("../migrations/sqlite/0003_levels.sql") },
     Migration { number: 4, works_since: 1, sql: include_str!("../migrations/sqlite/0004_fleet.sql") },
+    Migration { number: 5, works_since: 1, sql: include_str!("../migrations/sqlite/0005_graph.sql") },
 ];
 
 pub(crate) const POSTGRES: &[Migration] = &[
@@ -45,6 +46,7 @@ pub(crate) const POSTGRES: &[Migration] = &[
     Migration { number: 2, works_since: 1, sql: include_str!("../migrations/postgres/0002_append_only.sql") },
     Migration { number: 3, works_since: 1, sql: include_str!("../migrations/postgres/0003_levels.sql") },
     Migration { number: 4, works_since: 1, sql: include_str!("../migrations/postgres/0004_fleet.sql") },
+    Migration { number: 5, works_since: 1, sql: include_str!("../migrations/postgres/0005_graph.sql") },
 ];
 
 /// A migration that a store has, as its table says.

@@ -1,5 +1,6 @@
 //! Owns the `Store` port: what any store must do. The conformance suite is its specification.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -145,6 +146,29 @@ pub struct Tally {
     pub nodes: Vec<(NodeStatus, u64)>,
 }
 
+/// What a node has done and has to do, as far as it is kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeTotals {
+    /// Its executions by status, without those whose result was taken over from an earlier run.
+    pub executions: Vec<(Status, u64)>,
+    /// When it was last given one.
+    pub claimed_at: Option<Timestamp>,
+    /// When one last came to its end, as its agent says.
+    pub finished_at: Option<Timestamp>,
+}
+
+/// An execution has a place of a limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitUse {
+    pub cluster: ClusterId,
+    pub key: String,
+    pub execution: ExecutionId,
+    pub granted_at: Timestamp,
+    /// Of a rate: when it counts no more, however its execution ends. Nothing: one of a number at once, which counts
+    /// until its lease ends.
+    pub until: Option<Timestamp>,
+}
+
 /// What another server did, as far as the store hears of it. A hint: whoever acts on it looks at the store, and looks
 /// now and then without it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -207,6 +231,17 @@ pub trait Store: Source + Send + Sync + std::fmt::Debug + 'static {
     /// The nodes that exclusive runs have for themselves, by node, each with the run that has it.
     async fn holds(&self) -> Result<Vec<(NodeId, RunId)>, Error>;
 
+    /// Who has a place of a limit: by cluster and key, then as they were granted. Uses of rates whose time is over may
+    /// be among them. A copy of a store has none: nothing is given out there.
+    async fn uses(&self) -> Result<Vec<LimitUse>, Error>;
+
+    /// For each of these keys the newest succeeded execution in the cluster that has it and was really carried out.
+    async fn cached(
+        &self,
+        cluster: ClusterId,
+        keys: &[Arc<str>],
+    ) -> Result<BTreeMap<Arc<str>, Execution>, Error>;
+
     async fn execution(&self, id: ExecutionId) -> Result<Option<Execution>, Error>;
     /// In the order of their ids, which is the order of creation.
     async fn executions(&self, filter: &ExecutionFilter, page: Page) -> Result<Listed<Execution>, Error>;
@@ -216,6 +251,8 @@ pub trait Store: Source + Send + Sync + std::fmt::Debug + 'static {
     async fn open_executions(&self) -> Result<Vec<Execution>, Error>;
     /// Leased or running executions whose lease names this node, in the order of their ids.
     async fn held_by(&self, node: NodeId) -> Result<Vec<Execution>, Error>;
+    /// What there is of a node: executions that are pinned to it or were leased by it. Nothing of an unknown one.
+    async fn node_totals(&self, node: NodeId) -> Result<NodeTotals, Error>;
 
     /// Appends output; keeps at most about `keep_bytes` of each execution, dropping whole chunks from the front.
     /// Chunks of unknown executions are dropped.

@@ -5,13 +5,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use downbeat_core::change::{Applied, Change, Refusal, Silence};
-use downbeat_core::execution::{self, Event, Execution, Illegal};
+use downbeat_core::execution::{self, Event, Execution, Illegal, Lease, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::node::{NodeRecord, NodeStatus, Registration};
 use downbeat_core::run::{RunEnd, RunRecord, RunState, check_path};
 use jiff::Timestamp;
 
 use crate::batch::Needs;
+use crate::uses::Uses;
 
 /// The part of a node that moves.
 #[derive(Clone, Debug, PartialEq)]
@@ -88,6 +89,8 @@ pub(crate) struct Tables {
     pub(crate) clusters: BTreeSet<ClusterId>,
     pub(crate) nodes: BTreeMap<NodeId, NodeLive>,
     pub(crate) runs: BTreeMap<RunId, RunLive>,
+    /// The cluster of each run; of those that one batch looks at, only where it has to do with limits.
+    pub(crate) homes: BTreeMap<RunId, ClusterId>,
     /// The run of each idempotency key.
     pub(crate) keys: BTreeMap<(ClusterId, String), RunId>,
     pub(crate) executions: BTreeMap<ExecutionId, Execution>,
@@ -95,6 +98,9 @@ pub(crate) struct Tables {
     pub(crate) holds: BTreeMap<NodeId, RunId>,
     /// Nothing where all runs are here.
     pub(crate) elsewhere: Elsewhere,
+    pub(crate) uses: Uses,
+    /// They are those of a copy, which counts no uses: what was given out had its place elsewhere.
+    is_copy: bool,
 }
 
 /// What became of a batch, before it is numbered.
@@ -104,6 +110,8 @@ pub(crate) struct Verdicts {
     pub(crate) outcomes: Vec<Applied>,
     /// Places of the applied changes in the batch, in the order in which they were applied.
     pub(crate) applied: Vec<usize>,
+    /// Uses of rates that were over by then are gone.
+    pub(crate) uses_over: Option<Timestamp>,
 }
 
 impl Verdicts {
@@ -127,7 +135,11 @@ impl Tables {
             outcomes[place] = self.apply(&changes[place]);
             outcomes[place].is_ok()
         });
-        Verdicts { outcomes, applied: order }
+        let uses_over = self.uses.latest.take();
+        if let Some(at) = uses_over {
+            self.uses.forget(at);
+        }
+        Verdicts { outcomes, applied: order, uses_over }
     }
 
     /// Those of these rows that there are.
@@ -157,7 +169,10 @@ impl Tables {
                 .filter(|(node, run)| needs.held.contains(node) || needs.holders.contains(run))
                 .map(|(node, run)| (*node, run.clone()))
                 .collect(),
+            homes: BTreeMap::new(),
             elsewhere: Elsewhere::default(),
+            uses: Uses::default(),
+            is_copy: true,
         }
     }
 
@@ -168,12 +183,14 @@ impl Tables {
         self.nodes.extend(picked.nodes);
         self.runs.extend(picked.runs);
         self.keys.extend(picked.keys);
+        self.homes.extend(picked.homes);
         self.executions.extend(picked.executions);
     }
 
     /// Applies changes as they come, however their kinds are ordered: what another store applied in this order,
     /// without the guards that only counted then. The first that is refused ends it; its place is answered.
     pub(crate) fn apply_in_order(&mut self, changes: &[Change]) -> Result<(), (usize, Refusal)> {
+        self.is_copy = true;
         for (place, change) in changes.iter().enumerate() {
             self.apply(change).map_err(|refusal| (place, refusal))?;
         }
@@ -237,7 +254,7 @@ impl Tables {
             }
             Change::ExecutionLeased { run, execution, lease } => {
                 self.is_free(lease.node, run)?;
-                self.step(run, *execution, &Event::Leased { lease: *lease })
+                self.lease(run, *execution, lease)
             }
             Change::ExecutionStarted { run, execution, token, at } => {
                 self.step(run, *execution, &Event::Started { token: *token, at: *at })
@@ -326,6 +343,7 @@ impl Tables {
         }
         self.keys.extend(key.map(|key| (key, run.id.clone())));
         self.runs.insert(run.id.clone(), RunLive::of(run));
+        self.homes.insert(run.id.clone(), run.cluster);
         Ok(())
     }
 
@@ -382,13 +400,29 @@ impl Tables {
     }
 
     /// All or none: an id that is in use, also within the change itself, an execution of another run, or one that is
-    /// born at a node that another run holds refuses it.
+    /// born at a node that another run holds, or without room in one of its limits, refuses it.
     fn add_executions(&mut self, run: &RunId, executions: &[Execution]) -> Applied {
+        // Before any id is looked at, of which a store learns last that it is in use.
+        let takes = |each: &Execution| each.limits.is_some() && held(each).is_some();
+        let uses = executions.iter().any(takes).then(|| self.uses.clone());
+        let added = self.add_leases(run, executions).and_then(|()| self.add_rows(run, executions));
+        if let (Err(_), Some(uses)) = (&added, uses) {
+            self.uses = uses;
+        }
+        added
+    }
+
+    fn add_leases(&mut self, run: &RunId, executions: &[Execution]) -> Applied {
         for execution in executions {
-            if let Some(lease) = execution.state.lease().filter(|_| execution.state.status().is_open()) {
+            if let Some(lease) = held(execution) {
                 self.is_free(lease.node, run)?;
+                self.take_places(run, execution, lease)?;
             }
         }
+        Ok(())
+    }
+
+    fn add_rows(&mut self, run: &RunId, executions: &[Execution]) -> Applied {
         for (place, execution) in executions.iter().enumerate() {
             if execution.run != *run || self.executions.contains_key(&execution.id) {
                 for added in &executions[..place] {
@@ -399,6 +433,23 @@ impl Tables {
             self.executions.insert(execution.id, execution.clone());
         }
         Ok(())
+    }
+
+    fn lease(&mut self, run: &RunId, id: ExecutionId, lease: &Lease) -> Applied {
+        let waiting = self.executions.get(&id).filter(|execution| {
+            execution.run == *run && execution.limits.is_some() && execution.state.status() == Status::Pending
+        });
+        if let Some(execution) = waiting.cloned() {
+            self.take_places(run, &execution, lease)?;
+        }
+        self.step(run, id, &Event::Leased { lease: *lease })
+    }
+
+    /// Takes what the limits of an execution ask for, or refuses.
+    fn take_places(&mut self, run: &RunId, execution: &Execution, lease: &Lease) -> Applied {
+        let Some(limits) = execution.limits.as_ref().filter(|_| !self.is_copy) else { return Ok(()) };
+        let cluster = *self.homes.get(run).ok_or(Refusal::NotFound)?;
+        self.uses.take(cluster, execution.id, limits, lease.granted_at)
     }
 
     fn owned(&mut self, run: &RunId, epoch: u64) -> Result<&mut RunLive, Refusal> {
@@ -414,8 +465,20 @@ impl Tables {
             Illegal::StaleLease => Refusal::StaleLease,
             Illegal::WrongState { .. } => Refusal::WrongState,
         })?;
+        // Only the places that were taken here; where a batch loaded few rows, the store removes what it has itself.
+        if let (Some(limits), Some(lease)) = (&execution.limits, execution.state.lease())
+            && !execution.state.status().is_open()
+            && let Some(cluster) = self.homes.get(run)
+        {
+            self.uses.give_back(*cluster, id, limits, lease.granted_at);
+        }
         Ok(())
     }
+}
+
+/// The lease that an execution has now.
+pub(crate) fn held(execution: &Execution) -> Option<&Lease> {
+    execution.state.lease().filter(|_| execution.state.status().is_open())
 }
 
 fn move_run(run: &mut RunLive, path: &[RunState], end: &Option<RunEnd>, at: Timestamp) -> Applied {

@@ -8,11 +8,15 @@ use std::time::Duration;
 use database::Database;
 use database::proxy::{Cut, Proxy};
 use downbeat_core::change::{Change, Refusal};
-use downbeat_core::execution::Verdict;
+use downbeat_core::execution::{Execution, Lease, Verdict};
+use downbeat_core::ids::ClusterId;
 use downbeat_core::run::RunState;
+use downbeat_core::spec::Limits;
+use downbeat_store::conformance::cache::clusters_have_their_own;
+use downbeat_store::conformance::limits::clusters_count_apart;
 use downbeat_store::conformance::make::{
-    SERVER, added, admitted, apply, created, execution, execution_id, finished, lease, moved, pending, run,
-    run_id, server,
+    SERVER, added, admitted, apply, at, created, execution, execution_id, finished, lease, moved, pending,
+    run, run_id, server,
 };
 use downbeat_store::conformance::{Snapshot, fill, fill_beside};
 use downbeat_store::{Error, EventFilter, Store};
@@ -316,6 +320,96 @@ async fn whoever_only_reads_keeps_nobody_from_taking_nodes() {
     long.query("SELECT node FROM holds", &[]).await.unwrap();
     apply(&store, &[created(1), admitted(1, None, &[1])]).await;
     long.commit().await.unwrap();
+    store.close().await;
+    database.drop().await;
+}
+
+#[tokio::test]
+async fn clusters_have_limits_and_results_of_their_own() {
+    let Fresh { store, database } = fresh().await;
+    let other = ClusterId(uuid::Uuid::from_u128(7));
+    database
+        .run(&format!("INSERT INTO clusters (id, name, created_at) VALUES ('{}', 'other', 0)", other.0))
+        .await;
+    clusters_count_apart(Arc::clone(&store), other).await;
+    clusters_have_their_own(Arc::clone(&store), other).await;
+    Fresh { store, database }.done().await;
+}
+
+#[tokio::test]
+async fn a_place_that_was_given_back_leaves_no_row() {
+    let Fresh { store, database } = fresh().await;
+    fill(&store).await;
+    let rows = database.client().await.query("SELECT 1 FROM limit_uses", &[]).await.unwrap();
+    assert_eq!(rows.len(), store.uses().await.unwrap().len());
+    assert!(!rows.is_empty());
+    Fresh { store, database }.done().await;
+}
+
+/// Two servers give out work with limits at once, many rounds, and end some of it meanwhile: no more have a place than
+/// may, and all places that there are get taken.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_servers_never_give_out_more_than_a_limit_has() {
+    const ROUNDS: u32 = 60;
+    let Fresh { store, database } = fresh().await;
+    let other = downbeat_store::open(&database.url).await.unwrap();
+    apply(&store, &[created(1)]).await;
+    let text = [("db", "3"), ("api", "4/1m")];
+    let read = |(key, limit): (&str, &str)| (key.to_owned(), limit.parse().unwrap());
+    let limits: Arc<Limits> = Arc::new(text.into_iter().map(read).collect());
+    let mut met = std::collections::BTreeSet::new();
+    for round in 0..ROUNDS {
+        let first = round * 10 + 1;
+        let waiting =
+            |number| Execution { limits: Some(Arc::clone(&limits)), ..execution(number, 1, pending()) };
+        apply(&store, &[added(1, (first..first + 6).map(waiting).collect())]).await;
+        // Each round is a minute after the one before.
+        let now = i64::from(round) * 60;
+        let give = |number: u32| Change::ExecutionLeased {
+            run: run_id(1),
+            execution: execution_id(number),
+            lease: Lease { granted_at: at(now), ..lease(number, 1) },
+        };
+        // One of them has its own come and go.
+        let batch_a = [give(first), give(first + 1), finished(1, first, first, Verdict::Succeeded)];
+        let batch_b = [give(first + 3), give(first + 4), give(first + 5)];
+        let commit = |store: &Arc<dyn Store>, by: u32, batch: &[Change]| {
+            let (store, batch) = (Arc::clone(store), batch.to_vec());
+            tokio::spawn(async move { store.commit(server(by), &batch).await.unwrap().outcomes })
+        };
+        // Either is the first to be asked now and then.
+        let (a, b) = if round % 2 == 0 {
+            let a = commit(&store, 1, &batch_a);
+            (a, commit(&other, 2, &batch_b))
+        } else {
+            let b = commit(&other, 2, &batch_b);
+            (commit(&store, 1, &batch_a), b)
+        };
+        let (a, b) = (a.await.unwrap(), b.await.unwrap());
+        let given = |outcomes: &[Result<(), Refusal>]| outcomes.iter().filter(|each| each.is_ok()).count();
+        met.insert((given(&a), given(&b)));
+        let uses = store.uses().await.unwrap();
+        let count = |at_once: bool| uses.iter().filter(|used| used.until.is_none() == at_once).count();
+        let (at_once, rate) = (count(true), count(false));
+        assert!(at_once <= 3 && rate <= 4, "round {round}: {at_once} at once, {rate} given out: {a:?} {b:?}");
+        // Whoever came second had what was left: one ended in the batch of the first, if that was a.
+        assert!(at_once == 3, "round {round}: {at_once} at once: {a:?} {b:?}");
+        let held = store.held_by(lease(1, 1).node).await.unwrap();
+        assert_eq!(held.len(), at_once, "round {round}");
+        let ends: Vec<Change> = held
+            .iter()
+            .map(|each| Change::ExecutionFinished {
+                run: run_id(1),
+                execution: each.id,
+                token: each.state.lease().unwrap().token,
+                outcome: downbeat_store::conformance::make::outcome(Verdict::Succeeded),
+            })
+            .collect();
+        apply(&other, &ends).await;
+        assert!(store.uses().await.unwrap().iter().all(|used| used.until.is_some()));
+    }
+    assert!(met.len() >= 2, "the two hardly met: {met:?}");
+    other.close().await;
     store.close().await;
     database.drop().await;
 }

@@ -4,6 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use downbeat_core::execution::Verdict;
+use downbeat_core::ids::ClusterId;
+use downbeat_store::conformance::cache::clusters_have_their_own;
+use downbeat_store::conformance::limits::clusters_count_apart;
 use downbeat_store::conformance::make::{SERVER, added, apply, created, execution, finished, leased, run_id};
 use downbeat_store::conformance::{Snapshot, fill, fill_beside};
 use downbeat_store::{Error, Replica, SqliteStore, Store};
@@ -74,7 +77,31 @@ async fn a_copy_is_there_after_reopening_and_no_server_may_write_to_it() {
     assert!(again.is_copied().await.unwrap());
     assert_eq!(again.last_seq().await.unwrap(), replaced.unwrap());
     let again: Arc<dyn Store> = again;
-    assert_eq!(Snapshot::of(&again).await, Snapshot::of(&primary).await);
+    // A copy gives nothing out: it has no uses of limits.
+    assert_eq!(Snapshot::of(&again).await, Snapshot { uses: Vec::new(), ..Snapshot::of(&primary).await });
+}
+
+#[tokio::test]
+async fn clusters_have_limits_and_results_of_their_own() {
+    let Fresh { store, dir } = fresh().await;
+    let other = ClusterId(uuid::Uuid::from_u128(7));
+    let file = rusqlite::Connection::open(dir.path().join("data/deeper/downbeat.db")).unwrap();
+    let insert = "INSERT INTO clusters (id, name, created_at) VALUES (?1, 'other', 0)";
+    file.execute(insert, [other.0]).unwrap();
+    clusters_count_apart(Arc::clone(&store), other).await;
+    clusters_have_their_own(Arc::clone(&store), other).await;
+    Fresh { store, dir }.done().await;
+}
+
+#[tokio::test]
+async fn a_place_that_was_given_back_leaves_no_row() {
+    let Fresh { store, dir } = fresh().await;
+    fill(&store).await;
+    let file = rusqlite::Connection::open(dir.path().join("data/deeper/downbeat.db")).unwrap();
+    let rows: u32 = file.query_row("SELECT count(*) FROM limit_uses", [], |row| row.get(0)).unwrap();
+    assert_eq!(rows as usize, store.uses().await.unwrap().len());
+    assert!(rows > 0);
+    Fresh { store, dir }.done().await;
 }
 
 #[tokio::test]

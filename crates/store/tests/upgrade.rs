@@ -7,9 +7,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use database::Database;
-use downbeat_core::change::Change;
-use downbeat_store::conformance::make::{admitted, apply, at, created, node, run_id, server};
-use downbeat_store::conformance::{Snapshot, fill, fill_beside, fill_first};
+use downbeat_core::change::{Change, Refusal};
+use downbeat_core::execution::Execution;
+use downbeat_core::spec::{Limit, Limits};
+use downbeat_store::conformance::make::{
+    added, admitted, apply, at, created, execution, execution_id, lease, node, pending, refuse, run_id,
+    server,
+};
+use downbeat_store::conformance::{Snapshot, fill, fill_beside, fill_first, fill_fleet};
 use downbeat_store::{Error, EventFilter, News, ServerRecord, SqliteStore, Store};
 use rusqlite::Connection;
 use tempfile::TempDir;
@@ -232,7 +237,11 @@ fn record(number: u32) -> ServerRecord {
 /// As programs left it that knew neither levels nor the rule for migrations: schema 2, and a table of two columns.
 const BEFORE_THE_RULE: &str =
     "ALTER TABLE migrations DROP COLUMN works_since; ALTER TABLE migrations DROP COLUMN program";
-/// Schema 2: what later migrations brought goes.
+/// Schema 4: what later migrations brought goes.
+const SCHEMA_4: &str = "DROP TABLE cached; DROP TABLE limit_uses; ALTER TABLE runs DROP COLUMN no_cache; \
+     ALTER TABLE executions DROP COLUMN item; ALTER TABLE executions DROP COLUMN limits; \
+     ALTER TABLE executions DROP COLUMN cache_key; DELETE FROM migrations WHERE number > 4;";
+/// Schema 2: the same, of schema 4.
 const SCHEMA_2: &str = "ALTER TABLE servers DROP COLUMN level; DROP TABLE holds; \
      ALTER TABLE runs DROP COLUMN paused_at; ALTER TABLE runs DROP COLUMN admitted_at; \
      ALTER TABLE runs DROP COLUMN retry_of; ALTER TABLE definitions DROP COLUMN params; \
@@ -248,7 +257,7 @@ async fn a_store_from_before_the_rule_is_taken_on_with_all_that_it_holds() {
     fill_first(&store).await;
     let before = Snapshot::of(&store).await;
     store.close().await;
-    database.run(&format!("{SCHEMA_2} {BEFORE_THE_RULE}")).await;
+    database.run(&format!("{SCHEMA_4} {SCHEMA_2} {BEFORE_THE_RULE}")).await;
     let store = downbeat_store::open(&database.url).await.unwrap();
     assert_eq!(Snapshot::of(&store).await, before);
     // A server from before goes on writing its row without a level.
@@ -265,7 +274,7 @@ async fn a_store_from_before_the_rule_is_taken_on_with_all_that_it_holds() {
     fill_first(&store).await;
     let before = Snapshot::of(&store).await;
     store.close().await;
-    let undo = format!("{SCHEMA_2} {BEFORE_THE_RULE}");
+    let undo = format!("{SCHEMA_4} {SCHEMA_2} {BEFORE_THE_RULE}");
     Connection::open(&path).unwrap().execute_batch(&undo).unwrap();
     let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path).await.unwrap());
     assert_eq!(Snapshot::of(&store).await, before);
@@ -276,7 +285,7 @@ async fn a_store_from_before_the_rule_is_taken_on_with_all_that_it_holds() {
 async fn a_migration_that_has_to_wait_silences_nobody() {
     let database = Database::create().await;
     let other = downbeat_store::open(&database.url).await.unwrap();
-    database.run(SCHEMA_2).await;
+    database.run(&format!("{SCHEMA_4} {SCHEMA_2}")).await;
     // Somebody looks at the table for a long while, as a backup does.
     let mut backup = database.client().await;
     let long = backup.transaction().await.unwrap();
@@ -315,4 +324,75 @@ async fn nodes_that_an_older_program_did_not_give_back_are_free() {
     assert_eq!(store.holds().await.unwrap(), [(node(1), run_id(2))]);
     store.close().await;
     database.drop().await;
+}
+
+#[tokio::test]
+async fn a_store_of_schema_4_is_taken_on_with_all_that_it_holds() {
+    let database = Database::create().await;
+    let store = downbeat_store::open(&database.url).await.unwrap();
+    fill_fleet(&store).await;
+    let before = Snapshot::of(&store).await;
+    store.close().await;
+    database.run(SCHEMA_4).await;
+    let store = downbeat_store::open(&database.url).await.unwrap();
+    assert_eq!(Snapshot::of(&store).await, before);
+    store.close().await;
+    database.drop().await;
+
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("downbeat.db");
+    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path).await.unwrap());
+    fill_fleet(&store).await;
+    let before = Snapshot::of(&store).await;
+    store.close().await;
+    Connection::open(&path).unwrap().execute_batch(SCHEMA_4).unwrap();
+    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path).await.unwrap());
+    assert_eq!(Snapshot::of(&store).await, before);
+    store.close().await;
+}
+
+#[tokio::test]
+async fn places_that_an_older_program_did_not_give_back_are_free() {
+    let limits = Some(Arc::new(Limits::from([("db".to_owned(), Limit::AtOnce(1))])));
+    let limited = |number| Execution { limits: limits.clone(), ..execution(number, 1, pending()) };
+    let give = |number| Change::ExecutionLeased {
+        run: run_id(1),
+        execution: execution_id(number),
+        lease: lease(number, 1),
+    };
+    // As a program of schema 4 ends an execution: it knows nothing of the place that it has.
+    let end = "UPDATE executions SET status = 7, reason = '', ended_at = 1 WHERE status = 1";
+    let check = async |store: &Arc<dyn Store>, place: u32| {
+        apply(store, &[give(place)]).await;
+        let used: Vec<_> = store.uses().await.unwrap().into_iter().map(|used| used.execution).collect();
+        assert_eq!(used, [execution_id(place)]);
+    };
+    let prepare = async |store: &Arc<dyn Store>| {
+        apply(store, &[created(1), added(1, (1..=3).map(limited).collect()), give(1)]).await;
+        refuse(store, give(2), Refusal::LimitReached("db".to_owned())).await;
+    };
+    let database = Database::create().await;
+    let store = downbeat_store::open(&database.url).await.unwrap();
+    prepare(&store).await;
+    database.run(end).await;
+    assert_eq!(store.uses().await.unwrap(), []);
+    check(&store, 2).await;
+    store.prune(at(0), 1).await.unwrap();
+    let left = database.client().await.query("SELECT 1 FROM limit_uses", &[]).await.unwrap();
+    assert_eq!(left.len(), 1, "what was left behind is gone");
+    store.close().await;
+    database.drop().await;
+
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("downbeat.db");
+    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path).await.unwrap());
+    prepare(&store).await;
+    let file = Connection::open(&path).unwrap();
+    file.execute(end, []).unwrap();
+    assert_eq!(store.uses().await.unwrap(), []);
+    check(&store, 2).await;
+    store.prune(at(0), 1).await.unwrap();
+    let left: u32 = file.query_row("SELECT count(*) FROM limit_uses", [], |row| row.get(0)).unwrap();
+    assert_eq!(left, 1, "what was left behind is gone");
+    store.close().await;
 }

@@ -1,6 +1,7 @@
 //! The backends that every agent has in it. Their schemas are core's catalogue: one table for checking and doing.
 
 mod apt;
+mod docker;
 mod exec;
 mod file;
 mod http;
@@ -19,6 +20,7 @@ use crate::backend::Backend;
 use crate::process::Ledger;
 
 pub use apt::Apt;
+pub use docker::{Docker, Engine};
 pub use exec::Exec;
 pub use file::File;
 pub use http::Http;
@@ -29,7 +31,7 @@ pub use test::Test;
 pub use tools::Tools;
 
 /// All built-in backends that this host has the tools for; which of them a node offers is the agent's to decide.
-pub fn builtin(ledger: &Arc<Ledger>, tools: &Tools) -> Vec<Arc<dyn Backend>> {
+pub fn builtin(ledger: &Arc<Ledger>, tools: &Tools, docker: Option<&Arc<Docker>>) -> Vec<Arc<dyn Backend>> {
     let ledger = || ledger.clone();
     let mut all: Vec<Arc<dyn Backend>> = vec![
         Arc::new(Test),
@@ -47,6 +49,7 @@ pub fn builtin(ledger: &Arc<Ledger>, tools: &Tools) -> Vec<Arc<dyn Backend>> {
             all.push(Arc::new(Rke2::new(ledger(), systemctl.clone(), tools.rke2_installer.clone())));
         }
     }
+    all.extend(docker.map(|docker| docker.clone() as Arc<dyn Backend>));
     all
 }
 

@@ -1,19 +1,45 @@
-//! Owns the record of what runs on behalf of an agent, in files that outlive it: a restarted agent ends what its
+//! Owns the record of what runs on behalf of an agent, in a file that outlives it: a restarted agent ends what its
 //! former life left running. Several agents may share a host, so only what is recorded here is touched.
 
-use std::fs;
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::tree::{Leader, Tree, terminate};
 use crate::backend::Identity;
 
-/// One file per running execution, named after it. Not synced: what a crash of the machine loses, it also ended.
+const FILE: &str = "ledger";
+/// Every line is as long, so that one can be written over. The longest holds an identity and two numbers: 79 bytes.
+const LINE_BYTES: usize = 96;
+
+/// One line per running execution, in places that are used again: a file of its own for each would cost a short command
+/// as much as its process does. Not synced: what a crash of the machine loses, it also ended.
 #[derive(Debug)]
 pub struct Ledger {
     dir: PathBuf,
+    book: Mutex<Book>,
+}
+
+#[derive(Debug)]
+struct Book {
+    file: File,
+    places: HashMap<Identity, u64>,
+    /// Lines before the last that hold nothing.
+    free: Vec<u64>,
+    /// The line after the last.
+    next: u64,
+}
+
+/// One line of the record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    identity: Identity,
+    /// Unknown from before the process is started until after.
+    leader: Option<Leader>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -25,28 +51,35 @@ pub struct Error {
 
 impl Ledger {
     pub fn open(dir: &Path) -> Result<Self, Error> {
-        fs::create_dir_all(dir).map_err(|error| Error { dir: dir.to_owned(), error })?;
-        Ok(Self { dir: dir.to_owned() })
+        let failed = |error| Error { dir: dir.to_owned(), error };
+        fs::create_dir_all(dir).map_err(failed)?;
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(dir.join(FILE));
+        let file = file.map_err(failed)?;
+        let bytes = file.metadata().map_err(failed)?.len();
+        // What a former life left stays where it is until it is swept.
+        let next = bytes.div_ceil(LINE_BYTES as u64);
+        let book = Book { file, places: HashMap::new(), free: Vec::new(), next };
+        Ok(Self { dir: dir.to_owned(), book: Mutex::new(book) })
     }
 
     /// Before the start: a process that nobody recorded could not be found again.
     pub(super) fn begin(&self, identity: Identity) -> io::Result<()> {
-        fs::write(self.file(identity), "")
+        self.book().write(Entry { identity, leader: None })
     }
 
     pub(super) fn started(&self, identity: Identity, leader: Leader) -> io::Result<()> {
-        fs::write(self.file(identity), format!("{} {}", leader.pid, leader.started))
+        self.book().write(Entry { identity, leader: Some(leader) })
     }
 
     pub(super) fn end(&self, identity: Identity) {
-        let _ = fs::remove_file(self.file(identity));
+        self.book().erase(identity);
     }
 
     /// Ends everything that is recorded; to be called before anything is started. Answers what was still running.
     pub async fn sweep(&self, grace: Duration) -> Vec<Identity> {
         let mut found = Vec::new();
-        for identity in self.recorded() {
-            let leader = fs::read_to_string(self.file(identity)).ok().and_then(|text| parse_leader(&text));
+        for Entry { identity, leader } in self.recorded() {
             let tree = Arc::new(Tree::former(identity, leader));
             if !tree.members().is_empty() {
                 found.push(identity);
@@ -57,22 +90,152 @@ impl Ledger {
             } else {
                 tree.remove_cgroup();
             }
-            self.end(identity);
+            let _ = fs::remove_file(self.dir.join(identity.to_string()));
         }
+        self.book().clear();
         found
     }
 
-    fn recorded(&self) -> Vec<Identity> {
-        let entries = fs::read_dir(&self.dir).into_iter().flatten().flatten();
-        entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+    fn recorded(&self) -> Vec<Entry> {
+        let text = fs::read(self.dir.join(FILE)).unwrap_or_default();
+        let lines = String::from_utf8_lossy(&text).lines().filter_map(parse).collect::<Vec<_>>();
+        // An older agent had a file for each, named after it.
+        let files = fs::read_dir(&self.dir).into_iter().flatten().flatten();
+        let former = files.filter_map(|file| {
+            let identity = file.file_name().to_str()?.parse().ok()?;
+            let text = fs::read_to_string(file.path()).unwrap_or_default();
+            Some(Entry { identity, leader: parse_leader(&mut text.split_whitespace()) })
+        });
+        lines.into_iter().chain(former).collect()
     }
 
-    fn file(&self, identity: Identity) -> PathBuf {
-        self.dir.join(identity.to_string())
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn parse_leader(text: &str) -> Option<Leader> {
-    let (pid, started) = text.split_once(' ')?;
-    Some(Leader { pid: pid.parse().ok()?, started: started.parse().ok()? })
+impl Book {
+    fn write(&mut self, entry: Entry) -> io::Result<()> {
+        let place = match self.places.get(&entry.identity) {
+            Some(place) => *place,
+            None => {
+                let place = self.free.pop().unwrap_or(self.next);
+                self.next = self.next.max(place + 1);
+                self.places.insert(entry.identity, place);
+                place
+            }
+        };
+        self.write_line(place, &entry.to_string())
+    }
+
+    fn erase(&mut self, identity: Identity) {
+        if let Some(place) = self.places.remove(&identity) {
+            let _ = self.write_line(place, "");
+            self.free.push(place);
+        }
+    }
+
+    fn write_line(&self, place: u64, text: &str) -> io::Result<()> {
+        let line = format!("{text:<width$}\n", width = LINE_BYTES - 1);
+        self.file.write_all_at(line.as_bytes(), place * LINE_BYTES as u64)
+    }
+
+    fn clear(&mut self) {
+        if self.places.is_empty() && self.file.set_len(0).is_ok() {
+            (self.next, self.free) = (0, Vec::new());
+        }
+    }
+}
+
+impl std::fmt::Display for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.leader {
+            Some(Leader { pid, started }) => write!(f, "{} {pid} {started}", self.identity),
+            None => write!(f, "{}", self.identity),
+        }
+    }
+}
+
+fn parse(line: &str) -> Option<Entry> {
+    let mut words = line.split_whitespace();
+    Some(Entry { identity: words.next()?.parse().ok()?, leader: parse_leader(&mut words) })
+}
+
+fn parse_leader<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<Leader> {
+    Some(Leader { pid: words.next()?.parse().ok()?, started: words.next()?.parse().ok()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use downbeat_core::ids::ExecutionId;
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn identity(number: u128) -> Identity {
+        Identity { execution: ExecutionId(Uuid::from_u128(number)), attempt: u32::MAX }
+    }
+
+    fn running(dir: &Path) -> Vec<Entry> {
+        let mut found = Ledger::open(dir).unwrap().recorded();
+        found.sort_by_key(|entry| entry.identity.execution);
+        found
+    }
+
+    #[test]
+    fn what_has_begun_and_not_ended_is_on_record_for_the_next_life() {
+        let dir = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open(dir.path()).unwrap();
+        let leader = Leader { pid: i32::MAX, started: u64::MAX };
+        for number in 1..=4 {
+            ledger.begin(identity(number)).unwrap();
+        }
+        ledger.started(identity(2), leader).unwrap();
+        ledger.end(identity(3));
+        ledger.end(identity(1));
+        ledger.begin(identity(5)).unwrap();
+        drop(ledger);
+        let expected = [(2, Some(leader)), (4, None), (5, None)];
+        assert_eq!(
+            running(dir.path()),
+            expected.map(|(number, leader)| Entry { identity: identity(number), leader })
+        );
+    }
+
+    #[test]
+    fn places_are_used_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open(dir.path()).unwrap();
+        for number in 1..=1_000 {
+            ledger.begin(identity(number)).unwrap();
+            ledger.end(identity(number));
+        }
+        assert_eq!(fs::metadata(dir.path().join(FILE)).unwrap().len(), LINE_BYTES as u64);
+        assert_eq!(running(dir.path()), []);
+    }
+
+    #[test]
+    fn what_is_begun_before_the_sweep_does_not_write_over_what_is_to_be_swept() {
+        let dir = tempfile::tempdir().unwrap();
+        Ledger::open(dir.path()).unwrap().begin(identity(1)).unwrap();
+        Ledger::open(dir.path()).unwrap().begin(identity(2)).unwrap();
+        assert_eq!(running(dir.path()).len(), 2);
+    }
+
+    #[tokio::test]
+    async fn files_of_an_older_agent_are_swept_with_the_rest_and_then_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join(identity(1).to_string()), "1 2").unwrap();
+        fs::write(dir.path().join(identity(2).to_string()), "").unwrap();
+        let ledger = Ledger::open(dir.path()).unwrap();
+        ledger.begin(identity(3)).unwrap();
+        drop(ledger);
+        let entries = running(dir.path());
+        assert_eq!(entries[0].leader, Some(Leader { pid: 1, started: 2 }));
+        assert_eq!(entries.len(), 3);
+        // Nothing of this is alive: process 1 was not started then.
+        assert_eq!(Ledger::open(dir.path()).unwrap().sweep(Duration::ZERO).await, []);
+        assert_eq!(running(dir.path()), []);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
 }

@@ -1,6 +1,13 @@
 //! Reads `/proc`: which processes there are, whose children, with which environment. Ends none.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
+
+/// More than `/proc/PID/stat` ever has: a short name and some fifty numbers.
+const STAT_BYTES: usize = 2048;
+/// Places of fields after the name.
+const GROUP: usize = 2;
+const STARTED: usize = 19;
 
 /// A process that is not yet, or no longer only, an entry waiting for its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,18 +27,23 @@ pub(super) fn all() -> Vec<Process> {
 }
 
 pub(super) fn one(pid: i32) -> Option<Process> {
-    parse(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    // The kernel hands over all of it at once: asking again costs a short command's start as much as the answer.
+    let mut stat = [0; STAT_BYTES];
+    let length = File::open(format!("/proc/{pid}/stat")).ok()?.read(&mut stat).ok()?;
+    parse(pid, &stat[..length])
 }
 
-/// The name stands in parentheses and may itself hold blanks and parentheses: fields are counted after the last one.
-fn parse(pid: i32, stat: &str) -> Option<Process> {
-    let fields: Vec<&str> = stat[stat.rfind(')')? + 1..].split_whitespace().collect();
+/// The name stands in parentheses and may itself hold blanks, parentheses and any bytes: fields are counted after the
+/// last one.
+fn parse(pid: i32, stat: &[u8]) -> Option<Process> {
+    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
+    let mut fields = str::from_utf8(&stat[name_end + 1..]).ok()?.split_ascii_whitespace();
     Some(Process {
         pid,
-        parent: fields.get(1)?.parse().ok()?,
-        group: fields.get(2)?.parse().ok()?,
-        started: fields.get(19)?.parse().ok()?,
-        zombie: matches!(*fields.first()?, "Z" | "X"),
+        zombie: matches!(fields.next()?, "Z" | "X"),
+        parent: fields.next()?.parse().ok()?,
+        group: fields.next()?.parse().ok()?,
+        started: fields.nth(STARTED - GROUP - 1)?.parse().ok()?,
     })
 }
 
@@ -46,8 +58,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_parentheses_does_not_shift_the_fields() {
-        let stat = "7 (a) b (c) S 3 5 5 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 4242 0 0";
+    fn a_name_with_parentheses_or_strange_bytes_does_not_shift_the_fields() {
+        let stat = b"7 (a) b (\xff) S 3 5 5 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 4242 0 0";
         assert_eq!(
             parse(7, stat),
             Some(Process { pid: 7, parent: 3, group: 5, started: 4242, zombie: false })

@@ -10,6 +10,9 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStdin, Command};
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use super::ledger::Ledger;
 use super::tree::{Leader, MARKER, Tree, terminate};
@@ -27,6 +30,9 @@ const DRAIN: Duration = Duration::from_millis(250);
 /// The price: when it is cancelled sooner than this, a process is missed that by then has left the process group,
 /// dropped its environment and lost its parent, all three.
 const ENCLOSE_AFTER: Duration = Duration::from_millis(50);
+/// One tree at a time, and then a pause as long again: it takes a look at every process of the host. Where a crowd of
+/// short commands is slow because it is a crowd, most of them have ended before their turn comes.
+static ENCLOSING: Semaphore = Semaphore::const_new(1);
 /// Names the file in which a program says values for later tasks.
 const VALUES: &str = "DOWNBEAT_OUTPUT";
 const READ_BYTES: usize = 16 * 1024;
@@ -126,7 +132,10 @@ async fn attend(mut child: Child, stdin: Option<String>, call: &Call, ledger: &L
     let feed = feed(child.stdin.take(), stdin);
     tokio::pin!(feed);
     let (mut pumping, mut feeding) = (true, true);
-    let lasting = tokio::time::sleep(ENCLOSE_AFTER);
+    let lasting = async {
+        tokio::time::sleep(ENCLOSE_AFTER).await;
+        ENCLOSING.acquire().await.ok()
+    };
     tokio::pin!(lasting);
     let mut enclosing = None;
     let cancelled = loop {
@@ -136,10 +145,7 @@ async fn attend(mut child: Child, stdin: Option<String>, call: &Call, ledger: &L
             _ = child.wait() => break false,
             () = &mut pumps, if pumping => pumping = false,
             () = &mut feed, if feeding => feeding = false,
-            () = &mut lasting, if enclosing.is_none() => {
-                let tree = tree.clone();
-                enclosing = Some(tokio::task::spawn_blocking(move || tree.enclose()));
-            }
+            turn = &mut lasting, if enclosing.is_none() => enclosing = Some(enclose(tree.clone(), turn)),
         }
     };
     if let Some(enclosing) = enclosing {
@@ -177,14 +183,28 @@ async fn attend(mut child: Child, stdin: Option<String>, call: &Call, ledger: &L
     }
 }
 
+/// Whoever is next waits for the pause, not this one.
+fn enclose(tree: Arc<Tree>, turn: Option<SemaphorePermit<'static>>) -> JoinHandle<()> {
+    tokio::task::spawn_blocking(move || {
+        let begun = Instant::now();
+        tree.enclose();
+        let pause = begun.elapsed();
+        tokio::spawn(async move {
+            tokio::time::sleep(pause).await;
+            drop(turn);
+        });
+    })
+}
+
 async fn pump(pipe: Option<impl AsyncRead + Unpin>, stream: Stream, output: &OutputSink) {
     let Some(mut pipe) = pipe else { return };
-    let mut buffer = vec![0; READ_BYTES];
-    while let Ok(read) = pipe.read(&mut buffer).await {
+    let mut buffer = Vec::with_capacity(READ_BYTES);
+    while let Ok(read) = pipe.read_buf(&mut buffer).await {
         if read == 0 {
             break;
         }
-        output.write(stream, &buffer[..read]);
+        output.write(stream, &buffer);
+        buffer.clear();
     }
 }
 

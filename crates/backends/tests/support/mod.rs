@@ -30,8 +30,9 @@ pub(crate) struct Bench {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) cancel: CancellationToken,
     pub(crate) grace: Duration,
+    pub(crate) values: Option<PathBuf>,
     kept: Arc<Kept>,
-    identity: Identity,
+    pub(crate) identity: Identity,
 }
 
 pub(crate) fn params(value: &Value) -> Params {
@@ -49,6 +50,7 @@ impl Bench {
             dir,
             cancel: CancellationToken::new(),
             grace: Duration::from_secs(5),
+            values: None,
             kept: Arc::default(),
             identity: Identity { execution: ExecutionId(Uuid::from_u128(number << 64)), attempt: 1 },
         }
@@ -71,7 +73,7 @@ impl Bench {
             .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
         let output = OutputSink::new(self.kept.clone(), Arc::new(jiff::Timestamp::now));
         let call = Call {
-            values: None,
+            values: self.values.clone(),
             action: action.to_owned(),
             params: checked,
             identity: self.identity,

@@ -1,10 +1,12 @@
 //! `bench`: measures a server, its store and its agents on this machine. Servers are processes of their own, and so are
-//! the many simulated nodes of `fleet`; agents live in this one. All speak over loopback.
+//! the many simulated nodes of `fleet` and the agents of `graph`; other agents live in this one. All speak over loopback.
 
+mod agents;
 mod claims;
 mod database;
 mod figures;
 mod fleet;
+mod graph;
 mod http2;
 mod node;
 mod nodes;
@@ -35,6 +37,10 @@ enum Load {
     Tasks(tasks::TasksArgs),
     /// Barrier steps over many simulated nodes, each with its own connection
     Fleet(fleet::FleetArgs),
+    /// Graphs of placed tasks on real agents: one after the other, all at once, processes, and how fast a plan is made
+    Graph(graph::GraphArgs),
+    #[command(hide = true)]
+    Plans(graph::PlansArgs),
     #[command(hide = true)]
     Nodes(nodes::NodesArgs),
     /// kill -9 of servers that share a PostgreSQL: how long their runs stand still until another moves them on
@@ -46,7 +52,7 @@ enum Load {
 impl BenchArgs {
     /// Whether it leaves the other cores to what is measured.
     pub(crate) fn is_modest(&self) -> bool {
-        matches!(self.load, Load::Nodes(_))
+        matches!(self.load, Load::Nodes(_) | Load::Plans(_))
     }
 }
 
@@ -57,6 +63,11 @@ pub(crate) async fn run(args: BenchArgs, out: Out) -> Result<(), Failure> {
             let fleet = fleet::measure(args, out).await?;
             return out.result(&fleet, || fleet.table());
         }
+        Load::Graph(args) => {
+            let graph = graph::measure(args, out).await?;
+            return out.result(&graph, || graph.table());
+        }
+        Load::Plans(args) => return graph::hold_plans(&args, out),
         Load::Nodes(args) => return nodes::serve(args).await,
         Load::Takeover(args) => takeover::measure(args, out).await?,
         Load::Claims(args) => {

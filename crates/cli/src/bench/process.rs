@@ -8,10 +8,20 @@ const OTHER_FILES: u64 = 200;
 
 /// User and system time that a living process used so far.
 pub(super) fn cpu_seconds(process: u32) -> f64 {
+    // Fields 14 and 15 of the whole line.
+    seconds(process, 11)
+}
+
+/// The same of the processes that it started and waited for.
+pub(super) fn children_cpu_seconds(process: u32) -> f64 {
+    seconds(process, 13)
+}
+
+/// Two fields of what the kernel counts for a process, counted after its name, which may hold blanks.
+fn seconds(process: u32, first: usize) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    // After the name in parentheses, which may hold blanks: fields 14 and 15 of the whole line.
     let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let fields = rest.split_whitespace().skip(11).take(2);
+    let fields = rest.split_whitespace().skip(first).take(2);
     let ticks: f64 = fields.filter_map(|field| field.parse::<f64>().ok()).sum();
     ticks / 100.0
 }

@@ -1,6 +1,7 @@
 //! Owns the system under test: servers as processes on one store, and agents in this process. Everything is gone when
 //! the load is over, also when it fails or is interrupted.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -167,6 +168,11 @@ impl Site {
         settings.hostname = hostname;
         settings.slots = slots;
         Agent::start(settings, Arc::new(Grpc))
+    }
+
+    /// Gone with the site.
+    pub(super) fn directory(&self) -> &Path {
+        self.directory.path()
     }
 
     pub(super) fn cpu_seconds(&self) -> f64 {

@@ -43,11 +43,12 @@ pub(crate) struct Client {
 pub(crate) enum Body {
     Empty,
     Json(Value),
-    /// A job definition as it was written, the name of the file that it stands in, and the params of the run.
+    /// A job definition as it was written, the name of the file that it stands in, and what else is said of the run.
     Definition {
         text: String,
         file: Option<String>,
         params: Params,
+        no_cache: bool,
     },
 }
 
@@ -116,12 +117,16 @@ impl Client {
         let (text, kind, origin) = match body {
             Body::Empty => (None, "", None),
             Body::Json(value) => (Some(value.to_string()), "application/json", None),
-            Body::Definition { text, file, params } if params.is_empty() => {
+            Body::Definition { text, file, params, no_cache: false } if params.is_empty() => {
                 (Some(text), "application/yaml", file)
             }
-            Body::Definition { text, file, params } => {
-                let both = json!({"definition": text, "params": params});
-                (Some(both.to_string()), "application/json", file)
+            Body::Definition { text, file, params, no_cache } => {
+                let mut all = json!({"definition": text, "params": params});
+                // A server from before knows no such field.
+                if no_cache {
+                    all["no_cache"] = json!(true);
+                }
+                (Some(all.to_string()), "application/json", file)
             }
         };
         let request = || {

@@ -21,7 +21,7 @@ pub(crate) struct PlanArgs {
     /// A param of the job, repeatable
     #[arg(long, value_name = "NAME=VALUE")]
     param: Vec<String>,
-    /// Every node by name, however many there are
+    /// Every node by name, however many there are; of a graph also every param
     #[arg(long)]
     all: bool,
 }
@@ -30,7 +30,7 @@ pub(super) async fn run(args: PlanArgs, client: &Client, out: Out) -> Result<(),
     let (text, name) = JobFile::read(&args.file)?.text()?;
     let params = params::read(&args.param)?;
     let query: Vec<_> = args.target.map(|target| ("target", target)).into_iter().collect();
-    let plan: Plan =
-        client.post(&["plan"], &query, Body::Definition { text, file: Some(name), params }, None).await?;
+    let body = Body::Definition { text, file: Some(name), params, no_cache: false };
+    let plan: Plan = client.post(&["plan"], &query, body, None).await?;
     out.result(&plan, || plan_page(&plan, Rows::of(args.all), out.width()))
 }

@@ -74,6 +74,10 @@ pub(crate) struct RunOptions {
     /// A job file: a param of the job, repeatable
     #[arg(long, value_name = "NAME=VALUE")]
     pub(super) param: Vec<String>,
+
+    /// Do everything, also what a task with `cache` has done before with equal inputs
+    #[arg(long)]
+    pub(super) no_cache: bool,
 }
 
 /// What is to be run.
@@ -93,7 +97,8 @@ pub(super) async fn run(args: RunArgs, global: &Global, out: Out) -> Result<(), 
             let (text, name) = JobFile::read(&path)?.text()?;
             let target = args.options.target.clone();
             let params = params::read(&args.options.param)?;
-            let body = Body::Definition { text, file: Some(name), params };
+            let no_cache = args.options.no_cache;
+            let body = Body::Definition { text, file: Some(name), params, no_cache };
             (args.options, global.clone(), Asked::File(body), target)
         }
         None => {
@@ -114,7 +119,7 @@ pub(super) async fn run(args: RunArgs, global: &Global, out: Out) -> Result<(), 
         Asked::File(body) => body,
         Asked::Task(inline) => {
             let text = inline.settled(&client).await?.to_string();
-            Body::Definition { text, file: None, params: Params::new() }
+            Body::Definition { text, file: None, params: Params::new(), no_cache: options.no_cache }
         }
     };
     let query: Vec<_> = target.map(|target| ("target", target)).into_iter().collect();

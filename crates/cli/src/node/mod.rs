@@ -3,6 +3,7 @@
 mod drain;
 mod list;
 mod show;
+mod work;
 
 use clap::Subcommand;
 
@@ -16,6 +17,11 @@ pub(crate) enum Verb {
     List(list::ListArgs),
     /// A node with everything that it says of itself
     Show {
+        /// Hostname or id
+        node: String,
+    },
+    /// What a node holds right now, for how long, and what it has done
+    Work {
         /// Hostname or id
         node: String,
     },
@@ -35,6 +41,7 @@ pub(crate) async fn run(verb: Verb, client: &Client, out: Out) -> Result<(), Fai
     match verb {
         Verb::List(args) => list::run(args, client, out).await,
         Verb::Show { node } => show::run(&node, client, out).await,
+        Verb::Work { node } => work::run(&node, client, out).await,
         Verb::Drain { node } => drain::run(&node, drain::Drain::On, client, out).await,
         Verb::Undrain { node } => drain::run(&node, drain::Drain::Off, client, out).await,
     }

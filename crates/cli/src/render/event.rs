@@ -22,6 +22,7 @@ pub(crate) struct EventLines {
 #[derive(Clone, Copy, Debug)]
 struct Place {
     step: u32,
+    item: Option<u32>,
     attempt: u32,
     node: Option<NodeId>,
 }
@@ -36,6 +37,8 @@ struct Added {
 struct AddedExecution {
     id: ExecutionId,
     step: u32,
+    #[serde(default)]
+    item: Option<u32>,
     attempt: u32,
     node: Option<NodeId>,
 }
@@ -65,7 +68,8 @@ impl EventLines {
         match (place, event.execution) {
             (Some(place), _) => {
                 let node = place.node.map(|node| format!(" on {}", self.name(node))).unwrap_or_default();
-                about.push(format!("step {}{node}", place.step));
+                let item = place.item.map(|item| format!("[{item}]")).unwrap_or_default();
+                about.push(format!("step {}{item}{node}", place.step));
                 if place.attempt > 1 {
                     about.push(format!("attempt {}", place.attempt));
                 }
@@ -83,7 +87,11 @@ impl EventLines {
     }
 
     fn place(&self, event: &Event) -> Option<&Place> {
-        self.executions.get(event.run.as_ref()?)?.get(&event.execution?)
+        let only = || match event.data["executions"].as_array()?.as_slice() {
+            [only] => ExecutionId::deserialize(&only["id"]).ok(),
+            _ => None,
+        };
+        self.executions.get(event.run.as_ref()?)?.get(&event.execution.or_else(only)?)
     }
 
     fn name(&self, node: NodeId) -> String {
@@ -97,8 +105,8 @@ impl EventLines {
         let Some(run) = &event.run else { return };
         if let Ok(added) = Added::deserialize(&event.data) {
             let places = added.executions.into_iter().map(|execution| {
-                let AddedExecution { id, step, attempt, node } = execution;
-                (id, Place { step, attempt, node })
+                let AddedExecution { id, step, item, attempt, node } = execution;
+                (id, Place { step, item, attempt, node })
             });
             self.executions.entry(run.clone()).or_default().extend(places);
         }

@@ -2,7 +2,7 @@
 
 use downbeat_core::spec::Definition;
 use downbeat_server::http::view::{
-    EventList, List, Node, NodeSummary, Plan, Run, RunSummary, Server, Status,
+    EventList, List, Node, NodeSummary, NodeWork, Plan, Run, RunSummary, Server, Status,
 };
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
@@ -171,6 +171,215 @@ fn lines_of_a_run_that_is_watched() {
 #[test]
 fn a_plan() {
     insta::assert_snapshot!(plain(&plan_page(&plan(), Rows::Few, None)));
+}
+
+/// `name>after,after`: a graph of placed tasks, each with what is said of it.
+fn graph_plan(tasks: &[(&str, Value)]) -> Plan {
+    let split = |text: &str| -> (String, Vec<String>) {
+        let (name, after) = text.split_once('>').unwrap_or((text, ""));
+        (name.to_owned(), after.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect())
+    };
+    let names: Vec<String> = tasks.iter().map(|(text, _)| split(text).0).collect();
+    let index = |name: &String| names.iter().position(|known| known == name).unwrap();
+    let steps = (0..).zip(tasks).map(|(number, (text, more)): (u32, _)| {
+        let (name, after) = split(text);
+        let after: Vec<Value> =
+            after.iter().map(|name| json!({"step": index(name), "kind": "barrier"})).collect();
+        let mut step = json!({
+            "index": number, "entry": number, "name": name, "backend": "exec", "action": "run", "branch": null,
+            "where": "placed", "condition": null, "after": after, "params": {"command": ["do", name]}, "timeout": "30m",
+            "retries": 0, "delivery": "at_least_once", "idempotent": null, "placement_timeout": "30m",
+        });
+        changed(&mut step, more.clone());
+        step
+    });
+    view(json!({
+        "job": "nightly", "shape": "graph", "strategy": "continue", "max_parallel": 50, "nodes": [],
+        "steps": steps.collect::<Vec<_>>(),
+    }))
+}
+
+fn nightly() -> Plan {
+    let workers = json!({"labels": ["worker"]});
+    let placed = |more: Value| {
+        let mut task = json!({"placement": workers});
+        changed(&mut task, more);
+        task
+    };
+    graph_plan(&[
+        ("list", placed(json!({"outputs": ["shards"]}))),
+        (
+            "shard>list",
+            placed(json!({
+                "backend": "docker", "retries": 2, "limits": {"db": 4, "api": "100/1m"}, "timeout": "10m",
+                "for_each": {"items": "{{ steps.list.outputs.shards }}", "max_parallel": 8}, "outputs": ["rows"],
+            })),
+        ),
+        ("schema>list", placed(json!({"cache": {"max_age": "24h"}, "for_each": {"items": [1, 2, 3]}}))),
+        ("report>shard,schema", placed(json!({}))),
+        ("alarm>shard,schema", placed(json!({"condition": "on_failure", "placement_timeout": "5m"}))),
+        (
+            "clean-up>report,list",
+            json!({"where": ["web-01", "web-02"], "condition": "always", "placement_timeout": null}),
+        ),
+    ])
+}
+
+#[test]
+fn a_plan_of_a_graph() {
+    insta::assert_snapshot!(plain(&plan_page(&nightly(), Rows::Few, Some(100))));
+}
+
+#[test]
+fn a_plan_of_a_graph_in_full() {
+    insta::assert_snapshot!(plain(&plan_page(&nightly(), Rows::All, None)));
+}
+
+#[test]
+fn a_plan_of_a_graph_with_a_branch_and_rules_of_its_own() {
+    let mut plan = graph_plan(&[
+        ("fetch", json!({"placement": {"requires": {"gpu": "nvidia"}, "max_per_node": 1}})),
+        (
+            "unpack",
+            json!({"entry": 1, "branch": "site", "after": [{"step": 0, "kind": "barrier"}], "where": ["a", "b"],
+                          "condition": "always"}),
+        ),
+        (
+            "switch",
+            json!({"entry": 1, "branch": "site", "after": [{"step": 1, "kind": "per_node"}], "where": ["a", "b"],
+                          "retries": 1}),
+        ),
+        ("check", json!({"entry": 2, "after": [{"step": 2, "kind": "barrier"}], "cache": {}})),
+    ]);
+    plan.max_parallel = None;
+    insta::assert_snapshot!(plain(&plan_page(&plan, Rows::Few, Some(100))));
+}
+
+#[test]
+fn a_plan_of_a_large_graph_is_in_layers() {
+    let mut tasks: Vec<(String, Value)> = vec![("list".to_owned(), json!({}))];
+    let names: Vec<String> = (0..70).map(|number| format!("shard-{number:02}")).collect();
+    tasks.extend(names.iter().map(|name| (format!("{name}>list"), json!({"limits": {"db": 4}}))));
+    tasks.push((format!("join>{}", names.join(",")), json!({})));
+    tasks.push(("mail>join,list".to_owned(), json!({"condition": "always"})));
+    let tasks: Vec<(&str, Value)> = tasks.iter().map(|(text, more)| (text.as_str(), more.clone())).collect();
+    let plan = graph_plan(&tasks);
+    insta::assert_snapshot!(plain(&plan_page(&plan, Rows::Few, Some(120))));
+    let all = plan_page(&plan, Rows::All, None);
+    assert!(names.iter().all(|name| all.contains(name)), "{all}");
+}
+
+#[test]
+fn a_plan_whose_lines_nobody_could_follow_is_in_layers() {
+    let names: Vec<String> = (0..50).map(|number| format!("t{number}")).collect();
+    // Each second half task waits for a set of its own.
+    let tasks: Vec<(String, Value)> = (0..50)
+        .map(|number: usize| {
+            let after: Vec<&str> = (0..25)
+                .filter(|former| number >= 25 && (former * 7 + number * 5) % 4 < 2)
+                .map(|former| names[former].as_str())
+                .collect();
+            (format!("{}>{}", names[number], after.join(",")), json!({}))
+        })
+        .collect();
+    let tasks: Vec<(&str, Value)> = tasks.iter().map(|(text, more)| (text.as_str(), more.clone())).collect();
+    let text = plan_page(&graph_plan(&tasks), Rows::Few, Some(120));
+    assert!(text.lines().all(|line| plain(line).chars().count() <= 120), "{text}");
+}
+
+/// A fan-out over so many items, in which every hundredth fails, then a join that is skipped.
+fn fan_out(items: u32) -> Run {
+    let mut run = summary(json!({
+        "job": "nightly", "state": "failed", "status": "failed", "partial": true, "nodes": 0, "steps": 6, "no_cache": true,
+        "finished_at": "2025-06-01T10:04:53.5Z", "duration": "2.5s", "error": "step 1 (shard) failed for 1 of 4 items",
+    }));
+    let shards: serde_json::Map<String, Value> = (0..items)
+        .map(|item| {
+            let node = format!("web-0{}", item % 3);
+            let of_item = json!({"item": item, "node": node});
+            let mut shown = match item {
+                0 => result(
+                    "succeeded",
+                    Some("12ms"),
+                    json!({"exit_code": 0, "cached": true, "reused": id(6), "outputs": {"rows": 7}}),
+                ),
+                item if item % 100 == 1 => result(
+                    "failed",
+                    Some("40ms"),
+                    json!({"exit_code": 1, "error": "exited with code 1", "attempts": 3}),
+                ),
+                2 => result("skipped", None, json!({"reason": "fail-fast has struck"})),
+                _ => result("succeeded", Some("1s"), json!({"exit_code": 0, "outputs": {"rows": item}})),
+            };
+            changed(&mut shown, of_item);
+            if item == 2 {
+                shown["node"] = Value::Null;
+            }
+            (format!("[{item}]"), shown)
+        })
+        .collect();
+    run["step"] = json!(null);
+    run["expected"] = json!([]);
+    run["counts"] = json!({"pending": 0, "leased": 0, "running": 0, "succeeded": 3, "failed": 1, "skipped": 3, "cancelled": 0, "lost": 0});
+    let skipped = |reason: &str| json!({"-": result("skipped", None, json!({"reason": reason}))});
+    run["results"] = json!({
+        "0": {"web-01": result("succeeded", Some("12ms"), json!({"exit_code": 0, "cached": true, "reused": id(6)}))},
+        "1": shards,
+        "2": {"[0]": result("succeeded", Some("1s"), json!({"item": 0, "node": "web-01", "exit_code": 0, "reused": id(7)}))},
+        "3": skipped("shard failed"),
+        "4": {"web-02": result("succeeded", Some("1s"), json!({"exit_code": 0}))},
+    });
+    view(run)
+}
+
+#[test]
+fn a_run_of_a_fan_out() {
+    insta::assert_snapshot!(plain(&run_page(&fan_out(12), &nightly(), Rows::Few, now(), None)));
+}
+
+#[test]
+fn a_run_of_ten_thousand_items_stays_readable() {
+    let run = fan_out(10_000);
+    insta::assert_snapshot!(plain(&run_page(&run, &nightly(), Rows::Few, now(), Some(120))));
+    let all = plain(&run_page(&run, &nightly(), Rows::All, now(), None));
+    assert!(all.contains("shard[9999]"), "every item");
+    let place = |item: &str| all.find(item).unwrap();
+    assert!(place("shard[2] ") < place("shard[10] "), "by number");
+}
+
+#[test]
+fn a_fan_out_that_waits_says_for_how_many() {
+    let mut run = fan_out(3);
+    run.summary = view(summary(json!({})));
+    run.waiting = view(json!([
+        {"step": 1, "task": "shard", "item": 3, "others": 12, "execution": id(5), "nodes": [{"node": "web-01", "reason": "has no free slot"}]},
+        {"step": 3, "task": "report", "execution": id(5), "nodes": [{"node": "-", "reason": "limit db: 4 of 4 are taken"}]},
+    ]));
+    let page = plain(&run_page(&run, &nightly(), Rows::Few, now(), None));
+    let waits = page.split_once("\nstep 1 (").unwrap().1;
+    insta::assert_snapshot!(waits);
+}
+
+#[test]
+fn lines_of_a_fan_out_that_is_watched() {
+    let definition: Definition = view(json!({"tasks": [{"backend": "test", "action": "noop"}]}));
+    let mut story = Story::new(nightly(), &definition);
+    let mut text = String::new();
+    let mut tell = |run: &Run| {
+        let tallies = story.tallies(run);
+        story.ended(&tallies).iter().for_each(|line| text.push_str(&format!("{line}\n")));
+        text.push_str("-\n");
+    };
+    let end = fan_out(4);
+    let mut run = fan_out(4);
+    run.summary = view(summary(json!({})));
+    // As far as is known there may be more items, until something that waits for them begins.
+    run.results.retain(|step, _| *step < 3);
+    tell(&run);
+    run.results.clone_from(&end.results);
+    tell(&run);
+    tell(&end);
+    insta::assert_snapshot!(plain(&text));
 }
 
 /// Ten nodes in three waves; the second wave spent the budget.
@@ -353,6 +562,55 @@ fn a_node() {
     insta::assert_snapshot!(plain(&node_page(&node, now(), None)));
 }
 
+fn held(changes: Value) -> Value {
+    let mut held = json!({
+        "execution": id(5), "run": RUN, "job": "deploy-web", "step": 2, "task": "train", "attempt": 1,
+        "status": "running", "stopping": false, "placed": true, "name": format!("{}.1", id(5)),
+        "leased_at": "2025-06-01T10:04:48Z", "lease_age": "12s", "expires_at": "2025-06-01T10:05:27Z",
+        "expires_in": "27s", "started_at": "2025-06-01T10:04:48Z",
+    });
+    changed(&mut held, changes);
+    held
+}
+
+fn work(held: &Value, changes: Value) -> Value {
+    let mut work = json!({
+        "id": id(1), "hostname": "web-01", "status": "online", "draining": false, "slots": {"total": 4, "free": 4},
+        "held": held, "expired_leases": 0, "active_at": "2025-06-01T10:04:57Z",
+        "totals": {"pending": 0, "leased": 0, "running": 0, "succeeded": 0, "failed": 0, "skipped": 0, "cancelled": 0, "lost": 0},
+        "heartbeat_at": "2025-06-01T10:04:57Z", "claimed_at": null, "finished_at": null,
+    });
+    changed(&mut work, changes);
+    work
+}
+
+#[test]
+fn a_nodes_work() {
+    let all = json!([
+        held(json!({})),
+        held(
+            json!({"step": 11, "task": "docker run", "attempt": 3, "status": "leased", "job": null, "lease_age": "1h2m3s",
+                    "expires_in": "400ms", "name": format!("downbeat-{}-3", id(6))})
+        ),
+        held(json!({"stopping": true, "expires_in": "0s", "lease_age": "95s", "item": 7})),
+    ]);
+    let work: NodeWork = view(work(
+        &all,
+        json!({
+            "status": "stale", "slots": {"total": 4, "free": 1}, "expired_leases": 2, "claimed_at": "2025-06-01T10:04:48Z",
+            "finished_at": "2025-06-01T09:55:00Z",
+            "totals": {"pending": 1, "leased": 1, "running": 2, "succeeded": 120, "failed": 3, "skipped": 0, "cancelled": 0, "lost": 2},
+        }),
+    ));
+    insta::assert_snapshot!(plain(&work_page(&work, now(), None)));
+}
+
+#[test]
+fn a_node_that_has_done_nothing_yet() {
+    let work: NodeWork = view(work(&json!([]), json!({})));
+    insta::assert_snapshot!(plain(&work_page(&work, now(), None)));
+}
+
 #[test]
 fn events() {
     let events: EventList = view(json!({
@@ -361,8 +619,11 @@ fn events() {
              "node": id(1), "by": null, "text": "node web-01 registered", "data": {"hostname": "web-01"}},
             {"seq": 2, "at": "2025-06-01T10:00:00.5Z", "kind": "executions_added", "server": id(8), "run": RUN, "execution": null,
              "node": null, "by": null, "text": "2 executions added", "data": {"executions": [
-                {"id": id(6), "step": 3, "node": null, "attempt": 2, "status": "pending"},
+                {"id": id(6), "step": 3, "item": 17, "node": null, "attempt": 2, "status": "pending"},
                 {"id": id(7), "step": 4, "node": id(2), "attempt": 1, "status": "pending"}]}},
+            {"seq": 2, "at": "2025-06-01T10:00:00.5Z", "kind": "executions_added", "server": id(8), "run": RUN, "execution": null,
+             "node": null, "by": null, "text": "1 execution added, cached", "data": {"executions": [
+                {"id": id(4), "step": 5, "item": 2, "node": null, "attempt": 1, "status": "succeeded", "cached": true}]}},
             {"seq": 3, "at": "2025-06-01T10:00:00.6Z", "kind": "execution_leased", "server": id(8), "run": RUN, "execution": id(6),
              "node": id(1), "by": null, "text": "execution leased", "data": {}},
             {"seq": 4, "at": "2025-06-01T10:00:00.7Z", "kind": "execution_started", "server": id(8), "run": RUN, "execution": id(6),

@@ -1,9 +1,11 @@
 //! Text for people. Everything here is a pure function of what is shown, the time and the width.
 
 mod event;
+mod graph;
 mod hosts;
 mod node;
 mod plan;
+mod plan_graph;
 mod progress;
 mod rollout;
 mod run;
@@ -11,6 +13,7 @@ mod status;
 mod story;
 pub(crate) mod table;
 mod time;
+mod work;
 
 pub(crate) use event::EventLines;
 pub(crate) use hosts::Rows;
@@ -20,6 +23,7 @@ pub(crate) use progress::Tally;
 pub(crate) use run::{run_line, run_page, run_table};
 pub(crate) use status::{server_table, status_page};
 pub(crate) use story::Story;
+pub(crate) use work::work_page;
 
 #[cfg(test)]
 mod golden;

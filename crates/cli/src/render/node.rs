@@ -18,7 +18,7 @@ pub(crate) fn node_table(nodes: &[NodeSummary], now: Timestamp, width: Option<us
         let labels = node.labels.iter().map(|(name, value)| label(name, value)).collect::<Vec<_>>().join(",");
         table.row([
             node.hostname.as_str().into(),
-            status(node.status, node.draining),
+            node_status(node.status, node.draining),
             or_dash(node.groups.join(",")),
             or_dash(labels),
             node.slots.to_string().into(),
@@ -42,7 +42,7 @@ pub(crate) fn node_page(node: &Node, now: Timestamp, width: Option<usize>) -> St
     let head = facts(&[
         ("node", node.hostname.as_str().into()),
         ("id", node.id.to_string().into()),
-        ("status", status(node.status, node.draining)),
+        ("status", node_status(node.status, node.draining)),
         ("groups", or_dash(node.groups.join(", "))),
         ("labels", or_dash(labels)),
         ("capabilities", or_dash(capabilities)),
@@ -70,7 +70,7 @@ pub(crate) fn node_page(node: &Node, now: Timestamp, width: Option<usize>) -> St
     format!("{head}\n{}", table.draw(width))
 }
 
-fn status(status: NodeStatus, draining: bool) -> Cell {
+pub(super) fn node_status(status: NodeStatus, draining: bool) -> Cell {
     let tone = match (status, draining) {
         (NodeStatus::Online, false) => Tone::Good,
         (NodeStatus::Online, true) | (NodeStatus::Stale, _) => Tone::Busy,

@@ -1,10 +1,14 @@
-//! Owns how a plan looks: nodes and waves, then the steps in order: what each does, where, and what it waits for.
+//! Owns how a plan looks: nodes and waves, then the steps in order: what each does, where, and what it waits for. A graph is
+//! drawn first, by `plan_graph`.
 
-use downbeat_core::spec::Condition;
-use downbeat_server::http::view::{EdgeKind, Plan, Step, Where};
+use downbeat_core::Span;
+use downbeat_core::limits;
+use downbeat_core::spec::{Condition, ForEach, Limit, Placement};
+use downbeat_server::http::view::{EdgeKind, Plan, Shape, Step, Where};
 use serde_json::Value;
 
 use super::hosts::{Rows, hosts};
+use super::plan_graph::graph;
 use super::rollout::{planned, planned_waves};
 use super::table::{Cell, Table, Tone, facts};
 use super::time::short;
@@ -37,20 +41,42 @@ pub(crate) fn plan_page(plan: &Plan, rows: Rows, width: Option<usize>) -> String
     if let Some(timeout) = plan.timeout {
         head.push(("timeout", short(timeout).into()));
     }
+    if let Some(most) = plan.max_parallel {
+        head.push(("parallel", format!("{most} executions at once").into()));
+    }
+    let common = common_placement(plan).filter(|_| plan.shape == Shape::Graph);
+    if let Some(placement) = common {
+        head.push(("placement", rules_of(placement, rows).into()));
+    }
     let mut text = facts(&head);
     if let Some(rollout) = &plan.rollout {
         text.push_str(&format!("\n{}", planned_waves(rollout, rows, width)));
     }
-    text.push_str(&format!("\n{}", steps(plan, &names, rows, width)));
+    if plan.shape == Shape::Graph {
+        text.push_str(&format!("\n{}", graph(plan, &names, common, rows, width)));
+    }
+    if plan.shape == Shape::List || rows == Rows::All {
+        text.push_str(&format!("\n{}", steps(plan, &names, rows, width)));
+    }
     text
 }
 
+/// The rule that all placed steps have, if they have one.
+fn common_placement(plan: &Plan) -> Option<&Placement> {
+    let mut placed = plan.steps.iter().filter(|step| matches!(step.place, Where::Placed(_)));
+    let first = placed.next()?.placement.as_ref()?;
+    placed.all(|step| step.placement.as_ref() == Some(first)).then_some(first)
+}
+
 fn steps(plan: &Plan, all: &[String], rows: Rows, width: Option<usize>) -> String {
-    let mut table = Table::new([
-        "STEP", "TASK", "BACKEND", "AFTER", "WHEN", "TIMEOUT", "RETRIES", "IF LOST", "WHERE", "PARAMS",
-    ]);
+    // Few jobs have any of what stands there.
+    let with_rules = plan.steps.iter().any(|step| !bounds(step).is_empty());
+    let rules = with_rules.then_some("RULES");
+    let head = ["STEP", "TASK", "BACKEND", "AFTER", "WHEN", "TIMEOUT", "RETRIES", "IF LOST", "WHERE"];
+    let mut table = Table::new(head.into_iter().chain(rules).chain(["PARAMS"]));
     for step in &plan.steps {
-        table.row([
+        let rules = with_rules.then(|| bounds(step).join("; ").into());
+        let cells: [Cell; 9] = [
             step.index.to_string().into(),
             task(step).into(),
             format!("{} {}", step.backend, step.action).into(),
@@ -60,8 +86,8 @@ fn steps(plan: &Plan, all: &[String], rows: Rows, width: Option<usize>) -> Strin
             step.retries.to_string().into(),
             if_lost(step).into(),
             place(step, all, rows).into(),
-            params(step, rows).into(),
-        ]);
+        ];
+        table.row(cells.into_iter().chain(rules).chain([params(step, rows).into()]));
     }
     table.draw(width)
 }
@@ -84,7 +110,7 @@ fn after(step: &Step) -> Cell {
     edges.collect::<Vec<_>>().join(", ").into()
 }
 
-fn when(condition: Option<Condition>) -> &'static str {
+pub(super) fn when(condition: Option<Condition>) -> &'static str {
     match condition {
         None => "-",
         Some(Condition::Always) => "always",
@@ -111,10 +137,7 @@ fn place(step: &Step, all: &[String], rows: Rows) -> String {
     match &step.place {
         Where::Placed(_) => match &step.placement {
             None => "once, on a node that fits".to_owned(),
-            Some(placement) => {
-                let rules = serde_json::to_value(placement).unwrap_or_default();
-                format!("once, on a node that fits ({})", members(&rules, rows))
-            }
+            Some(placement) => format!("once, on a node that fits ({})", rules_of(placement, rows)),
         },
         Where::Nodes(nodes) if nodes == all => match nodes.len() {
             1 => nodes[0].clone(),
@@ -122,6 +145,41 @@ fn place(step: &Step, all: &[String], rows: Rows) -> String {
         },
         Where::Nodes(nodes) => hosts(nodes, rows),
     }
+}
+
+/// `labels=["gpu"] max_per_node=1`.
+pub(super) fn rules_of(placement: &Placement, rows: Rows) -> String {
+    members(&serde_json::to_value(placement).unwrap_or_default(), rows)
+}
+
+/// What multiplies a step, bounds it, and spares it: `for each of 3 items; limits db=4; cached`.
+pub(super) fn bounds(step: &Step) -> Vec<String> {
+    let mut found: Vec<String> = step.for_each.as_ref().map(each).into_iter().collect();
+    if !step.limits.is_empty() {
+        let limits = step.limits.iter().map(|(key, limit): (&String, &Limit)| format!("{key}={limit}"));
+        found.push(format!("limits {}", limits.collect::<Vec<_>>().join(", ")));
+    }
+    if let Some(cache) = step.cache {
+        let age = cache.max_age.map(|age| format!(" up to {}", short(age))).unwrap_or_default();
+        found.push(format!("cached{age}"));
+    }
+    let default = Span::from_secs(limits::PLACEMENT_TIMEOUT_DEFAULT_S);
+    if let Some(timeout) = step.placement_timeout.filter(|timeout| *timeout != default) {
+        found.push(format!("fails after {} without a node", short(timeout)));
+    }
+    found
+}
+
+/// `for each of 3 items, 2 at once`.
+pub(super) fn each(each: &ForEach) -> String {
+    let items = match &each.items {
+        Value::Array(items) if items.len() == 1 => "1 item".to_owned(),
+        Value::Array(items) => format!("{} items", items.len()),
+        Value::String(text) => text.trim().trim_start_matches("{{").trim_end_matches("}}").trim().to_owned(),
+        other => other.to_string(),
+    };
+    let most = each.max_parallel.map(|most| format!(", {most} at once")).unwrap_or_default();
+    format!("for each of {items}{most}")
 }
 
 fn params(step: &Step, rows: Rows) -> String {

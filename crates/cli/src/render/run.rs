@@ -1,16 +1,17 @@
-//! Owns how runs look: a row in a list, a line, and the page with every step on every node.
+//! Owns how runs look: a row in a list, a line, and the page with every step on every node and for every item.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use downbeat_core::Span;
 use downbeat_core::execution::Status;
 use downbeat_core::run::RunStatus;
-use downbeat_server::http::view::{InstanceResult, Plan, Run, RunSummary};
+use downbeat_server::http::view::{InstanceResult, Plan, Run, RunSummary, Step};
 use jiff::Timestamp;
 
 use super::hosts::{Rows, hosts};
 use super::progress::Tally;
 use super::rollout::{standing, waves};
+use super::story::{wait_reason, waiting_task};
 use super::table::{Cell, Table, Tone, facts, painted};
 use super::time::{age, elapsed, second, short};
 
@@ -18,6 +19,9 @@ use super::time::{age, elapsed, second, short};
 const MOST_INSTANCES: usize = 60;
 /// Of those that went wrong, how many are shown.
 const MOST_FAILURES: usize = 40;
+/// A step with more items than this has one row for all of them, and a row for each of the first that went wrong.
+const MOST_ITEMS: usize = 12;
+const MOST_FAILED_ITEMS: usize = 10;
 
 /// Runs, as the server ordered them.
 pub(crate) fn run_table(runs: &[RunSummary], now: Timestamp, width: Option<usize>) -> String {
@@ -72,9 +76,15 @@ pub(crate) fn run_page(run: &Run, plan: &Plan, rows: Rows, now: Timestamp, width
         Rows::Few => run.untouched.iter().map(String::as_str).collect(),
     };
     let shown = |node: &str| !untouched.contains(node);
-    let instances = run.results.values().flat_map(|nodes| nodes.keys()).filter(|node| shown(node)).count();
-    if rows == Rows::All || instances <= MOST_INSTANCES {
-        text.push_str(&format!("\n{}", results(run, plan, shown, width)));
+    let rows_of = |results: &Results| match folded(results, rows) {
+        Some(wrong) => 1 + wrong.len().min(MOST_FAILED_ITEMS),
+        None => results.keys().filter(|node| shown(node)).count(),
+    };
+    if rows == Rows::All || run.results.values().map(rows_of).sum::<usize>() <= MOST_INSTANCES {
+        text.push_str(&format!("\n{}", results(run, plan, rows, shown, width)));
+        if run.results.values().any(|results| folded(results, rows).is_some()) {
+            text.push_str(&format!("\n`downbeat run show {} --all` shows every item\n", run.summary.id));
+        }
     } else {
         text.push_str(&format!("\n{}", counted(run, plan, width)));
         text.push_str(&failures(run, plan, width));
@@ -106,6 +116,9 @@ fn head(run: &Run, rows: Rows, now: Timestamp) -> Vec<(&'static str, Cell)> {
         let params = run.params.iter().map(|(name, value)| format!("{name}={}", plain(value)));
         head.push(("params", params.collect::<Vec<_>>().join(" ").into()));
     }
+    if summary.no_cache {
+        head.push(("cache", "not used (--no-cache)".into()));
+    }
     if let Some(first) = &summary.retry_of {
         head.push(("retry of", first.as_str().into()));
     }
@@ -133,18 +146,53 @@ fn target(expected: &[String], rows: Rows) -> String {
     }
 }
 
-fn results(run: &Run, plan: &Plan, shown: impl Fn(&str) -> bool, width: Option<usize>) -> String {
+/// The results of one step.
+type Results = BTreeMap<String, InstanceResult>;
+
+/// By hostname, and items by their number.
+fn in_order(results: &Results) -> Vec<(&String, &InstanceResult)> {
+    let mut rows: Vec<(&String, &InstanceResult)> = results.iter().collect();
+    rows.sort_by_key(|(node, result)| (result.item, *node));
+    rows
+}
+
+/// If a step has so many items that they share a row: those that went wrong.
+fn folded(results: &Results, rows: Rows) -> Option<Vec<(&String, &InstanceResult)>> {
+    let items = results.values().filter(|result| result.item.is_some()).count();
+    if rows == Rows::All || items <= MOST_ITEMS {
+        return None;
+    }
+    Some(in_order(results).into_iter().filter(|(_, result)| is_wrong(result)).collect())
+}
+
+fn is_wrong(result: &InstanceResult) -> bool {
+    matches!(result.status, Status::Failed | Status::Lost | Status::Cancelled)
+}
+
+fn results(run: &Run, plan: &Plan, rows: Rows, shown: impl Fn(&str) -> bool, width: Option<usize>) -> String {
     let mut table = Table::new(["STEP", "TASK", "NODE", "STATUS", "ATTEMPTS", "DURATION", "EXIT", "DETAIL"]);
     for step in &plan.steps {
         let number = step.index.to_string();
         match run.results.get(&step.index).filter(|results| !results.is_empty()) {
             Some(results) => {
-                for (node, result) in results.iter().filter(|(node, _)| shown(node)) {
+                if let Some(wrong) = folded(results, rows) {
+                    table.row(items(&number, step, run));
+                    for (node, result) in wrong.into_iter().take(MOST_FAILED_ITEMS) {
+                        table.row(instance(&number, &step.name, node, result));
+                    }
+                    continue;
+                }
+                for (node, result) in in_order(results).into_iter().filter(|(node, _)| shown(node)) {
                     table.row(instance(&number, &step.name, node, result));
                 }
             }
             None => {
-                let text = if run.summary.state.is_terminal() { "not reached" } else { "pending" };
+                let empty = has_no_items(step, run);
+                let text = match run.summary.state.is_terminal() {
+                    true if empty => "no items",
+                    true => "not reached",
+                    false => "pending",
+                };
                 let blank = || Cell::from("-");
                 table.row([
                     number.as_str().into(),
@@ -162,12 +210,64 @@ fn results(run: &Run, plan: &Plan, shown: impl Fn(&str) -> bool, width: Option<u
     table.draw(width)
 }
 
+/// Whatever is skipped is recorded, so a step without results in a run that went well had nothing to go over.
+fn has_no_items(step: &Step, run: &Run) -> bool {
+    step.for_each.as_ref().is_some_and(|each| match each.items.as_array() {
+        Some(items) => items.is_empty(),
+        None => run.summary.status == RunStatus::Completed,
+    })
+}
+
+/// One row for all items of a step.
+fn items(number: &str, step: &Step, run: &Run) -> [Cell; 8] {
+    let tally = Tally::of(step, run, true, |_, _| false);
+    let results = run.results.get(&step.index).into_iter().flatten();
+    let nodes: BTreeSet<&str> = results.clone().filter_map(|(_, result)| result.node.as_deref()).collect();
+    let open = tally.wanted.saturating_sub(tally.ended());
+    let (status, tone) = match (open, tally.failed, tally.cancelled, tally.succeeded) {
+        (1.., ..) if tally.running + tally.ended() > 0 => ("running", Tone::Busy),
+        (1.., ..) => ("pending", Tone::Dim),
+        (0, 1.., ..) => ("failed", Tone::Bad),
+        (0, 0, 1.., _) => ("cancelled", Tone::Bad),
+        (0, 0, 0, 0) => ("skipped", Tone::Dim),
+        (0, 0, 0, _) => ("succeeded", Tone::Good),
+    };
+    let counts = [
+        (tally.succeeded, "succeeded"),
+        (tally.cached, "of them cached"),
+        (tally.failed, "failed"),
+        (tally.cancelled, "cancelled"),
+        (tally.skipped, "skipped"),
+        (tally.running, "running"),
+        (open.saturating_sub(tally.running), "pending"),
+    ];
+    let told = counts.iter().filter(|(count, _)| *count > 0).map(|(count, word)| format!("{count} {word}"));
+    let shown = tally.failed + tally.cancelled > MOST_FAILED_ITEMS as u64;
+    let first =
+        if shown { format!("; the first {MOST_FAILED_ITEMS} that went wrong:") } else { String::new() };
+    [
+        number.into(),
+        format!("{}[0-{}]", step.name, tally.wanted.saturating_sub(1)).into(),
+        match nodes.len() {
+            0 => "-".into(),
+            1 => nodes.into_iter().next().unwrap_or_default().into(),
+            count => format!("{count} nodes").into(),
+        },
+        Cell::new(status, tone),
+        "-".into(),
+        tally.longest.map_or_else(|| "-".to_owned(), short).into(),
+        "-".into(),
+        Cell::new(format!("{}{first}", told.collect::<Vec<_>>().join(", ")), Tone::Dim),
+    ]
+}
+
 /// A row per step: how many of its instances stand where.
 fn counted(run: &Run, plan: &Plan, width: Option<usize>) -> String {
+    let with_items = plan.steps.iter().any(|step| step.for_each.is_some());
     let mut table = Table::new([
         "STEP",
         "TASK",
-        "NODES",
+        if with_items { "INSTANCES" } else { "NODES" },
         "SUCCEEDED",
         "FAILED",
         "SKIPPED",
@@ -176,7 +276,7 @@ fn counted(run: &Run, plan: &Plan, width: Option<usize>) -> String {
         "LONGEST",
     ]);
     for step in &plan.steps {
-        let tally = Tally::of(step, run, |_, _| false);
+        let tally = Tally::of(step, run, true, |_, _| false);
         let count = |count: u64, tone| match count {
             0 => Cell::new("-", Tone::Dim),
             count => Cell::new(count.to_string(), tone),
@@ -199,12 +299,10 @@ fn counted(run: &Run, plan: &Plan, width: Option<usize>) -> String {
 /// The instances that went wrong; the first of them.
 fn failures(run: &Run, plan: &Plan, width: Option<usize>) -> String {
     let mut table = Table::new(["STEP", "TASK", "NODE", "STATUS", "ATTEMPTS", "DURATION", "EXIT", "DETAIL"]);
-    let wrong =
-        |result: &InstanceResult| matches!(result.status, Status::Failed | Status::Lost | Status::Cancelled);
     let mut found = 0;
     for step in &plan.steps {
-        let results = run.results.get(&step.index).into_iter().flatten();
-        for (node, result) in results.filter(|(_, result)| wrong(result)) {
+        let results = run.results.get(&step.index).map(in_order).unwrap_or_default();
+        for (node, result) in results.into_iter().filter(|(_, result)| is_wrong(result)) {
             found += 1;
             if found <= MOST_FAILURES {
                 table.row(instance(&step.index.to_string(), &step.name, node, result));
@@ -242,12 +340,23 @@ fn plain(value: &serde_json::Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
+/// `shard`, or `shard[3]`.
+pub(super) fn task_label(task: &str, item: Option<u32>) -> String {
+    item.map_or_else(|| task.to_owned(), |item| format!("{task}[{item}]"))
+}
+
 fn instance(step: &str, task: &str, node: &str, result: &InstanceResult) -> [Cell; 8] {
+    let node = match (result.item, &result.node) {
+        (None, _) => node,
+        (Some(_), Some(node)) => node.as_str(),
+        (Some(_), None) => "-",
+    };
+    let status = if result.cached { "cached" } else { result.status.as_str() };
     [
         step.into(),
-        task.into(),
+        task_label(task, result.item).into(),
         node.into(),
-        Cell::new(result.status.as_str(), status_tone(result.status)),
+        Cell::new(status, status_tone(result.status)),
         match attempts_made(result) {
             0 => "-".into(),
             made => made.to_string().into(),
@@ -264,7 +373,10 @@ fn detail(result: &InstanceResult) -> String {
         return why.clone();
     }
     let said = result.outputs.iter().map(|(name, value)| format!("{name}={}", plain(value)));
-    let reused = result.reused.map(|_| "reused".to_owned());
+    let reused = result.reused.map(|first| match result.cached {
+        true => format!("from execution {first}"),
+        false => "reused".to_owned(),
+    });
     reused.into_iter().chain(said).collect::<Vec<_>>().join(" ")
 }
 
@@ -285,12 +397,15 @@ pub(super) fn attempts_made(result: &InstanceResult) -> u32 {
 fn waiting(run: &Run) -> String {
     let mut text = String::new();
     for step in &run.waiting {
-        text.push_str(&format!("\nstep {} ({}) waits for a node:\n", step.step, step.task));
+        let waits = if step.others > 0 { "wait" } else { "waits" };
+        let what = if step.nodes.iter().all(|node| node.node == "-") { "" } else { " for a node" };
+        let what = if step.nodes.is_empty() { " for a node" } else { what };
+        text.push_str(&format!("\nstep {} ({}) {waits}{what}:\n", step.step, waiting_task(step)));
         if step.nodes.is_empty() {
             text.push_str("  no node has registered\n");
         }
         for node in &step.nodes {
-            text.push_str(&format!("  {}: {}\n", node.node, node.reason));
+            text.push_str(&format!("  {}\n", wait_reason(node)));
         }
     }
     text
@@ -312,7 +427,7 @@ fn told(run: &RunSummary) -> (String, Tone) {
     let text = match (run.partial, cancelling, run.paused) {
         (_, true, _) => format!("{}, cancelling", run.status),
         (_, _, true) => format!("{}, paused", run.status),
-        (true, ..) => format!("{} (partial)", run.status),
+        (true, ..) => format!("{}, partial", run.status),
         (false, ..) => run.status.to_string(),
     };
     (text, tone)

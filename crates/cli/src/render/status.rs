@@ -85,7 +85,7 @@ fn behind(replica: &Replica) -> String {
 }
 
 /// `3 online, 1 stale`; zeros are left out.
-fn counts<'a>(parts: impl Iterator<Item = (u64, &'a str, Tone)>) -> String {
+pub(super) fn counts<'a>(parts: impl Iterator<Item = (u64, &'a str, Tone)>) -> String {
     let told: Vec<String> = parts
         .filter(|(count, ..)| *count > 0)
         .map(|(count, name, tone)| painted(&format!("{count} {name}"), tone))

@@ -7,12 +7,13 @@ use downbeat_core::ids::ExecutionId;
 use downbeat_core::run::again::has_failed;
 use downbeat_core::spec::Definition;
 use downbeat_server::http::view::{
-    EdgeKind, InstanceResult, Plan, Rollout, Run, StepWaiting, Wave, WaveStatus,
+    EdgeKind, InstanceResult, Plan, Rollout, Run, StepWaiting, Waiting, Wave, WaveStatus,
 };
 use jiff::{SignedDuration, Timestamp};
 
 use super::progress::{Tally, step_line};
 use super::rollout::begins;
+use super::run::task_label;
 use super::table::{Tone, one_line, painted};
 
 /// What fits somewhere is taken sooner than this.
@@ -48,6 +49,8 @@ struct Rules {
     retries: bool,
     /// The steps that begin only when this one has ended, or its instance on their node.
     followers: Vec<(u32, EdgeKind)>,
+    /// Of them, those beyond its entry: they begin when all of its items have ended.
+    beyond: Vec<u32>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -60,12 +63,18 @@ impl Story {
     pub(crate) fn new(plan: Plan, definition: &Definition) -> Self {
         let tasks = definition.tasks.iter().flat_map(|entry| entry.leaves());
         let mut steps: Vec<Rules> =
-            tasks.map(|task| Rules { retries: task.retry.is_some(), followers: Vec::new() }).collect();
+            tasks.map(|task| Rules { retries: task.retry.is_some(), ..Rules::default() }).collect();
         steps.resize(plan.steps.len(), Rules::default());
         for step in &plan.steps {
             for edge in &step.after {
-                if let Some(rules) = steps.get_mut(edge.step as usize) {
-                    rules.followers.push((step.index, edge.kind));
+                let Some(former) = plan.steps.get(edge.step as usize) else { continue };
+                let within = former.entry == step.entry && step.for_each.is_some();
+                // An item walks the leaves of its branch at its own pace.
+                let kind = if within { EdgeKind::PerNode } else { edge.kind };
+                steps[edge.step as usize].followers.push((step.index, kind));
+                if former.for_each.is_some() && !within {
+                    let leaves = plan.steps.iter().filter(|leaf| leaf.entry == former.entry);
+                    leaves.for_each(|leaf| steps[leaf.index as usize].beyond.push(step.index));
                 }
             }
         }
@@ -88,13 +97,17 @@ impl Story {
     pub(crate) fn tallies(&self, run: &Run) -> Vec<Tally> {
         let steps = self.plan.steps.iter().zip(&self.steps);
         steps
-            .map(|(step, rules)| Tally::of(step, run, |node, result| rules.may_come_back(node, result, run)))
+            .map(|(step, rules)| {
+                let is_over = run.summary.state.is_terminal() || rules.is_left_behind(run);
+                Tally::of(step, run, is_over, |node, result| rules.may_come_back(node, result, run))
+            })
             .collect()
     }
 
     /// A line for each step that has ended since the last time.
     pub(crate) fn ended(&mut self, tallies: &[Tally]) -> Vec<String> {
-        let ended = tallies.iter().filter(|tally| tally.has_ended());
+        // Of no items there is nothing to tell.
+        let ended = tallies.iter().filter(|tally| tally.has_ended() && tally.wanted > 0);
         ended.filter(|tally| self.told.insert(tally.index)).map(step_line).collect()
     }
 
@@ -192,7 +205,7 @@ impl Story {
     fn pauses(&self, step: &StepWaiting, run: &Run) -> bool {
         let retries = self.steps.get(step.step as usize).is_some_and(|rules| rules.retries);
         let results = run.results.get(&step.step).into_iter().flatten();
-        retries && results.into_iter().any(|(_, result)| result.attempts > 1)
+        retries && results.into_iter().any(|(_, result)| result.attempts > 1 && result.item == step.item)
     }
 }
 
@@ -208,6 +221,10 @@ impl Rules {
         unsure && !run.summary.state.is_terminal() && !self.has_followed(node, run)
     }
 
+    fn is_left_behind(&self, run: &Run) -> bool {
+        self.beyond.iter().any(|step| run.results.get(step).is_some_and(|results| !results.is_empty()))
+    }
+
     fn has_followed(&self, node: &str, run: &Run) -> bool {
         self.followers.iter().any(|(step, kind)| {
             run.results.get(step).is_some_and(|results| match kind {
@@ -221,19 +238,32 @@ impl Rules {
 /// `step 0 train waits: no node fits now (web-01: lacks label `gpu`)`.
 fn wait_line(step: &StepWaiting) -> String {
     let nodes = &step.nodes;
-    let mut why: Vec<String> = nodes
-        .iter()
-        .take(MOST_NODES)
-        .map(|node| format!("{}: {}", node.node, one_line(&node.reason)))
-        .collect();
+    let mut why: Vec<String> = nodes.iter().take(MOST_NODES).map(wait_reason).collect();
     if nodes.is_empty() {
         why.push("no node has registered".to_owned());
     }
     if nodes.len() > MOST_NODES {
         why.push(format!("{} others", nodes.len() - MOST_NODES));
     }
-    let waits = painted("waits: no node fits now", Tone::Busy);
-    format!("step {} {} {waits} ({})", step.step, step.task, why.join("; "))
+    let waits = if step.others > 0 { "wait" } else { "waits" };
+    let waits = painted(&format!("{waits}: no node fits now"), Tone::Busy);
+    format!("step {} {} {waits} ({})", step.step, waiting_task(step), why.join("; "))
+}
+
+/// `train`, or `train[3] and 12 others`.
+pub(super) fn waiting_task(step: &StepWaiting) -> String {
+    let others = match step.others {
+        0 => String::new(),
+        1 => " and 1 other".to_owned(),
+        others => format!(" and {others} others"),
+    };
+    format!("{}{others}", task_label(&step.task, step.item))
+}
+
+/// What holds whatever the node has no node before it.
+pub(super) fn wait_reason(waiting: &Waiting) -> String {
+    let reason = one_line(&waiting.reason);
+    if waiting.node == "-" { reason } else { format!("{}: {reason}", waiting.node) }
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ impl Cell {
         Self { text: one_line(&text.into()), tone }
     }
 
-    /// Text that has its colours already. For facts only: a column would count them as letters.
+    /// Text that is taken as it is, blanks and colours. In a column colours would count as letters.
     pub(crate) fn painted(text: String) -> Self {
         Self { text, tone: Tone::Plain }
     }
@@ -43,9 +43,9 @@ pub(crate) struct Table {
     rows: Vec<Vec<Cell>>,
 }
 
-const GAP: usize = 2;
+pub(super) const GAP: usize = 2;
 /// Narrower than this a wrapped column is unreadable: it runs over instead.
-const NARROWEST_COLUMN: usize = 20;
+pub(super) const NARROWEST_COLUMN: usize = 20;
 
 impl Table {
     pub(crate) fn new(head: impl IntoIterator<Item = &'static str>) -> Self {
@@ -137,7 +137,7 @@ pub(crate) fn painted(text: &str, tone: Tone) -> String {
 }
 
 /// Breaks at blanks where it can.
-fn wrapped(text: &str, width: usize) -> Vec<String> {
+pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     let mut length = 0;
     for word in text.split(' ') {

@@ -79,6 +79,7 @@ impl Bars {
                 *place = Some(bar(&self.all, tally, self.layout));
             }
             let Some(bar) = place else { continue };
+            bar.set_length(tally.wanted);
             bar.set_position(tally.ended());
             bar.set_message(told(tally));
             if (tally.has_ended() || run.summary.state.is_terminal()) && !bar.is_finished() {
@@ -105,7 +106,8 @@ fn prefix(tally: &Tally, width: usize) -> String {
 
 fn told(tally: &Tally) -> String {
     let parts = [
-        (tally.succeeded, "ok"),
+        (tally.succeeded - tally.cached, "ok"),
+        (tally.cached, "cached"),
         (tally.failed, "failed"),
         (tally.cancelled, "cancelled"),
         (tally.skipped, "skipped"),

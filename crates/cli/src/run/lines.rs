@@ -11,6 +11,8 @@ pub(super) enum Prefix {
     None,
     /// `web-01 | line`.
     Node,
+    /// `shard[3] web-01 | line`: items of one task are alike, and any node may have any of them.
+    Item,
 }
 
 /// A line that is this long is printed before it has ended.
@@ -20,7 +22,7 @@ const LONGEST_LINE_BYTES: usize = 64 * 1024;
 #[derive(Debug)]
 pub(super) struct Lines {
     prefix: Prefix,
-    /// Hostnames are padded to the longest that was seen.
+    /// Prefixes are padded to the longest that was seen.
     width: usize,
     /// What was printed last does not end in a line end.
     unfinished: bool,
@@ -29,7 +31,7 @@ pub(super) struct Lines {
 
 #[derive(Debug, Default)]
 struct Open {
-    node: String,
+    whose: String,
     /// Bytes of the execution's output that were printed or are held.
     next: u64,
     line: String,
@@ -47,12 +49,10 @@ impl Lines {
 
     /// What is to be printed now that this piece came.
     pub(super) fn push(&mut self, chunk: &RunChunk) -> String {
-        self.width = self.width.max(chunk.node.chars().count());
+        let whose = self.whose(chunk);
+        self.width = self.width.max(whose.chars().count());
         let mut text = String::new();
-        let open = self
-            .open
-            .entry(chunk.execution)
-            .or_insert_with(|| Open { node: chunk.node.clone(), ..Open::default() });
+        let open = self.open.entry(chunk.execution).or_insert_with(|| Open { whose, ..Open::default() });
         if chunk.chunk.offset > open.next {
             let cut = chunk.chunk.offset - open.next;
             if !open.line.is_empty() {
@@ -77,8 +77,16 @@ impl Lines {
         };
         let rest = open.line.split_off(whole);
         let lines = std::mem::replace(&mut open.line, rest);
-        prefixed(&mut text, &lines, &open.node, self.width);
+        prefixed(&mut text, &lines, &open.whose, self.width);
         text
+    }
+
+    fn whose(&self, chunk: &RunChunk) -> String {
+        match (self.prefix, chunk.item) {
+            (Prefix::Item, Some(item)) => format!("{}[{item}] {}", chunk.task, chunk.node),
+            (Prefix::Item, None) => format!("{} {}", chunk.task, chunk.node),
+            (Prefix::None | Prefix::Node, _) => chunk.node.clone(),
+        }
     }
 
     /// Whether what was printed last does not end in a line end: a prompt would follow on the same line.
@@ -90,15 +98,15 @@ impl Lines {
     pub(super) fn finish(&mut self) -> String {
         let mut text = String::new();
         for open in std::mem::take(&mut self.open).into_values() {
-            prefixed(&mut text, &open.line, &open.node, self.width);
+            prefixed(&mut text, &open.line, &open.whose, self.width);
         }
         text
     }
 }
 
-fn prefixed(text: &mut String, lines: &str, node: &str, width: usize) {
+fn prefixed(text: &mut String, lines: &str, whose: &str, width: usize) {
     for line in lines.lines() {
-        text.push_str(&format!("{node:width$} | {line}\n"));
+        text.push_str(&format!("{whose:width$} | {line}\n"));
     }
 }
 
@@ -116,6 +124,7 @@ mod tests {
             execution: ExecutionId(Uuid::from_u128(execution)),
             step: 0,
             task: "exec run".to_owned(),
+            item: None,
             node: node.to_owned(),
             attempt: 1,
             chunk: Chunk { offset, stream: Stream::Stdout, text: text.to_owned(), at: Timestamp::UNIX_EPOCH },
@@ -130,6 +139,14 @@ mod tests {
         text += &lines.push(&chunk(1, "web-10", 6, "o\nthree"));
         text += &lines.finish();
         assert_eq!(text, "web-10 | one\nweb-2  | eins\nweb-2  | zwei\nweb-10 | two\nweb-10 | three\n");
+    }
+
+    #[test]
+    fn lines_of_items_say_which() {
+        let mut lines = Lines::new(Prefix::Item);
+        let third = RunChunk { item: Some(3), ..chunk(1, "web-1", 0, "x\n") };
+        let text = lines.push(&third) + &lines.push(&chunk(2, "web-2", 0, "y\n"));
+        assert_eq!(text, "exec run[3] web-1 | x\nexec run web-2    | y\n");
     }
 
     #[test]

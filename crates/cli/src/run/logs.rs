@@ -1,9 +1,10 @@
 //! `run logs`: what a run's processes wrote.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::Args;
-use downbeat_server::http::view::{Plan, Run, RunChunk};
+use downbeat_server::http::view::{InstanceResult, Plan, Run, RunChunk};
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -27,6 +28,9 @@ pub(crate) struct LogsArgs {
     /// Only of this step, by its number or its task's name
     #[arg(long, value_name = "STEP")]
     step: Option<String>,
+    /// Only of the item with this number, from 0, of a task with `for_each`
+    #[arg(long, value_name = "N")]
+    item: Option<u32>,
     /// Go on as it is written, until the run has ended
     #[arg(short, long)]
     follow: bool,
@@ -46,11 +50,11 @@ pub(super) async fn run(args: LogsArgs, client: &Client, out: Out) -> Result<(),
             query.push(("step", part::step(step, &plan)?.to_string()));
         }
     }
+    query.extend(args.item.map(|item| ("item", item.to_string())));
     if args.follow {
         query.push(("follow", "1".to_owned()));
     }
-    let prefix =
-        if args.node.is_none() && part::hostnames(&run).len() > 1 { Prefix::Node } else { Prefix::None };
+    let prefix = prefix(&args, &run);
     let mut printer = match (out.format(), args.follow) {
         (Format::Table, _) => Printer::Lines,
         (Format::Json | Format::Yaml, true) => Printer::Items,
@@ -60,6 +64,21 @@ pub(super) async fn run(args: LogsArgs, client: &Client, out: Out) -> Result<(),
     match printer {
         Printer::Document(data) => out.result(&json!({ "data": data }), String::new),
         Printer::Lines | Printer::Items => Ok(()),
+    }
+}
+
+/// What a line has to say of whose it is.
+fn prefix(args: &LogsArgs, run: &Run) -> Prefix {
+    let is_meant = |item: u32| args.item.is_none_or(|meant| meant == item);
+    let has_items = |results: &&BTreeMap<String, InstanceResult>| {
+        results.values().any(|result| result.item.is_some_and(is_meant))
+    };
+    match (run.results.values().filter(has_items).count(), args.item) {
+        (0, _) if args.node.is_none() && part::hostnames(run).len() > 1 => Prefix::Node,
+        (0, _) => Prefix::None,
+        // One item of one task.
+        (steps, Some(_)) if steps == 1 || args.step.is_some() => Prefix::None,
+        _ => Prefix::Item,
     }
 }
 

@@ -32,7 +32,10 @@ pub(super) fn step(text: &str, plan: &Plan) -> Result<u32, Failure> {
 
 /// Hostnames of the nodes that have or may have written something.
 pub(super) fn hostnames(run: &Run) -> BTreeSet<&str> {
-    let with_results = run.results.values().flat_map(|results| results.keys());
+    let with_results = run.results.values().flatten().filter_map(|(key, result)| match result.item {
+        None => Some(key),
+        Some(_) => result.node.as_ref(),
+    });
     run.expected.iter().chain(with_results).map(String::as_str).filter(|node| *node != "-").collect()
 }
 

@@ -20,6 +20,10 @@ pub(crate) struct RetryArgs {
     #[arg(long)]
     failed_only: bool,
 
+    /// Also this task and all that follows it, however they ended; by name, or by the number of its step
+    #[arg(long, value_name = "TASK", conflicts_with = "failed_only")]
+    from: Option<String>,
+
     /// Wait for the end, then show the run; the exit code is the run's result
     #[arg(long, conflicts_with = "watch")]
     wait: bool,
@@ -37,7 +41,12 @@ pub(super) async fn run(args: RetryArgs, client: &Client, out: Out) -> Result<()
     let first = args.run.resolve(client).await?;
     // A key of its own lets the client repeat what a broken connection left unanswered.
     let key = args.idempotency_key.unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
-    let body = Body::Json(json!({"failed_only": args.failed_only}));
+    let mut body = json!({"failed_only": args.failed_only});
+    // A server from before knows no such field.
+    if let Some(task) = args.from {
+        body["from"] = json!(task);
+    }
+    let body = Body::Json(body);
     let run: Run = client.post(&["runs", first.as_str(), "retry"], &[], body, Some(&key)).await?;
     let id = run.summary.id.clone();
     if args.watch {

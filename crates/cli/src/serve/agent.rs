@@ -93,6 +93,8 @@ impl From<&AgentKeys> for Settings {
             slots: keys.slots.unwrap_or(defaults.slots),
             allow: keys.allow.0.clone(),
             only: keys.only.as_ref().map(|only| only.0.clone()),
+            // Checked when it was read.
+            docker: keys.engine().unwrap_or_default(),
             drain_timeout: keys.drain_timeout.0,
             ..defaults
         }

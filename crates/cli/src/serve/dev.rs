@@ -103,7 +103,7 @@ fn start_agent(args: &DevArgs, server: &Server, hostname: &str, number: u32) -> 
             .collect(),
         labels: [("number".to_owned(), number.to_string())].into(),
         slots: SLOTS,
-        allow: vec!["exec".to_owned()],
+        allow: ["exec", "docker"].map(str::to_owned).to_vec(),
         drain_timeout: DRAIN_TIMEOUT,
         ..AgentSettings::new(args.data.join(hostname))
     };
@@ -172,7 +172,7 @@ fn banner(ready: &Ready, groups: &[String], data: &Path) -> String {
         "downbeat dev is up\n  \
            REST    {url}/api/v1/docs\n  \
            agents  {grpc}\n  \
-           nodes   {nodes}, groups {groups}, exec allowed\n  \
+           nodes   {nodes}, groups {groups}, exec and docker allowed\n  \
            data    {data}\n\n\
          go on in another terminal:\n  \
            downbeat job run{at} --target all --watch exec run --command 'uptime -p'\n  \

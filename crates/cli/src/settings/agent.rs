@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use downbeat_agent::Engine;
 use downbeat_core::Span;
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +29,10 @@ pub(crate) struct AgentKeys {
     /// Nothing but these backends.
     #[serde(default)]
     pub(crate) only: Option<List>,
+    /// The container engine of the backend `docker`: unix:///PATH or tcp://HOST:PORT. Found out by itself: what
+    /// DOCKER_HOST says, or the usual sockets of Docker and Podman.
+    #[serde(default)]
+    pub(crate) docker_socket: Option<String>,
     /// Results that are not yet acknowledged live here.
     pub(crate) data: PathBuf,
     #[serde(deserialize_with = "duration")]
@@ -47,6 +52,7 @@ pub(crate) const KEYS: &[&str] = &[
     "slots",
     "allow",
     "only",
+    "docker_socket",
     "data",
     "drain_timeout",
     "log_level",
@@ -85,6 +91,11 @@ impl AgentKeys {
         if self.slots == Some(0) {
             return Err(("slots", "must be at least 1".to_owned()));
         }
-        Ok(())
+        self.engine().map(|_| ()).map_err(|error| ("docker_socket", error))
+    }
+
+    /// The container engine that is named, if one is.
+    pub(crate) fn engine(&self) -> Result<Option<Engine>, String> {
+        self.docker_socket.as_deref().filter(|text| !text.is_empty()).map(Engine::read).transpose()
     }
 }

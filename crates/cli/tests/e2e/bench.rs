@@ -83,6 +83,79 @@ fn a_fleet_that_cannot_be_is_refused() {
 }
 
 #[test]
+fn every_graph_is_run_and_every_figure_is_there() {
+    for (store, name) in [("sqlite".to_owned(), "sqlite"), (postgres(), "postgres")] {
+        let figures = bench(&["graph", "--store", &store, "--n", "6", "--rounds", "1"]).json();
+        assert_eq!(
+            (figures["load"].as_str(), figures["shape"].as_str()),
+            (Some("graph"), Some("sequential")),
+            "{figures}"
+        );
+        let shapes: Vec<(&str, &str)> = figures["shapes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| (one["shape"].as_str().unwrap(), one["work"].as_str().unwrap()))
+            .collect();
+        assert_eq!(
+            shapes,
+            [
+                ("sequential", "exec shell fibonacci"),
+                ("sequential", "exec run /bin/true"),
+                ("sequential", "test noop"),
+                ("parallel", "exec shell fibonacci"),
+                ("parallel", "test noop"),
+                ("noop", "test noop"),
+                ("exec", "exec run /bin/true"),
+                ("plan", "chain"),
+                ("plan", "layers"),
+                ("plan", "wide"),
+            ]
+        );
+        for one in figures["shapes"].as_array().unwrap() {
+            let number = |name: &str| one[name].as_f64().unwrap_or_else(|| panic!("no {name}: {one}"));
+            assert!(number("p50_ms") > 0.0 && number("p50_ms") <= number("p99_ms"), "{one}");
+            assert_eq!(number("n"), 6.0, "{one}");
+            match one["shape"].as_str().unwrap() {
+                "plan" => {
+                    assert_eq!(one["store"], "none");
+                    assert!(number("bytes per step") > 0.0, "{one}");
+                }
+                shape => {
+                    assert_eq!(one["store"], name);
+                    assert!(number("server_rss_bytes") > 0.0 && number("commits per task") > 0.0, "{one}");
+                    assert_eq!(shape == "exec", one["of fork+exec"].is_number(), "{one}");
+                    assert_eq!(shape == "sequential", one["overhead ms per step"].is_number(), "{one}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_overhead_of_a_chain_is_what_is_not_work() {
+    let figures = bench(&["graph", "--shape", "sequential", "--n", "4", "--rounds", "2"]).json();
+    let shapes = figures["shapes"].as_array().unwrap();
+    for one in shapes {
+        let number = |name: &str| one[name].as_f64().unwrap_or_else(|| panic!("no {name}: {one}"));
+        assert_eq!(number("n"), 8.0);
+        let whole = number("work ms per step") + number("overhead ms per step");
+        assert!((whole - number("ms per task")).abs() < 1e-6, "{one}");
+    }
+    // A shell works, and a no-op does not.
+    let work = |index: usize| shapes[index]["work ms per step"].as_f64().unwrap();
+    assert!(work(0) > work(2), "{figures}");
+}
+
+#[test]
+fn a_graph_that_cannot_be_is_refused() {
+    for args in [&["graph", "--rounds", "0"][..], &["graph", "--n", "1"], &["graph", "--n", "10001"]] {
+        let done = bench(args);
+        assert_eq!(done.code, 2, "{args:?}: {done:?}");
+    }
+}
+
+#[test]
 fn several_servers_need_a_store_that_can_be_shared() {
     for args in [
         &["tasks", "--servers", "2"][..],

@@ -45,6 +45,7 @@ fn a_tour() {
     golden!(dev, "run_list", &["run", "list"]);
     golden!(dev, "node_list", &["node", "list"]);
     golden!(dev, "node_show", &["node", "show", "node-1"]);
+    golden!(dev, "node_work", &["node", "work", "node-1"]);
     golden!(dev, "status", &["status"]);
     golden!(dev, "server_list", &["server-list"]);
 }

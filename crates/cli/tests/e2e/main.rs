@@ -10,5 +10,7 @@ mod flows;
 mod follow;
 mod formats;
 mod golden;
+mod graph;
 mod processes;
 mod replica;
+mod work;

@@ -50,6 +50,7 @@ fn a_replica_shows_what_its_primary_shows_and_changes_nothing() {
         &["run", "events", &before],
         &["event", "list", "-o", "json"],
         &["node", "show", "node-1", "-o", "json"],
+        &["node", "work", "node-1", "-o", "json"],
     ] {
         let there = dev.run(args).ok();
         until("the same answer", || (ask(dir, &url, args).stdout == there).then_some(()));

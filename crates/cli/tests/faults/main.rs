@@ -10,6 +10,7 @@
 mod agent_dies;
 mod disk_full;
 mod random;
+mod scenarios;
 mod server_dies;
 mod site;
 #[path = "../support/mod.rs"]

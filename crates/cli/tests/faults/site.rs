@@ -75,6 +75,12 @@ impl Site {
         fs::OpenOptions::new().create(true).append(true).open(path).unwrap()
     }
 
+    /// Where people and scripts reach it.
+    #[allow(dead_code, reason = "the tests of containers need it")]
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.http)
+    }
+
     pub(crate) fn kill_server(&mut self) {
         let mut child = self.server.take().expect("the server runs");
         child.kill().unwrap();
@@ -86,10 +92,22 @@ impl Site {
     }
 
     pub(crate) fn start_agent(&mut self, name: &str) {
+        self.start_agent_with(name, &[]);
+    }
+
+    /// With flags of its own.
+    pub(crate) fn start_agent_with(&mut self, name: &str, flags: &[&str]) {
+        self.start_agent_in(name, flags, &[]);
+    }
+
+    /// With flags and environment variables of its own.
+    pub(crate) fn start_agent_in(&mut self, name: &str, flags: &[&str], environment: &[(&str, &str)]) {
         let child = Command::new(env!("CARGO_BIN_EXE_downbeat"))
             .args(["agent", "--server", &self.grpc, "--hostname", name, "--groups", "web", "--allow", "exec"])
-            .args(["--slots", "2", "--data"])
+            .args(["--allow", "docker", "--slots", "2", "--data"])
             .arg(self.directory.path().join(name))
+            .args(flags)
+            .envs(environment.iter().copied())
             .current_dir(self.directory.path())
             .stdout(Stdio::null())
             .stderr(self.log(name))
@@ -107,6 +125,11 @@ impl Site {
     pub(crate) fn signal_agent(&self, name: &str, signal: Signal) {
         let pid = Pid::from_raw(i32::try_from(self.agents[name].id()).unwrap());
         kill(pid, signal).unwrap();
+    }
+
+    pub(crate) fn signal_server(&self, signal: Signal) {
+        let server = self.server.as_ref().expect("the server runs");
+        kill(Pid::from_raw(i32::try_from(server.id()).unwrap()), signal).unwrap();
     }
 
     pub(crate) async fn nodes_online(&self, count: usize) {
@@ -175,6 +198,63 @@ impl Site {
     pub(crate) fn entry(&self, name: &str, seconds: &str) -> Value {
         let script = format!("echo \"$DOWNBEAT_EXECUTION\" >> {}; sleep {seconds}", self.book().display());
         json!({"name": name, "backend": "exec", "action": "shell", "params": {"command": script}})
+    }
+
+    /// A task that writes its name into the book and its process beside it, and goes on until the gate is opened.
+    pub(crate) fn gated(&self, name: &str, gate: &str) -> Value {
+        let (directory, book) = (self.directory.path().display(), self.book().display().to_string());
+        // It ends with the test as well: nobody is left to end what a killed agent ran.
+        let script = format!(
+            "cd {directory} && echo $$ > pid.part.$$ && mv pid.part.$$ pid.$DOWNBEAT_EXECUTION && \
+             echo \"$DOWNBEAT_EXECUTION\" >> {book}; while test -d {directory} && ! test -e {gate}; do sleep 0.05; done"
+        );
+        json!({"name": name, "backend": "exec", "action": "shell", "params": {"command": script}})
+    }
+
+    pub(crate) fn open(&self, gate: &str) {
+        fs::write(self.directory.path().join(gate), "").unwrap();
+    }
+
+    /// The process of an attempt that is gated, by its name.
+    pub(crate) fn pid_of(&self, name: &str) -> i32 {
+        let file = self.directory.path().join(format!("pid.{name}"));
+        fs::read_to_string(file).unwrap().trim().parse().unwrap()
+    }
+
+    /// The names of all attempts that began, in order.
+    pub(crate) fn begun(&self) -> Vec<String> {
+        fs::read_to_string(self.book()).unwrap_or_default().lines().map(str::to_owned).collect()
+    }
+
+    /// Waits until so many attempts have begun.
+    pub(crate) async fn have_begun(&self, count: usize) -> Vec<String> {
+        eventually(&format!("{count} attempts begin"), || async {
+            Some(self.begun()).filter(|begun| begun.len() >= count)
+        })
+        .await
+    }
+
+    /// What a node is at.
+    pub(crate) async fn work(&self, node: &str) -> Value {
+        let path = format!("nodes/{node}/workers");
+        eventually("the node's work is shown", || self.get(&path)).await
+    }
+
+    /// Waits until what a node is at is as wanted.
+    pub(crate) async fn work_until(&self, node: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let wanted = &wanted;
+        eventually(&format!("{node} is as wanted"), || async {
+            Some(self.work(node).await).filter(|work| wanted(work))
+        })
+        .await
+    }
+
+    /// A figure of `/metrics`.
+    pub(crate) async fn figure(&self, name: &str) -> u64 {
+        let url = format!("http://{}/metrics", self.http);
+        let text = self.client.get(url).send().await.unwrap().text().await.unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no `{name}` in\n{text}")).parse().unwrap()
     }
 
     /// How often each execution was really carried out, by its id.

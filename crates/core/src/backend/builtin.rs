@@ -117,11 +117,34 @@ macro_rules! path {
 }
 const PATH: &str = path!();
 const PATH_OR_ROOT: &str = concat!("/|", path!());
+/// The same without `:`, which ends it.
+macro_rules! mounted_path {
+    () => {
+        r"(?:/(?:[^/.:\x00-\x1f\x7f][^/:\x00-\x1f\x7f]*|\.[^/.:\x00-\x1f\x7f][^/:\x00-\x1f\x7f]*|\.\.[^/:\x00-\x1f\x7f]+))+"
+    };
+}
+/// A path of the host or the name of a volume, where it is to be seen, and whether it may be written to.
+const MOUNT: &str =
+    concat!("(?:", mounted_path!(), "|[A-Za-z0-9][A-Za-z0-9_.-]+):", mounted_path!(), "(?::r[ow])?");
+/// As the distribution's reference grammar has it: `[HOST[:PORT]/]NAME[/NAME]…[:TAG][@sha256:DIGEST]`.
+const IMAGE: &str = concat!(
+    r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::[0-9]{1,5})?/)?",
+    r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*)*",
+    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
+);
+const VARIABLE: &str = "[A-Za-z_][A-Za-z0-9_.-]*";
+const BYTES: &str = "[1-9][0-9]{0,15}(?:[bB]|[kKmMgG](?:i?[bB])?)?";
+/// More than nothing.
+const PROCESSORS: &str = r"0\.[0-9]{0,8}[1-9]|[1-9][0-9]{0,3}(?:\.[0-9]{1,9})?";
+const NETWORK: &str = "[A-Za-z0-9][A-Za-z0-9_.-]*";
+const CONTAINER_USER: &str = "[A-Za-z0-9_][A-Za-z0-9_.-]*(?::[A-Za-z0-9_][A-Za-z0-9_.-]*)?";
 /// A user, a group or their number, without what `chown` and name services give a meaning.
 const OWNER: &str = r"[A-Za-z0-9_][A-Za-z0-9_.-]*\$?(?::[A-Za-z0-9_][A-Za-z0-9_.-]*\$?)?";
 const RKE2_VERSION: &str = r"v[0-9]+\.[0-9]+\.[0-9]+(?:-[0-9a-z.]+)?(?:\+rke2r[0-9]+)?";
 const RKE2_CHANNEL: &str = r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?";
 const URL: &str = r"https?://[^\x00-\x20\x7f]+";
+/// What RFC 6750 lets a bearer's token be.
+const TOKEN: &str = "[A-Za-z0-9._~+/-]+=*";
 /// What RFC 9110 calls a token.
 const HEADER_NAME: &str = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+";
 /// A tab is the only control character that a header may hold; a line's end would begin another header.
@@ -277,6 +300,45 @@ const BUILTIN: &[Backend] = &[
         ],
     },
     Backend {
+        name: "docker",
+        help: "Containers, on Docker or Podman by its socket; only with the agent's `--allow docker`",
+        actions: &[once(
+            "run",
+            &[
+                required("image", ParamKind::Text, "an image such as alpine:3 or registry.example/tools/build@sha256:…")
+                    .pattern(IMAGE)
+                    .bytes(512),
+                optional("command", ParamKind::Argv, "the program and its arguments; the image's own when nothing is said"),
+                optional("entrypoint", ParamKind::Argv, "instead of the image's own; `command` comes after it"),
+                ENV.names(VARIABLE),
+                optional(
+                    "mounts",
+                    ParamKind::Texts,
+                    "SOURCE:TARGET or SOURCE:TARGET:ro; a source is an absolute path of the host or a volume's name",
+                )
+                .pattern(MOUNT)
+                .bytes(limits::PATH_BYTES),
+                optional("memory", ParamKind::Any, "the most memory, swap included, such as 512m or 2g")
+                    .pattern(BYTES)
+                    .bytes(32),
+                optional("cpus", ParamKind::Any, "the most processors, such as 2 or 0.5").pattern(PROCESSORS).bytes(32),
+                optional("pids", ParamKind::Integer, "the most processes").between(1, 4_194_304),
+                optional("working_dir", ParamKind::Text, "the directory to run in, an absolute path in the container")
+                    .pattern(PATH_OR_ROOT)
+                    .bytes(limits::PATH_BYTES),
+                optional("user", ParamKind::Text, "USER or USER:GROUP, names of the image or numbers")
+                    .pattern(CONTAINER_USER)
+                    .bytes(128),
+                optional("network", ParamKind::Text, "none, host, bridge or a network's name; the engine's default when nothing is said")
+                    .pattern(NETWORK)
+                    .bytes(128),
+                optional("read_only", ParamKind::Boolean, "nothing can be written but to mounts"),
+                optional("pull", ParamKind::Text, "when to ask the registry; missing when nothing is said")
+                    .choices(&["never", "missing", "always"]),
+            ],
+        )],
+    },
+    Backend {
         name: "http",
         help: "Requests of HTTP",
         actions: &[once(
@@ -291,11 +353,21 @@ const BUILTIN: &[Backend] = &[
                     .pattern(HEADER)
                     .names(HEADER_NAME)
                     .bytes(8 * 1024),
+                optional("query", ParamKind::Map, "names and values that are added to the URL, escaped")
+                    .bytes(8 * 1024),
+                optional("bearer", ParamKind::Text, "a token for the header Authorization")
+                    .pattern(TOKEN)
+                    .bytes(8 * 1024),
                 optional("body", ParamKind::Text, "what is sent").bytes(limits::PARAMS_BYTES),
+                optional("json", ParamKind::Any, "a value that is sent as JSON, instead of `body`")
+                    .bytes(limits::PARAMS_BYTES),
+                optional("timeout", ParamKind::Duration, "for the whole exchange; the task's own when nothing is said"),
+                optional("follow", ParamKind::Boolean, "false: a redirect is the response; true when nothing is said"),
                 optional(
                     "expect",
                     ParamKind::Any,
-                    "what makes it a success: {status: [200, 2xx], contains: TEXT}; 2xx when nothing is said",
+                    "what makes it a success: {status: [200, 2xx], contains: TEXT, headers: {NAME: TEXT}, json: {NAME: VALUE}}; \
+                     2xx when nothing is said",
                 ),
             ],
         )],
@@ -392,6 +464,59 @@ mod tests {
         for text in bad {
             assert!(!pattern.matches(text), "{text:?} passes");
         }
+    }
+
+    #[test]
+    fn images_mounts_and_limits_hold_nothing_else() {
+        let digest = format!("alpine@sha256:{}", "0a".repeat(32));
+        check(
+            IMAGE,
+            &["alpine", "alpine:3.20", "library/a_b__c-d.e", "localhost:5000/team/x:v1_2-rc.1", &digest],
+            &[
+                "",
+                "-alpine",
+                "Alpine",
+                "alpine:",
+                "alpine:-1",
+                "a//b",
+                "/a",
+                "a/",
+                "a b",
+                "a@sha256:0",
+                "a\n",
+                "../a",
+            ],
+        );
+        check(
+            MOUNT,
+            &["/a:/b", "/a b/.c:/d:ro", "/a:/b:rw", "cache:/var/cache", "a.b_c-d:/x"],
+            &[
+                "",
+                "/a",
+                "a:b",
+                "/:/b",
+                "/a:/",
+                "/a:/b:",
+                "/a:/b:z",
+                "./a:/b",
+                "/a/../b:/c",
+                "-v:/a",
+                "/a:/b:ro:ro",
+                "/a\n:/b",
+            ],
+        );
+        check(
+            BYTES,
+            &["1", "512m", "2g", "64MiB", "7b", "1kB"],
+            &["", "0", "-1", "1.5g", "1t", "m", "1 m", "12345678901234567"],
+        );
+        check(
+            PROCESSORS,
+            &["1", "0.5", "2.25", "64", "0.001"],
+            &["", "0", "0.0", ".5", "-1", "1e3", "1.", "1,5"],
+        );
+        check(NETWORK, &["none", "host", "my_net-1.x"], &["", "-x", "container:x", "a b"]);
+        check(CONTAINER_USER, &["root", "1000:1000", "a.b-c"], &["", "-u", ":0", "a:", "a:b:c", "$x"]);
     }
 
     #[test]

@@ -80,7 +80,7 @@ mod tests {
         let catalogue = Catalogue::builtin();
         assert_eq!(
             catalogue.action("exce", "run").unwrap_err().to_string(),
-            "there is no backend `exce`; did you mean `exec`? (backends: apt, exec, file, http, ping, rke2, systemd, test)"
+            "there is no backend `exce`; did you mean `exec`? (backends: apt, docker, exec, file, http, ping, rke2, systemd, test)"
         );
         assert_eq!(
             catalogue.action("exec", "shel").unwrap_err().to_string(),

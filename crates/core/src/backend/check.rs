@@ -118,6 +118,7 @@ fn valid(schema: &ParamSchema) -> String {
         return format!("one of {}", schema.choices.join(", "));
     }
     match (schema.kind, schema.min, schema.max) {
+        (ParamKind::Any, _, _) if schema.pattern.is_some() => "a text or a number".to_owned(),
         (ParamKind::Integer, Some(min), Some(max)) => format!("a whole number from {min} to {max}"),
         (ParamKind::Integer, Some(min), None) => format!("a whole number from {min} on"),
         (ParamKind::Integer, None, Some(max)) => format!("a whole number up to {max}"),
@@ -310,6 +311,14 @@ impl<'c> Check<'c> {
                 }
             },
             (ParamKind::Map, Value::Object(entries)) => Some(self.map(entries)),
+            // With a pattern it is a text that may be written as the number that it looks like.
+            (ParamKind::Any, _) if schema.pattern.is_some() => match text_of(value) {
+                Some(text) => self.clean(&text, None).then_some(Value::String(text)),
+                None => {
+                    self.wrong(schema, value);
+                    None
+                }
+            },
             (ParamKind::Any, _) => {
                 self.clean_inside(value);
                 Some(value.clone())
@@ -626,6 +635,25 @@ mod tests {
         assert_eq!(
             check("ping", "ping", json!({"x": 1})),
             Err(vec!["x: action `ping` takes no params; remove `x`".to_owned()])
+        );
+    }
+
+    #[test]
+    fn a_value_with_a_pattern_is_a_text_or_the_number_that_it_looks_like() {
+        let catalogue = crate::backend::Catalogue::builtin();
+        let action = catalogue.action("docker", "run").unwrap();
+        let checked = |cpus: Value| {
+            let given = Params::from([("image".to_owned(), json!("alpine")), ("cpus".to_owned(), cpus)]);
+            check_params(action, &given).map(|params| params["cpus"].clone())
+        };
+        for cpus in [json!(0.5), json!("0.5")] {
+            assert_eq!(checked(cpus).unwrap(), json!("0.5"));
+        }
+        assert_eq!(checked(json!([1])).unwrap_err()[0].message, "must be a text or a number, not a list");
+        assert!(
+            checked(json!(-1)).unwrap_err()[0]
+                .message
+                .starts_with("\"-1\" is not possible; the most processors")
         );
     }
 

@@ -171,6 +171,19 @@ impl State {
             State::Pending { .. } | State::Skipped { .. } => None,
         }
     }
+
+    /// What its agent reported of its end.
+    pub fn outcome(&self) -> Option<&Outcome> {
+        match self {
+            State::Succeeded { outcome, .. } => Some(outcome),
+            State::Failed { outcome, .. } | State::Cancelled { outcome, .. } => outcome.as_ref(),
+            State::Pending { .. }
+            | State::Leased { .. }
+            | State::Running { .. }
+            | State::Skipped { .. }
+            | State::Lost { .. } => None,
+        }
+    }
 }
 
 /// One attempt of one step on one node, as it is stored.

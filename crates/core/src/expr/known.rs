@@ -112,8 +112,14 @@ impl<'d> Known<'d> {
                 Err(format!("`{reference}`: the task has no `for_each`"))
             }
             Root::Item | Root::Index => Ok(()),
+            Root::Node if used == Use::Items => Err(format!(
+                "`{reference}`: each item gets a node of its own, after `for_each` made the items"
+            )),
             Root::Node => {
                 if self.definition.is_placed(&self.definition.tasks[at.entry]) {
+                    if self.definition.tasks[at.entry].for_each().is_some() {
+                        return Err(format!("`{reference}` is not known before an item is placed"));
+                    }
                     return Err(format!(
                         "`{reference}` is not known before the task is placed; give the task a `target`"
                     ));

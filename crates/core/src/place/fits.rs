@@ -1,4 +1,4 @@
-//! Decides whether a node may take a task that runs once. Which of several fitting nodes gets it is the dispatcher's.
+//! Decides whether a node may take a task that runs once. Which of several fitting nodes is the best is `rank`'s.
 
 use serde_json::Value;
 
@@ -28,6 +28,9 @@ pub fn fits(
     if offered.action(action).is_none() {
         return Err(Misfit::LacksAction { backend: backend.to_owned(), action: action.to_owned() });
     }
+    if let Some(lacking) = placement.backends.iter().find(|name| node.description.backend(name).is_none()) {
+        return Err(Misfit::LacksBackend { backend: lacking.clone() });
+    }
     for label in &placement.labels {
         has_label(node, label)?;
     }
@@ -48,11 +51,11 @@ pub fn fits(
     }
 }
 
-fn is_named(node: &NodeRecord, name: &str) -> bool {
+pub(super) fn is_named(node: &NodeRecord, name: &str) -> bool {
     node.description.hostname == name || name.parse::<NodeId>().is_ok_and(|id| id == node.id)
 }
 
-fn has_label(node: &NodeRecord, label: &str) -> Result<(), Misfit> {
+pub(super) fn has_label(node: &NodeRecord, label: &str) -> Result<(), Misfit> {
     let (name, wanted) = match label.split_once('=') {
         Some((name, wanted)) => (name.trim(), Some(wanted.trim())),
         None => (label, None),
@@ -68,7 +71,7 @@ fn has_label(node: &NodeRecord, label: &str) -> Result<(), Misfit> {
     }
 }
 
-fn has_capability(node: &NodeRecord, capability: &str, wanted: &Value) -> Result<(), Misfit> {
+pub(super) fn has_capability(node: &NodeRecord, capability: &str, wanted: &Value) -> Result<(), Misfit> {
     let Some(found) = node.description.capabilities.get(capability) else {
         return Err(Misfit::LacksCapability { capability: capability.to_owned() });
     };
@@ -144,6 +147,7 @@ mod tests {
             (json!({"forbid": ["gpu-01"]}), "is forbidden by the placement"),
             (json!({"forbid": [node().id]}), "is forbidden by the placement"),
             (json!({"allow": ["gpu-02"]}), "is not in the placement's allow list"),
+            (json!({"backends": ["test", "docker"]}), "lacks backend `docker`"),
             (json!({"labels": ["slow"]}), "lacks label `slow`"),
             (json!({"labels": ["zone=us"]}), "label `zone` is `eu`, not `us`"),
             (json!({"requires": {"tpu": "v5"}}), "lacks capability `tpu`"),
@@ -185,6 +189,7 @@ mod tests {
         let rule = placement(json!({
             "requires": {"gpu": "amd", "cpu": 8, "memory_gb": 3.5},
             "labels": ["fast", "zone=eu", "zone"],
+            "backends": ["test"],
             "allow": ["gpu-01"],
             "forbid": ["gpu-02"],
             "max_per_node": 3,

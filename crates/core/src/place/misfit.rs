@@ -1,6 +1,11 @@
 //! Owns the reasons for which a node does not fit. People read them when a step waits.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
+
+/// Reasons that one line holds.
+const REASONS_SHOWN: usize = 3;
 
 /// Why a node may not take a task now.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -33,4 +38,90 @@ pub enum Misfit {
     CapabilityTooSmall { capability: String, found: Value, wanted: Value },
     #[error("already holds {held} of this run, and may hold {most}")]
     Full { held: u32, most: u32 },
+}
+
+impl Misfit {
+    /// The same said of several nodes. What each of them has instead is left out: it differs.
+    pub fn of_many(&self, nodes: usize) -> String {
+        let (s, are, have) = if nodes == 1 { ("s", "is", "has") } else { ("", "are", "have") };
+        match self {
+            Misfit::Offline => format!("{nodes} {are} offline"),
+            Misfit::Stale => format!("{nodes} {are} stale"),
+            Misfit::Draining => format!("{nodes} {are} draining"),
+            Misfit::LacksBackend { backend } => format!("{nodes} lack{s} backend {backend}"),
+            Misfit::LacksAction { backend, action } => {
+                format!("{nodes} {have} backend {backend} without action {action}")
+            }
+            Misfit::Forbidden => format!("{nodes} {are} forbidden"),
+            Misfit::NotAllowed => format!("{nodes} {are} not in the allow list"),
+            Misfit::LacksLabel { label } => format!("{nodes} lack{s} label {label}"),
+            Misfit::LabelDiffers { label, wanted, .. } => {
+                format!("{nodes} {have} another {label} than {wanted}")
+            }
+            Misfit::LacksCapability { capability } => format!("{nodes} lack{s} capability {capability}"),
+            Misfit::CapabilityDiffers { capability, wanted, .. } => {
+                format!("{nodes} {have} another {capability} than {wanted}")
+            }
+            Misfit::CapabilityTooSmall { capability, wanted, .. } => {
+                format!("{nodes} {have} less {capability} than {wanted}")
+            }
+            Misfit::Full { most, .. } => format!("{nodes} hold{s} {most} of this run already"),
+        }
+    }
+
+    /// Why none of these nodes fits, in one line: the most frequent reasons, the most frequent first.
+    pub fn summary<'m>(misfits: impl IntoIterator<Item = &'m Misfit>) -> String {
+        let mut reasons: Vec<(&Misfit, String, usize)> = Vec::new();
+        let mut kinds: BTreeMap<String, usize> = BTreeMap::new();
+        for misfit in misfits {
+            let text = misfit.of_many(1);
+            let kind = *kinds.entry(text).or_insert_with_key(|text| {
+                reasons.push((misfit, text.clone(), 0));
+                reasons.len() - 1
+            });
+            reasons[kind].2 += 1;
+        }
+        if reasons.is_empty() {
+            return "no node fits: the cluster has none".to_owned();
+        }
+        reasons.sort_by(|(_, text, count), (_, other, many)| many.cmp(count).then(text.cmp(other)));
+        let shown = reasons.iter().take(REASONS_SHOWN).map(|(misfit, _, count)| misfit.of_many(*count));
+        let mut line = format!("no node fits: {}", shown.collect::<Vec<_>>().join("; "));
+        if reasons.len() > REASONS_SHOWN {
+            let rest: usize = reasons[REASONS_SHOWN..].iter().map(|(_, _, count)| count).sum();
+            line.push_str(&format!("; {rest} for other reasons"));
+        }
+        line
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_misfits_are_summed_up_in_one_line() {
+        let lacks = |backend: &str| Misfit::LacksBackend { backend: backend.to_owned() };
+        let small = |found: u32| Misfit::CapabilityTooSmall {
+            capability: "cpu".to_owned(),
+            found: found.into(),
+            wanted: 8.into(),
+        };
+        for (misfits, line) in [
+            (vec![], "no node fits: the cluster has none"),
+            (vec![Misfit::Offline], "no node fits: 1 is offline"),
+            (
+                vec![Misfit::Offline, lacks("docker"), lacks("docker"), lacks("docker")],
+                "no node fits: 3 lack backend docker; 1 is offline",
+            ),
+            // One reason, whatever each of them has instead.
+            (vec![small(1), small(2)], "no node fits: 2 have less cpu than 8"),
+            (
+                vec![Misfit::Draining, lacks("a"), Misfit::Forbidden, Misfit::Stale, Misfit::Stale],
+                "no node fits: 2 are stale; 1 is draining; 1 is forbidden; 1 for other reasons",
+            ),
+        ] {
+            assert_eq!(Misfit::summary(&misfits), line);
+        }
+    }
 }

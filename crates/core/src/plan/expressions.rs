@@ -54,16 +54,7 @@ impl<'r> Expressions<'r> {
     ) -> Result<(), Unfit> {
         let refuse = |problems: &[ParamProblem]| refused(task, step, problems);
         let problems = self.made().known.check(at, template);
-        if !problems.is_empty() {
-            return Err(refuse(&problems));
-        }
-        for used in template.step_uses() {
-            self.is_clear(at, &used).map_err(|(message, nodes)| {
-                let problem =
-                    ParamProblem { param: used.param.to_owned(), element: used.element.clone(), message };
-                Unfit { nodes, ..refuse(&[problem]) }
-            })?;
-        }
+        self.check_names(at, template, &problems, refuse)?;
         let Some(members) = (self.members)(at.entry) else {
             let builtin = Catalogue::builtin();
             let schema = builtin.action(&task.backend, &task.action).ok();
@@ -81,6 +72,50 @@ impl<'r> Expressions<'r> {
             return Ok(());
         }
         self.check_each(members, task, step, template)
+    }
+
+    /// The same for what an entry goes over.
+    pub(super) fn check_items(&mut self, entry: usize, template: &Template) -> Result<(), Unfit> {
+        let problems = self.made().known.check_items(entry, template);
+        let entries = &self.definition.tasks;
+        let name = entries[entry].name().map_or_else(|| format!("tasks[{entry}]"), str::to_owned);
+        self.check_names(Place { entry, leaf: 0 }, template, &problems, |problems| {
+            let why = problems.iter().map(|problem| problem.message.as_str()).collect::<Vec<_>>().join("; ");
+            let message = format!("`for_each` of `{}` is refused: {why}; nothing was started", shown(&name));
+            Unfit { message, nodes: Vec::new() }
+        })
+    }
+
+    /// The same for the keys of a task's limits.
+    pub(super) fn check_keys(&mut self, at: Place, task: &Task, template: &Template) -> Result<(), Unfit> {
+        let problems = self.made().known.check(at, template);
+        self.check_names(at, template, &problems, |problems| {
+            let why = problems.iter().map(|problem| problem.message.as_str()).collect::<Vec<_>>().join("; ");
+            let message =
+                format!("the limits of `{}` are refused: {why}; nothing was started", shown(&task.label()));
+            Unfit { message, nodes: Vec::new() }
+        })
+    }
+
+    /// Refuses names that cannot be there, and those of which it is not settled whose they are.
+    fn check_names(
+        &mut self,
+        at: Place,
+        template: &Template,
+        problems: &[ParamProblem],
+        refuse: impl Fn(&[ParamProblem]) -> Unfit,
+    ) -> Result<(), Unfit> {
+        if !problems.is_empty() {
+            return Err(refuse(problems));
+        }
+        for used in template.step_uses() {
+            self.is_clear(at, &used).map_err(|(message, nodes)| {
+                let problem =
+                    ParamProblem { param: used.param.to_owned(), element: used.element.clone(), message };
+                Unfit { nodes, ..refuse(&[problem]) }
+            })?;
+        }
+        Ok(())
     }
 
     fn made(&mut self) -> &mut Made<'r> {

@@ -86,7 +86,16 @@ fn fitting(
     let mut idempotent = Vec::new();
     let mut step = 0;
     for (index, entry) in definition.tasks.iter().enumerate() {
+        if let Some(each) = entry.for_each()
+            && let Ok(Some(template)) = Template::of_items(&each.items)
+        {
+            refusals.extend(expressions.check_items(index, &template).err());
+        }
         for (leaf, task) in entry.leaves().iter().enumerate() {
+            let keys = definition.limits_of(task).map(|(key, _)| key.as_str());
+            if let Ok(Some(template)) = Template::of_keys(keys) {
+                refusals.extend(expressions.check_keys(Place { entry: index, leaf }, task, &template).err());
+            }
             let offer = entries[index].map(|set| {
                 known.entry((set, &task.backend, &task.action)).or_insert_with(|| {
                     let members = sets.members[set as usize].iter().map(|&index| nodes[index].as_ref());

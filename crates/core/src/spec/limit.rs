@@ -22,18 +22,19 @@ impl fmt::Display for Limit {
     }
 }
 
+/// The error says what would have been one.
 impl FromStr for Limit {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("expected {WANTED}");
+        let wrong = || WANTED.to_owned();
         let (most, per) = match text.split_once('/') {
             Some((most, per)) => (most, Some(per.trim())),
             None => (text, None),
         };
         let most: u32 = most.trim().parse().map_err(|_| wrong())?;
         if !(1..=limits::LIMIT_MOST).contains(&most) {
-            return Err(format!("expected a number from 1 to {}", limits::LIMIT_MOST));
+            return Err(format!("from 1 to {} executions", limits::LIMIT_MOST));
         }
         let Some(per) = per else { return Ok(Limit::AtOnce(most)) };
         // `5/s` is what everybody writes.
@@ -42,7 +43,7 @@ impl FromStr for Limit {
         let per: Span = per.parse().map_err(|_| wrong())?;
         let longest = Span::from_secs(limits::RATE_MOST_S);
         if per < Span::from_millis(1) || per > longest {
-            return Err(format!("expected a time from 1ms to {longest}"));
+            return Err(format!("so many within a time from 1ms to {longest}"));
         }
         Ok(Limit::Rate(most, per))
     }
@@ -67,7 +68,9 @@ impl<'de> Deserialize<'de> for Limit {
         }
         match Written::deserialize(deserializer)? {
             Written::Number(most) => Ok(Limit::AtOnce(most)),
-            Written::Text(text) => text.parse().map_err(serde::de::Error::custom),
+            Written::Text(text) => {
+                text.parse().map_err(|wanted| serde::de::Error::custom(format!("expected {wanted}")))
+            }
         }
     }
 }

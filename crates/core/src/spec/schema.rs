@@ -7,6 +7,9 @@ use crate::backend::{ActionSchema, Catalogue, ParamKind, ParamSchema};
 use crate::limits;
 
 const DURATION: &str = r"^\s*(0|(\d+(\.\d+)?(ms|us|µs|s|m|h|d)\s*)+)\s*$";
+/// So many at once, or within a time; the unit alone is one of it.
+const LIMIT: &str =
+    r"^\s*0*[1-9]\d*\s*(/\s*(\d+(\.\d+)?)?(ms|us|µs|s|m|h|d)\s*(\d+(\.\d+)?(ms|us|µs|s|m|h|d)\s*)*)?$";
 /// A name that expressions can use.
 const WORD: &str = "^[A-Za-z_][A-Za-z0-9_]*$";
 /// What stands for a value of another type.
@@ -373,7 +376,10 @@ fn placement() -> Value {
 fn for_each() -> Value {
     let items = json!({
         "description": "The items: a list, or an expression that comes to one.",
-        "anyOf": [{"type": "array", "maxItems": limits::ITEMS}, {"$ref": "#/$defs/expression"}]
+        "anyOf": [
+            {"type": "array", "maxItems": limits::ITEMS},
+            {"type": "string", "pattern": r"^\s*\{\{[\s\S]*\}\}\s*$", "examples": ["{{ steps.list.outputs.all }}"]}
+        ]
     });
     json!({
         "description": "Once for each item: {{ item }}, {{ index }}.",
@@ -404,7 +410,7 @@ fn limits_of_tasks() -> Value {
         "additionalProperties": {
             "anyOf": [
                 {"type": "integer", "minimum": 1, "maximum": limits::LIMIT_MOST},
-                {"type": "string", "pattern": r"^\s*\d+\s*(/.*)?$"}
+                {"type": "string", "pattern": LIMIT, "examples": ["100/1m", "5/s"]}
             ]
         }
     })

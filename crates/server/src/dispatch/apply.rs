@@ -14,7 +14,6 @@ use downbeat_proto::message::Assignment;
 
 use super::board::{Board, Open, Stage};
 use super::post::{Holding, Post};
-use super::queue::Place;
 
 /// Nodes whose polls may have something to answer, with the execution that it is.
 pub(crate) type Touched = Vec<(ExecutionId, NodeId)>;
@@ -126,7 +125,7 @@ impl Board {
         }
         let Some(planned) = self.plans.get(&execution.run) else { return };
         let (plan, cluster) = (Arc::clone(&planned.plan), planned.cluster);
-        let place = self.queue.place(&plan, cluster, &execution.run, execution.step, execution.pinned);
+        let place = self.queue.place(&plan, cluster, execution);
         let until = match execution.state {
             State::Pending { not_before } => not_before,
             _ => None,
@@ -136,6 +135,7 @@ impl Board {
             step: execution.step,
             attempt: execution.attempt,
             params: execution.params.clone(),
+            is_placed: execution.pinned.is_none(),
             place,
             created_at: execution.created_at,
             stage: Stage::Waiting { until },
@@ -164,10 +164,10 @@ impl Board {
 
     /// A lease was committed: the node is to get the work.
     fn hold(&mut self, execution: ExecutionId, lease: &Lease, stop: bool, touched: &mut Touched) {
+        self.take_places(execution, lease);
         let Some(open) = self.open.get_mut(&execution) else { return };
         open.stage = Stage::Held { node: lease.node };
-        let run = open.run.clone();
-        let placed = matches!(open.place, Place::Placed(_));
+        let (run, placed) = (open.run.clone(), open.is_placed);
         let Some(post) = self.posts.get_mut(&lease.node) else { return };
         if post.record.session != lease.session || post.record.status == NodeStatus::Offline {
             // Nobody is there to take it, and nobody sweeps what is offline already.
@@ -187,9 +187,10 @@ impl Board {
 
     /// A lease whose work is known to have reached its node.
     fn keep(&mut self, execution: ExecutionId, lease: &Lease, stop: bool) {
+        self.take_places(execution, lease);
         let Some(open) = self.open.get_mut(&execution) else { return };
         open.stage = Stage::Held { node: lease.node };
-        let (run, placed) = (open.run.clone(), matches!(open.place, Place::Placed(_)));
+        let (run, placed) = (open.run.clone(), open.is_placed);
         if let Some(post) = self.posts.get_mut(&lease.node) {
             let (token, since) = (lease.token, lease.granted_at);
             post.held.insert(execution, Holding { token, run, since, placed, stop });
@@ -201,15 +202,16 @@ impl Board {
         match open.stage {
             Stage::Waiting { until } => self.queue.remove(open.place, until, execution),
             Stage::Paused { .. } => {}
-            Stage::Claimed { node } => {
-                let placed = matches!(open.place, Place::Placed(_));
+            Stage::Claimed { node, at } => {
                 self.with_post(node, |post| {
                     post.forget(execution);
-                    post.give_back(placed);
+                    post.give_back(open.is_placed);
                 });
+                self.give_places_back(open.place, execution, at);
             }
             Stage::Held { node } => {
                 self.with_post(node, |post| post.forget(execution));
+                self.end_places(open.place, execution);
             }
         }
         self.queue.let_go(open.place);

@@ -5,18 +5,18 @@ use std::sync::Arc;
 use downbeat_core::Timestamp;
 use downbeat_core::backend::{BackendSchema, Catalogue, Params};
 use downbeat_core::collections::{HashMap, HashSet};
-use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, SessionId};
 use downbeat_core::limits;
 use downbeat_core::node::{NodeRecord, NodeStatus};
-use downbeat_core::place;
 use downbeat_core::plan::Plan;
 use downbeat_proto::message::{Assignment, Free, Held, PollAnswer};
 use tokio::sync::oneshot;
 
 use super::apply::assignment;
+use super::pile::Share;
 use super::post::{Post, fitting};
-use super::queue::{Place, Queue, Share};
+use super::queue::{Place, Queue};
+use super::uses::Uses;
 
 /// Why a poll cannot be parked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub(super) struct Open {
     pub(super) attempt: u32,
     /// Its own, when its task's hold expressions.
     pub(super) params: Option<Arc<Params>>,
+    /// Whether it takes a slot for placed work; else it is pinned, and takes the node's one for fleet work.
+    pub(super) is_placed: bool,
     pub(super) place: Place,
     pub(super) created_at: Timestamp,
     pub(super) stage: Stage,
@@ -56,6 +58,7 @@ pub(super) enum Stage {
     /// Given to a node in a commit that is under way.
     Claimed {
         node: NodeId,
+        at: Timestamp,
     },
     Held {
         node: NodeId,
@@ -87,8 +90,7 @@ pub(crate) struct Board {
     pub(super) stray: Vec<(RunId, ExecutionId, LeaseToken)>,
     /// Pending executions that were just cancelled, for the metrics: only here it is known that they were pending.
     pub(super) cancelled: usize,
-    /// When there is something to claim that is left to other servers now.
-    pub(super) look_again: Option<Timestamp>,
+    pub(super) uses: Uses,
     /// How long executions that were just leased had waited, for the metrics.
     pub(super) waits: Vec<std::time::Duration>,
 }
@@ -187,7 +189,7 @@ impl Board {
     }
 
     pub(crate) fn next_due(&self) -> Option<Timestamp> {
-        [self.queue.next_due(), self.look_again].into_iter().flatten().min()
+        self.queue.next_due()
     }
 
     /// Parks a poll: it is answered when there is something for its node.
@@ -299,33 +301,5 @@ impl Board {
         let token = holding.token;
         post.assign(open.assignment(&planned.plan, execution, token));
         self.with_post(node, Post::flush);
-    }
-
-    /// Why no node takes an execution of this step, per node.
-    pub(crate) fn misfits(&self, plan: &Plan, run: &RunId, execution: &Execution) -> Vec<(String, String)> {
-        let task = plan.task(execution.step);
-        let placement = plan.placement(execution.step).cloned().unwrap_or_default();
-        let mut reasons = Vec::new();
-        for post in self.posts.values() {
-            let node = &post.record;
-            let hostname = node.description.hostname.clone();
-            let reason = match execution.pinned {
-                Some(pinned) if pinned != node.id => continue,
-                _ if self.paused.contains(run) => "the run is paused".to_owned(),
-                _ if !self.may_take(node.id, Some(run)) => self.why_not(node.id),
-                Some(_) if node.draining => "the node is drained".to_owned(),
-                Some(_) if node.status != NodeStatus::Online => {
-                    format!("the node is {}", node.status.as_str())
-                }
-                Some(_) => "the node carries out one step at a time, and is busy".to_owned(),
-                None => match place::fits(&placement, &task.backend, &task.action, node, post.held_of(run)) {
-                    Err(misfit) => misfit.to_string(),
-                    Ok(()) => "all slots are taken".to_owned(),
-                },
-            };
-            reasons.push((hostname, reason));
-        }
-        reasons.sort();
-        reasons
     }
 }

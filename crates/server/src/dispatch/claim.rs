@@ -1,63 +1,106 @@
 //! Decides which node gets what waits: executions that are about to be created, and those that are in the queue.
 
+use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use downbeat_core::collections::HashMap;
 use downbeat_core::execution::{Execution, Lease, State};
 use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId, RunId};
-use downbeat_core::place;
 use downbeat_core::{Change, Dice, Timestamp};
 
 use super::board::{Board, Stage};
-use super::post::{Holding, Post};
+use super::candidates::Candidates;
+use super::line::{Gate, Head};
+use super::pile::{Next, Where};
+use super::post::Holding;
 use super::queue::Place;
+use super::uses::Bound;
 
-/// Nodes that fit a class, the one with the most free slots on top: work spreads.
-type Candidates = BinaryHeap<(u32, NodeId)>;
+/// With more lines than this the queue decides, and nothing is born leased: looking at all of them costs more than a write.
+const LINES_LOOKED_AT: usize = 64;
+
+/// What becomes of the first pile of a line.
+enum Turn {
+    Goes {
+        execution: ExecutionId,
+        node: NodeId,
+    },
+    /// Others' share until then.
+    IsLeft(Timestamp),
+    /// This limit has no place for it.
+    LacksPlace {
+        bound: Bound,
+        until: Option<Timestamp>,
+    },
+    LacksNode,
+}
 
 impl Board {
-    /// Gives executions that are about to be created to nodes that wait for work, so that they are born leased.
-    /// Whatever becomes of the commit, `release` or the feed settles it.
+    /// Gives executions of one run that are about to be created to nodes that wait for work, so that they are born
+    /// leased. Whatever becomes of the commit, `release` or the feed settles it. Where others wait that come first,
+    /// these go into the queue; as do those with limits, whose places the store gives.
     pub(crate) fn reserve(&mut self, executions: &mut [Execution], now: Timestamp, dice: &mut Dice) {
-        let mut candidates: HashMap<u32, Candidates> = HashMap::default();
+        self.queue.tidy();
+        let mut candidates: Option<Candidates> = None;
         for execution in executions {
             // On the board already: an earlier try of this commit took effect after all.
             if execution.state != (State::Pending { not_before: None })
                 || self.open.contains_key(&execution.id)
+                || execution.limits.is_some()
+                || self.paused.contains(&execution.run)
             {
-                continue;
-            }
-            if self.paused.contains(&execution.run) {
                 continue;
             }
             let Some(planned) = self.plans.get(&execution.run) else { continue };
             let (plan, cluster) = (planned.plan.clone(), planned.cluster);
-            let place = self.queue.place(&plan, cluster, &execution.run, execution.step, execution.pinned);
+            let place = self.queue.place(&plan, cluster, execution);
             let node = match place {
-                // Those that wait longer come first.
-                Place::Pinned(node) if self.next_pinned(node).is_some() => None,
-                Place::Pinned(node) if !self.may_take(node, Some(&execution.run)) => None,
-                Place::Pinned(node) => {
-                    self.posts.get(&node).filter(|post| post.free().fleet > 0).map(|_| node)
+                Place::Pinned(node, priority) => {
+                    Some(node).filter(|_| self.is_free_for(node, priority, &execution.run))
                 }
-                Place::Placed(class) if self.queue.first_placed(class, now).is_some() => None,
-                Place::Placed(class) => {
-                    let found = candidates.entry(class).or_insert_with(|| self.candidates(class));
-                    // Others of these may have been given to it since: its slots, and what it holds of the run.
-                    std::iter::from_fn(|| found.pop())
-                        .map(|(_, node)| node)
-                        .find(|node| self.candidate(class, *node).is_some())
+                Place::Pile(pile) => {
+                    let priority = plan.definition.priority;
+                    let candidates = candidates.get_or_insert_with(|| self.uncontested(priority));
+                    match self.queue.pile_at(pile) {
+                        Where::Placed(class) => candidates.best(class, self),
+                        Where::Pinned(_) => None,
+                    }
                 }
             };
             let Some(node) = node else { continue };
-            let lease = self.grant(execution.id, &execution.run, node, place, now, dice);
+            let placed = execution.pinned.is_none();
+            let lease = self.grant(execution.id, &execution.run, node, placed, now, dice);
             execution.state = State::Leased { lease, stop: false };
-            if let Place::Placed(class) = place
-                && let Some(again) = self.candidate(class, node)
-            {
-                candidates.entry(class).or_default().push(again);
+            if let Some(candidates) = &mut candidates {
+                candidates.granted(&execution.run, node, placed, self);
             }
         }
+    }
+
+    /// Whether fleet work of this priority may go to a node at once: those that wait longer come first.
+    fn is_free_for(&mut self, node: NodeId, priority: i32, run: &RunId) -> bool {
+        let waits = self.next_pinned(node).is_some_and(|(first, _)| first <= Reverse(priority))
+            || self.queue.first_limited(node).is_some_and(|first| first >= priority);
+        !waits
+            && self.may_take(node, Some(run))
+            && self.posts.get(&node).is_some_and(|post| post.free().fleet > 0)
+    }
+
+    /// Nodes with a free slot that nothing of this priority or higher waits for.
+    fn uncontested(&mut self, priority: i32) -> Candidates {
+        if !self.queue.has_few_lines(LINES_LOOKED_AT) {
+            return Candidates::new(self, Vec::new());
+        }
+        let ahead = self.queue.heads(|gate| matches!(gate, Gate::Class(_)));
+        let ahead = ahead.into_iter().filter(|head| head.priority <= Reverse(priority));
+        let classes: Vec<u32> = ahead
+            .filter_map(|head| match self.queue.pile_at(head.pile) {
+                Where::Placed(class) => Some(class),
+                Where::Pinned(_) => None,
+            })
+            .collect();
+        let mut nodes = self.nodes_with_slots();
+        nodes.retain(|node| !classes.iter().any(|class| self.candidate(*class, *node).is_some()));
+        Candidates::new(self, nodes)
     }
 
     /// The commit that was to lease these did not happen.
@@ -71,6 +114,8 @@ impl Board {
 
     /// Claims for every waiting node at once: the leases to commit.
     pub(crate) fn claim(&mut self, now: Timestamp, dice: &mut Dice) -> Vec<Change> {
+        self.queue.tidy();
+        self.uses.prune(now);
         for execution in self.queue.due(now) {
             if let Some(open) = self.open.get_mut(&execution) {
                 open.stage = Stage::Waiting { until: None };
@@ -78,28 +123,14 @@ impl Board {
                 self.queue.push(place, execution);
             }
         }
-        self.look_again = None;
         let mut claims = Vec::new();
+        self.claim_in_turn(now, dice, &mut claims);
         let nodes: Vec<NodeId> = self.queue.pinned_nodes().collect();
         for node in nodes {
             while self.posts.get(&node).is_some_and(|post| post.free().fleet > 0)
-                && let Some(execution) = self.next_pinned(node)
+                && let Some((_, execution)) = self.next_pinned(node)
             {
                 claims.push(self.claim_one(execution, node, now, dice));
-            }
-        }
-        for class in self.queue.waiting_classes() {
-            let mut candidates = self.candidates(class);
-            while let Some(execution) = self.queue.first_placed(class, now)
-                && let Some((_, node)) = candidates.pop()
-            {
-                claims.push(self.claim_one(execution, node, now, dice));
-                candidates.extend(self.candidate(class, node));
-            }
-            if !candidates.is_empty() {
-                // What is left is others' share, for now.
-                let left_at = self.queue.left_at(class);
-                self.look_again = [self.look_again, left_at].into_iter().flatten().min();
             }
         }
         claims.extend(self.stray.drain(..).map(|(run, execution, token)| Change::ExecutionLost {
@@ -113,13 +144,132 @@ impl Board {
         claims
     }
 
+    /// Placed work, and fleet work with limits. The heads of all lines compete. Within a turn slots and places are only
+    /// taken, so a line whose head found none is done with.
+    fn claim_in_turn(&mut self, now: Timestamp, dice: &mut Dice, claims: &mut Vec<Change>) {
+        let mut candidates = Candidates::new(self, self.nodes_with_slots());
+        let posts = &self.posts;
+        let has_fleet_slot = |node: &NodeId| posts.get(node).is_some_and(|post| post.free().fleet > 0);
+        let heads = self.queue.heads(|gate| match gate {
+            Gate::Class(_) => !candidates.is_empty(),
+            Gate::Node(node) => has_fleet_slot(node),
+            Gate::Limit { .. } => true,
+        });
+        let mut aside: Vec<u32> = Vec::new();
+        let mut heads: BinaryHeap<Reverse<Head>> = heads.into_iter().map(Reverse).collect();
+        while let Some(Reverse(head)) = heads.pop() {
+            let Some(gate) = self.queue.gate(head.pile).cloned() else { continue };
+            if matches!(gate, Gate::Class(_)) && candidates.is_empty() {
+                continue;
+            }
+            // Its lane may have had a turn in another line.
+            let first = self.queue.head(&gate);
+            if first != Some(head) {
+                heads.extend(first.map(Reverse));
+                continue;
+            }
+            match self.turn_of(head.pile, &mut candidates, now) {
+                Turn::Goes { execution, node } => {
+                    claims.push(self.claim_for(execution, node, &mut candidates, now, dice));
+                    if heads.is_empty() && self.queue.is_alone(head.pile) {
+                        self.claim_pile(head.pile, &mut candidates, now, dice, claims);
+                    }
+                    self.queue.served(head.pile);
+                }
+                Turn::IsLeft(until) => self.queue.leave(head.pile, until),
+                Turn::LacksPlace { bound, until } => match &gate {
+                    Gate::Limit { bound: waits_for, .. } if *waits_for == bound => {
+                        self.queue.close(&gate, until);
+                        continue;
+                    }
+                    _ => self.queue.sleep(head.pile, &bound, until),
+                },
+                Turn::LacksNode => match &gate {
+                    Gate::Class(_) => continue,
+                    // Others of its line may come before what it has to wait for.
+                    Gate::Node(_) => {
+                        self.queue.step_out(head.pile);
+                        aside.push(head.pile);
+                    }
+                    // Nothing else of this line finds a slot either.
+                    Gate::Limit { pinned: false, .. } if candidates.is_empty() => continue,
+                    Gate::Limit { .. } => self.queue.go_home(head.pile),
+                },
+            }
+            heads.extend(self.queue.head(&gate).map(Reverse));
+        }
+        for pile in aside {
+            self.queue.go_home(pile);
+        }
+    }
+
+    /// Nobody else is there to take turns with: as much of a pile as can go, without asking each time whose turn it is.
+    fn claim_pile(
+        &mut self,
+        pile: u32,
+        candidates: &mut Candidates,
+        now: Timestamp,
+        dice: &mut Dice,
+        claims: &mut Vec<Change>,
+    ) {
+        self.queue.step_out(pile);
+        while let Turn::Goes { execution, node } = self.turn_of(pile, candidates, now) {
+            claims.push(self.claim_for(execution, node, candidates, now, dice));
+        }
+        self.queue.go_home(pile);
+    }
+
+    fn turn_of(&mut self, pile: u32, candidates: &mut Candidates, now: Timestamp) -> Turn {
+        let execution = match self.queue.next(pile, now) {
+            Some(Next::Now(execution)) => execution,
+            Some(Next::Later(until)) => return Turn::IsLeft(until),
+            // A pile in a line has something.
+            None => return Turn::LacksNode,
+        };
+        for bound in self.queue.bounds(Place::Pile(pile)).iter().flat_map(|bounds| bounds.iter()) {
+            if let Some(full) = self.uses.full(bound, now) {
+                return Turn::LacksPlace { bound: bound.clone(), until: full.until() };
+            }
+        }
+        let node = match self.queue.pile_at(pile) {
+            Where::Placed(class) => candidates.best(class, self),
+            Where::Pinned(node) => Some(node).filter(|_| self.is_next_on(node, execution)),
+        };
+        node.map_or(Turn::LacksNode, |node| Turn::Goes { execution, node })
+    }
+
+    /// Whether fleet work with limits may go to its node before what waits there without.
+    fn is_next_on(&self, node: NodeId, execution: ExecutionId) -> bool {
+        let Some(open) = self.open.get(&execution) else { return false };
+        let priority = self.plans.get(&open.run).map_or(0, |planned| planned.plan.definition.priority);
+        let comes_first = |first: (Reverse<i32>, ExecutionId)| first < (Reverse(priority), execution);
+        self.may_take(node, Some(&open.run))
+            && self.posts.get(&node).is_some_and(|post| post.free().fleet > 0)
+            && !self.next_pinned(node).is_some_and(comes_first)
+    }
+
+    fn claim_for(
+        &mut self,
+        execution: ExecutionId,
+        node: NodeId,
+        candidates: &mut Candidates,
+        now: Timestamp,
+        dice: &mut Dice,
+    ) -> Change {
+        let claim = self.claim_one(execution, node, now, dice);
+        if let (Change::ExecutionLeased { run, .. }, Some(open)) = (&claim, self.open.get(&execution)) {
+            candidates.granted(run, node, open.is_placed, self);
+        }
+        claim
+    }
+
     fn claim_one(&mut self, execution: ExecutionId, node: NodeId, now: Timestamp, dice: &mut Dice) -> Change {
         let open = self.open.get_mut(&execution).expect("what waits in the queue is open");
-        let place = open.place;
-        open.stage = Stage::Claimed { node };
-        let run = open.run.clone();
+        let (place, placed, run) = (open.place, open.is_placed, open.run.clone());
+        open.stage = Stage::Claimed { node, at: now };
         self.queue.remove(place, None, execution);
-        let lease = self.grant(execution, &run, node, place, now, dice);
+        self.take_places_at(place, execution, now);
+        let lease = self.grant(execution, &run, node, placed, now, dice);
         Change::ExecutionLeased { run, execution, lease }
     }
 
@@ -127,7 +277,8 @@ impl Board {
     pub(crate) fn unclaim(&mut self, change: &Change) {
         let Change::ExecutionLeased { execution, lease, .. } = change else { return };
         if let Some(open) = self.open.get_mut(execution)
-            && open.stage == (Stage::Claimed { node: lease.node })
+            && let Stage::Claimed { node, at } = open.stage
+            && node == lease.node
         {
             let place = open.place;
             if self.paused.contains(&open.run) {
@@ -136,6 +287,7 @@ impl Board {
                 open.stage = Stage::Waiting { until: None };
                 self.queue.push(place, *execution);
             }
+            self.give_places_back(place, *execution, at);
         }
         // Also when another server was faster: the slot is free again.
         self.take_back(*execution, lease);
@@ -159,12 +311,11 @@ impl Board {
         execution: ExecutionId,
         run: &RunId,
         node: NodeId,
-        place: Place,
+        placed: bool,
         now: Timestamp,
         dice: &mut Dice,
     ) -> Lease {
         let post = self.posts.get_mut(&node).expect("a node that was chosen is on the board");
-        let placed = matches!(place, Place::Placed(_));
         post.take(placed);
         let lease =
             Lease { token: LeaseToken(dice.uuid()), node, session: post.record.session, granted_at: now };
@@ -183,25 +334,5 @@ impl Board {
                 post.give_back(placed);
             }
         });
-    }
-
-    fn candidates(&self, class: u32) -> Candidates {
-        self.posts.keys().filter_map(|node| self.candidate(class, *node)).collect()
-    }
-
-    /// A node that could take one more of this class now, with its free slots.
-    fn candidate(&self, class: u32, node: NodeId) -> Option<(u32, NodeId)> {
-        let class = self.queue.class(class);
-        if !self.may_take(node, class.run.as_ref()) {
-            return None;
-        }
-        let post: &Post = self.posts.get(&node)?;
-        let free = post.free().placed;
-        if free == 0 || post.record.cluster != class.cluster {
-            return None;
-        }
-        let held = class.run.as_ref().map_or(0, |run| post.held_of(run));
-        let fits = place::fits(&class.placement, &class.backend, &class.action, &post.record, held);
-        fits.is_ok().then_some((free, node))
     }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use downbeat_core::execution::Status;
 use downbeat_core::expr;
-use downbeat_core::ids::NodeId;
-use downbeat_core::{Dice, Event};
+use downbeat_core::ids::{NodeId, RunId, ServerId};
+use downbeat_core::{Change, Dice, Event, Refusal};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
@@ -25,16 +25,28 @@ pub(crate) struct Dispatcher {
     board: Arc<Mutex<Board>>,
     wake: Arc<Notify>,
     metrics: Metrics,
+    /// Whose claims are counted here.
+    server: ServerId,
 }
 
 impl Dispatcher {
-    pub(crate) fn new(metrics: Metrics) -> Self {
-        Self { board: Arc::default(), wake: Arc::new(Notify::new()), metrics }
+    pub(crate) fn new(metrics: Metrics, server: ServerId) -> Self {
+        Self { board: Arc::default(), wake: Arc::new(Notify::new()), metrics, server }
+    }
+
+    /// A commit that may have held claims was refused.
+    pub(crate) fn refused(&self, change: &Change, refusal: &Refusal) {
+        self.metrics.refused(change, refusal);
     }
 
     /// What expressions may ask of a node.
     pub(crate) fn facts(&self, node: NodeId) -> Option<serde_json::Value> {
         self.board().node(node).map(|node| expr::facts(node))
+    }
+
+    /// Whether any node fits a placed step of a run, by what lasts; else why not.
+    pub(crate) fn fits(&self, run: &RunId, step: u32) -> Result<(), String> {
+        self.board().fits_step(run, step)
     }
 
     pub(crate) fn board(&self) -> MutexGuard<'_, Board> {
@@ -64,10 +76,15 @@ impl Dispatcher {
             }
             match journal.commit(claims.clone()).await {
                 Ok(outcomes) => {
-                    let mut board = self.board();
+                    let (mut board, now) = (self.board(), clock.now());
                     for (claim, outcome) in claims.iter().zip(&outcomes) {
-                        if outcome.is_err() {
-                            board.unclaim(claim);
+                        let Err(refusal) = outcome else { continue };
+                        self.metrics.refused(claim, refusal);
+                        board.unclaim(claim);
+                        if let Refusal::LimitReached(key) = refusal {
+                            board.rest(claim, key, now);
+                            // Its slot is for others meanwhile.
+                            self.wake();
                         }
                     }
                 }
@@ -87,6 +104,10 @@ impl Perform for Dispatcher {
         let has_work = {
             let mut board = self.board();
             board.apply(events);
+            // Under the board's lock: a node that has just come is known when it is counted.
+            self.metrics.committed(
+                events.iter().filter(|event| event.server == self.server).map(|event| &event.change),
+            );
             for waited in board.take_waits() {
                 self.metrics.observe_pending_to_leased(waited);
             }

@@ -3,16 +3,23 @@
 
 mod apply;
 mod board;
+mod candidates;
 mod claim;
 mod class;
 mod dispatcher;
+mod interned;
+mod line;
+mod pile;
+mod places;
 mod post;
 mod queue;
+mod reasons;
 #[cfg(test)]
 mod tests;
 mod turns;
+mod uses;
 
 pub(crate) use apply::assignment;
 pub(crate) use board::{Board, Parking};
 pub(crate) use dispatcher::Dispatcher;
-pub(crate) use queue::Share;
+pub(crate) use pile::Share;

@@ -142,6 +142,12 @@ impl Post {
         u32::try_from(self.held.values().filter(|held| held.run == *run).count()).unwrap_or(u32::MAX)
     }
 
+    /// Whether it could hold more placed work than it does, whether it asks for some in this moment or not.
+    pub(super) fn has_slots(&self) -> bool {
+        let placed = self.held.values().filter(|held| held.placed).count();
+        placed < self.record.description.slots as usize
+    }
+
     pub(super) fn assign(&mut self, assignment: Assignment) {
         self.ready.push(assignment);
     }

@@ -1,109 +1,64 @@
-//! Owns what waits for a node: pinned work per node, placed work by class, retries by their time.
+//! Owns what waits for a node: fleet work per node, retries by their time, and everything else in piles that stand in
+//! lines. A pile stands where it was last found to wait: for a node, or for a place of a limit; so that a turn looks at
+//! what may go, and not at all that may not.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
 use std::sync::Arc;
 
 use downbeat_core::Timestamp;
 use downbeat_core::collections::HashMap;
+use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
 use downbeat_core::plan::Plan;
-use jiff::SignedDuration;
 
-use super::class::{Class, Classes};
-
-/// What waits, in order of creation (ids are time-ordered).
-#[derive(Debug, Default)]
-pub(super) struct Queue {
-    pinned: HashMap<NodeId, BTreeSet<ExecutionId>>,
-    placed: BTreeMap<u32, Waiting>,
-    delayed: BTreeSet<(Timestamp, ExecutionId)>,
-    classes: Classes,
-    length: usize,
-    share: Share,
-}
+use super::class::Class;
+use super::interned::Interned;
+use super::line::{Gate, Head, Lane, Line};
+use super::pile::{Next, Pile, Share, Stand, Where};
+use super::uses::{Bound, Key};
 
 /// So many are not worth dividing: whoever has room takes them, and a few claims in vain cost less than waiting.
 const FEW: usize = 4;
-/// How long work is left to the server whose share it is, before others take it: longer than a commit and its news take.
-const LEFT_TO_ITS_OWN: SignedDuration = SignedDuration::from_millis(100);
-/// Work of another share that has waited for so much longer than this server's own is taken first: its server has no
-/// node for it.
-const TOO_LONG: SignedDuration = SignedDuration::from_secs(2);
 
-/// Which of the placed work this server takes first: all servers see all that waits, and would all claim the same, and
-/// all but one in vain. What others leave is taken as well, a moment later.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Share {
-    /// This server's place among those that live.
-    pub index: u64,
-    pub servers: u64,
+/// What waits.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    /// Fleet work without limits.
+    pinned: HashMap<NodeId, BTreeSet<(Reverse<i32>, ExecutionId)>>,
+    delayed: BTreeSet<(Timestamp, ExecutionId)>,
+    piles: Interned<Pile>,
+    classes: Interned<Shared>,
+    lanes: Interned<Lane>,
+    /// The last ticket that was drawn.
+    ticket: u64,
+    lines: BTreeMap<Gate, Line>,
+    /// Piles that are others' share for a while.
+    left: BTreeSet<(Timestamp, u32)>,
+    /// The lines of each limit, those of them that may have room, and when others may.
+    limited: BTreeMap<Key, BTreeSet<Gate>>,
+    awake: BTreeSet<Gate>,
+    alarms: BTreeSet<(Timestamp, Key)>,
+    length: usize,
+    share: Share,
+    /// Kept, so that finding a pile makes no new text.
+    text: String,
 }
 
-impl Default for Share {
-    fn default() -> Self {
-        Self { index: 0, servers: 1 }
-    }
-}
-
-impl Share {
-    fn holds(self, execution: ExecutionId) -> bool {
-        // The low half of an id is chance.
-        execution.0.as_u64_pair().1 % self.servers.max(1) == self.index
-    }
+/// A class, and how many of other servers' share wait in it.
+#[derive(Debug)]
+struct Shared {
+    class: Arc<Class>,
+    others: usize,
 }
 
 /// Where in the queue an execution waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    Pinned(NodeId),
-    Placed(u32),
-}
-
-/// Placed work of one class that waits.
-#[derive(Debug, Default)]
-struct Waiting {
-    /// This server's share.
-    own: BTreeSet<ExecutionId>,
-    others: BTreeSet<ExecutionId>,
-}
-
-impl Waiting {
-    fn of(&mut self, execution: ExecutionId, share: Share) -> &mut BTreeSet<ExecutionId> {
-        if share.holds(execution) { &mut self.own } else { &mut self.others }
-    }
-
-    fn into_all(self) -> impl Iterator<Item = ExecutionId> {
-        self.own.into_iter().chain(self.others)
-    }
-
-    fn is_empty(&self) -> bool {
-        self.own.is_empty() && self.others.is_empty()
-    }
-
-    fn oldest(&self) -> Option<ExecutionId> {
-        self.own.first().into_iter().chain(self.others.first()).min().copied()
-    }
-
-    /// What to claim now. Of the others' share it is the newest: they take the oldest, and both seldom meet.
-    fn next(&self, now: Timestamp) -> Option<ExecutionId> {
-        let front = self.others.first().copied();
-        if let Some(own) = self.own.first().copied() {
-            let is_behind = |front: &ExecutionId| left_at(*front) + TOO_LONG <= left_at(own);
-            return front.filter(is_behind).or(Some(own));
-        }
-        if self.others.len() <= FEW {
-            return front;
-        }
-        // A time ahead of now is a clock that was set back.
-        let is_left = |front: &ExecutionId| left_at(*front) <= now || left_at(*front) > now + LEFT_TO_ITS_OWN;
-        front.filter(is_left).and(self.others.last().copied())
-    }
-}
-
-/// When work counts as left by the server whose share it is. Ids begin with the time of creation.
-fn left_at(execution: ExecutionId) -> Timestamp {
-    let millis = i64::try_from(execution.0.as_u64_pair().0 >> 16).unwrap_or(0);
-    Timestamp::from_millisecond(millis).unwrap_or(Timestamp::MIN) + LEFT_TO_ITS_OWN
+    /// With the fleet work of a node: by priority, then by age.
+    Pinned(NodeId, i32),
+    Pile(u32),
 }
 
 impl Queue {
@@ -111,46 +66,133 @@ impl Queue {
         self.length + self.delayed.len()
     }
 
-    /// Where an execution of this step belongs.
-    pub(super) fn place(
-        &mut self,
-        plan: &Plan,
-        cluster: ClusterId,
-        run: &RunId,
-        step: u32,
-        pinned: Option<NodeId>,
-    ) -> Place {
-        match pinned {
-            Some(node) => Place::Pinned(node),
-            None => Place::Placed(self.classes.of(plan, cluster, run, step)),
+    /// Where an execution belongs.
+    pub(super) fn place(&mut self, plan: &Plan, cluster: ClusterId, execution: &Execution) -> Place {
+        let priority = plan.definition.priority;
+        match (execution.pinned, &execution.limits) {
+            (Some(node), None) => Place::Pinned(node, priority),
+            _ => Place::Pile(self.pile(plan, cluster, execution)),
         }
     }
 
-    pub(super) fn class(&self, class: u32) -> &Arc<Class> {
-        self.classes.get(class)
+    /// This is done for every execution: one text says what it is of, and its parts are looked at only when it is new.
+    fn pile(&mut self, plan: &Plan, cluster: ClusterId, execution: &Execution) -> u32 {
+        let Execution { run, step, pinned, limits, .. } = execution;
+        let mut text = std::mem::take(&mut self.text);
+        text.clear();
+        text.push_str(cluster.0.simple().encode_lower(&mut [0; 32]));
+        match pinned {
+            None => Class::write_text(&mut text, plan, run, *step),
+            Some(node) => text.push_str(node.0.simple().encode_lower(&mut [0; 32])),
+        }
+        let class_end = text.len();
+        write_lane(&mut text, plan, run);
+        let lane_end = text.len();
+        for (key, limit) in limits.iter().flat_map(|limits| limits.iter()) {
+            write!(text, "\0{} {key} {limit}", key.len()).expect("a text takes what is written");
+        }
+        let pile = self.piles.find(&text).unwrap_or_else(|| {
+            let at = match pinned {
+                Some(node) => Where::Pinned(*node),
+                None => Where::Placed(self.class_named(&text[..class_end], plan, cluster, run, *step)),
+            };
+            let lane = format!("{cluster}{}", &text[class_end..lane_end]);
+            let lane = self.lane_named(&lane, plan.definition.priority);
+            let bounds = limits.as_ref().map_or_else(|| Arc::from([]), |limits| Bound::all(cluster, limits));
+            self.piles.add(&text, Pile::new(lane, at, bounds))
+        });
+        self.text = text;
+        pile
     }
 
-    /// Something open is of this place: its class stays.
+    fn class_named(&mut self, text: &str, plan: &Plan, cluster: ClusterId, run: &RunId, step: u32) -> u32 {
+        let class = self.classes.find(text).unwrap_or_else(|| {
+            let class = Arc::new(Class::of(plan, cluster, run, step));
+            self.classes.add(text, Shared { class, others: 0 })
+        });
+        self.classes.hold(class);
+        class
+    }
+
+    fn lane_named(&mut self, text: &str, priority: i32) -> u32 {
+        let lane = self.lanes.find(text).unwrap_or_else(|| {
+            self.ticket += 1;
+            self.lanes.add(text, Lane { priority, ticket: self.ticket })
+        });
+        self.lanes.hold(lane);
+        lane
+    }
+
+    pub(super) fn class(&self, class: u32) -> &Arc<Class> {
+        &self.classes.get(class).class
+    }
+
+    pub(super) fn pile_at(&self, pile: u32) -> Where {
+        self.piles.get(pile).at
+    }
+
+    /// What an execution of this place takes one of.
+    pub(super) fn bounds(&self, place: Place) -> Option<Arc<[Bound]>> {
+        let Place::Pile(pile) = place else { return None };
+        let bounds = &self.piles.get(pile).bounds;
+        (!bounds.is_empty()).then(|| Arc::clone(bounds))
+    }
+
+    /// Something open is of this place: its pile stays.
     pub(super) fn hold(&mut self, place: Place) {
-        if let Place::Placed(class) = place {
-            self.classes.hold(class);
+        if let Place::Pile(pile) = place {
+            self.piles.hold(pile);
         }
     }
 
     pub(super) fn let_go(&mut self, place: Place) {
-        if let Place::Placed(class) = place {
+        if let Place::Pile(pile) = place
+            && let Some(pile) = self.piles.let_go(pile)
+        {
+            self.drop_pile(&pile);
+        }
+    }
+
+    /// Drops what was made for commits that did not happen. Numbers of piles and classes that nothing is of do not
+    /// outlast this.
+    pub(super) fn tidy(&mut self) {
+        for pile in self.piles.take_unused() {
+            self.drop_pile(&pile);
+        }
+    }
+
+    fn drop_pile(&mut self, pile: &Pile) {
+        self.lanes.let_go(pile.lane);
+        if let Where::Placed(class) = pile.at {
             self.classes.let_go(class);
         }
     }
 
     pub(super) fn push(&mut self, place: Place, execution: ExecutionId) {
         let new = match place {
-            Place::Pinned(node) => self.pinned.entry(node).or_default().insert(execution),
-            Place::Placed(class) => {
-                self.placed.entry(class).or_default().of(execution, self.share).insert(execution)
+            Place::Pinned(node, priority) => {
+                self.pinned.entry(node).or_default().insert((Reverse(priority), execution))
             }
+            Place::Pile(pile) => self.push_piled(pile, execution),
         };
         self.length += usize::from(new);
+    }
+
+    fn push_piled(&mut self, index: u32, execution: ExecutionId) -> bool {
+        let pile = self.piles.get_mut(index);
+        let is_own = pile.is_own(execution, self.share);
+        if !pile.insert(execution, self.share) {
+            return false;
+        }
+        match pile.stands {
+            Stand::In { .. } => self.renew(index),
+            Stand::Left(_) if !is_own => {}
+            Stand::Nowhere | Stand::Left(_) => self.go_home(index),
+        }
+        if !is_own {
+            self.count_others(index, |others| others + 1);
+        }
+        true
     }
 
     pub(super) fn delay(&mut self, until: Timestamp, execution: ExecutionId) {
@@ -164,28 +206,148 @@ impl Queue {
             return;
         }
         let gone = match place {
-            Place::Pinned(node) => {
+            Place::Pinned(node, priority) => {
                 let Some(set) = self.pinned.get_mut(&node) else { return };
-                let gone = set.remove(&execution);
+                let gone = set.remove(&(Reverse(priority), execution));
                 if set.is_empty() {
                     self.pinned.remove(&node);
                 }
                 gone
             }
-            Place::Placed(class) => {
-                let Some(waiting) = self.placed.get_mut(&class) else { return };
-                let gone = waiting.of(execution, self.share).remove(&execution);
-                if waiting.is_empty() {
-                    self.placed.remove(&class);
-                }
-                gone
-            }
+            Place::Pile(pile) => self.remove_piled(pile, execution),
         };
         self.length -= usize::from(gone);
     }
 
-    /// Takes the retries whose time has come.
+    fn remove_piled(&mut self, index: u32, execution: ExecutionId) -> bool {
+        let pile = self.piles.get_mut(index);
+        if !pile.remove(execution, self.share) {
+            return false;
+        }
+        let is_own = pile.is_own(execution, self.share);
+        if pile.oldest().is_none() {
+            self.step_out(index);
+        } else {
+            self.renew(index);
+        }
+        if !is_own {
+            self.count_others(index, |others| others - 1);
+        }
+        true
+    }
+
+    fn count_others(&mut self, pile: u32, count: impl FnOnce(usize) -> usize) {
+        if let Where::Placed(class) = self.piles.get(pile).at {
+            let shared = self.classes.get_mut(class);
+            shared.others = count(shared.others);
+        }
+    }
+
+    /// The pile's oldest may be another one now.
+    fn renew(&mut self, index: u32) {
+        let pile = self.piles.get_mut(index);
+        let (Some(oldest), lane) = (pile.oldest(), pile.lane) else { return };
+        if let Stand::In { gate, since } = &mut pile.stands
+            && *since != oldest
+        {
+            let from = std::mem::replace(since, oldest);
+            if let Some(line) = self.lines.get_mut(gate) {
+                line.renew(lane, from, oldest, index);
+            }
+        }
+    }
+
+    /// It stands nowhere, until it goes home.
+    pub(super) fn step_out(&mut self, index: u32) {
+        let pile = self.piles.get_mut(index);
+        match std::mem::take(&mut pile.stands) {
+            Stand::Nowhere => {}
+            Stand::Left(until) => {
+                self.left.remove(&(until, index));
+            }
+            Stand::In { gate, since } => {
+                let Some(line) = self.lines.get_mut(&gate) else { return };
+                line.remove(pile.lane, since, index);
+                if line.is_empty() {
+                    self.lines.remove(&gate);
+                    self.forget_gate(&gate);
+                }
+            }
+        }
+    }
+
+    fn forget_gate(&mut self, gate: &Gate) {
+        let Gate::Limit { bound, .. } = gate else { return };
+        self.awake.remove(gate);
+        if let Some(gates) = self.limited.get_mut(&bound.key) {
+            gates.remove(gate);
+            if gates.is_empty() {
+                self.limited.remove(&bound.key);
+            }
+        }
+    }
+
+    fn stand_in(&mut self, index: u32, gate: Gate) {
+        self.step_out(index);
+        let pile = self.piles.get_mut(index);
+        let Some(oldest) = pile.oldest() else { return };
+        let lane = self.lanes.get(pile.lane);
+        self.lines.entry(gate.clone()).or_default().add(pile.lane, lane, oldest, index);
+        if let Gate::Limit { bound, .. } = &gate {
+            self.limited.entry(bound.key.clone()).or_default().insert(gate.clone());
+        }
+        pile.stands = Stand::In { gate, since: oldest };
+    }
+
+    /// It waits for a node.
+    pub(super) fn go_home(&mut self, pile: u32) {
+        self.stand_in(pile, self.piles.get(pile).at.gate());
+    }
+
+    /// It waits for a place of a limit. The end of an execution tells of one; else it is looked at again at `until`.
+    pub(super) fn sleep(&mut self, pile: u32, bound: &Bound, until: Option<Timestamp>) {
+        let gate = self.limit_gate(pile, bound);
+        self.awake.remove(&gate);
+        self.stand_in(pile, gate);
+        self.alarms.extend(until.map(|until| (until, bound.key.clone())));
+    }
+
+    /// A line that seemed to have room has none.
+    pub(super) fn close(&mut self, gate: &Gate, until: Option<Timestamp>) {
+        self.awake.remove(gate);
+        if let Gate::Limit { bound, .. } = gate {
+            self.alarms.extend(until.map(|until| (until, bound.key.clone())));
+        }
+    }
+
+    fn limit_gate(&self, pile: u32, bound: &Bound) -> Gate {
+        let pinned = matches!(self.piles.get(pile).at, Where::Pinned(_));
+        Gate::Limit { bound: bound.clone(), pinned }
+    }
+
+    /// It is others' share until then.
+    pub(super) fn leave(&mut self, pile: u32, until: Timestamp) {
+        self.step_out(pile);
+        self.piles.get_mut(pile).stands = Stand::Left(until);
+        self.left.insert((until, pile));
+    }
+
+    /// There may be room for a key.
+    pub(super) fn wake(&mut self, key: &Key) {
+        self.awake.extend(self.limited.get(key).into_iter().flatten().cloned());
+    }
+
+    /// What waited for this time comes back into the lines. Answers the retries among it.
     pub(super) fn due(&mut self, now: Timestamp) -> Vec<ExecutionId> {
+        while let Some(&(until, pile)) = self.left.first()
+            && until <= now
+        {
+            self.go_home(pile);
+        }
+        while self.alarms.first().is_some_and(|(until, _)| *until <= now) {
+            let Some((_, key)) = self.alarms.pop_first() else { break };
+            self.wake(&key);
+        }
         let mut due = Vec::new();
         while let Some(&(until, execution)) = self.delayed.first() {
             if until > now {
@@ -197,36 +359,79 @@ impl Queue {
         due
     }
 
+    /// When `due` has something to do next.
     pub(super) fn next_due(&self) -> Option<Timestamp> {
-        self.delayed.first().map(|(until, _)| *until)
+        let delayed = self.delayed.first().map(|(until, _)| *until);
+        let left = self.left.first().map(|(until, _)| *until);
+        let alarm = self.alarms.first().map(|(until, _)| *until);
+        [delayed, left, alarm].into_iter().flatten().min()
     }
 
-    /// What waits for a node, the oldest first.
-    pub(super) fn pinned(&self, node: NodeId) -> impl Iterator<Item = ExecutionId> {
+    /// Fleet work without limits that waits for a node, in its order.
+    pub(super) fn pinned(&self, node: NodeId) -> impl Iterator<Item = (Reverse<i32>, ExecutionId)> {
         self.pinned.get(&node).into_iter().flatten().copied()
     }
 
-    /// Nodes that pinned work waits for.
+    /// Nodes that such work waits for.
     pub(super) fn pinned_nodes(&self) -> impl Iterator<Item = NodeId> {
         self.pinned.keys().copied()
     }
 
-    /// Classes that wait, the one with the oldest execution first.
-    pub(super) fn waiting_classes(&self) -> Vec<u32> {
-        let mut classes: Vec<(ExecutionId, u32)> =
-            self.placed.iter().filter_map(|(class, set)| Some((set.oldest()?, *class))).collect();
-        classes.sort_unstable();
-        classes.into_iter().map(|(_, class)| class).collect()
+    /// Who is first in each line that may have somebody to serve.
+    pub(super) fn heads(&mut self, is_open: impl Fn(&Gate) -> bool) -> Vec<Head> {
+        let for_nodes = self.lines.iter_mut().take_while(|(gate, _)| !matches!(gate, Gate::Limit { .. }));
+        let open = for_nodes.filter(|(gate, _)| is_open(gate));
+        let mut heads: Vec<Head> = open.filter_map(|(_, line)| line.head(&self.lanes)).collect();
+        for gate in &self.awake {
+            heads.extend(self.lines.get_mut(gate).and_then(|line| line.head(&self.lanes)));
+        }
+        heads
     }
 
-    /// The oldest of this server's share; without one, what others have left.
-    pub(super) fn first_placed(&self, class: u32, now: Timestamp) -> Option<ExecutionId> {
-        self.placed.get(&class)?.next(now)
+    pub(super) fn head(&mut self, gate: &Gate) -> Option<Head> {
+        self.lines.get_mut(gate)?.head(&self.lanes)
     }
 
-    /// When what others have not taken of a class may be taken by any server.
-    pub(super) fn left_at(&self, class: u32) -> Option<Timestamp> {
-        self.placed.get(&class)?.others.first().map(|first| left_at(*first))
+    /// The line that a pile stands in.
+    pub(super) fn gate(&self, pile: u32) -> Option<&Gate> {
+        match &self.piles.get(pile).stands {
+            Stand::In { gate, .. } => Some(gate),
+            Stand::Nowhere | Stand::Left(_) => None,
+        }
+    }
+
+    /// Whether at most so many lines may have somebody to serve.
+    pub(super) fn has_few_lines(&self, most: usize) -> bool {
+        let for_nodes = self.lines.keys().take_while(|gate| !matches!(gate, Gate::Limit { .. }));
+        for_nodes.take(most + 1).count() + self.awake.len() <= most
+    }
+
+    /// The priority of the first that waits for a node, and has limits.
+    pub(super) fn first_limited(&mut self, node: NodeId) -> Option<i32> {
+        self.head(&Gate::Node(node)).map(|head| head.priority.0)
+    }
+
+    /// What to claim of a pile.
+    pub(super) fn next(&self, pile: u32, now: Timestamp) -> Option<Next> {
+        let pile = self.piles.get(pile);
+        let few = match pile.at {
+            Where::Placed(class) => self.classes.get(class).others <= FEW,
+            Where::Pinned(_) => true,
+        };
+        pile.next(few, now)
+    }
+
+    /// Whether a pile is all that waits for its class.
+    pub(super) fn is_alone(&self, pile: u32) -> bool {
+        let gate = self.gate(pile).filter(|gate| matches!(gate, Gate::Class(_)));
+        gate.and_then(|gate| self.lines.get(gate)).is_some_and(Line::has_one)
+    }
+
+    /// Its lane had its turn.
+    pub(super) fn served(&mut self, pile: u32) {
+        self.ticket += 1;
+        let lane = self.piles.get(pile).lane;
+        self.lanes.get_mut(lane).ticket = self.ticket;
     }
 
     pub(super) fn share(&mut self, share: Share) {
@@ -234,10 +439,29 @@ impl Queue {
             return;
         }
         self.share = share;
-        for waiting in self.placed.values_mut() {
-            for execution in std::mem::take(waiting).into_all() {
-                waiting.of(execution, share).insert(execution);
+        for index in self.piles.indexes() {
+            let pile = self.piles.get_mut(index);
+            let before = pile.others();
+            for execution in pile.take_all() {
+                pile.insert(execution, share);
+            }
+            let after = pile.others();
+            let is_left = matches!(pile.stands, Stand::Left(_));
+            self.count_others(index, |others| others + after - before);
+            if is_left {
+                self.go_home(index);
             }
         }
     }
+}
+
+/// The same for what takes turns as one: a job, or a run without a name. With its length: people choose it.
+fn write_lane(text: &mut String, plan: &Plan, run: &RunId) {
+    let (kind, name) = match &plan.definition.name {
+        Some(name) => ("job", name.as_str()),
+        None => ("run", run.as_str()),
+    };
+    let priority = plan.definition.priority;
+    write!(text, "\0{priority} {kind} {} ", name.len()).expect("a text takes what is written");
+    text.push_str(name);
 }

@@ -1,5 +1,7 @@
 //! Owns what the board knows of turns: nodes that are held or kept free, and runs that are paused.
 
+use std::cmp::Reverse;
+
 use downbeat_core::collections::HashMap;
 use downbeat_core::ids::{ExecutionId, NodeId, RunId};
 
@@ -54,9 +56,9 @@ impl Board {
         }
     }
 
-    /// The oldest execution that waits for a node and may go to it.
-    pub(super) fn next_pinned(&self, node: NodeId) -> Option<ExecutionId> {
-        self.queue.pinned(node).find(|execution| {
+    /// The first execution without limits that waits for a node and may go to it.
+    pub(super) fn next_pinned(&self, node: NodeId) -> Option<(Reverse<i32>, ExecutionId)> {
+        self.queue.pinned(node).find(|(_, execution)| {
             self.open.get(execution).is_some_and(|open| self.may_take(node, Some(&open.run)))
         })
     }

@@ -1,5 +1,5 @@
-//! Owns how a definition is read from the body of a request: JSON or YAML, 1 MiB at most; alone, or in JSON beside the
-//! params of a run.
+//! Owns how a definition is read from the body of a request: JSON or YAML, 1 MiB at most; alone, or in JSON beside what
+//! else is said of a run.
 
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
@@ -40,11 +40,15 @@ pub(super) struct Asked {
     pub(super) definition: Definition,
     /// Nothing when the body was the definition alone.
     pub(super) params: Option<Params>,
+    /// Nothing is to be taken from the cache.
+    pub(super) no_cache: bool,
 }
 
 /// The field that shows that a body is not the definition itself. No job file has it.
 const DEFINITION: &str = "definition";
 const PARAMS: &str = "params";
+const NO_CACHE: &str = "no_cache";
+const FIELDS: [&str; 3] = [DEFINITION, PARAMS, NO_CACHE];
 
 /// Why a body holds no definition.
 #[derive(Debug)]
@@ -148,11 +152,11 @@ impl Body {
 
 impl Asked {
     fn alone(definition: Definition) -> Self {
-        Self { definition, params: None }
+        Self { definition, params: None, no_cache: false }
     }
 }
 
-/// `{"definition": …, "params": {…}}`. The definition is an object, or the text of a job file.
+/// `{"definition": …, "params": {…}, "no_cache": true}`. The definition is an object, or the text of a job file.
 fn with_params(
     fields: &serde_json::Map<String, Value>,
     catalogue: &Catalogue,
@@ -160,8 +164,8 @@ fn with_params(
     let wrong = |path: &str, message: String| {
         vec![spec::Problem { path: path.to_owned(), line: 0, column: 0, message }]
     };
-    if let Some(unknown) = fields.keys().find(|name| ![DEFINITION, PARAMS].contains(&name.as_str())) {
-        let advice = advice(unknown, &[DEFINITION, PARAMS], "fields");
+    if let Some(unknown) = fields.keys().find(|name| !FIELDS.contains(&name.as_str())) {
+        let advice = advice(unknown, &FIELDS, "fields");
         return Err(wrong(unknown, format!("unknown field; {advice}")));
     }
     let params = match fields.get(PARAMS) {
@@ -169,11 +173,16 @@ fn with_params(
         Some(Value::Object(params)) => params.clone().into_iter().collect(),
         Some(_) => return Err(wrong(PARAMS, "must be an object: names and their values".to_owned())),
     };
+    let no_cache = match fields.get(NO_CACHE) {
+        None | Some(Value::Null) => false,
+        Some(Value::Bool(no_cache)) => *no_cache,
+        Some(_) => return Err(wrong(NO_CACHE, "must be true or false".to_owned())),
+    };
     let definition = match &fields[DEFINITION] {
         Value::String(text) => spec::parse(text, "body", catalogue)?,
         value => spec::from_json(value, catalogue)?,
     };
-    Ok(Asked { definition, params: Some(params) })
+    Ok(Asked { definition, params: Some(params), no_cache })
 }
 
 impl From<Mistake> for Failure {

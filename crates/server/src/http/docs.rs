@@ -85,7 +85,7 @@ fn job_file() -> Value {
     schema
 }
 
-/// A job file alone, or beside the params of a run.
+/// A job file alone, or beside what else is said of a run.
 fn job_request() -> Value {
     let file = json!({"$ref": "#/components/schemas/JobFile"});
     json!({
@@ -100,6 +100,7 @@ fn job_request() -> Value {
                         "oneOf": [file, {"type": "string"}],
                     },
                     "params": {"type": "object", "description": "Values for the job's params, by name."},
+                    "no_cache": {"type": "boolean", "description": "Nothing is taken from the cache."},
                 },
                 "additionalProperties": false,
             },

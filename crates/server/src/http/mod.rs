@@ -22,5 +22,6 @@ mod runs;
 mod system;
 pub mod view;
 mod wake;
+mod work;
 
 pub use router::{openapi, router};

@@ -124,7 +124,7 @@ async fn listed(
 #[into_params(parameter_in = Query)]
 pub(super) struct NodeQuery {
     /// The cluster in which a hostname is looked up: `default` when not given.
-    cluster: Option<String>,
+    pub(super) cluster: Option<String>,
 }
 
 /// Shows a node with everything that it says of itself

@@ -36,7 +36,7 @@ pub(super) async fn plan(
     Query(query): Query<PlanQuery>,
     body: Body,
 ) -> Answer<Json<Plan>> {
-    let Asked { definition, params } = body.read(&service, query.target.as_deref()).await?;
+    let Asked { definition, params, .. } = body.read(&service, query.target.as_deref()).await?;
     let planned = service.plan(&definition, &params.unwrap_or_default()).await?;
     Ok(Json(Plan::of(&planned.plan)))
 }
@@ -57,7 +57,7 @@ pub(super) async fn validate(
     Query(query): Query<PlanQuery>,
     body: Body,
 ) -> Answer<Json<Valid>> {
-    let Asked { definition, params } = body.read(&service, query.target.as_deref()).await?;
+    let Asked { definition, params, .. } = body.read(&service, query.target.as_deref()).await?;
     if let Some(params) = params {
         expr::given(&definition, &params).map_err(Error::Params)?;
     }

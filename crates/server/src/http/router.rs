@@ -14,7 +14,9 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::problem::Failure;
-use super::{docs, events, executions, nodes, observe, output, plans, replication, run_output, runs, system};
+use super::{
+    docs, events, executions, nodes, observe, output, plans, replication, run_output, runs, system, work,
+};
 use crate::service::Service;
 
 /// Everything that the server answers over HTTP.
@@ -53,6 +55,7 @@ fn described() -> (Router<Service>, Value) {
         .routes(routes!(nodes::list))
         .routes(routes!(nodes::show))
         .routes(routes!(nodes::executions))
+        .routes(routes!(work::show))
         .routes(routes!(nodes::drain))
         .routes(routes!(nodes::undrain))
         .routes(routes!(nodes::clusters))

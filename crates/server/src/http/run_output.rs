@@ -35,6 +35,8 @@ pub(super) struct RunOutputQuery {
     node: Option<String>,
     /// Only output of this step.
     step: Option<u32>,
+    /// Only output of this item of `for_each`, from 0.
+    item: Option<u32>,
     /// `1`: goes on until the run has ended; otherwise until what there is has been sent.
     #[serde(default)]
     #[param(value_type = Option<String>)]
@@ -61,16 +63,23 @@ pub(super) async fn show(
         Some(node) => Some(lookup::node_id(store.as_ref(), node, Some(&run.cluster.to_string())).await?),
         None => None,
     };
-    let merged = Merged::new(store.clone(), run.id, node, query.step);
+    let part = Part { node, step: query.step, item: query.item };
+    let merged = Merged::new(store.clone(), run.id, part);
     Ok(streamed(&service, merged, query.follow))
+}
+
+/// What of a run is wanted: all that is not said.
+struct Part {
+    node: Option<NodeId>,
+    step: Option<u32>,
+    item: Option<u32>,
 }
 
 /// A reader of the output of all of a run's executions.
 struct Merged {
     store: Arc<dyn Store>,
     run: RunId,
-    node: Option<NodeId>,
-    step: Option<u32>,
+    part: Part,
     cursors: BTreeMap<ExecutionId, Cursor>,
     /// Executions that may have something new.
     todo: VecDeque<ExecutionId>,
@@ -83,6 +92,7 @@ struct Merged {
 struct Cursor {
     step: u32,
     task: String,
+    item: Option<u32>,
     node: String,
     attempt: u32,
     next: u64,
@@ -92,12 +102,11 @@ struct Cursor {
 }
 
 impl Merged {
-    fn new(store: Arc<dyn Store>, run: RunId, node: Option<NodeId>, step: Option<u32>) -> Self {
+    fn new(store: Arc<dyn Store>, run: RunId, part: Part) -> Self {
         Self {
             store,
             run,
-            node,
-            step,
+            part,
             cursors: BTreeMap::new(),
             todo: VecDeque::new(),
             status: RunStatus::Pending,
@@ -115,6 +124,7 @@ impl Merged {
             let cursor = self.cursors.entry(execution.id).or_insert_with(|| Cursor {
                 step: execution.step,
                 task: runs::label(&run.definition, execution.step),
+                item: execution.item,
                 node: execution.node().map(|node| names.get(node)).unwrap_or_default(),
                 attempt: execution.attempt,
                 next: 0,
@@ -134,8 +144,9 @@ impl Merged {
     /// Only what a node had can have written something.
     fn wants(&self, execution: &Record) -> bool {
         execution.state.lease().is_some()
-            && self.step.is_none_or(|step| execution.step == step)
-            && self.node.is_none_or(|node| execution.node() == Some(node))
+            && self.part.step.is_none_or(|step| execution.step == step)
+            && self.part.item.is_none_or(|item| execution.item == Some(item))
+            && self.part.node.is_none_or(|node| execution.node() == Some(node))
     }
 
     /// Reads on in one execution; comes back to it when there is more.
@@ -155,6 +166,7 @@ impl Merged {
                 execution: id,
                 step: cursor.step,
                 task: cursor.task.clone(),
+                item: cursor.item,
                 node: cursor.node.clone(),
                 attempt: cursor.attempt,
                 chunk: Chunk::from(chunk),

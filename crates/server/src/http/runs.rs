@@ -1,5 +1,7 @@
 //! Runs: submitted, listed, shown, paused, cancelled, tried again.
 
+use std::collections::BTreeMap;
+
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -8,10 +10,9 @@ use axum::response::{IntoResponse, Response};
 use downbeat_core::execution::{Execution as Record, Status};
 use downbeat_core::ids::RunId;
 use downbeat_core::plan::Plan as CompiledPlan;
-use downbeat_core::run::again::Again;
 use downbeat_core::run::{RunRecord, RunState, RunStatus};
 use downbeat_core::spec::Definition;
-use downbeat_store::{ExecutionFilter, RunFilter};
+use downbeat_store::{ExecutionFilter, Listed, RunFilter};
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
@@ -22,7 +23,7 @@ use super::lookup;
 use super::problem::{Answer, Failure};
 use super::view::{Execution, List, Names, Plan, Run, RunSummary, StepWaiting, Waiting};
 use crate::error::Error;
-use crate::service::{Retry, Service, Submit};
+use crate::service::{Redo, Retry, Service, Submit};
 
 /// Who a request without a name of its own comes from.
 pub(super) const BY: &str = "api";
@@ -43,8 +44,9 @@ pub(super) struct SubmitQuery {
 
 /// Submits a run
 ///
-/// The body is an inline definition: a job file as JSON or YAML, or `{"definition": …, "params": {…}}`. With an `Idempotency-Key` the same key answers the
-/// first run of that key, whatever the later body is.
+/// The body is an inline definition: a job file as JSON or YAML, or `{"definition": …, "params": {…}, "no_cache": true}`, in
+/// which all but the definition may be left out. With an `Idempotency-Key` the same key answers the first run of that key,
+/// whatever the later body is.
 #[utoipa::path(
     post, operation_id = "submitRun", path = "/runs", tag = "runs",
     params(
@@ -68,9 +70,10 @@ pub(super) async fn submit(
     body: Body,
 ) -> Answer<Response> {
     let idempotency_key = idempotency_key(&headers)?;
-    let Asked { definition, params } = body.read(&service, query.target.as_deref()).await?;
+    let Asked { definition, params, no_cache } = body.read(&service, query.target.as_deref()).await?;
     let params = params.unwrap_or_default();
-    let submitted = service.submit(Submit { definition, params, idempotency_key, by: BY.to_owned() }).await?;
+    let submit = Submit { definition, params, no_cache, idempotency_key, by: BY.to_owned() };
+    let submitted = service.submit(submit).await?;
     let shown = if submitted.created {
         // Nothing has been reported yet: one answer less to fetch from the store.
         let mut shown = Run::of(&submitted.run, &[], &Names::default());
@@ -120,11 +123,17 @@ async fn waiting(
     let pending = executions
         .iter()
         .filter(|execution| execution.pinned.is_none() && execution.state.status() == Status::Pending);
+    // The items of one step mostly wait for the same: one of them speaks for all.
+    let mut by_step: BTreeMap<u32, (&Record, u64)> = BTreeMap::new();
+    for execution in pending {
+        by_step.entry(execution.step).and_modify(|(_, others)| *others += 1).or_insert((execution, 0));
+    }
     let mut steps = Vec::new();
-    for execution in pending.take(WAITING_SHOWN) {
+    for (step, (execution, others)) in by_step.into_iter().take(WAITING_SHOWN) {
         let nodes = reasons(service, execution).await?;
-        let task = label(definition, execution.step);
-        steps.push(StepWaiting { step: execution.step, task, execution: execution.id, nodes });
+        let task = label(definition, step);
+        let item = execution.item;
+        steps.push(StepWaiting { step, task, item, others, execution: execution.id, nodes });
     }
     Ok(steps)
 }
@@ -267,12 +276,15 @@ pub(super) async fn resume(
 }
 
 /// How a run is to be tried again.
-#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RetryRequest {
     /// Only on the nodes on which something failed.
     #[serde(default)]
     failed_only: bool,
+    /// Also this task, by its name or by the number of its step, and all that follows it, however they ended.
+    #[serde(default)]
+    from: Option<String>,
 }
 
 /// Tries an ended run again
@@ -310,9 +322,18 @@ pub(super) async fn retry(
         };
         read.map_err(malformed)?.unwrap_or_default()
     };
-    let again = if request.failed_only { Again::FailedNodes } else { Again::AllNodes };
+    let redo = match (request.failed_only, request.from) {
+        (false, None) => Redo::Failed,
+        (true, None) => Redo::FailedNodes,
+        (false, Some(task)) => Redo::From(task),
+        (true, Some(_)) => {
+            let detail =
+                "`failed_only` and `from` cannot be used together: what follows a task does so on all nodes";
+            return Err(Failure::new(StatusCode::BAD_REQUEST, "malformed", detail));
+        }
+    };
     let run = RunId::from(id.as_str());
-    let submitted = service.retry(Retry { run, again, idempotency_key, by: BY.to_owned() }).await?;
+    let submitted = service.retry(Retry { run, redo, idempotency_key, by: BY.to_owned() }).await?;
     let shown = load(&service, &submitted.run).await?;
     Ok(created(submitted.created, shown))
 }
@@ -327,6 +348,8 @@ pub(super) struct ExecutionsQuery {
     node: Option<String>,
     /// Only executions of this step.
     step: Option<u32>,
+    /// Only executions of this item of `for_each`, from 0.
+    item: Option<u32>,
     /// Rows on the page: 100 when not given, 1,000 at most.
     limit: Option<u32>,
     /// Rows to pass over.
@@ -357,13 +380,29 @@ pub(super) async fn executions(
         step: query.step,
         statuses: statuses(query.status.as_deref())?,
     };
-    let listed = store.executions(&filter, page).await?;
+    let listed = match query.item {
+        None => store.executions(&filter, page).await?,
+        Some(item) => {
+            let mut all = store.executions_of(&run.id).await?;
+            all.retain(|execution| execution.item == Some(item) && is_wanted(execution, &filter));
+            let total = all.len() as u64;
+            let rows = all.into_iter().skip(usize::try_from(page.offset).unwrap_or(usize::MAX));
+            Listed { rows: rows.take(page.limit as usize).collect(), total }
+        }
+    };
     let names = lookup::names(store, &run, &listed.rows).await?;
     let labels: Vec<String> =
         run.definition.tasks.iter().flat_map(|entry| entry.leaves()).map(|task| task.label()).collect();
     let task = |step: u32| labels.get(step as usize).cloned().unwrap_or_else(|| format!("step {step}"));
     let rows = listed.rows.iter().map(|record| Execution::of(record, task(record.step), &names)).collect();
     Ok(Json(List::window(rows, page.limit, page.offset, listed.total)))
+}
+
+/// What the store asks of a row. Items are not among what it can look for.
+fn is_wanted(execution: &Record, filter: &ExecutionFilter) -> bool {
+    filter.node.is_none_or(|node| execution.node() == Some(node))
+        && filter.step.is_none_or(|step| execution.step == step)
+        && (filter.statuses.is_empty() || filter.statuses.contains(&execution.state.status()))
 }
 
 pub(super) fn statuses(text: Option<&str>) -> Answer<Vec<Status>> {

@@ -13,6 +13,11 @@ use super::host::unavailable;
 impl Host {
     pub(super) async fn record(&self, report: Report) -> Result<ReportAnswer, Fault> {
         let Report { node, session, started, mut finished, free, poll } = report;
+        // Its slots are free whatever becomes of the commit. What is claimed for them may be written with what is said
+        // here: one commit less to wait for.
+        if self.parts.dispatcher.board().refresh(node, session, poll, free) {
+            self.parts.dispatcher.wake();
+        }
         // Output first: whoever sees the result finds all of it. Only of leases that count.
         let speaking: Vec<Held> = finished
             .iter()
@@ -60,9 +65,6 @@ impl Host {
                     receipt
                 }
             });
-        }
-        if self.parts.dispatcher.board().refresh(node, session, poll, free) {
-            self.parts.dispatcher.wake();
         }
         Ok(ReportAnswer { receipts })
     }

@@ -9,6 +9,7 @@ use jiff::SignedDuration;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use super::cache::Cache;
 use super::registry::{Input, Mailbox};
 use crate::clock::Clock;
 use crate::dispatch::Dispatcher;
@@ -24,6 +25,7 @@ pub(super) struct Actor {
     deadline: Option<Timestamp>,
     journal: Journal,
     dispatcher: Dispatcher,
+    cache: Option<Cache>,
     clock: Clock,
     dice: Dice,
     /// The feed told that another server took the run.
@@ -32,6 +34,14 @@ pub(super) struct Actor {
     waits: Option<Waits>,
     /// To be committed before anything else, and as it is.
     again: Vec<Change>,
+}
+
+/// What an actor works with.
+#[derive(Debug)]
+pub(crate) struct Means {
+    pub journal: Journal,
+    pub dispatcher: Dispatcher,
+    pub cache: Option<Cache>,
 }
 
 /// How an actor begins.
@@ -59,11 +69,11 @@ impl Actor {
         mailbox: Mailbox,
         progress: Progress,
         start: Start,
-        journal: Journal,
-        dispatcher: Dispatcher,
+        means: Means,
         clock: Clock,
         seed: u64,
     ) -> Self {
+        let Means { journal, dispatcher, cache } = means;
         let (deadline, waits, again) = match start {
             Start::Begun { at, again } => (deadline(&progress, at), None, again),
             // The run's time counts from its start.
@@ -77,6 +87,7 @@ impl Actor {
             again,
             journal,
             dispatcher,
+            cache,
             clock,
             dice: Dice::new(seed),
             is_disowned: false,
@@ -90,7 +101,10 @@ impl Actor {
             return;
         }
         loop {
-            let changes = self.progress.take_changes(self.clock.now());
+            let mut changes = self.progress.take_changes(self.clock.now());
+            if let Some(cache) = &self.cache {
+                cache.answer(&mut changes, self.clock.now()).await;
+            }
             let committed =
                 if changes.is_empty() { Ok(()) } else { self.commit(changes, Reserving::On, &stop).await };
             if stop.is_cancelled() {
@@ -180,7 +194,8 @@ impl Actor {
     fn decide(&mut self, act: impl FnOnce(&mut Progress, &mut Turn<'_>)) {
         let dispatcher = self.dispatcher.clone();
         let offline = |node: NodeId| dispatcher.board().is_offline(node);
-        let fits = |_: u32| Ok(());
+        let run = self.progress.run().clone();
+        let fits = |step: u32| dispatcher.fits(&run, step);
         let facts = |node: NodeId| dispatcher.facts(node);
         let mut turn = Turn {
             now: self.clock.now(),
@@ -234,6 +249,7 @@ impl Actor {
         let mut result = Ok(Vec::new());
         for (mut change, outcome) in changes.into_iter().zip(outcomes) {
             let Err(refusal) = outcome else { continue };
+            self.dispatcher.refused(&change, &refusal);
             release(&self.dispatcher, std::slice::from_mut(&mut change));
             match refusal {
                 Refusal::StaleEpoch | Refusal::NotFound => result = Err(Disowned),
@@ -270,9 +286,13 @@ pub(crate) fn refused_for_nodes(
     changes: Vec<Change>,
     outcomes: &[Applied],
 ) -> Vec<Change> {
-    let refused =
-        changes.into_iter().zip(outcomes).filter(|(_, outcome)| matches!(outcome, Err(Refusal::NodeHeld(_))));
-    let mut again: Vec<Change> = refused.map(|(change, _)| change).collect();
+    let mut again = Vec::new();
+    for (change, outcome) in changes.into_iter().zip(outcomes) {
+        if let Err(refusal @ Refusal::NodeHeld(_)) = outcome {
+            dispatcher.refused(&change, refusal);
+            again.push(change);
+        }
+    }
     release(dispatcher, &mut again);
     again
 }

@@ -12,10 +12,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, info_span};
 
-use super::actor::{Actor, Start};
+use super::actor::{Actor, Means, Start};
 use crate::clock::Clock;
-use crate::dispatch::Dispatcher;
-use crate::journal::{Journal, Perform};
+use crate::journal::Perform;
 use crate::metrics::Metrics;
 
 /// What an actor is told.
@@ -80,17 +79,9 @@ impl Runs {
     }
 
     /// Starts the actor of a run whose first changes are committed.
-    pub(crate) fn start(
-        &self,
-        mailbox: Mailbox,
-        progress: Progress,
-        start: Start,
-        journal: Journal,
-        dispatcher: Dispatcher,
-        seed: u64,
-    ) {
+    pub(crate) fn start(&self, mailbox: Mailbox, progress: Progress, start: Start, means: Means, seed: u64) {
         let run = progress.run().clone();
-        let actor = Actor::new(mailbox, progress, start, journal, dispatcher, self.clock.clone(), seed);
+        let actor = Actor::new(mailbox, progress, start, means, self.clock.clone(), seed);
         let stop = self.stop.clone();
         let span = info_span!("run", run = %run);
         self.tasks.spawn(actor.run(stop).instrument(span));

@@ -86,25 +86,25 @@ async fn go_on(parts: &Parts, taking: Taking) -> Result<(), store::Error> {
     let record = parts.store.run(&run.id).await?.unwrap_or(run);
     let executions = parts.store.executions_of(&record.id).await?;
     let stop = told_to_stop(&record, now);
+    let means = parts.means(&record, &plan);
     let mut progress = Progress::restore(plan, &record, epoch, &executions, stop);
     if record.state == RunState::Pending && record.admitted_at.is_none() && stop.is_none() {
         // It waited, and does so here.
-        let (journal, dispatcher) = (parts.journal.clone(), parts.dispatcher.clone());
         let start = Start::Waiting(Waits::ToGoOn);
-        parts.runs.start(mailbox, progress, start, journal, dispatcher, parts.chance.seed());
+        parts.runs.start(mailbox, progress, start, means, parts.chance.seed());
         parts.admission.wake();
         return Ok(());
     }
     let mut dice = parts.chance.dice();
     {
         let offline = |node: NodeId| parts.dispatcher.board().is_offline(node);
-        let fits = |_: u32| Ok(());
+        let run = progress.run().clone();
+        let fits = |step: u32| parts.dispatcher.fits(&run, step);
         let facts = |node: NodeId| parts.dispatcher.facts(node);
         progress.go_on(&mut Turn { now, dice: &mut dice, offline: &offline, facts: &facts, fits: &fits });
     }
     let start = Start::Begun { at: record.started_at.unwrap_or(now), again: Vec::new() };
-    let (journal, dispatcher) = (parts.journal.clone(), parts.dispatcher.clone());
-    parts.runs.start(mailbox, progress, start, journal, dispatcher, parts.chance.seed());
+    parts.runs.start(mailbox, progress, start, means, parts.chance.seed());
     Ok(())
 }
 
@@ -128,6 +128,7 @@ pub(crate) async fn load_board(
     let executions = store.open_executions().await?;
     let runs = store.open_runs().await?;
     let holds = store.holds().await?;
+    let uses = store.uses().await?;
     let nodes = store.nodes(None).await?;
     admission.load(&runs);
     let mut board = dispatcher.board();
@@ -150,6 +151,7 @@ pub(crate) async fn load_board(
     for execution in &executions {
         board.add_execution(execution, &mut touched);
     }
+    board.load_uses(uses);
     // How long they had waited was counted by the server that leased them.
     board.take_waits();
     Ok(())

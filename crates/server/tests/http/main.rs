@@ -3,9 +3,11 @@
 mod again;
 mod errors;
 mod events;
+mod graph;
 mod nodes;
 mod openapi;
 mod output;
 mod runs;
 mod support;
 mod system;
+mod work;

@@ -204,7 +204,7 @@ async fn plans_show_steps_places_and_edges_without_starting_anything() {
     assert_eq!(
         plan["steps"][0],
         json!({
-            "index": 0, "name": "prepare", "backend": "test", "action": "noop", "branch": null,
+            "index": 0, "entry": 0, "name": "prepare", "backend": "test", "action": "noop", "branch": null,
             "where": ["web-01", "web-02"], "condition": null, "after": [], "params": {}, "timeout": "30m",
             "retries": 0, "delivery": "at_least_once", "idempotent": true,
         })
@@ -216,6 +216,7 @@ async fn plans_show_steps_places_and_edges_without_starting_anything() {
         (&json!("walk"), &json!("on_success"))
     );
     assert_eq!(plan["steps"][3]["where"], "placed");
+    assert_eq!((&plan["shape"], &plan["steps"][2]["entry"]), (&json!("list"), &json!(1)));
     assert_eq!(setup.ok("/runs").await["pagination"]["total"], 0, "nothing was started");
 
     let id = setup.submit(&definition).await;

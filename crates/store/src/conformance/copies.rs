@@ -14,9 +14,9 @@ use crate::copy::{Kept, Part, Replica};
 use crate::memory::MemoryStore;
 use crate::port::{Error, OutputChunk, Store, Stream};
 
-/// All there is but servers, which no snapshot has.
-async fn sight(store: &Arc<dyn Store>) -> Snapshot {
-    Snapshot { servers: Vec::new(), ..Snapshot::of(store).await }
+/// All there is but servers and uses of limits, which no snapshot has.
+pub(super) async fn sight(store: &Arc<dyn Store>) -> Snapshot {
+    Snapshot { servers: Vec::new(), uses: Vec::new(), ..Snapshot::of(store).await }
 }
 
 /// A copy of a store, in memory.

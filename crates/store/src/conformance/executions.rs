@@ -5,6 +5,7 @@ use std::sync::Arc;
 use downbeat_core::backend::Params;
 use downbeat_core::change::{Applied, Change, Refusal};
 use downbeat_core::execution::{Event, Execution, Illegal, State, Verdict, step};
+use downbeat_core::spec::{Limit, Limits};
 use serde_json::json;
 
 use super::make::{
@@ -12,6 +13,11 @@ use super::make::{
     outcome_with_outputs, pending, refuse, run_id, token, try_one,
 };
 use crate::port::Store;
+
+fn both() -> [(String, Limit); 2] {
+    [("api-'ü'", "100/1h30m"), ("db", "4")]
+        .map(|(key, limit)| (key.to_owned(), limit.parse().expect("a limit")))
+}
 
 async fn read(store: &Arc<dyn Store>, number: u32) -> Execution {
     store.execution(execution_id(number)).await.unwrap().expect("the execution is there")
@@ -132,9 +138,9 @@ pub async fn added_executions_are_read_back_whole(store: Arc<dyn Store>) {
             params: (number % 3 == 0)
                 .then(|| Arc::new(Params::from([("n".to_owned(), json!([number, "ü"]))]))),
             reused: (number % 4 == 0).then(|| execution_id(900 + number)),
-            item: None,
-            limits: None,
-            cache_key: None,
+            item: (number % 5 == 0).then(|| number - 5),
+            limits: (number % 5 == 1).then(|| Arc::new(Limits::from(both()))),
+            cache_key: (number % 3 == 1).then(|| Arc::from(format!("key 'ü' {number}"))),
             ..execution(number, 1, state)
         })
         .collect();

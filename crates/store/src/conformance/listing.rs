@@ -1,19 +1,20 @@
 //! What a store answers to questions for many rows.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use downbeat_core::execution::{Execution, State, Status, Verdict};
+use downbeat_core::execution::{Execution, Lease, Outcome, State, Status, Verdict};
 use downbeat_core::ids::ClusterId;
 use downbeat_core::node::NodeStatus;
 use downbeat_core::run::{RunRecord, RunState};
 
 use super::executions::states;
 use super::make::{
-    UNKNOWN_CLUSTER, added, apply, at, created, execution, execution_id, finished, leased, moved, node,
-    pending, registered, run, run_id, session,
+    UNKNOWN_CLUSTER, added, apply, at, created, execution, execution_id, finished, lease, leased, moved,
+    node, outcome, pending, registered, run, run_id, session,
 };
 use super::snapshot::fill;
-use crate::port::{ExecutionFilter, Page, RunFilter, Store, Tally};
+use crate::port::{ExecutionFilter, NodeTotals, Page, RunFilter, Store, Tally};
 
 const ALL: Page = Page { limit: 100, offset: 0 };
 
@@ -135,11 +136,12 @@ pub async fn a_tally_counts_what_there_is(store: Arc<dyn Store>) {
     fill(&store).await;
     apply(&store, &[registered(3, session(3), 3), created(3)]).await;
     let expected = Tally {
-        runs: vec![(RunState::Pending, 4), (RunState::Failed, 1), (RunState::Cancelled, 1)],
+        runs: vec![(RunState::Pending, 5), (RunState::Failed, 1), (RunState::Cancelled, 1)],
         executions: vec![
-            (Status::Leased, 3),
-            (Status::Succeeded, 2),
-            (Status::Failed, 2),
+            (Status::Pending, 3),
+            (Status::Leased, 4),
+            (Status::Succeeded, 3),
+            (Status::Failed, 3),
             (Status::Skipped, 2),
             (Status::Cancelled, 1),
             (Status::Lost, 1),
@@ -150,4 +152,36 @@ pub async fn a_tally_counts_what_there_is(store: Arc<dyn Store>) {
     // What has ended is counted once, also when a change says nothing new of it.
     apply(&store, &[moved(1, &[], 99)]).await;
     assert_eq!(store.tally().await.unwrap(), expected);
+}
+
+pub async fn the_totals_of_a_node_are_those_of_its_own_work(store: Arc<dyn Store>) {
+    assert_eq!(store.node_totals(node(1)).await.unwrap(), NodeTotals::default());
+    // All states by leases of node 1 where they have one; pinned ones also without.
+    let pinned = |number, state| Execution { pinned: Some(node(1)), ..execution(number, 1, state) };
+    let mut list: Vec<Execution> =
+        (1..).zip(states()).map(|(number, state)| execution(number, 1, state)).collect();
+    list.extend([pinned(80, pending()), pinned(81, State::Skipped { reason: "why".to_owned(), at: at(50) })]);
+    let mine = |each: &&Execution| each.node() == Some(node(1));
+    let mut expected: BTreeMap<Status, u64> = BTreeMap::new();
+    for each in list.iter().filter(mine) {
+        *expected.entry(each.state.status()).or_default() += 1;
+    }
+    assert_eq!(expected.len(), Status::ALL.len(), "every status is counted");
+    // Of another node, and what another run had done already.
+    let elsewhere = execution(90, 1, leased(90, 2));
+    let later = Outcome { finished_at: at(99), ..outcome(Verdict::Succeeded) };
+    let taken = State::Succeeded { lease: Lease { granted_at: at(98), ..lease(1, 1) }, outcome: later };
+    let reused = Execution { reused: Some(execution_id(1)), ..execution(91, 1, taken) };
+    apply(&store, &[created(1), added(1, list), added(1, vec![elsewhere, reused])]).await;
+    let totals = store.node_totals(node(1)).await.unwrap();
+    assert_eq!(totals.executions, expected.into_iter().collect::<Vec<_>>());
+    assert_eq!((totals.claimed_at, totals.finished_at), (Some(at(20)), Some(at(31))));
+    let other = store.node_totals(node(2)).await.unwrap();
+    assert_eq!(
+        other,
+        NodeTotals { executions: vec![(Status::Leased, 1)], claimed_at: Some(at(20)), finished_at: None }
+    );
+    apply(&store, &[finished(1, 90, 90, Verdict::Failed)]).await;
+    let other = store.node_totals(node(2)).await.unwrap();
+    assert_eq!((&other.executions[..], other.finished_at), (&[(Status::Failed, 1)][..], Some(at(31))));
 }

@@ -5,8 +5,10 @@
 
 pub mod admission;
 pub mod batches;
+pub mod cache;
 pub mod copies;
 pub mod executions;
+pub mod limits;
 pub mod listing;
 pub mod make;
 pub mod nodes;
@@ -17,7 +19,7 @@ pub mod upkeep;
 
 mod snapshot;
 
-pub use snapshot::{Snapshot, fill, fill_beside, fill_first};
+pub use snapshot::{Snapshot, fill, fill_beside, fill_first, fill_fleet};
 
 /// Makes a test of each case. `$fresh` is an async function without arguments; what it answers has a field `store` and
 /// an async method `done`, which is called when the case has passed.
@@ -75,6 +77,27 @@ macro_rules! conformance_suite {
                 a_result_is_applied_once_however_often_it_is_sent
                 a_nul_in_an_error_harms_nothing
             }
+            limits {
+                a_limit_is_full_when_so_many_have_a_place
+                every_end_of_a_lease_gives_its_place_back
+                what_never_had_a_lease_takes_no_place
+                a_rate_counts_what_was_given_out_within_its_time
+                one_full_limit_of_several_refuses_and_takes_nothing
+                each_is_held_to_its_own_number
+                a_number_at_once_and_a_rate_of_one_key_count_apart
+                earlier_leases_of_a_batch_count_and_its_ends_do_not_yet
+                what_is_born_leased_takes_its_place_or_is_not_born
+                a_run_that_goes_takes_its_places_with_it
+                a_key_may_be_any_text
+                a_large_number_is_counted
+            }
+            cache {
+                the_newest_result_of_each_key_is_found
+                only_what_succeeded_and_was_carried_out_is_found
+                a_result_goes_with_its_run
+                results_are_part_of_a_copy
+                another_cluster_has_none_of_it
+            }
             batches {
                 kinds_are_applied_in_the_order_of_their_phase
                 within_a_kind_changes_are_applied_as_given
@@ -92,6 +115,7 @@ macro_rules! conformance_suite {
                 executions_are_listed_by_id_by_page_and_filter
                 open_and_held_executions_are_found
                 a_tally_counts_what_there_is
+                the_totals_of_a_node_are_those_of_its_own_work
             }
             output {
                 output_is_read_back_in_order_from_an_offset

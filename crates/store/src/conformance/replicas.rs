@@ -19,7 +19,8 @@ use crate::port::{Error, EventFilter, ServerRecord, Store};
 
 async fn sight(store: &Arc<dyn Replica>) -> Snapshot {
     let store: Arc<dyn Store> = Arc::<dyn Replica>::clone(store);
-    Snapshot { servers: Vec::new(), ..Snapshot::of(&store).await }
+    assert_eq!(store.uses().await.unwrap(), [], "a copy gives nothing out");
+    of(&store).await
 }
 
 /// A store with something of everything, whose copy others are to be.
@@ -32,7 +33,7 @@ async fn primary() -> Arc<dyn Store> {
 }
 
 async fn of(primary: &Arc<dyn Store>) -> Snapshot {
-    Snapshot { servers: Vec::new(), ..Snapshot::of(primary).await }
+    super::copies::sight(primary).await
 }
 
 async fn copy(primary: &Arc<dyn Store>, replica: &Arc<dyn Replica>) {

@@ -38,6 +38,7 @@ pub async fn a_created_run_is_read_back_whole(store: Arc<dyn Store>) {
         retry_of: Some(run_id(1)),
         paused_at: Some(at(5)),
         admitted_at: Some(at(6)),
+        no_cache: true,
         owner: server(7),
         epoch: 12,
         ..run(2)

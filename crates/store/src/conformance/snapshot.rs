@@ -7,13 +7,15 @@ use downbeat_core::execution::{Execution, State, Verdict};
 use downbeat_core::ids::{NodeId, RunId};
 use downbeat_core::node::{NodeRecord, NodeStatus};
 use downbeat_core::run::{RunEnd, RunRecord, RunState};
+use downbeat_core::spec::Limits;
 
+use super::limits::some_limits;
 use super::make::{
     added, admitted, apply, at, created, execution, execution_id, finished, lease, leased, moved, node,
-    outcome_with_outputs, pending, registered, run_id, server, session, token,
+    outcome_with_outputs, pending, registered, run, run_id, server, session, token,
 };
 use crate::port::{
-    EventFilter, ExecutionFilter, OutputChunk, Page, RunFilter, ServerRecord, Store, Stream, Tally,
+    EventFilter, ExecutionFilter, LimitUse, OutputChunk, Page, RunFilter, ServerRecord, Store, Stream, Tally,
 };
 
 const ALL: Page = Page { limit: 100_000, offset: 0 };
@@ -24,6 +26,7 @@ pub struct Snapshot {
     pub nodes: Vec<NodeRecord>,
     pub runs: Vec<RunRecord>,
     pub holds: Vec<(NodeId, RunId)>,
+    pub uses: Vec<LimitUse>,
     pub executions: Vec<Execution>,
     pub output: Vec<Vec<OutputChunk>>,
     pub servers: Vec<ServerRecord>,
@@ -44,6 +47,7 @@ impl Snapshot {
             nodes: store.nodes(None).await.expect("nodes are read"),
             runs: store.runs(&RunFilter::default(), ALL).await.expect("runs are read").rows,
             holds: store.holds().await.expect("holds are read"),
+            uses: store.uses().await.expect("uses are read"),
             executions,
             output,
             servers: store.servers().await.expect("servers are read"),
@@ -56,6 +60,27 @@ impl Snapshot {
 
 /// Puts something of everything into a store.
 pub async fn fill(store: &Arc<dyn Store>) {
+    fill_fleet(store).await;
+    let graph = RunRecord { no_cache: true, ..run(84) };
+    let limits = || some_limits().into_iter().flatten();
+    let item = |(number, limits): (u32, Arc<Limits>)| Execution {
+        item: Some(number - 841),
+        limits: Some(limits),
+        cache_key: Some(Arc::from("key")),
+        ..execution(number, 84, pending())
+    };
+    let items = (841..).zip(limits()).map(item).collect();
+    apply(store, &[Change::RunCreated { run: graph, max_pending: None }, added(84, items)]).await;
+    for number in [841, 843, 844] {
+        let (run, execution) = (run_id(84), execution_id(number));
+        apply(store, &[Change::ExecutionLeased { run, execution, lease: lease(number, 1) }]).await;
+    }
+    apply(store, &[finished(84, 841, 841, Verdict::Succeeded), finished(84, 843, 843, Verdict::Failed)])
+        .await;
+}
+
+/// Puts something of everything into a store that programs of the second level know.
+pub async fn fill_fleet(store: &Arc<dyn Store>) {
     fill_first(store).await;
     let paused = Change::RunPauseSet { run: run_id(82), paused: true, by: "ada".to_owned(), at: at(47) };
     apply(store, &[created(81), created(82), created(83), admitted(81, Some(9), &[3, 4]), paused]).await;

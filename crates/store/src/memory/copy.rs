@@ -46,6 +46,7 @@ impl State {
 
     fn put_run(&mut self, run: RunRecord) {
         self.tables.runs.insert(run.id.clone(), RunLive::of(&run));
+        self.tables.homes.insert(run.id.clone(), run.cluster);
         if let Some(key) = &run.idempotency_key {
             self.tables.keys.insert((run.cluster, key.clone()), run.id.clone());
         }

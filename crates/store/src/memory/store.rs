@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use downbeat_core::change::{Change, Event};
-use downbeat_core::execution::{Execution, Status};
+use downbeat_core::execution::{Execution, State as ExecutionState, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::node::{NodeRecord, NodeStatus, Registration};
 use downbeat_core::run::{RunRecord, RunState};
@@ -14,8 +14,8 @@ use jiff::Timestamp;
 use tokio::sync::broadcast;
 
 use crate::port::{
-    Committed, Error, EventFilter, ExecutionFilter, Listed, News, OutputChunk, Page, RunFilter, ServerRecord,
-    Store, Tally,
+    Committed, Error, EventFilter, ExecutionFilter, LimitUse, Listed, News, NodeTotals, OutputChunk, Page,
+    RunFilter, ServerRecord, Store, Tally,
 };
 use crate::tables::Tables;
 
@@ -159,6 +159,7 @@ impl State {
 
     pub(super) fn remove_run(&mut self, id: &RunId) {
         self.tables.runs.remove(id);
+        self.tables.homes.remove(id);
         self.tables.keys.retain(|_, run| run != id);
         self.created.remove(id);
         let output = &mut self.output;
@@ -169,6 +170,8 @@ impl State {
             }
             keep
         });
+        let executions = &self.tables.executions;
+        self.tables.uses.retain(|execution, until| until.is_some() || executions.contains_key(&execution));
     }
 }
 
@@ -286,6 +289,30 @@ impl Store for MemoryStore {
         Ok(self.lock().tables.holds.iter().map(|(node, run)| (*node, run.clone())).collect())
     }
 
+    async fn uses(&self) -> Result<Vec<LimitUse>, Error> {
+        Ok(self.lock().tables.uses.list())
+    }
+
+    async fn cached(
+        &self,
+        cluster: ClusterId,
+        keys: &[Arc<str>],
+    ) -> Result<BTreeMap<Arc<str>, Execution>, Error> {
+        let state = self.lock();
+        let mut newest: BTreeMap<Arc<str>, ((Timestamp, ExecutionId), Execution)> = BTreeMap::new();
+        for execution in state.tables.executions.values().filter(|execution| execution.reused.is_none()) {
+            let Some(key) = execution.cache_key.as_ref().filter(|key| keys.contains(key)) else { continue };
+            let ExecutionState::Succeeded { outcome, .. } = &execution.state else { continue };
+            let age = (outcome.finished_at, execution.id);
+            if state.tables.homes.get(&execution.run) == Some(&cluster)
+                && newest.get(key).is_none_or(|(other, _)| age > *other)
+            {
+                newest.insert(Arc::clone(key), (age, execution.clone()));
+            }
+        }
+        Ok(newest.into_iter().map(|(key, (_, execution))| (key, execution)).collect())
+    }
+
     async fn execution(&self, id: ExecutionId) -> Result<Option<Execution>, Error> {
         Ok(self.lock().tables.executions.get(&id).cloned())
     }
@@ -313,6 +340,15 @@ impl Store for MemoryStore {
             matches!(execution.state.status(), Status::Leased | Status::Running)
                 && execution.state.lease().is_some_and(|lease| lease.node == node)
         }))
+    }
+
+    async fn node_totals(&self, node: NodeId) -> Result<NodeTotals, Error> {
+        let all = self.lock().executions(|each| each.node() == Some(node) && each.reused.is_none());
+        let claimed_at = all.iter().filter_map(|each| each.state.lease()).map(|lease| lease.granted_at).max();
+        let finished_at =
+            all.iter().filter_map(|each| each.state.outcome()).map(|outcome| outcome.finished_at).max();
+        let executions = counts::<Status>(all.iter().map(|each| each.state.status()));
+        Ok(NodeTotals { executions, claimed_at, finished_at })
     }
 
     async fn append_output(&self, chunks: &[OutputChunk], keep_bytes: u64) -> Result<(), Error> {
@@ -360,6 +396,7 @@ impl Store for MemoryStore {
         for run in &ended {
             state.remove_run(&run.id);
         }
+        state.tables.uses.forget(before);
         // From the front only: what is left has no gaps.
         while state.events.front().is_some_and(|event| event.change.at() < before) {
             state.events.pop_front();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use deadpool_postgres::{Object, Pool};
 use downbeat_core::change::Change;
-use downbeat_core::ids::{ClusterId, NodeId, RunId, ServerId};
+use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
 use futures_util::join;
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
@@ -16,14 +16,15 @@ use super::connect::{answered, within, within_for};
 use super::failure::Failure;
 use super::save;
 use super::store::text;
-use crate::batch::{Dirty, Holds, Needs, NewIds};
-use crate::filter::HOLDS;
-use crate::port::{Committed, Error};
+use crate::batch::{Asked, Dirty, Holds, Needs, NewIds, Places};
+use crate::filter::{COUNT_AT_ONCE, HOLDS};
+use crate::port::{Committed, Error, LimitUse};
 use crate::rows::{
     EXECUTION_COLUMNS, NODE_LIVE_COLUMNS, RUN_LIVE_COLUMNS, count, execution_row, json, node_live_row,
-    run_live_row,
+    run_live_row, time, time_opt,
 };
 use crate::tables::{Tables, Verdicts};
+use crate::uses::Counted;
 
 /// How often a batch is tried that other servers get in the way of.
 const TRIES: u32 = 5;
@@ -33,6 +34,8 @@ const ASK_EVERY: Duration = Duration::from_millis(100);
 
 /// Whoever counts runs has this lock: "downruns".
 const COUNTS_LOCK: i64 = 0x646f_776e_7275_6e73;
+/// Whoever takes a place of a limit has this lock: "downlims".
+const LIMITS_LOCK: i64 = 0x646f_776e_6c69_6d73;
 /// Of the runs that are not loaded, those that wait and those that are under way.
 const COUNT_RUNS: &str = "SELECT count(*) FILTER (WHERE state = 1 AND admitted_at IS NULL), \
      count(*) FILTER (WHERE state > 1 OR admitted_at IS NOT NULL) FROM runs \
@@ -65,8 +68,12 @@ async fn attempt(
     news: &str,
 ) -> Result<Committed, Failure> {
     let client = pool.get().await?;
-    let begun = within(begin(&client, &Needs::of(changes, new_ids))).await;
-    let (mut tables, transaction) = match begun {
+    let begun = within(async {
+        let (mut tables, transaction) = begin(&client, &Needs::of(changes, new_ids)).await?;
+        count_uses(&client, changes, &mut tables).await?;
+        Ok((tables, transaction))
+    });
+    let (mut tables, transaction) = match begun.await {
         Ok(begun) => begun,
         Err(failure @ Failure::Silent(_)) => {
             drop(Object::take(client));
@@ -86,8 +93,9 @@ async fn attempt(
     }
     let dirty = Dirty::of(changes, &verdicts.applied);
     let holds = Holds::of(&held, &tables.holds);
-    let rows = tables.executions.len() + changes.len() + holds.taken.len();
-    let saved = save::save(&client, server, changes, &verdicts, &tables, &dirty, &holds, news);
+    let places = Places::of(&tables, &dirty, &verdicts);
+    let rows = tables.executions.len() + changes.len() + holds.taken.len() + places.taken.len();
+    let saved = save::save(&client, server, changes, &verdicts, &tables, &dirty, &holds, &places, news);
     match within_for(rows, saved).await {
         Ok(before) => Ok(Committed { seqs: verdicts.seqs(count(before)?), outcomes: verdicts.outcomes }),
         Err(failure) if failure.is_silence() => {
@@ -294,6 +302,67 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String), F
         tables.executions.insert(execution.id, execution);
     }
     Ok((tables, transaction?.try_get(0)?))
+}
+
+pub(super) fn limit_use(row: &Row) -> Result<LimitUse, Failure> {
+    Ok(LimitUse {
+        cluster: ClusterId(row.try_get(0)?),
+        key: row.try_get(1)?,
+        execution: ExecutionId(row.try_get(2)?),
+        granted_at: time(row.try_get(3)?)?,
+        until: time_opt(row.try_get(4)?)?,
+    })
+}
+
+/// Counts the uses of limits in which the batch needs room: alone among all who take one, so that nobody counts what
+/// another is about to add to. The lock comes after those of rows, and nobody who has it waits for a row of another.
+/// Whoever gives a place back needs no lock: a place that is not seen to be free yet may be asked for again.
+async fn count_uses(client: &Object, changes: &[Change], tables: &mut Tables) -> Result<(), Failure> {
+    let asked: Vec<Asked<'_>> = Asked::of(changes, tables).into_iter().collect();
+    if asked.is_empty() {
+        return Ok(());
+    }
+    let runs: Vec<_> = asked.iter().map(|each| text(each.run.as_str())).collect();
+    let created: Vec<Option<Uuid>> =
+        asked.iter().map(|each| each.created_in.map(|cluster| cluster.0)).collect();
+    let keys: Vec<_> = asked.iter().map(|each| text(&each.key)).collect();
+    let (mut since, mut at): (Vec<Option<i64>>, Vec<Option<i64>>) = (Vec::new(), Vec::new());
+    for each in &asked {
+        let window = match each.counted {
+            Counted::AtOnce => None,
+            Counted::Within { since, at } => Some((since.as_microsecond(), at.as_microsecond())),
+        };
+        since.push(window.map(|(since, _)| since));
+        at.push(window.map(|(_, at)| at));
+    }
+    let sql = format!(
+        "SELECT q.place, c.cluster, CASE WHEN q.at IS NULL \
+         THEN ({COUNT_AT_ONCE} AND l.cluster = c.cluster AND l.key = q.key) \
+         ELSE (SELECT count(*) FROM limit_uses l WHERE l.cluster = c.cluster AND l.key = q.key \
+         AND l.granted_at > q.since AND l.until > q.at) END \
+         FROM unnest($1::text[], $2::uuid[], $3::text[], $4::bigint[], $5::bigint[]) WITH ORDINALITY \
+         AS q (run, created_in, key, since, at, place) LEFT JOIN runs r ON r.id = q.run \
+         CROSS JOIN LATERAL (SELECT coalesce(r.cluster, q.created_in) AS cluster) c \
+         WHERE c.cluster IS NOT NULL ORDER BY q.place DESC"
+    );
+    let lock = client.prepare_cached(&format!("SELECT pg_advisory_xact_lock({LIMITS_LOCK})")).await?;
+    let counts = client.prepare_cached(&sql).await?;
+    let args: Args<'_> = vec![&runs, &created, &keys, &since, &at];
+    let (locked, rows) = join!(client.query(&lock, &[]), client.query(&counts, &args));
+    locked?;
+    let mut answers = Vec::new();
+    for row in rows? {
+        let place = usize::try_from(row.try_get::<_, i64>(0)? - 1).unwrap_or(usize::MAX);
+        let count = u32::try_from(row.try_get::<_, i64>(2)?).unwrap_or(u32::MAX);
+        answers.push((place, ClusterId(row.try_get(1)?), count));
+    }
+    for (place, asked) in asked.into_iter().enumerate() {
+        // A run that is neither there nor created has nothing that could be leased.
+        if let Some((_, cluster, count)) = answers.pop_if(|answer| answer.0 == place) {
+            asked.answer(cluster, count, tables);
+        }
+    }
+    Ok(())
 }
 
 async fn when<F>(needed: bool, query: F) -> Result<Vec<Row>, tokio_postgres::Error>

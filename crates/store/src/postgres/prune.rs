@@ -5,6 +5,7 @@ use deadpool_postgres::Pool;
 use jiff::Timestamp;
 
 use super::failure::Failure;
+use crate::filter::LEFT_BEHIND;
 use crate::rows::count;
 
 /// Rows that one transaction removes.
@@ -12,10 +13,11 @@ const ROWS: i64 = 2_000;
 
 const ENDED: &str = "SELECT id FROM runs WHERE finished_at < $1 AND finished_at IS NOT NULL \
      AND state IN (10, 11, 12) ORDER BY finished_at, id LIMIT $2";
-/// With their output, and taken from the counts of what has ended.
+/// With their output and what is known of their results, and taken from the counts of what has ended.
 const REMOVE_SOME: &str = "WITH gone AS (DELETE FROM executions WHERE id IN (SELECT id FROM executions \
      WHERE run = $1 ORDER BY id LIMIT $2 FOR UPDATE) RETURNING id, status), \
      texts AS (DELETE FROM output o USING gone WHERE o.execution = gone.id), \
+     results AS (DELETE FROM cached c USING gone WHERE c.execution = gone.id), \
      fewer AS (INSERT INTO ended_lately (kind, code, total) \
      SELECT 1, status, -count(*) FROM gone GROUP BY status) \
      SELECT count(*) FROM gone";
@@ -32,6 +34,10 @@ const ADD_UP: &str = "WITH gone AS (DELETE FROM ended_lately RETURNING kind, cod
 const REMOVE_EVENTS: &str = "WITH front AS (SELECT seq, at FROM events ORDER BY seq LIMIT $2) \
      DELETE FROM events WHERE seq < (SELECT coalesce(min(seq) FILTER (WHERE at >= $1), max(seq) + 1) FROM front)";
 
+/// Uses of rates that are long over. Whoever gives places out removes them too.
+const REMOVE_USES: &str = "DELETE FROM limit_uses WHERE (execution, key) IN (SELECT execution, key FROM limit_uses \
+     WHERE until <= $1 ORDER BY until LIMIT $2 FOR UPDATE SKIP LOCKED)";
+
 pub(super) async fn prune(pool: &Pool, before: Timestamp, most: u32) -> Result<u64, Failure> {
     let client = pool.get().await?;
     let before = before.as_microsecond();
@@ -46,6 +52,8 @@ pub(super) async fn prune(pool: &Pool, before: Timestamp, most: u32) -> Result<u
     client.execute(REMEMBER_NUMBER, &[]).await?;
     let statement = client.prepare_cached(REMOVE_EVENTS).await?;
     while client.execute(&statement, &[&before, &ROWS]).await? > 0 {}
+    client.execute(LEFT_BEHIND, &[]).await?;
+    while client.execute(REMOVE_USES, &[&before, &ROWS]).await? > 0 {}
     client.execute(ADD_UP, &[]).await?;
     Ok(gone)
 }

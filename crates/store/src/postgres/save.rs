@@ -15,7 +15,7 @@ use uuid::Uuid;
 use super::failure::Failure;
 use super::news::NOTIFY;
 use super::store::text;
-use crate::batch::{Dirty, Holds};
+use crate::batch::{Dirty, Holds, Places};
 use crate::rows::{Code, StateColumns, int, json, micros, params_column, small};
 use crate::tables::{Tables, Verdicts};
 
@@ -31,10 +31,10 @@ const ALTER_NODES: &str = "UPDATE presence p SET status = u.status, draining = u
      FROM unnest($1::uuid[], $2::smallint[], $3::boolean[]) AS u (node, status, draining) WHERE p.node = u.node";
 const CREATE_RUNS: &str = "INSERT INTO runs (id, state, started_at, finished_at, partial, error, \
      cancel_requested_at, paused_at, admitted_at, owner, epoch, cluster, job, submitted_by, idempotency_key, \
-     created_at, retry_of) \
+     created_at, retry_of, no_cache) \
      SELECT * FROM unnest($1::text[], $2::smallint[], $3::bigint[], $4::bigint[], $5::boolean[], $6::text[], \
      $7::bigint[], $8::bigint[], $9::bigint[], $10::uuid[], $11::bigint[], $12::uuid[], $13::text[], $14::text[], \
-     $15::text[], $16::bigint[], $17::text[])";
+     $15::text[], $16::bigint[], $17::text[], $18::boolean[])";
 const DEFINE_RUNS: &str = "INSERT INTO definitions (run, definition, resolved, params) \
      SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[])";
 const ALTER_RUNS: &str = "UPDATE runs r SET state = u.state, started_at = u.started_at, \
@@ -46,11 +46,11 @@ const ALTER_RUNS: &str = "UPDATE runs r SET state = u.state, started_at = u.star
      error, cancel_requested_at, paused_at, admitted_at, owner, epoch) WHERE r.id = u.id";
 const ADD_EXECUTIONS: &str = "INSERT INTO executions (id, status, not_before, token, lease_node, session, \
      granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at, outputs, run, \
-     step, pinned, attempt, created_at, params, reused) \
+     step, pinned, attempt, created_at, params, reused, item, limits, cache_key) \
      SELECT * FROM unnest($1::uuid[], $2::smallint[], $3::bigint[], $4::uuid[], $5::uuid[], $6::uuid[], \
      $7::bigint[], $8::boolean[], $9::bigint[], $10::smallint[], $11::integer[], $12::text[], $13::bigint[], \
      $14::text[], $15::bigint[], $16::text[], $17::text[], $18::integer[], $19::uuid[], $20::integer[], \
-     $21::bigint[], $22::text[], $23::uuid[])";
+     $21::bigint[], $22::text[], $23::uuid[], $24::integer[], $25::text[], $26::text[])";
 const ALTER_EXECUTIONS: &str = "UPDATE executions e SET status = u.status, not_before = u.not_before, \
      token = u.token, lease_node = u.lease_node, session = u.session, granted_at = u.granted_at, stop = u.stop, \
      started_at = u.started_at, verdict = u.verdict, exit_code = u.exit_code, error = u.error, \
@@ -80,6 +80,17 @@ const GIVE_BACK: &str = "DELETE FROM holds WHERE node = ANY($1)";
 const TAKE: &str = "INSERT INTO holds (node, run) SELECT * FROM unnest($1::uuid[], $2::text[]) \
      ON CONFLICT (node) DO UPDATE SET run = excluded.run";
 
+const TAKE_PLACES: &str = "INSERT INTO limit_uses (execution, key, cluster, granted_at, until) \
+     SELECT * FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::bigint[], $5::bigint[])";
+const GIVE_PLACES_BACK: &str = "DELETE FROM limit_uses WHERE execution = ANY($1) AND until IS NULL";
+/// Only by whoever has the lock of limits; who prunes passes over what is locked.
+const FORGET_PLACES: &str = "DELETE FROM limit_uses WHERE (execution, key) IN \
+     (SELECT execution, key FROM limit_uses WHERE until <= $1 ORDER BY until LIMIT $2)";
+const CACHE: &str = "INSERT INTO cached (execution, cluster, cache_key, finished_at) \
+     SELECT u.execution, r.cluster, u.cache_key, u.finished_at \
+     FROM unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[]) AS u (execution, run, cache_key, finished_at) \
+     JOIN runs r ON r.id = u.run";
+
 /// Writes and commits. Answers the number before the first event.
 #[expect(clippy::too_many_arguments, reason = "all that one commit writes")]
 pub(super) async fn save(
@@ -90,6 +101,7 @@ pub(super) async fn save(
     tables: &Tables,
     dirty: &Dirty<'_>,
     holds: &Holds<'_>,
+    places: &Places,
     news: &str,
 ) -> Result<i64, Failure> {
     let registered = Registered::of(tables, dirty)?;
@@ -107,6 +119,11 @@ pub(super) async fn save(
     let given_back: Vec<Uuid> = holds.given_back.iter().map(|node| node.0).collect();
     let taken: Vec<Uuid> = holds.taken.iter().map(|(node, _)| node.0).collect();
     let takers: Vec<_> = holds.taken.iter().map(|(_, run)| text(run.as_str())).collect();
+
+    let cached = Cached::of(tables, dirty);
+    let given_places: Vec<Uuid> = places.given_back.iter().map(|execution| execution.0).collect();
+    let taken_places = Taken::of(places);
+    let (over_at, most_over) = (micros(places.over_at), places.most_over());
 
     let mut flight: Vec<(&str, Args<'_>)> = Vec::new();
     if !registered.id.is_empty() {
@@ -134,6 +151,18 @@ pub(super) async fn save(
     }
     if !taken.is_empty() {
         flight.push((TAKE, vec![&taken, &takers]));
+    }
+    if !cached.execution.is_empty() {
+        flight.push((CACHE, cached.args().into()));
+    }
+    if !given_places.is_empty() {
+        flight.push((GIVE_PLACES_BACK, vec![&given_places]));
+    }
+    if !taken_places.execution.is_empty() {
+        flight.push((TAKE_PLACES, taken_places.args().into()));
+    }
+    if over_at.is_some() {
+        flight.push((FORGET_PLACES, vec![&over_at, &most_over]));
     }
     if !ended.is_empty() {
         flight.push((COUNT, vec![&kinds, &codes, &totals]));
@@ -291,6 +320,7 @@ struct Created<'a> {
     key: Vec<Option<Text<'a>>>,
     created_at: Vec<i64>,
     retry_of: Vec<Option<Text<'a>>>,
+    no_cache: Vec<bool>,
     definition: Vec<String>,
     resolved: Vec<String>,
     params: Vec<Option<String>>,
@@ -307,14 +337,15 @@ impl<'a> Created<'a> {
             key: records().map(|run| run.idempotency_key.as_deref().map(text)).collect(),
             created_at: records().map(|run| run.created_at.as_microsecond()).collect(),
             retry_of: records().map(|run| run.retry_of.as_ref().map(|run| text(run.as_str()))).collect(),
+            no_cache: records().map(|run| run.no_cache).collect(),
             definition: records().map(|run| json(&run.definition)).collect::<Result<_, _>>()?,
             resolved: records().map(|run| json(&run.resolved)).collect::<Result<_, _>>()?,
             params: records().map(|run| params_column(&run.params)).collect(),
         })
     }
 
-    fn args(&self) -> [&(dyn ToSql + Sync); 6] {
-        [&self.cluster, &self.job, &self.by, &self.key, &self.created_at, &self.retry_of]
+    fn args(&self) -> [&(dyn ToSql + Sync); 7] {
+        [&self.cluster, &self.job, &self.by, &self.key, &self.created_at, &self.retry_of, &self.no_cache]
     }
 
     fn definitions(&self) -> [&(dyn ToSql + Sync); 4] {
@@ -398,6 +429,9 @@ struct Added<'a> {
     created_at: Vec<i64>,
     params: Vec<Option<String>>,
     reused: Vec<Option<Uuid>>,
+    item: Vec<Option<i32>>,
+    limits: Vec<Option<String>>,
+    cache_key: Vec<Option<Text<'a>>>,
 }
 
 impl<'a> Added<'a> {
@@ -414,11 +448,81 @@ impl<'a> Added<'a> {
                 .map(|execution| execution.params.as_deref().map(json).transpose())
                 .collect::<Result<_, _>>()?,
             reused: records().map(|execution| execution.reused.map(|reused| reused.0)).collect(),
+            item: records().map(|execution| execution.item.map(small)).collect(),
+            limits: records()
+                .map(|execution| execution.limits.as_deref().map(json).transpose())
+                .collect::<Result<_, _>>()?,
+            cache_key: records().map(|execution| execution.cache_key.as_deref().map(text)).collect(),
         })
     }
 
-    fn args(&self) -> [&(dyn ToSql + Sync); 7] {
-        [&self.run, &self.step, &self.pinned, &self.attempt, &self.created_at, &self.params, &self.reused]
+    fn args(&self) -> [&(dyn ToSql + Sync); 10] {
+        [
+            &self.run,
+            &self.step,
+            &self.pinned,
+            &self.attempt,
+            &self.created_at,
+            &self.params,
+            &self.reused,
+            &self.item,
+            &self.limits,
+            &self.cache_key,
+        ]
+    }
+}
+
+/// Results that may be used again.
+#[derive(Default)]
+struct Cached<'a> {
+    execution: Vec<Uuid>,
+    run: Vec<Text<'a>>,
+    key: Vec<Text<'a>>,
+    finished_at: Vec<i64>,
+}
+
+impl<'a> Cached<'a> {
+    fn of(tables: &'a Tables, dirty: &Dirty<'_>) -> Self {
+        let mut columns = Self::default();
+        for (execution, key, finished_at) in dirty.cached(tables) {
+            columns.execution.push(execution.id.0);
+            columns.run.push(text(execution.run.as_str()));
+            columns.key.push(text(key));
+            columns.finished_at.push(finished_at.as_microsecond());
+        }
+        columns
+    }
+
+    fn args(&self) -> [&(dyn ToSql + Sync); 4] {
+        [&self.execution, &self.run, &self.key, &self.finished_at]
+    }
+}
+
+/// Places of limits.
+#[derive(Default)]
+struct Taken<'a> {
+    execution: Vec<Uuid>,
+    key: Vec<Text<'a>>,
+    cluster: Vec<Uuid>,
+    granted_at: Vec<i64>,
+    until: Vec<Option<i64>>,
+}
+
+impl<'a> Taken<'a> {
+    fn of(places: &'a Places) -> Self {
+        let mut columns = Self::default();
+        for taken in &places.taken {
+            columns.execution.push(taken.execution.0);
+            columns.key.push(text(&taken.key));
+            columns.cluster.push(taken.cluster.0);
+            columns.granted_at.push(taken.granted_at.as_microsecond());
+            columns.until.push(micros(taken.until));
+        }
+        columns
+    }
+
+    fn args(&self) -> [&(dyn ToSql + Sync); 5] {
+        [&self.execution, &self.key, &self.cluster, &self.granted_at, &self.until]
     }
 }
 

@@ -1,8 +1,9 @@
 //! Owns the port on PostgreSQL: which statement answers which question. Commits are `commit`'s.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error as StdError;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use deadpool_postgres::{Object, Pool};
@@ -22,10 +23,10 @@ use super::connect::{self, Use};
 use super::failure::Failure;
 use super::news::{Listener, NOTIFY};
 use super::{commit, output, prune};
-use crate::filter::{Arg, HOLDS, NODE_COUNTS, OPEN_EXECUTIONS, OPEN_RUNS, Where};
+use crate::filter::{Arg, HOLDS, NODE_COUNTS, NODE_TOTALS, OPEN_EXECUTIONS, OPEN_RUNS, USES, Where};
 use crate::port::{
-    Committed, Error, EventFilter, ExecutionFilter, Listed, News, OutputChunk, Page, RunFilter, ServerRecord,
-    Store, Tally,
+    Committed, Error, EventFilter, ExecutionFilter, LimitUse, Listed, News, NodeTotals, OutputChunk, Page,
+    RunFilter, ServerRecord, Store, Tally,
 };
 use crate::rows::{
     Code, EVENT_COLUMNS, EXECUTION_COLUMNS, NODE_COLUMNS, RUN_COLUMNS, count, event_row, execution_row, int,
@@ -261,6 +262,25 @@ impl Store for PostgresStore {
         Ok(rows.iter().map(commit::hold).collect::<Result<_, _>>()?)
     }
 
+    async fn uses(&self) -> Result<Vec<LimitUse>, Error> {
+        let rows = self.rows(USES, &[]).await?;
+        Ok(rows.iter().map(commit::limit_use).collect::<Result<_, _>>()?)
+    }
+
+    async fn cached(
+        &self,
+        cluster: ClusterId,
+        keys: &[Arc<str>],
+    ) -> Result<BTreeMap<Arc<str>, Execution>, Error> {
+        let rest = " WHERE id IN (SELECT n.execution FROM unnest($2::text[]) AS k (cache_key) CROSS JOIN LATERAL \
+                    (SELECT c.execution FROM cached c JOIN executions e ON e.id = c.execution \
+                    WHERE c.cluster = $1 AND c.cache_key = k.cache_key \
+                    ORDER BY c.finished_at DESC, c.execution DESC LIMIT 1) n)";
+        let keys: Vec<_> = keys.iter().map(|key| text(key)).collect();
+        let found = self.executions_where(rest, &[&cluster.0, &keys]).await?;
+        Ok(found.into_iter().filter_map(|each| Some((each.cache_key.clone()?, each))).collect())
+    }
+
     async fn execution(&self, id: ExecutionId) -> Result<Option<Execution>, Error> {
         Ok(self.executions_where(" WHERE id = $1", &[&id.0]).await?.pop())
     }
@@ -284,6 +304,16 @@ impl Store for PostgresStore {
     async fn held_by(&self, node: NodeId) -> Result<Vec<Execution>, Error> {
         let rest = " WHERE lease_node = $1 AND status <= 2 AND status >= 1 ORDER BY id";
         Ok(self.executions_where(rest, &[&node.0]).await?)
+    }
+
+    async fn node_totals(&self, node: NodeId) -> Result<NodeTotals, Error> {
+        let mut totals = NodeTotals::default();
+        for row in self.rows(NODE_TOTALS, &[&node.0]).await? {
+            let read = || Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?));
+            let (status, total, claimed_at, finished_at) = read().map_err(|error: Failure| error)?;
+            totals.add(status, total, claimed_at, finished_at)?;
+        }
+        Ok(totals)
     }
 
     async fn append_output(&self, chunks: &[OutputChunk], keep_bytes: u64) -> Result<(), Error> {

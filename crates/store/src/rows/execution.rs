@@ -22,11 +22,14 @@ pub(crate) struct ExecutionRow {
     pub(crate) state: StateColumns<String>,
     pub(crate) params: Option<String>,
     pub(crate) reused: Option<Uuid>,
+    pub(crate) item: Option<i32>,
+    pub(crate) limits: Option<String>,
+    pub(crate) cache_key: Option<String>,
 }
 
 pub(crate) const EXECUTION_COLUMNS: &str = "id, run, step, pinned, attempt, created_at, status, not_before, token, \
      lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at, \
-     outputs, params, reused";
+     outputs, params, reused, item, limits, cache_key";
 
 /// Reads a row by the getter that the driver has.
 macro_rules! execution_row {
@@ -57,6 +60,9 @@ macro_rules! execution_row {
             },
             params: $row.$get(21)?,
             reused: $row.$get(22)?,
+            item: $row.$get(23)?,
+            limits: $row.$get(24)?,
+            cache_key: $row.$get(25)?,
         }
     };
 }
@@ -74,9 +80,9 @@ impl ExecutionRow {
             state: self.state.state()?,
             params: self.params.map(|params| parse("params", &params)).transpose()?.map(Arc::new),
             reused: self.reused.map(ExecutionId),
-            item: None,
-            limits: None,
-            cache_key: None,
+            item: self.item.map(small_count).transpose()?,
+            limits: self.limits.map(|limits| parse("limits", &limits)).transpose()?.map(Arc::new),
+            cache_key: self.cache_key.map(Arc::from),
         })
     }
 }

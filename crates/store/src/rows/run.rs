@@ -78,11 +78,12 @@ pub(crate) struct RunRow {
     pub(crate) resolved: String,
     pub(crate) params: Option<String>,
     pub(crate) retry_of: Option<String>,
+    pub(crate) no_cache: bool,
 }
 
 pub(crate) const RUN_COLUMNS: &str = "r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, \
      r.cancel_requested_at, r.paused_at, r.admitted_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, \
-     r.idempotency_key, r.created_at, d.definition, d.resolved, d.params, r.retry_of";
+     r.idempotency_key, r.created_at, d.definition, d.resolved, d.params, r.retry_of, r.no_cache";
 
 macro_rules! run_row {
     ($row:expr, $get:ident) => {
@@ -97,6 +98,7 @@ macro_rules! run_row {
             resolved: $row.$get(17)?,
             params: $row.$get(18)?,
             retry_of: $row.$get(19)?,
+            no_cache: $row.$get(20)?,
         }
     };
 }
@@ -120,7 +122,7 @@ impl RunRow {
             cancel_requested_at: live.cancel_requested_at,
             params: self.params.map(|params| parse("params", &params)).transpose()?.unwrap_or_default(),
             retry_of: self.retry_of.map(RunId::from),
-            no_cache: false,
+            no_cache: self.no_cache,
             paused_at: live.paused_at,
             admitted_at: live.admitted_at,
             owner: live.owner,

@@ -2,18 +2,20 @@
 //! once, with the events, in one transaction.
 
 use downbeat_core::change::Change;
-use downbeat_core::ids::{ClusterId, NodeId, RunId, ServerId};
+use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
+use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
 use super::failure::Failure;
-use crate::batch::{Dirty, Ended, Holds, Needs, NewIds};
-use crate::filter::HOLDS;
-use crate::port::{Committed, Error};
+use crate::batch::{Asked, Dirty, Ended, Holds, Needs, NewIds, Places};
+use crate::filter::{COUNT_AT_ONCE, HOLDS};
+use crate::port::{Committed, Error, LimitUse};
 use crate::rows::{
     Code, EXECUTION_COLUMNS, NODE_LIVE_COLUMNS, RUN_LIVE_COLUMNS, StateColumns, count, execution_row, int,
-    json, micros, node_live_row, params_column, run_live_row, small,
+    json, micros, node_live_row, params_column, run_live_row, small, time, time_opt,
 };
 use crate::tables::{Tables, Verdicts};
+use crate::uses::Counted;
 
 pub(crate) fn commit(
     connection: &mut Connection,
@@ -35,6 +37,7 @@ fn attempt(
 ) -> Result<Committed, Failure> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let mut tables = load(&transaction, &Needs::of(changes, new_ids))?;
+    count_uses(&transaction, changes, &mut tables)?;
     let held = tables.holds.clone();
     let verdicts = tables.apply_all(changes);
     if verdicts.applied.is_empty() {
@@ -45,6 +48,7 @@ fn attempt(
     save_runs(&transaction, &tables, &dirty)?;
     save_executions(&transaction, &tables, &dirty)?;
     save_holds(&transaction, &Holds::of(&held, &tables.holds))?;
+    save_places(&transaction, &Places::of(&tables, &dirty, &verdicts))?;
     count_ended(&transaction, &dirty.ended(&tables))?;
     let last_seq = save_events(&transaction, server, changes, &verdicts)?;
     transaction.commit()?;
@@ -156,6 +160,73 @@ fn count_runs(transaction: &Transaction<'_>, tables: &mut Tables) -> Result<(), 
     Ok(())
 }
 
+/// Counts the uses of limits in which the batch needs room.
+fn count_uses(transaction: &Transaction<'_>, changes: &[Change], tables: &mut Tables) -> Result<(), Failure> {
+    for asked in Asked::of(changes, tables) {
+        let home: Option<_> = transaction
+            .prepare_cached("SELECT cluster FROM runs WHERE id = ?1")?
+            .query_row([asked.run.as_str()], |row| row.get(0))
+            .optional()?;
+        // A run that is neither there nor created has nothing that could be leased.
+        let Some(cluster) = home.map(ClusterId).or(asked.created_in) else { continue };
+        let count: i64 = match asked.counted {
+            Counted::AtOnce => transaction
+                .prepare_cached(&format!("{COUNT_AT_ONCE} AND l.cluster = ?1 AND l.key = ?2"))?
+                .query_row(params![cluster.0, asked.key], |row| row.get(0))?,
+            Counted::Within { since, at } => {
+                let (since, at) = (since.as_microsecond(), at.as_microsecond());
+                transaction
+                    .prepare_cached(
+                        "SELECT count(*) FROM limit_uses WHERE cluster = ?1 AND key = ?2 AND granted_at > ?3 \
+                         AND until > ?4",
+                    )?
+                    .query_row(params![cluster.0, asked.key, since, at], |row| row.get(0))?
+            }
+        };
+        asked.answer(cluster, u32::try_from(count).unwrap_or(u32::MAX), tables);
+    }
+    Ok(())
+}
+
+pub(super) fn limit_use(row: &rusqlite::Row<'_>) -> Result<LimitUse, Failure> {
+    Ok(LimitUse {
+        cluster: ClusterId(row.get(0)?),
+        key: row.get(1)?,
+        execution: ExecutionId(row.get(2)?),
+        granted_at: time(row.get(3)?)?,
+        until: time_opt(row.get(4)?)?,
+    })
+}
+
+fn save_places(transaction: &Transaction<'_>, places: &Places) -> Result<(), Failure> {
+    for execution in &places.given_back {
+        transaction
+            .prepare_cached("DELETE FROM limit_uses WHERE execution = ?1 AND until IS NULL")?
+            .execute([execution.0])?;
+    }
+    for LimitUse { cluster, key, execution, granted_at, until } in &places.taken {
+        let (granted_at, until) = (granted_at.as_microsecond(), micros(*until));
+        transaction
+            .prepare_cached(
+                "INSERT INTO limit_uses (execution, key, cluster, granted_at, until) VALUES (?1, ?2, ?3, ?4, ?5)",
+            )?
+            .execute(params![execution.0, key, cluster.0, granted_at, until])?;
+    }
+    if let Some(at) = places.over_at {
+        forget_uses(transaction, at, places.most_over())?;
+    }
+    Ok(())
+}
+
+/// Removes uses of rates that are over, at most so many. Answers how many went.
+pub(super) fn forget_uses(connection: &Connection, at: Timestamp, most: i64) -> Result<usize, Failure> {
+    let mut remove = connection.prepare_cached(
+        "DELETE FROM limit_uses WHERE (execution, key) IN \
+         (SELECT execution, key FROM limit_uses WHERE until <= ?1 ORDER BY until LIMIT ?2)",
+    )?;
+    Ok(remove.execute(params![at.as_microsecond(), most])?)
+}
+
 pub(super) fn save_holds(transaction: &Transaction<'_>, holds: &Holds<'_>) -> Result<(), Failure> {
     for node in &holds.given_back {
         transaction.prepare_cached("DELETE FROM holds WHERE node = ?1")?.execute([node.0])?;
@@ -224,8 +295,9 @@ pub(super) fn save_runs(
         transaction
             .prepare_cached(
                 "INSERT INTO runs (id, cluster, job, submitted_by, idempotency_key, created_at, state, started_at, \
-                 finished_at, partial, error, cancel_requested_at, paused_at, admitted_at, owner, epoch, retry_of) \
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)",
+                 finished_at, partial, error, cancel_requested_at, paused_at, admitted_at, owner, epoch, retry_of, \
+                 no_cache) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)",
             )?
             .execute(params![
                 id.as_str(),
@@ -244,7 +316,8 @@ pub(super) fn save_runs(
                 micros(live.admitted_at),
                 live.owner.0,
                 int(live.epoch),
-                run.retry_of.as_ref().map(|run| run.as_str())
+                run.retry_of.as_ref().map(|run| run.as_str()),
+                run.no_cache
             ])?;
         transaction
             .prepare_cached(
@@ -289,9 +362,9 @@ pub(super) fn save_executions(
     let mut insert = transaction.prepare_cached(
         "INSERT INTO executions (id, run, step, pinned, attempt, created_at, status, not_before, token, lease_node, \
          session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at, \
-         outputs, params, reused) \
+         outputs, params, reused, item, limits, cache_key) \
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, \
-         ?22, ?23)",
+         ?22, ?23, ?24, ?25, ?26)",
     )?;
     for id in &dirty.executions_added {
         let execution = &tables.executions[id];
@@ -319,7 +392,10 @@ pub(super) fn save_executions(
             state.ended_at,
             state.outputs,
             execution.params.as_deref().map(json).transpose()?,
-            execution.reused.map(|reused| reused.0)
+            execution.reused.map(|reused| reused.0),
+            execution.item.map(small),
+            execution.limits.as_deref().map(json).transpose()?,
+            execution.cache_key.as_deref()
         ])?;
     }
     let mut lease = transaction.prepare_cached(
@@ -369,6 +445,19 @@ pub(super) fn save_executions(
             state.ended_at,
             state.outputs
         ])?;
+    }
+    save_cached(transaction, tables, dirty)
+}
+
+fn save_cached(transaction: &Transaction<'_>, tables: &Tables, dirty: &Dirty<'_>) -> Result<(), Failure> {
+    for (execution, key, finished_at) in dirty.cached(tables) {
+        let (run, finished_at) = (execution.run.as_str(), finished_at.as_microsecond());
+        transaction
+            .prepare_cached(
+                "INSERT INTO cached (execution, cluster, cache_key, finished_at) \
+                 SELECT ?1, cluster, ?2, ?3 FROM runs WHERE id = ?4",
+            )?
+            .execute(params![execution.id.0, key, finished_at, run])?;
     }
     Ok(())
 }

@@ -8,10 +8,11 @@ use downbeat_core::execution::Status;
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
-use super::commit::count_ended;
+use super::commit::{count_ended, forget_uses};
 use super::failure::Failure;
 use super::writer::Writer;
 use crate::batch::{ENDED_EXECUTIONS, ENDED_RUNS, Ended};
+use crate::filter::LEFT_BEHIND;
 use crate::port::Error;
 use crate::rows::{Code, count};
 
@@ -19,13 +20,14 @@ use crate::rows::{Code, count};
 const ROWS: i64 = 2_000;
 
 pub(crate) async fn prune(writer: &Writer, before: Timestamp, most: u32) -> Result<u64, Error> {
-    let before = before.as_microsecond();
+    let (at, before) = (before, before.as_microsecond());
     let mut gone = 0;
     for run in writer.run(move |connection| ended(connection, before, most)).await? {
         remove(writer, run.into()).await?;
         gone += 1;
     }
     while writer.run(move |connection| remove_events(connection, before)).await? {}
+    while writer.run(move |connection| remove_uses(connection, at)).await? {}
     Ok(gone)
 }
 
@@ -54,6 +56,11 @@ fn remove_some(connection: &mut Connection, run: &str) -> Result<bool, Failure> 
     transaction
         .prepare_cached(
             "DELETE FROM output WHERE execution IN (SELECT id FROM executions WHERE run = ?1 ORDER BY id LIMIT ?2)",
+        )?
+        .execute(params![run, ROWS])?;
+    transaction
+        .prepare_cached(
+            "DELETE FROM cached WHERE execution IN (SELECT id FROM executions WHERE run = ?1 ORDER BY id LIMIT ?2)",
         )?
         .execute(params![run, ROWS])?;
     let statuses: Vec<i16> = transaction
@@ -98,4 +105,11 @@ fn remove_events(connection: &mut Connection, before: i64) -> Result<bool, Failu
     let removed = transaction.prepare_cached("DELETE FROM events WHERE seq < ?1")?.execute([end])?;
     transaction.commit()?;
     Ok(removed > 0)
+}
+
+/// Removes a part of the uses of limits that count for nothing: of rates long over, and of executions that ended
+/// without giving them back.
+fn remove_uses(connection: &mut Connection, before: Timestamp) -> Result<bool, Failure> {
+    connection.prepare_cached(LEFT_BEHIND)?.execute([])?;
+    Ok(forget_uses(connection, before, ROWS)? as i64 == ROWS)
 }

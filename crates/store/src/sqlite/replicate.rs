@@ -67,7 +67,8 @@ pub(super) fn claim(connection: &Connection, wanted: Owner, path: &Path) -> Resu
 fn replace(connection: &mut Connection, mut parts: mpsc::Receiver<Part>) -> Result<u64, Failure> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     // Definitions and presence go with what they belong to.
-    for table in ["output", "events", "executions", "holds", "runs", "nodes", "ended"] {
+    for table in ["output", "events", "executions", "holds", "cached", "limit_uses", "runs", "nodes", "ended"]
+    {
         transaction.execute(&format!("DELETE FROM {table}"), [])?;
     }
     while let Some(part) = parts.blocking_recv() {

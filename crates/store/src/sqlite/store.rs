@@ -1,6 +1,8 @@
 //! Owns the port on SQLite: which statement answers which question. Commits are `commit`'s.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use downbeat_core::change::{Change, Event};
@@ -18,10 +20,10 @@ use super::readers::Readers;
 use super::replicate::Owner;
 use super::writer::Writer;
 use super::{commit, connect, output, prune, replicate};
-use crate::filter::{Arg, HOLDS, NODE_COUNTS, OPEN_EXECUTIONS, OPEN_RUNS, Where};
+use crate::filter::{Arg, HOLDS, NODE_COUNTS, NODE_TOTALS, OPEN_EXECUTIONS, OPEN_RUNS, USES, Where};
 use crate::port::{
-    Committed, Error, EventFilter, ExecutionFilter, Listed, News, OutputChunk, Page, RunFilter, ServerRecord,
-    Store, Tally,
+    Committed, Error, EventFilter, ExecutionFilter, LimitUse, Listed, News, NodeTotals, OutputChunk, Page,
+    RunFilter, ServerRecord, Store, Tally,
 };
 use crate::rows::{
     Code, EVENT_COLUMNS, EXECUTION_COLUMNS, NODE_COLUMNS, RUN_COLUMNS, count, event_row, execution_row, int,
@@ -131,6 +133,31 @@ fn counts<C: Code>(connection: &Connection, sql: &str) -> Result<Vec<(C, u64)>, 
     let rows = query.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
     rows.map(|row| row.map_err(Failure::from).and_then(|(code, n)| Ok((C::decode(code)?, count(n)?))))
         .collect()
+}
+
+fn node_totals(connection: &Connection, node: NodeId) -> Result<NodeTotals, Failure> {
+    let mut query = connection.prepare_cached(&dialect(NODE_TOTALS))?;
+    let mut rows = query.query([node.0])?;
+    let mut totals = NodeTotals::default();
+    while let Some(row) = rows.next()? {
+        totals.add(row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)?;
+    }
+    Ok(totals)
+}
+
+fn cached(
+    connection: &Connection,
+    cluster: ClusterId,
+    keys: Vec<Arc<str>>,
+) -> Result<BTreeMap<Arc<str>, Execution>, Failure> {
+    let rest = " WHERE id = (SELECT c.execution FROM cached c JOIN executions e ON e.id = c.execution \
+                WHERE c.cluster = ?1 AND c.cache_key = ?2 ORDER BY c.finished_at DESC, c.execution DESC LIMIT 1)";
+    let mut found = BTreeMap::new();
+    for key in keys {
+        let newest = executions(connection, rest, params![cluster.0, key])?.pop();
+        found.extend(newest.map(|execution| (key, execution)));
+    }
+    Ok(found)
 }
 
 fn events(connection: &Connection, filter: &EventFilter, limit: u32) -> Result<Vec<Event>, Failure> {
@@ -290,6 +317,29 @@ impl Store for SqliteStore {
             .await
     }
 
+    async fn uses(&self) -> Result<Vec<LimitUse>, Error> {
+        self.readers
+            .run(|connection| {
+                let mut query = connection.prepare_cached(USES)?;
+                let mut rows = query.query([])?;
+                let mut uses = Vec::new();
+                while let Some(row) = rows.next()? {
+                    uses.push(commit::limit_use(row)?);
+                }
+                Ok(uses)
+            })
+            .await
+    }
+
+    async fn cached(
+        &self,
+        cluster: ClusterId,
+        keys: &[Arc<str>],
+    ) -> Result<BTreeMap<Arc<str>, Execution>, Error> {
+        let keys = keys.to_vec();
+        self.readers.run(move |connection| cached(connection, cluster, keys)).await
+    }
+
     async fn execution(&self, id: ExecutionId) -> Result<Option<Execution>, Error> {
         self.readers.run(move |connection| Ok(executions(connection, " WHERE id = ?1", [id.0])?.pop())).await
     }
@@ -322,6 +372,10 @@ impl Store for SqliteStore {
         // The lower bound leaves out pending ones; the upper one lets the index of open executions answer.
         let rest = " WHERE lease_node = ?1 AND status <= 2 AND status >= 1 ORDER BY id";
         self.readers.run(move |connection| executions(connection, rest, [node.0])).await
+    }
+
+    async fn node_totals(&self, node: NodeId) -> Result<NodeTotals, Error> {
+        self.readers.run(move |connection| node_totals(connection, node)).await
     }
 
     async fn append_output(&self, chunks: &[OutputChunk], keep_bytes: u64) -> Result<(), Error> {

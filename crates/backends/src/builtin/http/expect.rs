@@ -1,12 +1,18 @@
 //! Owns what a response must be to count as a success.
 
-use serde_json::Value;
+use downbeat_core::shown::shown;
+use reqwest::header::{HeaderMap, HeaderName};
+use serde_json::{Map, Value};
 
 /// The param `expect`, read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Expect {
     status: Vec<Range>,
     pub(super) contains: Option<String>,
+    /// Each has to contain its text, in capitals or not.
+    headers: Vec<(HeaderName, String)>,
+    /// Members that the response's object has to have.
+    pub(super) json: Option<Map<String, Value>>,
 }
 
 /// Codes from the first to the last.
@@ -15,7 +21,8 @@ struct Range(u16, u16);
 
 impl Expect {
     pub(super) fn read(value: Option<&Value>) -> Result<Self, String> {
-        let mut expect = Self { status: vec![Range(200, 299)], contains: None };
+        let mut expect =
+            Self { status: vec![Range(200, 299)], contains: None, headers: Vec::new(), json: None };
         let Some(value) = value else { return Ok(expect) };
         let Value::Object(entries) = value else {
             return Err(format!(
@@ -32,10 +39,17 @@ impl Expect {
                 ("contains", other) => {
                     return Err(format!("param `expect.contains`: must be a text, not {other}"));
                 }
+                ("headers", Value::Object(headers)) => {
+                    expect.headers = headers.iter().map(header).collect::<Result<_, _>>()?;
+                }
+                ("json", Value::Object(members)) => expect.json = Some(members.clone()),
+                ("headers" | "json", other) => {
+                    return Err(format!("param `expect.{key}`: must be values by name, not {other}"));
+                }
                 (other, _) => {
                     return Err(format!(
-                        "param `expect`: there is no `{}` to expect; there are status and contains",
-                        downbeat_core::shown::shown(other)
+                        "param `expect`: there is no `{}` to expect; there are status, contains, headers and json",
+                        shown(other)
                     ));
                 }
             }
@@ -45,6 +59,43 @@ impl Expect {
 
     pub(super) fn is_status(&self, code: u16) -> bool {
         self.status.iter().any(|range| (range.0..=range.1).contains(&code))
+    }
+
+    /// What is wrong with the headers of a response.
+    pub(super) fn wrong_header(&self, found: &HeaderMap) -> Option<String> {
+        let is = |name: &HeaderName, wanted: &str| {
+            let wanted = wanted.to_lowercase();
+            found
+                .get_all(name)
+                .iter()
+                .any(|value| String::from_utf8_lossy(value.as_bytes()).to_lowercase().contains(&wanted))
+        };
+        let (name, wanted) = self.headers.iter().find(|(name, wanted)| !is(name, wanted))?;
+        Some(match found.get(name) {
+            None => format!("the response has no header `{name}`"),
+            Some(value) => {
+                let value = shown(&String::from_utf8_lossy(value.as_bytes()));
+                format!("the header `{name}` is \"{value}\", without \"{}\"", shown(wanted))
+            }
+        })
+    }
+
+    /// What is wrong with the body of a response, where JSON is expected.
+    pub(super) fn wrong_json(&self, body: Option<&[u8]>) -> Option<String> {
+        let wanted = self.json.as_ref()?;
+        let Some(body) = body else {
+            return Some("the response is too long to look for JSON in it".to_owned());
+        };
+        let Ok(Value::Object(found)) = serde_json::from_slice(body) else {
+            return Some("the response is no JSON object".to_owned());
+        };
+        let (name, wanted) = wanted.iter().find(|(name, wanted)| found.get(*name) != Some(wanted))?;
+        Some(match found.get(name) {
+            None => format!("the response has no `{}`", shown(name)),
+            Some(value) => {
+                format!("`{}` of the response is {}, not {wanted}", shown(name), shown(&value.to_string()))
+            }
+        })
     }
 
     /// For people: `200, 2xx`.
@@ -57,13 +108,20 @@ impl Expect {
     }
 }
 
+fn header((name, value): (&String, &Value)) -> Result<(HeaderName, String), String> {
+    let refused = |why: &str| format!("param `expect.headers.{}`: {why}", shown(name));
+    let header = HeaderName::from_bytes(name.as_bytes()).map_err(|_| refused("is no header's name"))?;
+    let wanted = value.as_str().ok_or_else(|| refused("must be a text that the header contains"))?;
+    Ok((header, wanted.to_owned()))
+}
+
 /// `204`, `"204"` or `2xx`.
 fn range(value: &Value) -> Result<Range, String> {
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let wrong = || {
         format!(
             "param `expect.status`: {} is not possible; write a status such as 204, or 2xx, or a list of them",
-            downbeat_core::shown::shown(&text)
+            shown(&text)
         )
     };
     let class = text.strip_suffix("xx").and_then(|class| class.parse::<u16>().ok());
@@ -123,6 +181,10 @@ mod tests {
             json!({"status": "9xx"}),
             json!({"contains": 5}),
             json!({"body": "x"}),
+            json!({"headers": ["x"]}),
+            json!({"headers": {"a b": "x"}}),
+            json!({"headers": {"x": 1}}),
+            json!({"json": [1]}),
             json!([200]),
             json!(200),
         ] {

@@ -1,5 +1,6 @@
 //! The backend `http`: one request, and what is expected of the response. The body streams to the output.
 
+mod body;
 mod expect;
 
 use std::error::Error;
@@ -7,13 +8,16 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use downbeat_core::Span;
 use downbeat_core::backend::{BackendSchema, Params};
 use downbeat_core::shown::shown;
-use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::redirect::{Attempt, Policy};
 use reqwest::{Certificate, Client, Method, Request, Url};
+use serde_json::Value;
 
-use self::expect::{Expect, Search};
+use self::body::Body;
+use self::expect::Expect;
 use super::params::{map, text};
 use crate::backend::{Backend, Call, Finish};
 use crate::output::Stream;
@@ -26,29 +30,44 @@ const FRAMING: [&str; 4] = ["content-length", "transfer-encoding", "connection",
 
 #[derive(Debug, Default)]
 pub struct Http {
-    client: OnceLock<Client>,
+    following: OnceLock<Client>,
+    staying: OnceLock<Client>,
     trusted: Vec<Certificate>,
+}
+
+/// What becomes of a redirect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Redirects {
+    Follow,
+    /// It is the response.
+    Stay,
 }
 
 impl Http {
     /// Trusts these certificates beside the host's own.
     pub fn trusting(trusted: Vec<Certificate>) -> Self {
-        Self { client: OnceLock::new(), trusted }
+        Self { trusted, ..Self::default() }
     }
 
     /// Made when first used: a host without certificates is no reason not to start, nor to refuse plain HTTP.
-    fn client(&self, url: &Url) -> Result<Client, String> {
-        if let Some(client) = self.client.get() {
+    fn client(&self, url: &Url, redirects: Redirects) -> Result<Client, String> {
+        let (kept, policy): (_, fn() -> Policy) = match redirects {
+            Redirects::Follow => (&self.following, || Policy::custom(redirected)),
+            Redirects::Stay => (&self.staying, Policy::none),
+        };
+        if let Some(client) = kept.get() {
             return Ok(client.clone());
         }
         let builder = || {
             Client::builder()
                 .user_agent(concat!("downbeat/", env!("CARGO_PKG_VERSION")))
                 .connect_timeout(CONNECT)
-                .redirect(Policy::custom(redirected))
+                // What is asked for is asked of its host, whatever the agent's environment says.
+                .no_proxy()
+                .redirect(policy())
         };
         match builder().tls_certs_merge(self.trusted.clone()).build() {
-            Ok(made) => return Ok(self.client.get_or_init(|| made).clone()),
+            Ok(made) => return Ok(kept.get_or_init(|| made).clone()),
             Err(_) if url.scheme() == "http" => builder().tls_certs_only([]).build(),
             Err(error) => Err(error),
         }
@@ -81,8 +100,14 @@ impl Backend for Http {
         if call.action != "request" {
             return Finish::failed(None, format!("backend `http` has no action `{}`", call.action));
         }
-        let prepared = request(&call.params).and_then(|request| {
-            Ok((self.client(request.url())?, request, Expect::read(call.params.get("expect"))?))
+        let redirects = match call.params.get("follow") {
+            Some(Value::Bool(false)) => Redirects::Stay,
+            _ => Redirects::Follow,
+        };
+        let prepared = target(&call.params).and_then(|url| {
+            let client = self.client(&url, redirects)?;
+            let request = request(&client, url, &call.params)?;
+            Ok((client, request, Expect::read(call.params.get("expect"))?))
         });
         let (client, request, expect) = match prepared {
             Ok(prepared) => prepared,
@@ -92,13 +117,27 @@ impl Backend for Http {
             biased;
             () = call.cancel.cancelled() => Finish::cancelled(None),
             finish = exchange(&client, request, &expect, &call) => finish,
+            after = expired(&call.params) => {
+                Finish::failed(None, format!("the exchange took longer than {}", Span(after)))
+            }
         }
     }
 }
 
-fn request(params: &Params) -> Result<Request, String> {
+/// When the request's own time is over; never, where it has none.
+async fn expired(params: &Params) -> Duration {
+    match text(params, "timeout").and_then(|text| text.parse::<Span>().ok()) {
+        Some(Span(after)) => {
+            tokio::time::sleep(after).await;
+            after
+        }
+        None => std::future::pending().await,
+    }
+}
+
+fn target(params: &Params) -> Result<Url, String> {
     let url = text(params, "url").unwrap_or_default();
-    let url: Url =
+    let mut url: Url =
         url.parse().map_err(|error| format!("param `url`: `{}` is no URL: {error}", shown(url)))?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(format!(
@@ -106,15 +145,48 @@ fn request(params: &Params) -> Result<Request, String> {
             shown(url.scheme())
         ));
     }
+    for (name, value) in map(params, "query") {
+        url.query_pairs_mut().append_pair(&name, &value);
+    }
+    Ok(url)
+}
+
+/// A user and a password in the URL become the header that they are meant for.
+fn request(client: &Client, url: Url, params: &Params) -> Result<Request, String> {
     let method = text(params, "method").unwrap_or("GET");
     let method: Method =
         method.parse().map_err(|_| format!("param `method`: `{}` is no method", shown(method)))?;
-    let mut request = Request::new(method, url);
-    *request.headers_mut() = headers(params)?;
-    if let Some(body) = text(params, "body") {
-        *request.body_mut() = Some(body.to_owned().into());
+    let headers = headers(params)?;
+    let bearer = text(params, "bearer");
+    said_once(&url, bearer.is_some(), headers.contains_key(AUTHORIZATION))?;
+    let has_type = headers.contains_key(CONTENT_TYPE);
+    let mut request = client.request(method, url).headers(headers);
+    if let Some(token) = bearer {
+        request = request.bearer_auth(token);
     }
-    Ok(request)
+    request = match (text(params, "body"), params.get("json")) {
+        (Some(_), Some(_)) => {
+            return Err("params `body` and `json`: only one of them is sent; remove one".to_owned());
+        }
+        (Some(body), None) => request.body(body.to_owned()),
+        (None, Some(value)) if has_type => request.body(value.to_string()),
+        (None, Some(value)) => request.header(CONTENT_TYPE, "application/json").body(value.to_string()),
+        (None, None) => request,
+    };
+    request.build().map_err(|error| format!("the request cannot be made: {}", reason(&error)))
+}
+
+/// Who asks is told in one place.
+fn said_once(url: &Url, bearer: bool, header: bool) -> Result<(), String> {
+    let login = !url.username().is_empty() || url.password().is_some();
+    match (login, bearer, header) {
+        (true, true, _) => Err("param `bearer`: the URL names a user already; remove one of them".to_owned()),
+        (true, _, true) | (_, true, true) => {
+            Err("param `headers.Authorization`: is said by `bearer` or the URL already; remove one of them"
+                .to_owned())
+        }
+        _ => Ok(()),
+    }
 }
 
 fn headers(params: &Params) -> Result<HeaderMap, String> {
@@ -142,27 +214,28 @@ async fn exchange(client: &Client, request: Request, expect: &Expect, call: &Cal
     };
     let status = response.status();
     call.output.write(Stream::Stderr, format!("{:?} {status}\n", response.version()).as_bytes());
-    let mut search = expect.contains.as_deref().map(Search::new);
+    let mut body = Body::new(expect, call);
     loop {
         match response.chunk().await {
             Ok(None) => break,
             Ok(Some(bytes)) => {
-                call.output.write(Stream::Stdout, &bytes);
-                if let Some(search) = &mut search {
-                    search.feed(&bytes);
+                if let Err(error) = body.take(&bytes) {
+                    return Finish::failed(None, error);
                 }
             }
-            Err(error) => return Finish::failed(None, format!("the response broke off: {}", reason(&error))),
+            Err(error) => {
+                body.end();
+                return Finish::failed(None, format!("the response broke off: {}", reason(&error)));
+            }
         }
     }
-    if !expect.is_status(status.as_u16()) {
-        return Finish::failed(None, format!("the status is {status}, not {}", expect.statuses()));
-    }
-    if search.is_some_and(|search| !search.found()) {
-        let wanted = shown(expect.contains.as_deref().unwrap_or_default());
-        return Finish::failed(None, format!("the response does not contain \"{wanted}\""));
-    }
-    Finish::succeeded()
+    body.end();
+    let wrong = if !expect.is_status(status.as_u16()) {
+        Some(format!("the status is {status}, not {}", expect.statuses()))
+    } else {
+        expect.wrong_header(response.headers()).or_else(|| body.wrong())
+    };
+    wrong.map_or_else(Finish::succeeded, |wrong| Finish::failed(None, wrong))
 }
 
 /// The innermost cause: the outer ones say only that a request failed, and repeat the URL with its password.

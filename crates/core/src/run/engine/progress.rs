@@ -149,6 +149,8 @@ pub struct Progress {
     /// Passes that have not ended.
     pub(super) remaining: usize,
     pub(super) active: HashMap<ExecutionId, Active>,
+    /// Whether any attempt was ever sent again and waits for its node: else nobody's patience need be looked for.
+    pub(super) is_patient: bool,
     /// Nodes that failed and left (on a list that goes on without them), and the step that they failed in.
     pub(super) left: HashMap<u32, u32>,
     /// Failures that count against the budget: once per node.
@@ -281,6 +283,7 @@ impl Progress {
             run,
             epoch,
             active: HashMap::new(),
+            is_patient: false,
             left: HashMap::new(),
             spent: Spent::default(),
             struck: None,
@@ -465,8 +468,8 @@ impl Progress {
 
     /// When something follows from time alone, whatever nodes there are.
     pub fn next_deadline(&self) -> Option<Timestamp> {
-        let patience =
-            self.active.values().filter(|active| !active.leased).filter_map(|active| active.patience);
+        let waiting = self.is_patient.then(|| self.active.values().filter(|active| !active.leased));
+        let patience = waiting.into_iter().flatten().filter_map(|active| active.patience);
         let wave = self.pausing.filter(|_| !self.paused).map(|(until, _)| until);
         patience.chain(wave).min()
     }

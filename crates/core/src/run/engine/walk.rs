@@ -250,6 +250,7 @@ impl Progress {
             }
         };
         let id = self.record(pass, step, walk, attempt, State::Pending { not_before }, turn);
+        self.is_patient |= patience.is_some();
         let mut active =
             Active { pass, step, walk, node, leased: false, patience, not_before, unfit_since: None };
         if node.is_none() {

@@ -53,7 +53,15 @@ impl Checker<'_> {
                 return None;
             }
             serde_json::Value::Array(_) => {}
-            serde_json::Value::String(_) if has_expression(&items) => {}
+            serde_json::Value::String(text) if has_expression(&items) => {
+                let text = text.trim();
+                if !text.starts_with("{{") || !text.ends_with("}}") {
+                    let message = "has text around an expression, and comes to a text; write the expression alone, or a \
+                                   list of texts with expressions in them";
+                    self.problem(path, node.at, message);
+                    return None;
+                }
+            }
             _ => {
                 self.wrong(path, node, ITEMS);
                 return None;
@@ -104,7 +112,7 @@ impl Checker<'_> {
                 Ok(limit) => {
                     found.insert(key.to_owned(), limit);
                 }
-                Err(message) => self.problem(path, entry.value.at, message),
+                Err(wanted) => self.wrong(path, &entry.value, &wanted),
             }
         }
         Some(found)
@@ -112,8 +120,13 @@ impl Checker<'_> {
 
     /// `true`, `false`, or how old a result may be.
     pub(super) fn cache(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<Cache> {
-        let Content::Map(entries) = node.content() else {
-            return self.boolean(path, node)?.then(Cache::default);
+        let entries = match node.content() {
+            Content::Map(entries) => entries,
+            Content::Boolean { value, .. } => return value.then(Cache::default),
+            _ => {
+                self.wrong(path, node, "true, false, or how old a result may be such as {max_age: 24h}");
+                return None;
+            }
         };
         let mut cache = Cache::default();
         for entry in entries {
@@ -168,7 +181,9 @@ impl Checker<'_> {
                 _ => self.unknown_field(path, entry, PREFERENCE_FIELDS, &[]),
             }
         }
-        if preference.requires.is_empty() && preference.labels.is_empty() && preference.nodes.is_empty() {
+        // What is misspelt or wrong was said.
+        let says_nothing = entries.iter().all(|entry| entry.key == "weight" || is_empty(&entry.value));
+        if says_nothing {
             self.problem(path, node.at, "say what is preferred: `labels`, `requires` or `nodes`");
         }
         Some(preference)
@@ -177,9 +192,24 @@ impl Checker<'_> {
     pub(super) fn spread(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<Spread> {
         match node.content() {
             Content::Text(text) if text.as_ref() == "node" => Some(Spread::Node),
+            Content::Text(text) if !text.is_empty() && text.len() <= 60 => {
+                let text = shown(text);
+                let message = format!("must be {SPREAD}, not the text \"{text}\"; write {{label: {text}}}");
+                self.problem(path, node.at, message);
+                None
+            }
             Content::Map(entries) => match entries.as_slice() {
                 [entry] if entry.key == "label" => {
-                    let label = self.text(path.field("label"), &entry.value, WANTED_LABEL)?;
+                    let path = path.field("label");
+                    let label = self.text(path, &entry.value, WANTED_LABEL)?;
+                    if label.is_empty() || label.contains(char::is_control) {
+                        self.problem(
+                            path,
+                            entry.value.at,
+                            "must not be empty, nor contain control characters",
+                        );
+                        return None;
+                    }
                     Some(Spread::Label(label.to_owned()))
                 }
                 _ => {
@@ -211,10 +241,11 @@ impl Checker<'_> {
             }
             for (leaf, task) in entry.leaves().iter().enumerate() {
                 let most = definition.limits_of(task).count();
-                if most > limits::LIMITS_PER_TASK {
+                // Too many of its own were counted before.
+                if most > limits::LIMITS_PER_TASK && task.limits.len() <= limits::LIMITS_PER_TASK {
                     let path = path.index(index);
                     let message = format!(
-                        "{} has {most} limits with those of the job; at most {} are possible",
+                        "`{}` has {most} limits with those of the job; at most {} are possible",
                         shown(&task.label()),
                         limits::LIMITS_PER_TASK
                     );
@@ -228,4 +259,12 @@ impl Checker<'_> {
     }
 }
 
-const SPREAD: &str = "`node`, or {label: NAME}: nodes with the same value of the label count as one";
+const SPREAD: &str = "`node` (over nodes) or {label: NAME} (over the values that nodes have for that label)";
+
+fn is_empty(node: &Node<'_>) -> bool {
+    match node.content() {
+        Content::List(items) => items.is_empty(),
+        Content::Map(entries) => entries.is_empty(),
+        _ => false,
+    }
+}

@@ -1,7 +1,7 @@
 //! Checks what tasks say of each other: names are unique, `depends_on` names entries that exist, and nothing waits
 //! for itself. It looks at the tree, so that a task with another problem is still known by its name.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::field::Checker;
 use super::path::Path;
@@ -59,7 +59,7 @@ impl Checker<'_> {
             let Some(Content::List(wanted)) = field(item, "depends_on").map(Node::content) else { continue };
             let holder = path.index(index);
             let holder = holder.field("depends_on");
-            let mut said: HashMap<&str, usize> = HashMap::new();
+            let mut said = Said::of(wanted);
             for (position, node) in wanted.iter().enumerate() {
                 let Content::Text(name) = node.content() else { continue };
                 if self.is_full() {
@@ -67,7 +67,7 @@ impl Checker<'_> {
                 }
                 let name = name.as_ref();
                 let path = holder.index(position);
-                if said.insert(name, position).is_some() {
+                if said.before(name, &wanted[..position]) {
                     self.problem(
                         path,
                         node.at,
@@ -106,6 +106,29 @@ impl Checker<'_> {
                 at,
                 format!("the tasks wait for each other: {}; remove one of these edges", walk.join(" → ")),
             );
+        }
+    }
+}
+
+/// Whether a name stands in a list before. Nearly every list is short, and looking through it costs less than a set.
+enum Said<'n> {
+    Few,
+    Many(HashSet<&'n str>),
+}
+
+impl<'n> Said<'n> {
+    const FEW: usize = 8;
+
+    fn of(list: &[Node<'_>]) -> Self {
+        if list.len() <= Self::FEW { Self::Few } else { Self::Many(HashSet::with_capacity(list.len())) }
+    }
+
+    fn before(&mut self, name: &'n str, earlier: &[Node<'_>]) -> bool {
+        let is_name =
+            |node: &Node<'_>| matches!(node.content(), Content::Text(text) if text.as_ref() == name);
+        match self {
+            Self::Few => earlier.iter().any(is_name),
+            Self::Many(said) => !said.insert(name),
         }
     }
 }
@@ -227,6 +250,24 @@ mod tests {
         assert_eq!(cycles_of(&[&[1], &[0]]), [vec![0, 1]]);
         assert_eq!(cycles_of(&[&[1], &[2], &[3], &[1]]), [vec![1, 2, 3]]);
         assert_eq!(cycles_of(&[&[1], &[0], &[3], &[2], &[0]]), [vec![0, 1], vec![2, 3]]);
+    }
+
+    #[test]
+    fn a_name_that_is_said_twice_is_found_in_short_and_in_long_lists() {
+        for length in [2, Said::FEW, Said::FEW + 1, 50] {
+            let mut tasks: Vec<serde_json::Value> = (1..length)
+                .map(|task| serde_json::json!({"name": format!("t{task}"), "backend": "test", "action": "noop"}))
+                .collect();
+            let mut names: Vec<String> = (1..length).map(|task| format!("t{task}")).collect();
+            names.push("t1".to_owned());
+            tasks.push(serde_json::json!({"backend": "test", "action": "noop", "depends_on": names}));
+            let job = serde_json::json!({"tasks": tasks});
+            let problems = crate::spec::from_json(&job, &crate::backend::Catalogue::builtin()).unwrap_err();
+            let found: Vec<(&str, &str)> =
+                problems.iter().map(|problem| (problem.path.as_str(), problem.message.as_str())).collect();
+            let place = format!("tasks[{}].depends_on[{}]", length - 1, length - 1);
+            assert_eq!(found, [(place.as_str(), "`t1` is already in the list; remove it")], "{length}");
+        }
     }
 
     #[test]

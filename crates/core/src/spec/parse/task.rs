@@ -189,6 +189,11 @@ impl Checker<'_> {
                     placement_at = Some(entry.at);
                     task.placement = self.placement(field, value);
                 }
+                "max_parallel" => {
+                    let message = "how many items of a task are under way at once stands beside them: for_each: {items: \
+                                   [...], max_parallel: 2}; for all of a run it stands at the job";
+                    self.problem(field, entry.at, message);
+                }
                 _ => {
                     let valid = if place == Place::Top { ENTRY_FIELDS } else { LEAF_FIELDS };
                     self.unknown_field(path, entry, valid, &[]);

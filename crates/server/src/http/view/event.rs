@@ -127,15 +127,16 @@ fn told(change: &Change) -> (String, Value) {
             let nodes = run.resolved.nodes.len();
             let name = run.job.as_deref().unwrap_or("an inline definition");
             let mut data = json!({"job": run.job, "state": run.state, "steps": steps, "nodes": nodes, "owner": run.owner});
+            if run.no_cache {
+                data["no_cache"] = json!(true);
+            }
             let mut again = String::new();
             if let Some(first) = &run.retry_of {
                 data["retry_of"] = json!(first);
                 again = format!(", trying run {first} again");
             }
-            (
-                format!("run of {name} created: {} on {}{again}", many(steps, "step"), many(nodes, "node")),
-                data,
-            )
+            let places = if nodes > 0 { format!(" on {}", many(nodes, "node")) } else { String::new() };
+            (format!("run of {name} created: {}{places}{again}", many(steps, "step")), data)
         }
         Change::RunTaken { owner, epoch, .. } => {
             (format!("run taken over by server {owner}"), json!({"owner": owner, "epoch": epoch}))
@@ -153,18 +154,36 @@ fn told(change: &Change) -> (String, Value) {
             let data: Vec<Value> = executions
                 .iter()
                 .map(|execution| {
-                    json!({
+                    let mut data = json!({
                         "id": execution.id,
                         "step": execution.step,
                         "node": execution.node(),
                         "attempt": execution.attempt,
                         "status": execution.state.status(),
-                    })
+                    });
+                    if let Some(item) = execution.item {
+                        data["item"] = json!(item);
+                    }
+                    if execution.is_cached() {
+                        data["cached"] = json!(true);
+                    }
+                    data
                 })
                 .collect();
-            let reused = executions.iter().filter(|execution| execution.reused.is_some()).count();
-            let taken = if reused > 0 { format!(", {reused} of them taken over") } else { String::new() };
-            (format!("{} added{taken}", many(executions.len(), "execution")), json!({"executions": data}))
+            let (all, carried, cached) = (
+                executions.len(),
+                executions.iter().filter(|execution| execution.is_carried()).count(),
+                executions.iter().filter(|execution| execution.is_cached()).count(),
+            );
+            let mut text = format!("{} added", many(all, "execution"));
+            for (count, whence) in [(carried, "taken over"), (cached, "cached")] {
+                match count {
+                    0 => {}
+                    count if count == all => text.push_str(&format!(", {whence}")),
+                    count => text.push_str(&format!(", {count} of them {whence}")),
+                }
+            }
+            (text, json!({"executions": data}))
         }
         Change::ExecutionLeased { .. } => ("execution leased".to_owned(), json!({})),
         Change::ExecutionStarted { .. } => ("execution started".to_owned(), json!({})),

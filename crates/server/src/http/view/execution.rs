@@ -7,6 +7,7 @@ use downbeat_core::backend::Params;
 use downbeat_core::execution::{Execution as Record, State, Status};
 use downbeat_core::ids::{ExecutionId, NodeId, RunId};
 use downbeat_core::run::RunRecord;
+use downbeat_core::spec::Limits;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -23,6 +24,9 @@ pub struct Execution {
     pub step: u32,
     /// The task's name, or `backend action`.
     pub task: String,
+    /// Its place among the items of its task's `for_each`, from 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub item: Option<u32>,
     /// The hostname of the node that has, had or will have it; null while no node is bound to it.
     pub node: Option<String>,
     #[schema(value_type = Option<Uuid>)]
@@ -54,6 +58,16 @@ pub struct Execution {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Uuid>)]
     pub reused: Option<ExecutionId>,
+    /// The result that was taken over came from the cache: an earlier one with equal inputs.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cached: bool,
+    /// What it takes one of from its lease to its end, keys as they came out.
+    #[serde(default, skip_serializing_if = "Limits::is_empty")]
+    #[schema(value_type = Object)]
+    pub limits: Limits,
+    /// Names what went into it, when its task is cached: equal keys, equal results.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_key: Option<String>,
     /// Its params as they came out, when its task's hold expressions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
@@ -169,6 +183,7 @@ impl Execution {
             run: record.run.clone(),
             step: record.step,
             task,
+            item: record.item,
             node: record.node().map(|node| names.get(node)),
             node_id: record.node(),
             attempt: record.attempt,
@@ -183,6 +198,9 @@ impl Execution {
             started_at: facts.started_at,
             finished_at: facts.finished_at,
             reused: record.reused,
+            cached: record.is_cached(),
+            limits: record.limits.as_deref().cloned().unwrap_or_default(),
+            cache_key: record.cache_key.as_deref().map(str::to_owned),
             params: record.params.as_deref().cloned(),
             outputs: facts.outputs,
             waiting: Vec::new(),

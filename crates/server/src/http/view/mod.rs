@@ -13,14 +13,16 @@ mod rollout;
 mod run;
 mod schema;
 mod status;
+mod work;
 
 pub use event::Event;
 pub use execution::{Execution, Names, Waiting};
 pub use list::{EventList, EventPagination, List, Pagination};
 pub use node::{Action, Backend, Cluster, Node, NodeSummary, Param};
 pub use output::{Chunk, End, Output, RunChunk};
-pub use plan::{Edge, EdgeKind, NodeName, Plan, Step, Valid, Where};
+pub use plan::{Edge, EdgeKind, NodeName, Plan, Shape, Step, Valid, Where};
 pub use problem::{FieldError, NodeReason, Problem};
 pub use rollout::{PlannedRollout, PlannedWave, Rollout, Wave, WaveStatus};
 pub use run::{Counts, InstanceResult, Run, RunSummary, StepWaiting};
 pub use status::{Replica, Role, Server, Status};
+pub use work::{HeldWork, NodeWork, Slots};

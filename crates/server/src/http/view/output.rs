@@ -44,6 +44,9 @@ pub struct RunChunk {
     pub step: u32,
     /// The step's name, or `backend action`.
     pub task: String,
+    /// Its place among the items of its task's `for_each`, from 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub item: Option<u32>,
     /// The node's hostname.
     pub node: String,
     pub attempt: u32,

@@ -1,10 +1,10 @@
-//! Owns how a plan is shown: steps, where each runs, and what it waits for.
+//! Owns how a plan is shown: steps, where each runs, how often, and what it waits for.
 
 use downbeat_core::Span;
 use downbeat_core::backend::Params;
 use downbeat_core::ids::NodeId;
 use downbeat_core::plan::{self, Plan as Compiled};
-use downbeat_core::spec::{Condition, Delivery, Entry, Placement, Strategy};
+use downbeat_core::spec::{Cache, Condition, Delivery, Entry, ForEach, Limits, Placement, Strategy};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -15,6 +15,9 @@ use super::schema;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Plan {
     pub job: Option<String>,
+    /// `list`: one entry after the other. `graph`: tasks say what they depend on.
+    #[serde(default)]
+    pub shape: Shape,
     /// `fail-fast` or `continue`.
     pub strategy: String,
     /// Holds its nodes from its start to its end.
@@ -27,12 +30,24 @@ pub struct Plan {
     #[serde(default)]
     #[schema(value_type = Option<String>, example = "30m")]
     pub timeout: Option<Span>,
+    /// Executions of the run that may be open at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_parallel: Option<u32>,
     /// Its waves, if it is a roll-out. Each walks the whole list before the next begins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<PlannedRollout>,
     /// Every node that any step targets, by hostname.
     pub nodes: Vec<NodeName>,
     pub steps: Vec<Step>,
+}
+
+/// How the entries of a job follow each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Shape {
+    #[default]
+    List,
+    Graph,
 }
 
 /// A node, by id and name.
@@ -47,6 +62,9 @@ pub struct NodeName {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Step {
     pub index: u32,
+    /// Its place among the top-level tasks; the leaves of a branch have the same.
+    #[serde(default)]
+    pub entry: u32,
     /// The task's name, or `backend action`.
     pub name: String,
     pub backend: String,
@@ -83,6 +101,22 @@ pub struct Step {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub placement: Option<Placement>,
+    /// Once for each of these; the leaves of a branch have their branch's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub for_each: Option<ForEach>,
+    /// What it takes one of, with what its job says of all; keys as they are written.
+    #[serde(default, skip_serializing_if = "Limits::is_empty")]
+    #[schema(value_type = Object)]
+    pub limits: Limits,
+    /// Whether an earlier result will do, and how old it may be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub cache: Option<Cache>,
+    /// How long a placed step may wait while no node fits it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "30m")]
+    pub placement_timeout: Option<Span>,
 }
 
 /// Hostnames, or the text `placed`: once, on a node that fits.
@@ -135,9 +169,11 @@ impl Plan {
             .map(|(step, index)| {
                 let task = plan.task(index);
                 let entry = &plan.entries[step.entry as usize];
-                let branch = matches!(plan.definition.tasks[step.entry as usize], Entry::Branch(_));
+                let written = &plan.definition.tasks[step.entry as usize];
+                let branch = matches!(written, Entry::Branch(_));
                 Step {
                     index,
+                    entry: step.entry,
                     name: task.label(),
                     backend: task.backend.clone(),
                     action: task.action.clone(),
@@ -161,6 +197,14 @@ impl Plan {
                         .placement(index)
                         .filter(|placement| entry.set.is_none() && **placement != Placement::default())
                         .cloned(),
+                    for_each: written.for_each().cloned(),
+                    limits: plan
+                        .definition
+                        .limits_of(task)
+                        .map(|(key, limit)| (key.clone(), *limit))
+                        .collect(),
+                    cache: task.cache,
+                    placement_timeout: entry.set.is_none().then(|| plan.definition.placement_timeout(task)),
                 }
             })
             .collect();
@@ -170,6 +214,10 @@ impl Plan {
         let nodes = plan.resolved.nodes.iter();
         Self {
             job: plan.definition.name.clone(),
+            shape: match plan.shape {
+                plan::Shape::List => Shape::List,
+                plan::Shape::Graph => Shape::Graph,
+            },
             strategy: match plan.definition.strategy {
                 Strategy::FailFast => "fail-fast".to_owned(),
                 Strategy::Continue => "continue".to_owned(),
@@ -177,6 +225,7 @@ impl Plan {
             exclusive: plan.definition.exclusive,
             priority: plan.definition.priority,
             timeout: plan.definition.timeout,
+            max_parallel: plan.definition.max_parallel,
             rollout: plan
                 .definition
                 .rollout

@@ -230,6 +230,9 @@ mod tests {
     fn results(steps: &[&[&str]]) -> Results {
         let result = |text: &str| InstanceResult {
             status: Status::parse(text.trim_end_matches('+')).unwrap(),
+            item: None,
+            node: None,
+            cached: false,
             attempts: 1,
             duration: None,
             exit_code: None,

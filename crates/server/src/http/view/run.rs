@@ -28,9 +28,10 @@ pub struct Run {
     pub step: Option<u32>,
     /// Hostnames of the nodes that its targets came to.
     pub expected: Vec<String>,
-    /// Instances (step × node) by the status of their last attempt.
+    /// Instances (step × node, step × item) by the status of their last attempt.
     pub counts: Counts,
-    /// By step, then by hostname; `-` stands for a placed step that no node has taken yet.
+    /// By step, then by hostname; `-` stands for a placed step that no node has taken yet, and `[3]` for the item with
+    /// that number of a step with `for_each`.
     #[schema(value_type = BTreeMap<String, BTreeMap<String, InstanceResult>>)]
     pub results: BTreeMap<u32, BTreeMap<String, InstanceResult>>,
     /// The values of the job's params, the defaults among them.
@@ -98,6 +99,9 @@ pub struct RunSummary {
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub retry_of: Option<RunId>,
+    /// Nothing is taken from the cache.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_cache: bool,
     /// Why it has not begun, while it waits for its turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_reason: Option<String>,
@@ -107,12 +111,18 @@ pub struct RunSummary {
     pub owner: ServerId,
 }
 
-/// How one step went on one node.
+/// How one step went on one node, or for one item.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct InstanceResult {
     /// Of the last attempt.
     #[schema(schema_with = schema::execution_status)]
     pub status: Status,
+    /// Its place among the items of its task's `for_each`, from 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub item: Option<u32>,
+    /// The hostname of the node that has or had the item, if one does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
     pub attempts: u32,
     #[schema(value_type = Option<String>, example = "2.3s")]
     pub duration: Option<Span>,
@@ -127,6 +137,9 @@ pub struct InstanceResult {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Uuid>)]
     pub reused: Option<ExecutionId>,
+    /// The result that was taken over came from the cache: an earlier one with equal inputs.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cached: bool,
     /// What it said for the outputs that its task declares.
     #[serde(default, skip_serializing_if = "Params::is_empty")]
     #[schema(value_type = Object)]
@@ -141,9 +154,19 @@ pub struct InstanceResult {
 pub struct StepWaiting {
     pub step: u32,
     pub task: String,
+    /// The item that waits, of a step with `for_each`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub item: Option<u32>,
+    /// How many other items of the step wait too.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub others: u64,
     #[schema(value_type = Uuid)]
     pub execution: ExecutionId,
     pub nodes: Vec<Waiting>,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// How many instances there are of each status. While a run goes on, those that have no attempt yet are pending.
@@ -210,6 +233,7 @@ impl RunSummary {
             paused: run.paused_at.is_some() && !run.state.is_terminal(),
             paused_at: run.paused_at,
             retry_of: run.retry_of.clone(),
+            no_cache: run.no_cache,
             pending_reason: None,
             error: run.end.as_ref().and_then(|end| end.error.clone()),
             owner: run.owner,
@@ -220,12 +244,11 @@ impl RunSummary {
 impl Run {
     /// The run with its executions, which come in the order of their ids: a later attempt replaces an earlier one.
     pub fn of(run: &RunRecord, executions: &[Record], names: &Names) -> Self {
-        let wanted = instances(run);
         let mut results: BTreeMap<u32, BTreeMap<String, InstanceResult>> = BTreeMap::new();
         let mut placed_attempt: BTreeMap<u32, u32> = BTreeMap::new();
         for record in executions {
             let step = results.entry(record.step).or_default();
-            if record.pinned.is_none() {
+            if record.pinned.is_none() && record.item.is_none() {
                 // One instance, whichever node had it last: the earlier attempts are in the list of executions.
                 let newest = placed_attempt.entry(record.step).or_default();
                 if record.attempt < *newest {
@@ -234,24 +257,46 @@ impl Run {
                 *newest = record.attempt;
                 step.clear();
             }
-            let node = record.node().map_or_else(|| UNBOUND.to_owned(), |node| names.get(node));
-            if step.get(&node).is_none_or(|earlier| earlier.attempts <= record.attempt) {
-                step.insert(node, InstanceResult::of(record));
+            let node = record.node().map(|node| names.get(node));
+            let (key, node) = match record.item {
+                Some(item) => (format!("[{item}]"), node),
+                None => (node.unwrap_or_else(|| UNBOUND.to_owned()), None),
+            };
+            if step.get(&key).is_none_or(|earlier| earlier.attempts <= record.attempt) {
+                step.insert(key, InstanceResult::of(record, node));
             }
         }
+        let mut wanted = instances(run);
+        for (step, results) in &results {
+            // A task that was skipped as a whole, or whose items could not be worked out, has one result for all.
+            let as_a_whole = results.values().any(|result| result.item.is_none());
+            match wanted.get_mut(*step as usize) {
+                Some((instances, true)) if as_a_whole => *instances = Some(results.len() as u64),
+                _ => {}
+            }
+        }
+        let wanted: Vec<Option<u64>> = wanted.into_iter().map(|(instances, _)| instances).collect();
         let mut counts = Counts::default();
         for result in results.values().flat_map(BTreeMap::values) {
             counts.add(result.status);
         }
         if !run.state.is_terminal() {
-            let all: u64 = wanted.iter().sum();
+            // Of items that are not known yet there is at least one to come, as far as anybody knows.
+            let known = |step: u32| results.get(&step).map_or(1, |results| results.len() as u64);
+            let all: u64 =
+                (0..).zip(&wanted).map(|(step, wanted)| wanted.unwrap_or_else(|| known(step))).sum();
             counts.pending += all.saturating_sub(counts.total());
         }
         let step = wanted.iter().zip(0..).find(|&(&wanted, index)| {
+            let all = results.get(&index).map_or(0, BTreeMap::len);
             let ended = results
                 .get(&index)
-                .map_or(0, |step| step.values().filter(|result| !result.status.is_open()).count() as u64);
-            !run.state.is_terminal() && ended < wanted
+                .map_or(0, |step| step.values().filter(|result| !result.status.is_open()).count());
+            let to_come = match wanted {
+                Some(wanted) => (ended as u64) < wanted,
+                None => all == 0 || ended < all,
+            };
+            !run.state.is_terminal() && to_come
         });
         let (rollout, untouched) = Rollout::of(run, &results).unzip();
         Self {
@@ -269,29 +314,38 @@ impl Run {
     }
 }
 
-/// How many instances each step has.
-fn instances(run: &RunRecord) -> Vec<u64> {
+/// How many instances each step has, nothing where that shows only when its turn comes; and whether they are items.
+fn instances(run: &RunRecord) -> Vec<(Option<u64>, bool)> {
     let entries = run.definition.tasks.iter().zip(&run.resolved.entries);
     entries
         .flat_map(|(entry, set)| {
             let nodes =
                 set.and_then(|set| run.resolved.sets.get(set as usize)).map_or(1, |set| set.len() as u64);
-            std::iter::repeat_n(nodes, entry.leaves().len())
+            let instances = match entry.for_each().map(|each| &each.items) {
+                None => Some(nodes),
+                Some(Value::Array(items)) => Some(items.len() as u64),
+                Some(_) => None,
+            };
+            std::iter::repeat_n((instances, entry.for_each().is_some()), entry.leaves().len())
         })
         .collect()
 }
 
 impl InstanceResult {
-    fn of(record: &Record) -> Self {
+    /// `node` is whose it is, where the key does not say it.
+    fn of(record: &Record, node: Option<String>) -> Self {
         let facts = Facts::of(&record.state);
         Self {
             status: record.state.status(),
+            item: record.item,
+            node,
             attempts: record.attempt,
             duration: facts.duration(),
             exit_code: facts.exit_code,
             error: facts.error,
             reason: facts.reason,
             reused: record.reused,
+            cached: record.is_cached(),
             outputs: facts.outputs,
             execution: record.id,
         }
@@ -307,6 +361,7 @@ mod tests {
     use downbeat_core::run::{NodeRef, Resolved};
     use serde_json::json;
 
+    use super::super::Execution;
     use super::*;
 
     fn second(seconds: i64) -> Timestamp {
@@ -430,6 +485,73 @@ mod tests {
         let shown = Run::of(&run, &executions, &Names::of_run(&run));
         assert_eq!(shown.results[&1].keys().collect::<Vec<_>>(), ["web-02"]);
         assert_eq!((shown.step, shown.counts.total()), (None, 3));
+    }
+
+    /// A step for each of some items, then one more.
+    fn fan_out(items: Value) -> RunRecord {
+        let task = json!({"backend": "test", "action": "noop"});
+        let definition = json!({"tasks": [
+            {"backend": "test", "action": "noop", "for_each": {"items": items}}, task]});
+        let mut run = run(RunState::Running);
+        run.definition = Arc::new(serde_json::from_value(definition).unwrap());
+        run.resolved = Arc::new(Resolved { entries: vec![None, None], ..Resolved::default() });
+        run
+    }
+
+    fn item(id: u128, item: u32, attempt: u32, state: State) -> Record {
+        Record { item: Some(item), ..execution(id, 0, None, attempt, state) }
+    }
+
+    #[test]
+    fn items_have_their_number_as_their_key_and_say_whose_they_are() {
+        let run = fan_out(json!(["a", "b", "c"]));
+        let executions = [
+            item(1, 0, 1, succeeded(1)),
+            item(2, 1, 1, lost(1)),
+            item(3, 1, 2, State::Pending { not_before: None }),
+        ];
+        let mut names = Names::default();
+        names.insert(node(1), "web-01".to_owned());
+        let shown = Run::of(&run, &executions, &names);
+        assert_eq!(shown.results[&0].keys().collect::<Vec<_>>(), ["[0]", "[1]"]);
+        let (first, second) = (&shown.results[&0]["[0]"], &shown.results[&0]["[1]"]);
+        assert_eq!((first.item, first.node.as_deref()), (Some(0), Some("web-01")));
+        assert_eq!((second.attempts, second.node.as_deref(), second.status), (2, None, Status::Pending));
+        // The second item, the third, and the step after them.
+        assert_eq!((shown.counts.pending, shown.counts.succeeded, shown.step), (3, 1, Some(0)));
+    }
+
+    #[test]
+    fn items_that_an_expression_says_are_unknown_until_they_are_there() {
+        let run = fan_out(json!("{{ steps.list.outputs.all }}"));
+        let shown = Run::of(&run, &[], &Names::default());
+        assert_eq!((shown.counts.pending, shown.step), (2, Some(0)));
+        let both = [item(1, 0, 1, succeeded(1)), item(2, 1, 1, succeeded(1))];
+        let shown = Run::of(&run, &both, &Names::default());
+        assert_eq!((shown.counts.pending, shown.step), (1, Some(1)));
+    }
+
+    #[test]
+    fn a_fan_out_that_is_skipped_as_a_whole_has_ended() {
+        let run = fan_out(json!(["a", "b", "c"]));
+        let state = State::Skipped { reason: "something failed".to_owned(), at: second(4) };
+        let shown = Run::of(&run, &[execution(1, 0, None, 1, state)], &Names::default());
+        assert_eq!((shown.counts.skipped, shown.counts.pending, shown.step), (1, 1, Some(1)));
+    }
+
+    #[test]
+    fn what_came_from_the_cache_says_so_and_what_was_taken_over_does_not() {
+        let run = fan_out(json!(["a", "b"]));
+        let mut executions = [item(1, 0, 1, succeeded(1)), item(2, 1, 1, succeeded(1))];
+        for execution in &mut executions {
+            execution.reused = Some(ExecutionId(uuid::Uuid::from_u128(9)));
+        }
+        executions[1].cache_key = Some("key".into());
+        let shown = Run::of(&run, &executions, &Names::default());
+        let cached = |key: &str| (shown.results[&0][key].cached, shown.results[&0][key].reused.is_some());
+        assert_eq!((cached("[0]"), cached("[1]")), ((false, true), (true, true)));
+        let listed = Execution::of(&executions[1], "t".to_owned(), &Names::default());
+        assert!(listed.cached && listed.cache_key.as_deref() == Some("key") && listed.item == Some(1));
     }
 
     #[test]

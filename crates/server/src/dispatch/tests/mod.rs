@@ -19,11 +19,17 @@ use uuid::Uuid;
 
 use super::{Board, Share};
 
+mod fair;
+mod limited;
+mod model;
+mod placed;
+
 struct World {
     board: Board,
     dice: Dice,
     now: Timestamp,
     seq: u64,
+    polls: u64,
 }
 
 const SESSION: SessionId = SessionId(Uuid::from_u128(1));
@@ -59,7 +65,7 @@ impl World {
         for index in 0..nodes {
             board.add_node(record(index, SESSION));
         }
-        Self { board, dice: Dice::new(1), now: Timestamp::from_second(1_000).unwrap(), seq: 0 }
+        Self { board, dice: Dice::new(1), now: Timestamp::from_second(1_000).unwrap(), seq: 0, polls: 0 }
     }
 
     fn run(&mut self, name: &str, definition: Value) -> RunId {
@@ -122,17 +128,60 @@ impl World {
     }
 
     fn lose(&mut self, execution: &Execution) {
-        let token = execution.state.lease().unwrap().token;
-        let (run, at) = (execution.run.clone(), self.now);
-        let reason = "test".to_owned();
-        self.commit(vec![Change::ExecutionLost {
-            run,
+        let lease = *execution.state.lease().unwrap();
+        let ends = vec![self.end_of(&Change::ExecutionLeased {
+            run: execution.run.clone(),
             execution: execution.id,
-            token,
+            lease,
+        })];
+        self.commit(ends);
+    }
+
+    /// The end of what was claimed.
+    fn end_of(&self, claim: &Change) -> Change {
+        let Change::ExecutionLeased { run, execution, lease } = claim else { panic!("no claim: {claim:?}") };
+        Change::ExecutionLost {
+            run: run.clone(),
+            execution: *execution,
+            token: lease.token,
             silence: None,
-            reason,
-            at,
-        }]);
+            reason: "test".to_owned(),
+            at: self.now,
+        }
+    }
+
+    fn end(&mut self, claims: &[Change]) {
+        let ends = claims.iter().map(|claim| self.end_of(claim)).collect();
+        self.commit(ends);
+    }
+
+    /// So many of a run's first step wait, with these limits.
+    fn wait(&mut self, run: &RunId, count: usize, limits: Option<Value>) -> Vec<ExecutionId> {
+        let limits = limits.map(|limits| Arc::new(serde_json::from_value(limits).unwrap()));
+        let executions: Vec<Execution> = (0..count)
+            .map(|_| {
+                let mut execution = self.executions(run, 1, None).remove(0);
+                execution.limits = limits.clone();
+                execution
+            })
+            .collect();
+        let ids = executions.iter().map(|execution| execution.id).collect();
+        self.add(run, executions);
+        ids
+    }
+
+    /// Gives so many slots of one node to what waits, one after the other: each ends before the next. Answers the runs.
+    fn one_by_one(&mut self, slots: usize) -> Vec<String> {
+        let mut runs = Vec::new();
+        for _ in 0..slots {
+            self.polls += 1;
+            let _poll = self.park(0, self.polls, Free { fleet: 0, placed: 1 });
+            let claims = self.claim();
+            runs.extend(claimed_by_run(&claims).into_iter().map(|(run, _)| run));
+            self.commit(claims.clone());
+            self.end(&claims);
+        }
+        runs
     }
 }
 
@@ -484,7 +533,7 @@ fn a_held_node_gets_work_of_its_holder_only() {
     assert_eq!(leased(&born), 0);
     let reasons = {
         let plan = Arc::clone(world.board.plan(&other).unwrap());
-        world.board.misfits(&plan, &other, &born[0])
+        world.board.misfits(&plan, &other, &born[0], world.now)
     };
     assert_eq!(reasons, [("n0".to_owned(), "the node is held by run holder (exclusive)".to_owned())]);
     world.add(&other, born);
@@ -492,7 +541,8 @@ fn a_held_node_gets_work_of_its_holder_only() {
     world.add(&holder, own);
     let anywhere = world.executions(&placed, 1, None);
     world.add(&placed, anywhere);
-    let claims = claimed_by_run(&world.claim());
+    let mut claims = claimed_by_run(&world.claim());
+    claims.sort();
     assert_eq!(claims, [("holder".to_owned(), node_id(0)), ("placed".to_owned(), node_id(1))]);
     // Its end gives the node back.
     let path = vec![downbeat_core::run::RunState::Cancelled];

@@ -1,0 +1,103 @@
+//! Owns what this agent left on an engine: found by its mark, removed by force. Several agents may share an engine, so
+//! nothing without the mark is touched.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{self, Write};
+use std::time::Duration;
+
+use bollard::Docker as Client;
+use bollard::errors::Error;
+use bollard::models::ContainerSummary;
+use bollard::query_parameters::{ListContainersOptionsBuilder, RemoveContainerOptionsBuilder};
+use tokio::time::Instant;
+
+use super::Docker;
+use super::engine::is_status;
+use super::spec::{LABEL_ATTEMPT, LABEL_EXECUTION, LABEL_NODE};
+use crate::backend::Identity;
+
+/// For a removal that somebody else began.
+const REMOVAL: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(50);
+
+impl Docker {
+    /// Removes what a former life of the agent left, and answers what that was. Nothing is asked of an engine on which
+    /// this agent never ran anything.
+    pub async fn sweep(&self) -> Result<Vec<Identity>, String> {
+        let mut swept = self.swept.lock().await;
+        if *swept {
+            return Ok(Vec::new());
+        }
+        let found = match fs::read_to_string(&self.mark) {
+            Ok(mark) => self.remove_all(mark.trim()).await.map_err(|error| self.engine.told(&error))?,
+            Err(_) => Vec::new(),
+        };
+        *swept = true;
+        Ok(found)
+    }
+
+    /// Something may have been left: the next run looks first.
+    pub(super) async fn doubt(&self) {
+        *self.swept.lock().await = false;
+    }
+
+    async fn remove_all(&self, mark: &str) -> Result<Vec<Identity>, Error> {
+        let client = self.engine.connect()?;
+        let filters = HashMap::from([("label".to_owned(), vec![format!("{LABEL_NODE}={mark}")])]);
+        let options = ListContainersOptionsBuilder::default().all(true).filters(&filters).build();
+        let mut removed = Vec::new();
+        for container in client.list_containers(Some(options)).await? {
+            let identity = identity(&container);
+            // Asked after the list was made: what began meanwhile is not in it.
+            if identity.is_some_and(|identity| self.active().contains(&identity)) {
+                continue;
+            }
+            let Some(id) = container.id else { continue };
+            remove(&client, &id).await?;
+            removed.extend(identity);
+        }
+        Ok(removed)
+    }
+
+    /// This agent's mark; made when it is first needed.
+    pub(super) fn mark(&self) -> io::Result<String> {
+        match fs::read_to_string(&self.mark) {
+            Ok(mark) if !mark.trim().is_empty() => return Ok(mark.trim().to_owned()),
+            _ => {}
+        }
+        let mark = fs::read_to_string("/proc/sys/kernel/random/uuid")?;
+        let dir = self.mark.parent().unwrap_or(&self.mark);
+        fs::create_dir_all(dir)?;
+        let written = self.mark.with_extension("new");
+        let mut file = fs::File::create(&written)?;
+        file.write_all(mark.as_bytes())?;
+        // A mark that a crash loses is that of containers which nobody removes.
+        file.sync_all()?;
+        fs::rename(&written, &self.mark)?;
+        fs::File::open(dir)?.sync_all()?;
+        Ok(mark.trim().to_owned())
+    }
+}
+
+fn identity(container: &ContainerSummary) -> Option<Identity> {
+    let labels = container.labels.as_ref()?;
+    Some(Identity {
+        execution: labels.get(LABEL_EXECUTION)?.parse().ok()?,
+        attempt: labels.get(LABEL_ATTEMPT)?.parse().ok()?,
+    })
+}
+
+/// Kills and removes a container, and what the engine made for it alone. One that is gone is removed.
+pub(super) async fn remove(client: &Client, name: &str) -> Result<(), Error> {
+    let deadline = Instant::now() + REMOVAL;
+    loop {
+        let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
+        match client.remove_container(name, Some(options)).await {
+            Ok(()) => return Ok(()),
+            Err(error) if is_status(&error, 404) => return Ok(()),
+            Err(error) if !is_status(&error, 409) || Instant::now() > deadline => return Err(error),
+            Err(_) => tokio::time::sleep(LOOK).await,
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! Owns how the tasks of a graph look in a plan: drawn with lines, or in layers and a list when there are many.
+
+use std::collections::BTreeMap;
+
+use downbeat_core::Span;
+use downbeat_core::limits;
+use downbeat_core::spec::{Condition, Placement};
+use downbeat_server::http::view::{Plan, Step, Where};
+
+use super::graph::{Drawing, Row, alike, draw, layers};
+use super::hosts::{Rows, hosts};
+use super::plan::{bounds, each, rules_of, when};
+use super::table::{Cell, GAP, NARROWEST_COLUMN, Table, Tone, one_line, painted, wrapped};
+use super::time::short;
+
+/// More tasks than this, or lines that take more columns, are not drawn: nobody could follow them.
+const MOST_DRAWN: usize = 60;
+const WIDEST_LINES: usize = 40;
+/// Rows of the list in place of a drawing.
+const MOST_LISTED: usize = 200;
+
+/// A top-level task of the graph.
+struct Task<'p> {
+    steps: &'p [Step],
+    after: Vec<usize>,
+}
+
+impl Task<'_> {
+    fn first(&self) -> &Step {
+        &self.steps[0]
+    }
+
+    fn is_branch(&self) -> bool {
+        self.steps.len() > 1 || self.first().branch.is_some()
+    }
+
+    fn name(&self) -> String {
+        let first = self.first();
+        first.branch.clone().unwrap_or_else(|| match self.is_branch() {
+            true => format!("steps {}", self.numbers()),
+            false => first.name.clone(),
+        })
+    }
+
+    fn numbers(&self) -> String {
+        let (first, last) = (self.first().index, self.steps[self.steps.len() - 1].index);
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    }
+}
+
+/// What is said beside the lines.
+struct Said {
+    task: String,
+    step: String,
+    does: String,
+    place: String,
+    rules: String,
+}
+
+/// The tasks of a graph, and what each waits for. `common` is the placement that was told before.
+pub(super) fn graph(
+    plan: &Plan,
+    all: &[String],
+    common: Option<&Placement>,
+    rows: Rows,
+    width: Option<usize>,
+) -> String {
+    let tasks = tasks(plan);
+    let after: Vec<Vec<usize>> = tasks.iter().map(|task| task.after.clone()).collect();
+    let said: Vec<Vec<Said>> = tasks.iter().map(|task| said(task, all, common, rows)).collect();
+    if tasks.len() <= MOST_DRAWN {
+        let drawing = draw(&after);
+        if drawing.width <= WIDEST_LINES {
+            return drawn(&drawing, &said, width);
+        }
+    }
+    format!("{}\n{}", layered(&tasks, &after, rows, width), listed(&tasks, &after, &said, rows, width))
+}
+
+fn tasks(plan: &Plan) -> Vec<Task<'_>> {
+    let entry_of: BTreeMap<u32, usize> =
+        plan.steps.iter().map(|step| (step.index, step.entry as usize)).collect();
+    let entries = plan.steps.chunk_by(|one, other| one.entry == other.entry);
+    let task = |steps| {
+        let steps: &[Step] = steps;
+        let after = steps[0].after.iter().filter_map(|edge| entry_of.get(&edge.step).copied()).collect();
+        Task { steps, after }
+    };
+    entries.map(task).collect()
+}
+
+/// A line for the task, and one for each leaf of a branch.
+fn said(task: &Task<'_>, all: &[String], common: Option<&Placement>, rows: Rows) -> Vec<Said> {
+    let first = task.first();
+    let place = place(first, all);
+    if !task.is_branch() {
+        let rules = one_line(&rules(first, common, rows).join("; "));
+        let does = format!("{} {}", first.backend, first.action);
+        return vec![Said { task: task.name(), step: first.index.to_string(), does, place, rules }];
+    }
+    let mut whole: Vec<String> = first.for_each.as_ref().map(each).into_iter().collect();
+    whole.extend(condition(first));
+    let head = Said {
+        task: task.name(),
+        step: task.numbers(),
+        does: format!("{} leaves", task.steps.len()),
+        place,
+        rules: one_line(&whole.join("; ")),
+    };
+    let leaves = task.steps.iter().enumerate().map(|(place, step)| {
+        // What is the branch's was said with it.
+        let mut own = step.clone();
+        own.for_each = None;
+        if place == 0 {
+            own.condition = None;
+        }
+        Said {
+            task: format!("  {}", step.name),
+            step: step.index.to_string(),
+            does: format!("{} {}", step.backend, step.action),
+            place: String::new(),
+            rules: one_line(&rules(&own, common, rows).join("; ")),
+        }
+    });
+    std::iter::once(head).chain(leaves).collect()
+}
+
+fn place(step: &Step, all: &[String]) -> String {
+    match &step.place {
+        Where::Placed(_) => "placed".to_owned(),
+        Where::Nodes(nodes) if nodes.len() == 1 => nodes[0].clone(),
+        Where::Nodes(nodes) if nodes == all => format!("all {} nodes", nodes.len()),
+        Where::Nodes(nodes) => format!("{} nodes", nodes.len()),
+    }
+}
+
+fn condition(step: &Step) -> Option<String> {
+    step.condition.filter(|condition| *condition != Condition::OnSuccess).map(|it| when(Some(it)).to_owned())
+}
+
+/// Everything that is not as it is when nothing is said.
+fn rules(step: &Step, common: Option<&Placement>, rows: Rows) -> Vec<String> {
+    let mut found: Vec<String> = condition(step).into_iter().collect();
+    if let Some(placement) = step.placement.as_ref().filter(|placement| Some(*placement) != common) {
+        found.push(rules_of(placement, rows));
+    }
+    found.extend(bounds(step));
+    match step.retries {
+        0 => {}
+        1 => found.push("1 retry".to_owned()),
+        retries => found.push(format!("{retries} retries")),
+    }
+    let default = Span::from_secs(limits::TASK_TIMEOUT_DEFAULT_S);
+    if !step.timeout.is_zero() && step.timeout != default {
+        found.push(format!("timeout {}", short(step.timeout)));
+    }
+    if !step.outputs.is_empty() {
+        found.push(format!("says {}", step.outputs.join(", ")));
+    }
+    found
+}
+
+/// A row with its task's words beside the lines; those of a leaf go on with what is below.
+struct Beside<'s> {
+    lines: &'s str,
+    below: &'s str,
+    said: Option<&'s Said>,
+}
+
+fn drawn(drawing: &Drawing, said: &[Vec<Said>], width: Option<usize>) -> String {
+    let mut rows: Vec<Beside<'_>> = Vec::new();
+    for Row { task, lines, below } in &drawing.rows {
+        let of_task = task.map(|task| said[task].as_slice()).unwrap_or_default();
+        rows.push(Beside { lines, below, said: of_task.first() });
+        rows.extend(of_task.iter().skip(1).map(|leaf| Beside { lines: below, below, said: Some(leaf) }));
+    }
+    let told = || said.iter().flatten();
+    let longest = |of: fn(&Said) -> &str, head: &str| {
+        told().map(|said| of(said).chars().count()).chain([head.len()]).max().unwrap_or(0)
+    };
+    let widths = [
+        longest(|said| &said.task, "TASK"),
+        longest(|said| &said.step, "STEP"),
+        longest(|said| &said.does, "DOES"),
+        longest(|said| &said.place, "WHERE"),
+    ];
+    let before_rules = drawing.width + 1 + widths.iter().map(|width| width + GAP).sum::<usize>();
+    let room = width.map(|width| width.saturating_sub(before_rules)).filter(|room| *room >= NARROWEST_COLUMN);
+    let cells = |lines: &str, cells: [&str; 4], rules: &str| {
+        let [task, step, does, place] = cells;
+        let [tasks, steps, do_width, places] = widths;
+        let (lanes, gap) = (drawing.width + 1, "  ");
+        let line = format!(
+            "{lines:lanes$}{task:tasks$}{gap}{step:steps$}{gap}{does:do_width$}{gap}{place:places$}{gap}{rules}"
+        );
+        line.trim_end().to_owned() + "\n"
+    };
+    let has_rules = told().any(|said| !said.rules.is_empty());
+    let head = cells("", ["TASK", "STEP", "DOES", "WHERE"], if has_rules { "RULES" } else { "" });
+    let mut text = painted(head.trim_end_matches('\n'), Tone::Dim) + "\n";
+    for Beside { lines, below, said } in rows {
+        let Some(Said { task, step, does, place, rules }) = said else {
+            text.push_str(&format!("{lines}\n"));
+            continue;
+        };
+        let mut parts = room.map_or_else(|| vec![rules.clone()], |room| wrapped(rules, room)).into_iter();
+        text.push_str(&cells(lines, [task, step, does, place], &parts.next().unwrap_or_default()));
+        parts.for_each(|part| text.push_str(&cells(below, [""; 4], &part)));
+    }
+    text.push_str(&format!("\n{}\n", painted(&legend(drawing), Tone::Dim)));
+    text
+}
+
+/// Only of what is there.
+fn legend(drawing: &Drawing) -> String {
+    let has = |sign: char| drawing.rows.iter().any(|row| row.lines.contains(sign));
+    let mut told = vec!["● what waits for it is below"];
+    if has('○') {
+        told.push("○ nothing waits for it");
+    }
+    if has('┏') {
+        told.push("┏ ┗ side by side");
+    }
+    if drawing.rows.iter().any(|row| row.lines.contains("─│")) {
+        told.push("─│─ lines that only cross");
+    }
+    told.join(" · ")
+}
+
+/// How many tasks may run side by side.
+fn layered(tasks: &[Task<'_>], after: &[Vec<usize>], rows: Rows, width: Option<usize>) -> String {
+    let mut table = Table::new(["LAYER", "TASKS", "WHICH"]);
+    for (layer, members) in (1..).zip(layers(after)) {
+        let layer: u32 = layer;
+        let names: Vec<String> = members.iter().map(|task| tasks[*task].name()).collect();
+        table.row([layer.to_string().into(), names.len().to_string().into(), hosts(&names, rows).into()]);
+    }
+    table.draw(width)
+}
+
+/// Every task with what it waits for. Tasks that differ in nothing but their name share a row.
+fn listed(
+    tasks: &[Task<'_>],
+    after: &[Vec<usize>],
+    said: &[Vec<Said>],
+    rows: Rows,
+    width: Option<usize>,
+) -> String {
+    let mut table = Table::new(["TASK", "STEP", "DOES", "WHERE", "← AFTER", "RULES"]);
+    let same = |one: usize, other: usize| {
+        let words = |task: usize| said[task].iter().map(|said| (&said.does, &said.place, &said.rules));
+        words(one).eq(words(other)) && !tasks[one].is_branch()
+    };
+    let mut count = 0;
+    for class in alike(after) {
+        let parts: Vec<&[usize]> = match rows {
+            Rows::Few => class.chunk_by(|one, other| same(*one, *other)).collect(),
+            Rows::All => class.chunks(1).collect(),
+        };
+        for part in parts {
+            count += 1;
+            if rows == Rows::Few && count > MOST_LISTED {
+                continue;
+            }
+            let (first, last) = (part[0], part[part.len() - 1]);
+            let names: Vec<String> = after[first].iter().map(|former| tasks[*former].name()).collect();
+            let after = if names.is_empty() { "-".to_owned() } else { hosts(&names, rows) };
+            for (place, words) in said[first].iter().enumerate() {
+                let (task, step) = if part.len() > 1 {
+                    let (from, to) = (tasks[first].name(), tasks[last].name());
+                    (format!("{from} … {to} ({})", part.len()), String::new())
+                } else {
+                    (words.task.clone(), words.step.clone())
+                };
+                let after = if place == 0 { after.as_str() } else { "" };
+                table.row([
+                    Cell::painted(task),
+                    step.into(),
+                    words.does.as_str().into(),
+                    words.place.as_str().into(),
+                    after.into(),
+                    words.rules.as_str().into(),
+                ]);
+            }
+        }
+    }
+    let more = count.saturating_sub(MOST_LISTED);
+    let rest =
+        if more > 0 && rows == Rows::Few { format!("{more} more rows: --all\n") } else { String::new() };
+    format!("{}{rest}", table.draw(width))
+}

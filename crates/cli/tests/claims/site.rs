@@ -1,0 +1,206 @@
+//! Servers on one store, and agents whose work is to be written down.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use downbeat_agent::{Agent, Disk, Grpc, Handle, Host, Settings as AgentSettings, Surroundings};
+use downbeat_backends::{Backend, Call, Finish, Identity};
+use downbeat_core::backend::{BackendSchema, Catalogue, Params};
+use downbeat_core::execution::Execution;
+use downbeat_core::ids::RunId;
+use downbeat_server::{Server, Settings, Submit};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// A test that makes no progress for this long has failed.
+const STUCK: Duration = Duration::from_secs(60);
+
+/// What was carried out, by whom.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Book(Arc<Mutex<Vec<(Identity, usize)>>>);
+
+impl Book {
+    fn lines(&self) -> std::sync::MutexGuard<'_, Vec<(Identity, usize)>> {
+        self.0.lock().unwrap()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.lines().len()
+    }
+
+    pub(crate) fn entries(&self) -> Vec<(Identity, usize)> {
+        self.lines().clone()
+    }
+}
+
+/// A machine whose only backend writes down what it is asked for.
+#[derive(Clone, Debug)]
+struct Machine {
+    number: usize,
+    book: Book,
+}
+
+#[async_trait]
+impl Host for Machine {
+    fn backends(&self) -> Vec<Arc<dyn Backend>> {
+        vec![Arc::new(self.clone())]
+    }
+
+    fn capabilities(&self) -> BTreeMap<String, Value> {
+        BTreeMap::new()
+    }
+
+    async fn sweep(&self, _: Duration) -> Vec<Identity> {
+        Vec::new()
+    }
+}
+
+#[async_trait]
+impl Backend for Machine {
+    fn schema(&self) -> BackendSchema {
+        Catalogue::builtin().backend("test").expect("there is such a backend").clone()
+    }
+
+    async fn run(&self, call: Call) -> Finish {
+        self.book.lines().push((call.identity, self.number));
+        Finish::succeeded()
+    }
+}
+
+pub(crate) struct Site {
+    pub(crate) servers: Vec<Server>,
+    pub(crate) book: Book,
+    agents: Vec<Handle>,
+    client: reqwest::Client,
+    _directory: TempDir,
+}
+
+impl Site {
+    /// So many servers on one store, and agents that each know all of them, another one first.
+    pub(crate) async fn start(
+        store: impl Fn(&TempDir) -> String,
+        servers: usize,
+        agents: usize,
+        slots: u32,
+    ) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let (store, mut started) = (store(&directory), Vec::new());
+        for number in 1..=servers {
+            let (store, name) = (store.clone(), format!("server-{number}"));
+            let settings = Settings { store, http: any, grpc: any, name, ..Settings::default() };
+            started.push(downbeat_server::start(settings).await.unwrap());
+        }
+        let mut site = Self {
+            servers: started,
+            book: Book::default(),
+            agents: Vec::new(),
+            client: reqwest::Client::new(),
+            _directory: directory,
+        };
+        for number in 0..agents {
+            let agent = site.agent(number, slots);
+            site.agents.push(agent);
+        }
+        for server in 0..servers {
+            let online = r#"downbeat_nodes{status="online"}"#;
+            site.until(|| async { site.figure(server, online).await == agents as u64 }).await;
+        }
+        site
+    }
+
+    fn agent(&self, number: usize, slots: u32) -> Handle {
+        let mut settings = AgentSettings::new(self._directory.path().join(name(number)));
+        settings.servers = self.servers.iter().map(|server| server.grpc_addr().to_string()).collect();
+        settings.servers.rotate_left(number % self.servers.len());
+        (settings.hostname, settings.slots) = (name(number), slots);
+        let machine = Machine { number, book: self.book.clone() };
+        let surroundings = Surroundings {
+            wall: Arc::new(Timestamp::now),
+            seed: number as u64,
+            disk: Disk::Thread,
+            host: Arc::new(machine),
+        };
+        Agent::start_within(settings, Arc::new(Grpc), surroundings)
+    }
+
+    pub(crate) async fn submit(&self, server: usize, definition: Value) -> RunId {
+        let submit = Submit {
+            definition: serde_json::from_value(definition).unwrap(),
+            params: Params::new(),
+            idempotency_key: None,
+            no_cache: false,
+            by: "test".to_owned(),
+        };
+        self.servers[server % self.servers.len()].service().submit(submit).await.unwrap().run.id
+    }
+
+    pub(crate) async fn executions(&self, run: &RunId) -> Vec<Execution> {
+        self.servers[0].service().store().executions_of(run).await.unwrap()
+    }
+
+    pub(crate) async fn is_ended(&self, run: &RunId) -> bool {
+        let run = self.servers[0].service().store().run(run).await.unwrap().unwrap();
+        run.state.is_terminal()
+    }
+
+    /// A figure of a server's `/metrics`, 0 when it is not there.
+    pub(crate) async fn figure(&self, server: usize, name: &str) -> u64 {
+        let url = format!("http://{}/metrics", self.servers[server].http_addr());
+        let text = self.client.get(url).send().await.unwrap().text().await.unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.map_or(0, |value| value.parse::<f64>().unwrap() as u64)
+    }
+
+    /// The sum over all nodes of a figure that is told per node, per server.
+    pub(crate) async fn per_server(&self, name: &str) -> Vec<u64> {
+        let mut sums = Vec::new();
+        for server in 0..self.servers.len() {
+            let mut sum = 0;
+            for number in 0..self.agents.len() {
+                sum += self.figure(server, &format!("{name}{{node=\"{}\"}}", self::name(number))).await;
+            }
+            sums.push(sum);
+        }
+        sums
+    }
+
+    /// Waits until it is so. Gives up when nothing was carried out for long.
+    pub(crate) async fn until<F: Future<Output = bool>>(&self, mut is_so: impl FnMut() -> F) {
+        let (mut last, mut since) = (self.book.len(), Instant::now());
+        while !is_so().await {
+            let now = self.book.len();
+            if now > last {
+                (last, since) = (now, Instant::now());
+            }
+            assert!(since.elapsed() < STUCK, "it stands still after {now} executions");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    pub(crate) async fn stop(self) {
+        for agent in self.agents {
+            agent.drain_and_stop().await.unwrap();
+        }
+        for server in self.servers {
+            server.stop().await;
+        }
+    }
+}
+
+fn name(number: usize) -> String {
+    format!("worker-{number}")
+}
+
+/// Parallel no-ops: a root, and all others after it.
+pub(crate) fn fan(size: usize) -> Value {
+    let mut tasks = vec![json!({"name": "root", "backend": "test", "action": "noop"})];
+    tasks.extend((1..size).map(|index| {
+        json!({"name": format!("t{index}"), "backend": "test", "action": "noop", "depends_on": ["root"]})
+    }));
+    json!({"name": "fan", "tasks": tasks})
+}

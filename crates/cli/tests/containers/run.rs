@@ -1,0 +1,89 @@
+//! Runs of containers when nothing goes wrong, and their early end.
+
+use std::process::Command;
+
+use serde_json::json;
+
+use crate::engine::{IMAGE, Yard};
+use crate::support::eventually;
+
+#[tokio::test]
+async fn a_container_runs_once_and_is_removed() {
+    let yard = Yard::with_agents(&["web-1"]).await;
+    let run = yard.submit(&json!({"placement": {}, "tasks": [yard.task()]}), "k").await;
+    let names = yard.begun(1).await;
+    assert_eq!(yard.running("web-1").await, names);
+    yard.go();
+    let view = yard.ended(&run).await;
+    assert_eq!(view["status"], "completed", "{view:#}");
+    assert_eq!(yard.containers("web-1").await, []);
+    let id = yard.executions(&run).await[0]["id"].as_str().unwrap().to_owned();
+    let output = yard.get(&format!("executions/{id}/output")).await.unwrap();
+    assert!(output.to_string().contains("done"), "{output}");
+    assert_eq!(yard.book().len(), 1);
+}
+
+#[tokio::test]
+async fn a_container_that_lasts_for_several_terms_of_its_lease_keeps_it() {
+    let yard = Yard::with_agents(&["web-1", "web-2"]).await;
+    // The lease lasts two seconds.
+    let run = yard.submit(&json!({"placement": {}, "tasks": [yard.script("sleep 7")]}), "k").await;
+    let view = yard.ended(&run).await;
+    assert_eq!(view["status"], "completed", "{view:#}");
+    let attempts = yard.attempts(&run).await;
+    assert_eq!((attempts.len(), attempts[0].0, attempts[0].2.as_str()), (1, 1, "succeeded"), "{attempts:?}");
+    assert_eq!(yard.book().len(), 1);
+}
+
+#[tokio::test]
+async fn cancel_and_timeout_stop_and_remove_the_container() {
+    let yard = Yard::with_agents(&["web-1"]).await;
+    let run = yard.submit(&json!({"placement": {}, "tasks": [yard.task()]}), "cancelled").await;
+    yard.begun(1).await;
+    let (status, answer) = yard.post(&format!("runs/{run}/cancel"), &json!({}), None).await.unwrap();
+    assert!(status < 300, "{answer}");
+    assert_eq!(yard.ended(&run).await["status"], "cancelled");
+    yard.none_left("web-1").await;
+
+    let mut task = yard.task();
+    task["timeout"] = json!("1s");
+    let run = yard.submit(&json!({"placement": {}, "tasks": [task]}), "timed out").await;
+    let view = yard.ended(&run).await;
+    assert_eq!(view["status"], "failed", "{view:#}");
+    let executions = yard.executions(&run).await;
+    assert_eq!(executions[0]["error"], "timed out after 1s", "{executions:#?}");
+    // The result is told when it was stopped, not before.
+    assert_eq!(yard.containers("web-1").await, []);
+}
+
+#[tokio::test]
+async fn the_example_passes_a_value_from_container_to_container() {
+    let yard = Yard::with_agents(&["web-1"]).await;
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/container.yaml");
+    let output = Command::new(env!("CARGO_BIN_EXE_downbeat"))
+        .args(["job", "run", "-f", example, "--param", &format!("image={IMAGE}"), "--wait", "-o", "json"])
+        .args(["--server", &yard.url()])
+        .current_dir(yard.directory.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let run: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let executions = yard.executions(run["id"].as_str().unwrap()).await;
+    let last = executions.iter().find(|execution| execution["step"] == 1).unwrap();
+    let path = format!("executions/{}/output", last["id"].as_str().unwrap());
+    let said = eventually("its output is there", || yard.get(&path)).await;
+    assert!(said.to_string().contains("3 words were counted"), "{said}");
+}
+
+#[tokio::test]
+async fn an_agent_whose_engine_is_away_starts_and_says_what_is_wrong() {
+    let mut yard = Yard::with_agents(&[]).await;
+    let nowhere = yard.directory.path().join("nowhere.sock");
+    yard.start_agent_in("web-1", &[], &[("DOWNBEAT_DOCKER_SOCKET", nowhere.to_str().unwrap())]);
+    yard.nodes_online(1).await;
+    let run = yard.submit(&json!({"target": "all", "tasks": [yard.task()]}), "k").await;
+    assert_eq!(yard.ended(&run).await["status"], "failed");
+    let executions = yard.executions(&run).await;
+    let error = executions[0]["error"].as_str().unwrap();
+    assert!(error.contains("nowhere.sock is away (there is no such socket)"), "{error}");
+}

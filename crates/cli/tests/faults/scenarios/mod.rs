@@ -1,0 +1,54 @@
+//! Leases and what hangs on them, one scenario after the other, with real servers and agents: who gets work, who keeps it,
+//! and what becomes of it when somebody dies or is late.
+
+mod leasing;
+mod placement;
+mod recovery;
+mod registry;
+mod whole;
+
+use serde_json::{Value, json};
+
+use crate::site::{Site, Store};
+
+/// A server, and agents with two slots each.
+async fn site(agents: &[&str]) -> Site {
+    let mut site = Site::new(Store::Sqlite).await;
+    site.start_server().await;
+    for name in agents {
+        site.start_agent(name);
+    }
+    site.nodes_online(agents.len()).await;
+    site
+}
+
+/// Placed tasks that do not wait for each other.
+fn parallel(tasks: Vec<Value>) -> Value {
+    let root = json!({"name": "root", "backend": "test", "action": "noop"});
+    let after = |mut task: Value| {
+        task["depends_on"] = json!(["root"]);
+        task
+    };
+    let tasks: Vec<Value> = [root].into_iter().chain(tasks.into_iter().map(after)).collect();
+    json!({"strategy": "continue", "tasks": tasks})
+}
+
+/// The executions of a run that are no test's root, as step, attempt, status and node.
+fn told(executions: &[Value]) -> Vec<(u64, u64, &str, &str)> {
+    let mut told: Vec<_> = executions
+        .iter()
+        .filter(|each| each["task"] != "root")
+        .map(|each| {
+            let number = |name: &str| each[name].as_u64().unwrap();
+            let word = |name: &str| each[name].as_str().unwrap_or("-");
+            (number("step"), number("attempt"), word("status"), word("node"))
+        })
+        .collect();
+    told.sort_unstable();
+    told
+}
+
+/// What a process of this execution is called.
+fn name_of(execution: &Value) -> String {
+    format!("{}.{}", execution["id"].as_str().unwrap(), execution["attempt"])
+}

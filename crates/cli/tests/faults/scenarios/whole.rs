@@ -1,0 +1,81 @@
+//! Whole graphs: several workers at one, and what becomes of it when a worker or the server goes away in the middle.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::{parallel, site, told};
+use crate::site::Site;
+use crate::support::{eventually, is_alive};
+
+/// A root, six tasks that wait for the gate, and one that joins them.
+fn fan(site: &Site) -> Value {
+    let mut definition = parallel((0..6).map(|index| site.gated(&format!("t{index}"), "gate")).collect());
+    let mut join = site.entry("join", "0");
+    join["depends_on"] = json!((0..6).map(|index| format!("t{index}")).collect::<Vec<_>>());
+    definition["tasks"].as_array_mut().unwrap().push(join);
+    definition
+}
+
+#[tokio::test]
+async fn one_graph_is_carried_out_by_several_workers_at_once() {
+    let site = site(&["web-1", "web-2", "web-3"]).await;
+    let run = site.submit(&fan(&site), "k").await;
+    // They wait for each other: all six slots are at it, or this never goes on.
+    let first = site.have_begun(6).await;
+    for node in ["web-1", "web-2", "web-3"] {
+        let work = site.work(node).await;
+        assert_eq!(
+            (&work["slots"]["free"], work["held"].as_array().unwrap().len()),
+            (&json!(0), 2),
+            "{work}"
+        );
+    }
+    site.open("gate");
+    assert_eq!(site.ended(&run).await["status"], "completed");
+    let begun = site.begun();
+    assert_eq!((&begun[..6], begun.len()), (&first[..], 7), "the join begins when all have ended, and once");
+    let executions = site.executions(&run).await;
+    assert!(told(&executions).iter().all(|(_, attempt, status, _)| (*attempt, *status) == (1, "succeeded")));
+}
+
+#[tokio::test]
+async fn a_worker_that_dies_in_the_middle_costs_its_attempts_and_nothing_else() {
+    let mut site = site(&["web-1", "web-2", "web-3"]).await;
+    let run = site.submit(&fan(&site), "k").await;
+    site.have_begun(6).await;
+    site.kill_agent("web-2");
+    // The others are full: what it had waits, and is done when there is room.
+    site.work_until("web-2", |work| work["expired_leases"] == 2).await;
+    site.open("gate");
+    assert_eq!(site.ended(&run).await["status"], "completed");
+    let executions = site.executions(&run).await;
+    let told = told(&executions);
+    let lost: Vec<_> = told.iter().filter(|(_, _, status, _)| *status == "lost").collect();
+    assert!(lost.iter().all(|(_, attempt, _, node)| (*attempt, *node) == (1, "web-2")), "{told:?}");
+    assert_eq!(lost.len(), 2);
+    let again: BTreeSet<u64> =
+        told.iter().filter(|(_, attempt, ..)| *attempt == 2).map(|(step, ..)| *step).collect();
+    assert_eq!(again, lost.iter().map(|(step, ..)| *step).collect());
+    assert_eq!(told.iter().filter(|(_, _, status, _)| *status == "succeeded").count(), 7);
+    assert_eq!(site.begun().len(), told.len(), "every attempt began once");
+}
+
+#[tokio::test]
+async fn work_goes_on_while_the_server_is_away_and_its_results_count() {
+    let mut site = site(&["web-1", "web-2", "web-3"]).await;
+    let run = site.submit(&fan(&site), "k").await;
+    let begun = site.have_begun(6).await;
+    site.kill_server();
+    site.open("gate");
+    for name in &begun {
+        let pid = site.pid_of(name);
+        eventually("it ends by itself", || async { (!is_alive(pid)).then_some(()) }).await;
+    }
+    assert_eq!(site.begun(), begun, "nothing new is given out without a server");
+    site.start_server().await;
+    assert_eq!(site.ended(&run).await["status"], "completed");
+    let executions = site.executions(&run).await;
+    assert!(told(&executions).iter().all(|(_, attempt, status, _)| (*attempt, *status) == (1, "succeeded")));
+    assert_eq!(site.begun().len(), 7);
+}

@@ -1,0 +1,205 @@
+//! Owns the nodes with a free slot for placed work, as each class ranks them, for as long as one turn of claims lasts.
+//! Within it slots are only taken, so a node's rank only falls: what is on top is checked when it is used.
+
+use std::collections::{BTreeMap, BinaryHeap};
+
+use downbeat_core::ids::{NodeId, RunId};
+use downbeat_core::place::{self, Rank};
+use downbeat_core::spec::Spread;
+
+use super::board::Board;
+use super::class::Class;
+
+/// What a run holds, by the value of a label: `None` for nodes without it.
+type Held = BTreeMap<Option<String>, u32>;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Candidates {
+    nodes: Vec<NodeId>,
+    /// How many of the nodes still have a free slot.
+    free: usize,
+    classes: BTreeMap<u32, Ranked>,
+    /// Of runs that spread over labels.
+    held: BTreeMap<RunId, BTreeMap<String, Held>>,
+}
+
+/// The nodes of one class. All of a group have the same weight, and hold as many of the run together.
+#[derive(Debug, Default)]
+struct Ranked {
+    groups: Vec<Group>,
+    /// The first of each group, with its rank when it was last looked at.
+    tops: BinaryHeap<(Rank, NodeId, usize)>,
+}
+
+#[derive(Debug)]
+struct Group {
+    weight: u64,
+    over: Over,
+    /// With their free slots when they were last looked at: the most on top, so that work spreads.
+    nodes: BinaryHeap<(u32, NodeId)>,
+}
+
+/// What a group's nodes have in common when its class spreads.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Over {
+    Nothing,
+    Node(NodeId),
+    Label(Option<String>),
+}
+
+impl Candidates {
+    pub(super) fn new(board: &Board, nodes: Vec<NodeId>) -> Self {
+        let free = nodes.iter().filter(|node| board.free_slots(**node) > 0).count();
+        Self { nodes, free, classes: BTreeMap::new(), held: BTreeMap::new() }
+    }
+
+    /// Whether no slot is left.
+    pub(super) fn is_empty(&self) -> bool {
+        self.free == 0
+    }
+
+    /// The best node that takes one more of this class.
+    pub(super) fn best(&mut self, class: u32, board: &Board) -> Option<NodeId> {
+        if self.is_empty() {
+            return None;
+        }
+        let rules = board.queue.class(class);
+        if !self.classes.contains_key(&class) {
+            self.count_groups(rules, board);
+            let ranked = self.rank_all(class, rules, board);
+            self.classes.insert(class, ranked);
+        }
+        let ranked = self.classes.get_mut(&class)?;
+        loop {
+            let &(rank, node, index) = ranked.tops.peek()?;
+            let group = &mut ranked.groups[index];
+            let free = board.takes(rules, node);
+            let now = free.map(|free| group.rank(rules, free, &self.held, board));
+            if now == Some(rank) {
+                return Some(node);
+            }
+            ranked.tops.pop();
+            group.nodes.pop();
+            group.nodes.extend(free.map(|free| (free, node)));
+            ranked.tops.extend(group.top(index, rules, &self.held, board));
+        }
+    }
+
+    /// A claim was made: in a slot for placed work, or not.
+    pub(super) fn granted(&mut self, run: &RunId, node: NodeId, placed: bool, board: &Board) {
+        if placed && board.free_slots(node) == 0 {
+            self.free = self.free.saturating_sub(1);
+        }
+        if self.held.is_empty() {
+            return;
+        }
+        for (label, held) in self.held.get_mut(run).into_iter().flatten() {
+            *held.entry(board.label(node, label)).or_default() += 1;
+        }
+    }
+
+    fn rank_all(&self, class: u32, rules: &Class, board: &Board) -> Ranked {
+        let mut groups: BTreeMap<(u64, Over), BinaryHeap<(u32, NodeId)>> = BTreeMap::new();
+        for node in &self.nodes {
+            let Some(free) = board.candidate(class, *node) else { continue };
+            let Some(record) = board.node(*node) else { continue };
+            let over = match &rules.placement.spread {
+                None => Over::Nothing,
+                Some(Spread::Node) => Over::Node(*node),
+                Some(Spread::Label(label)) => Over::Label(board.label(*node, label)),
+            };
+            let weight = place::weight(&rules.placement, record);
+            groups.entry((weight, over)).or_default().push((free, *node));
+        }
+        let group = |((weight, over), nodes)| Group { weight, over, nodes };
+        let groups: Vec<Group> = groups.into_iter().map(group).collect();
+        let top = |(index, group): (usize, &Group)| group.top(index, rules, &self.held, board);
+        let tops = groups.iter().enumerate().filter_map(top).collect();
+        Ranked { groups, tops }
+    }
+
+    /// Counts what the run of a class holds, if it spreads over a label: on all nodes, also those without a free slot.
+    fn count_groups(&mut self, rules: &Class, board: &Board) {
+        let (Some(Spread::Label(label)), Some(run)) = (&rules.placement.spread, &rules.run) else { return };
+        let of_run = self.held.entry(run.clone()).or_default();
+        of_run.entry(label.clone()).or_insert_with(|| {
+            let mut counts = Held::new();
+            for post in board.posts.values().filter(|post| post.record.cluster == rules.cluster) {
+                let value = post.record.description.labels.get(label).cloned();
+                *counts.entry(value).or_default() += post.held_of(run);
+            }
+            counts
+        });
+    }
+}
+
+impl Group {
+    fn top(
+        &self,
+        index: usize,
+        rules: &Class,
+        held: &BTreeMap<RunId, BTreeMap<String, Held>>,
+        board: &Board,
+    ) -> Option<(Rank, NodeId, usize)> {
+        let &(free, node) = self.nodes.peek()?;
+        Some((self.rank(rules, free, held, board), node, index))
+    }
+
+    fn rank(
+        &self,
+        rules: &Class,
+        free: u32,
+        held: &BTreeMap<RunId, BTreeMap<String, Held>>,
+        board: &Board,
+    ) -> Rank {
+        let held = match (&self.over, &rules.run, &rules.placement.spread) {
+            (Over::Node(node), Some(run), _) => board.posts.get(node).map_or(0, |post| post.held_of(run)),
+            (Over::Label(value), Some(run), Some(Spread::Label(label))) => {
+                let counts = held.get(run).and_then(|labels| labels.get(label));
+                counts.and_then(|counts| counts.get(value)).copied().unwrap_or(0)
+            }
+            _ => 0,
+        };
+        Rank::new(self.weight, held, free)
+    }
+}
+
+impl Board {
+    /// Nodes with a free slot for placed work.
+    pub(super) fn nodes_with_slots(&self) -> Vec<NodeId> {
+        let free = self.posts.iter().filter(|(_, post)| post.free().placed > 0);
+        free.map(|(node, _)| *node).collect()
+    }
+
+    fn free_slots(&self, node: NodeId) -> u32 {
+        self.posts.get(&node).map_or(0, |post| post.free().placed)
+    }
+
+    fn label(&self, node: NodeId, label: &str) -> Option<String> {
+        self.node(node)?.description.labels.get(label).cloned()
+    }
+
+    /// The free slots of a node that fits the class by all that does not change within a turn, if it takes one more.
+    fn takes(&self, rules: &Class, node: NodeId) -> Option<u32> {
+        let post = self.posts.get(&node)?;
+        let free = post.free().placed;
+        let is_full = match (rules.placement.max_per_node, &rules.run) {
+            (Some(most), Some(run)) => post.held_of(run) >= most,
+            _ => false,
+        };
+        (free > 0 && !is_full).then_some(free)
+    }
+
+    /// The free slots of a node that could take one more of this class now.
+    pub(super) fn candidate(&self, class: u32, node: NodeId) -> Option<u32> {
+        let rules = self.queue.class(class);
+        let free = self.takes(rules, node)?;
+        let record = self.node(node).filter(|record| record.cluster == rules.cluster)?;
+        if !self.may_take(node, rules.run.as_ref()) {
+            return None;
+        }
+        let fits = place::fits(&rules.placement, &rules.backend, &rules.action, record, 0);
+        fits.is_ok().then_some(free)
+    }
+}

@@ -1,0 +1,178 @@
+//! Owns how a node's work is shown: what it holds, for how long, and what it has done.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use downbeat_core::Span;
+use downbeat_core::execution::{Execution, State, Status};
+use downbeat_core::ids::{ExecutionId, NodeId, RunId};
+use downbeat_core::node::{NodeRecord, NodeStatus};
+use downbeat_core::run::RunRecord;
+use downbeat_store::NodeTotals;
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::schema;
+
+/// What a node is at, and what it has done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NodeWork {
+    #[schema(value_type = Uuid)]
+    pub id: NodeId,
+    pub hostname: String,
+    #[schema(schema_with = schema::node_status)]
+    pub status: NodeStatus,
+    /// Drained by a person: finishes what it has, takes no new work.
+    pub draining: bool,
+    /// For placed work. Work that is pinned to the node has a lane of its own.
+    pub slots: Slots,
+    /// What it holds a lease of, the oldest first.
+    pub held: Vec<HeldWork>,
+    /// Its executions by status, as far as they are kept; every status is there. What was taken over from an earlier run
+    /// is not counted.
+    #[schema(value_type = BTreeMap<String, u64>)]
+    pub totals: BTreeMap<Status, u64>,
+    /// Attempts that were lost: their lease was not renewed in time, or their agent began anew without their result.
+    pub expired_leases: u64,
+    /// The latest of the three below.
+    #[schema(value_type = String, format = DateTime)]
+    pub active_at: Timestamp,
+    #[schema(value_type = String, format = DateTime)]
+    pub heartbeat_at: Timestamp,
+    /// When it was last given something.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub claimed_at: Option<Timestamp>,
+    /// When something last came to its end, by the node's own clock.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub finished_at: Option<Timestamp>,
+}
+
+/// How many placed executions fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Slots {
+    pub total: u32,
+    pub free: u32,
+}
+
+/// An execution that a node holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct HeldWork {
+    #[schema(value_type = Uuid)]
+    pub execution: ExecutionId,
+    #[schema(value_type = String)]
+    pub run: RunId,
+    pub job: Option<String>,
+    pub step: u32,
+    /// The task's name, or `backend action`.
+    pub task: String,
+    /// Its place among the items of its task's `for_each`, from 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub item: Option<u32>,
+    /// From 1.
+    pub attempt: u32,
+    #[schema(schema_with = schema::execution_status)]
+    pub status: Status,
+    /// It was told to stop.
+    pub stopping: bool,
+    /// It takes a slot; else it is pinned to the node.
+    pub placed: bool,
+    /// What the process or container is called on the node.
+    pub name: String,
+    #[schema(value_type = String, format = DateTime)]
+    pub leased_at: Timestamp,
+    /// How long it has been leased.
+    #[schema(value_type = String, example = "12s")]
+    pub lease_age: Span,
+    /// When the lease ends unless a heartbeat renews it.
+    #[schema(value_type = String, format = DateTime)]
+    pub expires_at: Timestamp,
+    /// How long that is from now; nothing is left when it is overdue.
+    #[schema(value_type = String, example = "18s")]
+    pub expires_in: Span,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub started_at: Option<Timestamp>,
+}
+
+impl NodeWork {
+    pub fn of(node: &NodeRecord, held: Vec<HeldWork>, totals: NodeTotals, now: Timestamp) -> Self {
+        let mut by_status: BTreeMap<Status, u64> =
+            Status::ALL.into_iter().map(|status| (status, 0)).collect();
+        by_status.extend(totals.executions);
+        let taken = u32::try_from(held.iter().filter(|held| held.placed).count()).unwrap_or(u32::MAX);
+        let total = node.description.slots;
+        // A node's clock may be ahead: nothing happened later than now.
+        let finished_at = totals.finished_at.map(|at| at.min(now));
+        Self {
+            id: node.id,
+            hostname: node.description.hostname.clone(),
+            status: node.status,
+            draining: node.draining,
+            slots: Slots { total, free: total.saturating_sub(taken) },
+            held,
+            expired_leases: by_status.get(&Status::Lost).copied().unwrap_or(0),
+            totals: by_status,
+            active_at: Some(node.seen_at).max(totals.claimed_at).max(finished_at).unwrap_or(node.seen_at),
+            heartbeat_at: node.seen_at,
+            claimed_at: totals.claimed_at,
+            finished_at,
+        }
+    }
+}
+
+impl HeldWork {
+    /// Nothing of an execution that nobody holds.
+    pub fn of(
+        execution: &Execution,
+        run: Option<&RunRecord>,
+        node: &NodeRecord,
+        lease_ttl: Duration,
+        now: Timestamp,
+    ) -> Option<Self> {
+        let (lease, stopping, started_at) = match &execution.state {
+            State::Leased { lease, stop } => (lease, *stop, None),
+            State::Running { lease, started_at, stop } => (lease, *stop, Some(*started_at)),
+            _ => return None,
+        };
+        let task = run.and_then(|run| {
+            run.definition.tasks.iter().flat_map(|entry| entry.leaves()).nth(execution.step as usize)
+        });
+        let ttl = SignedDuration::try_from(lease_ttl).unwrap_or(SignedDuration::MAX);
+        // As the sweep sees it: every heartbeat renews all leases of a node.
+        let expires_at = lease.granted_at.max(node.seen_at).checked_add(ttl).unwrap_or(Timestamp::MAX);
+        Some(Self {
+            execution: execution.id,
+            run: execution.run.clone(),
+            job: run.and_then(|run| run.job.clone()),
+            step: execution.step,
+            task: task.map_or_else(|| format!("step {}", execution.step), |task| task.label()),
+            item: execution.item,
+            attempt: execution.attempt,
+            status: execution.state.status(),
+            stopping,
+            placed: execution.pinned.is_none(),
+            name: name(execution, task.map(|task| task.backend.as_str())),
+            leased_at: lease.granted_at,
+            lease_age: between(lease.granted_at, now),
+            expires_at,
+            expires_in: between(now, expires_at),
+            started_at,
+        })
+    }
+}
+
+/// As the agent calls it: no two attempts share a name.
+fn name(execution: &Execution, backend: Option<&str>) -> String {
+    let (id, attempt) = (execution.id, execution.attempt);
+    match backend {
+        // Containers have no dots in their names for the engines' sake.
+        Some("docker") => format!("downbeat-{id}-{attempt}"),
+        _ => format!("{id}.{attempt}"),
+    }
+}
+
+/// In whole milliseconds: people read it.
+fn between(from: Timestamp, to: Timestamp) -> Span {
+    let length = Duration::try_from(to.duration_since(from)).unwrap_or_default();
+    Span(Duration::from_millis(u64::try_from(length.as_millis()).unwrap_or(u64::MAX)))
+}

@@ -1,0 +1,298 @@
+//! Owns what is counted per node: claims that were won, claims that were refused, leases that ran out. Each server counts
+//! what it committed itself, so that the sum over all servers is the truth.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use downbeat_core::execution::{Execution, State};
+use downbeat_core::ids::NodeId;
+use downbeat_core::{Change, Refusal};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+
+/// What was counted for one node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    claims: u64,
+    contention: u64,
+    expired: u64,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    counts: HashMap<NodeId, Counts>,
+    /// The nodes that there are: only these are told.
+    names: Vec<(NodeId, String)>,
+}
+
+impl Table {
+    fn of(&mut self, node: NodeId) -> &mut Counts {
+        self.counts.entry(node).or_default()
+    }
+}
+
+/// See the module; cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PerNode(Arc<Mutex<Table>>);
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Named {
+    node: String,
+}
+
+/// A figure: its name, what it means, and where it is read.
+type Figure = (&'static str, &'static str, fn(&Counts) -> u64);
+
+const FIGURES: [Figure; 3] = [
+    ("node_claims", "Leases that this server committed for a node", |counts| counts.claims),
+    (
+        "node_claim_contention",
+        "Claims of this server for a node that were refused: another server was faster, or the state had moved",
+        |counts| counts.contention,
+    ),
+    (
+        "node_leases_expired",
+        "Leases of a node that this server ended because they were not renewed",
+        |counts| counts.expired,
+    ),
+];
+
+impl PerNode {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().expect("nothing panics while it counts")
+    }
+
+    /// Changes that this server committed.
+    pub(super) fn committed<'a>(&self, changes: impl Iterator<Item = &'a Change>) {
+        let mut table = self.table();
+        for change in changes {
+            match change {
+                Change::ExecutionLeased { lease, .. } => table.of(lease.node).claims += 1,
+                Change::ExecutionsAdded { executions, .. } => {
+                    born_leased(executions).for_each(|node| table.of(node).claims += 1);
+                }
+                Change::ExecutionLost { silence: Some(silence), .. } => table.of(silence.node).expired += 1,
+                _ => {}
+            }
+        }
+    }
+
+    /// A change of this server's that was refused.
+    pub(super) fn refused(&self, change: &Change, refusal: &Refusal) {
+        let mut table = self.table();
+        match (change, refusal) {
+            // Nobody was faster: all servers are waited for.
+            (_, Refusal::NotKnownToAll) => {}
+            (Change::ExecutionLeased { lease, .. }, _) => table.of(lease.node).contention += 1,
+            // Refused for their state, they are there already: an earlier try of the same commit took effect.
+            (
+                Change::ExecutionsAdded { executions, .. },
+                Refusal::NodeHeld(_) | Refusal::LimitReached(_) | Refusal::StaleEpoch,
+            ) => {
+                born_leased(executions).for_each(|node| table.of(node).contention += 1);
+            }
+            _ => {}
+        }
+    }
+
+    /// These are the nodes that there are. Those that are gone are forgotten.
+    pub(super) fn name(&self, names: Vec<(NodeId, String)>) {
+        let mut table = self.table();
+        let known: HashSet<NodeId> = names.iter().map(|(node, _)| *node).collect();
+        table.counts.retain(|node, _| known.contains(node));
+        table.names = names;
+    }
+
+    /// By hostname: nodes of several clusters that share one are told as one.
+    fn told(&self) -> BTreeMap<String, Counts> {
+        let table = self.table();
+        let mut told: BTreeMap<String, Counts> = BTreeMap::new();
+        for (node, name) in &table.names {
+            let counts = table.counts.get(node).copied().unwrap_or_default();
+            let sum = told.entry(name.clone()).or_default();
+            sum.claims += counts.claims;
+            sum.contention += counts.contention;
+            sum.expired += counts.expired;
+        }
+        told
+    }
+}
+
+fn born_leased(executions: &[Execution]) -> impl Iterator<Item = NodeId> {
+    executions.iter().filter_map(|execution| match &execution.state {
+        State::Leased { lease, .. } => Some(lease.node),
+        _ => None,
+    })
+}
+
+impl Collector for PerNode {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let told = self.told();
+        for (name, help, read) in FIGURES {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for (hostname, counts) in &told {
+                let labels = Named { node: hostname.clone() };
+                ConstCounter::new(read(counts)).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use downbeat_core::execution::Lease;
+    use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, RunId, SessionId};
+    use downbeat_core::{Silence, Timestamp};
+    use prometheus_client::encoding::text::encode;
+    use prometheus_client::registry::Registry;
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn node(name: &str) -> NodeId {
+        NodeId::derive(ClusterId::DEFAULT, name)
+    }
+
+    fn lease(name: &str) -> Lease {
+        Lease {
+            token: LeaseToken(Uuid::nil()),
+            node: node(name),
+            session: SessionId(Uuid::nil()),
+            granted_at: Timestamp::UNIX_EPOCH,
+        }
+    }
+
+    fn run() -> RunId {
+        RunId::from("r")
+    }
+
+    fn leased(name: &str) -> Change {
+        Change::ExecutionLeased { run: run(), execution: ExecutionId(Uuid::nil()), lease: lease(name) }
+    }
+
+    fn added(states: Vec<State>) -> Change {
+        let execution = |state| Execution {
+            id: ExecutionId(Uuid::nil()),
+            run: run(),
+            step: 0,
+            pinned: None,
+            attempt: 1,
+            created_at: Timestamp::UNIX_EPOCH,
+            state,
+            params: None,
+            reused: None,
+            item: None,
+            limits: None,
+            cache_key: None,
+        };
+        let executions = states.into_iter().map(execution).collect();
+        Change::ExecutionsAdded { run: run(), epoch: 1, executions, at: Timestamp::UNIX_EPOCH }
+    }
+
+    fn lost(silence: Option<Silence>) -> Change {
+        Change::ExecutionLost {
+            run: run(),
+            execution: ExecutionId(Uuid::nil()),
+            token: LeaseToken(Uuid::nil()),
+            silence,
+            reason: "why".to_owned(),
+            at: Timestamp::UNIX_EPOCH,
+        }
+    }
+
+    fn counts(per_node: &PerNode, name: &str) -> Counts {
+        per_node.told().get(name).copied().unwrap_or_default()
+    }
+
+    fn named(names: &[&str]) -> PerNode {
+        let per_node = PerNode::default();
+        per_node.name(names.iter().map(|name| (node(name), (*name).to_owned())).collect());
+        per_node
+    }
+
+    #[test]
+    fn a_lease_is_a_claim_also_when_its_execution_was_born_with_it() {
+        let per_node = named(&["a", "b"]);
+        let born = |name| State::Leased { lease: lease(name), stop: false };
+        let changes = [
+            leased("a"),
+            added(vec![born("a"), born("b"), State::Pending { not_before: None }]),
+            leased("b"),
+        ];
+        per_node.committed(changes.iter());
+        assert_eq!((counts(&per_node, "a").claims, counts(&per_node, "b").claims), (2, 2));
+    }
+
+    #[test]
+    fn a_lease_expires_by_silence_and_not_by_a_restart() {
+        let per_node = named(&["a"]);
+        let silence = Silence { node: node("a"), since: Timestamp::UNIX_EPOCH };
+        per_node.committed([lost(Some(silence)), lost(None)].iter());
+        assert_eq!(counts(&per_node, "a"), Counts { expired: 1, ..Counts::default() });
+    }
+
+    #[test]
+    fn a_refused_claim_is_contention_unless_nobody_was_faster() {
+        let per_node = named(&["a"]);
+        let born = added(vec![State::Leased { lease: lease("a"), stop: false }]);
+        for (change, refusal, contention) in [
+            (leased("a"), Refusal::WrongState, 1),
+            (leased("a"), Refusal::StaleSession, 2),
+            (leased("a"), Refusal::NotKnownToAll, 2),
+            (born.clone(), Refusal::NodeHeld(run()), 3),
+            (born.clone(), Refusal::StaleEpoch, 4),
+            (born.clone(), Refusal::LimitReached("db".to_owned()), 5),
+            (born, Refusal::WrongState, 5),
+            (lost(None), Refusal::StaleLease, 5),
+        ] {
+            per_node.refused(&change, &refusal);
+            let counted = counts(&per_node, "a");
+            assert_eq!(counted, Counts { contention, ..Counts::default() }, "{change:?} {refusal:?}");
+        }
+    }
+
+    #[test]
+    fn a_node_that_is_gone_leaves_the_figures_and_begins_anew_when_it_is_back() {
+        let per_node = named(&["a", "b"]);
+        per_node.committed([leased("a"), leased("b"), leased("stranger")].iter());
+        assert_eq!(per_node.told().into_keys().collect::<Vec<_>>(), ["a", "b"]);
+        per_node.name(vec![(node("b"), "b".to_owned())]);
+        assert_eq!(per_node.told().into_keys().collect::<Vec<_>>(), ["b"]);
+        assert_eq!(per_node.table().counts.len(), 1, "nothing is kept of those that are gone");
+        per_node.name(vec![(node("a"), "a".to_owned()), (node("b"), "b".to_owned())]);
+        assert_eq!((counts(&per_node, "a").claims, counts(&per_node, "b").claims), (0, 1));
+    }
+
+    #[test]
+    fn every_node_has_its_figures_from_the_start_and_namesakes_share_theirs() {
+        let per_node = PerNode::default();
+        let other = NodeId(Uuid::from_u128(7));
+        per_node.name(vec![
+            (node("a"), "a".to_owned()),
+            (other, "a".to_owned()),
+            (node("b"), "b\"\\".to_owned()),
+        ]);
+        per_node.committed([leased("a")].iter());
+        per_node.committed([lost(Some(Silence { node: other, since: Timestamp::UNIX_EPOCH }))].iter());
+        let mut registry = Registry::with_prefix("downbeat");
+        registry.register_collector(Box::new(per_node));
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        let figures: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(
+            figures,
+            [
+                r#"downbeat_node_claims_total{node="a"} 1"#,
+                r#"downbeat_node_claims_total{node="b\"\\"} 0"#,
+                r#"downbeat_node_claim_contention_total{node="a"} 0"#,
+                r#"downbeat_node_claim_contention_total{node="b\"\\"} 0"#,
+                r#"downbeat_node_leases_expired_total{node="a"} 1"#,
+                r#"downbeat_node_leases_expired_total{node="b\"\\"} 0"#,
+            ]
+        );
+    }
+}

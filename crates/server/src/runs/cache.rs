@@ -1,0 +1,75 @@
+//! Puts earlier results in the place of what would be done again: tasks with `cache`.
+
+use std::sync::Arc;
+
+use downbeat_core::execution::{Execution, State};
+use downbeat_core::ids::ClusterId;
+use downbeat_core::plan::Plan;
+use downbeat_core::run::RunRecord;
+use downbeat_core::{Change, Timestamp};
+use downbeat_store::Store;
+use jiff::SignedDuration;
+use tracing::{info, warn};
+
+/// Where a run finds results of others.
+#[derive(Clone, Debug)]
+pub(crate) struct Cache {
+    store: Arc<dyn Store>,
+    cluster: ClusterId,
+    plan: Arc<Plan>,
+}
+
+impl Cache {
+    /// Nothing for a run that uses no earlier results.
+    pub(crate) fn of(store: &Arc<dyn Store>, run: &RunRecord, plan: &Arc<Plan>) -> Option<Self> {
+        let mut tasks = run.definition.tasks.iter().flat_map(|entry| entry.leaves());
+        let uses = !run.no_cache && tasks.any(|task| task.cache.is_some());
+        uses.then(|| Self { store: Arc::clone(store), cluster: run.cluster, plan: Arc::clone(plan) })
+    }
+
+    /// Executions that are about to be created and whose result is known are born succeeded. When the store cannot be
+    /// asked, they are carried out.
+    pub(crate) async fn answer(&self, changes: &mut [Change], now: Timestamp) {
+        let keys: Vec<Arc<str>> =
+            wanted(changes).filter_map(|execution| execution.cache_key.clone()).collect();
+        if keys.is_empty() {
+            return;
+        }
+        let found = match self.store.cached(self.cluster, &keys).await {
+            Ok(found) => found,
+            Err(error) => {
+                warn!(%error, "cannot look for earlier results");
+                return;
+            }
+        };
+        for execution in wanted(changes) {
+            let former = execution.cache_key.as_ref().and_then(|key| found.get(key));
+            let Some(former) = former.filter(|former| self.is_fresh(execution.step, former, now)) else {
+                continue;
+            };
+            info!(step = execution.step, execution = %former.id, "an earlier result is used");
+            execution.state = former.state.clone();
+            execution.reused = Some(former.id);
+        }
+    }
+
+    fn is_fresh(&self, step: u32, former: &Execution, now: Timestamp) -> bool {
+        let State::Succeeded { outcome, .. } = &former.state else { return false };
+        let most = self.plan.task(step).cache.and_then(|cache| cache.max_age);
+        let Some(most) = most.and_then(|most| SignedDuration::try_from(most.0).ok()) else { return true };
+        now.duration_since(outcome.finished_at) <= most
+    }
+}
+
+/// First attempts that wait.
+fn wanted(changes: &mut [Change]) -> impl Iterator<Item = &mut Execution> {
+    let added = changes.iter_mut().filter_map(|change| match change {
+        Change::ExecutionsAdded { executions, .. } => Some(executions),
+        _ => None,
+    });
+    added.flatten().filter(|execution| {
+        execution.attempt == 1
+            && execution.cache_key.is_some()
+            && matches!(execution.state, State::Pending { .. })
+    })
+}
