@@ -326,6 +326,12 @@ impl World {
         applied
     }
 
+    /// Hears of what was committed before.
+    pub(crate) fn hear(&mut self, changes: &[Change]) {
+        self.observe(&changes.iter().collect::<Vec<_>>());
+        self.commit();
+    }
+
     /// The node, `[item]`, or `-` for what is placed.
     pub(crate) fn place(&self, execution: &Execution) -> String {
         if let Some(item) = execution.item {

@@ -165,8 +165,9 @@ impl Case {
             if self.targets[entry].is_some() || dice.below(2) == 0 {
                 continue;
             }
-            let (before, leaf) = places[number(dice, places.len())];
-            let items = if self.comes_after(entry, before) {
+            let mut tries = (0..3).map(|_| places[number(dice, places.len())]);
+            let found = tries.find(|(before, _)| self.comes_after(entry, *before));
+            let items = if let Some((before, leaf)) = found {
                 let said = self.task_mut(before, leaf);
                 said.outputs = vec!["v".to_owned()];
                 let output = output_of(said.name.as_deref().expect("it has one"));

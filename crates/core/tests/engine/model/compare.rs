@@ -122,6 +122,7 @@ impl Story<'_> {
             Line::Look => "it is looked for nodes".to_owned(),
             Line::Restart => "restart".to_owned(),
             Line::DiesAfter(submissions) => format!("dies {submissions} submissions after this:"),
+            Line::Together => "together:".to_owned(),
             Line::NobodyHears => "nobody hears:".to_owned(),
             Line::Race(instance) => format!("and at that moment {} is leased", self.name(*instance)),
         }

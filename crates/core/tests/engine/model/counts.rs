@@ -8,7 +8,7 @@ use super::story::Story;
 use super::tables::{Given, Why};
 
 /// What stories must have been about, some of them.
-pub(crate) const KINDS: [&str; 40] = [
+pub(crate) const KINDS: [&str; 41] = [
     "all items taken over",
     "budget spent",
     "death",
@@ -22,6 +22,7 @@ pub(crate) const KINDS: [&str; 40] = [
     "no node fits for too long",
     "nothing depends on anything",
     "room is short",
+    "several news at once",
     "fail-fast struck",
     "lost",
     "node offline",

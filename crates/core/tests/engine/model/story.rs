@@ -48,6 +48,8 @@ pub(super) enum Line {
     /// Before the submission after so many.
     DiesAfter(u32),
     NobodyHears,
+    /// Several facts become known at once.
+    Together,
     Race(usize),
 }
 
@@ -258,22 +260,19 @@ impl<'a> Story<'a> {
             return Ok(());
         }
         if self.chance(self.habits.deaf) {
-            self.told.push(Line::NobodyHears);
-            for news in 0..1 + self.dice.below(3) {
-                // With several news at once a failure in reaction to one may come before or after the next one; nodes
-                // that are offline and values that are missing make such failures.
-                match self.choose() {
-                    Some(Fact::Offline(_)) if news > 0 => break,
-                    Some(fact) => self.tell(fact, false),
-                    None => break,
-                }
-                if self.tables.offline.contains(&true) || self.uses_values() {
-                    break;
-                }
+            let restarts = self.dice.below(2) == 0;
+            self.told.push(if restarts { Line::NobodyHears } else { Line::Together });
+            // A pause between waves counts from when the end was heard of, or, after a restart, from the record of it.
+            let most = if !restarts && self.case.definition.rollout.is_some() { 1 } else { 3 };
+            let changes = self.news(most);
+            if restarts {
+                self.told.push(Line::Restart);
+                self.world.restart();
+            } else {
+                self.world.hear(&changes);
             }
-            self.told.push(Line::Restart);
-            self.seen.note("restart that finds news", true);
-            self.world.restart();
+            self.seen.note("restart that finds news", restarts);
+            self.seen.note("several news at once", !restarts && changes.len() > 1);
             self.tables.decide();
             self.forget_looks();
             self.tick();
@@ -300,17 +299,30 @@ impl<'a> Story<'a> {
         Ok(())
     }
 
+    /// Some facts that are on record before anybody hears of them.
+    fn news(&mut self, most: u64) -> Vec<Change> {
+        let mut changes = Vec::new();
+        for news in 0..1 + self.dice.below(most) {
+            match self.choose() {
+                // Who hears of it gives up what waits for it, before or after the next fact.
+                Some(Fact::Offline(_)) | None => break,
+                Some(fact) => {
+                    // Clocks that stand still cannot say which of two failures was the first.
+                    if news > 0 {
+                        self.tables.now += 1;
+                        self.world.now = at(self.tables.now);
+                    }
+                    changes.extend(self.tell(fact, false));
+                }
+            }
+        }
+        changes
+    }
+
     /// A step that waits for a node to fit it.
     fn unfit_step(&self) -> Option<usize> {
         let waits = |i: &&Instance| i.status() == Some(Status::Pending) && i.node.is_none();
         self.tables.instances.iter().filter(waits).map(|i| i.step).find(|step| self.tables.unfit[*step])
-    }
-
-    fn uses_values(&self) -> bool {
-        let tasks = &self.case.definition.tasks;
-        tasks.iter().any(|entry| {
-            entry.for_each().is_some() || entry.leaves().iter().any(|task| !task.params.is_empty())
-        })
     }
 
     /// "After a server was replaced the time counts anew", of what it found.
@@ -336,7 +348,8 @@ impl<'a> Story<'a> {
             return Some(Fact::Paused(!self.tables.paused));
         }
         if self.chance(self.habits.unfit) {
-            let step = number(&mut self.dice, self.tables.unfit.len());
+            let waits = self.unfit_step().filter(|_| self.dice.below(2) == 0);
+            let step = waits.unwrap_or_else(|| number(&mut self.dice, self.tables.unfit.len()));
             return Some(if self.tables.unfit[step] { Fact::Fits(step) } else { Fact::Unfit(step) });
         }
         let open = self.open();
@@ -446,7 +459,8 @@ impl<'a> Story<'a> {
         }
     }
 
-    fn tell(&mut self, fact: Fact, heard: bool) {
+    /// Answers the change that it is, if nobody has heard of it.
+    fn tell(&mut self, fact: Fact, heard: bool) -> Option<Change> {
         self.told.push(Line::Happens(fact.clone()));
         let (run, at) = (self.world.record.id.clone(), self.world.now);
         let id = |instance: usize| self.ids[instance].expect("it has an attempt");
@@ -472,12 +486,12 @@ impl<'a> Story<'a> {
             Fact::Unfit(step) => {
                 self.tables.unfit[step] = true;
                 self.world.unfit.insert(u32::try_from(step).expect("small"));
-                return;
+                return None;
             }
             Fact::Fits(step) => {
                 self.tables.unfit[step] = false;
                 self.world.unfit.remove(&u32::try_from(step).expect("small"));
-                return;
+                return None;
             }
             Fact::Lost(instance) => {
                 self.tables.lost(instance);
@@ -491,12 +505,12 @@ impl<'a> Story<'a> {
                 if heard {
                     self.world.turn(|progress, turn| progress.node_offline(node_id(node), turn));
                 }
-                return;
+                return None;
             }
             Fact::Online(node) => {
                 self.tables.offline[node] = false;
                 self.world.offline.remove(&node_id(node));
-                return;
+                return None;
             }
             Fact::Stopped(stop) => {
                 self.tables.stopped(stop);
@@ -505,7 +519,7 @@ impl<'a> Story<'a> {
                     Stop::TimedOut => {
                         self.world.timed_out = true;
                         self.world.turn(|progress, turn| progress.stop(engine::Stop::TimedOut, turn));
-                        return;
+                        return None;
                     }
                 }
             }
@@ -517,6 +531,7 @@ impl<'a> Story<'a> {
         };
         let applied = if heard { self.world.happens(&change) } else { self.world.apply(&change) };
         assert!(applied, "{change:?} was refused");
+        (!heard).then_some(change)
     }
 
     fn pass_time(&mut self, by_ms: i64) -> Result<(), String> {
