@@ -53,9 +53,10 @@ pub enum Change {
         nodes: Vec<NodeId>,
         at: Timestamp,
     },
-    /// Guard: the run's epoch. Some may be born leased (a fitting node was waiting) or skipped.
+    /// Guard: the run's epoch. Some may be born leased (a fitting node was waiting) or skipped; those that are leased need
+    /// room in their limits.
     ExecutionsAdded { run: RunId, epoch: u64, executions: Vec<Execution>, at: Timestamp },
-    /// Guard: it is pending.
+    /// Guard: it is pending, and each of its limits has room.
     ExecutionLeased { run: RunId, execution: ExecutionId, lease: Lease },
     /// Guard: the token.
     ExecutionStarted { run: RunId, execution: ExecutionId, token: LeaseToken, at: Timestamp },

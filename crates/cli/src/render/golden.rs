@@ -592,7 +592,7 @@ fn a_nodes_work() {
             json!({"step": 11, "task": "docker run", "attempt": 3, "status": "leased", "job": null, "lease_age": "1h2m3s",
                     "expires_in": "400ms", "name": format!("downbeat-{}-3", id(6))})
         ),
-        held(json!({"stopping": true, "expires_in": "0s", "lease_age": "95s"})),
+        held(json!({"stopping": true, "expires_in": "0s", "lease_age": "95s", "item": 7})),
     ]);
     let work: NodeWork = view(work(
         &all,

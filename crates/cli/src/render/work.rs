@@ -4,7 +4,7 @@ use downbeat_server::http::view::{HeldWork, NodeWork};
 use jiff::Timestamp;
 
 use super::node::node_status;
-use super::run::status_tone;
+use super::run::{status_tone, task_label};
 use super::status::counts;
 use super::table::{Cell, Table, Tone, facts};
 use super::time::{age, second, short};
@@ -56,7 +56,7 @@ fn row(held: &HeldWork) -> [Cell; 9] {
         held.run.to_string().into(),
         held.job.as_deref().map_or_else(|| Cell::new("-", Tone::Dim), Cell::from),
         held.step.to_string().into(),
-        held.task.as_str().into(),
+        task_label(&held.task, held.item).into(),
         held.attempt.to_string().into(),
         Cell::new(status, status_tone(held.status)),
         format!("{} ago", short(held.lease_age)).into(),

@@ -86,12 +86,13 @@ pub fn retry_of<'a>(
     let kept: HashSet<NodeId> = resolved.nodes.iter().map(|node| node.id).collect();
     // Whatever answered a failure on a node may have undone what was done there.
     let ran = |last: &&&Execution| last.attempt > 1 || last.state.status() != Status::Skipped;
-    let undone: HashSet<NodeId> = last
-        .values()
-        .filter(|last| exempt.contains(&last.step))
-        .filter(ran)
-        .filter_map(|last| last.pinned)
-        .collect();
+    let answered = || last.values().filter(|last| exempt.contains(&last.step)).filter(ran);
+    let undone: HashSet<NodeId> = answered().filter_map(|last| last.pinned).collect();
+    // What has no node of its own: the walk that it was part of.
+    let entries = entry_of_steps(&run.definition);
+    let walk = |last: &Execution| (entries[last.step as usize], last.item);
+    let undone_walks: HashSet<(usize, Option<u32>)> =
+        answered().filter(|last| last.pinned.is_none()).map(|last| walk(last)).collect();
     let again: HashSet<u32> = match again {
         Again::From(entry) => steps_from(&run.definition, entry),
         Again::AllNodes | Again::FailedNodes => HashSet::new(),
@@ -100,7 +101,10 @@ pub fn retry_of<'a>(
         .values()
         .copied()
         .filter(|last| is_success(last) && !exempt.contains(&last.step) && !again.contains(&last.step))
-        .filter(|last| last.pinned.is_none_or(|node| kept.contains(&node) && !undone.contains(&node)))
+        .filter(|last| match last.pinned {
+            Some(node) => kept.contains(&node) && !undone.contains(&node),
+            None => !undone_walks.contains(&walk(last)),
+        })
         .collect();
     loop {
         let unsettled = of_other_items(&run.definition, &last, &taken);
@@ -179,6 +183,12 @@ pub fn entry_named(definition: &Definition, name: &str) -> Option<u32> {
     };
     let place = definition.tasks.iter().position(|entry| is_meant(&entry))?;
     u32::try_from(place).ok()
+}
+
+/// The entry of each step.
+fn entry_of_steps(definition: &Definition) -> Vec<usize> {
+    let tasks = definition.tasks.iter().enumerate();
+    tasks.flat_map(|(index, entry)| entry.leaves().iter().map(move |_| index)).collect()
 }
 
 /// The steps of each entry.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use downbeat_core::execution::{Execution, Status, Verdict};
+use downbeat_core::execution::{Execution, State, Status, Verdict};
 use downbeat_core::run::RunState;
 use downbeat_core::run::again::{Again, NotAgain, retry_of};
 use jiff::SignedDuration;
@@ -429,4 +429,95 @@ fn items_are_not_taken_over_when_their_list_is_made_anew() {
     let second = again(&first, Again::From(0)).unwrap();
     assert_eq!(second.sent, ["0@-"]);
     assert_eq!(second.executions.len(), 1, "nothing was taken over");
+}
+
+#[test]
+fn those_that_wait_for_room_begin_in_the_order_of_the_job_file() {
+    let tasks = [
+        with(task("first"), json!({"depends_on": []})),
+        with(task("late"), json!({"depends_on": ["first"]})),
+        with(task("wide"), json!({"depends_on": [], "for_each": {"items": [0, 1]}})),
+    ];
+    for restarts in [false, true] {
+        let mut world = World::new(job(json!({"max_parallel": 1}), &tasks), 0, 1);
+        world.begin();
+        if restarts {
+            world.restart();
+        }
+        world.play_on(well);
+        assert_eq!(world.sent, ["0@-", "1@-", "2@[0]", "2@[1]"]);
+    }
+}
+
+#[test]
+fn of_failures_of_one_moment_that_of_the_first_step_strikes_whoever_decides() {
+    let tasks = [
+        json!({"name": "walk", "depends_on": [], "tasks": [task("a"), task("b")]}),
+        with(task("other"), json!({"depends_on": []})),
+    ];
+    for dies in [None, Some(0), Some(1), Some(2)] {
+        let mut world = World::new(job(json!({"target": "all"}), &tasks), 2, 1);
+        world.begin();
+        let first = world.open(Status::Pending).remove(0);
+        world.now += SignedDuration::from_secs(1);
+        world.lease(&first);
+        world.end(&first, Verdict::Succeeded);
+        // `b` waits for n0 by now, and `other` has done so for longer.
+        let gone = first.pinned.unwrap();
+        world.offline.insert(gone);
+        world.dies_after = dies;
+        world.turn(|progress, turn| progress.node_offline(gone, turn));
+        assert_eq!(
+            world.results(),
+            ["0@n0 succeeded", "0@n1 pending", "1@n0 failed", "2@n0 failed", "2@n1 skipped"],
+            "{dies:?}"
+        );
+    }
+}
+
+#[test]
+fn a_retry_that_is_held_back_does_not_wait_for_a_node_yet() {
+    let retry = json!({"max": 1, "delay": "30s", "max_delay": "30s"});
+    let a = with(task("a"), json!({"retry": retry, "placement_timeout": "2s"}));
+    let mut world = World::new(job(json!({}), &[a]), 0, 7);
+    world.begin();
+    done(&mut world, "-", Verdict::Failed);
+    let State::Pending { not_before: Some(until) } = world.open(Status::Pending)[0].state else { panic!() };
+    assert!(
+        until.duration_since(world.now) > SignedDuration::from_secs(4),
+        "the seed holds it back long enough"
+    );
+    // One look at which a node fits, and none fits from then on.
+    let mut fits = true;
+    while world.record.state != RunState::Failed {
+        world.now = world.progress.next_tick().expect("it looks again");
+        if !fits {
+            world.unfit.insert(0);
+        }
+        fits = false;
+        world.turn(|progress, turn| progress.tick(turn));
+    }
+    let waited = world.now.duration_since(until);
+    assert!(waited >= SignedDuration::from_secs(2) && waited < SignedDuration::from_secs(3), "{waited}");
+}
+
+#[test]
+fn a_task_that_was_skipped_has_said_no_list() {
+    let mut tasks = listed();
+    tasks[2]["condition"] = json!("always");
+    let mut world = World::new(job(json!({"strategy": "continue"}), &tasks), 0, 1);
+    world.begin();
+    done(&mut world, "-", Verdict::Failed);
+    assert_eq!(world.results(), ["0@- failed", "1@- skipped", "2@- failed"]);
+}
+
+#[test]
+fn an_item_whose_remedy_ran_begins_anew() {
+    let undo = with(task("undo"), json!({"condition": "on_failure"}));
+    let branch =
+        json!({"name": "each", "for_each": {"items": [0, 1]}, "tasks": [task("do"), task("check"), undo]});
+    let mut first = World::new(job(json!({"strategy": "continue"}), &[branch]), 0, 1);
+    first.play(fail_at(1, "[0]"));
+    let second = again(&first, Again::AllNodes).unwrap();
+    assert_eq!(second.sent, ["0@[0]"]);
 }

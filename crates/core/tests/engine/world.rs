@@ -35,6 +35,12 @@ pub(crate) struct World {
     pub(crate) unfit: HashSet<u32>,
     /// What is found in the cache, by key.
     pub(crate) cache: BTreeMap<String, Execution>,
+    /// Whether what succeeds here is found there as well.
+    pub(crate) keeps_results: bool,
+    /// What waited when a server took over.
+    pub(crate) remembered: Vec<ExecutionId>,
+    /// How more was open than may be, if it ever was.
+    pub(crate) broken: Option<String>,
     /// A node is given this one just before what the engine wants next is committed.
     pub(crate) race: Option<ExecutionId>,
 }
@@ -114,6 +120,9 @@ impl World {
             dies_after: None,
             unfit: HashSet::new(),
             cache: BTreeMap::new(),
+            keeps_results: false,
+            remembered: Vec::new(),
+            broken: None,
             race: None,
         }
     }
@@ -146,6 +155,7 @@ impl World {
     /// As a server that died would be followed by another one: from the records alone.
     pub(crate) fn restart(&mut self) {
         self.record.epoch += 1;
+        self.remembered.extend(self.open(Status::Pending).iter().map(|execution| execution.id));
         self.progress = self.restored();
         self.turn(|progress, turn| progress.go_on(turn));
     }
@@ -189,7 +199,27 @@ impl World {
                 continue;
             }
             let applied: Vec<&Change> = changes.iter().filter(|change| self.apply(change)).collect();
+            self.watch();
             self.observe(&applied);
+        }
+    }
+
+    /// No more is open than may be, at any moment.
+    fn watch(&mut self) {
+        let open = || self.executions.values().filter(|execution| execution.state.status().is_open());
+        if let Some(most) = self.plan.definition.max_parallel
+            && open().count() > most as usize
+        {
+            self.broken = Some(format!("{} executions are open, and {most} may be", open().count()));
+        }
+        for (index, entry) in self.plan.entries.iter().enumerate() {
+            let Some(most) = entry.each.as_ref().and_then(|each| each.max_parallel) else { continue };
+            let of_entry = |e: &&Execution| self.plan.steps[e.step as usize].entry as usize == index;
+            let items: HashSet<Option<u32>> = open().filter(of_entry).map(|e| e.item).collect();
+            if items.len() > most as usize {
+                self.broken =
+                    Some(format!("{} items of entry {index} are open, and {most} may be", items.len()));
+            }
         }
     }
 
@@ -198,7 +228,9 @@ impl World {
         for change in changes {
             let Change::ExecutionsAdded { executions, .. } = change else { continue };
             for execution in executions {
-                let key = execution.cache_key.as_deref();
+                // Before the first attempt, and for none that failed already.
+                let first = execution.attempt == 1 && execution.state.status() == Status::Pending;
+                let key = execution.cache_key.as_deref().filter(|_| first);
                 if let Some(former) = key.and_then(|key| self.cache.get(key)) {
                     execution.state = former.state.clone();
                     execution.reused = Some(former.id);
@@ -251,7 +283,9 @@ impl World {
                 step(&execution, execution::Event::Started { token, at })
             }
             Change::ExecutionFinished { execution, token, outcome, .. } => {
-                step(&execution, execution::Event::Finished { token, outcome })
+                let finished = step(&execution, execution::Event::Finished { token, outcome });
+                self.keep_result(execution);
+                finished
             }
             Change::ExecutionLost { execution, token, reason, at, .. } => {
                 step(&execution, execution::Event::LeaseEnded { token, reason, at })
@@ -273,6 +307,15 @@ impl World {
         }
     }
 
+    fn keep_result(&mut self, execution: ExecutionId) {
+        let execution = &self.executions[&execution];
+        if let Some(key) = execution.cache_key.as_deref().filter(|_| self.keeps_results)
+            && execution.state.status() == Status::Succeeded
+        {
+            self.cache.insert(key.to_owned(), execution.clone());
+        }
+    }
+
     /// A fact that came from elsewhere, committed and observed.
     pub(crate) fn happens(&mut self, change: &Change) -> bool {
         let applied = self.apply(change);
@@ -281,6 +324,12 @@ impl World {
             self.commit();
         }
         applied
+    }
+
+    /// Hears of what was committed before.
+    pub(crate) fn hear(&mut self, changes: &[Change]) {
+        self.observe(&changes.iter().collect::<Vec<_>>());
+        self.commit();
     }
 
     /// The node, `[item]`, or `-` for what is placed.

@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BinaryHeap};
 
-use downbeat_core::collections::HashMap;
 use downbeat_core::ids::{NodeId, RunId};
 use downbeat_core::place::{self, Rank};
 use downbeat_core::spec::Spread;
@@ -20,7 +19,7 @@ pub(super) struct Candidates {
     nodes: Vec<NodeId>,
     /// How many of the nodes still have a free slot.
     free: usize,
-    classes: HashMap<u32, Ranked>,
+    classes: BTreeMap<u32, Ranked>,
     /// Of runs that spread over labels.
     held: BTreeMap<RunId, BTreeMap<String, Held>>,
 }
@@ -52,7 +51,7 @@ enum Over {
 impl Candidates {
     pub(super) fn new(board: &Board, nodes: Vec<NodeId>) -> Self {
         let free = nodes.iter().filter(|node| board.free_slots(**node) > 0).count();
-        Self { nodes, free, classes: HashMap::default(), held: BTreeMap::new() }
+        Self { nodes, free, classes: BTreeMap::new(), held: BTreeMap::new() }
     }
 
     /// Whether no slot is left.
@@ -87,10 +86,13 @@ impl Candidates {
         }
     }
 
-    /// An execution of this run was given to a node: in a slot for placed work, or not.
-    pub(super) fn granted(&mut self, node: NodeId, run: &RunId, placed: bool, board: &Board) {
+    /// A claim was made: in a slot for placed work, or not.
+    pub(super) fn granted(&mut self, run: &RunId, node: NodeId, placed: bool, board: &Board) {
         if placed && board.free_slots(node) == 0 {
             self.free = self.free.saturating_sub(1);
+        }
+        if self.held.is_empty() {
+            return;
         }
         for (label, held) in self.held.get_mut(run).into_iter().flatten() {
             *held.entry(board.label(node, label)).or_default() += 1;

@@ -71,7 +71,7 @@ impl Board {
             let lease = self.grant(execution.id, &execution.run, node, placed, now, dice);
             execution.state = State::Leased { lease, stop: false };
             if let Some(candidates) = &mut candidates {
-                candidates.granted(node, &execution.run, placed, self);
+                candidates.granted(&execution.run, node, placed, self);
             }
         }
     }
@@ -130,7 +130,7 @@ impl Board {
             while self.posts.get(&node).is_some_and(|post| post.free().fleet > 0)
                 && let Some((_, execution)) = self.next_pinned(node)
             {
-                claims.push(self.claim_one(execution, node, now, dice).0);
+                claims.push(self.claim_one(execution, node, now, dice));
             }
         }
         claims.extend(self.stray.drain(..).map(|(run, execution, token)| Change::ExecutionLost {
@@ -170,11 +170,11 @@ impl Board {
             }
             match self.turn_of(head.pile, &mut candidates, now) {
                 Turn::Goes { execution, node } => {
-                    let (claim, run) = self.claim_one(execution, node, now, dice);
+                    claims.push(self.claim_for(execution, node, &mut candidates, now, dice));
+                    if heads.is_empty() && self.queue.is_alone(head.pile) {
+                        self.claim_pile(head.pile, &mut candidates, now, dice, claims);
+                    }
                     self.queue.served(head.pile);
-                    let placed = matches!(self.queue.pile_at(head.pile), Where::Placed(_));
-                    candidates.granted(node, &run, placed, self);
-                    claims.push(claim);
                 }
                 Turn::IsLeft(until) => self.queue.leave(head.pile, until),
                 Turn::LacksPlace { bound, until } => match &gate {
@@ -201,6 +201,22 @@ impl Board {
         for pile in aside {
             self.queue.go_home(pile);
         }
+    }
+
+    /// Nobody else is there to take turns with: as much of a pile as can go, without asking each time whose turn it is.
+    fn claim_pile(
+        &mut self,
+        pile: u32,
+        candidates: &mut Candidates,
+        now: Timestamp,
+        dice: &mut Dice,
+        claims: &mut Vec<Change>,
+    ) {
+        self.queue.step_out(pile);
+        while let Turn::Goes { execution, node } = self.turn_of(pile, candidates, now) {
+            claims.push(self.claim_for(execution, node, candidates, now, dice));
+        }
+        self.queue.go_home(pile);
     }
 
     fn turn_of(&mut self, pile: u32, candidates: &mut Candidates, now: Timestamp) -> Turn {
@@ -232,20 +248,29 @@ impl Board {
             && !self.next_pinned(node).is_some_and(comes_first)
     }
 
-    fn claim_one(
+    fn claim_for(
         &mut self,
         execution: ExecutionId,
         node: NodeId,
+        candidates: &mut Candidates,
         now: Timestamp,
         dice: &mut Dice,
-    ) -> (Change, RunId) {
+    ) -> Change {
+        let claim = self.claim_one(execution, node, now, dice);
+        if let (Change::ExecutionLeased { run, .. }, Some(open)) = (&claim, self.open.get(&execution)) {
+            candidates.granted(run, node, open.is_placed, self);
+        }
+        claim
+    }
+
+    fn claim_one(&mut self, execution: ExecutionId, node: NodeId, now: Timestamp, dice: &mut Dice) -> Change {
         let open = self.open.get_mut(&execution).expect("what waits in the queue is open");
         let (place, placed, run) = (open.place, open.is_placed, open.run.clone());
         open.stage = Stage::Claimed { node, at: now };
         self.queue.remove(place, None, execution);
         self.take_places_at(place, execution, now);
         let lease = self.grant(execution, &run, node, placed, now, dice);
-        (Change::ExecutionLeased { run: run.clone(), execution, lease }, run)
+        Change::ExecutionLeased { run, execution, lease }
     }
 
     /// A lease was refused: back into the queue, unless the feed has settled it meanwhile.

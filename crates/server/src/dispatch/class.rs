@@ -1,8 +1,6 @@
 //! Owns the classes of placed work: executions that the same nodes fit share one, so that a node is asked once for
 //! thousands of tasks.
 
-use std::fmt::Write;
-
 use downbeat_core::ids::{ClusterId, RunId};
 use downbeat_core::plan::Plan;
 use downbeat_core::spec::Placement;
@@ -31,16 +29,15 @@ impl Class {
         }
     }
 
-    /// The same for executions of one class and no others. Lengths keep what people write from looking like more than
-    /// it is.
-    pub(super) fn write_text(text: &mut String, plan: &Plan, cluster: ClusterId, run: &RunId, step: u32) {
+    /// The same for executions of one class and no others.
+    pub(super) fn write_text(text: &mut String, plan: &Plan, run: &RunId, step: u32) {
         let task = plan.task(step);
         let counted = if is_own(plan, step) { run.as_str() } else { "" };
-        let (backend, action) = (&task.backend, &task.action);
-        let lengths = (backend.len(), action.len(), counted.len());
-        let written =
-            write!(text, "{cluster} {} {backend} {} {action} {} {counted}", lengths.0, lengths.1, lengths.2);
-        written.expect("a text takes what is written");
+        for part in [&task.backend, &task.action, counted] {
+            text.push('\0');
+            text.push_str(part);
+        }
+        text.push('\0');
         if let Some(placement) = plan.placement(step).filter(|placement| **placement != Placement::default())
         {
             text.push_str(&serde_json::to_string(placement).expect("a placement is plain data"));

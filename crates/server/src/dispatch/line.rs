@@ -58,6 +58,11 @@ impl Line {
         self.order.is_empty()
     }
 
+    /// Whether one pile is all there is.
+    pub(super) fn has_one(&self) -> bool {
+        self.lanes.len() == 1 && self.lanes.values().all(|stretch| stretch.piles.len() == 1)
+    }
+
     pub(super) fn add(&mut self, index: u32, lane: &Lane, oldest: ExecutionId, pile: u32) {
         let stretch = self.lanes.entry(index).or_insert_with(|| {
             let place = (Reverse(lane.priority), lane.ticket, index);

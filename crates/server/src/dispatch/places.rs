@@ -3,23 +3,29 @@
 use downbeat_core::Change;
 use downbeat_core::Timestamp;
 use downbeat_core::execution::Lease;
-use downbeat_core::ids::{ClusterId, ExecutionId};
+use downbeat_core::ids::ExecutionId;
+use downbeat_store::LimitUse;
 
 use super::board::{Board, Stage};
 use super::queue::Place;
 use super::uses::{Key, LimitKind};
 
 impl Board {
-    /// What the store remembers, when a server starts: what is leased now, and what was given out lately.
-    pub(crate) fn load_uses(
-        &mut self,
-        uses: impl Iterator<Item = (ClusterId, String, LimitKind, ExecutionId, Timestamp, bool)>,
-    ) {
-        for (cluster, name, kind, execution, granted_at, released) in uses {
-            // What is open is counted, and given back, with its execution.
-            let is_open = self.open.contains_key(&execution);
-            let key = Key { cluster, kind, name: name.into() };
-            self.uses.load(key, execution, granted_at, released || !is_open);
+    /// What the store remembers, when a server starts: what is leased now, and what was given out lately. After the
+    /// executions: what is open gives its place back with its execution.
+    pub(crate) fn load_uses(&mut self, uses: impl IntoIterator<Item = LimitUse>) {
+        for LimitUse { cluster, key, execution, granted_at, until } in uses {
+            let name = key.into();
+            match until {
+                Some(until) => {
+                    let key = Key { cluster, kind: LimitKind::Rate, name };
+                    self.uses.begin(key, execution, granted_at, until);
+                }
+                None if self.open.contains_key(&execution) => {
+                    self.uses.hold(Key { cluster, kind: LimitKind::AtOnce, name }, execution);
+                }
+                None => {}
+            }
         }
     }
 

@@ -75,27 +75,29 @@ impl Queue {
         }
     }
 
+    /// This is done for every execution: one text says what it is of, and its parts are looked at only when it is new.
     fn pile(&mut self, plan: &Plan, cluster: ClusterId, execution: &Execution) -> u32 {
         let Execution { run, step, pinned, limits, .. } = execution;
         let mut text = std::mem::take(&mut self.text);
         text.clear();
+        text.push_str(cluster.0.simple().encode_lower(&mut [0; 32]));
         match pinned {
-            None => Class::write_text(&mut text, plan, cluster, run, *step),
-            Some(node) => write!(text, "{cluster} {node}").expect("a text takes what is written"),
+            None => Class::write_text(&mut text, plan, run, *step),
+            Some(node) => text.push_str(node.0.simple().encode_lower(&mut [0; 32])),
         }
         let class_end = text.len();
-        text.push('|');
-        write_lane(&mut text, plan, cluster, run);
+        write_lane(&mut text, plan, run);
         let lane_end = text.len();
         for (key, limit) in limits.iter().flat_map(|limits| limits.iter()) {
-            write!(text, "|{} {key} {limit}", key.len()).expect("a text takes what is written");
+            write!(text, "\0{} {key} {limit}", key.len()).expect("a text takes what is written");
         }
         let pile = self.piles.find(&text).unwrap_or_else(|| {
             let at = match pinned {
                 Some(node) => Where::Pinned(*node),
                 None => Where::Placed(self.class_named(&text[..class_end], plan, cluster, run, *step)),
             };
-            let lane = self.lane_named(&text[class_end + 1..lane_end], plan.definition.priority);
+            let lane = format!("{cluster}{}", &text[class_end..lane_end]);
+            let lane = self.lane_named(&lane, plan.definition.priority);
             let bounds = limits.as_ref().map_or_else(|| Arc::from([]), |limits| Bound::all(cluster, limits));
             self.piles.add(&text, Pile::new(lane, at, bounds))
         });
@@ -147,7 +149,7 @@ impl Queue {
         if let Place::Pile(pile) = place
             && let Some(pile) = self.piles.let_go(pile)
         {
-            self.drop_pile(pile);
+            self.drop_pile(&pile);
         }
     }
 
@@ -155,11 +157,11 @@ impl Queue {
     /// outlast this.
     pub(super) fn tidy(&mut self) {
         for pile in self.piles.take_unused() {
-            self.drop_pile(pile);
+            self.drop_pile(&pile);
         }
     }
 
-    fn drop_pile(&mut self, pile: Pile) {
+    fn drop_pile(&mut self, pile: &Pile) {
         self.lanes.let_go(pile.lane);
         if let Where::Placed(class) = pile.at {
             self.classes.let_go(class);
@@ -419,6 +421,12 @@ impl Queue {
         pile.next(few, now)
     }
 
+    /// Whether a pile is all that waits for its class.
+    pub(super) fn is_alone(&self, pile: u32) -> bool {
+        let gate = self.gate(pile).filter(|gate| matches!(gate, Gate::Class(_)));
+        gate.and_then(|gate| self.lines.get(gate)).is_some_and(Line::has_one)
+    }
+
     /// Its lane had its turn.
     pub(super) fn served(&mut self, pile: u32) {
         self.ticket += 1;
@@ -447,12 +455,13 @@ impl Queue {
     }
 }
 
-/// The same for what takes turns as one: a job, or a run without a name.
-fn write_lane(text: &mut String, plan: &Plan, cluster: ClusterId, run: &RunId) {
+/// The same for what takes turns as one: a job, or a run without a name. With its length: people choose it.
+fn write_lane(text: &mut String, plan: &Plan, run: &RunId) {
     let (kind, name) = match &plan.definition.name {
         Some(name) => ("job", name.as_str()),
         None => ("run", run.as_str()),
     };
     let priority = plan.definition.priority;
-    write!(text, "{cluster} {priority} {kind} {} {name}", name.len()).expect("a text takes what is written");
+    write!(text, "\0{priority} {kind} {} ", name.len()).expect("a text takes what is written");
+    text.push_str(name);
 }

@@ -14,7 +14,7 @@ use super::uses::Bound;
 impl Board {
     /// Why an execution that is due has not been given out: what all nodes have to do with (named `-`), and per node.
     pub(crate) fn misfits(
-        &mut self,
+        &self,
         plan: &Plan,
         run: &RunId,
         execution: &Execution,
@@ -47,7 +47,7 @@ impl Board {
     }
 
     /// The limits that have no place for it.
-    fn full(&mut self, cluster: ClusterId, execution: &Execution, now: Timestamp) -> Vec<String> {
+    fn full(&self, cluster: ClusterId, execution: &Execution, now: Timestamp) -> Vec<String> {
         let Some(limits) = &execution.limits else { return Vec::new() };
         let bounds = Bound::all(cluster, limits);
         bounds.iter().filter_map(|bound| self.uses.full(bound, now)).map(|full| full.to_string()).collect()

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use downbeat_core::Timestamp;
 use downbeat_core::collections::HashSet;
 use downbeat_core::ids::{ClusterId, ExecutionId};
-use downbeat_core::limits;
 use downbeat_core::span::Span;
 use downbeat_core::spec::{Limit, Limits};
 use jiff::SignedDuration;
@@ -19,7 +18,7 @@ const REST_KEPT: SignedDuration = SignedDuration::from_secs(10);
 
 /// Which of the two things a limit counts. Equal names of different kinds have nothing to do with each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum LimitKind {
+pub(super) enum LimitKind {
     AtOnce,
     Rate,
 }
@@ -84,7 +83,7 @@ impl Full {
 #[derive(Debug, Default)]
 pub(super) struct Uses {
     keys: BTreeMap<Key, Count>,
-    /// When begins of a key leave every window.
+    /// When there is something to forget of a key.
     expiring: BTreeSet<(Timestamp, Key)>,
 }
 
@@ -92,10 +91,16 @@ pub(super) struct Uses {
 struct Count {
     holders: HashSet<ExecutionId>,
     /// In the order of their times.
-    begun: VecDeque<(Timestamp, ExecutionId)>,
-    /// The longest window that anybody looked through.
-    longest: SignedDuration,
+    begun: VecDeque<Begun>,
     rest: Option<Rest>,
+}
+
+/// A lease that counts for a rate: within the window of whoever asks, and not longer than its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Begun {
+    at: Timestamp,
+    execution: ExecutionId,
+    until: Timestamp,
 }
 
 /// The store refused for a key that seemed to have room.
@@ -111,18 +116,28 @@ impl Count {
         self.holders.is_empty() && self.begun.is_empty() && self.rest.is_none()
     }
 
-    fn begin(&mut self, at: Timestamp, execution: ExecutionId) {
-        if let Err(place) = self.begun.binary_search(&(at, execution)) {
-            self.begun.insert(place, (at, execution));
+    fn find(&self, at: Timestamp, execution: ExecutionId) -> Result<usize, usize> {
+        self.begun.binary_search_by_key(&(at, execution), |begun| (begun.at, begun.execution))
+    }
+
+    /// When one more may begin, if not now.
+    fn next(&self, most: usize, window: SignedDuration, now: Timestamp) -> Option<Timestamp> {
+        let before = self.begun.partition_point(|begun| begun.at <= now - window);
+        if self.begun.len() - before < most {
+            return None;
         }
+        let ends = self.begun.range(before..).map(|begun| begun.until.min(begun.at + window));
+        let mut ends: Vec<Timestamp> = ends.filter(|end| *end > now).collect();
+        let surplus = ends.len().checked_sub(most)?;
+        // When so many have left, there is a place.
+        Some(*ends.select_nth_unstable(surplus).1)
     }
 }
 
 impl Uses {
     /// Why there is no place, if there is none.
-    pub(super) fn full(&mut self, bound: &Bound, now: Timestamp) -> Option<Full> {
-        let count = self.keys.get_mut(&bound.key)?;
-        count.longest = count.longest.max(bound.window());
+    pub(super) fn full(&self, bound: &Bound, now: Timestamp) -> Option<Full> {
+        let count = self.keys.get(&bound.key)?;
         let (name, most) = (Arc::clone(&bound.key.name), bound.most);
         if let Some(rest) = count.rest.filter(|rest| rest.until > now) {
             return Some(Full::Rests { name, until: rest.until });
@@ -133,12 +148,7 @@ impl Uses {
                 (taken >= most as usize).then_some(Full::Taken { name, taken, most })
             }
             LimitKind::Rate => {
-                let past = now - bound.window();
-                let before = count.begun.partition_point(|(at, _)| *at <= past);
-                let within = count.begun.len() - before;
-                // When this one leaves the window, there is a place.
-                let first = within.checked_sub(most as usize)? + before;
-                let next = count.begun.get(first)?.0 + bound.window();
+                let next = count.next(most as usize, bound.window(), now)?;
                 Some(Full::Spent { name, most, per: bound.per, next })
             }
         }
@@ -147,35 +157,22 @@ impl Uses {
     /// A lease was given, or is about to be. Saying it twice changes nothing.
     pub(super) fn take(&mut self, bound: &Bound, execution: ExecutionId, at: Timestamp) {
         self.prune(at);
-        let count = self.keys.entry(bound.key.clone()).or_default();
         match bound.key.kind {
-            LimitKind::AtOnce => {
-                count.holders.insert(execution);
-            }
-            LimitKind::Rate => {
-                count.longest = count.longest.max(bound.window());
-                count.begin(at, execution);
-                self.expiring.insert((at + count.longest, bound.key.clone()));
-            }
+            LimitKind::AtOnce => self.hold(bound.key.clone(), execution),
+            LimitKind::Rate => self.begin(bound.key.clone(), execution, at, at + bound.window()),
         }
     }
 
-    /// What the store remembers of leases that were given before this server knew of them.
-    pub(super) fn load(&mut self, key: Key, execution: ExecutionId, at: Timestamp, released: bool) {
+    pub(super) fn hold(&mut self, key: Key, execution: ExecutionId) {
+        self.keys.entry(key).or_default().holders.insert(execution);
+    }
+
+    pub(super) fn begin(&mut self, key: Key, execution: ExecutionId, at: Timestamp, until: Timestamp) {
         let count = self.keys.entry(key.clone()).or_default();
-        match key.kind {
-            LimitKind::AtOnce if released => {}
-            LimitKind::AtOnce => {
-                count.holders.insert(execution);
-            }
-            LimitKind::Rate => {
-                count.begin(at, execution);
-                // How far anybody looks back is not known here.
-                let longest = SignedDuration::from_secs(limits::RATE_MOST_S.cast_signed());
-                self.expiring.insert((at + longest, key.clone()));
-            }
+        if let Err(place) = count.find(at, execution) {
+            count.begun.insert(place, Begun { at, execution, until });
+            self.expiring.insert((until, key));
         }
-        self.tidy(&key);
     }
 
     /// It has ended. Answers whether that makes room.
@@ -190,7 +187,7 @@ impl Uses {
     pub(super) fn give_back(&mut self, bound: &Bound, execution: ExecutionId, at: Timestamp) -> bool {
         let Some(count) = self.keys.get_mut(&bound.key) else { return false };
         let mut freed = count.holders.remove(&execution);
-        if let Ok(place) = count.begun.binary_search(&(at, execution)) {
+        if let Ok(place) = count.find(at, execution) {
             count.begun.remove(place);
             freed = true;
         }
@@ -223,17 +220,17 @@ impl Uses {
         }
     }
 
-    /// Forgets what is in no window any more.
+    /// Forgets what counts no more.
     pub(super) fn prune(&mut self, now: Timestamp) {
         while self.expiring.first().is_some_and(|(at, _)| *at <= now) {
             let Some((_, key)) = self.expiring.pop_first() else { return };
             let Some(count) = self.keys.get_mut(&key) else { continue };
-            let past = now - count.longest;
-            count.begun.drain(..count.begun.partition_point(|(at, _)| *at <= past));
-            count.rest = count.rest.filter(|rest| rest.until + REST_KEPT > now);
-            if let Some((at, _)) = count.begun.front() {
-                self.expiring.insert((*at + count.longest, key.clone()));
+            // Nearly all of a key have the same window, and end in the order of their times. One that ends before an
+            // older one goes after it; until then it is passed over when places are counted.
+            while count.begun.front().is_some_and(|begun| begun.until <= now) {
+                count.begun.pop_front();
             }
+            count.rest = count.rest.filter(|rest| rest.until + REST_KEPT > now);
             self.tidy(&key);
         }
     }

@@ -88,7 +88,10 @@ impl PerNode {
             (_, Refusal::NotKnownToAll) => {}
             (Change::ExecutionLeased { lease, .. }, _) => table.of(lease.node).contention += 1,
             // Refused for their state, they are there already: an earlier try of the same commit took effect.
-            (Change::ExecutionsAdded { executions, .. }, Refusal::NodeHeld(_) | Refusal::StaleEpoch) => {
+            (
+                Change::ExecutionsAdded { executions, .. },
+                Refusal::NodeHeld(_) | Refusal::LimitReached(_) | Refusal::StaleEpoch,
+            ) => {
                 born_leased(executions).for_each(|node| table.of(node).contention += 1);
             }
             _ => {}
@@ -242,8 +245,9 @@ mod tests {
             (leased("a"), Refusal::NotKnownToAll, 2),
             (born.clone(), Refusal::NodeHeld(run()), 3),
             (born.clone(), Refusal::StaleEpoch, 4),
-            (born, Refusal::WrongState, 4),
-            (lost(None), Refusal::StaleLease, 4),
+            (born.clone(), Refusal::LimitReached("db".to_owned()), 5),
+            (born, Refusal::WrongState, 5),
+            (lost(None), Refusal::StaleLease, 5),
         ] {
             per_node.refused(&change, &refusal);
             let counted = counts(&per_node, "a");

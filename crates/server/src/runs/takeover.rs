@@ -14,7 +14,7 @@ use tracing::{error, info};
 use super::actor::{Start, Waits};
 use super::registry::Mailbox;
 use crate::admission::Admission;
-use crate::dispatch::{Dispatcher, LimitKind};
+use crate::dispatch::Dispatcher;
 use crate::service::Parts;
 
 /// Runs that are taken in one commit. Several servers that take over at once share the work: whoever is first has them.
@@ -151,10 +151,7 @@ pub(crate) async fn load_board(
     for execution in &executions {
         board.add_execution(execution, &mut touched);
     }
-    board.load_uses(uses.into_iter().map(|found| {
-        let kind = if found.until.is_some() { LimitKind::Rate } else { LimitKind::AtOnce };
-        (found.cluster, found.key, kind, found.execution, found.granted_at, false)
-    }));
+    board.load_uses(uses);
     // How long they had waited was counted by the server that leased them.
     board.take_waits();
     Ok(())

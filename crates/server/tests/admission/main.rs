@@ -8,6 +8,7 @@ mod database;
 mod support;
 
 mod exclusive;
+mod limits;
 mod pause;
 mod queue;
 mod servers;

@@ -1,8 +1,13 @@
-//! Checks limits: how much of a run a node holds at once by the records, and how much a host really did at once.
+//! Checks limits: how much of a run a node holds at once and how much of a key is given out by the records, and how much
+//! a host really did at once.
 
-use downbeat_core::Change;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use downbeat_core::execution::{Lease, Status};
-use downbeat_core::ids::{ExecutionId, RunId};
+use downbeat_core::ids::{ClusterId, ExecutionId, RunId};
+use downbeat_core::spec::{Limit, Limits};
+use downbeat_core::{Change, Event, Timestamp};
 
 use super::evidence::Evidence;
 use super::story::Story;
@@ -12,6 +17,7 @@ use crate::truth::Process;
 pub(super) fn check(evidence: &Evidence) -> Findings {
     let mut findings = Findings::of(Checker::Limits);
     per_node(&mut findings, evidence);
+    named(&mut findings, &evidence.events);
     on_hosts(&mut findings, evidence);
     findings
 }
@@ -58,6 +64,70 @@ fn per_node(findings: &mut Findings, evidence: &Evidence) {
     }
 }
 
+/// One that was given out, and has its place until it ends.
+struct Given {
+    cluster: ClusterId,
+    limits: Arc<Limits>,
+    at: Timestamp,
+    is_over: bool,
+}
+
+/// Whenever something with limits is leased, fewer than it says have each of its keys, or had within its time.
+fn named(findings: &mut Findings, events: &[Event]) {
+    let mut homes: BTreeMap<&RunId, ClusterId> = BTreeMap::new();
+    let mut known: BTreeMap<ExecutionId, &Arc<Limits>> = BTreeMap::new();
+    let mut given: BTreeMap<ExecutionId, Given> = BTreeMap::new();
+    for event in events {
+        let mut leased: Vec<(ExecutionId, Timestamp, &RunId)> = Vec::new();
+        match &event.change {
+            Change::RunCreated { run, .. } => {
+                homes.insert(&run.id, run.cluster);
+            }
+            Change::ExecutionsAdded { run, executions, .. } => {
+                known.extend(executions.iter().filter_map(|each| Some((each.id, each.limits.as_ref()?))));
+                let born = executions.iter().filter(|each| each.state.status() == Status::Leased);
+                leased.extend(born.filter_map(|each| Some((each.id, each.state.lease()?.granted_at, run))));
+            }
+            Change::ExecutionLeased { run, execution, lease } => {
+                leased.push((*execution, lease.granted_at, run));
+            }
+            Change::ExecutionFinished { execution, .. } | Change::ExecutionLost { execution, .. } => {
+                given.entry(*execution).and_modify(|given| given.is_over = true);
+            }
+            _ => {}
+        }
+        for (id, at, run) in leased {
+            let (Some(limits), Some(&cluster)) = (known.get(&id), homes.get(run)) else { continue };
+            for (key, limit) in limits.iter() {
+                let count =
+                    given.values().filter(|each| each.cluster == cluster && counts(each, key, *limit, at));
+                let (count, most) = (count.count(), most(*limit));
+                if count >= most as usize {
+                    findings
+                        .add(format_args!("{id} is given out beside {count} with `{key}`; {most} may be"));
+                }
+            }
+            given.insert(id, Given { cluster, limits: Arc::clone(limits), at, is_over: false });
+        }
+    }
+}
+
+fn most(limit: Limit) -> u32 {
+    match limit {
+        Limit::AtOnce(most) | Limit::Rate(most, _) => most,
+    }
+}
+
+/// Whether one that was given out is in the way of a limit: each kind counts its own, and one of a rate no longer than
+/// its own time.
+fn counts(given: &Given, key: &str, limit: Limit, at: Timestamp) -> bool {
+    match (given.limits.get(key), limit) {
+        (Some(Limit::AtOnce(_)), Limit::AtOnce(_)) => !given.is_over,
+        (Some(Limit::Rate(_, own)), Limit::Rate(_, per)) => given.at + own.0.min(per.0) > at,
+        _ => false,
+    }
+}
+
 /// Fleet work runs one at a time on a host, placed work in slots; whatever the agent's lives.
 fn on_hosts(findings: &mut Findings, evidence: &Evidence) {
     let executions = &evidence.tables.executions;
@@ -79,6 +149,53 @@ fn on_hosts(findings: &mut Findings, evidence: &Evidence) {
                     ));
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use downbeat_core::ids::ServerId;
+    use downbeat_store::conformance::make::{
+        added, at, created, execution, execution_id, finished, lease, pending, run_id,
+    };
+
+    use super::*;
+
+    fn found(limit: &str, changes: &[(u32, i64)], ended: Option<u32>) -> usize {
+        let limits = || Some(Arc::new(Limits::from([("key".to_owned(), limit.parse().unwrap())])));
+        let limited = |number| downbeat_core::execution::Execution {
+            limits: limits(),
+            ..execution(number, 1, pending())
+        };
+        let mut all = vec![created(1), added(1, (1..=3).map(limited).collect())];
+        for &(number, second) in changes {
+            let lease = Lease { granted_at: at(second), ..lease(number, 1) };
+            all.push(Change::ExecutionLeased { run: run_id(1), execution: execution_id(number), lease });
+            if ended == Some(number) {
+                all.push(finished(1, number, number, downbeat_core::execution::Verdict::Succeeded));
+            }
+        }
+        let events: Vec<Event> = (1..)
+            .zip(all)
+            .map(|(seq, change)| Event { seq, server: ServerId(Default::default()), change })
+            .collect();
+        let mut findings = Findings::of(Checker::Limits);
+        named(&mut findings, &events);
+        findings.found.len()
+    }
+
+    #[test]
+    fn one_too_many_is_found() {
+        for (limit, given, ended, expected) in [
+            ("2", &[(1, 0), (2, 0)][..], None, 0),
+            ("2", &[(1, 0), (2, 0), (3, 9)], None, 1),
+            ("2", &[(1, 0), (2, 0), (3, 9)], Some(1), 0),
+            ("1/1m", &[(1, 0), (2, 60)], None, 0),
+            ("1/1m", &[(1, 0), (2, 59)], Some(1), 1),
+            ("2/1m", &[(1, 0), (2, 30), (3, 60)], None, 0),
+        ] {
+            assert_eq!(found(limit, given, ended), expected, "{limit} {given:?} {ended:?}");
         }
     }
 }

@@ -258,7 +258,6 @@ impl Progress {
                         let wait = jiff::SignedDuration::try_from(wait).unwrap_or(jiff::SignedDuration::MAX);
                         last.created_at + wait
                     });
-                    self.mark_ran(pass);
                     self.is_patient |= patience.is_some();
                     // When it was last looked at whether a node fits is not on record: from now on.
                     let unfit_since = None;

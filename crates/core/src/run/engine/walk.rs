@@ -34,7 +34,8 @@ impl Progress {
             return self.pass_ended(pass, EntryEnd::Succeeded);
         }
         match self.pass_runs(pass) {
-            Ok(()) if self.plan.definition.max_parallel.is_some() => {
+            // What was taken over whole needs no room.
+            Ok(()) if self.plan.definition.max_parallel.is_some() && !self.is_whole(pass) => {
                 self.held.insert(pass);
             }
             Ok(()) => self.open(pass, turn),
@@ -119,7 +120,6 @@ impl Progress {
         let step = self.plan.entries[self.entry(pass) as usize].first;
         let state = State::Failed { lease: None, outcome: None, error: Some(error), at: turn.now };
         self.record(pass, step, 0, Attempt::first(), state, turn);
-        self.mark_ran(pass);
         self.instance_failed(pass, step, 0, turn);
         self.next_leaf(pass, 0);
         self.advance(pass, 0, turn);
@@ -189,7 +189,6 @@ impl Progress {
                         self.line_up(pass, walk);
                         return;
                     }
-                    self.mark_ran(pass);
                     if self.attempt(pass, step, walk, None, None, turn) {
                         return;
                     }
@@ -355,6 +354,8 @@ impl Progress {
         };
         if failed {
             self.instance_failed(pass, step, walk, turn);
+        } else if end != End::Skipped {
+            self.mark_ran(pass);
         }
         self.next_leaf(pass, walk);
     }

@@ -1,4 +1,5 @@
-//! Random cases: a definition, its nodes, and what the nodes' backends declare.
+//! Random cases: a definition, its nodes, and what the nodes' backends declare. What uses what is said by names in the
+//! definition alone, so that a case stays whole when parts of it go.
 
 use std::sync::{Arc, LazyLock};
 
@@ -8,8 +9,10 @@ use downbeat_core::run::{NodeRef, Resolved};
 use downbeat_core::select::Selector;
 use downbeat_core::span::Span;
 use downbeat_core::spec::{
-    Amount, Batch, Branch, Condition, Definition, Delivery, Entry, Placement, Retry, Rollout, Strategy, Task,
+    Amount, Batch, Branch, Cache, Condition, Definition, Delivery, Entry, ForEach, Placement, Retry, Rollout,
+    Strategy, Task,
 };
+use serde_json::{Value, json};
 
 /// As many nodes as a case may have.
 pub(crate) const MOST_NODES: usize = 5;
@@ -39,16 +42,52 @@ pub(crate) struct Case {
     pub(crate) targets: Vec<Option<Vec<usize>>>,
     /// For each step whether its action is declared idempotent.
     pub(crate) idempotent: Vec<bool>,
-    /// For each step the one whose output it uses, if any.
-    pub(crate) uses: Vec<Option<usize>>,
+}
+
+const ITEM: &str = "{{ item }}";
+const INDEX: &str = "{{ index }}";
+
+/// What a value in a definition stands for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Written<'v> {
+    Plain(&'v Value),
+    Item,
+    Index,
+    /// What the task of this name says.
+    Output(&'v str),
+}
+
+pub(crate) fn read(value: &Value) -> Written<'_> {
+    match value.as_str() {
+        Some(ITEM) => Written::Item,
+        Some(INDEX) => Written::Index,
+        Some(text) => {
+            let name = text.strip_prefix("{{ steps.").and_then(|rest| rest.strip_suffix(".outputs.v }}"));
+            name.map_or(Written::Plain(value), Written::Output)
+        }
+        None => Written::Plain(value),
+    }
+}
+
+fn output_of(name: &str) -> Value {
+    format!("{{{{ steps.{name}.outputs.v }}}}").into()
+}
+
+/// The task that the list of a `for_each` comes from.
+pub(crate) fn source(each: &ForEach) -> Option<&str> {
+    let values = each.items.as_array().map_or(std::slice::from_ref(&each.items), Vec::as_slice);
+    values.iter().find_map(|value| match read(value) {
+        Written::Output(name) => Some(name),
+        Written::Plain(_) | Written::Item | Written::Index => None,
+    })
 }
 
 impl Case {
     pub(crate) fn random(dice: &mut Dice) -> Self {
         let nodes = 1 + number(dice, MOST_NODES).min(number(dice, MOST_NODES));
-        let rollout = (dice.below(3) == 0).then(|| random_rollout(dice));
-        let graph = rollout.is_none() && dice.below(3) == 0;
-        let fleet = rollout.is_some() || dice.below(6) > 0;
+        let rollout = (dice.below(4) == 0).then(|| random_rollout(dice));
+        let graph = rollout.is_none() && dice.below(2) == 0;
+        let fleet = rollout.is_some() || dice.below(3) > 0;
         let mut case = Self {
             definition: Definition {
                 name: None,
@@ -66,47 +105,109 @@ impl Case {
                 priority: 0,
                 params: Default::default(),
                 timeout: None,
-                max_parallel: None,
+                max_parallel: (dice.below(4) == 0).then(|| 1 + u32::try_from(dice.below(3)).unwrap()),
                 limits: Default::default(),
-                placement_timeout: None,
+                placement_timeout: (dice.below(4) == 0).then(|| random_wait(dice)),
                 tasks: Vec::new(),
             },
             nodes,
             targets: Vec::new(),
             idempotent: Vec::new(),
-            uses: Vec::new(),
         };
-        for index in 0..1 + number(dice, 4) {
-            case.add_entry(index, graph, dice);
+        let count = 1 + number(dice, 4);
+        let order = match (graph, dice.below(4) == 0) {
+            (false, _) => Order::List,
+            (true, false) => Order::Forwards,
+            (true, true) => Order::Backwards,
+        };
+        for index in 0..count {
+            case.add_entry(index, count, order, dice);
         }
-        case.uses = vec![None; case.idempotent.len()];
+        case.add_items(dice);
         if dice.below(3) == 0 {
             case.add_uses(dice);
+        }
+        if dice.below(4) == 0 {
+            case.change_tasks(|task| task.cache = (dice.below(2) == 0).then(Cache::default));
         }
         case
     }
 
-    /// Lets some steps say something, and some later ones use it.
+    fn change_tasks(&mut self, mut change: impl FnMut(&mut Task)) {
+        for entry in &mut self.definition.tasks {
+            match entry {
+                Entry::Leaf(task) => change(task),
+                Entry::Branch(branch) => branch.tasks.iter_mut().for_each(&mut change),
+            }
+        }
+    }
+
+    /// Entry and leaf of each step.
+    pub(crate) fn places(&self) -> Vec<(usize, usize)> {
+        let leaves =
+            |(entry, tasks): (usize, &Entry)| (0..tasks.leaves().len()).map(move |leaf| (entry, leaf));
+        self.definition.tasks.iter().enumerate().flat_map(leaves).collect()
+    }
+
+    /// Whether what the one entry says is there when the other one begins.
+    fn comes_after(&self, entry: usize, before: usize) -> bool {
+        if !self.definition.is_graph() {
+            return before < entry;
+        }
+        let name = self.definition.tasks[before].name().expect("entries have names");
+        self.definition.tasks[entry].depends_on().iter().any(|other| other == name)
+    }
+
+    /// Lets some entries that are placed go over items.
+    fn add_items(&mut self, dice: &mut Dice) {
+        let places = self.places();
+        for entry in 0..self.definition.tasks.len() {
+            if self.targets[entry].is_some() || dice.below(2) == 0 {
+                continue;
+            }
+            let mut tries = (0..3).map(|_| places[number(dice, places.len())]);
+            let found = tries.find(|(before, _)| self.comes_after(entry, *before));
+            let items = if let Some((before, leaf)) = found {
+                let said = self.task_mut(before, leaf);
+                said.outputs = vec!["v".to_owned()];
+                let output = output_of(said.name.as_deref().expect("it has one"));
+                if dice.below(4) == 0 { json!([5, output]) } else { output }
+            } else {
+                let items =
+                    (0..number(dice, 4)).map(|item| if item == 2 { json!(null) } else { json!(item) });
+                items.collect()
+            };
+            let max_parallel = (dice.below(2) == 0).then(|| 1 + u32::try_from(dice.below(2)).unwrap());
+            let each = Some(ForEach { items, max_parallel });
+            match &mut self.definition.tasks[entry] {
+                Entry::Leaf(task) => task.for_each = each,
+                Entry::Branch(branch) => branch.for_each = each,
+            }
+            for leaf in 0..self.definition.tasks[entry].leaves().len() {
+                let params = &mut self.task_mut(entry, leaf).params;
+                if dice.below(2) == 0 {
+                    params.insert("item".to_owned(), ITEM.into());
+                }
+                if dice.below(3) == 0 {
+                    params.insert("index".to_owned(), INDEX.into());
+                }
+            }
+        }
+    }
+
+    /// Lets some steps say something, and some others use it.
     fn add_uses(&mut self, dice: &mut Dice) {
-        let places: Vec<(usize, usize)> = (0..)
-            .zip(&self.definition.tasks)
-            .flat_map(|(entry, tasks)| (0..tasks.leaves().len()).map(move |leaf| (entry, leaf)))
-            .collect();
-        let graph = self.definition.is_graph();
-        for (step, &(entry, leaf)) in places.iter().enumerate().skip(1) {
-            let used = number(dice, step);
-            let (before, before_leaf) = places[used];
-            let before_name = self.definition.tasks[before].name().expect("entries have names");
-            let depends = self.definition.tasks[entry].depends_on().iter().any(|name| name == before_name);
-            if dice.below(2) == 0 || (graph && before != entry && !depends) {
+        let places = self.places();
+        for &(entry, leaf) in &places {
+            let (before, before_leaf) = places[number(dice, places.len())];
+            let earlier = (before == entry && before_leaf < leaf) || self.comes_after(entry, before);
+            if dice.below(3) == 0 || !earlier {
                 continue;
             }
             let said = self.task_mut(before, before_leaf);
             said.outputs = vec!["v".to_owned()];
-            let expression =
-                format!("{{{{ steps.{}.outputs.v }}}}", said.name.as_deref().expect("it has one"));
-            self.task_mut(entry, leaf).params = [("given".to_owned(), expression.into())].into();
-            self.uses[step] = Some(used);
+            let output = output_of(said.name.as_deref().expect("it has one"));
+            self.task_mut(entry, leaf).params.insert("given".to_owned(), output);
         }
     }
 
@@ -117,15 +218,20 @@ impl Case {
         }
     }
 
-    /// What a step says on a node when it succeeds.
-    pub(crate) fn output(step: usize, node: Option<usize>) -> u64 {
-        (100 * step + node.map_or(0, |node| node + 1)) as u64
+    /// What a step says when it succeeds, on a node or for an item.
+    pub(crate) fn output(step: usize, place: Option<usize>) -> Value {
+        (100 * step + place.map_or(0, |place| place + 1)).into()
     }
 
-    fn add_entry(&mut self, index: usize, graph: bool, dice: &mut Dice) {
+    fn add_entry(&mut self, index: usize, count: usize, order: Order, dice: &mut Dice) {
         let fleet = self.definition.target.is_some();
-        let after = |dice: &mut Dice| (0..index).filter(|_| dice.below(2) == 0).map(name).collect();
-        let depends_on: Option<Vec<String>> = graph.then(|| after(dice));
+        let others = match order {
+            Order::List => None,
+            Order::Forwards => Some(0..index),
+            Order::Backwards => Some(index + 1..count),
+        };
+        let depends_on: Option<Vec<String>> =
+            others.map(|others| others.filter(|_| dice.below(2) == 0).map(name).collect());
         let all: Option<Vec<usize>> = fleet.then(|| (0..self.nodes).collect());
         if dice.below(3) == 0 {
             let leaves = 1 + number(dice, 3);
@@ -145,11 +251,11 @@ impl Case {
         let mut task = Task { depends_on, ..random_task(index, dice) };
         let own = if self.definition.rollout.is_some() { 9 } else { dice.below(10) };
         let targets = match own {
-            0 => {
+            0 | 1 => {
                 task.placement = Some(Placement::default());
                 None
             }
-            1 => {
+            2 => {
                 let node = number(dice, self.nodes);
                 task.target = Some(Selector::parse(&format!("node:n{node}")).expect("a selector"));
                 Some(vec![node])
@@ -196,18 +302,6 @@ impl Case {
     /// Smaller cases that are like this one.
     pub(crate) fn smaller(&self) -> Vec<Case> {
         let mut found = Vec::new();
-        if self.uses.iter().any(Option::is_some) {
-            // Who uses what is not kept right when steps go: first without.
-            let mut case = self.clone();
-            case.uses = vec![None; case.uses.len()];
-            for entry in &mut case.definition.tasks {
-                match entry {
-                    Entry::Leaf(task) => task.params.clear(),
-                    Entry::Branch(branch) => branch.tasks.iter_mut().for_each(|task| task.params.clear()),
-                }
-            }
-            return vec![case];
-        }
         if self.nodes > 1 {
             let mut case = self.clone();
             case.nodes -= 1;
@@ -218,6 +312,16 @@ impl Case {
                 found.push(case);
             }
         }
+        for change in [
+            |job: &mut Definition| job.max_parallel = None,
+            |job: &mut Definition| job.placement_timeout = None,
+        ] {
+            let mut case = self.clone();
+            change(&mut case.definition);
+            if case.definition != self.definition {
+                found.push(case);
+            }
+        }
         let mut first = 0;
         for (index, entry) in self.definition.tasks.iter().enumerate() {
             let steps = first..first + entry.leaves().len();
@@ -225,6 +329,7 @@ impl Case {
             if self.definition.tasks.len() > 1 {
                 found.push(self.without_entry(index, steps.clone()));
             }
+            found.extend(self.with_fewer_items(index));
             for leaf in 0..steps.len() {
                 found.extend(self.with_less(index, leaf, steps.start + leaf));
             }
@@ -236,7 +341,6 @@ impl Case {
         let mut case = self.clone();
         let gone = case.definition.tasks.remove(index).name().expect("entries have names").to_owned();
         case.targets.remove(index);
-        case.uses.drain(steps.clone());
         case.idempotent.drain(steps);
         for entry in &mut case.definition.tasks {
             match entry {
@@ -245,7 +349,64 @@ impl Case {
             }
             .for_each(|names| names.retain(|name| *name != gone));
         }
+        case.forget_who_is_gone();
         case
+    }
+
+    /// Nothing uses what nobody says any more.
+    fn forget_who_is_gone(&mut self) {
+        let names: Vec<String> = self
+            .definition
+            .tasks
+            .iter()
+            .flat_map(Entry::leaves)
+            .filter_map(|task| task.name.clone())
+            .collect();
+        let is_there = |value: &Value| match read(value) {
+            Written::Output(name) => names.iter().any(|other| other == name),
+            Written::Plain(_) | Written::Item | Written::Index => true,
+        };
+        self.change_tasks(|task| task.params.retain(|_, value| is_there(value)));
+        for entry in &mut self.definition.tasks {
+            if let Some(each) = each_mut(entry)
+                && source(each).is_some_and(|name| !names.iter().any(|other| other == name))
+            {
+                each.items = json!([0, 1]);
+            }
+        }
+    }
+
+    fn with_fewer_items(&self, index: usize) -> Vec<Case> {
+        let mut found = Vec::new();
+        let mut change = |change: &dyn Fn(&mut ForEach)| {
+            let mut case = self.clone();
+            if let Some(each) = each_mut(&mut case.definition.tasks[index]) {
+                change(each);
+            }
+            if case.definition != self.definition {
+                found.push(case);
+            }
+        };
+        change(&|each| each.max_parallel = None);
+        change(&|each| match &mut each.items {
+            Value::Array(items) => {
+                items.pop();
+            }
+            items => *items = json!([0, 1]),
+        });
+        if self.definition.tasks[index].for_each().is_some() {
+            let mut case = self.clone();
+            match &mut case.definition.tasks[index] {
+                Entry::Leaf(task) => task.for_each = None,
+                Entry::Branch(branch) => branch.for_each = None,
+            }
+            for leaf in 0..case.definition.tasks[index].leaves().len() {
+                let is_item = |value: &Value| matches!(read(value), Written::Item | Written::Index);
+                case.task_mut(index, leaf).params.retain(|_, value| !is_item(value));
+            }
+            found.push(case);
+        }
+        found
     }
 
     /// A leaf less, or less of a leaf.
@@ -262,6 +423,9 @@ impl Case {
         change(&|task| task.condition = None);
         change(&|task| task.delivery = None);
         change(&|task| task.timeout = None);
+        change(&|task| task.cache = None);
+        change(&|task| task.placement_timeout = None);
+        change(&|task| task.params.clear());
         if let Entry::Branch(branch) = &self.definition.tasks[index]
             && branch.tasks.len() > 1
         {
@@ -270,7 +434,7 @@ impl Case {
             branch.tasks.remove(leaf);
             case.definition.tasks[index] = Entry::Branch(branch);
             case.idempotent.remove(step);
-            case.uses.remove(step);
+            case.forget_who_is_gone();
             found.push(case);
         }
         found
@@ -279,6 +443,27 @@ impl Case {
     pub(crate) fn shared(&self) -> (Arc<Definition>, Arc<Resolved>) {
         (Arc::new(self.definition.clone()), Arc::new(self.resolved()))
     }
+}
+
+fn each_mut(entry: &mut Entry) -> Option<&mut ForEach> {
+    match entry {
+        Entry::Leaf(task) => task.for_each.as_mut(),
+        Entry::Branch(branch) => branch.for_each.as_mut(),
+    }
+}
+
+/// Which entries an entry may depend on.
+#[derive(Clone, Copy)]
+enum Order {
+    List,
+    /// Those that stand before it in the job file.
+    Forwards,
+    /// Those that stand after it.
+    Backwards,
+}
+
+fn random_wait(dice: &mut Dice) -> Span {
+    Span::from_secs([2, 4, 16][number(dice, 3)])
 }
 
 pub(crate) fn number(dice: &mut Dice, below: usize) -> usize {
@@ -313,7 +498,7 @@ fn random_task(index: usize, dice: &mut Dice) -> Task {
         for_each: None,
         limits: Default::default(),
         cache: None,
-        placement_timeout: None,
+        placement_timeout: (dice.below(8) == 0).then(|| random_wait(dice)),
         delivery: match dice.below(6) {
             0 => Some(Delivery::AtLeastOnce),
             1 => Some(Delivery::AtMostOnce),

@@ -4,50 +4,82 @@ use std::fmt::Write as _;
 
 use downbeat_core::execution::{Execution, State, Status};
 
-use super::case::{MOST_NODES, node_number};
-use super::story::{BEGINNING_MS, Fact, Line, Story};
+use super::story::{BEGINNING_MS, Fact, Line, Story, place_of};
 use super::tables::{Given, Why};
 
 impl Story<'_> {
     /// Everything that is recorded, against everything that must be.
     pub(super) fn compare(&mut self) -> Result<(), String> {
+        if let Some(broken) = &self.world.broken {
+            return Err(broken.clone());
+        }
+        self.seen.note("room is short", !self.tables.run_has_room());
         let mut found: Vec<(usize, &Execution)> = Vec::with_capacity(self.world.executions.len());
-        for execution in self.world.executions.values() {
-            let column = execution.pinned.map_or(0, |node| node_number(node) + 1);
-            let instance = self.lookup[execution.step as usize * (MOST_NODES + 1) + column];
-            if execution.reused.is_some() != self.tables.instances[instance].taken_over {
-                return Err(format!("{} is reused", self.name(instance)));
+        for execution in self.world.executions.values().filter(|execution| !execution.is_carried()) {
+            let place = place_of(execution);
+            let instance = self.tables.instance_at(place).ok_or_else(|| format!("there is no {place:?}"))?;
+            if self.tables.instances[instance].taken_over {
+                return Err(format!("{} was taken over", self.name(instance)));
             }
-            if execution.reused.is_none() {
-                found.push((instance, execution));
-            }
+            found.push((instance, execution));
         }
         found.sort_by_key(|(instance, execution)| (*instance, execution.attempt));
         let mut found = found.into_iter().peekable();
-        for (index, instance) in self.tables.instances.iter().enumerate() {
-            for (attempt, expected) in (1..).zip(&instance.attempts) {
+        self.ids.resize(self.tables.instances.len(), None);
+        for index in 0..self.tables.instances.len() {
+            for number in 0..self.tables.instances[index].attempts.len() {
+                let attempt = u32::try_from(number + 1).expect("small");
                 let Some((_, execution)) = found.next_if(|(other, _)| *other == index) else {
                     return Err(format!("{} has no attempt {attempt}", self.name(index)));
                 };
                 self.ids[index] = Some(execution.id);
+                let expected = &self.tables.instances[index].attempts[number];
                 let got = (execution.attempt, status_of(&execution.state), why_of(&execution.state));
                 if got != (attempt, (expected.status, expected.stop), expected.why) {
                     return Err(format!("{} is {got:?}", self.name(index)));
                 }
-                let given = execution.params.as_ref().map(|params| params["given"].as_u64());
-                if let Given::Value(value) = self.tables.given(index)
-                    && execution.state.status() == Status::Pending
-                    && given != Some(Some(value))
-                {
+                if execution.is_cached() != expected.cached {
+                    return Err(format!("{} is cached: {}", self.name(index), execution.is_cached()));
+                }
+                if execution.state.status() != Status::Pending && !expected.cached {
+                    continue;
+                }
+                let given = execution.params.as_deref();
+                let comes_out = match self.tables.given(index) {
+                    Given::NothingUsed => given.is_none(),
+                    Given::Values(values) => given.is_some_and(|given| given.iter().eq(&values)),
+                    Given::Missing => false,
+                };
+                if !comes_out {
                     return Err(format!("{} is given {given:?}", self.name(index)));
                 }
-                if let State::Pending { not_before } = execution.state
-                    && (not_before.is_some() != expected.held_until.is_some()
-                        || not_before.is_some_and(|at| {
-                            at.as_millisecond() - BEGINNING_MS > expected.held_until.unwrap()
-                        }))
-                {
-                    return Err(format!("{} is held back until {not_before:?}", self.name(index)));
+                let key = execution.cache_key.as_deref();
+                let inputs = self.tables.inputs(index);
+                if key.is_some() != inputs.is_some() {
+                    return Err(format!("{} is kept under {key:?}", self.name(index)));
+                }
+                if let (Some(key), Some(inputs)) = (key, inputs) {
+                    let other = self.keys.iter().find(|(_, other)| *other == key).map(|(other, _)| other);
+                    if other.is_some_and(|other| *other != inputs) {
+                        return Err(format!("{} is kept under the key of {other:?}", self.name(index)));
+                    }
+                    let known = self.keys.entry(inputs).or_insert_with(|| key.to_owned());
+                    if known != key {
+                        return Err(format!("{} has another key than its like", self.name(index)));
+                    }
+                }
+                let expected = &mut self.tables.instances[index].attempts[number];
+                if let State::Pending { not_before } = execution.state {
+                    let not_before = not_before.map(|at| at.as_millisecond() - BEGINNING_MS);
+                    if not_before.is_some() != expected.held_until.is_some()
+                        || not_before > expected.held_until
+                    {
+                        let name = self.name(index);
+                        return Err(format!("{name} is held back until {not_before:?}"));
+                    }
+                    if let (Some(at), None) = (not_before, expected.not_before) {
+                        (expected.not_before, expected.unfit_since) = (Some(at), Some(at));
+                    }
                 }
             }
         }
@@ -63,34 +95,49 @@ impl Story<'_> {
         if end.is_none() && tick != self.tables.next_tick() {
             return Err(format!("the next tick is at {tick:?}, not at {:?}", self.tables.next_tick()));
         }
+        let look = self.world.progress.next_look().map(|at| at.as_millisecond() - BEGINNING_MS);
+        if let Some(latest) = self.tables.latest_look()
+            && look.is_none_or(|look| look > latest)
+        {
+            return Err(format!("nodes are looked for at {look:?}, and must be at {latest}"));
+        }
         Ok(())
     }
 
     pub(super) fn name(&self, instance: usize) -> String {
         let instance = &self.tables.instances[instance];
-        let node = instance.node.map_or("-".to_owned(), |node| format!("n{node}"));
-        format!("{}@{node}", instance.step)
+        match (instance.node, instance.item) {
+            (Some(node), _) => format!("{}@n{node}", instance.step),
+            (None, Some(item)) => format!("{}@[{item}]", instance.step),
+            (None, None) => format!("{}@-", instance.step),
+        }
     }
 
-    pub(super) fn describe(&self, line: Line) -> String {
+    pub(super) fn describe(&self, line: &Line) -> String {
         match line {
             Line::Begins => "begins".to_owned(),
             Line::OfflineAtFirst(node) => format!("n{node} is offline from the start"),
             Line::Happens(fact) => self.describe_fact(fact),
             Line::LaterMs(ms) => format!("{ms} ms later"),
+            Line::Look => "it is looked for nodes".to_owned(),
             Line::Restart => "restart".to_owned(),
             Line::DiesAfter(submissions) => format!("dies {submissions} submissions after this:"),
+            Line::Together => "together:".to_owned(),
             Line::NobodyHears => "nobody hears:".to_owned(),
-            Line::Race(instance) => format!("and at that moment {} is leased", self.name(instance)),
+            Line::Race(instance) => format!("and at that moment {} is leased", self.name(*instance)),
         }
     }
 
-    pub(super) fn describe_fact(&self, fact: Fact) -> String {
+    pub(super) fn describe_fact(&self, fact: &Fact) -> String {
         match fact {
-            Fact::Leased(instance) => format!("{} is leased", self.name(instance)),
-            Fact::Started(instance) => format!("{} starts", self.name(instance)),
-            Fact::Finished(instance, verdict) => format!("{} ends: {verdict:?}", self.name(instance)),
-            Fact::Lost(instance) => format!("{} is lost", self.name(instance)),
+            Fact::Leased(instance) => format!("{} is leased", self.name(*instance)),
+            Fact::Started(instance) => format!("{} starts", self.name(*instance)),
+            Fact::Said(instance, said) => format!("{} succeeds and says {said}", self.name(*instance)),
+            Fact::Failed(instance) => format!("{} fails", self.name(*instance)),
+            Fact::Cancelled(instance) => format!("{} is cancelled", self.name(*instance)),
+            Fact::Lost(instance) => format!("{} is lost", self.name(*instance)),
+            Fact::Unfit(step) => format!("no node fits step {step}"),
+            Fact::Fits(step) => format!("a node fits step {step}"),
             Fact::Offline(node) => format!("n{node} goes offline"),
             Fact::Online(node) => format!("n{node} comes back"),
             Fact::Stopped(stop) => format!("the run is stopped: {stop:?}"),
@@ -104,7 +151,9 @@ impl Story<'_> {
             self.case.nodes, self.case.idempotent
         );
         text.push_str(&serde_json::to_string(&self.case.definition).expect("it serialises"));
-        let story: Vec<String> = self.told.iter().map(|line| self.describe(*line)).collect();
+        let story: Vec<String> = self.told.iter().map(|line| self.describe(line)).collect();
+        let results: Vec<&String> = self.tables.results.keys().collect();
+        let _ = write!(text, "\n\nresults in the end: {results:?}");
         let _ = write!(text, "\n\nstory:\n  {}\n\nthe tables say:\n", story.join("\n  "));
         for (index, instance) in self.tables.instances.iter().enumerate() {
             let attempts: Vec<_> = instance.attempts.iter().map(|a| (a.status, a.stop, a.why)).collect();

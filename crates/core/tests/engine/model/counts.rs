@@ -8,9 +8,21 @@ use super::story::Story;
 use super::tables::{Given, Why};
 
 /// What stories must have been about, some of them.
-pub(crate) const KINDS: [&str; 28] = [
+pub(crate) const KINDS: [&str; 41] = [
+    "all items taken over",
     "budget spent",
     "death",
+    "earlier result",
+    "earlier result in a roll-out",
+    "items",
+    "items from an output",
+    "items under a bound",
+    "no items",
+    "no list",
+    "no node fits for too long",
+    "nothing depends on anything",
+    "room is short",
+    "several news at once",
     "fail-fast struck",
     "lost",
     "node offline",
@@ -22,6 +34,7 @@ pub(crate) const KINDS: [&str; 28] = [
     "restart that finds news",
     "stopped",
     "tried again",
+    "tried again from a task on",
     "untouched nodes",
     "within the budget",
     "skip: stopped",
@@ -89,11 +102,38 @@ impl Story<'_> {
                 |i: usize| tables.instances[i].status().is_some_and(|status| status != Status::Skipped);
             (0..tables.instances.len()).any(|i| tried(i) && given(tables.given(i)))
         };
-        counts.note("output used", used(|given| matches!(given, Given::Value(_))));
+        counts.note("output used", used(|given| matches!(given, Given::Values(_))));
         counts.note("output missing", used(|given| given == Given::Missing));
         counts.note("untouched nodes", rollout && (0..self.case.nodes).any(|node| !tables.is_touched(node)));
+        let attempts = || tables.instances.iter().flat_map(|instance| &instance.attempts);
+        let cached = attempts().any(|attempt| attempt.cached);
+        counts.note("earlier result", cached);
+        counts.note("earlier result in a roll-out", cached && rollout);
+        counts.note("no node fits for too long", attempts().any(|attempt| attempt.unfit));
+        let tasks = &self.case.definition.tasks;
+        let loose =
+            tables.graph && tasks.len() > 1 && tasks.iter().all(|entry| entry.depends_on().is_empty());
+        counts.note("nothing depends on anything", loose);
+        self.note_items(counts);
         for (what, why) in SKIPS {
             counts.note(what, skipped(why));
+        }
+    }
+
+    fn note_items(&self, counts: &mut Counts) {
+        let tables = &self.tables;
+        for (index, part) in tables.parts.iter().enumerate() {
+            let Some(each) = self.case.definition.tasks[part.entry].for_each() else { continue };
+            let of_part = || tables.instances.iter().filter(|instance| instance.part == index);
+            counts.note("no list", of_part().any(|instance| instance.item.is_none() && instance.was_tried()));
+            let Some(items) = &part.items else { continue };
+            counts.note("items", !items.is_empty());
+            counts.note("no items", items.is_empty());
+            counts.note("items from an output", tables.sources[part.entry].is_some());
+            let bounded = each.max_parallel.is_some_and(|most| items.len() > most as usize);
+            counts.note("items under a bound", bounded);
+            let taken = !items.is_empty() && of_part().all(|instance| instance.taken_over);
+            counts.note("all items taken over", taken);
         }
     }
 }

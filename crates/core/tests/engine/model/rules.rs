@@ -1,12 +1,14 @@
-//! The rules of `docs/fleet.md`, each below the sentence that it comes from.
+//! The rules of `docs/fleet.md` and `docs/graph.md`, each below the sentence that it comes from.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use downbeat_core::execution::Status;
 use downbeat_core::spec::{Amount, Batch, Condition, Delivery, Entry, Strategy, Task};
 
-use super::case::Case;
-use super::tables::{Attempt, Fate, Given, Instance, Part, Stage, Tables, Why};
+use serde_json::Value;
+
+use super::case::{Written, read};
+use super::tables::{Attempt, Fate, Given, Instance, Part, Place, Stage, Tables, Why};
 
 impl<'a> Tables<'a> {
     /// "`batch` is the size of a wave: a number, or a part of all nodes (rounded down, at least one node). A list gives
@@ -81,12 +83,123 @@ impl<'a> Tables<'a> {
         self.stop.is_none() && (self.struck.is_none() || self.is_answer(instance))
     }
 
+    /// All leaves of an instance's branch, on its node or for its item.
+    pub(super) fn walk(&self, instance: usize) -> impl Iterator<Item = &Instance> {
+        let Instance { part, node, item, .. } = self.instances[instance];
+        self.instances.iter().filter(move |i| i.part == part && i.node == node && i.item == item)
+    }
+
     /// The earlier leaves of the branch on this node.
     pub(super) fn earlier_leaves(&self, instance: usize) -> impl Iterator<Item = &Instance> {
-        let this = &self.instances[instance];
-        self.instances
-            .iter()
-            .filter(|other| other.part == this.part && other.node == this.node && other.leaf < this.leaf)
+        let leaf = self.instances[instance].leaf;
+        self.walk(instance).filter(move |other| other.leaf < leaf)
+    }
+
+    /// Whether an instance is what its walk has come to.
+    pub(super) fn is_next(&self, instance: usize) -> bool {
+        let Instance { part, attempts, fate, .. } = &self.instances[instance];
+        attempts.is_empty()
+            && fate.is_none()
+            && self.parts[*part].stage == Stage::Began
+            && self.earlier_leaves(instance).all(|earlier| earlier.fate.is_some())
+    }
+
+    /// "What has begun goes on": its next leaf needs no room of its own.
+    pub(super) fn walk_has_begun(&self, instance: usize) -> bool {
+        self.walk(instance).any(Instance::was_tried)
+    }
+
+    pub(super) fn goes_over_items(&self, entry: usize) -> bool {
+        self.case.definition.tasks[entry].for_each().is_some()
+    }
+
+    /// Whether its walks begin one after the other, as there is room.
+    pub(super) fn is_bounded(&self, part: usize) -> bool {
+        self.case.definition.max_parallel.is_some() || self.most_items(part).is_some()
+    }
+
+    fn most_items(&self, part: usize) -> Option<u32> {
+        self.case.definition.tasks[self.parts[part].entry].for_each().and_then(|each| each.max_parallel)
+    }
+
+    /// "`max_parallel` of a job: how many of the run's executions are open at once."
+    pub(super) fn run_has_room(&self) -> bool {
+        let open = || self.instances.iter().filter(|instance| instance.is_open()).count();
+        self.case.definition.max_parallel.is_none_or(|most| open() < most as usize)
+    }
+
+    /// "`max_parallel` bounds how many items are under way."
+    pub(super) fn part_has_room(&self, part: usize) -> bool {
+        let Some(most) = self.most_items(part) else { return true };
+        let of_part = |&i: &usize| self.instances[i].part == part && self.instances[i].leaf == 0;
+        let under_way =
+            |&i: &usize| self.walk_has_begun(i) && self.walk(i).any(|instance| instance.fate.is_none());
+        (0..self.instances.len()).filter(of_part).filter(under_way).count() < most as usize
+    }
+
+    /// "`items` is a list, with or without expressions in it, or one expression that comes to a list."
+    pub(super) fn items(&self, entry: usize) -> Option<Vec<Value>> {
+        let items = &self.case.definition.tasks[entry].for_each()?.items;
+        let value = |written: &Value| match read(written) {
+            // "What has no value (missing, or `null`) is an error."
+            Written::Output(name) => self.output(name, entry, None, None).filter(|value| !value.is_null()),
+            Written::Plain(value) => Some(value.clone()),
+            Written::Item | Written::Index => None,
+        };
+        match items {
+            Value::Array(items) => items.iter().map(value).collect(),
+            written => match value(written)? {
+                Value::Array(items) => Some(items),
+                // "A text that is a list in JSON is one."
+                Value::String(text) => serde_json::from_str(&text).ok(),
+                _ => None,
+            },
+        }
+    }
+
+    /// Whether all of an entry was taken over, or it has no items.
+    pub(super) fn is_whole(&self, part: usize) -> bool {
+        let Part { entry, wave, .. } = self.parts[part];
+        if !self.goes_over_items(entry) {
+            return wave.is_none() && self.instances.iter().all(|i| i.part != part || i.taken_over);
+        }
+        let steps = || (0..self.places.len()).filter(|step| self.places[*step].0 == entry);
+        let holds = if self.graph {
+            self.graph_condition(part, self.case.definition.tasks[entry].condition())
+        } else {
+            self.list_condition(entry, self.case.definition.tasks[entry].condition())
+        };
+        holds.is_ok()
+            && self.items(entry).is_some_and(|items| {
+                (0..items.len()).all(|item| steps().all(|step| self.was_taken_over((step, None, Some(item)))))
+            })
+    }
+
+    /// "`run pause` lets what runs end and begins nothing more." "Cancel works on a paused run." What was taken over
+    /// whole begins nothing. A wave waits for its pause.
+    pub(super) fn is_held_up(&self, part: usize) -> bool {
+        if self.paused && self.stop.is_none() {
+            return !self.is_whole(part);
+        }
+        self.wave_begins().is_some_and(|at| self.now < at)
+    }
+
+    /// While something waits for a node it is looked "at least eight times within the shortest `placement_timeout`, and every
+    /// ten seconds".
+    pub(crate) fn latest_look(&self) -> Option<i64> {
+        let waits = |i: &Instance| i.node.is_none() && i.status() == Some(Status::Pending);
+        self.instances.iter().find(|i| waits(i))?;
+        let job = self.case.definition.placement_timeout;
+        let tasks = self.case.definition.tasks.iter().flat_map(Entry::leaves);
+        let said = tasks.filter_map(|task| task.placement_timeout.or(job)).min();
+        let shortest =
+            said.map_or(i64::MAX, |span| i64::try_from(span.0.as_millis()).expect("it is bounded"));
+        Some(self.now + (shortest / 8).min(10_000))
+    }
+
+    pub(super) fn placement_timeout(&self, instance: usize) -> i64 {
+        let said = self.task(instance).placement_timeout.or(self.case.definition.placement_timeout);
+        said.map_or(30 * 60 * 1_000, |span| i64::try_from(span.0.as_millis()).expect("it is bounded"))
     }
 
     pub(super) fn leaf_runs(&self, instance: usize) -> Result<(), Why> {
@@ -110,7 +223,7 @@ impl<'a> Tables<'a> {
     /// attempt. Nothing is waited for when nothing more begins.
     pub(super) fn wave_begins(&self) -> Option<i64> {
         let rollout = self.case.definition.rollout.as_ref()?;
-        let wave = self.parts[*self.due.first()?].wave?;
+        let wave = self.parts.iter().find(|part| part.stage == Stage::Due)?.wave?;
         if wave == 0 || self.has_begun(wave) || self.stop.is_some() || self.struck.is_some() {
             return None;
         }
@@ -170,14 +283,15 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// How an entry of a graph ended. What was taken over counts where its turn came.
+    /// "An entry failed when any of its instances did; else it succeeded when any of them ran; else it was skipped." What was
+    /// taken over counts where its turn came; a task without items succeeded.
     pub(super) fn end_of(&self, part: usize) -> Fate {
         let fates = || self.instances.iter().filter(|i| i.part == part).filter_map(|i| i.fate);
         if self.parts[part].stage == Stage::Skipped {
             Fate::Skipped
         } else if fates().any(|fate| fate == Fate::Failed) {
             Fate::Failed
-        } else if fates().any(|fate| fate == Fate::Succeeded) {
+        } else if fates().any(|fate| fate != Fate::Skipped) || fates().next().is_none() {
             Fate::Succeeded
         } else {
             Fate::Skipped
@@ -239,15 +353,120 @@ impl<'a> Tables<'a> {
         self.instances[instance].node.is_some_and(|node| self.offline[node])
     }
 
-    /// "`steps.NAME.outputs` are those of the same node, or of the only instance that the step has."
+    pub(super) fn step_named(&self, name: &str) -> Option<usize> {
+        let task = |(entry, leaf): (usize, usize)| &self.case.definition.tasks[entry].leaves()[leaf];
+        self.places.iter().position(|&place| task(place).name.as_deref() == Some(name))
+    }
+
+    /// What an instance's params come to.
     pub(crate) fn given(&self, instance: usize) -> Given {
-        let Instance { step, node, .. } = self.instances[instance];
-        let Some(used) = self.case.uses[step] else { return Given::NothingUsed };
-        let all = || self.instances.iter().filter(|other| other.step == used);
+        let Instance { entry, node, item, .. } = self.instances[instance];
+        let params = &self.task(instance).params;
+        if params.values().all(|value| matches!(read(value), Written::Plain(_))) {
+            return Given::NothingUsed;
+        }
+        let value = |written| match read(written) {
+            Written::Plain(value) => Some(value.clone()),
+            // "`{{ item }}` and `{{ index }}` stand for the item and its number."
+            Written::Index => item.map(Value::from),
+            Written::Item => Some(self.parts[self.instances[instance].part].items.as_ref()?[item?].clone()),
+            Written::Output(name) => self.output(name, entry, node, item),
+        };
+        // "What has no value (missing, or `null`) is an error."
+        let values = params.iter().map(|(name, written)| {
+            let value = value(written).filter(|value| !value.is_null())?;
+            Some((name.clone(), value))
+        });
+        values.collect::<Option<_>>().map_or(Given::Missing, Given::Values)
+    }
+
+    fn output(&self, name: &str, entry: usize, node: Option<usize>, item: Option<usize>) -> Option<Value> {
+        let step = self.step_named(name)?;
+        let theirs = self.places[step].0;
+        let said =
+            |instance: &Instance| instance.said.clone().filter(|_| instance.fate == Some(Fate::Succeeded));
+        let all = || self.instances.iter().filter(|other| other.step == step);
+        if self.goes_over_items(theirs) && theirs != entry {
+            // "The list of what the items said, in their order, with `null` for those that said nothing." Of a task that
+            // was skipped it is missing.
+            let items = self.parts.iter().find(|part| part.entry == theirs)?.items.as_ref()?;
+            let said = |item: usize| {
+                self.instance_at((step, None, Some(item))).and_then(|i| said(&self.instances[i]))
+            };
+            return Some((0..items.len()).map(|item| said(item).unwrap_or(Value::Null)).collect());
+        }
+        // "Inside a branch it is what the own item said."
+        let own = item.filter(|_| theirs == entry);
+        // "`steps.NAME.outputs` are those of the same node, or of the only instance that the step has."
         let only = all().count() == 1;
-        match all().find(|other| only || other.node == node) {
-            Some(said) if said.fate == Some(Fate::Succeeded) => Given::Value(Case::output(used, said.node)),
-            Some(_) | None => Given::Missing,
+        all().find(|other| (only || other.node == node) && other.item == own).and_then(said)
+    }
+
+    /// "Equal backend, action, params (as they came out) and declared outputs; on each node its own, for a task with a
+    /// target." Nothing for a task without `cache`.
+    pub(crate) fn inputs(&self, instance: usize) -> Option<String> {
+        let task = self.task(instance);
+        task.cache?;
+        let params: BTreeMap<String, Value> = match self.given(instance) {
+            Given::Values(values) => values,
+            Given::NothingUsed => task.params.clone().into_iter().collect(),
+            Given::Missing => return None,
+        };
+        Some(inputs(&params, &task.outputs, self.instances[instance].node))
+    }
+
+    /// "`run retry RUN` does again what failed or was skipped. `--from TASK` also does TASK again, and all that depends on it,
+    /// however they ended; in a list, that task and all after it. What else succeeded is taken over."
+    pub(crate) fn left_for_another(&self, from: Option<usize>) -> BTreeSet<Place> {
+        let entries = 0..self.case.definition.tasks.len();
+        let anew: Vec<bool> =
+            entries.clone().map(|entry| from.is_some_and(|from| self.follows(entry, from))).collect();
+        let mut kept: BTreeSet<Place> = (0..self.instances.len())
+            .filter(|&i| {
+                let Instance { entry, fate, .. } = self.instances[i];
+                // "What answered failures is never taken over."
+                fate == Some(Fate::Succeeded) && !self.is_answer(i) && !anew[entry] && !self.may_be_undone(i)
+            })
+            .map(|i| (self.instances[i].step, self.instances[i].node, self.instances[i].item))
+            .collect();
+        // "Items of a `for_each` are taken over one by one, if the tasks that its list comes from are."
+        loop {
+            let whole = |step: usize| {
+                let all = self.instances.iter().filter(|i| i.step == step);
+                all.map(|i| (i.step, i.node, i.item)).all(|place| kept.contains(&place))
+            };
+            let other: Vec<bool> =
+                self.sources.iter().map(|source| source.is_some_and(|step| !whole(step))).collect();
+            let before = kept.len();
+            kept.retain(|(step, ..)| !other[self.places[*step].0]);
+            if kept.len() == before {
+                return kept;
+            }
         }
     }
+
+    /// Whether an entry is done again when another one is.
+    fn follows(&self, entry: usize, from: usize) -> bool {
+        if !self.graph || entry == from {
+            return entry >= from;
+        }
+        self.parts[entry].after.iter().any(|&before| self.follows(before, from))
+    }
+
+    /// "Nor is anything of a node on which one of them ran, for it may have undone what was done there." The same of what a
+    /// branch did without a node of its own, be it for an item.
+    fn may_be_undone(&self, instance: usize) -> bool {
+        let Instance { node, item, entry, .. } = self.instances[instance];
+        (0..self.instances.len()).filter(|&i| self.is_answer(i) && self.instances[i].was_tried()).any(|i| {
+            let other = &self.instances[i];
+            match node {
+                Some(_) => other.node == node,
+                None => other.entry == entry && other.item == item,
+            }
+        })
+    }
+}
+
+pub(crate) fn inputs(params: &BTreeMap<String, Value>, outputs: &[String], node: Option<usize>) -> String {
+    serde_json::to_string(&(params, outputs, node)).expect("it serialises")
 }

@@ -1,26 +1,35 @@
 //! Tells the engine and the tables the same story, step by step, and compares what they make of it.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use downbeat_core::backend::Params;
-use downbeat_core::execution::{Execution, Status, Verdict};
+use downbeat_core::execution::{Execution, State, Status, Verdict};
 use downbeat_core::ids::{ExecutionId, RunId};
 use downbeat_core::run::again::{Again, retry_of};
 use downbeat_core::run::engine;
 use downbeat_core::{Change, Dice, Timestamp};
+use serde_json::{Value, json};
 
-use super::case::{Case, MOST_NODES, node_id, node_number, number};
+use super::case::{Case, node_id, node_number, number};
 use super::counts::Counts;
-use super::tables::{Attempt, Fate, Instance, Stop, Tables};
+use super::rules::inputs;
+use super::tables::{Instance, Place, Stop, Tables};
 use crate::world::World;
 
 pub(super) const BEGINNING_MS: i64 = 1_000_000_000;
 
 /// Something that happened.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Fact {
     Leased(usize),
     Started(usize),
-    Finished(usize, Verdict),
+    Said(usize, Value),
+    Failed(usize),
+    Cancelled(usize),
     Lost(usize),
+    /// A step that no node fits from now on.
+    Unfit(usize),
+    Fits(usize),
     Offline(usize),
     Online(usize),
     Stopped(Stop),
@@ -28,16 +37,19 @@ pub(super) enum Fact {
 }
 
 /// A line of the story.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Line {
     Begins,
     OfflineAtFirst(usize),
     Happens(Fact),
     LaterMs(i64),
+    Look,
     Restart,
     /// Before the submission after so many.
     DiesAfter(u32),
     NobodyHears,
+    /// Several facts become known at once.
+    Together,
     Race(usize),
 }
 
@@ -46,6 +58,7 @@ struct Habits {
     fails: u64,
     loses: u64,
     node_goes: u64,
+    unfit: u64,
     pauses: u64,
     restarts: u64,
     dies: u64,
@@ -62,6 +75,7 @@ impl Habits {
             fails: [1, 3, 6, 12][number(dice, 4)],
             loses: [0, 0, 2, 8][number(dice, 4)],
             node_goes: [0, 0, 1, 3][number(dice, 4)],
+            unfit: [0, 0, 3, 8][number(dice, 4)],
             pauses: [0, 0, 1, 3][number(dice, 4)],
             restarts: [0, 2, 6][number(dice, 3)],
             dies: [0, 2, 6][number(dice, 3)],
@@ -75,20 +89,63 @@ impl Habits {
 /// Plays a whole story; the error is a report for people.
 pub(crate) fn play(case: &Case, seed: u64, counts: &mut Counts) -> Result<(), String> {
     let mut dice = Dice::new(seed ^ 0x0570_71e5);
-    let mut first = Story::new(case, Vec::new(), seed, dice.clone());
+    let has_cache =
+        case.definition.tasks.iter().flat_map(|entry| entry.leaves()).any(|task| task.cache.is_some());
+    let results = if has_cache { earlier_results(case, &mut dice) } else { Vec::new() };
+    let mut first = Story::new(case, Vec::new(), results, seed, dice.clone());
     first.run().map_err(|error| first.report(&error))?;
     first.note(counts);
-    let well = first.tables.failures.is_empty() && first.tables.stop.is_none();
-    if well || dice.below(2) == 0 {
+    if dice.below(2) == 0 {
         return Ok(());
     }
-    // "`run retry RUN` makes a new run of an ended one that did not complete, or completed in part."
-    let taken = first.taken_over().map_err(|error| first.report(&error))?;
-    let mut second = Story::new(case, taken, seed + 1, Dice::new(dice.next_u64()));
-    second.run().map_err(|error| second.report(&format!("tried again: {error}")))?;
-    counts.note("tried again", true);
+    let from = (dice.below(2) == 0).then(|| number(&mut dice, case.definition.tasks.len()));
+    let well = first.tables.failures.is_empty() && first.tables.stop.is_none();
+    if well && from.is_none() {
+        return Ok(());
+    }
+    // "`run retry RUN` makes a new run of an ended one that did not complete, or completed in part." "`--from TASK` works on a
+    // completed run too."
+    let taken = first.taken_over(from).map_err(|error| first.report(&error))?;
+    let results = first.world.cache.values().cloned().collect();
+    let mut second = Story::new(case, taken, results, seed + 1, Dice::new(dice.next_u64()));
+    second.run().map_err(|error| second.report(&format!("tried again from {from:?}: {error}")))?;
+    counts.note("tried again", from.is_none());
+    counts.note("tried again from a task on", from.is_some());
     second.note(counts);
     Ok(())
+}
+
+/// Some of what a run of the same case that went well has left.
+fn earlier_results(case: &Case, dice: &mut Dice) -> Vec<Execution> {
+    let (definition, resolved) = case.shared();
+    let mut world = World::of(definition, resolved, dice.next_u64());
+    world.now = at(-10_000);
+    world.begin();
+    for _ in 0..100 {
+        for execution in world.open(Status::Pending) {
+            if !world.lease(&execution) {
+                continue;
+            }
+            let said = json!([7, u64::from(execution.step)]);
+            let said = world.said(execution.id, Verdict::Succeeded, [("v".to_owned(), said)].into());
+            world.happens(&said);
+        }
+    }
+    let mut results = world.open(Status::Succeeded);
+    results.retain(|execution| execution.cache_key.is_some() && dice.below(2) == 0);
+    results
+}
+
+pub(super) fn place_of(execution: &Execution) -> Place {
+    (execution.step as usize, execution.pinned.map(node_number), execution.item.map(|item| item as usize))
+}
+
+/// What a succeeded execution said.
+fn said_by(execution: &Execution) -> Value {
+    match &execution.state {
+        State::Succeeded { outcome, .. } => outcome.outputs["v"].clone(),
+        other => panic!("only what succeeded said something, not {other:?}"),
+    }
 }
 
 pub(super) struct Story<'a> {
@@ -97,8 +154,8 @@ pub(super) struct Story<'a> {
     pub(super) tables: Tables<'a>,
     /// The last attempt of each instance.
     pub(super) ids: Vec<Option<ExecutionId>>,
-    /// The instance of a step (row) on a node (column; the first is for no node).
-    pub(super) lookup: Vec<usize>,
+    /// The name under which results with these inputs are kept.
+    pub(super) keys: BTreeMap<String, String>,
     dice: Dice,
     habits: Habits,
     pub(super) told: Vec<Line>,
@@ -106,24 +163,35 @@ pub(super) struct Story<'a> {
 }
 
 impl<'a> Story<'a> {
-    fn new(case: &'a Case, taken_over: Vec<Execution>, seed: u64, mut dice: Dice) -> Self {
+    fn new(
+        case: &'a Case,
+        taken_over: Vec<Execution>,
+        results: Vec<Execution>,
+        seed: u64,
+        mut dice: Dice,
+    ) -> Self {
         let (definition, resolved) = case.shared();
         let mut world = World::of(definition, resolved, seed);
         world.now = at(0);
-        let place = |execution: &Execution| (execution.step as usize, execution.pinned.map(node_number));
-        let taken: Vec<_> = taken_over.iter().map(place).collect();
-        let tables = Tables::new(case, &taken);
+        let taken = taken_over.iter().map(|execution| (place_of(execution), said_by(execution)));
+        let mut tables = Tables::new(case, taken.collect());
         if !taken_over.is_empty() {
             world.take_over(taken_over);
         }
-        let steps = case.idempotent.len();
-        let mut lookup = vec![usize::MAX; steps * (MOST_NODES + 1)];
-        for (index, instance) in tables.instances.iter().enumerate() {
-            lookup[instance.step * (MOST_NODES + 1) + instance.node.map_or(0, |node| node + 1)] = index;
+        let mut keys = BTreeMap::new();
+        for execution in results {
+            let task = world.plan.task(execution.step);
+            let params = execution.params.as_deref().unwrap_or(&task.params).clone().into_iter().collect();
+            let inputs = inputs(&params, &task.outputs, execution.pinned.map(node_number));
+            let key = execution.cache_key.as_deref().expect("it is kept").to_owned();
+            tables.results.insert(inputs.clone(), said_by(&execution));
+            keys.insert(inputs, key.clone());
+            world.cache.insert(key, execution);
         }
+        world.keeps_results = true;
         let habits = Habits::random(&mut dice);
-        let ids = vec![None; tables.instances.len()];
-        Self { case, world, tables, ids, lookup, dice, habits, told: Vec::new(), seen: Counts::default() }
+        let (ids, told, seen) = (Vec::new(), Vec::new(), Counts::default());
+        Self { case, world, tables, ids, keys, dice, habits, told, seen }
     }
 
     fn run(&mut self) -> Result<(), String> {
@@ -167,6 +235,7 @@ impl<'a> Story<'a> {
             self.world.restart();
         }
         self.tables.decide();
+        self.forget_looks();
         self.tick();
     }
 
@@ -187,26 +256,25 @@ impl<'a> Story<'a> {
             self.told.push(Line::Restart);
             self.seen.note("restart", true);
             self.world.restart();
+            self.forget_looks();
             return Ok(());
         }
         if self.chance(self.habits.deaf) {
-            self.told.push(Line::NobodyHears);
-            for news in 0..1 + self.dice.below(3) {
-                // With several news at once a failure in reaction to one may come before or after the next one; nodes
-                // that are offline and values that are missing make such failures.
-                match self.choose() {
-                    Some(Fact::Offline(_)) if news > 0 => break,
-                    Some(fact) => self.tell(fact, false),
-                    None => break,
-                }
-                if self.tables.offline.contains(&true) || self.case.uses.iter().any(Option::is_some) {
-                    break;
-                }
+            let restarts = self.dice.below(2) == 0;
+            self.told.push(if restarts { Line::NobodyHears } else { Line::Together });
+            // A pause between waves counts from when the end was heard of, or, after a restart, from the record of it.
+            let most = if !restarts && self.case.definition.rollout.is_some() { 1 } else { 3 };
+            let changes = self.news(most);
+            if restarts {
+                self.told.push(Line::Restart);
+                self.world.restart();
+            } else {
+                self.world.hear(&changes);
             }
-            self.told.push(Line::Restart);
-            self.seen.note("restart that finds news", true);
-            self.world.restart();
+            self.seen.note("restart that finds news", restarts);
+            self.seen.note("several news at once", !restarts && changes.len() > 1);
             self.tables.decide();
+            self.forget_looks();
             self.tick();
             return Ok(());
         }
@@ -219,10 +287,56 @@ impl<'a> Story<'a> {
             self.hear(Fact::Paused(false));
         } else if let Some(tick) = self.tables.next_tick() {
             return self.pass_time(tick - self.tables.now);
+        } else if let Some(step) = self.unfit_step() {
+            let look = self.world.progress.next_look().expect("compared").as_millisecond() - BEGINNING_MS;
+            if self.dice.below(8) > 0 {
+                return self.pass_time(look - self.tables.now);
+            }
+            self.hear(Fact::Fits(step));
         } else {
             return Err("nothing is open, and the run goes on".to_owned());
         }
         Ok(())
+    }
+
+    /// Some facts that are on record before anybody hears of them.
+    fn news(&mut self, most: u64) -> Vec<Change> {
+        let mut changes = Vec::new();
+        for news in 0..1 + self.dice.below(most) {
+            match self.choose() {
+                // Who hears of it gives up what waits for it, before or after the next fact.
+                Some(Fact::Offline(_)) | None => break,
+                Some(fact) => {
+                    // Clocks that stand still cannot say which of two failures was the first.
+                    if news > 0 {
+                        self.tables.now += 1;
+                        self.world.now = at(self.tables.now);
+                    }
+                    changes.extend(self.tell(fact, false));
+                }
+            }
+        }
+        changes
+    }
+
+    /// A step that waits for a node to fit it.
+    fn unfit_step(&self) -> Option<usize> {
+        let waits = |i: &&Instance| i.status() == Some(Status::Pending) && i.node.is_none();
+        self.tables.instances.iter().filter(waits).map(|i| i.step).find(|step| self.tables.unfit[*step])
+    }
+
+    /// "After a server was replaced the time counts anew", of what it found.
+    fn forget_looks(&mut self) {
+        for id in std::mem::take(&mut self.world.remembered) {
+            let execution = &self.world.executions[&id];
+            let instance = self.tables.instance_at(place_of(execution));
+            let attempt = execution.attempt as usize;
+            if let Some(instance) = instance
+                && self.tables.instances[instance].attempts.len() == attempt
+            {
+                self.tables.forget_looks(instance);
+            }
+        }
     }
 
     fn choose(&mut self) -> Option<Fact> {
@@ -232,6 +346,11 @@ impl<'a> Story<'a> {
         }
         if self.chance(self.habits.pauses) {
             return Some(Fact::Paused(!self.tables.paused));
+        }
+        if self.chance(self.habits.unfit) {
+            let waits = self.unfit_step().filter(|_| self.dice.below(2) == 0);
+            let step = waits.unwrap_or_else(|| number(&mut self.dice, self.tables.unfit.len()));
+            return Some(if self.tables.unfit[step] { Fact::Fits(step) } else { Fact::Unfit(step) });
         }
         let open = self.open();
         if open.is_empty() {
@@ -248,7 +367,10 @@ impl<'a> Story<'a> {
             let instance = &self.tables.instances[*i];
             match instance.status() {
                 // "A paused run begins nothing more": the dispatcher holds back what waits.
-                Some(Status::Pending) => !self.tables.paused && reachable(instance.node),
+                Some(Status::Pending) => {
+                    let fits = instance.node.is_some() || !self.tables.unfit[instance.step];
+                    !self.tables.paused && reachable(instance.node) && fits
+                }
                 status => status == Some(Status::Leased),
             }
         };
@@ -268,10 +390,30 @@ impl<'a> Story<'a> {
             return Fact::Lost(instance);
         }
         if stop && self.dice.below(4) > 0 || self.chance(self.habits.loses / 2) {
-            return Fact::Finished(instance, Verdict::Cancelled);
+            return Fact::Cancelled(instance);
         }
-        let failed = self.chance(self.habits.fails);
-        Fact::Finished(instance, if failed { Verdict::Failed } else { Verdict::Succeeded })
+        if self.chance(self.habits.fails) {
+            return Fact::Failed(instance);
+        }
+        let Instance { step, node, item, .. } = self.tables.instances[instance];
+        let said = if self.tables.sources.contains(&Some(step)) {
+            self.list()
+        } else {
+            Case::output(step, node.or(item))
+        };
+        Fact::Said(instance, said)
+    }
+
+    /// What a task says that others go over, or that is no list.
+    fn list(&mut self) -> Value {
+        match self.dice.below(12) {
+            0 | 1 => json!([]),
+            2 => json!("[1, {\"a\": 2}]"),
+            3 => [json!(7), json!("x"), json!({"a": 1})][number(&mut self.dice, 3)].clone(),
+            4 => json!(null),
+            5 => json!([null, 8]),
+            _ => (0..1 + number(&mut self.dice, 3)).map(|item| json!(item * 5)).collect(),
+        }
     }
 
     fn is_running(&self, id: ExecutionId) -> bool {
@@ -281,7 +423,7 @@ impl<'a> Story<'a> {
     /// Tells both, and lets both decide; the server may die over it.
     fn hear(&mut self, fact: Fact) {
         self.may_die();
-        let race = self.may_race(fact);
+        let race = self.may_race(&fact);
         self.tell(fact, true);
         if let Some(instance) = race
             && self.world.race.take().is_none()
@@ -291,12 +433,13 @@ impl<'a> Story<'a> {
             self.seen.note("race", true);
         }
         self.tables.decide();
+        self.forget_looks();
         self.world.dies_after = None;
         self.tick();
     }
 
     /// Something that waits and that a node may be given while the engine still thinks that it waits.
-    fn may_race(&mut self, fact: Fact) -> Option<usize> {
+    fn may_race(&mut self, fact: &Fact) -> Option<usize> {
         let changes_itself = matches!(fact, Fact::Leased(_) | Fact::Paused(_));
         if !self.chance(self.habits.races) || changes_itself || self.world.dies_after.is_some() {
             return None;
@@ -316,8 +459,9 @@ impl<'a> Story<'a> {
         }
     }
 
-    fn tell(&mut self, fact: Fact, heard: bool) {
-        self.told.push(Line::Happens(fact));
+    /// Answers the change that it is, if nobody has heard of it.
+    fn tell(&mut self, fact: Fact, heard: bool) -> Option<Change> {
+        self.told.push(Line::Happens(fact.clone()));
         let (run, at) = (self.world.record.id.clone(), self.world.now);
         let id = |instance: usize| self.ids[instance].expect("it has an attempt");
         let change = match fact {
@@ -327,14 +471,27 @@ impl<'a> Story<'a> {
                 self.world.leased(&execution)
             }
             Fact::Started(instance) => self.world.started(id(instance)),
-            Fact::Finished(instance, verdict) => {
-                self.tables.finished(instance, verdict);
-                let Instance { step, node, .. } = self.tables.instances[instance];
-                let outputs = match verdict {
-                    Verdict::Succeeded => [("v".to_owned(), Case::output(step, node).into())].into(),
-                    Verdict::Failed | Verdict::Cancelled => Params::default(),
-                };
-                self.world.said(id(instance), verdict, outputs)
+            Fact::Said(instance, said) => {
+                self.tables.finished(instance, Verdict::Succeeded, Some(said.clone()));
+                self.world.said(id(instance), Verdict::Succeeded, [("v".to_owned(), said)].into())
+            }
+            Fact::Failed(instance) => {
+                self.tables.finished(instance, Verdict::Failed, None);
+                self.world.said(id(instance), Verdict::Failed, Params::default())
+            }
+            Fact::Cancelled(instance) => {
+                self.tables.finished(instance, Verdict::Cancelled, None);
+                self.world.said(id(instance), Verdict::Cancelled, Params::default())
+            }
+            Fact::Unfit(step) => {
+                self.tables.unfit[step] = true;
+                self.world.unfit.insert(u32::try_from(step).expect("small"));
+                return None;
+            }
+            Fact::Fits(step) => {
+                self.tables.unfit[step] = false;
+                self.world.unfit.remove(&u32::try_from(step).expect("small"));
+                return None;
             }
             Fact::Lost(instance) => {
                 self.tables.lost(instance);
@@ -348,12 +505,12 @@ impl<'a> Story<'a> {
                 if heard {
                     self.world.turn(|progress, turn| progress.node_offline(node_id(node), turn));
                 }
-                return;
+                return None;
             }
             Fact::Online(node) => {
                 self.tables.offline[node] = false;
                 self.world.offline.remove(&node_id(node));
-                return;
+                return None;
             }
             Fact::Stopped(stop) => {
                 self.tables.stopped(stop);
@@ -362,7 +519,7 @@ impl<'a> Story<'a> {
                     Stop::TimedOut => {
                         self.world.timed_out = true;
                         self.world.turn(|progress, turn| progress.stop(engine::Stop::TimedOut, turn));
-                        return;
+                        return None;
                     }
                 }
             }
@@ -373,7 +530,8 @@ impl<'a> Story<'a> {
             }
         };
         let applied = if heard { self.world.happens(&change) } else { self.world.apply(&change) };
-        assert!(applied, "{fact:?} was refused");
+        assert!(applied, "{change:?} was refused");
+        (!heard).then_some(change)
     }
 
     fn pass_time(&mut self, by_ms: i64) -> Result<(), String> {
@@ -381,8 +539,13 @@ impl<'a> Story<'a> {
         self.tables.now += by_ms;
         self.world.now = at(self.tables.now);
         self.told.push(Line::LaterMs(by_ms));
-        // Both have said when time alone matters, and the same.
-        if due.is_some_and(|due| due <= self.tables.now) {
+        // Both have said when time alone matters, and the same; when it looks for nodes is the engine's affair.
+        let looks = self.world.progress.next_look().is_some_and(|at| at <= self.world.now);
+        if looks {
+            self.told.push(Line::Look);
+            self.tables.looked();
+        }
+        if looks || due.is_some_and(|due| due <= self.tables.now) {
             self.tables.decide();
             self.tick();
             self.compare()?;
@@ -401,34 +564,19 @@ impl<'a> Story<'a> {
         panic!("the engine asks for the same moment again and again");
     }
 
-    /// What a run that tries this one again begins with: what succeeded, but nothing that answered failures, and nothing
-    /// of a node on which something did.
-    fn taken_over(&mut self) -> Result<Vec<Execution>, String> {
+    /// What a run that tries this one again begins with.
+    fn taken_over(&mut self, from: Option<usize>) -> Result<Vec<Execution>, String> {
         let executions: Vec<Execution> = self.world.executions.values().cloned().collect();
-        let second =
-            retry_of(&self.world.record, &executions, Again::AllNodes).map_err(|why| why.to_string())?;
+        let again = from.map_or(Again::AllNodes, |entry| Again::From(u32::try_from(entry).expect("small")));
+        let second = retry_of(&self.world.record, &executions, again).map_err(|why| why.to_string())?;
         let taken = second.executions(&RunId::from("run"), self.world.now, &mut self.world.dice);
-        let place = |taken: &Execution| (taken.step as usize, taken.pinned.map(node_number));
-        let mut got: Vec<_> = taken.iter().map(place).collect();
-        let tables = &self.tables;
-        let ran = |attempts: &[Attempt]| {
-            attempts.len() > 1 || attempts.iter().any(|attempt| attempt.status != Status::Skipped)
-        };
-        let undone: Vec<usize> = (0..tables.instances.len())
-            .filter(|i| tables.is_answer(*i) && ran(&tables.instances[*i].attempts))
-            .filter_map(|i| tables.instances[i].node)
-            .collect();
-        let is_taken = |i: &usize| {
-            let instance = &tables.instances[*i];
-            instance.fate == Some(Fate::Succeeded)
-                && !tables.is_answer(*i)
-                && !instance.node.is_some_and(|node| undone.contains(&node))
-        };
-        let instances = (0..self.tables.instances.len()).filter(is_taken).map(|i| &self.tables.instances[i]);
-        let mut expected: Vec<_> = instances.map(|instance| (instance.step, instance.node)).collect();
-        got.sort_unstable();
-        expected.sort_unstable();
-        if got == expected { Ok(taken) } else { Err(format!("{got:?} is taken over, not {expected:?}")) }
+        let got: BTreeSet<Place> = taken.iter().map(place_of).collect();
+        let expected = self.tables.left_for_another(from);
+        if got == expected && got.len() == taken.len() {
+            Ok(taken)
+        } else {
+            Err(format!("from {from:?} on: {got:?} is taken over, not {expected:?}"))
+        }
     }
 }
 

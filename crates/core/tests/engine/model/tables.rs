@@ -1,11 +1,14 @@
-//! A slow, obvious interpreter of the tables of `docs/fleet.md`. It is told what happened and says what every instance
+//! A slow, obvious interpreter of the tables of `docs/fleet.md` and `docs/graph.md`. It is told what happened and says what every instance
 //! must have come to by now. It knows nothing of the engine: it holds plain lists, and looks through all of them after
 //! everything that it is told. Here is what follows from what; the sentences themselves are in `rules`.
 
+use std::collections::BTreeMap;
+
 use downbeat_core::execution::{Status, Verdict};
 use downbeat_core::run::RunState;
+use serde_json::Value;
 
-use super::case::Case;
+use super::case::{Case, MOST_NODES, source};
 
 /// The kind of reason that a skip is recorded with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,7 +60,16 @@ pub(crate) struct Attempt {
     waits_until: Option<i64>,
     /// The most that it may be held back as a retry.
     pub(crate) held_until: Option<i64>,
-    made: usize,
+    /// How long it is held back: dice decide that, and the record says it.
+    pub(crate) not_before: Option<i64>,
+    /// Since when no node has fitted it.
+    pub(crate) unfit_since: Option<i64>,
+    /// No node has fitted it for too long.
+    pub(crate) unfit: bool,
+    /// An earlier result that it finds.
+    found: Option<Value>,
+    /// The earlier result was used.
+    pub(crate) cached: bool,
     ended: usize,
 }
 
@@ -70,21 +82,28 @@ impl Default for Attempt {
             sent: false,
             waits_until: None,
             held_until: None,
-            made: 0,
+            not_before: None,
+            unfit_since: None,
+            unfit: false,
+            found: None,
+            cached: false,
             ended: 0,
         }
     }
 }
 
-/// What an instance gets from the step that it uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What an instance's params come to.
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Given {
     NothingUsed,
     Missing,
-    Value(u64),
+    Values(BTreeMap<String, Value>),
 }
 
-/// One step on one node, or the only one of a placed step.
+/// A step on a node or for an item.
+pub(crate) type Place = (usize, Option<usize>, Option<usize>);
+
+/// One step on one node, for one item, or the only one of a placed step.
 #[derive(Clone, Debug)]
 pub(crate) struct Instance {
     pub(crate) part: usize,
@@ -92,15 +111,32 @@ pub(crate) struct Instance {
     pub(crate) leaf: usize,
     pub(crate) step: usize,
     pub(crate) node: Option<usize>,
+    pub(crate) item: Option<usize>,
     /// It succeeded in the run that this one tries again.
     pub(crate) taken_over: bool,
     pub(crate) attempts: Vec<Attempt>,
     pub(crate) fate: Option<Fate>,
+    /// What it said when it succeeded.
+    pub(crate) said: Option<Value>,
 }
 
 impl Instance {
     pub(crate) fn status(&self) -> Option<Status> {
         self.attempts.last().map(|attempt| attempt.status)
+    }
+
+    /// Whether any attempt was made, and not only recorded that there is none.
+    pub(crate) fn was_tried(&self) -> bool {
+        self.attempts.len() > 1 || self.attempts.iter().any(|attempt| attempt.status != Status::Skipped)
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.status().is_some_and(|status| status.is_open())
+    }
+
+    /// The order of the job file, and of nodes or items.
+    pub(super) fn order(&self) -> (usize, Option<usize>, Option<usize>, usize) {
+        (self.part, self.node, self.item, self.leaf)
     }
 }
 
@@ -120,6 +156,8 @@ pub(super) struct Part {
     /// The parts that end before this one begins.
     pub(super) after: Vec<usize>,
     pub(super) stage: Stage,
+    /// What it goes over, once that is known.
+    pub(super) items: Option<Vec<Value>>,
 }
 
 pub(crate) struct Tables<'a> {
@@ -127,8 +165,6 @@ pub(crate) struct Tables<'a> {
     pub(super) graph: bool,
     pub(crate) instances: Vec<Instance>,
     pub(super) parts: Vec<Part>,
-    /// Parts whose turn has come, the longest waiting first.
-    pub(super) due: Vec<usize>,
     /// Instances that failed, in the order in which they did.
     pub(crate) failures: Vec<usize>,
     /// The part in which fail-fast struck.
@@ -136,41 +172,69 @@ pub(crate) struct Tables<'a> {
     pub(crate) stop: Option<Stop>,
     pub(crate) paused: bool,
     pub(crate) offline: Vec<bool>,
+    /// Steps that no node fits.
+    pub(crate) unfit: Vec<bool>,
+    /// Earlier results, by what went into them: what they said.
+    pub(crate) results: BTreeMap<String, Value>,
+    /// What succeeded in the run that this one tries again, and what it said.
+    taken_over: BTreeMap<Place, Value>,
     pub(crate) now: i64,
     /// When the last attempt ended.
     pub(super) last_end: Option<i64>,
+    /// Entry and leaf of each step.
+    pub(super) places: Vec<(usize, usize)>,
+    /// For each entry the step that its list comes from, if any.
+    pub(crate) sources: Vec<Option<usize>>,
+    by_place: Vec<Option<usize>>,
     count: usize,
 }
 
+/// As many items as are looked up.
+const MOST_ITEMS: usize = 8;
+const COLUMNS: usize = 1 + MOST_NODES + MOST_ITEMS;
+
+fn row_and_column((step, node, item): Place) -> usize {
+    step * COLUMNS + node.map_or(0, |node| node + 1) + item.map_or(0, |item| 1 + MOST_NODES + item)
+}
+
 impl<'a> Tables<'a> {
-    /// `taken_over`: the steps and nodes that succeeded in the run that this one tries again.
-    pub(crate) fn new(case: &'a Case, taken_over: &[(usize, Option<usize>)]) -> Self {
+    pub(crate) fn new(case: &'a Case, taken_over: BTreeMap<Place, Value>) -> Self {
         let graph = case.definition.is_graph();
+        let places = case.places();
         let mut tables = Self {
             case,
             graph,
             instances: Vec::new(),
             parts: Vec::new(),
-            due: Vec::new(),
             failures: Vec::new(),
             struck: None,
             stop: None,
             paused: false,
             offline: vec![false; case.nodes],
+            unfit: vec![false; places.len()],
+            results: BTreeMap::new(),
+            taken_over,
             now: 0,
             last_end: None,
+            sources: Vec::new(),
+            by_place: vec![None; places.len() * COLUMNS],
+            places,
             count: 0,
         };
-        tables.lay_out(taken_over);
+        let source = |entry: &downbeat_core::spec::Entry| {
+            entry.for_each().and_then(source).and_then(|name| tables.step_named(name))
+        };
+        tables.sources = case.definition.tasks.iter().map(source).collect();
+        tables.lay_out();
         tables
     }
 
-    fn lay_out(&mut self, taken_over: &[(usize, Option<usize>)]) {
+    fn lay_out(&mut self) {
         let case = self.case;
         let entries = || 0..case.definition.tasks.len();
         if case.definition.rollout.is_none() {
             for entry in entries() {
-                self.add_part(entry, None, case.targets[entry].clone(), taken_over);
+                self.add_part(entry, None, case.targets[entry].clone());
             }
             return;
         }
@@ -178,22 +242,16 @@ impl<'a> Tables<'a> {
         // "A wave walks the whole list before the next begins."
         for (wave, nodes) in self.waves().into_iter().enumerate() {
             for &entry in &walked {
-                self.add_part(entry, Some(wave), Some(nodes.clone()), taken_over);
+                self.add_part(entry, Some(wave), Some(nodes.clone()));
             }
         }
         // "`on_failure` entries are no part of the waves: they come once, in their order, after the last wave."
         for entry in answers {
-            self.add_part(entry, None, Some((0..case.nodes).collect()), taken_over);
+            self.add_part(entry, None, Some((0..case.nodes).collect()));
         }
     }
 
-    fn add_part(
-        &mut self,
-        entry: usize,
-        wave: Option<usize>,
-        nodes: Option<Vec<usize>>,
-        taken_over: &[(usize, Option<usize>)],
-    ) {
+    fn add_part(&mut self, entry: usize, wave: Option<usize>, nodes: Option<Vec<usize>>) {
         let part = self.parts.len();
         let tasks = &self.case.definition.tasks;
         let after = if self.graph {
@@ -204,19 +262,50 @@ impl<'a> Tables<'a> {
             // "Each entry is a barrier: every node ends entry N before any begins N+1."
             (0..part).collect()
         };
-        self.parts.push(Part { entry, wave, after, stage: Stage::Waiting });
-        let first: usize = tasks[..entry].iter().map(|entry| entry.leaves().len()).sum();
-        let places = nodes.map_or(vec![None], |nodes| nodes.into_iter().map(Some).collect());
-        for node in places {
-            for leaf in 0..tasks[entry].leaves().len() {
-                let step = first + leaf;
-                let taken_over = taken_over.contains(&(step, node));
-                // "What succeeded is taken over and not done again."
-                let fate = taken_over.then_some(Fate::Succeeded);
-                let attempts = Vec::new();
-                self.instances.push(Instance { part, entry, leaf, step, node, taken_over, attempts, fate });
-            }
+        self.parts.push(Part { entry, wave, after, stage: Stage::Waiting, items: None });
+        match nodes {
+            Some(nodes) => nodes.into_iter().for_each(|node| self.add_walk(part, Some(node), None)),
+            // What a `for_each` goes over is known when its turn comes.
+            None if self.goes_over_items(entry) => {}
+            None => self.add_walk(part, None, None),
         }
+    }
+
+    fn add_walk(&mut self, part: usize, node: Option<usize>, item: Option<usize>) {
+        let entry = self.parts[part].entry;
+        for step in 0..self.places.len() {
+            let (of, leaf) = self.places[step];
+            if of != entry {
+                continue;
+            }
+            let place = (step, node, item);
+            let said = self.taken_over.get(&place).cloned();
+            let taken_over = said.is_some();
+            // "What succeeded is taken over and not done again."
+            let fate = taken_over.then_some(Fate::Succeeded);
+            let attempts = Vec::new();
+            self.by_place[row_and_column(place)] = Some(self.instances.len());
+            self.instances.push(Instance {
+                part,
+                entry,
+                leaf,
+                step,
+                node,
+                item,
+                taken_over,
+                attempts,
+                fate,
+                said,
+            });
+        }
+    }
+
+    pub(super) fn was_taken_over(&self, place: Place) -> bool {
+        self.taken_over.contains_key(&place)
+    }
+
+    pub(crate) fn instance_at(&self, place: Place) -> Option<usize> {
+        self.by_place[row_and_column(place)]
     }
 
     // What it is told.
@@ -227,13 +316,43 @@ impl<'a> Tables<'a> {
         attempt.sent = true;
     }
 
-    pub(crate) fn finished(&mut self, instance: usize, verdict: Verdict) {
+    pub(crate) fn finished(&mut self, instance: usize, verdict: Verdict, said: Option<Value>) {
         let status = match verdict {
             Verdict::Succeeded => Status::Succeeded,
             Verdict::Failed => Status::Failed,
             Verdict::Cancelled => Status::Cancelled,
         };
+        // "What comes of it is there for later" ones.
+        if let (Some(said), Some(inputs)) = (&said, self.inputs(instance)) {
+            self.results.insert(inputs, said.clone());
+        }
+        self.instances[instance].said = said;
         self.end(instance, status, None);
+    }
+
+    /// It is looked at whether nodes fit what waits. "Waiting for a slot, for a limit or for its turn does not count."
+    pub(crate) fn looked(&mut self) {
+        for i in 0..self.instances.len() {
+            let Instance { node, step, .. } = self.instances[i];
+            if node.is_some() || self.instances[i].status() != Some(Status::Pending) {
+                continue;
+            }
+            let fits = self.paused || !self.unfit[step];
+            let (now, most) = (self.now, self.placement_timeout(i));
+            let attempt = self.last(i);
+            if fits {
+                attempt.unfit_since = None;
+                continue;
+            }
+            let from = attempt.not_before.map_or(now, |at| at.max(now));
+            let since = *attempt.unfit_since.get_or_insert(from);
+            attempt.unfit = now - since >= most;
+        }
+    }
+
+    /// "After a server was replaced the time counts anew."
+    pub(crate) fn forget_looks(&mut self, instance: usize) {
+        self.last(instance).unfit_since = None;
     }
 
     pub(crate) fn lost(&mut self, instance: usize) {
@@ -257,7 +376,8 @@ impl<'a> Tables<'a> {
         attempt.why = why;
         attempt.stop = false;
         attempt.ended = count;
-        if status != Status::Skipped {
+        // "Nothing is waited for after a wave in which nothing was tried."
+        if status != Status::Skipped && !self.last(instance).cached {
             self.last_end = Some(now);
         }
     }
@@ -270,13 +390,12 @@ impl<'a> Tables<'a> {
             self.stop_everything();
         }
         loop {
-            if self.settle_ends() || self.withdraw() || self.walk_leaves() {
-                continue;
+            while self.settle_ends() || self.walk_on() || self.turn_of_next_part() || self.begin_next() {}
+            // What that comes to becomes known together.
+            let (used, withdrawn, given_up) = (self.use_results(), self.withdraw(), self.give_up());
+            if !used && !withdrawn && !given_up {
+                return;
             }
-            if self.begin_next_part() || self.give_up() {
-                continue;
-            }
-            return;
         }
     }
 
@@ -306,7 +425,7 @@ impl<'a> Tables<'a> {
             }
             again
         });
-        for instance in ended {
+        if let Some(&instance) = ended.iter().min_by_key(|&&i| self.instances[i].order()) {
             if self.goes_on(instance) {
                 self.again(instance);
             } else {
@@ -356,20 +475,43 @@ impl<'a> Tables<'a> {
     }
 
     fn attempt(&mut self, instance: usize, waits_until: Option<i64>, held_until: Option<i64>) {
-        self.count += 1;
-        let attempt = Attempt { waits_until, held_until, made: self.count, ..Attempt::default() };
+        let unfit_since = Some(self.now);
+        let attempt = Attempt { waits_until, held_until, unfit_since, ..Attempt::default() };
         self.instances[instance].attempts.push(attempt);
         // "A step for a node that is offline fails without being sent." "A value that is missing only later fails the
         // attempt that needs it."
         let unreachable = waits_until.is_none() && self.is_offline(instance);
         if unreachable || self.given(instance) == Given::Missing {
             self.end(instance, Status::Failed, None);
+            return;
+        }
+        // "Before the first attempt the newest succeeded execution with equal inputs is looked for."
+        if self.instances[instance].attempts.len() == 1
+            && let Some(inputs) = self.inputs(instance)
+        {
+            self.last(instance).found = self.results.get(&inputs).cloned();
         }
     }
 
+    /// "If there is one, it is taken: the step has succeeded, and its outputs are that one's."
+    fn use_results(&mut self) -> bool {
+        let mut any = false;
+        for i in 0..self.instances.len() {
+            if self.instances[i].status() != Some(Status::Pending) {
+                continue;
+            }
+            if let Some(said) = self.last(i).found.take() {
+                self.last(i).cached = true;
+                self.end(i, Status::Succeeded, None);
+                self.instances[i].said = Some(said);
+                any = true;
+            }
+        }
+        any
+    }
+
     fn skip(&mut self, instance: usize, why: Why) {
-        self.count += 1;
-        self.instances[instance].attempts.push(Attempt { made: self.count, ..Attempt::default() });
+        self.instances[instance].attempts.push(Attempt::default());
         self.end(instance, Status::Skipped, Some(why));
         self.instances[instance].fate = Some(Fate::Skipped);
     }
@@ -391,77 +533,141 @@ impl<'a> Tables<'a> {
     }
 
     /// "What waits for a node fails when the node goes offline. What is sent again after a loss waits for its node as
-    /// long as its timeout."
+    /// long as its timeout." "When no node fitted it for `placement_timeout` it fails."
     fn give_up(&mut self) -> bool {
         let mut gone: Vec<usize> = (0..self.instances.len())
             .filter(|&i| self.instances[i].status() == Some(Status::Pending))
-            .filter(|&i| match self.instances[i].attempts.last().and_then(|attempt| attempt.waits_until) {
-                Some(until) => until <= self.now,
-                None => self.is_offline(i),
+            .filter(|&i| {
+                let attempt = self.instances[i].attempts.last().expect("it has a status");
+                attempt.unfit || attempt.waits_until.map_or(self.is_offline(i), |until| until <= self.now)
             })
             .collect();
-        // Of failures of one moment that of the first step counts first.
-        gone.sort_by_key(|&i| (self.instances[i].step, self.instances[i].node));
+        // "Of failures of one moment that of the first step counts first."
+        gone.sort_by_key(|&i| (self.instances[i].step, self.instances[i].order()));
         for &instance in &gone {
             self.end(instance, Status::Failed, None);
         }
         !gone.is_empty()
     }
 
-    /// "Each node walks its leaves at its own pace."
-    fn walk_leaves(&mut self) -> bool {
-        let mut any = false;
-        for i in 0..self.instances.len() {
-            let Instance { part, attempts, fate, .. } = &self.instances[i];
-            let untried = attempts.is_empty() && fate.is_none();
-            let began = self.parts[*part].stage == Stage::Began;
-            if untried && began && self.earlier_leaves(i).all(|earlier| earlier.fate.is_some()) {
-                match self.leaf_runs(i) {
-                    Ok(()) => self.attempt(i, None, None),
-                    Err(why) => self.skip(i, why),
-                }
-                any = true;
-            }
-        }
-        any
+    /// "Each node walks its leaves at its own pace." What has begun goes on; what does not run is skipped, in any case.
+    fn walk_on(&mut self) -> bool {
+        let next = |&i: &usize| self.is_next(i) && (self.leaf_runs(i).is_err() || self.walk_has_begun(i));
+        let Some(i) = (0..self.instances.len()).filter(next).min_by_key(|&i| self.instances[i].order())
+        else {
+            return false;
+        };
+        self.try_leaf(i);
+        true
     }
 
-    fn begin_next_part(&mut self) -> bool {
+    fn try_leaf(&mut self, instance: usize) {
+        match self.leaf_runs(instance) {
+            Ok(()) => self.attempt(instance, None, None),
+            Err(why) => self.skip(instance, why),
+        }
+    }
+
+    /// The first entry of the job file whose turn has come: it is skipped, or it begins.
+    fn turn_of_next_part(&mut self) -> bool {
         for part in 0..self.parts.len() {
             let waits = self.parts[part].stage == Stage::Waiting;
             if waits && self.parts[part].after.iter().all(|before| self.has_ended(*before)) {
                 self.parts[part].stage = Stage::Due;
-                self.due.push(part);
             }
         }
-        let Some(part) = self.next_due() else { return false };
-        let runs = self.part_runs(part);
-        self.parts[part].stage = if runs.is_ok() { Stage::Began } else { Stage::Skipped };
-        for instance in 0..self.instances.len() {
-            let concerned = self.instances[instance].part == part && !self.instances[instance].taken_over;
-            if concerned && let Err(why) = runs.and_then(|()| self.node_joins(instance)) {
-                self.skip(instance, why);
+        for part in 0..self.parts.len() {
+            if self.parts[part].stage != Stage::Due || self.is_held_up(part) {
+                continue;
             }
+            match self.part_runs(part) {
+                // "An entry begins on all of its nodes at once."
+                Ok(()) if self.case.definition.max_parallel.is_none() || self.is_whole(part) => {
+                    self.begin(part)
+                }
+                // "A task begins when there is room for one of it."
+                Ok(()) => continue,
+                // "No items: the task succeeds at once"; there is nothing to skip.
+                Err(_) if self.goes_over_items(self.parts[part].entry) && self.is_whole(part) => {
+                    self.begin(part)
+                }
+                Err(why) => self.skip_part(part, why),
+            }
+            return true;
+        }
+        false
+    }
+
+    fn skip_part(&mut self, part: usize, why: Why) {
+        self.parts[part].stage = Stage::Skipped;
+        // "A task that is skipped before it began has one instance, and no item."
+        if self.goes_over_items(self.parts[part].entry) {
+            self.add_walk(part, None, None);
+        }
+        for i in 0..self.instances.len() {
+            if self.instances[i].part == part && !self.instances[i].taken_over {
+                self.skip(i, why);
+            }
+        }
+    }
+
+    fn begin(&mut self, part: usize) {
+        self.parts[part].stage = Stage::Began;
+        let entry = self.parts[part].entry;
+        if self.goes_over_items(entry) {
+            match self.items(entry) {
+                Some(items) => {
+                    // "An instance for each item, numbered from 0."
+                    (0..items.len()).for_each(|item| self.add_walk(part, None, Some(item)));
+                    self.parts[part].items = Some(items);
+                }
+                // "Something else than a list fails the task": its first leaf.
+                None => {
+                    let first = self.instances.len();
+                    self.add_walk(part, None, None);
+                    self.instances[first].attempts.push(Attempt::default());
+                    self.end(first, Status::Failed, None);
+                    return;
+                }
+            }
+        }
+        for i in 0..self.instances.len() {
+            let concerned = self.instances[i].part == part && !self.instances[i].taken_over;
+            if concerned && let Err(why) = self.node_joins(i) {
+                self.skip(i, why);
+            }
+        }
+        // "An entry begins on all of its nodes at once", but where there are bounds: there one after the other.
+        if !self.is_bounded(part) {
+            for i in 0..self.instances.len() {
+                if self.instances[i].part == part && self.is_next(i) {
+                    self.try_leaf(i);
+                }
+            }
+        }
+    }
+
+    /// "The others begin in the order of the job file, and of their items or nodes", as there is room.
+    fn begin_next(&mut self) -> bool {
+        if !self.run_has_room() {
+            return false;
+        }
+        let bounded = self.case.definition.max_parallel.is_some();
+        let due = |part: &usize| self.parts[*part].stage == Stage::Due && !self.is_held_up(*part);
+        let part = (0..self.parts.len()).find(|part| bounded && due(part));
+        let begins = |&i: &usize| {
+            self.is_next(i) && self.leaf_runs(i).is_ok() && self.part_has_room(self.instances[i].part)
+        };
+        let next = (0..self.instances.len()).filter(begins).min_by_key(|&i| self.instances[i].order());
+        match (part, next) {
+            (Some(part), next) if next.is_none_or(|i| part < self.instances[i].part) => self.begin(part),
+            (_, Some(instance)) => self.attempt(instance, None, None),
+            (_, None) => return false,
         }
         true
     }
 
-    fn next_due(&mut self) -> Option<usize> {
-        // "`run pause` lets what runs end and begins nothing more." "Cancel works on a paused run." What was taken over
-        // whole begins nothing.
-        if self.paused && self.stop.is_none() {
-            let whole = |part: usize| self.instances.iter().all(|i| i.part != part || i.taken_over);
-            let taken = self.due.iter().position(|&part| self.parts[part].wave.is_none() && whole(part))?;
-            return Some(self.due.remove(taken));
-        }
-        if self.due.is_empty() || self.wave_begins().is_some_and(|at| self.now < at) {
-            return None;
-        }
-        self.due.sort_unstable();
-        Some(self.due.remove(0))
-    }
-
-    fn has_ended(&self, part: usize) -> bool {
+    pub(super) fn has_ended(&self, part: usize) -> bool {
         matches!(self.parts[part].stage, Stage::Began | Stage::Skipped)
             && self.instances.iter().filter(|i| i.part == part).all(|i| i.fate.is_some())
     }

@@ -1,5 +1,7 @@
 //! Limits on the board: what it counts, whom it lets by, and that it does not ask in vain.
 
+use downbeat_store::LimitUse;
+
 use super::*;
 
 fn named(world: &mut World, name: &str) -> RunId {
@@ -272,13 +274,16 @@ fn what_the_store_remembers_counts_when_a_server_starts() {
     held.state = State::Running { lease, started_at: at, stop: false };
     world.board.add_execution(&held, &mut Vec::new());
     let ended = ExecutionId(Uuid::from_u128(5));
-    world.board.load_uses(
-        [
-            (ClusterId::DEFAULT, "db".to_owned(), LimitKind::AtOnce, held.id, at, false),
-            (ClusterId::DEFAULT, "api".to_owned(), LimitKind::Rate, ended, at, true),
-        ]
-        .into_iter(),
-    );
+    let cluster = ClusterId::DEFAULT;
+    let of = |key: &str, execution, until| LimitUse {
+        cluster,
+        key: key.to_owned(),
+        execution,
+        granted_at: at,
+        until,
+    };
+    let minute = at + SignedDuration::from_secs(60);
+    world.board.load_uses([of("db", held.id, None), of("api", ended, Some(minute))]);
     world.wait(&run, 5, Some(json!({"db": 2})));
     world.wait(&run, 5, Some(json!({"api": "3/1m"})));
     let _poll = world.park(0, 1, Free { fleet: 0, placed: 20 });

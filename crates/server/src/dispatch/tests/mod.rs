@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use super::{Board, LimitKind, Share};
+use super::{Board, Share};
 
 mod fair;
 mod limited;
@@ -593,38 +593,4 @@ fn what_waits_of_a_paused_run_is_not_given_out_until_it_goes_on() {
     };
     world.commit(vec![cancel, paused(false, at)]);
     assert_eq!(claimed_by_run(&world.claim()).len(), 2);
-}
-
-/// What a claim costs: 100,000 executions of one job over 50 nodes. Run by hand, before and after a change.
-#[test]
-#[ignore = "prints a figure, checks nothing"]
-fn what_a_hundred_thousand_claims_cost() {
-    let mut world = World::new(50);
-    let run = world.run("r", noops(1_000, &json!({"name": "job"})));
-    let began = std::time::Instant::now();
-    for _ in 0..100 {
-        let executions = world.executions(&run, 1_000, None);
-        world.add(&run, executions);
-    }
-    let added = began.elapsed();
-    let (mut claiming, mut applying, mut claims_made) = (added * 0, added * 0, 0);
-    for poll in 1.. {
-        let polls: Vec<_> =
-            (0..50).map(|node| world.park(node, poll, Free { fleet: 1, placed: 20 })).collect();
-        let began = std::time::Instant::now();
-        let claims = world.claim();
-        claiming += began.elapsed();
-        if claims.is_empty() {
-            break;
-        }
-        claims_made += claims.len();
-        let ends: Vec<Change> = claims.iter().map(|claim| world.end_of(claim)).collect();
-        let began = std::time::Instant::now();
-        world.commit(claims);
-        world.commit(ends);
-        applying += began.elapsed();
-        drop(polls);
-    }
-    assert_eq!(claims_made, 100_000);
-    println!("added in {added:?}, claimed in {claiming:?}, leased and ended in {applying:?}");
 }

@@ -19,9 +19,10 @@ fn given(world: &mut World, placement: &Value, count: usize, free: &[u32]) -> Ve
     let run = world.run(&name, noops(1, &json!({"placement": placement})));
     world.polls += 1;
     let polls = world.polls;
-    for (node, free) in free.iter().enumerate() {
-        let _ = world.park(u32::try_from(node).unwrap(), polls, Free { fleet: 1, placed: *free });
-    }
+    let park = |(node, free): (usize, &u32)| {
+        world.park(u32::try_from(node).unwrap(), polls, Free { fleet: 1, placed: *free })
+    };
+    let _polls: Vec<_> = free.iter().enumerate().map(park).collect();
     world.wait(&run, count, None);
     let claims = world.claim();
     let nodes: Vec<NodeId> = claimed_by_run(&claims).into_iter().map(|(_, node)| node).collect();

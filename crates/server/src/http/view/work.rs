@@ -66,6 +66,9 @@ pub struct HeldWork {
     pub step: u32,
     /// The task's name, or `backend action`.
     pub task: String,
+    /// Its place among the items of its task's `for_each`, from 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub item: Option<u32>,
     /// From 1.
     pub attempt: u32,
     #[schema(schema_with = schema::execution_status)]
@@ -143,6 +146,7 @@ impl HeldWork {
             job: run.and_then(|run| run.job.clone()),
             step: execution.step,
             task: task.map_or_else(|| format!("step {}", execution.step), |task| task.label()),
+            item: execution.item,
             attempt: execution.attempt,
             status: execution.state.status(),
             stopping,

@@ -81,7 +81,6 @@ SELECT start_byte, stream, at, text FROM output WHERE execution = ?1 AND start_b
 SELECT state, count(*) FROM runs WHERE state NOT IN (10, 11, 12) GROUP BY state UNION ALL SELECT code, total FROM ended WHERE kind = 2 AND total > 0 ORDER BY 1
 SELECT status, count(*) FROM executions WHERE status <= 2 GROUP BY status UNION ALL SELECT code, total FROM ended WHERE kind = 1 AND total > 0 ORDER BY 1
 SELECT status, count(*) FROM presence GROUP BY status ORDER BY status
-SELECT status, count(*), max(granted_at), max(finished_at) FROM executions WHERE coalesce(pinned, lease_node) = ?1 AND reused IS NULL GROUP BY status ORDER BY status
 UPDATE executions SET status = ?2, not_before = ?3, stop = ?4, started_at = ?5, verdict = ?6, exit_code = ?7, error = ?8, finished_at = ?9, reason = ?10, ended_at = ?11, outputs = ?12 WHERE id = ?1
 UPDATE executions SET status = ?2, not_before = ?3, token = ?4, lease_node = ?5, session = ?6, granted_at = ?7, stop = ?8, started_at = ?9, verdict = ?10, exit_code = ?11, error = ?12, finished_at = ?13, reason = ?14, ended_at = ?15, outputs = ?16 WHERE id = ?1
 UPDATE feed SET last_seq = last_seq + ?1 RETURNING last_seq
