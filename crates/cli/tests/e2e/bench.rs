@@ -149,7 +149,12 @@ fn the_overhead_of_a_chain_is_what_is_not_work() {
 
 #[test]
 fn a_graph_that_cannot_be_is_refused() {
-    for args in [&["graph", "--rounds", "0"][..], &["graph", "--n", "1"], &["graph", "--n", "10001"]] {
+    for args in [
+        &["graph", "--rounds", "0"][..],
+        &["graph", "--n", "1"],
+        &["graph", "--n", "10001"],
+        &["graph", "--slots", "0"],
+    ] {
         let done = bench(args);
         assert_eq!(done.code, 2, "{args:?}: {done:?}");
     }

@@ -34,7 +34,7 @@ pub(crate) struct GraphArgs {
     /// Tasks in each graph [default: 40 one after the other, 400 in parallel, 10,000 otherwise]
     #[arg(long)]
     n: Option<usize>,
-    /// Slots of each agent [default: 32, and 256 for `noop`]
+    /// Slots of each agent [default: 32; 128 for `exec`, 256 for `noop`]
     #[arg(long)]
     slots: Option<u32>,
     /// sqlite (a fresh file), or a PostgreSQL, in which a database is made and dropped: postgres://…
@@ -110,7 +110,7 @@ pub(super) async fn measure(args: GraphArgs, out: Out) -> Result<Graph, Failure>
     }
     if wanted(Shape::Exec) {
         let (work, steps) = (Work::True, size(most));
-        let load = Parallel { work, steps, rounds, crew: crew(runs::ONE) };
+        let load = Parallel { work, steps, rounds, crew: crew(runs::CROWDED) };
         add("exec", work.name(), runs::beside_forks(&load, store, out).await?);
     }
     if wanted(Shape::Plan) {

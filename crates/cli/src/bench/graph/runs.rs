@@ -19,6 +19,8 @@ use crate::out::Out;
 
 /// An agent that is never short of a slot while a result is on its way.
 pub(super) const ONE: Crew = Crew { nodes: 1, slots: 32 };
+/// The same where processes are counted: so many that several results are written with each commit.
+pub(super) const CROWDED: Crew = Crew { nodes: 1, slots: 128 };
 /// As in `bench tasks`.
 pub(super) const EIGHT: Crew = Crew { nodes: 8, slots: 256 };
 const ENDED: &str = r#"downbeat_runs{state="completed"}"#;
