@@ -1,5 +1,6 @@
 //! Owns random jobs: lists, pipelines and graphs, on all nodes, on some, placed, or mixed; with conditions, retries,
-//! timeouts, deliveries and limits; in waves, and with nodes to themselves. What comes of an attempt is not in the job: the hosts decide.
+//! timeouts, deliveries and limits; in waves, and with nodes to themselves; for each of some items, and so much at once. What
+//! comes of an attempt is not in the job: the hosts decide.
 
 use downbeat_core::Dice;
 use serde_json::{Value, json};
@@ -37,7 +38,32 @@ fn task(name: &str, dice: &mut Dice) -> Value {
     if chance(dice, 3) {
         task["on_disconnect"] = json!(pick(dice, &["stop", "continue"]));
     }
+    if chance(dice, 8) {
+        task["cache"] = json!(true);
+    }
+    if chance(dice, 4) {
+        task["limits"] = limits(dice);
+    }
     task
+}
+
+/// Keys that all runs share, so that they are in each other's way.
+fn limits(dice: &mut Dice) -> Value {
+    match dice.below(3) {
+        0 => json!({"db": 1 + dice.below(2)}),
+        1 => json!({"api": format!("{}/10s", 1 + dice.below(3))}),
+        _ => json!({"db": 1 + dice.below(3), "api": format!("{}/10s", 2 + dice.below(3))}),
+    }
+}
+
+/// A task or a branch that is placed, once for each of some items.
+fn for_each(dice: &mut Dice) -> Value {
+    let items: Vec<u64> = (0..dice.below(5)).collect();
+    let mut each = json!({"items": items});
+    if chance(dice, 2) {
+        each["max_parallel"] = json!(1 + dice.below(2));
+    }
+    each
 }
 
 fn target(agents: usize, dice: &mut Dice) -> Value {
@@ -98,6 +124,13 @@ pub(crate) fn job(agents: usize, dice: &mut Dice) -> Value {
             }
             leaf
         };
+        let placed = entry.get("placement").is_some() || (!fleet && entry.get("target").is_none());
+        if placed && chance(dice, 2) {
+            entry["for_each"] = for_each(dice);
+            if entry.get("limits").is_some() {
+                entry["limits"]["item-{{ item }}"] = json!(1);
+            }
+        }
         if graph {
             let after: Vec<String> =
                 (0..index).filter(|_| chance(dice, 2)).map(|i| format!("t{i}")).collect();
@@ -126,6 +159,15 @@ pub(crate) fn job(agents: usize, dice: &mut Dice) -> Value {
         job["target"] = target(agents, dice);
     } else if chance(dice, 2) {
         job["placement"] = placement(agents, dice);
+    }
+    if chance(dice, 4) {
+        job["max_parallel"] = json!(1 + dice.below(4));
+    }
+    if chance(dice, 6) {
+        job["limits"] = limits(dice);
+    }
+    if chance(dice, 4) {
+        job["placement_timeout"] = json!(format!("{}s", 10 + dice.below(60)));
     }
     if chance(dice, 5) {
         job["timeout"] = json!(format!("{}s", 10 + dice.below(80)));

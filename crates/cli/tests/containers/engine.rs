@@ -98,7 +98,7 @@ impl Yard {
     }
 
     /// The containers of an agent, running or not.
-    pub(crate) async fn containers(&self, agent: &str) -> Vec<Container> {
+    pub(crate) fn containers(&self, agent: &str) -> Vec<Container> {
         let mark =
             fs::read_to_string(self.directory.path().join(agent).join("containers")).unwrap_or_default();
         let label = format!("label=downbeat.node={}", mark.trim());
@@ -112,14 +112,14 @@ impl Yard {
 
     pub(crate) async fn none_left(&self, agent: &str) {
         eventually(&format!("no container of {agent} is left"), || async {
-            self.containers(agent).await.is_empty().then_some(())
+            self.containers(agent).is_empty().then_some(())
         })
         .await;
     }
 
     /// The names of the running ones.
-    pub(crate) async fn running(&self, agent: &str) -> Vec<String> {
-        let all = self.containers(agent).await;
+    pub(crate) fn running(&self, agent: &str) -> Vec<String> {
+        let all = self.containers(agent);
         all.into_iter().filter(|container| container.running).map(|container| container.name).collect()
     }
 

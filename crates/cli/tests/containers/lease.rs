@@ -26,15 +26,15 @@ async fn what_a_killed_agent_ran_goes_on_while_the_next_attempt_runs_elsewhere()
     yard.kill_agent(&first);
     let names = yard.begun(2).await;
     assert_ne!(names[0], names[1]);
-    assert_eq!(yard.running(&first).await, names[..1], "the old attempt's container still runs");
-    assert_eq!(yard.running(&other).await, names[1..]);
+    assert_eq!(yard.running(&first), names[..1], "the old attempt's container still runs");
+    assert_eq!(yard.running(&other), names[1..]);
     yard.go();
     let view = yard.ended(&run).await;
     assert_eq!(view["status"], "completed", "{view:#}");
     let expected = [(1, first.clone(), "lost".to_owned()), (2, other.clone(), "succeeded".to_owned())];
     assert_eq!(yard.attempts(&run).await, expected);
     yard.none_left(&other).await;
-    assert_eq!(yard.containers(&first).await.len(), 1, "nobody else touches it");
+    assert_eq!(yard.containers(&first).len(), 1, "nobody else touches it");
     yard.start_agent(&first);
     yard.none_left(&first).await;
     assert_eq!(yard.book().len(), 2);
@@ -48,10 +48,10 @@ async fn a_frozen_agents_late_attempt_is_refused_and_its_container_removed() {
     let (first, other) = first_and_other(&yard, &run).await;
     yard.signal_agent(&first, Signal::SIGSTOP);
     let names = yard.begun(2).await;
-    assert_eq!(yard.running(&first).await, names[..1]);
+    assert_eq!(yard.running(&first), names[..1]);
     yard.signal_agent(&first, Signal::SIGCONT);
     yard.none_left(&first).await;
-    assert_eq!(yard.running(&other).await, names[1..], "the current attempt is left alone");
+    assert_eq!(yard.running(&other), names[1..], "the current attempt is left alone");
     yard.go();
     let view = yard.ended(&run).await;
     assert_eq!(view["status"], "completed", "{view:#}");
@@ -71,7 +71,7 @@ async fn a_late_result_of_a_container_that_ended_meanwhile_is_refused() {
     yard.signal_agent(&first, Signal::SIGSTOP);
     yard.begun(2).await;
     std::fs::write(yard.shared().join("first"), "").unwrap();
-    eventually("the old container ended", || async { yard.running(&first).await.is_empty().then_some(()) })
+    eventually("the old container ended", || async { yard.running(&first).is_empty().then_some(()) })
         .await;
     yard.signal_agent(&first, Signal::SIGCONT);
     yard.none_left(&first).await;
@@ -88,15 +88,15 @@ async fn a_killed_agents_restart_removes_its_containers_before_it_runs_new_ones(
     let run = yard.submit(&json!({"target": "all", "tasks": [yard.task()]}), "k").await;
     let names = yard.begun(1).await;
     yard.kill_agent("web-1");
-    assert_eq!(yard.running("web-1").await, names, "the container outlives its agent");
+    assert_eq!(yard.running("web-1"), names, "the container outlives its agent");
     // Waits for the node.
     let next = yard.submit(&json!({"target": "all", "tasks": [yard.task()]}), "l").await;
     yard.start_agent("web-1");
     assert_eq!(yard.ended(&run).await["status"], "failed");
     assert_eq!(yard.attempts(&run).await[0].2, "lost", "at once, and not sent again");
     let both = yard.begun(2).await;
-    assert_eq!(yard.running("web-1").await, both[1..]);
-    assert_eq!(yard.containers("web-1").await.len(), 1, "the old one was removed before");
+    assert_eq!(yard.running("web-1"), both[1..]);
+    assert_eq!(yard.containers("web-1").len(), 1, "the old one was removed before");
     yard.go();
     assert_eq!(yard.ended(&next).await["status"], "completed");
     yard.none_left("web-1").await;

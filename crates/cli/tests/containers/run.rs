@@ -12,11 +12,11 @@ async fn a_container_runs_once_and_is_removed() {
     let yard = Yard::with_agents(&["web-1"]).await;
     let run = yard.submit(&json!({"placement": {}, "tasks": [yard.task()]}), "k").await;
     let names = yard.begun(1).await;
-    assert_eq!(yard.running("web-1").await, names);
+    assert_eq!(yard.running("web-1"), names);
     yard.go();
     let view = yard.ended(&run).await;
     assert_eq!(view["status"], "completed", "{view:#}");
-    assert_eq!(yard.containers("web-1").await, []);
+    assert_eq!(yard.containers("web-1"), []);
     let id = yard.executions(&run).await[0]["id"].as_str().unwrap().to_owned();
     let output = yard.get(&format!("executions/{id}/output")).await.unwrap();
     assert!(output.to_string().contains("done"), "{output}");
@@ -53,7 +53,7 @@ async fn cancel_and_timeout_stop_and_remove_the_container() {
     let executions = yard.executions(&run).await;
     assert_eq!(executions[0]["error"], "timed out after 1s", "{executions:#?}");
     // The result is told when it was stopped, not before.
-    assert_eq!(yard.containers("web-1").await, []);
+    assert_eq!(yard.containers("web-1"), []);
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Agent, Setup};
 
-fn task(name: &str, more: Value) -> Value {
+fn task(name: &str, more: &Value) -> Value {
     let mut task = json!({"name": name, "backend": "test", "action": "noop"});
     task.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     task
@@ -14,8 +14,8 @@ fn task(name: &str, more: Value) -> Value {
 /// Three items, two at once, then a join.
 fn fan_out() -> Value {
     json!({"name": "fan", "max_parallel": 5, "strategy": "continue", "limits": {"db": 4}, "tasks": [
-        task("shard", json!({"for_each": {"items": ["a", "b", "c"], "max_parallel": 2}, "limits": {"{{ item }}": "9/1m"}})),
-        task("join", json!({"depends_on": ["shard"], "cache": {"max_age": "1h"}, "placement_timeout": "5m"})),
+        task("shard", &json!({"for_each": {"items": ["a", "b", "c"], "max_parallel": 2}, "limits": {"{{ item }}": "9/1m"}})),
+        task("join", &json!({"depends_on": ["shard"], "cache": {"max_age": "1h"}, "placement_timeout": "5m"})),
     ]})
 }
 
@@ -101,7 +101,7 @@ async fn output_of_one_item_can_be_asked_for() {
 async fn a_result_that_is_used_again_says_so_and_no_cache_uses_none() {
     let setup = Setup::new().await;
     let mut agent = setup.agent("web-01", &[]).await;
-    let job = json!({"tasks": [task("once", json!({"cache": true}))]});
+    let job = json!({"tasks": [task("once", &json!({"cache": true}))]});
     let first = setup.submit(&job).await;
     work(&mut agent, 0).await;
     let first = setup.ended(&first).await;
@@ -138,9 +138,9 @@ async fn a_run_is_tried_again_from_a_task_on_and_an_unknown_one_is_not_found() {
     let setup = Setup::new().await;
     let mut agent = setup.agent("web-01", &[]).await;
     let job = json!({"tasks": [
-        task("build", json!({})),
-        task("unit", json!({"depends_on": ["build"], "cache": true})),
-        task("publish", json!({"depends_on": ["unit"]})),
+        task("build", &json!({})),
+        task("unit", &json!({"depends_on": ["build"], "cache": true})),
+        task("publish", &json!({"depends_on": ["unit"]})),
     ]});
     let first = setup.submit(&job).await;
     for _ in 0..3 {
@@ -178,7 +178,7 @@ async fn many_items_that_wait_are_told_once() {
     setup.agent("web-01", &[]).await;
     let items: Vec<u32> = (0..20).collect();
     let job = json!({"placement": {"labels": ["gpu"]}, "tasks": [
-        task("shard", json!({"for_each": items})), task("last", json!({"depends_on": ["shard"]}))]});
+        task("shard", &json!({"for_each": items})), task("last", &json!({"depends_on": ["shard"]}))]});
     let id = setup.submit(&job).await;
     let run = setup.run_until(&id, |run| run["waiting"].is_array()).await;
     let waiting = run["waiting"].as_array().unwrap();

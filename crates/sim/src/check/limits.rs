@@ -1,7 +1,7 @@
-//! Checks limits: how much of a run a node holds at once and how much of a key is given out by the records, and how much
-//! a host really did at once.
+//! Checks limits: how much of a run a node holds at once, how much of a run is open and how much of a key is given out by
+//! the records, and how much a host really did at once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use downbeat_core::execution::{Lease, Status};
@@ -18,6 +18,7 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
     let mut findings = Findings::of(Checker::Limits);
     per_node(&mut findings, evidence);
     named(&mut findings, &evidence.events);
+    open_at_once(&mut findings, evidence);
     on_hosts(&mut findings, evidence);
     findings
 }
@@ -125,6 +126,32 @@ fn counts(given: &Given, key: &str, limit: Limit, at: Timestamp) -> bool {
         (Some(Limit::AtOnce(_)), Limit::AtOnce(_)) => !given.is_over,
         (Some(Limit::Rate(_, own)), Limit::Rate(_, per)) => given.at + own.0.min(per.0) > at,
         _ => false,
+    }
+}
+
+/// No more of a run is open than its job allows, and no more items than their task does.
+fn open_at_once(findings: &mut Findings, evidence: &Evidence) {
+    let mut story = Story::default();
+    for event in &evidence.events {
+        story.tell(event);
+        let Change::ExecutionsAdded { run, .. } = &event.change else { continue };
+        let plan = &evidence.plans[run];
+        let open = || story.of(run).filter(|attempt| attempt.is_open());
+        if let Some(most) = plan.definition.max_parallel
+            && open().count() > most as usize
+        {
+            findings.add(format_args!("{} of {run} are open at once; {most} may be", open().count()));
+        }
+        for (number, entry) in (0..).zip(&plan.entries) {
+            let Some(most) = entry.each.as_ref().and_then(|each| each.max_parallel) else { continue };
+            let of_entry = open().filter(|attempt| plan.steps[attempt.step as usize].entry == number);
+            let items: BTreeSet<Option<u32>> = of_entry.map(|attempt| attempt.item).collect();
+            if items.len() > most as usize {
+                let items = items.len();
+                findings
+                    .add(format_args!("{items} items of entry {number} of {run} are open; {most} may be"));
+            }
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use downbeat_core::execution::{Execution, Status};
 use downbeat_core::ids::{NodeId, RunId};
-use downbeat_core::plan::{Plan, Shape};
+use downbeat_core::plan::{Each, Items, Plan, Shape};
 use downbeat_core::run::RunState;
 use downbeat_core::spec::{Condition, Delivery};
 use downbeat_core::{Change, limits};
@@ -25,7 +25,7 @@ pub(super) fn attempts(evidence: &Evidence) -> Findings {
                 before.entry(attempt.instance()).or_default().push(attempt);
             }
             for execution in executions {
-                let instance = (run.clone(), execution.step, execution.pinned);
+                let instance = (run.clone(), execution.step, execution.pinned, execution.item);
                 let former = before.get(&instance).map_or(&[][..], Vec::as_slice);
                 one_after_the_other(&mut findings, execution, former);
                 for_a_reason(&mut findings, &evidence.plans[run], execution, former);
@@ -99,9 +99,31 @@ fn all_told(findings: &mut Findings, plan: &Plan, run: &RunId, story: &Story) {
     }
     instances.sort();
     instances.dedup();
-    if instances.len() != plan.instances() {
-        let (told, expected) = (instances.len(), plan.instances());
-        findings.add(format_args!("{run} ended with records of {told} instances; it has {expected}"));
+    for (number, entry) in (0..).zip(&plan.entries) {
+        let of_entry = |(_, step, _, _): &&Instance| plan.steps[*step as usize].entry == number;
+        let told: Vec<&Instance> = instances.iter().filter(of_entry).collect();
+        let length = entry.length as usize;
+        // What is skipped before it began has no items.
+        let began = told.iter().any(|(_, _, _, item)| item.is_some());
+        let expected = match (&entry.each, plan.nodes_of(number)) {
+            (Some(each), _) if began || told.is_empty() => length * known(each),
+            (_, Some(nodes)) => length * nodes.len(),
+            (_, None) => length,
+        };
+        if told.len() != expected {
+            let told = told.len();
+            findings.add(format_args!(
+                "{run} ended with records of {told} instances of entry {number}; it has {expected}"
+            ));
+        }
+    }
+}
+
+/// How many items there are: here they are always written out.
+fn known(each: &Each) -> usize {
+    match &each.items {
+        Items::Known(items) => items.len(),
+        Items::Expected(_) => unreachable!("no job here asks another task for its items"),
     }
 }
 
@@ -148,7 +170,9 @@ fn begins(findings: &mut Findings, plan: &Plan, execution: &Execution, attempts:
             findings.add(format_args!("{id} of step {} begins after step {}", execution.step, later.step));
         }
     }
-    let on_this_node = |attempt: &&&Attempt| in_pass(attempt, own) && attempt.pinned == execution.pinned;
+    let on_this_node = |attempt: &&&Attempt| {
+        in_pass(attempt, own) && attempt.pinned == execution.pinned && attempt.item == execution.item
+    };
     for leaf in attempts.iter().filter(on_this_node) {
         if leaf.step < execution.step && leaf.is_open() {
             findings
@@ -189,8 +213,11 @@ fn failed_nodes(plan: &Plan, attempts: &[&Attempt]) -> u32 {
         [step.condition, plan.entries[step.entry as usize].condition].contains(&Some(Condition::OnFailure))
     };
     let failed = last(attempts.iter().copied().filter(|attempt| !answers(attempt.step)));
-    let mut nodes: Vec<Option<NodeId>> =
-        failed.into_iter().filter(|(_, status)| is_failed(*status)).map(|((_, _, node), _)| node).collect();
+    let mut nodes: Vec<Option<NodeId>> = failed
+        .into_iter()
+        .filter(|(_, status)| is_failed(*status))
+        .map(|((_, _, node, _), _)| node)
+        .collect();
     nodes.sort();
     nodes.dedup();
     u32::try_from(nodes.len()).expect("nodes are bounded")
@@ -221,8 +248,12 @@ enum End {
 
 fn end(plan: &Plan, entry: u32, attempts: &[&Attempt]) -> End {
     let last = last(attempts.iter().copied().filter(|each| plan.steps[each.step as usize].entry == entry));
+    let each = plan.entries[entry as usize].each.as_ref();
     if last.values().any(|status| is_failed(*status)) {
         End::Failed
+    } else if last.is_empty() && each.is_some_and(|each| known(each) == 0) {
+        // There was nothing to do.
+        End::Succeeded
     } else if last.values().any(|status| *status == Status::Succeeded) {
         End::Succeeded
     } else {

@@ -13,17 +13,18 @@ pub(super) struct Attempt {
     pub(super) run: RunId,
     pub(super) step: u32,
     pub(super) pinned: Option<NodeId>,
+    pub(super) item: Option<u32>,
     pub(super) number: u32,
     pub(super) status: Status,
     pub(super) lease: Option<Lease>,
 }
 
-/// A step on a node, or a placed step.
-pub(super) type Instance = (RunId, u32, Option<NodeId>);
+/// A step on a node, for an item, or a placed step.
+pub(super) type Instance = (RunId, u32, Option<NodeId>, Option<u32>);
 
 impl Attempt {
     pub(super) fn instance(&self) -> Instance {
-        (self.run.clone(), self.step, self.pinned)
+        (self.run.clone(), self.step, self.pinned, self.item)
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -97,6 +98,7 @@ impl Story {
             run: run.clone(),
             step: execution.step,
             pinned: execution.pinned,
+            item: execution.item,
             number: execution.attempt,
             status: execution.state.status(),
             lease,

@@ -61,7 +61,7 @@ fn progress_text(world: &World, owner: &Owner) -> String {
         text = text.replace(&execution.id.to_string(), &format!("{:?}", Attempt::of(execution)));
     }
     let (before, rest) = text.split_once("active: {").expect("a progress has active attempts");
-    let (active, after) = rest.split_once("}, left:").expect("and nodes that left");
+    let (active, after) = rest.split_once("}, is_patient:").expect("and whether any is patient");
     // What an old owner wanted to add was refused, and has no name in the tables.
     let named = |one: &str| match one.trim_end_matches('}').split_once(": Active") {
         Some((id, rest)) if !id.starts_with("step") => format!("refused: Active{rest}"),

@@ -52,7 +52,7 @@ pub(super) fn chain(work: Work, steps: usize) -> Value {
         let after: Vec<String> = step.checked_sub(1).map(name).into_iter().collect();
         work.task(&name(step), &after)
     });
-    graph("chain", tasks.collect())
+    graph("chain", &tasks.collect::<Vec<_>>())
 }
 
 /// All at once, after the first.
@@ -60,7 +60,7 @@ pub(super) fn wide(work: Work, steps: usize) -> Value {
     let root = "r".to_owned();
     let mut tasks = vec![work.task(&root, &[])];
     tasks.extend((1..steps).map(|step| work.task(&format!("t{step}"), std::slice::from_ref(&root))));
-    graph("wide", tasks)
+    graph("wide", &tasks)
 }
 
 /// Layers, as many as each is wide. Every task waits for a few of the layer before.
@@ -77,10 +77,10 @@ pub(super) fn layers(work: Work, steps: usize) -> Value {
         };
         work.task(&name(step), &after)
     });
-    graph("layers", tasks.collect())
+    graph("layers", &tasks.collect::<Vec<_>>())
 }
 
-fn graph(name: &str, tasks: Vec<Value>) -> Value {
+fn graph(name: &str, tasks: &[Value]) -> Value {
     json!({"name": name, "tasks": tasks})
 }
 

@@ -51,7 +51,7 @@ impl Planned {
     fn from_json(bytes: &[u8], catalogue: &Catalogue) -> Result<Self, Failure> {
         let begun = Instant::now();
         let value: Value = serde_json::from_slice(bytes).map_err(|error| cannot("read JSON", &error))?;
-        let definition = spec::from_json(&value, catalogue).map_err(refused)?;
+        let definition = spec::from_json(&value, catalogue).map_err(|problems| refused(&problems))?;
         drop(value);
         let read = begun.elapsed();
         let begun = Instant::now();
@@ -105,7 +105,7 @@ fn with_turn(now: Timestamp, act: impl FnOnce(&mut Turn<'_>)) {
     act(&mut Turn { now, dice: &mut dice, offline: &|_| false, facts: &|_| None, fits: &|_| Ok(()) });
 }
 
-fn refused(problems: Vec<spec::Problem>) -> Failure {
+fn refused(problems: &[spec::Problem]) -> Failure {
     let first = problems.first().map(|problem| problem.message.clone()).unwrap_or_default();
     Failure::bug(format!("the bench's own graph is refused: {first}"))
 }
@@ -172,7 +172,7 @@ pub(super) async fn measure(
 /// The slower way, which knows lines and columns: what `job run -f` does with a file before it sends it.
 fn read_with_places(bytes: &[u8], catalogue: &Catalogue) -> Result<Duration, Failure> {
     let begun = Instant::now();
-    spec::parse_bytes(bytes, "graph.yaml", catalogue).map_err(refused)?;
+    spec::parse_bytes(bytes, "graph.yaml", catalogue).map_err(|problems| refused(&problems))?;
     Ok(begun.elapsed())
 }
 

@@ -488,7 +488,7 @@ mod tests {
     }
 
     /// A step for each of some items, then one more.
-    fn fan_out(items: Value) -> RunRecord {
+    fn fan_out(items: &Value) -> RunRecord {
         let task = json!({"backend": "test", "action": "noop"});
         let definition = json!({"tasks": [
             {"backend": "test", "action": "noop", "for_each": {"items": items}}, task]});
@@ -504,7 +504,7 @@ mod tests {
 
     #[test]
     fn items_have_their_number_as_their_key_and_say_whose_they_are() {
-        let run = fan_out(json!(["a", "b", "c"]));
+        let run = fan_out(&json!(["a", "b", "c"]));
         let executions = [
             item(1, 0, 1, succeeded(1)),
             item(2, 1, 1, lost(1)),
@@ -523,7 +523,7 @@ mod tests {
 
     #[test]
     fn items_that_an_expression_says_are_unknown_until_they_are_there() {
-        let run = fan_out(json!("{{ steps.list.outputs.all }}"));
+        let run = fan_out(&json!("{{ steps.list.outputs.all }}"));
         let shown = Run::of(&run, &[], &Names::default());
         assert_eq!((shown.counts.pending, shown.step), (2, Some(0)));
         let both = [item(1, 0, 1, succeeded(1)), item(2, 1, 1, succeeded(1))];
@@ -533,7 +533,7 @@ mod tests {
 
     #[test]
     fn a_fan_out_that_is_skipped_as_a_whole_has_ended() {
-        let run = fan_out(json!(["a", "b", "c"]));
+        let run = fan_out(&json!(["a", "b", "c"]));
         let state = State::Skipped { reason: "something failed".to_owned(), at: second(4) };
         let shown = Run::of(&run, &[execution(1, 0, None, 1, state)], &Names::default());
         assert_eq!((shown.counts.skipped, shown.counts.pending, shown.step), (1, 1, Some(1)));
@@ -541,7 +541,7 @@ mod tests {
 
     #[test]
     fn what_came_from_the_cache_says_so_and_what_was_taken_over_does_not() {
-        let run = fan_out(json!(["a", "b"]));
+        let run = fan_out(&json!(["a", "b"]));
         let mut executions = [item(1, 0, 1, succeeded(1)), item(2, 1, 1, succeeded(1))];
         for execution in &mut executions {
             execution.reused = Some(ExecutionId(uuid::Uuid::from_u128(9)));
