@@ -18,6 +18,7 @@ fn echo(name: &str, message: &str) -> Value {
     json!({"name": name, "backend": "test", "action": "echo", "params": {"message": message}})
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "it is written where it is used")]
 fn with(mut value: Value, more: Value) -> Value {
     for (key, to) in more.as_object().unwrap() {
         value[key] = to.clone();

@@ -583,13 +583,13 @@ impl<'a> Tables<'a> {
             match self.part_runs(part) {
                 // "An entry begins on all of its nodes at once."
                 Ok(()) if self.case.definition.max_parallel.is_none() || self.is_whole(part) => {
-                    self.begin(part)
+                    self.begin(part);
                 }
                 // "A task begins when there is room for one of it."
                 Ok(()) => continue,
                 // "No items: the task succeeds at once"; there is nothing to skip.
                 Err(_) if self.goes_over_items(self.parts[part].entry) && self.is_whole(part) => {
-                    self.begin(part)
+                    self.begin(part);
                 }
                 Err(why) => self.skip_part(part, why),
             }
