@@ -71,8 +71,7 @@ async fn a_late_result_of_a_container_that_ended_meanwhile_is_refused() {
     yard.signal_agent(&first, Signal::SIGSTOP);
     yard.begun(2).await;
     std::fs::write(yard.shared().join("first"), "").unwrap();
-    eventually("the old container ended", || async { yard.running(&first).is_empty().then_some(()) })
-        .await;
+    eventually("the old container ended", || async { yard.running(&first).is_empty().then_some(()) }).await;
     yard.signal_agent(&first, Signal::SIGCONT);
     yard.none_left(&first).await;
     assert_eq!(yard.attempts(&run).await[0].2, "lost", "its result came too late");
