@@ -225,15 +225,15 @@ mod tests {
     #[tokio::test]
     async fn files_of_an_older_agent_are_swept_with_the_rest_and_then_gone() {
         let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join(identity(1).to_string()), "1 2").unwrap();
+        fs::write(dir.path().join(identity(1).to_string()), "2147483647 2").unwrap();
         fs::write(dir.path().join(identity(2).to_string()), "").unwrap();
         let ledger = Ledger::open(dir.path()).unwrap();
         ledger.begin(identity(3)).unwrap();
         drop(ledger);
         let entries = running(dir.path());
-        assert_eq!(entries[0].leader, Some(Leader { pid: 1, started: 2 }));
+        assert_eq!(entries[0].leader, Some(Leader { pid: i32::MAX, started: 2 }));
         assert_eq!(entries.len(), 3);
-        // Nothing of this is alive: process 1 was not started then.
+        // Nothing of this is alive: no process has such a number.
         assert_eq!(Ledger::open(dir.path()).unwrap().sweep(Duration::ZERO).await, []);
         assert_eq!(running(dir.path()), []);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);

@@ -32,8 +32,10 @@ pub(super) const SHAPES: [(&str, Make); 3] =
     [("chain", jobs::chain), ("layers", jobs::layers), ("wide", jobs::wide)];
 /// Each round plans so often.
 const TIMES: u32 = 4;
-/// Memory is counted in pages: so many steps are kept at once that it does not matter.
-const STEPS_KEPT: usize = 200_000;
+/// Memory is counted in pages: so many steps are kept at once that it does not matter; of tiny graphs, which nobody
+/// wants to know this of, only so many plans.
+const STEPS_KEPT: usize = 100_000;
+const PLANS_KEPT: usize = 200;
 /// A part of the largest graph, for which memory per step is to be the same.
 const PART: usize = 10;
 
@@ -190,7 +192,7 @@ pub(in super::super) fn hold(args: &PlansArgs, out: Out) -> Result<(), Failure> 
     let bytes = make(Work::Noop, args.steps).to_string().into_bytes();
     let catalogue = Catalogue::builtin();
     let own = std::process::id();
-    let count = STEPS_KEPT.div_ceil(args.steps.max(1));
+    let count = STEPS_KEPT.div_ceil(args.steps.max(1)).min(PLANS_KEPT);
     let mut kept = Vec::with_capacity(count);
     // What reading needs for a moment is asked for once, and not counted.
     let first = Planned::from_json(&bytes, &catalogue)?.progress;

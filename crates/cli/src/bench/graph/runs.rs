@@ -29,7 +29,7 @@ const PARKED: &str = "downbeat_polls_parked";
 const LOOK: Duration = Duration::from_millis(10);
 /// Runs that do not count: they warm up connections and caches.
 const WARM_UP: u32 = 2;
-/// The machine's own rate, before and after.
+/// Processes that tell the machine's own rate, before and after; no more than are measured.
 const FORKS: u32 = 3_000;
 
 /// A load on a fresh store, with agents of its own.
@@ -161,8 +161,9 @@ impl Parallel {
 
 /// The load between two measurements of what the machine does by itself: its neighbours take what they take.
 pub(super) async fn beside_forks(load: &Parallel, store: &str, out: Out) -> Result<Figures, Failure> {
+    let processes = u32::try_from(load.steps).unwrap_or(FORKS).min(FORKS);
     let rate = async || {
-        let counted = tokio::task::spawn_blocking(|| Rate::count(FORKS)).await;
+        let counted = tokio::task::spawn_blocking(move || Rate::count(processes)).await;
         let rate = counted.map_err(|error| Failure::bug(format!("counting processes failed: {error}")))??;
         out.note(&format!(
             "fork+exec of /bin/true in tight loops: {:.0} per second with a thread per core, {:.0} with more",
