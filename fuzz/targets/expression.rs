@@ -33,6 +33,7 @@ fn scope() -> Scope {
         params: Data::from(&json!({"x": "a b", "y": 5, "z": [1, 2], "long": "x".repeat(10_000)})),
         node: Some(Data::from(&json!({"id": "n", "hostname": "web-01", "groups": ["web"], "labels": {"a": "b"}}))),
         steps: BTreeMap::from([("build".to_owned(), step.clone()), ("build-web".to_owned(), step)]),
+        item: Some((Data::from(&json!({"path": "a", "parts": [1, 2]})), 3)),
     }
 }
 
