@@ -53,7 +53,7 @@ async fn every_task_is_done_once(site: Site) -> Site {
     let contention = site.per_server("downbeat_node_claim_contention_total").await;
     assert_eq!(claims.iter().sum::<u64>(), (RUNS * TASKS) as u64, "claims per server: {claims:?}");
     assert_eq!(site.per_server("downbeat_node_leases_expired_total").await.iter().sum::<u64>(), 0);
-    // Every change that was not refused is an event. A report that was sent twice may be refused as well.
+    // Every change that was not refused is an event; and what was refused need not be a claim.
     let events = site.servers[0].service().store().last_seq().await.unwrap();
     let mut changes = 0;
     for server in 0..site.servers.len() {

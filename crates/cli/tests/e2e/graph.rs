@@ -186,6 +186,19 @@ fn a_second_run_takes_what_was_cached_and_no_cache_does_it_again() {
 }
 
 #[test]
+fn what_no_node_fits_fails_when_its_time_is_over_and_says_why() {
+    let dev = Dev::start();
+    let job = json!({"placement": {"requires": {"gpu": "nvidia"}, "forbid": ["node-3"]}, "placement_timeout": "1s", "tasks": [
+        {"name": "train", "backend": "test", "action": "noop"}]});
+    dev.write("job.json", &job.to_string());
+    let (done, run) = done(&dev, "job.json", &[]);
+    assert_eq!((done.code, &run["status"]), (1, &json!("failed")));
+    let page = dev.run(&["run", "show", "last"]).ok();
+    let why = "no node fitted it for 1s: no node fits: 2 lack capability gpu; 1 is forbidden";
+    assert!(page.contains(why), "{page}");
+}
+
+#[test]
 fn many_items_that_fit_nowhere_say_why_once() {
     let dev = Dev::start();
     let items: Vec<u32> = (0..30).collect();

@@ -34,7 +34,7 @@ pub struct Definition {
     /// Holds its nodes from its start to its end: no other run does anything there meanwhile.
     #[serde(default)]
     pub exclusive: bool,
-    /// Among runs that wait: higher ones first.
+    /// Among runs that wait, and among work that waits for nodes: higher ones first.
     #[serde(default)]
     pub priority: i32,
     /// What a run may be given, with what it is when it is not given; `null` must be given.

@@ -50,7 +50,7 @@ pub fn schema() -> Value {
                 "minimum": -100,
                 "maximum": 100,
                 "default": 0,
-                "description": "Among runs that wait: higher ones first."
+                "description": "Among runs that wait, and among work that waits for nodes: higher ones first."
             },
             "params": {
                 "type": ["object", "null"],

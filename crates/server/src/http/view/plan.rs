@@ -23,7 +23,7 @@ pub struct Plan {
     /// Holds its nodes from its start to its end.
     #[serde(default)]
     pub exclusive: bool,
-    /// Among runs that wait: higher ones first.
+    /// Among runs that wait, and among work that waits for nodes: higher ones first.
     #[serde(default)]
     pub priority: i32,
     /// For the whole run; null is for ever.
