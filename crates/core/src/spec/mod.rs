@@ -1,5 +1,6 @@
 //! The job file: from text to a checked definition.
 
+mod cache;
 mod definition;
 mod limit;
 mod parse;

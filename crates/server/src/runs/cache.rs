@@ -8,7 +8,6 @@ use downbeat_core::plan::Plan;
 use downbeat_core::run::RunRecord;
 use downbeat_core::{Change, Timestamp};
 use downbeat_store::Store;
-use jiff::SignedDuration;
 use tracing::{info, warn};
 
 /// Where a run finds results of others.
@@ -55,9 +54,7 @@ impl Cache {
 
     fn is_fresh(&self, step: u32, former: &Execution, now: Timestamp) -> bool {
         let State::Succeeded { outcome, .. } = &former.state else { return false };
-        let most = self.plan.task(step).cache.and_then(|cache| cache.max_age);
-        let Some(most) = most.and_then(|most| SignedDuration::try_from(most.0).ok()) else { return true };
-        now.duration_since(outcome.finished_at) <= most
+        self.plan.task(step).cache.is_some_and(|cache| cache.takes(outcome.finished_at, now))
     }
 }
 

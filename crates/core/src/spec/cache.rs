@@ -1,0 +1,34 @@
+//! Decides whether an earlier result is still good enough.
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::definition::Cache;
+
+impl Cache {
+    /// Whether what ended then will do now.
+    pub fn takes(&self, finished_at: Timestamp, now: Timestamp) -> bool {
+        let most = self.max_age.and_then(|most| SignedDuration::try_from(most.0).ok());
+        most.is_none_or(|most| now.duration_since(finished_at) <= most)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::span::Span;
+
+    #[test]
+    fn a_result_is_taken_until_it_is_too_old() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let minute = Cache { max_age: Some(Span::from_secs(60)) };
+        for (cache, now, taken) in [
+            (minute, 1_060, true),
+            (minute, 1_061, false),
+            // The clock that it ended by was fast.
+            (minute, 900, true),
+            (Cache::default(), 1_000_000, true),
+        ] {
+            assert_eq!(cache.takes(at(1_000), at(now)), taken, "{cache:?} at {now}");
+        }
+    }
+}
