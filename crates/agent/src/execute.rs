@@ -7,8 +7,7 @@ use std::sync::Arc;
 
 use downbeat_backends::{Call, Finish, OutputSink, Receive};
 use downbeat_core::backend::{Params, check_params};
-use downbeat_core::execution::Outcome;
-use downbeat_core::limits::REASON_BYTES;
+use downbeat_core::execution::{Outcome, cut_reason};
 use downbeat_proto::message::{Finished, Started};
 use futures_util::FutureExt;
 use jiff::Timestamp;
@@ -74,10 +73,11 @@ async fn execute(shared: &Shared, ready: Ready) -> Finished {
     let outcome = Outcome {
         verdict: finish.verdict,
         exit_code: finish.exit_code,
-        error: finish.error.map(cut),
+        error: finish.error.map(cut_reason),
         outputs: values,
         started_at,
         finished_at,
+        received_at: None,
     };
     Finished { held, run, outcome, output }
 }
@@ -154,11 +154,4 @@ async fn attempt(
         }
     };
     stop.interpret(finish)
-}
-
-fn cut(mut error: String) -> String {
-    if error.len() > REASON_BYTES {
-        error.truncate(error.floor_char_boundary(REASON_BYTES));
-    }
-    error
 }

@@ -23,7 +23,7 @@ pub(crate) struct Offer {
 #[derive(Debug)]
 struct Offered {
     backend: Arc<dyn Backend>,
-    schema: BackendSchema,
+    schema: Arc<BackendSchema>,
 }
 
 impl Offer {
@@ -31,7 +31,7 @@ impl Offer {
         let all: Vec<Offered> = host
             .backends()
             .into_iter()
-            .map(|backend| Offered { schema: backend.schema(), backend })
+            .map(|backend| Offered { schema: Arc::new(backend.schema()), backend })
             .collect();
         let catalogue = Catalogue::builtin();
         let mut names: Vec<&str> = all.iter().map(|offered| offered.schema.name.as_str()).collect();

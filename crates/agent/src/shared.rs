@@ -190,6 +190,7 @@ fn cancelled_unbegun(assignment: &Assignment, now: Timestamp) -> Finished {
             started_at: now,
             finished_at: now,
             outputs: Default::default(),
+            received_at: None,
         },
         output: Vec::new(),
     }

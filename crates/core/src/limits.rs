@@ -17,12 +17,50 @@ pub const INSTANCES_PER_RUN: usize = 1_000_000;
 pub const EXECUTIONS_PER_CHANGE: usize = 5_000;
 /// Nodes in one cluster.
 pub const NODES_PER_CLUSTER: usize = 9_000;
+/// What one node says of itself, as JSON: a server holds the descriptions of thousands.
+pub const DESCRIPTION_BYTES: usize = 256 * 1024;
+/// Parts of a node's description.
+pub const GROUPS_PER_NODE: usize = 64;
+pub const LABELS_PER_NODE: usize = 64;
+pub const CAPABILITIES_PER_NODE: usize = 64;
+pub const BACKENDS_PER_NODE: usize = 64;
+/// The value of a label or a capability, and a help text: one line for people.
+pub const NODE_TEXT_BYTES: usize = 1024;
+/// Placed executions that one node carries out at once: each may be a process with three open files on the host.
+pub const SLOTS_PER_NODE: u32 = 1_024;
+/// Leases or facts that one message of an agent lists. A node holds one per slot, and for a moment two or three: results
+/// that are on their way, and the work that came for their slots.
+pub const LISTED_PER_MESSAGE: usize = 4_096;
+/// Pieces of output in one message: agents gather by bytes, so that many tiny ones may come together.
+pub const CHUNKS_PER_MESSAGE: usize = 65_536;
 /// Output kept of one execution; the tail is kept.
 pub const OUTPUT_BYTES: usize = 1024 * 1024;
 /// One stored piece of output. Small enough that dropping whole pieces keeps the tail close to its bound.
 pub const OUTPUT_CHUNK_BYTES: usize = 16 * 1024;
 /// One gRPC message.
 pub const MESSAGE_BYTES: usize = 10 * 1024 * 1024;
+/// Connections to the agents' port: two for each node of a full cluster, one of which carries output, and a reserve for
+/// those that come and go. One address may be a whole fleet behind a NAT, so it may have nearly all of them; it cannot
+/// take the reserve. This machine may have all: `dev` and benches run thousands of agents.
+pub const AGENT_CONNECTIONS: usize = 2 * NODES_PER_CLUSTER + 1_000;
+pub const AGENT_CONNECTIONS_PER_ADDRESS: usize = 2 * NODES_PER_CLUSTER;
+pub const AGENT_CONNECTIONS_LOOPBACK: usize = AGENT_CONNECTIONS;
+/// What one of these connections may do: how long it may take to send its first bytes and how long it may make no call,
+/// in seconds; calls at once (an agent has up to eight); one frame and the headers of one call, which are held in memory
+/// as a whole before anything looks at them.
+pub const AGENT_FIRST_BYTES_S: u64 = 5;
+pub const AGENT_IDLE_S: u64 = 120;
+pub const AGENT_STREAMS: u32 = 16;
+pub const AGENT_FRAME_BYTES: u32 = 64 * 1024;
+pub const AGENT_HEADER_BYTES: u32 = 8 * 1024;
+/// How long the message of one call may take to arrive: this many seconds, and one more for so many bytes.
+pub const MESSAGE_S: u64 = 30;
+pub const MESSAGE_BYTES_PER_S: usize = 16 * 1024;
+/// Large messages that a server holds at once: of all connections, and of one. Of each message the first bytes do not
+/// count, so that a heartbeat or a poll always gets through.
+pub const LARGE_MESSAGES_BYTES: usize = 256 * 1024 * 1024;
+pub const LARGE_MESSAGES_PER_CONNECTION_BYTES: usize = 24 * 1024 * 1024;
+pub const SMALL_MESSAGE_BYTES: usize = 64 * 1024;
 /// Rows on one page, when nothing is said and at most.
 pub const PAGE_DEFAULT: u32 = 100;
 pub const PAGE_MOST: u32 = 1_000;

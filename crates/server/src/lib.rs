@@ -6,6 +6,7 @@ mod admission;
 mod clock;
 mod cluster;
 mod dispatch;
+mod doors;
 mod error;
 pub mod http;
 mod journal;

@@ -414,6 +414,10 @@ impl Store for Reached {
         self.read(self.inner.open_executions()).await
     }
 
+    async fn executions_by_id(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>, Error> {
+        self.read(self.inner.executions_by_id(ids)).await
+    }
+
     async fn held_by(&self, node: NodeId) -> Result<Vec<Execution>, Error> {
         self.read(self.inner.held_by(node)).await
     }

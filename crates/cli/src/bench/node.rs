@@ -143,6 +143,7 @@ fn done(assignment: Assignment) -> Finished {
             started_at: now,
             finished_at: now,
             outputs: Default::default(),
+            received_at: None,
         },
         output: Vec::new(),
     }

@@ -1,6 +1,7 @@
 //! Owns what is known of a node.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -22,7 +23,8 @@ pub struct Description {
     #[serde(default)]
     pub capabilities: BTreeMap<String, Value>,
     #[serde(default)]
-    pub backends: Vec<BackendSchema>,
+    /// Shared: thousands of nodes say the same.
+    pub backends: Vec<Arc<BackendSchema>>,
     /// How many placed executions it carries out at once. Fleet work has its own lane of one.
     pub slots: u32,
     /// The agent's version.
@@ -32,7 +34,7 @@ pub struct Description {
 
 impl Description {
     pub fn backend(&self, name: &str) -> Option<&BackendSchema> {
-        self.backends.iter().find(|backend| backend.name == name)
+        self.backends.iter().map(Arc::as_ref).find(|backend| backend.name == name)
     }
 
     pub fn action(&self, backend: &str, action: &str) -> Option<&ActionSchema> {

@@ -13,6 +13,11 @@ pub(crate) fn to_status(fault: Fault) -> Status {
     }
 }
 
+/// A fault as the error of a request's body: its call is answered with it.
+pub fn to_error(fault: Fault) -> Box<dyn std::error::Error + Send + Sync> {
+    Box::new(to_status(fault))
+}
+
 /// Whatever does not clearly say that repeating is useless may pass: a proxy, a timeout, a server that is stopping.
 pub(crate) fn from_status(status: &Status) -> Fault {
     let text = status.message().to_owned();

@@ -1,14 +1,19 @@
 //! Reports: results are applied once, however often they are sent.
 
+use std::collections::HashMap;
+
 use downbeat_core::Change;
-use downbeat_core::execution::{Execution, State};
+use downbeat_core::execution::{Execution, Outcome, State, cut_reason};
 use downbeat_core::ids::{ExecutionId, LeaseToken};
-use downbeat_core::limits;
-use downbeat_proto::message::{Fault, Held, Receipt, Report, ReportAnswer};
+use downbeat_core::plan::Plan;
+use downbeat_proto::message::{Fault, Finished, Held, Receipt, Report, ReportAnswer};
 use tracing::info;
 
 use super::Host;
 use super::host::unavailable;
+
+/// The names of the outputs that an execution's task declares.
+type Declared = HashMap<ExecutionId, Vec<String>>;
 
 impl Host {
     pub(super) async fn record(&self, report: Report) -> Result<ReportAnswer, Fault> {
@@ -27,6 +32,8 @@ impl Host {
         let current = self.current(node, speaking).await?;
         let output = finished.iter_mut().flat_map(|finished| std::mem::take(&mut finished.output));
         self.parts.outputs.append(output.filter(|chunk| current.contains(&chunk.execution))).await?;
+        let declared = self.declared_outputs(&finished).await?;
+        let received_at = Some(self.parts.clock.now());
         let mut said: Vec<(ExecutionId, LeaseToken)> = Vec::with_capacity(started.len() + finished.len());
         let mut changes = Vec::with_capacity(said.capacity());
         for started in started {
@@ -36,37 +43,73 @@ impl Host {
                 execution: started.held.execution,
                 token: started.held.token,
                 at: started.at,
+                received_at,
             });
         }
         for finished in finished {
             said.push((finished.held.execution, finished.held.token));
-            let mut outcome = finished.outcome;
-            if let Some(error) = &mut outcome.error {
-                shorten(error);
-            }
+            let outcome = finished.outcome;
+            let error = outcome.error.map(cut_reason);
+            let outcome = Outcome { error, received_at, ..outcome };
+            // What is not declared by then is not open, and is not recorded either.
+            let declared = declared.get(&finished.held.execution).map_or(&[][..], Vec::as_slice);
             changes.push(Change::ExecutionFinished {
                 run: finished.run,
                 execution: finished.held.execution,
                 token: finished.held.token,
-                outcome,
+                outcome: outcome.with_declared_outputs(declared),
             });
         }
         let outcomes = if changes.is_empty() { Vec::new() } else { self.parts.commit(changes).await? };
-        let mut receipts = Vec::with_capacity(outcomes.len());
-        for ((execution, token), outcome) in said.into_iter().zip(outcomes) {
-            receipts.push(match outcome {
+        let without_effect: Vec<ExecutionId> = said
+            .iter()
+            .zip(&outcomes)
+            .filter(|(_, outcome)| outcome.is_err())
+            .map(|(said, _)| said.0)
+            .collect();
+        let stored = self.stored(&without_effect).await?;
+        let receipts = said.into_iter().zip(outcomes).map(|((execution, token), outcome)| {
+            let receipt = match outcome {
                 Ok(()) => Receipt::Recorded,
-                Err(_) => {
-                    let stored = self.parts.store.execution(execution).await.map_err(unavailable)?;
-                    let receipt = second_look(stored.as_ref(), token);
-                    if receipt == Receipt::Refused {
-                        info!(%execution, %node, "refused a report: its lease is no longer the current one");
+                Err(_) => second_look(stored.get(&execution), token),
+            };
+            if receipt == Receipt::Refused {
+                info!(%execution, %node, "refused a report: its lease is no longer the current one");
+            }
+            receipt
+        });
+        Ok(ReportAnswer { receipts: receipts.collect() })
+    }
+
+    /// What the tasks of these executions declare. The store is asked only for open ones that the board does not know
+    /// (yet): another server made them a moment ago.
+    async fn declared_outputs(&self, finished: &[Finished]) -> Result<Declared, Fault> {
+        let mut declared = Declared::default();
+        let mut unknown = Vec::new();
+        {
+            let board = self.parts.dispatcher.board();
+            for execution in finished.iter().map(|finished| finished.held.execution) {
+                match board.outputs(execution) {
+                    Some([]) => {}
+                    Some(names) => {
+                        declared.insert(execution, names.to_vec());
                     }
-                    receipt
+                    None => unknown.push(execution),
                 }
-            });
+            }
         }
-        Ok(ReportAnswer { receipts })
+        for execution in self.stored(&unknown).await?.into_values() {
+            if !execution.state.status().is_open() {
+                continue;
+            }
+            let Some(run) = self.parts.store.run(&execution.run).await.map_err(unavailable)? else {
+                continue;
+            };
+            let plan = Plan::compile(run.definition, run.resolved);
+            let plan = plan.map_err(|error| Fault::Unavailable(error.to_string()))?;
+            declared.insert(execution.id, plan.task(execution.step).outputs.clone());
+        }
+        Ok(declared)
     }
 }
 
@@ -77,15 +120,4 @@ fn second_look(stored: Option<&Execution>, token: LeaseToken) -> Receipt {
         same && !matches!(execution.state, State::Lost { .. } | State::Leased { .. })
     });
     if recorded { Receipt::Recorded } else { Receipt::Refused }
-}
-
-fn shorten(text: &mut String) {
-    if text.len() > limits::REASON_BYTES {
-        let mut end = limits::REASON_BYTES;
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        text.truncate(end);
-        text.push('…');
-    }
 }

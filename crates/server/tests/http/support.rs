@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use downbeat_core::Timestamp;
-use downbeat_core::backend::{BackendSchema, Catalogue};
+use downbeat_core::backend::Catalogue;
 use downbeat_core::execution::{Outcome, Verdict};
 use downbeat_core::ids::{ClusterId, NodeId, SessionId};
 use downbeat_core::node::Description;
@@ -198,7 +198,7 @@ impl Agent {
         let link = Client::connect(&server.grpc_addr().to_string()).await.unwrap();
         let node = NodeId::derive(ClusterId::DEFAULT, hostname);
         let session = SessionId(uuid::Uuid::new_v4());
-        let backends: Vec<BackendSchema> = Catalogue::builtin().backends().to_vec();
+        let backends = Catalogue::builtin().backends().to_vec();
         let description = Description {
             hostname: hostname.to_owned(),
             groups: groups.iter().map(|&group| group.to_owned()).collect(),
@@ -278,6 +278,7 @@ impl Agent {
             started_at: now - Duration::from_millis(1500),
             finished_at: now,
             outputs: Default::default(),
+            received_at: None,
         };
         let output = output.into_iter().map(|(offset, text)| chunk(work, offset, text)).collect();
         let finished = Finished { held: held(work), run: work.run.clone(), outcome, output };
