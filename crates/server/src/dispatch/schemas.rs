@@ -59,6 +59,11 @@ impl Catalogues {
         }
     }
 
+    /// A node was deleted.
+    pub(super) fn remove(&mut self, cluster: &ClusterId) {
+        self.0.remove(cluster);
+    }
+
     /// The built-in backends, and those that these nodes declare.
     pub(super) fn get<'a>(
         &mut self,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use downbeat_core::Change;
 use downbeat_core::execution::{Execution, Outcome, State, cut_reason};
-use downbeat_core::ids::{ExecutionId, LeaseToken};
+use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId};
 use downbeat_core::plan::Plan;
 use downbeat_proto::message::{Fault, Finished, Held, Receipt, Report, ReportAnswer};
 use tracing::info;
@@ -23,21 +23,19 @@ impl Host {
         if self.parts.dispatcher.board().refresh(node, session, poll, free) {
             self.parts.dispatcher.wake();
         }
+        self.exists(node, session).await?;
+        // A token says nothing when it is shown by a node that it was not given to.
+        let said = started.iter().map(|started| started.held).chain(finished.iter().map(|one| one.held));
+        let said: Vec<Held> = said.collect();
+        let current = self.current(node, said.clone()).await?;
         // Output first: whoever sees the result finds all of it. Only of leases that count.
-        let speaking: Vec<Held> = finished
-            .iter()
-            .filter(|finished| !finished.output.is_empty())
-            .map(|finished| finished.held)
-            .collect();
-        let current = self.current(node, speaking).await?;
         let output = finished.iter_mut().flat_map(|finished| std::mem::take(&mut finished.output));
         self.parts.outputs.append(output.filter(|chunk| current.contains(&chunk.execution))).await?;
+        finished.retain(|one| current.contains(&one.held.execution));
         let declared = self.declared_outputs(&finished).await?;
         let received_at = Some(self.parts.clock.now());
-        let mut said: Vec<(ExecutionId, LeaseToken)> = Vec::with_capacity(started.len() + finished.len());
-        let mut changes = Vec::with_capacity(said.capacity());
-        for started in started {
-            said.push((started.held.execution, started.held.token));
+        let mut changes = Vec::with_capacity(said.len());
+        for started in started.into_iter().filter(|one| current.contains(&one.held.execution)) {
             changes.push(Change::ExecutionStarted {
                 run: started.run,
                 execution: started.held.execution,
@@ -47,11 +45,10 @@ impl Host {
             });
         }
         for finished in finished {
-            said.push((finished.held.execution, finished.held.token));
             let outcome = finished.outcome;
             let error = outcome.error.map(cut_reason);
             let outcome = Outcome { error, received_at, ..outcome };
-            // What is not declared by then is not open, and is not recorded either.
+            // What has no entry declares nothing, or has ended meanwhile and is refused.
             let declared = declared.get(&finished.held.execution).map_or(&[][..], Vec::as_slice);
             changes.push(Change::ExecutionFinished {
                 run: finished.run,
@@ -61,18 +58,22 @@ impl Host {
             });
         }
         let outcomes = if changes.is_empty() { Vec::new() } else { self.parts.commit(changes).await? };
-        let without_effect: Vec<ExecutionId> = said
+        let mut outcomes = outcomes.into_iter();
+        // In the order of what was said, without what was not tried.
+        let is_recorded: Vec<bool> = said
             .iter()
-            .zip(&outcomes)
-            .filter(|(_, outcome)| outcome.is_err())
-            .map(|(said, _)| said.0)
+            .map(|held| {
+                current.contains(&held.execution) && outcomes.next().is_some_and(|outcome| outcome.is_ok())
+            })
             .collect();
+        let without_effect = said.iter().zip(&is_recorded).filter(|(_, is_recorded)| !**is_recorded);
+        let without_effect: Vec<ExecutionId> = without_effect.map(|(held, _)| held.execution).collect();
         let stored = self.stored(&without_effect).await?;
-        let receipts = said.into_iter().zip(outcomes).map(|((execution, token), outcome)| {
-            let receipt = match outcome {
-                Ok(()) => Receipt::Recorded,
-                Err(_) => second_look(stored.get(&execution), token),
-            };
+        let receipts = said.into_iter().zip(is_recorded).map(|(Held { execution, token }, is_recorded)| {
+            if is_recorded {
+                return Receipt::Recorded;
+            }
+            let receipt = second_look(stored.get(&execution), node, token);
             if receipt == Receipt::Refused {
                 info!(%execution, %node, "refused a report: its lease is no longer the current one");
             }
@@ -114,9 +115,10 @@ impl Host {
 }
 
 /// A report that had no effect: because it had it before, or because its lease does not count?
-fn second_look(stored: Option<&Execution>, token: LeaseToken) -> Receipt {
+fn second_look(stored: Option<&Execution>, node: NodeId, token: LeaseToken) -> Receipt {
     let recorded = stored.is_some_and(|execution| {
-        let same = execution.state.lease().is_some_and(|lease| lease.token == token);
+        let lease = execution.state.lease();
+        let same = lease.is_some_and(|lease| lease.token == token && lease.node == node);
         same && !matches!(execution.state, State::Lost { .. } | State::Leased { .. })
     });
     if recorded { Receipt::Recorded } else { Receipt::Refused }
