@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use downbeat_backends::LedgerError;
+use downbeat_core::node::BadDescription;
 use downbeat_proto::message::Fault;
 
 #[derive(Debug, thiserror::Error)]
@@ -18,6 +19,8 @@ pub enum Error {
     NoServer,
     #[error("there is no backend `{name}` to {setting}; there are: {known}")]
     UnknownBackend { setting: &'static str, name: String, known: String },
+    #[error("what this node says of itself is not allowed: {0}")]
+    Description(#[from] BadDescription),
     #[error("the server does not know this node or its cluster: {0}")]
     NotFound(String),
     #[error("another agent has registered as this node: {0}")]

@@ -18,7 +18,9 @@ mod surroundings;
 mod values;
 
 pub use agent::{Agent, Handle};
-pub use downbeat_backends::{Declared, Engine, Refused as DeclarationRefused};
+pub use downbeat_backends::{
+    Declared, Engine, Refused as DeclarationRefused, raise_open_files, slots_within,
+};
 pub use error::Error;
 pub use links::{Connector, Grpc};
 pub use settings::{Settings, Tuning};

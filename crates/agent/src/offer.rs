@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use downbeat_backends::Backend;
 use downbeat_core::backend::{ActionSchema, BackendSchema, Catalogue};
-use downbeat_core::node::Description;
+use downbeat_core::node::{Description, check_json_bytes};
 
 use crate::error::Error;
 use crate::settings::Settings;
@@ -58,6 +58,8 @@ impl Offer {
             slots: settings.slots,
             version: env!("CARGO_PKG_VERSION").to_owned(),
         };
+        description.check()?;
+        check_json_bytes(serde_json::to_string(&description).map_or(0, |json| json.len()))?;
         let backends = chosen.into_iter().map(|offered| (offered.schema.name.clone(), offered)).collect();
         Ok(Self { backends, description })
     }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use downbeat_backends::{Declared, Engine};
+use downbeat_core::limits;
 use serde_json::Value;
 
 /// One agent's settings.
@@ -50,7 +51,8 @@ impl Settings {
             labels: BTreeMap::new(),
             capabilities: BTreeMap::new(),
             slots: std::thread::available_parallelism()
-                .map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX)),
+                .map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX))
+                .min(limits::SLOTS_PER_NODE),
             allow: Vec::new(),
             only: None,
             backends: Vec::new(),

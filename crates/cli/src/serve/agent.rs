@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use clap::Args;
-use downbeat_agent::{Agent, Declared, Grpc, Settings};
+use downbeat_agent::{Agent, Grpc, Settings, raise_open_files, slots_within};
 
 use super::logging;
 use super::server::{Common, environment};
@@ -113,12 +113,35 @@ pub(crate) async fn run(args: AgentArgs, global: Global, out: Out) -> Result<(),
         return out.result(&shown, || shown.toml());
     }
     logging::start(&keys.log_level, keys.log_format)?;
-    logging::last_word(serve(&keys, backends).await, keys.log_format)
+    let settings = within_open_files(Settings { backends, ..Settings::from(&keys) });
+    logging::last_word(serve(settings).await, keys.log_format)
 }
 
-async fn serve(keys: &AgentKeys, backends: Vec<Declared>) -> Result<(), Failure> {
+/// Allows the agent as many open files as the system does, and no more slots than they are enough for.
+fn within_open_files(mut settings: Settings) -> Settings {
+    match raise_open_files() {
+        Ok(open_files) => {
+            let most = slots_within(open_files);
+            if settings.slots > most {
+                tracing::warn!(
+                    slots = settings.slots,
+                    open_files,
+                    "there are {most} slots only: more need more open files; raise \
+                     LimitNOFILE= of the unit, or `ulimit -Hn`"
+                );
+                settings.slots = most;
+            }
+        }
+        Err(error) => {
+            tracing::warn!(%error, "cannot raise the limit of open files: it bounds how much runs at once")
+        }
+    }
+    settings
+}
+
+async fn serve(settings: Settings) -> Result<(), Failure> {
     let mut stop = Stop::listen()?;
-    let mut agent = Agent::start(Settings { backends, ..Settings::from(keys) }, Arc::new(Grpc));
+    let mut agent = Agent::start(settings, Arc::new(Grpc));
     tokio::select! {
         ended = agent.wait() => return ended.map_err(|error| agent_ended(&error)),
         () = stop.asked() => {}

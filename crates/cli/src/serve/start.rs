@@ -34,7 +34,8 @@ pub(super) fn agent_ended(error: &AgentError) -> Failure {
         AgentError::Data { .. }
         | AgentError::Ledger(_)
         | AgentError::NoServer
-        | AgentError::UnknownBackend { .. } => Code::BadInput,
+        | AgentError::UnknownBackend { .. }
+        | AgentError::Description(_) => Code::BadInput,
         AgentError::NotFound(_) => Code::NotFound,
         AgentError::DataInUse(_) | AgentError::Superseded(_) | AgentError::Refused(_) => Code::Refused,
         AgentError::Bug(_) => Code::Bug,
@@ -44,7 +45,8 @@ pub(super) fn agent_ended(error: &AgentError) -> Failure {
         | AgentError::DataInUse(_)
         | AgentError::Ledger(_)
         | AgentError::NoServer
-        | AgentError::UnknownBackend { .. } => "cannot start the agent",
+        | AgentError::UnknownBackend { .. }
+        | AgentError::Description(_) => "cannot start the agent",
         AgentError::NotFound(_) | AgentError::Superseded(_) | AgentError::Refused(_) | AgentError::Bug(_) => {
             "the agent has ended"
         }

@@ -7,6 +7,7 @@ mod graph;
 mod nodes;
 mod openapi;
 mod output;
+mod reports;
 mod runs;
 mod support;
 mod system;
