@@ -166,7 +166,11 @@ mod tests {
     impl Journal {
         /// The feed holds two batches; a reader that is further behind has lagged.
         fn new() -> Self {
-            Self { store: Arc::new(MemoryStore::new()), feed: Feed::bounded(0, 2, usize::MAX) }
+            Self::with(Feed::bounded(0, 2, usize::MAX))
+        }
+
+        fn with(feed: Feed) -> Self {
+            Self { store: Arc::new(MemoryStore::new()), feed }
         }
 
         fn follower(&self, since: u64) -> Follower {
@@ -234,6 +238,18 @@ mod tests {
             journal.commit(Tell::Feed).await;
         }
         assert_eq!(numbers(&mut follower, 10).await, (2..=11).collect::<Vec<_>>());
+    }
+
+    #[tokio::test]
+    async fn a_reader_for_which_too_many_bytes_wait_goes_back_to_the_store() {
+        let journal = Journal::with(Feed::bounded(0, 1_000, 1_000));
+        let mut follower = journal.follower(0);
+        journal.commit(Tell::Feed).await;
+        assert_eq!(numbers(&mut follower, 1).await, [1]);
+        for _ in 0..100 {
+            journal.commit(Tell::Feed).await;
+        }
+        assert_eq!(numbers(&mut follower, 100).await, (2..=101).collect::<Vec<_>>());
     }
 
     #[tokio::test]

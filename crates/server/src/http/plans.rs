@@ -32,7 +32,10 @@ pub(super) struct PlanQuery {
         content((JobRequest = "application/json"), (String = "application/yaml")),
         description = "A job file; in JSON also with the params of a run"
     ),
-    responses((status = 200, description = "The steps, where each runs, and what it waits for", body = Plan))
+    responses(
+        (status = 200, description = "The steps, where each runs, and what it waits for", body = Plan),
+        (status = 503, description = "Too many large plans are being made; `Retry-After` says when to try again"),
+    )
 )]
 pub(super) async fn plan(
     State(service): State<Service>,
@@ -61,7 +64,10 @@ pub(super) fn shown(plan: Vec<u8>) -> Response {
         content((JobRequest = "application/json"), (String = "application/yaml")),
         description = "A job file; in JSON also with the params of a run"
     ),
-    responses((status = 200, description = "Nothing is wrong with it", body = Valid))
+    responses(
+        (status = 200, description = "Nothing is wrong with it", body = Valid),
+        (status = 503, description = "Too many large plans are being made; `Retry-After` says when to try again"),
+    )
 )]
 pub(super) async fn validate(
     State(service): State<Service>,

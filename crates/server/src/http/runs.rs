@@ -60,6 +60,7 @@ pub(super) struct SubmitQuery {
         (status = 201, description = "The run that was created", body = Run),
         (status = 200, description = "The first run of this idempotency key", body = Run),
         (status = 429, description = "Too many runs wait; `Retry-After` says when to try again"),
+        (status = 503, description = "Too many large plans are being made; `Retry-After` says when to try again"),
     )
 )]
 pub(super) async fn submit(
@@ -301,6 +302,7 @@ pub(super) struct RetryRequest {
         (status = 201, description = "The run that was created", body = Run),
         (status = 200, description = "The first run of this idempotency key", body = Run),
         (status = 429, description = "Too many runs wait; `Retry-After` says when to try again"),
+        (status = 503, description = "Too many large plans are being made; `Retry-After` says when to try again"),
     )
 )]
 pub(super) async fn retry(
@@ -411,7 +413,10 @@ pub(super) fn statuses(text: Option<&str>) -> Answer<Vec<Status>> {
 /// Shows the plan that a run walks
 #[utoipa::path(
     get, operation_id = "showRunPlan", path = "/runs/{id}/plan", tag = "runs", params(("id" = String, Path, description = "The run's id")),
-    responses((status = 200, description = "Its steps, where each runs, and what it waits for", body = Plan))
+    responses(
+        (status = 200, description = "Its steps, where each runs, and what it waits for", body = Plan),
+        (status = 503, description = "Too many large plans are being made; `Retry-After` says when to try again"),
+    )
 )]
 pub(super) async fn plan(
     State(service): State<Service>,
