@@ -82,6 +82,8 @@ fn what_is_wrong_is_said_in_one_line_that_names_the_key() {
         "[server]\noutput_max = \"lots\"",
         "[server]\nretention_days = -1",
         "[server]\nmax_concurrent_runs = 0",
+        "[server]\nallowed_hosts = \"http://jobs.example\"",
+        "[server]\nallowed_hosts = [\"jobs.example:4680\"]",
         "[server]\nlog_format = \"xml\"",
         "[server]\nlease_ttl = \"5s\"",
         "[server]\nnode_offline_after = \"10s\"",
