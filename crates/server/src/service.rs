@@ -242,20 +242,26 @@ impl Service {
     }
 
     /// Whether it makes sense to send requests here.
-    pub fn readiness(&self) -> Result<(), String> {
+    pub async fn readiness(&self) -> Result<(), String> {
         if self.parts.closing.is_cancelled() {
             return Err("the server is stopping".to_owned());
         }
-        if let Some(replica) = self.replica() {
-            return replica.readiness(self.parts.clock.now());
+        self.store_problem().await.map_or(Ok(()), Err)?;
+        self.replica().map_or(Ok(()), |replica| replica.readiness(self.parts.clock.now()))
+    }
+
+    /// Why the store cannot be relied on now. Nothing: it can.
+    pub(crate) async fn store_problem(&self) -> Option<String> {
+        if let Err(error) = self.parts.store.health().await {
+            return Some(error.to_string());
         }
-        if self.parts.journal.is_available()
-            && self.parts.standing.is_good(self.parts.settings.server_stale_after.0)
-        {
-            Ok(())
-        } else {
-            Err("the store does not answer".to_owned())
+        if self.replica().is_some() {
+            // A replica commits nothing and gives no signs of life.
+            return None;
         }
+        let signs = self.parts.standing.is_good(self.parts.settings.server_stale_after.0);
+        let silent = || (!signs).then(|| "the store does not answer".to_owned());
+        self.parts.journal.trouble().or_else(silent)
     }
 
     /// Brings those figures up to date that are read off the server's state when somebody asks for them.

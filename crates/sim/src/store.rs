@@ -317,6 +317,10 @@ impl Store for Reached {
         Ok(now)
     }
 
+    async fn health(&self) -> Result<(), Error> {
+        self.read(self.inner.health()).await
+    }
+
     async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
         let result = self.write(self.apply(server, changes)).await;
         if result.is_err() {

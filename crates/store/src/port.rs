@@ -50,6 +50,9 @@ pub enum Error {
     /// The store is there, and not for this use.
     #[error("{0}")]
     Misused(String),
+    /// The database itself cannot be read.
+    #[error("the database {0}: stop the server and restore a copy")]
+    Damaged(String),
     /// What is stored cannot be read, or a statement is wrong.
     #[error("the store holds or was given something unreadable: {0}")]
     Corrupt(String),
@@ -200,6 +203,10 @@ pub trait Store: Source + Send + Sync + std::fmt::Debug + 'static {
 
     /// The store's own clock: the one that counts among servers that share it.
     async fn now(&self) -> Result<Option<Timestamp>, Error>;
+
+    /// Whether it can take a write now, as far as it shows without one: its files are there and undamaged, and their disk
+    /// has room.
+    async fn health(&self) -> Result<(), Error>;
 
     /// Applies a batch in one durable transaction: kinds in the order of [`Change::phase`], within a kind as given.
     /// Every guard is checked; a refused change leaves no trace and harms no other. Each applied change becomes an

@@ -210,6 +210,10 @@ impl Store for MemoryStore {
         Ok(Committed { outcomes: verdicts.outcomes, seqs })
     }
 
+    async fn health(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
     fn is_shared(&self) -> bool {
         false
     }

@@ -161,6 +161,18 @@ impl Store for PostgresStore {
         rows.first().map(|row| time(row.try_get(0).map_err(Failure::from)?)).transpose()
     }
 
+    async fn health(&self) -> Result<(), Error> {
+        let rows = self.rows("SHOW transaction_read_only", &[]).await?;
+        let read_only = match rows.first() {
+            Some(row) => row.try_get::<_, String>(0).map_err(Failure::from)? == "on",
+            None => false,
+        };
+        if read_only {
+            return Err(Error::Unavailable("PostgreSQL is read-only: is it a standby?".to_owned()));
+        }
+        Ok(())
+    }
+
     async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
         // A task of its own: a caller that goes away must not leave a transaction open half-way.
         let (pool, changes) = (self.commits.clone(), changes.to_vec());

@@ -16,6 +16,7 @@ use rusqlite::{Connection, OptionalExtension, Params, ToSql, TransactionBehavior
 use tokio::sync::broadcast;
 
 use super::failure::Failure;
+use super::file::Files;
 use super::readers::Readers;
 use super::replicate::Owner;
 use super::writer::Writer;
@@ -33,6 +34,7 @@ use crate::rows::{
 /// The embedded store.
 #[derive(Debug)]
 pub struct SqliteStore {
+    files: Arc<Files>,
     pub(super) writer: Writer,
     pub(super) readers: Readers,
     /// Nobody speaks here: one server has the file.
@@ -52,8 +54,10 @@ impl SqliteStore {
             let lock = connect::lock(&path)?;
             let connection = connect::writer(&path).map_err(|failure| failure.at(&path))?;
             replicate::claim(&connection, owner, &path).map_err(|failure| failure.at(&path))?;
-            let writer = Writer::start(path.clone(), connection, lock)?;
-            Ok(Self { writer, readers: Readers::new(path), news: broadcast::channel(1).0 })
+            let files = Arc::new(Files::of(&path)?);
+            let writer = Writer::start(Arc::clone(&files), connection, lock)?;
+            let readers = Readers::new(Arc::clone(&files));
+            Ok(Self { files, writer, readers, news: broadcast::channel(1).0 })
         })
         .await
         .map_err(|error| Error::Unavailable(format!("opening the store was broken off: {error}")))?
@@ -194,7 +198,20 @@ impl Store for SqliteStore {
     async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
         // Cheap: what is large in a change is shared, and the thread cannot borrow.
         let changes = changes.to_vec();
-        self.writer.run(move |connection| commit::commit(connection, server, &changes)).await
+        let files = Arc::clone(&self.files);
+        self.writer
+            .run(move |connection| {
+                files.are_there()?;
+                commit::commit(connection, server, &changes)
+            })
+            .await
+    }
+
+    async fn health(&self) -> Result<(), Error> {
+        let files = Arc::clone(&self.files);
+        tokio::task::spawn_blocking(move || files.can_be_written())
+            .await
+            .map_err(|error| Error::Unavailable(format!("a look at the store was broken off: {error}")))?
     }
 
     fn is_shared(&self) -> bool {
