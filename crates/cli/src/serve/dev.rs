@@ -176,7 +176,8 @@ fn banner(ready: &Ready, groups: &[String], data: &Path) -> String {
         "downbeat dev is up\n  \
            REST    {url}/api/v1/docs\n  \
            agents  {grpc}\n  \
-           nodes   {nodes}, groups {groups}, {allowed} allowed\n  \
+           nodes   {nodes}, groups {groups}\n  \
+           allowed {allowed}\n  \
            data    {data}\n\n\
          go on in another terminal:\n  \
            downbeat job run{at} --target all --watch exec run --command 'uptime -p'\n  \
