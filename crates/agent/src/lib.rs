@@ -5,7 +5,9 @@
 mod agent;
 mod error;
 mod execute;
+mod guards;
 mod holdings;
+mod lease_clock;
 mod links;
 mod offer;
 mod outbox;
@@ -19,7 +21,8 @@ mod values;
 
 pub use agent::{Agent, Handle};
 pub use downbeat_backends::{
-    Declared, Engine, Refused as DeclarationRefused, raise_open_files, slots_within,
+    Declared, Engine, Environment, JOB_VARIABLES, Refused as DeclarationRefused, raise_open_files,
+    slots_within, watch_over,
 };
 pub use error::Error;
 pub use links::{Connector, Grpc};

@@ -136,3 +136,29 @@ pub const PATH_BYTES: usize = 4095;
 /// A param's pattern, as it is written and as it is compiled: nodes declare them, and a server holds those of thousands.
 pub const PATTERN_BYTES: usize = 1024;
 pub const PATTERN_COMPILED_BYTES: usize = 1024 * 1024;
+/// Connections to the REST port: in total, from one address, and from this machine itself. Each takes some 20 KiB while
+/// it sends nothing; a script or a dashboard needs a few, a proxy hundreds.
+pub const HTTP_CONNECTIONS: usize = 4_096;
+pub const HTTP_CONNECTIONS_PER_ADDRESS: usize = 512;
+pub const HTTP_CONNECTIONS_LOOPBACK: usize = 3_072;
+/// How long a new connection may send nothing, and how long the header of one request may take, in seconds. An idle
+/// HTTP/1 connection is closed after the second as well.
+pub const FIRST_BYTES_S: u64 = 10;
+pub const HTTP_HEADER_S: u64 = 10;
+/// The header of one request.
+pub const HTTP_HEADER_BYTES: usize = 64 * 1024;
+/// Requests at once on one HTTP/2 connection, and one frame: it is held in memory as a whole.
+pub const HTTP_STREAMS: u32 = 100;
+pub const HTTP_FRAME_BYTES: u32 = 64 * 1024;
+/// How long the body of one request may take: this long, and a second more for so many bytes.
+pub const HTTP_BODY_S: u64 = 30;
+pub const HTTP_BODY_BYTES_PER_S: usize = 16 * 1024;
+/// Plans and large job files that are worked on at once, and how many more may wait: each takes a processor for up to
+/// seconds and up to hundreds of megabytes.
+pub const PLANS_AT_ONCE: usize = 2;
+pub const PLANS_WAITING: usize = 32;
+/// Plans of up to so many instances are made at once, without waiting for a place.
+pub const PLAN_SMALL_INSTANCES: usize = 10_000;
+/// Committed events that wait for slow readers, as JSON; in memory they take some times that. A reader that is further
+/// behind reads the store.
+pub const FEED_BYTES: usize = 16 * 1024 * 1024;

@@ -44,6 +44,9 @@ pub enum Error {
     /// The location is not one.
     #[error("`{0}` is not a store; write sqlite:PATH, postgres://USER@HOST:PORT/DATABASE or memory:")]
     BadLocation(String),
+    /// The location names a store, and an option of it is wrong or missing.
+    #[error("{0}")]
+    BadOption(String),
     /// The store is there, and not for this use.
     #[error("{0}")]
     Misused(String),

@@ -61,14 +61,14 @@ impl std::fmt::Debug for PostgresStore {
 impl PostgresStore {
     /// Connects, and brings the database's schema up to date.
     pub async fn open(location: &str) -> Result<Self, Error> {
-        let config = connect::config(location)?;
-        let commits = connect::pool(&config, Use::Commits, 1)?;
-        let queries = connect::pool(&config, Use::Queries, CONNECTIONS)?;
+        let target = connect::target(location)?;
+        let commits = connect::pool(&target, Use::Commits, 1)?;
+        let queries = connect::pool(&target, Use::Queries, CONNECTIONS)?;
         let mut client = queries.get().await.map_err(Failure::from)?;
         connect::migrate(&mut client).await?;
         drop(client);
-        let listener = Listener::start(config.clone());
-        Ok(Self { commits, queries, config, listener })
+        let listener = Listener::start(target.clone());
+        Ok(Self { commits, queries, config: target.config, listener })
     }
 
     pub(super) async fn rows(&self, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Failure> {
