@@ -10,6 +10,7 @@ use super::logging;
 use super::server::{Common, environment};
 use super::start::agent_ended;
 use super::stop::Stop;
+use super::store::absolute;
 use crate::args::Global;
 use crate::exit::Failure;
 use crate::out::Out;
@@ -149,6 +150,8 @@ fn within_open_files(mut settings: Settings) -> Settings {
 
 async fn serve(settings: Settings) -> Result<(), Failure> {
     let mut stop = Stop::listen()?;
+    // Another directory is another agent, that neither delivers the old results nor ends the old processes.
+    tracing::info!(hostname = settings.hostname, data = %absolute(&settings.data), "the agent starts");
     let mut agent = Agent::start(settings, Arc::new(Grpc));
     tokio::select! {
         ended = agent.wait() => return ended.map_err(|error| agent_ended(&error)),

@@ -8,6 +8,7 @@ mod graph;
 mod nodes;
 mod openapi;
 mod output;
+mod registration;
 mod reports;
 mod runs;
 mod support;
