@@ -390,6 +390,7 @@ mod tests {
                 entries: vec![Some(0), None],
                 idempotent: Vec::new(),
                 waves: Vec::new(),
+                left_out: Vec::new(),
             }),
             by: "test".to_owned(),
             idempotency_key: None,
