@@ -18,6 +18,8 @@ pub enum Error {
     NoServer,
     #[error("there is no backend `{name}` to {setting}; there are: {known}")]
     UnknownBackend { setting: &'static str, name: String, known: String },
+    #[error("`only` leaves no backend: {names} may run anything at all; add --allow {names}")]
+    NothingToOffer { names: String },
     #[error("the server does not know this node or its cluster: {0}")]
     NotFound(String),
     #[error("another agent has registered as this node: {0}")]

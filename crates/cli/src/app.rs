@@ -5,21 +5,27 @@ use std::panic;
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap::error::ErrorKind;
 
 use crate::args::{Cli, Command};
 use crate::client::Client;
 use crate::exit::{Code, Failure};
-use crate::out::Out;
-use crate::{bench, completions, event, job, node, run, serve, server_list, status};
+use crate::out::{Format, Out};
+use crate::{bench, completions, event, job, later, node, run, serve, server_list, status};
 
 /// The whole program.
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and version are no errors and go to standard output; clap knows which is which.
-            let _ = error.print();
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(Code::BadInput as u8));
+            // Help and version are not errors and go to standard output; clap knows which is which.
+            if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+                let _ = error.print();
+                return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(Code::BadInput as u8));
+            }
+            let failure = Failure::bad_input(mistake(&error.to_string()));
+            Out::new(Format::default()).failure(&failure);
+            return failure.code.into();
         }
     };
     let out = Out::new(cli.global.output);
@@ -33,6 +39,27 @@ pub fn main() -> ExitCode {
         // The hook has said what happened.
         Err(_) => Code::Bug.into(),
     }
+}
+
+/// What clap says of a mistake, in one line: what is wrong, what was meant, and where the help is.
+fn mistake(text: &str) -> String {
+    let mut parts = text.trim().split("\n\n").map(one_line);
+    let first = parts.next().unwrap_or_default();
+    let mut told = first.trim_start_matches("error: ").to_owned();
+    let mut command = "downbeat".to_owned();
+    for part in parts {
+        if let Some(tip) = part.strip_prefix("tip: ") {
+            told.push_str(&format!("; {}", tip.replace(" tip: ", "; ")));
+        } else if let Some(usage) = part.strip_prefix("Usage: ") {
+            let words =
+                usage.split(' ').take_while(|word| !word.starts_with(['[', '<', '-']) && word.is_ascii());
+            let lower = words.filter(|word| !word.contains(char::is_uppercase)).collect::<Vec<_>>();
+            command = lower.join(" ");
+        } else if part.starts_with('[') {
+            told.push_str(&format!(" {part}"));
+        }
+    }
+    format!("{told}; see `{command} --help`")
 }
 
 fn one_line(text: &str) -> String {
@@ -55,6 +82,7 @@ fn dispatch(cli: Cli, out: Out) -> Result<(), Failure> {
         Command::ServerList => on_one_thread(server_list::run(&client()?, out)),
         Command::Status => on_one_thread(status::run(&client()?, out)),
         Command::Completions { shell } => completions::run(shell, out),
+        Command::Unknown(words) => Err(later::unknown(None, &words)),
     }
 }
 
@@ -80,4 +108,37 @@ fn blocked_on<T>(
     // Reading standard input cannot be called off; waiting for it would hang the end.
     runtime.shutdown_background();
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mistake_in_the_arguments_is_one_line_that_names_the_help() {
+        let mut told = String::new();
+        for line in [
+            "run show",
+            "run show last --node",
+            "node list --limit 0",
+            "node list --limit many",
+            "node list --statsu online",
+            "job plan",
+            "job run --wait --watch test noop",
+            "job run -f a --timeout 5s",
+            "job run --timeout soon test noop",
+            "status -o xml",
+            "dev --http nowhere",
+            "server --frobnicate",
+            "completions tcsh",
+            "run logs last extra words",
+        ] {
+            let words = ["downbeat"].into_iter().chain(line.split(' '));
+            let error = Cli::try_parse_from(words).expect_err(line);
+            let message = mistake(&error.to_string());
+            assert_eq!(message.lines().count(), 1, "{message}");
+            told.push_str(&format!("downbeat {line}\n  {message}\n"));
+        }
+        insta::assert_snapshot!(told);
+    }
 }

@@ -82,7 +82,8 @@ mod tests {
 
     #[test]
     fn a_mistyped_word_finds_what_was_meant() {
-        let words = ["backend", "action", "params", "timeout", "exec", "tasks", "max_retries", "max_age", "retry"];
+        let words =
+            ["backend", "action", "params", "timeout", "exec", "tasks", "max_retries", "max_age", "retry"];
         for (typed, meant) in [
             ("bakend", Some("backend")),
             ("Action", Some("action")),

@@ -133,7 +133,10 @@ fn drained_nodes_are_left_out_and_named() {
     let definition = job(&json!([{"backend": "test", "action": "noop"}]));
     let resolved = resolve(&definition, &Params::new(), &nodes).unwrap();
     let names = |nodes: &[NodeRef]| nodes.iter().map(|node| node.hostname.clone()).collect::<Vec<_>>();
-    assert_eq!((names(&resolved.nodes), names(&resolved.left_out)), (vec!["a".to_owned()], vec!["b".to_owned()]));
+    assert_eq!(
+        (names(&resolved.nodes), names(&resolved.left_out)),
+        (vec!["a".to_owned()], vec!["b".to_owned()])
+    );
 
     let unfit = resolve(&definition, &Params::new(), &nodes[..1]).unwrap_err();
     assert_eq!(
@@ -146,7 +149,8 @@ fn drained_nodes_are_left_out_and_named() {
 
 #[test]
 fn what_is_known_of_silent_nodes_is_said_of_each() {
-    let with = |hostname: &str, status: NodeStatus| Arc::new(NodeRecord { status, ..node(hostname, &["test"]) });
+    let with =
+        |hostname: &str, status: NodeStatus| Arc::new(NodeRecord { status, ..node(hostname, &["test"]) });
     let nodes = [
         with("c", NodeStatus::Stale),
         with("b", NodeStatus::Offline),
@@ -158,9 +162,8 @@ fn what_is_known_of_silent_nodes_is_said_of_each() {
     )
     .unwrap();
     let resolved = resolve(&definition, &Params::new(), &nodes).unwrap();
-    let told: Vec<(String, &str)> = silent_nodes(&resolved, |id| {
-        nodes.iter().find(|node| node.id == id).map(|node| node.status)
-    });
+    let told: Vec<(String, &str)> =
+        silent_nodes(&resolved, |id| nodes.iter().find(|node| node.id == id).map(|node| node.status));
     assert_eq!(
         told,
         [

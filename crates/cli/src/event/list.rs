@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use downbeat_core::limits;
-use downbeat_server::http::view::{Event, EventList, List, NodeSummary};
+use downbeat_server::http::view::{Event, EventList};
 use tokio::time::sleep;
 
 use crate::client::Client;
@@ -52,9 +51,8 @@ async fn lines(client: &Client, out: Out) -> Result<EventLines, Failure> {
     if out.format() != Format::Table {
         return Ok(EventLines::default());
     }
-    let query = [("limit", limits::PAGE_MOST.to_string())];
-    let nodes: List<NodeSummary> = client.get(&["nodes"], &query).await?;
-    Ok(EventLines::new(nodes.data.into_iter().map(|node| (node.id, node.hostname))))
+    let nodes = client.all_nodes(&["nodes"]).await?;
+    Ok(EventLines::new(nodes.into_iter().map(|node| (node.id, node.hostname))))
 }
 
 /// One line per event.

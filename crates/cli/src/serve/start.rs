@@ -33,6 +33,7 @@ pub(super) fn agent_ended(error: &AgentError) -> Failure {
         AgentError::Data { .. }
         | AgentError::Ledger(_)
         | AgentError::NoServer
+        | AgentError::NothingToOffer { .. }
         | AgentError::UnknownBackend { .. } => Code::BadInput,
         AgentError::NotFound(_) => Code::NotFound,
         AgentError::DataInUse(_) | AgentError::Superseded(_) | AgentError::Refused(_) => Code::Refused,
@@ -43,6 +44,7 @@ pub(super) fn agent_ended(error: &AgentError) -> Failure {
         | AgentError::DataInUse(_)
         | AgentError::Ledger(_)
         | AgentError::NoServer
+        | AgentError::NothingToOffer { .. }
         | AgentError::UnknownBackend { .. } => "cannot start the agent",
         AgentError::NotFound(_) | AgentError::Superseded(_) | AgentError::Refused(_) | AgentError::Bug(_) => {
             "the agent has ended"

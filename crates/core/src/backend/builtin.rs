@@ -163,7 +163,10 @@ const FORMS: &[(&str, &str)] = &[
     (RKE2_CHANNEL, "the name of a channel, such as stable or v1.31"),
     (IMAGE, "an image such as alpine:3 or registry.example/tools/build@sha256:…"),
     (VARIABLE, "letters, digits, `_`, `.` and `-`, and begin with a letter or `_`"),
-    (MOUNT, "SOURCE:TARGET, SOURCE:TARGET:ro or SOURCE:TARGET:rw; SOURCE is an absolute path or a volume's name"),
+    (
+        MOUNT,
+        "SOURCE:TARGET, SOURCE:TARGET:ro or SOURCE:TARGET:rw; SOURCE is an absolute path or a volume's name",
+    ),
     (BYTES, "a size such as 512m or 2g"),
     (PROCESSORS, "a number of processors above 0, such as 2 or 0.5"),
     (NETWORK, "none, host, bridge or a network's name"),

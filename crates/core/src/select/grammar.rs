@@ -196,10 +196,9 @@ impl<'t> Reader<'t> {
                 Operator::Equal | Operator::Unequal | Operator::Like => {
                     format!("label.{word_shown} {sign} {value}")
                 }
-                Operator::Less
-                | Operator::LessOrEqual
-                | Operator::Greater
-                | Operator::GreaterOrEqual => format!("capability.{word_shown} {sign} {value}"),
+                Operator::Less | Operator::LessOrEqual | Operator::Greater | Operator::GreaterOrEqual => {
+                    format!("capability.{word_shown} {sign} {value}")
+                }
             },
         };
         Some(format!("`{word_shown}` alone is not a selector; did you mean `{meant}`?"))

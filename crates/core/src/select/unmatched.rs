@@ -46,8 +46,9 @@ fn culprit(rule: &Rule, nodes: &[&NodeRecord]) -> Option<String> {
         }
         Rule::Label { key, test } => {
             let keys = names(nodes, |node| node.description.labels.keys().map(String::as_str).collect());
-            let values =
-                names(nodes, |node| node.description.labels.get(key).map(String::as_str).into_iter().collect());
+            let values = names(nodes, |node| {
+                node.description.labels.get(key).map(String::as_str).into_iter().collect()
+            });
             valued("label", key, test.as_ref(), &keys, &values)
         }
         Rule::Capability { key, test } => {
@@ -90,10 +91,7 @@ fn valued(
     Some(advised(&none, &literal.text, values, "values"))
 }
 
-fn names<'n>(
-    nodes: &[&'n NodeRecord],
-    of: impl Fn(&'n NodeRecord) -> Vec<&'n str>,
-) -> BTreeSet<&'n str> {
+fn names<'n>(nodes: &[&'n NodeRecord], of: impl Fn(&'n NodeRecord) -> Vec<&'n str>) -> BTreeSet<&'n str> {
     nodes.iter().flat_map(|node| of(node)).collect()
 }
 

@@ -6,11 +6,11 @@ use downbeat_core::expr;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::definition::{Asked, Body};
+use super::definition::{Asked, Body, Elsewhere};
 use super::docs::JobRequest;
 use super::extract::Query;
 use super::problem::Answer;
-use super::view::{Plan, Valid};
+use super::view::{NodeReason, Plan, Valid};
 use crate::error::Error;
 use crate::service::Service;
 
@@ -20,6 +20,14 @@ use crate::service::Service;
 pub(super) struct PlanQuery {
     /// Replaces the definition's target: `all`, `group:web`, `node:web-01`, or a selector.
     target: Option<String>,
+    /// The cluster of a definition that names none, by name or id: `default` when not given.
+    cluster: Option<String>,
+}
+
+impl PlanQuery {
+    fn elsewhere(&self) -> Elsewhere<'_> {
+        Elsewhere { target: self.target.as_deref(), cluster: self.cluster.as_deref() }
+    }
 }
 
 /// Shows what would run where and in which order; starts nothing
@@ -36,9 +44,12 @@ pub(super) async fn plan(
     Query(query): Query<PlanQuery>,
     body: Body,
 ) -> Answer<Json<Plan>> {
-    let Asked { definition, params, .. } = body.read(&service, query.target.as_deref()).await?;
+    let Asked { definition, params, notes, .. } = body.read(&service, query.elsewhere()).await?;
     let planned = service.plan(&definition, &params.unwrap_or_default()).await?;
-    Ok(Json(Plan::of(&planned.plan)))
+    let mut plan = Plan::of(&planned.plan);
+    plan.silent = service.silent_nodes(&planned.resolved).into_iter().map(NodeReason::from).collect();
+    plan.notes = notes.iter().map(ToString::to_string).collect();
+    Ok(Json(plan))
 }
 
 /// Checks a definition by itself, without regard to the nodes that there are
@@ -57,7 +68,7 @@ pub(super) async fn validate(
     Query(query): Query<PlanQuery>,
     body: Body,
 ) -> Answer<Json<Valid>> {
-    let Asked { definition, params, .. } = body.read(&service, query.target.as_deref()).await?;
+    let Asked { definition, params, .. } = body.read(&service, query.elsewhere()).await?;
     if let Some(params) = params {
         expr::given(&definition, &params).map_err(Error::Params)?;
     }
