@@ -45,21 +45,38 @@ pub fn main() -> ExitCode {
 fn mistake(text: &str) -> String {
     let mut parts = text.trim().split("\n\n").map(one_line);
     let first = parts.next().unwrap_or_default();
-    let mut told = first.trim_start_matches("error: ").to_owned();
-    let mut command = "downbeat".to_owned();
+    let mut told = plain(first.trim_start_matches("error: "));
+    let mut command = None;
     for part in parts {
         if let Some(tip) = part.strip_prefix("tip: ") {
-            told.push_str(&format!("; {}", tip.replace(" tip: ", "; ")));
+            // How a flag becomes a value is nothing that anybody wanted to know.
+            let tips = tip.split(" tip: ").filter(|tip| !tip.starts_with("to pass '"));
+            tips.for_each(|tip| told.push_str(&format!("; {tip}")));
         } else if let Some(usage) = part.strip_prefix("Usage: ") {
             let words =
                 usage.split(' ').take_while(|word| !word.starts_with(['[', '<', '-']) && word.is_ascii());
             let lower = words.filter(|word| !word.contains(char::is_uppercase)).collect::<Vec<_>>();
-            command = lower.join(" ");
+            command = Some(lower.join(" "));
         } else if part.starts_with('[') {
             told.push_str(&format!(" {part}"));
         }
     }
-    format!("{told}; see `{command} --help`")
+    match command {
+        Some(command) => format!("{told}; see `{command} --help`"),
+        None => told,
+    }
+}
+
+/// What Rust's standard library and clap say of values, for people.
+fn plain(text: &str) -> String {
+    text.replace("the following required arguments were not provided:", "missing:")
+        .replace(": invalid digit found in string", ": not a whole number")
+        .replace(": cannot parse integer from empty string", ": not a whole number")
+        .replace("number too large to fit in target type", "too large")
+        .replace("number too small to fit in target type", "too small")
+        .replace("invalid socket address syntax", "write IP:PORT, such as 127.0.0.1:4680")
+        .replace(" is not in 1..=1000", " is not from 1 to 1000")
+        .replace(" is not in 0..=1000", " is not from 0 to 1000")
 }
 
 fn one_line(text: &str) -> String {

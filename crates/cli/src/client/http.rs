@@ -8,7 +8,7 @@ use std::time::Duration;
 use downbeat_core::backend::Params;
 use downbeat_core::limits;
 use downbeat_server::Settings;
-use downbeat_server::http::view::{List, NodeSummary};
+use downbeat_server::http::view::List;
 use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use serde::de::DeserializeOwned;
@@ -205,25 +205,25 @@ impl Client {
         }
     }
 
-    /// Every node below a path such as `/nodes`, page by page.
-    pub(crate) async fn all_nodes(&self, path: &[&str]) -> Result<Vec<NodeSummary>, Failure> {
-        let mut nodes = Vec::new();
+    /// Every row of a list, page by page.
+    pub(crate) async fn all_pages<T: DeserializeOwned>(&self, path: &[&str]) -> Result<Vec<T>, Failure> {
+        let mut rows = Vec::new();
         loop {
-            let page = self.nodes_page(path, nodes.len()).await?;
+            let page = self.page(path, rows.len()).await?;
             let is_last = !page.pagination.has_more || page.data.is_empty();
-            nodes.extend(page.data);
+            rows.extend(page.data);
             if is_last {
-                return Ok(nodes);
+                return Ok(rows);
             }
         }
     }
 
-    /// The nodes from this one on, as many as one answer holds.
-    pub(crate) async fn nodes_page(
+    /// The rows of a list from this one on, as many as one answer holds.
+    pub(crate) async fn page<T: DeserializeOwned>(
         &self,
         path: &[&str],
         offset: usize,
-    ) -> Result<List<NodeSummary>, Failure> {
+    ) -> Result<List<T>, Failure> {
         let query = [("limit", limits::PAGE_MOST.to_string()), ("offset", offset.to_string())];
         self.get(path, &query).await
     }
@@ -418,6 +418,33 @@ mod tests {
         ] {
             assert_eq!(self::url(server).unwrap().as_str(), url, "{server}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_list_of_several_pages_is_read_to_its_end() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let served = tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut request = vec![0; 4096];
+                let read = stream.read(&mut request).await.unwrap_or(0);
+                let request = String::from_utf8_lossy(&request[..read]).into_owned();
+                let offset = request.split("offset=").nth(1).unwrap_or("0");
+                let offset: u64 = offset.split([' ', '&']).next().unwrap().parse().unwrap();
+                let pagination =
+                    json!({"limit": 2, "offset": offset, "total": 5, "has_more": offset + 2 < 5});
+                let rows: Vec<u64> = (offset..(offset + 2).min(5)).collect();
+                let body = json!({"data": rows, "pagination": pagination}).to_string();
+                let head =
+                    format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+                let _ = stream.write_all((head + &body).as_bytes()).await;
+            }
+        });
+        let client = Client::to(&[address], None).unwrap();
+        assert_eq!(client.all_pages::<u64>(&["nodes"]).await.unwrap(), [0, 1, 2, 3, 4]);
+        served.abort();
     }
 
     /// The first bytes of a gRPC server: its settings, in HTTP/2.

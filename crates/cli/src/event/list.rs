@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use downbeat_server::http::view::{Event, EventList};
+use downbeat_server::http::view::{Event, EventList, NodeSummary};
 use tokio::time::sleep;
 
 use crate::client::Client;
@@ -51,7 +51,7 @@ async fn lines(client: &Client, out: Out) -> Result<EventLines, Failure> {
     if out.format() != Format::Table {
         return Ok(EventLines::default());
     }
-    let nodes = client.all_nodes(&["nodes"]).await?;
+    let nodes: Vec<NodeSummary> = client.all_pages(&["nodes"]).await?;
     Ok(EventLines::new(nodes.into_iter().map(|node| (node.id, node.hostname))))
 }
 

@@ -49,7 +49,7 @@ async fn offering(client: &Client, backend: &str) -> Result<Option<NodeSummary>,
     let path = ["clusters", client.cluster().unwrap_or("default"), "nodes"];
     let mut seen = 0;
     loop {
-        let page = client.nodes_page(&path, seen).await?;
+        let page = client.page::<NodeSummary>(&path, seen).await?;
         seen += page.data.len();
         let is_last = !page.pagination.has_more || page.data.is_empty();
         let found = page.data.into_iter().find(|node| node.backends.iter().any(|name| name == backend));

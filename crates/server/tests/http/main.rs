@@ -10,4 +10,5 @@ mod output;
 mod runs;
 mod support;
 mod system;
+mod targets;
 mod work;
