@@ -21,6 +21,8 @@ pub enum Error {
     UnknownBackend { setting: &'static str, name: String, known: String },
     #[error("what this node says of itself is not allowed: {0}")]
     Description(#[from] BadDescription),
+    #[error("`only` leaves no backend: {names} may run anything at all; add --allow {names}")]
+    NothingToOffer { names: String },
     #[error("its node was deleted: {0}; start the agent again if the node is to be there")]
     NotFound(String),
     #[error("a newer agent of this installation has its node: {0}")]

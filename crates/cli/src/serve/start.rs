@@ -32,7 +32,10 @@ pub(super) async fn started(settings: Settings) -> Result<Server, Failure> {
 /// Why an agent ended by itself.
 pub(super) fn agent_ended(error: &AgentError) -> Failure {
     let code = match error {
-        AgentError::NoServer | AgentError::UnknownBackend { .. } | AgentError::Description(_) => Code::BadInput,
+        AgentError::NoServer
+        | AgentError::UnknownBackend { .. }
+        | AgentError::NothingToOffer { .. }
+        | AgentError::Description(_) => Code::BadInput,
         AgentError::Data { .. } | AgentError::DataInUse(_) | AgentError::Ledger(_) => Code::InTheWay,
         AgentError::NotFound(_) => Code::NotFound,
         AgentError::Superseded(_) => Code::Refused,
@@ -44,6 +47,7 @@ pub(super) fn agent_ended(error: &AgentError) -> Failure {
         | AgentError::Ledger(_)
         | AgentError::NoServer
         | AgentError::UnknownBackend { .. }
+        | AgentError::NothingToOffer { .. }
         | AgentError::Description(_) => "cannot start the agent",
         AgentError::NotFound(_) | AgentError::Superseded(_) | AgentError::Bug(_) => "the agent has ended",
     };

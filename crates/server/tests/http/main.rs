@@ -13,4 +13,5 @@ mod reports;
 mod runs;
 mod support;
 mod system;
+mod targets;
 mod work;

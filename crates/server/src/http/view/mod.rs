@@ -22,6 +22,7 @@ pub use node::{Action, Backend, Cluster, DeletedNode, Node, NodeSummary, Param};
 pub use output::{Chunk, End, Output, RunChunk};
 pub use plan::{Edge, EdgeKind, NodeName, Plan, Shape, Step, Valid, Where};
 pub use problem::{FieldError, NodeReason, Problem};
+pub(super) use problem::{NAMED, named_of, with_nodes};
 pub use rollout::{PlannedRollout, PlannedWave, Rollout, Wave, WaveStatus};
 pub use run::{Counts, InstanceResult, Run, RunSummary, StepWaiting};
 pub use status::{Replica, Role, Server, Status};
