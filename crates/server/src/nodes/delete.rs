@@ -50,10 +50,16 @@ pub(crate) async fn delete(parts: &Parts, id: NodeId, force: Force, by: &str) ->
                         .to_owned(),
                 ));
             }
-            // It registered again, was heard of, or was deleted: it is looked at again.
+            // Whoever asked meant the agent that was there, not one that was started since.
+            Some(Err(Refusal::StaleSession)) => {
+                return Err(Error::Conflict(format!(
+                    "{hostname} has registered again meanwhile; look at it first"
+                )));
+            }
+            // It was heard of, or somebody else deleted it: it is looked at again.
             Some(Err(_)) => {}
             None => return Err(Error::Bug("the journal did not answer for a change".to_owned())),
         }
     }
-    Err(Error::Unavailable(format!("node `{id}` registers and falls silent over and over; try again")))
+    Err(Error::Unavailable(format!("node `{id}` comes and goes; try again")))
 }
