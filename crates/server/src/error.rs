@@ -76,6 +76,7 @@ impl From<store::Error> for Error {
             | store::Error::NewerSchema { .. }
             | store::Error::AlteredMigration { .. }
             | store::Error::BadLocation(_)
+            | store::Error::BadOption(_)
             | store::Error::Misused(_)
             | store::Error::Corrupt(_) => Error::Bug(error.to_string()),
         }

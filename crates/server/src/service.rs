@@ -30,7 +30,7 @@ use crate::error::Error;
 use crate::heavy::HeavyWork;
 use crate::journal::{Feed, Journal};
 use crate::metrics::Metrics;
-use crate::nodes::Heartbeats;
+use crate::nodes::{Heartbeats, Serving};
 use crate::output::Outputs;
 use crate::replica::Following;
 use crate::runs::{Cache, Means, Runs, Start, Waits, refused_for_nodes, release, reserve};
@@ -47,6 +47,7 @@ pub(crate) struct Parts {
     pub admission: Admission,
     pub runs: Runs,
     pub heartbeats: Heartbeats,
+    pub serving: Serving,
     pub outputs: Outputs,
     pub metrics: Metrics,
     pub settings: Arc<Settings>,

@@ -269,6 +269,8 @@ fn shown(change: &Change) -> String {
         }
         Change::NodeMoved { node, from, to, .. } => format!("{kind} {node} {from:?}→{to:?}"),
         Change::NodeDrainSet { node, draining, .. } => format!("{kind} {node} {draining}"),
+        Change::NodeProblemsSet { node, problems, .. } => format!("{kind} {node} {problems:?}"),
+        Change::NodeDeleted { node, session, .. } => format!("{kind} {node} session={session}"),
     }
 }
 

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use downbeat_core::change::{Applied, Change, Event};
 use downbeat_core::execution::{Execution, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
-use downbeat_core::node::{NodeRecord, NodeStatus};
+use downbeat_core::node::{NodeRecord, NodeStatus, Tombstone};
 use downbeat_core::run::{RunRecord, RunState};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -44,6 +44,9 @@ pub enum Error {
     /// The location is not one.
     #[error("`{0}` is not a store; write sqlite:PATH, postgres://USER@HOST:PORT/DATABASE or memory:")]
     BadLocation(String),
+    /// The location names a store, and an option of it is wrong or missing.
+    #[error("{0}")]
+    BadOption(String),
     /// The store is there, and not for this use.
     #[error("{0}")]
     Misused(String),
@@ -221,6 +224,9 @@ pub trait Store: Source + Send + Sync + std::fmt::Debug + 'static {
     /// Nodes of a cluster (or of all), by hostname.
     async fn nodes(&self, cluster: Option<ClusterId>) -> Result<Vec<NodeRecord>, Error>;
     async fn node(&self, id: NodeId) -> Result<Option<NodeRecord>, Error>;
+    /// That a node was deleted, each time (or of all that were), by node and time. Kept for `limits::TOMBSTONE_DAYS`
+    /// longer than runs are.
+    async fn tombstones(&self, node: Option<NodeId>) -> Result<Vec<Tombstone>, Error>;
     /// Records heartbeats: one write for all of them. Answers, for each, whether that session is the node's current
     /// one; only those are recorded.
     async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>, Error>;

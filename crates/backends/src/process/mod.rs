@@ -8,3 +8,4 @@ mod tree;
 
 pub use ledger::{Error as LedgerError, Ledger};
 pub(crate) use run::{Program, run};
+pub(crate) use tree::{Leader, Tree, terminate};

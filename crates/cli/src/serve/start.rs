@@ -13,7 +13,8 @@ pub(super) async fn started(settings: Settings) -> Result<Server, Failure> {
     downbeat_server::start(settings).await.map_err(|error| {
         let code = match &error {
             StartError::Listen { error, .. } if error.kind() == ErrorKind::AddrInUse => Code::Refused,
-            StartError::Listen { .. } | StartError::Store(StoreError::BadLocation(_)) => Code::BadInput,
+            StartError::Listen { .. }
+            | StartError::Store(StoreError::BadLocation(_) | StoreError::BadOption(_)) => Code::BadInput,
             StartError::Store(StoreError::Unavailable(_)) => Code::Unreachable,
             StartError::Store(
                 StoreError::InUse(_)

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use downbeat_core::change::{Change, Event};
 use downbeat_core::execution::{Execution, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
-use downbeat_core::node::{NodeRecord, NodeStatus};
+use downbeat_core::node::{NodeRecord, NodeStatus, Tombstone};
 use downbeat_core::run::{RunRecord, RunState};
 use jiff::Timestamp;
 use rusqlite::types::ToSqlOutput;
@@ -27,8 +27,8 @@ use crate::port::{
     RunFilter, ServerRecord, Store, Tally,
 };
 use crate::rows::{
-    Code, EVENT_COLUMNS, EXECUTION_COLUMNS, NODE_COLUMNS, RUN_COLUMNS, count, event_row, execution_row, int,
-    node_row, run_row, time,
+    Code, EVENT_COLUMNS, EXECUTION_COLUMNS, NODE_COLUMNS, RUN_COLUMNS, TOMBSTONE_COLUMNS, count, event_row,
+    execution_row, int, node_row, run_row, time, tombstone_row,
 };
 
 /// The embedded store.
@@ -266,6 +266,20 @@ impl Store for SqliteStore {
 
     async fn node(&self, id: NodeId) -> Result<Option<NodeRecord>, Error> {
         self.readers.run(move |connection| Ok(nodes(connection, " WHERE n.id = ?1", [id.0])?.pop())).await
+    }
+
+    async fn tombstones(&self, node: Option<NodeId>) -> Result<Vec<Tombstone>, Error> {
+        self.readers
+            .run(move |connection| {
+                let of_node = if node.is_some() { " WHERE node = ?1" } else { "" };
+                let sql =
+                    format!("SELECT {TOMBSTONE_COLUMNS} FROM tombstones{of_node} ORDER BY node, at, session");
+                let mut query = connection.prepare_cached(&sql)?;
+                let args = rusqlite::params_from_iter(node.map(|node| node.0));
+                let rows = query.query_map(args, |row| Ok(tombstone_row!(row, get)))?;
+                rows.map(|row| Ok(row?.record()?)).collect()
+            })
+            .await
     }
 
     async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>, Error> {
