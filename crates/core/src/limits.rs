@@ -142,7 +142,7 @@ pub const PATH_BYTES: usize = 4095;
 /// A param's pattern, as it is written and as it is compiled: nodes declare them, and a server holds those of thousands.
 pub const PATTERN_BYTES: usize = 1024;
 pub const PATTERN_COMPILED_BYTES: usize = 1024 * 1024;
-/// Connections to the REST port: in total, from one address, and from this machine itself. Each takes some 20 KiB while
+/// Connections to the REST port: in total, from one address, and from this machine itself. Each takes some 26 KiB while
 /// it sends nothing; a script or a dashboard needs a few, a proxy hundreds.
 pub const HTTP_CONNECTIONS: usize = 4_096;
 pub const HTTP_CONNECTIONS_PER_ADDRESS: usize = 512;

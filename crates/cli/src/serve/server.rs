@@ -24,8 +24,7 @@ pub(crate) struct ServerArgs {
     /// Where REST is served [default: 127.0.0.1:4680]
     #[arg(long, value_name = "ADDR")]
     http: Option<String>,
-    /// Names by which browsers, and on a loopback address all clients, may reach --http, beside localhost, addresses
-    /// and the hostname; several with commas, * for any
+    /// More names by which browsers, and on a loopback address all clients, may reach --http, with commas; * is any
     #[arg(long, value_name = "NAMES")]
     allowed_hosts: Option<String>,
     /// Where agents dial in [default: 127.0.0.1:4681]

@@ -20,7 +20,7 @@ pub(crate) struct ServerKeys {
     /// Where REST is served.
     #[serde(deserialize_with = "address")]
     pub(crate) http: SocketAddr,
-    /// Names by which browsers may reach REST.
+    /// More names by which browsers, and on a loopback address all clients, may reach REST.
     #[serde(default)]
     pub(crate) allowed_hosts: List,
     /// Where agents dial in.
