@@ -7,6 +7,7 @@ mod error;
 mod execute;
 mod guards;
 mod holdings;
+mod installation;
 mod lease_clock;
 mod links;
 mod offer;

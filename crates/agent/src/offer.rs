@@ -44,6 +44,20 @@ impl Offer {
         let chosen: Vec<Offered> =
             all.into_iter().filter(|offered| chosen(settings, &offered.schema.name)).collect();
 
+        if chosen.is_empty() {
+            let only = settings.only.as_deref().unwrap_or_default();
+            let forbidden: Vec<&str> = only
+                .iter()
+                .map(String::as_str)
+                .filter(|name| ONLY_WHEN_ALLOWED.contains(name) && !settings.allow.iter().any(|a| a == name))
+                .collect();
+            if !forbidden.is_empty() {
+                return Err(Error::NothingToOffer { names: forbidden.join(",") });
+            }
+            tracing::warn!(
+                "this node offers no backend: the settings leave none that this host has the tools for"
+            );
+        }
         let mut capabilities = host.capabilities();
         capabilities.extend(settings.capabilities.clone());
         let description = Description {
@@ -202,6 +216,17 @@ mod tests {
     fn only_narrows_and_allows_nothing() {
         let only = |s: &mut Settings| s.only = Some(vec!["ping".to_owned(), "exec".to_owned()]);
         assert_eq!(offered(only).unwrap(), "ping");
+    }
+
+    #[test]
+    fn an_agent_whose_settings_leave_no_backend_does_not_start() {
+        let only = |s: &mut Settings| s.only = Some(vec!["exec".to_owned()]);
+        assert_eq!(
+            offered(only).unwrap_err().to_string(),
+            "`only` leaves no backend: exec may run anything at all; add --allow exec"
+        );
+        // The same settings may serve hosts of many kinds.
+        assert_eq!(offered(|s| s.only = Some(vec!["apt".to_owned()])).unwrap(), "");
     }
 
     #[test]

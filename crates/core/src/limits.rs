@@ -37,6 +37,12 @@ pub const CHUNKS_PER_MESSAGE: usize = 65_536;
 pub const OUTPUT_BYTES: usize = 1024 * 1024;
 /// One stored piece of output. Small enough that dropping whole pieces keeps the tail close to its bound.
 pub const OUTPUT_CHUNK_BYTES: usize = 16 * 1024;
+/// The least that may be kept of one execution's output: less would not hold one line of an error.
+pub const OUTPUT_LEAST_BYTES: u64 = 1024;
+/// Heartbeats are at least this far apart: more of them would keep a server busy with nothing else.
+pub const HEARTBEAT_LEAST_MS: u64 = 100;
+/// A node may miss a heartbeat: silence counts after this many intervals at the earliest.
+pub const SILENCE_LEAST_INTERVALS: u32 = 2;
 /// One gRPC message.
 pub const MESSAGE_BYTES: usize = 10 * 1024 * 1024;
 /// Connections to the agents' port: two for each node of a full cluster, one of which carries output, and a reserve for

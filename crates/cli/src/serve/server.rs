@@ -11,7 +11,7 @@ use super::stop::Stop;
 use super::{files, logging, started};
 use crate::exit::Failure;
 use crate::out::Out;
-use crate::settings::{Derived, Loaded, SERVER, ServerKeys, Sources, load};
+use crate::settings::{Derived, Loaded, SERVER, Said, ServerKeys, Sources, load};
 
 #[derive(Debug, Args)]
 pub(crate) struct ServerArgs {
@@ -115,7 +115,7 @@ impl ServerArgs {
             environment: environment(),
             flags: flags
                 .into_iter()
-                .filter_map(|(key, value, flag)| Some((key, value.clone()?, flag)))
+                .filter_map(|(key, value, flag)| Some((key, Said::Text(value.clone()?), flag)))
                 .collect(),
         }
     }
