@@ -4,6 +4,7 @@
 use std::io::{self, IsTerminal, Write};
 
 use clap::ValueEnum;
+use downbeat_core::shown::escaped;
 use owo_colors::OwoColorize;
 use serde::Serialize;
 
