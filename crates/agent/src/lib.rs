@@ -7,6 +7,7 @@ mod error;
 mod execute;
 mod guards;
 mod holdings;
+mod installation;
 mod lease_clock;
 mod links;
 mod offer;
@@ -21,7 +22,8 @@ mod values;
 
 pub use agent::{Agent, Handle};
 pub use downbeat_backends::{
-    Declared, Engine, Environment, JOB_VARIABLES, Refused as DeclarationRefused, watch_over,
+    Declared, Engine, Environment, JOB_VARIABLES, Refused as DeclarationRefused, raise_open_files,
+    slots_within, watch_over,
 };
 pub use error::Error;
 pub use links::{Connector, Grpc};

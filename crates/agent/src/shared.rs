@@ -22,7 +22,7 @@ use crate::links::Links;
 use crate::offer::Offer;
 use crate::outbox::Outbox;
 use crate::output::Outputs;
-use crate::session::Outgoing;
+use crate::session::{Joining, Outgoing};
 use crate::settings::Tuning;
 use crate::surroundings::{Host, Wall};
 
@@ -45,6 +45,8 @@ pub(crate) struct Shared {
     pub(crate) guards: Guards,
     pub(crate) offer: Offer,
     pub(crate) links: Arc<Links>,
+    /// How it became its node, should a server ask for that again.
+    pub(crate) joining: Arc<Joining>,
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) outputs: Arc<Outputs>,
     /// What is to be reported. Results get here by the outbox.
@@ -100,6 +102,7 @@ impl Shared {
             let mut holdings = self.holdings();
             recorded.iter().for_each(|held| holdings.acknowledged(*held));
         }
+        self.joining.delivered(&recorded);
         self.outbox.forget(recorded);
         self.changed.notify_waiters();
     }
@@ -117,6 +120,7 @@ impl Shared {
                 holdings.refused(*held);
             }
         }
+        self.joining.delivered(&refused);
         self.outbox.forget(refused);
         self.changed.notify_waiters();
     }
@@ -130,6 +134,12 @@ impl Shared {
         }
         self.changed.notify_waiters();
         next
+    }
+
+    /// Work was ended because the agent stops: it is let go of unreported, so that it is lost and sent again.
+    pub(crate) fn abandoned(&self, held: Held) {
+        self.holdings().abandoned(held);
+        self.changed.notify_waiters();
     }
 
     /// A call other than the heartbeat was answered with a fault that trying again does not pass. The server may only
@@ -206,6 +216,7 @@ fn cancelled_unbegun(assignment: &Assignment, now: Timestamp) -> Finished {
             started_at: now,
             finished_at: now,
             outputs: Default::default(),
+            received_at: None,
         },
         output: Vec::new(),
     }
