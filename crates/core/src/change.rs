@@ -237,7 +237,7 @@ impl Change {
             match change.to_mut() {
                 Change::ExecutionLost { silence, .. } => *silence = None,
                 Change::NodeMoved { silent_since, .. } | Change::NodeDeleted { silent_since, .. } => {
-                    *silent_since = None
+                    *silent_since = None;
                 }
                 Change::RunCreated { max_pending, .. } => *max_pending = None,
                 Change::RunAdmitted { limit, .. } => *limit = None,

@@ -144,7 +144,7 @@ fn within_open_files(mut settings: Settings) -> Settings {
             }
         }
         Err(error) => {
-            tracing::warn!(%error, "cannot raise the limit of open files: it bounds how much runs at once")
+            tracing::warn!(%error, "cannot raise the limit of open files: it bounds how much runs at once");
         }
     }
     settings

@@ -175,7 +175,7 @@ mod tests {
             (
                 "labels",
                 Box::new(|d| {
-                    d.labels = many(limits::LABELS_PER_NODE + 1).map(|n| (n, String::new())).collect()
+                    d.labels = many(limits::LABELS_PER_NODE + 1).map(|n| (n, String::new())).collect();
                 }),
             ),
             ("labels", Box::new(|d| d.labels = [("a b".to_owned(), String::new())].into())),

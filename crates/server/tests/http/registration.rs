@@ -85,6 +85,7 @@ impl Life {
             outputs: Default::default(),
             started_at: now,
             finished_at: now,
+            received_at: None,
         };
         let finished =
             vec![Finished { held: held(work), run: work.run.clone(), outcome, output: Vec::new() }];
