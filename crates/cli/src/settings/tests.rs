@@ -306,3 +306,30 @@ fn a_declaration_that_cannot_be_meant_is_one_line_that_names_its_key() {
     }
     insta::assert_snapshot!(told);
 }
+
+#[test]
+fn what_a_node_says_of_itself_is_checked_before_it_starts() {
+    for (key, value, flag, expected) in [
+        (
+            "hostname",
+            "my host",
+            "--hostname",
+            "bad value of `hostname` (--hostname): `my host` is not a valid name; use letters, digits, `.`, `-` and `_`, \
+             and start with a letter or a digit; name this node with --hostname NAME",
+        ),
+        ("hostname", "", "--hostname", "bad value of `hostname` (--hostname): `` is not a valid name"),
+        ("groups", "web,a b", "--groups", "bad value of `groups` (--groups): `a b` is not a valid name"),
+        (
+            "labels",
+            "note=a\u{1b}[2J",
+            "--label",
+            "the value of `note` holds a control character: `a\\u{1b}[2J`",
+        ),
+        ("slots", "4294967295", "--slots", "bad value of `slots` (--slots): 4294967295 is more than 1024"),
+    ] {
+        let sources = sources(Some(&file("")), &[], &[(key, value, flag)]);
+        let refused = load(AGENT, &sources, AgentKeys::check, |_| Vec::new()).unwrap_err();
+        assert_eq!(refused.code, Code::BadInput);
+        assert!(refused.message.contains(expected), "{}", refused.message);
+    }
+}
