@@ -119,14 +119,8 @@ fn every_mistake_is_answered_in_one_line_that_helps() {
         assert!(matches!(done.code, 2..=5), "{words:?}: {done:?}");
         assert!(stderr.starts_with("error: "), "{words:?}: {done:?}");
         assert_eq!(done.stdout, "", "{words:?}: {done:?}");
-        // One line, or a line of its own for each place in a file.
-        assert!(
-            stderr.lines().skip(1).all(|line| line.contains(".yaml:")
-                || line.contains(".sh:")
-                || line.starts_with("  n: ")
-                || line.starts_with("  m: ")),
-            "{words:?}: {stderr}"
-        );
+        // One line, or a list of several mistakes.
+        assert!(stderr.lines().skip(1).all(|line| line.starts_with("  ")), "{words:?}: {stderr}");
     }
     insta::assert_snapshot!(told);
 }
@@ -155,7 +149,7 @@ fn a_command_that_needs_a_shell_is_noted_and_runs_as_it_was_written() {
         "pipe.yaml",
         "target: all\ntasks:\n  - {backend: exec, action: run, params: {command: 'echo a | b'}}\n",
     );
-    let placed = format!("pipe.yaml:3:51: tasks[0].params.command: {note}");
+    let placed = format!("pipe.yaml:3:52: tasks[0].params.command: {note}");
     for words in [&["job", "run", "-f", "pipe.yaml"][..], &["job", "validate", "-f", "pipe.yaml"]] {
         let done = dev.run(words);
         assert_eq!((done.code, done.stderr.contains(&placed)), (0, true), "{done:?}");
