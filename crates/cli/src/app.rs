@@ -13,6 +13,9 @@ use crate::exit::{Code, Failure};
 use crate::out::{Format, Out};
 use crate::{bench, completions, event, job, later, node, run, serve, server_list, status};
 
+/// Threads of an agent that wait for files. Each is ended after ten seconds without work.
+const AGENT_BLOCKING_THREADS: usize = 32;
+
 /// The whole program.
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -89,7 +92,7 @@ fn dispatch(cli: Cli, out: Out) -> Result<(), Failure> {
     match command {
         Command::Dev(args) => on_all_cores(serve::dev::run(args, out)),
         Command::Server(args) => on_all_cores(serve::server::run(args, out)),
-        Command::Agent(args) => on_all_cores(serve::agent::run(args, global.clone(), out)),
+        Command::Agent(args) => on_two_threads(serve::agent::run(args, global.clone(), out)),
         Command::Bench(args) if args.is_modest() => on_one_thread(bench::run(args, out)),
         Command::Bench(args) => on_all_cores(bench::run(args, out)),
         Command::Job(verb) => on_one_thread(job::run(verb, &global, out)),
@@ -98,6 +101,7 @@ fn dispatch(cli: Cli, out: Out) -> Result<(), Failure> {
         Command::Event(verb) => on_one_thread(event::run(verb, &client()?, out)),
         Command::ServerList => on_one_thread(server_list::run(&client()?, out)),
         Command::Status => on_one_thread(status::run(&client()?, out)),
+        Command::Guard => serve::guard::run(out),
         Command::Completions { shell } => completions::run(shell, out),
         Command::Unknown(words) => Err(later::unknown(None, &words)),
     }
@@ -106,6 +110,13 @@ fn dispatch(cli: Cli, out: Out) -> Result<(), Failure> {
 /// For what serves: the whole machine.
 fn on_all_cores<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     blocked_on(tokio::runtime::Builder::new_multi_thread(), work)
+}
+
+/// For an agent: it leaves the machine to what it runs there.
+fn on_two_threads<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    runtime.worker_threads(2).max_blocking_threads(AGENT_BLOCKING_THREADS);
+    blocked_on(runtime, work)
 }
 
 /// For what asks: starts faster, and has one thing to do.

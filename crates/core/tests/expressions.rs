@@ -210,7 +210,7 @@ fn what_a_node_declares_itself_is_checked_by_its_own_schema() {
     let mut nodes = nodes();
     let strict = Arc::make_mut(&mut nodes[3]);
     let backend = strict.description.backends.iter_mut().find(|backend| backend.name == "test").unwrap();
-    let echo_action = backend.actions.iter_mut().find(|action| action.name == "echo").unwrap();
+    let echo_action = Arc::make_mut(backend).actions.iter_mut().find(|action| action.name == "echo").unwrap();
     echo_action.params[0].kind = ParamKind::Integer;
     let definition = definition(&json!({"target": "all", "tasks": [echo("{{ node.hostname }}")]}));
     let unfit = resolve(&definition, &Params::new(), &nodes).unwrap_err();

@@ -66,7 +66,7 @@ fn a_refusal_names_everything_that_stands_in_the_way() {
         let found = unfit.nodes.iter().find(|(node, _)| node == hostname);
         found.unwrap_or_else(|| panic!("{hostname} in {unfit:?}")).1.as_str()
     };
-    assert_eq!(told("b"), "lacks backend `test`, lacks backend `exec`");
+    assert_eq!(told("b"), "lacks backend `test`, lacks backend `exec` (its agent runs without --allow exec)");
     assert_eq!(told("c"), "lacks backend `ping`, lacks backend `test`");
     assert!(told("a").starts_with("duration: "), "{unfit:?}");
     assert!(told("a").contains("; message: ") && told("a").contains("more: "), "{unfit:?}");

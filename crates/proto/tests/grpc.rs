@@ -128,6 +128,7 @@ fn report() -> Report {
                 started_at: at(),
                 finished_at: at(),
                 outputs: [("version".to_owned(), serde_json::json!(["1.2", null, {"ü": 3}]))].into(),
+                received_at: None,
             },
             output: vec![chunk("last words".to_owned())],
         }],

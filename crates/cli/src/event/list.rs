@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use clap::Args;
-use downbeat_server::http::view::{Event, EventList, NodeSummary};
+use downbeat_core::limits;
+use downbeat_server::http::view::{DeletedNode, Event, EventList, List, NodeSummary};
 use tokio::time::sleep;
 
 use crate::client::Client;
@@ -52,7 +53,13 @@ async fn lines(client: &Client, out: Out) -> Result<EventLines, Failure> {
         return Ok(EventLines::default());
     }
     let nodes: Vec<NodeSummary> = client.all_pages(&["nodes"]).await?;
-    Ok(EventLines::new(nodes.into_iter().map(|node| (node.id, node.hostname))))
+    let mut names: Vec<_> = nodes.into_iter().map(|node| (node.id, node.hostname)).collect();
+    // A server from before has none.
+    let query = [("limit", limits::PAGE_MOST.to_string())];
+    if let Ok(deleted) = client.get::<List<DeletedNode>>(&["deleted-nodes"], &query).await {
+        names.splice(0..0, deleted.data.into_iter().map(|node| (node.id, node.hostname)));
+    }
+    Ok(EventLines::new(names))
 }
 
 /// One line per event.

@@ -101,7 +101,9 @@ impl Out {
     /// Why the program ends.
     pub(crate) fn failure(self, failure: &Failure) {
         if !failure.message.is_empty() {
-            self.note(&format!("{} {failure}", "error:".red().bold()));
+            // It may repeat what nodes say of themselves.
+            let failure = failure.to_string();
+            self.note(&format!("{} {}", "error:".red().bold(), escaped(&failure)));
         }
     }
 }

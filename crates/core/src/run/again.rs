@@ -338,7 +338,15 @@ mod tests {
 
     fn outcome(verdict: Verdict) -> Outcome {
         let outputs = [("version".to_owned(), json!("1.2"))].into();
-        Outcome { verdict, exit_code: Some(0), error: None, outputs, started_at: at(), finished_at: at() }
+        Outcome {
+            verdict,
+            exit_code: Some(0),
+            error: None,
+            outputs,
+            started_at: at(),
+            finished_at: at(),
+            received_at: None,
+        }
     }
 
     fn state(status: &str, number: u128) -> State {

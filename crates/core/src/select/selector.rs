@@ -151,7 +151,7 @@ mod tests {
                     ("memory_bytes".to_owned(), json!(8_000_000)),
                     ("kvm".to_owned(), json!(true)),
                 ]),
-                backends: vec![Catalogue::builtin().backend("exec").unwrap().clone()],
+                backends: vec![Catalogue::builtin().backend("exec").unwrap().clone().into()],
                 slots: 1,
                 version: String::new(),
             },

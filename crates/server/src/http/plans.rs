@@ -2,7 +2,10 @@
 
 use axum::Json;
 use axum::extract::State;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
 use downbeat_core::expr;
+use downbeat_core::plan::Plan as CompiledPlan;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -37,19 +40,34 @@ impl PlanQuery {
         content((JobRequest = "application/json"), (String = "application/yaml")),
         description = "A job file; in JSON also with the params of a run"
     ),
-    responses((status = 200, description = "The steps, where each runs, and what it waits for", body = Plan))
+    responses(
+        (status = 200, description = "The steps, where each runs, and what it waits for", body = Plan),
+        (status = 503, description = "Too many large plans are being made; `Retry-After` says when to try again"),
+    )
 )]
 pub(super) async fn plan(
     State(service): State<Service>,
     Query(query): Query<PlanQuery>,
     body: Body,
-) -> Answer<Json<Plan>> {
+) -> Answer<Response> {
     let Asked { definition, params, notes, .. } = body.read(&service, query.elsewhere()).await?;
-    let planned = service.plan(&definition, &params.unwrap_or_default()).await?;
-    let mut plan = Plan::of(&planned.plan);
-    plan.silent = service.silent_nodes(&planned.resolved).into_iter().map(NodeReason::from).collect();
-    plan.notes = notes.iter().map(ToString::to_string).collect();
-    Ok(Json(plan))
+    let knower = service.clone();
+    let show = move |plan: CompiledPlan| {
+        let mut view = Plan::of(&plan);
+        view.silent = knower.silent_nodes(&plan.resolved).into_iter().map(NodeReason::from).collect();
+        view.notes = notes.iter().map(ToString::to_string).collect();
+        written(&view)
+    };
+    Ok(shown(service.plan(definition, &params.unwrap_or_default(), show).await?))
+}
+
+/// A plan as JSON. A large one is written where it was made: it takes as long.
+pub(super) fn written(plan: &Plan) -> Vec<u8> {
+    serde_json::to_vec(plan).expect("views are plain data")
+}
+
+pub(super) fn shown(plan: Vec<u8>) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], plan).into_response()
 }
 
 /// Checks a definition by itself, without regard to the nodes that there are
@@ -61,7 +79,10 @@ pub(super) async fn plan(
         content((JobRequest = "application/json"), (String = "application/yaml")),
         description = "A job file; in JSON also with the params of a run"
     ),
-    responses((status = 200, description = "Nothing is wrong with it", body = Valid))
+    responses(
+        (status = 200, description = "Nothing is wrong with it", body = Valid),
+        (status = 503, description = "Too many large plans are being made; `Retry-After` says when to try again"),
+    )
 )]
 pub(super) async fn validate(
     State(service): State<Service>,

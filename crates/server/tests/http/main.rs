@@ -1,12 +1,15 @@
 //! The REST API against a real server: every route, every class of error, every stream.
 
 mod again;
+mod doors;
 mod errors;
 mod events;
 mod graph;
 mod nodes;
 mod openapi;
 mod output;
+mod registration;
+mod reports;
 mod runs;
 mod support;
 mod system;

@@ -61,14 +61,14 @@ impl std::fmt::Debug for PostgresStore {
 impl PostgresStore {
     /// Connects, and brings the database's schema up to date.
     pub async fn open(location: &str) -> Result<Self, Error> {
-        let config = connect::config(location)?;
-        let commits = connect::pool(&config, Use::Commits, 1)?;
-        let queries = connect::pool(&config, Use::Queries, CONNECTIONS)?;
+        let target = connect::target(location)?;
+        let commits = connect::pool(&target, Use::Commits, 1)?;
+        let queries = connect::pool(&target, Use::Queries, CONNECTIONS)?;
         let mut client = queries.get().await.map_err(Failure::from)?;
         connect::migrate(&mut client).await?;
         drop(client);
-        let listener = Listener::start(config.clone());
-        Ok(Self { commits, queries, config, listener })
+        let listener = Listener::start(target.clone());
+        Ok(Self { commits, queries, config: target.config, listener })
     }
 
     pub(super) async fn rows(&self, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Failure> {
@@ -324,6 +324,11 @@ impl Store for PostgresStore {
 
     async fn open_executions(&self) -> Result<Vec<Execution>, Error> {
         Ok(self.executions_where(" WHERE status <= 2 ORDER BY id", &[]).await?)
+    }
+
+    async fn executions_by_id(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>, Error> {
+        let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
+        Ok(self.executions_where(" WHERE id = ANY($1) ORDER BY id", &[&ids]).await?)
     }
 
     async fn held_by(&self, node: NodeId) -> Result<Vec<Execution>, Error> {

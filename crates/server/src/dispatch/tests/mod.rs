@@ -23,6 +23,7 @@ mod fair;
 mod limited;
 mod model;
 mod placed;
+mod schemas;
 
 struct World {
     board: Board,

@@ -433,6 +433,7 @@ mod tests {
             started_at,
             finished_at,
             outputs: Default::default(),
+            received_at: None,
         };
         State::Succeeded { lease: lease(number), outcome }
     }
