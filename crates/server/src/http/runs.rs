@@ -82,7 +82,8 @@ pub(super) async fn submit(
         let mut shown = Run::of(&submitted.run, &[], &Names::default());
         shown.summary.pending_reason = service.pending_reason(&submitted.run);
         // Also of a run that their silence has ended already.
-        shown.silent = service.silent_nodes(&submitted.run.resolved).into_iter().map(NodeReason::from).collect();
+        shown.silent =
+            service.silent_nodes(&submitted.run.resolved).into_iter().map(NodeReason::from).collect();
         shown
     } else {
         load(&service, &submitted.run).await?
