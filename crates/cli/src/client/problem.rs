@@ -5,6 +5,9 @@ use reqwest::Response;
 
 use crate::exit::{Code, Failure};
 
+/// How the server begins when a parameter of a query is wrong; most have the name of the flag that they come from.
+const WRONG_QUERY: &str = "the query is wrong: ";
+
 /// The server's code for params of a run that are wrong.
 const INVALID_PARAMS: &str = "invalid_params";
 
@@ -43,6 +46,10 @@ fn told(code: Code, problem: Problem, file: Option<&str>) -> Failure {
             format!("{}: {}", error.path.strip_prefix("params.").unwrap_or(&error.path), error.message)
         };
         return params_failure(code, problem.errors.iter().map(param).collect());
+    }
+    // A user writes flags, and not queries.
+    if let Some(parameter) = problem.detail.strip_prefix(WRONG_QUERY) {
+        return Failure::new(code, format!("--{parameter}"));
     }
     match (problem.errors.as_slice(), file) {
         ([], _) => {

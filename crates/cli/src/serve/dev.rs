@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use downbeat_agent::{Agent, Error as AgentError, Grpc, Handle, Settings as AgentSettings};
 use downbeat_core::backend::ONLY_WHEN_ALLOWED;
-use downbeat_core::node::NodeStatus;
+use downbeat_core::node::{NodeRecord, NodeStatus};
 use downbeat_server::{Force, Server, Settings};
 use futures_util::future::{join_all, select_all};
 use tokio::time::{Instant, sleep};
@@ -26,6 +26,8 @@ use crate::settings::LogFormat;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// Of each node; the same on every machine, so that what is tried out here behaves alike there.
 const SLOTS: u32 = 4;
+/// The label that a node has its number in.
+const NUMBER: &str = "number";
 /// Nodes of the same process register within milliseconds, unless something is wrong.
 const REGISTER_TIMEOUT: Duration = Duration::from_secs(30);
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
@@ -104,7 +106,7 @@ fn start_agent(args: &DevArgs, server: &Server, hostname: &str, number: u32) -> 
             .map(|group| group.trim().to_owned())
             .filter(|group| !group.is_empty())
             .collect(),
-        labels: [("number".to_owned(), number.to_string())].into(),
+        labels: [(NUMBER.to_owned(), number.to_string())].into(),
         slots: SLOTS,
         allow: ONLY_WHEN_ALLOWED.map(str::to_owned).to_vec(),
         guard: Some(GUARD.into()),
@@ -143,11 +145,13 @@ async fn registered(server: &Server, hostnames: &[String]) -> Result<(), Failure
 /// Nodes of an earlier start with more of them are gone for good: what is for all nodes must not wait for them.
 async fn forget_others(server: &Server, hostnames: &[String]) {
     let Ok(nodes) = server.service().store().nodes(None).await else { return };
-    let is_ours = |hostname: &str| hostname.strip_prefix("node-").is_some_and(|n| n.parse::<u32>().is_ok());
-    let gone = nodes.into_iter().filter(|node| {
-        let hostname = &node.description.hostname;
-        is_ours(hostname) && !hostnames.contains(hostname)
-    });
+    // An agent of somebody else may have such a name, but not the label too.
+    let is_ours = |node: &NodeRecord| {
+        let number = node.description.labels.get(NUMBER);
+        number.is_some_and(|number| node.description.hostname == format!("node-{number}"))
+    };
+    let gone =
+        nodes.into_iter().filter(|node| is_ours(node) && !hostnames.contains(&node.description.hostname));
     for node in gone {
         // The process that had them has ended: they are online only in the store, if at all.
         if let Err(error) = server.service().delete_node(node.id, Force::On, "dev").await {

@@ -129,7 +129,9 @@ pub(crate) fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Sock
     let text = String::deserialize(deserializer)?;
     let text = text.replace("localhost:", "127.0.0.1:");
     text.parse().map_err(|_| {
-        D::Error::custom(format!("`{text}` is no address to listen on; write IP:PORT, such as 0.0.0.0:4680"))
+        D::Error::custom(format!(
+            "`{text}` is not an address to listen on; write IP:PORT, such as 0.0.0.0:4680"
+        ))
     })
 }
 

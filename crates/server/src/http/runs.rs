@@ -81,7 +81,9 @@ pub(super) async fn submit(
         // Nothing has been reported yet: one answer less to fetch from the store.
         let mut shown = Run::of(&submitted.run, &[], &Names::default());
         shown.summary.pending_reason = service.pending_reason(&submitted.run);
-        shown.silent = silent(&service, &submitted.run);
+        // Also of a run that their silence has ended already.
+        shown.silent =
+            service.silent_nodes(&submitted.run.resolved).into_iter().map(NodeReason::from).collect();
         shown
     } else {
         load(&service, &submitted.run).await?
