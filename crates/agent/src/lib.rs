@@ -10,6 +10,7 @@ mod links;
 mod offer;
 mod outbox;
 mod output;
+mod private;
 mod session;
 mod settings;
 mod shared;

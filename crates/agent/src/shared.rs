@@ -7,6 +7,7 @@ use std::time::Duration;
 use downbeat_backends::Identity;
 use downbeat_core::execution::{Outcome, Verdict};
 use downbeat_core::ids::{NodeId, SessionId};
+use downbeat_core::limits::UNSENT_BYTES;
 use downbeat_proto::message::{Assignment, Fault, Finished, Held};
 use jiff::Timestamp;
 use tokio::sync::Notify;
@@ -19,10 +20,10 @@ use crate::holdings::{Fate, Holdings, Ready};
 use crate::links::Links;
 use crate::offer::Offer;
 use crate::outbox::Outbox;
-use crate::output::Outputs;
+use crate::output::{Outputs, cost_bytes};
 use crate::session::Outgoing;
 use crate::settings::Tuning;
-use crate::surroundings::Wall;
+use crate::surroundings::{Host, Wall};
 
 /// One session of an agent.
 pub(crate) struct Shared {
@@ -35,6 +36,7 @@ pub(crate) struct Shared {
     pub(crate) values: PathBuf,
     pub(crate) tuning: Tuning,
     pub(crate) wall: Wall,
+    pub(crate) host: Arc<dyn Host>,
     pub(crate) offer: Offer,
     pub(crate) links: Arc<Links>,
     pub(crate) outbox: Arc<Outbox>,
@@ -88,40 +90,84 @@ impl Shared {
 
     /// A server has these results.
     pub(crate) fn recorded(&self, recorded: Vec<Held>) {
-        {
-            let mut holdings = self.holdings();
-            recorded.iter().for_each(|held| holdings.acknowledged(*held));
-        }
+        self.relieve(|holdings| recorded.iter().for_each(|held| holdings.acknowledged(*held)));
         self.outbox.forget(recorded);
         self.changed.notify_waiters();
+    }
+
+    /// Lets go of results. A node that took no work because of them takes some again.
+    fn relieve(&self, let_go: impl FnOnce(&mut Holdings)) {
+        let is_relieved = {
+            let mut holdings = self.holdings();
+            let was_clogged = holdings.is_clogged();
+            let_go(&mut holdings);
+            was_clogged && !holdings.is_clogged()
+        };
+        if is_relieved {
+            tracing::info!(node = %self.node, "enough output was delivered; new work is taken again");
+            let _ = self.outgoing.send(Outgoing::Offer);
+        }
     }
 
     pub(crate) fn refused(&self, refused: Vec<Held>) {
         if refused.is_empty() {
             return;
         }
-        {
-            let mut holdings = self.holdings();
+        self.relieve(|holdings| {
             for held in &refused {
                 if holdings.holds(*held) {
                     tracing::warn!(node = %self.node, execution = %held.execution, "the lease was lost; its work is ended");
                 }
                 holdings.refused(*held);
             }
-        }
+        });
         self.outbox.forget(refused);
         self.changed.notify_waiters();
     }
 
+    /// Results that a former life left. They are in the outbox already.
+    pub(crate) fn hold_former(&self, results: Vec<Finished>) {
+        let now = Instant::now();
+        for finished in results {
+            self.holdings().hold_former(finished.held, cost_bytes(&finished.output), now);
+            let _ = self.outgoing.send(Outgoing::Finished(finished));
+        }
+    }
+
     /// Work ended: its result goes its way, its lane goes on with what is answered.
     pub(crate) fn ended(&self, finished: Finished) -> Option<Ready> {
-        let (fate, next) = self.holdings().ended(finished.held);
+        let (fate, next) = self.end(&finished);
         match fate {
             Fate::Report => self.outbox.keep(finished),
             Fate::Drop => {}
         }
         self.changed.notify_waiters();
         next
+    }
+
+    fn end(&self, finished: &Finished) -> (Fate, Option<Ready>) {
+        let mut holdings = self.holdings();
+        let was_clogged = holdings.is_clogged();
+        let ended = holdings.ended(finished.held);
+        if ended.0 == Fate::Report {
+            holdings.wait_to_send(finished.held, cost_bytes(&finished.output));
+        }
+        if holdings.is_clogged() && !was_clogged {
+            tracing::warn!(node = %self.node, "much output waits to be delivered; no new work is taken until it is");
+        }
+        ended
+    }
+
+    /// What is wrong on this host, for people.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        let clogged = self.holdings().is_clogged().then(|| {
+            let mebibytes = UNSENT_BYTES / (1024 * 1024);
+            format!(
+                "more than {mebibytes} MiB of output wait to be delivered; no new work is taken until they are: \
+                 the line to the servers is slow"
+            )
+        });
+        self.outbox.problems().into_iter().chain(self.host.problems()).chain(clogged).collect()
     }
 
     /// A call other than the heartbeat was answered with a fault that trying again does not pass. The server may only

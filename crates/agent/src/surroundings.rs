@@ -17,6 +17,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::error::Error;
+use crate::private;
 use crate::settings::Settings;
 
 /// How long the start of an agent waits for a slow container engine. What is left over then is removed before the first
@@ -50,13 +51,17 @@ pub trait Host: Send + Sync + fmt::Debug + 'static {
     fn capabilities(&self) -> BTreeMap<String, Value>;
     /// Ends what a former life of the agent left running, and answers what that was.
     async fn sweep(&self, grace: Duration) -> Vec<Identity>;
+    /// What is wrong with this machine, for people.
+    fn problems(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 impl Surroundings {
     /// The real ones; the record of what runs is kept in the agent's directory.
     pub(crate) fn of_system(settings: &Settings) -> Result<Self, Error> {
         let data: &Path = &settings.data;
-        fs::create_dir_all(data).map_err(|error| Error::Data { path: data.to_owned(), error })?;
+        private::claim(data).map_err(|error| Error::Data { path: data.to_owned(), error })?;
         let machine = Machine {
             ledger: Arc::new(Ledger::open(&data.join("running"))?),
             tools: Tools::found(),
@@ -127,6 +132,10 @@ impl Host for Machine {
         let (mut found, containers) = tokio::join!(self.ledger.sweep(grace), self.sweep_containers());
         found.extend(containers);
         found
+    }
+
+    fn problems(&self) -> Vec<String> {
+        self.ledger.problem().into_iter().collect()
     }
 }
 

@@ -6,8 +6,9 @@ pub const JOB_FILE_BYTES: usize = 1024 * 1024;
 pub const PARAMS_BYTES: usize = 1024 * 1024;
 /// The params of all tasks of a job together, aliases expanded: they are kept with the run.
 pub const PARAMS_OF_JOB_BYTES: usize = 8 * 1024 * 1024;
-/// Work in one answer to a poll. The rest goes with the next one.
-pub const POLL_ANSWER_BYTES: usize = 4 * 1024 * 1024;
+/// Work in one answer to a poll, unless one piece of work is larger. The rest goes with the next one. Over a slow line
+/// a node waits for a whole answer before it begins any of it.
+pub const POLL_ANSWER_BYTES: usize = 1024 * 1024;
 /// Steps in one run.
 pub const STEPS_PER_RUN: usize = 10_000;
 /// Step instances (step × node) in one run: what one run actor holds in memory, about 100 bytes each.
@@ -21,6 +22,9 @@ pub const NODES_PER_CLUSTER: usize = 9_000;
 pub const OUTPUT_BYTES: usize = 1024 * 1024;
 /// One stored piece of output. Small enough that dropping whole pieces keeps the tail close to its bound.
 pub const OUTPUT_CHUNK_BYTES: usize = 16 * 1024;
+/// Output of ended work that an agent has not delivered: with so much of it a node takes no new work, so that a slow line
+/// fills neither its memory nor its disk.
+pub const UNSENT_BYTES: usize = 32 * OUTPUT_BYTES;
 /// One gRPC message.
 pub const MESSAGE_BYTES: usize = 10 * 1024 * 1024;
 /// Rows on one page, when nothing is said and at most.

@@ -206,6 +206,10 @@ pub enum Fault {
     /// Try again, here or at another server.
     #[error("unavailable: {0}")]
     Unavailable(String),
+    /// No answer came in time: the line is slow, or the server is gone. Try again, with less at once. Set by the
+    /// caller's side; no server answers with it.
+    #[error("timed out: {0}")]
+    TimedOut(String),
 }
 
 #[cfg(test)]

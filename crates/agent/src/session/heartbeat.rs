@@ -47,10 +47,11 @@ pub(crate) async fn heartbeat(shared: Arc<Shared>) -> Error {
                     shared.renewed(&held, asked);
                     shared.refused(answer.refused);
                     shared.stop(&answer.stop);
+                    shared.links.close_idle();
                     break;
                 }
                 // The pause is in finding the next server.
-                Err(Fault::Unavailable(_)) => {}
+                Err(Fault::Unavailable(_) | Fault::TimedOut(_)) => {}
                 Err(fault) => {
                     if let Some(error) = Error::from_session(&fault) {
                         return error;

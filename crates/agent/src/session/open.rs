@@ -13,6 +13,7 @@ use super::deliver::deliver;
 use crate::error::Error;
 use crate::links::Links;
 use crate::outbox::Outbox;
+use crate::private;
 
 /// What the opening established.
 #[derive(Debug)]
@@ -41,7 +42,7 @@ pub(crate) async fn open(
     let undelivered = deliver(links, outbox, former, node, former_session.unwrap_or(session)).await;
     register(links, Register { cluster: welcome.cluster, node, session, description: description.clone() })
         .await?;
-    if let Err(error) = fs::write(&session_file, session.to_string()) {
+    if let Err(error) = private::write(&session_file, &session.to_string()) {
         tracing::warn!(file = %session_file.display(), %error, "cannot note the session");
     }
     tracing::info!(

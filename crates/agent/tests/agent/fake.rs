@@ -54,6 +54,14 @@ pub(crate) struct State {
     pub(crate) deaf: bool,
     /// Output is not taken.
     pub(crate) deaf_to_output: bool,
+    /// Output is not answered in time.
+    pub(crate) slow_for_output: bool,
+    /// Reports with more results than this are not answered in time.
+    pub(crate) slow_beyond: Option<usize>,
+    /// Results in each report that was not answered in time.
+    pub(crate) timed_out: Vec<usize>,
+    /// Bytes of text in each message of output.
+    pub(crate) messages: Vec<usize>,
     /// Reports with one of these are rejected.
     pub(crate) reject: Vec<Held>,
     /// Reports with any output are rejected.
@@ -228,6 +236,10 @@ impl Link for Server {
         if state.forgetful {
             return Err(Fault::NotFound("node".to_owned()));
         }
+        if state.slow_beyond.is_some_and(|most| report.finished.len() > most) {
+            state.timed_out.push(report.finished.len());
+            return Err(Fault::TimedOut("no answer in time".to_owned()));
+        }
         let results: Vec<Held> = report.finished.iter().map(|one| one.held).collect();
         if results.iter().any(|held| state.reject.contains(held))
             || (state.reject_output && report.finished.iter().any(|one| !one.output.is_empty()))
@@ -259,6 +271,14 @@ impl Link for Server {
         }
         if state.deaf_to_output {
             return Err(Fault::Unavailable("deaf".to_owned()));
+        }
+        state.messages.push(output.chunks.iter().map(|chunk| chunk.text.len()).sum());
+        if state.slow_for_output {
+            drop(state);
+            self.changed.notify_waiters();
+            // As long as a heartbeat takes to be answered.
+            tokio::time::sleep(self.heartbeat_interval * 2).await;
+            return Err(Fault::TimedOut("no answer in time".to_owned()));
         }
         state.speaking.extend(output.held);
         state.chunks.extend(output.chunks);

@@ -56,14 +56,14 @@ async fn of_much_output_the_tail_is_kept_and_offsets_show_the_gap() {
     })
     .await;
     server.change(|state| state.down = false);
-    let finished = server.result(number).await;
-    let kept: usize = finished.output.iter().map(|chunk| chunk.text.len()).sum();
+    let chunks = server.output_of(number).await;
+    let kept: usize = chunks.iter().map(|chunk| chunk.text.len()).sum();
     assert!(kept <= OUTPUT_BYTES && kept > OUTPUT_BYTES - 2 * OUTPUT_CHUNK_BYTES, "{kept}");
-    assert!(text_of(&finished.output).ends_with("the end\n"));
-    let last = finished.output.last().unwrap();
+    assert!(text_of(&chunks).ends_with("the end\n"));
+    let last = chunks.last().unwrap();
     let total = last.offset + last.text.len() as u64;
     assert!(total > 10 * 1024 * 1024, "{total}");
-    for pair in finished.output.windows(2) {
+    for pair in chunks.windows(2) {
         assert_eq!(pair[1].offset, pair[0].offset + pair[0].text.len() as u64);
     }
     agent.drain_and_stop().await.unwrap();

@@ -27,6 +27,7 @@ pub(crate) enum Fault {
     AgentCutOff,
     AgentHalfCutOff,
     WireDelayed,
+    WireSlow,
     WireStalled,
     WireHalfStalled,
     WireReset,
@@ -43,7 +44,7 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    pub(crate) const ALL: [Fault; 23] = [
+    pub(crate) const ALL: [Fault; 24] = [
         Fault::ServerKilled,
         Fault::ServerFrozen,
         Fault::ServerFrozenLong,
@@ -54,6 +55,7 @@ impl Fault {
         Fault::AgentCutOff,
         Fault::AgentHalfCutOff,
         Fault::WireDelayed,
+        Fault::WireSlow,
         Fault::WireStalled,
         Fault::WireHalfStalled,
         Fault::WireReset,
@@ -81,6 +83,7 @@ impl Fault {
             Fault::AgentCutOff => "agent: network down",
             Fault::AgentHalfCutOff => "agent: network drops one direction",
             Fault::WireDelayed => "proxy: delay",
+            Fault::WireSlow => "proxy: 20 kB/s to 1 MB/s",
             Fault::WireStalled => "proxy: stall",
             Fault::WireHalfStalled => "proxy: stall of one direction",
             Fault::WireReset => "proxy: reset",
@@ -139,6 +142,7 @@ pub(crate) async fn inject(cluster: &Arc<Cluster>, fault: Fault, dice: &mut Dice
         | Fault::AgentCutOff
         | Fault::AgentHalfCutOff => return agent(cluster, fault, dice).await,
         Fault::WireDelayed
+        | Fault::WireSlow
         | Fault::WireStalled
         | Fault::WireHalfStalled
         | Fault::WireReset
@@ -243,10 +247,12 @@ async fn agent(cluster: &Cluster, fault: Fault, dice: &mut Dice) -> bool {
 async fn wire(cluster: &Cluster, fault: Fault, dice: &mut Dice) {
     let server = one(&cluster.servers, dice);
     let wires: [&Proxy; 3] = [&server.rest, &server.agents, &server.database];
-    let wire = *one(&wires, dice);
+    // Clients of a database expect a line that is fit for one.
+    let wire = if fault == Fault::WireSlow { &server.agents } else { *one(&wires, dice) };
     let _hurt = wire.hurt.lock().await;
     let mode = match fault {
         Fault::WireDelayed => Mode::Delay(seconds(dice, 5, 300)),
+        Fault::WireSlow => Mode::Slow(*one(&[20_000, 100_000, 1_000_000], dice)),
         Fault::WireStalled => Mode::Stall,
         Fault::WireHalfStalled if dice.below(2) == 0 => Mode::StallUp,
         Fault::WireHalfStalled => Mode::StallDown,

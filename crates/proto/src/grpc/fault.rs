@@ -10,6 +10,7 @@ pub(crate) fn to_status(fault: Fault) -> Status {
         Fault::Superseded(text) => Status::aborted(text),
         Fault::Rejected(text) => Status::invalid_argument(text),
         Fault::Unavailable(text) => Status::unavailable(text),
+        Fault::TimedOut(text) => Status::deadline_exceeded(text),
     }
 }
 
@@ -20,6 +21,7 @@ pub(crate) fn from_status(status: &Status) -> Fault {
         Code::NotFound => Fault::NotFound(text),
         Code::Aborted | Code::AlreadyExists => Fault::Superseded(text),
         Code::InvalidArgument | Code::OutOfRange | Code::FailedPrecondition => Fault::Rejected(text),
+        Code::DeadlineExceeded => Fault::TimedOut(text),
         code => Fault::Unavailable(if text.is_empty() { code.to_string() } else { text }),
     }
 }
@@ -36,6 +38,7 @@ mod tests {
             Fault::Superseded(text()),
             Fault::Rejected(text()),
             Fault::Unavailable(text()),
+            Fault::TimedOut(text()),
         ] {
             assert_eq!(from_status(&to_status(fault.clone())), fault);
         }
