@@ -35,7 +35,11 @@ impl Error {
         match fault {
             Fault::NotFound(text) => Some(Self::NotFound(text.clone())),
             Fault::Superseded(text) => Some(Self::Superseded(text.clone())),
-            Fault::Rejected(_) | Fault::Unavailable(_) | Fault::TimedOut(_) => None,
+            Fault::Unknown(_)
+            | Fault::Occupied(_)
+            | Fault::Rejected(_)
+            | Fault::Unavailable(_)
+            | Fault::TimedOut(_) => None,
         }
     }
 
@@ -43,9 +47,12 @@ impl Error {
     pub(crate) fn from_opening(fault: &Fault) -> Option<Self> {
         match fault {
             Fault::Rejected(text) => Some(Self::Refused(text.clone())),
-            Fault::NotFound(_) | Fault::Superseded(_) | Fault::Unavailable(_) | Fault::TimedOut(_) => {
-                Self::from_session(fault)
-            }
+            Fault::NotFound(_)
+            | Fault::Superseded(_)
+            | Fault::Unknown(_)
+            | Fault::Occupied(_)
+            | Fault::Unavailable(_)
+            | Fault::TimedOut(_) => Self::from_session(fault),
         }
     }
 }

@@ -36,6 +36,16 @@ pub const VALUES_BYTES: usize = 64 * 1024;
 pub const NAME_BYTES: usize = 253;
 /// An error or reason that is kept with an execution.
 pub const REASON_BYTES: usize = 4 * 1024;
+/// What an agent says is wrong on its host: so many texts of so many bytes.
+pub const PROBLEMS_PER_NODE: usize = 8;
+pub const PROBLEM_BYTES: usize = 512;
+/// Results of former sessions that an agent may announce when it registers: they are kept with the node.
+pub const UNDELIVERED: usize = 10_000;
+/// The id that an agent shows as its installation's.
+pub const INSTANCE_BYTES: usize = 64;
+/// For how long beyond the retention of runs a deleted node is remembered: its session is told so for that long, and what
+/// was done there shows its hostname.
+pub const TOMBSTONE_DAYS: i64 = 30;
 /// Retries that a task may ask for.
 pub const RETRIES: u32 = 100;
 /// A task's timeout: least, most, and when nothing is said, in seconds.

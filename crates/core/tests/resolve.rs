@@ -30,6 +30,10 @@ fn node(hostname: &str, backends: &[&str]) -> NodeRecord {
         draining: false,
         registered_at: Timestamp::UNIX_EPOCH,
         seen_at: Timestamp::UNIX_EPOCH,
+        installation: None,
+        undelivered: Vec::new(),
+        displaced: None,
+        problems: Vec::new(),
     }
 }
 

@@ -66,7 +66,7 @@ impl Error {
 impl From<store::Error> for Error {
     fn from(error: store::Error) -> Self {
         match error {
-            store::Error::Unavailable(_) => Error::Unavailable(error.to_string()),
+            store::Error::Unavailable(_) | store::Error::Damaged(_) => Error::Unavailable(error.to_string()),
             store::Error::InUse(_)
             | store::Error::NewerSchema { .. }
             | store::Error::AlteredMigration { .. }

@@ -29,7 +29,7 @@ use crate::dispatch::Dispatcher;
 use crate::error::Error;
 use crate::journal::{Feed, Journal};
 use crate::metrics::Metrics;
-use crate::nodes::Heartbeats;
+use crate::nodes::{Heartbeats, Serving};
 use crate::output::Outputs;
 use crate::replica::Following;
 use crate::runs::{Cache, Means, Runs, Start, Waits, refused_for_nodes, release, reserve};
@@ -46,6 +46,7 @@ pub(crate) struct Parts {
     pub admission: Admission,
     pub runs: Runs,
     pub heartbeats: Heartbeats,
+    pub serving: Serving,
     pub outputs: Outputs,
     pub metrics: Metrics,
     pub settings: Arc<Settings>,
@@ -242,20 +243,26 @@ impl Service {
     }
 
     /// Whether it makes sense to send requests here.
-    pub fn readiness(&self) -> Result<(), String> {
+    pub async fn readiness(&self) -> Result<(), String> {
         if self.parts.closing.is_cancelled() {
             return Err("the server is stopping".to_owned());
         }
-        if let Some(replica) = self.replica() {
-            return replica.readiness(self.parts.clock.now());
+        self.store_problem().await.map_or(Ok(()), Err)?;
+        self.replica().map_or(Ok(()), |replica| replica.readiness(self.parts.clock.now()))
+    }
+
+    /// Why the store cannot be relied on now. Nothing: it can.
+    pub(crate) async fn store_problem(&self) -> Option<String> {
+        if let Err(error) = self.parts.store.health().await {
+            return Some(error.to_string());
         }
-        if self.parts.journal.is_available()
-            && self.parts.standing.is_good(self.parts.settings.server_stale_after.0)
-        {
-            Ok(())
-        } else {
-            Err("the store does not answer".to_owned())
+        if self.replica().is_some() {
+            // A replica commits nothing and gives no signs of life.
+            return None;
         }
+        let signs = self.parts.standing.is_good(self.parts.settings.server_stale_after.0);
+        let silent = || (!signs).then(|| "the store does not answer".to_owned());
+        self.parts.journal.trouble().or_else(silent)
     }
 
     /// Brings those figures up to date that are read off the server's state when somebody asks for them.

@@ -22,7 +22,7 @@ use crate::dispatch::Dispatcher;
 use crate::http;
 use crate::journal::{Feed, Journal};
 use crate::metrics::Metrics;
-use crate::nodes::{Heartbeats, Sweeper};
+use crate::nodes::{Heartbeats, Serving, Sweeper};
 use crate::output::Outputs;
 use crate::replica::{Applier, Door, Follower, Following};
 use crate::rpc::{self, Host};
@@ -147,6 +147,7 @@ async fn assemble(
     );
     let parts = Parts {
         heartbeats: Heartbeats::start(Arc::clone(&store), clock.clone(), stopping.clone()),
+        serving: Serving::new(clock.now()),
         outputs: Outputs::start(Arc::clone(&store), settings.output_max_bytes, stopping.clone()),
         journal,
         feed,
@@ -252,6 +253,7 @@ async fn assemble_replica(
         Following::new(itself, primary.clone(), copy.is_copied().await?, last_seq, closing.clone());
     let parts = Parts {
         heartbeats: Heartbeats::start(Arc::clone(&store), clock.clone(), stopping.clone()),
+        serving: Serving::new(clock.now()),
         outputs: Outputs::start(Arc::clone(&store), settings.output_max_bytes, stopping.clone()),
         journal,
         feed,

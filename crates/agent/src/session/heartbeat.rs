@@ -13,7 +13,7 @@ use crate::shared::Shared;
 const GOODBYE: Duration = Duration::from_secs(1);
 
 fn beat(shared: &Shared, held: Vec<Held>, leaving: bool) -> Heartbeat {
-    Heartbeat { node: shared.node, session: shared.session, held, leaving }
+    Heartbeat { node: shared.node, session: shared.session, held, leaving, problems: shared.problems() }
 }
 
 /// Says goodbye, once and if a server answers: silence says the same, only later.

@@ -1,12 +1,14 @@
-//! Owns the opening of a session: hello, what a former life still has to say (`deliver`), then register.
+//! Owns the opening of a session: hello, then register. A former life's results are announced with the registration and
+//! delivered later, so that a slow line does not keep a node away.
 
 use std::fs;
 use std::path::Path;
 
 use downbeat_core::ids::{NodeId, SessionId};
+use downbeat_core::limits::UNDELIVERED;
 use downbeat_core::node::Description;
 use downbeat_proto::message::{
-    Finished, Hello, OLDEST_PROTOCOL, PROTOCOL, Register, Welcome, agreed_protocol,
+    Finished, Hello, InstanceId, OLDEST_PROTOCOL, PROTOCOL, Register, Welcome, agreed_protocol,
 };
 
 use super::deliver::deliver;
@@ -20,7 +22,7 @@ use crate::private;
 pub(crate) struct Opened {
     pub(crate) node: NodeId,
     pub(crate) welcome: Welcome,
-    /// Results of a former life that no server took.
+    /// Results of a former life that no server has yet.
     pub(crate) undelivered: Vec<Finished>,
 }
 
@@ -39,16 +41,30 @@ pub(crate) async fn open(
     // The tokens are the former session's, so it is the one that speaks.
     let session_file = data.join("session");
     let former_session = fs::read_to_string(&session_file).ok().and_then(|text| text.trim().parse().ok());
-    let undelivered = deliver(links, outbox, former, node, former_session.unwrap_or(session)).await;
-    register(links, Register { cluster: welcome.cluster, node, session, description: description.clone() })
-        .await?;
+    let mut former = former;
+    if !welcome.keeps_undelivered || former.len() > UNDELIVERED {
+        former = deliver(links, outbox, former, node, former_session.unwrap_or(session)).await;
+    }
+    let registration = Register {
+        cluster: welcome.cluster,
+        node,
+        session,
+        description: description.clone(),
+        instance: InstanceId::default(),
+        undelivered: former.iter().map(|finished| finished.held).take(UNDELIVERED).collect(),
+        life: 0,
+    };
+    register(links, registration).await?;
     if let Err(error) = private::write(&session_file, &session.to_string()) {
         tracing::warn!(file = %session_file.display(), %error, "cannot note the session");
     }
     tracing::info!(
         %node, %session, hostname = %description.hostname, server = %welcome.server_name, "registered"
     );
-    Ok(Opened { node, welcome, undelivered })
+    if !former.is_empty() {
+        tracing::info!(%node, results = former.len(), "delivering what the last session left");
+    }
+    Ok(Opened { node, welcome, undelivered: former })
 }
 
 async fn hello(links: &Links, cluster: &str) -> Result<Welcome, Error> {

@@ -45,8 +45,8 @@ async fn send_some(shared: &Shared, pace: &mut Pace) -> bool {
             taken.done();
         }
         Some(Err(Fault::Unavailable(_) | Fault::TimedOut(_))) => drop(taken),
-        // The heartbeat is told the same, and ends the agent.
-        Some(Err(Fault::NotFound(_) | Fault::Superseded(_))) => {
+        // The heartbeat is told the same, and does what follows from it.
+        Some(Err(Fault::NotFound(_) | Fault::Superseded(_) | Fault::Unknown(_) | Fault::Occupied(_))) => {
             drop(taken);
             return false;
         }

@@ -82,6 +82,8 @@ pub(crate) struct Server {
     changed: Notify,
     pub(crate) heartbeat_interval: Duration,
     pub(crate) lease_ttl: Duration,
+    /// A release that does not know results that a registration announces.
+    pub(crate) is_old: bool,
     /// Addresses that nobody listens at.
     pub(crate) dead: Vec<String>,
 }
@@ -97,6 +99,7 @@ impl Server {
             changed: Notify::new(),
             heartbeat_interval: Duration::from_millis(50),
             lease_ttl: Duration::from_secs(30),
+            is_old: false,
             dead: Vec::new(),
         };
         change(&mut server);
@@ -167,6 +170,7 @@ impl Link for Server {
             lease_ttl: self.lease_ttl,
             output_max_bytes: 1024 * 1024,
             protocol: PROTOCOL,
+            keeps_undelivered: !self.is_old,
         })
     }
 
@@ -265,25 +269,27 @@ impl Link for Server {
     }
 
     async fn output(&self, output: Output) -> Result<(), Fault> {
-        let mut state = self.state.lock().unwrap();
-        if let Some(fault) = self.fault(&state) {
-            return Err(fault);
-        }
-        if state.deaf_to_output {
-            return Err(Fault::Unavailable("deaf".to_owned()));
-        }
-        state.messages.push(output.chunks.iter().map(|chunk| chunk.text.len()).sum());
-        if state.slow_for_output {
-            drop(state);
-            self.changed.notify_waiters();
-            // As long as a heartbeat takes to be answered.
+        let is_slow = {
+            let mut state = self.state.lock().unwrap();
+            if let Some(fault) = self.fault(&state) {
+                return Err(fault);
+            }
+            if state.deaf_to_output {
+                return Err(Fault::Unavailable("deaf".to_owned()));
+            }
+            state.messages.push(output.chunks.iter().map(|chunk| chunk.text.len()).sum());
+            if !state.slow_for_output {
+                state.speaking.extend(output.held);
+                state.chunks.extend(output.chunks);
+            }
+            state.slow_for_output
+        };
+        self.changed.notify_waiters();
+        if is_slow {
+            // Heartbeats are answered meanwhile.
             tokio::time::sleep(self.heartbeat_interval * 2).await;
             return Err(Fault::TimedOut("no answer in time".to_owned()));
         }
-        state.speaking.extend(output.held);
-        state.chunks.extend(output.chunks);
-        drop(state);
-        self.changed.notify_waiters();
         Ok(())
     }
 }

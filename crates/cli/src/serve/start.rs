@@ -19,7 +19,8 @@ pub(super) async fn started(settings: Settings) -> Result<Server, Failure> {
                 StoreError::InUse(_)
                 | StoreError::NewerSchema { .. }
                 | StoreError::AlteredMigration { .. }
-                | StoreError::Misused(_),
+                | StoreError::Misused(_)
+                | StoreError::Damaged(_),
             ) => Code::Refused,
             StartError::Store(StoreError::Corrupt(_)) => Code::Bug,
         };

@@ -148,6 +148,12 @@ impl Site {
         if response.status().is_success() { response.json().await.ok() } else { None }
     }
 
+    /// The status of `readyz`, and what it says.
+    pub(crate) async fn ready(&self) -> (u16, String) {
+        let answer = self.client.get(format!("http://{}/readyz", self.http)).send().await.unwrap();
+        (answer.status().as_u16(), answer.text().await.unwrap())
+    }
+
     pub(crate) async fn post(&self, path: &str, body: &Value, key: Option<&str>) -> Option<(u16, Value)> {
         let url = format!("http://{}/api/v1/{path}", self.http);
         let mut request = self.client.post(url).json(body).timeout(Duration::from_secs(5));

@@ -8,6 +8,8 @@ pub(crate) fn to_status(fault: Fault) -> Status {
     match fault {
         Fault::NotFound(text) => Status::not_found(text),
         Fault::Superseded(text) => Status::aborted(text),
+        Fault::Unknown(text) => Status::failed_precondition(text),
+        Fault::Occupied(text) => Status::resource_exhausted(text),
         Fault::Rejected(text) => Status::invalid_argument(text),
         Fault::Unavailable(text) => Status::unavailable(text),
         Fault::TimedOut(text) => Status::deadline_exceeded(text),
@@ -20,7 +22,9 @@ pub(crate) fn from_status(status: &Status) -> Fault {
     match status.code() {
         Code::NotFound => Fault::NotFound(text),
         Code::Aborted | Code::AlreadyExists => Fault::Superseded(text),
-        Code::InvalidArgument | Code::OutOfRange | Code::FailedPrecondition => Fault::Rejected(text),
+        Code::FailedPrecondition => Fault::Unknown(text),
+        Code::ResourceExhausted => Fault::Occupied(text),
+        Code::InvalidArgument | Code::OutOfRange => Fault::Rejected(text),
         Code::DeadlineExceeded => Fault::TimedOut(text),
         code => Fault::Unavailable(if text.is_empty() { code.to_string() } else { text }),
     }
@@ -36,6 +40,8 @@ mod tests {
         for fault in [
             Fault::NotFound(text()),
             Fault::Superseded(text()),
+            Fault::Unknown(text()),
+            Fault::Occupied(text()),
             Fault::Rejected(text()),
             Fault::Unavailable(text()),
             Fault::TimedOut(text()),

@@ -155,7 +155,7 @@ fn ends_its_run(change: &Change) -> bool {
 mod tests {
     use downbeat_core::Timestamp;
     use downbeat_core::ids::{ClusterId, NodeId, ServerId, SessionId};
-    use downbeat_core::node::{Description, Registration};
+    use downbeat_core::node::{Description, Former, Registration};
     use downbeat_store::MemoryStore;
     use tokio::sync::broadcast::{self, Sender};
 
@@ -192,7 +192,16 @@ mod tests {
                 version: String::new(),
             };
             let (session, at) = (SessionId(uuid::Uuid::nil()), Timestamp::UNIX_EPOCH);
-            let registration = Registration { node, cluster: ClusterId::DEFAULT, session, description, at };
+            let registration = Registration {
+                node,
+                cluster: ClusterId::DEFAULT,
+                session,
+                description,
+                installation: None,
+                undelivered: Vec::new(),
+                former: Former::Any,
+                at,
+            };
             let change = Change::NodeRegistered { registration };
             let server = ServerId(uuid::Uuid::nil());
             let committed = self.store.commit(server, std::slice::from_ref(&change)).await.unwrap();

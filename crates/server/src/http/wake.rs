@@ -102,6 +102,8 @@ fn concerns(change: &Change, id: ExecutionId) -> bool {
         Change::NodeRegistered { .. }
         | Change::NodeMoved { .. }
         | Change::NodeDrainSet { .. }
+        | Change::NodeProblemsSet { .. }
+        | Change::NodeDeleted { .. }
         | Change::RunCreated { .. }
         | Change::RunTaken { .. }
         | Change::RunCancelRequested { .. }

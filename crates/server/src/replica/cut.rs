@@ -23,7 +23,11 @@ pub(super) fn cut(part: Part) -> Vec<Part> {
         Part::Runs(rows) => pieces(rows).map(Part::Runs).collect(),
         Part::Events(rows) => pieces(rows).map(Part::Events).collect(),
         // Bounded by their number: each of their rows is.
-        other @ (Part::Holds(_) | Part::Executions(_) | Part::Output(_) | Part::End { .. }) => vec![other],
+        other @ (Part::Tombstones(_)
+        | Part::Holds(_)
+        | Part::Executions(_)
+        | Part::Output(_)
+        | Part::End { .. }) => vec![other],
     }
 }
 
