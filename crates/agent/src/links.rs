@@ -225,10 +225,10 @@ impl Links {
     }
 
     /// Closes the bulk link when nobody used it for a while. To be called now and then.
-    pub(crate) fn close_idle(&self) {
+    pub(crate) fn close_idle(&self, now: Instant) {
         // Locked: it is being opened.
         if let Ok(mut bulk) = self.bulk.try_lock()
-            && bulk.used_at.is_some_and(|used_at| used_at.elapsed() >= BULK_IDLE)
+            && bulk.used_at.is_some_and(|used_at| now.duration_since(used_at) >= BULK_IDLE)
         {
             bulk.link = None;
         }
@@ -312,30 +312,4 @@ fn pause(failures: u32, tuning: &Tuning, dice: &mut Dice) -> Duration {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_grow_to_a_bound_and_differ() {
-        let tuning = Tuning::default();
-        let mut dice = Dice::new(7);
-        for (failures, most_ms) in [(1, 100), (2, 200), (3, 400), (6, 3_200), (7, 5_000), (4_000_000, 5_000)]
-        {
-            let most = Duration::from_millis(most_ms);
-            let pauses: Vec<Duration> = (0..50).map(|_| pause(failures, &tuning, &mut dice)).collect();
-            assert!(pauses.iter().all(|pause| (most / 2..=most).contains(pause)), "{failures}: {pauses:?}");
-            assert!(pauses.iter().any(|pause| pause != &pauses[0]));
-        }
-    }
-
-    #[test]
-    fn each_address_is_complained_about_at_once_and_then_once_a_minute() {
-        let mut complaints = Complaints::default();
-        let begun = Instant::now();
-        let due: Vec<u64> = (0..=150)
-            .filter(|second| complaints.is_due("a:1", begun + Duration::from_secs(*second)))
-            .collect();
-        assert_eq!(due, [0, 60, 120]);
-        assert!(complaints.is_due("b:1", begun));
-    }
-}
+mod tests;

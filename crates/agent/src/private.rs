@@ -10,8 +10,7 @@ pub(crate) const DIR_MODE: u32 = 0o700;
 pub(crate) const FILE_MODE: u32 = 0o600;
 const STICKY: u32 = 0o1000;
 /// What an agent keeps directly in its data directory.
-const KEPT: [&str; 8] =
-    ["lock", "session", "instance", "life", "containers", "outbox", "running", "values"];
+const KEPT: [&str; 8] = ["lock", "session", "instance", "life", "containers", "outbox", "running", "values"];
 
 /// Makes a directory, and those above it, that only its owner can enter. One that exists is left as it is.
 pub(crate) fn create_dir(path: &Path) -> io::Result<()> {
@@ -64,7 +63,8 @@ fn close_all(path: &Path) {
 }
 
 fn close(path: &Path, mode: u32) {
-    let is_open = fs::symlink_metadata(path).is_ok_and(|found| found.permissions().mode() & 0o777 & !mode != 0);
+    let is_open =
+        fs::symlink_metadata(path).is_ok_and(|found| found.permissions().mode() & 0o777 & !mode != 0);
     if is_open && let Err(error) = fs::set_permissions(path, Permissions::from_mode(mode)) {
         tracing::warn!(path = %path.display(), %error, "others on this host can read what the agent keeps here");
     }

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use downbeat_agent::Connector;
-use downbeat_proto::{Link, deadline, poll_deadline};
 use downbeat_proto::message::{
     Chunk, Fault, Heartbeat, HeartbeatAnswer, Hello, Output, Poll, PollAnswer, Receipt, Register, Report,
     ReportAnswer, Welcome,
 };
+use downbeat_proto::{Link, deadline, poll_deadline};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 

@@ -319,7 +319,10 @@ mod tests {
             // It can be written, and cannot be opened to be synced.
             set_mode(dir, 0o300);
             for _ in 0..3 {
-                assert_eq!(segments.append(&[result(1)]).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+                assert_eq!(
+                    segments.append(&[result(1)]).unwrap_err().kind(),
+                    io::ErrorKind::PermissionDenied
+                );
             }
             assert!(segments.probe().is_err());
             set_mode(dir, 0o700);

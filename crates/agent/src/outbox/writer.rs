@@ -79,7 +79,10 @@ impl Outbox {
         let dir = data.join("outbox");
         let (segments, former) = Segments::open(&dir).map_err(failed)?;
         for damaged in &former.damaged {
-            tracing::error!(file = damaged, "a file of the outbox is damaged; results that were in it may be lost");
+            tracing::error!(
+                file = damaged,
+                "a file of the outbox is damaged; results that were in it may be lost"
+            );
         }
         let problems = Arc::new(Problems { damaged: former.damaged, failing: Mutex::default() });
         let (unwritten, tried) = (Vec::new(), Instant::now());

@@ -8,10 +8,10 @@ use downbeat_proto::message::{Fault, Finished, Free, Held, Receipt, Report};
 use tokio::time::Instant;
 
 use super::report::{BATCH, batch_length};
-use crate::output::pace::Pace;
 use super::stuck::drop_output;
 use crate::links::Links;
 use crate::outbox::Outbox;
+use crate::output::pace::Pace;
 
 /// Answers what no server took. It stays in the outbox.
 pub(super) async fn deliver(

@@ -47,7 +47,7 @@ pub(crate) async fn heartbeat(shared: Arc<Shared>) -> Error {
                     shared.renewed(&held, asked);
                     shared.refused(answer.refused);
                     shared.stop(&answer.stop);
-                    shared.links.close_idle();
+                    shared.links.close_idle(Instant::now());
                     break;
                 }
                 // The pause is in finding the next server.

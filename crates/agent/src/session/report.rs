@@ -295,7 +295,10 @@ mod tests {
             let results = vec![result(chunks); BATCH];
             let (count, bytes) = batch_length(&results, BATCH, MOST_BYTES);
             let wire_bytes = count * finished_to_bytes(results[0].clone()).len();
-            assert!(wire_bytes <= bytes && bytes <= MOST_BYTES, "{chunks}: {count} results, {wire_bytes} bytes");
+            assert!(
+                wire_bytes <= bytes && bytes <= MOST_BYTES,
+                "{chunks}: {count} results, {wire_bytes} bytes"
+            );
             assert!(count == BATCH || wire_bytes > MOST_BYTES / 2, "{chunks}: {count}, {wire_bytes} bytes");
         }
         assert_eq!(batch_length(&[result(100_000)], BATCH, MOST_BYTES).0, 1, "one goes in any case");

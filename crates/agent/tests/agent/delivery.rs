@@ -69,7 +69,9 @@ async fn a_node_with_much_to_deliver_is_back_before_it_has_delivered_it() {
     died_with_a_result(&server, data.path(), number).await;
     server.change(|state| state.deaf = true);
     let agent = start(&server, data.path());
-    server.until("it asks for work", |state| state.polls.last().filter(|poll| poll.free.placed == 4).cloned()).await;
+    server
+        .until("it asks for work", |state| state.polls.last().filter(|poll| poll.free.placed == 4).cloned())
+        .await;
     let next = unique();
     server.give([crate::fake::sleep(next, "1h")]);
     server.until("it works", |state| last_held(state).contains(&held(next)).then_some(())).await;

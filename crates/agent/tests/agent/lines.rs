@@ -1,8 +1,6 @@
 //! Slow lines: what is small and what must not wait goes one way, much output another, and what is too much at once is
 //! sent in parts.
 
-use std::time::Duration;
-
 use downbeat_core::execution::Verdict;
 
 use crate::fake::{Server, State, eventually, held, last_held, noop, shell, start, text_of, unique};
@@ -58,7 +56,10 @@ async fn much_output_goes_over_a_second_connection_in_small_messages_and_its_res
         assert_eq!(state.connects.len(), 2, "{:?}", state.connects);
         let ones = text_of(&state.chunks).bytes().filter(|byte| *byte == b'x').count();
         assert_eq!(ones, 600_000);
-        assert!(state.chunks.windows(2).all(|pair| pair[0].offset < pair[1].offset), "each piece once, in order");
+        assert!(
+            state.chunks.windows(2).all(|pair| pair[0].offset < pair[1].offset),
+            "each piece once, in order"
+        );
         assert!(state.messages[0] <= 64 * 1024, "{:?}", state.messages);
         assert!(state.messages.len() > 2, "{:?}", state.messages);
     }
@@ -139,7 +140,10 @@ async fn only_the_agents_user_can_read_what_it_keeps() {
     let agent = start(&server, &data);
     let number = unique();
     let go = directory.path().join("go");
-    let mut work = shell(number, &format!("while [ ! -e {} ]; do sleep 0.01; done; echo v = 1 >$DOWNBEAT_OUTPUT", go.display()));
+    let mut work = shell(
+        number,
+        &format!("while [ ! -e {} ]; do sleep 0.01; done; echo v = 1 >$DOWNBEAT_OUTPUT", go.display()),
+    );
     work.outputs = vec!["v".to_owned()];
     server.change(|state| state.deaf = true);
     server.give([noop(unique()), work]);
@@ -147,18 +151,20 @@ async fn only_the_agents_user_can_read_what_it_keeps() {
         let mut pending = vec![data.clone()];
         let mut found = Vec::new();
         while let Some(path) = pending.pop() {
-            let metadata = std::fs::metadata(&path).unwrap();
+            let Ok(metadata) = std::fs::metadata(&path) else { continue };
             found.push((path.clone(), metadata.permissions().mode() & 0o777));
             if metadata.is_dir() {
-                pending.extend(std::fs::read_dir(&path).unwrap().flatten().map(|entry| entry.path()));
+                pending.extend(
+                    std::fs::read_dir(&path).into_iter().flatten().flatten().map(|entry| entry.path()),
+                );
             }
         }
         found
     };
     eventually("everything that it keeps is there", || {
-        ["outbox/", "running/", "values/", "session", "lock"]
-            .iter()
-            .all(|name| modes().iter().any(|(path, _)| path.to_str().unwrap().contains(&format!("data/{name}"))))
+        ["outbox/", "running/", "values/", "session", "lock"].iter().all(|name| {
+            modes().iter().any(|(path, _)| path.to_str().unwrap().contains(&format!("data/{name}")))
+        })
     })
     .await;
     for (path, mode) in modes() {
@@ -176,7 +182,8 @@ async fn a_directory_in_the_place_of_the_values_does_not_stay() {
     let (server, data) = (Server::new(), tempfile::tempdir().unwrap());
     let agent = start(&server, data.path());
     let number = unique();
-    let mut work = shell(number, "rm $DOWNBEAT_OUTPUT; mkdir -p $DOWNBEAT_OUTPUT/a; ln -s / $DOWNBEAT_OUTPUT/a/root");
+    let mut work =
+        shell(number, "rm $DOWNBEAT_OUTPUT; mkdir -p $DOWNBEAT_OUTPUT/a; ln -s / $DOWNBEAT_OUTPUT/a/root");
     work.outputs = vec!["v".to_owned()];
     server.give([work]);
     let outcome = server.result(number).await.outcome;

@@ -83,7 +83,9 @@ impl Ledger {
     pub fn problem(&self) -> Option<String> {
         let error = self.book().failing.clone()?;
         let dir = self.dir.display();
-        Some(format!("running work cannot be recorded: {error} ({dir}); a restart of the agent does not end it"))
+        Some(format!(
+            "running work cannot be recorded: {error} ({dir}); a restart of the agent does not end it"
+        ))
     }
 
     pub(super) fn started(&self, identity: Identity, leader: Leader) -> io::Result<()> {

@@ -68,7 +68,8 @@ impl Line {
             let now = Instant::now();
             #[allow(clippy::cast_precision_loss, reason = "a few kilobytes")]
             let took = Duration::from_secs_f64(bytes as f64 / f64::from(bytes_per_second));
-            *free.insert(free.map_or(now, |free| free.max(now)) + took)
+            let begins = free.map_or(now, |free| free.max(now));
+            *free.insert(begins + took)
         };
         tokio::time::sleep_until(free).await;
     }
@@ -122,12 +123,7 @@ fn reset(stream: &TcpStream) {
     let _ = stream.set_zero_linger();
 }
 
-async fn carry(
-    client: TcpStream,
-    upstream: SocketAddr,
-    mut wire: watch::Receiver<Wire>,
-    lines: Arc<Lines>,
-) {
+async fn carry(client: TcpStream, upstream: SocketAddr, mut wire: watch::Receiver<Wire>, lines: Arc<Lines>) {
     let cuts = wire.borrow_and_update().cuts;
     if wire.wait_for(|wire| wire.mode != Mode::HalfOpen || wire.cuts != cuts).await.is_err() {
         return;
