@@ -13,11 +13,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
 use crate::holdings::Holdings;
+use crate::installation::Installation;
 use crate::links::{Connector, Links};
 use crate::offer::Offer;
 use crate::outbox::Outbox;
 use crate::output::Outputs;
-use crate::session::{self, Outgoing};
+use crate::session::{self, Joining, Outgoing};
 use crate::settings::Settings;
 use crate::shared::Shared;
 use crate::stop::Reason;
@@ -109,6 +110,10 @@ async fn run(
     let outbox = Arc::new(outbox);
     let mut dice = Dice::new(seed);
     let session = SessionId(dice.uuid());
+    let installation =
+        Installation::open(&settings.data, host.boot(), wall(), || host.draw_instance(&mut dice))
+            .map_err(|error| Error::Data { path: settings.data.clone(), error })?;
+    let chance = Dice::new(dice.next_u64());
     let links = Arc::new(Links::new(
         connector,
         settings.servers.clone(),
@@ -126,15 +131,16 @@ async fn run(
             tracing::warn!(execution = %identity, "ended what the last session left running");
         }
         let began = Instant::now();
-        let opening = session::open(
-            &links,
-            &outbox,
-            former,
-            &settings.cluster,
-            offer.description(),
+        let joining = Arc::new(Joining::new(
+            settings.cluster.clone(),
+            offer.description().clone(),
             session,
-            &settings.data,
-        );
+            installation,
+            former.iter().map(|finished| finished.held).collect(),
+            settings.tuning,
+            chance,
+        ));
+        let opening = session::open(&links, &outbox, former, &joining, &settings.data);
         let opened = tokio::select! {
             biased;
             opened = opening => opened?,
@@ -152,6 +158,7 @@ async fn run(
             host,
             offer,
             links: links.clone(),
+            joining,
             outbox: outbox.clone(),
             outputs: Outputs::new(opened.welcome.output_max_bytes),
             outgoing,

@@ -27,11 +27,15 @@ pub(crate) fn spawn(shared: &Arc<Shared>, ready: Ready) {
     tokio::spawn(async move {
         let mut next = Some(ready);
         while let Some(ready) = next {
+            let stop = ready.stop.clone();
             let finished = tokio::select! {
                 biased;
                 () = shared.abandon.cancelled() => return,
                 finished = execute(&shared, ready) => finished,
             };
+            if stop.abandons(finished.outcome.verdict) {
+                return shared.abandoned(finished.held);
+            }
             next = shared.ended(finished);
         }
     });

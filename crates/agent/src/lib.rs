@@ -6,6 +6,7 @@ mod agent;
 mod error;
 mod execute;
 mod holdings;
+mod installation;
 mod links;
 mod offer;
 mod outbox;

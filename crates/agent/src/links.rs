@@ -281,6 +281,15 @@ impl Links {
         }
     }
 
+    /// This server answers, and refuses what others may take: the next call goes to the next one.
+    pub(crate) async fn move_on(&self, lent: &Lent) {
+        let mut current = self.current.lock().await;
+        if self.addresses.len() > 1 && current.link.as_ref().is_some_and(|link| link.number == lent.number) {
+            current.link = None;
+            self.given_up.send_replace(lent.number);
+        }
+    }
+
     /// Until another call found that this link leads nowhere.
     pub(crate) async fn given_up(&self, lent: &Lent) {
         // It cannot be closed while `self` is here.

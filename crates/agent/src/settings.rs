@@ -84,6 +84,9 @@ pub struct Tuning {
     /// Between attempts to reach a server: the first pause, doubled up to the last, each jittered.
     pub backoff_least: Duration,
     pub backoff_most: Duration,
+    /// The same between attempts to be taken as a node, when a server refuses that.
+    pub refused_least: Duration,
+    pub refused_most: Duration,
     /// For the last results to be acknowledged when the agent stops. What is not is delivered by the next start.
     pub farewell: Duration,
 }
@@ -96,6 +99,8 @@ impl Default for Tuning {
             output_interval: Duration::from_millis(100),
             backoff_least: Duration::from_millis(100),
             backoff_most: Duration::from_secs(5),
+            refused_least: Duration::from_secs(1),
+            refused_most: Duration::from_secs(60),
             farewell: Duration::from_secs(5),
         }
     }

@@ -21,7 +21,7 @@ use crate::links::Links;
 use crate::offer::Offer;
 use crate::outbox::Outbox;
 use crate::output::{Outputs, cost_bytes};
-use crate::session::Outgoing;
+use crate::session::{Joining, Outgoing};
 use crate::settings::Tuning;
 use crate::surroundings::{Host, Wall};
 
@@ -39,6 +39,8 @@ pub(crate) struct Shared {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) offer: Offer,
     pub(crate) links: Arc<Links>,
+    /// How it became its node, should a server ask for that again.
+    pub(crate) joining: Arc<Joining>,
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) outputs: Arc<Outputs>,
     /// What is to be reported. Results get here by the outbox.
@@ -91,6 +93,7 @@ impl Shared {
     /// A server has these results.
     pub(crate) fn recorded(&self, recorded: Vec<Held>) {
         self.relieve(|holdings| recorded.iter().for_each(|held| holdings.acknowledged(*held)));
+        self.joining.delivered(&recorded);
         self.outbox.forget(recorded);
         self.changed.notify_waiters();
     }
@@ -121,6 +124,7 @@ impl Shared {
                 holdings.refused(*held);
             }
         });
+        self.joining.delivered(&refused);
         self.outbox.forget(refused);
         self.changed.notify_waiters();
     }
@@ -168,6 +172,12 @@ impl Shared {
             )
         });
         self.outbox.problems().into_iter().chain(self.host.problems()).chain(clogged).collect()
+    }
+
+    /// Work was ended because the agent stops: it is let go of unreported, so that it is lost and sent again.
+    pub(crate) fn abandoned(&self, held: Held) {
+        self.holdings().abandoned(held);
+        self.changed.notify_waiters();
     }
 
     /// A call other than the heartbeat was answered with a fault that trying again does not pass. The server may only

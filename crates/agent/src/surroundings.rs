@@ -13,8 +13,10 @@ pub use downbeat_backends::Wall;
 use downbeat_backends::{
     Backend, Declared, DeclaredBackend, Docker, Engine, Identity, Ledger, Tools, builtin,
 };
+use downbeat_core::Dice;
 use jiff::Timestamp;
 use serde_json::Value;
+use uuid::Uuid;
 
 use crate::error::Error;
 use crate::private;
@@ -49,6 +51,14 @@ pub trait Host: Send + Sync + fmt::Debug + 'static {
     /// Everything that could be offered: what this machine has no tool for is not.
     fn backends(&self) -> Vec<Arc<dyn Backend>>;
     fn capabilities(&self) -> BTreeMap<String, Value>;
+    /// An id for a new installation. Whoever can guess it can take its node.
+    fn draw_instance(&self, dice: &mut Dice) -> Uuid {
+        dice.uuid()
+    }
+    /// Names the time since the machine was last started; nothing where that cannot be known.
+    fn boot(&self) -> Option<Uuid> {
+        None
+    }
     /// Ends what a former life of the agent left running, and answers what that was.
     async fn sweep(&self, grace: Duration) -> Vec<Identity>;
     /// What is wrong with this machine, for people.
@@ -126,6 +136,16 @@ impl Host for Machine {
 
     fn capabilities(&self) -> BTreeMap<String, Value> {
         found_capabilities()
+    }
+
+    /// Not by the dice: session ids are drawn with them, and are no secret.
+    fn draw_instance(&self, _: &mut Dice) -> Uuid {
+        Uuid::new_v4()
+    }
+
+    fn boot(&self) -> Option<Uuid> {
+        let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        Uuid::parse_str(text.trim()).ok()
     }
 
     async fn sweep(&self, grace: Duration) -> Vec<Identity> {

@@ -9,7 +9,7 @@ use downbeat_core::execution::{Execution, State};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
 use downbeat_core::level;
 use downbeat_core::nearest::advice;
-use downbeat_core::node::NodeRecord;
+use downbeat_core::node::{NodeRecord, Tombstone};
 use downbeat_core::plan::{Plan, resolve, resolve_again};
 use downbeat_core::run::again::{Again, entry_named, retry_of};
 use downbeat_core::run::engine::{Progress, Turn};
@@ -29,7 +29,7 @@ use crate::dispatch::Dispatcher;
 use crate::error::Error;
 use crate::journal::{Feed, Journal};
 use crate::metrics::Metrics;
-use crate::nodes::{Heartbeats, Serving};
+use crate::nodes::{self, Force, Heartbeats, Serving};
 use crate::output::Outputs;
 use crate::replica::Following;
 use crate::runs::{Cache, Means, Runs, Start, Waits, refused_for_nodes, release, reserve};
@@ -286,6 +286,12 @@ impl Service {
         if let Ok(committed) = self.parts.store.last_seq().await {
             metrics.set_feed_lag(committed.saturating_sub(published));
         }
+    }
+
+    /// How many nodes say that something is wrong with them.
+    pub(crate) fn nodes_with_problems(&self) -> u64 {
+        let board = self.parts.dispatcher.board();
+        board.nodes().filter(|node| !node.problems.is_empty()).count() as u64
     }
 
     /// Announces executions whose output grew.
@@ -616,6 +622,11 @@ impl Service {
             }
             Err(_) => Err(Error::NotFound(format!("node `{node}` does not exist"))),
         }
+    }
+
+    /// Deletes a node; see [`Force`].
+    pub async fn delete_node(&self, node: NodeId, force: Force, by: &str) -> Result<Tombstone, Error> {
+        patiently(nodes::delete(&self.parts, node, force, by)).await?
     }
 
     async fn commit_one(&self, change: Change) -> Result<Applied, Error> {

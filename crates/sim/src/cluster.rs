@@ -43,6 +43,10 @@ impl Shape {
     pub(crate) fn lease_ttl(&self) -> Duration {
         self.heartbeat_interval * 3
     }
+
+    pub(crate) fn stale_after(&self) -> Duration {
+        self.heartbeat_interval * 3
+    }
 }
 
 #[derive(Debug)]
@@ -204,7 +208,7 @@ impl Cluster {
         downbeat_server::Settings {
             name: format!("s{number}"),
             heartbeat_interval: Span(interval),
-            node_stale_after: Span(interval * 3),
+            node_stale_after: Span(self.shape.stale_after()),
             node_offline_after: Span(interval * 10),
             server_stale_after: Span(self.shape.server_stale_after),
             lease_ttl: Span(self.shape.lease_ttl()),
@@ -214,7 +218,7 @@ impl Cluster {
         }
     }
 
-    fn agent_settings(&self, number: usize) -> downbeat_agent::Settings {
+    pub(crate) fn agent_settings(&self, number: usize) -> downbeat_agent::Settings {
         let servers = self.shape.servers;
         let mut settings = downbeat_agent::Settings::new(self.data.join(format!("n{number}")));
         settings.servers =

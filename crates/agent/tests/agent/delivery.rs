@@ -93,7 +93,9 @@ async fn to_a_server_of_the_release_before_results_are_delivered_before_the_regi
     server.until("registered anew", |state| (state.registered.len() == 2).then_some(())).await;
     {
         let state = server.state.lock().unwrap();
-        assert_eq!(state.seen, [Seen::Hello, Seen::Report(vec![number]), Seen::Register]);
+        let report = Seen::Report(vec![number]);
+        assert_eq!(state.seen, [Seen::Hello, report, Seen::Hello, Seen::Register]);
+        assert_eq!(state.registered[1].undelivered, []);
         assert_eq!(state.finished[0].outcome.verdict, Verdict::Succeeded);
         assert_ne!(state.registered[0].session, state.registered[1].session);
         assert_eq!(state.reports[0].session, state.registered[0].session, "the old session speaks for it");

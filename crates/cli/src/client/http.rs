@@ -106,6 +106,18 @@ impl Client {
         self.read(&text)
     }
 
+    /// For what may be asked for twice: the second time changes nothing.
+    pub(crate) async fn delete<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        query: &[(&str, String)],
+    ) -> Result<T, Failure> {
+        let response =
+            self.fetched(|| self.request(Method::DELETE, path).query(query).timeout(ANSWER_TIMEOUT)).await?;
+        let text = response.bytes().await.map_err(|error| unreachable(self.base(), &error))?;
+        self.read(&text)
+    }
+
     pub(crate) async fn post<T: DeserializeOwned>(
         &self,
         path: &[&str],

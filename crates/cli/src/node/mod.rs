@@ -1,5 +1,6 @@
 //! `node …`: the machines.
 
+mod delete;
 mod drain;
 mod list;
 mod show;
@@ -25,6 +26,18 @@ pub(crate) enum Verb {
         /// Hostname or id
         node: String,
     },
+    /// Remove a node that is gone for good: what it holds is lost, what waits for it fails
+    #[command(
+        after_help = "The agent of a deleted node ends, with exit code 4, when it hears of it. Started again, it \
+                            registers the node anew."
+    )]
+    Delete {
+        /// Hostname or id
+        node: String,
+        /// Also when it is online
+        #[arg(long)]
+        force: bool,
+    },
     /// Let a node finish what it has and take no new work
     Drain {
         /// Hostname or id
@@ -42,6 +55,7 @@ pub(crate) async fn run(verb: Verb, client: &Client, out: Out) -> Result<(), Fai
         Verb::List(args) => list::run(args, client, out).await,
         Verb::Show { node } => show::run(&node, client, out).await,
         Verb::Work { node } => work::run(&node, client, out).await,
+        Verb::Delete { node, force } => delete::run(&node, force, client, out).await,
         Verb::Drain { node } => drain::run(&node, drain::Drain::On, client, out).await,
         Verb::Undrain { node } => drain::run(&node, drain::Drain::Off, client, out).await,
     }

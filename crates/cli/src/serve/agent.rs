@@ -9,6 +9,7 @@ use super::logging;
 use super::server::{Common, environment};
 use super::start::agent_ended;
 use super::stop::Stop;
+use super::store::absolute;
 use crate::args::Global;
 use crate::exit::Failure;
 use crate::out::Out;
@@ -118,6 +119,8 @@ pub(crate) async fn run(args: AgentArgs, global: Global, out: Out) -> Result<(),
 
 async fn serve(keys: &AgentKeys, backends: Vec<Declared>) -> Result<(), Failure> {
     let mut stop = Stop::listen()?;
+    // Another directory is another agent, that neither delivers the old results nor ends the old processes.
+    tracing::info!(hostname = keys.hostname, data = %absolute(&keys.data), "the agent starts");
     let mut agent = Agent::start(Settings { backends, ..Settings::from(keys) }, Arc::new(Grpc));
     tokio::select! {
         ended = agent.wait() => return ended.map_err(|error| agent_ended(&error)),

@@ -8,5 +8,6 @@ mod ready;
 pub(crate) mod server;
 mod start;
 mod stop;
+mod store;
 
 use start::started;

@@ -66,7 +66,9 @@ async fn comes_back(bytes_per_second: u32, result_bytes: usize) {
     })
     .await;
     let before = eventually("the node is online", || session(&cluster)).await;
-    wire.set(Mode::Stall);
+    // Not silent, but gone: nothing is under way that a result would wait for, so the lease lasts.
+    wire.set(Mode::Refuse);
+    wire.cut();
     std::fs::write(&gate, "").unwrap();
     let outbox = Path::new(&cluster.site()).join("web-1/data/outbox");
     let expected = (RESULTS * result_bytes) as u64;
@@ -76,7 +78,6 @@ async fn comes_back(bytes_per_second: u32, result_bytes: usize) {
     })
     .await;
     agent.kill();
-    wire.cut();
     wire.set(Mode::Slow(bytes_per_second));
     agent.start();
     let online = eventually("the node is back", || async {

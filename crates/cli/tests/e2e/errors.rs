@@ -93,7 +93,7 @@ fn what_does_not_exist_is_4() {
         told(&dev.run(&["run", verb, unknown]), 4, unknown);
     }
     told(&dev.run(&["run", "show", "abc"]), 4, "there is no run `abc`");
-    for verb in ["show", "drain", "undrain"] {
+    for verb in ["show", "drain", "undrain", "delete"] {
         told(&dev.run(&["node", verb, "nowhere"]), 4, "nowhere");
     }
     told(&dev.run(&["--cluster", "nowhere", "node", "list"]), 4, "nowhere");

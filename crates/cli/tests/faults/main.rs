@@ -9,6 +9,7 @@
 
 mod agent_dies;
 mod disk_full;
+mod nodes;
 mod random;
 mod scenarios;
 mod server_dies;

@@ -65,6 +65,15 @@ pub(super) enum Stage {
     },
 }
 
+/// A lease that was committed for a session that had ended by then, or whose node was deleted.
+#[derive(Debug)]
+pub(super) struct Stray {
+    pub(super) run: RunId,
+    pub(super) execution: ExecutionId,
+    pub(super) token: LeaseToken,
+    pub(super) reason: String,
+}
+
 /// The plan of an open run, and where its placed work may go.
 #[derive(Debug)]
 pub(super) struct Planned {
@@ -86,8 +95,8 @@ pub(crate) struct Board {
     /// Made when somebody asks, forgotten when a node registers.
     pub(super) catalogues: HashMap<ClusterId, Arc<Catalogue>>,
     pub(super) parked: usize,
-    /// Leases that were committed for a session that had ended by then.
-    pub(super) stray: Vec<(RunId, ExecutionId, LeaseToken)>,
+    /// Leases that nobody has any more.
+    pub(super) stray: Vec<Stray>,
     /// Pending executions that were just cancelled, for the metrics: only here it is known that they were pending.
     pub(super) cancelled: usize,
     pub(super) uses: Uses,
@@ -111,11 +120,18 @@ impl Board {
         }
     }
 
-    /// The node was deleted: its poll ends, and nothing is kept for it. What it held is lost by changes of its own.
+    /// The node was deleted: its poll ends, and what it held is lost.
     pub(super) fn remove_node(&mut self, node: NodeId) {
         if let Some(post) = self.posts.remove(&node) {
             self.parked -= usize::from(post.is_parked());
             self.catalogues.remove(&post.record.cluster);
+            let reason = format!("node {} was deleted", post.record.description.hostname);
+            self.stray.extend(post.held.into_iter().map(|(execution, holding)| Stray {
+                run: holding.run,
+                execution,
+                token: holding.token,
+                reason: reason.clone(),
+            }));
         }
         self.holds.remove(&node);
         self.wanted.remove(&node);

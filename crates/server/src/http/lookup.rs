@@ -60,9 +60,14 @@ pub(super) async fn names<'a>(
         for id in missing {
             if let Some(node) = store.node(id).await? {
                 names.insert(id, node.description.hostname);
+            } else if let Some(deleted) = store.tombstones(Some(id)).await?.pop() {
+                names.insert(id, deleted.hostname);
             }
         }
     } else {
+        for deleted in store.tombstones(None).await? {
+            names.insert(deleted.node, deleted.hostname);
+        }
         for node in store.nodes(Some(run.cluster)).await? {
             names.insert(node.id, node.description.hostname);
         }

@@ -67,9 +67,8 @@ impl Host {
 
     /// Whoever speaks for a node that does not exist is told so. Which of its sessions speaks does not matter.
     pub(super) async fn exists(&self, node: NodeId, session: SessionId) -> Result<(), Fault> {
-        if self.parts.dispatcher.board().node(node).is_some()
-            || self.parts.store.node(node).await.map_err(unavailable)?.is_some()
-        {
+        let is_known = self.parts.dispatcher.board().node(node).is_some();
+        if is_known || self.parts.store.node(node).await.map_err(unavailable)?.is_some() {
             return Ok(());
         }
         Err(self.stranger(node, session).await)

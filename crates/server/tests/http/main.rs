@@ -7,6 +7,7 @@ mod graph;
 mod nodes;
 mod openapi;
 mod output;
+mod registration;
 mod runs;
 mod support;
 mod system;

@@ -18,7 +18,7 @@ mod work;
 pub use event::Event;
 pub use execution::{Execution, Names, Waiting};
 pub use list::{EventList, EventPagination, List, Pagination};
-pub use node::{Action, Backend, Cluster, Node, NodeSummary, Param};
+pub use node::{Action, Backend, Cluster, DeletedNode, Node, NodeSummary, Param};
 pub use output::{Chunk, End, Output, RunChunk};
 pub use plan::{Edge, EdgeKind, NodeName, Plan, Shape, Step, Valid, Where};
 pub use problem::{FieldError, NodeReason, Problem};
