@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use downbeat_core::Dice;
 use downbeat_core::ids::SessionId;
-use downbeat_proto::message::Finished;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::{JoinHandle, JoinSet};
@@ -177,7 +176,8 @@ async fn run(
             holdings: Mutex::new(Holdings::new(settings.slots)),
             changed: Notify::new(),
         });
-        serve(&shared, reports, opened.undelivered, &orders.drain, settings.drain_timeout).await
+        shared.hold_former(opened.undelivered);
+        serve(&shared, reports, &orders.drain, settings.drain_timeout).await
     };
     let result = tokio::select! {
         biased;
@@ -195,14 +195,15 @@ async fn run(
 async fn serve(
     shared: &Arc<Shared>,
     reports: UnboundedReceiver<Outgoing>,
-    undelivered: Vec<Finished>,
     drain: &CancellationToken,
     drain_timeout: Duration,
 ) -> Result<(), Error> {
     let mut loops = JoinSet::new();
     loops.spawn(session::heartbeat(shared.clone()));
     loops.spawn(session::poll(shared.clone()));
-    loops.spawn(session::report(shared.clone(), reports, undelivered));
+    let (large, larges) = unbounded_channel();
+    loops.spawn(session::report(shared.clone(), reports, large));
+    loops.spawn(session::send_ahead(shared.clone(), larges));
     loops.spawn(session::output(shared.clone()));
     loops.spawn(session::cut_off(shared.clone()));
     let over = tokio::select! {

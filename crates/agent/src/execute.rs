@@ -66,7 +66,7 @@ async fn execute(shared: &Arc<Shared>, ready: Ready) -> Finished {
                 .unwrap_or_else(|_| Finish::failed(None, "the backend panicked; the agent's log says where"));
             sink.finish();
             match expected {
-                Some(expected) => expected.gather(finish),
+                Some(expected) => expected.gather(finish).await,
                 None => (finish, Params::new()),
             }
         }

@@ -13,6 +13,7 @@ mod links;
 mod offer;
 mod outbox;
 mod output;
+mod private;
 mod session;
 mod settings;
 mod shared;

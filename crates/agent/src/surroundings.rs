@@ -20,6 +20,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::error::Error;
+use crate::private;
 use crate::settings::Settings;
 
 /// How long the start of an agent waits for a slow container engine. What is left over then is removed before the first
@@ -76,13 +77,18 @@ pub trait Host: Send + Sync + fmt::Debug + 'static {
     fn guard(&self, _: Deadlines) -> Option<Guard> {
         None
     }
+
+    /// What is wrong with this machine, for people.
+    fn problems(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 impl Surroundings {
     /// The real ones; the record of what runs is kept in the agent's directory.
     pub(crate) fn of_system(settings: &Settings) -> Result<Self, Error> {
         let data: &Path = &settings.data;
-        fs::create_dir_all(data).map_err(|error| Error::Data { path: data.to_owned(), error })?;
+        private::claim(data).map_err(|error| Error::Data { path: data.to_owned(), error })?;
         let machine = Machine {
             ledger: Arc::new(Ledger::open(&data.join("running"))?),
             tools: Tools::found(),
@@ -180,6 +186,10 @@ impl Host for Machine {
 
     fn guard(&self, deadlines: Deadlines) -> Option<Guard> {
         Some(Guard::new(self.guard.clone()?, deadlines))
+    }
+
+    fn problems(&self) -> Vec<String> {
+        self.ledger.problem().into_iter().collect()
     }
 }
 

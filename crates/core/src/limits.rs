@@ -6,8 +6,9 @@ pub const JOB_FILE_BYTES: usize = 1024 * 1024;
 pub const PARAMS_BYTES: usize = 1024 * 1024;
 /// The params of all tasks of a job together, aliases expanded: they are kept with the run.
 pub const PARAMS_OF_JOB_BYTES: usize = 8 * 1024 * 1024;
-/// Work in one answer to a poll. The rest goes with the next one.
-pub const POLL_ANSWER_BYTES: usize = 4 * 1024 * 1024;
+/// Work in one answer to a poll, unless one piece of work is larger. The rest goes with the next one. Over a slow line
+/// a node waits for a whole answer before it begins any of it.
+pub const POLL_ANSWER_BYTES: usize = 1024 * 1024;
 /// Steps in one run.
 pub const STEPS_PER_RUN: usize = 10_000;
 /// Step instances (step × node) in one run: what one run actor holds in memory, about 100 bytes each.
@@ -43,6 +44,9 @@ pub const OUTPUT_LEAST_BYTES: u64 = 1024;
 pub const HEARTBEAT_LEAST_MS: u64 = 100;
 /// A node may miss a heartbeat: silence counts after this many intervals at the earliest.
 pub const SILENCE_LEAST_INTERVALS: u32 = 2;
+/// Output of ended work that an agent has not delivered: with so much of it a node takes no new work, so that a slow line
+/// fills neither its memory nor its disk.
+pub const UNSENT_BYTES: usize = 32 * OUTPUT_BYTES;
 /// One gRPC message.
 pub const MESSAGE_BYTES: usize = 10 * 1024 * 1024;
 /// Connections to the agents' port: two for each node of a full cluster, one of which carries output, and a reserve for

@@ -95,6 +95,7 @@ fn welcome() -> Welcome {
         lease_ttl: Duration::from_secs(30),
         output_max_bytes: 1 << 20,
         protocol: 1,
+        keeps_undelivered: true,
     }
 }
 

@@ -21,6 +21,7 @@ pub(crate) fn to_status(fault: Fault) -> Status {
         }
         Fault::Rejected(text) => Status::invalid_argument(text),
         Fault::Unavailable(text) => Status::unavailable(text),
+        Fault::TimedOut(text) => Status::deadline_exceeded(text),
     }
 }
 
@@ -41,6 +42,7 @@ pub(crate) fn from_status(status: &Status) -> Fault {
             Fault::Occupied(text)
         }
         Code::InvalidArgument | Code::OutOfRange => Fault::Rejected(text),
+        Code::DeadlineExceeded => Fault::TimedOut(text),
         code => Fault::Unavailable(if text.is_empty() { code.to_string() } else { text }),
     }
 }
@@ -59,6 +61,7 @@ mod tests {
             Fault::Occupied(text()),
             Fault::Rejected(text()),
             Fault::Unavailable(text()),
+            Fault::TimedOut(text()),
         ] {
             assert_eq!(from_status(&to_status(fault.clone())), fault);
         }

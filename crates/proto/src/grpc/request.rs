@@ -67,6 +67,7 @@ pub(super) fn welcome_from_wire(welcome: wire::HelloResponse) -> Result<Welcome,
         lease_ttl: Duration::from_millis(welcome.lease_ttl_ms),
         output_max_bytes: welcome.output_max_bytes,
         protocol: welcome.protocol,
+        keeps_undelivered: welcome.keeps_undelivered,
     })
 }
 
@@ -79,6 +80,7 @@ pub(super) fn welcome_to_wire(welcome: Welcome) -> wire::HelloResponse {
         lease_ttl_ms: millis(welcome.lease_ttl),
         output_max_bytes: welcome.output_max_bytes,
         protocol: welcome.protocol,
+        keeps_undelivered: welcome.keeps_undelivered,
     }
 }
 

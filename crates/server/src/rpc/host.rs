@@ -153,6 +153,7 @@ impl Link for Host {
             lease_ttl: settings.lease_ttl.0,
             output_max_bytes: settings.output_max_bytes,
             protocol,
+            keeps_undelivered: true,
         })
     }
 
