@@ -138,7 +138,7 @@ impl Shared {
 
     /// Results that a former life left. They are in the outbox already.
     pub(crate) fn hold_former(&self, results: Vec<Finished>) {
-        let now = Instant::now();
+        let now = self.clock.now();
         for finished in results {
             self.holdings().hold_former(finished.held, cost_bytes(&finished.output), now);
             let _ = self.outgoing.send(Outgoing::Finished(finished));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use downbeat_proto::message::{Fault, Heartbeat, Held};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::error::Error;
 use crate::shared::Shared;
