@@ -13,4 +13,4 @@ pub use backend::{Backend, Call, Finish, Identity};
 pub use builtin::{Apt, Docker, Engine, Exec, File, Http, Ping, Rke2, Systemd, Test, Tools, builtin};
 pub use declared::{Declared, DeclaredBackend, Refused};
 pub use output::{OutputSink, Piece, Receive, Stream, Wall};
-pub use process::{Ledger, LedgerError};
+pub use process::{Ledger, LedgerError, Means, keep_limits_for_children, reap_orphans};

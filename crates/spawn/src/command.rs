@@ -14,7 +14,7 @@ use crate::clone::{self, Stack};
 
 /// A program to start, as the leader of a process group of its own, with all signals unblocked and at their defaults.
 /// Of the parent's files it gets the three streams and those that are not close-on-exec.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Command<'a> {
     /// Paths of the program, tried in order as `execvp` does. A name without a slash is not searched for.
     pub programs: &'a [CString],
@@ -45,7 +45,7 @@ pub struct OpenFiles {
 pub struct Started {
     pub pid: i32,
     /// Readable once the process has ended.
-    pub pidfd: OwnedFd,
+    pub(crate) pidfd: OwnedFd,
 }
 
 /// What failed.

@@ -10,5 +10,7 @@
 mod child;
 mod clone;
 mod command;
+mod watch;
 
 pub use command::{Command, Error, OpenFiles, Started, Step, is_supported, spawn};
+pub use watch::Watched;

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// More than `/proc/PID/stat` ever has: a short name and some fifty numbers.
 const STAT_BYTES: usize = 2048;
@@ -33,7 +33,7 @@ impl Default for Proc {
 
 impl Proc {
     #[cfg(test)]
-    pub(super) fn at(root: &Path) -> Self {
+    pub(super) fn at(root: &std::path::Path) -> Self {
         Self(root.to_owned())
     }
 
