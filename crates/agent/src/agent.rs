@@ -9,11 +9,13 @@ use downbeat_proto::message::Finished;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
+use crate::guards::Guards;
 use crate::holdings::Holdings;
+use crate::lease_clock::LeaseClock;
 use crate::links::{Connector, Links};
 use crate::offer::Offer;
 use crate::outbox::Outbox;
@@ -126,7 +128,8 @@ async fn run(
         for identity in host.sweep(settings.grace).await {
             tracing::warn!(execution = %identity, "ended what the last session left running");
         }
-        let began = Instant::now();
+        let clock = LeaseClock::start(host.clone());
+        let began = clock.now();
         let opening = session::open(
             &links,
             &outbox,
@@ -150,6 +153,10 @@ async fn run(
             values,
             tuning: settings.tuning,
             wall,
+            clock,
+            environment: host.environment(),
+            host,
+            guards: Guards::default(),
             offer,
             links: links.clone(),
             outbox: outbox.clone(),

@@ -35,7 +35,7 @@ impl Error {
         match fault {
             Fault::NotFound(text) => Some(Self::NotFound(text.clone())),
             Fault::Superseded(text) => Some(Self::Superseded(text.clone())),
-            Fault::Rejected(_) | Fault::Unavailable(_) => None,
+            Fault::Unknown(_) | Fault::Occupied(_) | Fault::Rejected(_) | Fault::Unavailable(_) => None,
         }
     }
 
@@ -43,7 +43,11 @@ impl Error {
     pub(crate) fn from_opening(fault: &Fault) -> Option<Self> {
         match fault {
             Fault::Rejected(text) => Some(Self::Refused(text.clone())),
-            Fault::NotFound(_) | Fault::Superseded(_) | Fault::Unavailable(_) => Self::from_session(fault),
+            Fault::NotFound(_)
+            | Fault::Superseded(_)
+            | Fault::Unknown(_)
+            | Fault::Occupied(_)
+            | Fault::Unavailable(_) => Self::from_session(fault),
         }
     }
 }

@@ -14,6 +14,7 @@ use futures_util::FutureExt;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
+use crate::guards::Guarded;
 use crate::holdings::Ready;
 use crate::output::Tap;
 use crate::session::Outgoing;
@@ -37,7 +38,7 @@ pub(crate) fn spawn(shared: &Arc<Shared>, ready: Ready) {
     });
 }
 
-async fn execute(shared: &Shared, ready: Ready) -> Finished {
+async fn execute(shared: &Arc<Shared>, ready: Ready) -> Finished {
     let held = held(&ready.assignment);
     let run = ready.assignment.run.clone();
     let started_at = (shared.wall)();
@@ -92,7 +93,7 @@ fn expected(shared: &Shared, ready: &Ready, tap: Tap) -> io::Result<Option<(Expe
 }
 
 async fn attempt(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     ready: Ready,
     output: OutputSink,
     values: Option<PathBuf>,
@@ -120,6 +121,7 @@ async fn attempt(
             () = shared.begin(held(&assignment)) => {}
         }
     }
+    let guarded = assignment.stop_on_disconnect.then(|| Guarded::new(shared, held(&assignment))).flatten();
     let identity = identity(&assignment);
     let timeout = assignment.timeout;
     let begun = Instant::now();
@@ -131,6 +133,8 @@ async fn attempt(
         values,
         cancel: stop.token(),
         grace: shared.grace,
+        environment: shared.environment.clone(),
+        guard: guarded.as_ref().map(|guarded| guarded.guard.clone()),
     });
     tokio::pin!(work);
     // Biased: work that is done at its first poll never touches a timer.
@@ -153,6 +157,9 @@ async fn attempt(
             }
         }
     };
+    if let Some(guarded) = guarded {
+        guarded.done();
+    }
     stop.interpret(finish)
 }
 

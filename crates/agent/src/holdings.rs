@@ -256,6 +256,11 @@ impl Holdings {
         }
     }
 
+    /// The lease was the agent's at this time, or later.
+    pub(crate) fn assured(&self, held: Held) -> Option<Instant> {
+        self.items.get(&held).map(|item| item.assured)
+    }
+
     /// Begins what must never overlap, unless its lease may have ended: then it has to be renewed first.
     pub(crate) fn begin(&mut self, held: Held, term: Duration, now: Instant) -> bool {
         let Some(item) = self.items.get_mut(&held) else { return false };

@@ -5,7 +5,9 @@
 mod agent;
 mod error;
 mod execute;
+mod guards;
 mod holdings;
+mod lease_clock;
 mod links;
 mod offer;
 mod outbox;
@@ -18,7 +20,9 @@ mod surroundings;
 mod values;
 
 pub use agent::{Agent, Handle};
-pub use downbeat_backends::{Declared, Engine, Refused as DeclarationRefused};
+pub use downbeat_backends::{
+    Declared, Engine, Environment, JOB_VARIABLES, Refused as DeclarationRefused, watch_over,
+};
 pub use error::Error;
 pub use links::{Connector, Grpc};
 pub use settings::{Settings, Tuning};

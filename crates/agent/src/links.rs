@@ -170,7 +170,13 @@ impl Links {
                     self.failed(&lent.address, fault);
                 }
             }
-            Err(Fault::NotFound(_) | Fault::Superseded(_) | Fault::Rejected(_)) => {}
+            Err(
+                Fault::NotFound(_)
+                | Fault::Superseded(_)
+                | Fault::Unknown(_)
+                | Fault::Occupied(_)
+                | Fault::Rejected(_),
+            ) => {}
         }
     }
 

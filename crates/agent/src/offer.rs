@@ -4,15 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use downbeat_backends::Backend;
-use downbeat_core::backend::{ActionSchema, BackendSchema, Catalogue};
+use downbeat_core::backend::{ActionSchema, BackendSchema, Catalogue, ONLY_WHEN_ALLOWED};
 use downbeat_core::node::Description;
 
 use crate::error::Error;
 use crate::settings::Settings;
 use crate::surroundings::Host;
-
-/// Backends that run anything at all: offered only when the settings name them.
-const ONLY_WHEN_ALLOWED: [&str; 2] = ["exec", "docker"];
 
 #[derive(Debug)]
 pub(crate) struct Offer {
@@ -143,31 +140,33 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_anything_is_offered_only_when_allowed() {
-        assert_eq!(offered(|_| {}).unwrap(), "test ping file http");
-        assert_eq!(offered(|s| s.allow = vec!["exec".to_owned()]).unwrap(), "test ping exec file http");
+    fn what_could_do_anything_is_offered_only_when_allowed() {
+        assert_eq!(offered(|_| {}).unwrap(), "test ping");
+        assert_eq!(offered(|s| s.allow = vec!["exec".to_owned()]).unwrap(), "test ping exec");
+        let all = |s: &mut Settings| s.allow = ONLY_WHEN_ALLOWED.map(str::to_owned).to_vec();
+        assert_eq!(offered(all).unwrap(), "test ping exec file http");
     }
 
     #[test]
     fn containers_are_offered_when_allowed_and_an_engine_is_known() {
         let engine = |s: &mut Settings| s.docker = Some(Engine::read("/nowhere/docker.sock").unwrap());
         let allowed = |s: &mut Settings| s.allow = vec!["docker".to_owned()];
-        assert_eq!(offered(engine).unwrap(), "test ping file http");
-        assert_eq!(offered(allowed).unwrap(), "test ping file http");
+        assert_eq!(offered(engine).unwrap(), "test ping");
+        assert_eq!(offered(allowed).unwrap(), "test ping");
         assert_eq!(
             offered(|s| {
                 engine(s);
                 allowed(s);
             })
             .unwrap(),
-            "test ping file http docker"
+            "test ping docker"
         );
     }
 
     #[test]
     fn what_the_host_has_tools_for_is_offered() {
         let apt_get = Tools { apt_get: Some("/usr/bin/apt-get".into()), ..Tools::default() };
-        assert_eq!(offered_with(apt_get.clone(), |_| {}).unwrap(), "test ping file http apt");
+        assert_eq!(offered_with(apt_get.clone(), |_| {}).unwrap(), "test ping apt");
         let only = |s: &mut Settings| s.only = Some(vec!["systemd".to_owned(), "apt".to_owned()]);
         assert_eq!(offered_with(apt_get, only).unwrap(), "apt");
     }
@@ -175,11 +174,11 @@ mod tests {
     #[test]
     fn rke2_needs_systemctl_and_something_of_its_own() {
         let systemctl = Tools { systemctl: Some("/bin/systemctl".into()), ..Tools::default() };
-        assert_eq!(offered_with(systemctl.clone(), |_| {}).unwrap(), "test ping file http systemd");
+        assert_eq!(offered_with(systemctl.clone(), |_| {}).unwrap(), "test ping systemd");
         let installer = Tools { rke2_installer: Some("/x".into()), ..systemctl };
-        assert_eq!(offered_with(installer, |_| {}).unwrap(), "test ping file http systemd rke2");
+        assert_eq!(offered_with(installer, |_| {}).unwrap(), "test ping systemd rke2");
         let alone = Tools { rke2: Some("/x".into()), ..Tools::default() };
-        assert_eq!(offered_with(alone, |_| {}).unwrap(), "test ping file http");
+        assert_eq!(offered_with(alone, |_| {}).unwrap(), "test ping");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use downbeat_backends::Identity;
+use downbeat_backends::{Deadlines, Environment, Identity};
 use downbeat_core::execution::{Outcome, Verdict};
 use downbeat_core::ids::{NodeId, SessionId};
 use downbeat_proto::message::{Assignment, Fault, Finished, Held};
@@ -15,14 +15,16 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::execute;
+use crate::guards::{self, Guards};
 use crate::holdings::{Fate, Holdings, Ready};
+use crate::lease_clock::LeaseClock;
 use crate::links::Links;
 use crate::offer::Offer;
 use crate::outbox::Outbox;
 use crate::output::Outputs;
 use crate::session::Outgoing;
 use crate::settings::Tuning;
-use crate::surroundings::Wall;
+use crate::surroundings::{Host, Wall};
 
 /// One session of an agent.
 pub(crate) struct Shared {
@@ -35,6 +37,12 @@ pub(crate) struct Shared {
     pub(crate) values: PathBuf,
     pub(crate) tuning: Tuning,
     pub(crate) wall: Wall,
+    /// The time by which leases run out.
+    pub(crate) clock: LeaseClock,
+    pub(crate) host: Arc<dyn Host>,
+    /// The environment of programs that work starts.
+    pub(crate) environment: Environment,
+    pub(crate) guards: Guards,
     pub(crate) offer: Offer,
     pub(crate) links: Arc<Links>,
     pub(crate) outbox: Arc<Outbox>,
@@ -142,7 +150,15 @@ impl Shared {
     pub(crate) fn renewed(&self, held: &[Held], asked: Instant) {
         *self.heard.lock().expect("nothing panics while it holds this") = asked;
         self.holdings().renewed(held, asked);
+        self.guards.extend(|held| self.deadlines(held));
         self.renewed.notify_waiters();
+    }
+
+    /// When a guard ends this work, unless the lease is renewed. None when the agent does not hold it, or its host has no
+    /// clock for guards.
+    pub(crate) fn deadlines(&self, held: Held) -> Option<Deadlines> {
+        let assured = self.holdings().assured(held)?;
+        Some(guards::deadlines(self.clock.since_boot(assured)?, self.lease_ttl, self.term()))
     }
 
     /// Waits until the lease of work that must never overlap is known to be the agent's. What arrives late, or waited
@@ -150,7 +166,7 @@ impl Shared {
     pub(crate) async fn begin(&self, held: Held) {
         loop {
             let renewed = self.renewed.notified();
-            if self.holdings().begin(held, self.term(), Instant::now()) {
+            if self.holdings().begin(held, self.term(), self.clock.now()) {
                 self.renewed.notify_waiters();
                 return;
             }

@@ -4,14 +4,15 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 pub use downbeat_backends::Wall;
 use downbeat_backends::{
-    Backend, Declared, DeclaredBackend, Docker, Engine, Identity, Ledger, Tools, builtin,
+    Backend, Deadlines, Declared, DeclaredBackend, Docker, Engine, Environment, Guard, Identity, Ledger,
+    Tools, boot_time, builtin,
 };
 use jiff::Timestamp;
 use serde_json::Value;
@@ -50,6 +51,21 @@ pub trait Host: Send + Sync + fmt::Debug + 'static {
     fn capabilities(&self) -> BTreeMap<String, Value>;
     /// Ends what a former life of the agent left running, and answers what that was.
     async fn sweep(&self, grace: Duration) -> Vec<Identity>;
+
+    /// The environment of programs that work starts.
+    fn environment(&self) -> Environment {
+        Environment::default()
+    }
+
+    /// The time since boot, with the time that the machine was suspended. None on a host that is never suspended.
+    fn boot_time(&self) -> Option<Duration> {
+        None
+    }
+
+    /// A guard for one piece of work, which ends it when the agent cannot. None where there is none to be had.
+    fn guard(&self, _: Deadlines) -> Option<Guard> {
+        None
+    }
 }
 
 impl Surroundings {
@@ -66,6 +82,8 @@ impl Surroundings {
                 .clone()
                 .or_else(Engine::found)
                 .map(|engine| Arc::new(Docker::new(engine, data))),
+            environment: Environment::of_process(&settings.pass_env),
+            guard: settings.guard.clone(),
         };
         Ok(Self {
             wall: Arc::new(Timestamp::now),
@@ -94,6 +112,9 @@ pub(crate) struct Machine {
     tools: Tools,
     declared: Vec<Declared>,
     docker: Option<Arc<Docker>>,
+    environment: Environment,
+    /// The program that guards work.
+    guard: Option<PathBuf>,
 }
 
 impl Machine {
@@ -127,6 +148,18 @@ impl Host for Machine {
         let (mut found, containers) = tokio::join!(self.ledger.sweep(grace), self.sweep_containers());
         found.extend(containers);
         found
+    }
+
+    fn environment(&self) -> Environment {
+        self.environment.clone()
+    }
+
+    fn boot_time(&self) -> Option<Duration> {
+        Some(boot_time())
+    }
+
+    fn guard(&self, deadlines: Deadlines) -> Option<Guard> {
+        Some(Guard::new(self.guard.clone()?, deadlines))
     }
 }
 

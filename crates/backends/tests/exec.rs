@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use downbeat_backends::{
-    Backend, Call, Exec, Finish, Identity, Ledger, Means, OutputSink, Piece, Receive, Stream,
+    Backend, Call, Environment, Exec, Finish, Identity, Ledger, Means, OutputSink, Piece, Receive, Stream,
 };
 use downbeat_core::backend::Params;
 use downbeat_core::execution::Verdict;
@@ -33,6 +33,7 @@ struct Bench {
     kept: Arc<Kept>,
     cancel: CancellationToken,
     grace: Duration,
+    environment: Environment,
     identity: Identity,
 }
 
@@ -64,6 +65,7 @@ impl Bench {
             kept: Arc::default(),
             cancel: CancellationToken::new(),
             grace: Duration::from_secs(5),
+            environment: Environment::of_process(&[]),
             identity: Identity { execution: ExecutionId(Uuid::from_u128(number << 64)), attempt: 2 },
         }
     }
@@ -82,6 +84,8 @@ impl Bench {
                 output: output.clone(),
                 cancel: self.cancel.clone(),
                 grace: self.grace,
+                environment: self.environment.clone(),
+                guard: None,
             })
             .await;
         output.finish();

@@ -54,6 +54,7 @@ fn dispatch(cli: Cli, out: Out) -> Result<(), Failure> {
         Command::Event(verb) => on_one_thread(event::run(verb, &client()?, out)),
         Command::ServerList => on_one_thread(server_list::run(&client()?, out)),
         Command::Status => on_one_thread(status::run(&client()?, out)),
+        Command::Guard => serve::guard::run(out),
         Command::Completions { shell } => completions::run(shell, out),
     }
 }

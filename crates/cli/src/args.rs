@@ -97,6 +97,9 @@ pub(crate) enum Command {
     Status,
     /// Measure: tasks per second, latency, memory
     Bench(bench::BenchArgs),
+    /// Ends work of an agent that cannot; agents start it
+    #[command(hide = true)]
+    Guard,
     /// Completions for a shell, on standard output
     Completions {
         #[arg(value_enum)]

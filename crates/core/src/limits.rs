@@ -32,6 +32,16 @@ pub const VALUES_BYTES: usize = 64 * 1024;
 pub const NAME_BYTES: usize = 253;
 /// An error or reason that is kept with an execution.
 pub const REASON_BYTES: usize = 4 * 1024;
+/// What an agent says is wrong on its host: so many texts of so many bytes.
+pub const PROBLEMS_PER_NODE: usize = 8;
+pub const PROBLEM_BYTES: usize = 512;
+/// Results of former sessions that an agent may announce when it registers: they are kept with the node.
+pub const UNDELIVERED: usize = 10_000;
+/// The id that an agent shows as its installation's.
+pub const INSTANCE_BYTES: usize = 64;
+/// For how long beyond the retention of runs a deleted node is remembered: its session is told so for that long, and what
+/// was done there shows its hostname.
+pub const TOMBSTONE_DAYS: i64 = 30;
 /// Retries that a task may ask for.
 pub const RETRIES: u32 = 100;
 /// A task's timeout: least, most, and when nothing is said, in seconds.
@@ -88,3 +98,29 @@ pub const PATH_BYTES: usize = 4095;
 /// A param's pattern, as it is written and as it is compiled: nodes declare them, and a server holds those of thousands.
 pub const PATTERN_BYTES: usize = 1024;
 pub const PATTERN_COMPILED_BYTES: usize = 1024 * 1024;
+/// Connections to the REST port: in total, from one address, and from this machine itself. Each takes some 20 KiB while
+/// it sends nothing; a script or a dashboard needs a few, a proxy hundreds.
+pub const HTTP_CONNECTIONS: usize = 4_096;
+pub const HTTP_CONNECTIONS_PER_ADDRESS: usize = 512;
+pub const HTTP_CONNECTIONS_LOOPBACK: usize = 3_072;
+/// How long a new connection may send nothing, and how long the header of one request may take, in seconds. An idle
+/// HTTP/1 connection is closed after the second as well.
+pub const FIRST_BYTES_S: u64 = 10;
+pub const HTTP_HEADER_S: u64 = 10;
+/// The header of one request.
+pub const HTTP_HEADER_BYTES: usize = 64 * 1024;
+/// Requests at once on one HTTP/2 connection, and one frame: it is held in memory as a whole.
+pub const HTTP_STREAMS: u32 = 100;
+pub const HTTP_FRAME_BYTES: u32 = 64 * 1024;
+/// How long the body of one request may take: this long, and a second more for so many bytes.
+pub const HTTP_BODY_S: u64 = 30;
+pub const HTTP_BODY_BYTES_PER_S: usize = 16 * 1024;
+/// Plans and large job files that are worked on at once, and how many more may wait: each takes a processor for up to
+/// seconds and up to hundreds of megabytes.
+pub const PLANS_AT_ONCE: usize = 2;
+pub const PLANS_WAITING: usize = 32;
+/// Plans of up to so many instances are made at once, without waiting for a place.
+pub const PLAN_SMALL_INSTANCES: usize = 10_000;
+/// Committed events that wait for slow readers, as JSON; in memory they take some times that. A reader that is further
+/// behind reads the store.
+pub const FEED_BYTES: usize = 16 * 1024 * 1024;

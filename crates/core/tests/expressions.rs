@@ -42,6 +42,10 @@ fn node(hostname: &str, group: &str) -> NodeRecord {
         draining: false,
         registered_at: Timestamp::UNIX_EPOCH,
         seen_at: Timestamp::UNIX_EPOCH,
+        installation: None,
+        undelivered: Vec::new(),
+        displaced: None,
+        problems: Vec::new(),
     }
 }
 

@@ -30,6 +30,10 @@ fn node(hostname: &str, backends: &[&str]) -> NodeRecord {
         draining: false,
         registered_at: Timestamp::UNIX_EPOCH,
         seen_at: Timestamp::UNIX_EPOCH,
+        installation: None,
+        undelivered: Vec::new(),
+        displaced: None,
+        problems: Vec::new(),
     }
 }
 
@@ -60,7 +64,7 @@ fn a_refusal_names_everything_that_stands_in_the_way() {
         let found = unfit.nodes.iter().find(|(node, _)| node == hostname);
         found.unwrap_or_else(|| panic!("{hostname} in {unfit:?}")).1.as_str()
     };
-    assert_eq!(told("b"), "lacks backend `test`, lacks backend `exec`");
+    assert_eq!(told("b"), "lacks backend `test`, lacks backend `exec` (its agent runs without --allow exec)");
     assert_eq!(told("c"), "lacks backend `ping`, lacks backend `test`");
     assert!(told("a").starts_with("step 1: duration: "), "{unfit:?}");
     assert!(told("a").contains("; step 2: message: ") && told("a").contains("more: "), "{unfit:?}");

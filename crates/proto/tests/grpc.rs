@@ -11,8 +11,8 @@ use downbeat_core::node::Description;
 use downbeat_proto::Link;
 use downbeat_proto::grpc::{Client, service};
 use downbeat_proto::message::{
-    Assignment, Chunk, Fault, Finished, Free, Heartbeat, HeartbeatAnswer, Held, Hello, Output, Poll,
-    PollAnswer, Receipt, Register, Report, ReportAnswer, Started, Welcome,
+    Assignment, Chunk, Fault, Finished, Free, Heartbeat, HeartbeatAnswer, Held, Hello, InstanceId, Output,
+    Poll, PollAnswer, Receipt, Register, Report, ReportAnswer, Started, Welcome,
 };
 use jiff::Timestamp;
 use tonic::transport::server::TcpIncoming;
@@ -148,9 +148,22 @@ async fn every_message_arrives_as_it_was_said() {
         serde_json::json!({"hostname": "node-1", "slots": 4, "labels": {"disk": "ssd"}, "capabilities": {"cpu": 2}}),
     )
     .unwrap();
-    let register = Register { cluster: ClusterId::DEFAULT, node: node(), session: session(), description };
-    let heartbeat =
-        Heartbeat { node: node(), session: session(), held: vec![held(1), held(2)], leaving: true };
+    let register = Register {
+        cluster: ClusterId::DEFAULT,
+        node: node(),
+        session: session(),
+        description,
+        instance: InstanceId(vec![7; 32]),
+        undelivered: vec![held(3)],
+        life: 1 << 40,
+    };
+    let heartbeat = Heartbeat {
+        node: node(),
+        session: session(),
+        held: vec![held(1), held(2)],
+        leaving: true,
+        problems: vec!["the disk is full".to_owned()],
+    };
     let free = Free { fleet: 0, placed: 3 };
     let wait = Duration::from_secs(30);
     let poll = Poll { node: node(), session: session(), free, poll: 5, resync: Some(vec![]), wait };
@@ -185,6 +198,8 @@ async fn faults_arrive_as_what_they_are() {
     for fault in [
         Fault::NotFound("n".to_owned()),
         Fault::Superseded("s".to_owned()),
+        Fault::Unknown("k".to_owned()),
+        Fault::Occupied("o".to_owned()),
         Fault::Unavailable("u".to_owned()),
     ] {
         *host.fault.lock().unwrap() = Some(fault.clone());

@@ -269,6 +269,8 @@ fn shown(change: &Change) -> String {
         }
         Change::NodeMoved { node, from, to, .. } => format!("{kind} {node} {from:?}→{to:?}"),
         Change::NodeDrainSet { node, draining, .. } => format!("{kind} {node} {draining}"),
+        Change::NodeProblemsSet { node, problems, .. } => format!("{kind} {node} {problems:?}"),
+        Change::NodeDeleted { node, session, .. } => format!("{kind} {node} session={session}"),
     }
 }
 
@@ -315,6 +317,10 @@ impl Store for Reached {
         let now = self.is_shared.then(|| self.world.now());
         self.come_back().await?;
         Ok(now)
+    }
+
+    async fn health(&self) -> Result<(), Error> {
+        self.read(self.inner.health()).await
     }
 
     async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use downbeat_proto::message::{Fault, Heartbeat, Held};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use crate::error::Error;
 use crate::shared::Shared;
@@ -13,7 +13,7 @@ use crate::shared::Shared;
 const GOODBYE: Duration = Duration::from_secs(1);
 
 fn beat(shared: &Shared, held: Vec<Held>, leaving: bool) -> Heartbeat {
-    Heartbeat { node: shared.node, session: shared.session, held, leaving }
+    Heartbeat { node: shared.node, session: shared.session, held, leaving, problems: Vec::new() }
 }
 
 /// Says goodbye, once and if a server answers: silence says the same, only later.
@@ -39,7 +39,7 @@ pub(crate) async fn heartbeat(shared: Arc<Shared>) -> Error {
         loop {
             let link = shared.links.lend().await;
             let held = shared.holdings().held();
-            let asked = Instant::now();
+            let asked = shared.clock.now();
             let answer = link.heartbeat(beat(&shared, held.clone(), false)).await;
             shared.links.settle(&link, &answer).await;
             match answer {

@@ -6,7 +6,7 @@ use std::path::Path;
 use downbeat_core::ids::{NodeId, SessionId};
 use downbeat_core::node::Description;
 use downbeat_proto::message::{
-    Finished, Hello, OLDEST_PROTOCOL, PROTOCOL, Register, Welcome, agreed_protocol,
+    Finished, Hello, InstanceId, OLDEST_PROTOCOL, PROTOCOL, Register, Welcome, agreed_protocol,
 };
 
 use super::deliver::deliver;
@@ -39,8 +39,16 @@ pub(crate) async fn open(
     let session_file = data.join("session");
     let former_session = fs::read_to_string(&session_file).ok().and_then(|text| text.trim().parse().ok());
     let undelivered = deliver(links, outbox, former, node, former_session.unwrap_or(session)).await;
-    register(links, Register { cluster: welcome.cluster, node, session, description: description.clone() })
-        .await?;
+    let registration = Register {
+        cluster: welcome.cluster,
+        node,
+        session,
+        description: description.clone(),
+        instance: InstanceId::default(),
+        undelivered: Vec::new(),
+        life: 0,
+    };
+    register(links, registration).await?;
     if let Err(error) = fs::write(&session_file, session.to_string()) {
         tracing::warn!(file = %session_file.display(), %error, "cannot note the session");
     }

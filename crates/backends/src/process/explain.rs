@@ -17,12 +17,12 @@ const EXIT_NOT_RUNNABLE: i32 = 126;
 /// The kernel reads no more of a script's first line.
 const FIRST_LINE_BYTES: u64 = 256;
 
-/// Blocks: it looks at the program's file.
-pub(super) fn not_started(program: &Program, error: &Error) -> Finish {
+/// `path` is the search path of the process. Blocks: it looks at the program's file.
+pub(super) fn not_started(program: &Program, path: Option<&OsStr>, error: &Error) -> Finish {
     let not_found = error.error.kind() == io::ErrorKind::NotFound;
     let reason = match error.step {
         Step::Directory => return wrong_dir(program, &error.error),
-        Step::Execute if not_found => missing(program),
+        Step::Execute if not_found => missing(program, path),
         Step::Execute => plain(&error.error),
         Step::Clone | Step::Group | Step::Streams | Step::Limits => error.to_string(),
     };
@@ -54,11 +54,8 @@ fn plain(error: &io::Error) -> String {
 }
 
 /// The kernel says of a program that its file does not exist also if that of its interpreter does not.
-fn missing(program: &Program) -> String {
-    let path =
-        program.env.iter().rev().find(|(name, _)| name == "PATH").map(|(_, path)| OsString::from(path));
-    let path = path.or_else(|| std::env::var_os("PATH"));
-    let found = candidates(&program.name, path.as_deref())
+fn missing(program: &Program, path: Option<&OsStr>) -> String {
+    let found = candidates(&program.name, path)
         .into_iter()
         .map(|file| program.working_dir.as_deref().unwrap_or(Path::new("")).join(file))
         .find(|file| fs::metadata(file).is_ok_and(|metadata| metadata.is_file()));
@@ -100,7 +97,7 @@ mod tests {
         ];
         for (name, reason) in cases {
             let error = Error { step: Step::Execute, error: Errno::ENOENT.into() };
-            let finish = not_started(&program(name, Some(dir.path())), &error);
+            let finish = not_started(&program(name, Some(dir.path())), None, &error);
             assert_eq!(finish, Finish::failed(Some(127), format!("cannot run `{name}`: {reason}")));
         }
     }
@@ -114,7 +111,7 @@ mod tests {
             (Errno::EACCES, "may not be entered: permission denied"),
         ];
         for (errno, problem) in cases {
-            let finish = not_started(&program, &Error { step: Step::Directory, error: errno.into() });
+            let finish = not_started(&program, None, &Error { step: Step::Directory, error: errno.into() });
             let expected = format!("cannot run `true`: working directory `/d` {problem}");
             assert_eq!(finish, Finish::failed(None, expected));
         }

@@ -17,3 +17,4 @@ pub use limits::keep_limits_for_children;
 pub use means::Means;
 pub use orphans::reap_orphans;
 pub(crate) use run::{Program, run};
+pub(crate) use tree::{Leader, Tree, terminate};

@@ -1,5 +1,6 @@
 //! Owns one child process from start to end: its streams, its exit, its tree when it is to stop.
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -15,9 +16,10 @@ use tokio::task::JoinHandle;
 
 use super::explain;
 use super::ledger::Ledger;
-use super::start::{Process, start};
+use super::start::{Process, environment, start};
 use super::tree::{Leader, Tree, terminate};
 use crate::backend::{Call, Finish};
+use crate::guard::Work;
 use crate::output::{OutputSink, Stream};
 
 /// After the child's exit, what is in its pipes is read for this long. Usually the pipes end with it; a daemon that
@@ -59,12 +61,15 @@ pub(crate) async fn run(program: Program, call: &Call, ledger: &Ledger) -> Finis
             return explain::wrong_dir(&program, &error);
         }
     }
+    if let Some(guard) = &call.guard {
+        guard.watch(&Work::Processes(call.identity)).await;
+    }
     if let Err(error) = ledger.begin(call.identity) {
         tracing::warn!(execution = %call.identity, %error, "running work is not recorded: a restart will not find it");
     }
     let finish = match start(&program, call, ledger.means()) {
         Ok(process) => attend(process, program.stdin, call, ledger).await,
-        Err(error) => not_started(program, error).await,
+        Err(error) => not_started(program, call, error).await,
     };
     ledger.end(call.identity);
     finish
@@ -75,8 +80,10 @@ async fn enter(dir: &Path) -> io::Result<()> {
     if tokio::fs::metadata(dir).await?.is_dir() { Ok(()) } else { Err(io::ErrorKind::NotADirectory.into()) }
 }
 
-async fn not_started(program: Program, error: downbeat_spawn::Error) -> Finish {
-    let explained = tokio::task::spawn_blocking(move || explain::not_started(&program, &error));
+async fn not_started(program: Program, call: &Call, error: downbeat_spawn::Error) -> Finish {
+    let path = environment(&program, call).remove(OsStr::new("PATH"));
+    let explained =
+        tokio::task::spawn_blocking(move || explain::not_started(&program, path.as_deref(), &error));
     explained.await.unwrap_or_else(|error| Finish::failed(None, error.to_string()))
 }
 
@@ -87,6 +94,9 @@ async fn attend(process: Process, stdin: Option<String>, call: &Call, ledger: &L
     let leader = if cgroup.is_none() { Leader::of(child.pid(), means) } else { None };
     let tree = Arc::new(Tree::new(call.identity, leader, cgroup, means));
     ledger.attend(call.identity, &tree);
+    if let (Some(guard), Some(leader)) = (&call.guard, leader) {
+        guard.started(leader);
+    }
 
     let pumps = async {
         tokio::join!(pump(stdout, Stream::Stdout, &call.output), pump(stderr, Stream::Stderr, &call.output));

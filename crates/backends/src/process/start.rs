@@ -20,12 +20,10 @@ use super::cgroup::Cgroup;
 use super::child::Child;
 use super::means::Means;
 use super::run::Program;
-use super::tree::MARKER;
 use super::{limits, orphans};
 use crate::backend::{Call, Identity};
+use crate::variables::{EXECUTION, OUTPUT};
 
-/// Names the file into which a program writes values for later tasks.
-const VALUES: &str = "DOWNBEAT_OUTPUT";
 /// As the kernel's own tools have it, for an environment without PATH.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 /// What work gets, whatever the agent's own is: a service's may be stricter, for the agent's own files.
@@ -73,12 +71,13 @@ pub(super) fn start(program: &Program, call: &Call, means: &Means) -> Result<Pro
 }
 
 /// All variables of the process, each once.
-fn environment(program: &Program, call: &Call) -> BTreeMap<OsString, OsString> {
-    let mut env: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
+pub(super) fn environment(program: &Program, call: &Call) -> BTreeMap<OsString, OsString> {
+    let mut env: BTreeMap<OsString, OsString> =
+        call.environment.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
     env.extend(program.env.iter().map(|(name, value)| (name.into(), value.into())));
-    env.insert(MARKER.into(), call.identity.to_string().into());
+    env.insert(EXECUTION.into(), call.identity.to_string().into());
     if let Some(file) = &call.values {
-        env.insert(VALUES.into(), file.into());
+        env.insert(OUTPUT.into(), file.into());
     }
     env
 }

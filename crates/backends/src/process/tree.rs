@@ -13,9 +13,8 @@ use super::cgroup::{Cgroup, Groups};
 use super::means::Means;
 use super::procfs::{Proc, Process};
 use crate::backend::Identity;
+use crate::variables::EXECUTION;
 
-/// The environment variable that names what a process belongs to.
-pub(super) const MARKER: &str = "DOWNBEAT_EXECUTION";
 /// How long KILL is repeated. Processes that outlive it hang in the kernel, and no signal reaches them.
 const KILL_FOR: Duration = Duration::from_secs(10);
 /// A process that forks while the tree is being enclosed is caught by the next pass; one that forks without end, by none.
@@ -36,7 +35,7 @@ static READERS_OF_ENVIRONMENTS: Semaphore = Semaphore::const_new(4);
 /// environment (cleared by `env -i`), being a descendant of a process with a mark (lost when the parent dies, unless
 /// the first process adopts), the group that it entered later.
 #[derive(Debug)]
-pub(super) struct Tree {
+pub(crate) struct Tree {
     identity: Identity,
     marker: String,
     proc: Proc,
@@ -51,9 +50,9 @@ pub(super) struct Tree {
 
 /// The process that was started first, leader of its process group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Leader {
-    pub(super) pid: i32,
-    pub(super) started: u64,
+pub(crate) struct Leader {
+    pub(crate) pid: i32,
+    pub(crate) started: u64,
 }
 
 impl Leader {
@@ -73,7 +72,7 @@ impl Tree {
     ) -> Self {
         Self {
             identity,
-            marker: format!("{MARKER}={identity}"),
+            marker: format!("{EXECUTION}={identity}"),
             proc: means.proc().clone(),
             groups: means.groups().cloned(),
             is_born_inside: cgroup.is_some() && leader.is_none(),
@@ -85,7 +84,7 @@ impl Tree {
 
     /// The tree that a former life of the agent began. Of processes that were not born in their group the leader is on
     /// record, as soon as there is a group.
-    pub(super) fn former(identity: Identity, leader: Option<Leader>, means: &Means) -> Self {
+    pub(crate) fn former(identity: Identity, leader: Option<Leader>, means: &Means) -> Self {
         let cgroup = means.groups().and_then(|groups| groups.find(identity));
         Self::new(identity, leader, cgroup, means)
     }

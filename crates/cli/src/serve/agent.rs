@@ -5,6 +5,7 @@ use std::sync::Arc;
 use clap::Args;
 use downbeat_agent::{Agent, Declared, Grpc, Settings};
 
+use super::guard::GUARD;
 use super::logging;
 use super::server::{Common, environment};
 use super::start::agent_ended;
@@ -16,7 +17,7 @@ use crate::settings::{AGENT, AgentKeys, Derived, Loaded, Sources, load, load_bac
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The server to dial is --server HOST:PORT, else DOWNBEAT_AGENT_SERVER, else `server` in section [agent] \
+    after_help = "The server to dial is --server HOST[:PORT], else DOWNBEAT_AGENT_SERVER, else `server` in section [agent] \
                   of the settings [default: 127.0.0.1:4681]. DOWNBEAT_SERVER is the clients' URL, and not read here."
 )]
 pub(crate) struct AgentArgs {
@@ -35,12 +36,15 @@ pub(crate) struct AgentArgs {
     /// Placed executions at once [default: number of processors]
     #[arg(long, value_name = "N")]
     slots: Option<String>,
-    /// Offer a backend that runs anything at all, such as exec; repeatable
+    /// Offer a backend that could do anything on this host: exec, docker, file or http; repeatable
     #[arg(long, value_name = "BACKEND")]
     allow: Vec<String>,
     /// Offer nothing but these backends, with commas
     #[arg(long, value_name = "BACKENDS")]
     only: Vec<String>,
+    /// Pass an environment variable of the agent to its jobs, as NAME or PREFIX_*; repeatable
+    #[arg(long, value_name = "NAME")]
+    pass_env: Vec<String>,
     /// Where results are kept until they are acknowledged [default: ./downbeat-data/agent]
     #[arg(long, value_name = "DIR")]
     data: Option<String>,
@@ -67,6 +71,7 @@ impl AgentArgs {
             ("slots", self.slots.clone(), "--slots"),
             ("allow", listed(&self.allow), "--allow"),
             ("only", listed(&self.only), "--only"),
+            ("pass_env", listed(&self.pass_env), "--pass-env"),
             ("data", self.data.clone(), "--data"),
             ("drain_timeout", self.drain_timeout.clone(), "--drain-timeout"),
             ("log_level", self.common.log_level.clone(), "--log-level"),
@@ -84,7 +89,8 @@ impl From<&AgentKeys> for Settings {
     fn from(keys: &AgentKeys) -> Self {
         let defaults = Settings::new(keys.data.clone());
         Settings {
-            servers: keys.server.0.clone(),
+            // Checked when they were read.
+            servers: keys.servers().unwrap_or_default(),
             cluster: keys.cluster.clone(),
             hostname: keys.hostname.clone(),
             groups: keys.groups.0.clone(),
@@ -93,6 +99,8 @@ impl From<&AgentKeys> for Settings {
             slots: keys.slots.unwrap_or(defaults.slots),
             allow: keys.allow.0.clone(),
             only: keys.only.as_ref().map(|only| only.0.clone()),
+            pass_env: keys.pass_env.0.clone(),
+            guard: Some(GUARD.into()),
             // Checked when it was read.
             docker: keys.engine().unwrap_or_default(),
             drain_timeout: keys.drain_timeout.0,

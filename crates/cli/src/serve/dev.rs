@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use clap::Args;
 use downbeat_agent::{Agent, Grpc, Handle, Settings as AgentSettings};
+use downbeat_core::backend::ONLY_WHEN_ALLOWED;
 use downbeat_core::node::NodeStatus;
 use downbeat_server::{Server, Settings};
 use futures_util::future::{join_all, select_all};
 use tokio::time::{Instant, sleep};
 
+use super::guard::GUARD;
 use super::ready::{Ready, announce};
 use super::start::agent_ended;
 use super::stop::Stop;
@@ -103,7 +105,8 @@ fn start_agent(args: &DevArgs, server: &Server, hostname: &str, number: u32) -> 
             .collect(),
         labels: [("number".to_owned(), number.to_string())].into(),
         slots: SLOTS,
-        allow: ["exec", "docker"].map(str::to_owned).to_vec(),
+        allow: ONLY_WHEN_ALLOWED.map(str::to_owned).to_vec(),
+        guard: Some(GUARD.into()),
         drain_timeout: DRAIN_TIMEOUT,
         ..AgentSettings::new(args.data.join(hostname))
     };
@@ -167,12 +170,14 @@ fn banner(ready: &Ready, groups: &[String], data: &Path) -> String {
         [only] => only.clone(),
         [first, .., last] => format!("{} ({first} to {last})", ready.nodes.len()),
     };
+    let allowed = ONLY_WHEN_ALLOWED.join(", ");
     let (url, grpc, data, groups) = (&ready.url, ready.grpc, data.display(), groups.join(","));
     format!(
         "downbeat dev is up\n  \
            REST    {url}/api/v1/docs\n  \
            agents  {grpc}\n  \
-           nodes   {nodes}, groups {groups}, exec and docker allowed\n  \
+           nodes   {nodes}, groups {groups}\n  \
+           allowed {allowed}\n  \
            data    {data}\n\n\
          go on in another terminal:\n  \
            downbeat job run{at} --target all --watch exec run --command 'uptime -p'\n  \

@@ -24,6 +24,10 @@ pub(crate) struct ServerArgs {
     /// Where REST is served [default: 127.0.0.1:4680]
     #[arg(long, value_name = "ADDR")]
     http: Option<String>,
+    /// Names by which browsers, and on a loopback address all clients, may reach --http, beside localhost, addresses
+    /// and the hostname; several with commas, * for any
+    #[arg(long, value_name = "NAMES")]
+    allowed_hosts: Option<String>,
     /// Where agents dial in [default: 127.0.0.1:4681]
     #[arg(long, value_name = "ADDR")]
     grpc: Option<String>,
@@ -90,6 +94,7 @@ impl ServerArgs {
             ("store", &self.store, "--store"),
             ("replica_of", &self.replica_of, "--replica-of"),
             ("http", &self.http, "--http"),
+            ("allowed_hosts", &self.allowed_hosts, "--allowed-hosts"),
             ("grpc", &self.grpc, "--grpc"),
             ("name", &self.name, "--name"),
             ("heartbeat_interval", &self.heartbeat_interval, "--heartbeat-interval"),
@@ -143,6 +148,7 @@ impl From<&ServerKeys> for Settings {
             store: keys.store.clone(),
             replica_of: keys.replica_of.0.clone(),
             http: keys.http,
+            allowed_hosts: keys.allowed_hosts.0.clone(),
             grpc: keys.grpc,
             name: keys.name.clone().unwrap_or_default(),
             heartbeat_interval: keys.heartbeat_interval,

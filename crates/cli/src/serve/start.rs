@@ -13,13 +13,15 @@ pub(super) async fn started(settings: Settings) -> Result<Server, Failure> {
     downbeat_server::start(settings).await.map_err(|error| {
         let code = match &error {
             StartError::Listen { error, .. } if error.kind() == ErrorKind::AddrInUse => Code::Refused,
-            StartError::Listen { .. } | StartError::Store(StoreError::BadLocation(_)) => Code::BadInput,
+            StartError::Listen { .. }
+            | StartError::Store(StoreError::BadLocation(_) | StoreError::BadOption(_)) => Code::BadInput,
             StartError::Store(StoreError::Unavailable(_)) => Code::Unreachable,
             StartError::Store(
                 StoreError::InUse(_)
                 | StoreError::NewerSchema { .. }
                 | StoreError::AlteredMigration { .. }
-                | StoreError::Misused(_),
+                | StoreError::Misused(_)
+                | StoreError::Damaged(_),
             ) => Code::Refused,
             StartError::Store(StoreError::Corrupt(_)) => Code::Bug,
         };

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use downbeat_agent::Declared;
+use downbeat_agent::{Declared, JOB_VARIABLES};
 use figment2::error::Kind;
 use figment2::value::{Dict, Map, Value};
 use figment2::{Figment, Metadata, Profile, Provider};
@@ -246,10 +246,11 @@ fn variable_of(section: Section, key: &str) -> String {
     }
 }
 
-/// Not ours to judge: the client's, those of tests, and what Kubernetes puts into every container beside a service
+/// Not ours to judge: the client's, what an agent sets for its jobs (one of which may run this program), those of tests, and what Kubernetes puts into every container beside a service
 /// that is called `downbeat`.
 fn is_no_setting(variable: &str) -> bool {
     OTHER_VARIABLES.contains(&variable)
+        || JOB_VARIABLES.contains(&variable)
         || variable.starts_with("DOWNBEAT_TEST_")
         || variable.starts_with("DOWNBEAT_BENCH_")
         || variable.contains("_SERVICE_")

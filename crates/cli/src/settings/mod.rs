@@ -2,6 +2,7 @@
 //! came from. What the values mean is the components' own affair.
 
 mod agent;
+mod dial;
 mod kinds;
 mod load;
 mod server;

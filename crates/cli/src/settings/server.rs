@@ -1,6 +1,6 @@
 //! Owns the server's keys: their names, defaults and what they must satisfy.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use downbeat_core::Span;
 use serde::{Deserialize, Serialize};
@@ -19,6 +19,9 @@ pub(crate) struct ServerKeys {
     /// Where REST is served.
     #[serde(deserialize_with = "address")]
     pub(crate) http: SocketAddr,
+    /// Names by which browsers may reach REST.
+    #[serde(default)]
+    pub(crate) allowed_hosts: List,
     /// Where agents dial in.
     #[serde(deserialize_with = "address")]
     pub(crate) grpc: SocketAddr,
@@ -56,6 +59,7 @@ pub(crate) const KEYS: &[&str] = &[
     "store",
     "replica_of",
     "http",
+    "allowed_hosts",
     "grpc",
     "name",
     "heartbeat_interval",
@@ -127,6 +131,14 @@ impl ServerKeys {
             let rest = url.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
             if rest.is_none_or(|rest| rest.is_empty() || rest.starts_with(':') || rest.contains(['/', ' '])) {
                 return Err(("replica_of", format!("`{url}` is not a server's URL; write http://HOST:PORT")));
+            }
+        }
+        for name in &self.allowed_hosts.0 {
+            if name.contains(['/', ' ', '@']) || (name.contains(':') && name.parse::<IpAddr>().is_err()) {
+                return Err((
+                    "allowed_hosts",
+                    format!("`{name}` is not a name; write jobs.example, without a port, or * for any name"),
+                ));
             }
         }
         if self.server_stale_after < Span::from_secs(1) {

@@ -11,6 +11,7 @@ mod follow;
 mod formats;
 mod golden;
 mod graph;
+mod host;
 mod processes;
 mod replica;
 mod work;

@@ -9,6 +9,7 @@
 
 mod agent_dies;
 mod disk_full;
+mod guard;
 mod random;
 mod scenarios;
 mod server_dies;

@@ -127,6 +127,18 @@ impl Site {
         kill(pid, signal).unwrap();
     }
 
+    #[allow(dead_code, reason = "the tests of guards need it")]
+    pub(crate) fn agent_pid(&self, name: &str) -> i32 {
+        i32::try_from(self.agents[name].id()).unwrap()
+    }
+
+    /// Whether an agent is stopped by a signal.
+    #[allow(dead_code, reason = "the tests of guards need it")]
+    pub(crate) fn is_frozen(&self, name: &str) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.agent_pid(name))).unwrap_or_default();
+        stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
+    }
+
     pub(crate) fn signal_server(&self, signal: Signal) {
         let server = self.server.as_ref().expect("the server runs");
         kill(Pid::from_raw(i32::try_from(server.id()).unwrap()), signal).unwrap();
@@ -146,6 +158,12 @@ impl Site {
         let url = format!("http://{}/api/v1/{path}", self.http);
         let response = self.client.get(url).timeout(Duration::from_secs(5)).send().await.ok()?;
         if response.status().is_success() { response.json().await.ok() } else { None }
+    }
+
+    /// The status of `readyz`, and what it says.
+    pub(crate) async fn ready(&self) -> (u16, String) {
+        let answer = self.client.get(format!("http://{}/readyz", self.http)).send().await.unwrap();
+        (answer.status().as_u16(), answer.text().await.unwrap())
     }
 
     pub(crate) async fn post(&self, path: &str, body: &Value, key: Option<&str>) -> Option<(u16, Value)> {

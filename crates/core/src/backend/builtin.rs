@@ -4,6 +4,19 @@
 use super::schema::{ActionSchema, BackendSchema, ParamKind, ParamSchema};
 use crate::limits;
 
+/// Backends that could do anything on a host, or hand out its credentials: an agent offers them only when its settings
+/// allow them by name.
+pub const ONLY_WHEN_ALLOWED: [&str; 4] = ["exec", "docker", "file", "http"];
+
+/// Why a node that lacks a backend probably lacks it, to be put behind its name; empty for most.
+pub fn lacking_hint(backend: &str) -> String {
+    match backend {
+        "docker" => " (its agent runs without --allow docker, or found no container engine)".to_owned(),
+        name if ONLY_WHEN_ALLOWED.contains(&name) => format!(" (its agent runs without --allow {name})"),
+        _ => String::new(),
+    }
+}
+
 /// What every downbeat knows.
 pub(super) fn schemas() -> Vec<BackendSchema> {
     BUILTIN.iter().map(Backend::schema).collect()
@@ -282,7 +295,7 @@ const BUILTIN: &[Backend] = &[
     },
     Backend {
         name: "file",
-        help: "Files of the host",
+        help: "Files of the host; only with the agent's `--allow file`",
         actions: &[
             same_twice(
                 "write",
@@ -340,7 +353,7 @@ const BUILTIN: &[Backend] = &[
     },
     Backend {
         name: "http",
-        help: "Requests of HTTP",
+        help: "Requests of HTTP; only with the agent's `--allow http`",
         actions: &[once(
             "request",
             &[

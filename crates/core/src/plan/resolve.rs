@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::expressions::Expressions;
-use crate::backend::{ActionSchema, ParamProblem, Params, check_params};
+use crate::backend::{ActionSchema, ParamProblem, Params, check_params, lacking_hint};
 use crate::expr::{Place, Template};
 use crate::ids::NodeId;
 use crate::limits;
@@ -191,7 +191,7 @@ impl<'a> Offer<'a> {
         for node in members {
             let description = &node.description;
             let lacking = match description.backend(&task.backend) {
-                None => format!("lacks backend `{}`", task.backend),
+                None => format!("lacks backend `{}`{}", task.backend, lacking_hint(&task.backend)),
                 Some(backend) => match backend.action(&task.action) {
                     None => format!("backend `{}` has no action `{}`", task.backend, task.action),
                     Some(action) => {

@@ -66,6 +66,10 @@ pub(crate) fn nodes(count: usize) -> Vec<Arc<NodeRecord>> {
                 draining: false,
                 registered_at: Timestamp::UNIX_EPOCH,
                 seen_at: Timestamp::UNIX_EPOCH,
+                installation: None,
+                undelivered: Vec::new(),
+                displaced: None,
+                problems: Vec::new(),
             })
         })
         .collect()

@@ -8,6 +8,8 @@ pub(crate) fn to_status(fault: Fault) -> Status {
     match fault {
         Fault::NotFound(text) => Status::not_found(text),
         Fault::Superseded(text) => Status::aborted(text),
+        Fault::Unknown(text) => Status::failed_precondition(text),
+        Fault::Occupied(text) => Status::resource_exhausted(text),
         Fault::Rejected(text) => Status::invalid_argument(text),
         Fault::Unavailable(text) => Status::unavailable(text),
     }
@@ -19,7 +21,9 @@ pub(crate) fn from_status(status: &Status) -> Fault {
     match status.code() {
         Code::NotFound => Fault::NotFound(text),
         Code::Aborted | Code::AlreadyExists => Fault::Superseded(text),
-        Code::InvalidArgument | Code::OutOfRange | Code::FailedPrecondition => Fault::Rejected(text),
+        Code::FailedPrecondition => Fault::Unknown(text),
+        Code::ResourceExhausted => Fault::Occupied(text),
+        Code::InvalidArgument | Code::OutOfRange => Fault::Rejected(text),
         code => Fault::Unavailable(if text.is_empty() { code.to_string() } else { text }),
     }
 }
@@ -34,6 +38,8 @@ mod tests {
         for fault in [
             Fault::NotFound(text()),
             Fault::Superseded(text()),
+            Fault::Unknown(text()),
+            Fault::Occupied(text()),
             Fault::Rejected(text()),
             Fault::Unavailable(text()),
         ] {

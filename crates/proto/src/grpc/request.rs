@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use downbeat_core::ids::{ClusterId, NodeId, SessionId};
 use downbeat_core::limits;
-use downbeat_core::node::Description;
+use downbeat_core::node::{Description, bounded_problems};
 
 use super::convert::{
     assignment_from_wire, assignment_to_wire, bytes, chunk_from_wire, chunk_to_wire, finished_from_wire,
@@ -13,8 +13,8 @@ use super::convert::{
 };
 use super::generated as wire;
 use crate::message::{
-    Fault, Heartbeat, HeartbeatAnswer, Hello, Output, Poll, PollAnswer, Receipt, Register, Report,
-    ReportAnswer, Welcome,
+    Fault, Heartbeat, HeartbeatAnswer, Hello, InstanceId, Output, Poll, PollAnswer, Receipt, Register,
+    Report, ReportAnswer, Welcome,
 };
 
 /// The longest that a poll may ask to be parked: past it a connection that died unseen would hold a place for long.
@@ -81,11 +81,18 @@ pub(super) fn register_from_wire(register: &wire::RegisterRequest) -> Result<Reg
     for label in description.labels.keys() {
         name("labels", label)?;
     }
+    if register.instance_id.len() > limits::INSTANCE_BYTES {
+        let (found, most) = (register.instance_id.len(), limits::INSTANCE_BYTES);
+        return Err(rejected("instance_id", format_args!("is {found} bytes, more than {most}")));
+    }
     Ok(Register {
         cluster: ClusterId(uuid("cluster_id", &register.cluster_id)?),
         node: node(&register.node_id)?,
         session: session(&register.session_id)?,
         description,
+        instance: InstanceId(register.instance_id.clone()),
+        undelivered: held_from_wire(register.undelivered.clone())?,
+        life: register.life,
     })
 }
 
@@ -96,6 +103,9 @@ pub(super) fn register_to_wire(register: &Register) -> Result<wire::RegisterRequ
         session_id: bytes(register.session.0),
         description_json: serde_json::to_string(&register.description)
             .map_err(|error| rejected("description", error))?,
+        instance_id: register.instance.0.clone(),
+        undelivered: held_to_wire(register.undelivered.clone()),
+        life: register.life,
     })
 }
 
@@ -105,6 +115,7 @@ pub(super) fn heartbeat_from_wire(heartbeat: wire::HeartbeatRequest) -> Result<H
         session: session(&heartbeat.session_id)?,
         held: held_from_wire(heartbeat.held)?,
         leaving: heartbeat.leaving,
+        problems: bounded_problems(heartbeat.problems),
     })
 }
 
@@ -114,6 +125,7 @@ pub(super) fn heartbeat_to_wire(heartbeat: Heartbeat) -> wire::HeartbeatRequest 
         session_id: bytes(heartbeat.session.0),
         held: held_to_wire(heartbeat.held),
         leaving: heartbeat.leaving,
+        problems: heartbeat.problems,
     }
 }
 

@@ -111,6 +111,16 @@ impl Board {
         }
     }
 
+    /// The node was deleted: its poll ends, and nothing is kept for it. What it held is lost by changes of its own.
+    pub(super) fn remove_node(&mut self, node: NodeId) {
+        if let Some(post) = self.posts.remove(&node) {
+            self.parked -= usize::from(post.is_parked());
+            self.catalogues.remove(&post.record.cluster);
+        }
+        self.holds.remove(&node);
+        self.wanted.remove(&node);
+    }
+
     pub(crate) fn add_plan(&mut self, run: RunId, cluster: ClusterId, plan: Arc<Plan>) {
         self.plans.insert(run, Planned { plan, cluster });
     }
@@ -296,7 +306,12 @@ impl Board {
         };
         let Some(planned) = self.plans.get(&open.run) else { return };
         let Some(post) = self.posts.get_mut(&node) else { return };
+        let session = post.record.session;
         let Some(holding) = post.held.get_mut(&execution) else { return };
+        // The result of a former session is not this one's to make.
+        if holding.session != session {
+            return;
+        }
         holding.since = now;
         let token = holding.token;
         post.assign(open.assignment(&planned.plan, execution, token));

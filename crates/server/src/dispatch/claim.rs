@@ -319,7 +319,8 @@ impl Board {
         post.take(placed);
         let lease =
             Lease { token: LeaseToken(dice.uuid()), node, session: post.record.session, granted_at: now };
-        let holding = Holding { token: lease.token, run: run.clone(), since: now, placed, stop: false };
+        let Lease { token, session, .. } = lease;
+        let holding = Holding { token, session, run: run.clone(), since: now, placed, stop: false };
         post.held.insert(execution, holding);
         lease
     }

@@ -2,20 +2,18 @@
 //! else is said of a run.
 
 use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
 use axum::extract::{FromRequest, Request};
-use axum::http::{HeaderMap, StatusCode, header};
 use downbeat_core::backend::{Catalogue, Params};
 use downbeat_core::ids::ClusterId;
-use downbeat_core::limits;
 use downbeat_core::nearest::advice;
 use downbeat_core::select::Selector;
 use downbeat_core::spec::{self, Definition};
 use serde_json::Value;
 
+use super::media::Media;
+use super::payload::Payload;
 use super::problem::{Answer, Failure};
 use super::view::FieldError;
-use crate::error::Error;
 use crate::service::Service;
 
 /// Bodies above this are read on a thread where that holds up nobody; below, the way there would cost more.
@@ -25,13 +23,7 @@ const LARGE_BYTES: usize = 32 * 1024;
 #[derive(Debug)]
 pub(super) struct Body {
     bytes: Bytes,
-    format: Format,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Format {
-    Json,
-    Yaml,
+    format: Media,
 }
 
 /// What was asked for.
@@ -62,41 +54,10 @@ impl<S: Send + Sync> FromRequest<S> for Body {
     type Rejection = Failure;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Failure> {
-        let declared = declared_format(request.headers())?;
-        let bytes = Bytes::from_request(request, state).await.map_err(|rejection| unreadable(&rejection))?;
-        let format = declared.unwrap_or_else(|| match bytes.trim_ascii_start().first() {
-            Some(b'{') => Format::Json,
-            _ => Format::Yaml,
-        });
+        let format = Media::required(request.headers())?;
+        let Payload(bytes) = Payload::from_request(request, state).await?;
         Ok(Self { bytes, format })
     }
-}
-
-fn declared_format(headers: &HeaderMap) -> Answer<Option<Format>> {
-    let Some(value) = headers.get(header::CONTENT_TYPE) else { return Ok(None) };
-    let text = value.to_str().unwrap_or_default();
-    let essence = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    match essence.as_str() {
-        "application/json" => Ok(Some(Format::Json)),
-        "application/yaml" | "application/x-yaml" | "text/yaml" | "text/x-yaml" => Ok(Some(Format::Yaml)),
-        _ => Err(Failure::new(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "unsupported_media_type",
-            format!(
-                "the body has content type `{text}`; a definition is application/json or application/yaml"
-            ),
-        )),
-    }
-}
-
-fn unreadable(rejection: &BytesRejection) -> Failure {
-    if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
-        let most = limits::JOB_FILE_BYTES;
-        let detail =
-            format!("the body is larger than {most} bytes, which is the most that a job file may have");
-        return Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", detail);
-    }
-    Failure::new(rejection.status(), "malformed", rejection.body_text())
 }
 
 impl Body {
@@ -111,8 +72,7 @@ impl Body {
         };
         let catalogue = service.catalogue(ClusterId::DEFAULT);
         let parsed = if self.bytes.len() > LARGE_BYTES {
-            let read = tokio::task::spawn_blocking(move || self.parse(&catalogue));
-            read.await.map_err(|error| Error::Bug(format!("reading a definition failed: {error}")))?
+            service.parts().heavy.run(move || self.parse(&catalogue)).await?
         } else {
             self.parse(&catalogue)
         };
@@ -128,8 +88,8 @@ impl Body {
         // Without an extension either syntax is taken; with one, JSON has to be JSON.
         let again = |origin| spec::parse_bytes(&self.bytes, origin, catalogue);
         match self.format {
-            Format::Yaml => again("body").map(Asked::alone).map_err(Mistake::Invalid),
-            Format::Json => match serde_json::from_slice(&self.bytes) {
+            Media::Yaml => again("body").map(Asked::alone).map_err(Mistake::Invalid),
+            Media::Json => match serde_json::from_slice(&self.bytes) {
                 Ok(Value::Object(fields)) if fields.contains_key(DEFINITION) => {
                     with_params(&fields, catalogue).map_err(Mistake::Invalid)
                 }

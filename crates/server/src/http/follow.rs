@@ -7,10 +7,10 @@ use std::time::Duration;
 use downbeat_core::change::{Change, Event as Record};
 use downbeat_core::ids::RunId;
 use downbeat_store::{self as store, EventFilter, Store};
-use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::view::Event;
+use crate::journal::Batches;
 
 /// Events that are read from the store at once, and so the most that one slow client holds in memory.
 const READ_AT_ONCE: u32 = 500;
@@ -32,7 +32,7 @@ pub(super) enum Scope {
 #[derive(Debug)]
 pub(super) struct Follower {
     store: Arc<dyn Store>,
-    feed: Receiver<Arc<[Record]>>,
+    feed: Batches,
     scope: Scope,
     /// Everything up to this number was sent, or is of no concern.
     seen: u64,
@@ -61,12 +61,7 @@ impl Scope {
 
 impl Follower {
     /// `feed` must have been subscribed to before, so that nothing falls between it and the store.
-    pub(super) fn new(
-        store: Arc<dyn Store>,
-        feed: Receiver<Arc<[Record]>>,
-        scope: Scope,
-        since: u64,
-    ) -> Self {
+    pub(super) fn new(store: Arc<dyn Store>, feed: Batches, scope: Scope, since: u64) -> Self {
         Self { store, feed, scope, seen: since, ready: VecDeque::new(), phase: Phase::Behind }
     }
 
@@ -155,23 +150,27 @@ fn ends_its_run(change: &Change) -> bool {
 mod tests {
     use downbeat_core::Timestamp;
     use downbeat_core::ids::{ClusterId, NodeId, ServerId, SessionId};
-    use downbeat_core::node::{Description, Registration};
+    use downbeat_core::node::{Description, Former, Registration};
     use downbeat_store::MemoryStore;
-    use tokio::sync::broadcast::{self, Sender};
 
     use super::*;
+    use crate::journal::Feed;
 
     const DEADLINE: Duration = Duration::from_secs(10);
 
     struct Journal {
         store: Arc<dyn Store>,
-        feed: Sender<Arc<[Record]>>,
+        feed: Feed,
     }
 
     impl Journal {
         /// The feed holds two batches; a reader that is further behind has lagged.
         fn new() -> Self {
-            Self { store: Arc::new(MemoryStore::new()), feed: broadcast::channel(2).0 }
+            Self::with(Feed::bounded(0, 2, usize::MAX))
+        }
+
+        fn with(feed: Feed) -> Self {
+            Self { store: Arc::new(MemoryStore::new()), feed }
         }
 
         fn follower(&self, since: u64) -> Follower {
@@ -192,13 +191,22 @@ mod tests {
                 version: String::new(),
             };
             let (session, at) = (SessionId(uuid::Uuid::nil()), Timestamp::UNIX_EPOCH);
-            let registration = Registration { node, cluster: ClusterId::DEFAULT, session, description, at };
+            let registration = Registration {
+                node,
+                cluster: ClusterId::DEFAULT,
+                session,
+                description,
+                installation: None,
+                undelivered: Vec::new(),
+                former: Former::Any,
+                at,
+            };
             let change = Change::NodeRegistered { registration };
             let server = ServerId(uuid::Uuid::nil());
             let committed = self.store.commit(server, std::slice::from_ref(&change)).await.unwrap();
             if tell == Tell::Feed {
                 let seq = committed.seqs[0].unwrap();
-                let _ = self.feed.send(Arc::from([Record { seq, server, change }]));
+                self.feed.publish(Arc::from([Record { seq, server, change }]));
             }
         }
     }
@@ -239,6 +247,18 @@ mod tests {
             journal.commit(Tell::Feed).await;
         }
         assert_eq!(numbers(&mut follower, 10).await, (2..=11).collect::<Vec<_>>());
+    }
+
+    #[tokio::test]
+    async fn a_reader_for_which_too_many_bytes_wait_goes_back_to_the_store() {
+        let journal = Journal::with(Feed::bounded(0, 1_000, 1_000));
+        let mut follower = journal.follower(0);
+        journal.commit(Tell::Feed).await;
+        assert_eq!(numbers(&mut follower, 1).await, [1]);
+        for _ in 0..100 {
+            journal.commit(Tell::Feed).await;
+        }
+        assert_eq!(numbers(&mut follower, 100).await, (2..=101).collect::<Vec<_>>());
     }
 
     #[tokio::test]

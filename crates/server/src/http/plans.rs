@@ -2,7 +2,10 @@
 
 use axum::Json;
 use axum::extract::State;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
 use downbeat_core::expr;
+use downbeat_core::plan::Plan as CompiledPlan;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -29,16 +32,27 @@ pub(super) struct PlanQuery {
         content((JobRequest = "application/json"), (String = "application/yaml")),
         description = "A job file; in JSON also with the params of a run"
     ),
-    responses((status = 200, description = "The steps, where each runs, and what it waits for", body = Plan))
+    responses(
+        (status = 200, description = "The steps, where each runs, and what it waits for", body = Plan),
+        (status = 503, description = "Too many large plans are being made; `Retry-After` says when to try again"),
+    )
 )]
 pub(super) async fn plan(
     State(service): State<Service>,
     Query(query): Query<PlanQuery>,
     body: Body,
-) -> Answer<Json<Plan>> {
+) -> Answer<Response> {
     let Asked { definition, params, .. } = body.read(&service, query.target.as_deref()).await?;
-    let planned = service.plan(&definition, &params.unwrap_or_default()).await?;
-    Ok(Json(Plan::of(&planned.plan)))
+    Ok(shown(service.plan(definition, &params.unwrap_or_default(), written).await?))
+}
+
+/// A plan as JSON. A large one is written where it was made: it takes as long.
+pub(super) fn written(plan: CompiledPlan) -> Vec<u8> {
+    serde_json::to_vec(&Plan::of(&plan)).expect("views are plain data")
+}
+
+pub(super) fn shown(plan: Vec<u8>) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], plan).into_response()
 }
 
 /// Checks a definition by itself, without regard to the nodes that there are
@@ -50,7 +64,10 @@ pub(super) async fn plan(
         content((JobRequest = "application/json"), (String = "application/yaml")),
         description = "A job file; in JSON also with the params of a run"
     ),
-    responses((status = 200, description = "Nothing is wrong with it", body = Valid))
+    responses(
+        (status = 200, description = "Nothing is wrong with it", body = Valid),
+        (status = 503, description = "Too many large plans are being made; `Retry-After` says when to try again"),
+    )
 )]
 pub(super) async fn validate(
     State(service): State<Service>,

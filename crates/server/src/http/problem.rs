@@ -133,9 +133,11 @@ impl From<Error> for Failure {
                     Class::Conflict => (StatusCode::CONFLICT, "conflict"),
                     Class::TooMany => (StatusCode::TOO_MANY_REQUESTS, "too_many_runs"),
                     Class::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+                    Class::Busy => (StatusCode::SERVICE_UNAVAILABLE, "busy"),
                     Class::Bug => (StatusCode::INTERNAL_SERVER_ERROR, "bug"),
                 };
-                if status.is_server_error() {
+                // Being busy is no fault, and a flood of requests must not become a flood of lines.
+                if status.is_server_error() && class != Class::Busy {
                     tracing::error!(%error, "request failed");
                 }
                 Self::new(status, code, error.to_string())

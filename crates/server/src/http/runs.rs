@@ -3,13 +3,11 @@
 use std::collections::BTreeMap;
 
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use downbeat_core::execution::{Execution as Record, Status};
 use downbeat_core::ids::RunId;
-use downbeat_core::plan::Plan as CompiledPlan;
 use downbeat_core::run::{RunRecord, RunState, RunStatus};
 use downbeat_core::spec::Definition;
 use downbeat_store::{ExecutionFilter, Listed, RunFilter};
@@ -19,9 +17,10 @@ use utoipa::{IntoParams, ToSchema};
 use super::definition::{Asked, Body};
 use super::docs::JobRequest;
 use super::extract::{Flag, Id, Nothing, Query, page, words};
-use super::lookup;
+use super::payload::Payload;
 use super::problem::{Answer, Failure};
 use super::view::{Execution, List, Names, Plan, Run, RunSummary, StepWaiting, Waiting};
+use super::{lookup, plans};
 use crate::error::Error;
 use crate::service::{Redo, Retry, Service, Submit};
 
@@ -61,6 +60,7 @@ pub(super) struct SubmitQuery {
         (status = 201, description = "The run that was created", body = Run),
         (status = 200, description = "The first run of this idempotency key", body = Run),
         (status = 429, description = "Too many runs wait; `Retry-After` says when to try again"),
+        (status = 503, description = "Too many large plans are being made; `Retry-After` says when to try again"),
     )
 )]
 pub(super) async fn submit(
@@ -302,6 +302,7 @@ pub(super) struct RetryRequest {
         (status = 201, description = "The run that was created", body = Run),
         (status = 200, description = "The first run of this idempotency key", body = Run),
         (status = 429, description = "Too many runs wait; `Retry-After` says when to try again"),
+        (status = 503, description = "Too many large plans are being made; `Retry-After` says when to try again"),
     )
 )]
 pub(super) async fn retry(
@@ -309,7 +310,7 @@ pub(super) async fn retry(
     Id(id): Id,
     Query(Nothing {}): Query<Nothing>,
     headers: HeaderMap,
-    body: Bytes,
+    Payload(body): Payload,
 ) -> Answer<Response> {
     let idempotency_key = idempotency_key(&headers)?;
     let request = if body.trim_ascii().is_empty() {
@@ -412,15 +413,16 @@ pub(super) fn statuses(text: Option<&str>) -> Answer<Vec<Status>> {
 /// Shows the plan that a run walks
 #[utoipa::path(
     get, operation_id = "showRunPlan", path = "/runs/{id}/plan", tag = "runs", params(("id" = String, Path, description = "The run's id")),
-    responses((status = 200, description = "Its steps, where each runs, and what it waits for", body = Plan))
+    responses(
+        (status = 200, description = "Its steps, where each runs, and what it waits for", body = Plan),
+        (status = 503, description = "Too many large plans are being made; `Retry-After` says when to try again"),
+    )
 )]
 pub(super) async fn plan(
     State(service): State<Service>,
     Id(id): Id,
     Query(Nothing {}): Query<Nothing>,
-) -> Answer<Json<Plan>> {
+) -> Answer<Response> {
     let run = lookup::run(service.store().as_ref(), &id).await?;
-    let plan = CompiledPlan::compile(run.definition, run.resolved)
-        .map_err(|error| Error::Bug(format!("cannot compile the plan of run `{id}` again: {error}")))?;
-    Ok(Json(Plan::of(&plan)))
+    Ok(plans::shown(service.plan_of(run, plans::written).await?))
 }

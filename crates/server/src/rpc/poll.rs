@@ -11,7 +11,7 @@ use downbeat_proto::message::{Fault, Held, Poll, PollAnswer};
 use tokio::sync::oneshot;
 
 use super::Host;
-use super::host::unavailable;
+use super::host::{superseded, unavailable};
 use crate::dispatch::{Dispatcher, Parking, assignment};
 
 /// The longest wait, whatever an agent asks for.
@@ -43,10 +43,9 @@ impl Host {
         let (answer, mut answered) = oneshot::channel();
         dispatcher.board().park(poll.node, poll.session, poll.poll, poll.free, answer).map_err(|why| {
             match why {
-                Parking::UnknownNode => Fault::NotFound(format!("node `{}`", poll.node)),
-                Parking::OtherSession => {
-                    Fault::Superseded(format!("another agent registered as node `{}`", poll.node))
-                }
+                // This server may only be behind: the heartbeat, which asks the store, decides what follows.
+                Parking::UnknownNode => Fault::Unknown(format!("node `{}`", poll.node)),
+                Parking::OtherSession => superseded(poll.node),
             }
         })?;
         let _parked = Parked { dispatcher, node: poll.node, poll: poll.poll };

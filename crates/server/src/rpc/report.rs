@@ -2,7 +2,7 @@
 
 use downbeat_core::Change;
 use downbeat_core::execution::{Execution, State};
-use downbeat_core::ids::{ExecutionId, LeaseToken};
+use downbeat_core::ids::{LeaseToken, NodeId};
 use downbeat_core::limits;
 use downbeat_proto::message::{Fault, Held, Receipt, Report, ReportAnswer};
 use tracing::info;
@@ -18,19 +18,16 @@ impl Host {
         if self.parts.dispatcher.board().refresh(node, session, poll, free) {
             self.parts.dispatcher.wake();
         }
+        self.exists(node, session).await?;
+        // A token says nothing when it is shown by a node that it was not given to.
+        let said = started.iter().map(|started| started.held).chain(finished.iter().map(|one| one.held));
+        let said: Vec<Held> = said.collect();
+        let current = self.current(node, said.clone()).await?;
         // Output first: whoever sees the result finds all of it. Only of leases that count.
-        let speaking: Vec<Held> = finished
-            .iter()
-            .filter(|finished| !finished.output.is_empty())
-            .map(|finished| finished.held)
-            .collect();
-        let current = self.current(node, speaking).await?;
         let output = finished.iter_mut().flat_map(|finished| std::mem::take(&mut finished.output));
         self.parts.outputs.append(output.filter(|chunk| current.contains(&chunk.execution))).await?;
-        let mut said: Vec<(ExecutionId, LeaseToken)> = Vec::with_capacity(started.len() + finished.len());
-        let mut changes = Vec::with_capacity(said.capacity());
-        for started in started {
-            said.push((started.held.execution, started.held.token));
+        let mut changes = Vec::with_capacity(said.len());
+        for started in started.into_iter().filter(|one| current.contains(&one.held.execution)) {
             changes.push(Change::ExecutionStarted {
                 run: started.run,
                 execution: started.held.execution,
@@ -38,8 +35,7 @@ impl Host {
                 at: started.at,
             });
         }
-        for finished in finished {
-            said.push((finished.held.execution, finished.held.token));
+        for finished in finished.into_iter().filter(|one| current.contains(&one.held.execution)) {
             let mut outcome = finished.outcome;
             if let Some(error) = &mut outcome.error {
                 shorten(error);
@@ -52,13 +48,16 @@ impl Host {
             });
         }
         let outcomes = if changes.is_empty() { Vec::new() } else { self.parts.commit(changes).await? };
-        let mut receipts = Vec::with_capacity(outcomes.len());
-        for ((execution, token), outcome) in said.into_iter().zip(outcomes) {
+        let mut outcomes = outcomes.into_iter();
+        let mut receipts = Vec::with_capacity(said.len());
+        for Held { execution, token } in said {
+            // In the order of what was said, without what was not tried.
+            let outcome = if current.contains(&execution) { outcomes.next() } else { None };
             receipts.push(match outcome {
-                Ok(()) => Receipt::Recorded,
-                Err(_) => {
+                Some(Ok(())) => Receipt::Recorded,
+                Some(Err(_)) | None => {
                     let stored = self.parts.store.execution(execution).await.map_err(unavailable)?;
-                    let receipt = second_look(stored.as_ref(), token);
+                    let receipt = second_look(stored.as_ref(), node, token);
                     if receipt == Receipt::Refused {
                         info!(%execution, %node, "refused a report: its lease is no longer the current one");
                     }
@@ -71,9 +70,10 @@ impl Host {
 }
 
 /// A report that had no effect: because it had it before, or because its lease does not count?
-fn second_look(stored: Option<&Execution>, token: LeaseToken) -> Receipt {
+fn second_look(stored: Option<&Execution>, node: NodeId, token: LeaseToken) -> Receipt {
     let recorded = stored.is_some_and(|execution| {
-        let same = execution.state.lease().is_some_and(|lease| lease.token == token);
+        let lease = execution.state.lease();
+        let same = lease.is_some_and(|lease| lease.token == token && lease.node == node);
         same && !matches!(execution.state, State::Lost { .. } | State::Leased { .. })
     });
     if recorded { Receipt::Recorded } else { Receipt::Refused }

@@ -13,7 +13,9 @@ use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
-use tracing::{Instrument, Span, debug, warn};
+use tracing::{debug, warn};
+
+use crate::doors::{Protocol, Spawn, open, refuse};
 
 /// A node that is silent for this long is pinged, and one that does not answer for as long again is hung up on.
 const KEEPALIVE: Duration = Duration::from_secs(20);
@@ -22,23 +24,24 @@ const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 /// No connection can be accepted (there are too many open files): some may close meanwhile.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Tasks of a connection log in the name of the server that they belong to.
-#[derive(Clone)]
-struct Spawn(Span);
+/// How long a connection may take for its first bytes, and for reading that it came to the wrong port.
+const FIRST_BYTES: Duration = Duration::from_secs(limits::FIRST_BYTES_S);
 
-impl<F> Executor<F> for Spawn
-where
-    F: Future + Send + 'static,
-    F::Output: Send + 'static,
-{
-    fn execute(&self, work: F) {
-        tokio::spawn(work.instrument(self.0.clone()));
-    }
-}
+/// The answer to HTTP/1: a client that was given the wrong port hears so at once. It is a problem document, as on the
+/// REST port, so that the command line shows its detail.
+const WRONG_PORT: &str = concat!(
+    "HTTP/1.1 400 Bad Request\r\n",
+    "content-type: application/problem+json\r\n",
+    "content-length: 208\r\n",
+    "connection: close\r\n",
+    "\r\n",
+    r#"{"type":"about:blank","title":"Bad Request","status":400,"code":"wrong_port","#,
+    r#""detail":"this is the agents' port (gRPC); REST is on the --http port, which is 4680 unless the server says otherwise","errors":[]}"#,
+);
 
 /// Serves until `closing`, and then until every call that is under way is answered.
 pub(crate) async fn serve(listener: TcpListener, host: Arc<impl Link + 'static>, closing: CancellationToken) {
-    let spawn = Spawn(Span::current());
+    let spawn = Spawn::current();
     let mut builder = http2::Builder::new(spawn.clone());
     builder
         .timer(TokioTimer::new())
@@ -50,10 +53,22 @@ pub(crate) async fn serve(listener: TcpListener, host: Arc<impl Link + 'static>,
     let service = TowerToHyperService::new(grpc::service(host));
     let connections = GracefulShutdown::new();
     while let Some(stream) = accept(&listener, &closing).await {
-        let connection = builder.serve_connection(TokioIo::new(stream), service.clone());
-        let connection = connections.watch(connection);
+        let (builder, service) = (builder.clone(), service.clone());
+        let (watcher, closing) = (connections.watcher(), closing.clone());
         spawn.execute(async move {
-            if let Err(error) = connection.await {
+            let opened = tokio::select! {
+                opened = open(stream, FIRST_BYTES) => opened,
+                () = closing.cancelled() => None,
+            };
+            let stream = match opened {
+                Some((Protocol::Http2, stream)) => stream,
+                Some((Protocol::Http1, stream)) => {
+                    return refuse(stream, WRONG_PORT.as_bytes(), FIRST_BYTES).await;
+                }
+                None => return,
+            };
+            let connection = builder.serve_connection(TokioIo::new(stream), service);
+            if let Err(error) = watcher.watch(connection).await {
                 debug!(%error, "a connection ended");
             }
         });
@@ -78,5 +93,18 @@ async fn accept(listener: &TcpListener, closing: &CancellationToken) -> Option<T
                 tokio::time::sleep(PAUSE).await;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_answer_to_http1_is_as_long_as_it_says_and_is_json() {
+        let (head, body) = WRONG_PORT.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains(&format!("content-length: {}\r\n", body.len())), "{head} {}", body.len());
+        let problem: serde_json::Value = serde_json::from_str(body).unwrap();
+        assert_eq!(problem["code"], "wrong_port");
     }
 }

@@ -11,7 +11,7 @@ use downbeat_core::node::Description;
 use downbeat_proto::Link;
 use downbeat_proto::grpc::Client;
 use downbeat_proto::message::{
-    Assignment, Chunk, Finished, Free, Held, Output, Poll, Register, Report, Started,
+    Assignment, Chunk, Finished, Free, Held, InstanceId, Output, Poll, Register, Report, Started,
 };
 use downbeat_server::{Server, Settings};
 use futures_util::StreamExt;
@@ -209,7 +209,9 @@ impl Agent {
             version: "0.0.0-test".to_owned(),
         };
         let cluster = ClusterId::DEFAULT;
-        link.register(Register { cluster, node, session, description }).await.unwrap();
+        let (instance, undelivered, life) = (InstanceId::default(), Vec::new(), 0);
+        let register = Register { cluster, node, session, description, instance, undelivered, life };
+        link.register(register).await.unwrap();
         Self { link, node, session, poll: 0 }
     }
 

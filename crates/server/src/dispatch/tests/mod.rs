@@ -56,6 +56,10 @@ fn record(index: u32, session: SessionId) -> NodeRecord {
         draining: false,
         registered_at: Timestamp::UNIX_EPOCH,
         seen_at: Timestamp::UNIX_EPOCH,
+        installation: None,
+        undelivered: Vec::new(),
+        displaced: None,
+        problems: Vec::new(),
     }
 }
 
