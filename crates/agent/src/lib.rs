@@ -21,7 +21,8 @@ mod values;
 
 pub use agent::{Agent, Handle};
 pub use downbeat_backends::{
-    Declared, Engine, Environment, JOB_VARIABLES, Refused as DeclarationRefused, watch_over,
+    Declared, Engine, Environment, JOB_VARIABLES, Refused as DeclarationRefused, keep_limits_for_children,
+    reap_orphans, watch_over,
 };
 pub use error::Error;
 pub use links::{Connector, Grpc};

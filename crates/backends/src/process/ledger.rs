@@ -105,15 +105,19 @@ impl Ledger {
 
     /// Kills everything that runs, without asking it to end first; for an agent that has no time left.
     pub async fn kill_all(&self) {
-        let trees: Vec<(Identity, Arc<Tree>)> = self.trees().drain().collect();
-        let killed = trees.iter().map(async |(identity, tree)| {
-            let left = kill_all(tree, KILL_ALL_FOR).await;
-            if left > 0 {
-                tracing::error!(execution = %identity, left, "processes do not end");
-            }
-            self.means.release(tree.cgroup());
-        });
-        join_all(killed).await;
+        // Twice: a process may have been started in the very moment of the first look.
+        for _ in 0..2 {
+            let trees: Vec<(Identity, Arc<Tree>)> = self.trees().drain().collect();
+            let killed = trees.iter().map(async |(identity, tree)| {
+                let left = kill_all(tree, KILL_ALL_FOR).await;
+                if left > 0 {
+                    tracing::error!(execution = %identity, left, "processes do not end");
+                }
+                self.means.release(tree.cgroup());
+            });
+            join_all(killed).await;
+            tokio::task::yield_now().await;
+        }
     }
 
     /// Ends everything that is recorded; to be called before anything is started. Returns what was still running.

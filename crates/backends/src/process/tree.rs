@@ -224,7 +224,7 @@ impl Tree {
 }
 
 /// TERM to all, then, after the grace period, KILL until nothing is left. Returns how many do not end.
-pub(super) async fn terminate(tree: &Arc<Tree>, grace: Duration) -> usize {
+pub(crate) async fn terminate(tree: &Arc<Tree>, grace: Duration) -> usize {
     find(tree).await;
     let mut left = look(tree, |tree| tree.signal(Signal::SIGTERM)).await;
     let deadline = Instant::now() + grace;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use clap::Args;
-use downbeat_agent::{Agent, Declared, Grpc, Settings};
+use downbeat_agent::{Agent, Declared, Grpc, Settings, reap_orphans};
 
 use super::guard::GUARD;
 use super::logging;
@@ -126,12 +126,18 @@ pub(crate) async fn run(args: AgentArgs, global: Global, out: Out) -> Result<(),
 
 async fn serve(keys: &AgentKeys, backends: Vec<Declared>) -> Result<(), Failure> {
     let mut stop = Stop::listen()?;
+    tokio::spawn(reap_orphans());
     let mut agent = Agent::start(Settings { backends, ..Settings::from(keys) }, Arc::new(Grpc));
     tokio::select! {
         ended = agent.wait() => return ended.map_err(|error| agent_ended(&error)),
         () = stop.asked() => {}
     }
     agent.drain();
-    let drained = async { agent.wait().await.map_err(|error| agent_ended(&error)) };
-    stop.or_insist(drained).await
+    match stop.or_insist(agent.wait()).await {
+        Ok(ended) => ended.map_err(|error| agent_ended(&error)),
+        Err(insisted) => {
+            agent.kill().await;
+            Err(insisted.into())
+        }
+    }
 }
