@@ -339,7 +339,8 @@ mod tests {
         // So that the threads which read it end with the test.
         let environ = root.path().join(hung.to_string()).join("environ");
         while READERS_OF_ENVIRONMENTS.available_permits() < 4 {
-            drop(fs::OpenOptions::new().write(true).open(&environ).unwrap());
+            // For both, since opening it only to write waits for somebody who reads.
+            drop(fs::OpenOptions::new().read(true).write(true).open(&environ).unwrap());
             tokio::task::yield_now().await;
         }
     }
