@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use downbeat_core::Dice;
 use downbeat_core::ids::SessionId;
-use downbeat_proto::message::Finished;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::{JoinHandle, JoinSet};
@@ -15,12 +14,13 @@ use tokio_util::sync::CancellationToken;
 use crate::error::Error;
 use crate::guards::Guards;
 use crate::holdings::Holdings;
+use crate::installation::Installation;
 use crate::lease_clock::LeaseClock;
 use crate::links::{Connector, Links};
 use crate::offer::Offer;
 use crate::outbox::Outbox;
 use crate::output::Outputs;
-use crate::session::{self, Outgoing};
+use crate::session::{self, Joining, Outgoing};
 use crate::settings::Settings;
 use crate::shared::Shared;
 use crate::stop::Reason;
@@ -122,6 +122,10 @@ async fn run(
     let outbox = Arc::new(outbox);
     let mut dice = Dice::new(seed);
     let session = SessionId(dice.uuid());
+    let installation =
+        Installation::open(&settings.data, host.boot(), wall(), || host.draw_instance(&mut dice))
+            .map_err(|error| Error::Data { path: settings.data.clone(), error })?;
+    let chance = Dice::new(dice.next_u64());
     let links = Arc::new(Links::new(
         connector,
         settings.servers.clone(),
@@ -140,15 +144,16 @@ async fn run(
         }
         let clock = LeaseClock::start(host.clone());
         let began = clock.now();
-        let opening = session::open(
-            &links,
-            &outbox,
-            former,
-            &settings.cluster,
-            offer.description(),
+        let joining = Arc::new(Joining::new(
+            settings.cluster.clone(),
+            offer.description().clone(),
             session,
-            &settings.data,
-        );
+            installation,
+            former.iter().map(|finished| finished.held).collect(),
+            settings.tuning,
+            chance,
+        ));
+        let opening = session::open(&links, &outbox, former, &joining, &settings.data);
         let opened = tokio::select! {
             biased;
             opened = opening => opened?,
@@ -169,6 +174,7 @@ async fn run(
             guards: Guards::default(),
             offer,
             links: links.clone(),
+            joining,
             outbox: outbox.clone(),
             outputs: Outputs::new(opened.welcome.output_max_bytes),
             outgoing,
@@ -180,7 +186,8 @@ async fn run(
             holdings: Mutex::new(Holdings::new(settings.slots)),
             changed: Notify::new(),
         });
-        serve(&shared, reports, opened.undelivered, &orders.drain, settings.drain_timeout).await
+        shared.hold_former(opened.undelivered);
+        serve(&shared, reports, &orders.drain, settings.drain_timeout).await
     };
     let result = tokio::select! {
         biased;
@@ -204,14 +211,15 @@ async fn run(
 async fn serve(
     shared: &Arc<Shared>,
     reports: UnboundedReceiver<Outgoing>,
-    undelivered: Vec<Finished>,
     drain: &CancellationToken,
     drain_timeout: Duration,
 ) -> Result<(), Error> {
     let mut loops = JoinSet::new();
     loops.spawn(session::heartbeat(shared.clone()));
     loops.spawn(session::poll(shared.clone()));
-    loops.spawn(session::report(shared.clone(), reports, undelivered));
+    let (large, larges) = unbounded_channel();
+    loops.spawn(session::report(shared.clone(), reports, large));
+    loops.spawn(session::send_ahead(shared.clone(), larges));
     loops.spawn(session::output(shared.clone()));
     loops.spawn(session::cut_off(shared.clone()));
     let over = tokio::select! {

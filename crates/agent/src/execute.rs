@@ -7,8 +7,7 @@ use std::sync::Arc;
 
 use downbeat_backends::{Call, Finish, OutputSink, Receive};
 use downbeat_core::backend::{Params, check_params};
-use downbeat_core::execution::Outcome;
-use downbeat_core::limits::REASON_BYTES;
+use downbeat_core::execution::{Outcome, cut_reason};
 use downbeat_proto::message::{Finished, Started};
 use futures_util::FutureExt;
 use jiff::Timestamp;
@@ -28,11 +27,15 @@ pub(crate) fn spawn(shared: &Arc<Shared>, ready: Ready) {
     tokio::spawn(async move {
         let mut next = Some(ready);
         while let Some(ready) = next {
+            let stop = ready.stop.clone();
             let finished = tokio::select! {
                 biased;
                 () = shared.abandon.cancelled() => return,
                 finished = execute(&shared, ready) => finished,
             };
+            if stop.abandons(finished.outcome.verdict) {
+                return shared.abandoned(finished.held);
+            }
             next = shared.ended(finished);
         }
     });
@@ -63,7 +66,7 @@ async fn execute(shared: &Arc<Shared>, ready: Ready) -> Finished {
                 .unwrap_or_else(|_| Finish::failed(None, "the backend panicked; the agent's log says where"));
             sink.finish();
             match expected {
-                Some(expected) => expected.gather(finish),
+                Some(expected) => expected.gather(finish).await,
                 None => (finish, Params::new()),
             }
         }
@@ -75,10 +78,11 @@ async fn execute(shared: &Arc<Shared>, ready: Ready) -> Finished {
     let outcome = Outcome {
         verdict: finish.verdict,
         exit_code: finish.exit_code,
-        error: finish.error.map(cut),
+        error: finish.error.map(cut_reason),
         outputs: values,
         started_at,
         finished_at,
+        received_at: None,
     };
     Finished { held, run, outcome, output }
 }
@@ -161,11 +165,4 @@ async fn attempt(
         guarded.done();
     }
     stop.interpret(finish)
-}
-
-fn cut(mut error: String) -> String {
-    if error.len() > REASON_BYTES {
-        error.truncate(error.floor_char_boundary(REASON_BYTES));
-    }
-    error
 }

@@ -38,7 +38,11 @@ pub(crate) struct Guarded {
 impl Guarded {
     /// None where the host has no guards.
     pub(crate) fn new(shared: &Arc<Shared>, held: Held) -> Option<Self> {
-        let guard = shared.host.guard(shared.deadlines(held)?)?;
+        let guard = shared.deadlines(held).and_then(|deadlines| shared.host.guard(deadlines));
+        let Some(guard) = guard else {
+            tracing::debug!(execution = %held.execution, "no guard: this work ends early only while the agent lives");
+            return None;
+        };
         shared.guards.all().insert(held, guard.clone());
         Some(Self { shared: shared.clone(), held, guard })
     }

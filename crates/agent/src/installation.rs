@@ -6,7 +6,6 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-use downbeat_core::Dice;
 use downbeat_proto::message::InstanceId;
 use jiff::Timestamp;
 use uuid::Uuid;
@@ -23,12 +22,17 @@ pub(crate) struct Installation {
 
 impl Installation {
     /// Reads who this is, or notes it for the first time, and that it has started once more.
-    pub(crate) fn open(data: &Path, boot: Option<Uuid>, now: Timestamp, dice: &mut Dice) -> io::Result<Self> {
+    pub(crate) fn open(
+        data: &Path,
+        boot: Option<Uuid>,
+        now: Timestamp,
+        draw: impl FnOnce() -> Uuid,
+    ) -> io::Result<Self> {
         let file = data.join("instance");
         let id = match read::<Uuid>(&file)? {
             Some(id) => id,
             None => {
-                let id = dice.uuid();
+                let id = draw();
                 write(&file, &id.to_string())?;
                 id
             }
@@ -83,8 +87,9 @@ mod tests {
 
     const BOOT: Uuid = Uuid::from_u128(1);
 
-    fn open(data: &Path, boot: Uuid, second: i64, seed: u64) -> Installation {
-        Installation::open(data, Some(boot), Timestamp::from_second(second).unwrap(), &mut Dice::new(seed)).unwrap()
+    fn open(data: &Path, boot: Uuid, second: i64, number: u128) -> Installation {
+        let (now, draw) = (Timestamp::from_second(second).unwrap(), || Uuid::from_u128(number));
+        Installation::open(data, Some(boot), now, draw).unwrap()
     }
 
     #[test]
@@ -94,7 +99,11 @@ mod tests {
         let second = open(data.path(), BOOT, 1_000, 2);
         let third = open(data.path(), BOOT, 500, 3);
         assert_eq!((&first.id, &second.id), (&second.id, &third.id));
-        assert_eq!([first.life, second.life, third.life], [1_000, 1_001, 1_002], "also when the clock goes back");
+        assert_eq!(
+            [first.life, second.life, third.life],
+            [1_000, 1_001, 1_002],
+            "also when the clock goes back"
+        );
         let mode = fs::metadata(data.path().join("instance")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
     }

@@ -7,11 +7,13 @@ mod error;
 mod execute;
 mod guards;
 mod holdings;
+mod installation;
 mod lease_clock;
 mod links;
 mod offer;
 mod outbox;
 mod output;
+mod private;
 mod session;
 mod settings;
 mod shared;
@@ -21,8 +23,8 @@ mod values;
 
 pub use agent::{Agent, Handle};
 pub use downbeat_backends::{
-    Declared, Engine, Environment, JOB_VARIABLES, Refused as DeclarationRefused, keep_limits_for_children,
-    reap_orphans, watch_over,
+    Declared, Engine, Environment, JOB_VARIABLES, Refused as DeclarationRefused, raise_open_files,
+    reap_orphans, slots_within, watch_over,
 };
 pub use error::Error;
 pub use links::{Connector, Grpc};

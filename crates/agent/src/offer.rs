@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use downbeat_backends::Backend;
 use downbeat_core::backend::{ActionSchema, BackendSchema, Catalogue, ONLY_WHEN_ALLOWED};
-use downbeat_core::node::Description;
+use downbeat_core::node::{Description, check_json_bytes};
 
 use crate::error::Error;
 use crate::settings::Settings;
@@ -20,7 +20,7 @@ pub(crate) struct Offer {
 #[derive(Debug)]
 struct Offered {
     backend: Arc<dyn Backend>,
-    schema: BackendSchema,
+    schema: Arc<BackendSchema>,
 }
 
 impl Offer {
@@ -28,7 +28,7 @@ impl Offer {
         let all: Vec<Offered> = host
             .backends()
             .into_iter()
-            .map(|backend| Offered { schema: backend.schema(), backend })
+            .map(|backend| Offered { schema: Arc::new(backend.schema()), backend })
             .collect();
         let catalogue = Catalogue::builtin();
         let mut names: Vec<&str> = all.iter().map(|offered| offered.schema.name.as_str()).collect();
@@ -44,6 +44,20 @@ impl Offer {
         let chosen: Vec<Offered> =
             all.into_iter().filter(|offered| chosen(settings, &offered.schema.name)).collect();
 
+        if chosen.is_empty() {
+            let only = settings.only.as_deref().unwrap_or_default();
+            let forbidden: Vec<&str> = only
+                .iter()
+                .map(String::as_str)
+                .filter(|name| ONLY_WHEN_ALLOWED.contains(name) && !settings.allow.iter().any(|a| a == name))
+                .collect();
+            if !forbidden.is_empty() {
+                return Err(Error::NothingToOffer { names: forbidden.join(",") });
+            }
+            tracing::warn!(
+                "this node offers no backend: the settings leave none that this host has the tools for"
+            );
+        }
         let mut capabilities = host.capabilities();
         capabilities.extend(settings.capabilities.clone());
         let description = Description {
@@ -55,6 +69,8 @@ impl Offer {
             slots: settings.slots,
             version: env!("CARGO_PKG_VERSION").to_owned(),
         };
+        description.check()?;
+        check_json_bytes(serde_json::to_string(&description).map_or(0, |json| json.len()))?;
         let backends = chosen.into_iter().map(|offered| (offered.schema.name.clone(), offered)).collect();
         Ok(Self { backends, description })
     }
@@ -200,6 +216,17 @@ mod tests {
     fn only_narrows_and_allows_nothing() {
         let only = |s: &mut Settings| s.only = Some(vec!["ping".to_owned(), "exec".to_owned()]);
         assert_eq!(offered(only).unwrap(), "ping");
+    }
+
+    #[test]
+    fn an_agent_whose_settings_leave_no_backend_does_not_start() {
+        let only = |s: &mut Settings| s.only = Some(vec!["exec".to_owned()]);
+        assert_eq!(
+            offered(only).unwrap_err().to_string(),
+            "`only` leaves no backend: exec may run anything at all; add --allow exec"
+        );
+        // The same settings may serve hosts of many kinds.
+        assert_eq!(offered(|s| s.only = Some(vec!["apt".to_owned()])).unwrap(), "");
     }
 
     #[test]

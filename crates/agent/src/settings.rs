@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use downbeat_backends::{Declared, Engine};
+use downbeat_core::limits;
 use serde_json::Value;
 
 /// One agent's settings.
@@ -56,7 +57,8 @@ impl Settings {
             labels: BTreeMap::new(),
             capabilities: BTreeMap::new(),
             slots: std::thread::available_parallelism()
-                .map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX)),
+                .map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX))
+                .min(limits::SLOTS_PER_NODE),
             allow: Vec::new(),
             only: None,
             backends: Vec::new(),
@@ -92,6 +94,9 @@ pub struct Tuning {
     /// Between attempts to reach a server: the first pause, doubled up to the last, each jittered.
     pub backoff_least: Duration,
     pub backoff_most: Duration,
+    /// The same between attempts to be taken as a node, when a server refuses that.
+    pub refused_least: Duration,
+    pub refused_most: Duration,
     /// For the last results to be acknowledged when the agent stops. What is not is delivered by the next start.
     pub farewell: Duration,
 }
@@ -104,6 +109,8 @@ impl Default for Tuning {
             output_interval: Duration::from_millis(100),
             backoff_least: Duration::from_millis(100),
             backoff_most: Duration::from_secs(5),
+            refused_least: Duration::from_secs(1),
+            refused_most: Duration::from_secs(60),
             farewell: Duration::from_secs(5),
         }
     }

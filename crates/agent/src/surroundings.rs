@@ -14,10 +14,13 @@ use downbeat_backends::{
     Backend, Deadlines, Declared, DeclaredBackend, Docker, Engine, Environment, Guard, Identity, Ledger,
     Tools, boot_time, builtin,
 };
+use downbeat_core::Dice;
 use jiff::Timestamp;
 use serde_json::Value;
+use uuid::Uuid;
 
 use crate::error::Error;
+use crate::private;
 use crate::settings::Settings;
 
 /// How long the start of an agent waits for a slow container engine. What is left over then is removed before the first
@@ -49,6 +52,14 @@ pub trait Host: Send + Sync + fmt::Debug + 'static {
     /// Everything that could be offered: what this machine has no tool for is not.
     fn backends(&self) -> Vec<Arc<dyn Backend>>;
     fn capabilities(&self) -> BTreeMap<String, Value>;
+    /// An id for a new installation. Whoever can guess it can take its node.
+    fn draw_instance(&self, dice: &mut Dice) -> Uuid {
+        dice.uuid()
+    }
+    /// Names the time since the machine was last started; nothing where that cannot be known.
+    fn boot(&self) -> Option<Uuid> {
+        None
+    }
     /// Ends what a former life of the agent left running, and answers what that was.
     async fn sweep(&self, grace: Duration) -> Vec<Identity>;
 
@@ -69,13 +80,18 @@ pub trait Host: Send + Sync + fmt::Debug + 'static {
     fn guard(&self, _: Deadlines) -> Option<Guard> {
         None
     }
+
+    /// What is wrong with this machine, for people.
+    fn problems(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 impl Surroundings {
     /// The real ones; the record of what runs is kept in the agent's directory.
     pub(crate) fn of_system(settings: &Settings) -> Result<Self, Error> {
         let data: &Path = &settings.data;
-        fs::create_dir_all(data).map_err(|error| Error::Data { path: data.to_owned(), error })?;
+        private::claim(data).map_err(|error| Error::Data { path: data.to_owned(), error })?;
         let machine = Machine {
             ledger: Arc::new(Ledger::open(&data.join("running"))?),
             tools: Tools::found(),
@@ -151,6 +167,16 @@ impl Host for Machine {
         self.ledger.kill_all().await;
     }
 
+    /// Not by the dice: session ids are drawn with them, and are no secret.
+    fn draw_instance(&self, _: &mut Dice) -> Uuid {
+        Uuid::new_v4()
+    }
+
+    fn boot(&self) -> Option<Uuid> {
+        let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        Uuid::parse_str(text.trim()).ok()
+    }
+
     async fn sweep(&self, grace: Duration) -> Vec<Identity> {
         let (mut found, containers) = tokio::join!(self.ledger.sweep(grace), self.sweep_containers());
         found.extend(containers);
@@ -167,6 +193,10 @@ impl Host for Machine {
 
     fn guard(&self, deadlines: Deadlines) -> Option<Guard> {
         Some(Guard::new(self.guard.clone()?, deadlines))
+    }
+
+    fn problems(&self) -> Vec<String> {
+        self.ledger.problem().into_iter().collect()
     }
 }
 

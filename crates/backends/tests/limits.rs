@@ -4,7 +4,7 @@ mod support;
 
 use std::sync::Arc;
 
-use downbeat_backends::{Exec, Finish, Ledger, Means, keep_limits_for_children};
+use downbeat_backends::{Exec, Finish, Ledger, Means, raise_open_files};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::stat::{Mode, umask};
 use serde_json::json;
@@ -16,8 +16,7 @@ async fn processes_get_the_limits_of_before_they_were_raised_and_the_usual_umask
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     let soft = 512.min(hard / 2);
     setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
-    keep_limits_for_children();
-    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
+    assert_eq!(raise_open_files(), Ok(hard));
     umask(Mode::from_bits_truncate(0o077));
     for means in [Means::found(), Means::found().without_groups()] {
         let bench = Bench::new();

@@ -105,6 +105,9 @@ pub(crate) enum Command {
         #[arg(value_enum)]
         shell: Shell,
     },
+    /// A command that does not exist, and what came after it
+    #[command(external_subcommand)]
+    Unknown(Vec<String>),
 }
 
 #[cfg(test)]

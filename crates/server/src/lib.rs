@@ -27,6 +27,7 @@ pub use clock::Wall;
 pub use error::{Class, Error, Problem};
 pub use journal::{Batches, Feed};
 pub use metrics::Metrics;
+pub use nodes::Force;
 pub use service::{Drain, Redo, Retry, Service, Submit, Submitted};
 pub use settings::Settings;
 pub use start::{Server, StartError, start, start_within};

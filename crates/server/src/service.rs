@@ -9,11 +9,11 @@ use downbeat_core::execution::{Execution, State};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
 use downbeat_core::level;
 use downbeat_core::nearest::advice;
-use downbeat_core::node::NodeRecord;
-use downbeat_core::plan::{Plan, resolve, resolve_again};
+use downbeat_core::node::{NodeRecord, Tombstone};
+use downbeat_core::plan::{Plan, resolve, resolve_again, silent_nodes};
 use downbeat_core::run::again::{Again, entry_named, retry_of};
 use downbeat_core::run::engine::{Progress, Turn};
-use downbeat_core::run::{RunRecord, RunState};
+use downbeat_core::run::{Resolved, RunRecord, RunState};
 use downbeat_core::spec::{Definition, Entry};
 use downbeat_core::{Applied, Change, Refusal, Timestamp, expr, limits};
 use downbeat_proto::message::Fault;
@@ -30,7 +30,7 @@ use crate::error::Error;
 use crate::heavy::HeavyWork;
 use crate::journal::{Feed, Journal};
 use crate::metrics::Metrics;
-use crate::nodes::{Heartbeats, Serving};
+use crate::nodes::{self, Force, Heartbeats, Serving};
 use crate::output::Outputs;
 use crate::replica::Following;
 use crate::runs::{Cache, Means, Runs, Start, Waits, refused_for_nodes, release, reserve};
@@ -283,6 +283,12 @@ impl Service {
         }
     }
 
+    /// How many nodes say that something is wrong with them.
+    pub(crate) fn nodes_with_problems(&self) -> u64 {
+        let board = self.parts.dispatcher.board();
+        board.nodes().filter(|node| !node.problems.is_empty()).count() as u64
+    }
+
     /// Announces executions whose output grew.
     pub fn output_grown(&self) -> broadcast::Receiver<ExecutionId> {
         self.parts.outputs.grown()
@@ -294,7 +300,10 @@ impl Service {
             None => Ok(ClusterId::DEFAULT),
             Some(name) => {
                 let found = self.parts.store.cluster(name).await?;
-                found.ok_or_else(|| Error::NotFound(format!("cluster `{name}` does not exist")))
+                found.ok_or_else(|| {
+                    let advice = advice(name, &["default"], "clusters");
+                    Error::NotFound(format!("there is no cluster `{name}`; {advice}"))
+                })
             }
         }
     }
@@ -306,6 +315,12 @@ impl Service {
 
     fn nodes_of(&self, cluster: ClusterId) -> Vec<Arc<NodeRecord>> {
         self.parts.dispatcher.board().nodes().filter(|node| node.cluster == cluster).cloned().collect()
+    }
+
+    /// The run's nodes that are stale or offline now, by hostname, each with what becomes of its steps.
+    pub fn silent_nodes(&self, resolved: &Resolved) -> Vec<(String, &'static str)> {
+        let board = self.parts.dispatcher.board();
+        silent_nodes(resolved, |id| board.node(id).map(|node| node.status))
     }
 
     /// Makes a plan, and of it what the caller wants to have.
@@ -656,6 +671,11 @@ impl Service {
             }
             Err(_) => Err(Error::NotFound(format!("node `{node}` does not exist"))),
         }
+    }
+
+    /// Deletes a node; see [`Force`].
+    pub async fn delete_node(&self, node: NodeId, force: Force, by: &str) -> Result<Tombstone, Error> {
+        patiently(nodes::delete(&self.parts, node, force, by)).await?
     }
 
     async fn commit_one(&self, change: Change) -> Result<Applied, Error> {

@@ -13,8 +13,8 @@ pub struct Settings {
     pub replica_of: Vec<String>,
     /// Where REST, live streams and metrics are served.
     pub http: SocketAddr,
-    /// Names by which browsers, and on a loopback address all clients, may reach `http`, beside `localhost`, addresses
-    /// and the hostname. `*`: any name.
+    /// More names by which browsers, and on a loopback address all clients, may reach `http`. `localhost` and addresses
+    /// always may, the hostname on other than loopback addresses. `*`: any name.
     pub allowed_hosts: Vec<String>,
     /// Where agents dial in.
     pub grpc: SocketAddr,

@@ -52,6 +52,7 @@ pub struct Server {
     host: Arc<Host>,
     http_addr: SocketAddr,
     grpc_addr: SocketAddr,
+    found_nothing: bool,
     /// New requests are turned away, parked ones let go.
     closing: CancellationToken,
     /// Actors and loops end.
@@ -130,7 +131,9 @@ async fn assemble(
     let stopping = CancellationToken::new();
     let closing = CancellationToken::new();
     let journal_stop = CancellationToken::new();
-    let feed = Feed::new(store.last_seq().await?);
+    let last_seq = store.last_seq().await?;
+    let found_nothing = last_seq == 0;
+    let feed = Feed::new(last_seq);
     let dispatcher = Dispatcher::new(metrics.clone(), server);
     let admission = Admission::new(dispatcher.clone(), metrics.clone(), settings.max_concurrent_runs);
     load_board(store.as_ref(), &dispatcher, &admission).await?;
@@ -203,6 +206,7 @@ async fn assemble(
         host,
         http_addr,
         grpc_addr,
+        found_nothing,
         closing,
         stopping,
         listeners,
@@ -229,6 +233,7 @@ async fn assemble_replica(
         (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
     journal_stop.cancel();
     let last_seq = store.last_seq().await?;
+    let found_nothing = last_seq == 0;
     let feed = Feed::new(last_seq);
     let dispatcher = Dispatcher::new(metrics.clone(), server);
     let admission = Admission::new(dispatcher.clone(), metrics.clone(), settings.max_concurrent_runs);
@@ -292,6 +297,7 @@ async fn assemble_replica(
         host,
         http_addr,
         grpc_addr,
+        found_nothing,
         closing,
         stopping,
         listeners,
@@ -310,6 +316,11 @@ impl Server {
     /// Where agents dial in.
     pub fn grpc_addr(&self) -> SocketAddr {
         self.grpc_addr
+    }
+
+    /// Whether nothing was ever written to the store before this server was started.
+    pub fn found_nothing(&self) -> bool {
+        self.found_nothing
     }
 
     /// What agents call, whatever carries it.

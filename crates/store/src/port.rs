@@ -256,6 +256,8 @@ pub trait Store: Source + Send + Sync + std::fmt::Debug + 'static {
     ) -> Result<BTreeMap<Arc<str>, Execution>, Error>;
 
     async fn execution(&self, id: ExecutionId) -> Result<Option<Execution>, Error>;
+    /// Those of these executions that exist, in the order of their ids, each once.
+    async fn executions_by_id(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>, Error>;
     /// In the order of their ids, which is the order of creation.
     async fn executions(&self, filter: &ExecutionFilter, page: Page) -> Result<Listed<Execution>, Error>;
     /// All executions of a run, in the order of their ids.

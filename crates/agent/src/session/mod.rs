@@ -1,16 +1,20 @@
 //! A session: how it opens, and the loops that it consists of until its end.
 
+mod ahead;
 mod cut_off;
 mod deliver;
 mod heartbeat;
+mod join;
 mod open;
 mod output;
 mod poll;
 mod report;
 mod stuck;
 
+pub(crate) use ahead::send_ahead;
 pub(crate) use cut_off::cut_off;
 pub(crate) use heartbeat::{heartbeat, leave};
+pub(crate) use join::Joining;
 pub(crate) use open::open;
 pub(crate) use output::output;
 pub(crate) use poll::poll;

@@ -54,6 +54,14 @@ pub(crate) struct State {
     pub(crate) deaf: bool,
     /// Output is not taken.
     pub(crate) deaf_to_output: bool,
+    /// Output is not answered in time.
+    pub(crate) slow_for_output: bool,
+    /// Reports with more results than this are not answered in time.
+    pub(crate) slow_beyond: Option<usize>,
+    /// Results in each report that was not answered in time.
+    pub(crate) timed_out: Vec<usize>,
+    /// Bytes of text in each message of output.
+    pub(crate) messages: Vec<usize>,
     /// Reports with one of these are rejected.
     pub(crate) reject: Vec<Held>,
     /// Reports with any output are rejected.
@@ -63,6 +71,11 @@ pub(crate) struct State {
     /// Results of each report that was rejected.
     pub(crate) rejected: Vec<Vec<Held>>,
     pub(crate) end_with: Option<Fault>,
+    /// What hellos and registrations are refused with, and how often that was.
+    pub(crate) refuse_joining: Option<Fault>,
+    pub(crate) refused_joinings: u32,
+    /// What heartbeats are answered with until the node registers again.
+    pub(crate) estranged: Option<Fault>,
     /// Polls are answered as if the node were not known: a server that is behind.
     pub(crate) behind: bool,
     pub(crate) connects: Vec<String>,
@@ -74,6 +87,8 @@ pub(crate) struct Server {
     changed: Notify,
     pub(crate) heartbeat_interval: Duration,
     pub(crate) lease_ttl: Duration,
+    /// A release that does not know results that a registration announces.
+    pub(crate) is_old: bool,
     /// Addresses that nobody listens at.
     pub(crate) dead: Vec<String>,
 }
@@ -89,6 +104,7 @@ impl Server {
             changed: Notify::new(),
             heartbeat_interval: Duration::from_millis(50),
             lease_ttl: Duration::from_secs(30),
+            is_old: false,
             dead: Vec::new(),
         };
         change(&mut server);
@@ -137,6 +153,13 @@ impl Server {
         sent.chain(&finished.output).cloned().collect()
     }
 
+    fn joining(&self) -> Result<(), Fault> {
+        let refused = self.state.lock().unwrap().refuse_joining.clone();
+        let Some(fault) = refused else { return Ok(()) };
+        self.change(|state| state.refused_joinings += 1);
+        Err(fault)
+    }
+
     fn fault(&self, state: &State) -> Option<Fault> {
         state.end_with.clone().or_else(|| state.down.then(|| Fault::Unavailable("down".to_owned())))
     }
@@ -146,6 +169,7 @@ impl Server {
 impl Link for Server {
     async fn hello(&self, hello: Hello) -> Result<Welcome, Fault> {
         assert_eq!(hello.protocol, PROTOCOL);
+        self.joining()?;
         let mut state = self.state.lock().unwrap();
         if let Some(fault) = self.fault(&state) {
             return Err(fault);
@@ -159,13 +183,16 @@ impl Link for Server {
             lease_ttl: self.lease_ttl,
             output_max_bytes: 1024 * 1024,
             protocol: PROTOCOL,
+            keeps_undelivered: !self.is_old,
         })
     }
 
     async fn register(&self, register: Register) -> Result<(), Fault> {
+        self.joining()?;
         self.change(|state| {
             state.seen.push(Seen::Register);
             state.registered.push(register);
+            state.estranged = None;
         });
         Ok(())
     }
@@ -173,6 +200,9 @@ impl Link for Server {
     async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<HeartbeatAnswer, Fault> {
         let mut state = self.state.lock().unwrap();
         if let Some(fault) = self.fault(&state) {
+            return Err(fault);
+        }
+        if let Some(fault) = state.estranged.clone() {
             return Err(fault);
         }
         if state.lose_heartbeats > 0 {
@@ -228,6 +258,10 @@ impl Link for Server {
         if state.forgetful {
             return Err(Fault::NotFound("node".to_owned()));
         }
+        if state.slow_beyond.is_some_and(|most| report.finished.len() > most) {
+            state.timed_out.push(report.finished.len());
+            return Err(Fault::TimedOut("no answer in time".to_owned()));
+        }
         let results: Vec<Held> = report.finished.iter().map(|one| one.held).collect();
         if results.iter().any(|held| state.reject.contains(held))
             || (state.reject_output && report.finished.iter().any(|one| !one.output.is_empty()))
@@ -253,17 +287,27 @@ impl Link for Server {
     }
 
     async fn output(&self, output: Output) -> Result<(), Fault> {
-        let mut state = self.state.lock().unwrap();
-        if let Some(fault) = self.fault(&state) {
-            return Err(fault);
-        }
-        if state.deaf_to_output {
-            return Err(Fault::Unavailable("deaf".to_owned()));
-        }
-        state.speaking.extend(output.held);
-        state.chunks.extend(output.chunks);
-        drop(state);
+        let is_slow = {
+            let mut state = self.state.lock().unwrap();
+            if let Some(fault) = self.fault(&state) {
+                return Err(fault);
+            }
+            if state.deaf_to_output {
+                return Err(Fault::Unavailable("deaf".to_owned()));
+            }
+            state.messages.push(output.chunks.iter().map(|chunk| chunk.text.len()).sum());
+            if !state.slow_for_output {
+                state.speaking.extend(output.held);
+                state.chunks.extend(output.chunks);
+            }
+            state.slow_for_output
+        };
         self.changed.notify_waiters();
+        if is_slow {
+            // Heartbeats are answered meanwhile.
+            tokio::time::sleep(self.heartbeat_interval * 2).await;
+            return Err(Fault::TimedOut("no answer in time".to_owned()));
+        }
         Ok(())
     }
 }
@@ -290,6 +334,8 @@ pub(crate) fn settings(data: &Path) -> Settings {
     settings.allow = vec!["exec".to_owned()];
     settings.grace = Duration::from_secs(1);
     settings.tuning.backoff_most = Duration::from_millis(200);
+    settings.tuning.refused_least = Duration::from_millis(10);
+    settings.tuning.refused_most = Duration::from_millis(50);
     settings
 }
 

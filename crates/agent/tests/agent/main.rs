@@ -3,6 +3,7 @@
 mod delivery;
 mod fake;
 mod lanes;
+mod lines;
 mod output;
 mod processes;
 mod rejection;

@@ -100,8 +100,13 @@ fn read(input: &mut File, unread: &mut Vec<u8>, watch: &mut Watch) {
                     watch.hear(line);
                 }
             }
+            // No line of an agent is that long.
+            if unread.len() > READ_BYTES {
+                unread.clear();
+            }
         }
-        Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+        // Nothing to wait for yet: the pipe was empty after all.
+        Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {}
         Err(_) => watch.closed(),
     }
 }

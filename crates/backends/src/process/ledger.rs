@@ -2,9 +2,9 @@
 //! former life left running. Several agents may share a host, so only what is recorded here is touched.
 
 use std::collections::HashMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -23,6 +23,9 @@ const BOOT_FILE: &str = "boot";
 const LINE_BYTES: usize = 96;
 /// An agent that is told twice to stop waits no longer than this.
 const KILL_ALL_FOR: Duration = Duration::from_secs(2);
+/// Nobody else has a reason to read it, whatever the umask is.
+const DIR_MODE: u32 = 0o700;
+const FILE_MODE: u32 = 0o600;
 
 /// One line per running execution, in places that are used again: a file of its own for each would cost a short command
 /// as much as its process does. Not synced: what a crash of the machine loses, it also ended.
@@ -43,6 +46,8 @@ struct Book {
     free: Vec<u64>,
     /// The line after the last.
     next: u64,
+    /// Why the last begin could not be written.
+    failing: Option<String>,
 }
 
 /// One line of the record.
@@ -69,14 +74,17 @@ impl Ledger {
     /// The same on a host that offers less.
     pub fn open_with(dir: &Path, means: Means) -> Result<Self, Error> {
         let failed = |error| Error { dir: dir.to_owned(), error };
-        fs::create_dir_all(dir).map_err(failed)?;
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(dir.join(FILE));
-        let file = file.map_err(failed)?;
+        DirBuilder::new().recursive(true).mode(DIR_MODE).create(dir).map_err(failed)?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(FILE_MODE);
+        let file = options.open(dir.join(FILE)).map_err(failed)?;
+        // One of an older agent was open to all.
+        fs::set_permissions(dir, Permissions::from_mode(DIR_MODE)).map_err(failed)?;
+        file.set_permissions(Permissions::from_mode(FILE_MODE)).map_err(failed)?;
         let bytes = file.metadata().map_err(failed)?.len();
         // What a former life left stays where it is until it is swept.
         let next = bytes.div_ceil(LINE_BYTES as u64);
-        let book = Book { file, places: HashMap::new(), free: Vec::new(), next };
+        let book = Book { file, places: HashMap::new(), free: Vec::new(), next, failing: None };
         Ok(Self { dir: dir.to_owned(), means, book: Mutex::new(book), trees: Mutex::default() })
     }
 
@@ -86,7 +94,19 @@ impl Ledger {
 
     /// Before the start: a process that nobody recorded could not be found again.
     pub(super) fn begin(&self, identity: Identity) -> io::Result<()> {
-        self.book().write(Entry { identity, leader: None })
+        let mut book = self.book();
+        let written = book.write(Entry { identity, leader: None });
+        book.failing = written.as_ref().err().map(ToString::to_string);
+        written
+    }
+
+    /// Why running work cannot be recorded, when the last attempt failed.
+    pub fn problem(&self) -> Option<String> {
+        let error = self.book().failing.clone()?;
+        let dir = self.dir.display();
+        Some(format!(
+            "running work cannot be recorded: {error} ({dir}); a restart of the agent does not end it"
+        ))
     }
 
     pub(super) fn started(&self, identity: Identity, leader: Leader) -> io::Result<()> {
@@ -281,6 +301,21 @@ mod tests {
             running(dir.path()),
             expected.map(|(number, leader)| Entry { identity: identity(number), leader })
         );
+    }
+
+    #[test]
+    fn only_its_owner_can_read_the_record_also_of_an_older_agent() {
+        let temporary = tempfile::tempdir().unwrap();
+        let dir = temporary.path().join("running");
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join(FILE), "").unwrap();
+        for (path, mode) in [(dir.clone(), 0o755), (dir.join(FILE), 0o644)] {
+            fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        }
+        Ledger::open(&dir).unwrap();
+        for (path, mode) in [(dir.clone(), DIR_MODE), (dir.join(FILE), FILE_MODE)] {
+            assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, mode);
+        }
     }
 
     #[test]

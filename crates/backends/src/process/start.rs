@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::sync::{Once, OnceLock};
 
-use downbeat_spawn::{Command, Error, Started, Step, spawn};
+use downbeat_spawn::{Command, Error, OpenFiles, Started, Step, spawn};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::stat::{Mode, umask};
@@ -19,8 +19,9 @@ use tokio::net::unix::pipe::{Receiver, Sender};
 use super::cgroup::Cgroup;
 use super::child::Child;
 use super::means::Means;
+use super::open_files::open_files_of_children;
+use super::orphans;
 use super::run::Program;
-use super::{limits, orphans};
 use crate::backend::{Call, Identity};
 use crate::variables::{EXECUTION, OUTPUT};
 
@@ -119,7 +120,7 @@ fn cloned(
         stdio: [ends.input.as_ref().map_or(null, AsFd::as_fd), ends.output.as_fd(), ends.errors.as_fd()],
         cgroup: None,
         umask: UMASK,
-        open_files: limits::open_files(),
+        open_files: open_files_of_children().map(|given| OpenFiles { soft: given.soft, hard: given.hard }),
         // Without a group, being a descendant is the mark that a process cannot shed: it does not lose its parent.
         adopts: true,
     };

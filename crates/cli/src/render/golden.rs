@@ -548,13 +548,15 @@ fn a_list_of_nodes() {
         node(
             json!({"hostname": "db-long-name-01", "status": "offline", "seen_at": "2025-05-30T10:00:00Z", "backends": []})
         ),
+        node(json!({"hostname": "web-03", "problems": ["the disk is full", "the outbox cannot be written"]})),
     ]));
     insta::assert_snapshot!(plain(&node_table(&nodes, now(), None)));
 }
 
 #[test]
 fn a_node() {
-    let node: Node = view(node(json!({"backends": [{"name": "exec", "actions": [
+    let node: Node =
+        view(node(json!({"problems": ["the disk is full"], "backends": [{"name": "exec", "actions": [
         {"name": "run", "idempotent": false, "params": [
             {"name": "command", "kind": "argv", "required": true, "help": ""},
             {"name": "env", "kind": "map", "required": false, "help": ""}]},
@@ -653,7 +655,7 @@ fn the_whole_system() {
         "version": "0.1.0", "server": "server-1", "store": "sqlite", "uptime": "3h5m", "servers": [server],
         "runs": {"pending": 0, "running": 2, "completed": 17, "failed": 1, "cancelled": 0},
         "executions": {"pending": 4, "leased": 0, "running": 2, "succeeded": 120, "failed": 3, "skipped": 2, "cancelled": 0, "lost": 1},
-        "nodes": {"online": 3, "stale": 1, "offline": 0},
+        "nodes": {"online": 3, "stale": 1, "offline": 0}, "nodes_with_problems": 2,
     }));
     insta::assert_snapshot!(plain(&status_page(&status, now(), None)));
 }

@@ -1,5 +1,6 @@
 //! Text for people. Everything here is a pure function of what is shown, the time and the width.
 
+mod absent;
 mod event;
 mod graph;
 mod hosts;
@@ -15,6 +16,7 @@ pub(crate) mod table;
 mod time;
 mod work;
 
+pub(crate) use absent::absences;
 pub(crate) use event::EventLines;
 pub(crate) use hosts::Rows;
 pub(crate) use node::{node_page, node_table};

@@ -8,6 +8,7 @@ use downbeat_core::run::RunStatus;
 use downbeat_server::http::view::{InstanceResult, Plan, Run, RunSummary, Step};
 use jiff::Timestamp;
 
+use super::absent::{left_out, silent};
 use super::hosts::{Rows, hosts};
 use super::progress::Tally;
 use super::rollout::{standing, waves};
@@ -108,6 +109,12 @@ fn head(run: &Run, rows: Rows, now: Timestamp) -> Vec<(&'static str, Cell)> {
         ("state", summary.state.as_str().into()),
         ("target", target(&run.expected, rows).into()),
     ];
+    if !run.left_out.is_empty() {
+        head.push(("left out", left_out(&run.left_out, rows).into()));
+    }
+    if !run.silent.is_empty() {
+        head.push(("silent", Cell::new(silent(&run.silent, rows), Tone::Busy)));
+    }
     if let Some(rollout) = &run.rollout {
         let tone = if rollout.failed > rollout.budget { Tone::Bad } else { Tone::Plain };
         head.push(("rollout", Cell::new(standing(rollout), tone)));

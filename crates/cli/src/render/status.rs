@@ -41,6 +41,10 @@ pub(crate) fn status_page(status: &Status, now: Timestamp, width: Option<usize>)
     if let Some(problem) = &status.store_problem {
         lines.push(("problem", Cell::new(problem, Tone::Bad)));
     }
+    let nodes = match status.nodes_with_problems {
+        0 => nodes,
+        count => format!("{nodes}; {}", painted(&format!("{count} with problems"), Tone::Bad)),
+    };
     lines.extend([
         ("nodes", Cell::painted(nodes)),
         ("runs", Cell::painted(runs)),

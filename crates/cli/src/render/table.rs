@@ -1,5 +1,6 @@
 //! Owns the look of tables: columns two blanks apart, no lines, the last column wrapped to the terminal.
 
+use downbeat_core::shown::is_unprintable;
 use owo_colors::OwoColorize;
 
 /// What a cell wants to say with its colour.
@@ -166,7 +167,7 @@ pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
 
 /// What comes from hosts may hold line ends and control characters: neither may break the table or the terminal.
 pub(crate) fn one_line(text: &str) -> String {
-    let cleaned: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let cleaned: String = text.chars().map(|c| if is_unprintable(c) { ' ' } else { c }).collect();
     if cleaned.contains("  ") {
         cleaned.split_whitespace().collect::<Vec<_>>().join(" ")
     } else {
@@ -198,5 +199,6 @@ mod tests {
     #[test]
     fn control_characters_never_reach_the_terminal() {
         assert_eq!(one_line("a\x1b[31mb\r\n\tc"), "a [31mb c");
+        assert_eq!(one_line("web\u{202e}10"), "web 10");
     }
 }

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use downbeat_core::ids::ExecutionId;
 use downbeat_server::http::view::RunChunk;
 
+use crate::render::table::one_line;
+
 /// Whether lines say whose they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Prefix {
@@ -82,11 +84,12 @@ impl Lines {
     }
 
     fn whose(&self, chunk: &RunChunk) -> String {
-        match (self.prefix, chunk.item) {
+        let whose = match (self.prefix, chunk.item) {
             (Prefix::Item, Some(item)) => format!("{}[{item}] {}", chunk.task, chunk.node),
             (Prefix::Item, None) => format!("{} {}", chunk.task, chunk.node),
             (Prefix::None | Prefix::Node, _) => chunk.node.clone(),
-        }
+        };
+        one_line(&whose)
     }
 
     /// Whether what was printed last does not end in a line end: a prompt would follow on the same line.
@@ -139,6 +142,12 @@ mod tests {
         text += &lines.push(&chunk(1, "web-10", 6, "o\nthree"));
         text += &lines.finish();
         assert_eq!(text, "web-10 | one\nweb-2  | eins\nweb-2  | zwei\nweb-10 | two\nweb-10 | three\n");
+    }
+
+    #[test]
+    fn the_name_of_a_node_cannot_speak_to_the_terminal() {
+        let mut lines = Lines::new(Prefix::Node);
+        assert_eq!(lines.push(&chunk(1, "evil\u{1b}]0;owned\u{7}", 0, "x\n")), "evil ]0;owned | x\n");
     }
 
     #[test]

@@ -3,17 +3,18 @@
 use std::sync::Arc;
 
 use clap::Args;
-use downbeat_agent::{Agent, Declared, Grpc, Settings, reap_orphans};
+use downbeat_agent::{Agent, Grpc, Settings, raise_open_files, reap_orphans, slots_within};
 
 use super::guard::GUARD;
 use super::logging;
 use super::server::{Common, environment};
 use super::start::agent_ended;
 use super::stop::Stop;
+use super::store::absolute;
 use crate::args::Global;
 use crate::exit::Failure;
 use crate::out::Out;
-use crate::settings::{AGENT, AgentKeys, Derived, Loaded, Sources, load, load_backends};
+use crate::settings::{AGENT, AgentKeys, Derived, Loaded, Said, Sources, load, load_backends};
 
 #[derive(Debug, Args)]
 #[command(
@@ -60,22 +61,24 @@ pub(crate) struct AgentArgs {
 
 impl AgentArgs {
     fn sources(&self, global: &Global) -> Sources {
-        let listed = |items: &[String]| (!items.is_empty()).then(|| items.join(","));
+        let said = |text: &Option<String>| text.clone().map(Said::Text);
+        let listed = |items: &[String]| (!items.is_empty()).then(|| Said::Text(items.join(",")));
+        let each = |items: &[String]| (!items.is_empty()).then(|| Said::Each(items.to_vec()));
         let flags = [
             ("server", listed(&global.server), "--server"),
-            ("cluster", global.cluster.clone(), "--cluster"),
-            ("hostname", self.hostname.clone(), "--hostname"),
+            ("cluster", said(&global.cluster), "--cluster"),
+            ("hostname", said(&self.hostname), "--hostname"),
             ("groups", listed(&self.groups), "--groups"),
-            ("labels", listed(&self.labels), "--label"),
-            ("capabilities", listed(&self.capabilities), "--capability"),
-            ("slots", self.slots.clone(), "--slots"),
+            ("labels", each(&self.labels), "--label"),
+            ("capabilities", each(&self.capabilities), "--capability"),
+            ("slots", said(&self.slots), "--slots"),
             ("allow", listed(&self.allow), "--allow"),
             ("only", listed(&self.only), "--only"),
             ("pass_env", listed(&self.pass_env), "--pass-env"),
-            ("data", self.data.clone(), "--data"),
-            ("drain_timeout", self.drain_timeout.clone(), "--drain-timeout"),
-            ("log_level", self.common.log_level.clone(), "--log-level"),
-            ("log_format", self.common.log_format.clone(), "--log-format"),
+            ("data", said(&self.data), "--data"),
+            ("drain_timeout", said(&self.drain_timeout), "--drain-timeout"),
+            ("log_level", said(&self.common.log_level), "--log-level"),
+            ("log_format", said(&self.common.log_format), "--log-format"),
         ];
         Sources {
             config: self.common.config.clone(),
@@ -121,13 +124,38 @@ pub(crate) async fn run(args: AgentArgs, global: Global, out: Out) -> Result<(),
         return out.result(&shown, || shown.toml());
     }
     logging::start(&keys.log_level, keys.log_format)?;
-    logging::last_word(serve(&keys, backends).await, keys.log_format)
+    let settings = within_open_files(Settings { backends, ..Settings::from(&keys) });
+    logging::last_word(serve(settings).await, keys.log_format)
 }
 
-async fn serve(keys: &AgentKeys, backends: Vec<Declared>) -> Result<(), Failure> {
+/// Allows the agent as many open files as the system does, and no more slots than they are enough for.
+fn within_open_files(mut settings: Settings) -> Settings {
+    match raise_open_files() {
+        Ok(open_files) => {
+            let most = slots_within(open_files);
+            if settings.slots > most {
+                tracing::warn!(
+                    slots = settings.slots,
+                    open_files,
+                    "there are {most} slots only: more need more open files; raise \
+                     LimitNOFILE= of the unit, or `ulimit -Hn`"
+                );
+                settings.slots = most;
+            }
+        }
+        Err(error) => {
+            tracing::warn!(%error, "cannot raise the limit of open files: it bounds how much runs at once");
+        }
+    }
+    settings
+}
+
+async fn serve(settings: Settings) -> Result<(), Failure> {
     let mut stop = Stop::listen()?;
     tokio::spawn(reap_orphans());
-    let mut agent = Agent::start(Settings { backends, ..Settings::from(keys) }, Arc::new(Grpc));
+    // Another directory is another agent, that neither delivers the old results nor ends the old processes.
+    tracing::info!(hostname = settings.hostname, data = %absolute(&settings.data), "the agent starts");
+    let mut agent = Agent::start(settings, Arc::new(Grpc));
     tokio::select! {
         ended = agent.wait() => return ended.map_err(|error| agent_ended(&error)),
         () = stop.asked() => {}

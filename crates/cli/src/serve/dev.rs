@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use downbeat_agent::{Agent, Grpc, Handle, Settings as AgentSettings, reap_orphans};
+use downbeat_agent::{Agent, Error as AgentError, Grpc, Handle, Settings as AgentSettings, reap_orphans};
 use downbeat_core::backend::ONLY_WHEN_ALLOWED;
-use downbeat_core::node::NodeStatus;
-use downbeat_server::{Server, Settings};
+use downbeat_core::node::{NodeRecord, NodeStatus};
+use downbeat_server::{Force, Server, Settings};
 use futures_util::future::{join_all, select_all};
 use tokio::time::{Instant, sleep};
 
@@ -26,6 +26,8 @@ use crate::settings::LogFormat;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// Of each node; the same on every machine, so that what is tried out here behaves alike there.
 const SLOTS: u32 = 4;
+/// The label that a node has its number in.
+const NUMBER: &str = "number";
 /// Nodes of the same process register within milliseconds, unless something is wrong.
 const REGISTER_TIMEOUT: Duration = Duration::from_secs(30);
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
@@ -80,6 +82,7 @@ pub(crate) async fn run(args: DevArgs, out: Out) -> Result<(), Failure> {
         failure = first_to_end(&mut agents) => return Err(failure),
         () = stop.asked() => return end(&mut stop, &mut agents, server).await,
     }
+    forget_others(&server, &hostnames).await;
     let ready = Ready::of(&server, hostnames);
     announce(&ready, args.ready_file.as_deref(), out, || banner(&ready, &args.groups, &args.data))?;
 
@@ -104,7 +107,7 @@ fn start_agent(args: &DevArgs, server: &Server, hostname: &str, number: u32) -> 
             .map(|group| group.trim().to_owned())
             .filter(|group| !group.is_empty())
             .collect(),
-        labels: [("number".to_owned(), number.to_string())].into(),
+        labels: [(NUMBER.to_owned(), number.to_string())].into(),
         slots: SLOTS,
         allow: ONLY_WHEN_ALLOWED.map(str::to_owned).to_vec(),
         guard: Some(GUARD.into()),
@@ -140,15 +143,37 @@ async fn registered(server: &Server, hostnames: &[String]) -> Result<(), Failure
     }
 }
 
-/// Agents end by themselves only when something is wrong. Without agents nobody ever does.
-async fn first_to_end(agents: &mut [Handle]) -> Failure {
-    if agents.is_empty() {
-        return std::future::pending().await;
+/// Nodes of an earlier start with more of them are gone for good: what is for all nodes must not wait for them.
+async fn forget_others(server: &Server, hostnames: &[String]) {
+    let Ok(nodes) = server.service().store().nodes(None).await else { return };
+    // An agent of somebody else may have such a name, but not the label too.
+    let is_ours = |node: &NodeRecord| {
+        let number = node.description.labels.get(NUMBER);
+        number.is_some_and(|number| node.description.hostname == format!("node-{number}"))
+    };
+    let gone =
+        nodes.into_iter().filter(|node| is_ours(node) && !hostnames.contains(&node.description.hostname));
+    for node in gone {
+        // The process that had them has ended: they are online only in the store, if at all.
+        if let Err(error) = server.service().delete_node(node.id, Force::On, "dev").await {
+            tracing::warn!(hostname = node.description.hostname, %error, "cannot delete a node of an earlier start");
+        }
     }
-    let (ended, _, _) = select_all(agents.iter_mut().map(|agent| Box::pin(agent.wait()))).await;
-    match ended {
-        Ok(()) => Failure::bug("an agent ended without being told to"),
-        Err(error) => agent_ended(&error),
+}
+
+/// Agents end by themselves only when something is wrong. Without agents nobody ever does.
+async fn first_to_end(agents: &mut Vec<Handle>) -> Failure {
+    loop {
+        if agents.is_empty() {
+            return std::future::pending().await;
+        }
+        let (ended, index, _) = select_all(agents.iter_mut().map(|agent| Box::pin(agent.wait()))).await;
+        match ended {
+            Ok(()) => return Failure::bug("an agent ended without being told to"),
+            // Somebody deleted its node, and the others go on.
+            Err(AgentError::NotFound(_)) => drop(agents.swap_remove(index)),
+            Err(error) => return agent_ended(&error),
+        }
     }
 }
 
@@ -211,6 +236,7 @@ mod tests {
             url: "http://127.0.0.1:5000".to_owned(),
             nodes: vec!["node-1".to_owned(), "node-2".to_owned(), "node-3".to_owned()],
             pid: 1,
+            store_is_new: true,
         };
         insta::assert_snapshot!(banner(&ready, &["dev".to_owned()], Path::new("./downbeat-data/dev")));
     }

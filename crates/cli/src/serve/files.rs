@@ -5,8 +5,6 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// Allows as many as the system lets a process allow itself; answers how many.
 pub(crate) fn allow_most() -> nix::Result<u64> {
-    // Programs that an agent in this process starts get the limit of before.
-    downbeat_agent::keep_limits_for_children();
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     if soft < hard {
         setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;

@@ -9,5 +9,6 @@ mod ready;
 pub(crate) mod server;
 mod start;
 mod stop;
+mod store;
 
 use start::started;

@@ -11,7 +11,7 @@ use super::stop::Stop;
 use super::{files, logging, started};
 use crate::exit::Failure;
 use crate::out::Out;
-use crate::settings::{Derived, Loaded, SERVER, ServerKeys, Sources, load};
+use crate::settings::{Derived, Loaded, SERVER, Said, ServerKeys, Sources, load};
 
 #[derive(Debug, Args)]
 pub(crate) struct ServerArgs {
@@ -24,8 +24,7 @@ pub(crate) struct ServerArgs {
     /// Where REST is served [default: 127.0.0.1:4680]
     #[arg(long, value_name = "ADDR")]
     http: Option<String>,
-    /// Names by which browsers, and on a loopback address all clients, may reach --http, beside localhost, addresses
-    /// and the hostname; several with commas, * for any
+    /// More names by which browsers, and on a loopback address all clients, may reach --http, with commas; * is any
     #[arg(long, value_name = "NAMES")]
     allowed_hosts: Option<String>,
     /// Where agents dial in [default: 127.0.0.1:4681]
@@ -115,7 +114,7 @@ impl ServerArgs {
             environment: environment(),
             flags: flags
                 .into_iter()
-                .filter_map(|(key, value, flag)| Some((key, value.clone()?, flag)))
+                .filter_map(|(key, value, flag)| Some((key, Said::Text(value.clone()?), flag)))
                 .collect(),
         }
     }

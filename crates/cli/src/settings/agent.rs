@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use downbeat_agent::{Engine, Environment};
 use downbeat_core::Span;
+use downbeat_core::node::Description;
 use serde::{Deserialize, Serialize};
 
 use super::dial::dialled;
@@ -94,13 +95,27 @@ impl AgentKeys {
         if let Some(refused) = self.pass_env.0.iter().find_map(|entry| Environment::refused(entry)) {
             return Err(("pass_env", refused));
         }
-        if self.hostname.trim().is_empty() {
-            return Err(("hostname", "must not be empty".to_owned()));
-        }
         if self.slots == Some(0) {
             return Err(("slots", "must be at least 1".to_owned()));
         }
+        self.description().check().map_err(|bad| match bad.field {
+            "hostname" => ("hostname", format!("{}; name this node with --hostname NAME", bad.what)),
+            field => (field, bad.what),
+        })?;
         self.engine().map(|_| ()).map_err(|error| ("docker_socket", error))
+    }
+
+    /// What these keys say of the node.
+    fn description(&self) -> Description {
+        Description {
+            hostname: self.hostname.clone(),
+            groups: self.groups.0.clone(),
+            labels: self.labels.texts(),
+            capabilities: self.capabilities.values(),
+            backends: Vec::new(),
+            slots: self.slots.unwrap_or(1),
+            version: String::new(),
+        }
     }
 
     /// The addresses to dial, each with its port.

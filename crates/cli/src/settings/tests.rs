@@ -5,7 +5,7 @@ use std::io::Write;
 use downbeat_agent::JOB_VARIABLES;
 use tempfile::NamedTempFile;
 
-use super::load::{AGENT, Derived, SERVER, Sources, load, load_backends};
+use super::load::{AGENT, Derived, SERVER, Said, Sources, load, load_backends};
 use super::{AgentKeys, ServerKeys};
 use crate::exit::Code;
 
@@ -27,7 +27,10 @@ fn sources(
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
             .collect(),
-        flags: flags.iter().map(|(key, value, flag)| (*key, (*value).to_owned(), *flag)).collect(),
+        flags: flags
+            .iter()
+            .map(|(key, value, flag)| (*key, Said::Text((*value).to_owned()), *flag))
+            .collect(),
     }
 }
 
@@ -87,6 +90,10 @@ fn what_is_wrong_is_said_in_one_line_that_names_the_key() {
         "[server]\nallowed_hosts = [\"jobs.example:4680\"]",
         "[server]\nlog_format = \"xml\"",
         "[server]\nlease_ttl = \"5s\"",
+        "[server]\nlease_ttl = \"19s\"",
+        "[server]\nheartbeat_interval = \"1ms\"",
+        "[server]\nnode_stale_after = \"1s\"",
+        "[server]\noutput_max = 1",
         "[server]\nnode_offline_after = \"10s\"",
         "[server]\nreplica_of = \"10.0.0.1:4680\"",
         "[server]\nreplica_of = [\"http://a:1\", \"http://a/b\"]",
@@ -209,6 +216,26 @@ fn agents_read_lists_and_labels_from_files_and_from_text() {
     assert_eq!(refused.message, "bad value of `slots` (DOWNBEAT_SLOTS): must be at least 1");
 }
 
+#[test]
+fn a_label_of_a_flag_may_hold_a_comma() {
+    let empty = file("");
+    let each = |texts: &[&str]| Said::Each(texts.iter().map(|text| (*text).to_owned()).collect());
+    let mut sources = sources(Some(&empty), &[], &[("groups", "a,b", "--groups")]);
+    sources.flags.push(("labels", each(&["note=a,b", "zone=c"]), "--label"));
+    sources.flags.push(("capabilities", each(&["gpus=2"]), "--capability"));
+    let keys = load(AGENT, &sources, AgentKeys::check, |_| Vec::new()).unwrap().keys;
+    assert_eq!(
+        keys.labels.texts().into_iter().collect::<Vec<_>>(),
+        [("note".into(), "a,b".into()), ("zone".into(), "c".into())]
+    );
+    assert_eq!(keys.capabilities.values()["gpus"], 2);
+    assert_eq!(keys.groups.0, ["a", "b"]);
+
+    sources.flags.push(("labels", each(&["=x"]), "--label"));
+    let refused = load(AGENT, &sources, AgentKeys::check, |_| Vec::new()).unwrap_err();
+    assert_eq!(refused.message, "bad value of `labels` (--label): `=x` has no name; write name=value");
+}
+
 const BACKUP: &str = r#"
 [backends.backup]
 help = "Backups of this host"
@@ -278,4 +305,31 @@ fn a_declaration_that_cannot_be_meant_is_one_line_that_names_its_key() {
         ));
     }
     insta::assert_snapshot!(told);
+}
+
+#[test]
+fn what_a_node_says_of_itself_is_checked_before_it_starts() {
+    for (key, value, flag, expected) in [
+        (
+            "hostname",
+            "my host",
+            "--hostname",
+            "bad value of `hostname` (--hostname): `my host` is not a valid name; use letters, digits, `.`, `-` and `_`, \
+             and start with a letter or a digit; name this node with --hostname NAME",
+        ),
+        ("hostname", "", "--hostname", "bad value of `hostname` (--hostname): `` is not a valid name"),
+        ("groups", "web,a b", "--groups", "bad value of `groups` (--groups): `a b` is not a valid name"),
+        (
+            "labels",
+            "note=a\u{1b}[2J",
+            "--label",
+            "the value of `note` holds a control character: `a\\u{1b}[2J`",
+        ),
+        ("slots", "4294967295", "--slots", "bad value of `slots` (--slots): 4294967295 is more than 1024"),
+    ] {
+        let sources = sources(Some(&file("")), &[], &[(key, value, flag)]);
+        let refused = load(AGENT, &sources, AgentKeys::check, |_| Vec::new()).unwrap_err();
+        assert_eq!(refused.code, Code::BadInput);
+        assert!(refused.message.contains(expected), "{}", refused.message);
+    }
 }

@@ -26,7 +26,9 @@ pub(crate) enum Fault {
     AgentDiskFull,
     AgentCutOff,
     AgentHalfCutOff,
+    NodeDeleted,
     WireDelayed,
+    WireSlow,
     WireStalled,
     WireHalfStalled,
     WireReset,
@@ -43,7 +45,7 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    pub(crate) const ALL: [Fault; 23] = [
+    pub(crate) const ALL: [Fault; 24] = [
         Fault::ServerKilled,
         Fault::ServerFrozen,
         Fault::ServerFrozenLong,
@@ -53,7 +55,9 @@ impl Fault {
         Fault::AgentDiskFull,
         Fault::AgentCutOff,
         Fault::AgentHalfCutOff,
+        Fault::NodeDeleted,
         Fault::WireDelayed,
+        Fault::WireSlow,
         Fault::WireStalled,
         Fault::WireHalfStalled,
         Fault::WireReset,
@@ -80,7 +84,9 @@ impl Fault {
             Fault::AgentDiskFull => "agent: disk full",
             Fault::AgentCutOff => "agent: network down",
             Fault::AgentHalfCutOff => "agent: network drops one direction",
+            Fault::NodeDeleted => "node: deleted by force, agent started again",
             Fault::WireDelayed => "proxy: delay",
+            Fault::WireSlow => "proxy: 20 kB/s to 1 MB/s",
             Fault::WireStalled => "proxy: stall",
             Fault::WireHalfStalled => "proxy: stall of one direction",
             Fault::WireReset => "proxy: reset",
@@ -137,8 +143,10 @@ pub(crate) async fn inject(cluster: &Arc<Cluster>, fault: Fault, dice: &mut Dice
         | Fault::AgentFrozen
         | Fault::AgentDiskFull
         | Fault::AgentCutOff
-        | Fault::AgentHalfCutOff => return agent(cluster, fault, dice).await,
+        | Fault::AgentHalfCutOff
+        | Fault::NodeDeleted => return agent(cluster, fault, dice).await,
         Fault::WireDelayed
+        | Fault::WireSlow
         | Fault::WireStalled
         | Fault::WireHalfStalled
         | Fault::WireReset
@@ -210,6 +218,20 @@ async fn agent(cluster: &Cluster, fault: Fault, dice: &mut Dice) -> bool {
             tokio::time::sleep(seconds(dice, 0, 2_000)).await;
             agent.start();
         }
+        Fault::NodeDeleted => {
+            let path = format!("nodes/{}?force=1", agent.name);
+            // Until somebody answers: to ask for it twice changes nothing.
+            let deleted = || async {
+                let answer = cluster.client.delete(0, &path).await;
+                answer.filter(|answer| answer.status == 200).map(drop)
+            };
+            // Its agent ends when it hears of it.
+            let ended = || async { agent.reap().then_some(()) };
+            if within(RECOVERY, deleted).await.is_none() || within(RECOVERY, ended).await.is_none() {
+                agent.kill();
+            }
+            agent.start();
+        }
         Fault::AgentFrozen => {
             agent.signal(Signal::SIGSTOP);
             tokio::time::sleep(seconds(dice, 100, 6_000)).await;
@@ -243,10 +265,12 @@ async fn agent(cluster: &Cluster, fault: Fault, dice: &mut Dice) -> bool {
 async fn wire(cluster: &Cluster, fault: Fault, dice: &mut Dice) {
     let server = one(&cluster.servers, dice);
     let wires: [&Proxy; 3] = [&server.rest, &server.agents, &server.database];
-    let wire = *one(&wires, dice);
+    // Clients of a database expect a line that is fit for one.
+    let wire = if fault == Fault::WireSlow { &server.agents } else { *one(&wires, dice) };
     let _hurt = wire.hurt.lock().await;
     let mode = match fault {
         Fault::WireDelayed => Mode::Delay(seconds(dice, 5, 300)),
+        Fault::WireSlow => Mode::Slow(*one(&[20_000, 100_000, 1_000_000], dice)),
         Fault::WireStalled => Mode::Stall,
         Fault::WireHalfStalled if dice.below(2) == 0 => Mode::StallUp,
         Fault::WireHalfStalled => Mode::StallDown,

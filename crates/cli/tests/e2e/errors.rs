@@ -93,7 +93,7 @@ fn what_does_not_exist_is_4() {
         told(&dev.run(&["run", verb, unknown]), 4, unknown);
     }
     told(&dev.run(&["run", "show", "abc"]), 4, "there is no run `abc`");
-    for verb in ["show", "drain", "undrain"] {
+    for verb in ["show", "drain", "undrain", "delete"] {
         told(&dev.run(&["node", verb, "nowhere"]), 4, "nowhere");
     }
     told(&dev.run(&["--cluster", "nowhere", "node", "list"]), 4, "nowhere");
@@ -115,7 +115,11 @@ fn what_does_not_exist_is_4() {
 #[test]
 fn a_refusal_or_conflict_is_5() {
     let dev = Dev::start();
-    told(&dev.run(&["job", "run", "--target", "group:nobody", "test", "noop"]), 5, "group:nobody");
+    told(
+        &dev.run(&["job", "run", "--target", "group:nobody", "test", "noop"]),
+        5,
+        "group `nobody`; groups: dev",
+    );
     let id = dev.submit(&["--target", "all", "test", "noop", "--idempotency-key", "k"]);
     assert_eq!(dev.run(&["run", "watch", &id]).code, 0);
     told(&dev.run(&["run", "cancel", &id]), 5, "has ended");

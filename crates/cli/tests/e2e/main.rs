@@ -14,4 +14,5 @@ mod graph;
 mod host;
 mod processes;
 mod replica;
+mod strangers;
 mod work;

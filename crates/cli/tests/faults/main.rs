@@ -10,6 +10,7 @@
 mod agent_dies;
 mod disk_full;
 mod guard;
+mod nodes;
 mod random;
 mod scenarios;
 mod server_dies;

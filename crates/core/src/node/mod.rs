@@ -1,10 +1,12 @@
 //! A node: what it says of itself, what the servers know of it, who may be it, and how its health moves.
 
+mod check;
 mod health;
 mod problems;
 mod record;
 mod registration;
 
+pub use check::{BadDescription, check_json_bytes, check_name};
 pub use health::{Health, NodeStatus};
 pub use problems::bounded_problems;
 pub use record::{Description, Former, Installation, NodeRecord, Registration, Tombstone};

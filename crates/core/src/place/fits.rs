@@ -122,7 +122,7 @@ mod tests {
                     ("memory_gb".to_owned(), json!(4)),
                     ("cpu".to_owned(), json!(8)),
                 ]),
-                backends: vec![catalogue.backend("test").unwrap().clone()],
+                backends: vec![catalogue.backend("test").unwrap().clone().into()],
                 slots: 1,
                 version: String::new(),
             },

@@ -12,7 +12,7 @@ use downbeat_core::spec::OnDisconnect;
 use downbeat_core::{Change, Event};
 use downbeat_proto::message::Assignment;
 
-use super::board::{Board, Open, Stage};
+use super::board::{Board, Open, Stage, Stray};
 use super::post::{Holding, Post};
 
 /// Nodes whose polls may have something to answer, with the execution that it is.
@@ -177,8 +177,7 @@ impl Board {
         open.stage = Stage::Held { node: lease.node };
         let (run, placed) = (open.run.clone(), open.is_placed);
         let Some(post) = self.posts.get_mut(&lease.node) else {
-            // The node was deleted.
-            self.stray.push((run, execution, lease.token));
+            self.stray.push(of_deleted(run, execution, lease.token));
             return;
         };
         let is_former = post.record.session != lease.session;
@@ -186,7 +185,8 @@ impl Board {
         if (is_former && !is_kept) || post.record.status == NodeStatus::Offline {
             // Nobody is there to take it, and nobody sweeps what is offline already.
             post.held.remove(&execution);
-            self.stray.push((run, execution, lease.token));
+            let (token, reason) = (lease.token, "its agent's session had ended".to_owned());
+            self.stray.push(Stray { run, execution, token, reason });
             return;
         }
         let (token, session, since) = (lease.token, lease.session, lease.granted_at);
@@ -211,8 +211,7 @@ impl Board {
                 let (token, session, since) = (lease.token, lease.session, lease.granted_at);
                 post.held.insert(execution, Holding { token, session, run, since, placed, stop });
             }
-            // The node was deleted.
-            None => self.stray.push((run, execution, lease.token)),
+            None => self.stray.push(of_deleted(run, execution, lease.token)),
         }
     }
 
@@ -235,6 +234,11 @@ impl Board {
         }
         self.queue.let_go(open.place);
     }
+}
+
+/// A lease of a node that is not there.
+fn of_deleted(run: RunId, execution: ExecutionId, token: LeaseToken) -> Stray {
+    Stray { run, execution, token, reason: "its node was deleted".to_owned() }
 }
 
 /// What an agent is told of an execution.

@@ -7,7 +7,8 @@ use downbeat_core::backend::{Catalogue, Params};
 use downbeat_core::ids::ClusterId;
 use downbeat_core::nearest::advice;
 use downbeat_core::select::Selector;
-use downbeat_core::spec::{self, Definition};
+use downbeat_core::shown::shown;
+use downbeat_core::spec::{self, Definition, Noted};
 use serde_json::Value;
 
 use super::media::Media;
@@ -34,6 +35,17 @@ pub(super) struct Asked {
     pub(super) params: Option<Params>,
     /// Nothing is to be taken from the cache.
     pub(super) no_cache: bool,
+    /// What in the definition is valid, and probably not meant.
+    pub(super) notes: Vec<spec::Problem>,
+}
+
+/// What a request says beside the definition about where it is to run.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Elsewhere<'q> {
+    /// Replaces the definition's target.
+    pub(super) target: Option<&'q str>,
+    /// For a definition that names no cluster.
+    pub(super) cluster: Option<&'q str>,
 }
 
 /// The field that shows that a body is not the definition itself. No job file has it.
@@ -61,9 +73,10 @@ impl<S: Send + Sync> FromRequest<S> for Body {
 }
 
 impl Body {
-    /// The definition in it, checked against the backends that are known; with another target, if one is given.
-    pub(super) async fn read(self, service: &Service, target: Option<&str>) -> Answer<Asked> {
-        let target = match target {
+    /// The definition in it, checked against the backends that are known; with another target or a cluster, if one is
+    /// given.
+    pub(super) async fn read(self, service: &Service, elsewhere: Elsewhere<'_>) -> Answer<Asked> {
+        let target = match elsewhere.target {
             Some(text) => Some(
                 Selector::parse(text)
                     .map_err(|error| Failure::bad_query(format!("the query is wrong: target: {error}")))?,
@@ -81,22 +94,35 @@ impl Body {
             asked.definition.target = target;
             asked.definition.placement = None;
         }
+        if let Some(cluster) = elsewhere.cluster {
+            let own = asked.definition.cluster.get_or_insert_with(|| cluster.to_owned());
+            if own != cluster {
+                let detail = format!(
+                    "the job is for cluster `{}`, and the request for cluster `{}`; remove one of them",
+                    shown(own),
+                    shown(cluster)
+                );
+                return Err(Failure::bad_query(detail));
+            }
+        }
         Ok(asked)
     }
 
     fn parse(&self, catalogue: &Catalogue) -> Result<Asked, Mistake> {
         // Without an extension either syntax is taken; with one, JSON has to be JSON.
-        let again = |origin| spec::parse_bytes(&self.bytes, origin, catalogue);
+        let again = |origin| spec::parse_bytes_noting(&self.bytes, origin, catalogue);
         match self.format {
             Media::Yaml => again("body").map(Asked::alone).map_err(Mistake::Invalid),
             Media::Json => match serde_json::from_slice(&self.bytes) {
                 Ok(Value::Object(fields)) if fields.contains_key(DEFINITION) => {
                     with_params(&fields, catalogue).map_err(Mistake::Invalid)
                 }
-                Ok(value) => spec::from_json(&value, catalogue).map(Asked::alone).map_err(|problems| {
-                    // Slower, and it knows lines and columns: for those who made a mistake.
-                    Mistake::Invalid(again("body.json").err().unwrap_or(problems))
-                }),
+                Ok(value) => {
+                    spec::from_json_noting(&value, catalogue).map(Asked::alone).map_err(|problems| {
+                        // Slower, and it knows lines and columns: for those who made a mistake.
+                        Mistake::Invalid(again("body.json").err().unwrap_or(problems))
+                    })
+                }
                 Err(error) => Err(Mistake::Malformed(again("body.json").err().unwrap_or_else(|| {
                     vec![spec::Problem {
                         path: String::new(),
@@ -111,8 +137,9 @@ impl Body {
 }
 
 impl Asked {
-    fn alone(definition: Definition) -> Self {
-        Self { definition, params: None, no_cache: false }
+    fn alone(noted: Noted) -> Self {
+        let Noted { definition, notes } = noted;
+        Self { definition, params: None, no_cache: false, notes }
     }
 }
 
@@ -138,11 +165,11 @@ fn with_params(
         Some(Value::Bool(no_cache)) => *no_cache,
         Some(_) => return Err(wrong(NO_CACHE, "must be true or false".to_owned())),
     };
-    let definition = match &fields[DEFINITION] {
-        Value::String(text) => spec::parse(text, "body", catalogue)?,
-        value => spec::from_json(value, catalogue)?,
+    let Noted { definition, notes } = match &fields[DEFINITION] {
+        Value::String(text) => spec::parse_noting(text, "body", catalogue)?,
+        value => spec::from_json_noting(value, catalogue)?,
     };
-    Ok(Asked { definition, params: Some(params), no_cache })
+    Ok(Asked { definition, params: Some(params), no_cache, notes })
 }
 
 impl From<Mistake> for Failure {

@@ -31,8 +31,6 @@ pub(super) fn same_origin() -> CsrfLayer<fn(ProtectionError) -> Response> {
     CsrfLayer::new().with_rejection_response(cross_site)
 }
 
-// Its signature is the layer's.
-#[expect(clippy::needless_pass_by_value)]
 fn cross_site(_: ProtectionError) -> Response {
     let detail = "a web page of another site sent this request (Origin, Sec-Fetch-Site); only this server's own pages \
                   and programs may change something";

@@ -24,13 +24,13 @@ impl Media {
         match essence.as_str() {
             "application/json" => Ok(Some(Media::Json)),
             "application/yaml" | "application/x-yaml" | "text/yaml" | "text/x-yaml" => Ok(Some(Media::Yaml)),
-            _ => Err(unsupported(format!("the body has content type `{text}`"))),
+            _ => Err(unsupported(&format!("the body has content type `{text}`"))),
         }
     }
 
     /// The type of a body that must have one.
     pub(super) fn required(headers: &HeaderMap) -> Answer<Self> {
-        Self::declared(headers)?.ok_or_else(|| unsupported("the body has no Content-Type".to_owned()))
+        Self::declared(headers)?.ok_or_else(|| unsupported("the body has no Content-Type"))
     }
 }
 
@@ -44,7 +44,7 @@ pub(super) fn check(request: &Request) -> Answer<()> {
     }
 }
 
-fn unsupported(what: String) -> Failure {
+fn unsupported(what: &str) -> Failure {
     let detail = format!("{what}; a definition is application/json or application/yaml");
     Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail)
 }

@@ -9,11 +9,11 @@ use downbeat_core::plan::Plan as CompiledPlan;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::definition::{Asked, Body};
+use super::definition::{Asked, Body, Elsewhere};
 use super::docs::JobRequest;
 use super::extract::Query;
 use super::problem::Answer;
-use super::view::{Plan, Valid};
+use super::view::{NodeReason, Plan, Valid};
 use crate::error::Error;
 use crate::service::Service;
 
@@ -23,6 +23,14 @@ use crate::service::Service;
 pub(super) struct PlanQuery {
     /// Replaces the definition's target: `all`, `group:web`, `node:web-01`, or a selector.
     target: Option<String>,
+    /// The cluster of a definition that names none, by name or id: `default` when not given.
+    cluster: Option<String>,
+}
+
+impl PlanQuery {
+    fn elsewhere(&self) -> Elsewhere<'_> {
+        Elsewhere { target: self.target.as_deref(), cluster: self.cluster.as_deref() }
+    }
 }
 
 /// Shows what would run where and in which order; starts nothing
@@ -42,13 +50,20 @@ pub(super) async fn plan(
     Query(query): Query<PlanQuery>,
     body: Body,
 ) -> Answer<Response> {
-    let Asked { definition, params, .. } = body.read(&service, query.target.as_deref()).await?;
-    Ok(shown(service.plan(definition, &params.unwrap_or_default(), written).await?))
+    let Asked { definition, params, notes, .. } = body.read(&service, query.elsewhere()).await?;
+    let knower = service.clone();
+    let show = move |plan: CompiledPlan| {
+        let mut view = Plan::of(&plan);
+        view.silent = knower.silent_nodes(&plan.resolved).into_iter().map(NodeReason::from).collect();
+        view.notes = notes.iter().map(ToString::to_string).collect();
+        written(&view)
+    };
+    Ok(shown(service.plan(definition, &params.unwrap_or_default(), show).await?))
 }
 
 /// A plan as JSON. A large one is written where it was made: it takes as long.
-pub(super) fn written(plan: CompiledPlan) -> Vec<u8> {
-    serde_json::to_vec(&Plan::of(&plan)).expect("views are plain data")
+pub(super) fn written(plan: &Plan) -> Vec<u8> {
+    serde_json::to_vec(plan).expect("views are plain data")
 }
 
 pub(super) fn shown(plan: Vec<u8>) -> Response {
@@ -74,7 +89,7 @@ pub(super) async fn validate(
     Query(query): Query<PlanQuery>,
     body: Body,
 ) -> Answer<Json<Valid>> {
-    let Asked { definition, params, .. } = body.read(&service, query.target.as_deref()).await?;
+    let Asked { definition, params, .. } = body.read(&service, query.elsewhere()).await?;
     if let Some(params) = params {
         expr::given(&definition, &params).map_err(Error::Params)?;
     }

@@ -14,12 +14,12 @@ use downbeat_store::{ExecutionFilter, Listed, RunFilter};
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
-use super::definition::{Asked, Body};
+use super::definition::{Asked, Body, Elsewhere};
 use super::docs::JobRequest;
 use super::extract::{Flag, Id, Nothing, Query, page, words};
 use super::payload::Payload;
 use super::problem::{Answer, Failure};
-use super::view::{Execution, List, Names, Plan, Run, RunSummary, StepWaiting, Waiting};
+use super::view::{Execution, List, Names, NodeReason, Plan, Run, RunSummary, StepWaiting, Waiting};
 use super::{lookup, plans};
 use crate::error::Error;
 use crate::service::{Redo, Retry, Service, Submit};
@@ -39,6 +39,8 @@ const KEY_BYTES: usize = 255;
 pub(super) struct SubmitQuery {
     /// Replaces the definition's target: `all`, `group:web`, `node:web-01`, or a selector.
     target: Option<String>,
+    /// The cluster of a definition that names none, by name or id: `default` when not given.
+    cluster: Option<String>,
 }
 
 /// Submits a run
@@ -70,7 +72,8 @@ pub(super) async fn submit(
     body: Body,
 ) -> Answer<Response> {
     let idempotency_key = idempotency_key(&headers)?;
-    let Asked { definition, params, no_cache } = body.read(&service, query.target.as_deref()).await?;
+    let elsewhere = Elsewhere { target: query.target.as_deref(), cluster: query.cluster.as_deref() };
+    let Asked { definition, params, no_cache, .. } = body.read(&service, elsewhere).await?;
     let params = params.unwrap_or_default();
     let submit = Submit { definition, params, no_cache, idempotency_key, by: BY.to_owned() };
     let submitted = service.submit(submit).await?;
@@ -78,6 +81,9 @@ pub(super) async fn submit(
         // Nothing has been reported yet: one answer less to fetch from the store.
         let mut shown = Run::of(&submitted.run, &[], &Names::default());
         shown.summary.pending_reason = service.pending_reason(&submitted.run);
+        // Also of a run that their silence has ended already.
+        shown.silent =
+            service.silent_nodes(&submitted.run.resolved).into_iter().map(NodeReason::from).collect();
         shown
     } else {
         load(&service, &submitted.run).await?
@@ -111,7 +117,16 @@ async fn load(service: &Service, run: &RunRecord) -> Answer<Run> {
     let mut shown = Run::of(run, &executions, &names);
     shown.waiting = waiting(service, &run.definition, &executions).await?;
     shown.summary.pending_reason = service.pending_reason(run);
+    shown.silent = silent(service, run);
     Ok(shown)
+}
+
+/// The nodes of a run that nothing is heard of; of one that has ended nobody asks any more.
+fn silent(service: &Service, run: &RunRecord) -> Vec<NodeReason> {
+    if run.state.is_terminal() {
+        return Vec::new();
+    }
+    service.silent_nodes(&run.resolved).into_iter().map(NodeReason::from).collect()
 }
 
 /// Why placed steps that are pending are not taken.
@@ -424,5 +439,5 @@ pub(super) async fn plan(
     Query(Nothing {}): Query<Nothing>,
 ) -> Answer<Response> {
     let run = lookup::run(service.store().as_ref(), &id).await?;
-    Ok(plans::shown(service.plan_of(run, plans::written).await?))
+    Ok(plans::shown(service.plan_of(run, |plan| plans::written(&Plan::of(&plan))).await?))
 }

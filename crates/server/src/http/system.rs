@@ -43,6 +43,7 @@ pub(super) async fn status(
         runs,
         executions,
         nodes,
+        nodes_with_problems: service.nodes_with_problems(),
     }))
 }
 

@@ -28,9 +28,7 @@ impl Host {
                 description.hostname
             )));
         }
-        if description.hostname.is_empty() || description.hostname.len() > limits::NAME_BYTES {
-            return Err(Fault::Rejected("a hostname has 1 to 253 bytes".to_owned()));
-        }
+        description.check().map_err(|bad| Fault::Rejected(bad.to_string()))?;
         if self.parts.store.cluster(&cluster.to_string()).await.map_err(unavailable)?.is_none() {
             return Err(Fault::Unknown(format!("cluster `{cluster}`")));
         }
@@ -48,7 +46,7 @@ impl Host {
         let newcomer = Newcomer { session, installation };
         let kept = self.undelivered(node, session, &undelivered).await?;
         let mut tries = TRIES;
-        loop {
+        let is_another = loop {
             let known = self.parts.store.node(node).await.map_err(unavailable)?;
             let is_deleted = self.is_deleted(node, session).await?;
             let former = match self.rule().decide(known.as_ref(), is_deleted, &newcomer) {
@@ -70,15 +68,15 @@ impl Host {
                 at,
             };
             if self.parts.commit(vec![Change::NodeRegistered { registration }]).await?[0].is_ok() {
-                break;
+                break former.displaced().is_some();
             }
             // Something happened to the node between the look and the commit: it is looked at again.
             tries -= 1;
             if tries == 0 {
                 return Err(Fault::Unavailable(format!("others register as node `{node}`, too; try again")));
             }
-        }
-        self.end_former_sessions(node, session, &kept).await?;
+        };
+        self.end_former_sessions(node, session, &kept, is_another).await?;
         self.parts.dispatcher.wake();
         let (hostname, results) = (&description.hostname, kept.len());
         info!(%node, hostname, %session, results, "node registered");
@@ -120,10 +118,12 @@ impl Host {
         node: NodeId,
         session: SessionId,
         kept: &BTreeSet<ExecutionId>,
+        is_another: bool,
     ) -> Result<(), Fault> {
+        let reason = if is_another { "another agent has taken the node" } else { "its agent restarted" };
         let former =
             |execution: &Execution, lease: &Lease| lease.session != session && !kept.contains(&execution.id);
-        self.give_up(node, "its agent restarted", former).await
+        self.give_up(node, reason, former).await
     }
 
     /// Ends the leases of a node that are meant.

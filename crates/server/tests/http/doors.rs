@@ -3,6 +3,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
+use downbeat_core::Span;
 use downbeat_server::Settings;
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
@@ -50,7 +51,11 @@ fn operations() -> Vec<Operation> {
 
 /// A node and a run under way: there is something that each route could change.
 async fn busy() -> (Setup, String) {
-    let setup = Setup::new().await;
+    // The node sends no heartbeats, and its silence is not to be an event.
+    let hour = Span::from_secs(3_600);
+    let (node_stale_after, node_offline_after, lease_ttl) = (hour, Span(hour.0 * 2), hour);
+    let patient = settings("memory:", "one");
+    let setup = Setup::with(Settings { node_stale_after, node_offline_after, lease_ttl, ..patient }).await;
     let mut agent = setup.agent("web-01", &[]).await;
     let run = setup.submit(&noop()).await;
     let work = agent.take().await;
@@ -130,6 +135,7 @@ async fn no_route_that_changes_something_obeys_a_page_of_another_site() {
     // A page could have: the same requests by a program are carried out.
     let mut obeyed = Vec::new();
     for operation in operations().iter().filter(|operation| operation.changes()) {
+        let (setup, run) = busy().await;
         let before = events(&setup).await;
         let answer = send(operation.request(&setup, &run).json(&operation.body())).await;
         let is_barred =

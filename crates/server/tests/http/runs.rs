@@ -27,7 +27,7 @@ async fn a_run_shows_the_result_of_every_step_on_every_node() {
     );
     assert_eq!(half["results"]["0"]["web-01"]["status"], "succeeded");
     assert_eq!(half["results"]["0"]["web-01"]["attempts"], 1);
-    assert_eq!(half["results"]["0"]["web-01"]["duration"], "1.5s");
+    assert_eq!(half["results"]["0"]["web-01"]["duration"], "1us");
     assert_eq!(half["results"]["0"]["web-01"]["exit_code"], 0);
     two.finish(&other, 0).await;
     let (first, other) = (one.take().await, two.take().await);
@@ -52,7 +52,7 @@ async fn a_run_shows_the_result_of_every_step_on_every_node() {
         (&failed["node"], &failed["task"], &failed["attempt"]),
         (&json!("web-02"), &json!("second"), &json!(1))
     );
-    assert_eq!(failed["duration"], "1.5s");
+    assert_eq!(failed["duration"], "1us");
     for time in ["created_at", "leased_at", "started_at", "finished_at"] {
         assert!(failed[time].as_str().is_some_and(|text| text.ends_with('Z')), "{time} in {failed}");
     }

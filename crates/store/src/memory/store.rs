@@ -1,6 +1,6 @@
 //! Owns the port on plain maps under one lock. Nothing here is durable.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -346,7 +346,7 @@ impl Store for MemoryStore {
         for execution in state.tables.executions.values().filter(|execution| execution.reused.is_none()) {
             let Some(key) = execution.cache_key.as_ref().filter(|key| keys.contains(key)) else { continue };
             let ExecutionState::Succeeded { outcome, .. } = &execution.state else { continue };
-            let age = (outcome.finished_at, execution.id);
+            let age = (outcome.ended_at(), execution.id);
             if state.tables.homes.get(&execution.run) == Some(&cluster)
                 && newest.get(key).is_none_or(|(other, _)| age > *other)
             {
@@ -376,6 +376,12 @@ impl Store for MemoryStore {
 
     async fn open_executions(&self) -> Result<Vec<Execution>, Error> {
         Ok(self.lock().executions(|execution| execution.state.status().is_open()))
+    }
+
+    async fn executions_by_id(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>, Error> {
+        let ids: BTreeSet<&ExecutionId> = ids.iter().collect();
+        let state = self.lock();
+        Ok(ids.into_iter().filter_map(|id| state.tables.executions.get(id).cloned()).collect())
     }
 
     async fn held_by(&self, node: NodeId) -> Result<Vec<Execution>, Error> {

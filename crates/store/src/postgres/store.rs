@@ -326,6 +326,11 @@ impl Store for PostgresStore {
         Ok(self.executions_where(" WHERE status <= 2 ORDER BY id", &[]).await?)
     }
 
+    async fn executions_by_id(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>, Error> {
+        let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
+        Ok(self.executions_where(" WHERE id = ANY($1) ORDER BY id", &[&ids]).await?)
+    }
+
     async fn held_by(&self, node: NodeId) -> Result<Vec<Execution>, Error> {
         let rest = " WHERE lease_node = $1 AND status <= 2 AND status >= 1 ORDER BY id";
         Ok(self.executions_where(rest, &[&node.0]).await?)

@@ -1,6 +1,6 @@
 //! Owns the port on SQLite: which statement answers which question. Commits are `commit`'s.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -397,6 +397,19 @@ impl Store for SqliteStore {
 
     async fn open_executions(&self) -> Result<Vec<Execution>, Error> {
         self.readers.run(|connection| executions(connection, " WHERE status <= 2 ORDER BY id", [])).await
+    }
+
+    async fn executions_by_id(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>, Error> {
+        let ids: BTreeSet<ExecutionId> = ids.iter().copied().collect();
+        self.readers
+            .run(move |connection| {
+                let mut found = Vec::new();
+                for id in ids {
+                    found.extend(executions(connection, " WHERE id = ?1", [id.0])?);
+                }
+                Ok(found)
+            })
+            .await
     }
 
     async fn held_by(&self, node: NodeId) -> Result<Vec<Execution>, Error> {

@@ -23,6 +23,7 @@ mod fair;
 mod limited;
 mod model;
 mod placed;
+mod schemas;
 
 struct World {
     board: Board,
@@ -334,7 +335,7 @@ fn an_answer_carries_no_more_than_fits_into_a_message() {
     world.add(&run, executions);
     let mut handed_over = 0;
     let mut answer = first.try_recv().unwrap();
-    for poll in 2..10 {
+    for poll in 2..20 {
         let bytes: usize = answer.assignments.iter().map(|assignment| assignment.wire_bytes()).sum();
         assert!(bytes <= downbeat_core::limits::POLL_ANSWER_BYTES, "{bytes}");
         handed_over += answer.assignments.len();

@@ -13,6 +13,8 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::execution::{Facts, Names, Waiting};
+use super::plan::left_out;
+use super::problem::NodeReason;
 use super::rollout::Rollout;
 use super::schema;
 
@@ -28,6 +30,12 @@ pub struct Run {
     pub step: Option<u32>,
     /// Hostnames of the nodes that its targets came to.
     pub expected: Vec<String>,
+    /// Nodes that its targets meant when it was created, and that were left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<NodeReason>,
+    /// Its nodes that are stale or offline now, and what becomes of their steps; only while the run goes on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub silent: Vec<NodeReason>,
     /// Instances (step × node, step × item) by the status of their last attempt.
     pub counts: Counts,
     /// By step, then by hostname; `-` stands for a placed step that no node has taken yet, and `[3]` for the item with
@@ -303,6 +311,8 @@ impl Run {
             summary: RunSummary::of(run),
             step: step.map(|(_, index)| index),
             expected: run.resolved.nodes.iter().map(|node| node.hostname.clone()).collect(),
+            left_out: left_out(&run.resolved),
+            silent: Vec::new(),
             counts,
             params: run.params.clone(),
             rollout,
@@ -390,6 +400,7 @@ mod tests {
                 entries: vec![Some(0), None],
                 idempotent: Vec::new(),
                 waves: Vec::new(),
+                left_out: Vec::new(),
             }),
             by: "test".to_owned(),
             idempotency_key: None,
@@ -422,6 +433,7 @@ mod tests {
             started_at,
             finished_at,
             outputs: Default::default(),
+            received_at: None,
         };
         State::Succeeded { lease: lease(number), outcome }
     }

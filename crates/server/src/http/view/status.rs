@@ -44,6 +44,9 @@ pub struct Status {
     /// Nodes by status; every status is there.
     #[schema(value_type = BTreeMap<String, u64>)]
     pub nodes: BTreeMap<NodeStatus, u64>,
+    /// Nodes whose agents say that something is wrong on their hosts.
+    #[serde(default)]
+    pub nodes_with_problems: u64,
 }
 
 /// What a server is to its store.
