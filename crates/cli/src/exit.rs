@@ -15,6 +15,8 @@ pub(crate) enum Code {
     Refused = 5,
     NotAllowed = 6,
     Bug = 70,
+    /// Ctrl-C while waiting, as shells number it: a script that waits for a run must not go on.
+    Interrupted = 130,
 }
 
 impl Code {
@@ -66,6 +68,11 @@ impl Failure {
     /// The run ended other than well; what is to say about it was printed.
     pub(crate) fn run_failed() -> Self {
         Self::new(Code::RunFailed, "")
+    }
+
+    /// Ctrl-C while waiting; what is to say about it was printed.
+    pub(crate) fn interrupted() -> Self {
+        Self::new(Code::Interrupted, "")
     }
 
     pub(crate) fn with_details(mut self, details: Vec<String>) -> Self {

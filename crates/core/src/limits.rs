@@ -88,3 +88,10 @@ pub const PATH_BYTES: usize = 4095;
 /// A param's pattern, as it is written and as it is compiled: nodes declare them, and a server holds those of thousands.
 pub const PATTERN_BYTES: usize = 1024;
 pub const PATTERN_COMPILED_BYTES: usize = 1024 * 1024;
+/// Failed instances of a run whose last line of standard error is shown, how many of their last chunks of output are
+/// searched for it, and how much of it is shown.
+pub const LAST_LINES_SHOWN: usize = 10;
+pub const LAST_LINE_CHUNKS: u32 = 8;
+pub const LAST_LINE_CHARS: usize = 200;
+/// Pending instances of a run whose reason to wait is worked out for one answer: each is a look at the board.
+pub const WAITS_EXPLAINED: usize = 1_000;

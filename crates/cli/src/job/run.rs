@@ -4,7 +4,6 @@ use clap::Args;
 use downbeat_core::Span;
 use downbeat_core::backend::Params;
 use downbeat_server::http::view::Run;
-use jiff::Timestamp;
 
 use super::file::JobFile;
 use super::inline::{self, Inline};
@@ -12,8 +11,8 @@ use super::params;
 use crate::args::Global;
 use crate::client::{Body, Client};
 use crate::exit::Failure;
-use crate::out::Out;
-use crate::render::run_line;
+use crate::out::{Format, Out};
+use crate::render::{absent_lines, started_line};
 use crate::run::{wait, watch};
 
 #[derive(Debug, Args)]
@@ -132,9 +131,9 @@ pub(super) async fn run(args: RunArgs, global: &Global, out: Out) -> Result<(), 
     } else if options.wait {
         wait(id, &client, out).await
     } else {
-        out.result(&run, || run_line(&run.summary, Timestamp::now()))?;
-        if out.is_terminal() {
-            out.note(&format!("`downbeat run watch {id}` shows how it goes"));
+        out.result(&run, || started_line(&run.summary))?;
+        if out.format() == Format::Table {
+            absent_lines(&run).iter().for_each(|line| out.note(line));
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use downbeat_server::http::view::{Node, NodeSummary};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::table::{Cell, Table, Tone, facts};
+use super::table::{Cell, Table, Tone, facts_within};
 use super::time::{age, second};
 
 /// Nodes, as the server ordered them.
@@ -13,7 +13,10 @@ pub(crate) fn node_table(nodes: &[NodeSummary], now: Timestamp, width: Option<us
     if nodes.is_empty() {
         return "no nodes; `downbeat agent --server HOST:4681` on a machine makes it one\n".to_owned();
     }
-    let mut table = Table::new(["NODE", "STATUS", "GROUPS", "LABELS", "SLOTS", "SEEN", "BACKENDS"]);
+    let mut table = Table::new(["NODE", "STATUS", "GROUPS", "LABELS", "SLOTS", "SEEN", "BACKENDS"])
+        .may_cut("LABELS", 8)
+        .may_cut("GROUPS", 8)
+        .may_cut("NODE", 12);
     for node in nodes {
         let labels = node.labels.iter().map(|(name, value)| label(name, value)).collect::<Vec<_>>().join(",");
         table.row([
@@ -39,7 +42,7 @@ pub(crate) fn node_page(node: &Node, now: Timestamp, width: Option<usize>) -> St
         .collect::<Vec<_>>()
         .join(", ");
     let at = |time: Timestamp| Cell::from(format!("{} ({} ago)", second(time), age(time, now)));
-    let head = facts(&[
+    let rows = [
         ("node", node.hostname.as_str().into()),
         ("id", node.id.to_string().into()),
         ("status", node_status(node.status, node.draining)),
@@ -50,7 +53,8 @@ pub(crate) fn node_page(node: &Node, now: Timestamp, width: Option<usize>) -> St
         ("version", or_dash(node.version.clone())),
         ("registered", at(node.registered_at)),
         ("seen", at(node.seen_at)),
-    ]);
+    ];
+    let head = facts_within(&rows, width);
     let mut table = Table::new(["BACKEND", "ACTION", "IDEMPOTENT", "PARAMS"]);
     for backend in &node.backends {
         for action in &backend.actions {

@@ -2,14 +2,13 @@
 
 use clap::Args;
 use downbeat_server::http::view::Run;
-use jiff::Timestamp;
 use serde_json::json;
 
 use super::{Which, wait, watch};
 use crate::client::{Body, Client};
 use crate::exit::Failure;
-use crate::out::Out;
-use crate::render::run_line;
+use crate::out::{Format, Out};
+use crate::render::{absent_lines, started_line};
 
 #[derive(Debug, Args)]
 pub(crate) struct RetryArgs {
@@ -54,9 +53,9 @@ pub(super) async fn run(args: RetryArgs, client: &Client, out: Out) -> Result<()
     } else if args.wait {
         wait(id, client, out).await
     } else {
-        out.result(&run, || run_line(&run.summary, Timestamp::now()))?;
-        if out.is_terminal() {
-            out.note(&format!("`downbeat run watch {id}` shows how it goes"));
+        out.result(&run, || started_line(&run.summary))?;
+        if out.format() == Format::Table {
+            absent_lines(&run).iter().for_each(|line| out.note(line));
         }
         Ok(())
     }

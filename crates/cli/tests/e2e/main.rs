@@ -13,4 +13,5 @@ mod golden;
 mod graph;
 mod processes;
 mod replica;
+mod waiting;
 mod work;

@@ -2,6 +2,8 @@
 
 mod health;
 mod record;
+mod wait;
 
 pub use health::{Health, NodeStatus};
 pub use record::{Description, NodeRecord, Registration};
+pub use wait::{NodeWait, WaitFacts};

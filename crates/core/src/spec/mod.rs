@@ -14,5 +14,5 @@ pub use definition::{
 };
 pub use parse::{from_json, parse, parse_bytes};
 pub use problem::Problem;
-pub use rollout::{Amount, Batch, NotAnAmount, Rollout};
+pub use rollout::{Amount, Batch, NotAnAmount, Rollout, budget_text};
 pub use schema::schema;

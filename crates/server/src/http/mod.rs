@@ -21,6 +21,7 @@ mod run_output;
 mod runs;
 mod system;
 pub mod view;
+mod waits;
 mod wake;
 mod work;
 

@@ -1,6 +1,6 @@
 //! Runs: submitted, listed, shown, paused, cancelled, tried again.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Bytes;
@@ -13,23 +13,23 @@ use downbeat_core::plan::Plan as CompiledPlan;
 use downbeat_core::run::{RunRecord, RunState, RunStatus};
 use downbeat_core::spec::Definition;
 use downbeat_store::{ExecutionFilter, Listed, RunFilter};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::definition::{Asked, Body};
 use super::docs::JobRequest;
 use super::extract::{Flag, Id, Nothing, Query, page, words};
-use super::lookup;
 use super::problem::{Answer, Failure};
-use super::view::{Execution, List, Names, Plan, Run, RunSummary, StepWaiting, Waiting};
+use super::view::{Execution, List, Names, Plan, Rules, Run, RunStanding, RunSummary};
+use super::{lookup, waits};
 use crate::error::Error;
 use crate::service::{Redo, Retry, Service, Submit};
 
 /// Who a request without a name of its own comes from.
 pub(super) const BY: &str = "api";
 
-/// Of how many waiting steps the reasons are shown: each is a look at every node.
-const WAITING_SHOWN: usize = 5;
+/// Of how many failed executions the node is named in the texts of a run without results.
+const NAMED_FAILURES: usize = 8;
 
 /// Longest idempotency key, in bytes.
 const KEY_BYTES: usize = 255;
@@ -78,6 +78,7 @@ pub(super) async fn submit(
         // Nothing has been reported yet: one answer less to fetch from the store.
         let mut shown = Run::of(&submitted.run, &[], &Names::default());
         shown.summary.pending_reason = service.pending_reason(&submitted.run);
+        shown.absent = waits::absent(&service, &submitted.run).await?;
         shown
     } else {
         load(&service, &submitted.run).await?
@@ -109,38 +110,33 @@ async fn load(service: &Service, run: &RunRecord) -> Answer<Run> {
     let executions = service.store().executions_of(&run.id).await?;
     let names = lookup::names(service.store().as_ref(), run, &executions).await?;
     let mut shown = Run::of(run, &executions, &names);
-    shown.waiting = waiting(service, &run.definition, &executions).await?;
-    shown.summary.pending_reason = service.pending_reason(run);
+    waits::explain(service, run, &executions, &mut shown).await?;
+    waits::last_words(service, &mut shown).await?;
     Ok(shown)
 }
 
-/// Why placed steps that are pending are not taken.
-async fn waiting(
-    service: &Service,
-    definition: &Definition,
-    executions: &[Record],
-) -> Answer<Vec<StepWaiting>> {
-    let pending = executions
-        .iter()
-        .filter(|execution| execution.pinned.is_none() && execution.state.status() == Status::Pending);
-    // The items of one step mostly wait for the same: one of them speaks for all.
-    let mut by_step: BTreeMap<u32, (&Record, u64)> = BTreeMap::new();
-    for execution in pending {
-        by_step.entry(execution.step).and_modify(|(_, others)| *others += 1).or_insert((execution, 0));
-    }
-    let mut steps = Vec::new();
-    for (step, (execution, others)) in by_step.into_iter().take(WAITING_SHOWN) {
-        let nodes = reasons(service, execution).await?;
-        let task = label(definition, step);
-        let item = execution.item;
-        steps.push(StepWaiting { step, task, item, others, execution: execution.id, nodes });
-    }
-    Ok(steps)
+/// The same without results.
+async fn stand(service: &Service, run: &RunRecord) -> Answer<RunStanding> {
+    let executions = service.store().executions_of(&run.id).await?;
+    // Nobody reads the hostnames of what is only counted; those of the first that failed are in texts.
+    let failed = executions.iter().filter(|execution| {
+        matches!(execution.state.status(), Status::Failed | Status::Lost)
+    });
+    let names = lookup::names(service.store().as_ref(), run, failed.take(NAMED_FAILURES)).await?;
+    let mut shown = Run::of(run, &executions, &names);
+    waits::explain(service, run, &executions, &mut shown).await?;
+    let plan = Plan::of(&*compiled(service, run)?);
+    Ok(RunStanding::of(shown, &plan, &Rules::of(&plan)))
 }
 
-pub(super) async fn reasons(service: &Service, execution: &Record) -> Answer<Vec<Waiting>> {
-    let reasons = service.waiting_reasons(execution).await?;
-    Ok(reasons.into_iter().map(|(node, reason)| Waiting { node, reason }).collect())
+fn compiled(service: &Service, run: &RunRecord) -> Answer<Arc<CompiledPlan>> {
+    if let Some(plan) = service.open_plan(&run.id) {
+        return Ok(plan);
+    }
+    let plan = CompiledPlan::compile(Arc::clone(&run.definition), Arc::clone(&run.resolved));
+    let plan =
+        plan.map_err(|error| Error::Bug(format!("cannot compile the plan of run `{}` again: {error}", run.id)))?;
+    Ok(Arc::new(plan))
 }
 
 /// What people call a step.
@@ -204,26 +200,44 @@ pub(super) struct ShowQuery {
     #[serde(default)]
     #[param(value_type = Option<String>)]
     definition: Flag,
+    /// `0`: without the results of every node and item, and with counts in `steps`: for watching a large run.
+    #[param(value_type = Option<String>)]
+    results: Option<Flag>,
 }
 
-/// Shows a run with the results of every step on every node
+/// A run, with its results or without.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+#[allow(clippy::large_enum_variant)]
+pub(super) enum Shown {
+    Whole(Run),
+    Standing(RunStanding),
+}
+
+/// Shows a run with the results of every step on every node, or with `results=0` how each step stands
 #[utoipa::path(
     get, operation_id = "showRun", path = "/runs/{id}", tag = "runs", params(("id" = String, Path, description = "The run's id"), ShowQuery),
-    responses((status = 200, description = "The run", body = Run))
+    responses((status = 200, description = "The run", body = Shown))
 )]
 pub(super) async fn show(
     State(service): State<Service>,
     Id(id): Id,
     Query(query): Query<ShowQuery>,
-) -> Answer<Json<Run>> {
+) -> Answer<Json<Shown>> {
     let run = lookup::run(service.store().as_ref(), &id).await?;
+    if query.results == Some(Flag::Off) {
+        if query.definition.is_on() {
+            return Err(Failure::bad_query("the query is wrong: definition: it goes with the results only"));
+        }
+        return Ok(Json(Shown::Standing(stand(&service, &run).await?)));
+    }
     let mut shown = load(&service, &run).await?;
     if query.definition.is_on() {
         let value = serde_json::to_value(&*run.definition);
         shown.definition =
             Some(value.map_err(|error| Error::Bug(format!("cannot show a definition: {error}")))?);
     }
-    Ok(Json(shown))
+    Ok(Json(Shown::Whole(shown)))
 }
 
 /// Cancels a run
@@ -420,7 +434,6 @@ pub(super) async fn plan(
     Query(Nothing {}): Query<Nothing>,
 ) -> Answer<Json<Plan>> {
     let run = lookup::run(service.store().as_ref(), &id).await?;
-    let plan = CompiledPlan::compile(run.definition, run.resolved)
-        .map_err(|error| Error::Bug(format!("cannot compile the plan of run `{id}` again: {error}")))?;
+    let plan = compiled(&service, &run)?;
     Ok(Json(Plan::of(&plan)))
 }
