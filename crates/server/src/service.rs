@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use downbeat_core::backend::{Catalogue, Params};
 use downbeat_core::collections::HashMap;
+use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
 use downbeat_core::level;
 use downbeat_core::nearest::advice;
@@ -37,7 +38,7 @@ use crate::runs::{Cache, Means, Runs, Start, Waits, refused_for_nodes, release, 
 use crate::settings::Settings;
 use crate::surroundings::Chance;
 
-pub use waits::NodeWaits;
+pub(crate) use waits::NodeWaits;
 
 /// The parts of one server, as its rooms share them. Cheap to clone.
 #[derive(Clone, Debug)]

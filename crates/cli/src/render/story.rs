@@ -61,7 +61,7 @@ impl Story {
         let mut lines = Vec::new();
         for wave in &rollout.waves {
             let begun = matches!(wave.status, WaveStatus::Running | WaveStatus::Ended);
-            let nodes = self.nodes_of(wave.wave);
+            let nodes = nodes_of(&self.plan, wave.wave);
             if begun && self.waves.begun.insert(wave.wave) {
                 lines.push(begins(wave.wave, rollout.waves.len(), nodes));
             }
@@ -87,11 +87,12 @@ impl Story {
         }
         lines
     }
+}
 
-    fn nodes_of(&self, wave: u32) -> &[String] {
-        let waves = self.plan.rollout.as_ref().map(|rollout| rollout.waves.as_slice()).unwrap_or_default();
-        waves.iter().find(|planned| planned.wave == wave).map(|planned| planned.nodes.as_slice()).unwrap_or_default()
-    }
+fn nodes_of(plan: &Plan, wave: u32) -> &[String] {
+    let waves = plan.rollout.iter().flat_map(|rollout| &rollout.waves);
+    let mut named = waves.filter(|planned| planned.wave == wave);
+    named.next().map(|planned| planned.nodes.as_slice()).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -316,7 +316,7 @@ mod tests {
         let line = |width| plain(&table().draw(width)).lines().nth(1).unwrap().to_owned();
         assert_eq!(line(None), "web,eu,frontend  disk=ssd,rack=12  3s");
         assert_eq!(line(Some(35)), "web,eu,frontend  disk=ssd,ra…  3s");
-        assert_eq!(line(Some(25)), "web,eu,fr…  disk=…  3s");
+        assert_eq!(line(Some(25)), "web,eu,fro…  disk=…  3s");
         assert_eq!(line(Some(5)), "web,eu,…  disk=…  3s", "a table that fits nowhere runs over");
     }
 

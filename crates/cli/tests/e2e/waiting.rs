@@ -165,8 +165,8 @@ fn logs_tell_streams_attempts_and_items_apart() {
     let dev = Dev::start();
     let file = dev.write(
         "mixed.yaml",
-        "tasks:\n  - name: part\n    for_each: [a, b]\n    backend: exec\n    action: shell\n    max_retries: 1\n    \
-         retry_delay: 10ms\n    params: {command: 'printf \"no newline\"; sleep 0.3; echo err >&2; exit 3'}\n",
+        "tasks:\n  - name: part\n    for_each: [a, b]\n    backend: exec\n    action: shell\n    \
+         retry: {max: 1, delay: 10ms}\n    params: {command: 'printf \"no newline\"; sleep 0.3; echo err >&2; exit 3'}\n",
     );
     assert_eq!(dev.run(&["job", "run", "-f", file.to_str().unwrap(), "--wait"]).code, 1);
     let one = logs(&dev, &["--item", "1"]).ok();

@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn every_wait_names_its_reason() {
-        let seconds = |seconds| Some(Duration::from_millis(seconds * 1_000 + 400));
+        let seconds = |seconds: u64| Some(Duration::from_millis(seconds * 1_000 + 400));
         let stale = WaitFacts { status: NodeStatus::Stale, silent_for: seconds(42), ..facts() };
         let busy = |run: &str| WaitFacts { busy_with: Some(RunId::from(run)), ..facts() };
         let cases = [

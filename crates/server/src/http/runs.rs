@@ -125,7 +125,8 @@ async fn stand(service: &Service, run: &RunRecord) -> Answer<RunStanding> {
     let names = lookup::names(service.store().as_ref(), run, failed.take(NAMED_FAILURES)).await?;
     let mut shown = Run::of(run, &executions, &names);
     waits::explain(service, run, &executions, &mut shown).await?;
-    let plan = Plan::of(&*compiled(service, run)?);
+    let compiled = compiled(service, run)?;
+    let plan = Plan::of(&compiled);
     Ok(RunStanding::of(shown, &plan, &Rules::of(&plan)))
 }
 

@@ -20,9 +20,9 @@ const MISSED: (u32, u32) = (3, 2);
 
 /// A node and why it has not begun what it is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeWaits {
-    pub hostname: String,
-    pub wait: NodeWait,
+pub(crate) struct NodeWaits {
+    pub(crate) hostname: String,
+    pub(crate) wait: NodeWait,
 }
 
 impl Service {
@@ -56,7 +56,7 @@ impl Service {
     }
 
     /// Why pending executions that are bound to a node have not begun there; nothing of those that are about to.
-    pub async fn node_waits(
+    pub(crate) async fn node_waits(
         &self,
         executions: &[&Execution],
     ) -> Result<HashMap<ExecutionId, NodeWaits>, Error> {
@@ -82,7 +82,7 @@ impl Service {
     }
 
     /// The nodes of a run's targets that take no work now: those that are silent, offline or drained.
-    pub async fn absent_nodes(&self, run: &RunRecord) -> Result<Vec<NodeWaits>, Error> {
+    pub(crate) async fn absent_nodes(&self, run: &RunRecord) -> Result<Vec<NodeWaits>, Error> {
         let mut facts = Vec::new();
         {
             let board = self.parts.dispatcher.board();

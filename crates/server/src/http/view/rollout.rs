@@ -243,6 +243,8 @@ mod tests {
             exit_code: None,
             error: None,
             reason: None,
+            stderr: None,
+            waits: None,
             reused: text.ends_with('+').then(|| ExecutionId(Uuid::nil())),
             outputs: Default::default(),
             execution: ExecutionId(Uuid::nil()),
