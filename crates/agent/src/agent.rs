@@ -9,16 +9,19 @@ use downbeat_proto::message::Finished;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
+use crate::guards::Guards;
 use crate::holdings::Holdings;
+use crate::installation::Installation;
+use crate::lease_clock::LeaseClock;
 use crate::links::{Connector, Links};
 use crate::offer::Offer;
 use crate::outbox::Outbox;
 use crate::output::Outputs;
-use crate::session::{self, Outgoing};
+use crate::session::{self, Joining, Outgoing};
 use crate::settings::Settings;
 use crate::shared::Shared;
 use crate::stop::Reason;
@@ -110,6 +113,10 @@ async fn run(
     let outbox = Arc::new(outbox);
     let mut dice = Dice::new(seed);
     let session = SessionId(dice.uuid());
+    let installation =
+        Installation::open(&settings.data, host.boot(), wall(), || host.draw_instance(&mut dice))
+            .map_err(|error| Error::Data { path: settings.data.clone(), error })?;
+    let chance = Dice::new(dice.next_u64());
     let links = Arc::new(Links::new(
         connector,
         settings.servers.clone(),
@@ -126,16 +133,18 @@ async fn run(
         for identity in host.sweep(settings.grace).await {
             tracing::warn!(execution = %identity, "ended what the last session left running");
         }
-        let began = Instant::now();
-        let opening = session::open(
-            &links,
-            &outbox,
-            former,
-            &settings.cluster,
-            offer.description(),
+        let clock = LeaseClock::start(host.clone());
+        let began = clock.now();
+        let joining = Arc::new(Joining::new(
+            settings.cluster.clone(),
+            offer.description().clone(),
             session,
-            &settings.data,
-        );
+            installation,
+            former.iter().map(|finished| finished.held).collect(),
+            settings.tuning,
+            chance,
+        ));
+        let opening = session::open(&links, &outbox, former, &joining, &settings.data);
         let opened = tokio::select! {
             biased;
             opened = opening => opened?,
@@ -150,8 +159,13 @@ async fn run(
             values,
             tuning: settings.tuning,
             wall,
+            clock,
+            environment: host.environment(),
+            host,
+            guards: Guards::default(),
             offer,
             links: links.clone(),
+            joining,
             outbox: outbox.clone(),
             outputs: Outputs::new(opened.welcome.output_max_bytes),
             outgoing,

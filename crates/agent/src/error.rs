@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use downbeat_backends::LedgerError;
+use downbeat_core::node::BadDescription;
 use downbeat_proto::message::Fault;
 
 #[derive(Debug, thiserror::Error)]
@@ -18,32 +19,26 @@ pub enum Error {
     NoServer,
     #[error("there is no backend `{name}` to {setting}; there are: {known}")]
     UnknownBackend { setting: &'static str, name: String, known: String },
-    #[error("the server does not know this node or its cluster: {0}")]
+    #[error("what this node says of itself is not allowed: {0}")]
+    Description(#[from] BadDescription),
+    #[error("`only` leaves no backend: {names} may run anything at all; add --allow {names}")]
+    NothingToOffer { names: String },
+    #[error("its node was deleted: {0}; start the agent again if the node is to be there")]
     NotFound(String),
-    #[error("another agent has registered as this node: {0}")]
+    #[error("a newer agent of this installation has its node: {0}")]
     Superseded(String),
-    #[error("the server refuses this agent: {0}")]
-    Refused(String),
     #[error("a part of the agent broke down: {0}")]
     Bug(String),
 }
 
 impl Error {
-    /// What ends a session that is under way, when it is the answer to a heartbeat. Whatever else a server says, the
-    /// agent goes on trying.
+    /// What ends an agent, when it is the answer to a heartbeat or a registration. Whatever else a server says, the agent
+    /// goes on trying.
     pub(crate) fn from_session(fault: &Fault) -> Option<Self> {
         match fault {
             Fault::NotFound(text) => Some(Self::NotFound(text.clone())),
             Fault::Superseded(text) => Some(Self::Superseded(text.clone())),
-            Fault::Rejected(_) | Fault::Unavailable(_) => None,
-        }
-    }
-
-    /// At the start a refusal ends it too: the same words would be refused again.
-    pub(crate) fn from_opening(fault: &Fault) -> Option<Self> {
-        match fault {
-            Fault::Rejected(text) => Some(Self::Refused(text.clone())),
-            Fault::NotFound(_) | Fault::Superseded(_) | Fault::Unavailable(_) => Self::from_session(fault),
+            Fault::Unknown(_) | Fault::Occupied(_) | Fault::Rejected(_) | Fault::Unavailable(_) => None,
         }
     }
 }

@@ -194,6 +194,17 @@ impl Holdings {
         (fate, self.next(placed))
     }
 
+    /// Work was ended because the agent stops. Nothing runs in its place.
+    pub(crate) fn abandoned(&mut self, held: Held) {
+        let Some(item) = self.items.get(&held) else { return };
+        let placed = item.placed;
+        if matches!(item.phase, Phase::Running(_) | Phase::Fenced) {
+            let lane = self.lane(placed);
+            lane.running = lane.running.saturating_sub(1);
+        }
+        self.let_go(held);
+    }
+
     /// A server has the result.
     pub(crate) fn acknowledged(&mut self, held: Held) {
         if self.items.get(&held).is_some_and(|item| matches!(item.phase, Phase::Finished)) {
@@ -254,6 +265,11 @@ impl Holdings {
                 item.assured = item.assured.max(asked);
             }
         }
+    }
+
+    /// The lease was the agent's at this time, or later.
+    pub(crate) fn assured(&self, held: Held) -> Option<Instant> {
+        self.items.get(&held).map(|item| item.assured)
     }
 
     /// Begins what must never overlap, unless its lease may have ended: then it has to be renewed first.

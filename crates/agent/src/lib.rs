@@ -5,7 +5,10 @@
 mod agent;
 mod error;
 mod execute;
+mod guards;
 mod holdings;
+mod installation;
+mod lease_clock;
 mod links;
 mod offer;
 mod outbox;
@@ -18,7 +21,10 @@ mod surroundings;
 mod values;
 
 pub use agent::{Agent, Handle};
-pub use downbeat_backends::{Declared, Engine, Refused as DeclarationRefused};
+pub use downbeat_backends::{
+    Declared, Engine, Environment, JOB_VARIABLES, Refused as DeclarationRefused, raise_open_files,
+    slots_within, watch_over,
+};
 pub use error::Error;
 pub use links::{Connector, Grpc};
 pub use settings::{Settings, Tuning};

@@ -170,7 +170,22 @@ impl Links {
                     self.failed(&lent.address, fault);
                 }
             }
-            Err(Fault::NotFound(_) | Fault::Superseded(_) | Fault::Rejected(_)) => {}
+            Err(
+                Fault::NotFound(_)
+                | Fault::Superseded(_)
+                | Fault::Unknown(_)
+                | Fault::Occupied(_)
+                | Fault::Rejected(_),
+            ) => {}
+        }
+    }
+
+    /// This server answers, and refuses what others may take: the next call goes to the next one.
+    pub(crate) async fn move_on(&self, lent: &Lent) {
+        let mut current = self.current.lock().await;
+        if self.addresses.len() > 1 && current.link.as_ref().is_some_and(|link| link.number == lent.number) {
+            current.link = None;
+            self.given_up.send_replace(lent.number);
         }
     }
 

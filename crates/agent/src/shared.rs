@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use downbeat_backends::Identity;
+use downbeat_backends::{Deadlines, Environment, Identity};
 use downbeat_core::execution::{Outcome, Verdict};
 use downbeat_core::ids::{NodeId, SessionId};
 use downbeat_proto::message::{Assignment, Fault, Finished, Held};
@@ -15,14 +15,16 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::execute;
+use crate::guards::{self, Guards};
 use crate::holdings::{Fate, Holdings, Ready};
+use crate::lease_clock::LeaseClock;
 use crate::links::Links;
 use crate::offer::Offer;
 use crate::outbox::Outbox;
 use crate::output::Outputs;
-use crate::session::Outgoing;
+use crate::session::{Joining, Outgoing};
 use crate::settings::Tuning;
-use crate::surroundings::Wall;
+use crate::surroundings::{Host, Wall};
 
 /// One session of an agent.
 pub(crate) struct Shared {
@@ -35,8 +37,16 @@ pub(crate) struct Shared {
     pub(crate) values: PathBuf,
     pub(crate) tuning: Tuning,
     pub(crate) wall: Wall,
+    /// The time by which leases run out.
+    pub(crate) clock: LeaseClock,
+    pub(crate) host: Arc<dyn Host>,
+    /// The environment of programs that work starts.
+    pub(crate) environment: Environment,
+    pub(crate) guards: Guards,
     pub(crate) offer: Offer,
     pub(crate) links: Arc<Links>,
+    /// How it became its node, should a server ask for that again.
+    pub(crate) joining: Arc<Joining>,
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) outputs: Arc<Outputs>,
     /// What is to be reported. Results get here by the outbox.
@@ -92,6 +102,7 @@ impl Shared {
             let mut holdings = self.holdings();
             recorded.iter().for_each(|held| holdings.acknowledged(*held));
         }
+        self.joining.delivered(&recorded);
         self.outbox.forget(recorded);
         self.changed.notify_waiters();
     }
@@ -109,6 +120,7 @@ impl Shared {
                 holdings.refused(*held);
             }
         }
+        self.joining.delivered(&refused);
         self.outbox.forget(refused);
         self.changed.notify_waiters();
     }
@@ -122,6 +134,12 @@ impl Shared {
         }
         self.changed.notify_waiters();
         next
+    }
+
+    /// Work was ended because the agent stops: it is let go of unreported, so that it is lost and sent again.
+    pub(crate) fn abandoned(&self, held: Held) {
+        self.holdings().abandoned(held);
+        self.changed.notify_waiters();
     }
 
     /// A call other than the heartbeat was answered with a fault that trying again does not pass. The server may only
@@ -142,7 +160,15 @@ impl Shared {
     pub(crate) fn renewed(&self, held: &[Held], asked: Instant) {
         *self.heard.lock().expect("nothing panics while it holds this") = asked;
         self.holdings().renewed(held, asked);
+        self.guards.extend(|held| self.deadlines(held));
         self.renewed.notify_waiters();
+    }
+
+    /// When a guard ends this work, unless the lease is renewed. None when the agent does not hold it, or its host has no
+    /// clock for guards.
+    pub(crate) fn deadlines(&self, held: Held) -> Option<Deadlines> {
+        let assured = self.holdings().assured(held)?;
+        Some(guards::deadlines(self.clock.since_boot(assured)?, self.lease_ttl, self.term()))
     }
 
     /// Waits until the lease of work that must never overlap is known to be the agent's. What arrives late, or waited
@@ -150,7 +176,7 @@ impl Shared {
     pub(crate) async fn begin(&self, held: Held) {
         loop {
             let renewed = self.renewed.notified();
-            if self.holdings().begin(held, self.term(), Instant::now()) {
+            if self.holdings().begin(held, self.term(), self.clock.now()) {
                 self.renewed.notify_waiters();
                 return;
             }
@@ -190,6 +216,7 @@ fn cancelled_unbegun(assignment: &Assignment, now: Timestamp) -> Finished {
             started_at: now,
             finished_at: now,
             outputs: Default::default(),
+            received_at: None,
         },
         output: Vec::new(),
     }

@@ -18,7 +18,8 @@ pub(crate) enum Reason {
     Fenced,
     /// The lease could not be renewed for a full term, and the work must never overlap with another attempt.
     CutOff(Duration),
-    /// The agent itself is told to stop.
+    /// The agent itself is told to stop, and the work did not end in time. It is let go of unreported: it is lost at once,
+    /// and sent again where that is right.
     Shutdown,
 }
 
@@ -38,6 +39,11 @@ impl Stop {
         self.token.clone()
     }
 
+    /// Whether work that ended like this did so only because the agent stops.
+    pub(crate) fn abandons(&self, verdict: Verdict) -> bool {
+        verdict == Verdict::Cancelled && self.reason.get() == Some(&Reason::Shutdown)
+    }
+
     /// What the end of stopped work means. Work that was done before the order reached it is simply done.
     pub(crate) fn interpret(&self, finish: Finish) -> Finish {
         if finish.verdict != Verdict::Cancelled {
@@ -53,7 +59,7 @@ impl Stop {
                 (Verdict::Failed, Some(format!("stopped: no server could be reached for {}", Span(*term))))
             }
             Some(Reason::Shutdown) => {
-                (Verdict::Failed, Some("stopped: the agent was told to stop".to_owned()))
+                (Verdict::Cancelled, Some("stopped: the agent was told to stop".to_owned()))
             }
         };
         Finish { verdict, exit_code: finish.exit_code, error }
@@ -71,6 +77,20 @@ mod tests {
         stop.request(Reason::Told);
         let finish = stop.interpret(Finish::cancelled(Some(143)));
         assert_eq!(finish, Finish::failed(Some(143), "timed out after 30m"));
+    }
+
+    #[test]
+    fn only_work_that_the_agents_stop_has_ended_is_let_go_of() {
+        let stop = Stop::default();
+        assert!(!stop.abandons(stop.interpret(Finish::cancelled(None)).verdict));
+        stop.request(Reason::Shutdown);
+        assert!(stop.abandons(stop.interpret(Finish::cancelled(None)).verdict));
+        assert!(!stop.abandons(stop.interpret(Finish::succeeded()).verdict), "it was done before");
+        assert!(!stop.abandons(stop.interpret(Finish::failed(Some(1), "no")).verdict), "it failed by itself");
+        let told = Stop::default();
+        told.request(Reason::Told);
+        told.request(Reason::Shutdown);
+        assert!(!told.abandons(Verdict::Cancelled), "a server wanted it cancelled, and hears of it");
     }
 
     #[test]

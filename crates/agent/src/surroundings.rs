@@ -4,17 +4,20 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 pub use downbeat_backends::Wall;
 use downbeat_backends::{
-    Backend, Declared, DeclaredBackend, Docker, Engine, Identity, Ledger, Tools, builtin,
+    Backend, Deadlines, Declared, DeclaredBackend, Docker, Engine, Environment, Guard, Identity, Ledger,
+    Tools, boot_time, builtin,
 };
+use downbeat_core::Dice;
 use jiff::Timestamp;
 use serde_json::Value;
+use uuid::Uuid;
 
 use crate::error::Error;
 use crate::settings::Settings;
@@ -48,8 +51,31 @@ pub trait Host: Send + Sync + fmt::Debug + 'static {
     /// Everything that could be offered: what this machine has no tool for is not.
     fn backends(&self) -> Vec<Arc<dyn Backend>>;
     fn capabilities(&self) -> BTreeMap<String, Value>;
+    /// An id for a new installation. Whoever can guess it can take its node.
+    fn draw_instance(&self, dice: &mut Dice) -> Uuid {
+        dice.uuid()
+    }
+    /// Names the time since the machine was last started; nothing where that cannot be known.
+    fn boot(&self) -> Option<Uuid> {
+        None
+    }
     /// Ends what a former life of the agent left running, and answers what that was.
     async fn sweep(&self, grace: Duration) -> Vec<Identity>;
+
+    /// The environment of programs that work starts.
+    fn environment(&self) -> Environment {
+        Environment::default()
+    }
+
+    /// The time since boot, with the time that the machine was suspended. None on a host that is never suspended.
+    fn boot_time(&self) -> Option<Duration> {
+        None
+    }
+
+    /// A guard for one piece of work, which ends it when the agent cannot. None where there is none to be had.
+    fn guard(&self, _: Deadlines) -> Option<Guard> {
+        None
+    }
 }
 
 impl Surroundings {
@@ -66,6 +92,8 @@ impl Surroundings {
                 .clone()
                 .or_else(Engine::found)
                 .map(|engine| Arc::new(Docker::new(engine, data))),
+            environment: Environment::of_process(&settings.pass_env),
+            guard: settings.guard.clone(),
         };
         Ok(Self {
             wall: Arc::new(Timestamp::now),
@@ -94,6 +122,9 @@ pub(crate) struct Machine {
     tools: Tools,
     declared: Vec<Declared>,
     docker: Option<Arc<Docker>>,
+    environment: Environment,
+    /// The program that guards work.
+    guard: Option<PathBuf>,
 }
 
 impl Machine {
@@ -123,10 +154,32 @@ impl Host for Machine {
         found_capabilities()
     }
 
+    /// Not by the dice: session ids are drawn with them, and are no secret.
+    fn draw_instance(&self, _: &mut Dice) -> Uuid {
+        Uuid::new_v4()
+    }
+
+    fn boot(&self) -> Option<Uuid> {
+        let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        Uuid::parse_str(text.trim()).ok()
+    }
+
     async fn sweep(&self, grace: Duration) -> Vec<Identity> {
         let (mut found, containers) = tokio::join!(self.ledger.sweep(grace), self.sweep_containers());
         found.extend(containers);
         found
+    }
+
+    fn environment(&self) -> Environment {
+        self.environment.clone()
+    }
+
+    fn boot_time(&self) -> Option<Duration> {
+        Some(boot_time())
+    }
+
+    fn guard(&self, deadlines: Deadlines) -> Option<Guard> {
+        Some(Guard::new(self.guard.clone()?, deadlines))
     }
 }
 

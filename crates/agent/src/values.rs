@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use downbeat_backends::{Finish, Identity, Piece, Receive, Stream};
 use downbeat_core::backend::Params;
-use downbeat_core::execution::Verdict;
+use downbeat_core::execution::{Verdict, declared_outputs, outputs_too_large};
 use downbeat_core::limits::VALUES_BYTES;
 use serde_json::{Map, Value};
 
@@ -150,18 +150,9 @@ fn values(names: &[String], file: &Path, object: Option<Map<String, Value>>) -> 
             values.insert(name.to_owned(), Value::from(value));
         }
     }
-    let missing: Vec<String> =
-        names.iter().filter(|name| !values.contains_key(*name)).map(|name| format!("`{name}`")).collect();
-    if !missing.is_empty() {
-        let missing = missing.join(", ");
-        return Err(format!(
-            "it ended well and did not say its output {missing}: write `name=value` to the file $DOWNBEAT_OUTPUT, \
-                 or print a JSON object on a line of its own"
-        ));
-    }
-    let bytes = text.len().max(downbeat_core::backend::params_bytes(&values));
-    if bytes > VALUES_BYTES {
-        return Err(format!("its outputs are larger than {} KiB", VALUES_BYTES / 1024));
+    let values = declared_outputs(names, values)?;
+    if text.len() > VALUES_BYTES {
+        return Err(outputs_too_large());
     }
     Ok(values)
 }

@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use downbeat_backends::{Backend, Call, Exec, Finish, Identity, Ledger, OutputSink, Piece, Receive, Stream};
+use downbeat_backends::{
+    Backend, Call, Environment, Exec, Finish, Identity, Ledger, OutputSink, Piece, Receive, Stream,
+};
 use downbeat_core::backend::Params;
 use downbeat_core::execution::Verdict;
 use downbeat_core::ids::ExecutionId;
@@ -28,6 +30,7 @@ struct Bench {
     kept: Arc<Kept>,
     cancel: CancellationToken,
     grace: Duration,
+    environment: Environment,
     identity: Identity,
 }
 
@@ -44,6 +47,7 @@ impl Bench {
             kept: Arc::default(),
             cancel: CancellationToken::new(),
             grace: Duration::from_secs(5),
+            environment: Environment::of_process(&[]),
             identity: Identity { execution: ExecutionId(Uuid::from_u128(number << 64)), attempt: 2 },
         }
     }
@@ -62,6 +66,8 @@ impl Bench {
                 output: output.clone(),
                 cancel: self.cancel.clone(),
                 grace: self.grace,
+                environment: self.environment.clone(),
+                guard: None,
             })
             .await;
         output.finish();

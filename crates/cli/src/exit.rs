@@ -15,6 +15,9 @@ pub(crate) enum Code {
     Refused = 5,
     NotAllowed = 6,
     Bug = 70,
+    /// Something on this machine is in the way that may pass: a disk that is full or read-only, a data directory that
+    /// another agent still has. `EX_TEMPFAIL` of sysexits.h; whoever starts the program may start it again.
+    InTheWay = 75,
     /// Ctrl-C while waiting, as shells number it: a script that waits for a run must not go on.
     Interrupted = 130,
 }

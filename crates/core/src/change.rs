@@ -15,7 +15,8 @@ use crate::run::{RunEnd, RunRecord, RunState};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Change {
-    /// A new session of a node. No guard: the newest session wins.
+    /// A new session of a node. Guard: what [`Former`](crate::node::Former) says, that no newer registration came before it,
+    /// and that the session was not deleted.
     NodeRegistered { registration: Registration },
     /// Guard: the session is the current one and the status is `from`; when it is for its silence, that it lasts.
     NodeMoved {
@@ -29,6 +30,19 @@ pub enum Change {
     },
     /// Drained by a person, or taken back. Guard: the node exists.
     NodeDrainSet { node: NodeId, draining: bool, by: String, at: Timestamp },
+    /// What is wrong on the host, as its agent says: all of it, in the place of what was said before. Guard: the session
+    /// is the current one.
+    NodeProblemsSet { node: NodeId, session: SessionId, problems: Vec<String>, at: Timestamp },
+    /// The node is gone, with what it holds for exclusive runs; that it was there is remembered. Guard: the session is the
+    /// current one; when it is for its silence, that it lasts.
+    NodeDeleted {
+        node: NodeId,
+        session: SessionId,
+        by: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        silent_since: Option<Timestamp>,
+        at: Timestamp,
+    },
     /// Guard: neither the id nor the idempotency key (within the cluster) is in use, and fewer than `max_pending` runs
     /// wait.
     RunCreated {
@@ -59,7 +73,16 @@ pub enum Change {
     /// Guard: it is pending, and each of its limits has room.
     ExecutionLeased { run: RunId, execution: ExecutionId, lease: Lease },
     /// Guard: the token.
-    ExecutionStarted { run: RunId, execution: ExecutionId, token: LeaseToken, at: Timestamp },
+    ExecutionStarted {
+        run: RunId,
+        execution: ExecutionId,
+        token: LeaseToken,
+        /// By the agent's clock: for display.
+        at: Timestamp,
+        /// By the servers' clock.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        received_at: Option<Timestamp>,
+    },
     /// Guard: the token.
     ExecutionFinished { run: RunId, execution: ExecutionId, token: LeaseToken, outcome: Outcome },
     /// Guard: the token; when it is for its node's silence, that it lasts.
@@ -110,6 +133,8 @@ pub enum Refusal {
     StaleLease,
     #[error("the session is no longer the current one")]
     StaleSession,
+    #[error("the node was deleted while it had this session")]
+    Deleted,
     #[error("its state does not allow that")]
     WrongState,
     /// See [`level`](crate::level).
@@ -144,10 +169,12 @@ pub struct Event {
 
 impl Change {
     /// Every kind that this program reads and writes, in the order of [`Change::phase`].
-    pub const KINDS: [&'static str; 17] = [
+    pub const KINDS: [&'static str; 19] = [
         "node_registered",
         "node_moved",
         "node_drain_set",
+        "node_problems_set",
+        "node_deleted",
         "run_created",
         "run_taken",
         "run_cancel_requested",
@@ -190,6 +217,7 @@ impl Change {
             | Change::ExecutionSkipped { .. }
             | Change::RunMoved { .. } => 1,
             Change::RunPauseSet { .. } | Change::RunAdmitted { .. } => 2,
+            Change::NodeProblemsSet { .. } | Change::NodeDeleted { .. } => crate::level::NODES,
             Change::Unknown { .. } => u32::MAX,
         }
     }
@@ -202,12 +230,15 @@ impl Change {
             self,
             Change::ExecutionLost { silence: Some(_), .. }
                 | Change::NodeMoved { silent_since: Some(_), .. }
+                | Change::NodeDeleted { silent_since: Some(_), .. }
                 | Change::RunCreated { max_pending: Some(_), .. }
                 | Change::RunAdmitted { limit: Some(_), .. }
         ) {
             match change.to_mut() {
                 Change::ExecutionLost { silence, .. } => *silence = None,
-                Change::NodeMoved { silent_since, .. } => *silent_since = None,
+                Change::NodeMoved { silent_since, .. } | Change::NodeDeleted { silent_since, .. } => {
+                    *silent_since = None
+                }
                 Change::RunCreated { max_pending, .. } => *max_pending = None,
                 Change::RunAdmitted { limit, .. } => *limit = None,
                 _ => {}
@@ -222,38 +253,43 @@ impl Change {
             Change::NodeRegistered { .. } => 0,
             Change::NodeMoved { .. } => 1,
             Change::NodeDrainSet { .. } => 2,
-            Change::RunCreated { .. } => 3,
-            Change::RunTaken { .. } => 4,
-            Change::RunCancelRequested { .. } => 5,
-            Change::RunPauseSet { .. } => 6,
-            Change::RunAdmitted { .. } => 7,
-            Change::ExecutionsAdded { .. } => 8,
-            Change::ExecutionLeased { .. } => 9,
-            Change::ExecutionStarted { .. } => 10,
-            Change::ExecutionFinished { .. } => 11,
-            Change::ExecutionLost { .. } => 12,
-            Change::ExecutionCancelRequested { .. } => 13,
-            Change::ExecutionGivenUp { .. } => 14,
-            Change::ExecutionSkipped { .. } => 15,
-            Change::RunMoved { .. } => 16,
-            Change::Unknown { .. } => 17,
+            Change::NodeProblemsSet { .. } => 3,
+            Change::NodeDeleted { .. } => 4,
+            Change::RunCreated { .. } => 5,
+            Change::RunTaken { .. } => 6,
+            Change::RunCancelRequested { .. } => 7,
+            Change::RunPauseSet { .. } => 8,
+            Change::RunAdmitted { .. } => 9,
+            Change::ExecutionsAdded { .. } => 10,
+            Change::ExecutionLeased { .. } => 11,
+            Change::ExecutionStarted { .. } => 12,
+            Change::ExecutionFinished { .. } => 13,
+            Change::ExecutionLost { .. } => 14,
+            Change::ExecutionCancelRequested { .. } => 15,
+            Change::ExecutionGivenUp { .. } => 16,
+            Change::ExecutionSkipped { .. } => 17,
+            Change::RunMoved { .. } => 18,
+            Change::Unknown { .. } => 19,
         }
     }
 
+    /// When it happened, by the servers' clock.
     pub fn at(&self) -> Timestamp {
         match self {
             Change::NodeRegistered { registration } => registration.at,
             Change::RunCreated { run, .. } => run.created_at,
             Change::ExecutionLeased { lease, .. } => lease.granted_at,
-            Change::ExecutionFinished { outcome, .. } => outcome.finished_at,
+            Change::ExecutionFinished { outcome, .. } => outcome.ended_at(),
+            Change::ExecutionStarted { at, received_at, .. } => received_at.unwrap_or(*at),
             Change::NodeMoved { at, .. }
             | Change::NodeDrainSet { at, .. }
+            | Change::NodeProblemsSet { at, .. }
+            | Change::NodeDeleted { at, .. }
             | Change::RunTaken { at, .. }
             | Change::RunCancelRequested { at, .. }
             | Change::RunPauseSet { at, .. }
             | Change::RunAdmitted { at, .. }
             | Change::ExecutionsAdded { at, .. }
-            | Change::ExecutionStarted { at, .. }
             | Change::ExecutionLost { at, .. }
             | Change::ExecutionCancelRequested { at, .. }
             | Change::ExecutionGivenUp { at, .. }
@@ -266,7 +302,11 @@ impl Change {
     /// The run that it concerns.
     pub fn run(&self) -> Option<&RunId> {
         match self {
-            Change::NodeRegistered { .. } | Change::NodeMoved { .. } | Change::NodeDrainSet { .. } => None,
+            Change::NodeRegistered { .. }
+            | Change::NodeMoved { .. }
+            | Change::NodeDrainSet { .. }
+            | Change::NodeProblemsSet { .. }
+            | Change::NodeDeleted { .. } => None,
             Change::RunCreated { run, .. } => Some(&run.id),
             Change::RunTaken { run, .. }
             | Change::RunCancelRequested { run, .. }
@@ -289,7 +329,10 @@ impl Change {
     pub fn node(&self) -> Option<NodeId> {
         match self {
             Change::NodeRegistered { registration } => Some(registration.node),
-            Change::NodeMoved { node, .. } | Change::NodeDrainSet { node, .. } => Some(*node),
+            Change::NodeMoved { node, .. }
+            | Change::NodeDrainSet { node, .. }
+            | Change::NodeProblemsSet { node, .. }
+            | Change::NodeDeleted { node, .. } => Some(*node),
             Change::ExecutionLeased { lease, .. } => Some(lease.node),
             Change::RunCreated { .. }
             | Change::RunTaken { .. }

@@ -8,7 +8,7 @@
 use crate::change::Change;
 
 /// The level of this program: it knows every kind up to it.
-pub const LEVEL: u32 = 3;
+pub const LEVEL: u32 = 4;
 
 /// What every server before there were levels knows.
 pub const FIRST: u32 = 1;
@@ -19,6 +19,9 @@ pub const FLEET: u32 = 2;
 
 /// The same for what graph jobs brought: `for_each`, limits, results that are used again, preferences.
 pub const GRAPH: u32 = 3;
+
+/// Nodes that are deleted, and that say what is wrong with them.
+pub const NODES: u32 = 4;
 
 /// The level that all living servers have in common, this one among them.
 pub fn common(living: impl IntoIterator<Item = u32>) -> u32 {
@@ -69,7 +72,7 @@ mod tests {
         assert!(known().level() <= LEVEL);
         assert_eq!(
             Change::KINDS.len(),
-            17,
+            19,
             "a new kind raises LEVEL, unless it came with the level's first release"
         );
     }

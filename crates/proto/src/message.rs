@@ -53,6 +53,21 @@ pub struct Register {
     pub node: NodeId,
     pub session: SessionId,
     pub description: Description,
+    pub instance: InstanceId,
+    /// Results of former sessions that the agent still has.
+    pub undelivered: Vec<Held>,
+    /// Rises with each start of the installation.
+    pub life: u64,
+}
+
+/// Shows that an agent is the installation that had the node before: whoever knows it may take the node. It is in no log.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct InstanceId(pub Vec<u8>);
+
+impl std::fmt::Debug for InstanceId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "InstanceId({} bytes)", self.0.len())
+    }
 }
 
 /// An execution that an agent holds, with its right to it.
@@ -67,8 +82,10 @@ pub struct Heartbeat {
     pub node: NodeId,
     pub session: SessionId,
     pub held: Vec<Held>,
-    /// The last one of this session: the agent was told to stop.
+    /// The last one of this session: the agent was told to stop, and gives up what it does not hold.
     pub leaving: bool,
+    /// What is wrong on the host, for people.
+    pub problems: Vec<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -194,12 +211,18 @@ pub struct Output {
 /// Why the other side did not do what was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// The node, its cluster or its session is not known (any more). An agent that is told so ends.
+    /// The node was deleted on purpose while it had this session. An agent that is told so ends.
     #[error("not found: {0}")]
     NotFound(String),
-    /// Another agent registered for this node. An agent that is told so ends.
+    /// A newer session of this installation has the node. An agent that is told so ends.
     #[error("superseded: {0}")]
     Superseded(String),
+    /// The server has never heard of the node or its cluster. The agent registers again and keeps its work.
+    #[error("unknown: {0}")]
+    Unknown(String),
+    /// The node is online as another installation. The agent tries again, with a growing pause.
+    #[error("occupied: {0}")]
+    Occupied(String),
     /// The request makes no sense. Repeating it does not help.
     #[error("rejected: {0}")]
     Rejected(String),

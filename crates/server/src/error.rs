@@ -26,6 +26,9 @@ pub enum Error {
     TooMany(String),
     #[error("{0}")]
     Unavailable(String),
+    /// Too much of the same is under way; soon there may be room.
+    #[error("{0}")]
+    Busy(String),
     #[error("bug: {0}")]
     Bug(String),
 }
@@ -47,6 +50,7 @@ pub enum Class {
     Conflict,
     TooMany,
     Unavailable,
+    Busy,
     Bug,
 }
 
@@ -58,6 +62,7 @@ impl Error {
             Error::NotFound(_) => Class::NotFound,
             Error::TooMany(_) => Class::TooMany,
             Error::Unavailable(_) => Class::Unavailable,
+            Error::Busy(_) => Class::Busy,
             Error::Bug(_) => Class::Bug,
         }
     }
@@ -66,11 +71,12 @@ impl Error {
 impl From<store::Error> for Error {
     fn from(error: store::Error) -> Self {
         match error {
-            store::Error::Unavailable(_) => Error::Unavailable(error.to_string()),
+            store::Error::Unavailable(_) | store::Error::Damaged(_) => Error::Unavailable(error.to_string()),
             store::Error::InUse(_)
             | store::Error::NewerSchema { .. }
             | store::Error::AlteredMigration { .. }
             | store::Error::BadLocation(_)
+            | store::Error::BadOption(_)
             | store::Error::Misused(_)
             | store::Error::Corrupt(_) => Error::Bug(error.to_string()),
         }

@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::serve::ListenerExt;
 use downbeat_core::Timestamp;
 use downbeat_core::ids::ServerId;
 use downbeat_proto::Link;
@@ -19,10 +18,11 @@ use crate::admission::Admission;
 use crate::clock::Clock;
 use crate::cluster::{CommonLevel, Life, Standing};
 use crate::dispatch::Dispatcher;
+use crate::heavy::HeavyWork;
 use crate::http;
 use crate::journal::{Feed, Journal};
 use crate::metrics::Metrics;
-use crate::nodes::{Heartbeats, Sweeper};
+use crate::nodes::{Heartbeats, Serving, Sweeper};
 use crate::output::Outputs;
 use crate::replica::{Applier, Door, Follower, Following};
 use crate::rpc::{self, Host};
@@ -52,6 +52,7 @@ pub struct Server {
     host: Arc<Host>,
     http_addr: SocketAddr,
     grpc_addr: SocketAddr,
+    found_nothing: bool,
     /// New requests are turned away, parked ones let go.
     closing: CancellationToken,
     /// Actors and loops end.
@@ -130,7 +131,9 @@ async fn assemble(
     let stopping = CancellationToken::new();
     let closing = CancellationToken::new();
     let journal_stop = CancellationToken::new();
-    let feed = Feed::new(store.last_seq().await?);
+    let last_seq = store.last_seq().await?;
+    let found_nothing = last_seq == 0;
+    let feed = Feed::new(last_seq);
     let dispatcher = Dispatcher::new(metrics.clone(), server);
     let admission = Admission::new(dispatcher.clone(), metrics.clone(), settings.max_concurrent_runs);
     load_board(store.as_ref(), &dispatcher, &admission).await?;
@@ -147,6 +150,7 @@ async fn assemble(
     );
     let parts = Parts {
         heartbeats: Heartbeats::start(Arc::clone(&store), clock.clone(), stopping.clone()),
+        serving: Serving::new(clock.now()),
         outputs: Outputs::start(Arc::clone(&store), settings.output_max_bytes, stopping.clone()),
         journal,
         feed,
@@ -162,6 +166,7 @@ async fn assemble(
         chance,
         standing: Standing::default(),
         level,
+        heavy: HeavyWork::default(),
         store,
         replica: None,
         closing: closing.clone(),
@@ -201,6 +206,7 @@ async fn assemble(
         host,
         http_addr,
         grpc_addr,
+        found_nothing,
         closing,
         stopping,
         listeners,
@@ -227,6 +233,7 @@ async fn assemble_replica(
         (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
     journal_stop.cancel();
     let last_seq = store.last_seq().await?;
+    let found_nothing = last_seq == 0;
     let feed = Feed::new(last_seq);
     let dispatcher = Dispatcher::new(metrics.clone(), server);
     let admission = Admission::new(dispatcher.clone(), metrics.clone(), settings.max_concurrent_runs);
@@ -252,6 +259,7 @@ async fn assemble_replica(
         Following::new(itself, primary.clone(), copy.is_copied().await?, last_seq, closing.clone());
     let parts = Parts {
         heartbeats: Heartbeats::start(Arc::clone(&store), clock.clone(), stopping.clone()),
+        serving: Serving::new(clock.now()),
         outputs: Outputs::start(Arc::clone(&store), settings.output_max_bytes, stopping.clone()),
         journal,
         feed,
@@ -267,6 +275,7 @@ async fn assemble_replica(
         chance,
         standing: Standing::default(),
         level,
+        heavy: HeavyWork::default(),
         store,
         replica: Some(following.clone()),
         closing: closing.clone(),
@@ -288,6 +297,7 @@ async fn assemble_replica(
         host,
         http_addr,
         grpc_addr,
+        found_nothing,
         closing,
         stopping,
         listeners,
@@ -306,6 +316,11 @@ impl Server {
     /// Where agents dial in.
     pub fn grpc_addr(&self) -> SocketAddr {
         self.grpc_addr
+    }
+
+    /// Whether nothing was ever written to the store before this server was started.
+    pub fn found_nothing(&self) -> bool {
+        self.found_nothing
     }
 
     /// What agents call, whatever carries it.
@@ -392,16 +407,6 @@ async fn prune(parts: Parts, stop: CancellationToken) {
 }
 
 async fn serve_http(listener: TcpListener, service: Service, closing: CancellationToken) {
-    let router = http::router(service);
-    // Events are small and written one by one; waiting to fill a packet would hold each back.
-    let listener = listener.tap_io(|stream| {
-        if let Err(error) = stream.set_nodelay(true) {
-            warn!(%error, "cannot turn off delays of small packets");
-        }
-    });
-    let served =
-        axum::serve(listener, router).with_graceful_shutdown(async move { closing.cancelled().await });
-    if let Err(error) = served.await {
-        warn!(%error, "http ended");
-    }
+    let hosts = http::Hosts::new(listener.local_addr().ok(), &hostname(), &service.settings().allowed_hosts);
+    http::serve(listener, http::router(service, hosts), http::Grants::default(), closing).await;
 }

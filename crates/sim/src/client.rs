@@ -7,7 +7,7 @@ use downbeat_core::Dice;
 use downbeat_core::backend::Catalogue;
 use downbeat_core::ids::{ClusterId, NodeId, RunId};
 use downbeat_core::spec::{Definition, from_json};
-use downbeat_server::{Class, Drain, Service, Submit};
+use downbeat_server::{Class, Drain, Force, Service, Submit};
 
 use crate::cluster::Cluster;
 use crate::jobs::job;
@@ -114,6 +114,17 @@ pub(crate) async fn drain(cluster: Arc<Cluster>, agent: usize, duration: Duratio
     ) {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
+}
+
+/// Deletes a node, online or not. Its agent ends when it hears of it, and is started again.
+pub(crate) async fn delete(cluster: Arc<Cluster>, agent: usize) {
+    let node = NodeId::derive(ClusterId::DEFAULT, &format!("n{agent}"));
+    let force = if cluster.world.below(2) == 0 { Force::On } else { Force::Off };
+    cluster.world.say(format_args!("n{agent} is to be deleted, {force:?}"));
+    let answer = ask(&cluster, |service| async move { service.delete_node(node, force, "sim").await }).await;
+    let told =
+        answer.map(|answer| answer.map(|tombstone| tombstone.session).map_err(|error| error.to_string()));
+    cluster.world.say(format_args!("the deletion of n{agent}: {told:?}"));
 }
 
 fn definition(agents: usize, dice: &mut Dice) -> Definition {

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use crate::client;
 use crate::cluster::Cluster;
 use crate::network::Weather;
+use crate::stranger;
 use crate::world::{Place, World};
 
 /// Which kinds of faults a seed has. Few at a time find more than all at once.
@@ -21,6 +22,8 @@ pub(crate) struct Kinds {
     pub(crate) store: bool,
     pub(crate) clocks: bool,
     pub(crate) drains: bool,
+    pub(crate) deletions: bool,
+    pub(crate) strangers: bool,
 }
 
 impl Kinds {
@@ -35,6 +38,8 @@ impl Kinds {
             store: often(),
             clocks: world.below(2) == 0,
             drains: world.below(4) == 0,
+            deletions: world.below(4) == 0,
+            strangers: world.below(4) == 0,
         }
     }
 
@@ -48,6 +53,8 @@ impl Kinds {
             store: false,
             clocks: false,
             drains: false,
+            deletions: false,
+            strangers: false,
         }
     }
 }
@@ -61,7 +68,7 @@ pub(crate) async fn strike(cluster: &Arc<Cluster>, kinds: Kinds, duration: Durat
         tokio::time::sleep(world.up_to(between)).await;
         let place = any(&world, cluster);
         let last = |seconds| world.up_to(Duration::from_secs(seconds));
-        match world.below(9) {
+        match world.below(11) {
             0 if kinds.server_crashes => cluster.crash(server(&world, cluster), last(20)),
             1 if kinds.agent_crashes => cluster.crash(agent(&world, cluster), last(25)),
             2 if kinds.restarts => cluster.stop(place),
@@ -77,6 +84,15 @@ pub(crate) async fn strike(cluster: &Arc<Cluster>, kinds: Kinds, duration: Durat
             8 if kinds.drains => {
                 let Place::Agent(number) = agent(&world, cluster) else { continue };
                 tokio::spawn(client::drain(cluster.clone(), number, last(30)));
+            }
+            9 if kinds.deletions => {
+                let Place::Agent(number) = agent(&world, cluster) else { continue };
+                tokio::spawn(client::delete(cluster.clone(), number));
+            }
+            10 if kinds.strangers => {
+                let Place::Agent(number) = agent(&world, cluster) else { continue };
+                let to = server(&world, cluster);
+                tokio::spawn(stranger::register(cluster.clone(), number, to));
             }
             _ => {}
         }

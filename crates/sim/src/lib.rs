@@ -19,6 +19,7 @@ mod jobs;
 mod network;
 mod seed;
 mod store;
+mod stranger;
 mod trace;
 mod truth;
 mod world;

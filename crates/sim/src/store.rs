@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use downbeat_core::change::{Change, Event};
 use downbeat_core::execution::{Execution, State, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
-use downbeat_core::node::NodeRecord;
+use downbeat_core::node::{NodeRecord, Tombstone};
 use downbeat_core::run::RunRecord;
 use downbeat_store::{
     Committed, Error, EventFilter, ExecutionFilter, Kept, LimitUse, Listed, MemoryStore, News, NodeTotals,
@@ -269,6 +269,8 @@ fn shown(change: &Change) -> String {
         }
         Change::NodeMoved { node, from, to, .. } => format!("{kind} {node} {from:?}→{to:?}"),
         Change::NodeDrainSet { node, draining, .. } => format!("{kind} {node} {draining}"),
+        Change::NodeProblemsSet { node, problems, .. } => format!("{kind} {node} {problems:?}"),
+        Change::NodeDeleted { node, session, .. } => format!("{kind} {node} session={session}"),
     }
 }
 
@@ -317,6 +319,10 @@ impl Store for Reached {
         Ok(now)
     }
 
+    async fn health(&self) -> Result<(), Error> {
+        self.read(self.inner.health()).await
+    }
+
     async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
         let result = self.write(self.apply(server, changes)).await;
         if result.is_err() {
@@ -348,6 +354,10 @@ impl Store for Reached {
 
     async fn node(&self, id: NodeId) -> Result<Option<NodeRecord>, Error> {
         self.read(self.inner.node(id)).await
+    }
+
+    async fn tombstones(&self, node: Option<NodeId>) -> Result<Vec<Tombstone>, Error> {
+        self.read(self.inner.tombstones(node)).await
     }
 
     async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>, Error> {
@@ -412,6 +422,10 @@ impl Store for Reached {
 
     async fn open_executions(&self) -> Result<Vec<Execution>, Error> {
         self.read(self.inner.open_executions()).await
+    }
+
+    async fn executions_by_id(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>, Error> {
+        self.read(self.inner.executions_by_id(ids)).await
     }
 
     async fn held_by(&self, node: NodeId) -> Result<Vec<Execution>, Error> {

@@ -72,6 +72,10 @@ pub struct Counts {
     pub executions: u64,
     pub lost: u64,
     pub takeovers: u64,
+    pub deletions: u64,
+    /// Registrations of strangers: refused, and taken because the node was silent.
+    pub strangers_refused: u64,
+    pub strangers_taken: u64,
 }
 
 impl Truth {

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use downbeat_core::change::Change;
 use downbeat_core::execution::{Execution, State};
-use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
-use downbeat_core::node::Registration;
+use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, SessionId};
+use downbeat_core::node::{Former, Registration};
 use downbeat_core::run::RunRecord;
 use downbeat_core::spec::{Limit, Limits};
 use jiff::Timestamp;
@@ -30,6 +30,10 @@ pub(crate) enum NewIds {
 pub(crate) struct Needs<'a> {
     pub(crate) clusters: bool,
     pub(crate) nodes: BTreeSet<NodeId>,
+    /// Sessions of which it matters whether their node was deleted.
+    pub(crate) deleted: BTreeSet<(NodeId, SessionId)>,
+    /// A node registers that was not there: there is no row of which it matters who has it.
+    pub(crate) new_nodes: bool,
     pub(crate) runs: BTreeSet<&'a RunId>,
     pub(crate) keys: BTreeSet<(ClusterId, &'a str)>,
     pub(crate) executions: BTreeSet<ExecutionId>,
@@ -61,9 +65,17 @@ impl<'a> Needs<'a> {
                 Change::NodeRegistered { registration } => {
                     needs.clusters = true;
                     needs.nodes.insert(registration.node);
+                    needs.deleted.insert((registration.node, registration.session));
+                    needs.new_nodes |= registration.former == Former::Nobody;
                 }
-                Change::NodeMoved { node, .. } | Change::NodeDrainSet { node, .. } => {
+                Change::NodeMoved { node, .. }
+                | Change::NodeDrainSet { node, .. }
+                | Change::NodeProblemsSet { node, .. } => {
                     needs.nodes.insert(*node);
+                }
+                Change::NodeDeleted { node, .. } => {
+                    needs.nodes.insert(*node);
+                    needs.held.insert(*node);
                 }
                 Change::RunCreated { run, max_pending } => {
                     needs.clusters = true;
@@ -186,12 +198,26 @@ impl<'a> Asked<'a> {
 pub(crate) struct Dirty<'a> {
     pub(crate) nodes_registered: BTreeMap<NodeId, &'a Registration>,
     pub(crate) nodes_altered: BTreeSet<NodeId>,
+    /// What was last said to be wrong on each.
+    pub(crate) node_problems: BTreeMap<NodeId, &'a [String]>,
+    /// In their order. Those of them that registered again are among `nodes_registered`.
+    pub(crate) nodes_deleted: Vec<Deleted<'a>>,
     pub(crate) runs_created: BTreeMap<&'a RunId, &'a RunRecord>,
     pub(crate) runs_altered: BTreeSet<&'a RunId>,
     pub(crate) executions_added: BTreeSet<ExecutionId>,
     pub(crate) executions_altered: BTreeSet<ExecutionId>,
     /// Those of the altered whose lease is new. Nothing else alters a lease, and what is not written rewrites no index.
     pub(crate) executions_leased: BTreeSet<ExecutionId>,
+}
+
+/// A node that a batch deleted.
+#[derive(Debug)]
+pub(crate) struct Deleted<'a> {
+    pub(crate) node: NodeId,
+    pub(crate) session: SessionId,
+    pub(crate) at: Timestamp,
+    /// Its registration, when that is of the same batch: then the store has none, or an earlier one.
+    pub(crate) registration: Option<&'a Registration>,
 }
 
 impl<'a> Dirty<'a> {
@@ -202,11 +228,23 @@ impl<'a> Dirty<'a> {
             match &changes[place] {
                 Change::NodeRegistered { registration } => {
                     dirty.nodes_registered.insert(registration.node, registration);
+                    // A new session has said nothing yet.
+                    dirty.node_problems.remove(&registration.node);
                 }
                 Change::NodeMoved { node, .. } | Change::NodeDrainSet { node, .. } => {
                     if !dirty.nodes_registered.contains_key(node) {
                         dirty.nodes_altered.insert(*node);
                     }
+                }
+                Change::NodeProblemsSet { node, problems, .. } => {
+                    dirty.node_problems.insert(*node, problems);
+                }
+                Change::NodeDeleted { node, session, at, .. } => {
+                    let registration = dirty.nodes_registered.remove(node);
+                    dirty.nodes_altered.remove(node);
+                    dirty.node_problems.remove(node);
+                    let (node, session, at) = (*node, *session, *at);
+                    dirty.nodes_deleted.push(Deleted { node, session, at, registration });
                 }
                 Change::RunCreated { run, .. } => {
                     dirty.runs_created.insert(&run.id, run);
@@ -275,7 +313,7 @@ impl<'a> Dirty<'a> {
             let execution = &tables.executions[id];
             let key = execution.cache_key.as_deref().filter(|_| execution.reused.is_none())?;
             match &execution.state {
-                State::Succeeded { outcome, .. } => Some((execution, key, outcome.finished_at)),
+                State::Succeeded { outcome, .. } => Some((execution, key, outcome.ended_at())),
                 _ => None,
             }
         })

@@ -8,9 +8,10 @@ use async_trait::async_trait;
 use downbeat_core::change::{Event, Refusal};
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ExecutionId, NodeId, RunId, SessionId};
-use downbeat_core::node::{NodeRecord, Registration};
+use downbeat_core::limits;
+use downbeat_core::node::{Former, NodeRecord, Registration, Tombstone};
 use downbeat_core::run::RunRecord;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
@@ -20,6 +21,7 @@ use crate::sqlite::SqliteStore;
 
 /// Rows in one part of a snapshot: few enough that a part is some megabytes at most. Definitions are the large ones.
 pub(crate) const NODES_PER_PART: usize = 200;
+pub(crate) const TOMBSTONES_PER_PART: usize = 1_000;
 pub(crate) const RUNS_PER_PART: usize = 50;
 pub(crate) const HOLDS_PER_PART: usize = 1_000;
 pub(crate) const EXECUTIONS_PER_PART: usize = 1_000;
@@ -31,6 +33,8 @@ pub(crate) const EVENTS_PER_PART: usize = 200;
 #[serde(rename_all = "snake_case")]
 pub enum Part {
     Nodes(Vec<NodeRecord>),
+    /// Nodes that were deleted.
+    Tombstones(Vec<Tombstone>),
     Runs(Vec<RunRecord>),
     /// Nodes that runs have for themselves.
     Holds(Vec<(NodeId, RunId)>),
@@ -51,6 +55,9 @@ pub struct Kept {
     pub first_seq: Option<u64>,
     /// The first run that has ended and is kept, by its end and id; nothing: no ended run is.
     pub first_ended: Option<(Timestamp, RunId)>,
+    /// When the first deleted node that is remembered was deleted; nothing: none is.
+    #[serde(default)]
+    pub first_deleted: Option<Timestamp>,
 }
 
 /// When a node's session was last heard of.
@@ -144,8 +151,18 @@ pub(crate) fn follows(last: u64, events: &[Event]) -> Result<(), Diverged> {
     Ok(())
 }
 
+/// Nodes that were deleted before this are forgotten when runs that ended before `before` are.
+pub(crate) fn deleted_before(before: Timestamp) -> Timestamp {
+    let kept = SignedDuration::from_hours(24 * limits::TOMBSTONE_DAYS);
+    before.checked_sub(kept).unwrap_or(Timestamp::MIN)
+}
+
 /// A node's registration, as far as it is still known.
 pub(crate) fn registration(node: NodeRecord) -> Registration {
-    let NodeRecord { id, cluster, session, description, registered_at, .. } = node;
-    Registration { node: id, cluster, session, description, at: registered_at }
+    let at = node.registered_at;
+    let NodeRecord { id: node, cluster, session, description, installation, undelivered, displaced, .. } =
+        node;
+    let silent_since = Some(at);
+    let former = displaced.map_or(Former::Any, |session| Former::Session { session, silent_since });
+    Registration { node, cluster, session, description, installation, undelivered, former, at }
 }

@@ -39,6 +39,7 @@ pub(crate) const SQLITE: &[Migration] = &[
     Migration { number: 3, works_since: 1, sql: include_str!("../migrations/sqlite/0003_levels.sql") },
     Migration { number: 4, works_since: 1, sql: include_str!("../migrations/sqlite/0004_fleet.sql") },
     Migration { number: 5, works_since: 1, sql: include_str!("../migrations/sqlite/0005_graph.sql") },
+    Migration { number: 6, works_since: 1, sql: include_str!("../migrations/sqlite/0006_nodes.sql") },
 ];
 
 pub(crate) const POSTGRES: &[Migration] = &[
@@ -47,6 +48,7 @@ pub(crate) const POSTGRES: &[Migration] = &[
     Migration { number: 3, works_since: 1, sql: include_str!("../migrations/postgres/0003_levels.sql") },
     Migration { number: 4, works_since: 1, sql: include_str!("../migrations/postgres/0004_fleet.sql") },
     Migration { number: 5, works_since: 1, sql: include_str!("../migrations/postgres/0005_graph.sql") },
+    Migration { number: 6, works_since: 1, sql: include_str!("../migrations/postgres/0006_nodes.sql") },
 ];
 
 /// A migration that a store has, as its table says.

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use downbeat_core::change::{Applied, Change, Event};
 use downbeat_core::execution::{Execution, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
-use downbeat_core::node::{NodeRecord, NodeStatus};
+use downbeat_core::node::{NodeRecord, NodeStatus, Tombstone};
 use downbeat_core::run::{RunRecord, RunState};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -44,9 +44,15 @@ pub enum Error {
     /// The location is not one.
     #[error("`{0}` is not a store; write sqlite:PATH, postgres://USER@HOST:PORT/DATABASE or memory:")]
     BadLocation(String),
+    /// The location names a store, and an option of it is wrong or missing.
+    #[error("{0}")]
+    BadOption(String),
     /// The store is there, and not for this use.
     #[error("{0}")]
     Misused(String),
+    /// The database itself cannot be read.
+    #[error("the database {0}: stop the server and restore a copy")]
+    Damaged(String),
     /// What is stored cannot be read, or a statement is wrong.
     #[error("the store holds or was given something unreadable: {0}")]
     Corrupt(String),
@@ -198,6 +204,10 @@ pub trait Store: Source + Send + Sync + std::fmt::Debug + 'static {
     /// The store's own clock: the one that counts among servers that share it.
     async fn now(&self) -> Result<Option<Timestamp>, Error>;
 
+    /// Whether it can take a write now, as far as it shows without one: its files are there and undamaged, and their disk
+    /// has room.
+    async fn health(&self) -> Result<(), Error>;
+
     /// Applies a batch in one durable transaction: kinds in the order of [`Change::phase`], within a kind as given.
     /// Every guard is checked; a refused change leaves no trace and harms no other. Each applied change becomes an
     /// event, numbered without gaps in the order of commits, also among several servers.
@@ -214,6 +224,9 @@ pub trait Store: Source + Send + Sync + std::fmt::Debug + 'static {
     /// Nodes of a cluster (or of all), by hostname.
     async fn nodes(&self, cluster: Option<ClusterId>) -> Result<Vec<NodeRecord>, Error>;
     async fn node(&self, id: NodeId) -> Result<Option<NodeRecord>, Error>;
+    /// That a node was deleted, each time (or of all that were), by node and time. Kept for `limits::TOMBSTONE_DAYS`
+    /// longer than runs are.
+    async fn tombstones(&self, node: Option<NodeId>) -> Result<Vec<Tombstone>, Error>;
     /// Records heartbeats: one write for all of them. Answers, for each, whether that session is the node's current
     /// one; only those are recorded.
     async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>, Error>;
@@ -243,6 +256,8 @@ pub trait Store: Source + Send + Sync + std::fmt::Debug + 'static {
     ) -> Result<BTreeMap<Arc<str>, Execution>, Error>;
 
     async fn execution(&self, id: ExecutionId) -> Result<Option<Execution>, Error>;
+    /// Those of these executions that exist, in the order of their ids, each once.
+    async fn executions_by_id(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>, Error>;
     /// In the order of their ids, which is the order of creation.
     async fn executions(&self, filter: &ExecutionFilter, page: Page) -> Result<Listed<Execution>, Error>;
     /// All executions of a run, in the order of their ids.

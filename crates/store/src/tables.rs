@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use downbeat_core::change::{Applied, Change, Refusal, Silence};
 use downbeat_core::execution::{self, Event, Execution, Illegal, Lease, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
-use downbeat_core::node::{NodeRecord, NodeStatus, Registration};
+use downbeat_core::node::{Former, NodeRecord, NodeStatus, Registration};
 use downbeat_core::run::{RunEnd, RunRecord, RunState, check_path};
 use jiff::Timestamp;
 
@@ -88,6 +88,8 @@ pub(crate) struct Elsewhere {
 pub(crate) struct Tables {
     pub(crate) clusters: BTreeSet<ClusterId>,
     pub(crate) nodes: BTreeMap<NodeId, NodeLive>,
+    /// Sessions whose node was deleted while it had them.
+    pub(crate) deleted: BTreeSet<(NodeId, SessionId)>,
     pub(crate) runs: BTreeMap<RunId, RunLive>,
     /// The cluster of each run; of those that one batch looks at, only where it has to do with limits.
     pub(crate) homes: BTreeMap<RunId, ClusterId>,
@@ -151,6 +153,7 @@ impl Tables {
         Self {
             clusters: self.clusters.clone(),
             nodes: needs.nodes.iter().filter_map(|id| Some((*id, self.nodes.get(id)?.clone()))).collect(),
+            deleted: needs.deleted.intersection(&self.deleted).copied().collect(),
             runs: needs
                 .runs
                 .iter()
@@ -176,11 +179,16 @@ impl Tables {
         }
     }
 
-    /// Puts rows in the place of those that they were picked from; what was held by `held` then is as it is now.
-    pub(crate) fn take_back(&mut self, picked: Self, held: &BTreeMap<NodeId, RunId>) {
+    /// Puts rows in the place of those that they were picked from; what was held by `held` then, and the nodes that were
+    /// needed, are as they are now.
+    pub(crate) fn take_back(&mut self, picked: Self, needs: &Needs<'_>, held: &BTreeMap<NodeId, RunId>) {
         self.holds.retain(|node, _| !held.contains_key(node));
         self.holds.extend(picked.holds);
+        for node in &needs.nodes {
+            self.nodes.remove(node);
+        }
         self.nodes.extend(picked.nodes);
+        self.deleted.extend(picked.deleted);
         self.runs.extend(picked.runs);
         self.keys.extend(picked.keys);
         self.homes.extend(picked.homes);
@@ -214,6 +222,17 @@ impl Tables {
             }
             Change::NodeDrainSet { node, draining, by: _, at: _ } => {
                 self.nodes.get_mut(node).ok_or(Refusal::NotFound)?.draining = *draining;
+                Ok(())
+            }
+            Change::NodeProblemsSet { node, session, problems: _, at: _ } => {
+                self.has_session(*node, *session)
+            }
+            Change::NodeDeleted { node, session, by: _, silent_since, at: _ } => {
+                self.unheard(silent_since.map(|since| Silence { node: *node, since }))?;
+                self.has_session(*node, *session)?;
+                self.nodes.remove(node);
+                self.holds.remove(node);
+                self.deleted.insert((*node, *session));
                 Ok(())
             }
             Change::RunCreated { run, max_pending } => self.create_run(run, *max_pending),
@@ -256,8 +275,9 @@ impl Tables {
                 self.is_free(lease.node, run)?;
                 self.lease(run, *execution, lease)
             }
-            Change::ExecutionStarted { run, execution, token, at } => {
-                self.step(run, *execution, &Event::Started { token: *token, at: *at })
+            Change::ExecutionStarted { run, execution, token, at, received_at } => {
+                let started = Event::Started { token: *token, at: *at, received_at: *received_at };
+                self.step(run, *execution, &started)
             }
             Change::ExecutionFinished { run, execution, token, outcome } => {
                 self.step(run, *execution, &Event::Finished { token: *token, outcome: outcome.clone() })
@@ -300,9 +320,33 @@ impl Tables {
         if heard { Err(Refusal::Heard) } else { Ok(()) }
     }
 
+    /// The session is the node's current one.
+    fn has_session(&self, node: NodeId, session: SessionId) -> Applied {
+        match self.nodes.get(&node) {
+            None => Err(Refusal::NotFound),
+            Some(node) if node.session != session => Err(Refusal::StaleSession),
+            Some(_) => Ok(()),
+        }
+    }
+
     fn register(&mut self, registration: &Registration) -> Applied {
         if !self.clusters.contains(&registration.cluster) {
             return Err(Refusal::NotFound);
+        }
+        let former = match registration.former {
+            Former::Any => Ok(()),
+            Former::Nobody if self.nodes.contains_key(&registration.node) => Err(Refusal::StaleSession),
+            Former::Nobody => Ok(()),
+            Former::Session { session, silent_since } => {
+                // A copy may have heard of a heartbeat that came after the registration.
+                let silence = silent_since.filter(|_| !self.is_copy);
+                self.unheard(silence.map(|since| Silence { node: registration.node, since }))?;
+                self.has_session(registration.node, session)
+            }
+        };
+        former?;
+        if self.deleted.contains(&(registration.node, registration.session)) {
+            return Err(Refusal::Deleted);
         }
         // It was under way for so long that a newer agent has taken the node.
         if let Some(node) = self.nodes.get(&registration.node)

@@ -10,13 +10,13 @@ use database::Database;
 use downbeat_core::change::{Change, Refusal};
 use downbeat_core::execution::{Execution, Lease, State, Verdict};
 use downbeat_core::ids::{ClusterId, ExecutionId, RunId};
-use downbeat_core::node::NodeStatus;
+use downbeat_core::node::{Former, NodeStatus};
 use downbeat_core::run::{RunEnd, RunRecord, RunState};
 use downbeat_core::spec::Limits;
 use downbeat_store::conformance::limits::some_limits;
 use downbeat_store::conformance::make::{
-    SERVER, added, at, created, execution, execution_id, lease, leased, node, outcome, pending, registered,
-    run, run_id, server, session, token,
+    SERVER, added, at, created, deleted, execution, execution_id, lease, leased, node, outcome, pending,
+    registered, registration_of, run, run_id, server, session, token,
 };
 use downbeat_store::conformance::{Snapshot, executions::states};
 use downbeat_store::{MemoryStore, Store};
@@ -89,6 +89,10 @@ fn any_execution(of: u32) -> impl Strategy<Value = Execution> {
     )
 }
 
+fn former(number: u32) -> Former {
+    Former::Session { session: session(number), silent_since: None }
+}
+
 fn change() -> impl Strategy<Value = Change> {
     let second = 0..1_000_i64;
     let of = || (1..=RUNS).prop_map(run_id);
@@ -105,6 +109,15 @@ fn change() -> impl Strategy<Value = Change> {
         1 => (1..=NODES, any::<bool>(), words(), second.clone()).prop_map(|(number, draining, by, second)| {
             Change::NodeDrainSet { node: node(number), draining, by, at: at(second) }
         }),
+        1 => (1..=NODES, 1..=4_u32, select(vec![Former::Any, Former::Nobody, former(1), former(2)]), second.clone())
+            .prop_map(|(number, by, former, second)| Change::NodeRegistered {
+                registration: registration_of(number, session(by), second, former),
+            }),
+        1 => (1..=NODES, 1..=4_u32, prop::collection::vec(words(), 0..3), second.clone())
+            .prop_map(|(number, by, problems, second)| {
+                Change::NodeProblemsSet { node: node(number), session: session(by), problems, at: at(second) }
+            }),
+        1 => (1..=NODES, 1..=4_u32, second.clone()).prop_map(|(node, by, at)| deleted(node, session(by), at)),
         3 => (1..=RUNS, prop::option::of(select(vec!["k1", "k2"])), second.clone()).prop_map(|(number, key, second)| {
             let key = key.map(str::to_owned);
             let max_pending = (second % 3 == 0).then_some(2);
@@ -133,7 +146,7 @@ fn change() -> impl Strategy<Value = Change> {
             Change::ExecutionLeased { run, execution, lease: Lease { granted_at: at(second), ..lease(by, on) } }
         }),
         2 => (held(), right(), second.clone()).prop_map(|((run, execution), token, second)| {
-            Change::ExecutionStarted { run, execution, token, at: at(second) }
+            Change::ExecutionStarted { run, execution, token, at: at(second), received_at: None }
         }),
         3 => (held(), right(), verdict).prop_map(|((run, execution), token, verdict)| {
             Change::ExecutionFinished { run, execution, token, outcome: outcome(verdict) }

@@ -176,7 +176,7 @@ async fn what_is_no_location_and_no_database_is_refused() {
     let path = dir.path().join("text");
     std::fs::write(&path, "this is no database, however long one looks at it".repeat(100)).unwrap();
     let error = open(&path).await.unwrap_err();
-    assert!(matches!(&error, Error::Corrupt(text) if text.contains("not a database")), "{error}");
+    assert!(matches!(&error, Error::Misused(text) if text.contains("not a SQLite database")), "{error}");
     std::fs::write(dir.path().join("file"), "x").unwrap();
     let error = open(&dir.path().join("file/below.db")).await.unwrap_err();
     assert!(matches!(error, Error::Unavailable(_)), "{error}");

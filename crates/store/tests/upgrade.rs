@@ -9,12 +9,13 @@ use std::sync::Arc;
 use database::Database;
 use downbeat_core::change::{Change, Refusal};
 use downbeat_core::execution::Execution;
+use downbeat_core::node::Former;
 use downbeat_core::spec::{Limit, Limits};
 use downbeat_store::conformance::make::{
-    added, admitted, apply, at, created, execution, execution_id, lease, node, pending, refuse, run_id,
-    server,
+    added, admitted, apply, at, created, execution, execution_id, lease, node, pending, refuse,
+    registration_of, run_id, server, session,
 };
-use downbeat_store::conformance::{Snapshot, fill, fill_beside, fill_first, fill_fleet};
+use downbeat_store::conformance::{Snapshot, fill, fill_beside, fill_first, fill_fleet, fill_graph};
 use downbeat_store::{Error, EventFilter, News, ServerRecord, SqliteStore, Store};
 use rusqlite::Connection;
 use tempfile::TempDir;
@@ -237,7 +238,10 @@ fn record(number: u32) -> ServerRecord {
 /// As programs left it that knew neither levels nor the rule for migrations: schema 2, and a table of two columns.
 const BEFORE_THE_RULE: &str =
     "ALTER TABLE migrations DROP COLUMN works_since; ALTER TABLE migrations DROP COLUMN program";
-/// Schema 4: what later migrations brought goes.
+/// Schema 5: what later migrations brought goes.
+const SCHEMA_5: &str = "DROP TABLE tombstones; ALTER TABLE nodes DROP COLUMN registration; \
+     ALTER TABLE nodes DROP COLUMN problems; DELETE FROM migrations WHERE number > 5;";
+/// Schema 4: the same, of schema 5.
 const SCHEMA_4: &str = "DROP TABLE cached; DROP TABLE limit_uses; ALTER TABLE runs DROP COLUMN no_cache; \
      ALTER TABLE executions DROP COLUMN item; ALTER TABLE executions DROP COLUMN limits; \
      ALTER TABLE executions DROP COLUMN cache_key; DELETE FROM migrations WHERE number > 4;";
@@ -257,7 +261,7 @@ async fn a_store_from_before_the_rule_is_taken_on_with_all_that_it_holds() {
     fill_first(&store).await;
     let before = Snapshot::of(&store).await;
     store.close().await;
-    database.run(&format!("{SCHEMA_4} {SCHEMA_2} {BEFORE_THE_RULE}")).await;
+    database.run(&format!("{SCHEMA_5} {SCHEMA_4} {SCHEMA_2} {BEFORE_THE_RULE}")).await;
     let store = downbeat_store::open(&database.url).await.unwrap();
     assert_eq!(Snapshot::of(&store).await, before);
     // A server from before goes on writing its row without a level.
@@ -274,7 +278,7 @@ async fn a_store_from_before_the_rule_is_taken_on_with_all_that_it_holds() {
     fill_first(&store).await;
     let before = Snapshot::of(&store).await;
     store.close().await;
-    let undo = format!("{SCHEMA_4} {SCHEMA_2} {BEFORE_THE_RULE}");
+    let undo = format!("{SCHEMA_5} {SCHEMA_4} {SCHEMA_2} {BEFORE_THE_RULE}");
     Connection::open(&path).unwrap().execute_batch(&undo).unwrap();
     let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path).await.unwrap());
     assert_eq!(Snapshot::of(&store).await, before);
@@ -285,7 +289,7 @@ async fn a_store_from_before_the_rule_is_taken_on_with_all_that_it_holds() {
 async fn a_migration_that_has_to_wait_silences_nobody() {
     let database = Database::create().await;
     let other = downbeat_store::open(&database.url).await.unwrap();
-    database.run(&format!("{SCHEMA_4} {SCHEMA_2}")).await;
+    database.run(&format!("{SCHEMA_5} {SCHEMA_4} {SCHEMA_2}")).await;
     // Somebody looks at the table for a long while, as a backup does.
     let mut backup = database.client().await;
     let long = backup.transaction().await.unwrap();
@@ -333,7 +337,7 @@ async fn a_store_of_schema_4_is_taken_on_with_all_that_it_holds() {
     fill_fleet(&store).await;
     let before = Snapshot::of(&store).await;
     store.close().await;
-    database.run(SCHEMA_4).await;
+    database.run(&format!("{SCHEMA_5} {SCHEMA_4}")).await;
     let store = downbeat_store::open(&database.url).await.unwrap();
     assert_eq!(Snapshot::of(&store).await, before);
     store.close().await;
@@ -345,9 +349,59 @@ async fn a_store_of_schema_4_is_taken_on_with_all_that_it_holds() {
     fill_fleet(&store).await;
     let before = Snapshot::of(&store).await;
     store.close().await;
-    Connection::open(&path).unwrap().execute_batch(SCHEMA_4).unwrap();
+    Connection::open(&path).unwrap().execute_batch(&format!("{SCHEMA_5} {SCHEMA_4}")).unwrap();
     let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path).await.unwrap());
     assert_eq!(Snapshot::of(&store).await, before);
+    store.close().await;
+}
+
+#[tokio::test]
+async fn a_store_of_schema_5_is_taken_on_with_all_that_it_holds() {
+    let database = Database::create().await;
+    let store = downbeat_store::open(&database.url).await.unwrap();
+    fill_graph(&store).await;
+    let before = Snapshot::of(&store).await;
+    store.close().await;
+    database.run(SCHEMA_5).await;
+    let store = downbeat_store::open(&database.url).await.unwrap();
+    assert_eq!(Snapshot::of(&store).await, before);
+    store.close().await;
+    database.drop().await;
+
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("downbeat.db");
+    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path).await.unwrap());
+    fill_graph(&store).await;
+    let before = Snapshot::of(&store).await;
+    store.close().await;
+    Connection::open(&path).unwrap().execute_batch(SCHEMA_5).unwrap();
+    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path).await.unwrap());
+    assert_eq!(Snapshot::of(&store).await, before);
+    store.close().await;
+}
+
+#[tokio::test]
+async fn a_session_that_an_older_program_registered_is_of_no_installation() {
+    let registered = Change::NodeRegistered { registration: registration_of(1, session(1), 5, Former::Any) };
+    let check = async |store: &Arc<dyn Store>| {
+        let found = store.node(node(1)).await.unwrap().unwrap();
+        assert_eq!((found.session, found.installation, found.undelivered), (session(2), None, Vec::new()));
+    };
+    let database = Database::create().await;
+    let store = downbeat_store::open(&database.url).await.unwrap();
+    apply(&store, std::slice::from_ref(&registered)).await;
+    // As a program of schema 5 registers: it knows nothing of what else is kept.
+    database.run(&format!("UPDATE presence SET session = '{}'", session(2))).await;
+    check(&store).await;
+    store.close().await;
+    database.drop().await;
+
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("downbeat.db");
+    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path).await.unwrap());
+    apply(&store, &[registered]).await;
+    Connection::open(&path).unwrap().execute("UPDATE presence SET session = ?1", [session(2).0]).unwrap();
+    check(&store).await;
     store.close().await;
 }
 

@@ -84,6 +84,7 @@ pub(super) mod tests {
                 started_at: Timestamp::UNIX_EPOCH,
                 finished_at: Timestamp::UNIX_EPOCH,
                 outputs: Default::default(),
+                received_at: None,
             },
             output: Vec::new(),
         }

@@ -3,6 +3,7 @@
 mod cut_off;
 mod deliver;
 mod heartbeat;
+mod join;
 mod open;
 mod output;
 mod poll;
@@ -11,6 +12,7 @@ mod stuck;
 
 pub(crate) use cut_off::cut_off;
 pub(crate) use heartbeat::{heartbeat, leave};
+pub(crate) use join::Joining;
 pub(crate) use open::open;
 pub(crate) use output::output;
 pub(crate) use poll::poll;

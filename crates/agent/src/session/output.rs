@@ -40,8 +40,8 @@ async fn send_some(shared: &Shared) -> bool {
             taken.done();
         }
         Err(Fault::Unavailable(_)) => drop(taken),
-        // The heartbeat is told the same, and ends the agent.
-        Err(Fault::NotFound(_) | Fault::Superseded(_)) => {
+        // The heartbeat is told the same, and does what follows from it.
+        Err(Fault::NotFound(_) | Fault::Superseded(_) | Fault::Unknown(_) | Fault::Occupied(_)) => {
             drop(taken);
             return false;
         }

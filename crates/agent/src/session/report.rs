@@ -243,6 +243,7 @@ mod tests {
                 started_at: at,
                 finished_at: at,
                 outputs: Default::default(),
+                received_at: None,
             },
             output: (0..chunks).map(chunk).collect(),
         }

@@ -41,15 +41,16 @@ pub(crate) async fn died_with_results(server: &Arc<Server>, data: &Path, numbers
 }
 
 #[tokio::test]
-async fn a_result_that_no_server_has_is_delivered_by_the_next_start_before_it_registers() {
+async fn a_result_that_no_server_has_is_announced_and_delivered_by_the_next_start() {
     let (server, data) = (Server::new(), tempfile::tempdir().unwrap());
     let number = unique();
     died_with_a_result(&server, data.path(), number).await;
     let agent = start(&server, data.path());
-    server.until("registered anew", |state| (state.registered.len() == 2).then_some(())).await;
+    server.result(number).await;
     {
         let state = server.state.lock().unwrap();
-        assert_eq!(state.seen, [Seen::Hello, Seen::Report(vec![number]), Seen::Register]);
+        assert_eq!(state.seen[..3], [Seen::Hello, Seen::Register, Seen::Report(vec![number])]);
+        assert_eq!(state.registered[1].undelivered, [held(number)]);
         assert_eq!(state.finished[0].outcome.verdict, Verdict::Succeeded);
         assert_ne!(state.registered[0].session, state.registered[1].session);
         assert_eq!(state.reports[0].session, state.registered[0].session, "the old session speaks for it");

@@ -63,6 +63,11 @@ pub(crate) struct State {
     /// Results of each report that was rejected.
     pub(crate) rejected: Vec<Vec<Held>>,
     pub(crate) end_with: Option<Fault>,
+    /// What hellos and registrations are refused with, and how often that was.
+    pub(crate) refuse_joining: Option<Fault>,
+    pub(crate) refused_joinings: u32,
+    /// What heartbeats are answered with until the node registers again.
+    pub(crate) estranged: Option<Fault>,
     /// Polls are answered as if the node were not known: a server that is behind.
     pub(crate) behind: bool,
     pub(crate) connects: Vec<String>,
@@ -137,6 +142,13 @@ impl Server {
         sent.chain(&finished.output).cloned().collect()
     }
 
+    fn joining(&self) -> Result<(), Fault> {
+        let refused = self.state.lock().unwrap().refuse_joining.clone();
+        let Some(fault) = refused else { return Ok(()) };
+        self.change(|state| state.refused_joinings += 1);
+        Err(fault)
+    }
+
     fn fault(&self, state: &State) -> Option<Fault> {
         state.end_with.clone().or_else(|| state.down.then(|| Fault::Unavailable("down".to_owned())))
     }
@@ -146,6 +158,7 @@ impl Server {
 impl Link for Server {
     async fn hello(&self, hello: Hello) -> Result<Welcome, Fault> {
         assert_eq!(hello.protocol, PROTOCOL);
+        self.joining()?;
         let mut state = self.state.lock().unwrap();
         if let Some(fault) = self.fault(&state) {
             return Err(fault);
@@ -163,9 +176,11 @@ impl Link for Server {
     }
 
     async fn register(&self, register: Register) -> Result<(), Fault> {
+        self.joining()?;
         self.change(|state| {
             state.seen.push(Seen::Register);
             state.registered.push(register);
+            state.estranged = None;
         });
         Ok(())
     }
@@ -173,6 +188,9 @@ impl Link for Server {
     async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<HeartbeatAnswer, Fault> {
         let mut state = self.state.lock().unwrap();
         if let Some(fault) = self.fault(&state) {
+            return Err(fault);
+        }
+        if let Some(fault) = state.estranged.clone() {
             return Err(fault);
         }
         if state.lose_heartbeats > 0 {
@@ -290,6 +308,8 @@ pub(crate) fn settings(data: &Path) -> Settings {
     settings.allow = vec!["exec".to_owned()];
     settings.grace = Duration::from_secs(1);
     settings.tuning.backoff_most = Duration::from_millis(200);
+    settings.tuning.refused_least = Duration::from_millis(10);
+    settings.tuning.refused_most = Duration::from_millis(50);
     settings
 }
 

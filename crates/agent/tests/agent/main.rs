@@ -7,3 +7,4 @@ mod output;
 mod processes;
 mod rejection;
 mod session;
+mod suspend;

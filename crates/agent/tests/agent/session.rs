@@ -121,7 +121,7 @@ async fn a_draining_agent_takes_nothing_new_and_ends_when_its_work_has() {
 }
 
 #[tokio::test]
-async fn work_that_outlasts_the_drain_is_ended_and_reported() {
+async fn work_that_outlasts_the_drain_is_ended_and_given_up_with_the_last_word() {
     let (server, data) = (Server::new(), tempfile::tempdir().unwrap());
     let mut settings = settings(data.path());
     settings.drain_timeout = Duration::from_millis(50);
@@ -130,9 +130,27 @@ async fn work_that_outlasts_the_drain_is_ended_and_reported() {
     server.give([sleep(number, "1h")]);
     server.until("it began", |state| (!state.started.is_empty()).then_some(())).await;
     agent.drain_and_stop().await.unwrap();
-    let outcome = server.result(number).await.outcome;
-    assert_eq!(outcome.verdict, Verdict::Failed);
-    assert_eq!(outcome.error.unwrap(), "stopped: the agent was told to stop");
+    let state = server.state.lock().unwrap();
+    assert!(state.finished.is_empty(), "a server makes it lost, and sends it where it can go on");
+    let last = state.heartbeats.last().unwrap();
+    assert!(last.leaving && last.held.is_empty(), "{last:?}");
+}
+
+#[tokio::test]
+async fn a_result_that_is_left_when_the_agent_stops_is_not_given_up() {
+    let (server, data) = (Server::new(), tempfile::tempdir().unwrap());
+    let mut settings = settings(data.path());
+    settings.tuning.farewell = Duration::from_millis(50);
+    let agent = Agent::start(settings, Arc::new(Dial(server.clone())));
+    let number = unique();
+    server.change(|state| {
+        state.deaf = true;
+        state.work.push(noop(number));
+    });
+    crate::fake::eventually("the result is on disk", || crate::delivery::outbox_bytes(data.path()) > 0).await;
+    agent.drain_and_stop().await.unwrap();
+    let last = server.state.lock().unwrap().heartbeats.last().cloned().unwrap();
+    assert!(last.leaving && last.held == [held(number)], "{last:?}");
 }
 
 #[tokio::test]
@@ -205,11 +223,103 @@ async fn a_poll_parked_at_a_server_that_is_given_up_is_asked_anew_at_the_next() 
 }
 
 #[tokio::test]
-async fn a_refused_hello_ends_the_start() {
+async fn an_agent_that_is_refused_tries_again_until_it_is_taken() {
+    let why = || "why".to_owned();
+    for fault in
+        [Fault::Rejected(why()), Fault::Unknown(why()), Fault::Occupied(why()), Fault::NotFound(why())]
+    {
+        let (server, data) = (Server::new(), tempfile::tempdir().unwrap());
+        server.change(|state| state.refuse_joining = Some(fault.clone()));
+        let agent = start(&server, data.path());
+        server.until("it tries on", |state| (state.refused_joinings > 3).then_some(())).await;
+        server.change(|state| state.refuse_joining = None);
+        let number = unique();
+        server.give([noop(number)]);
+        server.result(number).await;
+        agent.drain_and_stop().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_registration_that_is_refused_for_good_ends_the_agent() {
     let (server, data) = (Server::new(), tempfile::tempdir().unwrap());
-    server.change(|state| state.end_with = Some(Fault::NotFound("cluster `default`".to_owned())));
-    let error = start(&server, data.path()).wait().await.unwrap_err();
-    assert_eq!(error.to_string(), "the server does not know this node or its cluster: cluster `default`");
+    let mut agent = start(&server, data.path());
+    server.until("registered", |state| state.registered.last().cloned()).await;
+    server.change(|state| {
+        state.refuse_joining = Some(Fault::Superseded("a newer one".to_owned()));
+        state.estranged = Some(Fault::Unknown("node".to_owned()));
+    });
+    // Nothing that is said before it registers is said of its session.
+    server.until("its hello is refused", |state| (state.refused_joinings > 1).then_some(())).await;
+    server.change(|state| {
+        state.refuse_joining = None;
+        state.end_with = Some(Fault::Superseded("a newer one".to_owned()));
+    });
+    assert!(matches!(agent.wait().await.unwrap_err(), Error::Superseded(_)));
+}
+
+#[tokio::test]
+async fn an_agent_that_nobody_knows_registers_again_and_keeps_its_work() {
+    let (server, data) = (Server::new(), tempfile::tempdir().unwrap());
+    let agent = start(&server, data.path());
+    let (number, marker) = (unique(), data.path().join("go"));
+    let script = format!("while [ ! -e {} ]; do sleep 0.01; done", marker.display());
+    server.give([crate::fake::shell(number, &script)]);
+    server.until("it began", |state| (!state.started.is_empty()).then_some(())).await;
+    server.change(|state| state.estranged = Some(Fault::Unknown("node".to_owned())));
+    server.until("registered again", |state| (state.registered.len() == 2).then_some(())).await;
+    server.until("it is held", |state| last_held(state).contains(&held(number)).then_some(())).await;
+    assert!(!crate::fake::alive(number).is_empty(), "its work goes on");
+    std::fs::write(marker, "").unwrap();
+    assert_eq!(server.result(number).await.outcome.verdict, Verdict::Succeeded);
+    {
+        let state = server.state.lock().unwrap();
+        let (first, second) = (&state.registered[0], &state.registered[1]);
+        assert_eq!(
+            (first.session, &first.instance, first.life),
+            (second.session, &second.instance, second.life)
+        );
+    }
+    agent.drain_and_stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_agent_whose_node_was_taken_while_it_was_silent_ends_its_work_and_waits_for_the_node() {
+    let (server, data) = (Server::new(), tempfile::tempdir().unwrap());
+    let agent = start(&server, data.path());
+    let number = unique();
+    server.give([crate::fake::shell(number, "sleep 1000")]);
+    server.until("it began", |state| (!state.started.is_empty()).then_some(())).await;
+    let taken = Fault::Occupied("web-01 is online as another installation".to_owned());
+    server.change(|state| {
+        state.refuse_joining = Some(taken.clone());
+        state.estranged = Some(taken.clone());
+    });
+    crate::fake::eventually("its work is ended", || crate::fake::alive(number).is_empty()).await;
+    server.until("it tries on", |state| (state.refused_joinings > 3).then_some(())).await;
+    server.change(|state| state.refuse_joining = None);
+    server.until("registered again", |state| (state.registered.len() == 2).then_some(())).await;
+    let next = unique();
+    server.give([noop(next)]);
+    server.result(next).await;
+    agent.drain_and_stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_agent_shows_that_it_is_the_same_installation_in_another_life() {
+    let (server, data, other) = (Server::new(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for directory in [data.path(), data.path(), other.path()] {
+        let before = server.state.lock().unwrap().registered.len();
+        let agent = start(&server, directory);
+        server.until("registered", |state| (state.registered.len() > before).then_some(())).await;
+        agent.drain_and_stop().await.unwrap();
+    }
+    let state = server.state.lock().unwrap();
+    let [first, second, stranger] = &state.registered[..] else { panic!("{:?}", state.registered) };
+    assert!(!first.instance.0.is_empty());
+    assert_eq!(first.instance, second.instance);
+    assert!(first.life < second.life && first.session != second.session);
+    assert_ne!(first.instance, stranger.instance);
 }
 
 #[tokio::test]

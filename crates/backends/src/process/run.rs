@@ -15,9 +15,11 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::ledger::Ledger;
-use super::tree::{Leader, MARKER, Tree, terminate};
+use super::tree::{Leader, Tree, terminate};
 use crate::backend::{Call, Finish};
+use crate::guard::Work;
 use crate::output::{OutputSink, Stream};
+use crate::variables::{EXECUTION, OUTPUT};
 
 /// After the child's exit, what is in its pipes is read for this long. Usually the pipes end with it; a daemon that
 /// it left behind may hold them open for ever.
@@ -33,8 +35,6 @@ const ENCLOSE_AFTER: Duration = Duration::from_millis(50);
 /// One tree at a time, and then a pause as long again: it takes a look at every process of the host. Where a crowd of
 /// short commands is slow because it is a crowd, most of them have ended before their turn comes.
 static ENCLOSING: Semaphore = Semaphore::const_new(1);
-/// Names the file in which a program says values for later tasks.
-const VALUES: &str = "DOWNBEAT_OUTPUT";
 const READ_BYTES: usize = 16 * 1024;
 const EXIT_NOT_FOUND: i32 = 127;
 const EXIT_NOT_RUNNABLE: i32 = 126;
@@ -68,6 +68,9 @@ pub(crate) async fn run(program: Program, call: &Call, ledger: &Ledger) -> Finis
             );
         }
     }
+    if let Some(guard) = &call.guard {
+        guard.watch(&Work::Processes(call.identity)).await;
+    }
     if let Err(error) = ledger.begin(call.identity) {
         tracing::warn!(execution = %call.identity, %error, "running work is not recorded: a restart will not find it");
     }
@@ -100,14 +103,16 @@ fn start(program: &Program, call: &Call) -> io::Result<Child> {
     let mut command = Command::new(&program.name);
     command
         .args(&program.args)
+        .env_clear()
+        .envs(call.environment.iter())
         .envs(program.env.iter().map(|(name, value)| (name, value)))
-        .env(MARKER, call.identity.to_string())
+        .env(EXECUTION, call.identity.to_string())
         .stdin(if program.stdin.is_some() { Stdio::piped() } else { Stdio::null() })
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0);
     if let Some(file) = &call.values {
-        command.env(VALUES, file);
+        command.env(OUTPUT, file);
     }
     if let Some(dir) = &program.working_dir {
         command.current_dir(dir);
@@ -121,6 +126,9 @@ async fn attend(mut child: Child, stdin: Option<String>, call: &Call, ledger: &L
         && let Err(error) = ledger.started(call.identity, leader)
     {
         tracing::debug!(execution = %call.identity, %error, "the process is not recorded");
+    }
+    if let (Some(guard), Some(leader)) = (&call.guard, leader) {
+        guard.started(leader);
     }
     let tree = Arc::new(Tree::new(call.identity, leader));
 

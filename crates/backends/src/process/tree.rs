@@ -11,9 +11,8 @@ use tokio::time::Instant;
 use super::cgroup::Cgroup;
 use super::procfs;
 use crate::backend::Identity;
+use crate::variables::EXECUTION;
 
-/// The environment variable that names what a process belongs to.
-pub(super) const MARKER: &str = "DOWNBEAT_EXECUTION";
 /// How long KILL is repeated. What outlives it hangs in the kernel, and no signal reaches it.
 const KILL_FOR: Duration = Duration::from_secs(10);
 /// Whoever forks while the tree is being enclosed is caught by the next pass; who forks for ever, by none.
@@ -25,7 +24,7 @@ const LATER_LOOKS: Duration = Duration::from_millis(100);
 /// available everywhere), the process group (left by `setsid`), the environment (cleared by `env -i`), and being
 /// the child of somebody with a mark (lost when the parent dies).
 #[derive(Debug)]
-pub(super) struct Tree {
+pub(crate) struct Tree {
     identity: Identity,
     marker: String,
     cgroup: OnceLock<Cgroup>,
@@ -34,9 +33,9 @@ pub(super) struct Tree {
 
 /// The process that was started first, leader of its process group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Leader {
-    pub(super) pid: i32,
-    pub(super) started: u64,
+pub(crate) struct Leader {
+    pub(crate) pid: i32,
+    pub(crate) started: u64,
 }
 
 impl Leader {
@@ -47,11 +46,11 @@ impl Leader {
 
 impl Tree {
     pub(super) fn new(identity: Identity, leader: Option<Leader>) -> Self {
-        Self { identity, marker: format!("{MARKER}={identity}"), cgroup: OnceLock::new(), leader }
+        Self { identity, marker: format!("{EXECUTION}={identity}"), cgroup: OnceLock::new(), leader }
     }
 
     /// The tree that a former life of the agent began.
-    pub(super) fn former(identity: Identity, leader: Option<Leader>) -> Self {
+    pub(crate) fn former(identity: Identity, leader: Option<Leader>) -> Self {
         let tree = Self::new(identity, leader);
         if let Some(cgroup) = Cgroup::find(identity) {
             let _ = tree.cgroup.set(cgroup);
@@ -79,7 +78,7 @@ impl Tree {
     }
 
     /// Those that are alive now. Blocks for as long as reading `/proc` takes.
-    pub(super) fn members(&self) -> Vec<i32> {
+    pub(crate) fn members(&self) -> Vec<i32> {
         let all = procfs::all();
         let grouped: HashSet<i32> = self.cgroup.get().map(Cgroup::members).into_iter().flatten().collect();
         // While the leader is there, even as a zombie, nobody else can have its number as a group.
@@ -143,7 +142,7 @@ impl Tree {
 }
 
 /// TERM to all, then, after the grace period, KILL until nothing is left. Answers how many would not go.
-pub(super) async fn terminate(tree: &Arc<Tree>, grace: Duration) -> usize {
+pub(crate) async fn terminate(tree: &Arc<Tree>, grace: Duration) -> usize {
     let mut left = look(tree, |tree| tree.signal(Signal::SIGTERM)).await;
     let deadline = Instant::now() + grace;
     let mut pause = FIRST_LOOK;

@@ -11,7 +11,7 @@ use downbeat_core::ids::{ClusterId, NodeId, SessionId};
 use downbeat_core::node::Description;
 use downbeat_proto::grpc::bare::{Answer, Call, answer_from_bytes, call_to_bytes};
 use downbeat_proto::message::{
-    Assignment, Finished, Free, Heartbeat, Held, Hello, PROTOCOL, Poll, Register, Report,
+    Assignment, Finished, Free, Heartbeat, Held, Hello, InstanceId, PROTOCOL, Poll, Register, Report,
 };
 use tokio::time::{Instant, sleep_until};
 
@@ -68,7 +68,8 @@ impl Node {
                 () = &mut beat => {
                     beat.as_mut().reset(Instant::now() + self.heartbeat_interval);
                     let (node, session) = (self.id, self.session);
-                    self.say(Call::Heartbeat(Heartbeat { node, session, held: Vec::new(), leaving: false }))?;
+                    let (held, leaving, problems) = (Vec::new(), false, Vec::new());
+                    self.say(Call::Heartbeat(Heartbeat { node, session, held, leaving, problems }))?;
                 }
             }
         }
@@ -128,7 +129,8 @@ fn registration(
         slots: 1,
         version,
     };
-    Register { cluster, node, session, description }
+    let (instance, undelivered, life) = (InstanceId::default(), Vec::new(), 0);
+    Register { cluster, node, session, description, instance, undelivered, life }
 }
 
 fn done(assignment: Assignment) -> Finished {
@@ -143,6 +145,7 @@ fn done(assignment: Assignment) -> Finished {
             started_at: now,
             finished_at: now,
             outputs: Default::default(),
+            received_at: None,
         },
         output: Vec::new(),
     }

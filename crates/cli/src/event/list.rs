@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use downbeat_core::limits;
-use downbeat_server::http::view::{Event, EventList, List, NodeSummary};
+use downbeat_server::http::view::{DeletedNode, Event, EventList, List, NodeSummary};
 use tokio::time::sleep;
 
 use crate::client::Client;
@@ -52,9 +52,14 @@ async fn lines(client: &Client, out: Out) -> Result<EventLines, Failure> {
     if out.format() != Format::Table {
         return Ok(EventLines::default());
     }
+    let nodes: Vec<NodeSummary> = client.all_pages(&["nodes"]).await?;
+    let mut names: Vec<_> = nodes.into_iter().map(|node| (node.id, node.hostname)).collect();
+    // A server from before has none.
     let query = [("limit", limits::PAGE_MOST.to_string())];
-    let nodes: List<NodeSummary> = client.get(&["nodes"], &query).await?;
-    Ok(EventLines::new(nodes.data.into_iter().map(|node| (node.id, node.hostname))))
+    if let Ok(deleted) = client.get::<List<DeletedNode>>(&["deleted-nodes"], &query).await {
+        names.splice(0..0, deleted.data.into_iter().map(|node| (node.id, node.hostname)));
+    }
+    Ok(EventLines::new(names))
 }
 
 /// One line per event.

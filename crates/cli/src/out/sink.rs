@@ -4,6 +4,7 @@
 use std::io::{self, IsTerminal, Write};
 
 use clap::ValueEnum;
+use downbeat_core::shown::escaped;
 use owo_colors::OwoColorize;
 use serde::Serialize;
 
@@ -114,7 +115,9 @@ impl Out {
     /// Why the program ends.
     pub(crate) fn failure(self, failure: &Failure) {
         if !failure.message.is_empty() {
-            self.note(&format!("{} {failure}", "error:".red().bold()));
+            // It may repeat what nodes say of themselves.
+            let failure = failure.to_string();
+            self.note(&format!("{} {}", "error:".red().bold(), escaped(&failure)));
         }
     }
 }

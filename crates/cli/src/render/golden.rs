@@ -366,7 +366,10 @@ fn a_run_of_ten_thousand_steps_shows_the_first_that_matter() {
     let page = plain(&run_page(&run, &plan, Rows::Few, now(), Some(80)));
     let rows: Vec<&str> = page.lines().skip_while(|line| !line.starts_with("STEP")).collect();
     assert!(rows[1].starts_with("4000  task-4000  "), "what failed is first: {page}");
-    assert!(rows[2].starts_with("4998  ") && rows[4].starts_with("5000  "), "then what runs, then what waits: {page}");
+    assert!(
+        rows[2].starts_with("4998  ") && rows[4].starts_with("5000  "),
+        "then what runs, then what waits: {page}"
+    );
     assert!(page.contains("… and 9950 more steps; --all or -o json shows them"), "{page}");
     assert!(page.lines().count() < 90, "{page}");
     assert!(rows[1].ends_with("<0.1ms"), "a duration of 0 is a duration: {page}");
@@ -379,10 +382,10 @@ fn lists_and_pages_fit_eighty_columns() {
     let mut runs: Vec<RunSummary> = vec![view(summary(error)), view(summary(json!({"job": null})))];
     runs[1].id = "0198c0df-1111-7000-8000-000000000002".into();
     let list = plain(&run_table(&runs, now(), Some(80)));
-    let nodes: Vec<NodeSummary> = view(json!([
-        node(json!({"hostname": "a-rather-long-hostname-01.eu-central-1.example.com", "groups": ["web", "eu", "frontend", "canary"],
-            "labels": {"disk": "ssd", "rack": "a-17", "zone": "eu-central-1a"}, "backends": ["exec", "file", "http", "ping", "test"]})),
-    ]));
+    let nodes: Vec<NodeSummary> = view(json!([node(
+        json!({"hostname": "a-rather-long-hostname-01.eu-central-1.example.com", "groups": ["web", "eu", "frontend", "canary"],
+            "labels": {"disk": "ssd", "rack": "a-17", "zone": "eu-central-1a"}, "backends": ["exec", "file", "http", "ping", "test"]})
+    ),]));
     let nodes = plain(&node_table(&nodes, now(), Some(80)));
     let page = plain(&run_page(&failed(), &plan(), Rows::Few, now(), Some(80)));
     // Commands to copy and the ids in them stay whole.
@@ -396,22 +399,25 @@ fn lists_and_pages_fit_eighty_columns() {
 #[test]
 fn a_run_that_was_submitted_says_how_to_follow_it() {
     let line = |changes: Value| plain(&started_line(&view(summary(changes))));
-    insta::assert_snapshot!([
-        line(json!({"job": null})),
-        line(json!({"state": "pending", "status": "pending",
+    insta::assert_snapshot!(
+        [
+            line(json!({"job": null})),
+            line(json!({"state": "pending", "status": "pending",
             "pending_reason": "waits for its turn: 1 of 1 runs under way, next in line"})),
-        line(json!({"state": "completed", "status": "completed"})),
-    ].join("\n"));
+            line(json!({"state": "completed", "status": "completed"})),
+        ]
+        .join("\n")
+    );
 }
 
 #[test]
 fn a_step_that_waits_for_its_node_says_so_in_its_row() {
     let mut run = running();
     let waits = "waits for web-03, silent for 42s; fails when it is offline, in 58s";
-    run.results.get_mut(&1).unwrap().insert(
-        "web-03".to_owned(),
-        view(result("pending", None, json!({"waits": waits}))),
-    );
+    run.results
+        .get_mut(&1)
+        .unwrap()
+        .insert("web-03".to_owned(), view(result("pending", None, json!({"waits": waits}))));
     let page = plain(&run_page(&run, &plan(), Rows::Few, now(), None));
     assert!(page.lines().any(|line| line.contains("web-03  pending") && line.ends_with(waits)), "{page}");
 }
@@ -614,13 +620,15 @@ fn a_list_of_nodes() {
         node(
             json!({"hostname": "db-long-name-01", "status": "offline", "seen_at": "2025-05-30T10:00:00Z", "backends": []})
         ),
+        node(json!({"hostname": "web-03", "problems": ["the disk is full", "the outbox cannot be written"]})),
     ]));
     insta::assert_snapshot!(plain(&node_table(&nodes, now(), None)));
 }
 
 #[test]
 fn a_node() {
-    let node: Node = view(node(json!({"backends": [{"name": "exec", "actions": [
+    let node: Node =
+        view(node(json!({"problems": ["the disk is full"], "backends": [{"name": "exec", "actions": [
         {"name": "run", "idempotent": false, "params": [
             {"name": "command", "kind": "argv", "required": true, "help": ""},
             {"name": "env", "kind": "map", "required": false, "help": ""}]},
@@ -719,7 +727,7 @@ fn the_whole_system() {
         "version": "0.1.0", "server": "server-1", "store": "sqlite", "uptime": "3h5m", "servers": [server],
         "runs": {"pending": 0, "running": 2, "completed": 17, "failed": 1, "cancelled": 0},
         "executions": {"pending": 4, "leased": 0, "running": 2, "succeeded": 120, "failed": 3, "skipped": 2, "cancelled": 0, "lost": 1},
-        "nodes": {"online": 3, "stale": 1, "offline": 0},
+        "nodes": {"online": 3, "stale": 1, "offline": 0}, "nodes_with_problems": 2,
     }));
     insta::assert_snapshot!(plain(&status_page(&status, now(), None)));
 }

@@ -1,5 +1,6 @@
 //! Text for people. Everything here is a pure function of what is shown, the time and the width.
 
+mod absent;
 mod event;
 mod graph;
 mod hosts;
@@ -16,12 +17,13 @@ mod time;
 mod waits;
 mod work;
 
+pub(crate) use absent::absences;
 pub(crate) use event::EventLines;
 pub(crate) use hosts::Rows;
 pub(crate) use node::{node_page, node_table};
 pub(crate) use plan::plan_page;
 pub(crate) use progress::Tally;
-pub(crate) use run::{absent_lines, run_line, run_page, run_table, started_line};
+pub(crate) use run::{run_line, run_page, run_table, started_line};
 pub(crate) use status::{server_table, status_page};
 pub(crate) use story::Story;
 pub(crate) use waits::Waits;

@@ -21,7 +21,7 @@ pub(crate) fn node_table(nodes: &[NodeSummary], now: Timestamp, width: Option<us
         let labels = node.labels.iter().map(|(name, value)| label(name, value)).collect::<Vec<_>>().join(",");
         table.row([
             node.hostname.as_str().into(),
-            node_status(node.status, node.draining),
+            marked(node.status, node.draining, &node.problems),
             or_dash(node.groups.join(",")),
             or_dash(labels),
             node.slots.to_string().into(),
@@ -42,7 +42,7 @@ pub(crate) fn node_page(node: &Node, now: Timestamp, width: Option<usize>) -> St
         .collect::<Vec<_>>()
         .join(", ");
     let at = |time: Timestamp| Cell::from(format!("{} ({} ago)", second(time), age(time, now)));
-    let rows = [
+    let mut lines = vec![
         ("node", node.hostname.as_str().into()),
         ("id", node.id.to_string().into()),
         ("status", node_status(node.status, node.draining)),
@@ -54,7 +54,8 @@ pub(crate) fn node_page(node: &Node, now: Timestamp, width: Option<usize>) -> St
         ("registered", at(node.registered_at)),
         ("seen", at(node.seen_at)),
     ];
-    let head = facts_within(&rows, width);
+    lines.extend(node.problems.iter().map(|problem| ("problem", Cell::new(problem, Tone::Bad))));
+    let head = facts_within(&lines, width);
     let mut table = Table::new(["BACKEND", "ACTION", "IDEMPOTENT", "PARAMS"]);
     for backend in &node.backends {
         for action in &backend.actions {
@@ -80,8 +81,21 @@ pub(super) fn node_status(status: NodeStatus, draining: bool) -> Cell {
         (NodeStatus::Online, true) | (NodeStatus::Stale, _) => Tone::Busy,
         (NodeStatus::Offline, _) => Tone::Bad,
     };
-    let text = if draining { format!("{}, draining", status.as_str()) } else { status.as_str().to_owned() };
-    Cell::new(text, tone)
+    Cell::new(status_text(status, draining), tone)
+}
+
+/// With a mark when something is wrong on the host; `node show` says what.
+fn marked(status: NodeStatus, draining: bool, problems: &[String]) -> Cell {
+    let text = status_text(status, draining);
+    match problems.len() {
+        0 => node_status(status, draining),
+        1 => Cell::new(format!("{text}, 1 problem"), Tone::Bad),
+        count => Cell::new(format!("{text}, {count} problems"), Tone::Bad),
+    }
+}
+
+fn status_text(status: NodeStatus, draining: bool) -> String {
+    if draining { format!("{}, draining", status.as_str()) } else { status.as_str().to_owned() }
 }
 
 fn label(name: &str, value: &str) -> String {

@@ -5,11 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use downbeat_core::Span;
 use downbeat_core::execution::Status;
 use downbeat_core::run::RunStatus;
-use downbeat_server::http::view::{
-    InstanceResult, Plan, Run, RunSummary, Step, StepStanding, StepWaiting, Waiting,
-};
+use downbeat_server::http::view::{InstanceResult, Plan, Run, RunSummary, Step, StepStanding, StepWaiting};
 use jiff::Timestamp;
 
+use super::absent::{left_out, silent};
 use super::hosts::{Rows, hosts};
 use super::progress::Tally;
 use super::rollout::{standing, waves};
@@ -22,8 +21,6 @@ const WIDE_COLUMNS: usize = 120;
 const UUID_CHARS: usize = 36;
 /// The time of a run's creation, to the millisecond: what comes after it is chance.
 const SHORTEST_ID: usize = 13;
-/// Nodes that take no work are named up to this many.
-const MOST_ABSENT: usize = 5;
 /// Of more steps than this only the first are shown: those that went wrong, then those at work.
 const MOST_STEPS: usize = 50;
 
@@ -93,19 +90,6 @@ pub(crate) fn started_line(run: &RunSummary) -> String {
     }
 }
 
-/// A line for each node that keeps a run waiting from its start.
-pub(crate) fn absent_lines(run: &Run) -> Vec<String> {
-    let line = |absent: &Waiting| {
-        let reason = one_line(&absent.reason);
-        format!("{} is {}", absent.node, painted(&reason, Tone::Busy))
-    };
-    let mut lines: Vec<String> = run.absent.iter().take(MOST_ABSENT).map(line).collect();
-    if run.absent.len() > MOST_ABSENT {
-        lines.push(format!("and {} other nodes take no work now", run.absent.len() - MOST_ABSENT));
-    }
-    lines
-}
-
 /// One line that says how a run stands.
 pub(crate) fn run_line(run: &RunSummary, now: Timestamp) -> String {
     let name = run.job.as_deref().map(|job| format!(" ({job})")).unwrap_or_default();
@@ -117,8 +101,7 @@ pub(crate) fn run_line(run: &RunSummary, now: Timestamp) -> String {
     } else {
         format!(" for {took}")
     };
-    let error =
-        run.error.as_deref().map(|error| format!(": {}", one_line(error))).unwrap_or_default();
+    let error = run.error.as_deref().map(|error| format!(": {}", one_line(error))).unwrap_or_default();
     let (text, tone) = told(run);
     format!("run {}{name} {}{took}{error}", run.id, painted(&text, tone))
 }
@@ -172,6 +155,12 @@ fn head(run: &Run, rows: Rows, now: Timestamp) -> Vec<(&'static str, Cell)> {
         ("state", summary.state.as_str().into()),
         ("target", target(&run.expected, rows).into()),
     ];
+    if !run.left_out.is_empty() {
+        head.push(("left out", left_out(&run.left_out, rows).into()));
+    }
+    if !run.silent.is_empty() {
+        head.push(("silent", Cell::new(silent(&run.silent, rows), Tone::Busy)));
+    }
     if let Some(rollout) = &run.rollout {
         let tone = if rollout.failed > rollout.budget { Tone::Bad } else { Tone::Plain };
         head.push(("rollout", Cell::new(standing(rollout), tone)));

@@ -37,8 +37,15 @@ pub(crate) fn status_page(status: &Status, now: Timestamp, width: Option<usize>)
         lines.push(("replica of", replica.primary.as_str().into()));
         lines.push(("behind", Cell::painted(behind(replica))));
     }
+    lines.push(("store", status.store.as_str().into()));
+    if let Some(problem) = &status.store_problem {
+        lines.push(("problem", Cell::new(problem, Tone::Bad)));
+    }
+    let nodes = match status.nodes_with_problems {
+        0 => nodes,
+        count => format!("{nodes}; {}", painted(&format!("{count} with problems"), Tone::Bad)),
+    };
     lines.extend([
-        ("store", status.store.as_str().into()),
         ("nodes", Cell::painted(nodes)),
         ("runs", Cell::painted(runs)),
         ("executions", Cell::painted(executions)),

@@ -1,6 +1,7 @@
 //! Owns the look of tables: columns two blanks apart, no lines, and no line wider than the terminal. The last column is
 //! wrapped; columns that may be narrower are cut with `…` where it would else have no room.
 
+use downbeat_core::shown::is_unprintable;
 use owo_colors::OwoColorize;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -262,7 +263,7 @@ pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
 
 /// What comes from hosts may hold line ends and control characters: neither may break the table or the terminal.
 pub(crate) fn one_line(text: &str) -> String {
-    let cleaned: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let cleaned: String = text.chars().map(|c| if is_unprintable(c) { ' ' } else { c }).collect();
     if cleaned.contains("  ") {
         cleaned.split_whitespace().collect::<Vec<_>>().join(" ")
     } else {
@@ -294,6 +295,7 @@ mod tests {
     #[test]
     fn control_characters_never_reach_the_terminal() {
         assert_eq!(one_line("a\x1b[31mb\r\n\tc"), "a [31mb c");
+        assert_eq!(one_line("web\u{202e}10"), "web 10");
     }
 
     #[test]
@@ -309,7 +311,8 @@ mod tests {
     #[test]
     fn columns_are_cut_in_their_order_and_not_below_their_least_width() {
         let table = || {
-            let mut table = Table::new(["GROUPS", "LABELS", "SEEN"]).may_cut("LABELS", 6).may_cut("GROUPS", 8);
+            let mut table =
+                Table::new(["GROUPS", "LABELS", "SEEN"]).may_cut("LABELS", 6).may_cut("GROUPS", 8);
             table.row(["web,eu,frontend".into(), "disk=ssd,rack=12".into(), "3s".into()]);
             table
         };

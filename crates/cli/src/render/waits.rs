@@ -238,7 +238,9 @@ mod tests {
 
     #[test]
     fn who_looks_rarely_is_told_at_the_first_look() {
-        let run = standing(json!([{"step": 0, "task": "t", "nodes": [{"node": "a", "reason": "lacks backend `docker`"}]}]));
+        let run = standing(
+            json!([{"step": 0, "task": "t", "nodes": [{"node": "a", "reason": "lacks backend `docker`"}]}]),
+        );
         let line = "step 0 t waits: no node fits now (a: lacks backend `docker`)";
         assert_eq!(told(&mut Waits::patient(), &run, 0), [line]);
     }

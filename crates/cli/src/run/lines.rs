@@ -7,6 +7,8 @@ use downbeat_server::http::view::RunChunk;
 use downbeat_store::Stream;
 use owo_colors::OwoColorize;
 
+use crate::render::table::one_line;
+
 /// Whether lines say whose they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Prefix {
@@ -78,7 +80,10 @@ impl Lines {
         open.next = chunk.chunk.offset + chunk.chunk.text.len() as u64;
         let mut notes = String::new();
         if self.prefix == Prefix::None && is_first && chunk.attempt > 1 {
-            notes.push_str(&format!("--- attempt {} of step {} ({}) ---\n", chunk.attempt, chunk.step, chunk.task));
+            notes.push_str(&format!(
+                "--- attempt {} of step {} ({}) ---\n",
+                chunk.attempt, chunk.step, chunk.task
+            ));
         }
         if missing > 0 {
             notes.push_str(&format!("… {missing} bytes are no longer kept …\n"));
@@ -152,6 +157,7 @@ impl Lines {
             (Prefix::Item, None) => format!("{} {}", chunk.task, chunk.node),
             (Prefix::None | Prefix::Node, _) => chunk.node.clone(),
         };
+        let whose = one_line(&whose);
         if chunk.attempt > 1 { format!("{whose} attempt {}", chunk.attempt) } else { whose }
     }
 
@@ -227,6 +233,12 @@ mod tests {
     }
 
     #[test]
+    fn the_name_of_a_node_cannot_speak_to_the_terminal() {
+        let mut lines = lines(Prefix::Node);
+        assert_eq!(lines.push(&chunk(1, "evil\u{1b}]0;owned\u{7}", 0, "x\n")), "evil ]0;owned | x\n");
+    }
+
+    #[test]
     fn lines_of_items_say_which() {
         let mut lines = lines(Prefix::Item);
         let third = RunChunk { item: Some(3), ..chunk(1, "web-1", 0, "x\n") };
@@ -251,7 +263,10 @@ mod tests {
     #[test]
     fn a_line_that_comes_in_pieces_stays_whole() {
         let mut flow = lines(Prefix::None);
-        assert_eq!(flow.push(&chunk(1, "a", 0, "10%")) + &flow.push(&chunk(1, "a", 3, " 20%\n")), "10% 20%\n");
+        assert_eq!(
+            flow.push(&chunk(1, "a", 0, "10%")) + &flow.push(&chunk(1, "a", 3, " 20%\n")),
+            "10% 20%\n"
+        );
     }
 
     #[test]

@@ -7,8 +7,8 @@ use serde_json::json;
 use super::{Which, wait, watch};
 use crate::client::{Body, Client};
 use crate::exit::Failure;
-use crate::out::{Format, Out};
-use crate::render::{absent_lines, started_line};
+use crate::out::Out;
+use crate::render::{absences, started_line};
 
 #[derive(Debug, Args)]
 pub(crate) struct RetryArgs {
@@ -48,15 +48,13 @@ pub(super) async fn run(args: RetryArgs, client: &Client, out: Out) -> Result<()
     let body = Body::Json(body);
     let run: Run = client.post(&["runs", first.as_str(), "retry"], &[], body, Some(&key)).await?;
     let id = run.summary.id.clone();
+    absences(&run).iter().for_each(|absence| out.note(absence));
     if args.watch {
         watch(id, client, out).await
     } else if args.wait {
         wait(id, client, out).await
     } else {
         out.result(&run, || started_line(&run.summary))?;
-        if out.format() == Format::Table {
-            absent_lines(&run).iter().for_each(|line| out.note(line));
-        }
         Ok(())
     }
 }

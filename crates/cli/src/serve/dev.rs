@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use downbeat_agent::{Agent, Grpc, Handle, Settings as AgentSettings};
+use downbeat_agent::{Agent, Error as AgentError, Grpc, Handle, Settings as AgentSettings};
+use downbeat_core::backend::ONLY_WHEN_ALLOWED;
 use downbeat_core::node::NodeStatus;
-use downbeat_server::{Server, Settings};
+use downbeat_server::{Force, Server, Settings};
 use futures_util::future::{join_all, select_all};
 use tokio::time::{Instant, sleep};
 
+use super::guard::GUARD;
 use super::ready::{Ready, announce};
 use super::start::agent_ended;
 use super::stop::Stop;
@@ -77,6 +79,7 @@ pub(crate) async fn run(args: DevArgs, out: Out) -> Result<(), Failure> {
         failure = first_to_end(&mut agents) => return Err(failure),
         () = stop.asked() => return stop.or_insist(ended(agents, server)).await,
     }
+    forget_others(&server, &hostnames).await;
     let ready = Ready::of(&server, hostnames);
     announce(&ready, args.ready_file.as_deref(), out, || banner(&ready, &args.groups, &args.data))?;
 
@@ -103,7 +106,8 @@ fn start_agent(args: &DevArgs, server: &Server, hostname: &str, number: u32) -> 
             .collect(),
         labels: [("number".to_owned(), number.to_string())].into(),
         slots: SLOTS,
-        allow: ["exec", "docker"].map(str::to_owned).to_vec(),
+        allow: ONLY_WHEN_ALLOWED.map(str::to_owned).to_vec(),
+        guard: Some(GUARD.into()),
         drain_timeout: DRAIN_TIMEOUT,
         ..AgentSettings::new(args.data.join(hostname))
     };
@@ -136,15 +140,35 @@ async fn registered(server: &Server, hostnames: &[String]) -> Result<(), Failure
     }
 }
 
-/// Agents end by themselves only when something is wrong. Without agents nobody ever does.
-async fn first_to_end(agents: &mut [Handle]) -> Failure {
-    if agents.is_empty() {
-        return std::future::pending().await;
+/// Nodes of an earlier start with more of them are gone for good: what is for all nodes must not wait for them.
+async fn forget_others(server: &Server, hostnames: &[String]) {
+    let Ok(nodes) = server.service().store().nodes(None).await else { return };
+    let is_ours = |hostname: &str| hostname.strip_prefix("node-").is_some_and(|n| n.parse::<u32>().is_ok());
+    let gone = nodes.into_iter().filter(|node| {
+        let hostname = &node.description.hostname;
+        is_ours(hostname) && !hostnames.contains(hostname)
+    });
+    for node in gone {
+        // The process that had them has ended: they are online only in the store, if at all.
+        if let Err(error) = server.service().delete_node(node.id, Force::On, "dev").await {
+            tracing::warn!(hostname = node.description.hostname, %error, "cannot delete a node of an earlier start");
+        }
     }
-    let (ended, _, _) = select_all(agents.iter_mut().map(|agent| Box::pin(agent.wait()))).await;
-    match ended {
-        Ok(()) => Failure::bug("an agent ended without being told to"),
-        Err(error) => agent_ended(&error),
+}
+
+/// Agents end by themselves only when something is wrong. Without agents nobody ever does.
+async fn first_to_end(agents: &mut Vec<Handle>) -> Failure {
+    loop {
+        if agents.is_empty() {
+            return std::future::pending().await;
+        }
+        let (ended, index, _) = select_all(agents.iter_mut().map(|agent| Box::pin(agent.wait()))).await;
+        match ended {
+            Ok(()) => return Failure::bug("an agent ended without being told to"),
+            // Somebody deleted its node, and the others go on.
+            Err(AgentError::NotFound(_)) => drop(agents.swap_remove(index)),
+            Err(error) => return agent_ended(&error),
+        }
     }
 }
 
@@ -167,12 +191,14 @@ fn banner(ready: &Ready, groups: &[String], data: &Path) -> String {
         [only] => only.clone(),
         [first, .., last] => format!("{} ({first} to {last})", ready.nodes.len()),
     };
+    let allowed = ONLY_WHEN_ALLOWED.join(", ");
     let (url, grpc, data, groups) = (&ready.url, ready.grpc, data.display(), groups.join(","));
     format!(
         "downbeat dev is up\n  \
            REST    {url}/api/v1/docs\n  \
            agents  {grpc}\n  \
-           nodes   {nodes}, groups {groups}, exec and docker allowed\n  \
+           nodes   {nodes}, groups {groups}\n  \
+           allowed {allowed}\n  \
            data    {data}\n\n\
          go on in another terminal:\n  \
            downbeat job run{at} --target all --watch exec run --command 'uptime -p'\n  \
@@ -194,6 +220,7 @@ mod tests {
             url: "http://127.0.0.1:5000".to_owned(),
             nodes: vec!["node-1".to_owned(), "node-2".to_owned(), "node-3".to_owned()],
             pid: 1,
+            store_is_new: true,
         };
         insta::assert_snapshot!(banner(&ready, &["dev".to_owned()], Path::new("./downbeat-data/dev")));
     }

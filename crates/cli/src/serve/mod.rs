@@ -3,10 +3,12 @@
 pub(crate) mod agent;
 pub(crate) mod dev;
 pub(crate) mod files;
+pub(crate) mod guard;
 mod logging;
 mod ready;
 pub(crate) mod server;
 mod start;
 mod stop;
+mod store;
 
 use start::started;

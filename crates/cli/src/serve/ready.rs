@@ -6,9 +6,9 @@ use std::path::Path;
 use downbeat_server::Server;
 use serde::Serialize;
 
+use super::store::shown;
 use crate::exit::Failure;
 use crate::out::Out;
-use crate::settings::without_password;
 
 /// Where everything listens.
 #[derive(Debug, Serialize)]
@@ -18,25 +18,34 @@ pub(super) struct Ready {
     pub(super) url: String,
     pub(super) nodes: Vec<String>,
     pub(super) pid: u32,
+    /// Nothing was ever written to the store.
+    #[serde(skip)]
+    pub(super) store_is_new: bool,
 }
 
 impl Ready {
     pub(super) fn of(server: &Server, nodes: Vec<String>) -> Self {
         let http = server.http_addr();
-        Self { http, grpc: server.grpc_addr(), url: format!("http://{http}"), nodes, pid: std::process::id() }
+        Self {
+            http,
+            grpc: server.grpc_addr(),
+            url: format!("http://{http}"),
+            nodes,
+            pid: std::process::id(),
+            store_is_new: server.found_nothing(),
+        }
     }
 
     pub(super) fn server_line(&self, store: &str, replica_of: &[String]) -> String {
         if !replica_of.is_empty() {
             let (url, of) = (&self.url, replica_of.join(", "));
+            let store = shown(store);
             return format!("downbeat read replica is up: REST at {url}, primary {of}, copy in {store}");
         }
-        format!(
-            "downbeat server is up: REST at {}, agents at {}, store {}",
-            self.url,
-            self.grpc,
-            without_password(store)
-        )
+        let (url, grpc, store) = (&self.url, self.grpc, shown(store));
+        // Whoever expected to find a fleet in it has started the server in another directory, or named another store.
+        let new = if self.store_is_new { " (a new, empty store was made)" } else { "" };
+        format!("downbeat server is up: REST at {url}, agents at {grpc}, store {store}{new}")
     }
 }
 

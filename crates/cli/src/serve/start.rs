@@ -13,13 +13,15 @@ pub(super) async fn started(settings: Settings) -> Result<Server, Failure> {
     downbeat_server::start(settings).await.map_err(|error| {
         let code = match &error {
             StartError::Listen { error, .. } if error.kind() == ErrorKind::AddrInUse => Code::Refused,
-            StartError::Listen { .. } | StartError::Store(StoreError::BadLocation(_)) => Code::BadInput,
+            StartError::Listen { .. }
+            | StartError::Store(StoreError::BadLocation(_) | StoreError::BadOption(_)) => Code::BadInput,
             StartError::Store(StoreError::Unavailable(_)) => Code::Unreachable,
             StartError::Store(
                 StoreError::InUse(_)
                 | StoreError::NewerSchema { .. }
                 | StoreError::AlteredMigration { .. }
-                | StoreError::Misused(_),
+                | StoreError::Misused(_)
+                | StoreError::Damaged(_),
             ) => Code::Refused,
             StartError::Store(StoreError::Corrupt(_)) => Code::Bug,
         };
@@ -30,12 +32,13 @@ pub(super) async fn started(settings: Settings) -> Result<Server, Failure> {
 /// Why an agent ended by itself.
 pub(super) fn agent_ended(error: &AgentError) -> Failure {
     let code = match error {
-        AgentError::Data { .. }
-        | AgentError::Ledger(_)
-        | AgentError::NoServer
-        | AgentError::UnknownBackend { .. } => Code::BadInput,
+        AgentError::NoServer
+        | AgentError::UnknownBackend { .. }
+        | AgentError::NothingToOffer { .. }
+        | AgentError::Description(_) => Code::BadInput,
+        AgentError::Data { .. } | AgentError::DataInUse(_) | AgentError::Ledger(_) => Code::InTheWay,
         AgentError::NotFound(_) => Code::NotFound,
-        AgentError::DataInUse(_) | AgentError::Superseded(_) | AgentError::Refused(_) => Code::Refused,
+        AgentError::Superseded(_) => Code::Refused,
         AgentError::Bug(_) => Code::Bug,
     };
     let what = match error {
@@ -43,10 +46,34 @@ pub(super) fn agent_ended(error: &AgentError) -> Failure {
         | AgentError::DataInUse(_)
         | AgentError::Ledger(_)
         | AgentError::NoServer
-        | AgentError::UnknownBackend { .. } => "cannot start the agent",
-        AgentError::NotFound(_) | AgentError::Superseded(_) | AgentError::Refused(_) | AgentError::Bug(_) => {
-            "the agent has ended"
-        }
+        | AgentError::UnknownBackend { .. }
+        | AgentError::NothingToOffer { .. }
+        | AgentError::Description(_) => "cannot start the agent",
+        AgentError::NotFound(_) | AgentError::Superseded(_) | AgentError::Bug(_) => "the agent has ended",
     };
     Failure::new(code, format!("{what}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    /// The unit of systemd restarts the agent unless it ends with 2, 4 or 5.
+    #[test]
+    fn an_agent_that_starting_again_may_help_does_not_end_with_a_code_that_prevents_it() {
+        let data = || "/data".into();
+        let full = || io::Error::from(io::ErrorKind::StorageFull);
+        for (error, code) in [
+            (AgentError::Data { path: data(), error: full() }, 75),
+            (AgentError::DataInUse(data()), 75),
+            (AgentError::NoServer, 2),
+            (AgentError::NotFound("deleted".to_owned()), 4),
+            (AgentError::Superseded("newer".to_owned()), 5),
+            (AgentError::Bug("a bug".to_owned()), 70),
+        ] {
+            assert_eq!(agent_ended(&error).code as u8, code, "{error}");
+        }
+    }
 }

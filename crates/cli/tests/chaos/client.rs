@@ -73,6 +73,19 @@ impl Client {
         Self::answer(request).await
     }
 
+    /// At whichever server answers, beginning with this one.
+    pub(crate) async fn delete(&self, first: usize, path: &str) -> Option<Answer> {
+        for offset in 0..self.servers.len() {
+            let server = &self.servers[(first + offset) % self.servers.len()];
+            if let Some(answer) = Self::answer(self.http.delete(format!("{server}/api/v1/{path}"))).await
+                && answer.status < 500
+            {
+                return Some(answer);
+            }
+        }
+        None
+    }
+
     /// All pages of a list.
     pub(crate) async fn list(&self, server: usize, path: &str) -> Option<Vec<Value>> {
         let mut all: Vec<Value> = Vec::new();

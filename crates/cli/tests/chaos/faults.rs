@@ -26,6 +26,7 @@ pub(crate) enum Fault {
     AgentDiskFull,
     AgentCutOff,
     AgentHalfCutOff,
+    NodeDeleted,
     WireDelayed,
     WireStalled,
     WireHalfStalled,
@@ -43,7 +44,7 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    pub(crate) const ALL: [Fault; 23] = [
+    pub(crate) const ALL: [Fault; 24] = [
         Fault::ServerKilled,
         Fault::ServerFrozen,
         Fault::ServerFrozenLong,
@@ -53,6 +54,7 @@ impl Fault {
         Fault::AgentDiskFull,
         Fault::AgentCutOff,
         Fault::AgentHalfCutOff,
+        Fault::NodeDeleted,
         Fault::WireDelayed,
         Fault::WireStalled,
         Fault::WireHalfStalled,
@@ -80,6 +82,7 @@ impl Fault {
             Fault::AgentDiskFull => "agent: disk full",
             Fault::AgentCutOff => "agent: network down",
             Fault::AgentHalfCutOff => "agent: network drops one direction",
+            Fault::NodeDeleted => "node: deleted by force, agent started again",
             Fault::WireDelayed => "proxy: delay",
             Fault::WireStalled => "proxy: stall",
             Fault::WireHalfStalled => "proxy: stall of one direction",
@@ -137,7 +140,8 @@ pub(crate) async fn inject(cluster: &Arc<Cluster>, fault: Fault, dice: &mut Dice
         | Fault::AgentFrozen
         | Fault::AgentDiskFull
         | Fault::AgentCutOff
-        | Fault::AgentHalfCutOff => return agent(cluster, fault, dice).await,
+        | Fault::AgentHalfCutOff
+        | Fault::NodeDeleted => return agent(cluster, fault, dice).await,
         Fault::WireDelayed
         | Fault::WireStalled
         | Fault::WireHalfStalled
@@ -208,6 +212,20 @@ async fn agent(cluster: &Cluster, fault: Fault, dice: &mut Dice) -> bool {
         Fault::AgentKilled => {
             agent.kill();
             tokio::time::sleep(seconds(dice, 0, 2_000)).await;
+            agent.start();
+        }
+        Fault::NodeDeleted => {
+            let path = format!("nodes/{}?force=1", agent.name);
+            // Until somebody answers: to ask for it twice changes nothing.
+            let deleted = || async {
+                let answer = cluster.client.delete(0, &path).await;
+                answer.filter(|answer| answer.status == 200).map(drop)
+            };
+            // Its agent ends when it hears of it.
+            let ended = || async { agent.reap().then_some(()) };
+            if within(RECOVERY, deleted).await.is_none() || within(RECOVERY, ended).await.is_none() {
+                agent.kill();
+            }
             agent.start();
         }
         Fault::AgentFrozen => {

@@ -75,6 +75,8 @@ async fn submit(
                         return Submission { key, answered, cancel_asked: false };
                     }
                 }
+                // All nodes that it is for were deleted in this moment, and come back.
+                409 => told.refusals += 1,
                 503 => {
                     told.refusals += 1;
                     if answer.retry_after.is_none() {

@@ -250,7 +250,9 @@ fn a_plan_that_is_refused_names_every_node_and_everything_that_it_lacks() {
         let Done { code, stderr, .. } = dev.run(&["job", verb, "-f", "job.json"]);
         assert_eq!(code, 5, "{stderr}");
         for node in ["odd-1", "odd-2"] {
-            let line = format!("{node}: lacks backend `test`, lacks backend `exec`");
+            let line = format!(
+                "{node}: lacks backend `test`, lacks backend `exec` (its agent runs without --allow exec)"
+            );
             assert!(stderr.contains(&line), "{stderr}");
         }
         assert!(!stderr.contains("node-1"), "{stderr}");

@@ -48,6 +48,7 @@ fn a_tour() {
     golden!(dev, "node_work", &["node", "work", "node-1"]);
     golden!(dev, "status", &["status"]);
     golden!(dev, "server_list", &["server-list"]);
+    golden!(dev, "node_delete", &["node", "delete", "node-3", "--force"]);
 }
 
 #[test]

@@ -32,9 +32,15 @@ async fn a_full_disk_refuses_runs_clearly_and_loses_nothing() {
     let detail = refused["detail"].as_str().unwrap_or_default();
     assert!(detail.contains("no space left"), "the error says what is wrong: {refused}");
     assert!(site.server_runs());
+    let (ready, why) = site.ready().await;
+    assert!(ready == 503 && why.contains("no space left"), "readiness says so: {ready} {why}");
+    let status = site.get("status").await.unwrap();
+    let problem = status["store_problem"].as_str().unwrap_or_default();
+    assert!(problem.contains("no space left"), "{status:#}");
     assert!(site.get(&format!("runs/{first}")).await.is_some(), "what was recorded can be read");
 
     disk.empty();
+    eventually("it is ready again", || async { (site.ready().await.0 == 200).then_some(()) }).await;
     let view = site.ended(&under_way).await;
     assert_eq!(view["status"], "completed", "{view:#}");
     let last = site.submit(&definition, "last").await;

@@ -9,6 +9,8 @@
 
 mod agent_dies;
 mod disk_full;
+mod guard;
+mod nodes;
 mod random;
 mod scenarios;
 mod server_dies;

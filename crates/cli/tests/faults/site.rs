@@ -116,6 +116,53 @@ impl Site {
         self.agents.insert(name.to_owned(), child);
     }
 
+    /// The next server has this SQLite file; answers which it had before.
+    pub(crate) fn use_store(&mut self, file: &str) -> String {
+        let path = self.directory.path().join(file);
+        let former = std::mem::replace(&mut self.store, format!("sqlite:{}", path.display()));
+        former.rsplit('/').next().unwrap_or_default().to_owned()
+    }
+
+    /// Ends the server in order.
+    pub(crate) async fn stop_server(&mut self) {
+        self.signal_server(Signal::SIGTERM);
+        let mut child = self.server.take().expect("the server runs");
+        tokio::task::spawn_blocking(move || child.wait().unwrap()).await.unwrap();
+    }
+
+    /// Another agent with the hostname of one that runs.
+    pub(crate) fn start_twin(&mut self, hostname: &str, name: &str) {
+        let child = Command::new(env!("CARGO_BIN_EXE_downbeat"))
+            .args(["agent", "--server", &self.grpc, "--hostname", hostname, "--allow", "exec", "--data"])
+            .arg(self.directory.path().join(name))
+            .current_dir(self.directory.path())
+            .stdout(Stdio::null())
+            .stderr(self.log(name))
+            .spawn()
+            .unwrap();
+        self.agents.insert(name.to_owned(), child);
+    }
+
+    /// The code that an agent ended with; nothing while it runs.
+    pub(crate) fn agent_exit(&mut self, name: &str) -> Option<i32> {
+        self.agents.get_mut(name).expect("the agent was started").try_wait().unwrap()?.code()
+    }
+
+    /// Waits for an agent's end; answers its code.
+    pub(crate) async fn agent_ended(&mut self, name: &str) -> i32 {
+        let mut child = self.agents.remove(name).expect("the agent was started");
+        let ended = tokio::task::spawn_blocking(move || child.wait().unwrap());
+        let ended =
+            tokio::time::timeout(Duration::from_secs(60), ended).await.expect("the agent ends").unwrap();
+        ended.code().expect("no signal has ended it")
+    }
+
+    /// Deletes something; answers the status.
+    pub(crate) async fn delete(&self, path: &str) -> Option<u16> {
+        let url = format!("http://{}/api/v1/{path}", self.http);
+        Some(self.client.delete(url).send().await.ok()?.status().as_u16())
+    }
+
     pub(crate) fn kill_agent(&mut self, name: &str) {
         let mut child = self.agents.remove(name).expect("the agent runs");
         child.kill().unwrap();
@@ -125,6 +172,18 @@ impl Site {
     pub(crate) fn signal_agent(&self, name: &str, signal: Signal) {
         let pid = Pid::from_raw(i32::try_from(self.agents[name].id()).unwrap());
         kill(pid, signal).unwrap();
+    }
+
+    #[allow(dead_code, reason = "the tests of guards need it")]
+    pub(crate) fn agent_pid(&self, name: &str) -> i32 {
+        i32::try_from(self.agents[name].id()).unwrap()
+    }
+
+    /// Whether an agent is stopped by a signal.
+    #[allow(dead_code, reason = "the tests of guards need it")]
+    pub(crate) fn is_frozen(&self, name: &str) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.agent_pid(name))).unwrap_or_default();
+        stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
     }
 
     pub(crate) fn signal_server(&self, signal: Signal) {
@@ -146,6 +205,12 @@ impl Site {
         let url = format!("http://{}/api/v1/{path}", self.http);
         let response = self.client.get(url).timeout(Duration::from_secs(5)).send().await.ok()?;
         if response.status().is_success() { response.json().await.ok() } else { None }
+    }
+
+    /// The status of `readyz`, and what it says.
+    pub(crate) async fn ready(&self) -> (u16, String) {
+        let answer = self.client.get(format!("http://{}/readyz", self.http)).send().await.unwrap();
+        (answer.status().as_u16(), answer.text().await.unwrap())
     }
 
     pub(crate) async fn post(&self, path: &str, body: &Value, key: Option<&str>) -> Option<(u16, Value)> {

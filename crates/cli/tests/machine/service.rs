@@ -38,17 +38,14 @@ fn a_restart_of_the_agent_waits_for_its_work_and_the_run_goes_on() {
 }
 
 #[test]
-fn work_that_does_not_end_is_ended_and_fails() {
+fn work_that_does_not_end_is_ended_and_lost() {
     let site = Site::with(1, "drain_timeout = \"1s\"\n");
     let host = site.host();
     let run = site.submit_file(TWO_STEPS);
     began(host, "run/began");
     host.ok(&["systemctl", "restart", UNIT]);
     let result = site.result(&run);
-    assert_eq!(
-        (result.status.as_str(), result.error.as_str()),
-        ("failed", "stopped: the agent was told to stop")
-    );
+    assert_eq!((result.status.as_str(), result.error.as_str()), ("lost", "its agent stopped"));
     assert!(host.processes("/run/go").is_empty(), "nothing of it still runs");
 }
 

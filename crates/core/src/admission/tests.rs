@@ -119,7 +119,10 @@ fn runs_enter_by_priority_then_age_while_there_is_room() {
 #[test]
 fn a_paused_run_is_passed_over_and_keeps_nothing() {
     assert_eq!(outcome(&["a p", "b"], "", "", Some(1)), ["a: waits: the run is paused", "b enters"]);
-    assert_eq!(outcome(&["a [1] p", "b [1]"], "", "", None), ["a: waits: the run is paused", "b enters", "1 for b"]);
+    assert_eq!(
+        outcome(&["a [1] p", "b [1]"], "", "", None),
+        ["a: waits: the run is paused", "b enters", "1 for b"]
+    );
 }
 
 #[test]
@@ -135,7 +138,10 @@ fn an_exclusive_run_enters_when_all_its_nodes_are_free() {
 
 #[test]
 fn nothing_is_kept_free_while_another_run_holds_a_node() {
-    assert_eq!(outcome(&["x [2] *", "a [1,2]"], "2:x", "", None), ["a: waits for web-02, held by run x (exclusive)"]);
+    assert_eq!(
+        outcome(&["x [2] *", "a [1,2]"], "2:x", "", None),
+        ["a: waits for web-02, held by run x (exclusive)"]
+    );
     // However busy the others are.
     assert_eq!(
         outcome(&["x [2] *", "y *", "a [1,2]"], "2:x", "1:y", None),
@@ -159,7 +165,12 @@ fn exclusive_runs_that_share_a_node_do_not_pass_each_other_and_others_do() {
     // Never both in one decision.
     assert_eq!(
         outcome(&["a [1,2]", "b [2,1]"], "", "", None),
-        ["a enters", "b: waits for web-02, wanted by run a (exclusive), which is before it", "1 for a", "2 for a"]
+        [
+            "a enters",
+            "b: waits for web-02, wanted by run a (exclusive), which is before it",
+            "1 for a",
+            "2 for a"
+        ]
     );
 }
 

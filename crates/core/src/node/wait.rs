@@ -29,15 +29,26 @@ pub struct WaitFacts {
 /// Why an execution that is bound to a node has not begun.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeWait {
-    Retry { after: Duration },
+    Retry {
+        after: Duration,
+    },
     Paused,
-    Kept { why: String },
+    Kept {
+        why: String,
+    },
     Offline,
-    Silent { silent_for: Duration, offline_in: Duration },
+    Silent {
+        silent_for: Duration,
+        offline_in: Duration,
+    },
     Drained,
-    Limit { full: String },
+    Limit {
+        full: String,
+    },
     /// `run` is nothing when it is the execution's own.
-    Busy { run: Option<RunId> },
+    Busy {
+        run: Option<RunId>,
+    },
 }
 
 impl NodeWait {
@@ -188,10 +199,7 @@ mod tests {
                 WaitFacts { full: Some("limit db: 1 of 1 are taken".to_owned()), ..busy("other") },
                 "waits: limit db: 1 of 1 are taken",
             ),
-            (
-                WaitFacts { retry_in: seconds(3), ..facts() },
-                "waits: it failed before, and is retried in 3s",
-            ),
+            (WaitFacts { retry_in: seconds(3), ..facts() }, "waits: it failed before, and is retried in 3s"),
         ];
         for (facts, sentence) in cases {
             assert_eq!(told(&facts).as_deref(), Some(sentence), "{facts:?}");

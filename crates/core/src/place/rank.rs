@@ -70,6 +70,10 @@ mod tests {
             draining: false,
             registered_at: Timestamp::UNIX_EPOCH,
             seen_at: Timestamp::UNIX_EPOCH,
+            installation: None,
+            undelivered: Vec::new(),
+            displaced: None,
+            problems: Vec::new(),
         }
     }
 

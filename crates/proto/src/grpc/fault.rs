@@ -1,16 +1,32 @@
 //! Owns how a fault travels: which gRPC code stands for which.
 
+use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 
 use crate::message::Fault;
+
+/// Where a server says which fault it means, where its code is not enough.
+const FAULT: &str = "downbeat-fault";
+const OCCUPIED: &str = "occupied";
 
 pub(crate) fn to_status(fault: Fault) -> Status {
     match fault {
         Fault::NotFound(text) => Status::not_found(text),
         Fault::Superseded(text) => Status::aborted(text),
+        Fault::Unknown(text) => Status::failed_precondition(text),
+        Fault::Occupied(text) => {
+            let mut status = Status::resource_exhausted(text);
+            status.metadata_mut().insert(FAULT, MetadataValue::from_static(OCCUPIED));
+            status
+        }
         Fault::Rejected(text) => Status::invalid_argument(text),
         Fault::Unavailable(text) => Status::unavailable(text),
     }
+}
+
+/// A fault as the error of a request's body: its call is answered with it.
+pub fn to_error(fault: Fault) -> Box<dyn std::error::Error + Send + Sync> {
+    Box::new(to_status(fault))
 }
 
 /// Whatever does not clearly say that repeating is useless may pass: a proxy, a timeout, a server that is stopping.
@@ -19,7 +35,12 @@ pub(crate) fn from_status(status: &Status) -> Fault {
     match status.code() {
         Code::NotFound => Fault::NotFound(text),
         Code::Aborted | Code::AlreadyExists => Fault::Superseded(text),
-        Code::InvalidArgument | Code::OutOfRange | Code::FailedPrecondition => Fault::Rejected(text),
+        Code::FailedPrecondition => Fault::Unknown(text),
+        // HTTP/2 and proxies say the same when they are asked too often, and an agent that is told so ends its work.
+        Code::ResourceExhausted if status.metadata().get(FAULT).is_some_and(|value| value == OCCUPIED) => {
+            Fault::Occupied(text)
+        }
+        Code::InvalidArgument | Code::OutOfRange => Fault::Rejected(text),
         code => Fault::Unavailable(if text.is_empty() { code.to_string() } else { text }),
     }
 }
@@ -34,11 +55,18 @@ mod tests {
         for fault in [
             Fault::NotFound(text()),
             Fault::Superseded(text()),
+            Fault::Unknown(text()),
+            Fault::Occupied(text()),
             Fault::Rejected(text()),
             Fault::Unavailable(text()),
         ] {
             assert_eq!(from_status(&to_status(fault.clone())), fault);
         }
+    }
+
+    #[test]
+    fn a_proxy_that_is_asked_too_often_is_no_other_agent() {
+        assert!(matches!(from_status(&Status::resource_exhausted("slow down")), Fault::Unavailable(_)));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use downbeat_core::ids::{ClusterId, NodeId, SessionId};
 use downbeat_core::limits;
-use downbeat_core::node::Description;
+use downbeat_core::node::{BadDescription, Description, bounded_problems, check_json_bytes};
 
 use super::convert::{
     assignment_from_wire, assignment_to_wire, bytes, chunk_from_wire, chunk_to_wire, finished_from_wire,
@@ -13,8 +13,8 @@ use super::convert::{
 };
 use super::generated as wire;
 use crate::message::{
-    Fault, Heartbeat, HeartbeatAnswer, Hello, Output, Poll, PollAnswer, Receipt, Register, Report,
-    ReportAnswer, Welcome,
+    Fault, Heartbeat, HeartbeatAnswer, Hello, InstanceId, Output, Poll, PollAnswer, Receipt, Register,
+    Report, ReportAnswer, Welcome,
 };
 
 /// The longest that a poll may ask to be parked: past it a connection that died unseen would hold a place for long.
@@ -26,6 +26,14 @@ fn node(id: &[u8]) -> Result<NodeId, Fault> {
 
 fn session(id: &[u8]) -> Result<SessionId, Fault> {
     uuid("session_id", id).map(SessionId)
+}
+
+/// Bounds a list: whoever asks for more than an agent ever does is not one.
+fn listed(field: &str, found: usize, most: usize) -> Result<(), Fault> {
+    if found > most {
+        return Err(rejected(field, format_args!("lists {found}, more than {most}")));
+    }
+    Ok(())
 }
 
 fn name(field: &str, text: &str) -> Result<(), Fault> {
@@ -40,6 +48,9 @@ fn name(field: &str, text: &str) -> Result<(), Fault> {
 
 pub(super) fn hello_from_wire(hello: wire::HelloRequest) -> Result<Hello, Fault> {
     name("cluster", &hello.cluster)?;
+    if hello.version.len() > limits::NAME_BYTES {
+        return Err(rejected("version", format_args!("is longer than {} bytes", limits::NAME_BYTES)));
+    }
     Ok(Hello { cluster: hello.cluster, version: hello.version, protocol: hello.protocol })
 }
 
@@ -72,20 +83,26 @@ pub(super) fn welcome_to_wire(welcome: Welcome) -> wire::HelloResponse {
 }
 
 pub(super) fn register_from_wire(register: &wire::RegisterRequest) -> Result<Register, Fault> {
-    let description: Description = serde_json::from_str(&register.description_json)
-        .map_err(|error| rejected("description_json", error))?;
-    name("hostname", &description.hostname)?;
-    for group in &description.groups {
-        name("groups", group)?;
-    }
-    for label in description.labels.keys() {
-        name("labels", label)?;
+    let json = &register.description_json;
+    let bad = |bad: BadDescription| Fault::Rejected(bad.to_string());
+    check_json_bytes(json.len()).map_err(bad)?;
+    let description: Description =
+        serde_json::from_str(json).map_err(|error| rejected("description_json", error))?;
+    description.check().map_err(bad)?;
+    // What a former life left may have gathered over several.
+    listed("undelivered", register.undelivered.len(), limits::CHUNKS_PER_MESSAGE)?;
+    if register.instance_id.len() > limits::INSTANCE_BYTES {
+        let (found, most) = (register.instance_id.len(), limits::INSTANCE_BYTES);
+        return Err(rejected("instance_id", format_args!("is {found} bytes, more than {most}")));
     }
     Ok(Register {
         cluster: ClusterId(uuid("cluster_id", &register.cluster_id)?),
         node: node(&register.node_id)?,
         session: session(&register.session_id)?,
         description,
+        instance: InstanceId(register.instance_id.clone()),
+        undelivered: held_from_wire(register.undelivered.clone())?,
+        life: register.life,
     })
 }
 
@@ -96,15 +113,20 @@ pub(super) fn register_to_wire(register: &Register) -> Result<wire::RegisterRequ
         session_id: bytes(register.session.0),
         description_json: serde_json::to_string(&register.description)
             .map_err(|error| rejected("description", error))?,
+        instance_id: register.instance.0.clone(),
+        undelivered: held_to_wire(register.undelivered.clone()),
+        life: register.life,
     })
 }
 
 pub(super) fn heartbeat_from_wire(heartbeat: wire::HeartbeatRequest) -> Result<Heartbeat, Fault> {
+    listed("held", heartbeat.held.len(), limits::LISTED_PER_MESSAGE)?;
     Ok(Heartbeat {
         node: node(&heartbeat.node_id)?,
         session: session(&heartbeat.session_id)?,
         held: held_from_wire(heartbeat.held)?,
         leaving: heartbeat.leaving,
+        problems: bounded_problems(heartbeat.problems),
     })
 }
 
@@ -114,6 +136,7 @@ pub(super) fn heartbeat_to_wire(heartbeat: Heartbeat) -> wire::HeartbeatRequest 
         session_id: bytes(heartbeat.session.0),
         held: held_to_wire(heartbeat.held),
         leaving: heartbeat.leaving,
+        problems: heartbeat.problems,
     }
 }
 
@@ -126,6 +149,7 @@ pub(super) fn heartbeat_answer_to_wire(answer: HeartbeatAnswer) -> wire::Heartbe
 }
 
 pub(super) fn poll_from_wire(poll: wire::PollRequest) -> Result<Poll, Fault> {
+    listed("held", poll.held.len(), limits::LISTED_PER_MESSAGE)?;
     let held = held_from_wire(poll.held)?;
     Ok(Poll {
         node: node(&poll.node_id)?,
@@ -164,6 +188,10 @@ pub(super) fn poll_answer_to_wire(answer: PollAnswer) -> Result<wire::PollRespon
 }
 
 pub(super) fn report_from_wire(report: wire::ReportRequest) -> Result<Report, Fault> {
+    listed("started", report.started.len(), limits::LISTED_PER_MESSAGE)?;
+    listed("finished", report.finished.len(), limits::LISTED_PER_MESSAGE)?;
+    let chunks = report.finished.iter().map(|finished| finished.output.len()).sum();
+    listed("output", chunks, limits::CHUNKS_PER_MESSAGE)?;
     Ok(Report {
         node: node(&report.node_id)?,
         session: session(&report.session_id)?,
@@ -203,6 +231,8 @@ pub(super) fn report_answer_to_wire(answer: &ReportAnswer) -> wire::ReportRespon
 }
 
 pub(super) fn output_from_wire(output: wire::OutputRequest) -> Result<Output, Fault> {
+    listed("held", output.held.len(), limits::LISTED_PER_MESSAGE)?;
+    listed("chunks", output.chunks.len(), limits::CHUNKS_PER_MESSAGE)?;
     Ok(Output {
         node: node(&output.node_id)?,
         session: session(&output.session_id)?,

@@ -121,11 +121,13 @@ impl Queue {
                 // Whoever moves on does not wait any more, also when it was cancelled before its turn came.
                 Some(state) => self.alter(run, |run| (run.state, run.waits) = (*state, false)),
             },
-            Change::ExecutionFinished { .. } | Change::ExecutionLost { .. } | Change::NodeDrainSet { .. } => {
-                News::Nodes
-            }
+            Change::ExecutionFinished { .. }
+            | Change::ExecutionLost { .. }
+            | Change::NodeDrainSet { .. }
+            | Change::NodeDeleted { .. } => News::Nodes,
             Change::NodeRegistered { .. }
             | Change::NodeMoved { .. }
+            | Change::NodeProblemsSet { .. }
             | Change::RunCancelRequested { .. }
             | Change::ExecutionsAdded { .. }
             | Change::ExecutionLeased { .. }

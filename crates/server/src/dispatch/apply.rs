@@ -12,7 +12,7 @@ use downbeat_core::spec::OnDisconnect;
 use downbeat_core::{Change, Event};
 use downbeat_proto::message::Assignment;
 
-use super::board::{Board, Open, Stage};
+use super::board::{Board, Open, Stage, Stray};
 use super::post::{Holding, Post};
 
 /// Nodes whose polls may have something to answer, with the execution that it is.
@@ -45,8 +45,16 @@ impl Board {
                     draining,
                     registered_at: registration.at,
                     seen_at: registration.at,
+                    installation: registration.installation.clone(),
+                    undelivered: registration.undelivered.clone(),
+                    displaced: registration.former.displaced(),
+                    problems: Vec::new(),
                 });
             }
+            Change::NodeProblemsSet { node, problems, .. } => {
+                self.alter(*node, |record| record.problems.clone_from(problems));
+            }
+            Change::NodeDeleted { node, .. } => self.remove_node(*node),
             Change::NodeMoved { node, to, .. } => self.alter(*node, |record| record.status = *to),
             Change::NodeDrainSet { node, draining, .. } => {
                 self.alter(*node, |record| record.draining = *draining);
@@ -168,17 +176,24 @@ impl Board {
         let Some(open) = self.open.get_mut(&execution) else { return };
         open.stage = Stage::Held { node: lease.node };
         let (run, placed) = (open.run.clone(), open.is_placed);
-        let Some(post) = self.posts.get_mut(&lease.node) else { return };
-        if post.record.session != lease.session || post.record.status == NodeStatus::Offline {
+        let Some(post) = self.posts.get_mut(&lease.node) else {
+            self.stray.push(of_deleted(run, execution, lease.token));
+            return;
+        };
+        let is_former = post.record.session != lease.session;
+        let is_kept = is_former && post.record.undelivered.contains(&execution);
+        if (is_former && !is_kept) || post.record.status == NodeStatus::Offline {
             // Nobody is there to take it, and nobody sweeps what is offline already.
             post.held.remove(&execution);
-            self.stray.push((run, execution, lease.token));
+            let (token, reason) = (lease.token, "its agent's session had ended".to_owned());
+            self.stray.push(Stray { run, execution, token, reason });
             return;
         }
-        let (token, since) = (lease.token, lease.granted_at);
-        post.held.insert(execution, Holding { token, run: run.clone(), since, placed, stop });
+        let (token, session, since) = (lease.token, lease.session, lease.granted_at);
+        post.held.insert(execution, Holding { token, session, run: run.clone(), since, placed, stop });
         if let Some(planned) = self.plans.get(&run)
             && post.asks_here()
+            && !is_former
         {
             post.assign(open.assignment(&planned.plan, execution, lease.token));
             touched.push((execution, lease.node));
@@ -191,9 +206,12 @@ impl Board {
         let Some(open) = self.open.get_mut(&execution) else { return };
         open.stage = Stage::Held { node: lease.node };
         let (run, placed) = (open.run.clone(), open.is_placed);
-        if let Some(post) = self.posts.get_mut(&lease.node) {
-            let (token, since) = (lease.token, lease.granted_at);
-            post.held.insert(execution, Holding { token, run, since, placed, stop });
+        match self.posts.get_mut(&lease.node) {
+            Some(post) => {
+                let (token, session, since) = (lease.token, lease.session, lease.granted_at);
+                post.held.insert(execution, Holding { token, session, run, since, placed, stop });
+            }
+            None => self.stray.push(of_deleted(run, execution, lease.token)),
         }
     }
 
@@ -216,6 +234,11 @@ impl Board {
         }
         self.queue.let_go(open.place);
     }
+}
+
+/// A lease of a node that is not there.
+fn of_deleted(run: RunId, execution: ExecutionId, token: LeaseToken) -> Stray {
+    Stray { run, execution, token, reason: "its node was deleted".to_owned() }
 }
 
 /// What an agent is told of an execution.

@@ -7,7 +7,7 @@ use downbeat_core::execution::{Execution, Lease, State};
 use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId, RunId};
 use downbeat_core::{Change, Dice, Timestamp};
 
-use super::board::{Board, Stage};
+use super::board::{Board, Stage, Stray};
 use super::candidates::Candidates;
 use super::line::{Gate, Head};
 use super::pile::{Next, Where};
@@ -133,12 +133,12 @@ impl Board {
                 claims.push(self.claim_one(execution, node, now, dice));
             }
         }
-        claims.extend(self.stray.drain(..).map(|(run, execution, token)| Change::ExecutionLost {
-            run,
-            execution,
-            token,
+        claims.extend(self.stray.drain(..).map(|stray| Change::ExecutionLost {
+            run: stray.run,
+            execution: stray.execution,
+            token: stray.token,
             silence: None,
-            reason: "its agent's session had ended".to_owned(),
+            reason: stray.reason,
             at: now,
         }));
         claims
@@ -297,8 +297,8 @@ impl Board {
     pub(crate) fn claims_failed(&mut self, claims: Vec<Change>) {
         for claim in claims {
             match claim {
-                Change::ExecutionLost { run, execution, token, .. } => {
-                    self.stray.push((run, execution, token));
+                Change::ExecutionLost { run, execution, token, reason, .. } => {
+                    self.stray.push(Stray { run, execution, token, reason });
                 }
                 other => self.unclaim(&other),
             }
@@ -319,7 +319,8 @@ impl Board {
         post.take(placed);
         let lease =
             Lease { token: LeaseToken(dice.uuid()), node, session: post.record.session, granted_at: now };
-        let holding = Holding { token: lease.token, run: run.clone(), since: now, placed, stop: false };
+        let Lease { token, session, .. } = lease;
+        let holding = Holding { token, session, run: run.clone(), since: now, placed, stop: false };
         post.held.insert(execution, holding);
         lease
     }

@@ -14,6 +14,7 @@ mod places;
 mod post;
 mod queue;
 mod reasons;
+mod schemas;
 #[cfg(test)]
 mod tests;
 mod turns;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use downbeat_core::collections::{HashMap, HashSet};
-use downbeat_core::ids::{ExecutionId, LeaseToken, RunId};
+use downbeat_core::ids::{ExecutionId, LeaseToken, RunId, SessionId};
 use downbeat_core::node::{NodeRecord, NodeStatus};
 use downbeat_core::{Timestamp, limits};
 use downbeat_proto::message::{Assignment, Free, Held, PollAnswer};
@@ -33,6 +33,8 @@ pub(super) struct Post {
 #[derive(Debug)]
 pub(super) struct Holding {
     pub token: LeaseToken,
+    /// Not the node's current one: its agent still has the result, and nothing runs there any more.
+    pub session: SessionId,
     pub run: RunId,
     /// When it was leased, or last handed over.
     pub since: Timestamp,
@@ -144,7 +146,8 @@ impl Post {
 
     /// Whether it could hold more placed work than it does, whether it asks for some in this moment or not.
     pub(super) fn has_slots(&self) -> bool {
-        let placed = self.held.values().filter(|held| held.placed).count();
+        let own = |held: &&Holding| held.placed && held.session == self.record.session;
+        let placed = self.held.values().filter(own).count();
         placed < self.record.description.slots as usize
     }
 

@@ -74,8 +74,8 @@ impl Board {
         Some((hostname, facts))
     }
 
-    /// The same of a run that has nothing on the node yet.
-    pub(crate) fn node_facts(&self, run: &RunId, node: NodeId) -> Option<(String, WaitFacts)> {
+    /// What the node alone has to do with it.
+    fn node_facts(&self, run: &RunId, node: NodeId) -> Option<(String, WaitFacts)> {
         let post = self.posts.get(&node)?;
         let facts = WaitFacts {
             run: run.clone(),

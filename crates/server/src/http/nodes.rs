@@ -12,10 +12,11 @@ use downbeat_store::ExecutionFilter;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::extract::{Id, Nothing, Query, page, words};
-use super::problem::Answer;
-use super::view::{Cluster, Execution, List, Names, Node, NodeSummary};
+use super::extract::{Flag, Id, Nothing, Query, page, words};
+use super::problem::{Answer, Failure};
+use super::view::{Cluster, DeletedNode, Execution, List, Names, Node, NodeSummary};
 use super::{lookup, runs};
+use crate::nodes::Force;
 use crate::service::{Drain, Service};
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -216,6 +217,65 @@ pub(super) async fn undrain(
     Query(query): Query<NodeQuery>,
 ) -> Answer<Json<Node>> {
     set_drain(&service, &id, &query, Drain::Off).await
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct DeleteQuery {
+    /// The cluster in which a hostname is looked up: `default` when not given.
+    cluster: Option<String>,
+    /// Also when the node is online: `1` or `true`.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    force: Flag,
+}
+
+/// Deletes a node: what it holds is lost, what waits for it fails, and its agent ends when it hears of it. An agent that is
+/// started again registers anew. Deleting a node once more changes nothing
+#[utoipa::path(
+    delete, operation_id = "deleteNode", path = "/nodes/{id}", tag = "nodes",
+    params(("id" = String, Path, description = "The node's hostname or id"), DeleteQuery),
+    responses((status = 200, description = "The node that is gone", body = DeletedNode))
+)]
+pub(super) async fn delete(
+    State(service): State<Service>,
+    Id(id): Id,
+    Query(query): Query<DeleteQuery>,
+) -> Answer<Json<DeletedNode>> {
+    let store = service.store().as_ref();
+    let node = lookup::node_id(store, &id, query.cluster.as_deref()).await?;
+    if store.node(node).await?.is_none() && store.tombstones(Some(node)).await?.is_empty() {
+        return Err(Failure::not_found("node", &id));
+    }
+    let force = if query.force.is_on() { Force::On } else { Force::Off };
+    Ok(Json(service.delete_node(node, force, runs::BY).await?.into()))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct DeletedQuery {
+    /// Rows on the page: 100 when not given, 1,000 at most.
+    limit: Option<u32>,
+    /// Rows to pass over.
+    offset: Option<u64>,
+}
+
+/// Lists nodes that were deleted, the latest first, for as long as they are remembered
+#[utoipa::path(
+    get, operation_id = "listDeletedNodes", path = "/deleted-nodes", tag = "nodes", params(DeletedQuery),
+    responses((status = 200, description = "One page of deleted nodes", body = List<DeletedNode>))
+)]
+pub(super) async fn list_deleted(
+    State(service): State<Service>,
+    Query(query): Query<DeletedQuery>,
+) -> Answer<Json<List<DeletedNode>>> {
+    let page = page(query.limit, query.offset)?;
+    let mut deleted: Vec<DeletedNode> =
+        service.store().tombstones(None).await?.into_iter().map(DeletedNode::from).collect();
+    deleted.sort_by(|a, b| (b.deleted_at, &a.hostname).cmp(&(a.deleted_at, &b.hostname)));
+    Ok(Json(List::cut(deleted, page.limit, page.offset)))
 }
 
 async fn set_drain(service: &Service, id: &str, query: &NodeQuery, drain: Drain) -> Answer<Json<Node>> {

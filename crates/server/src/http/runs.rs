@@ -1,27 +1,24 @@
 //! Runs: submitted, listed, shown, paused, cancelled, tried again.
 
-use std::sync::Arc;
-
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use downbeat_core::execution::{Execution as Record, Status};
 use downbeat_core::ids::RunId;
-use downbeat_core::plan::Plan as CompiledPlan;
 use downbeat_core::run::{RunRecord, RunState, RunStatus};
 use downbeat_core::spec::Definition;
 use downbeat_store::{ExecutionFilter, Listed, RunFilter};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::definition::{Asked, Body};
+use super::definition::{Asked, Body, Elsewhere};
 use super::docs::JobRequest;
 use super::extract::{Flag, Id, Nothing, Query, page, words};
+use super::payload::Payload;
 use super::problem::{Answer, Failure};
-use super::view::{Execution, List, Names, Plan, Rules, Run, RunStanding, RunSummary};
-use super::{lookup, waits};
+use super::view::{Execution, List, Names, NodeReason, Plan, Rules, Run, RunStanding, RunSummary};
+use super::{lookup, plans, waits};
 use crate::error::Error;
 use crate::service::{Redo, Retry, Service, Submit};
 
@@ -40,6 +37,8 @@ const KEY_BYTES: usize = 255;
 pub(super) struct SubmitQuery {
     /// Replaces the definition's target: `all`, `group:web`, `node:web-01`, or a selector.
     target: Option<String>,
+    /// The cluster of a definition that names none, by name or id: `default` when not given.
+    cluster: Option<String>,
 }
 
 /// Submits a run
@@ -61,6 +60,7 @@ pub(super) struct SubmitQuery {
         (status = 201, description = "The run that was created", body = Run),
         (status = 200, description = "The first run of this idempotency key", body = Run),
         (status = 429, description = "Too many runs wait; `Retry-After` says when to try again"),
+        (status = 503, description = "Too many large plans are being made; `Retry-After` says when to try again"),
     )
 )]
 pub(super) async fn submit(
@@ -70,7 +70,8 @@ pub(super) async fn submit(
     body: Body,
 ) -> Answer<Response> {
     let idempotency_key = idempotency_key(&headers)?;
-    let Asked { definition, params, no_cache } = body.read(&service, query.target.as_deref()).await?;
+    let elsewhere = Elsewhere { target: query.target.as_deref(), cluster: query.cluster.as_deref() };
+    let Asked { definition, params, no_cache, .. } = body.read(&service, elsewhere).await?;
     let params = params.unwrap_or_default();
     let submit = Submit { definition, params, no_cache, idempotency_key, by: BY.to_owned() };
     let submitted = service.submit(submit).await?;
@@ -78,7 +79,7 @@ pub(super) async fn submit(
         // Nothing has been reported yet: one answer less to fetch from the store.
         let mut shown = Run::of(&submitted.run, &[], &Names::default());
         shown.summary.pending_reason = service.pending_reason(&submitted.run);
-        shown.absent = waits::absent(&service, &submitted.run).await?;
+        shown.silent = silent(&service, &submitted.run);
         shown
     } else {
         load(&service, &submitted.run).await?
@@ -112,6 +113,7 @@ async fn load(service: &Service, run: &RunRecord) -> Answer<Run> {
     let mut shown = Run::of(run, &executions, &names);
     waits::explain(service, run, &executions, &mut shown).await?;
     waits::last_words(service, &mut shown).await?;
+    shown.silent = silent(service, run);
     Ok(shown)
 }
 
@@ -119,25 +121,25 @@ async fn load(service: &Service, run: &RunRecord) -> Answer<Run> {
 async fn stand(service: &Service, run: &RunRecord) -> Answer<RunStanding> {
     let executions = service.store().executions_of(&run.id).await?;
     // Nobody reads the hostnames of what is only counted; those of the first that failed are in texts.
-    let failed = executions.iter().filter(|execution| {
-        matches!(execution.state.status(), Status::Failed | Status::Lost)
-    });
+    let failed = executions
+        .iter()
+        .filter(|execution| matches!(execution.state.status(), Status::Failed | Status::Lost));
     let names = lookup::names(service.store().as_ref(), run, failed.take(NAMED_FAILURES)).await?;
     let mut shown = Run::of(run, &executions, &names);
     waits::explain(service, run, &executions, &mut shown).await?;
-    let compiled = compiled(service, run)?;
-    let plan = Plan::of(&compiled);
+    let plan = match service.open_plan(&run.id) {
+        Some(plan) => Plan::of(&plan),
+        None => service.plan_of(run.clone(), |plan| Plan::of(&plan)).await?,
+    };
     Ok(RunStanding::of(shown, &plan, &Rules::of(&plan)))
 }
 
-fn compiled(service: &Service, run: &RunRecord) -> Answer<Arc<CompiledPlan>> {
-    if let Some(plan) = service.open_plan(&run.id) {
-        return Ok(plan);
+/// The nodes of a run that nothing is heard of; of one that has ended nobody asks any more.
+fn silent(service: &Service, run: &RunRecord) -> Vec<NodeReason> {
+    if run.state.is_terminal() {
+        return Vec::new();
     }
-    let plan = CompiledPlan::compile(Arc::clone(&run.definition), Arc::clone(&run.resolved));
-    let plan =
-        plan.map_err(|error| Error::Bug(format!("cannot compile the plan of run `{}` again: {error}", run.id)))?;
-    Ok(Arc::new(plan))
+    service.silent_nodes(&run.resolved).into_iter().map(NodeReason::from).collect()
 }
 
 /// What people call a step.
@@ -317,6 +319,7 @@ pub(super) struct RetryRequest {
         (status = 201, description = "The run that was created", body = Run),
         (status = 200, description = "The first run of this idempotency key", body = Run),
         (status = 429, description = "Too many runs wait; `Retry-After` says when to try again"),
+        (status = 503, description = "Too many large plans are being made; `Retry-After` says when to try again"),
     )
 )]
 pub(super) async fn retry(
@@ -324,7 +327,7 @@ pub(super) async fn retry(
     Id(id): Id,
     Query(Nothing {}): Query<Nothing>,
     headers: HeaderMap,
-    body: Bytes,
+    Payload(body): Payload,
 ) -> Answer<Response> {
     let idempotency_key = idempotency_key(&headers)?;
     let request = if body.trim_ascii().is_empty() {
@@ -427,14 +430,16 @@ pub(super) fn statuses(text: Option<&str>) -> Answer<Vec<Status>> {
 /// Shows the plan that a run walks
 #[utoipa::path(
     get, operation_id = "showRunPlan", path = "/runs/{id}/plan", tag = "runs", params(("id" = String, Path, description = "The run's id")),
-    responses((status = 200, description = "Its steps, where each runs, and what it waits for", body = Plan))
+    responses(
+        (status = 200, description = "Its steps, where each runs, and what it waits for", body = Plan),
+        (status = 503, description = "Too many large plans are being made; `Retry-After` says when to try again"),
+    )
 )]
 pub(super) async fn plan(
     State(service): State<Service>,
     Id(id): Id,
     Query(Nothing {}): Query<Nothing>,
-) -> Answer<Json<Plan>> {
+) -> Answer<Response> {
     let run = lookup::run(service.store().as_ref(), &id).await?;
-    let plan = compiled(&service, &run)?;
-    Ok(Json(Plan::of(&plan)))
+    Ok(plans::shown(service.plan_of(run, |plan| plans::written(&Plan::of(&plan))).await?))
 }

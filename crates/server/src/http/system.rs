@@ -37,11 +37,13 @@ pub(super) async fn status(
         role: if lag.is_some() { Role::Replica } else { Role::Primary },
         replica: lag.map(Replica::from),
         store: service.store().name().to_owned(),
+        store_problem: service.store_problem().await,
         uptime: Span::from_secs(u64::try_from(up.as_secs()).unwrap_or(0)),
         servers,
         runs,
         executions,
         nodes,
+        nodes_with_problems: service.nodes_with_problems(),
     }))
 }
 
@@ -99,13 +101,13 @@ pub(super) async fn healthz() -> &'static str {
     "ok\n"
 }
 
-/// Says whether the server can do its work: the store answers, and it is not about to stop
+/// Says whether the server can do its work: the store takes writes, and the server is not about to stop
 #[utoipa::path(
     get, operation_id = "showReadiness", path = "/readyz", tag = "system",
     responses((status = 200, description = "`ready`", body = String, content_type = "text/plain"))
 )]
 pub(super) async fn readyz(State(service): State<Service>) -> Answer<&'static str> {
-    match service.readiness() {
+    match service.readiness().await {
         Ok(()) => Ok("ready\n"),
         Err(why) => Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", why)),
     }

@@ -28,11 +28,6 @@ pub(super) async fn reasons(service: &Service, execution: &Record) -> Answer<Vec
     Ok(service.obstacles(execution).await?.into_iter().map(waiting).collect())
 }
 
-/// Nodes of a run's targets that take no work.
-pub(super) async fn absent(service: &Service, run: &RunRecord) -> Answer<Vec<Waiting>> {
-    Ok(service.absent_nodes(run).await?.into_iter().map(node_waiting).collect())
-}
-
 fn node_waiting(NodeWaits { hostname, wait }: NodeWaits) -> Waiting {
     Waiting { node: hostname, reason: wait.to_string(), cause: Some(wait.cause().to_owned()) }
 }

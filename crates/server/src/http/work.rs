@@ -27,7 +27,6 @@ pub(super) async fn show(
 ) -> Answer<Json<NodeWork>> {
     let store = service.store().as_ref();
     let node = lookup::node(store, &id, query.cluster.as_deref()).await?;
-    let totals = store.node_totals(node.id).await?;
     let (lease_ttl, now) = (service.settings().lease_ttl.0, service.now());
     let mut runs: HashMap<RunId, Option<RunRecord>> = HashMap::new();
     let mut held = Vec::new();
@@ -37,5 +36,7 @@ pub(super) async fn show(
         }
         held.extend(HeldWork::of(&execution, runs[&execution.run].as_ref(), &node, lease_ttl, now));
     }
+    // After the leases: an execution that ends in between is in both rather than in neither.
+    let totals = store.node_totals(node.id).await?;
     Ok(Json(NodeWork::of(&node, held, totals, now)))
 }

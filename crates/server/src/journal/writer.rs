@@ -1,7 +1,7 @@
 //! Owns the group commit: a batch is whatever queued up while the last one was being written.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use downbeat_core::ids::ServerId;
@@ -28,6 +28,9 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// How long to wait before asking a store again that was away.
 const STORE_RETRY: Duration = Duration::from_millis(250);
 
+/// How long a failed commit counts against the store when nobody has committed anything since.
+const FAILURE_COUNTS: Duration = Duration::from_secs(10);
+
 /// Whoever acts on what was committed. Called in the order of commits, before the submitters are answered.
 pub(crate) trait Perform: Send + Sync + std::fmt::Debug {
     fn perform(&self, events: &Arc<[Event]>);
@@ -37,8 +40,22 @@ pub(crate) trait Perform: Send + Sync + std::fmt::Debug {
 #[derive(Clone, Debug)]
 pub(crate) struct Journal {
     submissions: mpsc::Sender<Submission>,
-    available: Arc<AtomicBool>,
+    condition: Arc<Condition>,
     level: CommonLevel,
+}
+
+/// How the store took what was last written.
+#[derive(Debug)]
+struct Condition {
+    available: AtomicBool,
+    /// When and why a commit last failed, until one succeeds.
+    failed: Mutex<Option<(Instant, String)>>,
+}
+
+impl Condition {
+    fn failed(&self) -> MutexGuard<'_, Option<(Instant, String)>> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[derive(Debug)]
@@ -64,22 +81,21 @@ impl Journal {
         stop: CancellationToken,
     ) -> (Self, tokio::task::JoinHandle<()>) {
         let (submissions, queue) = mpsc::channel(QUEUE);
-        let available = Arc::new(AtomicBool::new(true));
+        let condition = Arc::new(Condition { available: AtomicBool::new(true), failed: Mutex::default() });
         let is_shared = store.is_shared();
         let news = is_shared.then(|| store.news());
-        let available_to_writer = Arc::clone(&available);
         let writer = Writer {
             store,
             server,
             feed,
             performers,
             metrics,
-            available: available_to_writer,
+            condition: Arc::clone(&condition),
             is_shared,
             news,
         };
         let task = tokio::spawn(writer.run(queue, stop).in_current_span());
-        (Self { submissions, available, level }, task)
+        (Self { submissions, condition, level }, task)
     }
 
     /// Commits changes together with whatever others submit. Answers for each change, in order.
@@ -96,7 +112,16 @@ impl Journal {
 
     /// Whether the last commit went through.
     pub(crate) fn is_available(&self) -> bool {
-        self.available.load(Ordering::Acquire)
+        self.condition.available.load(Ordering::Acquire)
+    }
+
+    /// Why the store does not take what is written, as far as the last commits show.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        match &*self.condition.failed() {
+            Some((at, why)) if at.elapsed() < FAILURE_COUNTS || !self.is_available() => Some(why.clone()),
+            _ if !self.is_available() => Some("the store does not answer".to_owned()),
+            _ => None,
+        }
     }
 }
 
@@ -124,7 +149,7 @@ struct Writer {
     feed: Feed,
     performers: Vec<Arc<dyn Perform>>,
     metrics: Metrics,
-    available: Arc<AtomicBool>,
+    condition: Arc<Condition>,
     is_shared: bool,
     /// Of other servers; nothing when there can be none.
     news: Option<broadcast::Receiver<News>>,
@@ -173,6 +198,9 @@ impl Writer {
         let begun = Instant::now();
         match self.store.commit(self.server, &changes).await {
             Ok(committed) => {
+                if self.condition.failed().take().is_some() {
+                    info!("the store takes commits again");
+                }
                 self.metrics.on_commit(changes.len(), begun.elapsed());
                 let refused = committed.outcomes.iter().any(Result::is_err);
                 let mut known = self.publish(changes, &committed.seqs).await;
@@ -200,6 +228,7 @@ impl Writer {
             }
             Err(error) => {
                 error!(%error, "cannot commit");
+                *self.condition.failed() = Some((Instant::now(), error.to_string()));
                 for (_, answer) in answers {
                     let _ = answer.send(Err(Lost(error.to_string())));
                 }
@@ -269,7 +298,7 @@ impl Writer {
     /// After a failed commit nobody knows whether it took effect: the store does. Until it answers, submitters are
     /// told that it does not.
     async fn catch_up(&self, queue: &mut mpsc::Receiver<Submission>, stop: &CancellationToken) {
-        self.available.store(false, Ordering::Release);
+        self.condition.available.store(false, Ordering::Release);
         while let Err(error) = self.read_on().await {
             warn!(%error, "the store does not answer");
             while let Ok(submission) = queue.try_recv() {
@@ -281,7 +310,7 @@ impl Writer {
                 () = stop.cancelled() => return,
             }
         }
-        self.available.store(true, Ordering::Release);
+        self.condition.available.store(true, Ordering::Release);
         info!("the store answers again");
     }
 }

@@ -1,7 +1,12 @@
 //! Nodes: their signs of life, and what silence does to them.
 
+mod delete;
 mod heartbeat;
+mod serving;
 mod sweep;
 
+pub use delete::Force;
+pub(crate) use delete::delete;
 pub(crate) use heartbeat::Heartbeats;
+pub(crate) use serving::Serving;
 pub(crate) use sweep::Sweeper;

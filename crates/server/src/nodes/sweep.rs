@@ -17,8 +17,6 @@ pub(crate) struct Sweeper {
     health: Health,
     lease_ttl: Duration,
     tick: Duration,
-    /// Since when this server has been able to take renewals without a break. Silence before does not count.
-    serving_since: Timestamp,
 }
 
 impl Sweeper {
@@ -29,11 +27,11 @@ impl Sweeper {
         let lease_ttl = settings.lease_ttl.0;
         let tick = (settings.heartbeat_interval.0 / 4)
             .clamp(Duration::from_millis(50), Duration::from_millis(2_500));
-        let serving_since = parts.clock.now();
-        Self { parts, health, lease_ttl, tick, serving_since }
+        parts.serving.begin(parts.clock.now());
+        Self { parts, health, lease_ttl, tick }
     }
 
-    pub(crate) async fn run(mut self, stop: CancellationToken) {
+    pub(crate) async fn run(self, stop: CancellationToken) {
         let mut looked_at = self.parts.clock.now();
         loop {
             tokio::select! {
@@ -49,12 +47,12 @@ impl Sweeper {
             // Who cannot sign cannot take renewals either: the store may be readable and not take a write.
             let signs = self.parts.standing.is_good(self.parts.settings.server_stale_after.0);
             if frozen || stalled || !signs || !self.parts.journal.is_available() {
-                self.serving_since = self.parts.clock.now();
+                self.parts.serving.begin(self.parts.clock.now());
                 continue;
             }
             if let Err(error) = self.sweep().await {
                 warn!(%error, "cannot sweep");
-                self.serving_since = self.parts.clock.now();
+                self.parts.serving.begin(self.parts.clock.now());
             }
         }
     }
@@ -83,7 +81,7 @@ impl Sweeper {
         now: Timestamp,
         changes: &mut Vec<Change>,
     ) -> Result<(), store::Error> {
-        let heard = node.seen_at.max(self.serving_since);
+        let heard = node.seen_at.max(self.parts.serving.since());
         let silent_for = Duration::try_from(now.duration_since(heard)).unwrap_or(Duration::ZERO);
         let to = self.health.status(silent_for);
         let offline = to == NodeStatus::Offline;

@@ -81,7 +81,11 @@ mod tests {
             Frame::Part(Part::Events(vec![event.clone()])),
             Frame::Part(Part::End { seq: 3 }),
             Frame::Changes { events: vec![event.clone()], output: Vec::new() },
-            Frame::Kept(Kept { first_seq: Some(2), first_ended: Some((at, "run".into())) }),
+            Frame::Kept(Kept {
+                first_seq: Some(2),
+                first_ended: Some((at, "run".into())),
+                first_deleted: Some(at),
+            }),
             Frame::Presence(Vec::new()),
             Frame::Servers(Vec::new()),
             Frame::Beat { seq: 7, at },

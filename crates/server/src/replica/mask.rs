@@ -39,6 +39,8 @@ pub(super) fn mask_event(event: &mut Event) {
         Change::NodeRegistered { .. }
         | Change::NodeMoved { .. }
         | Change::NodeDrainSet { .. }
+        | Change::NodeProblemsSet { .. }
+        | Change::NodeDeleted { .. }
         | Change::RunCreated { .. }
         | Change::RunTaken { .. }
         | Change::RunCancelRequested { .. }

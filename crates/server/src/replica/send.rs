@@ -21,6 +21,7 @@ use super::cut::{cut, fitting};
 use super::frame::{Frame, VERSION, fingerprint};
 use super::mask::{mask_event, mask_execution};
 use super::outputs::Cursors;
+use crate::journal::Batches;
 use crate::service::Parts;
 
 /// How often a replica hears something, also when nothing happens.
@@ -96,7 +97,7 @@ pub(crate) fn stream(parts: &Parts, since: Since, until: Until) -> mpsc::Receive
 
 struct Sender {
     parts: Parts,
-    feed: Receiver<Arc<[Event]>>,
+    feed: Batches,
     grown: Receiver<ExecutionId>,
     lines: mpsc::Sender<Bytes>,
     /// The replica has all events up to this one.
@@ -241,7 +242,7 @@ impl Sender {
     fn note(&mut self, part: &mut Part) {
         let (wall, now) = (self.parts.clock.now(), Instant::now());
         match part {
-            Part::Nodes(_) | Part::Runs(_) | Part::Holds(_) => {}
+            Part::Nodes(_) | Part::Tombstones(_) | Part::Runs(_) | Part::Holds(_) => {}
             Part::Executions(executions) => {
                 for execution in executions {
                     self.cursors.begin(execution, wall, now);

@@ -1,11 +1,12 @@
 //! Owns what agents can ask of a server.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use async_trait::async_trait;
 use downbeat_core::Change;
-use downbeat_core::ids::{ExecutionId, NodeId};
-use downbeat_core::node::NodeStatus;
+use downbeat_core::execution::Execution;
+use downbeat_core::ids::{ExecutionId, NodeId, SessionId};
+use downbeat_core::node::{NodeStatus, bounded_problems};
 use downbeat_proto::Link;
 use downbeat_proto::message::{
     Fault, Heartbeat, HeartbeatAnswer, Held, Hello, OLDEST_PROTOCOL, Output, PROTOCOL, Poll, PollAnswer,
@@ -33,31 +34,102 @@ impl Host {
             held.into_iter().partition(|held| board.holds(node, held))
         };
         let mut current: HashSet<ExecutionId> = known.into_iter().map(|held| held.execution).collect();
-        let refused = self.refused(unknown.clone()).await?;
+        let refused = self.refused(node, unknown.clone()).await?;
         current.extend(unknown.iter().filter(|held| !refused.contains(held)).map(|held| held.execution));
         Ok(current)
     }
 
-    /// Of what the board does not know, that which the store says is not the agent's (any more).
-    async fn refused(&self, unknown: Vec<Held>) -> Result<Vec<Held>, Fault> {
-        let mut refused = Vec::new();
-        for held in unknown {
-            let execution = self.parts.store.execution(held.execution).await.map_err(unavailable)?;
-            let current = execution.is_some_and(|execution| {
-                execution.state.status().is_open()
-                    && execution.state.lease().is_some_and(|lease| lease.token == held.token)
-            });
-            if !current {
-                refused.push(held);
+    /// Whether the node was deleted while it had this session.
+    pub(super) async fn is_deleted(&self, node: NodeId, session: SessionId) -> Result<bool, Fault> {
+        let tombstones = self.parts.store.tombstones(Some(node)).await.map_err(unavailable)?;
+        Ok(tombstones.iter().any(|tombstone| tombstone.session == session))
+    }
+
+    /// Why a session is not its node's current one.
+    async fn stranger(&self, node: NodeId, session: SessionId) -> Fault {
+        match self.is_deleted(node, session).await {
+            Ok(false) => {}
+            Ok(true) => return deleted(node),
+            Err(fault) => return fault,
+        }
+        match self.parts.store.node(node).await.map_err(unavailable) {
+            Ok(None) => Fault::Unknown(format!("node `{node}`")),
+            Ok(Some(stored)) if stored.displaced == Some(session) => Fault::Occupied(format!(
+                "another installation registered as {} while this one was silent",
+                stored.description.hostname
+            )),
+            Ok(Some(stored)) if stored.session == session => {
+                Fault::Unavailable(format!("node `{node}` has registered in this moment"))
+            }
+            Ok(Some(_)) => superseded(node),
+            Err(fault) => fault,
+        }
+    }
+
+    /// Whoever speaks for a node that does not exist is told so. Which of its sessions speaks does not matter.
+    pub(super) async fn exists(&self, node: NodeId, session: SessionId) -> Result<(), Fault> {
+        let is_known = self.parts.dispatcher.board().node(node).is_some();
+        if is_known || self.parts.store.node(node).await.map_err(unavailable)?.is_some() {
+            return Ok(());
+        }
+        Err(self.stranger(node, session).await)
+    }
+
+    /// Records what an agent says is wrong on its host, if that is not what was said before.
+    async fn note_problems(&self, node: NodeId, session: SessionId, said: Vec<String>) -> Result<(), Fault> {
+        let problems = bounded_problems(said);
+        let is_new = self.parts.dispatcher.board().node(node).is_some_and(|node| node.problems != problems);
+        if is_new {
+            let at = self.parts.clock.now();
+            let change = Change::NodeProblemsSet { node, session, problems, at };
+            if self.parts.level.allows(&change) {
+                self.parts.commit(vec![change]).await?;
             }
         }
-        Ok(refused)
+        Ok(())
+    }
+
+    /// Of what the board does not know, that which the store says is not this node's (any more).
+    async fn refused(&self, node: NodeId, unknown: Vec<Held>) -> Result<Vec<Held>, Fault> {
+        let executions: Vec<ExecutionId> = unknown.iter().map(|held| held.execution).collect();
+        let stored = self.stored(&executions).await?;
+        let is_current = |held: &Held| {
+            stored.get(&held.execution).is_some_and(|execution| {
+                execution.state.status().is_open()
+                    && execution
+                        .state
+                        .lease()
+                        .is_some_and(|lease| lease.token == held.token && lease.node == node)
+            })
+        };
+        Ok(unknown.into_iter().filter(|held| !is_current(held)).collect())
+    }
+
+    /// These executions as the store has them: one question, however many they are.
+    pub(super) async fn stored(
+        &self,
+        executions: &[ExecutionId],
+    ) -> Result<HashMap<ExecutionId, Execution>, Fault> {
+        if executions.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let found = self.parts.store.executions_by_id(executions).await.map_err(unavailable)?;
+        Ok(found.into_iter().map(|execution| (execution.id, execution)).collect())
     }
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "the shape that map_err takes")]
 pub(super) fn unavailable(error: store::Error) -> Fault {
     Fault::Unavailable(error.to_string())
+}
+
+/// What the session of a deleted node is told.
+pub(super) fn deleted(node: NodeId) -> Fault {
+    Fault::NotFound(format!("node `{node}` was deleted"))
+}
+
+pub(super) fn superseded(node: NodeId) -> Fault {
+    Fault::Superseded(format!("a newer agent registered as node `{node}`"))
 }
 
 #[async_trait]
@@ -71,7 +143,7 @@ impl Link for Host {
             ))
         })?;
         let cluster = self.parts.store.cluster(&hello.cluster).await.map_err(unavailable)?;
-        let cluster = cluster.ok_or_else(|| Fault::NotFound(format!("cluster `{}`", hello.cluster)))?;
+        let cluster = cluster.ok_or_else(|| Fault::Unknown(format!("cluster `{}`", hello.cluster)))?;
         let settings = &self.parts.settings;
         Ok(Welcome {
             cluster,
@@ -89,19 +161,17 @@ impl Link for Host {
     }
 
     async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<HeartbeatAnswer, Fault> {
-        let Heartbeat { node, session, held, leaving } = heartbeat;
+        let Heartbeat { node, session, held, leaving, problems } = heartbeat;
         if !self.parts.heartbeats.beat(node, session).await? {
-            return Err(match self.parts.store.node(node).await.map_err(unavailable)? {
-                None => Fault::NotFound(format!("node `{node}`")),
-                Some(_) => Fault::Superseded(format!("another agent registered as node `{node}`")),
-            });
+            return Err(self.stranger(node, session).await);
         }
         let (status, (stop, unknown)) = {
             let mut board = self.parts.dispatcher.board();
             let status = board.node(node).map(|record| record.status);
             (status, board.review(node, &held, self.parts.clock.now()))
         };
-        // Whoever says goodbye is not gone for good: its work waits for its restart, until silence says otherwise.
+        // Whoever says goodbye is not gone for good: what it still holds waits for its restart, until silence says
+        // otherwise.
         let to = if leaving { NodeStatus::Stale } else { NodeStatus::Online };
         if let Some(from) = status.filter(|from| *from != to) {
             let at = self.parts.clock.now();
@@ -109,7 +179,15 @@ impl Link for Host {
             self.parts.commit(vec![moved]).await?;
             self.parts.dispatcher.wake();
         }
-        let refused = self.refused(unknown).await?;
+        if leaving {
+            let kept: HashSet<ExecutionId> = held.iter().map(|held| held.execution).collect();
+            self.give_up(node, "its agent stopped", |execution, lease| {
+                lease.session == session && !kept.contains(&execution.id)
+            })
+            .await?;
+        }
+        self.note_problems(node, session, problems).await?;
+        let refused = self.refused(node, unknown).await?;
         Ok(HeartbeatAnswer { refused, stop })
     }
 
@@ -122,6 +200,7 @@ impl Link for Host {
     }
 
     async fn output(&self, output: Output) -> Result<(), Fault> {
+        self.exists(output.node, output.session).await?;
         let current = self.current(output.node, output.held).await?;
         self.parts
             .outputs

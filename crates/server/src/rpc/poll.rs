@@ -11,7 +11,7 @@ use downbeat_proto::message::{Fault, Held, Poll, PollAnswer};
 use tokio::sync::oneshot;
 
 use super::Host;
-use super::host::unavailable;
+use super::host::{superseded, unavailable};
 use crate::dispatch::{Dispatcher, Parking, assignment};
 
 /// The longest wait, whatever an agent asks for.
@@ -43,20 +43,28 @@ impl Host {
         let (answer, mut answered) = oneshot::channel();
         dispatcher.board().park(poll.node, poll.session, poll.poll, poll.free, answer).map_err(|why| {
             match why {
-                Parking::UnknownNode => Fault::NotFound(format!("node `{}`", poll.node)),
-                Parking::OtherSession => {
-                    Fault::Superseded(format!("another agent registered as node `{}`", poll.node))
-                }
+                // This server may only be behind: the heartbeat, which asks the store, decides what follows.
+                Parking::UnknownNode => Fault::Unknown(format!("node `{}`", poll.node)),
+                Parking::OtherSession => superseded(poll.node),
             }
         })?;
         let _parked = Parked { dispatcher, node: poll.node, poll: poll.poll };
         if dispatcher.board().has_work() {
             dispatcher.wake();
         }
-        let stopping = || Fault::Unavailable("the server is stopping, or another poll came".to_owned());
+        let stopping = || Fault::Unavailable("the server is stopping".to_owned());
+        // The poll was given up without an answer: another session took the node's place, or a later poll did.
+        let replaced = || {
+            let session = dispatcher.board().node(poll.node).map(|node| node.session);
+            match session {
+                _ if closing.is_cancelled() => stopping(),
+                Some(session) if session != poll.session => superseded(poll.node),
+                _ => Fault::Unavailable("a later poll of this agent took the place of this one".to_owned()),
+            }
+        };
         tokio::select! {
             biased;
-            answer = &mut answered => answer.map_err(|_| stopping()),
+            answer = &mut answered => answer.map_err(|_| replaced()),
             () = closing.cancelled() => Err(stopping()),
             () = tokio::time::sleep(poll.wait.min(LONGEST)) => {
                 dispatcher.board().unpark(poll.node, poll.poll);

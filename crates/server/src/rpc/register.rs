@@ -1,18 +1,26 @@
-//! A new session of a node. What the old one held and did not deliver is lost at once, not after the lease's term.
+//! A new session of a node. What the old one held is lost at once, not after the lease's term, but for the results that
+//! the agent still has.
 
-use downbeat_core::ids::{NodeId, SessionId};
+use std::collections::BTreeSet;
+
+use downbeat_core::collections::HashSet;
+use downbeat_core::execution::{Execution, Lease};
+use downbeat_core::ids::{ExecutionId, NodeId, SessionId};
 use downbeat_core::limits;
-use downbeat_core::node::Registration;
+use downbeat_core::node::{Decision, Installation, Newcomer, Registration, Rule};
 use downbeat_core::{Change, Timestamp};
-use downbeat_proto::message::{Fault, Register};
+use downbeat_proto::message::{Fault, Held, Register};
 use tracing::info;
 
 use super::Host;
-use super::host::unavailable;
+use super::host::{deleted, superseded, unavailable};
+
+/// How often a registration is decided anew because something happened to its node meanwhile.
+const TRIES: u32 = 5;
 
 impl Host {
     pub(super) async fn take_in(&self, register: Register) -> Result<(), Fault> {
-        let Register { cluster, node, session, description } = register;
+        let Register { cluster, node, session, description, instance, undelivered, life } = register;
         let derived = NodeId::derive(cluster, &description.hostname);
         if node != derived {
             return Err(Fault::Rejected(format!(
@@ -20,11 +28,9 @@ impl Host {
                 description.hostname
             )));
         }
-        if description.hostname.is_empty() || description.hostname.len() > limits::NAME_BYTES {
-            return Err(Fault::Rejected("a hostname has 1 to 253 bytes".to_owned()));
-        }
+        description.check().map_err(|bad| Fault::Rejected(bad.to_string()))?;
         if self.parts.store.cluster(&cluster.to_string()).await.map_err(unavailable)?.is_none() {
-            return Err(Fault::NotFound(format!("cluster `{cluster}`")));
+            return Err(Fault::Unknown(format!("cluster `{cluster}`")));
         }
         let is_full = {
             let board = self.parts.dispatcher.board();
@@ -36,38 +42,111 @@ impl Host {
                 limits::NODES_PER_CLUSTER
             )));
         }
-        let hostname = description.hostname.clone();
-        // Not before the one that it replaces, whatever a clock says: a call that was under way for long shall lose.
-        let known = self.parts.store.node(node).await.map_err(unavailable)?;
-        let at = known.map_or(Timestamp::MIN, |known| known.registered_at).max(self.parts.clock.now());
-        let registration = Registration { node, cluster, session, description, at };
-        if self.parts.commit(vec![Change::NodeRegistered { registration }]).await?[0].is_err() {
-            return Err(Fault::Unavailable(format!("another agent registered as node `{node}` meanwhile")));
-        }
-        self.end_former_sessions(node, session).await?;
+        let installation = (!instance.0.is_empty()).then(|| Installation::new(&instance.0, life));
+        let newcomer = Newcomer { session, installation };
+        let kept = self.undelivered(node, session, &undelivered).await?;
+        let mut tries = TRIES;
+        let is_another = loop {
+            let known = self.parts.store.node(node).await.map_err(unavailable)?;
+            let is_deleted = self.is_deleted(node, session).await?;
+            let former = match self.rule().decide(known.as_ref(), is_deleted, &newcomer) {
+                Decision::Accept(former) => former,
+                Decision::Occupied(why) => return Err(Fault::Occupied(why)),
+                Decision::Superseded => return Err(superseded(node)),
+                Decision::NotFound => return Err(deleted(node)),
+            };
+            // Not before the one that it replaces, whatever a clock says: a call that was under way for long shall lose.
+            let at = known.map_or(Timestamp::MIN, |known| known.registered_at).max(self.parts.clock.now());
+            let registration = Registration {
+                node,
+                cluster,
+                session,
+                description: description.clone(),
+                installation: newcomer.installation.clone(),
+                undelivered: kept.iter().copied().collect(),
+                former,
+                at,
+            };
+            if self.parts.commit(vec![Change::NodeRegistered { registration }]).await?[0].is_ok() {
+                break former.displaced().is_some();
+            }
+            // Something happened to the node between the look and the commit: it is looked at again.
+            tries -= 1;
+            if tries == 0 {
+                return Err(Fault::Unavailable(format!("others register as node `{node}`, too; try again")));
+            }
+        };
+        self.end_former_sessions(node, session, &kept, is_another).await?;
         self.parts.dispatcher.wake();
-        info!(%node, hostname, %session, "node registered");
+        let (hostname, results) = (&description.hostname, kept.len());
+        info!(%node, hostname, %session, results, "node registered");
         Ok(())
     }
 
+    fn rule(&self) -> Rule {
+        Rule {
+            stale_after: self.parts.settings.node_stale_after.0,
+            serving_since: self.parts.serving.since(),
+            now: self.parts.clock.now(),
+        }
+    }
+
+    /// Of the results that an agent announces, those that the node was given in a former session and that still count.
+    async fn undelivered(
+        &self,
+        node: NodeId,
+        session: SessionId,
+        announced: &[Held],
+    ) -> Result<BTreeSet<ExecutionId>, Fault> {
+        if announced.is_empty() {
+            return Ok(BTreeSet::new());
+        }
+        let announced: HashSet<&Held> = announced.iter().take(limits::UNDELIVERED).collect();
+        let held = self.parts.store.held_by(node).await.map_err(unavailable)?;
+        let counts = |execution: &Execution| {
+            execution.state.lease().is_some_and(|lease| {
+                let held = Held { execution: execution.id, token: lease.token };
+                lease.session != session && announced.contains(&held)
+            })
+        };
+        Ok(held.iter().filter(|execution| counts(execution)).map(|execution| execution.id).collect())
+    }
+
     /// After the registration is committed: from then on nothing more is leased to the old session.
-    async fn end_former_sessions(&self, node: NodeId, session: SessionId) -> Result<(), Fault> {
+    async fn end_former_sessions(
+        &self,
+        node: NodeId,
+        session: SessionId,
+        kept: &BTreeSet<ExecutionId>,
+        is_another: bool,
+    ) -> Result<(), Fault> {
+        let reason = if is_another { "another agent has taken the node" } else { "its agent restarted" };
+        let former =
+            |execution: &Execution, lease: &Lease| lease.session != session && !kept.contains(&execution.id);
+        self.give_up(node, reason, former).await
+    }
+
+    /// Ends the leases of a node that are meant.
+    pub(super) async fn give_up(
+        &self,
+        node: NodeId,
+        reason: &str,
+        is_meant: impl Fn(&Execution, &Lease) -> bool,
+    ) -> Result<(), Fault> {
         let now = self.parts.clock.now();
         let held = self.parts.store.held_by(node).await.map_err(unavailable)?;
-        let lost: Vec<Change> = held
-            .into_iter()
-            .filter_map(|execution| {
-                let lease = *execution.state.lease()?;
-                (lease.session != session).then(|| Change::ExecutionLost {
-                    run: execution.run,
-                    execution: execution.id,
-                    token: lease.token,
-                    silence: None,
-                    reason: "its agent restarted".to_owned(),
-                    at: now,
-                })
+        let lost = held.into_iter().filter_map(|execution| {
+            let lease = *execution.state.lease()?;
+            is_meant(&execution, &lease).then(|| Change::ExecutionLost {
+                run: execution.run,
+                execution: execution.id,
+                token: lease.token,
+                silence: None,
+                reason: reason.to_owned(),
+                at: now,
             })
-            .collect();
+        });
+        let lost: Vec<Change> = lost.collect();
         if !lost.is_empty() {
             self.parts.commit(lost).await?;
         }

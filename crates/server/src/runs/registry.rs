@@ -129,6 +129,8 @@ impl Runs {
             Change::NodeRegistered { .. }
             | Change::NodeMoved { .. }
             | Change::NodeDrainSet { .. }
+            | Change::NodeProblemsSet { .. }
+            | Change::NodeDeleted { .. }
             | Change::RunCreated { .. }
             | Change::RunMoved { .. }
             | Change::RunTaken { .. }
@@ -151,7 +153,10 @@ impl Perform for Runs {
             if let Some(run) = event.change.run() {
                 by_run.entry(run).or_default().push(index);
             }
-            if let Change::NodeMoved { node, to: NodeStatus::Offline, .. } = event.change {
+            // What waits for a node that is gone waits for nothing.
+            if let Change::NodeMoved { node, to: NodeStatus::Offline, .. }
+            | Change::NodeDeleted { node, .. } = event.change
+            {
                 self.tell_all(node);
             }
         }

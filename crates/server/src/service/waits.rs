@@ -1,4 +1,4 @@
-//! Says why executions that are pending have not begun, and which nodes of a run take no work.
+//! Says why executions that are pending have not begun.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,9 +6,8 @@ use std::time::Duration;
 use downbeat_core::collections::HashMap;
 use downbeat_core::execution::{Execution, State};
 use downbeat_core::ids::{ExecutionId, NodeId};
-use downbeat_core::node::{Health, NodeStatus, NodeWait, WaitFacts};
+use downbeat_core::node::{Health, NodeWait, WaitFacts};
 use downbeat_core::plan::Plan;
-use downbeat_core::run::RunRecord;
 use jiff::SignedDuration;
 
 use super::Service;
@@ -77,29 +76,6 @@ impl Service {
         let wait = |(execution, _, hostname, facts): (ExecutionId, NodeId, String, WaitFacts)| {
             let wait = NodeWait::of(&facts, &health)?;
             Some((execution, NodeWaits { hostname, wait }))
-        };
-        Ok(facts.into_iter().filter_map(wait).collect())
-    }
-
-    /// The nodes of a run's targets that take no work now: those that are silent, offline or drained.
-    pub(crate) async fn absent_nodes(&self, run: &RunRecord) -> Result<Vec<NodeWaits>, Error> {
-        let mut facts = Vec::new();
-        {
-            let board = self.parts.dispatcher.board();
-            for node in &run.resolved.nodes {
-                let Some((hostname, found)) = board.node_facts(&run.id, node.id) else { continue };
-                // What else it waits for is not the node's own doing, and most of it is over in a moment.
-                let found = WaitFacts { kept: None, busy_with: None, run_is_paused: false, ..found };
-                facts.push((node.id, hostname, found));
-            }
-        }
-        if facts.iter().all(|(_, _, facts)| facts.status == NodeStatus::Online && !facts.is_draining) {
-            return Ok(Vec::new());
-        }
-        self.fill_silence(facts.iter_mut().map(|(node, _, facts)| (*node, facts)).collect()).await?;
-        let health = self.health();
-        let wait = |(_, hostname, facts): (NodeId, String, WaitFacts)| {
-            NodeWait::of(&facts, &health).map(|wait| NodeWaits { hostname, wait })
         };
         Ok(facts.into_iter().filter_map(wait).collect())
     }

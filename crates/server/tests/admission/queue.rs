@@ -116,10 +116,7 @@ async fn what_waits_when_a_server_stops_waits_when_it_is_back() {
 
     let setup = Setup::with(limited(&store, 1)).await;
     let shown = setup.ok(&format!("/runs/{second}")).await;
-    assert_eq!(
-        shown["pending_reason"],
-        "waits for its turn: 1 of 1 runs under way, next in line"
-    );
+    assert_eq!(shown["pending_reason"], "waits for its turn: 1 of 1 runs under way, next in line");
     setup.post(&format!("/runs/{cancelled}/cancel"), &json!({})).await;
     assert_eq!(setup.ended(&cancelled).await["state"], "cancelled");
     // A new session: what the former one had is lost, and the run comes to its end one way or the other.

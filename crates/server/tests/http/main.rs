@@ -1,13 +1,17 @@
 //! The REST API against a real server: every route, every class of error, every stream.
 
 mod again;
+mod doors;
 mod errors;
 mod events;
 mod graph;
 mod nodes;
 mod openapi;
 mod output;
+mod registration;
+mod reports;
 mod runs;
 mod support;
 mod system;
+mod targets;
 mod work;

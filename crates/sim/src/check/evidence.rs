@@ -27,6 +27,7 @@ pub(crate) struct Evidence {
     pub(crate) truth: Truth,
     pub(crate) slots: u32,
     pub(crate) lease_ttl: Duration,
+    pub(crate) stale_after: Duration,
     /// The servers go by the store's clock, which is right.
     pub(crate) is_shared: bool,
     pub(crate) hosts: BTreeMap<NodeId, usize>,
@@ -83,6 +84,7 @@ impl Evidence {
                 match event.change {
                     downbeat_core::Change::ExecutionLost { .. } => truth.counts.lost += 1,
                     downbeat_core::Change::RunTaken { .. } => truth.counts.takeovers += 1,
+                    downbeat_core::Change::NodeDeleted { .. } => truth.counts.deletions += 1,
                     _ => {}
                 }
             }
@@ -99,6 +101,7 @@ impl Evidence {
             truth,
             slots: cluster.shape.slots,
             lease_ttl: cluster.shape.lease_ttl(),
+            stale_after: cluster.shape.stale_after(),
             is_shared: cluster.shape.is_shared,
             hosts: (0..cluster.shape.agents)
                 .map(|agent| (NodeId::derive(ClusterId::DEFAULT, &format!("n{agent}")), agent))

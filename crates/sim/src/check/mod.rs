@@ -5,6 +5,7 @@ mod evidence;
 mod feed;
 mod holds;
 mod limits;
+mod nodes;
 mod order;
 mod promises;
 mod story;
@@ -36,6 +37,8 @@ pub enum Checker {
     Holds,
     /// Limits hold, by the records and on the hosts.
     Limits,
+    /// A node that is alive is nobody else's.
+    Nodes,
     /// What really ran had the right to, and what must not overlap did not.
     Work,
 }
@@ -79,6 +82,7 @@ pub(crate) fn check(evidence: &Evidence) -> Vec<Violation> {
     all.extend(promises::results(evidence).found);
     all.extend(holds::check(evidence).found);
     all.extend(limits::check(evidence).found);
+    all.extend(nodes::check(evidence).found);
     all.extend(terms::check(evidence).found);
     all.extend(work::check(evidence).found);
     all.sort_by_key(|violation| violation.checker);

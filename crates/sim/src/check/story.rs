@@ -79,6 +79,8 @@ impl Story {
             Change::NodeRegistered { .. }
             | Change::NodeMoved { .. }
             | Change::NodeDrainSet { .. }
+            | Change::NodeProblemsSet { .. }
+            | Change::NodeDeleted { .. }
             | Change::RunCreated { .. }
             | Change::RunTaken { .. }
             | Change::RunCancelRequested { .. }

@@ -99,7 +99,8 @@ fn concerns_engine(change: &Change) -> bool {
         | Change::ExecutionSkipped { .. }
         | Change::RunCancelRequested { .. }
         | Change::RunPauseSet { .. }
-        | Change::RunAdmitted { .. } => true,
+        | Change::RunAdmitted { .. }
+        | Change::NodeDeleted { .. } => true,
         Change::NodeMoved { to, .. } => *to == NodeStatus::Offline,
         Change::ExecutionStarted { .. }
         | Change::RunCreated { .. }
@@ -107,6 +108,7 @@ fn concerns_engine(change: &Change) -> bool {
         | Change::RunMoved { .. }
         | Change::NodeRegistered { .. }
         | Change::NodeDrainSet { .. }
+        | Change::NodeProblemsSet { .. }
         | Change::Unknown { .. } => false,
     }
 }

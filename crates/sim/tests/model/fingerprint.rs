@@ -100,7 +100,9 @@ impl View<'_> {
             | Change::ExecutionCancelRequested { execution, .. }
             | Change::ExecutionGivenUp { execution, .. }
             | Change::ExecutionSkipped { execution, .. } => self.named(*execution),
-            Change::NodeMoved { node, .. } => self.place(node_index(*node)),
+            Change::NodeMoved { node, .. } | Change::NodeDeleted { node, .. } => {
+                self.place(node_index(*node))
+            }
             Change::RunMoved { path, .. } => path.last().map_or(0, |state| *state as u64),
             Change::RunCreated { .. }
             | Change::RunTaken { .. }
@@ -109,6 +111,7 @@ impl View<'_> {
             | Change::RunAdmitted { .. }
             | Change::NodeRegistered { .. }
             | Change::NodeDrainSet { .. }
+            | Change::NodeProblemsSet { .. }
             | Change::Unknown { .. } => 0,
         };
         all(&[u64::from(change.phase()), detail])

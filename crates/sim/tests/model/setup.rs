@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 
 use downbeat_core::backend::Catalogue;
 use downbeat_core::ids::{ClusterId, RunId, ServerId};
-use downbeat_core::node::{Description, NodeRecord, NodeStatus, Registration};
+use downbeat_core::node::{Description, Former, NodeRecord, NodeStatus, Registration};
 use downbeat_core::plan::{Plan, resolve};
 use downbeat_core::run::{RunRecord, RunState};
 use downbeat_core::spec::Definition;
@@ -169,6 +169,10 @@ fn node(node: usize) -> NodeRecord {
         draining: false,
         registered_at: time(1),
         seen_at: time(1),
+        installation: None,
+        undelivered: Vec::new(),
+        displaced: None,
+        problems: Vec::new(),
     }
 }
 
@@ -180,6 +184,9 @@ pub(crate) fn registered(node: usize, session: u8) -> Change {
         cluster: ClusterId::DEFAULT,
         session: session_id(session),
         description,
+        installation: None,
+        undelivered: Vec::new(),
+        former: Former::Any,
         at: time(1),
     };
     Change::NodeRegistered { registration }

@@ -56,7 +56,7 @@ pub async fn a_large_snapshot_comes_in_parts(store: Arc<dyn Store>) {
         let mut counts = [0; 4];
         while let Some(part) = parts.recv().await {
             match part {
-                Part::Nodes(_) | Part::Holds(_) | Part::End { .. } => {}
+                Part::Nodes(_) | Part::Tombstones(_) | Part::Holds(_) | Part::End { .. } => {}
                 Part::Runs(rows) => counts[0] += usize::from(rows.len() <= 50),
                 Part::Executions(rows) => counts[1] += usize::from(rows.len() <= 1_000),
                 Part::Output(rows) => counts[2] += usize::from(rows.len() <= 64),
@@ -114,9 +114,15 @@ pub async fn what_is_kept_begins_where_pruning_ended(store: Arc<dyn Store>) {
             .await;
     }
     let ended = |number: u32| Some((at(100 + i64::from(number)), run(number).id));
-    assert_eq!(store.kept().await.unwrap(), Kept { first_seq: Some(1), first_ended: ended(1) });
+    assert_eq!(
+        store.kept().await.unwrap(),
+        Kept { first_seq: Some(1), first_ended: ended(1), first_deleted: None }
+    );
     store.prune(at(102), 100).await.unwrap();
-    assert_eq!(store.kept().await.unwrap(), Kept { first_seq: Some(4), first_ended: ended(2) });
+    assert_eq!(
+        store.kept().await.unwrap(),
+        Kept { first_seq: Some(4), first_ended: ended(2), first_deleted: None }
+    );
     store.prune(at(1_000), 100).await.unwrap();
     assert_eq!(store.kept().await.unwrap(), Kept::default());
 }

@@ -146,7 +146,7 @@ pub async fn a_tally_counts_what_there_is(store: Arc<dyn Store>) {
             (Status::Cancelled, 1),
             (Status::Lost, 1),
         ],
-        nodes: vec![(NodeStatus::Online, 2), (NodeStatus::Stale, 1)],
+        nodes: vec![(NodeStatus::Online, 4), (NodeStatus::Stale, 1)],
     };
     assert_eq!(store.tally().await.unwrap(), expected);
     // What has ended is counted once, also when a change says nothing new of it.

@@ -6,7 +6,7 @@ use downbeat_core::backend::Params;
 use downbeat_core::change::{Applied, Change, Refusal};
 use downbeat_core::execution::{Execution, Lease, Outcome, State, Verdict};
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
-use downbeat_core::node::{Description, Registration};
+use downbeat_core::node::{Description, Former, Installation, Registration};
 use downbeat_core::run::{NodeRef, Resolved, RunRecord, RunState};
 use jiff::Timestamp;
 use serde_json::json;
@@ -61,7 +61,41 @@ pub fn registration(number: u32, session: SessionId, second: i64) -> Registratio
         "version": "1",
     }))
     .expect("the tests' description is one");
-    Registration { node: node(number), cluster: ClusterId::DEFAULT, session, description, at: at(second) }
+    Registration {
+        node: node(number),
+        cluster: ClusterId::DEFAULT,
+        session,
+        description,
+        installation: None,
+        undelivered: Vec::new(),
+        former: Former::Any,
+        at: at(second),
+    }
+}
+
+/// The same, of an installation that still has the result of an execution, and with a guard.
+pub fn registration_of(number: u32, session: SessionId, second: i64, former: Former) -> Registration {
+    Registration {
+        installation: Some(Installation::new(b"installation", 1)),
+        undelivered: vec![execution_id(1)],
+        former,
+        ..registration(number, session, second)
+    }
+}
+
+pub fn deleted(number: u32, session: SessionId, second: i64) -> Change {
+    Change::NodeDeleted {
+        node: node(number),
+        session,
+        by: "ada".to_owned(),
+        silent_since: None,
+        at: at(second),
+    }
+}
+
+pub fn problems(number: u32, session: SessionId, problems: &[&str]) -> Change {
+    let problems = problems.iter().map(|&problem| problem.to_owned()).collect();
+    Change::NodeProblemsSet { node: node(number), session, problems, at: at(60) }
 }
 
 pub fn registered(number: u32, session: SessionId, second: i64) -> Change {
@@ -137,7 +171,8 @@ pub fn outcome(verdict: Verdict) -> Outcome {
         Verdict::Cancelled => (None, Some("told to stop".to_owned())),
     };
     let outputs = Params::new();
-    Outcome { verdict, exit_code, error, outputs, started_at: at(30), finished_at: at(31) }
+    let (started_at, finished_at, received_at) = (at(30), at(31), Some(at(32)));
+    Outcome { verdict, exit_code, error, outputs, started_at, finished_at, received_at }
 }
 
 /// It went well, and said something.

@@ -19,7 +19,7 @@ pub mod upkeep;
 
 mod snapshot;
 
-pub use snapshot::{Snapshot, fill, fill_beside, fill_first, fill_fleet};
+pub use snapshot::{Snapshot, fill, fill_beside, fill_first, fill_fleet, fill_graph};
 
 /// Makes a test of each case. `$fresh` is an async function without arguments; what it answers has a field `store` and
 /// an async method `done`, which is called when the case has passed.
@@ -35,6 +35,13 @@ macro_rules! conformance_suite {
                 a_registered_node_is_online_and_read_back_whole
                 a_new_session_replaces_the_old_one_and_stays_drained
                 a_registration_that_comes_after_a_newer_one_is_refused
+                a_registration_is_refused_when_another_had_the_node_than_its_guard_says
+                what_is_wrong_on_a_node_is_said_by_its_session_and_goes_with_it
+                a_deleted_node_is_gone_and_remembered
+                a_node_may_register_and_be_deleted_in_one_batch
+                a_node_is_not_deleted_for_a_silence_that_was_broken_meanwhile
+                a_deleted_node_is_held_by_nobody
+                a_deleted_node_is_remembered_longer_than_runs_are
                 a_node_of_an_unknown_cluster_is_refused
                 a_move_needs_the_current_session_and_the_status_that_it_leaves
                 draining_needs_a_node
@@ -75,6 +82,7 @@ macro_rules! conformance_suite {
                 deciding_for_a_run_needs_its_epoch
                 a_second_result_in_one_batch_is_refused
                 a_result_is_applied_once_however_often_it_is_sent
+                executions_are_read_by_their_ids
                 a_nul_in_an_error_harms_nothing
             }
             limits {

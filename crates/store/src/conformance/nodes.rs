@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use downbeat_core::change::{Change, Refusal, Silence};
 use downbeat_core::ids::ClusterId;
-use downbeat_core::node::{NodeRecord, NodeStatus};
+use downbeat_core::limits;
+use downbeat_core::node::{Former, NodeRecord, NodeStatus, Tombstone};
 
 use super::make::{
-    UNKNOWN_CLUSTER, added, apply, at, created, execution, execution_id, leased, node, refuse, registered,
-    registration, run_id, session, token,
+    SERVER, UNKNOWN_CLUSTER, added, admitted, apply, at, created, deleted, execution, execution_id, leased,
+    node, problems, refuse, registered, registration, registration_of, run_id, session, token,
 };
 use crate::port::Store;
 
@@ -45,8 +46,130 @@ pub async fn a_registered_node_is_online_and_read_back_whole(store: Arc<dyn Stor
         draining: false,
         registered_at: at(5),
         seen_at: at(5),
+        installation: None,
+        undelivered: Vec::new(),
+        displaced: None,
+        problems: Vec::new(),
     };
     assert_eq!(read(&store, 1).await, expected);
+    let registration = registration_of(1, session(2), 6, Former::Any);
+    let (installation, undelivered) = (registration.installation.clone(), registration.undelivered.clone());
+    apply(&store, &[Change::NodeRegistered { registration }]).await;
+    let (session, registered_at, seen_at) = (session(2), at(6), at(6));
+    let expected = NodeRecord { session, registered_at, seen_at, installation, undelivered, ..expected };
+    assert_eq!(read(&store, 1).await, expected);
+}
+
+pub async fn a_registration_is_refused_when_another_had_the_node_than_its_guard_says(store: Arc<dyn Store>) {
+    let by = |number, second, former| Change::NodeRegistered {
+        registration: registration_of(1, session(number), second, former),
+    };
+    let of = |number| Former::Session { session: session(number), silent_since: None };
+    let silent =
+        |number, second| Former::Session { session: session(number), silent_since: Some(at(second)) };
+    refuse(&store, by(1, 5, of(9)), Refusal::NotFound).await;
+    apply(&store, &[by(1, 5, Former::Nobody)]).await;
+    refuse(&store, by(2, 6, Former::Nobody), Refusal::StaleSession).await;
+    refuse(&store, by(2, 6, of(9)), Refusal::StaleSession).await;
+    store.touch_nodes(&[(node(1), session(1))], at(70)).await.unwrap();
+    refuse(&store, by(2, 71, silent(1, 5)), Refusal::Heard).await;
+    assert_eq!(read(&store, 1).await.session, session(1));
+    apply(&store, &[by(2, 71, silent(1, 70))]).await;
+    assert_eq!(read(&store, 1).await.displaced, Some(session(1)));
+    // The same call again, after a lost answer.
+    apply(&store, &[by(2, 72, of(2))]).await;
+    let found = read(&store, 1).await;
+    assert_eq!((found.session, found.displaced), (session(2), None));
+    // Two at once, of which the second saw the same former one.
+    let outcomes = store.commit(SERVER, &[by(3, 73, of(2)), by(4, 74, of(2))]).await.unwrap().outcomes;
+    assert_eq!(outcomes, [Ok(()), Err(Refusal::StaleSession)]);
+}
+
+pub async fn what_is_wrong_on_a_node_is_said_by_its_session_and_goes_with_it(store: Arc<dyn Store>) {
+    refuse(&store, problems(1, session(1), &["full"]), Refusal::NotFound).await;
+    apply(&store, &[registered(1, session(1), 5), problems(1, session(1), &["full", "grüße \" \n"])]).await;
+    refuse(&store, problems(1, session(2), &[]), Refusal::StaleSession).await;
+    assert_eq!(read(&store, 1).await.problems, ["full", "grüße \" \n"]);
+    apply(&store, &[problems(1, session(1), &[])]).await;
+    assert_eq!(read(&store, 1).await.problems, [""; 0]);
+    apply(&store, &[problems(1, session(1), &["full"])]).await;
+    apply(&store, &[registered(1, session(2), 6)]).await;
+    assert_eq!(read(&store, 1).await.problems, [""; 0]);
+    // The last word of a batch counts.
+    apply(&store, &[problems(1, session(2), &["a"]), problems(1, session(2), &["b"])]).await;
+    assert_eq!(read(&store, 1).await.problems, ["b"]);
+}
+
+fn tombstone(number: u32, by: u32, second: i64) -> Tombstone {
+    let (node, session, hostname) = (node(number), session(by), format!("web-{number:02}"));
+    Tombstone { node, session, cluster: ClusterId::DEFAULT, hostname, at: at(second) }
+}
+
+pub async fn a_deleted_node_is_gone_and_remembered(store: Arc<dyn Store>) {
+    refuse(&store, deleted(1, session(1), 9), Refusal::NotFound).await;
+    apply(&store, &[registered(1, session(1), 5), registered(2, session(2), 5), drained(1, true)]).await;
+    assert_eq!(store.tombstones(None).await.unwrap(), []);
+    refuse(&store, deleted(1, session(2), 9), Refusal::StaleSession).await;
+    apply(&store, &[deleted(1, session(1), 9)]).await;
+    assert_eq!(store.node(node(1)).await.unwrap(), None);
+    assert_eq!(store.nodes(None).await.unwrap().len(), 1);
+    assert_eq!(store.presence().await.unwrap().len(), 1);
+    assert_eq!(store.tombstones(None).await.unwrap(), [tombstone(1, 1, 9)]);
+    assert_eq!(store.tombstones(Some(node(2))).await.unwrap(), []);
+    assert_eq!(store.touch_nodes(&[(node(1), session(1))], at(70)).await.unwrap(), [false]);
+    refuse(&store, deleted(1, session(1), 10), Refusal::NotFound).await;
+    // The session that was deleted does not come back; a new one does, and nothing of the former is left.
+    refuse(&store, registered(1, session(1), 11), Refusal::Deleted).await;
+    apply(&store, &[registered(1, session(3), 11)]).await;
+    assert!(!read(&store, 1).await.draining);
+    refuse(&store, registered(1, session(1), 12), Refusal::Deleted).await;
+    apply(&store, &[deleted(1, session(3), 13)]).await;
+    let both = [tombstone(1, 1, 9), tombstone(1, 3, 13)];
+    assert_eq!(store.tombstones(Some(node(1))).await.unwrap(), both);
+}
+
+pub async fn a_node_may_register_and_be_deleted_in_one_batch(store: Arc<dyn Store>) {
+    apply(&store, &[registered(1, session(1), 5), problems(1, session(1), &["full"])]).await;
+    // Registrations come first.
+    apply(&store, &[deleted(1, session(2), 7), registered(1, session(2), 6), drained(1, true)]).await;
+    assert_eq!(store.nodes(None).await.unwrap(), []);
+    assert_eq!(store.tombstones(None).await.unwrap(), [tombstone(1, 2, 7)]);
+    apply(&store, &[registered(2, session(2), 6), deleted(2, session(2), 7)]).await;
+    assert_eq!(store.tombstones(Some(node(2))).await.unwrap(), [tombstone(2, 2, 7)]);
+}
+
+pub async fn a_node_is_not_deleted_for_a_silence_that_was_broken_meanwhile(store: Arc<dyn Store>) {
+    apply(&store, &[registered(1, session(1), 5)]).await;
+    let silent = |since| Change::NodeDeleted {
+        node: node(1),
+        session: session(1),
+        by: "ada".to_owned(),
+        silent_since: Some(at(since)),
+        at: at(90),
+    };
+    store.touch_nodes(&[(node(1), session(1))], at(70)).await.unwrap();
+    refuse(&store, silent(5), Refusal::Heard).await;
+    apply(&store, &[silent(70)]).await;
+}
+
+pub async fn a_deleted_node_is_held_by_nobody(store: Arc<dyn Store>) {
+    apply(&store, &[registered(1, session(1), 5), registered(2, session(2), 5)]).await;
+    apply(&store, &[created(1), created(2), admitted(1, None, &[1, 2])]).await;
+    apply(&store, &[deleted(1, session(1), 9)]).await;
+    assert_eq!(store.holds().await.unwrap(), [(node(2), run_id(1))]);
+    apply(&store, &[registered(1, session(3), 10), admitted(2, None, &[1])]).await;
+    assert_eq!(store.holds().await.unwrap(), [(node(1), run_id(2)), (node(2), run_id(1))]);
+}
+
+pub async fn a_deleted_node_is_remembered_longer_than_runs_are(store: Arc<dyn Store>) {
+    const DAY: i64 = 24 * 3600;
+    apply(&store, &[registered(1, session(1), 5), deleted(1, session(1), 9)]).await;
+    apply(&store, &[registered(2, session(2), 5), deleted(2, session(2), 10)]).await;
+    store.prune(at(9 + limits::TOMBSTONE_DAYS * DAY), 100).await.unwrap();
+    assert_eq!(store.tombstones(None).await.unwrap(), [tombstone(1, 1, 9), tombstone(2, 2, 10)]);
+    store.prune(at(10 + limits::TOMBSTONE_DAYS * DAY), 100).await.unwrap();
+    assert_eq!(store.tombstones(None).await.unwrap(), [tombstone(2, 2, 10)]);
+    apply(&store, &[registered(1, session(1), 11)]).await;
 }
 
 pub async fn a_new_session_replaces_the_old_one_and_stays_drained(store: Arc<dyn Store>) {

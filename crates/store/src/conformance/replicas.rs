@@ -170,7 +170,7 @@ pub async fn what_the_primary_forgot_is_forgotten(replica: Arc<dyn Replica>) {
     apply(&primary, &[keyed(9, "key-1")]).await;
     let new = primary.events(&EventFilter { since: seq, run: None }, 100).await.unwrap();
     assert_eq!(replica.replicate(&new, &[], 0).await.unwrap(), Replicated::Applied);
-    replica.forget(&Kept { first_seq: Some(seq + 1), first_ended: None }).await.unwrap();
+    replica.forget(&Kept { first_seq: Some(seq + 1), ..Kept::default() }).await.unwrap();
     assert_eq!(sight(&replica).await, of(&primary).await);
 }
 

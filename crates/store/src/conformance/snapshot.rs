@@ -5,14 +5,15 @@ use std::sync::Arc;
 use downbeat_core::change::{Change, Event};
 use downbeat_core::execution::{Execution, State, Verdict};
 use downbeat_core::ids::{NodeId, RunId};
-use downbeat_core::node::{NodeRecord, NodeStatus};
+use downbeat_core::node::{Former, NodeRecord, NodeStatus, Tombstone};
 use downbeat_core::run::{RunEnd, RunRecord, RunState};
 use downbeat_core::spec::Limits;
 
 use super::limits::some_limits;
 use super::make::{
-    added, admitted, apply, at, created, execution, execution_id, finished, lease, leased, moved, node,
-    outcome_with_outputs, pending, registered, run, run_id, server, session, token,
+    added, admitted, apply, at, created, deleted, execution, execution_id, finished, lease, leased, moved,
+    node, outcome_with_outputs, pending, problems, registered, registration_of, run, run_id, server, session,
+    token,
 };
 use crate::port::{
     EventFilter, ExecutionFilter, LimitUse, OutputChunk, Page, RunFilter, ServerRecord, Store, Stream, Tally,
@@ -24,6 +25,7 @@ const ALL: Page = Page { limit: 100_000, offset: 0 };
 #[derive(Debug, PartialEq)]
 pub struct Snapshot {
     pub nodes: Vec<NodeRecord>,
+    pub tombstones: Vec<Tombstone>,
     pub runs: Vec<RunRecord>,
     pub holds: Vec<(NodeId, RunId)>,
     pub uses: Vec<LimitUse>,
@@ -45,6 +47,7 @@ impl Snapshot {
         }
         Self {
             nodes: store.nodes(None).await.expect("nodes are read"),
+            tombstones: store.tombstones(None).await.expect("tombstones are read"),
             runs: store.runs(&RunFilter::default(), ALL).await.expect("runs are read").rows,
             holds: store.holds().await.expect("holds are read"),
             uses: store.uses().await.expect("uses are read"),
@@ -60,6 +63,18 @@ impl Snapshot {
 
 /// Puts something of everything into a store.
 pub async fn fill(store: &Arc<dyn Store>) {
+    fill_graph(store).await;
+    let former = Former::Session { session: session(91), silent_since: None };
+    let registration = registration_of(91, session(92), 50, former);
+    apply(store, &[registered(91, session(91), 49), Change::NodeRegistered { registration }]).await;
+    apply(store, &[registered(93, session(93), 50), problems(91, session(92), &["the disk is full"])]).await;
+    apply(store, &[deleted(93, session(93), 51), registered(94, session(94), 51)]).await;
+    apply(store, &[deleted(94, session(94), 52)]).await;
+    apply(store, &[registered(94, session(95), 53)]).await;
+}
+
+/// Puts something of everything into a store that programs of the third level know.
+pub async fn fill_graph(store: &Arc<dyn Store>) {
     fill_fleet(store).await;
     let graph = RunRecord { no_cache: true, ..run(84) };
     let limits = || some_limits().into_iter().flatten();
@@ -132,12 +147,14 @@ pub async fn fill_first(store: &Arc<dyn Store>) {
                 execution: execution_id(1),
                 token: token(1),
                 at: at(21),
+                received_at: None,
             },
             Change::ExecutionStarted {
                 run: run.clone(),
                 execution: execution_id(5),
                 token: token(5),
                 at: at(21),
+                received_at: None,
             },
             finished(1, 1, 1, Verdict::Succeeded),
             finished(1, 2, 2, Verdict::Failed),

@@ -7,6 +7,7 @@ use downbeat_core::change::{Change, Event, Refusal};
 use downbeat_core::ids::ExecutionId;
 use downbeat_core::node::NodeRecord;
 use downbeat_core::run::RunRecord;
+use jiff::Timestamp;
 use tokio::sync::mpsc;
 
 use super::MemoryStore;
@@ -14,7 +15,8 @@ use super::store::{State, end_of};
 use crate::batch::{Needs, NewIds};
 use crate::copy::{
     CHUNKS_PER_PART, Diverged, EVENTS_PER_PART, EXECUTIONS_PER_PART, HOLDS_PER_PART, Kept, NODES_PER_PART,
-    Part, RUNS_PER_PART, Replica, Replicated, Seen, Source, broken_off, follows, registration,
+    Part, RUNS_PER_PART, Replica, Replicated, Seen, Source, TOMBSTONES_PER_PART, broken_off, follows,
+    registration,
 };
 use crate::port::{Error, OutputChunk, ServerRecord};
 use crate::tables::{NodeLive, RunLive};
@@ -29,6 +31,7 @@ impl State {
         let output: Vec<_> = self.output.values().flatten().cloned().collect();
         let events: Vec<_> = self.events.iter().cloned().collect();
         let mut parts = cut(&self.nodes(|_| true), NODES_PER_PART, Part::Nodes);
+        parts.extend(cut(&self.tombstones(None), TOMBSTONES_PER_PART, Part::Tombstones));
         parts.extend(cut(&self.runs(|_| true), RUNS_PER_PART, Part::Runs));
         parts.extend(cut(&holds, HOLDS_PER_PART, Part::Holds));
         parts.extend(cut(&executions, EXECUTIONS_PER_PART, Part::Executions));
@@ -38,8 +41,12 @@ impl State {
         parts
     }
 
-    fn put_node(&mut self, node: NodeRecord) {
+    fn put_node(&mut self, mut node: NodeRecord) {
         let live = NodeLive::of(&node);
+        let problems = std::mem::take(&mut node.problems);
+        if !problems.is_empty() {
+            self.problems.insert(node.id, problems);
+        }
         self.tables.nodes.insert(node.id, live);
         self.registrations.insert(node.id, registration(node));
     }
@@ -56,6 +63,13 @@ impl State {
     fn put(&mut self, part: Part) -> Option<u64> {
         match part {
             Part::Nodes(nodes) => nodes.into_iter().for_each(|node| self.put_node(node)),
+            Part::Tombstones(tombstones) => {
+                for tombstone in tombstones {
+                    let key = (tombstone.node, tombstone.session);
+                    self.tables.deleted.insert(key);
+                    self.tombstones.insert(key, tombstone);
+                }
+            }
             Part::Runs(runs) => runs.into_iter().for_each(|run| self.put_run(run)),
             Part::Holds(holds) => self.tables.holds.extend(holds),
             Part::Executions(rows) => {
@@ -81,7 +95,7 @@ impl State {
         let mut touched = self.tables.pick(&needs);
         let held = touched.holds.clone();
         touched.apply_in_order(changes)?;
-        self.tables.take_back(touched, &held);
+        self.tables.take_back(touched, &needs, &held);
         Ok(())
     }
 }
@@ -100,7 +114,11 @@ impl Source for MemoryStore {
         let state = self.lock();
         let ended = state.runs(|run| run.state.is_terminal() && run.finished_at.is_some());
         let ends = ended.into_iter().filter_map(|run| Some((run.finished_at?, run.id)));
-        Ok(Kept { first_seq: state.events.front().map(|event| event.seq), first_ended: ends.min() })
+        Ok(Kept {
+            first_seq: state.events.front().map(|event| event.seq),
+            first_ended: ends.min(),
+            first_deleted: state.tombstones.values().map(|tombstone| tombstone.at).min(),
+        })
     }
 
     async fn presence(&self) -> Result<Vec<Seen>, Error> {
@@ -169,6 +187,7 @@ impl Replica for MemoryStore {
         for run in gone {
             state.remove_run(&run.id);
         }
+        state.forget_deleted(kept.first_deleted.unwrap_or(Timestamp::MAX));
         match kept.first_seq {
             Some(first) => {
                 let count = state.events.partition_point(|event| event.seq < first);

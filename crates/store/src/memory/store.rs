@@ -1,6 +1,6 @@
 //! Owns the port on plain maps under one lock. Nothing here is durable.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,11 +8,12 @@ use async_trait::async_trait;
 use downbeat_core::change::{Change, Event};
 use downbeat_core::execution::{Execution, State as ExecutionState, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
-use downbeat_core::node::{NodeRecord, NodeStatus, Registration};
+use downbeat_core::node::{NodeRecord, NodeStatus, Registration, Tombstone};
 use downbeat_core::run::{RunRecord, RunState};
 use jiff::Timestamp;
 use tokio::sync::broadcast;
 
+use crate::copy::deleted_before;
 use crate::port::{
     Committed, Error, EventFilter, ExecutionFilter, LimitUse, Listed, News, NodeTotals, OutputChunk, Page,
     RunFilter, ServerRecord, Store, Tally,
@@ -26,6 +27,9 @@ pub(super) struct State {
     pub(super) cluster_names: BTreeMap<String, ClusterId>,
     /// The latest of each node.
     pub(super) registrations: BTreeMap<NodeId, Registration>,
+    /// What is wrong on each, where something is.
+    pub(super) problems: BTreeMap<NodeId, Vec<String>>,
+    pub(super) tombstones: BTreeMap<(NodeId, SessionId), Tombstone>,
     /// Runs as they were created; what moves since is in `tables`.
     pub(super) created: BTreeMap<RunId, RunRecord>,
     /// Without gaps, the last one numbered `last_seq`.
@@ -80,7 +84,19 @@ impl State {
     pub(super) fn record(&mut self, event: Event) {
         match &event.change {
             Change::NodeRegistered { registration } => {
+                self.problems.remove(&registration.node);
                 self.registrations.insert(registration.node, registration.clone());
+            }
+            Change::NodeProblemsSet { node, problems, .. } => {
+                self.problems.insert(*node, problems.clone());
+            }
+            Change::NodeDeleted { node, session, at, .. } => {
+                self.problems.remove(node);
+                if let Some(Registration { cluster, description, .. }) = self.registrations.remove(node) {
+                    let (node, session, at, hostname) = (*node, *session, *at, description.hostname);
+                    self.tombstones
+                        .insert((node, session), Tombstone { node, session, cluster, hostname, at });
+                }
             }
             Change::RunCreated { run, .. } => {
                 self.created.insert(run.id.clone(), run.clone());
@@ -118,7 +134,26 @@ impl State {
             draining: live.draining,
             registered_at: live.registered_at,
             seen_at: live.seen_at,
+            installation: registration.installation.clone(),
+            undelivered: registration.undelivered.clone(),
+            displaced: registration.former.displaced(),
+            problems: self.problems.get(&id).cloned().unwrap_or_default(),
         })
+    }
+
+    /// Of one node or of all.
+    pub(super) fn tombstones(&self, node: Option<NodeId>) -> Vec<Tombstone> {
+        let of = |tombstone: &&Tombstone| node.is_none_or(|node| tombstone.node == node);
+        let mut found: Vec<_> = self.tombstones.values().filter(of).cloned().collect();
+        found.sort_by_key(|tombstone| (tombstone.node, tombstone.at, tombstone.session));
+        found
+    }
+
+    /// Forgets nodes that were deleted before then.
+    pub(super) fn forget_deleted(&mut self, before: Timestamp) {
+        self.tombstones.retain(|_, tombstone| tombstone.at >= before);
+        let tombstones = &self.tombstones;
+        self.tables.deleted.retain(|deleted| tombstones.contains_key(deleted));
     }
 
     /// By hostname, then id.
@@ -210,6 +245,10 @@ impl Store for MemoryStore {
         Ok(Committed { outcomes: verdicts.outcomes, seqs })
     }
 
+    async fn health(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
     fn is_shared(&self) -> bool {
         false
     }
@@ -245,6 +284,10 @@ impl Store for MemoryStore {
 
     async fn node(&self, id: NodeId) -> Result<Option<NodeRecord>, Error> {
         Ok(self.lock().node(id))
+    }
+
+    async fn tombstones(&self, node: Option<NodeId>) -> Result<Vec<Tombstone>, Error> {
+        Ok(self.lock().tombstones(node))
     }
 
     async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>, Error> {
@@ -303,7 +346,7 @@ impl Store for MemoryStore {
         for execution in state.tables.executions.values().filter(|execution| execution.reused.is_none()) {
             let Some(key) = execution.cache_key.as_ref().filter(|key| keys.contains(key)) else { continue };
             let ExecutionState::Succeeded { outcome, .. } = &execution.state else { continue };
-            let age = (outcome.finished_at, execution.id);
+            let age = (outcome.ended_at(), execution.id);
             if state.tables.homes.get(&execution.run) == Some(&cluster)
                 && newest.get(key).is_none_or(|(other, _)| age > *other)
             {
@@ -333,6 +376,12 @@ impl Store for MemoryStore {
 
     async fn open_executions(&self) -> Result<Vec<Execution>, Error> {
         Ok(self.lock().executions(|execution| execution.state.status().is_open()))
+    }
+
+    async fn executions_by_id(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>, Error> {
+        let ids: BTreeSet<&ExecutionId> = ids.iter().collect();
+        let state = self.lock();
+        Ok(ids.into_iter().filter_map(|id| state.tables.executions.get(id).cloned()).collect())
     }
 
     async fn held_by(&self, node: NodeId) -> Result<Vec<Execution>, Error> {
@@ -404,6 +453,7 @@ impl Store for MemoryStore {
             state.remove_run(&run.id);
         }
         state.tables.uses.forget(before);
+        state.forget_deleted(deleted_before(before));
         // From the front only: what is left has no gaps.
         while state.events.front().is_some_and(|event| event.change.at() < before) {
             state.events.pop_front();

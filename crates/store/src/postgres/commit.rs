@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use deadpool_postgres::{Object, Pool};
 use downbeat_core::change::Change;
-use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
+use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
 use futures_util::join;
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
@@ -34,6 +34,8 @@ const ASK_EVERY: Duration = Duration::from_millis(100);
 
 /// Whoever counts runs has this lock: "downruns".
 const COUNTS_LOCK: i64 = 0x646f_776e_7275_6e73;
+/// Whoever registers a new node has this lock: "downnode".
+const NODES_LOCK: i64 = 0x646f_776e_6e6f_6465;
 /// Whoever takes a place of a limit has this lock: "downlims".
 const LIMITS_LOCK: i64 = 0x646f_776e_6c69_6d73;
 /// Of the runs that are not loaded, those that wait and those that are under way.
@@ -184,12 +186,16 @@ async fn ask(client: &Object, server: ServerId, transaction: &str, last: &str) -
 /// What comes before any row is looked at, so that all wait for each other in one order.
 ///
 /// - Whoever counts runs is alone among those who count.
+/// - Whoever registers nodes that are new is alone among those who do: there is no row yet that two could wait for.
 /// - Whoever takes nodes for a run is alone among those who lease anything and those who give nodes back: each has the
 ///   table's lock before it reads, so that it sees what the others did. Whoever only reads waits for nobody.
 fn beginning(needs: &Needs<'_>) -> String {
     let mut sql = "BEGIN".to_owned();
     if needs.counts {
         sql += &format!("; SELECT pg_advisory_xact_lock({COUNTS_LOCK})");
+    }
+    if needs.new_nodes {
+        sql += &format!("; SELECT pg_advisory_xact_lock({NODES_LOCK})");
     }
     if !needs.taken.is_empty() {
         sql += "; LOCK TABLE holds IN EXCLUSIVE MODE";
@@ -207,6 +213,8 @@ pub(super) fn hold(row: &Row) -> Result<(NodeId, RunId), Failure> {
 async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String), Failure> {
     let nodes: Vec<Uuid> = needs.nodes.iter().map(|node| node.0).collect();
     let runs: Vec<_> = needs.runs.iter().map(|run| text(run.as_str())).collect();
+    let deleted_nodes: Vec<Uuid> = needs.deleted.iter().map(|(node, _)| node.0).collect();
+    let deleted_sessions: Vec<Uuid> = needs.deleted.iter().map(|(_, session)| session.0).collect();
     let key_clusters: Vec<Uuid> = needs.keys.iter().map(|(cluster, _)| cluster.0).collect();
     let keys: Vec<_> = needs.keys.iter().map(|(_, key)| text(key)).collect();
     let executions: Vec<Uuid> = needs.executions.iter().map(|execution| execution.0).collect();
@@ -220,6 +228,12 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String), F
         .prepare_cached(&format!(
             "SELECT {NODE_LIVE_COLUMNS} FROM presence WHERE node = ANY($1) ORDER BY node FOR UPDATE"
         ))
+        .await?;
+    let deleted_sql = client
+        .prepare_cached(
+            "SELECT t.node, t.session FROM unnest($1::uuid[], $2::uuid[]) AS d (node, session) \
+             JOIN tombstones t ON t.node = d.node AND t.session = d.session",
+        )
         .await?;
     let runs_sql = client
         .prepare_cached(&format!(
@@ -251,6 +265,7 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String), F
         (vec![&nodes], vec![&runs], vec![&key_clusters, &keys], vec![&executions]);
     let beginning = beginning(needs);
     let (holds_args, taken_args): (Args<'_>, Args<'_>) = (vec![&held, &holders], vec![&taken]);
+    let deleted_args: Args<'_> = vec![&deleted_nodes, &deleted_sessions];
     let (
         begun,
         hold_rows,
@@ -259,6 +274,7 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String), F
         transaction,
         cluster_rows,
         node_rows,
+        deleted_rows,
         run_rows,
         key_rows,
         execution_rows,
@@ -270,6 +286,8 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String), F
         client.query_one(&transaction, &[]),
         when(needs.clusters, client.query(&clusters_sql, &[])),
         when(!nodes.is_empty(), client.query(&nodes_sql, &nodes_args)),
+        // After the nodes are locked: whoever deletes one has done so, or waits.
+        when(!deleted_nodes.is_empty(), client.query(&deleted_sql, &deleted_args)),
         when(!runs.is_empty(), client.query(&runs_sql, &runs_args)),
         when(!keys.is_empty(), client.query(&keys_sql, &keys_args)),
         when(!executions.is_empty(), client.query(&executions_sql, &executions_args)),
@@ -282,6 +300,9 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String), F
     for row in node_rows? {
         let (id, live) = node_live_row!(row, try_get).record()?;
         tables.nodes.insert(id, live);
+    }
+    for row in deleted_rows? {
+        tables.deleted.insert((NodeId(row.try_get(0)?), SessionId(row.try_get(1)?)));
     }
     for row in run_rows? {
         tables.runs.extend([run_live_row!(row, try_get).record()?]);

@@ -5,6 +5,7 @@ use deadpool_postgres::Pool;
 use jiff::Timestamp;
 
 use super::failure::Failure;
+use crate::copy::deleted_before;
 use crate::filter::LEFT_BEHIND;
 use crate::rows::count;
 
@@ -38,9 +39,11 @@ const REMOVE_EVENTS: &str = "WITH front AS (SELECT seq, at FROM events ORDER BY 
 const REMOVE_USES: &str = "DELETE FROM limit_uses WHERE (execution, key) IN (SELECT execution, key FROM limit_uses \
      WHERE until <= $1 ORDER BY until LIMIT $2 FOR UPDATE SKIP LOCKED)";
 
+const FORGET_DELETED: &str = "DELETE FROM tombstones WHERE at < $1";
+
 pub(super) async fn prune(pool: &Pool, before: Timestamp, most: u32) -> Result<u64, Failure> {
     let client = pool.get().await?;
-    let before = before.as_microsecond();
+    let (at, before) = (before, before.as_microsecond());
     let mut gone = 0;
     for row in client.query(ENDED, &[&before, &i64::from(most)]).await? {
         let run: String = row.try_get(0)?;
@@ -55,5 +58,6 @@ pub(super) async fn prune(pool: &Pool, before: Timestamp, most: u32) -> Result<u
     client.execute(LEFT_BEHIND, &[]).await?;
     while client.execute(REMOVE_USES, &[&before, &ROWS]).await? > 0 {}
     client.execute(ADD_UP, &[]).await?;
+    client.execute(FORGET_DELETED, &[&deleted_before(at).as_microsecond()]).await?;
     Ok(gone)
 }

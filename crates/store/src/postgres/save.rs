@@ -15,20 +15,33 @@ use uuid::Uuid;
 use super::failure::Failure;
 use super::news::NOTIFY;
 use super::store::text;
-use crate::batch::{Dirty, Holds, Places};
-use crate::rows::{Code, StateColumns, int, json, micros, params_column, small};
+use crate::batch::{Deleted, Dirty, Holds, Places};
+use crate::rows::{
+    Code, StateColumns, int, json, micros, params_column, problems_column, registration_column, small,
+};
 use crate::tables::{Tables, Verdicts};
 
-const REGISTER: &str = "INSERT INTO nodes (id, cluster, hostname, description) \
-     SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[]) \
+const REGISTER: &str = "INSERT INTO nodes (id, cluster, hostname, description, registration, problems) \
+     SELECT u.id, u.cluster, u.hostname, u.description, u.registration, NULL \
+     FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[]) \
+     AS u (id, cluster, hostname, description, registration) \
      ON CONFLICT (id) DO UPDATE SET cluster = excluded.cluster, hostname = excluded.hostname, \
-     description = excluded.description";
+     description = excluded.description, registration = excluded.registration, problems = excluded.problems";
 const APPEAR: &str = "INSERT INTO presence (node, session, status, draining, registered_at, seen_at) \
      SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::boolean[], $5::bigint[], $6::bigint[]) \
      ON CONFLICT (node) DO UPDATE SET session = excluded.session, status = excluded.status, \
      draining = excluded.draining, registered_at = excluded.registered_at, seen_at = excluded.seen_at";
 const ALTER_NODES: &str = "UPDATE presence p SET status = u.status, draining = u.draining \
      FROM unnest($1::uuid[], $2::smallint[], $3::boolean[]) AS u (node, status, draining) WHERE p.node = u.node";
+const SET_PROBLEMS: &str = "UPDATE nodes n SET problems = u.problems \
+     FROM unnest($1::uuid[], $2::text[]) AS u (id, problems) WHERE n.id = u.id";
+/// Of nodes that were registered in the same batch, their own cluster and hostname; of others, those that are stored.
+const BURY: &str = "INSERT INTO tombstones (node, session, cluster, hostname, at) \
+     SELECT u.node, u.session, coalesce(u.cluster, n.cluster), coalesce(u.hostname, n.hostname), u.at \
+     FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::bigint[]) \
+     AS u (node, session, cluster, hostname, at) LEFT JOIN nodes n ON n.id = u.node";
+/// Their presence goes with them.
+const DELETE_NODES: &str = "DELETE FROM nodes WHERE id = ANY($1)";
 const CREATE_RUNS: &str = "INSERT INTO runs (id, state, started_at, finished_at, partial, error, \
      cancel_requested_at, paused_at, admitted_at, owner, epoch, cluster, job, submitted_by, idempotency_key, \
      created_at, retry_of, no_cache) \
@@ -106,6 +119,10 @@ pub(super) async fn save(
 ) -> Result<i64, Failure> {
     let registered = Registered::of(tables, dirty)?;
     let altered_nodes = AlteredNodes::of(tables, dirty);
+    let buried = Buried::of(dirty);
+    let complaining: Vec<Uuid> = dirty.node_problems.keys().map(|node| node.0).collect();
+    let problems: Vec<Option<String>> =
+        dirty.node_problems.values().map(|problems| problems_column(problems)).collect();
     let created = Created::of(tables, dirty)?;
     let altered_runs = Runs::of(tables, dirty.runs_altered.iter().copied());
     let added = Added::of(tables, dirty)?;
@@ -126,12 +143,19 @@ pub(super) async fn save(
     let (over_at, most_over) = (micros(places.over_at), places.most_over());
 
     let mut flight: Vec<(&str, Args<'_>)> = Vec::new();
+    if !buried.node.is_empty() {
+        flight.push((BURY, buried.args().into()));
+        flight.push((DELETE_NODES, vec![&buried.node]));
+    }
     if !registered.id.is_empty() {
         flight.push((REGISTER, registered.descriptions().into()));
         flight.push((APPEAR, registered.presences().into()));
     }
     if !altered_nodes.node.is_empty() {
         flight.push((ALTER_NODES, altered_nodes.args().into()));
+    }
+    if !complaining.is_empty() {
+        flight.push((SET_PROBLEMS, vec![&complaining, &problems]));
     }
     if !created.runs.id.is_empty() {
         flight.push((CREATE_RUNS, created.runs.args().into_iter().chain(created.args()).collect()));
@@ -202,6 +226,7 @@ struct Registered<'a> {
     cluster: Vec<Uuid>,
     hostname: Vec<Text<'a>>,
     description: Vec<String>,
+    registration: Vec<Option<String>>,
     session: Vec<Uuid>,
     status: Vec<i16>,
     draining: Vec<bool>,
@@ -218,6 +243,7 @@ impl<'a> Registered<'a> {
             columns.cluster.push(registration.cluster.0);
             columns.hostname.push(text(&registration.description.hostname));
             columns.description.push(json(&registration.description)?);
+            columns.registration.push(registration_column(registration)?);
             columns.session.push(live.session.0);
             columns.status.push(live.status.code());
             columns.draining.push(live.draining);
@@ -227,12 +253,39 @@ impl<'a> Registered<'a> {
         Ok(columns)
     }
 
-    fn descriptions(&self) -> [&(dyn ToSql + Sync); 4] {
-        [&self.id, &self.cluster, &self.hostname, &self.description]
+    fn descriptions(&self) -> [&(dyn ToSql + Sync); 5] {
+        [&self.id, &self.cluster, &self.hostname, &self.description, &self.registration]
     }
 
     fn presences(&self) -> [&(dyn ToSql + Sync); 6] {
         [&self.id, &self.session, &self.status, &self.draining, &self.registered_at, &self.seen_at]
+    }
+}
+
+#[derive(Default)]
+struct Buried<'a> {
+    node: Vec<Uuid>,
+    session: Vec<Uuid>,
+    cluster: Vec<Option<Uuid>>,
+    hostname: Vec<Option<Text<'a>>>,
+    at: Vec<i64>,
+}
+
+impl<'a> Buried<'a> {
+    fn of(dirty: &Dirty<'a>) -> Self {
+        let mut columns = Self::default();
+        for Deleted { node, session, at, registration } in &dirty.nodes_deleted {
+            columns.node.push(node.0);
+            columns.session.push(session.0);
+            columns.cluster.push(registration.map(|registration| registration.cluster.0));
+            columns.hostname.push(registration.map(|registration| text(&registration.description.hostname)));
+            columns.at.push(at.as_microsecond());
+        }
+        columns
+    }
+
+    fn args(&self) -> [&(dyn ToSql + Sync); 5] {
+        [&self.node, &self.session, &self.cluster, &self.hostname, &self.at]
     }
 }
 

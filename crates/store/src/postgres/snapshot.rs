@@ -15,13 +15,13 @@ use super::store::LAST_SEQ;
 use super::{PostgresStore, output};
 use crate::copy::{
     CHUNKS_PER_PART, EVENTS_PER_PART, EXECUTIONS_PER_PART, HOLDS_PER_PART, Kept, NODES_PER_PART, Part,
-    RUNS_PER_PART, Seen, Source, broken_off,
+    RUNS_PER_PART, Seen, Source, TOMBSTONES_PER_PART, broken_off,
 };
 use crate::filter::HOLDS;
 use crate::port::{Error, OutputChunk};
 use crate::rows::{
-    EVENT_COLUMNS, EXECUTION_COLUMNS, NODE_COLUMNS, RUN_COLUMNS, count, event_row, execution_row, int,
-    node_row, run_row, time,
+    EVENT_COLUMNS, EXECUTION_COLUMNS, NODE_COLUMNS, RUN_COLUMNS, TOMBSTONE_COLUMNS, count, event_row,
+    execution_row, int, node_row, run_row, time, time_opt, tombstone_row,
 };
 
 /// Each execution's first chunk wanted is the one that holds its offset; looking it up spares reading what lies before.
@@ -75,6 +75,11 @@ impl PostgresStore {
         let nodes = format!("SELECT {NODE_COLUMNS} FROM presence p JOIN nodes n ON n.id = p.node");
         send(&view, to, &nodes, NODES_PER_PART, Part::Nodes, |row| Ok(node_row!(row, try_get).record()?))
             .await?;
+        let tombstones = format!("SELECT {TOMBSTONE_COLUMNS} FROM tombstones");
+        send(&view, to, &tombstones, TOMBSTONES_PER_PART, Part::Tombstones, |row| {
+            Ok(tombstone_row!(row, try_get).record()?)
+        })
+        .await?;
         let runs = format!("SELECT {RUN_COLUMNS} FROM runs r JOIN definitions d ON d.run = r.id");
         send(&view, to, &runs, RUNS_PER_PART, Part::Runs, |row| Ok(run_row!(row, try_get).record()?)).await?;
         send(&view, to, HOLDS, HOLDS_PER_PART, Part::Holds, hold).await?;
@@ -101,7 +106,8 @@ impl Source for PostgresStore {
     }
 
     async fn kept(&self) -> Result<Kept, Error> {
-        let sql = "SELECT (SELECT min(seq) FROM events), r.finished_at, r.id FROM (SELECT 1) one LEFT JOIN \
+        let sql = "SELECT (SELECT min(seq) FROM events), r.finished_at, r.id, (SELECT min(at) FROM tombstones) \
+                   FROM (SELECT 1) one LEFT JOIN \
                    (SELECT finished_at, id FROM runs WHERE finished_at IS NOT NULL AND state IN (10, 11, 12) \
                    ORDER BY finished_at, id LIMIT 1) r ON true";
         let rows = self.rows(sql, &[]).await?;
@@ -113,7 +119,8 @@ impl Source for PostgresStore {
             (Some(at), Some(id)) => Some((time(at)?, id.into())),
             _ => None,
         };
-        Ok(Kept { first_seq: first_seq.map(count).transpose()?, first_ended })
+        let first_deleted = time_opt(row.try_get(3).map_err(Failure::from)?)?;
+        Ok(Kept { first_seq: first_seq.map(count).transpose()?, first_ended, first_deleted })
     }
 
     async fn presence(&self) -> Result<Vec<Seen>, Error> {

@@ -10,7 +10,7 @@ use deadpool_postgres::{Object, Pool};
 use downbeat_core::change::{Change, Event};
 use downbeat_core::execution::{Execution, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
-use downbeat_core::node::{NodeRecord, NodeStatus};
+use downbeat_core::node::{NodeRecord, NodeStatus, Tombstone};
 use downbeat_core::run::{RunRecord, RunState};
 use jiff::Timestamp;
 use tokio::sync::broadcast;
@@ -29,8 +29,8 @@ use crate::port::{
     RunFilter, ServerRecord, Store, Tally,
 };
 use crate::rows::{
-    Code, EVENT_COLUMNS, EXECUTION_COLUMNS, NODE_COLUMNS, RUN_COLUMNS, count, event_row, execution_row, int,
-    node_row, run_row, small, small_count, time,
+    Code, EVENT_COLUMNS, EXECUTION_COLUMNS, NODE_COLUMNS, RUN_COLUMNS, TOMBSTONE_COLUMNS, count, event_row,
+    execution_row, int, node_row, run_row, small, small_count, time, tombstone_row,
 };
 
 /// Queries, heartbeats and output at once.
@@ -61,14 +61,14 @@ impl std::fmt::Debug for PostgresStore {
 impl PostgresStore {
     /// Connects, and brings the database's schema up to date.
     pub async fn open(location: &str) -> Result<Self, Error> {
-        let config = connect::config(location)?;
-        let commits = connect::pool(&config, Use::Commits, 1)?;
-        let queries = connect::pool(&config, Use::Queries, CONNECTIONS)?;
+        let target = connect::target(location)?;
+        let commits = connect::pool(&target, Use::Commits, 1)?;
+        let queries = connect::pool(&target, Use::Queries, CONNECTIONS)?;
         let mut client = queries.get().await.map_err(Failure::from)?;
         connect::migrate(&mut client).await?;
         drop(client);
-        let listener = Listener::start(config.clone());
-        Ok(Self { commits, queries, config, listener })
+        let listener = Listener::start(target.clone());
+        Ok(Self { commits, queries, config: target.config, listener })
     }
 
     pub(super) async fn rows(&self, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Failure> {
@@ -161,6 +161,18 @@ impl Store for PostgresStore {
         rows.first().map(|row| time(row.try_get(0).map_err(Failure::from)?)).transpose()
     }
 
+    async fn health(&self) -> Result<(), Error> {
+        let rows = self.rows("SHOW transaction_read_only", &[]).await?;
+        let read_only = match rows.first() {
+            Some(row) => row.try_get::<_, String>(0).map_err(Failure::from)? == "on",
+            None => false,
+        };
+        if read_only {
+            return Err(Error::Unavailable("PostgreSQL is read-only: is it a standby?".to_owned()));
+        }
+        Ok(())
+    }
+
     async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
         // A task of its own: a caller that goes away must not leave a transaction open half-way.
         let (pool, changes) = (self.commits.clone(), changes.to_vec());
@@ -210,6 +222,19 @@ impl Store for PostgresStore {
 
     async fn node(&self, id: NodeId) -> Result<Option<NodeRecord>, Error> {
         Ok(self.nodes_where(" WHERE n.id = $1", &[&id.0]).await?.pop())
+    }
+
+    async fn tombstones(&self, node: Option<NodeId>) -> Result<Vec<Tombstone>, Error> {
+        let order = "ORDER BY node, at, session";
+        let rows = match node {
+            Some(node) => {
+                let sql = format!("SELECT {TOMBSTONE_COLUMNS} FROM tombstones WHERE node = $1 {order}");
+                self.rows(&sql, &[&node.0]).await?
+            }
+            None => self.rows(&format!("SELECT {TOMBSTONE_COLUMNS} FROM tombstones {order}"), &[]).await?,
+        };
+        let read = |row: &Row| -> Result<Tombstone, Failure> { Ok(tombstone_row!(row, try_get).record()?) };
+        Ok(rows.iter().map(read).collect::<Result<_, _>>()?)
     }
 
     async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>, Error> {
@@ -299,6 +324,11 @@ impl Store for PostgresStore {
 
     async fn open_executions(&self) -> Result<Vec<Execution>, Error> {
         Ok(self.executions_where(" WHERE status <= 2 ORDER BY id", &[]).await?)
+    }
+
+    async fn executions_by_id(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>, Error> {
+        let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
+        Ok(self.executions_where(" WHERE id = ANY($1) ORDER BY id", &[&ids]).await?)
     }
 
     async fn held_by(&self, node: NodeId) -> Result<Vec<Execution>, Error> {

@@ -7,12 +7,13 @@ use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
 use super::failure::Failure;
-use crate::batch::{Asked, Dirty, Ended, Holds, Needs, NewIds, Places};
+use crate::batch::{Asked, Deleted, Dirty, Ended, Holds, Needs, NewIds, Places};
 use crate::filter::{COUNT_AT_ONCE, HOLDS};
 use crate::port::{Committed, Error, LimitUse};
 use crate::rows::{
     Code, EXECUTION_COLUMNS, NODE_LIVE_COLUMNS, RUN_LIVE_COLUMNS, StateColumns, count, execution_row, int,
-    json, micros, node_live_row, params_column, run_live_row, small, time, time_opt,
+    json, micros, node_live_row, params_column, problems_column, registration_column, run_live_row, small,
+    time, time_opt,
 };
 use crate::tables::{Tables, Verdicts};
 use crate::uses::Counted;
@@ -73,6 +74,15 @@ pub(super) fn load(transaction: &Transaction<'_>, needs: &Needs<'_>) -> Result<T
         for node in &needs.nodes {
             if let Some(row) = query.query_row([node.0], |row| Ok(node_live_row!(row, get))).optional()? {
                 tables.nodes.extend([row.record()?]);
+            }
+        }
+    }
+    if !needs.deleted.is_empty() {
+        let sql = "SELECT EXISTS (SELECT 1 FROM tombstones WHERE node = ?1 AND session = ?2)";
+        let mut query = transaction.prepare_cached(sql)?;
+        for (node, session) in &needs.deleted {
+            if query.query_row([node.0, session.0], |row| row.get(0))? {
+                tables.deleted.insert((*node, *session));
             }
         }
     }
@@ -246,19 +256,25 @@ pub(super) fn save_nodes(
     tables: &Tables,
     dirty: &Dirty<'_>,
 ) -> Result<(), Failure> {
+    for deleted in &dirty.nodes_deleted {
+        bury(transaction, deleted)?;
+    }
     for (id, registration) in &dirty.nodes_registered {
         let live = &tables.nodes[id];
         transaction
             .prepare_cached(
-                "INSERT INTO nodes (id, cluster, hostname, description) VALUES (?1, ?2, ?3, ?4) \
+                "INSERT INTO nodes (id, cluster, hostname, description, registration, problems) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, NULL) \
                  ON CONFLICT (id) DO UPDATE SET cluster = excluded.cluster, hostname = excluded.hostname, \
-                 description = excluded.description",
+                 description = excluded.description, registration = excluded.registration, \
+                 problems = excluded.problems",
             )?
             .execute(params![
                 id.0,
                 registration.cluster.0,
                 registration.description.hostname,
-                json(&registration.description)?
+                json(&registration.description)?,
+                registration_column(registration)?
             ])?;
         transaction
             .prepare_cached(
@@ -282,6 +298,32 @@ pub(super) fn save_nodes(
             .prepare_cached("UPDATE presence SET status = ?2, draining = ?3 WHERE node = ?1")?
             .execute(params![id.0, live.status.code(), live.draining])?;
     }
+    for (id, problems) in &dirty.node_problems {
+        transaction
+            .prepare_cached("UPDATE nodes SET problems = ?2 WHERE id = ?1")?
+            .execute(params![id.0, problems_column(problems)])?;
+    }
+    Ok(())
+}
+
+/// Removes a node, and remembers that it was there.
+fn bury(transaction: &Transaction<'_>, deleted: &Deleted<'_>) -> Result<(), Failure> {
+    let (node, session, at) = (deleted.node.0, deleted.session.0, deleted.at.as_microsecond());
+    match deleted.registration {
+        Some(registration) => transaction
+            .prepare_cached(
+                "INSERT INTO tombstones (node, session, cluster, hostname, at) VALUES (?1, ?2, ?3, ?4, ?5)",
+            )?
+            .execute(params![node, session, registration.cluster.0, registration.description.hostname, at])?,
+        None => transaction
+            .prepare_cached(
+                "INSERT INTO tombstones (node, session, cluster, hostname, at) \
+                 SELECT id, ?2, cluster, hostname, ?3 FROM nodes WHERE id = ?1",
+            )?
+            .execute(params![node, session, at])?,
+    };
+    // Its presence goes with it.
+    transaction.prepare_cached("DELETE FROM nodes WHERE id = ?1")?.execute([node])?;
     Ok(())
 }
 

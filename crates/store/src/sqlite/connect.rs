@@ -1,13 +1,14 @@
 //! Owns opening the file: its directory, the lock against a second server, the settings of every connection, and the
 //! migrations.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags, TransactionBehavior, params};
 
 use super::failure::Failure;
+use super::file;
 use crate::migrate::{self, Ran};
 use crate::port::Error;
 
@@ -28,9 +29,12 @@ const STATEMENTS: usize = 64;
 #[cfg(feature = "conformance")]
 pub(crate) static LISTENER: std::sync::OnceLock<fn(&str)> = std::sync::OnceLock::new();
 
-/// Creates the directory, and names the file in a way that two spellings of a path share.
+/// "down" in ASCII, in the header of every database of this program.
+const APPLICATION_ID: i64 = 0x646f_776e;
+
+/// Creates the directory, and returns the one path that all spellings of the file share.
 pub(crate) fn settle(path: &Path) -> Result<PathBuf, Error> {
-    let failed = |error: &dyn std::fmt::Display| {
+    let failed = |error: std::io::Error| {
         Error::Unavailable(format!("cannot create the directory of `{}`: {error}", path.display()))
     };
     if let Ok(settled) = path.canonicalize() {
@@ -38,17 +42,14 @@ pub(crate) fn settle(path: &Path) -> Result<PathBuf, Error> {
     }
     let name = path.file_name().ok_or_else(|| Error::BadLocation(format!("sqlite:{}", path.display())))?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    fs::create_dir_all(parent).map_err(|error| failed(&error))?;
-    Ok(parent.canonicalize().map_err(|error| failed(&error))?.join(name))
+    file::make_directory(parent).map_err(failed)?;
+    Ok(parent.canonicalize().map_err(failed)?.join(name))
 }
 
 /// Takes the right to the file, until the returned handle is dropped.
 pub(crate) fn lock(path: &Path) -> Result<File, Error> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".lock");
-    let lock_path = PathBuf::from(name);
-    let opened = OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path);
-    let file = opened
+    let lock_path = file::beside(path, ".lock");
+    let file = file::make_file(&lock_path)
         .map_err(|error| Error::Unavailable(format!("cannot create `{}`: {error}", lock_path.display())))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
@@ -60,7 +61,13 @@ pub(crate) fn lock(path: &Path) -> Result<File, Error> {
 }
 
 pub(crate) fn writer(path: &Path) -> Result<Connection, Failure> {
+    file::make_file(path)
+        .map_err(|error| Error::Unavailable(format!("cannot create `{}`: {error}", path.display())))?;
     let mut connection = Connection::open(path)?;
+    recognise(&connection, path)?;
+    file::make_private(path).map_err(|error| {
+        Error::Unavailable(format!("cannot set the mode of `{}`: {error}", path.display()))
+    })?;
     settings(&mut connection, WRITER_CACHE_KIB)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
@@ -68,6 +75,22 @@ pub(crate) fn writer(path: &Path) -> Result<Connection, Failure> {
     connection.pragma_update(None, "journal_size_limit", LOG_SIZE_BYTES)?;
     migrate(&mut connection)?;
     Ok(connection)
+}
+
+/// Refuses a database of another program. Databases of earlier releases have no mark, but the table of migrations.
+fn recognise(connection: &Connection, path: &Path) -> Result<(), Failure> {
+    let id: i64 = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
+    let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    let is_ours =
+        id == APPLICATION_ID || id == 0 && (tables == 0 || connection.table_exists(None, "migrations")?);
+    if !is_ours {
+        let text = format!("`{}` is a database of another program; name another store", path.display());
+        return Err(Error::Misused(text).into());
+    }
+    if id != APPLICATION_ID {
+        connection.pragma_update(None, "application_id", APPLICATION_ID)?;
+    }
+    Ok(())
 }
 
 pub(crate) fn reader(path: &Path) -> Result<Connection, Failure> {

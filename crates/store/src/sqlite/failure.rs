@@ -43,6 +43,10 @@ impl Failure {
                 | ErrorCode::OutOfMemory
                 | ErrorCode::OperationInterrupted,
             ) => Error::Unavailable(format!("`{path}`: {error}")),
+            Some(ErrorCode::DatabaseCorrupt) => Error::Damaged(format!("`{path}` is damaged ({error})")),
+            Some(ErrorCode::NotADatabase) => Error::Misused(format!(
+                "`{path}` is not a SQLite database; name another store, or restore a copy"
+            )),
             _ => Error::Corrupt(format!("`{path}`: {error}")),
         }
     }

@@ -6,6 +6,7 @@
 mod commit;
 mod connect;
 mod failure;
+mod file;
 mod output;
 mod prune;
 mod readers;

@@ -12,6 +12,7 @@ use super::commit::{count_ended, forget_uses};
 use super::failure::Failure;
 use super::writer::Writer;
 use crate::batch::{ENDED_EXECUTIONS, ENDED_RUNS, Ended};
+use crate::copy::deleted_before;
 use crate::filter::LEFT_BEHIND;
 use crate::port::Error;
 use crate::rows::{Code, count};
@@ -28,6 +29,8 @@ pub(crate) async fn prune(writer: &Writer, before: Timestamp, most: u32) -> Resu
     }
     while writer.run(move |connection| remove_events(connection, before)).await? {}
     while writer.run(move |connection| remove_uses(connection, at)).await? {}
+    let buried_before = deleted_before(at);
+    writer.run(move |connection| forget_deleted(connection, buried_before)).await?;
     Ok(gone)
 }
 
@@ -105,6 +108,12 @@ fn remove_events(connection: &mut Connection, before: i64) -> Result<bool, Failu
     let removed = transaction.prepare_cached("DELETE FROM events WHERE seq < ?1")?.execute([end])?;
     transaction.commit()?;
     Ok(removed > 0)
+}
+
+/// Forgets nodes that were deleted before then.
+pub(super) fn forget_deleted(connection: &Connection, before: Timestamp) -> Result<(), Failure> {
+    connection.prepare_cached("DELETE FROM tombstones WHERE at < ?1")?.execute([before.as_microsecond()])?;
+    Ok(())
 }
 
 /// Removes a part of the uses of limits that count for nothing: of rates long over, and of executions that ended

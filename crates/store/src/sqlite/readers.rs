@@ -1,6 +1,5 @@
 //! Owns the connections that read. They see committed state only and never hold up the writer.
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rusqlite::Connection;
@@ -8,6 +7,7 @@ use tokio::sync::Semaphore;
 
 use super::connect;
 use super::failure::Failure;
+use super::file::Files;
 use crate::port::Error;
 
 /// Queries that run at once. More would only take cores from the writer.
@@ -15,14 +15,14 @@ const READERS: usize = 4;
 
 #[derive(Debug)]
 pub(crate) struct Readers {
-    path: PathBuf,
+    files: Arc<Files>,
     idle: Arc<Mutex<Vec<Connection>>>,
     permits: Arc<Semaphore>,
 }
 
 impl Readers {
-    pub(crate) fn new(path: PathBuf) -> Self {
-        Self { path, idle: Arc::default(), permits: Arc::new(Semaphore::new(READERS)) }
+    pub(crate) fn new(files: Arc<Files>) -> Self {
+        Self { files, idle: Arc::default(), permits: Arc::new(Semaphore::new(READERS)) }
     }
 
     pub(crate) async fn run<T, F>(&self, query: F) -> Result<T, Error>
@@ -30,18 +30,17 @@ impl Readers {
         T: Send + 'static,
         F: FnOnce(&Connection) -> Result<T, Failure> + Send + 'static,
     {
-        let closed = || Error::Unavailable(format!("`{}` is closed", self.path.display()));
-        let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(|_| closed())?;
+        let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(|_| self.files.is_closed())?;
         let idle = Arc::clone(&self.idle);
-        let path = self.path.clone();
+        let files = Arc::clone(&self.files);
         let read = move || {
             let _permit = permit;
             let popped = idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let connection = match popped {
                 Some(connection) => connection,
-                None => connect::reader(&path).map_err(|failure| failure.at(&path))?,
+                None => connect::reader(files.path()).map_err(|failure| files.explain(failure))?,
             };
-            let answer = query(&connection).map_err(|failure| failure.at(&path))?;
+            let answer = query(&connection).map_err(|failure| files.explain(failure))?;
             idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
             Ok(answer)
         };

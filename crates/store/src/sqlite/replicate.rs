@@ -8,8 +8,9 @@ use async_trait::async_trait;
 use downbeat_core::change::{Change, Event};
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{NodeId, RunId};
-use downbeat_core::node::{NodeRecord, Registration};
+use downbeat_core::node::{NodeRecord, Registration, Tombstone};
 use downbeat_core::run::RunRecord;
+use jiff::Timestamp;
 use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 use tokio::sync::mpsc;
 
@@ -67,13 +68,25 @@ pub(super) fn claim(connection: &Connection, wanted: Owner, path: &Path) -> Resu
 fn replace(connection: &mut Connection, mut parts: mpsc::Receiver<Part>) -> Result<u64, Failure> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     // Definitions and presence go with what they belong to.
-    for table in ["output", "events", "executions", "holds", "cached", "limit_uses", "runs", "nodes", "ended"]
-    {
+    let tables = [
+        "output",
+        "events",
+        "executions",
+        "holds",
+        "cached",
+        "limit_uses",
+        "runs",
+        "nodes",
+        "tombstones",
+        "ended",
+    ];
+    for table in tables {
         transaction.execute(&format!("DELETE FROM {table}"), [])?;
     }
     while let Some(part) = parts.blocking_recv() {
         match part {
             Part::Nodes(nodes) => put_nodes(&transaction, nodes)?,
+            Part::Tombstones(tombstones) => put_tombstones(&transaction, &tombstones)?,
             Part::Runs(runs) => put_runs(&transaction, &runs)?,
             Part::Holds(holds) => put_holds(&transaction, &holds)?,
             Part::Executions(executions) => put_executions(&transaction, executions)?,
@@ -90,12 +103,26 @@ fn replace(connection: &mut Connection, mut parts: mpsc::Receiver<Part>) -> Resu
     Err(broken_off().into())
 }
 
-fn put_nodes(transaction: &Transaction<'_>, nodes: Vec<NodeRecord>) -> Result<(), Failure> {
+fn put_tombstones(transaction: &Transaction<'_>, tombstones: &[Tombstone]) -> Result<(), Failure> {
+    let mut insert = transaction.prepare_cached(
+        "INSERT INTO tombstones (node, session, cluster, hostname, at) VALUES (?1, ?2, ?3, ?4, ?5)",
+    )?;
+    for Tombstone { node, session, cluster, hostname, at } in tombstones {
+        insert.execute(params![node.0, session.0, cluster.0, hostname, at.as_microsecond()])?;
+    }
+    Ok(())
+}
+
+fn put_nodes(transaction: &Transaction<'_>, mut nodes: Vec<NodeRecord>) -> Result<(), Failure> {
     let mut tables = Tables::default();
     tables.nodes.extend(nodes.iter().map(|node| (node.id, NodeLive::of(node))));
+    let problems: Vec<(NodeId, Vec<String>)> =
+        nodes.iter_mut().map(|node| (node.id, std::mem::take(&mut node.problems))).collect();
+    let said = problems.iter().filter(|(_, problems)| !problems.is_empty());
+    let node_problems = said.map(|(node, problems)| (*node, &problems[..])).collect();
     let registrations: Vec<Registration> = nodes.into_iter().map(registration).collect();
     let nodes_registered = registrations.iter().map(|one| (one.node, one)).collect();
-    save_nodes(transaction, &tables, &Dirty { nodes_registered, ..Dirty::default() })
+    save_nodes(transaction, &tables, &Dirty { nodes_registered, node_problems, ..Dirty::default() })
 }
 
 fn put_runs(transaction: &Transaction<'_>, runs: &[RunRecord]) -> Result<(), Failure> {
@@ -254,13 +281,14 @@ impl Replica for SqliteStore {
     async fn forget(&self, kept: &Kept) -> Result<(), Error> {
         let kept = kept.clone();
         let first_seq = kept.first_seq.map_or(i64::MAX, int);
+        let first_deleted = kept.first_deleted.unwrap_or(Timestamp::MAX);
         for run in self.writer.run(move |connection| gone(connection, &kept)).await? {
             prune::remove(&self.writer, Arc::from(run)).await?;
         }
         self.writer
             .run(move |connection| {
                 connection.prepare_cached("DELETE FROM events WHERE seq < ?1")?.execute([first_seq])?;
-                Ok(())
+                prune::forget_deleted(connection, first_deleted)
             })
             .await
     }

@@ -13,13 +13,13 @@ use super::failure::Failure;
 use super::{SqliteStore, output};
 use crate::copy::{
     CHUNKS_PER_PART, EVENTS_PER_PART, EXECUTIONS_PER_PART, HOLDS_PER_PART, Kept, NODES_PER_PART, Part,
-    RUNS_PER_PART, Seen, Source, broken_off,
+    RUNS_PER_PART, Seen, Source, TOMBSTONES_PER_PART, broken_off,
 };
 use crate::filter::HOLDS;
 use crate::port::{Error, OutputChunk, Stream};
 use crate::rows::{
-    Code, EVENT_COLUMNS, EXECUTION_COLUMNS, NODE_COLUMNS, RUN_COLUMNS, count, event_row, execution_row,
-    node_row, run_row, time,
+    Code, EVENT_COLUMNS, EXECUTION_COLUMNS, NODE_COLUMNS, RUN_COLUMNS, TOMBSTONE_COLUMNS, count, event_row,
+    execution_row, node_row, run_row, time, time_opt, tombstone_row,
 };
 
 /// Sends the rows of a query, so many at a time.
@@ -67,6 +67,10 @@ fn snapshot(connection: &Connection, to: &mpsc::Sender<Part>) -> Result<(), Fail
     let seq: i64 = view.query_row("SELECT last_seq FROM feed", [], |row| row.get(0))?;
     let nodes = format!("SELECT {NODE_COLUMNS} FROM presence p JOIN nodes n ON n.id = p.node");
     send(&view, to, &nodes, NODES_PER_PART, Part::Nodes, |row| Ok(node_row!(row, get).record()?))?;
+    let tombstones = format!("SELECT {TOMBSTONE_COLUMNS} FROM tombstones");
+    send(&view, to, &tombstones, TOMBSTONES_PER_PART, Part::Tombstones, |row| {
+        Ok(tombstone_row!(row, get).record()?)
+    })?;
     let runs = format!("SELECT {RUN_COLUMNS} FROM runs r JOIN definitions d ON d.run = r.id");
     send(&view, to, &runs, RUNS_PER_PART, Part::Runs, |row| Ok(run_row!(row, get).record()?))?;
     send(&view, to, HOLDS, HOLDS_PER_PART, Part::Holds, |row| Ok(hold(row)?))?;
@@ -94,8 +98,11 @@ fn kept(connection: &Connection) -> Result<Kept, Failure> {
         )?
         .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
+    let first_deleted: Option<i64> =
+        connection.prepare_cached("SELECT min(at) FROM tombstones")?.query_row([], |row| row.get(0))?;
     Ok(Kept {
         first_seq: first_seq.map(count).transpose()?,
+        first_deleted: time_opt(first_deleted)?,
         first_ended: first_ended.map(|(at, id)| Ok::<_, Error>((time(at)?, id.into()))).transpose()?,
     })
 }

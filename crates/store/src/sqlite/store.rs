@@ -1,6 +1,6 @@
 //! Owns the port on SQLite: which statement answers which question. Commits are `commit`'s.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use downbeat_core::change::{Change, Event};
 use downbeat_core::execution::{Execution, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
-use downbeat_core::node::{NodeRecord, NodeStatus};
+use downbeat_core::node::{NodeRecord, NodeStatus, Tombstone};
 use downbeat_core::run::{RunRecord, RunState};
 use jiff::Timestamp;
 use rusqlite::types::ToSqlOutput;
@@ -16,6 +16,7 @@ use rusqlite::{Connection, OptionalExtension, Params, ToSql, TransactionBehavior
 use tokio::sync::broadcast;
 
 use super::failure::Failure;
+use super::file::Files;
 use super::readers::Readers;
 use super::replicate::Owner;
 use super::writer::Writer;
@@ -26,13 +27,14 @@ use crate::port::{
     RunFilter, ServerRecord, Store, Tally,
 };
 use crate::rows::{
-    Code, EVENT_COLUMNS, EXECUTION_COLUMNS, NODE_COLUMNS, RUN_COLUMNS, count, event_row, execution_row, int,
-    node_row, run_row, time,
+    Code, EVENT_COLUMNS, EXECUTION_COLUMNS, NODE_COLUMNS, RUN_COLUMNS, TOMBSTONE_COLUMNS, count, event_row,
+    execution_row, int, node_row, run_row, time, tombstone_row,
 };
 
 /// The embedded store.
 #[derive(Debug)]
 pub struct SqliteStore {
+    files: Arc<Files>,
     pub(super) writer: Writer,
     pub(super) readers: Readers,
     /// Nobody speaks here: one server has the file.
@@ -52,8 +54,10 @@ impl SqliteStore {
             let lock = connect::lock(&path)?;
             let connection = connect::writer(&path).map_err(|failure| failure.at(&path))?;
             replicate::claim(&connection, owner, &path).map_err(|failure| failure.at(&path))?;
-            let writer = Writer::start(path.clone(), connection, lock)?;
-            Ok(Self { writer, readers: Readers::new(path), news: broadcast::channel(1).0 })
+            let files = Arc::new(Files::of(&path)?);
+            let writer = Writer::start(Arc::clone(&files), connection, lock)?;
+            let readers = Readers::new(Arc::clone(&files));
+            Ok(Self { files, writer, readers, news: broadcast::channel(1).0 })
         })
         .await
         .map_err(|error| Error::Unavailable(format!("opening the store was broken off: {error}")))?
@@ -194,7 +198,20 @@ impl Store for SqliteStore {
     async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
         // Cheap: what is large in a change is shared, and the thread cannot borrow.
         let changes = changes.to_vec();
-        self.writer.run(move |connection| commit::commit(connection, server, &changes)).await
+        let files = Arc::clone(&self.files);
+        self.writer
+            .run(move |connection| {
+                files.are_there()?;
+                commit::commit(connection, server, &changes)
+            })
+            .await
+    }
+
+    async fn health(&self) -> Result<(), Error> {
+        let files = Arc::clone(&self.files);
+        tokio::task::spawn_blocking(move || files.can_be_written())
+            .await
+            .map_err(|error| Error::Unavailable(format!("a look at the store was broken off: {error}")))?
     }
 
     fn is_shared(&self) -> bool {
@@ -249,6 +266,20 @@ impl Store for SqliteStore {
 
     async fn node(&self, id: NodeId) -> Result<Option<NodeRecord>, Error> {
         self.readers.run(move |connection| Ok(nodes(connection, " WHERE n.id = ?1", [id.0])?.pop())).await
+    }
+
+    async fn tombstones(&self, node: Option<NodeId>) -> Result<Vec<Tombstone>, Error> {
+        self.readers
+            .run(move |connection| {
+                let of_node = if node.is_some() { " WHERE node = ?1" } else { "" };
+                let sql =
+                    format!("SELECT {TOMBSTONE_COLUMNS} FROM tombstones{of_node} ORDER BY node, at, session");
+                let mut query = connection.prepare_cached(&sql)?;
+                let args = rusqlite::params_from_iter(node.map(|node| node.0));
+                let rows = query.query_map(args, |row| Ok(tombstone_row!(row, get)))?;
+                rows.map(|row| Ok(row?.record()?)).collect()
+            })
+            .await
     }
 
     async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>, Error> {
@@ -366,6 +397,19 @@ impl Store for SqliteStore {
 
     async fn open_executions(&self) -> Result<Vec<Execution>, Error> {
         self.readers.run(|connection| executions(connection, " WHERE status <= 2 ORDER BY id", [])).await
+    }
+
+    async fn executions_by_id(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>, Error> {
+        let ids: BTreeSet<ExecutionId> = ids.iter().copied().collect();
+        self.readers
+            .run(move |connection| {
+                let mut found = Vec::new();
+                for id in ids {
+                    found.extend(executions(connection, " WHERE id = ?1", [id.0])?);
+                }
+                Ok(found)
+            })
+            .await
     }
 
     async fn held_by(&self, node: NodeId) -> Result<Vec<Execution>, Error> {

@@ -2,14 +2,14 @@
 //! work that nobody waits for any more is still done.
 
 use std::fs::File;
-use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
 use super::failure::Failure;
+use super::file::Files;
 use crate::port::Error;
 
 /// How many pieces of work may wait: the journal has one commit under way, the rest is heartbeats and output.
@@ -20,14 +20,14 @@ type Work = Box<dyn FnOnce(&mut Connection) + Send>;
 /// The handle to the writing thread.
 #[derive(Debug)]
 pub(crate) struct Writer {
-    path: PathBuf,
+    files: Arc<Files>,
     queue: Mutex<Option<mpsc::Sender<Work>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Writer {
     /// The thread lives until the handle is closed or dropped, and has the lock as long as it lives.
-    pub(crate) fn start(path: PathBuf, mut connection: Connection, lock: File) -> Result<Self, Error> {
+    pub(crate) fn start(files: Arc<Files>, mut connection: Connection, lock: File) -> Result<Self, Error> {
         let (queue, mut work) = mpsc::channel::<Work>(QUEUE);
         let run = move || {
             while let Some(work) = work.blocking_recv() {
@@ -40,7 +40,7 @@ impl Writer {
             .name("sqlite-writer".to_owned())
             .spawn(run)
             .map_err(|error| Error::Unavailable(format!("cannot start the thread that writes: {error}")))?;
-        Ok(Self { path, queue: Mutex::new(Some(queue)), thread: Mutex::new(Some(thread)) })
+        Ok(Self { files, queue: Mutex::new(Some(queue)), thread: Mutex::new(Some(thread)) })
     }
 
     pub(crate) async fn run<T, F>(&self, work: F) -> Result<T, Error>
@@ -54,9 +54,9 @@ impl Writer {
             // Nobody waits any more: what was written stays.
             let _ = reply.send(work(connection));
         });
-        let closed = || Error::Unavailable(format!("`{}` is closed", self.path.display()));
+        let closed = || self.files.is_closed();
         queue.ok_or_else(closed)?.send(work).await.map_err(|_| closed())?;
-        answer.await.map_err(|_| closed())?.map_err(|failure| failure.at(&self.path))
+        answer.await.map_err(|_| closed())?.map_err(|failure| self.files.explain(failure))
     }
 
     /// Lets the queued work end, then the thread.
@@ -66,7 +66,7 @@ impl Writer {
         if let Some(thread) = thread {
             let joined = tokio::task::spawn_blocking(move || thread.join()).await;
             if !matches!(joined, Ok(Ok(()))) {
-                tracing::error!(path = %self.path.display(), "the thread that writes the store did not end in order");
+                tracing::error!(path = %self.files.path().display(), "the thread that writes the store did not end in order");
             }
         }
     }

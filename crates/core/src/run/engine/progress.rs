@@ -410,6 +410,8 @@ impl Progress {
             | Change::NodeRegistered { .. }
             | Change::NodeMoved { .. }
             | Change::NodeDrainSet { .. }
+            | Change::NodeProblemsSet { .. }
+            | Change::NodeDeleted { .. }
             | Change::Unknown { .. } => {}
         }
     }

@@ -23,6 +23,7 @@ mod fair;
 mod limited;
 mod model;
 mod placed;
+mod schemas;
 
 struct World {
     board: Board,
@@ -56,6 +57,10 @@ fn record(index: u32, session: SessionId) -> NodeRecord {
         draining: false,
         registered_at: Timestamp::UNIX_EPOCH,
         seen_at: Timestamp::UNIX_EPOCH,
+        installation: None,
+        undelivered: Vec::new(),
+        displaced: None,
+        problems: Vec::new(),
     }
 }
 

@@ -68,6 +68,8 @@ fn execution(change: &Change) -> Option<ExecutionId> {
         Change::NodeRegistered { .. }
         | Change::NodeMoved { .. }
         | Change::NodeDrainSet { .. }
+        | Change::NodeProblemsSet { .. }
+        | Change::NodeDeleted { .. }
         | Change::RunCreated { .. }
         | Change::RunTaken { .. }
         | Change::RunCancelRequested { .. }
@@ -82,11 +84,13 @@ fn execution(change: &Change) -> Option<ExecutionId> {
 fn by(change: &Change) -> Option<&str> {
     match change {
         Change::NodeDrainSet { by, .. }
+        | Change::NodeDeleted { by, .. }
         | Change::RunCancelRequested { by, .. }
         | Change::RunPauseSet { by, .. } => Some(by),
         Change::RunCreated { run, .. } => Some(&run.by),
         Change::NodeRegistered { .. }
         | Change::NodeMoved { .. }
+        | Change::NodeProblemsSet { .. }
         | Change::RunTaken { .. }
         | Change::RunAdmitted { .. }
         | Change::ExecutionsAdded { .. }
@@ -122,6 +126,15 @@ fn told(change: &Change) -> (String, Value) {
             let text = if *draining { "node is drained" } else { "node takes work again" };
             (text.to_owned(), json!({"draining": draining}))
         }
+        Change::NodeProblemsSet { problems, .. } => {
+            let text = if problems.is_empty() {
+                "node has no problems any more".to_owned()
+            } else {
+                format!("node has problems: {}", problems.join("; "))
+            };
+            (text, json!({"problems": problems}))
+        }
+        Change::NodeDeleted { session, .. } => ("node was deleted".to_owned(), json!({"session": session})),
         Change::RunCreated { run, .. } => {
             let steps: usize = run.definition.tasks.iter().map(|entry| entry.leaves().len()).sum();
             let nodes = run.resolved.nodes.len();

@@ -1,10 +1,11 @@
 //! Owns how a node, its backends and its cluster are shown.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use downbeat_core::backend::{ActionSchema, BackendSchema, ParamKind};
 use downbeat_core::ids::{ClusterId, NodeId, SessionId};
-use downbeat_core::node::{NodeRecord, NodeStatus};
+use downbeat_core::node::{NodeRecord, NodeStatus, Tombstone};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -40,6 +41,9 @@ pub struct NodeSummary {
     /// The last heartbeat.
     #[schema(value_type = String, format = DateTime)]
     pub seen_at: Timestamp,
+    /// What is wrong on the host, as its agent says.
+    #[serde(default)]
+    pub problems: Vec<String>,
 }
 
 /// A node with everything that it says of itself.
@@ -72,6 +76,24 @@ pub struct Node {
     /// The last heartbeat.
     #[schema(value_type = String, format = DateTime)]
     pub seen_at: Timestamp,
+    /// What is wrong on the host, as its agent says.
+    #[serde(default)]
+    pub problems: Vec<String>,
+}
+
+/// A node that was deleted. What was done there is still shown by its hostname.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DeletedNode {
+    #[schema(value_type = Uuid)]
+    pub id: NodeId,
+    pub hostname: String,
+    #[schema(value_type = Uuid)]
+    pub cluster: ClusterId,
+    /// The life of its agent that was deleted with it. That agent ends; one that is started anew registers again.
+    #[schema(value_type = Uuid)]
+    pub session: SessionId,
+    #[schema(value_type = String, format = DateTime)]
+    pub deleted_at: Timestamp,
 }
 
 /// Something that a node can do.
@@ -124,11 +146,12 @@ impl From<NodeRecord> for NodeSummary {
             groups: description.groups,
             labels: description.labels,
             capabilities: description.capabilities,
-            backends: description.backends.into_iter().map(|backend| backend.name).collect(),
+            backends: description.backends.iter().map(|backend| backend.name.clone()).collect(),
             slots: description.slots,
             version: description.version,
             registered_at: node.registered_at,
             seen_at: node.seen_at,
+            problems: node.problems,
         }
     }
 }
@@ -146,12 +169,24 @@ impl From<NodeRecord> for Node {
             groups: description.groups,
             labels: description.labels,
             capabilities: description.capabilities,
-            backends: description.backends.into_iter().map(Backend::from).collect(),
+            backends: description
+                .backends
+                .into_iter()
+                .map(|backend| Backend::from(Arc::unwrap_or_clone(backend)))
+                .collect(),
             slots: description.slots,
             version: description.version,
             registered_at: node.registered_at,
             seen_at: node.seen_at,
+            problems: node.problems,
         }
+    }
+}
+
+impl From<Tombstone> for DeletedNode {
+    fn from(tombstone: Tombstone) -> Self {
+        let Tombstone { node: id, session, cluster, hostname, at: deleted_at } = tombstone;
+        Self { id, hostname, cluster, session, deleted_at }
     }
 }
 

@@ -213,6 +213,7 @@ mod tests {
                 entries: vec![Some(0); 3],
                 idempotent: Vec::new(),
                 waves: vec![1, 2, 4],
+                left_out: Vec::new(),
             }),
             params: Default::default(),
             retry_of: None,

@@ -13,6 +13,8 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::execution::{Facts, Names, Waiting};
+use super::plan::left_out;
+use super::problem::NodeReason;
 use super::rollout::Rollout;
 use super::schema;
 use super::standing::StepStanding;
@@ -29,6 +31,12 @@ pub struct Run {
     pub step: Option<u32>,
     /// Hostnames of the nodes that its targets came to.
     pub expected: Vec<String>,
+    /// Nodes that its targets meant when it was created, and that were left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<NodeReason>,
+    /// Its nodes that are stale or offline now, and what becomes of their steps; only while the run goes on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub silent: Vec<NodeReason>,
     /// Instances (step × node, step × item) by the status of their last attempt.
     pub counts: Counts,
     /// By step, then by hostname; `-` stands for a placed step that no node has taken yet, and `[3]` for the item with
@@ -49,9 +57,6 @@ pub struct Run {
     /// first few.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waiting: Vec<StepWaiting>,
-    /// Nodes of its targets that take no work now, and why. Only in the answer to a submission.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub absent: Vec<Waiting>,
     /// The definition that it runs, when asked for with `definition=1`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
@@ -334,13 +339,14 @@ impl Run {
             summary: RunSummary::of(run),
             step: step.map(|(_, index)| index),
             expected: run.resolved.nodes.iter().map(|node| node.hostname.clone()).collect(),
+            left_out: left_out(&run.resolved),
+            silent: Vec::new(),
             counts,
             params: run.params.clone(),
             rollout,
             untouched: untouched.unwrap_or_default(),
             results,
             waiting: Vec::new(),
-            absent: Vec::new(),
             definition: None,
         }
     }
@@ -424,6 +430,7 @@ mod tests {
                 entries: vec![Some(0), None],
                 idempotent: Vec::new(),
                 waves: Vec::new(),
+                left_out: Vec::new(),
             }),
             by: "test".to_owned(),
             idempotency_key: None,
@@ -456,6 +463,7 @@ mod tests {
             started_at,
             finished_at,
             outputs: Default::default(),
+            received_at: None,
         };
         State::Succeeded { lease: lease(number), outcome }
     }

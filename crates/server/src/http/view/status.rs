@@ -28,6 +28,9 @@ pub struct Status {
     pub replica: Option<Replica>,
     /// `sqlite`, `postgres` or `memory`.
     pub store: String,
+    /// Why the store takes no writes, or may not keep them: a full, read-only or damaged disk, a file that is gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store_problem: Option<String>,
     /// How long the server that answers has been up.
     #[schema(value_type = String, example = "3h12m")]
     pub uptime: Span,
@@ -41,6 +44,9 @@ pub struct Status {
     /// Nodes by status; every status is there.
     #[schema(value_type = BTreeMap<String, u64>)]
     pub nodes: BTreeMap<NodeStatus, u64>,
+    /// Nodes whose agents say that something is wrong on their hosts.
+    #[serde(default)]
+    pub nodes_with_problems: u64,
 }
 
 /// What a server is to its store.

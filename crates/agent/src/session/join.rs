@@ -1,0 +1,141 @@
+//! Owns how an agent becomes its node: hello, then register, for as long as it takes. What a server says is a reason to try
+//! again, with a pause that grows, but for two things: the node was deleted, or a newer session of it exists.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use downbeat_core::Dice;
+use downbeat_core::ids::{NodeId, SessionId};
+use downbeat_core::node::Description;
+use downbeat_proto::message::{
+    Fault, Held, Hello, OLDEST_PROTOCOL, PROTOCOL, Register, Welcome, agreed_protocol,
+};
+
+use crate::error::Error;
+use crate::installation::Installation;
+use crate::links::Links;
+use crate::settings::Tuning;
+
+/// What an agent says to become its node; the same each time in one life.
+#[derive(Debug)]
+pub(crate) struct Joining {
+    pub(crate) cluster: String,
+    pub(crate) description: Description,
+    pub(crate) session: SessionId,
+    pub(crate) installation: Installation,
+    /// Results of former sessions that are still to be delivered.
+    undelivered: Mutex<Vec<Held>>,
+    tuning: Tuning,
+    dice: Mutex<Dice>,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(crate) struct Joined {
+    pub(crate) node: NodeId,
+    pub(crate) welcome: Welcome,
+}
+
+impl Joining {
+    pub(crate) fn new(
+        cluster: String,
+        description: Description,
+        session: SessionId,
+        installation: Installation,
+        undelivered: Vec<Held>,
+        tuning: Tuning,
+        dice: Dice,
+    ) -> Self {
+        let (undelivered, dice) = (Mutex::new(undelivered), Mutex::new(dice));
+        Self { cluster, description, session, installation, undelivered, tuning, dice }
+    }
+
+    /// A server has these results, or they count no more.
+    pub(crate) fn delivered(&self, done: &[Held]) {
+        let mut undelivered = self.undelivered.lock().unwrap_or_else(PoisonError::into_inner);
+        if !undelivered.is_empty() {
+            undelivered.retain(|held| !done.contains(held));
+        }
+    }
+
+    /// Until a server has taken this agent as its node.
+    pub(crate) async fn join(&self, links: &Links) -> Result<Joined, Error> {
+        let mut refusals = 0;
+        loop {
+            let fault = match self.attempt(links).await {
+                Ok(joined) => return Ok(joined),
+                // The pause is in finding the next server.
+                Err(Fault::Unavailable(_)) => continue,
+                Err(fault) => fault,
+            };
+            if let Some(error) = Error::from_session(&fault) {
+                return Err(error);
+            }
+            refusals += 1;
+            let pause = self.pause(refusals);
+            tracing::error!(
+                hostname = %self.description.hostname, session = %self.session, %fault,
+                "the server does not take this agent; it is tried again in {}s", pause.as_secs_f64().ceil()
+            );
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    async fn attempt(&self, links: &Links) -> Result<Joined, Fault> {
+        let welcome = self.hello(links).await?;
+        let node = NodeId::derive(welcome.cluster, &self.description.hostname);
+        let register = Register {
+            cluster: welcome.cluster,
+            node,
+            session: self.session,
+            description: self.description.clone(),
+            instance: self.installation.id.clone(),
+            undelivered: self.undelivered.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            life: self.installation.life,
+        };
+        let link = links.lend().await;
+        let answer = link.register(register).await;
+        links.settle(&link, &answer).await;
+        if answer.as_ref().is_err_and(|fault| !matches!(fault, Fault::Unavailable(_))) {
+            links.move_on(&link).await;
+        }
+        answer?;
+        Ok(Joined { node, welcome })
+    }
+
+    async fn hello(&self, links: &Links) -> Result<Welcome, Fault> {
+        let hello = Hello {
+            cluster: self.cluster.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            protocol: PROTOCOL,
+        };
+        let link = links.lend().await;
+        let answer = link.hello(hello).await;
+        links.settle(&link, &answer).await;
+        let answer = match answer {
+            // A server says the newest that both know. One that says something newer is not in step with anybody.
+            Ok(welcome) if agreed_protocol(welcome.protocol) != Some(welcome.protocol) => {
+                Err(Fault::Rejected(format!(
+                    "it speaks protocol {}, this agent {OLDEST_PROTOCOL} to {PROTOCOL}: upgrade the older of the two",
+                    welcome.protocol
+                )))
+            }
+            Ok(welcome) => Ok(welcome),
+            // Nothing that is said before it registers is said of this session: a server from before says `not found` of a
+            // cluster that it has never heard of.
+            Err(Fault::NotFound(why) | Fault::Superseded(why)) => Err(Fault::Unknown(why)),
+            Err(fault) => Err(fault),
+        };
+        if answer.as_ref().is_err_and(|fault| !matches!(fault, Fault::Unavailable(_))) {
+            links.move_on(&link).await;
+        }
+        answer
+    }
+
+    /// Half of it is certain, half is chance.
+    pub(crate) fn pause(&self, refusals: u32) -> Duration {
+        let doubled = self.tuning.refused_least.saturating_mul(1 << (refusals - 1).min(16));
+        let half = doubled.min(self.tuning.refused_most) / 2;
+        half + self.dice.lock().unwrap_or_else(PoisonError::into_inner).up_to(half)
+    }
+}

@@ -1,0 +1,32 @@
+//! Owns how a store and a directory are named to people: by paths that mean the same wherever they are read.
+
+use std::path::Path;
+
+use crate::settings::without_password;
+
+/// The path from the root on; as it is where that cannot be found out.
+pub(super) fn absolute(path: &Path) -> String {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
+}
+
+/// The location of a store, without its password.
+pub(super) fn shown(location: &str) -> String {
+    match location.strip_prefix("sqlite:") {
+        Some(path) => format!("sqlite:{}", absolute(Path::new(path))),
+        None => without_password(location),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_is_named_from_the_root_on() {
+        let here = std::env::current_dir().unwrap();
+        let expected = format!("sqlite:{}", here.join("data/downbeat.db").display());
+        assert_eq!(shown("sqlite:./data/downbeat.db"), expected);
+        assert_eq!(shown("sqlite:/var/downbeat.db"), "sqlite:/var/downbeat.db");
+        assert_eq!(shown("memory:"), "memory:");
+    }
+}

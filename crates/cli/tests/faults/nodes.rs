@@ -1,0 +1,153 @@
+//! Nodes that are forgotten, cloned, deleted and stopped: no agent ends but for a deletion, and nothing is lost for long.
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use crate::site::{Site, Store};
+use crate::support::{eventually, is_alive};
+
+/// A placed task that says where it runs and then runs for long, or ends when it was tried before.
+fn placed(site: &Site) -> (Value, std::path::PathBuf) {
+    let pid = site.directory.path().join("pid");
+    let script =
+        format!("[ -e {0} ] && exit 0; echo $$ > {0}.part; mv {0}.part {0}; sleep 600", pid.display());
+    let task = json!({"backend": "exec", "action": "shell", "params": {"command": script}, "placement": {}});
+    (json!({"tasks": [task]}), pid)
+}
+
+async fn pid_in(file: &std::path::Path) -> i32 {
+    eventually("the process began", || async { std::fs::read_to_string(file).ok()?.trim().parse().ok() })
+        .await
+}
+
+/// The node that has the first execution of a run.
+async fn taker(site: &Site, run: &str) -> String {
+    eventually("it is taken", || async {
+        site.executions(run).await.first()?["node"].as_str().map(str::to_owned)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_server_that_starts_with_an_empty_store_ends_no_agent() {
+    let mut site = Site::new(Store::Sqlite).await;
+    site.start_server().await;
+    site.start_agent("web-1");
+    site.nodes_online(1).await;
+    let first = site.get("nodes/web-1").await.unwrap();
+    site.kill_server();
+    let former = site.use_store("other.db");
+    site.start_server().await;
+    site.nodes_online(1).await;
+    let known = site.get("nodes/web-1").await.unwrap();
+    assert_eq!(known["session"], first["session"], "the same agent in the same life");
+    let run = site.submit(&json!({"target": "all", "tasks": [site.entry("a", "0")]}), "k").await;
+    assert_eq!(site.ended(&run).await["status"], "completed");
+    // Somebody noticed.
+    site.kill_server();
+    site.use_store(&former);
+    site.start_server().await;
+    site.nodes_online(1).await;
+    assert_eq!(site.agent_exit("web-1"), None, "it has lived through all of it");
+}
+
+#[tokio::test]
+async fn an_agent_outlives_a_store_from_a_backup_that_does_not_know_it() {
+    let mut site = Site::new(Store::Sqlite).await;
+    site.start_server().await;
+    site.start_agent("web-1");
+    site.nodes_online(1).await;
+    site.stop_server().await;
+    let file = site.directory.path().join("downbeat.db");
+    let backup = std::fs::read(&file).unwrap();
+    site.start_server().await;
+    site.start_agent("web-2");
+    site.nodes_online(2).await;
+    site.stop_server().await;
+    for name in ["downbeat.db-wal", "downbeat.db-shm"] {
+        let _ = std::fs::remove_file(site.directory.path().join(name));
+    }
+    std::fs::write(&file, backup).unwrap();
+    site.start_server().await;
+    site.nodes_online(2).await;
+    assert_eq!((site.agent_exit("web-1"), site.agent_exit("web-2")), (None, None));
+}
+
+#[tokio::test]
+async fn a_second_machine_with_the_same_hostname_does_not_take_a_living_node() {
+    let mut site = Site::new(Store::Sqlite).await;
+    site.start_server().await;
+    site.start_agent("web-1");
+    site.nodes_online(1).await;
+    let (definition, file) = placed(&site);
+    let run = site.submit(&definition, "k").await;
+    let pid = pid_in(&file).await;
+    let session = site.get("nodes/web-1").await.unwrap()["session"].clone();
+    site.start_twin("web-1", "twin");
+    eventually("the twin is refused", || async {
+        let log = std::fs::read_to_string(site.directory.path().join("twin.log")).ok()?;
+        log.contains("web-1 is online as installation").then_some(())
+    })
+    .await;
+    assert_eq!(site.get("nodes/web-1").await.unwrap()["session"], session);
+    assert!(is_alive(pid), "its work goes on");
+    // When the first one is gone, the node is the twin's.
+    site.kill_agent("web-1");
+    eventually("the twin has the node", || async {
+        (site.get("nodes/web-1").await?["session"] != session).then_some(())
+    })
+    .await;
+    assert_eq!(site.ended(&run).await["status"], "completed");
+}
+
+#[tokio::test]
+async fn a_deleted_nodes_agent_ends_with_4_and_its_work_goes_to_another() {
+    let mut site = Site::new(Store::Sqlite).await.with_lease_ttl("60s");
+    site.start_server().await;
+    site.start_agent("web-1");
+    site.start_agent("web-2");
+    site.nodes_online(2).await;
+    let (definition, file) = placed(&site);
+    let run = site.submit(&definition, "k").await;
+    let (pid, name) = (pid_in(&file).await, taker(&site, &run).await);
+    assert_eq!(site.delete(&format!("nodes/{name}")).await, Some(409), "it is online");
+    assert_eq!(site.delete(&format!("nodes/{name}?force=1")).await, Some(200));
+    // Killed right after: the next start derives from the store what follows.
+    site.kill_server();
+    site.start_server().await;
+    let view = site.ended(&run).await;
+    assert_eq!(view["status"], "completed", "{view:#}");
+    let executions = site.executions(&run).await;
+    assert_eq!((&executions[0]["status"], &executions[0]["node"]), (&json!("lost"), &json!(name)));
+    assert_ne!(executions[1]["node"], json!(name));
+    assert_eq!(site.agent_ended(&name).await, 4);
+    assert!(!is_alive(pid), "with its work");
+    // Started again, it is a node again.
+    site.start_agent(&name);
+    site.nodes_online(2).await;
+}
+
+#[tokio::test]
+async fn a_graceful_stop_sends_placed_work_that_outlasts_it_to_another_node_at_once() {
+    // The term is longer than the test's patience.
+    let mut site = Site::new(Store::Sqlite).await.with_lease_ttl("10m");
+    site.start_server().await;
+    for name in ["web-1", "web-2"] {
+        site.start_agent_with(name, &["--drain-timeout", "100ms"]);
+    }
+    site.nodes_online(2).await;
+    let (definition, file) = placed(&site);
+    let run = site.submit(&definition, "k").await;
+    let (pid, name) = (pid_in(&file).await, taker(&site, &run).await);
+    site.signal_agent(&name, Signal::SIGTERM);
+    let view = site.ended(&run).await;
+    assert_eq!(view["status"], "completed", "{view:#}");
+    let executions = site.executions(&run).await;
+    assert_eq!(
+        (&executions[0]["status"], &executions[0]["error"]),
+        (&json!("lost"), &json!("its agent stopped"))
+    );
+    assert_ne!(executions[1]["node"], json!(name));
+    assert!(!is_alive(pid));
+    assert_eq!(site.agent_ended(&name).await, 0);
+}

@@ -1,0 +1,139 @@
+//! The files of the SQLite store: who may read them, and what the store says when they are gone, foreign or damaged.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use downbeat_store::conformance::fill;
+use downbeat_store::conformance::make::{SERVER, apply, created, run_id};
+use downbeat_store::{Error, EventFilter, Store};
+
+async fn open(path: &Path) -> Result<Arc<dyn Store>, Error> {
+    downbeat_store::open(&format!("sqlite:{}", path.display())).await
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+#[tokio::test]
+async fn nobody_else_reads_the_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("data/downbeat.db");
+    let files = ["", "-wal", "-shm", ".lock"].map(|end| dir.path().join(format!("data/downbeat.db{end}")));
+    let store = open(&path).await.unwrap();
+    apply(&store, &[created(1)]).await;
+    let modes = || (mode(path.parent().unwrap()), files.each_ref().map(|file| mode(file)));
+    assert_eq!(modes(), (0o700, [0o600; 4]), "new");
+    store.close().await;
+
+    // As an earlier release left them.
+    fs::set_permissions(path.parent().unwrap(), Permissions::from_mode(0o755)).unwrap();
+    for file in files.iter().filter(|file| file.exists()) {
+        fs::set_permissions(file, Permissions::from_mode(0o644)).unwrap();
+    }
+    let store = open(&path).await.unwrap();
+    apply(&store, &[created(2)]).await;
+    assert_eq!(modes(), (0o700, [0o600; 4]), "of an earlier release");
+}
+
+#[tokio::test]
+async fn a_directory_that_others_use_as_well_keeps_its_mode() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+    fs::write(dir.path().join("neighbour"), "").unwrap();
+    let path = dir.path().join("downbeat.db");
+    let _store = open(&path).await.unwrap();
+    assert_eq!((mode(dir.path()), mode(&path)), (0o755, 0o600));
+}
+
+#[tokio::test]
+async fn the_database_of_another_program_is_refused_and_left_as_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("other.db");
+    let other = rusqlite::Connection::open(&path).unwrap();
+    other.execute_batch("CREATE TABLE photos (name TEXT)").unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+    let before = (fs::read(&path).unwrap(), mode(&path));
+    let error = open(&path).await.unwrap_err();
+    assert!(matches!(&error, Error::Misused(text) if text.contains("another program")), "{error}");
+    assert_eq!((fs::read(&path).unwrap(), mode(&path)), before);
+    // One that marks its databases, as SQLite asks of programs.
+    other.execute_batch("DROP TABLE photos; PRAGMA application_id = 7").unwrap();
+    let error = open(&path).await.unwrap_err();
+    assert!(matches!(&error, Error::Misused(_)), "{error}");
+}
+
+#[tokio::test]
+async fn a_database_of_an_earlier_release_gets_the_mark() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("downbeat.db");
+    let store = open(&path).await.unwrap();
+    apply(&store, &[created(1)]).await;
+    store.close().await;
+    rusqlite::Connection::open(&path).unwrap().pragma_update(None, "application_id", 0).unwrap();
+    let store = open(&path).await.unwrap();
+    assert!(store.run(&run_id(1)).await.unwrap().is_some());
+    store.close().await;
+    let id: i64 = rusqlite::Connection::open(&path)
+        .unwrap()
+        .pragma_query_value(None, "application_id", |row| row.get(0))
+        .unwrap();
+    assert_eq!(id, 0x646f_776e);
+}
+
+#[tokio::test]
+async fn a_file_that_is_gone_takes_no_commit_until_it_is_back() {
+    for end in ["", "-wal"] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("downbeat.db");
+        let store = open(&path).await.unwrap();
+        apply(&store, &[created(1)]).await;
+        assert!(store.health().await.is_ok());
+
+        let file = dir.path().join(format!("downbeat.db{end}"));
+        let away = dir.path().join("away");
+        fs::rename(&file, &away).unwrap();
+        for error in
+            [store.commit(SERVER, &[created(2)]).await.unwrap_err(), store.health().await.unwrap_err()]
+        {
+            assert!(
+                matches!(&error, Error::Unavailable(text) if text.contains("removed or replaced")),
+                "{end}: {error}"
+            );
+        }
+        // Another file in its place is not it.
+        fs::copy(&away, &file).unwrap();
+        assert!(store.commit(SERVER, &[created(2)]).await.is_err(), "{end}");
+        fs::rename(&away, &file).unwrap();
+        assert!(store.health().await.is_ok(), "{end}");
+        apply(&store, &[created(2)]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_database_is_said_to_be_damaged() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("downbeat.db");
+    let store = open(&path).await.unwrap();
+    fill(&store).await;
+    store.close().await;
+    // The first page has what SQLite needs to open it; garbage in all others.
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    let length = file.metadata().unwrap().len();
+    for page in 1..length / 4096 {
+        file.write_all_at(&[0xab; 4096], page * 4096).unwrap();
+    }
+    let error = match open(&path).await {
+        Err(error) => error,
+        Ok(store) => {
+            let error = store.events(&EventFilter::default(), 10).await.unwrap_err();
+            assert!(matches!(store.health().await, Err(Error::Damaged(_))), "it is remembered");
+            error
+        }
+    };
+    let text = error.to_string();
+    assert!(matches!(error, Error::Damaged(_)) && text.contains("is damaged"), "{text}");
+    assert!(text.contains("restore a copy"), "{text}");
+}
