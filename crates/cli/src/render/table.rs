@@ -55,8 +55,11 @@ pub(crate) struct Table {
 pub(super) const GAP: usize = 2;
 /// Narrower than this a wrapped column is unreadable: it runs over instead.
 pub(super) const NARROWEST_COLUMN: usize = 20;
-/// A last column that is cut tells something from this width on.
-const NARROWEST_CUT: usize = 10;
+/// For a last column of this width other columns get shorter names.
+const COMFORTABLE_COLUMN: usize = 40;
+/// Other columns are cut until a last column that is wrapped, or cut, has this width.
+const WRAPPED_COLUMN: usize = 28;
+const CUT_COLUMN: usize = 16;
 
 impl Table {
     pub(crate) fn new(head: impl IntoIterator<Item = &'static str>) -> Self {
@@ -97,12 +100,13 @@ impl Table {
         let mut head = self.head.clone();
         let mut widths = self.widths(&head);
         let last = widths.len().saturating_sub(1);
-        let least = if self.one_line_each { NARROWEST_CUT } else { NARROWEST_COLUMN };
+        let least = if self.one_line_each { CUT_COLUMN } else { WRAPPED_COLUMN };
         // What the last column needs at least, if it is not shorter anyway.
         let rest = widths.get(last).map_or(0, |natural| least.min(*natural));
         let before = |widths: &[usize]| widths[..last].iter().map(|width| width + GAP).sum::<usize>();
         let over = |widths: &[usize]| (before(widths) + rest).saturating_sub(width.unwrap_or(usize::MAX));
-        if over(&widths) > 0 {
+        let wish = widths.get(last).map_or(0, |natural| COMFORTABLE_COLUMN.min(*natural));
+        if width.is_some_and(|width| before(&widths) + wish > width) {
             for (column, short) in &self.short {
                 head[*column] = short;
             }

@@ -131,19 +131,23 @@ fn wait_line(step: &StepWaiting) -> String {
     format!("step {} {} {waits} ({})", step.step, waiting_task(step), why.join("; "))
 }
 
-/// `for web-30, silent for 42s`, or `for web-30 (silent for 42s), web-31 (drained) and 3 other nodes`.
+/// `for web-30, silent for 42s`, `for web-30, web-31 and 3 other nodes, drained`, or
+/// `for web-30 (silent for 42s) and web-31 (drained)`.
 pub(super) fn awaited(step: &StepWaiting) -> String {
-    if let ([only], 0) = (step.nodes.as_slice(), step.others) {
-        return format!("for {}, {}", only.node, one_line(&only.reason));
-    }
-    let mut nodes: Vec<String> =
-        step.nodes.iter().map(|node| format!("{} ({})", node.node, one_line(&node.reason))).collect();
+    let reasons: BTreeSet<String> = step.nodes.iter().map(|node| one_line(&node.reason)).collect();
+    let shared = reasons.first().filter(|_| reasons.len() == 1);
+    let name = |node: &Waiting| match shared {
+        Some(_) => node.node.clone(),
+        None => format!("{} ({})", node.node, one_line(&node.reason)),
+    };
+    let mut nodes: Vec<String> = step.nodes.iter().map(name).collect();
     let last = match step.others {
         0 => nodes.pop().unwrap_or_default(),
         1 => "1 other node".to_owned(),
         others => format!("{others} other nodes"),
     };
-    format!("for {} and {last}", nodes.join(", "))
+    let nodes = if nodes.is_empty() { last } else { format!("{} and {last}", nodes.join(", ")) };
+    shared.map_or_else(|| format!("for {nodes}"), |reason| format!("for {nodes}, {reason}"))
 }
 
 /// `train`, or `train[3] and 12 others`.
@@ -231,7 +235,7 @@ mod tests {
         assert_eq!(told(&mut waits, &run(&["a", "b"], 2), 0), [""; 0]);
         assert_eq!(
             told(&mut waits, &run(&["b", "c"], 1), 1),
-            ["step 0 t waits for b (busy with run x), c (busy with run x) and 1 other node"]
+            ["step 0 t waits for b, c and 1 other node, busy with run x"]
         );
         assert_eq!(told(&mut waits, &run(&["c"], 0), 5), [""; 0]);
     }
