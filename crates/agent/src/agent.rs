@@ -170,7 +170,7 @@ async fn run(
             wall,
             clock,
             environment: host.environment(),
-            host,
+            host: host.clone(),
             guards: Guards::default(),
             offer,
             links: links.clone(),
