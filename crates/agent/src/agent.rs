@@ -45,6 +45,7 @@ pub struct Handle {
 struct Orders {
     drain: CancellationToken,
     abandon: CancellationToken,
+    kill: CancellationToken,
 }
 
 impl Agent {
@@ -87,6 +88,15 @@ impl Handle {
     pub async fn drain_and_stop(mut self) -> Result<(), Error> {
         self.drain();
         self.wait().await
+    }
+
+    /// Kills everything that it runs and ends it, without finishing or reporting anything. The next start delivers the
+    /// results that it has.
+    pub async fn kill(&mut self) {
+        self.orders.kill.cancel();
+        if !self.task.is_finished() {
+            let _ = self.wait().await;
+        }
     }
 
     /// Ends it as `kill -9` would, but for the processes that it started, which are left running in either case:
@@ -181,6 +191,12 @@ async fn run(
     };
     let result = tokio::select! {
         biased;
+        () = orders.kill.cancelled() => {
+            orders.abandon.cancel();
+            host.kill_all().await;
+            outbox.abandon().await;
+            return Ok(());
+        }
         () = orders.abandon.cancelled() => {
             outbox.abandon().await;
             return Ok(());

@@ -63,6 +63,9 @@ pub trait Host: Send + Sync + fmt::Debug + 'static {
     /// Ends what a former life of the agent left running, and answers what that was.
     async fn sweep(&self, grace: Duration) -> Vec<Identity>;
 
+    /// Kills all processes of running work at once. The next start removes containers.
+    async fn kill_all(&self) {}
+
     /// The environment of programs that work starts.
     fn environment(&self) -> Environment {
         Environment::default()
@@ -158,6 +161,10 @@ impl Host for Machine {
 
     fn capabilities(&self) -> BTreeMap<String, Value> {
         found_capabilities()
+    }
+
+    async fn kill_all(&self) {
+        self.ledger.kill_all().await;
     }
 
     /// Not by the dice: session ids are drawn with them, and are no secret.

@@ -18,5 +18,8 @@ pub use declared::{Declared, DeclaredBackend, Refused};
 pub use environment::Environment;
 pub use guard::{Deadlines, Guard, boot_time, watch_over};
 pub use output::{OutputSink, Piece, Receive, Stream, Wall};
-pub use process::{Ledger, LedgerError, OpenFiles, open_files_of_children, raise_open_files, slots_within};
+pub use process::{
+    Ledger, LedgerError, Means, OpenFiles, open_files_of_children, raise_open_files, reap_orphans,
+    slots_within,
+};
 pub use variables::JOB_VARIABLES;

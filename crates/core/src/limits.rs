@@ -172,3 +172,10 @@ pub const PLAN_SMALL_INSTANCES: usize = 10_000;
 /// Committed events that wait for slow readers, as JSON; in memory they take some times that. A reader that is further
 /// behind reads the store.
 pub const FEED_BYTES: usize = 16 * 1024 * 1024;
+/// Failed instances of a run whose last line of standard error is shown, how many of their last chunks of output are
+/// searched for it, and how much of it is shown.
+pub const LAST_LINES_SHOWN: usize = 10;
+pub const LAST_LINE_CHUNKS: u32 = 8;
+pub const LAST_LINE_CHARS: usize = 200;
+/// Pending instances of a run whose reason to wait is worked out for one answer: each is a look at the board.
+pub const WAITS_EXPLAINED: usize = 1_000;

@@ -1,11 +1,13 @@
 //! The server's service: what people and programs can ask of it, whatever door they come through.
 
+mod waits;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use downbeat_core::backend::{Catalogue, Params};
 use downbeat_core::collections::HashMap;
-use downbeat_core::execution::{Execution, State};
+use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
 use downbeat_core::level;
 use downbeat_core::nearest::advice;
@@ -36,6 +38,8 @@ use crate::replica::Following;
 use crate::runs::{Cache, Means, Runs, Start, Waits, refused_for_nodes, release, reserve};
 use crate::settings::Settings;
 use crate::surroundings::Chance;
+
+pub(crate) use waits::NodeWaits;
 
 /// The parts of one server, as its rooms share them. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -188,6 +192,11 @@ impl Service {
 
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.parts.store
+    }
+
+    /// The compiled plan of a run that has not ended, as far as this server has it.
+    pub fn open_plan(&self, run: &RunId) -> Option<Arc<Plan>> {
+        self.parts.dispatcher.board().plan(run).cloned()
     }
 
     pub fn feed(&self) -> &Feed {
@@ -685,24 +694,5 @@ impl Service {
             .into_iter()
             .next()
             .ok_or_else(|| Error::Bug("the journal did not answer for a change".to_owned()))
-    }
-
-    /// Why a pending execution waits, per node.
-    pub async fn waiting_reasons(&self, execution: &Execution) -> Result<Vec<(String, String)>, Error> {
-        if let State::Pending { not_before: Some(at) } = execution.state
-            && at > self.parts.clock.now()
-        {
-            return Ok(vec![("-".to_owned(), format!("it failed before, and is tried again at {at}"))]);
-        }
-        let known = self.parts.dispatcher.board().plan(&execution.run).cloned();
-        let plan = match known {
-            Some(plan) => plan,
-            None => match self.parts.store.run(&execution.run).await? {
-                Some(run) => Arc::new(Plan::compile(run.definition, run.resolved)?),
-                None => return Err(Error::NotFound(format!("run `{}` does not exist", execution.run))),
-            },
-        };
-        let now = self.parts.clock.now();
-        Ok(self.parts.dispatcher.board().misfits(&plan, &execution.run, execution, now))
     }
 }

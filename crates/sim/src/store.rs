@@ -444,6 +444,10 @@ impl Store for Reached {
         self.read(self.inner.output(execution, from, limit)).await
     }
 
+    async fn output_tail(&self, execution: ExecutionId, limit: u32) -> Result<Vec<OutputChunk>, Error> {
+        self.read(self.inner.output_tail(execution, limit)).await
+    }
+
     async fn put_server(&self, server: &ServerRecord) -> Result<(), Error> {
         self.write(self.inner.put_server(server)).await
     }

@@ -274,6 +274,8 @@ pub trait Store: Source + Send + Sync + std::fmt::Debug + 'static {
     async fn append_output(&self, chunks: &[OutputChunk], keep_bytes: u64) -> Result<(), Error>;
     /// Output from a byte offset on, in order, at most `limit` chunks. The first chunk's offset shows what was cut.
     async fn output(&self, execution: ExecutionId, from: u64, limit: u32) -> Result<Vec<OutputChunk>, Error>;
+    /// The last `limit` chunks of an execution's output, in order.
+    async fn output_tail(&self, execution: ExecutionId, limit: u32) -> Result<Vec<OutputChunk>, Error>;
 
     /// Writes a server's sign of life; any other server of the same name is removed.
     async fn put_server(&self, server: &ServerRecord) -> Result<(), Error>;

@@ -54,8 +54,7 @@ impl Link for Uncalled {
 fn links() -> (Links, Arc<Doors>) {
     let doors = Arc::new(Doors::default());
     let addresses = ["a:1", "b:1"].map(str::to_owned).to_vec();
-    let mut tuning = Tuning::default();
-    tuning.backoff_least = Duration::from_millis(1);
+    let tuning = Tuning { backoff_least: Duration::from_millis(1), ..Tuning::default() };
     (Links::new(Arc::new(doors.clone()), addresses, "node-1".to_owned(), tuning, Dice::new(1)), doors)
 }
 

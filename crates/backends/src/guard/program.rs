@@ -16,7 +16,7 @@ use super::boot_time;
 use super::line::{Line, Work};
 use super::watch::{Ended, Verdict, Watch};
 use crate::builtin::end_container;
-use crate::process::{Leader, Tree, terminate};
+use crate::process::{Leader, Means, Tree, terminate};
 
 /// The guard's only word: it watches from now on.
 pub(super) const READY: &str = "ready";
@@ -118,7 +118,7 @@ fn end(work: &Work, leader: Option<Leader>, kill_at: Duration) -> io::Result<Str
     runtime.block_on(async {
         match work {
             Work::Processes(identity) => {
-                let tree = Arc::new(Tree::former(*identity, leader));
+                let tree = Arc::new(Tree::former(*identity, leader, &Means::found()));
                 let deadline = Instant::now() + END_FOR;
                 let mut left = terminate(&tree, grace).await;
                 while left > 0 && Instant::now() < deadline {

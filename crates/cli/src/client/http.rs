@@ -472,7 +472,7 @@ mod tests {
             while let Ok((mut stream, _)) = listener.accept().await {
                 connections += 1;
                 // One greets at once, one waits for the request: both have been seen.
-                if connections % 2 == 0 {
+                if connections.is_multiple_of(2) {
                     let _ = stream.read(&mut [0; 16]).await;
                 }
                 let _ = stream.write_all(GREETING).await;

@@ -4,7 +4,6 @@ use clap::Args;
 use downbeat_core::backend::{Catalogue, Params};
 use downbeat_core::{Span, spec};
 use downbeat_server::http::view::Run;
-use jiff::Timestamp;
 
 use super::file::JobFile;
 use super::inline::{self, Inline};
@@ -13,7 +12,7 @@ use crate::args::Global;
 use crate::client::{Body, Client};
 use crate::exit::Failure;
 use crate::out::Out;
-use crate::render::{absences, run_line};
+use crate::render::{absences, started_line};
 use crate::run::{wait, watch};
 
 #[derive(Debug, Args)]
@@ -144,10 +143,7 @@ pub(super) async fn run(args: RunArgs, global: &Global, out: Out) -> Result<(), 
     } else if options.wait {
         wait(id, &client, out).await
     } else {
-        out.result(&run, || run_line(&run.summary, Timestamp::now()))?;
-        if out.is_terminal() {
-            out.note(&format!("`downbeat run watch {id}` shows how it goes"));
-        }
+        out.result(&run, || started_line(&run.summary))?;
         Ok(())
     }
 }

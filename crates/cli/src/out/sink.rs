@@ -22,6 +22,9 @@ pub(crate) enum Format {
     Yaml,
 }
 
+/// A narrower terminal wraps lines by itself: nothing could be laid out in it.
+const NARROWEST_TERMINAL: usize = 40;
+
 /// The way out.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Out {
@@ -48,13 +51,23 @@ impl Out {
         self.terminal
     }
 
-    /// Columns to wrap at; nothing where nobody looks, so that a pipe gets whole lines.
+    /// Whether what others wrote may be painted.
+    pub(crate) fn has_colour(self) -> bool {
+        self.terminal && anstream::stdout().current_choice() != anstream::ColorChoice::Never
+    }
+
+    /// Columns to wrap at: those of the terminal, or `COLUMNS` if it is set. Nothing where nobody looks, so that a pipe
+    /// gets whole lines.
     pub(crate) fn width(self) -> Option<usize> {
         if !self.terminal {
             return None;
         }
-        let (columns, _) = crossterm::terminal::size().ok()?;
-        Some(usize::from(columns)).filter(|columns| *columns >= 40)
+        let said = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+        let columns = match said {
+            Some(columns) => columns,
+            None => usize::from(crossterm::terminal::size().ok()?.0),
+        };
+        Some(columns).filter(|columns| *columns >= NARROWEST_TERMINAL)
     }
 
     /// Text as it is, with a line end if it has none.

@@ -36,12 +36,12 @@ pub(crate) enum Verb {
         #[arg(long)]
         all: bool,
     },
-    /// Follow a run until it ends; Ctrl-C leaves it running
+    /// Follow a run until it ends; Ctrl-C leaves it running, with exit code 130
     Watch {
         #[command(flatten)]
         run: Which,
     },
-    /// What a run's processes wrote
+    /// What a run's processes wrote, on standard output; lines of standard error are marked
     Logs(logs::LogsArgs),
     /// What happened to a run, in order
     Events(events::EventsArgs),

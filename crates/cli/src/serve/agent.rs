@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use clap::Args;
-use downbeat_agent::{Agent, Grpc, Settings, raise_open_files, slots_within};
+use downbeat_agent::{Agent, Grpc, Settings, raise_open_files, reap_orphans, slots_within};
 
 use super::guard::GUARD;
 use super::logging;
@@ -152,6 +152,7 @@ fn within_open_files(mut settings: Settings) -> Settings {
 
 async fn serve(settings: Settings) -> Result<(), Failure> {
     let mut stop = Stop::listen()?;
+    tokio::spawn(reap_orphans());
     // Another directory is another agent, that neither delivers the old results nor ends the old processes.
     tracing::info!(hostname = settings.hostname, data = %absolute(&settings.data), "the agent starts");
     let mut agent = Agent::start(settings, Arc::new(Grpc));
@@ -160,6 +161,11 @@ async fn serve(settings: Settings) -> Result<(), Failure> {
         () = stop.asked() => {}
     }
     agent.drain();
-    let drained = async { agent.wait().await.map_err(|error| agent_ended(&error)) };
-    stop.or_insist(drained).await
+    match stop.or_insist(agent.wait()).await {
+        Ok(ended) => ended.map_err(|error| agent_ended(&error)),
+        Err(insisted) => {
+            agent.kill().await;
+            Err(insisted.into())
+        }
+    }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use downbeat_agent::{Agent, Error as AgentError, Grpc, Handle, Settings as AgentSettings};
+use downbeat_agent::{Agent, Error as AgentError, Grpc, Handle, Settings as AgentSettings, reap_orphans};
 use downbeat_core::backend::ONLY_WHEN_ALLOWED;
 use downbeat_core::node::{NodeRecord, NodeStatus};
 use downbeat_server::{Force, Server, Settings};
@@ -60,6 +60,7 @@ pub(crate) struct DevArgs {
 pub(crate) async fn run(args: DevArgs, out: Out) -> Result<(), Failure> {
     logging::start(&args.log_level, LogFormat::Text)?;
     let mut stop = Stop::listen()?;
+    tokio::spawn(reap_orphans());
     let store = format!("sqlite:{}", args.data.join("downbeat.db").display());
     let server = started(Settings {
         store,
@@ -79,7 +80,7 @@ pub(crate) async fn run(args: DevArgs, out: Out) -> Result<(), Failure> {
     tokio::select! {
         registered = registered(&server, &hostnames) => registered?,
         failure = first_to_end(&mut agents) => return Err(failure),
-        () = stop.asked() => return stop.or_insist(ended(agents, server)).await,
+        () = stop.asked() => return end(&mut stop, &mut agents, server).await,
     }
     forget_others(&server, &hostnames).await;
     let ready = Ready::of(&server, hostnames);
@@ -93,7 +94,7 @@ pub(crate) async fn run(args: DevArgs, out: Out) -> Result<(), Failure> {
         () = stop.asked() => {}
     }
     out.note("stopping");
-    stop.or_insist(ended(agents, server)).await
+    end(&mut stop, &mut agents, server).await
 }
 
 fn start_agent(args: &DevArgs, server: &Server, hostname: &str, number: u32) -> Handle {
@@ -176,15 +177,26 @@ async fn first_to_end(agents: &mut Vec<Handle>) -> Failure {
     }
 }
 
+/// Gracefully, unless a second signal comes: then everything that runs is killed.
+async fn end(stop: &mut Stop, agents: &mut [Handle], server: Server) -> Result<(), Failure> {
+    match stop.or_insist(drained(agents, server)).await {
+        Ok(()) => Ok(()),
+        Err(insisted) => {
+            join_all(agents.iter_mut().map(Handle::kill)).await;
+            Err(insisted.into())
+        }
+    }
+}
+
 /// Agents first: what they finish is still taken.
-async fn ended(agents: Vec<Handle>, server: Server) -> Result<(), Failure> {
-    for agent_end in join_all(agents.into_iter().map(Handle::drain_and_stop)).await {
+async fn drained(agents: &mut [Handle], server: Server) {
+    agents.iter().for_each(Handle::drain);
+    for agent_end in join_all(agents.iter_mut().map(Handle::wait)).await {
         if let Err(error) = agent_end {
             tracing::warn!(%error, "an agent did not end well");
         }
     }
     server.stop().await;
-    Ok(())
 }
 
 fn banner(ready: &Ready, groups: &[String], data: &Path) -> String {

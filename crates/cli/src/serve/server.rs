@@ -184,9 +184,5 @@ async fn serve(keys: &ServerKeys, ready_file: Option<&Path>, out: Out) -> Result
     announce(&ready, ready_file, out, || ready.server_line(&keys.store, &keys.replica_of.0))?;
     stop.asked().await;
     tracing::info!(grace = %Span(keys.shutdown_grace.0), "stopping");
-    stop.or_insist(async {
-        server.stop().await;
-        Ok(())
-    })
-    .await
+    Ok(stop.or_insist(server.stop()).await?)
 }

@@ -45,7 +45,7 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    pub(crate) const ALL: [Fault; 24] = [
+    pub(crate) const ALL: [Fault; 25] = [
         Fault::ServerKilled,
         Fault::ServerFrozen,
         Fault::ServerFrozenLong,

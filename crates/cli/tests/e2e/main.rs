@@ -15,4 +15,5 @@ mod host;
 mod processes;
 mod replica;
 mod strangers;
+mod waiting;
 mod work;

@@ -14,5 +14,5 @@ pub use definition::{
 };
 pub use parse::{from_json, from_json_noting, parse, parse_bytes, parse_bytes_noting, parse_noting};
 pub use problem::{Noted, Problem};
-pub use rollout::{Amount, Batch, NotAnAmount, Rollout};
+pub use rollout::{Amount, Batch, NotAnAmount, Rollout, budget_text};
 pub use schema::schema;

@@ -24,3 +24,4 @@ pub(crate) use apply::assignment;
 pub(crate) use board::{Board, Parking};
 pub(crate) use dispatcher::Dispatcher;
 pub(crate) use pile::Share;
+pub(crate) use reasons::Obstacle;

@@ -26,6 +26,7 @@ mod runs;
 mod serve;
 mod system;
 pub mod view;
+mod waits;
 mod wake;
 mod work;
 

@@ -1,7 +1,5 @@
 //! Runs: submitted, listed, shown, paused, cancelled, tried again.
 
-use std::collections::BTreeMap;
-
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -11,7 +9,7 @@ use downbeat_core::ids::RunId;
 use downbeat_core::run::{RunRecord, RunState, RunStatus};
 use downbeat_core::spec::Definition;
 use downbeat_store::{ExecutionFilter, Listed, RunFilter};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::definition::{Asked, Body, Elsewhere};
@@ -19,16 +17,16 @@ use super::docs::JobRequest;
 use super::extract::{Flag, Id, Nothing, Query, page, words};
 use super::payload::Payload;
 use super::problem::{Answer, Failure};
-use super::view::{Execution, List, Names, NodeReason, Plan, Run, RunSummary, StepWaiting, Waiting};
-use super::{lookup, plans};
+use super::view::{Execution, List, Names, NodeReason, Plan, Rules, Run, RunStanding, RunSummary};
+use super::{lookup, plans, waits};
 use crate::error::Error;
 use crate::service::{Redo, Retry, Service, Submit};
 
 /// Who a request without a name of its own comes from.
 pub(super) const BY: &str = "api";
 
-/// Of how many waiting steps the reasons are shown: each is a look at every node.
-const WAITING_SHOWN: usize = 5;
+/// Of how many failed executions the node is named in the texts of a run without results.
+const NAMED_FAILURES: usize = 8;
 
 /// Longest idempotency key, in bytes.
 const KEY_BYTES: usize = 255;
@@ -115,10 +113,27 @@ async fn load(service: &Service, run: &RunRecord) -> Answer<Run> {
     let executions = service.store().executions_of(&run.id).await?;
     let names = lookup::names(service.store().as_ref(), run, &executions).await?;
     let mut shown = Run::of(run, &executions, &names);
-    shown.waiting = waiting(service, &run.definition, &executions).await?;
-    shown.summary.pending_reason = service.pending_reason(run);
+    waits::explain(service, run, &executions, &mut shown).await?;
+    waits::last_words(service, &mut shown).await?;
     shown.silent = silent(service, run);
     Ok(shown)
+}
+
+/// The same without results.
+async fn stand(service: &Service, run: &RunRecord) -> Answer<RunStanding> {
+    let executions = service.store().executions_of(&run.id).await?;
+    // Nobody reads the hostnames of what is only counted; those of the first that failed are in texts.
+    let failed = executions
+        .iter()
+        .filter(|execution| matches!(execution.state.status(), Status::Failed | Status::Lost));
+    let names = lookup::names(service.store().as_ref(), run, failed.take(NAMED_FAILURES)).await?;
+    let mut shown = Run::of(run, &executions, &names);
+    waits::explain(service, run, &executions, &mut shown).await?;
+    let plan = match service.open_plan(&run.id) {
+        Some(plan) => Plan::of(&plan),
+        None => service.plan_of(run.clone(), |plan| Plan::of(&plan)).await?,
+    };
+    Ok(RunStanding::of(shown, &plan, &Rules::of(&plan)))
 }
 
 /// The nodes of a run that nothing is heard of; of one that has ended nobody asks any more.
@@ -127,35 +142,6 @@ fn silent(service: &Service, run: &RunRecord) -> Vec<NodeReason> {
         return Vec::new();
     }
     service.silent_nodes(&run.resolved).into_iter().map(NodeReason::from).collect()
-}
-
-/// Why placed steps that are pending are not taken.
-async fn waiting(
-    service: &Service,
-    definition: &Definition,
-    executions: &[Record],
-) -> Answer<Vec<StepWaiting>> {
-    let pending = executions
-        .iter()
-        .filter(|execution| execution.pinned.is_none() && execution.state.status() == Status::Pending);
-    // The items of one step mostly wait for the same: one of them speaks for all.
-    let mut by_step: BTreeMap<u32, (&Record, u64)> = BTreeMap::new();
-    for execution in pending {
-        by_step.entry(execution.step).and_modify(|(_, others)| *others += 1).or_insert((execution, 0));
-    }
-    let mut steps = Vec::new();
-    for (step, (execution, others)) in by_step.into_iter().take(WAITING_SHOWN) {
-        let nodes = reasons(service, execution).await?;
-        let task = label(definition, step);
-        let item = execution.item;
-        steps.push(StepWaiting { step, task, item, others, execution: execution.id, nodes });
-    }
-    Ok(steps)
-}
-
-pub(super) async fn reasons(service: &Service, execution: &Record) -> Answer<Vec<Waiting>> {
-    let reasons = service.waiting_reasons(execution).await?;
-    Ok(reasons.into_iter().map(|(node, reason)| Waiting { node, reason }).collect())
 }
 
 /// What people call a step.
@@ -219,26 +205,44 @@ pub(super) struct ShowQuery {
     #[serde(default)]
     #[param(value_type = Option<String>)]
     definition: Flag,
+    /// `0`: without the results of every node and item, and with counts in `steps`: for watching a large run.
+    #[param(value_type = Option<String>)]
+    results: Option<Flag>,
 }
 
-/// Shows a run with the results of every step on every node
+/// A run, with its results or without.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+#[allow(clippy::large_enum_variant)]
+pub(super) enum Shown {
+    Whole(Run),
+    Standing(RunStanding),
+}
+
+/// Shows a run with the results of every step on every node, or with `results=0` how each step stands
 #[utoipa::path(
     get, operation_id = "showRun", path = "/runs/{id}", tag = "runs", params(("id" = String, Path, description = "The run's id"), ShowQuery),
-    responses((status = 200, description = "The run", body = Run))
+    responses((status = 200, description = "The run", body = Shown))
 )]
 pub(super) async fn show(
     State(service): State<Service>,
     Id(id): Id,
     Query(query): Query<ShowQuery>,
-) -> Answer<Json<Run>> {
+) -> Answer<Json<Shown>> {
     let run = lookup::run(service.store().as_ref(), &id).await?;
+    if query.results == Some(Flag::Off) {
+        if query.definition.is_on() {
+            return Err(Failure::bad_query("the query is wrong: definition: it goes with the results only"));
+        }
+        return Ok(Json(Shown::Standing(stand(&service, &run).await?)));
+    }
     let mut shown = load(&service, &run).await?;
     if query.definition.is_on() {
         let value = serde_json::to_value(&*run.definition);
         shown.definition =
             Some(value.map_err(|error| Error::Bug(format!("cannot show a definition: {error}")))?);
     }
-    Ok(Json(shown))
+    Ok(Json(Shown::Whole(shown)))
 }
 
 /// Cancels a run

@@ -77,8 +77,11 @@ const CROSS_SITE: (StatusCode, &str) = (StatusCode::FORBIDDEN, "cross_site");
 const UNKNOWN_HOST: (StatusCode, &str) = (StatusCode::MISDIRECTED_REQUEST, "unknown_host");
 const UNSUPPORTED: (StatusCode, &str) = (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type");
 
-/// What pages of other sites can send, and how it is refused. Headers are names and values.
-const BY_HEADERS: [(&[(&str, &str)], (StatusCode, &str)); 9] = [
+/// Names and values.
+type Headers = &'static [(&'static str, &'static str)];
+
+/// What pages of other sites can send, and how it is refused.
+const BY_HEADERS: [(Headers, (StatusCode, &str)); 9] = [
     (&[("Origin", "https://evil.example")], CROSS_SITE),
     (&[("Origin", "null")], CROSS_SITE),
     (&[("Origin", "http://127.0.0.1:1")], CROSS_SITE),

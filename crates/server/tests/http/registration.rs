@@ -124,7 +124,7 @@ async fn a_node_that_is_alive_is_taken_only_by_its_own_installation() {
     for (instance, number) in [("two", 9), ("", 0)] {
         match life("web-01", instance, number).join(&setup).await {
             Err(Fault::Occupied(why)) => {
-                assert!(why.starts_with("web-01 is online as installation"), "{why}")
+                assert!(why.starts_with("web-01 is online as installation"), "{why}");
             }
             other => panic!("{other:?}"),
         }

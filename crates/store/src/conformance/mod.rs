@@ -130,6 +130,7 @@ macro_rules! conformance_suite {
                 a_chunk_that_was_sent_before_is_dropped
                 output_of_an_unknown_execution_is_dropped
                 the_tail_of_output_is_kept
+                the_last_chunks_are_read_in_order
                 output_may_hold_any_text
             }
             upkeep {

@@ -411,6 +411,13 @@ impl Store for MemoryStore {
         Ok(chunks.filter(|chunk| end_of(chunk) > from).take(limit as usize).cloned().collect())
     }
 
+    async fn output_tail(&self, execution: ExecutionId, limit: u32) -> Result<Vec<OutputChunk>, Error> {
+        let state = self.lock();
+        let chunks: Vec<&OutputChunk> = state.output.get(&execution).into_iter().flatten().collect();
+        let before = chunks.len().saturating_sub(limit as usize);
+        Ok(chunks[before..].iter().map(|chunk| (*chunk).clone()).collect())
+    }
+
     async fn put_server(&self, server: &ServerRecord) -> Result<(), Error> {
         let mut state = self.lock();
         state.servers.retain(|_, other| other.id != server.id);

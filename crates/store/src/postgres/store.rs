@@ -356,6 +356,10 @@ impl Store for PostgresStore {
         Ok(output::read(&self.queries, execution, from, limit).await?)
     }
 
+    async fn output_tail(&self, execution: ExecutionId, limit: u32) -> Result<Vec<OutputChunk>, Error> {
+        Ok(output::read_tail(&self.queries, execution, limit).await?)
+    }
+
     async fn put_server(&self, server: &ServerRecord) -> Result<(), Error> {
         let put = async {
             let client = self.queries.get().await?;

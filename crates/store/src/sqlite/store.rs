@@ -431,6 +431,10 @@ impl Store for SqliteStore {
         self.readers.run(move |connection| output::read(connection, execution, from, limit)).await
     }
 
+    async fn output_tail(&self, execution: ExecutionId, limit: u32) -> Result<Vec<OutputChunk>, Error> {
+        self.readers.run(move |connection| output::read_tail(connection, execution, limit)).await
+    }
+
     async fn put_server(&self, server: &ServerRecord) -> Result<(), Error> {
         let server = server.clone();
         self.writer

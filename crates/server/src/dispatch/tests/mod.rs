@@ -536,11 +536,9 @@ fn a_held_node_gets_work_of_its_holder_only() {
     let mut born = world.executions(&other, 1, Some(node_id(0)));
     world.reserve(&mut born);
     assert_eq!(leased(&born), 0);
-    let reasons = {
-        let plan = Arc::clone(world.board.plan(&other).unwrap());
-        world.board.misfits(&plan, &other, &born[0], world.now)
-    };
-    assert_eq!(reasons, [("n0".to_owned(), "the node is held by run holder (exclusive)".to_owned())]);
+    let (hostname, facts) = world.board.wait_facts(&born[0], world.now).unwrap();
+    assert_eq!(hostname, "n0");
+    assert_eq!(facts.kept.as_deref(), Some("the node is held by run holder (exclusive)"));
     world.add(&other, born);
     let own = world.executions(&holder, 1, Some(node_id(0)));
     world.add(&holder, own);

@@ -84,8 +84,12 @@ pub struct Execution {
 /// A node, and why it has not taken a pending execution.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Waiting {
+    /// `-` stands for all nodes.
     pub node: String,
     pub reason: String,
+    /// One word for the reason, which stays the same while times in the text change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
 }
 
 /// Hostnames of nodes.
