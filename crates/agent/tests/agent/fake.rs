@@ -171,8 +171,8 @@ impl Link for Server {
         assert_eq!(hello.protocol, PROTOCOL);
         self.joining()?;
         let mut state = self.state.lock().unwrap();
-        if let Some(fault) = self.fault(&state) {
-            return Err(fault);
+        if state.down {
+            return Err(Fault::Unavailable("down".to_owned()));
         }
         state.seen.push(Seen::Hello);
         Ok(Welcome {
@@ -189,6 +189,9 @@ impl Link for Server {
 
     async fn register(&self, register: Register) -> Result<(), Fault> {
         self.joining()?;
+        if let Some(fault) = self.fault(&self.state.lock().unwrap()) {
+            return Err(fault);
+        }
         self.change(|state| {
             state.seen.push(Seen::Register);
             state.registered.push(register);
