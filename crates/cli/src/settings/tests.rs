@@ -327,7 +327,8 @@ fn what_a_node_says_of_itself_is_checked_before_it_starts() {
         ),
         ("slots", "4294967295", "--slots", "bad value of `slots` (--slots): 4294967295 is more than 1024"),
     ] {
-        let sources = sources(Some(&file("")), &[], &[(key, value, flag)]);
+        let empty = file("");
+        let sources = sources(Some(&empty), &[], &[(key, value, flag)]);
         let refused = load(AGENT, &sources, AgentKeys::check, |_| Vec::new()).unwrap_err();
         assert_eq!(refused.code, Code::BadInput);
         assert!(refused.message.contains(expected), "{}", refused.message);

@@ -157,7 +157,7 @@ fn bad_settings_stop_the_start_with_one_line() {
         (&["server", "--store", "mysql://x"], "mysql"),
         (&["server", "--log-level", "loud"], "bad value of `log_level`"),
         (&["agent", "--slots", "none"], "bad value of `slots` (--slots)"),
-        (&["agent", "--allow", "exce"], "exce"),
+        (&["agent", "--log-level", "error", "--allow", "exce"], "exce"),
         (&["agent", "--server", "https://127.0.0.1:4681"], "asks for TLS"),
         (&["agent", "--pass-env", "NOTIFY_SOCKET"], "never passed on"),
         (
