@@ -185,9 +185,12 @@ impl Ledger {
     }
 
     fn name_boot(&self) {
-        if let Some(boot) = procfs::boot_id()
-            && let Err(error) = fs::write(self.dir.join(BOOT_FILE), boot)
-        {
+        let Some(boot) = procfs::boot_id() else { return };
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(FILE_MODE);
+        let named =
+            options.open(self.dir.join(BOOT_FILE)).and_then(|file| file.write_all_at(boot.as_bytes(), 0));
+        if let Err(error) = named {
             tracing::warn!(%error, "the record of running work does not name this boot of the machine");
         }
     }
