@@ -66,6 +66,8 @@ pub(crate) struct State {
     /// What hellos and registrations are refused with, and how often that was.
     pub(crate) refuse_joining: Option<Fault>,
     pub(crate) refused_joinings: u32,
+    /// What registrations are refused with; hellos are not.
+    pub(crate) refuse_registering: Option<Fault>,
     /// What heartbeats are answered with until the node registers again.
     pub(crate) estranged: Option<Fault>,
     /// Polls are answered as if the node were not known: a server that is behind.
@@ -177,6 +179,10 @@ impl Link for Server {
 
     async fn register(&self, register: Register) -> Result<(), Fault> {
         self.joining()?;
+        let refused = self.state.lock().unwrap().refuse_registering.clone();
+        if let Some(fault) = refused {
+            return Err(fault);
+        }
         self.change(|state| {
             state.seen.push(Seen::Register);
             state.registered.push(register);
