@@ -44,6 +44,10 @@ containers-stop: ## Ends those, with all of their containers
 	@scripts/containers stop $(CONTAINERS_DIR)-docker
 	@scripts/containers stop $(CONTAINERS_DIR)-podman
 
+.PHONY: chromium
+chromium: ## Installs the browser of the tests that need one (as root, some 400 MB), unless there is one; prints where it is
+	@scripts/chromium
+
 .PHONY: bench
 bench: build ## The figures of the README, on SQLite and on a private PostgreSQL
 	scripts/bench $(DOWNBEAT)

@@ -5,16 +5,17 @@ use std::time::Duration;
 
 use downbeat_core::Dice;
 use downbeat_core::ids::SessionId;
-use downbeat_proto::message::Finished;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
+use crate::guards::Guards;
 use crate::holdings::Holdings;
 use crate::installation::Installation;
+use crate::lease_clock::LeaseClock;
 use crate::links::{Connector, Links};
 use crate::offer::Offer;
 use crate::outbox::Outbox;
@@ -44,6 +45,7 @@ pub struct Handle {
 struct Orders {
     drain: CancellationToken,
     abandon: CancellationToken,
+    kill: CancellationToken,
 }
 
 impl Agent {
@@ -86,6 +88,15 @@ impl Handle {
     pub async fn drain_and_stop(mut self) -> Result<(), Error> {
         self.drain();
         self.wait().await
+    }
+
+    /// Kills everything that it runs and ends it, without finishing or reporting anything. The next start delivers the
+    /// results that it has.
+    pub async fn kill(&mut self) {
+        self.orders.kill.cancel();
+        if !self.task.is_finished() {
+            let _ = self.wait().await;
+        }
     }
 
     /// Ends it as `kill -9` would, but for the processes that it started, which are left running in either case:
@@ -131,7 +142,8 @@ async fn run(
         for identity in host.sweep(settings.grace).await {
             tracing::warn!(execution = %identity, "ended what the last session left running");
         }
-        let began = Instant::now();
+        let clock = LeaseClock::start(host.clone());
+        let began = clock.now();
         let joining = Arc::new(Joining::new(
             settings.cluster.clone(),
             offer.description().clone(),
@@ -156,6 +168,10 @@ async fn run(
             values,
             tuning: settings.tuning,
             wall,
+            clock,
+            environment: host.environment(),
+            host: host.clone(),
+            guards: Guards::default(),
             offer,
             links: links.clone(),
             joining,
@@ -170,10 +186,17 @@ async fn run(
             holdings: Mutex::new(Holdings::new(settings.slots)),
             changed: Notify::new(),
         });
-        serve(&shared, reports, opened.undelivered, &orders.drain, settings.drain_timeout).await
+        shared.hold_former(opened.undelivered);
+        serve(&shared, reports, &orders.drain, settings.drain_timeout).await
     };
     let result = tokio::select! {
         biased;
+        () = orders.kill.cancelled() => {
+            orders.abandon.cancel();
+            host.kill_all().await;
+            outbox.abandon().await;
+            return Ok(());
+        }
         () = orders.abandon.cancelled() => {
             outbox.abandon().await;
             return Ok(());
@@ -188,14 +211,15 @@ async fn run(
 async fn serve(
     shared: &Arc<Shared>,
     reports: UnboundedReceiver<Outgoing>,
-    undelivered: Vec<Finished>,
     drain: &CancellationToken,
     drain_timeout: Duration,
 ) -> Result<(), Error> {
     let mut loops = JoinSet::new();
     loops.spawn(session::heartbeat(shared.clone()));
     loops.spawn(session::poll(shared.clone()));
-    loops.spawn(session::report(shared.clone(), reports, undelivered));
+    let (large, larges) = unbounded_channel();
+    loops.spawn(session::report(shared.clone(), reports, large));
+    loops.spawn(session::send_ahead(shared.clone(), larges));
     loops.spawn(session::output(shared.clone()));
     loops.spawn(session::cut_off(shared.clone()));
     let over = tokio::select! {

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use downbeat_backends::LedgerError;
+use downbeat_core::node::BadDescription;
 use downbeat_proto::message::Fault;
 
 #[derive(Debug, thiserror::Error)]
@@ -18,6 +19,10 @@ pub enum Error {
     NoServer,
     #[error("there is no backend `{name}` to {setting}; there are: {known}")]
     UnknownBackend { setting: &'static str, name: String, known: String },
+    #[error("what this node says of itself is not allowed: {0}")]
+    Description(#[from] BadDescription),
+    #[error("`only` leaves no backend: {names} may run anything at all; add --allow {names}")]
+    NothingToOffer { names: String },
     #[error("its node was deleted: {0}; start the agent again if the node is to be there")]
     NotFound(String),
     #[error("a newer agent of this installation has its node: {0}")]
@@ -33,7 +38,11 @@ impl Error {
         match fault {
             Fault::NotFound(text) => Some(Self::NotFound(text.clone())),
             Fault::Superseded(text) => Some(Self::Superseded(text.clone())),
-            Fault::Unknown(_) | Fault::Occupied(_) | Fault::Rejected(_) | Fault::Unavailable(_) => None,
+            Fault::Unknown(_)
+            | Fault::Occupied(_)
+            | Fault::Rejected(_)
+            | Fault::Unavailable(_)
+            | Fault::TimedOut(_) => None,
         }
     }
 }

@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use downbeat_backends::{Call, Finish, OutputSink, Receive};
 use downbeat_core::backend::{Params, check_params};
-use downbeat_core::execution::Outcome;
-use downbeat_core::limits::REASON_BYTES;
+use downbeat_core::execution::{Outcome, cut_reason};
 use downbeat_proto::message::{Finished, Started};
 use futures_util::FutureExt;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
+use crate::guards::Guarded;
 use crate::holdings::Ready;
 use crate::output::Tap;
 use crate::session::Outgoing;
@@ -41,7 +41,7 @@ pub(crate) fn spawn(shared: &Arc<Shared>, ready: Ready) {
     });
 }
 
-async fn execute(shared: &Shared, ready: Ready) -> Finished {
+async fn execute(shared: &Arc<Shared>, ready: Ready) -> Finished {
     let held = held(&ready.assignment);
     let run = ready.assignment.run.clone();
     let started_at = (shared.wall)();
@@ -66,7 +66,7 @@ async fn execute(shared: &Shared, ready: Ready) -> Finished {
                 .unwrap_or_else(|_| Finish::failed(None, "the backend panicked; the agent's log says where"));
             sink.finish();
             match expected {
-                Some(expected) => expected.gather(finish),
+                Some(expected) => expected.gather(finish).await,
                 None => (finish, Params::new()),
             }
         }
@@ -78,10 +78,11 @@ async fn execute(shared: &Shared, ready: Ready) -> Finished {
     let outcome = Outcome {
         verdict: finish.verdict,
         exit_code: finish.exit_code,
-        error: finish.error.map(cut),
+        error: finish.error.map(cut_reason),
         outputs: values,
         started_at,
         finished_at,
+        received_at: None,
     };
     Finished { held, run, outcome, output }
 }
@@ -96,7 +97,7 @@ fn expected(shared: &Shared, ready: &Ready, tap: Tap) -> io::Result<Option<(Expe
 }
 
 async fn attempt(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     ready: Ready,
     output: OutputSink,
     values: Option<PathBuf>,
@@ -124,6 +125,7 @@ async fn attempt(
             () = shared.begin(held(&assignment)) => {}
         }
     }
+    let guarded = assignment.stop_on_disconnect.then(|| Guarded::new(shared, held(&assignment))).flatten();
     let identity = identity(&assignment);
     let timeout = assignment.timeout;
     let begun = Instant::now();
@@ -135,6 +137,8 @@ async fn attempt(
         values,
         cancel: stop.token(),
         grace: shared.grace,
+        environment: shared.environment.clone(),
+        guard: guarded.as_ref().map(|guarded| guarded.guard.clone()),
     });
     tokio::pin!(work);
     // Biased: work that is done at its first poll never touches a timer.
@@ -157,12 +161,8 @@ async fn attempt(
             }
         }
     };
-    stop.interpret(finish)
-}
-
-fn cut(mut error: String) -> String {
-    if error.len() > REASON_BYTES {
-        error.truncate(error.floor_char_boundary(REASON_BYTES));
+    if let Some(guarded) = guarded {
+        guarded.done();
     }
-    error
+    stop.interpret(finish)
 }

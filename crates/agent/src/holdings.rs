@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use downbeat_core::collections::{HashMap, HashSet};
+use downbeat_core::limits::UNSENT_BYTES;
 use downbeat_proto::message::{Assignment, Free, Held};
 use tokio::time::Instant;
 
@@ -26,6 +27,8 @@ pub(crate) struct Holdings {
     former: Former,
     /// The number of the poll that is under way.
     poll: u64,
+    /// Output of all results that no server acknowledged yet.
+    unsent_bytes: usize,
 }
 
 #[derive(Debug)]
@@ -37,6 +40,8 @@ struct Item {
     begun: bool,
     /// The lease was the agent's at this time, or later: no server ends it within a term of that.
     assured: Instant,
+    /// Output of its result.
+    unsent_bytes: usize,
     phase: Phase,
 }
 
@@ -133,6 +138,7 @@ impl Holdings {
             is_complete: false,
             former: Former::default(),
             poll: 0,
+            unsent_bytes: 0,
         }
     }
 
@@ -147,8 +153,8 @@ impl Holdings {
                 continue;
             };
             let (placed, stop_on_disconnect) = (assignment.placed, assignment.stop_on_disconnect);
-            let (begun, assured, phase) = (false, heard, Phase::Queued);
-            entry.insert(Item { placed, stop_on_disconnect, begun, assured, phase });
+            let (begun, assured, unsent_bytes, phase) = (false, heard, 0, Phase::Queued);
+            entry.insert(Item { placed, stop_on_disconnect, begun, assured, unsent_bytes, phase });
             self.lane(placed).queue.push_back(assignment);
         }
         let mut ready = Vec::new();
@@ -212,8 +218,31 @@ impl Holdings {
         }
     }
 
+    /// A result of a former life of the agent: held, as if it had ended now.
+    pub(crate) fn hold_former(&mut self, held: Held, unsent_bytes: usize, now: Instant) {
+        let (placed, stop_on_disconnect, begun, phase) = (true, false, false, Phase::Finished);
+        self.items
+            .insert(held, Item { placed, stop_on_disconnect, begun, assured: now, unsent_bytes: 0, phase });
+        self.wait_to_send(held, unsent_bytes);
+    }
+
+    /// The result of this has so much output that is to be sent.
+    pub(crate) fn wait_to_send(&mut self, held: Held, unsent_bytes: usize) {
+        if let Some(item) = self.items.get_mut(&held) {
+            item.unsent_bytes += unsent_bytes;
+            self.unsent_bytes += unsent_bytes;
+        }
+    }
+
+    /// So much output waits to be sent that no more work is taken on: a slow line must not fill the memory.
+    pub(crate) fn is_clogged(&self) -> bool {
+        self.unsent_bytes >= UNSENT_BYTES
+    }
+
     fn let_go(&mut self, held: Held) {
-        self.items.remove(&held);
+        if let Some(item) = self.items.remove(&held) {
+            self.unsent_bytes = self.unsent_bytes.saturating_sub(item.unsent_bytes);
+        }
         self.former.push(held);
     }
 
@@ -265,6 +294,11 @@ impl Holdings {
                 item.assured = item.assured.max(asked);
             }
         }
+    }
+
+    /// The lease was the agent's at this time, or later.
+    pub(crate) fn assured(&self, held: Held) -> Option<Instant> {
+        self.items.get(&held).map(|item| item.assured)
     }
 
     /// Begins what must never overlap, unless its lease may have ended: then it has to be renewed first.
@@ -348,7 +382,7 @@ impl Holdings {
     }
 
     fn free(&self) -> Free {
-        if self.draining {
+        if self.draining || self.is_clogged() {
             return Free::default();
         }
         Free { fleet: self.fleet.free(), placed: self.placed.free() }

@@ -5,12 +5,15 @@
 mod agent;
 mod error;
 mod execute;
+mod guards;
 mod holdings;
 mod installation;
+mod lease_clock;
 mod links;
 mod offer;
 mod outbox;
 mod output;
+mod private;
 mod session;
 mod settings;
 mod shared;
@@ -19,7 +22,10 @@ mod surroundings;
 mod values;
 
 pub use agent::{Agent, Handle};
-pub use downbeat_backends::{Declared, Engine, Refused as DeclarationRefused};
+pub use downbeat_backends::{
+    Declared, Engine, Environment, JOB_VARIABLES, Refused as DeclarationRefused, raise_open_files,
+    reap_orphans, slots_within, watch_over,
+};
 pub use error::Error;
 pub use links::{Connector, Grpc};
 pub use settings::{Settings, Tuning};

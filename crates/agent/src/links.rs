@@ -1,7 +1,7 @@
 //! Owns the way to a server: which one, when to try again, when to try another. What is said over it is not its own.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -13,11 +13,14 @@ use downbeat_proto::message::Fault;
 use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 
+use crate::output::pace;
 use crate::settings::Tuning;
 
 /// While no server answers, each address is complained about this often: whoever looks at the log sees it, and a night
 /// does not fill a disk.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
+/// A bulk link that nobody used for this long is closed.
+const BULK_IDLE: Duration = Duration::from_secs(30);
 
 /// Makes links: gRPC, or whatever a test or a simulation puts in its place.
 #[async_trait]
@@ -36,7 +39,9 @@ impl Connector for Grpc {
     }
 }
 
-/// One link at a time, shared by all parts of the agent.
+/// The ways to one server, shared by all parts of the agent: one for control (hello, registration, heartbeats, polls,
+/// reports), which is always wanted, and one for bulk (much output), which is opened on demand. On a slow line
+/// heartbeats and polls so never queue behind output.
 #[derive(Debug)]
 pub(crate) struct Links {
     connector: Arc<dyn Connector>,
@@ -51,6 +56,7 @@ pub(crate) struct Links {
     /// Apart from `current`, which is locked while connecting: an answer that arrived does not wait for that.
     complaints: std::sync::Mutex<Complaints>,
     current: Mutex<Current>,
+    bulk: Mutex<Bulk>,
     /// The number of the last link that failed.
     given_up: watch::Sender<u64>,
 }
@@ -62,16 +68,36 @@ struct Current {
     dice: Dice,
 }
 
+#[derive(Debug, Default)]
+struct Bulk {
+    link: Option<Lent>,
+    /// A link that nobody used for a while is closed.
+    used_at: Option<Instant>,
+    /// Not to be opened again before this.
+    not_before: Option<Instant>,
+}
+
 /// When each address was last complained about, since a server last answered.
 #[derive(Debug, Default)]
 struct Complaints(HashMap<String, Instant>);
+
+/// What a link is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Control,
+    Bulk,
+}
 
 /// A link for one call.
 #[derive(Clone, Debug)]
 pub(crate) struct Lent {
     number: u64,
+    pub(crate) purpose: Purpose,
     address: Arc<str>,
     link: Arc<dyn Link>,
+    /// Calls that were answered over this link, and how many were when it was lent.
+    answered: Arc<AtomicU64>,
+    answered_before: u64,
 }
 
 impl Complaints {
@@ -91,9 +117,22 @@ impl Complaints {
 }
 
 impl Lent {
+    fn new(number: u64, purpose: Purpose, address: &str, link: Arc<dyn Link>) -> Self {
+        Self { number, purpose, address: address.into(), link, answered: Arc::default(), answered_before: 0 }
+    }
+
+    fn for_a_call(&self) -> Self {
+        Self { answered_before: self.answered.load(Ordering::Relaxed), ..self.clone() }
+    }
+
     /// Whether both are one link.
     pub(crate) fn is(&self, other: &Lent) -> bool {
         self.number == other.number
+    }
+
+    /// Whether another call over this link was answered since it was lent for this one.
+    fn was_answered_meanwhile(&self) -> bool {
+        self.answered.load(Ordering::Relaxed) != self.answered_before
     }
 }
 
@@ -123,16 +162,17 @@ impl Links {
             known: AtomicBool::new(false),
             complaints: std::sync::Mutex::default(),
             current,
+            bulk: Mutex::default(),
             given_up: watch::Sender::new(0),
         }
     }
 
-    /// The current link; connects, for as long as it takes, when there is none.
+    /// The control link; connects, for as long as it takes, when there is none.
     pub(crate) async fn lend(&self) -> Lent {
         let mut current = self.current.lock().await;
         loop {
             if let Some(lent) = &current.link {
-                return lent.clone();
+                return lent.for_a_call();
             }
             let failures = self.failures.load(Ordering::Relaxed);
             if failures > 0 {
@@ -144,39 +184,100 @@ impl Links {
             match self.connector.connect(address).await {
                 Ok(link) => {
                     tracing::debug!(hostname = %self.hostname, server = %address, "connected");
-                    current.link =
-                        Some(Lent { number: current.made, address: address.as_str().into(), link });
+                    current.link = Some(Lent::new(current.made, Purpose::Control, address, link));
                 }
                 Err(fault) => self.failed(address, &fault),
             }
         }
     }
 
+    /// The link for a call that carries this many bytes of output. A few go over the control link: a second connection
+    /// for each node that prints a line would cost a server of thousands of nodes dearly.
+    pub(crate) async fn lend_for_output(&self, bytes: usize) -> Lent {
+        let control = self.lend().await;
+        let mut bulk = self.bulk.lock().await;
+        bulk.used_at = Some(Instant::now());
+        // To the server that the control link leads to: the other one may have been given up because of its server.
+        let open = bulk.link.as_ref().filter(|link| link.address == control.address);
+        if let Some(link) = open {
+            return link.for_a_call();
+        }
+        bulk.link = None;
+        let is_early = bulk.not_before.is_some_and(|not_before| Instant::now() < not_before);
+        if bytes <= pace::LEAST_BYTES || is_early {
+            return control;
+        }
+        match self.connector.connect(&control.address).await {
+            Ok(link) => {
+                tracing::debug!(hostname = %self.hostname, server = %control.address, "connected for output");
+                // Numbers tell links apart. Control links have those from 1 on.
+                let link = Lent::new(0, Purpose::Bulk, &control.address, link);
+                let lent = link.for_a_call();
+                bulk.link = Some(link);
+                lent
+            }
+            Err(fault) => {
+                tracing::debug!(hostname = %self.hostname, server = %control.address, %fault, "no second connection");
+                bulk.not_before = Some(Instant::now() + self.tuning.backoff_most);
+                control
+            }
+        }
+    }
+
+    /// Closes the bulk link when nobody used it for a while. To be called now and then.
+    pub(crate) fn close_idle(&self, now: Instant) {
+        // Locked: it is being opened.
+        if let Ok(mut bulk) = self.bulk.try_lock()
+            && bulk.used_at.is_some_and(|used_at| now.duration_since(used_at) >= BULK_IDLE)
+        {
+            bulk.link = None;
+        }
+    }
+
     /// Every call ends with this: what failed in passing is tried at the next server.
     pub(crate) async fn settle<T>(&self, lent: &Lent, result: &Result<T, Fault>) {
         match result {
-            Ok(_) => {
-                self.known.store(true, Ordering::Relaxed);
-                if self.failures.load(Ordering::Relaxed) > 0 && self.failures.swap(0, Ordering::Relaxed) > 0 {
-                    self.complaints().0.clear();
-                    tracing::info!(hostname = %self.hostname, server = %lent.address, "a server answers");
+            Err(Fault::TimedOut(_)) if lent.was_answered_meanwhile() => {
+                tracing::debug!(hostname = %self.hostname, server = %lent.address, "a call timed out; others are answered");
+            }
+            Err(fault @ (Fault::Unavailable(_) | Fault::TimedOut(_))) => match lent.purpose {
+                Purpose::Control => {
+                    let mut current = self.current.lock().await;
+                    if current.link.as_ref().is_some_and(|link| link.is(lent)) {
+                        current.link = None;
+                        self.given_up.send_replace(lent.number);
+                        self.failed(&lent.address, fault);
+                    }
+                }
+                Purpose::Bulk => self.settle_bulk(lent, fault).await,
+            },
+            // Whatever it said: it is there.
+            Ok(_) | Err(_) => {
+                lent.answered.fetch_add(1, Ordering::Relaxed);
+                if result.is_ok() {
+                    self.answered(lent);
                 }
             }
-            Err(fault @ Fault::Unavailable(_)) => {
-                let mut current = self.current.lock().await;
-                if current.link.as_ref().is_some_and(|link| link.number == lent.number) {
-                    current.link = None;
-                    self.given_up.send_replace(lent.number);
-                    self.failed(&lent.address, fault);
-                }
+        }
+    }
+
+    /// A failure of the bulk link says nothing about the control link, and does not close it.
+    async fn settle_bulk(&self, lent: &Lent, fault: &Fault) {
+        tracing::debug!(hostname = %self.hostname, server = %lent.address, %fault, "output was not taken");
+        let mut bulk = self.bulk.lock().await;
+        if bulk.link.as_ref().is_some_and(|link| Arc::ptr_eq(&link.answered, &lent.answered)) {
+            bulk.link = None;
+            if matches!(fault, Fault::Unavailable(_)) {
+                bulk.not_before = Some(Instant::now() + self.tuning.backoff_most);
             }
-            Err(
-                Fault::NotFound(_)
-                | Fault::Superseded(_)
-                | Fault::Unknown(_)
-                | Fault::Occupied(_)
-                | Fault::Rejected(_),
-            ) => {}
+        }
+    }
+
+    fn answered(&self, lent: &Lent) {
+        self.known.store(true, Ordering::Relaxed);
+        if self.failures.load(Ordering::Relaxed) > 0 && self.failures.swap(0, Ordering::Relaxed) > 0 {
+            self.complaints().0.clear();
+            tracing::info!(hostname = %self.hostname, server = %lent.address, "a server answers");
         }
     }
 
@@ -220,30 +321,4 @@ fn pause(failures: u32, tuning: &Tuning, dice: &mut Dice) -> Duration {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_grow_to_a_bound_and_differ() {
-        let tuning = Tuning::default();
-        let mut dice = Dice::new(7);
-        for (failures, most_ms) in [(1, 100), (2, 200), (3, 400), (6, 3_200), (7, 5_000), (4_000_000, 5_000)]
-        {
-            let most = Duration::from_millis(most_ms);
-            let pauses: Vec<Duration> = (0..50).map(|_| pause(failures, &tuning, &mut dice)).collect();
-            assert!(pauses.iter().all(|pause| (most / 2..=most).contains(pause)), "{failures}: {pauses:?}");
-            assert!(pauses.iter().any(|pause| pause != &pauses[0]));
-        }
-    }
-
-    #[test]
-    fn each_address_is_complained_about_at_once_and_then_once_a_minute() {
-        let mut complaints = Complaints::default();
-        let begun = Instant::now();
-        let due: Vec<u64> = (0..=150)
-            .filter(|second| complaints.is_due("a:1", begun + Duration::from_secs(*second)))
-            .collect();
-        assert_eq!(due, [0, 60, 120]);
-        assert!(complaints.is_due("b:1", begun));
-    }
-}
+mod tests;

@@ -4,15 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use downbeat_backends::Backend;
-use downbeat_core::backend::{ActionSchema, BackendSchema, Catalogue};
-use downbeat_core::node::Description;
+use downbeat_core::backend::{ActionSchema, BackendSchema, Catalogue, ONLY_WHEN_ALLOWED};
+use downbeat_core::node::{Description, check_json_bytes};
 
 use crate::error::Error;
 use crate::settings::Settings;
 use crate::surroundings::Host;
-
-/// Backends that run anything at all: offered only when the settings name them.
-const ONLY_WHEN_ALLOWED: [&str; 2] = ["exec", "docker"];
 
 #[derive(Debug)]
 pub(crate) struct Offer {
@@ -23,7 +20,7 @@ pub(crate) struct Offer {
 #[derive(Debug)]
 struct Offered {
     backend: Arc<dyn Backend>,
-    schema: BackendSchema,
+    schema: Arc<BackendSchema>,
 }
 
 impl Offer {
@@ -31,7 +28,7 @@ impl Offer {
         let all: Vec<Offered> = host
             .backends()
             .into_iter()
-            .map(|backend| Offered { schema: backend.schema(), backend })
+            .map(|backend| Offered { schema: Arc::new(backend.schema()), backend })
             .collect();
         let catalogue = Catalogue::builtin();
         let mut names: Vec<&str> = all.iter().map(|offered| offered.schema.name.as_str()).collect();
@@ -47,6 +44,20 @@ impl Offer {
         let chosen: Vec<Offered> =
             all.into_iter().filter(|offered| chosen(settings, &offered.schema.name)).collect();
 
+        if chosen.is_empty() {
+            let only = settings.only.as_deref().unwrap_or_default();
+            let forbidden: Vec<&str> = only
+                .iter()
+                .map(String::as_str)
+                .filter(|name| ONLY_WHEN_ALLOWED.contains(name) && !settings.allow.iter().any(|a| a == name))
+                .collect();
+            if !forbidden.is_empty() {
+                return Err(Error::NothingToOffer { names: forbidden.join(",") });
+            }
+            tracing::warn!(
+                "this node offers no backend: the settings leave none that this host has the tools for"
+            );
+        }
         let mut capabilities = host.capabilities();
         capabilities.extend(settings.capabilities.clone());
         let description = Description {
@@ -58,6 +69,8 @@ impl Offer {
             slots: settings.slots,
             version: env!("CARGO_PKG_VERSION").to_owned(),
         };
+        description.check()?;
+        check_json_bytes(serde_json::to_string(&description).map_or(0, |json| json.len()))?;
         let backends = chosen.into_iter().map(|offered| (offered.schema.name.clone(), offered)).collect();
         Ok(Self { backends, description })
     }
@@ -143,31 +156,33 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_anything_is_offered_only_when_allowed() {
-        assert_eq!(offered(|_| {}).unwrap(), "test ping file http");
-        assert_eq!(offered(|s| s.allow = vec!["exec".to_owned()]).unwrap(), "test ping exec file http");
+    fn what_could_do_anything_is_offered_only_when_allowed() {
+        assert_eq!(offered(|_| {}).unwrap(), "test ping");
+        assert_eq!(offered(|s| s.allow = vec!["exec".to_owned()]).unwrap(), "test ping exec");
+        let all = |s: &mut Settings| s.allow = ONLY_WHEN_ALLOWED.map(str::to_owned).to_vec();
+        assert_eq!(offered(all).unwrap(), "test ping exec file http");
     }
 
     #[test]
     fn containers_are_offered_when_allowed_and_an_engine_is_known() {
         let engine = |s: &mut Settings| s.docker = Some(Engine::read("/nowhere/docker.sock").unwrap());
         let allowed = |s: &mut Settings| s.allow = vec!["docker".to_owned()];
-        assert_eq!(offered(engine).unwrap(), "test ping file http");
-        assert_eq!(offered(allowed).unwrap(), "test ping file http");
+        assert_eq!(offered(engine).unwrap(), "test ping");
+        assert_eq!(offered(allowed).unwrap(), "test ping");
         assert_eq!(
             offered(|s| {
                 engine(s);
                 allowed(s);
             })
             .unwrap(),
-            "test ping file http docker"
+            "test ping docker"
         );
     }
 
     #[test]
     fn what_the_host_has_tools_for_is_offered() {
         let apt_get = Tools { apt_get: Some("/usr/bin/apt-get".into()), ..Tools::default() };
-        assert_eq!(offered_with(apt_get.clone(), |_| {}).unwrap(), "test ping file http apt");
+        assert_eq!(offered_with(apt_get.clone(), |_| {}).unwrap(), "test ping apt");
         let only = |s: &mut Settings| s.only = Some(vec!["systemd".to_owned(), "apt".to_owned()]);
         assert_eq!(offered_with(apt_get, only).unwrap(), "apt");
     }
@@ -175,11 +190,11 @@ mod tests {
     #[test]
     fn rke2_needs_systemctl_and_something_of_its_own() {
         let systemctl = Tools { systemctl: Some("/bin/systemctl".into()), ..Tools::default() };
-        assert_eq!(offered_with(systemctl.clone(), |_| {}).unwrap(), "test ping file http systemd");
+        assert_eq!(offered_with(systemctl.clone(), |_| {}).unwrap(), "test ping systemd");
         let installer = Tools { rke2_installer: Some("/x".into()), ..systemctl };
-        assert_eq!(offered_with(installer, |_| {}).unwrap(), "test ping file http systemd rke2");
+        assert_eq!(offered_with(installer, |_| {}).unwrap(), "test ping systemd rke2");
         let alone = Tools { rke2: Some("/x".into()), ..Tools::default() };
-        assert_eq!(offered_with(alone, |_| {}).unwrap(), "test ping file http");
+        assert_eq!(offered_with(alone, |_| {}).unwrap(), "test ping");
     }
 
     #[test]
@@ -201,6 +216,17 @@ mod tests {
     fn only_narrows_and_allows_nothing() {
         let only = |s: &mut Settings| s.only = Some(vec!["ping".to_owned(), "exec".to_owned()]);
         assert_eq!(offered(only).unwrap(), "ping");
+    }
+
+    #[test]
+    fn an_agent_whose_settings_leave_no_backend_does_not_start() {
+        let only = |s: &mut Settings| s.only = Some(vec!["exec".to_owned()]);
+        assert_eq!(
+            offered(only).unwrap_err().to_string(),
+            "`only` leaves no backend: exec may run anything at all; add --allow exec"
+        );
+        // The same settings may serve hosts of many kinds.
+        assert_eq!(offered(|s| s.only = Some(vec!["apt".to_owned()])).unwrap(), "");
     }
 
     #[test]

@@ -1,7 +1,10 @@
 //! Owns output between a backend and a server: a bounded buffer per execution, and what of them is under way. The
 //! sending is `session::output`'s.
 
+pub(crate) mod pace;
+
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use downbeat_backends::{Piece, Receive, Stream};
@@ -10,8 +13,6 @@ use downbeat_core::limits::{OUTPUT_BYTES, OUTPUT_CHUNK_BYTES};
 use downbeat_proto::message::{Chunk, Held};
 use tokio::sync::Notify;
 
-/// One message of output.
-const MESSAGE_BYTES: usize = 1024 * 1024;
 /// With this much waiting, waiting for more gains nothing.
 const HURRY_BYTES: usize = 256 * 1024;
 
@@ -34,6 +35,7 @@ pub(crate) struct Outputs {
     /// Of each execution at most chunks of this cost are kept, the tail.
     bound_bytes: usize,
     buffers: Mutex<HashMap<Held, Arc<Buffer>>>,
+    turn: AtomicUsize,
     pub(crate) written: Notify,
     pub(crate) hurry: Notify,
 }
@@ -77,6 +79,7 @@ impl Outputs {
             // So that full chunks come to the whole of it.
             bound_bytes: text_bytes + text_bytes.div_ceil(OUTPUT_CHUNK_BYTES) * CHUNK_OVERHEAD_BYTES,
             buffers: Mutex::default(),
+            turn: AtomicUsize::new(0),
             written: Notify::new(),
             hurry: Notify::new(),
         })
@@ -87,10 +90,30 @@ impl Outputs {
         Arc::new(Buffer { held, outputs: self.clone(), state: Mutex::default(), settled: Notify::new() })
     }
 
-    /// Takes the next message's worth; each of it has to be settled.
-    pub(crate) fn take(&self) -> Vec<Taken> {
-        let buffers: Vec<Arc<Buffer>> = lock(&self.buffers).values().cloned().collect();
-        let mut room = MESSAGE_BYTES;
+    /// About how much waits to be sent; counts no further than to `most`.
+    pub(crate) fn waiting_bytes(&self, most: usize) -> usize {
+        let mut bytes = 0;
+        for buffer in self.listed() {
+            if bytes > most {
+                break;
+            }
+            bytes += lock(&buffer.state).bytes;
+        }
+        bytes
+    }
+
+    /// Who holds a buffer's state may lock the list, so nobody locks them the other way round.
+    fn listed(&self) -> Vec<Arc<Buffer>> {
+        lock(&self.buffers).values().cloned().collect()
+    }
+
+    /// Takes chunks of this cost at most; each of what is taken has to be settled.
+    pub(crate) fn take(&self, message_bytes: usize) -> Vec<Taken> {
+        let mut buffers = self.listed();
+        // Small messages of a slow line are not all of the one execution that happens to come first.
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed) % buffers.len().max(1);
+        buffers.rotate_left(turn);
+        let mut room = message_bytes;
         let mut taken = Vec::new();
         for buffer in buffers {
             let chunks = buffer.take(room);

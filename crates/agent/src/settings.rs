@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use downbeat_backends::{Declared, Engine};
+use downbeat_core::limits;
 use serde_json::Value;
 
 /// One agent's settings.
@@ -22,12 +23,18 @@ pub struct Settings {
     pub capabilities: BTreeMap<String, Value>,
     /// How many placed executions run at once.
     pub slots: u32,
-    /// Backends that run anything at all, and are offered only when named here: `exec`, `docker`.
+    /// Backends that could do anything on the host, and are offered only when named here: `exec`, `docker`, `file`,
+    /// `http`.
     pub allow: Vec<String>,
     /// Offer nothing but these.
     pub only: Option<Vec<String>>,
     /// Backends of the user's own. That they are declared is their permission.
     pub backends: Vec<Declared>,
+    /// Environment variables of the agent that work gets beside the usual few: `NAME` or `PREFIX_*`.
+    pub pass_env: Vec<String>,
+    /// The program whose command `guard` ends `on_disconnect: stop` work when the agent cannot; `/proc/self/exe` in a
+    /// process of that program. Without one such work ends only while the agent lives.
+    pub guard: Option<PathBuf>,
     /// The container engine of the backend `docker`. Found out by the agent, unless said.
     pub docker: Option<Engine>,
     /// Results that are not yet acknowledged and the record of what runs. One agent per directory.
@@ -50,10 +57,13 @@ impl Settings {
             labels: BTreeMap::new(),
             capabilities: BTreeMap::new(),
             slots: std::thread::available_parallelism()
-                .map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX)),
+                .map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX))
+                .min(limits::SLOTS_PER_NODE),
             allow: Vec::new(),
             only: None,
             backends: Vec::new(),
+            pass_env: Vec::new(),
+            guard: None,
             docker: None,
             data,
             drain_timeout: Duration::from_secs(30),

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use downbeat_backends::Identity;
+use downbeat_backends::{Deadlines, Environment, Identity};
 use downbeat_core::execution::{Outcome, Verdict};
 use downbeat_core::ids::{NodeId, SessionId};
+use downbeat_core::limits::UNSENT_BYTES;
 use downbeat_proto::message::{Assignment, Fault, Finished, Held};
 use jiff::Timestamp;
 use tokio::sync::Notify;
@@ -15,14 +16,16 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::execute;
+use crate::guards::{self, Guards};
 use crate::holdings::{Fate, Holdings, Ready};
+use crate::lease_clock::LeaseClock;
 use crate::links::Links;
 use crate::offer::Offer;
 use crate::outbox::Outbox;
-use crate::output::Outputs;
+use crate::output::{Outputs, cost_bytes};
 use crate::session::{Joining, Outgoing};
 use crate::settings::Tuning;
-use crate::surroundings::Wall;
+use crate::surroundings::{Host, Wall};
 
 /// One session of an agent.
 pub(crate) struct Shared {
@@ -35,6 +38,12 @@ pub(crate) struct Shared {
     pub(crate) values: PathBuf,
     pub(crate) tuning: Tuning,
     pub(crate) wall: Wall,
+    /// The time by which leases run out.
+    pub(crate) clock: LeaseClock,
+    pub(crate) host: Arc<dyn Host>,
+    /// The environment of programs that work starts.
+    pub(crate) environment: Environment,
+    pub(crate) guards: Guards,
     pub(crate) offer: Offer,
     pub(crate) links: Arc<Links>,
     /// How it became its node, should a server ask for that again.
@@ -90,42 +99,86 @@ impl Shared {
 
     /// A server has these results.
     pub(crate) fn recorded(&self, recorded: Vec<Held>) {
-        {
-            let mut holdings = self.holdings();
-            recorded.iter().for_each(|held| holdings.acknowledged(*held));
-        }
+        self.relieve(|holdings| recorded.iter().for_each(|held| holdings.acknowledged(*held)));
         self.joining.delivered(&recorded);
         self.outbox.forget(recorded);
         self.changed.notify_waiters();
+    }
+
+    /// Lets go of results. A node that took no work because of them takes some again.
+    fn relieve(&self, let_go: impl FnOnce(&mut Holdings)) {
+        let is_relieved = {
+            let mut holdings = self.holdings();
+            let was_clogged = holdings.is_clogged();
+            let_go(&mut holdings);
+            was_clogged && !holdings.is_clogged()
+        };
+        if is_relieved {
+            tracing::info!(node = %self.node, "enough output was delivered; new work is taken again");
+            let _ = self.outgoing.send(Outgoing::Offer);
+        }
     }
 
     pub(crate) fn refused(&self, refused: Vec<Held>) {
         if refused.is_empty() {
             return;
         }
-        {
-            let mut holdings = self.holdings();
+        self.relieve(|holdings| {
             for held in &refused {
                 if holdings.holds(*held) {
                     tracing::warn!(node = %self.node, execution = %held.execution, "the lease was lost; its work is ended");
                 }
                 holdings.refused(*held);
             }
-        }
+        });
         self.joining.delivered(&refused);
         self.outbox.forget(refused);
         self.changed.notify_waiters();
     }
 
+    /// Results that a former life left. They are in the outbox already.
+    pub(crate) fn hold_former(&self, results: Vec<Finished>) {
+        let now = self.clock.now();
+        for finished in results {
+            self.holdings().hold_former(finished.held, cost_bytes(&finished.output), now);
+            let _ = self.outgoing.send(Outgoing::Finished(finished));
+        }
+    }
+
     /// Work ended: its result goes its way, its lane goes on with what is answered.
     pub(crate) fn ended(&self, finished: Finished) -> Option<Ready> {
-        let (fate, next) = self.holdings().ended(finished.held);
+        let (fate, next) = self.end(&finished);
         match fate {
             Fate::Report => self.outbox.keep(finished),
             Fate::Drop => {}
         }
         self.changed.notify_waiters();
         next
+    }
+
+    fn end(&self, finished: &Finished) -> (Fate, Option<Ready>) {
+        let mut holdings = self.holdings();
+        let was_clogged = holdings.is_clogged();
+        let ended = holdings.ended(finished.held);
+        if ended.0 == Fate::Report {
+            holdings.wait_to_send(finished.held, cost_bytes(&finished.output));
+        }
+        if holdings.is_clogged() && !was_clogged {
+            tracing::warn!(node = %self.node, "much output waits to be delivered; no new work is taken until it is");
+        }
+        ended
+    }
+
+    /// What is wrong on this host, for people.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        let clogged = self.holdings().is_clogged().then(|| {
+            let mebibytes = UNSENT_BYTES / (1024 * 1024);
+            format!(
+                "more than {mebibytes} MiB of output wait to be delivered; no new work is taken until they are: \
+                 the line to the servers is slow"
+            )
+        });
+        self.outbox.problems().into_iter().chain(self.host.problems()).chain(clogged).collect()
     }
 
     /// Work was ended because the agent stops: it is let go of unreported, so that it is lost and sent again.
@@ -152,7 +205,15 @@ impl Shared {
     pub(crate) fn renewed(&self, held: &[Held], asked: Instant) {
         *self.heard.lock().expect("nothing panics while it holds this") = asked;
         self.holdings().renewed(held, asked);
+        self.guards.extend(|held| self.deadlines(held));
         self.renewed.notify_waiters();
+    }
+
+    /// When a guard ends this work, unless the lease is renewed. None when the agent does not hold it, or its host has no
+    /// clock for guards.
+    pub(crate) fn deadlines(&self, held: Held) -> Option<Deadlines> {
+        let assured = self.holdings().assured(held)?;
+        Some(guards::deadlines(self.clock.since_boot(assured)?, self.lease_ttl, self.term()))
     }
 
     /// Waits until the lease of work that must never overlap is known to be the agent's. What arrives late, or waited
@@ -160,7 +221,7 @@ impl Shared {
     pub(crate) async fn begin(&self, held: Held) {
         loop {
             let renewed = self.renewed.notified();
-            if self.holdings().begin(held, self.term(), Instant::now()) {
+            if self.holdings().begin(held, self.term(), self.clock.now()) {
                 self.renewed.notify_waiters();
                 return;
             }
@@ -200,6 +261,7 @@ fn cancelled_unbegun(assignment: &Assignment, now: Timestamp) -> Finished {
             started_at: now,
             finished_at: now,
             outputs: Default::default(),
+            received_at: None,
         },
         output: Vec::new(),
     }

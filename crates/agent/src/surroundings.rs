@@ -4,14 +4,15 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 pub use downbeat_backends::Wall;
 use downbeat_backends::{
-    Backend, Declared, DeclaredBackend, Docker, Engine, Identity, Ledger, Tools, builtin,
+    Backend, Deadlines, Declared, DeclaredBackend, Docker, Engine, Environment, Guard, Identity, Ledger,
+    Tools, boot_time, builtin,
 };
 use downbeat_core::Dice;
 use jiff::Timestamp;
@@ -19,6 +20,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::error::Error;
+use crate::private;
 use crate::settings::Settings;
 
 /// How long the start of an agent waits for a slow container engine. What is left over then is removed before the first
@@ -60,13 +62,36 @@ pub trait Host: Send + Sync + fmt::Debug + 'static {
     }
     /// Ends what a former life of the agent left running, and answers what that was.
     async fn sweep(&self, grace: Duration) -> Vec<Identity>;
+
+    /// Kills all processes of running work at once. The next start removes containers.
+    async fn kill_all(&self) {}
+
+    /// The environment of programs that work starts.
+    fn environment(&self) -> Environment {
+        Environment::default()
+    }
+
+    /// The time since boot, with the time that the machine was suspended. None on a host that is never suspended.
+    fn boot_time(&self) -> Option<Duration> {
+        None
+    }
+
+    /// A guard for one piece of work, which ends it when the agent cannot. None where there is none to be had.
+    fn guard(&self, _: Deadlines) -> Option<Guard> {
+        None
+    }
+
+    /// What is wrong with this machine, for people.
+    fn problems(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 impl Surroundings {
     /// The real ones; the record of what runs is kept in the agent's directory.
     pub(crate) fn of_system(settings: &Settings) -> Result<Self, Error> {
         let data: &Path = &settings.data;
-        fs::create_dir_all(data).map_err(|error| Error::Data { path: data.to_owned(), error })?;
+        private::claim(data).map_err(|error| Error::Data { path: data.to_owned(), error })?;
         let machine = Machine {
             ledger: Arc::new(Ledger::open(&data.join("running"))?),
             tools: Tools::found(),
@@ -76,6 +101,8 @@ impl Surroundings {
                 .clone()
                 .or_else(Engine::found)
                 .map(|engine| Arc::new(Docker::new(engine, data))),
+            environment: Environment::of_process(&settings.pass_env),
+            guard: settings.guard.clone(),
         };
         Ok(Self {
             wall: Arc::new(Timestamp::now),
@@ -104,6 +131,9 @@ pub(crate) struct Machine {
     tools: Tools,
     declared: Vec<Declared>,
     docker: Option<Arc<Docker>>,
+    environment: Environment,
+    /// The program that guards work.
+    guard: Option<PathBuf>,
 }
 
 impl Machine {
@@ -133,6 +163,10 @@ impl Host for Machine {
         found_capabilities()
     }
 
+    async fn kill_all(&self) {
+        self.ledger.kill_all().await;
+    }
+
     /// Not by the dice: session ids are drawn with them, and are no secret.
     fn draw_instance(&self, _: &mut Dice) -> Uuid {
         Uuid::new_v4()
@@ -147,6 +181,22 @@ impl Host for Machine {
         let (mut found, containers) = tokio::join!(self.ledger.sweep(grace), self.sweep_containers());
         found.extend(containers);
         found
+    }
+
+    fn environment(&self) -> Environment {
+        self.environment.clone()
+    }
+
+    fn boot_time(&self) -> Option<Duration> {
+        Some(boot_time())
+    }
+
+    fn guard(&self, deadlines: Deadlines) -> Option<Guard> {
+        Some(Guard::new(self.guard.clone()?, deadlines))
+    }
+
+    fn problems(&self) -> Vec<String> {
+        self.ledger.problem().into_iter().collect()
     }
 }
 

@@ -1,14 +1,15 @@
 //! Owns the values that a task says for later ones: lines of a file that it is given, or the last JSON object that it
 //! prints on a line of its own.
 
-use std::fs;
-use std::io::{self, Read};
+mod file;
+
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use downbeat_backends::{Finish, Identity, Piece, Receive, Stream};
 use downbeat_core::backend::Params;
-use downbeat_core::execution::Verdict;
+use downbeat_core::execution::{Verdict, declared_outputs, outputs_too_large};
 use downbeat_core::limits::VALUES_BYTES;
 use serde_json::{Map, Value};
 
@@ -97,9 +98,8 @@ impl Expected {
         identity: Identity,
         tap: Tap,
     ) -> io::Result<(Self, Arc<Listener>)> {
-        fs::create_dir_all(dir)?;
         let file = dir.join(identity.to_string());
-        fs::write(&file, "")?;
+        file::make(&file)?;
         let listener = Listener::new(tap);
         Ok((Self { names: names.to_vec(), file, listener: listener.clone() }, listener))
     }
@@ -109,33 +109,27 @@ impl Expected {
     }
 
     /// What was said, once the attempt ended. One that succeeded without saying all of it has failed.
-    pub(crate) fn gather(self, finish: Finish) -> (Finish, Params) {
-        let said = self.read();
-        let _ = fs::remove_file(&self.file);
+    pub(crate) async fn gather(self, finish: Finish) -> (Finish, Params) {
+        let Self { names, file, listener } = self;
+        // A disk that hangs holds up this attempt, and no other.
+        let read = tokio::task::spawn_blocking(move || {
+            let text = file::read(&file);
+            file::remove(&file);
+            text
+        });
+        let text = read.await.unwrap_or_else(|error| Err(error.to_string()));
         if finish.verdict != Verdict::Succeeded {
             return (finish, Params::new());
         }
-        match said {
+        match text.and_then(|text| values(&names, &text, listener.object())) {
             Ok(values) => (finish, values),
             Err(error) => (Finish::failed(finish.exit_code, error), Params::new()),
         }
     }
-
-    fn read(&self) -> Result<Params, String> {
-        values(&self.names, &self.file, self.listener.object())
-    }
 }
 
 /// The values of `names`: lines of the file, and members of the object for what the file does not say.
-fn values(names: &[String], file: &Path, object: Option<Map<String, Value>>) -> Result<Params, String> {
-    // What it put there instead may be a pipe that nobody writes to.
-    if !fs::symlink_metadata(file).is_ok_and(|metadata| metadata.is_file()) {
-        return Err("the file $DOWNBEAT_OUTPUT is gone, or no file any more".to_owned());
-    }
-    let mut text = String::new();
-    let bound = VALUES_BYTES as u64 + 1;
-    let read = fs::File::open(file).and_then(|file| file.take(bound).read_to_string(&mut text));
-    read.map_err(|error| format!("cannot read the values that it wrote: {error}"))?;
+fn values(names: &[String], text: &str, object: Option<Map<String, Value>>) -> Result<Params, String> {
     let mut values: Params =
         object.unwrap_or_default().into_iter().filter(|(name, _)| names.contains(name)).collect();
     for (line, number) in text.lines().zip(1..) {
@@ -145,30 +139,21 @@ fn values(names: &[String], file: &Path, object: Option<Map<String, Value>>) -> 
         let (name, value) = line
             .split_once('=')
             .ok_or_else(|| format!("line {number} of the file $DOWNBEAT_OUTPUT is not `name=value`"))?;
-        let name = name.trim();
+        let (name, value) = (name.trim(), value.trim());
         if names.iter().any(|known| known == name) {
             values.insert(name.to_owned(), Value::from(value));
         }
     }
-    let missing: Vec<String> =
-        names.iter().filter(|name| !values.contains_key(*name)).map(|name| format!("`{name}`")).collect();
-    if !missing.is_empty() {
-        let missing = missing.join(", ");
-        return Err(format!(
-            "it ended well and did not say its output {missing}: write `name=value` to the file $DOWNBEAT_OUTPUT, \
-                 or print a JSON object on a line of its own"
-        ));
-    }
-    let bytes = text.len().max(downbeat_core::backend::params_bytes(&values));
-    if bytes > VALUES_BYTES {
-        return Err(format!("its outputs are larger than {} KiB", VALUES_BYTES / 1024));
+    let values = declared_outputs(names, values)?;
+    if text.len() > VALUES_BYTES {
+        return Err(outputs_too_large());
     }
     Ok(values)
 }
 
 /// Removes what attempts of a former life left.
 pub(crate) fn sweep(dir: &Path) {
-    let _ = fs::remove_dir_all(dir);
+    file::remove(dir);
 }
 
 #[cfg(test)]
@@ -215,7 +200,7 @@ mod tests {
     #[test]
     fn what_is_declared_has_to_be_said_and_the_file_comes_first() {
         let long = format!("a={}\n", "x".repeat(VALUES_BYTES));
-        let cases: [(&str, &str, Result<&str, &str>); 9] = [
+        let cases: [(&str, &str, Result<&str, &str>); 10] = [
             ("a=1\nb=2=3\nc=4\n", "", Ok(r#"{"a":"1","b":"2=3"}"#)),
             ("", "{\"a\": 1, \"b\": [2]}\n", Ok(r#"{"a":1,"b":[2]}"#)),
             ("a=file\n", "{\"a\": 1, \"b\": null}\n", Ok(r#"{"a":"file","b":null}"#)),
@@ -225,21 +210,17 @@ mod tests {
             ("a=1\nnonsense\n", "", Err("line 2 of the file $DOWNBEAT_OUTPUT is not `name=value`")),
             (&long, "{\"b\": 1}", Err("larger than 64 KiB")),
             ("a=1\nb=2", "{\"a\": ", Ok(r#"{"a":"1","b":"2"}"#)),
+            (" a = 1 \n\tb\t=\ttwo words \r\n", "", Ok(r#"{"a":"1","b":"two words"}"#)),
         ];
-        let dir = tempfile::tempdir().unwrap();
-        for (number, (file, printed, expected)) in cases.into_iter().enumerate() {
-            let path = dir.path().join(number.to_string());
-            fs::write(&path, file).unwrap();
+        for (file, printed, expected) in cases {
             let mut heard = Heard::default();
             heard.text(printed);
             let names = ["a", "b"].map(str::to_owned);
-            match (values(&names, &path, heard.ended()), expected) {
+            match (values(&names, file, heard.ended()), expected) {
                 (Ok(got), Ok(expected)) => assert_eq!(serde_json::to_string(&got).unwrap(), expected),
                 (Err(got), Err(expected)) => assert!(got.contains(expected), "{got}"),
                 (got, expected) => panic!("{got:?}, not {expected:?}"),
             }
         }
-        assert!(values(&["a".to_owned()], &dir.path().join("none"), None).unwrap_err().contains("is gone"));
-        assert!(values(&["a".to_owned()], dir.path(), None).unwrap_err().contains("no file"));
     }
 }

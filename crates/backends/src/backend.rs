@@ -10,6 +10,8 @@ use downbeat_core::execution::Verdict;
 use downbeat_core::ids::ExecutionId;
 use tokio_util::sync::CancellationToken;
 
+use crate::environment::Environment;
+use crate::guard::Guard;
 use crate::output::OutputSink;
 
 /// Something that an agent can do.
@@ -36,6 +38,10 @@ pub struct Call {
     pub cancel: CancellationToken,
     /// From asking to end until force is used.
     pub grace: Duration,
+    /// The environment of the programs that it starts, before its own variables.
+    pub environment: Environment,
+    /// Ends what it starts when the agent cannot. Only for work that must never overlap with another attempt.
+    pub guard: Option<Guard>,
 }
 
 /// The name of what runs: no two attempts ever share one.

@@ -5,12 +5,21 @@
 mod backend;
 mod builtin;
 mod declared;
+mod environment;
+mod guard;
 mod output;
 mod process;
 mod utf8;
+mod variables;
 
 pub use backend::{Backend, Call, Finish, Identity};
 pub use builtin::{Apt, Docker, Engine, Exec, File, Http, Ping, Rke2, Systemd, Test, Tools, builtin};
 pub use declared::{Declared, DeclaredBackend, Refused};
+pub use environment::Environment;
+pub use guard::{Deadlines, Guard, boot_time, watch_over};
 pub use output::{OutputSink, Piece, Receive, Stream, Wall};
-pub use process::{Ledger, LedgerError};
+pub use process::{
+    Ledger, LedgerError, Means, OpenFiles, open_files_of_children, raise_open_files, reap_orphans,
+    slots_within,
+};
+pub use variables::JOB_VARIABLES;

@@ -2,8 +2,8 @@
 
 mod support;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Router;
@@ -234,14 +234,63 @@ async fn redirects_are_followed_within_http_and_not_for_ever() {
     assert_eq!(bench.stdout(), "GET /echo [] ");
     for (path, told) in [
         ("loop", "the request failed: redirected more than 10 times"),
-        // Not even a place to go to, for a client of HTTP.
-        ("file", "the status is 302 Found, not 2xx"),
+        ("file", "the request failed: redirected from http to file, which is not followed"),
         ("ftp", "the request failed: redirected from http to ftp, which is not followed"),
     ] {
         let finish = request(&bench, json!({"url": format!("{base}/{path}")})).await;
         assert_eq!(finish.error.as_deref(), Some(told), "{path}");
         assert_eq!(bench.stdout(), "");
     }
+}
+
+/// Two servers of different origins: the first redirects every request to the second, which notes what arrives.
+async fn led_astray(status: StatusCode) -> (String, Arc<Mutex<Vec<String>>>) {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let noting = seen.clone();
+    let second =
+        serve(Router::new().fallback(move |method: Method, headers: HeaderMap, body: Bytes| async move {
+            let headers: Vec<String> =
+                headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect();
+            let body = String::from_utf8_lossy(&body).into_owned();
+            noting.lock().unwrap().push(format!("{method} {} | {body}", headers.join(", ")));
+            "arrived"
+        }))
+        .await;
+    let first = serve(Router::new().fallback(move || async move {
+        (status, [(header::LOCATION, format!("{second}/elsewhere"))], "go away")
+    }))
+    .await;
+    (first, seen)
+}
+
+#[tokio::test]
+async fn headers_and_body_never_reach_another_origin() {
+    let bench = Bench::new();
+    for status in [301, 302, 303, 307, 308] {
+        let (url, seen) = led_astray(StatusCode::from_u16(status).unwrap()).await;
+        for method in ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"] {
+            let given = json!({"url": url, "method": method, "body": "CANARY-body",
+                "headers": {"X-Vault-Token": "CANARY-token", "Authorization": "Bearer CANARY-login",
+                    "Cookie": "id=CANARY-cookie", "Content-Type": "text/CANARY"}});
+            let finish = request(&bench, given).await;
+            let arrived: Vec<String> = seen.lock().unwrap().drain(..).collect();
+            if matches!(method, "GET" | "HEAD") {
+                assert_eq!(finish, Finish::succeeded(), "{status} {method}");
+                assert_eq!(arrived.len(), 1, "{status} {method}");
+                assert!(!arrived[0].contains("CANARY"), "{status} {method}: {arrived:?}");
+            } else {
+                let error = finish.error.unwrap();
+                assert!(error.starts_with(&format!("the status is {status} ")), "{error}");
+                assert!(error.contains(": redirected to another origin (http://127.0.0.1:"), "{error}");
+                assert!(error.ends_with("request that URL directly"), "{error}");
+                assert_eq!((arrived, bench.stdout().as_str()), (Vec::new(), "go away"), "{status} {method}");
+            }
+        }
+    }
+    // A job that expects the redirect has what it wants.
+    let (url, seen) = led_astray(StatusCode::TEMPORARY_REDIRECT).await;
+    let given = json!({"url": url, "method": "POST", "body": "x", "expect": {"status": 307}});
+    assert_eq!((request(&bench, given).await, seen.lock().unwrap().len()), (Finish::succeeded(), 0));
 }
 
 #[tokio::test]

@@ -5,21 +5,30 @@ use std::panic;
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap::error::ErrorKind;
 
 use crate::args::{Cli, Command};
 use crate::client::Client;
 use crate::exit::{Code, Failure};
-use crate::out::Out;
-use crate::{bench, completions, event, job, node, run, serve, server_list, status};
+use crate::out::{Format, Out};
+use crate::{bench, completions, event, job, later, node, run, serve, server_list, status};
+
+/// Threads of an agent that wait for files. Each is ended after ten seconds without work.
+const AGENT_BLOCKING_THREADS: usize = 32;
 
 /// The whole program.
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and version are no errors and go to standard output; clap knows which is which.
-            let _ = error.print();
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(Code::BadInput as u8));
+            // Help and version are not errors and go to standard output; clap knows which is which.
+            if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+                let _ = error.print();
+                return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(Code::BadInput as u8));
+            }
+            let failure = Failure::bad_input(mistake(&error.to_string()));
+            Out::new(Format::default()).failure(&failure);
+            return failure.code.into();
         }
     };
     let out = Out::new(cli.global.output);
@@ -35,6 +44,44 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// What clap says of a mistake, in one line: what is wrong, what was meant, and where the help is.
+fn mistake(text: &str) -> String {
+    let mut parts = text.trim().split("\n\n").map(one_line);
+    let first = parts.next().unwrap_or_default();
+    let mut told = plain(first.trim_start_matches("error: "));
+    let mut command = None;
+    for part in parts {
+        if let Some(tip) = part.strip_prefix("tip: ") {
+            // How a flag becomes a value is nothing that anybody wanted to know.
+            let tips = tip.split(" tip: ").filter(|tip| !tip.starts_with("to pass '"));
+            tips.for_each(|tip| told.push_str(&format!("; {tip}")));
+        } else if let Some(usage) = part.strip_prefix("Usage: ") {
+            let words =
+                usage.split(' ').take_while(|word| !word.starts_with(['[', '<', '-']) && word.is_ascii());
+            let lower = words.filter(|word| !word.contains(char::is_uppercase)).collect::<Vec<_>>();
+            command = Some(lower.join(" "));
+        } else if part.starts_with('[') {
+            told.push_str(&format!(" {part}"));
+        }
+    }
+    match command {
+        Some(command) => format!("{told}; see `{command} --help`"),
+        None => told,
+    }
+}
+
+/// What Rust's standard library and clap say of values, for people.
+fn plain(text: &str) -> String {
+    text.replace("the following required arguments were not provided:", "missing:")
+        .replace(": invalid digit found in string", ": not a whole number")
+        .replace(": cannot parse integer from empty string", ": not a whole number")
+        .replace("number too large to fit in target type", "too large")
+        .replace("number too small to fit in target type", "too small")
+        .replace("invalid socket address syntax", "write IP:PORT, such as 127.0.0.1:4680")
+        .replace(" is not in 1..=1000", " is not from 1 to 1000")
+        .replace(" is not in 0..=1000", " is not from 0 to 1000")
+}
+
 fn one_line(text: &str) -> String {
     text.lines().map(str::trim).collect::<Vec<_>>().join(" ")
 }
@@ -45,7 +92,7 @@ fn dispatch(cli: Cli, out: Out) -> Result<(), Failure> {
     match command {
         Command::Dev(args) => on_all_cores(serve::dev::run(args, out)),
         Command::Server(args) => on_all_cores(serve::server::run(args, out)),
-        Command::Agent(args) => on_all_cores(serve::agent::run(args, global.clone(), out)),
+        Command::Agent(args) => on_two_threads(serve::agent::run(args, global.clone(), out)),
         Command::Bench(args) if args.is_modest() => on_one_thread(bench::run(args, out)),
         Command::Bench(args) => on_all_cores(bench::run(args, out)),
         Command::Job(verb) => on_one_thread(job::run(verb, &global, out)),
@@ -54,13 +101,22 @@ fn dispatch(cli: Cli, out: Out) -> Result<(), Failure> {
         Command::Event(verb) => on_one_thread(event::run(verb, &client()?, out)),
         Command::ServerList => on_one_thread(server_list::run(&client()?, out)),
         Command::Status => on_one_thread(status::run(&client()?, out)),
+        Command::Guard => serve::guard::run(out),
         Command::Completions { shell } => completions::run(shell, out),
+        Command::Unknown(words) => Err(later::unknown(None, &words)),
     }
 }
 
 /// For what serves: the whole machine.
 fn on_all_cores<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     blocked_on(tokio::runtime::Builder::new_multi_thread(), work)
+}
+
+/// For an agent: it leaves the machine to what it runs there.
+fn on_two_threads<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    runtime.worker_threads(2).max_blocking_threads(AGENT_BLOCKING_THREADS);
+    blocked_on(runtime, work)
 }
 
 /// For what asks: starts faster, and has one thing to do.
@@ -80,4 +136,37 @@ fn blocked_on<T>(
     // Reading standard input cannot be called off; waiting for it would hang the end.
     runtime.shutdown_background();
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mistake_in_the_arguments_is_one_line_that_names_the_help() {
+        let mut told = String::new();
+        for line in [
+            "run show",
+            "run show last --node",
+            "node list --limit 0",
+            "node list --limit many",
+            "node list --statsu online",
+            "job plan",
+            "job run --wait --watch test noop",
+            "job run -f a --timeout 5s",
+            "job run --timeout soon test noop",
+            "status -o xml",
+            "dev --http nowhere",
+            "server --frobnicate",
+            "completions tcsh",
+            "run logs last extra words",
+        ] {
+            let words = ["downbeat"].into_iter().chain(line.split(' '));
+            let error = Cli::try_parse_from(words).expect_err(line);
+            let message = mistake(&error.to_string());
+            assert_eq!(message.lines().count(), 1, "{message}");
+            told.push_str(&format!("downbeat {line}\n  {message}\n"));
+        }
+        insta::assert_snapshot!(told);
+    }
 }

@@ -97,11 +97,17 @@ pub(crate) enum Command {
     Status,
     /// Measure: tasks per second, latency, memory
     Bench(bench::BenchArgs),
+    /// Ends work of an agent that cannot; agents start it
+    #[command(hide = true)]
+    Guard,
     /// Completions for a shell, on standard output
     Completions {
         #[arg(value_enum)]
         shell: Shell,
     },
+    /// A command that does not exist, and what came after it
+    #[command(external_subcommand)]
+    Unknown(Vec<String>),
 }
 
 #[cfg(test)]

@@ -18,6 +18,8 @@ pub(crate) enum Code {
     /// Something on this machine is in the way that may pass: a disk that is full or read-only, a data directory that
     /// another agent still has. `EX_TEMPFAIL` of sysexits.h; whoever starts the program may start it again.
     InTheWay = 75,
+    /// Ctrl-C while waiting, as shells number it: a script that waits for a run must not go on.
+    Interrupted = 130,
 }
 
 impl Code {
@@ -69,6 +71,11 @@ impl Failure {
     /// The run ended other than well; what is to say about it was printed.
     pub(crate) fn run_failed() -> Self {
         Self::new(Code::RunFailed, "")
+    }
+
+    /// Ctrl-C while waiting; what is to say about it was printed.
+    pub(crate) fn interrupted() -> Self {
+        Self::new(Code::Interrupted, "")
     }
 
     pub(crate) fn with_details(mut self, details: Vec<String>) -> Self {

@@ -9,6 +9,7 @@ mod completions;
 mod event;
 mod exit;
 mod job;
+mod later;
 mod node;
 mod out;
 mod render;

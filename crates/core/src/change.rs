@@ -73,7 +73,16 @@ pub enum Change {
     /// Guard: it is pending, and each of its limits has room.
     ExecutionLeased { run: RunId, execution: ExecutionId, lease: Lease },
     /// Guard: the token.
-    ExecutionStarted { run: RunId, execution: ExecutionId, token: LeaseToken, at: Timestamp },
+    ExecutionStarted {
+        run: RunId,
+        execution: ExecutionId,
+        token: LeaseToken,
+        /// By the agent's clock: for display.
+        at: Timestamp,
+        /// By the servers' clock.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        received_at: Option<Timestamp>,
+    },
     /// Guard: the token.
     ExecutionFinished { run: RunId, execution: ExecutionId, token: LeaseToken, outcome: Outcome },
     /// Guard: the token; when it is for its node's silence, that it lasts.
@@ -228,7 +237,7 @@ impl Change {
             match change.to_mut() {
                 Change::ExecutionLost { silence, .. } => *silence = None,
                 Change::NodeMoved { silent_since, .. } | Change::NodeDeleted { silent_since, .. } => {
-                    *silent_since = None
+                    *silent_since = None;
                 }
                 Change::RunCreated { max_pending, .. } => *max_pending = None,
                 Change::RunAdmitted { limit, .. } => *limit = None,
@@ -264,12 +273,14 @@ impl Change {
         }
     }
 
+    /// When it happened, by the servers' clock.
     pub fn at(&self) -> Timestamp {
         match self {
             Change::NodeRegistered { registration } => registration.at,
             Change::RunCreated { run, .. } => run.created_at,
             Change::ExecutionLeased { lease, .. } => lease.granted_at,
-            Change::ExecutionFinished { outcome, .. } => outcome.finished_at,
+            Change::ExecutionFinished { outcome, .. } => outcome.ended_at(),
+            Change::ExecutionStarted { at, received_at, .. } => received_at.unwrap_or(*at),
             Change::NodeMoved { at, .. }
             | Change::NodeDrainSet { at, .. }
             | Change::NodeProblemsSet { at, .. }
@@ -279,7 +290,6 @@ impl Change {
             | Change::RunPauseSet { at, .. }
             | Change::RunAdmitted { at, .. }
             | Change::ExecutionsAdded { at, .. }
-            | Change::ExecutionStarted { at, .. }
             | Change::ExecutionLost { at, .. }
             | Change::ExecutionCancelRequested { at, .. }
             | Change::ExecutionGivenUp { at, .. }

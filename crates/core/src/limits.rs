@@ -6,8 +6,9 @@ pub const JOB_FILE_BYTES: usize = 1024 * 1024;
 pub const PARAMS_BYTES: usize = 1024 * 1024;
 /// The params of all tasks of a job together, aliases expanded: they are kept with the run.
 pub const PARAMS_OF_JOB_BYTES: usize = 8 * 1024 * 1024;
-/// Work in one answer to a poll. The rest goes with the next one.
-pub const POLL_ANSWER_BYTES: usize = 4 * 1024 * 1024;
+/// Work in one answer to a poll, unless one piece of work is larger. The rest goes with the next one. Over a slow line
+/// a node waits for a whole answer before it begins any of it.
+pub const POLL_ANSWER_BYTES: usize = 1024 * 1024;
 /// Steps in one run.
 pub const STEPS_PER_RUN: usize = 10_000;
 /// Step instances (step × node) in one run: what one run actor holds in memory, about 100 bytes each.
@@ -17,12 +18,59 @@ pub const INSTANCES_PER_RUN: usize = 1_000_000;
 pub const EXECUTIONS_PER_CHANGE: usize = 5_000;
 /// Nodes in one cluster.
 pub const NODES_PER_CLUSTER: usize = 9_000;
+/// What one node says of itself, as JSON: a server holds the descriptions of thousands.
+pub const DESCRIPTION_BYTES: usize = 256 * 1024;
+/// Parts of a node's description.
+pub const GROUPS_PER_NODE: usize = 64;
+pub const LABELS_PER_NODE: usize = 64;
+pub const CAPABILITIES_PER_NODE: usize = 64;
+pub const BACKENDS_PER_NODE: usize = 64;
+/// The value of a label or a capability, and a help text: one line for people.
+pub const NODE_TEXT_BYTES: usize = 1024;
+/// Placed executions that one node carries out at once: each may be a process with three open files on the host.
+pub const SLOTS_PER_NODE: u32 = 1_024;
+/// Leases or facts that one message of an agent lists. A node holds one per slot, and for a moment two or three: results
+/// that are on their way, and the work that came for their slots.
+pub const LISTED_PER_MESSAGE: usize = 4_096;
+/// Pieces of output in one message: agents gather by bytes, so that many tiny ones may come together.
+pub const CHUNKS_PER_MESSAGE: usize = 65_536;
 /// Output kept of one execution; the tail is kept.
 pub const OUTPUT_BYTES: usize = 1024 * 1024;
 /// One stored piece of output. Small enough that dropping whole pieces keeps the tail close to its bound.
 pub const OUTPUT_CHUNK_BYTES: usize = 16 * 1024;
+/// The least that may be kept of one execution's output: less would not hold one line of an error.
+pub const OUTPUT_LEAST_BYTES: u64 = 1024;
+/// Heartbeats are at least this far apart: more of them would keep a server busy with nothing else.
+pub const HEARTBEAT_LEAST_MS: u64 = 100;
+/// A node may miss a heartbeat: silence counts after this many intervals at the earliest.
+pub const SILENCE_LEAST_INTERVALS: u32 = 2;
+/// Output of ended work that an agent has not delivered: with so much of it a node takes no new work, so that a slow line
+/// fills neither its memory nor its disk.
+pub const UNSENT_BYTES: usize = 32 * OUTPUT_BYTES;
 /// One gRPC message.
 pub const MESSAGE_BYTES: usize = 10 * 1024 * 1024;
+/// Connections to the agents' port: two for each node of a full cluster, one of which carries output, and a reserve for
+/// those that come and go. One address may be a whole fleet behind a NAT, so it may have nearly all of them; it cannot
+/// take the reserve. This machine may have all: `dev` and benches run thousands of agents.
+pub const AGENT_CONNECTIONS: usize = 2 * NODES_PER_CLUSTER + 1_000;
+pub const AGENT_CONNECTIONS_PER_ADDRESS: usize = 2 * NODES_PER_CLUSTER;
+pub const AGENT_CONNECTIONS_LOOPBACK: usize = AGENT_CONNECTIONS;
+/// What one of these connections may do: how long it may take to send its first bytes and how long it may make no call,
+/// in seconds; calls at once (an agent has up to eight); one frame and the headers of one call, which are held in memory
+/// as a whole before anything looks at them.
+pub const AGENT_FIRST_BYTES_S: u64 = 5;
+pub const AGENT_IDLE_S: u64 = 120;
+pub const AGENT_STREAMS: u32 = 16;
+pub const AGENT_FRAME_BYTES: u32 = 64 * 1024;
+pub const AGENT_HEADER_BYTES: u32 = 8 * 1024;
+/// How long the message of one call may take to arrive: this many seconds, and one more for so many bytes.
+pub const MESSAGE_S: u64 = 30;
+pub const MESSAGE_BYTES_PER_S: usize = 16 * 1024;
+/// Large messages that a server holds at once: of all connections, and of one. Of each message the first bytes do not
+/// count, so that a heartbeat or a poll always gets through.
+pub const LARGE_MESSAGES_BYTES: usize = 256 * 1024 * 1024;
+pub const LARGE_MESSAGES_PER_CONNECTION_BYTES: usize = 24 * 1024 * 1024;
+pub const SMALL_MESSAGE_BYTES: usize = 64 * 1024;
 /// Rows on one page, when nothing is said and at most.
 pub const PAGE_DEFAULT: u32 = 100;
 pub const PAGE_MOST: u32 = 1_000;
@@ -98,3 +146,36 @@ pub const PATH_BYTES: usize = 4095;
 /// A param's pattern, as it is written and as it is compiled: nodes declare them, and a server holds those of thousands.
 pub const PATTERN_BYTES: usize = 1024;
 pub const PATTERN_COMPILED_BYTES: usize = 1024 * 1024;
+/// Connections to the REST port: in total, from one address, and from this machine itself. Each takes some 26 KiB while
+/// it sends nothing; a script or a dashboard needs a few, a proxy hundreds.
+pub const HTTP_CONNECTIONS: usize = 4_096;
+pub const HTTP_CONNECTIONS_PER_ADDRESS: usize = 512;
+pub const HTTP_CONNECTIONS_LOOPBACK: usize = 3_072;
+/// How long a new connection may send nothing, and how long the header of one request may take, in seconds. An idle
+/// HTTP/1 connection is closed after the second as well.
+pub const FIRST_BYTES_S: u64 = 10;
+pub const HTTP_HEADER_S: u64 = 10;
+/// The header of one request.
+pub const HTTP_HEADER_BYTES: usize = 64 * 1024;
+/// Requests at once on one HTTP/2 connection, and one frame: it is held in memory as a whole.
+pub const HTTP_STREAMS: u32 = 100;
+pub const HTTP_FRAME_BYTES: u32 = 64 * 1024;
+/// How long the body of one request may take: this long, and a second more for so many bytes.
+pub const HTTP_BODY_S: u64 = 30;
+pub const HTTP_BODY_BYTES_PER_S: usize = 16 * 1024;
+/// Plans and large job files that are worked on at once, and how many more may wait: each takes a processor for up to
+/// seconds and up to hundreds of megabytes.
+pub const PLANS_AT_ONCE: usize = 2;
+pub const PLANS_WAITING: usize = 32;
+/// Plans of up to so many instances are made at once, without waiting for a place.
+pub const PLAN_SMALL_INSTANCES: usize = 10_000;
+/// Committed events that wait for slow readers, as JSON; in memory they take some times that. A reader that is further
+/// behind reads the store.
+pub const FEED_BYTES: usize = 16 * 1024 * 1024;
+/// Failed instances of a run whose last line of standard error is shown, how many of their last chunks of output are
+/// searched for it, and how much of it is shown.
+pub const LAST_LINES_SHOWN: usize = 10;
+pub const LAST_LINE_CHUNKS: u32 = 8;
+pub const LAST_LINE_CHARS: usize = 200;
+/// Pending instances of a run whose reason to wait is worked out for one answer: each is a look at the board.
+pub const WAITS_EXPLAINED: usize = 1_000;

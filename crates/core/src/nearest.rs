@@ -3,10 +3,24 @@
 /// Words longer than this are not typing errors, and would cost time to compare.
 const LONGEST_COMPARED: usize = 64;
 
-/// The candidate that is a typing error or two away, if there is one.
+/// The candidate that is a typing error or two away, or else the only one that has the word as one of its parts:
+/// `retries` is meant to be `max_retries`.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let candidates: Vec<&str> = candidates.into_iter().collect();
+    let allowed = (word.chars().take(LONGEST_COMPARED + 1).count() / 3).max(1);
+    nearest_within(word, candidates.iter().copied(), allowed).or_else(|| {
+        let mut with_part = candidates.iter().copied().filter(|candidate| has_part(candidate, word));
+        with_part.next().filter(|_| with_part.next().is_none())
+    })
+}
+
+/// The candidate that is at most this many edits away.
+pub fn nearest_within<'a>(
+    word: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+    allowed: usize,
+) -> Option<&'a str> {
     let word: Vec<char> = lowered(word)?;
-    let allowed = (word.len() / 3).max(1);
     candidates
         .into_iter()
         .filter_map(|candidate| {
@@ -16,6 +30,12 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .filter(|(distance, candidate)| *distance <= allowed && *distance < candidate.chars().count())
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)
+}
+
+/// Whether a name such as `max_retries` has `retries` as one of its parts. Short words are parts of too much.
+fn has_part(name: &str, word: &str) -> bool {
+    const SHORTEST_PART: usize = 4;
+    word.len() >= SHORTEST_PART && name != word && name.split('_').any(|part| part == word)
 }
 
 /// What would have been valid: ``did you mean `tasks`? (fields: name, tasks)``, or just the list.
@@ -62,7 +82,8 @@ mod tests {
 
     #[test]
     fn a_mistyped_word_finds_what_was_meant() {
-        let words = ["backend", "action", "params", "timeout", "exec", "tasks"];
+        let words =
+            ["backend", "action", "params", "timeout", "exec", "tasks", "max_retries", "max_age", "retry"];
         for (typed, meant) in [
             ("bakend", Some("backend")),
             ("Action", Some("action")),
@@ -70,6 +91,8 @@ mod tests {
             ("tiemout", Some("timeout")),
             ("exce", Some("exec")),
             ("task", Some("tasks")),
+            ("retries", Some("max_retries")),
+            ("max", None),
             ("colour", None),
             ("", None),
         ] {

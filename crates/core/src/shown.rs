@@ -1,5 +1,7 @@
 //! Owns how people's own words are repeated to them: cut to a readable length, control characters made visible.
 
+use std::borrow::Cow;
+
 /// Longer words are not recognised any better.
 const CHARACTERS_SHOWN: usize = 60;
 
@@ -11,9 +13,7 @@ pub fn shown(text: &str) -> String {
             shown.push('…');
             break;
         }
-        if c.is_control()
-            || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-        {
+        if is_unprintable(c) {
             shown.extend(c.escape_default());
         } else {
             shown.push(c);
@@ -22,9 +22,41 @@ pub fn shown(text: &str) -> String {
     shown
 }
 
+/// The whole text with its control characters made visible. Line ends stay: for a message of several lines.
+pub fn escaped(text: &str) -> Cow<'_, str> {
+    let is_harmless = |c: char| c == '\n' || !is_unprintable(c);
+    if text.chars().all(is_harmless) {
+        return Cow::Borrowed(text);
+    }
+    let mut escaped = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if is_harmless(c) {
+            escaped.push(c);
+        } else {
+            escaped.extend(c.escape_default());
+        }
+    }
+    Cow::Owned(escaped)
+}
+
+/// Whether a character breaks a line or a terminal, or turns the direction of the text around it.
+pub fn is_unprintable(c: char) -> bool {
+    c.is_control()
+        || matches!(
+            c,
+            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+        )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_hostile_text_cannot_speak_to_the_terminal() {
+        assert_eq!(escaped("two\nlines"), "two\nlines");
+        assert_eq!(escaped("evil\u{1b}]0;owned\u{7}\u{202e}"), "evil\\u{1b}]0;owned\\u{7}\\u{202e}");
+    }
 
     #[test]
     fn long_and_strange_texts_stay_on_one_readable_line() {

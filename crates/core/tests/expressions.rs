@@ -113,19 +113,19 @@ fn whose_outputs_are_meant_is_clear_or_refused() {
     for (job, expected) in [
         (
             all(json!([build(json!({})), with(echo(VERSION), json!({"target": "all"}))])),
-            "the params of step 1 (test echo) are refused: message: `steps.build.outputs.version`: `build` does not run \
+            "step 1 (test echo) is refused: message: `steps.build.outputs.version`: `build` does not run \
              on 1 of this task's nodes; say whose outputs are meant: steps.build.nodes[\"web-0\"].outputs; nothing was \
              started\n  db-0: does not run `build`",
         ),
         (
             all(json!([build(json!({})), with(echo(VERSION), json!({"placement": {}}))])),
-            "the params of step 1 (test echo) are refused: message: `steps.build.outputs.version`: `build` runs on 3 \
+            "step 1 (test echo) is refused: message: `steps.build.outputs.version`: `build` runs on 3 \
              nodes, and this task on one; say whose outputs are meant: steps.build.nodes[\"web-0\"].outputs; nothing \
              was started",
         ),
         (
             all(json!([build(json!({})), echo("{{ steps.build.nodes['db-0'].outputs.version }}")])),
-            "the params of step 1 (test echo) are refused: message: `steps.build.nodes['db-0'].outputs.version`: \
+            "step 1 (test echo) is refused: message: `steps.build.nodes['db-0'].outputs.version`: \
              `build` does not run on `db-0`; nothing was started",
         ),
     ] {
@@ -151,37 +151,37 @@ fn params_that_come_out_wrong_are_refused_before_anything_starts() {
         (
             sleep("{{ params.x }}"),
             json!({"x": "soon"}),
-            "the params of step 1 (test sleep) are refused: duration: `soon` is not a duration; write a number and a \
+            "step 1 (test sleep) is refused: duration: `soon` is not a duration; write a number and a \
              unit: 500ms, 1.5s, 30m, 1h30m, 2d; nothing was started",
         ),
         (
             echo("{{ params.n }}"),
             json!({}),
-            "the params of step 1 (test echo) are refused: message: must be a text, not the number 1; write it in \
+            "step 1 (test echo) is refused: message: must be a text, not the number 1; write it in \
              quotes: \"1\"; nothing was started",
         ),
         (
             echo("{{ params.n | upper }}"),
             json!({}),
-            "the params of step 1 (test echo) are refused: message: in `{{ params.n | upper }}`: `upper` takes a text, \
+            "step 1 (test echo) is refused: message: in `{{ params.n | upper }}`: `upper` takes a text, \
              not a number; `string` makes one; nothing was started",
         ),
         (
             sleep("{{ node.labels.rack }}"),
             json!({}),
-            "the params of step 1 (test sleep) are refused on 4 of its nodes; nothing was started",
+            "step 1 (test sleep) is refused on 4 of its nodes; nothing was started",
         ),
         (
             echo("{{ node.labels.rack }}"),
             json!({}),
-            "the params of step 1 (test echo) are refused on 1 of its nodes; nothing was started\n  web-2: message: \
-             `node.labels.rack` has no value on this node",
+            "step 1 (test echo) is refused on web-2: message: `node.labels.rack` has no value on this node; nothing was \
+             started",
         ),
         (
             echo("{{ steps.build.outputs.version }} {{ node.labels.rack }}"),
             json!({}),
-            "the params of step 1 (test echo) are refused on 1 of its nodes; nothing was started\n  web-2: message: \
-             `node.labels.rack` has no value on this node",
+            "step 1 (test echo) is refused on web-2: message: `node.labels.rack` has no value on this node; nothing was \
+             started",
         ),
     ] {
         let found = refusal(&job(task), given);
@@ -210,7 +210,7 @@ fn what_a_node_declares_itself_is_checked_by_its_own_schema() {
     let mut nodes = nodes();
     let strict = Arc::make_mut(&mut nodes[3]);
     let backend = strict.description.backends.iter_mut().find(|backend| backend.name == "test").unwrap();
-    let echo_action = backend.actions.iter_mut().find(|action| action.name == "echo").unwrap();
+    let echo_action = Arc::make_mut(backend).actions.iter_mut().find(|action| action.name == "echo").unwrap();
     echo_action.params[0].kind = ParamKind::Integer;
     let definition = definition(&json!({"target": "all", "tasks": [echo("{{ node.hostname }}")]}));
     let unfit = resolve(&definition, &Params::new(), &nodes).unwrap_err();

@@ -59,6 +59,24 @@ fn every_bad_job_file_is_refused_with_the_text_beside_it() {
 }
 
 #[test]
+fn a_command_line_that_only_a_shell_would_understand_is_valid_and_noted() {
+    let text = "tasks:\n  - {backend: exec, action: run, params: {command: 'ls *.log | wc -l'}}\n  - {backend: exec, \
+                action: run, params: {command: [ls, '|', wc]}}\n  - {backend: docker, action: run, params: {image: \
+                alpine, command: 'echo $HOME'}}\n  - {backend: exec, action: shell, params: {command: 'ls | wc'}}\n";
+    let noted = spec::parse_noting(text, "job.yaml", &Catalogue::builtin()).unwrap();
+    let told: Vec<String> = noted.notes.iter().map(|note| note.render("job.yaml")).collect();
+    assert_eq!(
+        told,
+        [
+            "job.yaml:2:52: tasks[0].params.command: no shell reads `*` here, the program gets it as it is; `exec shell` \
+             runs a command in a shell",
+            "job.yaml:4:69: tasks[2].params.command: no shell reads `$` here, the program gets it as it is; write [sh, \
+             -c, COMMAND] to run it in a shell",
+        ]
+    );
+}
+
+#[test]
 fn every_good_job_file_is_read_as_the_definition_beside_it() {
     let catalogue = Catalogue::builtin();
     let mut differences = Vec::new();

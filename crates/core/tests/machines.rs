@@ -89,6 +89,7 @@ fn outcome(verdict: Verdict) -> Outcome {
         started_at: at,
         finished_at: at,
         outputs: Default::default(),
+        received_at: None,
     }
 }
 
@@ -98,7 +99,7 @@ fn events() -> Vec<(String, Event)> {
     let mut events = vec![("leased".to_owned(), Event::Leased { lease })];
     for (whose, token) in [("current token", 1), ("other token", 9)] {
         let token = LeaseToken(Uuid::from_u128(token));
-        events.push((format!("started, {whose}"), Event::Started { token, at }));
+        events.push((format!("started, {whose}"), Event::Started { token, at, received_at: None }));
         for verdict in [Verdict::Succeeded, Verdict::Failed, Verdict::Cancelled] {
             let name = format!("finished {verdict:?}, {whose}").to_lowercase();
             events.push((name, Event::Finished { token, outcome: outcome(verdict) }));

@@ -44,6 +44,8 @@ pub struct Welcome {
     pub lease_ttl: Duration,
     pub output_max_bytes: u64,
     pub protocol: u32,
+    /// Leases of results that a registration announces are kept. Servers from before there was this do not.
+    pub keeps_undelivered: bool,
 }
 
 /// A new session of a node.
@@ -229,6 +231,10 @@ pub enum Fault {
     /// Try again, here or at another server.
     #[error("unavailable: {0}")]
     Unavailable(String),
+    /// No answer came in time: the line is slow, or the server is gone. Try again, with less at once. Set by the
+    /// caller's side; no server answers with it.
+    #[error("timed out: {0}")]
+    TimedOut(String),
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The protocol over a real gRPC connection: what one side says is what the other hears.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -9,7 +10,8 @@ use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, Sess
 use downbeat_core::limits;
 use downbeat_core::node::Description;
 use downbeat_proto::Link;
-use downbeat_proto::grpc::{Client, service};
+use downbeat_proto::grpc::generated::agent_client::AgentClient;
+use downbeat_proto::grpc::{Client, generated as wire, service};
 use downbeat_proto::message::{
     Assignment, Chunk, Fault, Finished, Free, Heartbeat, HeartbeatAnswer, Held, Hello, InstanceId, Output,
     Poll, PollAnswer, Receipt, Register, Report, ReportAnswer, Started, Welcome,
@@ -55,12 +57,17 @@ impl Link for Host {
 }
 
 async fn connected() -> (Arc<Host>, Client) {
+    let (host, address) = listening();
+    (host, Client::connect(&address.to_string()).await.unwrap())
+}
+
+fn listening() -> (Arc<Host>, SocketAddr) {
     let host = Arc::new(Host::default());
     let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = incoming.local_addr().unwrap();
     let server = tonic::transport::Server::builder().add_service(service(host.clone()));
     tokio::spawn(server.serve_with_incoming(incoming));
-    (host, Client::connect(&address.to_string()).await.unwrap())
+    (host, address)
 }
 
 fn held(number: u128) -> Held {
@@ -88,6 +95,7 @@ fn welcome() -> Welcome {
         lease_ttl: Duration::from_secs(30),
         output_max_bytes: 1 << 20,
         protocol: 1,
+        keeps_undelivered: true,
     }
 }
 
@@ -128,6 +136,7 @@ fn report() -> Report {
                 started_at: at(),
                 finished_at: at(),
                 outputs: [("version".to_owned(), serde_json::json!(["1.2", null, {"ü": 3}]))].into(),
+                received_at: None,
             },
             output: vec![chunk("last words".to_owned())],
         }],
@@ -226,8 +235,39 @@ async fn a_long_error_is_cut_not_refused() {
     let mut report = report();
     report.finished[0].outcome.error = Some("é".repeat(limits::REASON_BYTES));
     assert!(client.report(report).await.is_ok());
-    let heard = host.heard.lock().unwrap()[0].matches('é').count();
-    assert_eq!(heard, limits::REASON_BYTES / 2);
+    let heard = host.heard.lock().unwrap()[0].clone();
+    assert_eq!(heard.matches('é').count(), (limits::REASON_BYTES - "…".len()) / 2);
+    assert!(heard.contains("é…"), "it says that it was cut");
+}
+
+/// Were it refused, its agent would send it for ever.
+#[tokio::test]
+async fn a_result_that_makes_no_sense_has_failed_and_is_not_refused() {
+    let (host, address) = listening();
+    let mut client = AgentClient::connect(format!("http://{address}")).await.unwrap();
+    let uuid = |id: Uuid| id.as_bytes().to_vec();
+    for (outputs, expected) in [
+        ("{", "its agent sent outputs that cannot be read"),
+        ("[1]", "its agent sent outputs that cannot be read"),
+        (&*format!("{{\"a\": \"{}\"}}", "x".repeat(8 * limits::VALUES_BYTES)), "larger than 64 KiB"),
+    ] {
+        let finished = wire::Finished {
+            execution_id: uuid(held(2).execution.0),
+            token: uuid(held(2).token.0),
+            run_id: "run".to_owned(),
+            verdict: wire::Verdict::Succeeded.into(),
+            started_at_us: i64::MAX,
+            finished_at_us: i64::MIN,
+            outputs_json: Some(outputs.to_owned()),
+            ..Default::default()
+        };
+        let (node_id, session_id) = (uuid(node().0), uuid(session().0));
+        let report =
+            wire::ReportRequest { node_id, session_id, finished: vec![finished], ..Default::default() };
+        client.report(report).await.unwrap();
+        let heard = host.heard.lock().unwrap().pop().unwrap();
+        assert!(heard.contains("verdict: Failed") && heard.contains(expected), "{heard}");
+    }
 }
 
 #[tokio::test]

@@ -26,6 +26,9 @@ pub enum Error {
     TooMany(String),
     #[error("{0}")]
     Unavailable(String),
+    /// Too much of the same is under way; soon there may be room.
+    #[error("{0}")]
+    Busy(String),
     #[error("bug: {0}")]
     Bug(String),
 }
@@ -47,6 +50,7 @@ pub enum Class {
     Conflict,
     TooMany,
     Unavailable,
+    Busy,
     Bug,
 }
 
@@ -58,6 +62,7 @@ impl Error {
             Error::NotFound(_) => Class::NotFound,
             Error::TooMany(_) => Class::TooMany,
             Error::Unavailable(_) => Class::Unavailable,
+            Error::Busy(_) => Class::Busy,
             Error::Bug(_) => Class::Bug,
         }
     }
@@ -71,6 +76,7 @@ impl From<store::Error> for Error {
             | store::Error::NewerSchema { .. }
             | store::Error::AlteredMigration { .. }
             | store::Error::BadLocation(_)
+            | store::Error::BadOption(_)
             | store::Error::Misused(_)
             | store::Error::Corrupt(_) => Error::Bug(error.to_string()),
         }

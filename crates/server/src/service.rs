@@ -1,16 +1,18 @@
 //! The server's service: what people and programs can ask of it, whatever door they come through.
 
+mod waits;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use downbeat_core::backend::{Catalogue, Params};
 use downbeat_core::collections::HashMap;
-use downbeat_core::execution::{Execution, State};
+use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
 use downbeat_core::level;
 use downbeat_core::nearest::advice;
 use downbeat_core::node::{NodeRecord, Tombstone};
-use downbeat_core::plan::{Plan, resolve, resolve_again};
+use downbeat_core::plan::{Plan, resolve, resolve_again, silent_nodes};
 use downbeat_core::run::again::{Again, entry_named, retry_of};
 use downbeat_core::run::engine::{Progress, Turn};
 use downbeat_core::run::{Resolved, RunRecord, RunState};
@@ -27,6 +29,7 @@ use crate::clock::Clock;
 use crate::cluster::{CommonLevel, Standing};
 use crate::dispatch::Dispatcher;
 use crate::error::Error;
+use crate::heavy::HeavyWork;
 use crate::journal::{Feed, Journal};
 use crate::metrics::Metrics;
 use crate::nodes::{self, Force, Heartbeats, Serving};
@@ -35,6 +38,8 @@ use crate::replica::Following;
 use crate::runs::{Cache, Means, Runs, Start, Waits, refused_for_nodes, release, reserve};
 use crate::settings::Settings;
 use crate::surroundings::Chance;
+
+pub(crate) use waits::NodeWaits;
 
 /// The parts of one server, as its rooms share them. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -57,6 +62,7 @@ pub(crate) struct Parts {
     pub chance: Chance,
     pub standing: Standing,
     pub level: CommonLevel,
+    pub heavy: HeavyWork,
     /// What a replica knows of its primary; nothing on a primary.
     pub replica: Option<Following>,
     /// No new requests; streams end.
@@ -126,13 +132,6 @@ pub struct Submitted {
     pub created: bool,
 }
 
-/// What a definition would do now.
-#[derive(Clone, Debug)]
-pub struct Planned {
-    pub plan: Plan,
-    pub resolved: Arc<Resolved>,
-}
-
 /// Whether a node is to take new work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drain {
@@ -193,6 +192,11 @@ impl Service {
 
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.parts.store
+    }
+
+    /// The compiled plan of a run that has not ended, as far as this server has it.
+    pub fn open_plan(&self, run: &RunId) -> Option<Arc<Plan>> {
+        self.parts.dispatcher.board().plan(run).cloned()
     }
 
     pub fn feed(&self) -> &Feed {
@@ -305,7 +309,10 @@ impl Service {
             None => Ok(ClusterId::DEFAULT),
             Some(name) => {
                 let found = self.parts.store.cluster(name).await?;
-                found.ok_or_else(|| Error::NotFound(format!("cluster `{name}` does not exist")))
+                found.ok_or_else(|| {
+                    let advice = advice(name, &["default"], "clusters");
+                    Error::NotFound(format!("there is no cluster `{name}`; {advice}"))
+                })
             }
         }
     }
@@ -319,17 +326,46 @@ impl Service {
         self.parts.dispatcher.board().nodes().filter(|node| node.cluster == cluster).cloned().collect()
     }
 
-    fn compile(
+    /// The run's nodes that are stale or offline now, by hostname, each with what becomes of its steps.
+    pub fn silent_nodes(&self, resolved: &Resolved) -> Vec<(String, &'static str)> {
+        let board = self.parts.dispatcher.board();
+        silent_nodes(resolved, |id| board.node(id).map(|node| node.status))
+    }
+
+    /// Makes a plan, and of it what the caller wants to have.
+    async fn compile<T: Send + 'static>(
         &self,
         cluster: ClusterId,
         definition: Arc<Definition>,
         params: &Params,
-    ) -> Result<Plan, Error> {
+        show: impl FnOnce(Plan) -> T + Send + 'static,
+    ) -> Result<T, Error> {
         let targeted = definition.target.is_some()
             || definition.tasks.iter().any(|entry| entry.leaves().iter().any(|task| task.target.is_some()));
         let nodes = if targeted { self.nodes_of(cluster) } else { Vec::new() };
-        let resolved = Arc::new(resolve(&definition, params, &nodes)?);
-        Ok(Plan::compile(definition, resolved)?)
+        let (on, params) = (nodes.len(), params.clone());
+        let asked = Arc::clone(&definition);
+        let make = move || {
+            let resolved = Arc::new(resolve(&definition, &params, &nodes)?);
+            Ok(show(Plan::compile(definition, resolved)?))
+        };
+        self.by_size(&asked, on, make).await
+    }
+
+    /// A large plan is made where that holds up nobody, and waits for its place there; for a small one the way there
+    /// would cost more.
+    async fn by_size<T: Send + 'static>(
+        &self,
+        definition: &Definition,
+        nodes: usize,
+        make: impl FnOnce() -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let steps: usize = definition.tasks.iter().map(|entry| entry.leaves().len()).sum();
+        if steps.saturating_mul(nodes.max(1)) <= limits::PLAN_SMALL_INSTANCES {
+            make()
+        } else {
+            self.parts.heavy.run(make).await?
+        }
     }
 
     /// A node that is registered is targeted, whichever server took it in: what others have committed by now is known
@@ -342,14 +378,34 @@ impl Service {
         patiently(self.parts.feed.reached(committed)).await
     }
 
-    /// What would run where and in which order. Starts nothing.
-    pub async fn plan(&self, definition: &Definition, params: &Params) -> Result<Planned, Error> {
+    /// Plans what would run where and in which order, and returns what `show` makes of it. Starts nothing.
+    pub async fn plan<T: Send + 'static>(
+        &self,
+        definition: Definition,
+        params: &Params,
+        show: impl FnOnce(Plan) -> T + Send + 'static,
+    ) -> Result<T, Error> {
         self.catch_up().await?;
-        let params = expr::given(definition, params).map_err(Error::Params)?;
-        let cluster = self.cluster(definition).await?;
-        let plan = self.compile(cluster, Arc::new(definition.clone()), &params)?;
-        let resolved = Arc::clone(&plan.resolved);
-        Ok(Planned { plan, resolved })
+        let params = expr::given(&definition, params).map_err(Error::Params)?;
+        let cluster = self.cluster(&definition).await?;
+        self.compile(cluster, Arc::new(definition), &params, show).await
+    }
+
+    /// Makes the plan of a stored run again, and returns what `show` makes of it.
+    pub async fn plan_of<T: Send + 'static>(
+        &self,
+        run: RunRecord,
+        show: impl FnOnce(Plan) -> T + Send + 'static,
+    ) -> Result<T, Error> {
+        let definition = Arc::clone(&run.definition);
+        let nodes = run.resolved.nodes.len();
+        let make = move || {
+            let plan = Plan::compile(run.definition, run.resolved);
+            let again =
+                |error| Error::Bug(format!("cannot compile the plan of run `{}` again: {error}", run.id));
+            Ok(show(plan.map_err(again)?))
+        };
+        self.by_size(&definition, nodes, make).await
     }
 
     /// Creates a run, and starts it in the same commit. Goes on when the caller goes away: a run that is committed has
@@ -365,7 +421,7 @@ impl Service {
         self.catch_up().await?;
         let cluster = self.cluster(&submit.definition).await?;
         let params = expr::given(&submit.definition, &submit.params).map_err(Error::Params)?;
-        let plan = Arc::new(self.compile(cluster, Arc::new(submit.definition), &params)?);
+        let plan = self.compile(cluster, Arc::new(submit.definition), &params, Arc::new).await?;
         let mut run = self.new_record(cluster, &plan, params, submit.by, submit.idempotency_key);
         run.no_cache = submit.no_cache;
         self.launch(run, plan, Vec::new()).await
@@ -393,7 +449,9 @@ impl Service {
             retry_of(&first, &executions, again).map_err(|refused| Error::Conflict(refused.to_string()))?;
         let nodes = self.nodes_of(first.cluster);
         let resolved = resolve_again(&first.definition, &first.params, &second.resolved, &nodes)?;
-        let plan = Arc::new(Plan::compile(Arc::clone(&first.definition), Arc::new(resolved))?);
+        let (definition, resolved) = (Arc::clone(&first.definition), Arc::new(resolved));
+        let make = move || Ok(Arc::new(Plan::compile(definition, resolved)?));
+        let plan = self.by_size(&first.definition, nodes.len(), make).await?;
         let mut run =
             self.new_record(first.cluster, &plan, first.params.clone(), retry.by, retry.idempotency_key);
         let taken = second.executions(&run.id, run.created_at, &mut self.parts.chance.dice());
@@ -636,24 +694,5 @@ impl Service {
             .into_iter()
             .next()
             .ok_or_else(|| Error::Bug("the journal did not answer for a change".to_owned()))
-    }
-
-    /// Why a pending execution waits, per node.
-    pub async fn waiting_reasons(&self, execution: &Execution) -> Result<Vec<(String, String)>, Error> {
-        if let State::Pending { not_before: Some(at) } = execution.state
-            && at > self.parts.clock.now()
-        {
-            return Ok(vec![("-".to_owned(), format!("it failed before, and is tried again at {at}"))]);
-        }
-        let known = self.parts.dispatcher.board().plan(&execution.run).cloned();
-        let plan = match known {
-            Some(plan) => plan,
-            None => match self.parts.store.run(&execution.run).await? {
-                Some(run) => Arc::new(Plan::compile(run.definition, run.resolved)?),
-                None => return Err(Error::NotFound(format!("run `{}` does not exist", execution.run))),
-            },
-        };
-        let now = self.parts.clock.now();
-        Ok(self.parts.dispatcher.board().misfits(&plan, &execution.run, execution, now))
     }
 }

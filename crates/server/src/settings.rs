@@ -13,6 +13,9 @@ pub struct Settings {
     pub replica_of: Vec<String>,
     /// Where REST, live streams and metrics are served.
     pub http: SocketAddr,
+    /// More names by which browsers, and on a loopback address all clients, may reach `http`. `localhost` and addresses
+    /// always may, the hostname on other than loopback addresses. `*`: any name.
+    pub allowed_hosts: Vec<String>,
     /// Where agents dial in.
     pub grpc: SocketAddr,
     /// What this server is called; stable over restarts. Empty: hostname and gRPC port.
@@ -50,6 +53,7 @@ impl Default for Settings {
             store: "sqlite:./downbeat-data/downbeat.db".to_owned(),
             replica_of: Vec::new(),
             http: SocketAddr::from((Ipv4Addr::LOCALHOST, Self::HTTP_PORT)),
+            allowed_hosts: Vec::new(),
             grpc: SocketAddr::from((Ipv4Addr::LOCALHOST, Self::GRPC_PORT)),
             name: String::new(),
             heartbeat_interval: Span::from_secs(10),

@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::serve::ListenerExt;
 use downbeat_core::Timestamp;
 use downbeat_core::ids::ServerId;
 use downbeat_proto::Link;
@@ -19,6 +18,7 @@ use crate::admission::Admission;
 use crate::clock::Clock;
 use crate::cluster::{CommonLevel, Life, Standing};
 use crate::dispatch::Dispatcher;
+use crate::heavy::HeavyWork;
 use crate::http;
 use crate::journal::{Feed, Journal};
 use crate::metrics::Metrics;
@@ -166,6 +166,7 @@ async fn assemble(
         chance,
         standing: Standing::default(),
         level,
+        heavy: HeavyWork::default(),
         store,
         replica: None,
         closing: closing.clone(),
@@ -274,6 +275,7 @@ async fn assemble_replica(
         chance,
         standing: Standing::default(),
         level,
+        heavy: HeavyWork::default(),
         store,
         replica: Some(following.clone()),
         closing: closing.clone(),
@@ -405,16 +407,6 @@ async fn prune(parts: Parts, stop: CancellationToken) {
 }
 
 async fn serve_http(listener: TcpListener, service: Service, closing: CancellationToken) {
-    let router = http::router(service);
-    // Events are small and written one by one; waiting to fill a packet would hold each back.
-    let listener = listener.tap_io(|stream| {
-        if let Err(error) = stream.set_nodelay(true) {
-            warn!(%error, "cannot turn off delays of small packets");
-        }
-    });
-    let served =
-        axum::serve(listener, router).with_graceful_shutdown(async move { closing.cancelled().await });
-    if let Err(error) = served.await {
-        warn!(%error, "http ended");
-    }
+    let hosts = http::Hosts::new(listener.local_addr().ok(), &hostname(), &service.settings().allowed_hosts);
+    http::serve(listener, http::router(service, hosts), http::Grants::default(), closing).await;
 }

@@ -35,6 +35,8 @@ pub(crate) struct Shape {
     pub(crate) grace: Duration,
     /// The most that a host's clock is off at the start.
     pub(crate) clock_error: Duration,
+    /// The same for an agent's, when that is more.
+    pub(crate) agent_clock_error: Duration,
     pub(crate) drift_ppm: u64,
     pub(crate) max_concurrent_runs: Option<u32>,
 }
@@ -125,8 +127,8 @@ impl Cluster {
         data: &Path,
         broken: Option<Broken>,
     ) -> Arc<Self> {
-        let clock = || {
-            let most_us = u64::try_from(shape.clock_error.as_micros()).unwrap_or(0);
+        let clock = |error: Duration| {
+            let most_us = u64::try_from(error.as_micros()).unwrap_or(0);
             let offset_us = signed(world.below(2 * most_us + 1)) - signed(most_us);
             let drift_ppm = signed(world.below(2 * shape.drift_ppm + 1)) - signed(shape.drift_ppm);
             HostClock::new(world.clock, offset_us, drift_ppm)
@@ -141,8 +143,10 @@ impl Cluster {
             broken,
             seed,
             data: data.to_owned(),
-            servers: (0..shape.servers).map(|_| Slot::new(clock())).collect(),
-            agents: (0..shape.agents).map(|_| Slot::new(clock())).collect(),
+            servers: (0..shape.servers).map(|_| Slot::new(clock(shape.clock_error))).collect(),
+            agents: (0..shape.agents)
+                .map(|_| Slot::new(clock(shape.clock_error.max(shape.agent_clock_error))))
+                .collect(),
         });
         for number in 0..shape.servers {
             tokio::spawn(keep_server(cluster.clone(), number));

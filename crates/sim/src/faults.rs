@@ -152,6 +152,12 @@ fn change_weather(cluster: &Cluster) {
         late_permille: world.below(2) * world.below(60),
         lost_permille: world.below(2) * world.below(150),
         doubled_permille: world.below(2) * world.below(150),
+        bytes_per_second: match world.below(8) {
+            0 => Some(20_000),
+            1 => Some(100_000),
+            2 => Some(1_000_000),
+            _ => None,
+        },
     };
     world.say(format_args!("{weather:?}"));
     cluster.network.set_weather(weather);

@@ -81,7 +81,8 @@ struct Fate {
     verdict: Verdict,
     /// From being told to stop until it does.
     stubborn: Duration,
-    output: bool,
+    /// Lines that it prints.
+    lines: usize,
 }
 
 impl Work {
@@ -98,7 +99,13 @@ impl Work {
         };
         let verdict = if dice.below(100) < 80 { Verdict::Succeeded } else { Verdict::Failed };
         let stubborn = if dice.below(2) == 0 { Duration::ZERO } else { dice.up_to(grace) };
-        Fate { duration, verdict, stubborn, output: dice.below(3) == 0 }
+        // Sometimes more than a report carries.
+        let lines = match dice.below(30) {
+            0 => 4_000,
+            1..10 => 1,
+            _ => 0,
+        };
+        Fate { duration, verdict, stubborn, lines }
     }
 }
 
@@ -113,8 +120,9 @@ impl Backend for Work {
         machine.gate.pass().await;
         let fate = self.fate(call.identity, call.grace);
         let mut running = Running::begin(machine, call.identity, fate.duration);
-        if fate.output {
-            call.output.write(Stream::Stdout, format!("{} says\n", call.identity).as_bytes());
+        if fate.lines > 0 {
+            let text = format!("{} says\n", call.identity).repeat(fate.lines);
+            call.output.write(Stream::Stdout, text.as_bytes());
         }
         if fate.duration.is_zero() {
             return running.finish(fate.verdict);

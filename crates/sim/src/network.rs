@@ -7,21 +7,19 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use downbeat_agent::Connector;
-use downbeat_proto::Link;
 use downbeat_proto::message::{
-    Fault, Heartbeat, HeartbeatAnswer, Hello, Output, Poll, PollAnswer, Receipt, Register, Report,
+    Chunk, Fault, Heartbeat, HeartbeatAnswer, Hello, Output, Poll, PollAnswer, Receipt, Register, Report,
     ReportAnswer, Welcome,
 };
+use downbeat_proto::{Link, deadline, poll_deadline};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::gate::Gate;
 use crate::world::{Place, World};
 
-/// As the real client has them.
+/// As the real client has it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-const CALL_DEADLINE: Duration = Duration::from_secs(10);
-const POLL_MARGIN: Duration = Duration::from_secs(10);
 /// After which a server notices that a caller is gone when nobody could tell it.
 const KEEPALIVE: Duration = Duration::from_secs(40);
 
@@ -34,7 +32,12 @@ pub(crate) struct Weather {
     pub(crate) late_permille: u64,
     pub(crate) lost_permille: u64,
     pub(crate) doubled_permille: u64,
+    /// What a line carries in a second. Nothing: as much as there is.
+    pub(crate) bytes_per_second: Option<u64>,
 }
+
+/// A call or an answer without anything long in it.
+const SHORT_BYTES: usize = 256;
 
 #[derive(Debug, Default)]
 struct State {
@@ -88,11 +91,14 @@ impl Network {
     }
 
     /// One way; false when it does not arrive.
-    async fn travel(&self, from: Place, to: Place) -> bool {
+    async fn travel(&self, from: Place, to: Place, bytes: usize) -> bool {
         let weather = self.state(|state| state.weather);
         let mut delay = Duration::from_micros(200) + self.world.up_to(weather.delay);
         if self.world.happens(weather.late_permille) {
             delay += self.world.up_to(Duration::from_secs(20));
+        }
+        if let Some(bytes_per_second) = weather.bytes_per_second {
+            delay += Duration::from_micros(bytes as u64 * 1_000_000 / bytes_per_second);
         }
         let lost = self.world.happens(weather.lost_permille);
         tokio::time::sleep(delay).await;
@@ -128,9 +134,9 @@ impl Connector for Dial {
         self.gate.pass().await;
         let to = place_of(address);
         let handshake = async {
-            let there = self.network.travel(self.from, to).await;
+            let there = self.network.travel(self.from, to, SHORT_BYTES).await;
             let listens = self.network.listener(to).is_some();
-            if !(there && self.network.travel(to, self.from).await) {
+            if !(there && self.network.travel(to, self.from, SHORT_BYTES).await) {
                 std::future::pending::<()>().await;
             }
             listens
@@ -170,7 +176,7 @@ impl Drop for HangUp {
         }
         let (wire, gone) = (self.wire.clone(), self.gone.clone());
         tokio::spawn(async move {
-            if !wire.network.travel(wire.from, wire.to).await {
+            if !wire.network.travel(wire.from, wire.to, SHORT_BYTES).await {
                 tokio::time::sleep(KEEPALIVE).await;
             }
             gone.cancel();
@@ -182,7 +188,7 @@ impl Wire {
     /// One call. Its copies travel by themselves; the first answer that comes back is the answer.
     async fn call<Q, A, F>(
         &self,
-        name: &'static str,
+        (name, bytes): (&'static str, usize),
         deadline: Duration,
         request: Q,
         serve: impl Fn(Arc<dyn Link>, Q) -> F + Clone + Send + 'static,
@@ -207,7 +213,7 @@ impl Wire {
             let (wire, request, serve) = (self.clone(), request.clone(), serve.clone());
             let (answers, gone) = (answers.clone(), gone.clone());
             tokio::spawn(async move {
-                if let Some(answer) = wire.deliver(name, request, serve, gone).await {
+                if let Some(answer) = wire.deliver((name, bytes), request, serve, gone).await {
                     let _ = answers.send(answer);
                 }
             });
@@ -219,7 +225,7 @@ impl Wire {
                 None => std::future::pending().await,
             }
         });
-        let answer = answer.await.unwrap_or_else(|_| Err(Fault::Unavailable("no answer in time".to_owned())));
+        let answer = answer.await.unwrap_or_else(|_| Err(Fault::TimedOut("no answer in time".to_owned())));
         if answer.is_ok() {
             // The other copy, if there is one, is not called back: it is out there.
             hang_up.gone.cancel();
@@ -230,7 +236,7 @@ impl Wire {
 
     async fn deliver<Q, A, F>(
         &self,
-        name: &'static str,
+        (name, bytes): (&'static str, usize),
         request: Q,
         serve: impl Fn(Arc<dyn Link>, Q) -> F,
         gone: CancellationToken,
@@ -239,7 +245,7 @@ impl Wire {
         F: Future<Output = Result<A, Fault>>,
     {
         let (network, from, to) = (&self.network, self.from, self.to);
-        if !network.travel(from, to).await {
+        if !network.travel(from, to, bytes).await {
             network.world.say(format_args!("{from} → {to} {name} is lost"));
             return None;
         }
@@ -261,7 +267,7 @@ impl Wire {
             Err(fault) => fault.to_string(),
         };
         network.world.say(format_args!("{from} → {to} {name}: {outcome}"));
-        if !network.travel(to, from).await {
+        if !network.travel(to, from, SHORT_BYTES).await {
             network.world.say(format_args!("{from} ← {to} {name} is lost"));
             return None;
         }
@@ -269,30 +275,39 @@ impl Wire {
     }
 }
 
+fn output_bytes(chunks: &[Chunk]) -> usize {
+    chunks.iter().map(|chunk| chunk.text.len()).sum()
+}
+
 #[async_trait]
 impl Link for Wire {
     async fn hello(&self, hello: Hello) -> Result<Welcome, Fault> {
-        self.call("hello", CALL_DEADLINE, hello, |link, hello| async move { link.hello(hello).await }).await
+        let serve = |link: Arc<dyn Link>, hello| async move { link.hello(hello).await };
+        self.call(("hello", SHORT_BYTES), deadline(SHORT_BYTES), hello, serve).await
     }
 
     async fn register(&self, register: Register) -> Result<(), Fault> {
         let serve = |link: Arc<dyn Link>, register| async move { link.register(register).await };
-        self.call("register", CALL_DEADLINE, register, serve).await
+        self.call(("register", SHORT_BYTES), deadline(SHORT_BYTES), register, serve).await
     }
 
     async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<HeartbeatAnswer, Fault> {
         let serve = |link: Arc<dyn Link>, heartbeat| async move { link.heartbeat(heartbeat).await };
-        self.call("heartbeat", CALL_DEADLINE, heartbeat, serve).await
+        self.call(("heartbeat", SHORT_BYTES), deadline(SHORT_BYTES), heartbeat, serve).await
     }
 
     async fn poll(&self, poll: Poll) -> Result<PollAnswer, Fault> {
-        let deadline = poll.wait + POLL_MARGIN;
-        self.call("poll", deadline, poll, |link, poll| async move { link.poll(poll).await }).await
+        let deadline = poll_deadline(poll.wait);
+        let serve = |link: Arc<dyn Link>, poll| async move { link.poll(poll).await };
+        self.call(("poll", SHORT_BYTES), deadline, poll, serve).await
     }
 
     async fn report(&self, report: Report) -> Result<ReportAnswer, Fault> {
         let serve = |link: Arc<dyn Link>, report| async move { link.report(report).await };
-        let answer = self.call("report", CALL_DEADLINE, report.clone(), serve).await?;
+        let facts = report.started.len() + report.finished.len();
+        let output = report.finished.iter().map(|finished| output_bytes(&finished.output)).sum::<usize>();
+        let bytes = SHORT_BYTES * (1 + facts) + output;
+        let answer = self.call(("report", bytes), deadline(bytes), report.clone(), serve).await?;
         let receipts = answer.receipts.iter().skip(report.started.len());
         for (finished, receipt) in report.finished.into_iter().zip(receipts) {
             if *receipt == Receipt::Recorded {
@@ -306,6 +321,7 @@ impl Link for Wire {
 
     async fn output(&self, output: Output) -> Result<(), Fault> {
         let serve = |link: Arc<dyn Link>, output| async move { link.output(output).await };
-        self.call("output", CALL_DEADLINE, output, serve).await
+        let bytes = SHORT_BYTES + output_bytes(&output.chunks);
+        self.call(("output", bytes), deadline(bytes), output, serve).await
     }
 }

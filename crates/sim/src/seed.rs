@@ -109,7 +109,7 @@ fn disks() -> tempfile::TempDir {
         .expect("there is room for a directory")
 }
 
-fn shape(world: &World) -> Shape {
+fn shape(world: &World, seed: u64) -> Shape {
     let interval_s = [1, 2, 5][usize::try_from(world.below(3)).expect("an index fits")];
     let servers = 1 + usize::try_from(world.below(3)).expect("it is small");
     Shape {
@@ -122,6 +122,12 @@ fn shape(world: &World) -> Shape {
         // At most half of a term: else what must not overlap cannot be ended in time.
         grace: world.up_to(Duration::from_secs(interval_s)),
         clock_error: Duration::from_secs(world.below(4)),
+        // In every third seed agents are hours off: what they say of time decides nothing.
+        agent_clock_error: if seed.is_multiple_of(3) {
+            Duration::from_secs(7 * 3600)
+        } else {
+            Duration::ZERO
+        },
         drift_ppm: world.below(2) * 500,
         max_concurrent_runs: match world.below(3) {
             0 => Some(1 + u32::try_from(world.below(3)).expect("it is small")),
@@ -134,10 +140,10 @@ async fn simulate(setup: Setup) -> Outcome {
     let world = World::new(setup.seed);
     let _log = setup.log.then(|| crate::trace::log_into(world.clone()));
     let disks = disks();
-    let mut shape = shape(&world);
+    let mut shape = shape(&world, setup.seed);
     let kinds = if setup.faults { Kinds::draw(&world) } else { Kinds::none() };
     if !kinds.clocks {
-        (shape.clock_error, shape.drift_ppm) = (Duration::ZERO, 0);
+        (shape.clock_error, shape.agent_clock_error, shape.drift_ppm) = (Duration::ZERO, Duration::ZERO, 0);
     }
     world.say(format_args!("seed {}: {shape:?} {kinds:?}", setup.seed));
     let cluster = Cluster::start(&world, setup.seed, shape, disks.path(), setup.broken);

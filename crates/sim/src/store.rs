@@ -424,6 +424,10 @@ impl Store for Reached {
         self.read(self.inner.open_executions()).await
     }
 
+    async fn executions_by_id(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>, Error> {
+        self.read(self.inner.executions_by_id(ids)).await
+    }
+
     async fn held_by(&self, node: NodeId) -> Result<Vec<Execution>, Error> {
         self.read(self.inner.held_by(node)).await
     }
@@ -438,6 +442,10 @@ impl Store for Reached {
 
     async fn output(&self, execution: ExecutionId, from: u64, limit: u32) -> Result<Vec<OutputChunk>, Error> {
         self.read(self.inner.output(execution, from, limit)).await
+    }
+
+    async fn output_tail(&self, execution: ExecutionId, limit: u32) -> Result<Vec<OutputChunk>, Error> {
+        self.read(self.inner.output_tail(execution, limit)).await
     }
 
     async fn put_server(&self, server: &ServerRecord) -> Result<(), Error> {

@@ -23,7 +23,7 @@ pub(crate) async fn register(cluster: Arc<Cluster>, agent: usize, to: Place) {
         groups: settings.groups,
         labels: BTreeMap::new(),
         capabilities: BTreeMap::new(),
-        backends: vec![test],
+        backends: vec![test.into()],
         slots: settings.slots,
         version: "stranger".to_owned(),
     };

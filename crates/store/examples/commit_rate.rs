@@ -77,6 +77,7 @@ fn ended(execution: &Execution) -> Change {
         started_at: at,
         finished_at: at,
         outputs: Default::default(),
+        received_at: None,
     };
     Change::ExecutionFinished { run: execution.run.clone(), execution: execution.id, token, outcome }
 }

@@ -313,7 +313,7 @@ impl<'a> Dirty<'a> {
             let execution = &tables.executions[id];
             let key = execution.cache_key.as_deref().filter(|_| execution.reused.is_none())?;
             match &execution.state {
-                State::Succeeded { outcome, .. } => Some((execution, key, outcome.finished_at)),
+                State::Succeeded { outcome, .. } => Some((execution, key, outcome.ended_at())),
                 _ => None,
             }
         })

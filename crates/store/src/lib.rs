@@ -29,5 +29,5 @@ pub use port::{
     Committed, Error, EventFilter, ExecutionFilter, LimitUse, Listed, News, NodeTotals, OutputChunk, Page,
     RunFilter, ServerRecord, Store, Stream, Tally,
 };
-pub use postgres::PostgresStore;
+pub use postgres::{PostgresStore, postgres_client};
 pub use sqlite::SqliteStore;

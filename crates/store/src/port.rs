@@ -44,6 +44,9 @@ pub enum Error {
     /// The location is not one.
     #[error("`{0}` is not a store; write sqlite:PATH, postgres://USER@HOST:PORT/DATABASE or memory:")]
     BadLocation(String),
+    /// The location names a store, and an option of it is wrong or missing.
+    #[error("{0}")]
+    BadOption(String),
     /// The store is there, and not for this use.
     #[error("{0}")]
     Misused(String),
@@ -253,6 +256,8 @@ pub trait Store: Source + Send + Sync + std::fmt::Debug + 'static {
     ) -> Result<BTreeMap<Arc<str>, Execution>, Error>;
 
     async fn execution(&self, id: ExecutionId) -> Result<Option<Execution>, Error>;
+    /// Those of these executions that exist, in the order of their ids, each once.
+    async fn executions_by_id(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>, Error>;
     /// In the order of their ids, which is the order of creation.
     async fn executions(&self, filter: &ExecutionFilter, page: Page) -> Result<Listed<Execution>, Error>;
     /// All executions of a run, in the order of their ids.
@@ -269,6 +274,8 @@ pub trait Store: Source + Send + Sync + std::fmt::Debug + 'static {
     async fn append_output(&self, chunks: &[OutputChunk], keep_bytes: u64) -> Result<(), Error>;
     /// Output from a byte offset on, in order, at most `limit` chunks. The first chunk's offset shows what was cut.
     async fn output(&self, execution: ExecutionId, from: u64, limit: u32) -> Result<Vec<OutputChunk>, Error>;
+    /// The last `limit` chunks of an execution's output, in order.
+    async fn output_tail(&self, execution: ExecutionId, limit: u32) -> Result<Vec<OutputChunk>, Error>;
 
     /// Writes a server's sign of life; any other server of the same name is removed.
     async fn put_server(&self, server: &ServerRecord) -> Result<(), Error>;

@@ -275,8 +275,9 @@ impl Tables {
                 self.is_free(lease.node, run)?;
                 self.lease(run, *execution, lease)
             }
-            Change::ExecutionStarted { run, execution, token, at } => {
-                self.step(run, *execution, &Event::Started { token: *token, at: *at })
+            Change::ExecutionStarted { run, execution, token, at, received_at } => {
+                let started = Event::Started { token: *token, at: *at, received_at: *received_at };
+                self.step(run, *execution, &started)
             }
             Change::ExecutionFinished { run, execution, token, outcome } => {
                 self.step(run, *execution, &Event::Finished { token: *token, outcome: outcome.clone() })

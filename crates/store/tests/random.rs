@@ -146,7 +146,7 @@ fn change() -> impl Strategy<Value = Change> {
             Change::ExecutionLeased { run, execution, lease: Lease { granted_at: at(second), ..lease(by, on) } }
         }),
         2 => (held(), right(), second.clone()).prop_map(|((run, execution), token, second)| {
-            Change::ExecutionStarted { run, execution, token, at: at(second) }
+            Change::ExecutionStarted { run, execution, token, at: at(second), received_at: None }
         }),
         3 => (held(), right(), verdict).prop_map(|((run, execution), token, verdict)| {
             Change::ExecutionFinished { run, execution, token, outcome: outcome(verdict) }

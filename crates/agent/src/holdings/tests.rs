@@ -165,3 +165,30 @@ fn only_the_last_leases_are_remembered() {
         [0]
     );
 }
+
+#[test]
+fn a_result_of_a_former_life_is_held_until_it_is_acknowledged_and_takes_no_slot() {
+    let mut holdings = Holdings::new(2);
+    holdings.hold_former(held_of(1), 10, Instant::now());
+    assert_eq!(holdings.held(), [held_of(1)]);
+    assert_eq!(holdings.offer().1, Free { fleet: 1, placed: 2 });
+    assert!(holdings.is_idle() && !holdings.is_empty());
+    assert!(holdings.assign(vec![assignment(1, true)], Instant::now()).is_empty(), "it was done before");
+    holdings.acknowledged(held_of(1));
+    assert!(holdings.is_empty());
+}
+
+#[test]
+fn an_agent_that_cannot_deliver_its_output_takes_no_new_work_until_it_can() {
+    let mut holdings = Holdings::new(2);
+    holdings.assign(vec![assignment(1, true), assignment(2, true)], Instant::now());
+    for number in [1, 2] {
+        holdings.ended(held_of(number));
+        holdings.wait_to_send(held_of(number), UNSENT_BYTES / 2);
+    }
+    assert!(holdings.is_clogged());
+    assert_eq!(holdings.offer().1, Free::default());
+    holdings.acknowledged(held_of(1));
+    assert!(!holdings.is_clogged());
+    assert_eq!(holdings.offer().1, Free { fleet: 1, placed: 2 });
+}

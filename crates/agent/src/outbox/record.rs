@@ -15,14 +15,40 @@ pub(super) fn append(buffer: &mut Vec<u8>, finished: &Finished) {
     buffer.extend_from_slice(&payload);
 }
 
-/// All records up to the first that is not whole, and how many bytes of the rest could not be read.
-pub(super) fn read(mut bytes: &[u8]) -> (Vec<Finished>, usize) {
+/// What follows the last record that can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rest {
+    Nothing,
+    /// So many bytes of a record whose writing was interrupted.
+    Torn(usize),
+    /// So many bytes that were never written like this.
+    Damaged(usize),
+}
+
+/// All records up to the first that is not whole.
+pub(super) fn read(mut bytes: &[u8]) -> (Vec<Finished>, Rest) {
     let mut records = Vec::new();
     while let Some((finished, rest)) = first(bytes) {
         records.push(finished);
         bytes = rest;
     }
-    (records, bytes.len())
+    (records, rest(bytes))
+}
+
+/// A crash leaves the beginning of a record, or zeros where its contents should be.
+fn rest(bytes: &[u8]) -> Rest {
+    if bytes.is_empty() {
+        return Rest::Nothing;
+    }
+    let length = bytes.first_chunk().map(|length| u32::from_le_bytes(*length) as usize);
+    let is_cut_off = length.is_none_or(|length| {
+        (1..=MOST_BYTES).contains(&length) && bytes.len() < HEADER_BYTES.saturating_add(length)
+    });
+    if is_cut_off || bytes.iter().all(|byte| *byte == 0) {
+        Rest::Torn(bytes.len())
+    } else {
+        Rest::Damaged(bytes.len())
+    }
 }
 
 fn first(bytes: &[u8]) -> Option<(Finished, &[u8])> {
@@ -84,6 +110,7 @@ pub(super) mod tests {
                 started_at: Timestamp::UNIX_EPOCH,
                 finished_at: Timestamp::UNIX_EPOCH,
                 outputs: Default::default(),
+                received_at: None,
             },
             output: Vec::new(),
         }
@@ -101,9 +128,13 @@ pub(super) mod tests {
         let whole = bytes.len();
         append(&mut bytes, &result(2));
         for cut in whole..bytes.len() {
-            assert_eq!(read(&bytes[..cut]), (vec![result(1)], cut - whole), "cut at {cut}");
+            let rest = if cut == whole { Rest::Nothing } else { Rest::Torn(cut - whole) };
+            assert_eq!(read(&bytes[..cut]), (vec![result(1)], rest), "cut at {cut}");
         }
-        assert_eq!(read(&bytes), (vec![result(1), result(2)], 0));
+        assert_eq!(read(&bytes), (vec![result(1), result(2)], Rest::Nothing));
+        bytes.truncate(whole);
+        bytes.extend([0; 100]);
+        assert_eq!(read(&bytes), (vec![result(1)], Rest::Torn(100)), "space that was never written");
     }
 
     #[test]
@@ -113,7 +144,10 @@ pub(super) mod tests {
         for at in 0..bytes.len() {
             let mut broken = bytes.clone();
             broken[at] ^= 1;
-            assert_eq!(read(&broken).0, vec![], "byte {at}");
+            let (records, rest) = read(&broken);
+            assert_eq!(records, vec![], "byte {at}");
+            // Only the length may look as if the rest had not been written.
+            assert!(rest == Rest::Damaged(bytes.len()) || at < 4, "byte {at}: {rest:?}");
         }
     }
 
@@ -123,7 +157,7 @@ pub(super) mod tests {
         said.outcome.outputs = [("version".to_owned(), serde_json::json!("1.2"))].into();
         let mut bytes = Vec::new();
         append(&mut bytes, &said);
-        assert_eq!(read(&bytes), (vec![said], 0));
+        assert_eq!(read(&bytes), (vec![said], Rest::Nothing));
     }
 
     #[test]
@@ -138,7 +172,7 @@ pub(super) mod tests {
         let mut bytes = u32::try_from(payload.len()).unwrap().to_le_bytes().to_vec();
         bytes.extend_from_slice(&crc32(&payload).to_le_bytes());
         bytes.extend_from_slice(&payload);
-        assert_eq!(read(&bytes), (vec![result(1)], 0));
+        assert_eq!(read(&bytes), (vec![result(1)], Rest::Nothing));
         let mut written = Vec::new();
         append(&mut written, &result(1));
         assert_eq!(written, bytes, "a result without values is written as before");

@@ -3,17 +3,29 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use downbeat_proto::message::{Finished, Held};
 
-use super::record;
+use super::record::{self, Rest};
+use crate::private;
 
 /// A file that grew beyond this gets a successor: one result that is never acknowledged keeps at most this much.
 const SEGMENT_BYTES: u64 = 8 * 1024 * 1024;
 /// A file whose results are all acknowledged is emptied once it is this large, or nothing happens: doing so after
 /// each batch would cost a journal commit of the file system every time.
 const EMPTY_AT_BYTES: u64 = 1024 * 1024;
+/// What a disk must take before it counts as mended.
+const PROBE_BYTES: usize = 4 * 1024;
+
+/// What a former life left.
+#[derive(Debug, Default)]
+pub(super) struct Former {
+    pub(super) results: Vec<Finished>,
+    /// Files that cannot be read, or not to their end, and why.
+    pub(super) damaged: Vec<String>,
+}
 
 #[derive(Debug)]
 pub(super) struct Segments {
@@ -32,10 +44,17 @@ struct Active {
     bytes: u64,
 }
 
+impl Active {
+    /// Somebody removed the file: what is written to it is not kept.
+    fn is_removed(&self) -> bool {
+        self.file.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
+    }
+}
+
 impl Segments {
     /// Reads what a former life left. Its files are only read; new results go to a new one.
-    pub(super) fn open(dir: &Path) -> io::Result<(Self, Vec<Finished>)> {
-        fs::create_dir_all(dir)?;
+    pub(super) fn open(dir: &Path) -> io::Result<(Self, Former)> {
+        private::create_dir(dir)?;
         let mut numbers: Vec<u64> = fs::read_dir(dir)?
             .filter_map(|entry| entry.ok()?.file_name().to_str()?.strip_suffix(".log")?.parse().ok())
             .collect();
@@ -47,17 +66,31 @@ impl Segments {
             active: None,
             next: numbers.last().map_or(1, |last| last + 1),
         };
-        let mut former = Vec::new();
+        let mut former = Former::default();
         for number in numbers {
             let path = segments.path(number);
-            let (records, torn_bytes) = record::read(&fs::read(&path)?);
-            if torn_bytes > 0 {
-                tracing::warn!(file = %path.display(), torn_bytes, "the outbox ends in a torn record; it is left out");
+            let bytes = match fs::read(&path) {
+                Ok(bytes) => bytes,
+                // It stays where it is, for whoever mends the disk.
+                Err(error) => {
+                    former.damaged.push(format!("{}: {error}", path.display()));
+                    continue;
+                }
+            };
+            let (records, rest) = record::read(&bytes);
+            match rest {
+                Rest::Nothing => {}
+                Rest::Torn(bytes) => {
+                    tracing::warn!(file = %path.display(), bytes, "the outbox ends in a torn record; it is left out");
+                }
+                Rest::Damaged(bytes) => {
+                    former.damaged.push(format!("{}: {bytes} bytes cannot be read", path.display()));
+                }
             }
             segments.live.insert(number, 0);
             for finished in records {
                 segments.count_in(finished.held, number);
-                former.push(finished);
+                former.results.push(finished);
             }
             segments.tidy(number);
         }
@@ -91,6 +124,10 @@ impl Segments {
         for finished in results {
             record::append(&mut buffer, finished);
         }
+        if self.active.as_ref().is_some_and(Active::is_removed) {
+            tracing::warn!(outbox = %self.dir.display(), "a file of the outbox was removed; the outbox goes on in a new one");
+            self.retire_active();
+        }
         if self.active.as_ref().is_none_or(|active| active.bytes >= SEGMENT_BYTES) {
             self.begin_segment()?;
         }
@@ -112,11 +149,18 @@ impl Segments {
     }
 
     fn begin_segment(&mut self) -> io::Result<()> {
+        // Each attempt has a number of its own: what is left of one that failed is in nobody's way.
         let number = self.next;
-        let file = OpenOptions::new().append(true).create_new(true).open(self.path(number))?;
-        // The file's name is part of what has to survive.
-        File::open(&self.dir)?.sync_all()?;
         self.next += 1;
+        private::create_dir(&self.dir)?;
+        let path = self.path(number);
+        let mut new = OpenOptions::new();
+        let file = new.append(true).create_new(true).mode(private::FILE_MODE).open(&path)?;
+        // The file's name is part of what has to survive.
+        if let Err(error) = File::open(&self.dir).and_then(|dir| dir.sync_all()) {
+            let _ = fs::remove_file(&path);
+            return Err(error);
+        }
         self.retire_active();
         self.live.insert(number, 0);
         self.active = Some(Active { number, file, bytes: 0 });
@@ -154,6 +198,17 @@ impl Segments {
         }
     }
 
+    /// Whether the disk takes anything again.
+    pub(super) fn probe(&self) -> io::Result<()> {
+        private::create_dir(&self.dir)?;
+        let path = self.dir.join("probe");
+        let probed = private::create(&path)
+            .and_then(|mut file| file.write_all(&[0; PROBE_BYTES]).and_then(|()| file.sync_data()))
+            .and_then(|()| File::open(&self.dir)?.sync_all());
+        let _ = fs::remove_file(&path);
+        probed
+    }
+
     /// Nothing happens for now: a good moment to leave nothing behind.
     pub(super) fn rest(&mut self) {
         if let Some(active) = &mut self.active
@@ -172,20 +227,20 @@ mod tests {
     use super::*;
 
     fn former(dir: &Path) -> Vec<Finished> {
-        Segments::open(dir).unwrap().1
+        Segments::open(dir).unwrap().1.results
     }
 
     #[test]
     fn results_are_there_after_a_crash_until_they_are_acknowledged() {
         let dir = tempfile::tempdir().unwrap();
         let (mut segments, none) = Segments::open(dir.path()).unwrap();
-        assert_eq!(none, vec![]);
+        assert_eq!(none.results, vec![]);
         segments.append(&[result(1), result(2)]).unwrap();
         segments.append(&[result(3)]).unwrap();
         drop(segments);
 
         let (mut segments, found) = Segments::open(dir.path()).unwrap();
-        assert_eq!(found, [result(1), result(2), result(3)]);
+        assert_eq!(found.results, [result(1), result(2), result(3)]);
         segments.append(&[result(4)]).unwrap();
         segments.forget(&[result(1).held, result(2).held, result(3).held]);
         drop(segments);
@@ -216,7 +271,7 @@ mod tests {
         let bytes = fs::read(&path).unwrap();
         fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
         let (mut segments, found) = Segments::open(dir.path()).unwrap();
-        assert_eq!(found, [result(1)]);
+        assert_eq!((found.results, found.damaged), (vec![result(1)], vec![]));
         segments.append(&[result(3)]).unwrap();
         drop(segments);
         assert_eq!(former(dir.path()), [result(1), result(3)]);
@@ -234,5 +289,95 @@ mod tests {
         segments.rest();
         drop(segments);
         assert_eq!(former(dir.path()), vec![]);
+    }
+    /// Does something as a user whom modes bind: root is made one, in a thread of its own.
+    fn as_somebody(dir: &Path, what: impl FnOnce() + Send) {
+        use nix::unistd::{Gid, Uid, chown, geteuid, setfsuid};
+        const NOBODY: u32 = 65_534;
+        std::thread::scope(|scope| {
+            let done = scope.spawn(|| {
+                if geteuid().is_root() {
+                    chown(dir, Some(Uid::from_raw(NOBODY)), Some(Gid::from_raw(NOBODY))).unwrap();
+                    setfsuid(Uid::from_raw(NOBODY));
+                }
+                what();
+            });
+            done.join().unwrap();
+        });
+    }
+
+    fn set_mode(path: &Path, mode: u32) {
+        fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn results_are_kept_again_after_a_directory_could_not_be_synced_for_a_while() {
+        let temporary = tempfile::tempdir().unwrap();
+        let dir = temporary.path();
+        as_somebody(dir, || {
+            let (mut segments, _) = Segments::open(dir).unwrap();
+            // It can be written, and cannot be opened to be synced.
+            set_mode(dir, 0o300);
+            for _ in 0..3 {
+                assert_eq!(
+                    segments.append(&[result(1)]).unwrap_err().kind(),
+                    io::ErrorKind::PermissionDenied
+                );
+            }
+            assert!(segments.probe().is_err());
+            set_mode(dir, 0o700);
+            segments.probe().unwrap();
+            assert_eq!(fs::read_dir(dir).unwrap().count(), 0, "attempts that failed leave nothing");
+            segments.append(&[result(2)]).unwrap();
+            segments.append(&[result(3)]).unwrap();
+            assert_eq!(former(dir), [result(2), result(3)]);
+        });
+    }
+
+    #[test]
+    fn a_directory_that_was_removed_is_made_again() {
+        let temporary = tempfile::tempdir().unwrap();
+        let dir = temporary.path().join("outbox");
+        let (mut segments, _) = Segments::open(&dir).unwrap();
+        segments.append(&[result(1)]).unwrap();
+        fs::remove_dir_all(&dir).unwrap();
+        segments.append(&[result(2)]).unwrap();
+        assert_eq!(former(&dir), [result(2)]);
+        segments.forget(&[result(1).held, result(2).held]);
+        segments.rest();
+        assert_eq!(former(&dir), vec![]);
+    }
+
+    #[test]
+    fn a_damaged_file_is_told_and_costs_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut segments, _) = Segments::open(dir.path()).unwrap();
+        segments.append(&[result(1)]).unwrap();
+        let path = segments.path(1);
+        drop(segments);
+        let (mut segments, _) = Segments::open(dir.path()).unwrap();
+        segments.append(&[result(2)]).unwrap();
+        drop(segments);
+        let mut bytes = fs::read(&path).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        fs::write(&path, &bytes).unwrap();
+        // What cannot be read at all.
+        fs::create_dir(dir.path().join("00000099.log")).unwrap();
+        let found = Segments::open(dir.path()).unwrap().1;
+        assert_eq!(found.results, [result(2)]);
+        assert_eq!(found.damaged.len(), 2, "{:?}", found.damaged);
+        assert!(found.damaged[0].contains("00000001.log"), "{:?}", found.damaged);
+    }
+
+    #[test]
+    fn only_the_owner_can_read_results() {
+        use std::os::unix::fs::PermissionsExt;
+        let temporary = tempfile::tempdir().unwrap();
+        let dir = temporary.path().join("outbox");
+        let (mut segments, _) = Segments::open(&dir).unwrap();
+        segments.append(&[result(1)]).unwrap();
+        for (path, mode) in [(dir.clone(), 0o700), (segments.path(1), 0o600)] {
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, mode, "{}", path.display());
+        }
     }
 }

@@ -3,11 +3,12 @@
 
 use std::collections::HashSet;
 use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use downbeat_proto::message::{Finished, Held};
 use tokio::sync::mpsc::UnboundedSender;
@@ -15,11 +16,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::segments::Segments;
 use crate::error::Error;
+use crate::private;
 use crate::session::Outgoing;
 use crate::surroundings::Disk;
 
 /// Without anything to write for this long, acknowledged results are cleared away.
 const REST_AFTER: Duration = Duration::from_secs(1);
+/// While results cannot be written, writing them is tried again this often.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// Results in one batch, so that a slow disk delays no result by more than one batch of bounded size.
 const BATCH: usize = 4096;
 
@@ -37,12 +41,23 @@ pub(crate) enum Outbox {
     Thread {
         commands: Sender<Command>,
         thread: Mutex<Option<JoinHandle<()>>>,
+        problems: Arc<Problems>,
     },
     /// Nothing is written once it is abandoned. The lock is let go of with it.
     Inline {
         writer: Mutex<Option<(Writer, File)>>,
         abandoned: CancellationToken,
+        problems: Arc<Problems>,
     },
+}
+
+/// What is wrong with the outbox, for people.
+#[derive(Debug, Default)]
+pub(crate) struct Problems {
+    /// Found when it was opened.
+    damaged: Vec<String>,
+    /// Why the last write failed.
+    failing: Mutex<Option<String>>,
 }
 
 impl Outbox {
@@ -54,8 +69,8 @@ impl Outbox {
         abandoned: CancellationToken,
     ) -> Result<(Self, Vec<Finished>), Error> {
         let failed = |error| Error::Data { path: data.to_owned(), error };
-        std::fs::create_dir_all(data).map_err(failed)?;
-        let lock = File::create(data.join("lock")).map_err(failed)?;
+        private::claim(data).map_err(failed)?;
+        let lock = private::create(&data.join("lock")).map_err(failed)?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(std::fs::TryLockError::WouldBlock) => return Err(Error::DataInUse(data.to_owned())),
@@ -63,7 +78,15 @@ impl Outbox {
         }
         let dir = data.join("outbox");
         let (segments, former) = Segments::open(&dir).map_err(failed)?;
-        let writer = Writer { segments, written, dir, failing: false };
+        for damaged in &former.damaged {
+            tracing::error!(
+                file = damaged,
+                "a file of the outbox is damaged; results that were in it may be lost"
+            );
+        }
+        let problems = Arc::new(Problems { damaged: former.damaged, failing: Mutex::default() });
+        let (unwritten, tried) = (Vec::new(), Instant::now());
+        let writer = Writer { segments, written, dir, unwritten, tried, problems: problems.clone() };
         let outbox = match disk {
             Disk::Thread => {
                 let (commands, received) = channel();
@@ -74,11 +97,11 @@ impl Outbox {
                         drop(lock);
                     })
                     .map_err(failed)?;
-                Self::Thread { commands, thread: Mutex::new(Some(thread)) }
+                Self::Thread { commands, thread: Mutex::new(Some(thread)), problems }
             }
-            Disk::Inline => Self::Inline { writer: Mutex::new(Some((writer, lock))), abandoned },
+            Disk::Inline => Self::Inline { writer: Mutex::new(Some((writer, lock))), abandoned, problems },
         };
-        Ok((outbox, former))
+        Ok((outbox, former.results))
     }
 
     /// Writes a result; it goes on to the report queue when it is durable.
@@ -92,12 +115,23 @@ impl Outbox {
         }
     }
 
+    /// What is wrong with it now, for people.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        let (Self::Thread { problems, .. } | Self::Inline { problems, .. }) = self;
+        let damaged = problems
+            .damaged
+            .iter()
+            .map(|damaged| format!("a file of the outbox is damaged ({damaged}); results in it may be lost"));
+        let failing = problems.failing.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        failing.into_iter().chain(damaged).collect()
+    }
+
     fn send(&self, command: Command) {
         match self {
             Self::Thread { commands, .. } => {
                 let _ = commands.send(command);
             }
-            Self::Inline { writer, abandoned } => {
+            Self::Inline { writer, abandoned, .. } => {
                 let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
                 match &mut *writer {
                     Some((writer, _)) if !abandoned.is_cancelled() => {
@@ -140,25 +174,17 @@ pub(crate) struct Writer {
     segments: Segments,
     written: UnboundedSender<Outgoing>,
     dir: PathBuf,
-    /// The last write failed: said once, not per batch.
-    failing: bool,
+    /// Results that could not be written, and that no server has yet.
+    unwritten: Vec<Finished>,
+    /// When a write last failed.
+    tried: Instant,
+    problems: Arc<Problems>,
 }
 
 impl Writer {
     fn run(mut self, received: &Receiver<Command>) {
         loop {
-            let first = match received.recv_timeout(REST_AFTER) {
-                Ok(command) => command,
-                Err(RecvTimeoutError::Timeout) => {
-                    self.segments.rest();
-                    // Woken by the next command only: an idle agent does not tick.
-                    match received.recv() {
-                        Ok(command) => command,
-                        Err(_) => return,
-                    }
-                }
-                Err(RecvTimeoutError::Disconnected) => return,
-            };
+            let Some(first) = self.next_command(received) else { return };
             let mut results: Vec<Finished> = Vec::new();
             let mut closing = false;
             let mut next = Some(first);
@@ -179,12 +205,32 @@ impl Writer {
         }
     }
 
+    /// Nothing: there will be none.
+    fn next_command(&mut self, received: &Receiver<Command>) -> Option<Command> {
+        let mut wait = REST_AFTER;
+        loop {
+            match received.recv_timeout(wait) {
+                Ok(command) => return Some(command),
+                Err(RecvTimeoutError::Timeout) if self.is_failing() => {
+                    self.retry();
+                    wait = RETRY_AFTER;
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    self.segments.rest();
+                    // Woken by the next command only: an idle agent does not tick.
+                    return received.recv().ok();
+                }
+                Err(RecvTimeoutError::Disconnected) => return None,
+            }
+        }
+    }
+
     /// One command by itself.
     fn carry_out(&mut self, command: Command) {
         match command {
             Command::Keep(finished) => self.write(vec![finished]),
             Command::Forget(held) => {
-                self.segments.forget(&held);
+                self.forget(&held, &mut Vec::new());
                 self.segments.rest();
             }
             Command::Close | Command::Abandon => {}
@@ -193,9 +239,10 @@ impl Writer {
 
     /// What is forgotten before it was written must not be written after all: nobody would forget it again.
     fn forget(&mut self, forgotten: &[Held], unwritten: &mut Vec<Finished>) {
-        if !unwritten.is_empty() {
+        if !unwritten.is_empty() || !self.unwritten.is_empty() {
             let forgotten: HashSet<Held> = forgotten.iter().copied().collect();
             unwritten.retain(|finished| !forgotten.contains(&finished.held));
+            self.unwritten.retain(|finished| !forgotten.contains(&finished.held));
         }
         self.segments.forget(forgotten);
     }
@@ -204,40 +251,86 @@ impl Writer {
         if results.is_empty() {
             return;
         }
-        match self.segments.append(&results) {
-            Ok(()) => {
-                if std::mem::take(&mut self.failing) {
-                    tracing::info!(outbox = %self.dir.display(), "results can be kept on disk again");
-                }
+        if self.is_failing() {
+            self.unwritten.extend(results.iter().cloned());
+            if self.tried.elapsed() >= RETRY_AFTER {
+                self.retry();
             }
-            Err(error) => {
-                if !std::mem::replace(&mut self.failing, true) {
-                    tracing::error!(
-                        outbox = %self.dir.display(), %error,
-                        "results cannot be kept on disk; they are in memory until a server has them"
-                    );
-                }
-            }
+        } else if let Err(error) = self.segments.append(&results) {
+            self.failed(&error);
+            self.unwritten.extend(results.iter().cloned());
         }
         for finished in results {
             let _ = self.written.send(Outgoing::Finished(finished));
+        }
+    }
+
+    fn is_failing(&self) -> bool {
+        self.failing().is_some()
+    }
+
+    fn failing(&self) -> MutexGuard<'_, Option<String>> {
+        self.problems.failing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tries what could not be written once more.
+    fn retry(&mut self) {
+        let retried = if self.unwritten.is_empty() {
+            self.segments.probe()
+        } else {
+            self.segments.append(&self.unwritten)
+        };
+        match retried {
+            Ok(()) => {
+                self.unwritten = Vec::new();
+                *self.failing() = None;
+                tracing::info!(outbox = %self.dir.display(), "results are written to disk again");
+            }
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    fn failed(&mut self, error: &io::Error) {
+        self.tried = Instant::now();
+        let problem = format!(
+            "results cannot be written to disk: {error} ({}); they are kept in memory, and are lost if the agent is \
+             killed before a server has them",
+            self.dir.display()
+        );
+        // Logged once, not per batch.
+        if self.failing().replace(problem).is_none() {
+            tracing::error!(
+                outbox = %self.dir.display(), %error,
+                "results cannot be written to disk; they are in memory until a server has them"
+            );
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use tokio::sync::mpsc::unbounded_channel;
+    use std::fs;
+
+    use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
     use super::super::record::tests::result;
     use super::*;
 
+    fn writer(dir: &Path) -> (Writer, UnboundedReceiver<Outgoing>) {
+        let (written, reported) = unbounded_channel();
+        let segments = Segments::open(dir).unwrap().0;
+        let (unwritten, tried, problems) = (Vec::new(), Instant::now(), Arc::default());
+        (Writer { segments, written, dir: dir.to_owned(), unwritten, tried, problems }, reported)
+    }
+
+    fn kept(dir: &Path) -> Vec<Finished> {
+        Segments::open(dir).unwrap().1.results
+    }
+
     #[test]
     fn what_is_forgotten_in_the_batch_that_would_keep_it_is_neither_written_nor_reported() {
         let dir = tempfile::tempdir().unwrap();
-        let (segments, _) = Segments::open(dir.path()).unwrap();
         let (commands, received) = channel();
-        let (written, mut reported) = unbounded_channel();
         for command in [
             Command::Keep(result(1)),
             Command::Keep(result(2)),
@@ -246,9 +339,49 @@ mod tests {
         ] {
             commands.send(command).unwrap();
         }
-        Writer { segments, written, dir: dir.path().to_owned(), failing: false }.run(&received);
-        assert_eq!(Segments::open(dir.path()).unwrap().1, [result(2)]);
+        let (writer, mut reported) = writer(dir.path());
+        writer.run(&received);
+        assert_eq!(kept(dir.path()), [result(2)]);
         assert!(matches!(reported.try_recv(), Ok(Outgoing::Finished(finished)) if finished == result(2)));
         assert!(reported.try_recv().is_err());
+    }
+
+    #[test]
+    fn results_that_could_not_be_written_are_written_when_the_disk_is_mended_unless_a_server_has_them() {
+        let temporary = tempfile::tempdir().unwrap();
+        let dir = temporary.path().join("outbox");
+        let (mut writer, mut reported) = writer(&dir);
+        // No file can be made where no directory is.
+        fs::remove_dir(&dir).unwrap();
+        fs::write(&dir, "").unwrap();
+        for number in 1..=3 {
+            writer.carry_out(Command::Keep(result(number)));
+            assert!(reported.try_recv().is_ok(), "it is reported all the same");
+        }
+        let problem = writer.failing().clone().expect("it is told");
+        assert!(problem.starts_with("results cannot be written to disk: "), "{problem}");
+        assert!(problem.contains(&dir.display().to_string()), "{problem}");
+        writer.carry_out(Command::Forget(vec![result(2).held]));
+        fs::remove_file(&dir).unwrap();
+        writer.retry();
+        assert_eq!(*writer.failing(), None);
+        assert_eq!(kept(&dir), [result(1), result(3)]);
+    }
+
+    #[test]
+    fn a_mended_disk_is_noticed_without_anything_to_write() {
+        let temporary = tempfile::tempdir().unwrap();
+        let dir = temporary.path().join("outbox");
+        let (mut writer, _reported) = writer(&dir);
+        fs::remove_dir(&dir).unwrap();
+        fs::write(&dir, "").unwrap();
+        writer.carry_out(Command::Keep(result(1)));
+        writer.carry_out(Command::Forget(vec![result(1).held]));
+        writer.retry();
+        assert!(writer.is_failing());
+        fs::remove_file(&dir).unwrap();
+        writer.retry();
+        assert!(!writer.is_failing());
+        assert_eq!(kept(&dir), vec![]);
     }
 }

@@ -6,6 +6,8 @@ use uuid::Uuid;
 
 use super::*;
 
+const MESSAGE_BYTES: usize = 1024 * 1024;
+
 fn write(buffer: &Arc<Buffer>, offset: u64, text: &str) {
     write_to(buffer, Stream::Stdout, offset, text);
 }
@@ -30,13 +32,13 @@ async fn lines_are_gathered_and_what_was_sent_once_keeps_its_shape() {
     let (outputs, buffer) = opened(1024);
     write(&buffer, 0, "a");
     write(&buffer, 1, "b");
-    let mut taken = outputs.take();
+    let mut taken = outputs.take(MESSAGE_BYTES);
     assert_eq!(seen(taken[0].chunks()), [(0, "ab")]);
     write(&buffer, 2, "c");
     taken.remove(0).put_back();
     write(&buffer, 3, "d");
     assert_eq!(seen(&buffer.close().await), [(0, "ab"), (2, "cd")]);
-    assert!(outputs.take().is_empty());
+    assert!(outputs.take(MESSAGE_BYTES).is_empty());
 }
 
 #[tokio::test]
@@ -52,7 +54,7 @@ async fn the_tail_is_kept_and_the_gap_shows() {
 async fn what_comes_back_from_before_a_gap_is_dropped_with_it() {
     let (outputs, buffer) = opened(OUTPUT_CHUNK_BYTES as u64);
     write(&buffer, 0, "early");
-    let mut taken = outputs.take();
+    let mut taken = outputs.take(MESSAGE_BYTES);
     let big = "x".repeat(OUTPUT_CHUNK_BYTES);
     write(&buffer, 5, &big);
     write(&buffer, 5 + big.len() as u64, "late");
@@ -64,7 +66,7 @@ async fn what_comes_back_from_before_a_gap_is_dropped_with_it() {
 async fn the_end_waits_for_what_is_under_way() {
     let (outputs, buffer) = opened(1024);
     write(&buffer, 0, "first");
-    let mut taken = outputs.take();
+    let mut taken = outputs.take(MESSAGE_BYTES);
     write(&buffer, 5, "second");
     let close = buffer.close();
     tokio::pin!(close);
@@ -83,7 +85,7 @@ async fn pieces_are_counted_with_what_they_cost_and_not_by_their_text_alone() {
         }
     };
     alternate(0);
-    let mut taken = outputs.take();
+    let mut taken = outputs.take(MESSAGE_BYTES);
     assert!(taken[0].chunks().len() <= MESSAGE_BYTES / 64);
     alternate(100_000);
     taken.remove(0).put_back();

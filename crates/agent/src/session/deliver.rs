@@ -1,15 +1,17 @@
-//! Owns what a former life of the agent still has to say: its results are delivered before the new session registers,
-//! which makes the leases of the old one worthless.
+//! Owns the delivery of a former life's results to a server that does not keep their leases when a new session registers
+//! (a release from before there was `undelivered`): they have to be delivered first.
 
 use std::collections::VecDeque;
 
 use downbeat_core::ids::{NodeId, SessionId};
 use downbeat_proto::message::{Fault, Finished, Free, Held, Receipt, Report};
+use tokio::time::Instant;
 
 use super::report::{BATCH, batch_length};
 use super::stuck::drop_output;
 use crate::links::Links;
 use crate::outbox::Outbox;
+use crate::output::pace::Pace;
 
 /// Answers what no server took. It stays in the outbox.
 pub(super) async fn deliver(
@@ -24,13 +26,14 @@ pub(super) async fn deliver(
     if !left.is_empty() {
         tracing::info!(%node, results = left.len(), "delivering what the last session left");
     }
-    let mut most = BATCH;
+    let (mut most, mut pace) = (BATCH, Pace::of_bulk());
     while !left.is_empty() {
-        let count = batch_length(left.make_contiguous(), most);
+        let (count, bytes) = batch_length(left.make_contiguous(), most, pace.bytes());
         let finished: Vec<Finished> = left.range(..count).cloned().collect();
         let held: Vec<Held> = finished.iter().map(|finished| finished.held).collect();
         let report = Report { node, session, started: Vec::new(), finished, free: Free::default(), poll: 0 };
         let link = links.lend().await;
+        let asked = Instant::now();
         let answer = link.report(report).await;
         links.settle(&link, &answer).await;
         match answer {
@@ -40,6 +43,7 @@ pub(super) async fn deliver(
                     tracing::warn!(%node, refused, "results of the last session came too late");
                 }
                 most = (most * 2).min(BATCH);
+                pace.answered(bytes, asked.elapsed());
                 outbox.forget(held);
                 left.drain(..count);
             }
@@ -49,6 +53,10 @@ pub(super) async fn deliver(
                 undelivered.extend(left.drain(..count));
             }
             Err(Fault::Unavailable(_)) => {}
+            Err(Fault::TimedOut(_)) => {
+                most = (count / 2).max(1);
+                pace.slower();
+            }
             Err(Fault::Rejected(_)) if count > 1 => most = count / 2,
             Err(Fault::Rejected(why)) if drop_output(&mut left[0], &why) => {}
             Err(fault) => {

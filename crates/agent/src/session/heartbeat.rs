@@ -13,7 +13,7 @@ use crate::shared::Shared;
 const GOODBYE: Duration = Duration::from_secs(1);
 
 fn beat(shared: &Shared, held: Vec<Held>, leaving: bool) -> Heartbeat {
-    Heartbeat { node: shared.node, session: shared.session, held, leaving, problems: Vec::new() }
+    Heartbeat { node: shared.node, session: shared.session, held, leaving, problems: shared.problems() }
 }
 
 /// Says goodbye, once and if a server answers: silence says the same, only later.
@@ -63,7 +63,7 @@ pub(crate) async fn heartbeat(shared: Arc<Shared>) -> Error {
         loop {
             let link = shared.links.lend().await;
             let held = shared.holdings().held();
-            let asked = Instant::now();
+            let asked = shared.clock.now();
             let answer = link.heartbeat(beat(&shared, held.clone(), false)).await;
             shared.links.settle(&link, &answer).await;
             match answer {
@@ -72,10 +72,11 @@ pub(crate) async fn heartbeat(shared: Arc<Shared>) -> Error {
                     shared.renewed(&held, asked);
                     shared.refused(answer.refused);
                     shared.stop(&answer.stop);
+                    shared.links.close_idle(Instant::now());
                     break;
                 }
                 // The pause is in finding the next server.
-                Err(Fault::Unavailable(_)) => {}
+                Err(Fault::Unavailable(_) | Fault::TimedOut(_)) => {}
                 Err(fault @ (Fault::Unknown(_) | Fault::Occupied(_))) => {
                     // Servers that disagree about this node must not make a storm of it.
                     if rejoined > 0 {

@@ -36,6 +36,11 @@ pub(crate) struct Joined {
     pub(crate) welcome: Welcome,
 }
 
+/// The line or the server failed, and `Links` has seen to it.
+fn may_pass(fault: &Fault) -> bool {
+    matches!(fault, Fault::Unavailable(_) | Fault::TimedOut(_))
+}
+
 impl Joining {
     pub(crate) fn new(
         cluster: String,
@@ -62,23 +67,41 @@ impl Joining {
     pub(crate) async fn join(&self, links: &Links) -> Result<Joined, Error> {
         let mut refusals = 0;
         loop {
-            let fault = match self.attempt(links).await {
+            match self.attempt(links).await {
                 Ok(joined) => return Ok(joined),
-                // The pause is in finding the next server.
-                Err(Fault::Unavailable(_)) => continue,
-                Err(fault) => fault,
-            };
-            if let Some(error) = Error::from_session(&fault) {
-                return Err(error);
+                Err(fault) => self.put_off(&fault, &mut refusals).await?,
             }
-            refusals += 1;
-            let pause = self.pause(refusals);
-            tracing::error!(
-                hostname = %self.description.hostname, session = %self.session, %fault,
-                "the server does not take this agent; it is tried again in {}s", pause.as_secs_f64().ceil()
-            );
-            tokio::time::sleep(pause).await;
         }
+    }
+
+    /// Until a server has said who it is.
+    pub(crate) async fn greet(&self, links: &Links) -> Result<Welcome, Error> {
+        let mut refusals = 0;
+        loop {
+            match self.hello(links).await {
+                Ok(welcome) => return Ok(welcome),
+                Err(fault) => self.put_off(&fault, &mut refusals).await?,
+            }
+        }
+    }
+
+    /// Waits until it is time to try again, unless there is no use in that.
+    async fn put_off(&self, fault: &Fault, refusals: &mut u32) -> Result<(), Error> {
+        // The pause is in finding the next server.
+        if may_pass(fault) {
+            return Ok(());
+        }
+        if let Some(error) = Error::from_session(fault) {
+            return Err(error);
+        }
+        *refusals += 1;
+        let pause = self.pause(*refusals);
+        tracing::error!(
+            hostname = %self.description.hostname, session = %self.session, %fault,
+            "the server does not take this agent; it is tried again in {}s", pause.as_secs_f64().ceil()
+        );
+        tokio::time::sleep(pause).await;
+        Ok(())
     }
 
     async fn attempt(&self, links: &Links) -> Result<Joined, Fault> {
@@ -96,7 +119,7 @@ impl Joining {
         let link = links.lend().await;
         let answer = link.register(register).await;
         links.settle(&link, &answer).await;
-        if answer.as_ref().is_err_and(|fault| !matches!(fault, Fault::Unavailable(_))) {
+        if answer.as_ref().is_err_and(|fault| !may_pass(fault)) {
             links.move_on(&link).await;
         }
         answer?;
@@ -126,7 +149,7 @@ impl Joining {
             Err(Fault::NotFound(why) | Fault::Superseded(why)) => Err(Fault::Unknown(why)),
             Err(fault) => Err(fault),
         };
-        if answer.as_ref().is_err_and(|fault| !matches!(fault, Fault::Unavailable(_))) {
+        if answer.as_ref().is_err_and(|fault| !may_pass(fault)) {
             links.move_on(&link).await;
         }
         answer

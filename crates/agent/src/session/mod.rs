@@ -1,5 +1,6 @@
 //! A session: how it opens, and the loops that it consists of until its end.
 
+mod ahead;
 mod cut_off;
 mod deliver;
 mod heartbeat;
@@ -10,6 +11,7 @@ mod poll;
 mod report;
 mod stuck;
 
+pub(crate) use ahead::send_ahead;
 pub(crate) use cut_off::cut_off;
 pub(crate) use heartbeat::{heartbeat, leave};
 pub(crate) use join::Joining;

@@ -1,23 +1,27 @@
-//! Owns the opening of a session: what a former life still has to say (`deliver`), and becoming the node (`join`).
+//! Owns the opening of a session: becoming the node (`join`). A former life's results are announced with that and delivered
+//! later, so that a slow line does not keep a node away.
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 
 use downbeat_core::ids::NodeId;
-use downbeat_proto::message::{Finished, Welcome};
+use downbeat_core::limits::UNDELIVERED;
+use downbeat_proto::message::{Finished, Held, Welcome};
 
 use super::deliver::deliver;
 use super::join::{Joined, Joining};
 use crate::error::Error;
 use crate::links::Links;
 use crate::outbox::Outbox;
+use crate::private;
 
 /// What the opening established.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) node: NodeId,
     pub(crate) welcome: Welcome,
-    /// Results of a former life that no server took.
+    /// Results of a former life that no server has yet.
     pub(crate) undelivered: Vec<Finished>,
 }
 
@@ -26,20 +30,32 @@ pub(crate) struct Opened {
 pub(crate) async fn open(
     links: &Links,
     outbox: &Outbox,
-    former: Vec<Finished>,
+    mut former: Vec<Finished>,
     joining: &Joining,
     data: &Path,
 ) -> Result<Opened, Error> {
-    let Joined { node, welcome } = joining.join(links).await?;
     let session = joining.session;
-    // The tokens are the former session's, so it is the one that speaks.
     let session_file = data.join("session");
-    let former_session = fs::read_to_string(&session_file).ok().and_then(|text| text.trim().parse().ok());
-    let undelivered = deliver(links, outbox, former, node, former_session.unwrap_or(session)).await;
-    if let Err(error) = fs::write(&session_file, session.to_string()) {
+    if !former.is_empty() {
+        let welcome = joining.greet(links).await?;
+        if !welcome.keeps_undelivered || former.len() > UNDELIVERED {
+            // The tokens are the former session's, so it is the one that speaks.
+            let speaking = fs::read_to_string(&session_file).ok().and_then(|text| text.trim().parse().ok());
+            let node = NodeId::derive(welcome.cluster, &joining.description.hostname);
+            let all: Vec<Held> = former.iter().map(|finished| finished.held).collect();
+            former = deliver(links, outbox, former, node, speaking.unwrap_or(session)).await;
+            let left: HashSet<Held> = former.iter().map(|finished| finished.held).collect();
+            joining.delivered(&all.into_iter().filter(|held| !left.contains(held)).collect::<Vec<_>>());
+        }
+    }
+    let Joined { node, welcome } = joining.join(links).await?;
+    if let Err(error) = private::write(&session_file, &session.to_string()) {
         tracing::warn!(file = %session_file.display(), %error, "cannot note the session");
     }
     let hostname = &joining.description.hostname;
     tracing::info!(%node, %session, %hostname, server = %welcome.server_name, "registered");
-    Ok(Opened { node, welcome, undelivered })
+    if !former.is_empty() {
+        tracing::info!(%node, results = former.len(), "delivering what the last session left");
+    }
+    Ok(Opened { node, welcome, undelivered: former })
 }

@@ -2,14 +2,18 @@
 
 use std::sync::Arc;
 
-use downbeat_proto::message::{Chunk, Fault, Output};
+use downbeat_proto::message::{Chunk, Fault, Held, Output};
+use tokio::time::Instant;
 
 use crate::error::Error;
-use crate::output::Taken;
+use crate::links::Purpose;
+use crate::output::pace::{self, Pace};
+use crate::output::{Taken, cost_bytes};
 use crate::shared::Shared;
 
 /// Sends for as long as the session lives.
 pub(crate) async fn output(shared: Arc<Shared>) -> Error {
+    let mut pace = Pace::of_bulk();
     loop {
         shared.outputs.written.notified().await;
         tokio::select! {
@@ -17,36 +21,65 @@ pub(crate) async fn output(shared: Arc<Shared>) -> Error {
             () = tokio::time::sleep(shared.tuning.output_interval) => {}
             () = shared.outputs.hurry.notified() => {}
         }
-        while send_some(&shared).await {}
+        while send_some(&shared, &mut pace).await {}
     }
 }
 
 /// Whether there may be more.
-async fn send_some(shared: &Shared) -> bool {
-    // The link comes first: while no server is there, nothing is under way and an end does not wait for it.
-    let link = shared.links.lend().await;
-    let taken = Batch(shared.outputs.take());
-    let chunks: Vec<Chunk> = taken.0.iter().flat_map(Taken::chunks).cloned().collect();
-    if chunks.is_empty() {
+async fn send_some(shared: &Shared, pace: &mut Pace) -> bool {
+    let waiting_bytes = shared.outputs.waiting_bytes(pace::LEAST_BYTES);
+    if waiting_bytes == 0 {
         return false;
     }
-    let held = taken.0.iter().map(Taken::held).collect();
-    let answer = link.output(Output { node: shared.node, session: shared.session, held, chunks }).await;
-    shared.links.settle(&link, &answer).await;
-    match answer {
-        Ok(()) => taken.done(),
-        Err(Fault::Rejected(why)) => {
+    let mut taken = Batch(Vec::new());
+    let answer = send(shared, pace, waiting_bytes, |message_bytes| {
+        taken.0 = shared.outputs.take(message_bytes);
+        let chunks = taken.0.iter().flat_map(Taken::chunks).cloned().collect();
+        (taken.0.iter().map(Taken::held).collect(), chunks)
+    });
+    match answer.await {
+        Some(Ok(())) => taken.done(),
+        None => return false,
+        Some(Err(Fault::Rejected(why))) => {
             tracing::error!(node = %shared.node, %why, "output was rejected");
             taken.done();
         }
-        Err(Fault::Unavailable(_)) => drop(taken),
+        Some(Err(Fault::Unavailable(_) | Fault::TimedOut(_))) => drop(taken),
         // The heartbeat is told the same, and does what follows from it.
-        Err(Fault::NotFound(_) | Fault::Superseded(_) | Fault::Unknown(_) | Fault::Occupied(_)) => {
+        Some(Err(Fault::NotFound(_) | Fault::Superseded(_) | Fault::Unknown(_) | Fault::Occupied(_))) => {
             drop(taken);
             return false;
         }
     }
     true
+}
+
+/// Sends one message with what `take` returns for a size. Nothing: there was nothing to send.
+pub(super) async fn send(
+    shared: &Shared,
+    pace: &mut Pace,
+    waiting_bytes: usize,
+    take: impl FnOnce(usize) -> (Vec<Held>, Vec<Chunk>),
+) -> Option<Result<(), Fault>> {
+    // The link comes first: while no server is there, nothing is under way and an end does not wait for it.
+    let link = shared.links.lend_for_output(waiting_bytes).await;
+    let message_bytes = match link.purpose {
+        Purpose::Bulk => pace.bytes(),
+        Purpose::Control => pace::LEAST_BYTES,
+    };
+    let (held, chunks) = take(message_bytes);
+    if chunks.is_empty() {
+        return None;
+    }
+    let (sent_bytes, asked) = (cost_bytes(&chunks), Instant::now());
+    let answer = link.output(Output { node: shared.node, session: shared.session, held, chunks }).await;
+    shared.links.settle(&link, &answer).await;
+    match &answer {
+        Ok(()) => pace.answered(sent_bytes, asked.elapsed()),
+        Err(Fault::TimedOut(_)) => pace.slower(),
+        Err(_) => {}
+    }
+    Some(answer)
 }
 
 /// Goes back to its buffers unless it is known to be done: also when the session ends in the middle of a call, or

@@ -63,7 +63,7 @@ pub(crate) async fn poll(shared: Arc<Shared>) -> Error {
                     tokio::time::sleep(PAUSE_AFTER_NOTHING).await;
                 }
             }
-            Err(Fault::Unavailable(_)) => {}
+            Err(Fault::Unavailable(_) | Fault::TimedOut(_)) => {}
             Err(fault) => shared.doubted("poll", &fault).await,
         }
     }

@@ -4,20 +4,25 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use downbeat_core::backend::params_bytes;
 use downbeat_proto::message::{Fault, Finished, Held, Receipt, Report, Started};
-use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::time::Instant;
 
 use super::stuck::{Stuck, drop_output};
 use crate::error::Error;
 use crate::output::cost_bytes;
+use crate::output::pace::Pace;
 use crate::shared::Shared;
 
 /// Facts in one report.
 pub(super) const BATCH: usize = 1024;
-/// Results in one report: with the rest of it well below what a message may hold.
-const BATCH_BYTES: usize = 3 * 1024 * 1024;
-/// A result without its output, its error and its run.
+/// A result with more output than this is not reported with it: the output is sent ahead, over a link of its own.
+const LARGE_BYTES: usize = 64 * 1024;
+/// A result without its output, its error, its values and its run.
 const RESULT_BYTES: usize = 128;
+/// A start.
+const STARTED_BYTES: usize = 64;
 /// A report may overtake the poll that it names, and its offer of slots is then lost. This long after the last one
 /// the offer is made once more.
 const OFFER_AGAIN: Duration = Duration::from_secs(1);
@@ -32,26 +37,46 @@ pub(crate) enum Outgoing {
     Offer,
 }
 
-/// How many of these results fit into one report of at most `most`; at least one.
-pub(super) fn batch_length(results: &[Finished], most: usize) -> usize {
-    let mut bytes = 0;
-    let fitting = results.iter().take(most).take_while(|finished| {
-        let error_bytes = finished.outcome.error.as_ref().map_or(0, String::len);
-        bytes += RESULT_BYTES + finished.run.as_str().len() + error_bytes + cost_bytes(&finished.output);
-        bytes <= BATCH_BYTES
-    });
-    fitting.count().max(1)
+/// How many of these results fit into one report of at most `most` facts and `most_bytes`; at least one. And about how
+/// many bytes they are.
+pub(super) fn batch_length(results: &[Finished], most: usize, most_bytes: usize) -> (usize, usize) {
+    let (mut count, mut bytes) = (0, 0);
+    for finished in results.iter().take(most) {
+        let with = bytes + wire_bytes(finished);
+        if count > 0 && with > most_bytes {
+            break;
+        }
+        (count, bytes) = (count + 1, with);
+    }
+    (count, bytes)
 }
 
-/// Reports for as long as the session lives; `undelivered` is what a former life could not.
+fn wire_bytes(finished: &Finished) -> usize {
+    let outcome = &finished.outcome;
+    RESULT_BYTES
+        + finished.run.as_str().len()
+        + outcome.error.as_ref().map_or(0, String::len)
+        + params_bytes(&outcome.outputs)
+        + cost_bytes(&finished.output)
+}
+
+/// Reports for as long as the session lives. Results with much output go to `large`, and come back without it.
 pub(crate) async fn report(
     shared: Arc<Shared>,
     mut outgoing: UnboundedReceiver<Outgoing>,
-    undelivered: Vec<Finished>,
+    large: UnboundedSender<Finished>,
 ) -> Error {
-    let stuck = Stuck::new(undelivered, shared.tuning.backoff_most);
-    let mut reporter =
-        Reporter { shared, queue: Queue::default(), offered: None, repeated: None, most: BATCH, stuck };
+    let stuck = Stuck::new(shared.tuning.backoff_most);
+    let mut reporter = Reporter {
+        shared,
+        queue: Queue::default(),
+        large,
+        offered: None,
+        repeated: None,
+        most: BATCH,
+        pace: Pace::of_control(),
+        stuck,
+    };
     let mut received = Vec::new();
     loop {
         if reporter.queue.is_empty() {
@@ -75,7 +100,7 @@ pub(crate) async fn report(
         while let Ok(more) = outgoing.try_recv() {
             received.push(more);
         }
-        received.drain(..).for_each(|one| reporter.queue.push(one));
+        received.drain(..).for_each(|one| reporter.receive(one));
         if !reporter.queue.is_empty() {
             reporter.send().await;
         }
@@ -93,14 +118,6 @@ struct Queue {
 }
 
 impl Queue {
-    fn push(&mut self, outgoing: Outgoing) {
-        match outgoing {
-            Outgoing::Started(started) => self.started.push_back(started),
-            Outgoing::Finished(finished) => self.finished.push_back(finished),
-            Outgoing::Offer => self.offer = true,
-        }
-    }
-
     fn is_empty(&self) -> bool {
         self.started.is_empty() && self.finished.is_empty() && !self.offer
     }
@@ -109,16 +126,32 @@ impl Queue {
 struct Reporter {
     shared: Arc<Shared>,
     queue: Queue,
+    large: UnboundedSender<Finished>,
     /// The poll that slots were last offered for, and the last one for which that was done again.
     offered: Option<u64>,
     repeated: Option<u64>,
     /// Facts in the next report. Halved by each that is rejected, so that the fact that is to blame is found and the
-    /// others do not suffer with it; doubled by each that is not.
+    /// others do not suffer with it, and by each that timed out; doubled by each that is taken.
     most: usize,
+    /// Bytes in the next report.
+    pace: Pace,
     stuck: Stuck,
 }
 
 impl Reporter {
+    fn receive(&mut self, outgoing: Outgoing) {
+        match outgoing {
+            Outgoing::Started(started) => self.queue.started.push_back(started),
+            Outgoing::Finished(finished) if cost_bytes(&finished.output) > LARGE_BYTES => {
+                // Its slot is free now, not when its output has arrived.
+                self.queue.offer = true;
+                let _ = self.large.send(finished);
+            }
+            Outgoing::Finished(finished) => self.queue.finished.push_back(finished),
+            Outgoing::Offer => self.queue.offer = true,
+        }
+    }
+
     async fn send(&mut self) {
         let shared = self.shared.clone();
         let link = shared.links.lend().await;
@@ -132,7 +165,7 @@ impl Reporter {
         if self.queue.is_empty() {
             return;
         }
-        let (started_count, finished_count) = self.next_batch();
+        let (started_count, finished_count, bytes) = self.next_batch();
         let report = Report {
             node: shared.node,
             session: shared.session,
@@ -141,6 +174,7 @@ impl Reporter {
             free,
             poll,
         };
+        let asked = Instant::now();
         let answer = link.report(report).await;
         shared.links.settle(&link, &answer).await;
         match answer {
@@ -148,6 +182,7 @@ impl Reporter {
                 self.offered = Some(poll);
                 self.queue.offer = false;
                 self.most = (self.most * 2).min(BATCH);
+                self.pace.answered(bytes, asked.elapsed());
                 self.acknowledge(started_count, finished_count, &answer.receipts);
             }
             Ok(answer) => {
@@ -157,17 +192,22 @@ impl Reporter {
                 tokio::time::sleep(shared.tuning.backoff_most).await;
             }
             Err(Fault::Unavailable(_)) => {}
+            Err(Fault::TimedOut(_)) => {
+                self.most = ((started_count + finished_count) / 2).max(1);
+                self.pace.slower();
+            }
             Err(Fault::Rejected(why)) => self.rejected(started_count, finished_count, &why),
             Err(fault) => shared.doubted("report", &fault).await,
         }
     }
 
-    fn next_batch(&mut self) -> (usize, usize) {
+    /// Counts of starts and of results, and about how many bytes they are.
+    fn next_batch(&mut self) -> (usize, usize, usize) {
         let started_count = self.queue.started.len().min(self.most);
         let room = self.most - started_count;
         let finished = self.queue.finished.make_contiguous();
-        let finished_count = if finished.is_empty() || room == 0 { 0 } else { batch_length(finished, room) };
-        (started_count, finished_count)
+        let (finished_count, bytes) = batch_length(finished, room, self.pace.bytes());
+        (started_count, finished_count, bytes + started_count * STARTED_BYTES)
     }
 
     fn acknowledge(&mut self, started_count: usize, finished_count: usize, receipts: &[Receipt]) {
@@ -243,6 +283,7 @@ mod tests {
                 started_at: at,
                 finished_at: at,
                 outputs: Default::default(),
+                received_at: None,
             },
             output: (0..chunks).map(chunk).collect(),
         }
@@ -250,13 +291,19 @@ mod tests {
 
     #[test]
     fn a_batch_counts_what_its_results_are_on_the_wire() {
+        const MOST_BYTES: usize = 3 * 1024 * 1024;
         for chunks in [0, 1, 1000, 10_000] {
             let results = vec![result(chunks); BATCH];
-            let count = batch_length(&results, BATCH);
+            let (count, bytes) = batch_length(&results, BATCH, MOST_BYTES);
             let wire_bytes = count * finished_to_bytes(results[0].clone()).len();
-            assert!(wire_bytes <= BATCH_BYTES, "{chunks}: {count} results, {wire_bytes} bytes");
-            assert!(count == BATCH || wire_bytes > BATCH_BYTES / 2, "{chunks}: {count}, {wire_bytes} bytes");
+            assert!(
+                wire_bytes <= bytes && bytes <= MOST_BYTES,
+                "{chunks}: {count} results, {wire_bytes} bytes"
+            );
+            assert!(count == BATCH || wire_bytes > MOST_BYTES / 2, "{chunks}: {count}, {wire_bytes} bytes");
         }
-        assert_eq!(batch_length(&[result(100_000)], BATCH), 1, "one goes in any case");
+        assert_eq!(batch_length(&[result(100_000)], BATCH, MOST_BYTES).0, 1, "one goes in any case");
+        assert_eq!(batch_length(&[result(0)], 0, MOST_BYTES), (0, 0));
+        assert_eq!(batch_length(&[], BATCH, MOST_BYTES), (0, 0));
     }
 }

@@ -22,9 +22,8 @@ pub(super) struct Stuck {
 }
 
 impl Stuck {
-    /// With what a former life could not deliver.
-    pub(super) fn new(results: Vec<Finished>, pause: Duration) -> Self {
-        Self { results: results.into(), due: Instant::now() + pause, pause }
+    pub(super) fn new(pause: Duration) -> Self {
+        Self { results: VecDeque::new(), due: Instant::now() + pause, pause }
     }
 
     pub(super) fn keep(&mut self, finished: Finished) {
@@ -69,7 +68,7 @@ impl Stuck {
                 }
             }
             // The pause is in finding the next server.
-            Err(Fault::Unavailable(_)) => {}
+            Err(Fault::Unavailable(_) | Fault::TimedOut(_)) => {}
             Err(Fault::Rejected(why)) if drop_output(&mut self.results[0], &why) => {}
             Ok(_) | Err(_) => {
                 self.results.rotate_left(1);
@@ -85,9 +84,15 @@ pub(super) fn drop_output(finished: &mut Finished, why: &str) -> bool {
     if finished.output.is_empty() {
         return false;
     }
+    finished.output = Vec::new();
+    note_dropped_output(finished, why);
+    true
+}
+
+/// Says in the result that its output is not there.
+pub(super) fn note_dropped_output(finished: &mut Finished, why: &str) {
     let (run, execution) = (&finished.run, finished.held.execution);
     tracing::error!(%run, %execution, why, "a result was rejected; it is sent without its output");
-    finished.output = Vec::new();
     let mut note = format!("its output was dropped because the server rejected it: {why}");
     note.truncate(note.floor_char_boundary(REASON_BYTES / 2));
     let error = finished.outcome.error.take();
@@ -98,5 +103,4 @@ pub(super) fn drop_output(finished: &mut Finished, why: &str) -> bool {
         }
         None => note,
     });
-    true
 }

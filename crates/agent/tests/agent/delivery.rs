@@ -41,16 +41,61 @@ pub(crate) async fn died_with_results(server: &Arc<Server>, data: &Path, numbers
 }
 
 #[tokio::test]
-async fn a_result_that_no_server_has_is_announced_and_delivered_by_the_next_start() {
+async fn a_result_that_no_server_has_is_announced_by_the_next_start_held_and_delivered() {
     let (server, data) = (Server::new(), tempfile::tempdir().unwrap());
     let number = unique();
     died_with_a_result(&server, data.path(), number).await;
+    server.change(|state| state.deaf = true);
     let agent = start(&server, data.path());
+    let register = server.until("registered anew", |state| state.registered.get(1).cloned()).await;
+    assert_eq!(register.undelivered, [held(number)]);
+    server.until("it is held", |state| last_held(state).contains(&held(number)).then_some(())).await;
+    server.change(|state| {
+        state.deaf = false;
+        // A server that is behind hands it over once more.
+        state.work.push(noop(number));
+    });
+    assert_eq!(server.result(number).await.outcome.verdict, Verdict::Succeeded);
+    server.until("it is let go of", |state| last_held(state).is_empty().then_some(())).await;
+    eventually("the outbox is empty", || outbox_bytes(data.path()) == 0).await;
+    agent.drain_and_stop().await.unwrap();
+    assert_eq!(server.state.lock().unwrap().finished.len(), 1, "it is neither done nor reported again");
+}
+
+#[tokio::test]
+async fn a_node_with_much_to_deliver_is_back_before_it_has_delivered_it() {
+    let (server, data) = (Server::new(), tempfile::tempdir().unwrap());
+    let number = unique();
+    died_with_a_result(&server, data.path(), number).await;
+    server.change(|state| state.deaf = true);
+    let agent = start(&server, data.path());
+    server
+        .until("it asks for work", |state| state.polls.last().filter(|poll| poll.free.placed == 4).cloned())
+        .await;
+    let next = unique();
+    server.give([crate::fake::sleep(next, "1h")]);
+    server.until("it works", |state| last_held(state).contains(&held(next)).then_some(())).await;
+    server.change(|state| {
+        state.deaf = false;
+        state.stop.push(held(next));
+    });
     server.result(number).await;
+    server.result(next).await;
+    agent.drain_and_stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn to_a_server_of_the_release_before_results_are_delivered_before_the_registration() {
+    let (server, data) = (Server::with(|server| server.is_old = true), tempfile::tempdir().unwrap());
+    let number = unique();
+    died_with_a_result(&server, data.path(), number).await;
+    let agent = start(&server, data.path());
+    server.until("registered anew", |state| (state.registered.len() == 2).then_some(())).await;
     {
         let state = server.state.lock().unwrap();
-        assert_eq!(state.seen[..3], [Seen::Hello, Seen::Register, Seen::Report(vec![number])]);
-        assert_eq!(state.registered[1].undelivered, [held(number)]);
+        let report = Seen::Report(vec![number]);
+        assert_eq!(state.seen, [Seen::Hello, report, Seen::Hello, Seen::Register]);
+        assert_eq!(state.registered[1].undelivered, []);
         assert_eq!(state.finished[0].outcome.verdict, Verdict::Succeeded);
         assert_ne!(state.registered[0].session, state.registered[1].session);
         assert_eq!(state.reports[0].session, state.registered[0].session, "the old session speaks for it");

@@ -54,6 +54,14 @@ pub(crate) struct State {
     pub(crate) deaf: bool,
     /// Output is not taken.
     pub(crate) deaf_to_output: bool,
+    /// Output is not answered in time.
+    pub(crate) slow_for_output: bool,
+    /// Reports with more results than this are not answered in time.
+    pub(crate) slow_beyond: Option<usize>,
+    /// Results in each report that was not answered in time.
+    pub(crate) timed_out: Vec<usize>,
+    /// Bytes of text in each message of output.
+    pub(crate) messages: Vec<usize>,
     /// Reports with one of these are rejected.
     pub(crate) reject: Vec<Held>,
     /// Reports with any output are rejected.
@@ -81,6 +89,8 @@ pub(crate) struct Server {
     changed: Notify,
     pub(crate) heartbeat_interval: Duration,
     pub(crate) lease_ttl: Duration,
+    /// A release that does not know results that a registration announces.
+    pub(crate) is_old: bool,
     /// Addresses that nobody listens at.
     pub(crate) dead: Vec<String>,
 }
@@ -96,6 +106,7 @@ impl Server {
             changed: Notify::new(),
             heartbeat_interval: Duration::from_millis(50),
             lease_ttl: Duration::from_secs(30),
+            is_old: false,
             dead: Vec::new(),
         };
         change(&mut server);
@@ -162,8 +173,8 @@ impl Link for Server {
         assert_eq!(hello.protocol, PROTOCOL);
         self.joining()?;
         let mut state = self.state.lock().unwrap();
-        if let Some(fault) = self.fault(&state) {
-            return Err(fault);
+        if state.down {
+            return Err(Fault::Unavailable("down".to_owned()));
         }
         state.seen.push(Seen::Hello);
         Ok(Welcome {
@@ -174,12 +185,16 @@ impl Link for Server {
             lease_ttl: self.lease_ttl,
             output_max_bytes: 1024 * 1024,
             protocol: PROTOCOL,
+            keeps_undelivered: !self.is_old,
         })
     }
 
     async fn register(&self, register: Register) -> Result<(), Fault> {
         self.joining()?;
-        let refused = self.state.lock().unwrap().refuse_registering.clone();
+        let refused = {
+            let state = self.state.lock().unwrap();
+            state.refuse_registering.clone().or_else(|| self.fault(&state))
+        };
         if let Some(fault) = refused {
             return Err(fault);
         }
@@ -252,6 +267,10 @@ impl Link for Server {
         if state.forgetful {
             return Err(Fault::NotFound("node".to_owned()));
         }
+        if state.slow_beyond.is_some_and(|most| report.finished.len() > most) {
+            state.timed_out.push(report.finished.len());
+            return Err(Fault::TimedOut("no answer in time".to_owned()));
+        }
         let results: Vec<Held> = report.finished.iter().map(|one| one.held).collect();
         if results.iter().any(|held| state.reject.contains(held))
             || (state.reject_output && report.finished.iter().any(|one| !one.output.is_empty()))
@@ -277,17 +296,27 @@ impl Link for Server {
     }
 
     async fn output(&self, output: Output) -> Result<(), Fault> {
-        let mut state = self.state.lock().unwrap();
-        if let Some(fault) = self.fault(&state) {
-            return Err(fault);
-        }
-        if state.deaf_to_output {
-            return Err(Fault::Unavailable("deaf".to_owned()));
-        }
-        state.speaking.extend(output.held);
-        state.chunks.extend(output.chunks);
-        drop(state);
+        let is_slow = {
+            let mut state = self.state.lock().unwrap();
+            if let Some(fault) = self.fault(&state) {
+                return Err(fault);
+            }
+            if state.deaf_to_output {
+                return Err(Fault::Unavailable("deaf".to_owned()));
+            }
+            state.messages.push(output.chunks.iter().map(|chunk| chunk.text.len()).sum());
+            if !state.slow_for_output {
+                state.speaking.extend(output.held);
+                state.chunks.extend(output.chunks);
+            }
+            state.slow_for_output
+        };
         self.changed.notify_waiters();
+        if is_slow {
+            // Heartbeats are answered meanwhile.
+            tokio::time::sleep(self.heartbeat_interval * 2).await;
+            return Err(Fault::TimedOut("no answer in time".to_owned()));
+        }
         Ok(())
     }
 }

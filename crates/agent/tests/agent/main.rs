@@ -3,7 +3,9 @@
 mod delivery;
 mod fake;
 mod lanes;
+mod lines;
 mod output;
 mod processes;
 mod rejection;
 mod session;
+mod suspend;

@@ -46,6 +46,7 @@ async fn of_much_output_the_tail_is_kept_and_offsets_show_the_gap() {
     let agent = start(&server, data.path());
     server.until("registered", |state| state.registered.last().cloned()).await;
     let number = unique();
+    server.change(|state| state.deaf_to_output = true);
     // 10 MiB in 64-byte lines, written while no server takes output.
     server.give([shell(number, "head -c 10485760 /dev/zero | tr '\\0' x | fold -w 63; echo; echo the end")]);
     server.until("the work is taken", |state| state.work.is_empty().then_some(())).await;
@@ -55,15 +56,18 @@ async fn of_much_output_the_tail_is_kept_and_offsets_show_the_gap() {
         std::fs::read_dir(&outbox).unwrap().flatten().any(|entry| entry.metadata().unwrap().len() > 0)
     })
     .await;
-    server.change(|state| state.down = false);
-    let finished = server.result(number).await;
-    let kept: usize = finished.output.iter().map(|chunk| chunk.text.len()).sum();
+    server.change(|state| {
+        state.down = false;
+        state.deaf_to_output = false;
+    });
+    let chunks = server.output_of(number).await;
+    let kept: usize = chunks.iter().map(|chunk| chunk.text.len()).sum();
     assert!(kept <= OUTPUT_BYTES && kept > OUTPUT_BYTES - 2 * OUTPUT_CHUNK_BYTES, "{kept}");
-    assert!(text_of(&finished.output).ends_with("the end\n"));
-    let last = finished.output.last().unwrap();
+    assert!(text_of(&chunks).ends_with("the end\n"));
+    let last = chunks.last().unwrap();
     let total = last.offset + last.text.len() as u64;
     assert!(total > 10 * 1024 * 1024, "{total}");
-    for pair in finished.output.windows(2) {
+    for pair in chunks.windows(2) {
         assert_eq!(pair[1].offset, pair[0].offset + pair[0].text.len() as u64);
     }
     agent.drain_and_stop().await.unwrap();

@@ -20,6 +20,7 @@ use crate::backend::Backend;
 use crate::process::Ledger;
 
 pub use apt::Apt;
+pub(crate) use docker::end_container;
 pub use docker::{Docker, Engine};
 pub use exec::Exec;
 pub use file::File;

@@ -13,6 +13,7 @@ use tokio::process::Command;
 
 use super::params::text;
 use crate::backend::{Backend, Call, Finish};
+use crate::environment::Environment;
 use crate::process::{self, Ledger, Program};
 
 const SERVICE: &str = ".service";
@@ -50,7 +51,7 @@ impl Backend for Systemd {
             let is_stale = tokio::select! {
                 biased;
                 () = call.cancel.cancelled() => return Finish::cancelled(None),
-                is_stale = self.is_stale(unit) => is_stale,
+                is_stale = self.is_stale(unit, &call.environment) => is_stale,
             };
             if is_stale {
                 let reload = manager(&self.program, &["daemon-reload"]);
@@ -71,7 +72,7 @@ impl Backend for Systemd {
 
 impl Systemd {
     /// Whether the unit's file has changed since systemd read it: it would go on with what it read.
-    async fn is_stale(&self, unit: &str) -> bool {
+    async fn is_stale(&self, unit: &str, environment: &Environment) -> bool {
         let asked = Command::new(&self.program)
             .args([
                 "--no-pager",
@@ -82,6 +83,8 @@ impl Systemd {
                 "--",
                 unit,
             ])
+            .env_clear()
+            .envs(environment.iter())
             .stdin(Stdio::null())
             .stderr(Stdio::null())
             .kill_on_drop(true)

@@ -1,35 +1,79 @@
 //! Owns control groups of executions: `downbeat/<execution>.<attempt>` below the agent's own, where the host lets it.
 //! They only find and kill; they limit nothing.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use crate::backend::Identity;
 
-/// A group that one execution's processes cannot leave by forking, whatever session or environment they give
-/// themselves.
+/// Groups below a group: deeper ones are not looked at.
+const DEPTH: usize = 32;
+
+/// The directory in which the groups of all executions are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Groups {
+    dir: PathBuf,
+    version: Version,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    /// Processes can only be moved into a group, which takes the kernel some 10 ms each.
+    One,
+    /// Processes can be born in a group, from Linux 5.7, and killed with it, from 5.14.
+    Two,
+}
+
+/// A group that one execution's processes cannot leave by forking, whatever session or environment they set up.
 #[derive(Debug)]
 pub(super) struct Cgroup {
     path: PathBuf,
 }
 
-impl Cgroup {
-    /// A new group; none when no hierarchy is writable.
-    pub(super) fn create(identity: Identity) -> Option<Self> {
-        let path = parent()?.join(identity.to_string());
+impl Groups {
+    /// None when no hierarchy is writable. Looked for once.
+    pub(super) fn found() -> Option<Self> {
+        static FOUND: OnceLock<Option<Groups>> = OnceLock::new();
+        FOUND.get_or_init(find).clone()
+    }
+
+    /// Whether processes can be born in these groups, if the kernel is new enough.
+    pub(super) fn take_births(&self) -> bool {
+        self.version == Version::Two
+    }
+
+    pub(super) fn create(&self, identity: Identity) -> io::Result<Cgroup> {
+        let path = self.dir.join(identity.to_string());
         match fs::create_dir(&path) {
-            Ok(()) => Some(Self { path }),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Some(Self { path }),
-            Err(_) => None,
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            _ => Ok(Cgroup { path }),
         }
     }
 
     /// The group that a former life made.
-    pub(super) fn find(identity: Identity) -> Option<Self> {
-        let path = parent()?.join(identity.to_string());
-        path.is_dir().then_some(Self { path })
+    pub(super) fn find(&self, identity: Identity) -> Option<Cgroup> {
+        let path = self.dir.join(identity.to_string());
+        path.is_dir().then_some(Cgroup { path })
+    }
+
+    /// Removes all groups in which nothing runs. A group that another agent has just made may be among them: it makes
+    /// the group again when it finds it gone.
+    pub(super) fn tidy(&self) {
+        for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
+            let is_ours = entry.file_name().to_str().is_some_and(|name| name.parse::<Identity>().is_ok());
+            if is_ours {
+                let _ = Cgroup { path: entry.path() }.remove();
+            }
+        }
+    }
+}
+
+impl Cgroup {
+    /// For a process that is to be born here.
+    pub(super) fn open(&self) -> io::Result<File> {
+        File::open(&self.path)
     }
 
     pub(super) fn join(&self, pid: i32) -> io::Result<()> {
@@ -38,60 +82,70 @@ impl Cgroup {
 
     pub(super) fn members(&self) -> Vec<i32> {
         let mut members = Vec::new();
-        gather(&self.path, &mut members);
+        gather(&self.path, DEPTH, &mut members);
         members
     }
 
-    /// All at once, also what forks at this moment. Only version 2 can; elsewhere signals do it, one by one.
-    pub(super) fn kill(&self) {
-        let _ = fs::write(self.path.join("cgroup.kill"), "1");
+    /// Kills all at once, also processes that fork at this moment. Fails where the kernel cannot: signals to each
+    /// member do it there.
+    pub(super) fn kill(&self) -> io::Result<()> {
+        fs::write(self.path.join("cgroup.kill"), "1")
     }
 
-    /// Fails while somebody is inside: a daemon that the work left behind on purpose keeps its group.
-    pub(super) fn remove(&self) {
-        let _ = fs::remove_dir(&self.path);
-    }
-}
-
-/// A container engine that the work calls may make groups below.
-fn gather(path: &Path, members: &mut Vec<i32>) {
-    if let Ok(pids) = fs::read_to_string(path.join("cgroup.procs")) {
-        members.extend(pids.lines().filter_map(|pid| pid.parse::<i32>().ok()));
-    }
-    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            gather(&entry.path(), members);
+    /// Fails while a process is inside: a daemon that the work left behind on purpose keeps its group.
+    pub(super) fn remove(&self) -> io::Result<()> {
+        match fs::remove_dir(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            // A container engine that the work called may have left groups below.
+            Err(_) if self.members().is_empty() => remove_below(&self.path, DEPTH),
+            result => result,
         }
     }
 }
 
-fn parent() -> Option<&'static Path> {
-    static PARENT: OnceLock<Option<PathBuf>> = OnceLock::new();
-    PARENT.get_or_init(find_parent).as_deref()
+fn gather(path: &Path, depth: usize, members: &mut Vec<i32>) {
+    if let Ok(pids) = fs::read_to_string(path.join("cgroup.procs")) {
+        members.extend(pids.lines().filter_map(|pid| pid.parse::<i32>().ok()));
+    }
+    for below in below(path, depth) {
+        gather(&below, depth - 1, members);
+    }
+}
+
+fn remove_below(path: &Path, depth: usize) -> io::Result<()> {
+    for below in below(path, depth) {
+        remove_below(&below, depth - 1)?;
+    }
+    fs::remove_dir(path)
+}
+
+fn below(path: &Path, depth: usize) -> impl Iterator<Item = PathBuf> {
+    let entries = (depth > 0).then(|| fs::read_dir(path).ok()).flatten().into_iter().flatten().flatten();
+    entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path())
 }
 
 /// Version 2, then its place on hosts that have both, then a version 1 hierarchy that costs nothing to be in.
-fn find_parent() -> Option<PathBuf> {
+fn find() -> Option<Groups> {
     let own = fs::read_to_string("/proc/self/cgroup").ok()?;
     let candidates = [
-        ("/sys/fs/cgroup", "", "cgroup.controllers"),
-        ("/sys/fs/cgroup/unified", "", "cgroup.controllers"),
-        ("/sys/fs/cgroup/pids", "pids", "cgroup.procs"),
-        ("/sys/fs/cgroup/freezer", "freezer", "cgroup.procs"),
+        ("/sys/fs/cgroup", "", "cgroup.controllers", Version::Two),
+        ("/sys/fs/cgroup/unified", "", "cgroup.controllers", Version::Two),
+        ("/sys/fs/cgroup/pids", "pids", "cgroup.procs", Version::One),
+        ("/sys/fs/cgroup/freezer", "freezer", "cgroup.procs", Version::One),
     ];
-    candidates.into_iter().find_map(|(root, controller, proof)| {
+    candidates.into_iter().find_map(|(root, controller, proof, version)| {
         let root = Path::new(root);
         if !root.join(proof).exists() {
             return None;
         }
-        let parent = root.join(own_group(&own, controller)).join("downbeat");
-        fs::create_dir_all(&parent).ok()?;
+        let dir = root.join(own_group(&own, controller)).join("downbeat");
+        fs::create_dir_all(&dir).ok()?;
         // A directory that can be made is not yet a group that can be entered: read-only mounts, no delegation.
-        let probe = parent.join(format!("probe.{}", std::process::id()));
+        let probe = dir.join(format!("probe.{}", std::process::id()));
         fs::create_dir(&probe).ok()?;
-        let writable = fs::OpenOptions::new().write(true).open(probe.join("cgroup.procs")).is_ok();
+        let writable = File::options().write(true).open(probe.join("cgroup.procs")).is_ok();
         let _ = fs::remove_dir(&probe);
-        writable.then_some(parent)
+        writable.then_some(Groups { dir, version })
     })
 }
 
@@ -110,6 +164,9 @@ fn own_group<'a>(own: &'a str, controller: &str) -> &'a str {
 
 #[cfg(test)]
 mod tests {
+    use downbeat_core::ids::ExecutionId;
+    use uuid::Uuid;
+
     use super::*;
 
     #[test]
@@ -119,5 +176,26 @@ mod tests {
         assert_eq!(own_group(own, "pids"), "box");
         assert_eq!(own_group(own, "freezer"), "");
         assert_eq!(own_group("0::/../../elsewhere\n", ""), "");
+    }
+
+    #[test]
+    fn groups_in_which_nothing_runs_are_removed_with_those_below_them_and_others_stay() {
+        let Some(groups) = Groups::found() else { return };
+        let number = u128::from(std::process::id()) << 32;
+        let group = |attempt| {
+            let identity = Identity { execution: ExecutionId(Uuid::from_u128(number)), attempt };
+            (identity, groups.create(identity).unwrap())
+        };
+        let ((left, left_group), (busy, busy_group)) = (group(1), group(2));
+        fs::create_dir(left_group.path.join("below")).unwrap();
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        busy_group.join(child.id().cast_signed()).unwrap();
+        groups.tidy();
+        assert!(groups.find(left).is_none());
+        assert_eq!(groups.find(busy).unwrap().members(), [child.id().cast_signed()]);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        groups.tidy();
+        assert!(groups.find(busy).is_none());
     }
 }

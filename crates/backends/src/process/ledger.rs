@@ -2,26 +2,40 @@
 //! former life left running. Several agents may share a host, so only what is recorded here is touched.
 
 use std::collections::HashMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::tree::{Leader, Tree, terminate};
+use futures_util::future::join_all;
+
+use super::means::Means;
+use super::procfs;
+use super::tree::{Leader, Tree, find, kill_all, terminate};
 use crate::backend::Identity;
 
 const FILE: &str = "ledger";
+/// Names the boot of the machine in which the lines were written.
+const BOOT_FILE: &str = "boot";
 /// Every line is as long, so that one can be written over. The longest holds an identity and two numbers: 79 bytes.
 const LINE_BYTES: usize = 96;
+/// An agent that is told twice to stop waits no longer than this.
+const KILL_ALL_FOR: Duration = Duration::from_secs(2);
+/// Nobody else has a reason to read it, whatever the umask is.
+const DIR_MODE: u32 = 0o700;
+const FILE_MODE: u32 = 0o600;
 
 /// One line per running execution, in places that are used again: a file of its own for each would cost a short command
 /// as much as its process does. Not synced: what a crash of the machine loses, it also ended.
 #[derive(Debug)]
 pub struct Ledger {
     dir: PathBuf,
+    means: Means,
     book: Mutex<Book>,
+    /// What runs now.
+    trees: Mutex<HashMap<Identity, Arc<Tree>>>,
 }
 
 #[derive(Debug)]
@@ -32,13 +46,16 @@ struct Book {
     free: Vec<u64>,
     /// The line after the last.
     next: u64,
+    /// Why the last begin could not be written.
+    failing: Option<String>,
 }
 
 /// One line of the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
     identity: Identity,
-    /// Unknown from before the process is started until after.
+    /// Of a process that was born in a control group it is not recorded: the group has the identity as its name. Of
+    /// others, not until they have lasted for a moment.
     leader: Option<Leader>,
 }
 
@@ -51,49 +68,128 @@ pub struct Error {
 
 impl Ledger {
     pub fn open(dir: &Path) -> Result<Self, Error> {
+        Self::open_with(dir, Means::found())
+    }
+
+    /// The same on a host that offers less.
+    pub fn open_with(dir: &Path, means: Means) -> Result<Self, Error> {
         let failed = |error| Error { dir: dir.to_owned(), error };
-        fs::create_dir_all(dir).map_err(failed)?;
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(dir.join(FILE));
-        let file = file.map_err(failed)?;
+        DirBuilder::new().recursive(true).mode(DIR_MODE).create(dir).map_err(failed)?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(FILE_MODE);
+        let file = options.open(dir.join(FILE)).map_err(failed)?;
+        // One of an older agent was open to all.
+        fs::set_permissions(dir, Permissions::from_mode(DIR_MODE)).map_err(failed)?;
+        file.set_permissions(Permissions::from_mode(FILE_MODE)).map_err(failed)?;
         let bytes = file.metadata().map_err(failed)?.len();
         // What a former life left stays where it is until it is swept.
         let next = bytes.div_ceil(LINE_BYTES as u64);
-        let book = Book { file, places: HashMap::new(), free: Vec::new(), next };
-        Ok(Self { dir: dir.to_owned(), book: Mutex::new(book) })
+        let book = Book { file, places: HashMap::new(), free: Vec::new(), next, failing: None };
+        Ok(Self { dir: dir.to_owned(), means, book: Mutex::new(book), trees: Mutex::default() })
+    }
+
+    pub(super) fn means(&self) -> &Means {
+        &self.means
     }
 
     /// Before the start: a process that nobody recorded could not be found again.
     pub(super) fn begin(&self, identity: Identity) -> io::Result<()> {
-        self.book().write(Entry { identity, leader: None })
+        let mut book = self.book();
+        let written = book.write(Entry { identity, leader: None });
+        book.failing = written.as_ref().err().map(ToString::to_string);
+        written
+    }
+
+    /// Why running work cannot be recorded, when the last attempt failed.
+    pub fn problem(&self) -> Option<String> {
+        let error = self.book().failing.clone()?;
+        let dir = self.dir.display();
+        Some(format!(
+            "running work cannot be recorded: {error} ({dir}); a restart of the agent does not end it"
+        ))
     }
 
     pub(super) fn started(&self, identity: Identity, leader: Leader) -> io::Result<()> {
         self.book().write(Entry { identity, leader: Some(leader) })
     }
 
+    /// It runs, and `kill_all` takes it too.
+    pub(super) fn attend(&self, identity: Identity, tree: &Arc<Tree>) {
+        self.trees().insert(identity, tree.clone());
+    }
+
     pub(super) fn end(&self, identity: Identity) {
+        self.trees().remove(&identity);
         self.book().erase(identity);
     }
 
-    /// Ends everything that is recorded; to be called before anything is started. Answers what was still running.
-    pub async fn sweep(&self, grace: Duration) -> Vec<Identity> {
-        let mut found = Vec::new();
-        for Entry { identity, leader } in self.recorded() {
-            let tree = Arc::new(Tree::former(identity, leader));
-            if !tree.members().is_empty() {
-                found.push(identity);
-                let left = terminate(&tree, grace).await;
+    /// Kills everything that runs, without asking it to end first; for an agent that has no time left.
+    pub async fn kill_all(&self) {
+        // Twice: a process may have been started in the very moment of the first look.
+        for _ in 0..2 {
+            let trees: Vec<(Identity, Arc<Tree>)> = self.trees().drain().collect();
+            let killed = trees.iter().map(async |(identity, tree)| {
+                let left = kill_all(tree, KILL_ALL_FOR).await;
                 if left > 0 {
-                    tracing::error!(execution = %identity, left, "processes of a former life do not end");
+                    tracing::error!(execution = %identity, left, "processes do not end");
                 }
-            } else {
-                tree.remove_cgroup();
-            }
-            let _ = fs::remove_file(self.dir.join(identity.to_string()));
+                self.means.release(tree.cgroup());
+            });
+            join_all(killed).await;
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Ends everything that is recorded; to be called before anything is started. Returns what was still running.
+    pub async fn sweep(&self, grace: Duration) -> Vec<Identity> {
+        let recorded = self.recorded();
+        let ended = if self.is_of_this_boot() {
+            join_all(recorded.iter().map(|entry| self.end_former(*entry, grace))).await
+        } else {
+            tracing::info!("the machine was restarted: nothing of the last session runs any more");
+            Vec::new()
+        };
+        for entry in recorded {
+            let _ = fs::remove_file(self.dir.join(entry.identity.to_string()));
         }
         self.book().clear();
-        found
+        self.name_boot();
+        if let Some(groups) = self.means.groups().cloned() {
+            let _ = tokio::task::spawn_blocking(move || groups.tidy()).await;
+        }
+        ended.into_iter().flatten().collect()
+    }
+
+    /// Returns what it was, if anything of it still ran.
+    async fn end_former(&self, entry: Entry, grace: Duration) -> Option<Identity> {
+        let Entry { identity, leader } = entry;
+        let tree = Arc::new(Tree::former(identity, leader, &self.means));
+        let found = find(&tree).await > 0;
+        if found {
+            let left = terminate(&tree, grace).await;
+            if left > 0 {
+                tracing::error!(execution = %identity, left, "processes of a former life do not end");
+            }
+        }
+        self.means.release(tree.cgroup());
+        found.then_some(identity)
+    }
+
+    /// After a restart of the machine, numbers of processes on record are those of strangers. Older agents did not name
+    /// the boot: what they recorded is taken as of this one.
+    fn is_of_this_boot(&self) -> bool {
+        match (fs::read_to_string(self.dir.join(BOOT_FILE)), procfs::boot_id()) {
+            (Ok(recorded), Some(now)) => recorded.trim() == now,
+            _ => true,
+        }
+    }
+
+    fn name_boot(&self) {
+        if let Some(boot) = procfs::boot_id()
+            && let Err(error) = fs::write(self.dir.join(BOOT_FILE), boot)
+        {
+            tracing::warn!(%error, "the record of running work does not name this boot of the machine");
+        }
     }
 
     fn recorded(&self) -> Vec<Entry> {
@@ -107,6 +203,10 @@ impl Ledger {
             Some(Entry { identity, leader: parse_leader(&mut text.split_whitespace()) })
         });
         lines.into_iter().chain(former).collect()
+    }
+
+    fn trees(&self) -> MutexGuard<'_, HashMap<Identity, Arc<Tree>>> {
+        self.trees.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {
@@ -170,6 +270,7 @@ mod tests {
     use downbeat_core::ids::ExecutionId;
     use uuid::Uuid;
 
+    use super::super::procfs::Proc;
     use super::*;
 
     fn identity(number: u128) -> Identity {
@@ -200,6 +301,21 @@ mod tests {
             running(dir.path()),
             expected.map(|(number, leader)| Entry { identity: identity(number), leader })
         );
+    }
+
+    #[test]
+    fn only_its_owner_can_read_the_record_also_of_an_older_agent() {
+        let temporary = tempfile::tempdir().unwrap();
+        let dir = temporary.path().join("running");
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join(FILE), "").unwrap();
+        for (path, mode) in [(dir.clone(), 0o755), (dir.join(FILE), 0o644)] {
+            fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        }
+        Ledger::open(&dir).unwrap();
+        for (path, mode) in [(dir.clone(), DIR_MODE), (dir.join(FILE), FILE_MODE)] {
+            assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, mode);
+        }
     }
 
     #[test]
@@ -236,6 +352,27 @@ mod tests {
         // Nothing of this is alive: no process has such a number.
         assert_eq!(Ledger::open(dir.path()).unwrap().sweep(Duration::ZERO).await, []);
         assert_eq!(running(dir.path()), []);
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "the record and the name of the boot");
+    }
+
+    #[tokio::test]
+    async fn after_a_restart_of_the_machine_nobody_is_taken_for_what_was_recorded() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut stranger = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let process = Proc::default().one(stranger.id().cast_signed()).unwrap();
+        let leader = Leader { pid: process.pid, started: process.started };
+        let record = |boot: &str| {
+            let ledger = Ledger::open(dir.path()).unwrap();
+            ledger.begin(identity(1)).unwrap();
+            ledger.started(identity(1), leader).unwrap();
+            fs::write(dir.path().join(BOOT_FILE), boot).unwrap();
+        };
+        record("another-boot");
+        assert_eq!(Ledger::open(dir.path()).unwrap().sweep(Duration::ZERO).await, []);
+        assert_eq!(running(dir.path()), [], "it is forgotten");
+        assert_eq!(stranger.try_wait().unwrap(), None, "the stranger lives");
+        record(&procfs::boot_id().unwrap());
+        assert_eq!(Ledger::open(dir.path()).unwrap().sweep(Duration::ZERO).await, [identity(1)]);
+        assert!(!stranger.wait().unwrap().success());
     }
 }

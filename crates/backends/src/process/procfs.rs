@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Read;
+use std::path::PathBuf;
 
 /// More than `/proc/PID/stat` ever has: a short name and some fifty numbers.
 const STAT_BYTES: usize = 2048;
@@ -9,7 +10,11 @@ const STAT_BYTES: usize = 2048;
 const GROUP: usize = 2;
 const STARTED: usize = 19;
 
-/// A process that is not yet, or no longer only, an entry waiting for its parent.
+/// Where the kernel shows its processes: `/proc`, or what a test puts in its place.
+#[derive(Clone, Debug)]
+pub(super) struct Proc(PathBuf);
+
+/// A process, or one that has ended and waits for its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Process {
     pub(super) pid: i32,
@@ -20,17 +25,49 @@ pub(super) struct Process {
     pub(super) zombie: bool,
 }
 
-/// Every process that this agent may see, zombies included.
-pub(super) fn all() -> Vec<Process> {
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).filter_map(one).collect()
+impl Default for Proc {
+    fn default() -> Self {
+        Self(PathBuf::from("/proc"))
+    }
 }
 
-pub(super) fn one(pid: i32) -> Option<Process> {
-    // The kernel hands over all of it at once: asking again costs a short command's start as much as the answer.
-    let mut stat = [0; STAT_BYTES];
-    let length = File::open(format!("/proc/{pid}/stat")).ok()?.read(&mut stat).ok()?;
-    parse(pid, &stat[..length])
+impl Proc {
+    #[cfg(test)]
+    pub(super) fn at(root: &std::path::Path) -> Self {
+        Self(root.to_owned())
+    }
+
+    /// Every process that this agent may see, zombies included.
+    pub(super) fn all(&self) -> Vec<Process> {
+        let Ok(entries) = fs::read_dir(&self.0) else { return Vec::new() };
+        let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        pids.filter_map(|pid| self.one(pid)).collect()
+    }
+
+    pub(super) fn one(&self, pid: i32) -> Option<Process> {
+        // The kernel returns all of it at once: a second read to see its end would cost as much as the first.
+        let mut stat = [0; STAT_BYTES];
+        let length = File::open(self.path(pid).join("stat")).ok()?.read(&mut stat).ok()?;
+        parse(pid, &stat[..length])
+    }
+
+    /// The children of all its threads. Empty on kernels that do not list them (without `CONFIG_PROC_CHILDREN`).
+    pub(super) fn children(&self, pid: i32) -> Vec<i32> {
+        let threads = fs::read_dir(self.path(pid).join("task")).into_iter().flatten().flatten();
+        let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+        lists.flat_map(|list| list.split_whitespace().flat_map(str::parse).collect::<Vec<i32>>()).collect()
+    }
+
+    /// Whether the environment that the process was started with holds exactly this `NAME=value`. The kernel takes a
+    /// lock of that process for it: the call never returns if the process hangs in the kernel with the lock.
+    pub(super) fn carries(&self, pid: i32, marker: &str) -> bool {
+        fs::read(self.path(pid).join("environ"))
+            .is_ok_and(|environ| environ.split(|byte| *byte == 0).any(|entry| entry == marker.as_bytes()))
+    }
+
+    fn path(&self, pid: i32) -> PathBuf {
+        self.0.join(pid.to_string())
+    }
 }
 
 /// The name stands in parentheses and may itself hold blanks, parentheses and any bytes: fields are counted after the
@@ -47,10 +84,10 @@ fn parse(pid: i32, stat: &[u8]) -> Option<Process> {
     })
 }
 
-/// Whether the environment that the process was started with holds exactly this `NAME=value`.
-pub(super) fn carries(pid: i32, marker: &str) -> bool {
-    fs::read(format!("/proc/{pid}/environ"))
-        .is_ok_and(|environ| environ.split(|byte| *byte == 0).any(|entry| entry == marker.as_bytes()))
+/// The name of this boot of the machine: numbers of processes mean nothing in another.
+pub(super) fn boot_id() -> Option<String> {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(id.trim().to_owned())
 }
 
 #[cfg(test)]
@@ -67,8 +104,15 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_listed() {
-        let own = i32::try_from(std::process::id()).unwrap();
-        assert!(all().iter().any(|process| process.pid == own && !process.zombie));
+    fn this_process_is_listed_and_its_children_are_its_own() {
+        let own = std::process::id().cast_signed();
+        let proc = Proc::default();
+        assert!(proc.all().iter().any(|process| process.pid == own && !process.zombie));
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = child.id().cast_signed();
+        assert!(proc.children(own).contains(&pid));
+        assert_eq!(proc.one(pid).unwrap().parent, own);
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }

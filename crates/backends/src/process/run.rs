@@ -1,43 +1,40 @@
 //! Owns one child process from start to end: its streams, its exit, its tree when it is to stop.
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
+use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::process::{Child, ChildStdin, Command};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::io::AsyncWriteExt;
+use tokio::net::unix::pipe::{Receiver, Sender};
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 
+use super::explain;
 use super::ledger::Ledger;
-use super::tree::{Leader, MARKER, Tree, terminate};
+use super::start::{Process, environment, start};
+use super::tree::{Leader, Tree, terminate};
 use crate::backend::{Call, Finish};
+use crate::guard::Work;
 use crate::output::{OutputSink, Stream};
 
 /// After the child's exit, what is in its pipes is read for this long. Usually the pipes end with it; a daemon that
 /// it left behind may hold them open for ever.
 const DRAIN: Duration = Duration::from_millis(250);
-/// Work that lasts longer than this gets a control group. Entering one takes the kernel some 10 ms (it waits for all
-/// processors), which would be most of the time of a short command; and it cannot be done in the child before it
-/// begins without unsafe code. A shell that enters the group and then becomes the program could, but every command
-/// would pay for both.
-///
-/// The price: when it is cancelled sooner than this, a process is missed that by then has left the process group,
-/// dropped its environment and lost its parent, all three.
-const ENCLOSE_AFTER: Duration = Duration::from_millis(50);
-/// One tree at a time, and then a pause as long again: it takes a look at every process of the host. Where a crowd of
-/// short commands is slow because it is a crowd, most of them have ended before their turn comes.
+/// Work that lasts longer than this is recorded with its process, and moved into a control group where it could not be
+/// born in one. Moving takes the kernel some 10 ms (it waits for all processors), which would be most of the time of a
+/// short command.
+const LASTING: Duration = Duration::from_millis(50);
+/// One tree at a time is moved into its group: where a crowd of short commands is slow because it is a crowd, most of
+/// them have ended before their turn.
 static ENCLOSING: Semaphore = Semaphore::const_new(1);
-/// Names the file in which a program says values for later tasks.
-const VALUES: &str = "DOWNBEAT_OUTPUT";
+/// How long the end of a process waits for a move that is under way.
+const ENCLOSE_FOR: Duration = Duration::from_secs(2);
 const READ_BYTES: usize = 16 * 1024;
-const EXIT_NOT_FOUND: i32 = 127;
-const EXIT_NOT_RUNNABLE: i32 = 126;
 
 /// What is to be run. No shell reads any of it.
 #[derive(Debug)]
@@ -56,87 +53,61 @@ pub(crate) async fn run(program: Program, call: &Call, ledger: &Ledger) -> Finis
         return Finish::cancelled(None);
     }
     if let Some(dir) = &program.working_dir {
-        let found = tokio::select! {
-            found = is_dir(dir) => found,
+        let entered = tokio::select! {
+            entered = enter(dir) => entered,
             () = call.cancel.cancelled() => return Finish::cancelled(None),
         };
-        if !found {
-            let (name, dir) = (&program.name, dir.display());
-            return Finish::failed(
-                None,
-                format!("cannot run `{name}`: working directory `{dir}` does not exist"),
-            );
+        if let Err(error) = entered {
+            return explain::wrong_dir(&program, &error);
         }
+    }
+    if let Some(guard) = &call.guard {
+        guard.watch(&Work::Processes(call.identity)).await;
     }
     if let Err(error) = ledger.begin(call.identity) {
         tracing::warn!(execution = %call.identity, %error, "running work is not recorded: a restart will not find it");
     }
-    let finish = match start(&program, call) {
-        Ok(child) => attend(child, program.stdin, call, ledger).await,
-        Err(error) => {
-            let exit_code =
-                if error.kind() == io::ErrorKind::NotFound { EXIT_NOT_FOUND } else { EXIT_NOT_RUNNABLE };
-            Finish::failed(Some(exit_code), format!("cannot run `{}`: {}", program.name, plain(&error)))
-        }
+    let finish = match start(&program, call, ledger.means()) {
+        Ok(process) => attend(process, program.stdin, call, ledger).await,
+        Err(error) => not_started(program, call, error).await,
     };
     ledger.end(call.identity);
     finish
 }
 
 /// Not on a thread that carries heartbeats: the path is the user's, and a mount whose server is gone never answers.
-async fn is_dir(dir: &Path) -> bool {
-    tokio::fs::metadata(dir).await.is_ok_and(|metadata| metadata.is_dir())
+async fn enter(dir: &Path) -> io::Result<()> {
+    if tokio::fs::metadata(dir).await?.is_dir() { Ok(()) } else { Err(io::ErrorKind::NotADirectory.into()) }
 }
 
-fn plain(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::NotFound => "command not found".to_owned(),
-        io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
-        _ => error.to_string(),
-    }
+async fn not_started(program: Program, call: &Call, error: downbeat_spawn::Error) -> Finish {
+    let path = environment(&program, call).remove(OsStr::new("PATH"));
+    let explained =
+        tokio::task::spawn_blocking(move || explain::not_started(&program, path.as_deref(), &error));
+    explained.await.unwrap_or_else(|error| Finish::failed(None, error.to_string()))
 }
 
-fn start(program: &Program, call: &Call) -> io::Result<Child> {
-    let mut command = Command::new(&program.name);
-    command
-        .args(&program.args)
-        .envs(program.env.iter().map(|(name, value)| (name, value)))
-        .env(MARKER, call.identity.to_string())
-        .stdin(if program.stdin.is_some() { Stdio::piped() } else { Stdio::null() })
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(0);
-    if let Some(file) = &call.values {
-        command.env(VALUES, file);
+async fn attend(process: Process, stdin: Option<String>, call: &Call, ledger: &Ledger) -> Finish {
+    let Process { mut child, stdin: input, stdout, stderr, cgroup } = process;
+    let means = ledger.means();
+    // The group says who belongs to the work. Where there is none, its first process does.
+    let leader = if cgroup.is_none() { Leader::of(child.pid(), means) } else { None };
+    let tree = Arc::new(Tree::new(call.identity, leader, cgroup, means));
+    ledger.attend(call.identity, &tree);
+    if let (Some(guard), Some(leader)) = (&call.guard, leader) {
+        guard.started(leader);
     }
-    if let Some(dir) = &program.working_dir {
-        command.current_dir(dir);
-    }
-    command.spawn()
-}
 
-async fn attend(mut child: Child, stdin: Option<String>, call: &Call, ledger: &Ledger) -> Finish {
-    let leader = child.id().and_then(|pid| Leader::of(pid.cast_signed()));
-    if let Some(leader) = leader
-        && let Err(error) = ledger.started(call.identity, leader)
-    {
-        tracing::debug!(execution = %call.identity, %error, "the process is not recorded");
-    }
-    let tree = Arc::new(Tree::new(call.identity, leader));
-
-    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let pumps = async {
         tokio::join!(pump(stdout, Stream::Stdout, &call.output), pump(stderr, Stream::Stderr, &call.output));
     };
     tokio::pin!(pumps);
-    let feed = feed(child.stdin.take(), stdin);
+    let feed = feed(input, stdin);
     tokio::pin!(feed);
     let (mut pumping, mut feeding) = (true, true);
-    let lasting = async {
-        tokio::time::sleep(ENCLOSE_AFTER).await;
-        ENCLOSING.acquire().await.ok()
-    };
+    let lasting = tokio::time::sleep(LASTING);
     tokio::pin!(lasting);
+    let mut is_short = !tree.is_born_inside();
     let mut enclosing = None;
     let cancelled = loop {
         tokio::select! {
@@ -145,11 +116,15 @@ async fn attend(mut child: Child, stdin: Option<String>, call: &Call, ledger: &L
             _ = child.wait() => break false,
             () = &mut pumps, if pumping => pumping = false,
             () = &mut feed, if feeding => feeding = false,
-            turn = &mut lasting, if enclosing.is_none() => enclosing = Some(enclose(tree.clone(), turn)),
+            () = &mut lasting, if is_short => {
+                is_short = false;
+                record_leader(&tree, call, ledger);
+                enclosing = Some(enclose(tree.clone()));
+            }
         }
     };
     if let Some(enclosing) = enclosing {
-        let _ = enclosing.await;
+        let _ = tokio::time::timeout(ENCLOSE_FOR, enclosing).await;
     }
     if cancelled {
         let left = if pumping {
@@ -157,7 +132,7 @@ async fn attend(mut child: Child, stdin: Option<String>, call: &Call, ledger: &L
             tokio::pin!(ending);
             tokio::select! {
                 left = &mut ending => left,
-                // Reads on, so that who writes its last words is not blocked by a full pipe.
+                // Reads on, so that a process that writes its last words is not blocked by a full pipe.
                 () = &mut pumps => { pumping = false; ending.await }
             }
         } else {
@@ -166,9 +141,8 @@ async fn attend(mut child: Child, stdin: Option<String>, call: &Call, ledger: &L
         if left > 0 {
             tracing::error!(execution = %call.identity, left, "processes do not end");
         }
-    } else {
-        tree.remove_cgroup();
     }
+    means.release(tree.cgroup());
     if pumping {
         let _ = tokio::time::timeout(DRAIN, &mut pumps).await;
     }
@@ -183,33 +157,46 @@ async fn attend(mut child: Child, stdin: Option<String>, call: &Call, ledger: &L
     }
 }
 
-/// Whoever is next waits for the pause, not this one.
-fn enclose(tree: Arc<Tree>, turn: Option<SemaphorePermit<'static>>) -> JoinHandle<()> {
-    tokio::task::spawn_blocking(move || {
-        let begun = Instant::now();
-        tree.enclose();
-        let pause = begun.elapsed();
-        tokio::spawn(async move {
-            tokio::time::sleep(pause).await;
-            drop(turn);
-        });
-    })
-}
-
-async fn pump(pipe: Option<impl AsyncRead + Unpin>, stream: Stream, output: &OutputSink) {
-    let Some(mut pipe) = pipe else { return };
-    let mut buffer = Vec::with_capacity(READ_BYTES);
-    while let Ok(read) = pipe.read_buf(&mut buffer).await {
-        if read == 0 {
-            break;
-        }
-        output.write(stream, &buffer);
-        buffer.clear();
+/// For the next life of the agent, which finds a process that was not born in a group by its number.
+fn record_leader(tree: &Tree, call: &Call, ledger: &Ledger) {
+    if let Some(leader) = tree.leader()
+        && let Err(error) = ledger.started(call.identity, leader)
+    {
+        tracing::debug!(execution = %call.identity, %error, "the process is not recorded");
     }
 }
 
-/// Who does not read its input to the end (`head`) does nothing wrong.
-async fn feed(pipe: Option<ChildStdin>, text: Option<String>) {
+fn enclose(tree: Arc<Tree>) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        if let Ok(turn) = ENCLOSING.acquire().await {
+            let _ = tokio::task::spawn_blocking(move || {
+                tree.enclose();
+                drop(turn);
+            })
+            .await;
+        }
+    })
+}
+
+/// Memory for reading is made only for a stream that says something.
+async fn pump(pipe: Receiver, stream: Stream, output: &OutputSink) {
+    let mut buffer = Vec::new();
+    while pipe.readable().await.is_ok() {
+        buffer.reserve(READ_BYTES);
+        match pipe.try_read_buf(&mut buffer) {
+            Ok(0) => break,
+            Ok(_) => {
+                output.write(stream, &buffer);
+                buffer.clear();
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => break,
+        }
+    }
+}
+
+/// A process that does not read its input to the end (`head`) does nothing wrong.
+async fn feed(pipe: Option<Sender>, text: Option<String>) {
     if let (Some(mut pipe), Some(text)) = (pipe, text) {
         let _ = pipe.write_all(text.as_bytes()).await;
         let _ = pipe.shutdown().await;

@@ -1,72 +1,116 @@
-//! Owns the end of a process tree: who belongs to an execution, and how all of them are ended.
+//! Owns the end of a process tree: which processes belong to an execution, and how all of them are ended.
 
-use std::collections::HashSet;
-use std::sync::{Arc, OnceLock};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use tokio::time::Instant;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout};
 
-use super::cgroup::Cgroup;
-use super::procfs;
+use super::cgroup::{Cgroup, Groups};
+use super::means::Means;
+use super::procfs::{Proc, Process};
 use crate::backend::Identity;
+use crate::variables::EXECUTION;
 
-/// The environment variable that names what a process belongs to.
-pub(super) const MARKER: &str = "DOWNBEAT_EXECUTION";
-/// How long KILL is repeated. What outlives it hangs in the kernel, and no signal reaches it.
+/// How long KILL is repeated. Processes that outlive it hang in the kernel, and no signal reaches them.
 const KILL_FOR: Duration = Duration::from_secs(10);
-/// Whoever forks while the tree is being enclosed is caught by the next pass; who forks for ever, by none.
+/// A process that forks while the tree is being enclosed is caught by the next pass; one that forks without end, by none.
 const ENCLOSE_PASSES: usize = 4;
 const FIRST_LOOK: Duration = Duration::from_millis(5);
 const LATER_LOOKS: Duration = Duration::from_millis(100);
+/// How long one look may take. Reading the environment of a process that hangs in the kernel takes for ever.
+const LOOK_FOR: Duration = Duration::from_secs(2);
+/// Looks at once, over all trees: no more threads than this hang.
+static LOOKS: Semaphore = Semaphore::const_new(16);
+static READERS_OF_ENVIRONMENTS: Semaphore = Semaphore::const_new(4);
 
-/// Everything that an execution started, found by four marks, since each alone can be shed: the control group (not
-/// available everywhere), the process group (left by `setsid`), the environment (cleared by `env -i`), and being
-/// the child of somebody with a mark (lost when the parent dies).
+/// Everything that an execution started. Where its first process was born in a control group, that is the members of
+/// the group, and their descendants that something moved out of it (`su`, `systemd-run`): no other process is looked
+/// at.
+///
+/// Elsewhere processes are found by marks, of which each alone can be shed: the process group (left by `setsid`), the
+/// environment (cleared by `env -i`), being a descendant of a process with a mark (lost when the parent dies, unless
+/// the first process adopts), the group that it entered later.
 #[derive(Debug)]
-pub(super) struct Tree {
+pub(crate) struct Tree {
     identity: Identity,
     marker: String,
+    proc: Proc,
+    groups: Option<Groups>,
     cgroup: OnceLock<Cgroup>,
+    /// The first process was born in the group.
+    is_born_inside: bool,
     leader: Option<Leader>,
+    /// Processes outside of the group, by when they were started.
+    known: Mutex<BTreeMap<i32, u64>>,
 }
 
 /// The process that was started first, leader of its process group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Leader {
-    pub(super) pid: i32,
-    pub(super) started: u64,
+pub(crate) struct Leader {
+    pub(crate) pid: i32,
+    pub(crate) started: u64,
 }
 
 impl Leader {
-    pub(super) fn of(pid: i32) -> Option<Self> {
-        procfs::one(pid).map(|process| Self { pid, started: process.started })
+    /// To be called before a child of this process is waited for: its number is its own until then.
+    pub(super) fn of(pid: i32, means: &Means) -> Option<Self> {
+        means.proc().one(pid).map(|process| Self { pid, started: process.started })
     }
 }
 
 impl Tree {
-    pub(super) fn new(identity: Identity, leader: Option<Leader>) -> Self {
-        Self { identity, marker: format!("{MARKER}={identity}"), cgroup: OnceLock::new(), leader }
-    }
-
-    /// The tree that a former life of the agent began.
-    pub(super) fn former(identity: Identity, leader: Option<Leader>) -> Self {
-        let tree = Self::new(identity, leader);
-        if let Some(cgroup) = Cgroup::find(identity) {
-            let _ = tree.cgroup.set(cgroup);
+    /// The tree of a process that was just started: born in this group, or else led by this leader.
+    pub(super) fn new(
+        identity: Identity,
+        leader: Option<Leader>,
+        cgroup: Option<Cgroup>,
+        means: &Means,
+    ) -> Self {
+        Self {
+            identity,
+            marker: format!("{EXECUTION}={identity}"),
+            proc: means.proc().clone(),
+            groups: means.groups().cloned(),
+            is_born_inside: cgroup.is_some() && leader.is_none(),
+            cgroup: cgroup.map(OnceLock::from).unwrap_or_default(),
+            leader,
+            known: Mutex::default(),
         }
-        tree
     }
 
-    /// Puts all members into a control group of their own, where the host has such: what they start from now on
+    /// The tree that a former life of the agent began. Of processes that were not born in their group the leader is on
+    /// record, as soon as there is a group.
+    pub(crate) fn former(identity: Identity, leader: Option<Leader>, means: &Means) -> Self {
+        let cgroup = means.groups().and_then(|groups| groups.find(identity));
+        Self::new(identity, leader, cgroup, means)
+    }
+
+    pub(super) fn is_born_inside(&self) -> bool {
+        self.is_born_inside
+    }
+
+    pub(super) fn cgroup(&self) -> Option<&Cgroup> {
+        self.cgroup.get()
+    }
+
+    pub(super) fn leader(&self) -> Option<Leader> {
+        self.leader
+    }
+
+    /// Moves all members into a control group of their own, where the host has such: what they start from then on
     /// cannot leave it. Blocks.
     pub(super) fn enclose(&self) {
-        let Some(cgroup) = Cgroup::create(self.identity) else { return };
+        let Some(Ok(cgroup)) = self.groups.as_ref().map(|groups| groups.create(self.identity)) else {
+            return;
+        };
         let cgroup = self.cgroup.get_or_init(|| cgroup);
         for _ in 0..ENCLOSE_PASSES {
-            let inside: HashSet<i32> = cgroup.members().into_iter().collect();
-            let outside: Vec<i32> = self.members().into_iter().filter(|pid| !inside.contains(pid)).collect();
+            let inside: BTreeSet<i32> = cgroup.members().into_iter().collect();
+            let outside: Vec<i32> = self.members().difference(&inside).copied().collect();
             if outside.is_empty() {
                 return;
             }
@@ -78,98 +122,263 @@ impl Tree {
         }
     }
 
-    /// Those that are alive now. Blocks for as long as reading `/proc` takes.
-    pub(super) fn members(&self) -> Vec<i32> {
-        let all = procfs::all();
-        let grouped: HashSet<i32> = self.cgroup.get().map(Cgroup::members).into_iter().flatten().collect();
-        // While the leader is there, even as a zombie, nobody else can have its number as a group.
-        let group = self.leader.filter(|leader| {
-            all.iter().any(|process| process.pid == leader.pid && process.started == leader.started)
-        });
+    /// Members of the group, known processes, and all descendants of both. Costs as much as the tree is large. Blocks.
+    fn members(&self) -> BTreeSet<i32> {
         let own = std::process::id().cast_signed();
-        let mut members: HashSet<i32> = all
-            .iter()
-            .filter(|process| {
-                grouped.contains(&process.pid)
-                    || group.is_some_and(|leader| leader.pid == process.group)
-                    || procfs::carries(process.pid, &self.marker)
-            })
-            .map(|process| process.pid)
-            .collect();
-        // An agent that was itself started by an execution carries a marker; it never ends itself.
-        members.remove(&own);
-        loop {
-            let children: Vec<i32> = all
-                .iter()
-                .filter(|process| members.contains(&process.parent) && !members.contains(&process.pid))
-                .map(|process| process.pid)
-                .filter(|pid| *pid != own)
-                .collect();
-            if children.is_empty() {
-                break;
-            }
-            members.extend(children);
+        let grouped: BTreeSet<i32> = self.cgroup().map(Cgroup::members).into_iter().flatten().collect();
+        let mut known = self.known();
+        self.forget_ended(&mut known);
+        if let Some(leader) = self.leader.filter(|leader| !grouped.contains(&leader.pid))
+            && self.proc.one(leader.pid).is_some_and(|one| one.started == leader.started && !one.zombie)
+        {
+            known.insert(leader.pid, leader.started);
         }
-        all.iter()
-            .filter(|process| !process.zombie && members.contains(&process.pid))
-            .map(|p| p.pid)
-            .collect()
+        let mut members: BTreeSet<i32> = grouped.iter().chain(known.keys()).copied().collect();
+        // An agent that was itself started by an execution is a member of it; it never ends itself.
+        members.remove(&own);
+        let mut parents: Vec<i32> = members.iter().copied().collect();
+        while let Some(parent) = parents.pop() {
+            for child in self.proc.children(parent) {
+                if child == own || members.contains(&child) {
+                    continue;
+                }
+                if let Some(process) = self.proc.one(child).filter(|process| !process.zombie) {
+                    known.insert(child, process.started);
+                    members.insert(child);
+                    parents.push(child);
+                }
+            }
+        }
+        members
     }
 
-    fn signal(&self, signal: Signal) -> usize {
-        if signal == Signal::SIGKILL
-            && let Some(cgroup) = self.cgroup.get()
-        {
-            cgroup.kill();
-        }
-        let members = self.members();
-        for pid in &members {
-            let _ = kill(Pid::from_raw(*pid), signal);
-        }
-        if signal != Signal::SIGKILL {
-            // One that is stopped would not see it.
-            for pid in &members {
-                let _ = kill(Pid::from_raw(*pid), Signal::SIGCONT);
+    /// How many are left of those that were found. Costs less than looking for more. Blocks.
+    fn left(&self) -> usize {
+        let mut known = self.known();
+        self.forget_ended(&mut known);
+        known.len() + self.cgroup().map_or(0, |cgroup| cgroup.members().len())
+    }
+
+    fn forget_ended(&self, known: &mut BTreeMap<i32, u64>) {
+        known.retain(|pid, started| {
+            self.proc.one(*pid).is_some_and(|process| process.started == *started && !process.zombie)
+        });
+    }
+
+    /// Marks by process group and by descent what a look at all processes has found; returns whose environment could
+    /// tell more. The youngest come first: they are the likeliest.
+    fn recognise(&self, all: &[Process]) -> Vec<Process> {
+        let own = std::process::id().cast_signed();
+        // While the leader is there, even as a zombie, nobody else can have its number as a group.
+        let leader = self.leader.filter(|leader| {
+            all.iter().any(|process| process.pid == leader.pid && process.started == leader.started)
+        });
+        let mut known = self.known();
+        let mut found = true;
+        while found {
+            found = false;
+            for process in all.iter().filter(|process| !process.zombie && process.pid != own) {
+                let is_member = leader.is_some_and(|leader| leader.pid == process.group)
+                    || known.contains_key(&process.parent);
+                if is_member && known.insert(process.pid, process.started).is_none() {
+                    found = true;
+                }
             }
+        }
+        let since = self.leader.map_or(0, |leader| leader.started);
+        let mut others: Vec<Process> = all
+            .iter()
+            .filter(|process| !process.zombie && process.pid != own && process.started >= since)
+            .filter(|process| !known.contains_key(&process.pid))
+            .copied()
+            .collect();
+        others.sort_by_key(|process| std::cmp::Reverse(process.started));
+        others
+    }
+
+    /// Returns how many processes there were to signal. Blocks.
+    fn signal(&self, signal: Signal) -> usize {
+        let members = self.members();
+        if signal == Signal::SIGKILL
+            && let Some(cgroup) = self.cgroup()
+        {
+            // Where the kernel cannot, each is killed below.
+            let _ = cgroup.kill();
+        }
+        let send = |signal| {
+            for pid in &members {
+                let _ = kill(Pid::from_raw(*pid), signal);
+            }
+        };
+        send(signal);
+        if signal != Signal::SIGKILL {
+            // A process that is stopped does not see it.
+            send(Signal::SIGCONT);
         }
         members.len()
     }
 
-    pub(super) fn remove_cgroup(&self) {
-        if let Some(cgroup) = self.cgroup.get() {
-            cgroup.remove();
-        }
+    fn known(&self) -> MutexGuard<'_, BTreeMap<i32, u64>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// TERM to all, then, after the grace period, KILL until nothing is left. Answers how many would not go.
-pub(super) async fn terminate(tree: &Arc<Tree>, grace: Duration) -> usize {
+/// TERM to all, then, after the grace period, KILL until nothing is left. Returns how many do not end.
+pub(crate) async fn terminate(tree: &Arc<Tree>, grace: Duration) -> usize {
+    find(tree).await;
     let mut left = look(tree, |tree| tree.signal(Signal::SIGTERM)).await;
     let deadline = Instant::now() + grace;
     let mut pause = FIRST_LOOK;
     while left > 0 && Instant::now() < deadline {
         tokio::time::sleep(pause.min(deadline.saturating_duration_since(Instant::now()))).await;
         pause = (pause * 2).min(LATER_LOOKS);
-        left = look(tree, |tree| tree.members().len()).await;
+        left = look(tree, Tree::left).await;
     }
-    let deadline = Instant::now() + KILL_FOR;
-    pause = FIRST_LOOK;
-    while left > 0 && Instant::now() < deadline {
+    if find(tree).await > 0 { kill_all(tree, KILL_FOR).await } else { 0 }
+}
+
+/// KILL until nothing is left, or the time is over. Returns how many do not end.
+pub(super) async fn kill_all(tree: &Arc<Tree>, within: Duration) -> usize {
+    let deadline = Instant::now() + within;
+    let mut pause = FIRST_LOOK;
+    loop {
         look(tree, |tree| tree.signal(Signal::SIGKILL)).await;
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(LATER_LOOKS);
-        left = look(tree, |tree| tree.members().len()).await;
+        let mut left = look(tree, Tree::left).await;
+        if left == 0 {
+            left = find(tree).await;
+        }
+        if left == 0 || Instant::now() >= deadline {
+            return left;
+        }
     }
-    look(tree, |tree| {
-        tree.remove_cgroup();
-        0
-    })
-    .await;
-    left
 }
 
-/// Reading `/proc` of a busy host takes milliseconds: not on a thread that carries heartbeats.
+/// Looks for all members; returns how many there are. Only trees that were not born in a group cost a look at every
+/// process of the host.
+pub(super) async fn find(tree: &Arc<Tree>) -> usize {
+    if !tree.is_born_inside {
+        let all = within_bounds(&LOOKS, tree, |tree| tree.proc.all()).await.unwrap_or_default();
+        let others = tree.recognise(&all);
+        let read = within_bounds(&READERS_OF_ENVIRONMENTS, tree, move |tree| {
+            for process in others {
+                if tree.proc.carries(process.pid, &tree.marker) {
+                    tree.known().insert(process.pid, process.started);
+                }
+            }
+        });
+        if read.await.is_none() {
+            tracing::warn!(
+                execution = %tree.identity,
+                "a process of this host hangs: not every environment could be read to find what belongs to the execution"
+            );
+        }
+        tree.recognise(&all);
+    }
+    look(tree, |tree| tree.members().len()).await
+}
+
+/// Of a look that takes too long nothing is known, but that something may be left.
 async fn look(tree: &Arc<Tree>, with: fn(&Tree) -> usize) -> usize {
+    within_bounds(&LOOKS, tree, with).await.unwrap_or(1)
+}
+
+/// Not on a thread that carries heartbeats, and not for ever.
+async fn within_bounds<T: Send + 'static>(
+    places: &'static Semaphore,
+    tree: &Arc<Tree>,
+    with: impl FnOnce(&Tree) -> T + Send + 'static,
+) -> Option<T> {
     let tree = tree.clone();
-    tokio::task::spawn_blocking(move || with(&tree)).await.unwrap_or(0)
+    let looking = async move {
+        let place = places.acquire().await.ok()?;
+        let looked = tokio::task::spawn_blocking(move || {
+            let looked = with(&tree);
+            drop(place);
+            looked
+        });
+        looked.await.ok()
+    };
+    timeout(LOOK_FOR, looking).await.ok().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use downbeat_core::ids::ExecutionId;
+    use nix::sys::stat::Mode;
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn identity() -> Identity {
+        Identity { execution: ExecutionId(Uuid::from_u128(7)), attempt: 1 }
+    }
+
+    /// A process that does not exist, in a `/proc` that does not either. Its environment is read for ever.
+    fn hanging(root: &Path, pid: i32, started: u64) {
+        let dir = root.join(pid.to_string());
+        fs::create_dir(&dir).unwrap();
+        let stat = format!("{pid} (stuck) D 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 {started} 0 0");
+        fs::write(dir.join("stat"), stat).unwrap();
+        nix::unistd::mkfifo(&dir.join("environ"), Mode::S_IRWXU).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_read_of_proc_that_hangs_holds_up_the_end_of_a_tree_only_for_a_while() {
+        let root = tempfile::tempdir().unwrap();
+        let hung = i32::MAX;
+        hanging(root.path(), hung, 50);
+        let means = Means::found().without_groups().with_proc(Proc::at(root.path()));
+        let tree = Arc::new(Tree::former(identity(), None, &means));
+        let ended = timeout(LOOK_FOR * 10, terminate(&tree, Duration::ZERO)).await;
+        assert_eq!(ended, Ok(0), "the process that hangs is not known to be a member");
+        // So that the threads which read it end with the test.
+        let environ = root.path().join(hung.to_string()).join("environ");
+        while READERS_OF_ENVIRONMENTS.available_permits() < 4 {
+            // For both, since opening it only to write waits for somebody who reads.
+            drop(fs::OpenOptions::new().read(true).write(true).open(&environ).unwrap());
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_tree_that_was_born_in_a_group_needs_no_look_at_other_processes() {
+        let no_proc = tempfile::tempdir().unwrap();
+        let means = Means::found().with_proc(Proc::at(no_proc.path()));
+        let unique = u128::from(std::process::id()) << 40;
+        let identity = Identity { execution: ExecutionId(Uuid::from_u128(unique)), attempt: 1 };
+        let Some(group) = means.group_to_be_born_in(identity) else { return };
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = child.id().cast_signed();
+        group.join(pid).unwrap();
+        let tree = Arc::new(Tree::new(identity, None, Some(group), &means));
+        assert_eq!(find(&tree).await, 1);
+        assert_eq!(terminate(&tree, Duration::from_secs(60)).await, 0);
+        assert!(!child.wait().unwrap().success());
+        means.release(tree.cgroup());
+        assert!(means.groups().unwrap().find(identity).is_none());
+    }
+
+    #[test]
+    fn environments_are_read_of_processes_that_can_be_members_and_the_youngest_first() {
+        let means = Means::found().without_groups();
+        let leader = Leader { pid: 100, started: 50 };
+        let tree = Tree::former(identity(), Some(leader), &means);
+        let process = |pid, parent, group, started| Process { pid, parent, group, started, zombie: false };
+        let all = [
+            process(100, 1, 100, 50),
+            process(101, 1, 100, 51),
+            process(102, 101, 102, 52),
+            process(103, 1, 103, 53),
+            process(104, 1, 104, 54),
+            process(90, 1, 90, 40),
+        ];
+        let others: Vec<i32> = tree.recognise(&all).iter().map(|process| process.pid).collect();
+        assert_eq!(others, [104, 103]);
+        assert_eq!(tree.known().keys().copied().collect::<Vec<_>>(), [100, 101, 102]);
+    }
 }

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use downbeat_backends::{Backend, Call, Finish, Identity, Ledger, OutputSink, Piece, Receive, Stream};
+use downbeat_backends::{
+    Backend, Call, Environment, Finish, Identity, Ledger, OutputSink, Piece, Receive, Stream,
+};
 use downbeat_core::backend::{Params, check_params};
 use downbeat_core::ids::ExecutionId;
 use serde_json::Value;
@@ -30,6 +32,7 @@ pub(crate) struct Bench {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) cancel: CancellationToken,
     pub(crate) grace: Duration,
+    pub(crate) environment: Environment,
     pub(crate) values: Option<PathBuf>,
     kept: Arc<Kept>,
     pub(crate) identity: Identity,
@@ -50,6 +53,7 @@ impl Bench {
             dir,
             cancel: CancellationToken::new(),
             grace: Duration::from_secs(5),
+            environment: Environment::of_process(&[]),
             values: None,
             kept: Arc::default(),
             identity: Identity { execution: ExecutionId(Uuid::from_u128(number << 64)), attempt: 1 },
@@ -80,6 +84,8 @@ impl Bench {
             output: output.clone(),
             cancel: self.cancel.clone(),
             grace: self.grace,
+            environment: self.environment.clone(),
+            guard: None,
         };
         let finish = backend.run(call).await;
         output.finish();

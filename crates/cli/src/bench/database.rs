@@ -2,7 +2,7 @@
 //! it, so that no load meets what another one left.
 
 use reqwest::Url;
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::Client;
 use uuid::Uuid;
 
 use super::server::cannot;
@@ -53,11 +53,7 @@ fn beside(location: &str, name: &str) -> Result<(String, String), Failure> {
 }
 
 async fn connect(location: &str) -> Result<Client, Failure> {
-    let connected = tokio_postgres::connect(location, NoTls).await;
-    let (client, connection) = connected.map_err(|error| cannot("reach PostgreSQL", &error))?;
-    // It ends with the client.
-    tokio::spawn(connection);
-    Ok(client)
+    downbeat_store::postgres_client(location).await.map_err(|error| cannot("reach PostgreSQL", &error))
 }
 
 #[cfg(test)]

@@ -145,6 +145,7 @@ fn done(assignment: Assignment) -> Finished {
             started_at: now,
             finished_at: now,
             outputs: Default::default(),
+            received_at: None,
         },
         output: Vec::new(),
     }

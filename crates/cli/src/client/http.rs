@@ -6,6 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use downbeat_core::backend::Params;
+use downbeat_core::limits;
+use downbeat_server::Settings;
+use downbeat_server::http::view::List;
 use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use serde::de::DeserializeOwned;
@@ -178,6 +181,7 @@ impl Client {
                 Err(error)
                     if idempotency_key.is_some()
                         && (broken || !error.is_connect())
+                        && !is_other_protocol(&error)
                         && (!error.is_timeout() || self.servers.len() > 1)
                         && Instant::now() < give_up_at =>
                 {
@@ -211,6 +215,29 @@ impl Client {
                 other => return other,
             }
         }
+    }
+
+    /// Every row of a list, page by page.
+    pub(crate) async fn all_pages<T: DeserializeOwned>(&self, path: &[&str]) -> Result<Vec<T>, Failure> {
+        let mut rows = Vec::new();
+        loop {
+            let page = self.page(path, rows.len()).await?;
+            let is_last = !page.pagination.has_more || page.data.is_empty();
+            rows.extend(page.data);
+            if is_last {
+                return Ok(rows);
+            }
+        }
+    }
+
+    /// The rows of a list from this one on, as many as one answer holds.
+    pub(crate) async fn page<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        offset: usize,
+    ) -> Result<List<T>, Failure> {
+        let query = [("limit", limits::PAGE_MOST.to_string()), ("offset", offset.to_string())];
+        self.get(path, &query).await
     }
 
     /// A stream of server-sent events, from after `last` on.
@@ -273,19 +300,33 @@ fn is_away(response: &Response) -> bool {
     response.status() == StatusCode::SERVICE_UNAVAILABLE
 }
 
+/// A URL, or HOST or HOST:PORT. Only a URL may stand for HTTP's own port: a proxy listens there.
 fn url(server: &str) -> Result<Url, Failure> {
-    let text = if server.contains("://") { server.to_owned() } else { format!("http://{server}") };
+    let is_url = server.contains("://");
+    let text = if is_url { server.to_owned() } else { format!("http://{server}") };
     let wrong = |why: &str| {
-        Failure::bad_input(format!("`{server}` is no server's URL: {why}; write http://HOST:PORT"))
+        Failure::bad_input(format!("`{server}` is not a server's URL: {why}; write http://HOST:PORT"))
     };
-    let url = Url::parse(&text).map_err(|error| wrong(&error.to_string()))?;
+    let mut url = Url::parse(&text).map_err(|error| wrong(&error.to_string()))?;
+    if url.scheme() == "https" {
+        return Err(wrong("servers do not speak TLS in this version"));
+    }
     if url.scheme() != "http" {
-        return Err(wrong(&format!("{} is not spoken here", url.scheme())));
+        return Err(wrong(&format!("`{}` is not http", url.scheme())));
     }
     if url.host_str().is_none() {
         return Err(wrong("it names no host"));
     }
+    if !is_url && !names_port(server) {
+        let _ = url.set_port(Some(Settings::HTTP_PORT));
+    }
     Ok(url)
+}
+
+/// Whether HOST:PORT has its port: `[::1]` has not.
+fn names_port(server: &str) -> bool {
+    let authority = server.split('/').next().unwrap_or_default();
+    authority.rsplit(']').next().unwrap_or_default().contains(':')
 }
 
 fn is_local(url: &Url) -> bool {
@@ -295,9 +336,41 @@ fn is_local(url: &Url) -> bool {
 
 /// Nobody answered, or stopped in the middle.
 pub(super) fn unreachable(base: &str, error: &reqwest::Error) -> Failure {
+    if is_other_protocol(error) {
+        let message = format!(
+            "{base} does not answer in HTTP/1: is this the agents' port? REST is on {} unless the server says otherwise",
+            Settings::HTTP_PORT
+        );
+        return Failure::new(Code::Unreachable, message);
+    }
     let why = if error.is_timeout() { "no answer in time".to_owned() } else { root_cause(error) };
+    let no_port = Url::parse(base).is_ok_and(|url| url.port().is_none());
+    let port = if no_port {
+        format!("servers listen on port {}, and the URL names none; ", Settings::HTTP_PORT)
+    } else {
+        String::new()
+    };
     let hint = "is `downbeat server` or `downbeat dev` running? (--server or DOWNBEAT_SERVER names another)";
-    Failure::new(Code::Unreachable, format!("cannot reach {base}: {why}; {hint}"))
+    Failure::new(Code::Unreachable, format!("cannot reach {base}: {why}; {port}{hint}"))
+}
+
+/// Whether something answered that is not HTTP/1. A gRPC server greets with a frame of HTTP/2, which arrives before the
+/// request was sent, or where the status line should be. Trying again changes nothing.
+fn is_other_protocol(error: &reqwest::Error) -> bool {
+    const SIGNS: [&str; 3] = [
+        "invalid HTTP version parsed",
+        "invalid HTTP status-code parsed",
+        "received unexpected message from connection",
+    ];
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = error.source();
+    while let Some(error) = cause {
+        let text = error.to_string();
+        if SIGNS.iter().any(|sign| text.contains(sign)) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 /// The system's own word for it, which is the last in the chain.
@@ -342,6 +415,81 @@ mod tests {
         assert_eq!(client.base(), "http://a:1");
         (0..4).for_each(|_| client.try_next());
         assert_eq!(client.base(), "http://b:2");
+    }
+
+    #[test]
+    fn a_host_without_a_port_is_asked_on_the_servers_own() {
+        for (server, url) in [
+            ("10.0.0.1", "http://10.0.0.1:4680/"),
+            ("db.example", "http://db.example:4680/"),
+            ("[::1]", "http://[::1]:4680/"),
+            ("[::1]:5000", "http://[::1]:5000/"),
+            ("host:80", "http://host/"),
+            ("host:4680", "http://host:4680/"),
+            ("http://proxy.example", "http://proxy.example/"),
+        ] {
+            assert_eq!(self::url(server).unwrap().as_str(), url, "{server}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_list_of_several_pages_is_read_to_its_end() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let served = tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut request = vec![0; 4096];
+                let read = stream.read(&mut request).await.unwrap_or(0);
+                let request = String::from_utf8_lossy(&request[..read]).into_owned();
+                let offset = request.split("offset=").nth(1).unwrap_or("0");
+                let offset: u64 = offset.split([' ', '&']).next().unwrap().parse().unwrap();
+                let pagination =
+                    json!({"limit": 2, "offset": offset, "total": 5, "has_more": offset + 2 < 5});
+                let rows: Vec<u64> = (offset..(offset + 2).min(5)).collect();
+                let body = json!({"data": rows, "pagination": pagination}).to_string();
+                let head =
+                    format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+                let _ = stream.write_all((head + &body).as_bytes()).await;
+            }
+        });
+        let client = Client::to(&[address], None).unwrap();
+        assert_eq!(client.all_pages::<u64>(&["nodes"]).await.unwrap(), [0, 1, 2, 3, 4]);
+        served.abort();
+    }
+
+    /// The first bytes of a gRPC server: its settings, in HTTP/2.
+    const GREETING: &[u8] = &[0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 5, 0, 0, 64, 0];
+
+    #[tokio::test]
+    async fn the_port_of_agents_is_recognised_at_once() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let served = tokio::spawn(async move {
+            use tokio::io::{AsyncReadExt, AsyncWriteExt};
+            let mut connections = 0_u32;
+            while let Ok((mut stream, _)) = listener.accept().await {
+                connections += 1;
+                // One greets at once, one waits for the request: both have been seen.
+                if connections.is_multiple_of(2) {
+                    let _ = stream.read(&mut [0; 16]).await;
+                }
+                let _ = stream.write_all(GREETING).await;
+                let _ = stream.shutdown().await;
+            }
+        });
+        let client = Client::to(&[address], None).unwrap();
+        for attempt in 0..4 {
+            let submitted = client.post::<Value>(&["runs"], &[], Body::Empty, Some("key"));
+            let failure =
+                tokio::time::timeout(PATIENCE / 2, submitted).await.expect("it is final").unwrap_err();
+            assert_eq!(failure.code, Code::Unreachable);
+            assert!(failure.message.contains("is this the agents' port?"), "{attempt}: {}", failure.message);
+        }
+        let failure = client.get::<Value>(&["runs"], &[]).await.unwrap_err();
+        assert!(failure.message.contains("is this the agents' port?"), "{}", failure.message);
+        served.abort();
     }
 
     #[test]

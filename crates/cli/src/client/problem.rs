@@ -5,8 +5,14 @@ use reqwest::Response;
 
 use crate::exit::{Code, Failure};
 
+/// How the server begins when a parameter of a query is wrong; most have the name of the flag that they come from.
+const WRONG_QUERY: &str = "the query is wrong: ";
+
 /// The server's code for params of a run that are wrong.
 const INVALID_PARAMS: &str = "invalid_params";
+
+/// Nodes that are listed one by one before the rest is only counted.
+const MOST_NODES: usize = 20;
 
 /// What the server said, as a failure of this program. `file` is what was sent, if a file was.
 pub(super) async fn failure(response: Response, base: &str, file: Option<&str>) -> Failure {
@@ -17,7 +23,9 @@ pub(super) async fn failure(response: Response, base: &str, file: Option<&str>) 
         Ok(problem) => told(code, problem, file),
         // Something else listens there, or a proxy spoke for the server.
         Err(_) => {
-            Failure::new(code, format!("{base} answered {status}, which is no answer of a downbeat server"))
+            let what = "which is not an answer of a downbeat server";
+            let hint = "does --server or DOWNBEAT_SERVER name the REST port of one?";
+            Failure::new(code, format!("{base} answered {status}, {what}; {hint}"))
         }
     }
 }
@@ -39,10 +47,18 @@ fn told(code: Code, problem: Problem, file: Option<&str>) -> Failure {
         };
         return params_failure(code, problem.errors.iter().map(param).collect());
     }
+    // A user writes flags, and not queries.
+    if let Some(parameter) = problem.detail.strip_prefix(WRONG_QUERY) {
+        return Failure::new(code, format!("--{parameter}"));
+    }
     match (problem.errors.as_slice(), file) {
         ([], _) => {
-            let nodes = problem.nodes.iter().map(|node| format!("{}: {}", node.node, node.reason)).collect();
-            Failure::new(code, problem.detail).with_details(nodes)
+            let mut nodes: Vec<String> =
+                problem.unsaid_nodes().map(|node| format!("{}: {}", node.node, node.reason)).collect();
+            let more = nodes.len().saturating_sub(MOST_NODES);
+            nodes.truncate(MOST_NODES);
+            nodes.extend((more > 0).then(|| format!("and {more} more")));
+            Failure::new(code, problem.message()).with_details(nodes)
         }
         ([only], None) => Failure::new(code, format!("the task is not valid: {}", mistake(only, None))),
         (errors, None) => {

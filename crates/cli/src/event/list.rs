@@ -52,10 +52,10 @@ async fn lines(client: &Client, out: Out) -> Result<EventLines, Failure> {
     if out.format() != Format::Table {
         return Ok(EventLines::default());
     }
-    let query = [("limit", limits::PAGE_MOST.to_string())];
-    let nodes: List<NodeSummary> = client.get(&["nodes"], &query).await?;
-    let mut names: Vec<_> = nodes.data.into_iter().map(|node| (node.id, node.hostname)).collect();
+    let nodes: Vec<NodeSummary> = client.all_pages(&["nodes"]).await?;
+    let mut names: Vec<_> = nodes.into_iter().map(|node| (node.id, node.hostname)).collect();
     // A server from before has none.
+    let query = [("limit", limits::PAGE_MOST.to_string())];
     if let Ok(deleted) = client.get::<List<DeletedNode>>(&["deleted-nodes"], &query).await {
         names.splice(0..0, deleted.data.into_iter().map(|node| (node.id, node.hostname)));
     }

@@ -6,17 +6,22 @@ use clap::Subcommand;
 
 use crate::client::Client;
 use crate::exit::Failure;
+use crate::later;
 use crate::out::Out;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     /// Events in the order of commits
     List(list::ListArgs),
+    /// A verb that does not exist, and what came after it
+    #[command(external_subcommand)]
+    Unknown(Vec<String>),
 }
 
 pub(crate) async fn run(verb: Verb, client: &Client, out: Out) -> Result<(), Failure> {
     match verb {
         Verb::List(args) => list::run(args, client, out).await,
+        Verb::Unknown(words) => Err(later::unknown(Some("event"), &words)),
     }
 }
 

@@ -5,9 +5,8 @@
 
 use clap::{ArgAction, Args, Command, FromArgMatches};
 use downbeat_core::backend::{ActionSchema, Catalogue, ParamKind, ParamSchema, coerce};
-use downbeat_core::limits::PAGE_MOST;
 use downbeat_core::nearest::nearest;
-use downbeat_server::http::view::{List, Node, NodeSummary};
+use downbeat_server::http::view::{Node, NodeSummary};
 use serde_json::{Value, json};
 
 use super::run::RunOptions;
@@ -45,13 +44,24 @@ impl Inline {
     }
 }
 
+/// The first node that offers a backend, if one does.
+async fn offering(client: &Client, backend: &str) -> Result<Option<NodeSummary>, Failure> {
+    let path = ["clusters", client.cluster().unwrap_or("default"), "nodes"];
+    let mut seen = 0;
+    loop {
+        let page = client.page::<NodeSummary>(&path, seen).await?;
+        seen += page.data.len();
+        let is_last = !page.pagination.has_more || page.data.is_empty();
+        let found = page.data.into_iter().find(|node| node.backends.iter().any(|name| name == backend));
+        if found.is_some() || is_last {
+            return Ok(found);
+        }
+    }
+}
+
 /// What a node that offers it declares of an action; nothing when no node does.
 async fn asked(client: &Client, backend: &str, action: &str) -> Result<Option<ActionSchema>, Failure> {
-    let path = ["clusters", client.cluster().unwrap_or("default"), "nodes"];
-    let nodes: List<NodeSummary> = client.get(&path, &[("limit", PAGE_MOST.to_string())]).await?;
-    let Some(node) = nodes.data.iter().find(|node| node.backends.iter().any(|name| name == backend)) else {
-        return Ok(None);
-    };
+    let Some(node) = offering(client, backend).await? else { return Ok(None) };
     let node: Node = client.get(&["nodes", &node.id.to_string()], &[]).await?;
     let offered = node.backends.into_iter().find(|offered| offered.name == backend);
     let action = offered.and_then(|offered| offered.actions.into_iter().find(|known| known.name == action));
@@ -69,7 +79,8 @@ pub(super) fn read(
 ) -> Result<Inline, Failure> {
     let mut words = words.into_iter();
     let backend = name(words.next(), "BACKEND")?;
-    let action = name(words.next(), "ACTION")?;
+    let Some(action) = words.next() else { return Err(no_action(&backend)) };
+    let action = name(Some(action), "ACTION")?;
     let catalogue = Catalogue::builtin();
     let schema = catalogue.action(&backend, &action).ok();
     let (given, late) = split(schema, words)?;
@@ -119,6 +130,25 @@ fn definition(backend: &str, action: &str, params: &Value, options: &RunOptions,
 
 fn undeclared(action: &str) -> ActionSchema {
     ActionSchema { name: action.to_owned(), idempotent: false, params: Vec::new() }
+}
+
+/// A word alone may be a backend without its action, a file, or the name of a job of a later version.
+fn no_action(word: &str) -> Failure {
+    let is_file = [".yaml", ".yml", ".json"].iter().any(|end| word.ends_with(end));
+    if is_file || std::path::Path::new(word).is_file() {
+        return Failure::bad_input(format!("`{word}` is a file; write `downbeat job run -f {word}`"));
+    }
+    let catalogue = Catalogue::builtin();
+    match catalogue.backend(word) {
+        Ok(backend) => {
+            let actions: Vec<&str> = backend.actions.iter().map(|action| action.name.as_str()).collect();
+            Failure::bad_input(format!("ACTION is missing: backend `{word}` has {}", actions.join(", ")))
+        }
+        Err(_) => Failure::bad_input(format!(
+            "ACTION is missing behind BACKEND `{word}`; if `{word}` is a job: stored jobs are not available in this \
+             version, use `downbeat job run -f FILE`"
+        )),
+    }
 }
 
 fn name(word: Option<String>, what: &str) -> Result<String, Failure> {
@@ -272,7 +302,9 @@ mod tests {
     fn what_makes_no_sense_is_said() {
         for (words, told) in [
             (vec![], "BACKEND is missing"),
-            (vec!["exec"], "ACTION is missing"),
+            (vec!["exec"], "ACTION is missing: backend `exec` has run, shell"),
+            (vec!["etl"], "stored jobs are not available in this version, use `downbeat job run -f FILE`"),
+            (vec!["etl.yaml"], "write `downbeat job run -f etl.yaml`"),
             (vec!["--wiat", "test", "noop"], "did you mean `--wait`?"),
             (vec!["exec", "run", "uptime"], "unexpected `uptime`"),
             (vec!["exec", "run", "--command"], "`--command` has no value"),

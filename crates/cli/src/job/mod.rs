@@ -13,6 +13,7 @@ use clap::Subcommand;
 use crate::args::Global;
 use crate::client::Client;
 use crate::exit::Failure;
+use crate::later;
 use crate::out::Out;
 
 #[derive(Debug, Subcommand)]
@@ -25,6 +26,9 @@ pub(crate) enum Verb {
     Validate(validate::ValidateArgs),
     /// The job file's JSON schema, for editors
     Schema,
+    /// A verb that does not exist, and what came after it
+    #[command(external_subcommand)]
+    Unknown(Vec<String>),
 }
 
 pub(crate) async fn run(verb: Verb, global: &Global, out: Out) -> Result<(), Failure> {
@@ -33,5 +37,6 @@ pub(crate) async fn run(verb: Verb, global: &Global, out: Out) -> Result<(), Fai
         Verb::Plan(args) => plan::run(args, &Client::new(global)?, out).await,
         Verb::Validate(args) => validate::run(&args, out),
         Verb::Schema => schema::run(out),
+        Verb::Unknown(words) => Err(later::unknown(Some("job"), &words)),
     }
 }

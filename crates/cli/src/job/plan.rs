@@ -29,7 +29,8 @@ pub(crate) struct PlanArgs {
 pub(super) async fn run(args: PlanArgs, client: &Client, out: Out) -> Result<(), Failure> {
     let (text, name) = JobFile::read(&args.file)?.text()?;
     let params = params::read(&args.param)?;
-    let query: Vec<_> = args.target.map(|target| ("target", target)).into_iter().collect();
+    let mut query: Vec<_> = args.target.map(|target| ("target", target)).into_iter().collect();
+    query.extend(client.cluster().map(|cluster| ("cluster", cluster.to_owned())));
     let body = Body::Definition { text, file: Some(name), params, no_cache: false };
     let plan: Plan = client.post(&["plan"], &query, body, None).await?;
     out.result(&plan, || plan_page(&plan, Rows::of(args.all), out.width()))

@@ -1,10 +1,9 @@
 //! `job run`: submits a task or a job file, and stays with the run if asked to.
 
 use clap::Args;
-use downbeat_core::Span;
-use downbeat_core::backend::Params;
+use downbeat_core::backend::{Catalogue, Params};
+use downbeat_core::{Span, spec};
 use downbeat_server::http::view::Run;
-use jiff::Timestamp;
 
 use super::file::JobFile;
 use super::inline::{self, Inline};
@@ -13,7 +12,7 @@ use crate::args::Global;
 use crate::client::{Body, Client};
 use crate::exit::Failure;
 use crate::out::Out;
-use crate::render::run_line;
+use crate::render::{absences, started_line};
 use crate::run::{wait, watch};
 
 #[derive(Debug, Args)]
@@ -86,15 +85,20 @@ enum Asked {
     Task(Box<Inline>),
 }
 
+/// Says what is valid in a definition, and probably not meant. What is not valid, the server says.
+fn note_signs(text: &str, file: &str, out: Out) {
+    let Ok(noted) = spec::parse_noting(text, file, &Catalogue::builtin()) else { return };
+    for note in &noted.notes {
+        // The one task of a command line has no place in a file.
+        out.note(&if file.is_empty() { note.message.clone() } else { note.render(file) });
+    }
+}
+
 pub(super) async fn run(args: RunArgs, global: &Global, out: Out) -> Result<(), Failure> {
     let (options, global, asked, target) = match args.file {
         Some(path) => {
-            if global.cluster.is_some() {
-                return Err(Failure::bad_input(
-                    "a job file says itself which cluster it is for: write `cluster: NAME` in it",
-                ));
-            }
             let (text, name) = JobFile::read(&path)?.text()?;
+            note_signs(&text, &name, out);
             let target = args.options.target.clone();
             let params = params::read(&args.options.param)?;
             let no_cache = args.options.no_cache;
@@ -115,27 +119,31 @@ pub(super) async fn run(args: RunArgs, global: &Global, out: Out) -> Result<(), 
     // What was said after ACTION may have named another server or format.
     let client = Client::new(&global)?;
     let out = out.with_format(global.output);
+    let is_file = matches!(asked, Asked::File(_));
     let body = match asked {
         Asked::File(body) => body,
         Asked::Task(inline) => {
             let text = inline.settled(&client).await?.to_string();
+            note_signs(&text, "", out);
             Body::Definition { text, file: None, params: Params::new(), no_cache: options.no_cache }
         }
     };
-    let query: Vec<_> = target.map(|target| ("target", target)).into_iter().collect();
+    let mut query: Vec<_> = target.map(|target| ("target", target)).into_iter().collect();
+    // The definition of one task names its cluster itself.
+    if is_file {
+        query.extend(client.cluster().map(|cluster| ("cluster", cluster.to_owned())));
+    }
     // A key of its own lets the client repeat what a broken connection left unanswered.
     let key = options.idempotency_key.clone().unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
     let run: Run = client.post(&["runs"], &query, body, Some(&key)).await?;
     let id = run.summary.id.clone();
+    absences(&run).iter().for_each(|absence| out.note(absence));
     if options.watch {
         watch(id, &client, out).await
     } else if options.wait {
         wait(id, &client, out).await
     } else {
-        out.result(&run, || run_line(&run.summary, Timestamp::now()))?;
-        if out.is_terminal() {
-            out.note(&format!("`downbeat run watch {id}` shows how it goes"));
-        }
+        out.result(&run, || started_line(&run.summary))?;
         Ok(())
     }
 }

@@ -2,7 +2,8 @@
 
 use clap::Args;
 use downbeat_core::backend::Catalogue;
-use downbeat_core::{expr, spec};
+use downbeat_core::expr;
+use downbeat_core::spec::{self, Noted};
 use downbeat_server::http::view::Valid;
 use serde_json::json;
 
@@ -25,8 +26,9 @@ pub(crate) struct ValidateArgs {
 pub(super) fn run(args: &ValidateArgs, out: Out) -> Result<(), Failure> {
     let params = params::read(&args.param)?;
     let file = JobFile::read(&args.file)?;
-    match spec::parse_bytes(&file.bytes, &file.name, &Catalogue::builtin()) {
-        Ok(definition) => {
+    match spec::parse_bytes_noting(&file.bytes, &file.name, &Catalogue::builtin()) {
+        Ok(Noted { definition, notes }) => {
+            notes.iter().for_each(|note| out.note(&note.render(&file.name)));
             if !params.is_empty()
                 && let Err(problems) = expr::given(&definition, &params)
             {

@@ -10,6 +10,7 @@ use clap::Subcommand;
 
 use crate::client::Client;
 use crate::exit::Failure;
+use crate::later;
 use crate::out::Out;
 
 #[derive(Debug, Subcommand)]
@@ -48,6 +49,9 @@ pub(crate) enum Verb {
         /// Hostname or id
         node: String,
     },
+    /// A verb that does not exist, and what came after it
+    #[command(external_subcommand)]
+    Unknown(Vec<String>),
 }
 
 pub(crate) async fn run(verb: Verb, client: &Client, out: Out) -> Result<(), Failure> {
@@ -58,6 +62,7 @@ pub(crate) async fn run(verb: Verb, client: &Client, out: Out) -> Result<(), Fai
         Verb::Delete { node, force } => delete::run(&node, force, client, out).await,
         Verb::Drain { node } => drain::run(&node, drain::Drain::On, client, out).await,
         Verb::Undrain { node } => drain::run(&node, drain::Drain::Off, client, out).await,
+        Verb::Unknown(words) => Err(later::unknown(Some("node"), &words)),
     }
 }
 

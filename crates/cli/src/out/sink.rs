@@ -4,6 +4,7 @@
 use std::io::{self, IsTerminal, Write};
 
 use clap::ValueEnum;
+use downbeat_core::shown::escaped;
 use owo_colors::OwoColorize;
 use serde::Serialize;
 
@@ -20,6 +21,9 @@ pub(crate) enum Format {
     // One document, or several for what goes on.
     Yaml,
 }
+
+/// A narrower terminal wraps lines by itself: nothing could be laid out in it.
+const NARROWEST_TERMINAL: usize = 40;
 
 /// The way out.
 #[derive(Clone, Copy, Debug)]
@@ -47,13 +51,23 @@ impl Out {
         self.terminal
     }
 
-    /// Columns to wrap at; nothing where nobody looks, so that a pipe gets whole lines.
+    /// Whether what others wrote may be painted.
+    pub(crate) fn has_colour(self) -> bool {
+        self.terminal && anstream::stdout().current_choice() != anstream::ColorChoice::Never
+    }
+
+    /// Columns to wrap at: those of the terminal, or `COLUMNS` if it is set. Nothing where nobody looks, so that a pipe
+    /// gets whole lines.
     pub(crate) fn width(self) -> Option<usize> {
         if !self.terminal {
             return None;
         }
-        let (columns, _) = crossterm::terminal::size().ok()?;
-        Some(usize::from(columns)).filter(|columns| *columns >= 40)
+        let said = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+        let columns = match said {
+            Some(columns) => columns,
+            None => usize::from(crossterm::terminal::size().ok()?.0),
+        };
+        Some(columns).filter(|columns| *columns >= NARROWEST_TERMINAL)
     }
 
     /// Text as it is, with a line end if it has none.
@@ -101,7 +115,9 @@ impl Out {
     /// Why the program ends.
     pub(crate) fn failure(self, failure: &Failure) {
         if !failure.message.is_empty() {
-            self.note(&format!("{} {failure}", "error:".red().bold()));
+            // It may repeat what nodes say of themselves.
+            let failure = failure.to_string();
+            self.note(&format!("{} {}", "error:".red().bold(), escaped(&failure)));
         }
     }
 }

@@ -1,8 +1,7 @@
 //! The look of every page, held against golden files.
 
-use downbeat_core::spec::Definition;
 use downbeat_server::http::view::{
-    EventList, List, Node, NodeSummary, NodeWork, Plan, Run, RunSummary, Server, Status,
+    EventList, List, Node, NodeSummary, NodeWork, Plan, Rules, Run, RunStanding, RunSummary, Server, Status,
 };
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
@@ -26,6 +25,10 @@ fn plain(text: &str) -> String {
 
 fn id(number: u64) -> String {
     format!("0198c0de-0000-7000-8000-{number:012}")
+}
+
+fn standing(run: &Run, plan: &Plan) -> RunStanding {
+    RunStanding::of(run.clone(), plan, &Rules::of(plan))
 }
 
 fn changed(view: &mut Value, changes: Value) {
@@ -143,11 +146,8 @@ fn a_list_of_runs() {
 
 #[test]
 fn lines_of_a_run_that_is_watched() {
-    let plan = plan();
-    let task = json!({"backend": "test", "action": "noop"});
-    let definition: Definition = view(json!({"target": "all", "tasks": [task, task, task, task]}));
-    let mut story = Story::new(plan, &definition);
-    let before = story.tallies(&running());
+    let mut story = Story::new(plan());
+    let before = story.tallies(&standing(&running(), &plan()));
     let mut later = running();
     let step = later.results.get_mut(&1).unwrap();
     step.insert(
@@ -158,7 +158,7 @@ fn lines_of_a_run_that_is_watched() {
         2,
         view(json!({"web-01": result("skipped", None, json!({"reason": "fail-fast has struck"}))})),
     );
-    let after = story.tallies(&later);
+    let after = story.tallies(&standing(&later, &plan()));
     let mut text = String::new();
     for line in [story.ended(&before), story.ended(&after)].concat() {
         text.push_str(&line);
@@ -348,6 +348,81 @@ fn a_run_of_ten_thousand_items_stays_readable() {
 }
 
 #[test]
+fn a_run_of_ten_thousand_steps_shows_the_first_that_matter() {
+    let names: Vec<String> = (0..10_000).map(|step| format!("task-{step}")).collect();
+    let tasks: Vec<(&str, Value)> = names.iter().map(|name| (name.as_str(), json!({}))).collect();
+    let plan = graph_plan(&tasks);
+    let mut run = fan_out(3);
+    run.results.clear();
+    for step in 0..5_000 {
+        let status = match step {
+            4_000 => "failed",
+            4_998.. => "running",
+            _ => "succeeded",
+        };
+        run.results.insert(step, view(json!({"web-01": result(status, Some("0s"), json!({}))})));
+    }
+    run.summary = view(summary(json!({"steps": 10_000})));
+    let page = plain(&run_page(&run, &plan, Rows::Few, now(), Some(80)));
+    let rows: Vec<&str> = page.lines().skip_while(|line| !line.starts_with("STEP")).collect();
+    assert!(rows[1].starts_with("4000  task-4000  "), "what failed is first: {page}");
+    assert!(
+        rows[2].starts_with("4998  ") && rows[4].starts_with("5000  "),
+        "then what runs, then what waits: {page}"
+    );
+    assert!(page.contains("… and 9950 more steps; --all or -o json shows them"), "{page}");
+    assert!(page.lines().count() < 90, "{page}");
+    assert!(rows[1].ends_with("<0.1ms"), "a duration of 0 is a duration: {page}");
+    assert_eq!(run_page(&run, &plan, Rows::All, now(), None).matches("task-").count(), 10_000);
+}
+
+#[test]
+fn lists_and_pages_fit_eighty_columns() {
+    let error = json!({"error": "step 0 (fetch) failed on web-02; 1 node failed, none was allowed", "status": "failed"});
+    let mut runs: Vec<RunSummary> = vec![view(summary(error)), view(summary(json!({"job": null})))];
+    runs[1].id = "0198c0df-1111-7000-8000-000000000002".into();
+    let list = plain(&run_table(&runs, now(), Some(80)));
+    let nodes: Vec<NodeSummary> = view(json!([node(
+        json!({"hostname": "a-rather-long-hostname-01.eu-central-1.example.com", "groups": ["web", "eu", "frontend", "canary"],
+            "labels": {"disk": "ssd", "rack": "a-17", "zone": "eu-central-1a"}, "backends": ["exec", "file", "http", "ping", "test"]})
+    ),]));
+    let nodes = plain(&node_table(&nodes, now(), Some(80)));
+    let page = plain(&run_page(&failed(), &plan(), Rows::Few, now(), Some(80)));
+    // Commands to copy and the ids in them stay whole.
+    let tables = page.lines().filter(|line| !line.starts_with("downbeat "));
+    for line in list.lines().chain(nodes.lines()).chain(tables) {
+        assert!(unicode_width::UnicodeWidthStr::width(line) <= 80, "{line}");
+    }
+    insta::assert_snapshot!(format!("{list}\n{nodes}\n{page}"));
+}
+
+#[test]
+fn a_run_that_was_submitted_says_how_to_follow_it() {
+    let line = |changes: Value| plain(&started_line(&view(summary(changes))));
+    insta::assert_snapshot!(
+        [
+            line(json!({"job": null})),
+            line(json!({"state": "pending", "status": "pending",
+            "pending_reason": "waits for its turn: 1 of 1 runs under way, next in line"})),
+            line(json!({"state": "completed", "status": "completed"})),
+        ]
+        .join("\n")
+    );
+}
+
+#[test]
+fn a_step_that_waits_for_its_node_says_so_in_its_row() {
+    let mut run = running();
+    let waits = "waits for web-03, silent for 42s; fails when it is offline, in 58s";
+    run.results
+        .get_mut(&1)
+        .unwrap()
+        .insert("web-03".to_owned(), view(result("pending", None, json!({"waits": waits}))));
+    let page = plain(&run_page(&run, &plan(), Rows::Few, now(), None));
+    assert!(page.lines().any(|line| line.contains("web-03  pending") && line.ends_with(waits)), "{page}");
+}
+
+#[test]
 fn a_fan_out_that_waits_says_for_how_many() {
     let mut run = fan_out(3);
     run.summary = view(summary(json!({})));
@@ -362,11 +437,10 @@ fn a_fan_out_that_waits_says_for_how_many() {
 
 #[test]
 fn lines_of_a_fan_out_that_is_watched() {
-    let definition: Definition = view(json!({"tasks": [{"backend": "test", "action": "noop"}]}));
-    let mut story = Story::new(nightly(), &definition);
+    let mut story = Story::new(nightly());
     let mut text = String::new();
     let mut tell = |run: &Run| {
-        let tallies = story.tallies(run);
+        let tallies = story.tallies(&standing(run, &nightly()));
         story.ended(&tallies).iter().for_each(|line| text.push_str(&format!("{line}\n")));
         text.push_str("-\n");
     };
@@ -388,7 +462,7 @@ fn stopped_rollout() -> Run {
     let nodes = |range: std::ops::RangeInclusive<usize>| json!(range.map(host).collect::<Vec<_>>());
     let mut run = summary(json!({
         "state": "failed", "status": "failed", "finished_at": "2025-06-01T10:04:53.5Z", "duration": "2.5s", "nodes": 10,
-        "steps": 2, "error": "step 0 (fetch) failed on web-02; 1 nodes failed, and 0 may", "retry_of": id(3),
+        "steps": 2, "error": "step 0 (fetch) failed on web-02; 1 node failed, none was allowed", "retry_of": id(3),
     }));
     let skipped = json!({"reason": "the roll-out stopped in wave 2: step 0 (fetch) failed"});
     let mut fetched = json!({
@@ -495,12 +569,10 @@ fn a_run_on_many_nodes() {
 
 #[test]
 fn lines_of_a_roll_out_that_is_watched() {
-    let task = json!({"backend": "test", "action": "noop"});
-    let definition: Definition = view(json!({"target": "all", "tasks": [task, task, task]}));
-    let mut story = Story::new(rollout_plan(10, &[1, 2, 7]), &definition);
+    let mut story = Story::new(rollout_plan(10, &[1, 2, 7]));
     let mut text = String::new();
     let mut tell = |run: &Run| {
-        for line in story.news(run) {
+        for line in story.news(&standing(run, &rollout_plan(10, &[1, 2, 7])), now()) {
             text.push_str(&format!("{line}\n"));
         }
         text.push_str("-\n");

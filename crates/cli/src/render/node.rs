@@ -5,7 +5,7 @@ use downbeat_server::http::view::{Node, NodeSummary};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::table::{Cell, Table, Tone, facts};
+use super::table::{Cell, Table, Tone, facts_within};
 use super::time::{age, second};
 
 /// Nodes, as the server ordered them.
@@ -13,7 +13,10 @@ pub(crate) fn node_table(nodes: &[NodeSummary], now: Timestamp, width: Option<us
     if nodes.is_empty() {
         return "no nodes; `downbeat agent --server HOST:4681` on a machine makes it one\n".to_owned();
     }
-    let mut table = Table::new(["NODE", "STATUS", "GROUPS", "LABELS", "SLOTS", "SEEN", "BACKENDS"]);
+    let mut table = Table::new(["NODE", "STATUS", "GROUPS", "LABELS", "SLOTS", "SEEN", "BACKENDS"])
+        .may_cut("LABELS", 8)
+        .may_cut("GROUPS", 8)
+        .may_cut("NODE", 12);
     for node in nodes {
         let labels = node.labels.iter().map(|(name, value)| label(name, value)).collect::<Vec<_>>().join(",");
         table.row([
@@ -52,7 +55,7 @@ pub(crate) fn node_page(node: &Node, now: Timestamp, width: Option<usize>) -> St
         ("seen", at(node.seen_at)),
     ];
     lines.extend(node.problems.iter().map(|problem| ("problem", Cell::new(problem, Tone::Bad))));
-    let head = facts(&lines);
+    let head = facts_within(&lines, width);
     let mut table = Table::new(["BACKEND", "ACTION", "IDEMPOTENT", "PARAMS"]);
     for backend in &node.backends {
         for action in &backend.actions {

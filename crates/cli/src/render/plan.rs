@@ -7,6 +7,7 @@ use downbeat_core::spec::{Condition, ForEach, Limit, Placement};
 use downbeat_server::http::view::{EdgeKind, Plan, Shape, Step, Where};
 use serde_json::Value;
 
+use super::absent::{left_out, silent};
 use super::hosts::{Rows, hosts};
 use super::plan_graph::graph;
 use super::rollout::{planned, planned_waves};
@@ -19,15 +20,20 @@ const MOST_VALUE_CHARS: usize = 60;
 /// What would run where, and in which order.
 pub(crate) fn plan_page(plan: &Plan, rows: Rows, width: Option<usize>) -> String {
     let names: Vec<String> = plan.nodes.iter().map(|node| node.hostname.clone()).collect();
-    let nodes = match names.len() {
-        0 => "0".to_owned(),
-        count => format!("{count}: {}", hosts(&names, rows)),
-    };
     let mut head = vec![
         ("job", plan.job.as_deref().unwrap_or("-").into()),
         ("steps", plan.steps.len().to_string().into()),
-        ("nodes", nodes.into()),
     ];
+    // A job that is placed has no nodes before it runs.
+    if !names.is_empty() {
+        head.push(("nodes", format!("{}: {}", names.len(), hosts(&names, rows)).into()));
+    }
+    if !plan.left_out.is_empty() {
+        head.push(("left out", left_out(&plan.left_out, rows).into()));
+    }
+    if !plan.silent.is_empty() {
+        head.push(("silent", Cell::new(silent(&plan.silent, rows), Tone::Busy)));
+    }
     match &plan.rollout {
         Some(rollout) => head.push(("rollout", planned(rollout).into())),
         None => head.push(("strategy", plan.strategy.as_str().into())),
@@ -57,6 +63,9 @@ pub(crate) fn plan_page(plan: &Plan, rows: Rows, width: Option<usize>) -> String
     }
     if plan.shape == Shape::List || rows == Rows::All {
         text.push_str(&format!("\n{}", steps(plan, &names, rows, width)));
+    }
+    for note in &plan.notes {
+        text.push_str(&format!("\nnote: {note}\n"));
     }
     text
 }

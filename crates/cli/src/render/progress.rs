@@ -1,13 +1,9 @@
 //! Owns how a step stands over all of its nodes or items: the counts, and the line about one that has ended.
 
-use std::time::Duration;
-
 use downbeat_core::Span;
 use downbeat_core::execution::Status;
-use downbeat_server::http::view::{InstanceResult, Run, Step, Where};
-use serde_json::Value;
+use downbeat_server::http::view::StepStanding;
 
-use super::run::attempts_made;
 use super::table::{Tone, one_line, painted};
 use super::time::short;
 
@@ -22,102 +18,73 @@ pub(crate) struct Tally {
     pub(crate) succeeded: u64,
     /// Of the succeeded ones, those whose result came from the cache.
     pub(crate) cached: u64,
+    /// Of the succeeded ones, those that an earlier run had done.
+    pub(crate) reused: u64,
     pub(crate) failed: u64,
     pub(crate) skipped: u64,
     pub(crate) cancelled: u64,
-    /// Of the failed and cancelled ones, those that may yet be tried again.
+    /// Of the failed and cancelled ones, those that may be retried.
     pub(crate) undecided: u64,
     /// The most attempts that an instance took.
     pub(crate) attempts: u32,
     /// How long the slowest instance took.
     pub(crate) longest: Option<Span>,
-    /// The first word on why something went wrong or was left out.
+    /// Why the first instance that went wrong or was left out did or was.
     pub(crate) why: Option<String>,
+}
+
+impl From<&StepStanding> for Tally {
+    fn from(step: &StepStanding) -> Self {
+        Self {
+            index: step.step,
+            name: step.task.clone(),
+            wanted: step.instances,
+            running: step.count(Status::Leased) + step.count(Status::Running),
+            succeeded: step.count(Status::Succeeded),
+            cached: step.cached,
+            reused: step.reused,
+            failed: step.count(Status::Failed) + step.count(Status::Lost),
+            skipped: step.count(Status::Skipped),
+            cancelled: step.count(Status::Cancelled),
+            undecided: step.undecided,
+            attempts: step.attempts,
+            longest: step.longest,
+            why: step.why.clone(),
+        }
+    }
 }
 
 impl Tally {
     /// Instances that have ended for good.
     pub(crate) fn ended(&self) -> u64 {
-        self.succeeded + self.failed + self.skipped + self.cancelled - self.undecided
+        (self.succeeded + self.failed + self.skipped + self.cancelled).saturating_sub(self.undecided)
     }
 
     pub(crate) fn has_ended(&self) -> bool {
         self.ended() >= self.wanted
     }
 
-    /// `may_come_back` says whether an instance that did not succeed may yet be tried again, and `is_over` whether more
-    /// items may come than are there.
-    pub(super) fn of(
-        step: &Step,
-        run: &Run,
-        is_over: bool,
-        may_come_back: impl Fn(&str, &InstanceResult) -> bool,
-    ) -> Self {
-        let results = run.results.get(&step.index);
-        let there = results.map_or(0, |results| results.len() as u64);
-        // Skipped as a whole, or its items could not be worked out.
-        let as_a_whole = results.is_some_and(|results| results.values().any(|result| result.item.is_none()));
-        let mut tally = Self {
-            index: step.index,
-            name: step.name.clone(),
-            wanted: match (&step.place, step.for_each.as_ref().map(|each| &each.items)) {
-                (Where::Nodes(nodes), _) => nodes.len() as u64,
-                (Where::Placed(_), None) => 1,
-                (Where::Placed(_), Some(_)) if as_a_whole => there,
-                (Where::Placed(_), Some(Value::Array(items))) => items.len() as u64,
-                // How many there are shows only when what follows them begins.
-                (Where::Placed(_), Some(_)) if is_over => there.max(1),
-                (Where::Placed(_), Some(_)) => there + 1,
-            },
-            ..Self::default()
-        };
-        let mut longest = Duration::ZERO;
-        for (node, result) in run.results.get(&step.index).into_iter().flatten() {
-            match result.status {
-                Status::Pending => {}
-                Status::Leased | Status::Running => tally.running += 1,
-                Status::Succeeded => {
-                    tally.succeeded += 1;
-                    tally.cached += u64::from(result.cached);
-                }
-                Status::Failed | Status::Lost => tally.failed += 1,
-                Status::Skipped => tally.skipped += 1,
-                Status::Cancelled => tally.cancelled += 1,
-            }
-            if may_come_back(node, result) {
-                tally.undecided += 1;
-            }
-            tally.attempts = tally.attempts.max(attempts_made(result));
-            longest = longest.max(result.duration.unwrap_or_default().0);
-            if tally.why.is_none() {
-                tally.why = match (&result.error, &result.reason) {
-                    (Some(error), _) => Some(format!("{}: {error}", whose(node, result))),
-                    (None, Some(reason)) => Some(reason.clone()),
-                    (None, None) => None,
-                };
-            }
-        }
-        tally.longest = Some(Span(longest)).filter(|longest| longest.0 > Duration::ZERO);
-        tally
-    }
-}
-
-/// `web-01`, or `item 3 on web-01`.
-pub(super) fn whose(node: &str, result: &InstanceResult) -> String {
-    match (result.item, &result.node) {
-        (None, _) => node.to_owned(),
-        (Some(item), Some(node)) => format!("item {item} on {node}"),
-        (Some(item), None) => format!("item {item}"),
+    /// Instances that have not ended.
+    pub(crate) fn open(&self) -> u64 {
+        self.wanted.saturating_sub(self.ended())
     }
 }
 
 /// `step 0 exec run: 3/3 succeeded in 12ms`.
 pub(crate) fn step_line(tally: &Tally) -> String {
     let mut parts = Vec::new();
-    if tally.succeeded > 0 || tally.skipped < tally.wanted {
+    if tally.wanted > 0 && tally.reused == tally.wanted {
+        parts.push(painted("reused", Tone::Good));
+    } else if tally.succeeded > 0 || tally.skipped < tally.wanted {
         let tone = if tally.succeeded == tally.wanted { Tone::Good } else { Tone::Plain };
-        let cached = if tally.cached > 0 { format!(" ({} cached)", tally.cached) } else { String::new() };
-        parts.push(painted(&format!("{}/{} succeeded{cached}", tally.succeeded, tally.wanted), tone));
+        let taken = [(tally.reused, "reused"), (tally.cached, "cached")];
+        let taken: Vec<String> = taken
+            .iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, word)| format!("{count} {word}"))
+            .collect();
+        let taken = if taken.is_empty() { String::new() } else { format!(" ({})", taken.join(", ")) };
+        parts.push(painted(&format!("{}/{} succeeded{taken}", tally.succeeded, tally.wanted), tone));
     }
     for (count, word, tone) in [
         (tally.failed, "failed", Tone::Bad),

@@ -1,12 +1,13 @@
 //! Owns how a roll-out looks: its waves, what was never touched, and the lines about waves that come and go.
 
-use downbeat_server::http::view::{PlannedRollout, Rollout, Wave, WaveStatus};
+use downbeat_core::spec::budget_text;
+use downbeat_server::http::view::{PlannedRollout, Rollout, WaveStatus};
 
 use super::hosts::{Rows, hosts};
 use super::table::{Cell, Table, Tone};
 use super::time::short;
 
-/// `wave 2 of 4, 1 node failed of 2 that may`.
+/// `wave 2 of 4, 1 of 2 allowed failures`.
 pub(super) fn standing(rollout: &Rollout) -> String {
     let all = rollout.waves.len();
     let wave = match rollout.wave {
@@ -21,9 +22,9 @@ fn failures(rollout: &Rollout) -> String {
     match (failed, budget) {
         (0, 0) => "no node may fail".to_owned(),
         (failed, budget) if failed > budget => {
-            format!("{failed} failed, and {budget} may: no further wave begins")
+            format!("{}: no further wave begins", budget_text(*failed, *budget))
         }
-        (failed, budget) => format!("{failed} of {budget} failures"),
+        (failed, budget) => format!("{failed} of {budget} allowed failures"),
     }
 }
 
@@ -80,7 +81,6 @@ pub(super) fn planned(rollout: &PlannedRollout) -> String {
 }
 
 /// `wave 2 of 4 begins: web-02, web-03`.
-pub(super) fn begins(rollout: &Rollout, wave: &Wave) -> String {
-    let nodes = hosts(&wave.nodes, Rows::Few);
-    format!("wave {} of {} begins: {nodes}", wave.wave, rollout.waves.len())
+pub(super) fn begins(wave: u32, waves: usize, nodes: &[String]) -> String {
+    format!("wave {wave} of {waves} begins: {}", hosts(nodes, Rows::Few))
 }

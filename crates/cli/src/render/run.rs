@@ -5,15 +5,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use downbeat_core::Span;
 use downbeat_core::execution::Status;
 use downbeat_core::run::RunStatus;
-use downbeat_server::http::view::{InstanceResult, Plan, Run, RunSummary, Step};
+use downbeat_server::http::view::{InstanceResult, Plan, Run, RunSummary, Step, StepStanding, StepWaiting};
 use jiff::Timestamp;
 
+use super::absent::{left_out, silent};
 use super::hosts::{Rows, hosts};
 use super::progress::Tally;
 use super::rollout::{standing, waves};
-use super::story::{wait_reason, waiting_task};
-use super::table::{Cell, Table, Tone, facts, painted};
+use super::table::{Cell, Table, Tone, facts_within, one_line, painted};
 use super::time::{age, elapsed, second, short};
+use super::waits::{awaited, wait_reason, waiting_task};
+
+/// From this width on a list of runs has room for whole ids.
+const WIDE_COLUMNS: usize = 120;
+const UUID_CHARS: usize = 36;
+/// The time of a run's creation, to the millisecond: what comes after it is chance.
+const SHORTEST_ID: usize = 13;
+/// Of more steps than this only the first are shown: those that went wrong, then those at work.
+const MOST_STEPS: usize = 50;
 
 /// More instances than this are only counted, except those that went wrong.
 const MOST_INSTANCES: usize = 60;
@@ -28,13 +37,18 @@ pub(crate) fn run_table(runs: &[RunSummary], now: Timestamp, width: Option<usize
     if runs.is_empty() {
         return "no runs\n".to_owned();
     }
-    let mut table = Table::new(["RUN", "JOB", "STATUS", "STEPS", "NODES", "DURATION", "AGE", "ERROR"]);
-    for run in runs {
+    let ids = ids(runs, width);
+    let mut table = Table::new(["RUN", "JOB", "STATUS", "STEPS", "NODES", "DURATION", "AGE", "ERROR"])
+        .one_line_each()
+        .or_short("DURATION", "TOOK")
+        .may_cut("JOB", 8)
+        .may_cut("STATUS", 9);
+    for (run, id) in runs.iter().zip(ids) {
         table.row([
-            run.id.as_str().into(),
+            id.into(),
             run.job.as_deref().unwrap_or("-").into(),
             status(run),
-            run.steps.to_string().into(),
+            run.steps.count().to_string().into(),
             run.nodes.to_string().into(),
             duration(run, now).into(),
             age(run.created_at, now).into(),
@@ -45,6 +59,35 @@ pub(crate) fn run_table(runs: &[RunSummary], now: Timestamp, width: Option<usize
         ]);
     }
     table.draw(width)
+}
+
+/// In a narrow terminal, the beginnings of ids that tell these runs apart: every command takes them.
+fn ids(runs: &[RunSummary], width: Option<usize>) -> Vec<&str> {
+    let ids = || runs.iter().map(|run| run.id.as_str());
+    if width.is_none_or(|width| width >= WIDE_COLUMNS) {
+        return ids().collect();
+    }
+    let is_short_of = |id: &str, length: usize| id.len() != UUID_CHARS || !id.is_char_boundary(length);
+    let tells_apart = |length: &usize| {
+        let beginnings: BTreeSet<&str> =
+            ids().map(|id| if is_short_of(id, *length) { id } else { &id[..*length] }).collect();
+        beginnings.len() == runs.len()
+    };
+    let length = (SHORTEST_ID..UUID_CHARS).find(tells_apart).unwrap_or(UUID_CHARS);
+    ids().map(|id| if is_short_of(id, length) { id } else { &id[..length] }).collect()
+}
+
+/// One line that says that a run was created.
+pub(crate) fn started_line(run: &RunSummary) -> String {
+    let name = run.job.as_deref().map(|job| format!(" ({job})")).unwrap_or_default();
+    let id = &run.id;
+    match &run.pending_reason {
+        Some(reason) => format!("run {id}{name} {}; `downbeat run watch {id}` follows it", one_line(reason)),
+        None if run.state.is_terminal() => {
+            format!("run {id}{name} is {} already; `downbeat run show {id}` shows it", run.status)
+        }
+        None => format!("run {id}{name} started; `downbeat run watch {id}` follows it"),
+    }
 }
 
 /// One line that says how a run stands.
@@ -58,15 +101,14 @@ pub(crate) fn run_line(run: &RunSummary, now: Timestamp) -> String {
     } else {
         format!(" for {took}")
     };
-    let error =
-        run.error.as_deref().map(|error| format!(": {}", super::table::one_line(error))).unwrap_or_default();
+    let error = run.error.as_deref().map(|error| format!(": {}", one_line(error))).unwrap_or_default();
     let (text, tone) = told(run);
     format!("run {}{name} {}{took}{error}", run.id, painted(&text, tone))
 }
 
 /// A run with every step on every node, or with the counts of each step when there are many.
 pub(crate) fn run_page(run: &Run, plan: &Plan, rows: Rows, now: Timestamp, width: Option<usize>) -> String {
-    let mut text = facts(&head(run, rows, now));
+    let mut text = facts_within(&head(run, rows, now), width);
     if let Some(rollout) = &run.rollout {
         text.push_str(&format!("\n{}", waves(rollout, rows, width)));
     }
@@ -80,16 +122,21 @@ pub(crate) fn run_page(run: &Run, plan: &Plan, rows: Rows, now: Timestamp, width
         Some(wrong) => 1 + wrong.len().min(MOST_FAILED_ITEMS),
         None => results.keys().filter(|node| shown(node)).count(),
     };
-    if rows == Rows::All || run.results.values().map(rows_of).sum::<usize>() <= MOST_INSTANCES {
+    // A step that nothing has happened to has a row of its own.
+    let untold = plan.steps.iter().filter(|step| run.results.get(&step.index).is_none_or(BTreeMap::is_empty));
+    let all = untold.count() + run.results.values().map(rows_of).sum::<usize>();
+    if rows == Rows::All || all <= MOST_INSTANCES {
         text.push_str(&format!("\n{}", results(run, plan, rows, shown, width)));
         if run.results.values().any(|results| folded(results, rows).is_some()) {
             text.push_str(&format!("\n`downbeat run show {} --all` shows every item\n", run.summary.id));
         }
     } else {
-        text.push_str(&format!("\n{}", counted(run, plan, width)));
+        text.push_str(&format!("\n{}", counted(run, plan, rows, width)));
         text.push_str(&failures(run, plan, width));
     }
-    text.push_str(&waiting(run));
+    // A step on nodes has its reasons in the rows, unless they were only counted.
+    let is_told = |step: &StepWaiting| step.bound && (rows == Rows::All || all <= MOST_INSTANCES);
+    text.push_str(&waiting(run.waiting.iter().filter(|step| !is_told(step))));
     if !run.untouched.is_empty() {
         text.push_str(&format!("\nnever touched: {}\n", hosts(&run.untouched, rows)));
     }
@@ -108,6 +155,12 @@ fn head(run: &Run, rows: Rows, now: Timestamp) -> Vec<(&'static str, Cell)> {
         ("state", summary.state.as_str().into()),
         ("target", target(&run.expected, rows).into()),
     ];
+    if !run.left_out.is_empty() {
+        head.push(("left out", left_out(&run.left_out, rows).into()));
+    }
+    if !run.silent.is_empty() {
+        head.push(("silent", Cell::new(silent(&run.silent, rows), Tone::Busy)));
+    }
     if let Some(rollout) = &run.rollout {
         let tone = if rollout.failed > rollout.budget { Tone::Bad } else { Tone::Plain };
         head.push(("rollout", Cell::new(standing(rollout), tone)));
@@ -129,7 +182,7 @@ fn head(run: &Run, rows: Rows, now: Timestamp) -> Vec<(&'static str, Cell)> {
         head.push(("paused", Cell::new(text, Tone::Busy)));
     }
     if let Some(reason) = &summary.pending_reason {
-        head.push(("waits", Cell::new(reason.as_str(), Tone::Busy)));
+        head.push(("pending", Cell::new(reason.as_str(), Tone::Busy)));
     }
     head.push(("duration", duration(summary, now).into()));
     if let Some(error) = &summary.error {
@@ -169,8 +222,22 @@ fn is_wrong(result: &InstanceResult) -> bool {
     matches!(result.status, Status::Failed | Status::Lost | Status::Cancelled)
 }
 
+/// A table with a row per instance.
+fn instances() -> Table {
+    Table::new(["STEP", "TASK", "NODE", "STATUS", "ATTEMPTS", "DURATION", "EXIT", "DETAIL"])
+        .or_short("ATTEMPTS", "TRY")
+        .or_short("DURATION", "TOOK")
+        .may_cut("TASK", 10)
+        .may_cut("NODE", 10)
+}
+
+/// How a step stands, whatever may come of it.
+fn tally(step: &Step, run: &Run) -> Tally {
+    Tally::from(&StepStanding::of(step, run, true, |_, _| false))
+}
+
 fn results(run: &Run, plan: &Plan, rows: Rows, shown: impl Fn(&str) -> bool, width: Option<usize>) -> String {
-    let mut table = Table::new(["STEP", "TASK", "NODE", "STATUS", "ATTEMPTS", "DURATION", "EXIT", "DETAIL"]);
+    let mut table = instances();
     for step in &plan.steps {
         let number = step.index.to_string();
         match run.results.get(&step.index).filter(|results| !results.is_empty()) {
@@ -220,10 +287,10 @@ fn has_no_items(step: &Step, run: &Run) -> bool {
 
 /// One row for all items of a step.
 fn items(number: &str, step: &Step, run: &Run) -> [Cell; 8] {
-    let tally = Tally::of(step, run, true, |_, _| false);
+    let tally = tally(step, run);
     let results = run.results.get(&step.index).into_iter().flatten();
     let nodes: BTreeSet<&str> = results.clone().filter_map(|(_, result)| result.node.as_deref()).collect();
-    let open = tally.wanted.saturating_sub(tally.ended());
+    let open = tally.open();
     let (status, tone) = match (open, tally.failed, tally.cancelled, tally.succeeded) {
         (1.., ..) if tally.running + tally.ended() > 0 => ("running", Tone::Busy),
         (1.., ..) => ("pending", Tone::Dim),
@@ -261,8 +328,8 @@ fn items(number: &str, step: &Step, run: &Run) -> [Cell; 8] {
     ]
 }
 
-/// A row per step: how many of its instances stand where.
-fn counted(run: &Run, plan: &Plan, width: Option<usize>) -> String {
+/// A row per step: how many of its instances stand where. Of very many steps, those that something is to be said of.
+fn counted(run: &Run, plan: &Plan, rows: Rows, width: Option<usize>) -> String {
     let with_items = plan.steps.iter().any(|step| step.for_each.is_some());
     let mut table = Table::new([
         "STEP",
@@ -274,31 +341,57 @@ fn counted(run: &Run, plan: &Plan, width: Option<usize>) -> String {
         "CANCELLED",
         "OPEN",
         "LONGEST",
-    ]);
-    for step in &plan.steps {
-        let tally = Tally::of(step, run, true, |_, _| false);
+    ])
+    .or_short("INSTANCES", "ALL")
+    .or_short("SUCCEEDED", "OK")
+    .or_short("CANCELLED", "CANC")
+    .may_cut("TASK", 10);
+    let mut tallies: Vec<Tally> = plan.steps.iter().map(|step| tally(step, run)).collect();
+    let all = tallies.len();
+    if rows == Rows::Few && all > MOST_STEPS {
+        tallies.sort_by_key(|tally| (urgency(tally), tally.index));
+        tallies.truncate(MOST_STEPS);
+    }
+    for tally in &tallies {
         let count = |count: u64, tone| match count {
             0 => Cell::new("-", Tone::Dim),
             count => Cell::new(count.to_string(), tone),
         };
         table.row([
-            step.index.to_string().into(),
-            step.name.as_str().into(),
+            tally.index.to_string().into(),
+            tally.name.as_str().into(),
             tally.wanted.to_string().into(),
             count(tally.succeeded, Tone::Good),
             count(tally.failed, Tone::Bad),
             count(tally.skipped, Tone::Dim),
             count(tally.cancelled, Tone::Bad),
-            count(tally.wanted.saturating_sub(tally.ended()), Tone::Busy),
+            count(tally.open(), Tone::Busy),
             tally.longest.map_or_else(|| "-".to_owned(), short).into(),
         ]);
     }
-    table.draw(width)
+    let mut text = table.draw(width);
+    if all > tallies.len() {
+        text.push_str(&format!("… and {} more steps; --all or -o json shows them\n", all - tallies.len()));
+    }
+    text
+}
+
+/// What a reader wants to see first has the lowest number.
+fn urgency(tally: &Tally) -> u8 {
+    if tally.failed + tally.cancelled > 0 {
+        0
+    } else if tally.running > 0 {
+        1
+    } else if tally.open() > 0 {
+        2
+    } else {
+        3
+    }
 }
 
 /// The instances that went wrong; the first of them.
 fn failures(run: &Run, plan: &Plan, width: Option<usize>) -> String {
-    let mut table = Table::new(["STEP", "TASK", "NODE", "STATUS", "ATTEMPTS", "DURATION", "EXIT", "DETAIL"]);
+    let mut table = instances();
     let mut found = 0;
     for step in &plan.steps {
         let results = run.results.get(&step.index).map(in_order).unwrap_or_default();
@@ -326,13 +419,29 @@ fn again(run: &Run) -> String {
     if well || !summary.state.is_terminal() {
         return String::new();
     }
-    let failed = run.counts.failed + run.counts.lost > 0;
-    let nodes = if failed && !run.expected.is_empty() {
-        format!("downbeat run retry {id} --failed-only   # the failed nodes only\n")
-    } else {
-        String::new()
+    let mut text = format!("\ndownbeat run retry {id}   # what did not succeed; what did is kept\n");
+    // With one node it would be the same.
+    if run.counts.failed + run.counts.lost > 0 && run.expected.len() > 1 {
+        text.push_str(&format!("downbeat run retry {id} --failed-only   # the failed nodes only\n"));
+    }
+    text.push_str(&logs_of_failure(run));
+    text
+}
+
+/// How to read what the first instance that failed wrote.
+fn logs_of_failure(run: &Run) -> String {
+    let failed = |result: &InstanceResult| result.status == Status::Failed && result.attempts_made() > 0;
+    let found = run.results.iter().find_map(|(step, results)| {
+        let (node, result) = in_order(results).into_iter().find(|(_, result)| failed(result))?;
+        Some((step, node, result))
+    });
+    let Some((step, node, result)) = found else { return String::new() };
+    let id = &run.summary.id;
+    let part = match result.item {
+        Some(item) => format!("--step {step} --item {item}"),
+        None => format!("--node {node}"),
     };
-    format!("\ndownbeat run retry {id}   # what did not succeed; what did is kept\n{nodes}")
+    format!("downbeat run logs {id} {part}   # what it wrote\n")
 }
 
 /// A value as it was written: texts without their quotes.
@@ -357,7 +466,7 @@ fn instance(step: &str, task: &str, node: &str, result: &InstanceResult) -> [Cel
         task_label(task, result.item).into(),
         node.into(),
         Cell::new(status, status_tone(result.status)),
-        match attempts_made(result) {
+        match result.attempts_made() {
             0 => "-".into(),
             made => made.to_string().into(),
         },
@@ -369,8 +478,10 @@ fn instance(step: &str, task: &str, node: &str, result: &InstanceResult) -> [Cel
 
 /// Why it stands where it does, or what it said.
 fn detail(result: &InstanceResult) -> String {
-    if let Some(why) = result.error.as_ref().or(result.reason.as_ref()) {
-        return why.clone();
+    if let Some(why) = result.error.as_ref().or(result.reason.as_ref()).or(result.waits.as_ref()) {
+        // An error that has the line already says it once.
+        let wrote = result.stderr.as_ref().filter(|line| !why.contains(line.as_str()));
+        return wrote.map_or_else(|| why.clone(), |line| format!("{why}: {line}"));
     }
     let said = result.outputs.iter().map(|(name, value)| format!("{name}={}", plain(value)));
     let reused = result.reused.map(|first| match result.cached {
@@ -380,23 +491,13 @@ fn detail(result: &InstanceResult) -> String {
     reused.into_iter().chain(said).collect::<Vec<_>>().join(" ")
 }
 
-/// Attempts that a node was asked to make: the last one was not if it waits, was withdrawn, or failed without
-/// being sent.
-pub(super) fn attempts_made(result: &InstanceResult) -> u32 {
-    if result.reused.is_some() {
-        return 0;
-    }
-    let sent = match result.status {
-        Status::Pending | Status::Skipped => false,
-        Status::Failed => result.duration.is_some(),
-        Status::Leased | Status::Running | Status::Succeeded | Status::Cancelled | Status::Lost => true,
-    };
-    if sent { result.attempts } else { result.attempts.saturating_sub(1) }
-}
-
-fn waiting(run: &Run) -> String {
+fn waiting<'a>(steps: impl Iterator<Item = &'a StepWaiting>) -> String {
     let mut text = String::new();
-    for step in &run.waiting {
+    for step in steps {
+        if step.bound {
+            text.push_str(&format!("\nstep {} ({}) waits {}\n", step.step, step.task, awaited(step)));
+            continue;
+        }
         let waits = if step.others > 0 { "wait" } else { "waits" };
         let what = if step.nodes.iter().all(|node| node.node == "-") { "" } else { " for a node" };
         let what = if step.nodes.is_empty() { " for a node" } else { what };

@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use downbeat_server::http::view::{Plan, Run};
+use downbeat_server::http::view::{Plan, RunSummary};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use crate::out::Out;
@@ -71,7 +71,7 @@ impl Bars {
         self.all.suspend(|| self.out.note(line));
     }
 
-    pub(super) fn show(&mut self, tallies: &[Tally], run: &Run) {
+    pub(super) fn show(&mut self, tallies: &[Tally], run: &RunSummary) {
         let few = tallies.len() <= MOST_BARS;
         for (place, tally) in self.bars.iter_mut().zip(tallies) {
             let active = tally.running > 0 || (tally.ended() > 0 && !tally.has_ended());
@@ -82,7 +82,7 @@ impl Bars {
             bar.set_length(tally.wanted);
             bar.set_position(tally.ended());
             bar.set_message(told(tally));
-            if (tally.has_ended() || run.summary.state.is_terminal()) && !bar.is_finished() {
+            if (tally.has_ended() || run.state.is_terminal()) && !bar.is_finished() {
                 if few { bar.abandon() } else { bar.finish_and_clear() }
             }
         }
@@ -106,7 +106,8 @@ fn prefix(tally: &Tally, width: usize) -> String {
 
 fn told(tally: &Tally) -> String {
     let parts = [
-        (tally.succeeded - tally.cached, "ok"),
+        (tally.succeeded.saturating_sub(tally.cached + tally.reused), "ok"),
+        (tally.reused, "reused"),
         (tally.cached, "cached"),
         (tally.failed, "failed"),
         (tally.cancelled, "cancelled"),

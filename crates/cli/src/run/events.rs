@@ -2,7 +2,7 @@
 
 use clap::Args;
 use downbeat_core::limits;
-use downbeat_server::http::view::{EventList, List, NodeSummary, Plan, RunSummary, Where};
+use downbeat_server::http::view::{EventList, NodeSummary, Plan, RunSummary, Where};
 
 use super::Which;
 use crate::client::Client;
@@ -33,9 +33,8 @@ pub(super) async fn run(args: EventsArgs, client: &Client, out: Out) -> Result<(
             if plan.steps.iter().any(|step| matches!(step.place, Where::Placed(_))) {
                 let run: RunSummary = client.get(&["runs", id.as_str()], &[]).await?;
                 let path = ["clusters", &run.cluster.to_string(), "nodes"];
-                let limit = [("limit", limits::PAGE_MOST.to_string())];
-                let nodes: List<NodeSummary> = client.get(&path, &limit).await?;
-                names.extend(nodes.data.into_iter().map(|node| (node.id, node.hostname)));
+                let nodes: Vec<NodeSummary> = client.all_pages(&path).await?;
+                names.extend(nodes.into_iter().map(|node| (node.id, node.hostname)));
             }
             EventLines::new(names)
         }

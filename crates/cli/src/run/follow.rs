@@ -1,82 +1,221 @@
-//! Owns following a run to its end: the event stream says when to look, the run itself says what there is.
+//! Owns following a run to its end: the event stream says when to look, and looks are light and rare for large runs.
 //!
 //! A server that goes away for a moment does not end it: the run goes on without us, and so do we.
 
 use std::time::Duration;
 
 use downbeat_core::ids::RunId;
-use downbeat_server::http::view::Run;
-use tokio::time::{Instant, sleep, timeout};
+use downbeat_server::http::view::{Plan, Rules, Run, RunStanding};
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::client::{Client, Feed};
-use crate::exit::Failure;
+use crate::exit::{Code, Failure};
 use crate::out::Out;
 
 /// Looking more often than this shows nothing that a person could see.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
+/// Of a run with more instances than this the server reads as many rows for each look: it is looked at less often.
+const MANY_INSTANCES: u64 = 1_000;
+const PAUSE_OF_MANY: Duration = Duration::from_millis(500);
+/// The server works for a look at most one part in this many of the time.
+const PAUSE_PER_LOOK: u32 = 10;
 /// Looks anyway, for what the stream did not say.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Between two tries to open the stream.
 const FEED_PAUSE: Duration = Duration::from_millis(500);
 
+/// Who only waits looks for reasons to wait: first after this time, then after twice as long, and so on.
+const FIRST_GLANCE: Duration = Duration::from_secs(3);
+const LONGEST_GLANCE: Duration = Duration::from_secs(30);
+
 /// A run that is followed.
-pub(crate) struct Follow<'a> {
+pub(super) struct Follow<'a> {
     client: &'a Client,
     out: Out,
     id: RunId,
     feed: Option<Feed>,
+    /// The last event that was received: a stream that broke goes on after it.
+    last_event: Option<String>,
     looked_at: Option<Instant>,
+    pause: Duration,
+    /// The stream has said that the run has ended.
+    has_ended: bool,
+    light: Light,
+}
+
+/// Whether the server answers `results=0`.
+enum Light {
+    Known,
+    /// A server from before: whole runs are read, and counted here.
+    Unknown(Box<(Plan, Rules)>),
+}
+
+/// What was heard of the run.
+enum Heard {
+    Something,
+    End,
+    Nothing,
 }
 
 impl<'a> Follow<'a> {
-    pub(crate) fn new(client: &'a Client, id: RunId, out: Out) -> Self {
-        Self { client, out, id, feed: None, looked_at: None }
+    pub(super) fn new(client: &'a Client, id: RunId, out: Out) -> Self {
+        Self {
+            client,
+            out,
+            id,
+            feed: None,
+            last_event: None,
+            looked_at: None,
+            pause: SHORTEST_PAUSE,
+            has_ended: false,
+            light: Light::Known,
+        }
     }
 
-    /// The run at the next moment worth looking; the first at once.
-    pub(crate) async fn next(&mut self) -> Result<Run, Failure> {
-        if self.looked_at.is_some() {
-            self.news().await;
+    /// How the run stands at the next moment worth looking; the first at once.
+    pub(super) async fn next_standing(&mut self) -> Result<RunStanding, Failure> {
+        self.news().await;
+        self.standing().await
+    }
+
+    /// The same with all results, for those who want them.
+    pub(super) async fn next_run(&mut self) -> Result<Run, Failure> {
+        self.news().await;
+        self.whole().await
+    }
+
+    /// Waits for the end of the run. Meanwhile shows how it stands, at the moments at which a person who waits begins
+    /// to wonder.
+    pub(super) async fn until_end(&mut self, mut glance: impl FnMut(&RunStanding)) -> Result<(), Failure> {
+        let mut pause = FIRST_GLANCE;
+        let mut glance_at = Instant::now() + pause;
+        while !self.has_ended {
+            match self.hear(glance_at).await {
+                Heard::Something | Heard::End => {}
+                Heard::Nothing => {
+                    let standing = self.standing().await?;
+                    glance(&standing);
+                    self.has_ended |= standing.summary.state.is_terminal();
+                    pause = (pause * 2).min(LONGEST_GLANCE).max(self.pause);
+                    glance_at = Instant::now() + pause;
+                }
+            }
         }
-        let run = self.patient_look().await?;
-        self.looked_at = Some(Instant::now());
+        Ok(())
+    }
+
+    /// A light look.
+    async fn standing(&mut self) -> Result<RunStanding, Failure> {
+        let started = Instant::now();
+        let standing = match &self.light {
+            Light::Known => {
+                let light = [("results", "0".to_owned())];
+                match self.look(&light).await {
+                    Err(failure) if failure.code == Code::BadInput => {
+                        let plan: Plan = self.plan().await?;
+                        let rules = Rules::of(&plan);
+                        let run = self.whole().await?;
+                        let standing = RunStanding::of(run, &plan, &rules);
+                        self.light = Light::Unknown(Box::new((plan, rules)));
+                        standing
+                    }
+                    answer => answer?,
+                }
+            }
+            Light::Unknown(known) => {
+                let (plan, rules) = &**known;
+                RunStanding::of(self.look(&[]).await?, plan, rules)
+            }
+        };
+        self.looked(started, standing.counts.total());
+        Ok(standing)
+    }
+
+    /// A look at everything.
+    pub(super) async fn whole(&mut self) -> Result<Run, Failure> {
+        let started = Instant::now();
+        let run: Run = self.look(&[]).await?;
+        self.looked(started, run.counts.total());
         Ok(run)
     }
 
-    /// Waits until something happened to the run, or might have.
-    async fn news(&mut self) {
-        if self.feed.is_none() {
-            let follow = [("follow", "1".to_owned())];
-            self.feed = self.client.feed(&["runs", self.id.as_str(), "events"], &follow, None).await.ok();
-        }
-        match &mut self.feed {
-            Some(feed) => match timeout(LONGEST_PAUSE, feed.next()).await {
-                Ok(Ok(Some(_))) => self.drain().await,
-                Err(_) => {}
-                Ok(Ok(None) | Err(_)) => {
-                    self.feed = None;
-                    sleep(SHORTEST_PAUSE).await;
-                }
-            },
-            None => sleep(FEED_PAUSE).await,
-        }
-    }
-
-    /// What comes in quick succession is one piece of news.
-    async fn drain(&mut self) {
-        let quiet_until = self.looked_at.map_or_else(Instant::now, |at| at + SHORTEST_PAUSE);
-        while let Some(feed) = &mut self.feed {
-            match tokio::time::timeout_at(quiet_until, feed.next()).await {
-                Err(_) => return,
-                Ok(Ok(Some(_))) => {}
-                Ok(Ok(None) | Err(_)) => self.feed = None,
-            }
-        }
+    pub(super) async fn plan(&self) -> Result<Plan, Failure> {
+        self.client.get_patiently(&["runs", self.id.as_str(), "plan"], &[], self.out).await
     }
 
     /// Whoever follows a run has spoken to the server before.
-    async fn patient_look(&self) -> Result<Run, Failure> {
-        self.client.get_patiently(&["runs", self.id.as_str()], &[], self.out).await
+    async fn look<T: DeserializeOwned>(&self, query: &[(&str, String)]) -> Result<T, Failure> {
+        self.client.get_patiently(&["runs", self.id.as_str()], query, self.out).await
+    }
+
+    fn looked(&mut self, started: Instant, instances: u64) {
+        let now = Instant::now();
+        self.looked_at = Some(now);
+        self.pause = pause_after(now - started, instances);
+    }
+
+    /// Waits until something happened to the run, or might have; what comes in quick succession is one piece of news.
+    async fn news(&mut self) {
+        let Some(looked_at) = self.looked_at else { return };
+        let at_the_latest = looked_at + LONGEST_PAUSE.max(self.pause);
+        let mut heard = self.hear(at_the_latest).await;
+        let quiet_until = looked_at + self.pause;
+        while matches!(heard, Heard::Something) && Instant::now() < quiet_until {
+            heard = self.hear(quiet_until).await;
+        }
+    }
+
+    /// The next event of the run, or nothing at the given time.
+    async fn hear(&mut self, until: Instant) -> Heard {
+        if self.has_ended {
+            return Heard::End;
+        }
+        if self.feed.is_none() {
+            let follow = [("follow", "1".to_owned())];
+            let path = ["runs", self.id.as_str(), "events"];
+            self.feed = self.client.feed(&path, &follow, self.last_event.as_deref()).await.ok();
+        }
+        let Some(feed) = &mut self.feed else {
+            sleep(FEED_PAUSE).await;
+            return Heard::Nothing;
+        };
+        match timeout_at(until, feed.next()).await {
+            Err(_) => Heard::Nothing,
+            Ok(Ok(Some(message))) if message.name == "end" => {
+                self.has_ended = true;
+                Heard::End
+            }
+            Ok(Ok(Some(message))) => {
+                self.last_event = message.id.or(self.last_event.take());
+                Heard::Something
+            }
+            Ok(Ok(None) | Err(_)) => {
+                self.feed = None;
+                sleep(SHORTEST_PAUSE).await;
+                Heard::Nothing
+            }
+        }
+    }
+}
+
+/// How long to leave the server alone after a look.
+fn pause_after(look: Duration, instances: u64) -> Duration {
+    let shortest = if instances > MANY_INSTANCES { PAUSE_OF_MANY } else { SHORTEST_PAUSE };
+    shortest.max(look * PAUSE_PER_LOOK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_run_or_a_slow_server_is_looked_at_less_often() {
+        let quick = Duration::from_millis(2);
+        assert_eq!(pause_after(quick, 1_000), SHORTEST_PAUSE);
+        assert_eq!(pause_after(quick, 1_001), PAUSE_OF_MANY);
+        assert_eq!(pause_after(Duration::from_millis(30), 10), Duration::from_millis(300));
+        assert_eq!(pause_after(Duration::from_secs(2), 1_000_000), Duration::from_secs(20));
     }
 }

@@ -2,6 +2,7 @@
 
 use downbeat_core::ids::RunId;
 use downbeat_core::limits;
+use downbeat_core::nearest::nearest_within;
 use downbeat_server::http::view::{List, RunSummary};
 
 use super::Which;
@@ -31,14 +32,16 @@ impl Which {
             return run.map(|run| run.id).ok_or_else(|| Failure::not_found("there is no run yet"));
         }
         let mut found = Vec::new();
+        let mut near = None;
         for number in 0..MOST_PAGES {
             let runs = page(client, limits::PAGE_MOST, number * u64::from(limits::PAGE_MOST)).await?;
+            near = near.or_else(|| nearly(text, runs.data.iter().map(|run| run.id.as_str())));
             found.extend(runs.data.into_iter().map(|run| run.id).filter(|id| id.as_str().starts_with(text)));
             if !runs.pagination.has_more {
                 break;
             }
         }
-        only(text, found)
+        only(text, found, near.as_deref())
     }
 }
 
@@ -48,9 +51,25 @@ async fn page(client: &Client, limit: u32, offset: u64) -> Result<List<RunSummar
     client.get(&["runs"], &query).await
 }
 
-fn only(text: &str, mut found: Vec<RunId>) -> Result<RunId, Failure> {
+/// The id whose beginning is a typing error away, when only one is: ids of runs are much alike.
+fn nearly<'i>(text: &str, ids: impl Iterator<Item = &'i str>) -> Option<String> {
+    const SHORTEST: usize = 6;
+    let length = text.chars().count();
+    let beginning = |id: &'i str| id.char_indices().nth(length).map_or(id, |(end, _)| &id[..end]);
+    let mut close = ids.filter(|id| nearest_within(text, [beginning(id)], 1).is_some());
+    let first = close.next().filter(|_| length >= SHORTEST)?;
+    close.next().is_none().then(|| first.to_owned())
+}
+
+fn only(text: &str, mut found: Vec<RunId>, near: Option<&str>) -> Result<RunId, Failure> {
     match found.len() {
-        0 => Err(Failure::not_found(format!("there is no run `{text}`, nor one whose id begins so"))),
+        0 => {
+            let advice = match near {
+                Some(near) => format!("did you mean {near}?"),
+                None => "`downbeat run list` shows the runs".to_owned(),
+            };
+            Err(Failure::not_found(format!("there is no run `{text}`, nor one whose id begins so; {advice}")))
+        }
         1 => Ok(found.remove(0)),
         count => {
             let named = found.iter().take(MOST_NAMED).map(RunId::to_string).collect();
@@ -65,11 +84,23 @@ mod tests {
     use crate::exit::Code;
 
     #[test]
+    fn a_typing_error_in_an_id_finds_the_run_that_was_meant() {
+        let ids = ["01a2b3c4-0000", "01a2ffff-0000"];
+        let near = |text: &str| nearly(text, ids.into_iter());
+        assert_eq!(near("01a2b3c5").as_deref(), Some("01a2b3c4-0000"));
+        assert_eq!(near("01a2bc34").as_deref(), Some("01a2b3c4-0000"));
+        assert_eq!(near("01b2").as_deref(), None, "too short to tell");
+        assert_eq!(near("ffffffff").as_deref(), None);
+        let told = only("01a2b3c5", Vec::new(), near("01a2b3c5").as_deref()).unwrap_err();
+        assert!(told.message.ends_with("did you mean 01a2b3c4-0000?"), "{}", told.message);
+    }
+
+    #[test]
     fn a_beginning_must_be_unique() {
         let ids = |texts: &[&str]| texts.iter().map(|text| RunId::from(*text)).collect::<Vec<_>>();
-        assert_eq!(only("ab", ids(&["abc"])).unwrap().as_str(), "abc");
-        assert_eq!(only("ab", ids(&[])).unwrap_err().code, Code::NotFound);
-        let several = only("ab", ids(&["abc", "abd"])).unwrap_err();
+        assert_eq!(only("ab", ids(&["abc"]), None).unwrap().as_str(), "abc");
+        assert_eq!(only("ab", ids(&[]), None).unwrap_err().code, Code::NotFound);
+        let several = only("ab", ids(&["abc", "abd"]), None).unwrap_err();
         assert_eq!(
             (several.code, several.details),
             (Code::BadInput, vec!["abc".to_owned(), "abd".to_owned()])

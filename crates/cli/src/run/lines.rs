@@ -4,6 +4,10 @@ use std::collections::BTreeMap;
 
 use downbeat_core::ids::ExecutionId;
 use downbeat_server::http::view::RunChunk;
+use downbeat_store::Stream;
+use owo_colors::OwoColorize;
+
+use crate::render::table::one_line;
 
 /// Whether lines say whose they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +19,13 @@ pub(super) enum Prefix {
     Item,
 }
 
+/// Whether standard error has a colour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Colour {
+    On,
+    Off,
+}
+
 /// A line that is this long is printed before it has ended.
 const LONGEST_LINE_BYTES: usize = 64 * 1024;
 
@@ -22,10 +33,11 @@ const LONGEST_LINE_BYTES: usize = 64 * 1024;
 #[derive(Debug)]
 pub(super) struct Lines {
     prefix: Prefix,
+    colour: Colour,
     /// Prefixes are padded to the longest that was seen.
     width: usize,
-    /// What was printed last does not end in a line end.
-    unfinished: bool,
+    /// Whose line was printed last and does not end in a line end.
+    unfinished: Option<(ExecutionId, Stream)>,
     open: BTreeMap<ExecutionId, Open>,
 }
 
@@ -34,12 +46,23 @@ struct Open {
     whose: String,
     /// Bytes of the execution's output that were printed or are held.
     next: u64,
-    line: String,
+    /// What has no line end yet, of each stream.
+    out: String,
+    err: String,
+}
+
+impl Open {
+    fn line(&mut self, stream: Stream) -> &mut String {
+        match stream {
+            Stream::Stdout => &mut self.out,
+            Stream::Stderr => &mut self.err,
+        }
+    }
 }
 
 impl Lines {
-    pub(super) fn new(prefix: Prefix) -> Self {
-        Self { prefix, width: 0, unfinished: false, open: BTreeMap::new() }
+    pub(super) fn new(prefix: Prefix, colour: Colour) -> Self {
+        Self { prefix, colour, width: 0, unfinished: None, open: BTreeMap::new() }
     }
 
     /// Whether it was not pushed before.
@@ -51,62 +74,121 @@ impl Lines {
     pub(super) fn push(&mut self, chunk: &RunChunk) -> String {
         let whose = self.whose(chunk);
         self.width = self.width.max(whose.chars().count());
-        let mut text = String::new();
+        let is_first = !self.open.contains_key(&chunk.execution);
         let open = self.open.entry(chunk.execution).or_insert_with(|| Open { whose, ..Open::default() });
-        if chunk.chunk.offset > open.next {
-            let cut = chunk.chunk.offset - open.next;
-            if !open.line.is_empty() {
-                open.line.push('\n');
-            }
-            open.line.push_str(&format!("… {cut} bytes are no longer kept …\n"));
-        }
+        let missing = chunk.chunk.offset.saturating_sub(open.next);
         open.next = chunk.chunk.offset + chunk.chunk.text.len() as u64;
-        if self.prefix == Prefix::None {
-            text.push_str(&std::mem::take(&mut open.line));
-            text.push_str(&chunk.chunk.text);
-            if !text.is_empty() {
-                self.unfinished = !text.ends_with('\n');
-            }
-            return text;
+        let mut notes = String::new();
+        if self.prefix == Prefix::None && is_first && chunk.attempt > 1 {
+            notes.push_str(&format!(
+                "--- attempt {} of step {} ({}) ---\n",
+                chunk.attempt, chunk.step, chunk.task
+            ));
         }
-        open.line.push_str(&chunk.chunk.text);
-        let whole = match open.line.rfind('\n') {
-            Some(end) => end + 1,
-            None if open.line.len() > LONGEST_LINE_BYTES => open.line.len(),
-            None => 0,
-        };
-        let rest = open.line.split_off(whole);
-        let lines = std::mem::replace(&mut open.line, rest);
-        prefixed(&mut text, &lines, &open.whose, self.width);
+        if missing > 0 {
+            notes.push_str(&format!("… {missing} bytes are no longer kept …\n"));
+        }
+        if self.prefix == Prefix::None { self.flow(chunk, &notes) } else { self.whole_lines(chunk, &notes) }
+    }
+
+    /// As it was written, at once: it may be a prompt or the dots of a progress. A line that another stream or attempt
+    /// breaks into is ended.
+    fn flow(&mut self, chunk: &RunChunk, notes: &str) -> String {
+        let (whose, written) = ((chunk.execution, chunk.chunk.stream), chunk.chunk.text.as_str());
+        let mut text = String::new();
+        let breaks_in = !notes.is_empty() || self.unfinished.is_some_and(|last| last != whose);
+        if self.unfinished.is_some() && breaks_in && !(written.is_empty() && notes.is_empty()) {
+            text.push('\n');
+            self.unfinished = None;
+        }
+        text.push_str(notes);
+        self.paint(&mut text, written, chunk.chunk.stream);
+        if !written.is_empty() {
+            self.unfinished = (!written.ends_with('\n')).then_some(whose);
+        }
         text
     }
 
+    /// Only lines that have ended, each with its prefix.
+    fn whole_lines(&mut self, chunk: &RunChunk, notes: &str) -> String {
+        let stream = chunk.chunk.stream;
+        let Some(open) = self.open.get_mut(&chunk.execution) else { return String::new() };
+        let mut text = String::new();
+        let whose = open.whose.clone();
+        if !notes.is_empty() {
+            // What was held belongs before what is missing.
+            for stream in [Stream::Stdout, Stream::Stderr] {
+                let held = std::mem::take(open.line(stream));
+                prefixed(&mut text, &held, &whose, self.width, stream, self.colour);
+            }
+            prefixed(&mut text, notes, &whose, self.width, Stream::Stdout, self.colour);
+        }
+        let line = open.line(stream);
+        line.push_str(&chunk.chunk.text);
+        let whole = match line.rfind('\n') {
+            Some(end) => end + 1,
+            None if line.len() > LONGEST_LINE_BYTES => line.len(),
+            None => 0,
+        };
+        let rest = line.split_off(whole);
+        let lines = std::mem::replace(line, rest);
+        prefixed(&mut text, &lines, &whose, self.width, stream, self.colour);
+        text
+    }
+
+    fn paint(&self, text: &mut String, written: &str, stream: Stream) {
+        if stream == Stream::Stdout || self.colour == Colour::Off {
+            text.push_str(written);
+            return;
+        }
+        for line in written.split_inclusive('\n') {
+            let (words, end) = line.strip_suffix('\n').map_or((line, ""), |words| (words, "\n"));
+            if words.is_empty() {
+                text.push_str(end);
+            } else {
+                text.push_str(&format!("{}{end}", words.red()));
+            }
+        }
+    }
+
     fn whose(&self, chunk: &RunChunk) -> String {
-        match (self.prefix, chunk.item) {
+        let whose = match (self.prefix, chunk.item) {
             (Prefix::Item, Some(item)) => format!("{}[{item}] {}", chunk.task, chunk.node),
             (Prefix::Item, None) => format!("{} {}", chunk.task, chunk.node),
             (Prefix::None | Prefix::Node, _) => chunk.node.clone(),
-        }
+        };
+        let whose = one_line(&whose);
+        if chunk.attempt > 1 { format!("{whose} attempt {}", chunk.attempt) } else { whose }
     }
 
     /// Whether what was printed last does not end in a line end: a prompt would follow on the same line.
     pub(super) fn is_unfinished(&self) -> bool {
-        self.unfinished
+        self.unfinished.is_some()
     }
 
     /// What never ended in a line end.
     pub(super) fn finish(&mut self) -> String {
         let mut text = String::new();
-        for open in std::mem::take(&mut self.open).into_values() {
-            prefixed(&mut text, &open.line, &open.whose, self.width);
+        for mut open in std::mem::take(&mut self.open).into_values() {
+            for stream in [Stream::Stdout, Stream::Stderr] {
+                let held = std::mem::take(open.line(stream));
+                prefixed(&mut text, &held, &open.whose, self.width, stream, self.colour);
+            }
         }
         text
     }
 }
 
-fn prefixed(text: &mut String, lines: &str, whose: &str, width: usize) {
+/// `web-01 | line` of standard output, `web-01 err| line` of standard error.
+fn prefixed(text: &mut String, lines: &str, whose: &str, width: usize, stream: Stream, colour: Colour) {
     for line in lines.lines() {
-        text.push_str(&format!("{whose:width$} | {line}\n"));
+        match (stream, colour) {
+            (Stream::Stdout, _) => text.push_str(&format!("{whose:width$} | {line}\n")),
+            (Stream::Stderr, Colour::Off) => text.push_str(&format!("{whose:width$} err| {line}\n")),
+            (Stream::Stderr, Colour::On) => {
+                text.push_str(&format!("{whose:width$} err| {}\n", line.red()));
+            }
+        }
     }
 }
 
@@ -114,7 +196,6 @@ fn prefixed(text: &mut String, lines: &str, whose: &str, width: usize) {
 mod tests {
     use downbeat_core::Timestamp;
     use downbeat_server::http::view::Chunk;
-    use downbeat_store::Stream;
     use uuid::Uuid;
 
     use super::*;
@@ -131,9 +212,19 @@ mod tests {
         }
     }
 
+    fn error(execution: u128, node: &str, offset: u64, text: &str) -> RunChunk {
+        let mut error = chunk(execution, node, offset, text);
+        error.chunk.stream = Stream::Stderr;
+        error
+    }
+
+    fn lines(prefix: Prefix) -> Lines {
+        Lines::new(prefix, Colour::Off)
+    }
+
     #[test]
     fn lines_of_two_nodes_never_mix() {
-        let mut lines = Lines::new(Prefix::Node);
+        let mut lines = lines(Prefix::Node);
         let mut text = lines.push(&chunk(1, "web-10", 0, "one\ntw"));
         text += &lines.push(&chunk(2, "web-2", 0, "eins\nzwei\n"));
         text += &lines.push(&chunk(1, "web-10", 6, "o\nthree"));
@@ -142,22 +233,70 @@ mod tests {
     }
 
     #[test]
+    fn the_name_of_a_node_cannot_speak_to_the_terminal() {
+        let mut lines = lines(Prefix::Node);
+        assert_eq!(lines.push(&chunk(1, "evil\u{1b}]0;owned\u{7}", 0, "x\n")), "evil ]0;owned | x\n");
+    }
+
+    #[test]
     fn lines_of_items_say_which() {
-        let mut lines = Lines::new(Prefix::Item);
+        let mut lines = lines(Prefix::Item);
         let third = RunChunk { item: Some(3), ..chunk(1, "web-1", 0, "x\n") };
         let text = lines.push(&third) + &lines.push(&chunk(2, "web-2", 0, "y\n"));
         assert_eq!(text, "exec run[3] web-1 | x\nexec run web-2    | y\n");
     }
 
     #[test]
+    fn a_line_without_an_end_is_not_glued_to_the_other_streams() {
+        let mut flow = lines(Prefix::None);
+        let text = flow.push(&chunk(1, "a", 0, "no newline"))
+            + &flow.push(&error(1, "a", 10, "err\n"))
+            + &flow.push(&chunk(1, "a", 14, "on\n"));
+        assert_eq!(text, "no newline\nerr\non\n");
+        let mut prefixed = lines(Prefix::Node);
+        let text = prefixed.push(&chunk(1, "a", 0, "no newline"))
+            + &prefixed.push(&error(1, "a", 10, "err\n"))
+            + &prefixed.push(&chunk(1, "a", 14, " yet\n"));
+        assert_eq!(text, "a err| err\na | no newline yet\n");
+    }
+
+    #[test]
+    fn a_line_that_comes_in_pieces_stays_whole() {
+        let mut flow = lines(Prefix::None);
+        assert_eq!(
+            flow.push(&chunk(1, "a", 0, "10%")) + &flow.push(&chunk(1, "a", 3, " 20%\n")),
+            "10% 20%\n"
+        );
+    }
+
+    #[test]
+    fn attempts_are_told_apart() {
+        let second = RunChunk { attempt: 2, ..chunk(2, "a", 0, "again\n") };
+        let mut flow = lines(Prefix::None);
+        let text = flow.push(&chunk(1, "a", 0, "first")) + &flow.push(&second);
+        assert_eq!(text, "first\n--- attempt 2 of step 0 (exec run) ---\nagain\n");
+        let mut prefixed = lines(Prefix::Node);
+        let text = prefixed.push(&chunk(1, "a", 0, "first\n")) + &prefixed.push(&second);
+        assert_eq!(text, "a | first\na attempt 2 | again\n");
+    }
+
+    #[test]
+    fn standard_error_has_a_colour_on_a_terminal() {
+        let mut flow = Lines::new(Prefix::None, Colour::On);
+        let text = flow.push(&error(1, "a", 0, "bad\nworse"));
+        assert_eq!(text, "\u{1b}[31mbad\u{1b}[39m\n\u{1b}[31mworse\u{1b}[39m");
+        assert_eq!(flow.push(&chunk(1, "a", 9, "fine\n")), "\nfine\n");
+    }
+
+    #[test]
     fn what_is_no_longer_kept_is_said() {
-        let mut lines = Lines::new(Prefix::None);
+        let mut lines = lines(Prefix::None);
         assert_eq!(lines.push(&chunk(1, "a", 100, "tail")), "… 100 bytes are no longer kept …\ntail");
     }
 
     #[test]
     fn a_last_line_without_an_end_is_known() {
-        let mut lines = Lines::new(Prefix::None);
+        let mut lines = lines(Prefix::None);
         assert!(!lines.is_unfinished());
         lines.push(&chunk(1, "a", 0, "one\ntw"));
         assert!(lines.is_unfinished());
@@ -167,7 +306,7 @@ mod tests {
 
     #[test]
     fn a_piece_that_comes_again_is_known() {
-        let mut lines = Lines::new(Prefix::Node);
+        let mut lines = lines(Prefix::Node);
         let piece = chunk(1, "a", 0, "x\n");
         assert!(lines.is_new(&piece));
         lines.push(&piece);

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::Args;
+use downbeat_core::ids::RunId;
 use downbeat_server::http::view::{InstanceResult, Plan, Run, RunChunk};
 use serde_json::json;
 use tokio::time::sleep;
 
-use super::lines::{Lines, Prefix};
+use super::lines::{Colour, Lines, Prefix};
+use super::watch::detachable;
 use super::{Which, part};
 use crate::client::Client;
 use crate::exit::{Code, Failure};
@@ -38,9 +40,16 @@ pub(crate) struct LogsArgs {
 
 pub(super) async fn run(args: LogsArgs, client: &Client, out: Out) -> Result<(), Failure> {
     let id = args.run.resolve(client).await?;
+    if args.follow {
+        return detachable(&id, out, logs(&args, &id, client, out)).await;
+    }
+    logs(&args, &id, client, out).await
+}
+
+async fn logs(args: &LogsArgs, id: &RunId, client: &Client, out: Out) -> Result<(), Failure> {
     let run: Run = client.get(&["runs", id.as_str()], &[]).await?;
     let mut query: Vec<(&str, String)> = Vec::new();
-    if args.node.is_some() || args.step.is_some() {
+    if args.node.is_some() || args.step.is_some() || args.item.is_some() {
         let plan: Plan = client.get(&["runs", id.as_str(), "plan"], &[]).await?;
         if let Some(node) = &args.node {
             part::check_node(node, &run, &plan, client).await?;
@@ -49,18 +58,22 @@ pub(super) async fn run(args: LogsArgs, client: &Client, out: Out) -> Result<(),
         if let Some(step) = &args.step {
             query.push(("step", part::step(step, &plan)?.to_string()));
         }
+        if let Some(item) = args.item {
+            let step = args.step.as_deref().map(|step| part::step(step, &plan)).transpose()?;
+            part::check_item(item, step, &run, &plan)?;
+        }
     }
     query.extend(args.item.map(|item| ("item", item.to_string())));
     if args.follow {
         query.push(("follow", "1".to_owned()));
     }
-    let prefix = prefix(&args, &run);
+    let lines = Lines::new(prefix(args, &run), if out.has_colour() { Colour::On } else { Colour::Off });
     let mut printer = match (out.format(), args.follow) {
         (Format::Table, _) => Printer::Lines,
         (Format::Json | Format::Yaml, true) => Printer::Items,
         (Format::Json | Format::Yaml, false) => Printer::Document(Vec::new()),
     };
-    streamed(&["runs", id.as_str(), "output"], &query, Lines::new(prefix), &mut printer, client, out).await?;
+    streamed(&["runs", id.as_str(), "output"], &query, lines, &mut printer, client, out).await?;
     match printer {
         Printer::Document(data) => out.result(&json!({ "data": data }), String::new),
         Printer::Lines | Printer::Items => Ok(()),

@@ -18,6 +18,7 @@ use clap::Subcommand;
 
 use crate::client::Client;
 use crate::exit::Failure;
+use crate::later;
 use crate::out::Out;
 use crate::render::Rows;
 
@@ -35,12 +36,12 @@ pub(crate) enum Verb {
         #[arg(long)]
         all: bool,
     },
-    /// Follow a run until it ends; Ctrl-C leaves it running
+    /// Follow a run until it ends; Ctrl-C leaves it running, with exit code 130
     Watch {
         #[command(flatten)]
         run: Which,
     },
-    /// What a run's processes wrote
+    /// What a run's processes wrote, on standard output; lines of standard error are marked
     Logs(logs::LogsArgs),
     /// What happened to a run, in order
     Events(events::EventsArgs),
@@ -61,6 +62,9 @@ pub(crate) enum Verb {
     },
     /// A new run that does what an ended one did not; what succeeded is taken over
     Retry(retry::RetryArgs),
+    /// A verb that does not exist, and what came after it
+    #[command(external_subcommand)]
+    Unknown(Vec<String>),
 }
 
 /// A run that is meant.
@@ -82,5 +86,6 @@ pub(crate) async fn run(verb: Verb, client: &Client, out: Out) -> Result<(), Fai
         Verb::Resume { run } => pause::resume(&run, client, out).await,
         Verb::Cancel { run } => cancel::run(&run, client, out).await,
         Verb::Retry(args) => retry::run(args, client, out).await,
+        Verb::Unknown(words) => Err(later::unknown(Some("run"), &words)),
     }
 }

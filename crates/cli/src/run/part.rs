@@ -2,10 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use downbeat_server::http::view::{Node, Plan, Run, Where};
+use downbeat_server::http::view::{Node, Plan, Run, Step, Where};
 
 use crate::client::Client;
 use crate::exit::Failure;
+
+/// How many of several steps are named.
+const MOST_NAMED: usize = 3;
 
 /// The step with this number, or else the only one of this name.
 pub(super) fn step(text: &str, plan: &Plan) -> Result<u32, Failure> {
@@ -28,6 +31,40 @@ pub(super) fn step(text: &str, plan: &Plan) -> Result<u32, Failure> {
             named.len()
         ))),
     }
+}
+
+/// Whether a task of the run, or the one of this step, has so many items that this is one of them.
+pub(super) fn check_item(item: u32, step: Option<u32>, run: &Run, plan: &Plan) -> Result<(), Failure> {
+    let over_items = |each: &&Step| each.for_each.is_some() && step.is_none_or(|step| step == each.index);
+    let steps: Vec<&Step> = plan.steps.iter().filter(over_items).collect();
+    if steps.is_empty() {
+        let which = if step.is_some() { "this step" } else { "no task of the run" };
+        let has = if step.is_some() { "has no" } else { "has" };
+        return Err(Failure::bad_input(format!("--item: {which} {has} `for_each`, so there are no items")));
+    }
+    // Items that an expression names come only when the task's turn has come.
+    let may_come = |each: &Step| {
+        let is_written = each.for_each.as_ref().is_some_and(|each| each.items.is_array());
+        !is_written && !run.summary.state.is_terminal()
+    };
+    let count = |each: &Step| {
+        let written = each.for_each.as_ref().and_then(|each| each.items.as_array()).map_or(0, Vec::len);
+        let there = run.results.get(&each.index).into_iter().flatten();
+        written.max(there.filter(|(_, result)| result.item.is_some()).count())
+    };
+    if steps.iter().any(|each| (item as usize) < count(each) || may_come(each)) {
+        return Ok(());
+    }
+    let has = |each: &&Step| match count(each) {
+        0 => format!("step {} ({}) has no items", each.index, each.name),
+        1 => format!("step {} ({}) has 1 item, number 0", each.index, each.name),
+        count => format!("step {} ({}) has {count} items, numbers 0 to {}", each.index, each.name, count - 1),
+    };
+    let mut named: Vec<String> = steps.iter().take(MOST_NAMED).map(has).collect();
+    if steps.len() > MOST_NAMED {
+        named.push(format!("{} other steps have items", steps.len() - MOST_NAMED));
+    }
+    Err(Failure::not_found(format!("there is no item {item}: {}", named.join("; "))))
 }
 
 /// Hostnames of the nodes that have or may have written something.

@@ -2,14 +2,13 @@
 
 use clap::Args;
 use downbeat_server::http::view::Run;
-use jiff::Timestamp;
 use serde_json::json;
 
 use super::{Which, wait, watch};
 use crate::client::{Body, Client};
 use crate::exit::Failure;
 use crate::out::Out;
-use crate::render::run_line;
+use crate::render::{absences, started_line};
 
 #[derive(Debug, Args)]
 pub(crate) struct RetryArgs {
@@ -49,15 +48,13 @@ pub(super) async fn run(args: RetryArgs, client: &Client, out: Out) -> Result<()
     let body = Body::Json(body);
     let run: Run = client.post(&["runs", first.as_str(), "retry"], &[], body, Some(&key)).await?;
     let id = run.summary.id.clone();
+    absences(&run).iter().for_each(|absence| out.note(absence));
     if args.watch {
         watch(id, client, out).await
     } else if args.wait {
         wait(id, client, out).await
     } else {
-        out.result(&run, || run_line(&run.summary, Timestamp::now()))?;
-        if out.is_terminal() {
-            out.note(&format!("`downbeat run watch {id}` shows how it goes"));
-        }
+        out.result(&run, || started_line(&run.summary))?;
         Ok(())
     }
 }

@@ -2,9 +2,11 @@
 //!
 //! Ctrl-C ends the watching, never the run.
 
+use std::collections::BTreeMap;
+
 use downbeat_core::ids::RunId;
 use downbeat_core::run::RunStatus;
-use downbeat_server::http::view::{Plan, Run};
+use downbeat_server::http::view::{List, Run, RunSummary};
 use jiff::Timestamp;
 
 use super::Which;
@@ -13,12 +15,12 @@ use super::follow::Follow;
 use crate::client::Client;
 use crate::exit::Failure;
 use crate::out::{Format, Out};
-use crate::render::{Rows, Story, run_line, run_page};
+use crate::render::{Rows, Story, Waits, run_line, run_page};
 
 pub(super) async fn run(which: &Which, client: &Client, out: Out) -> Result<(), Failure> {
     let id = which.resolve(client).await?;
     // A server that is not there at all is no server that went away: said at once.
-    let _: Run = client.get(&["runs", id.as_str()], &[]).await?;
+    let _: List<RunSummary> = client.get(&["runs"], &[("limit", "1".to_owned())]).await?;
     watch(id, client, out).await
 }
 
@@ -34,29 +36,31 @@ pub(crate) async fn watch(id: RunId, client: &Client, out: Out) -> Result<(), Fa
     detachable(&id, out, watching).await
 }
 
-/// Waits for a run without a word, then shows it; the exit code is its result.
+/// Waits for a run, then shows it; the exit code is its result. Says on standard error what it waits for.
 pub(crate) async fn wait(id: RunId, client: &Client, out: Out) -> Result<(), Failure> {
     let waiting = async {
         let mut follow = Follow::new(client, id.clone(), out);
-        loop {
-            let run = follow.next().await?;
-            if run.summary.state.is_terminal() {
-                if out.format() == Format::Table {
-                    let plan: Plan = client.get_patiently(&["runs", id.as_str(), "plan"], &[], out).await?;
-                    out.text(&run_page(&run, &plan, Rows::Few, Timestamp::now(), out.width()))?;
-                } else {
-                    out.result(&run, String::new)?;
-                }
-                return ended(&run);
-            }
+        let mut waits = Waits::patient();
+        follow
+            .until_end(|standing| {
+                waits.news(standing, Timestamp::now()).iter().for_each(|line| out.note(line));
+            })
+            .await?;
+        let run = follow.whole().await?;
+        if out.format() == Format::Table {
+            let plan = follow.plan().await?;
+            out.text(&run_page(&run, &plan, Rows::Few, Timestamp::now(), out.width()))?;
+        } else {
+            out.result(&run, String::new)?;
         }
+        ended(&run.summary)
     };
     detachable(&id, out, waiting).await
 }
 
 /// The exit code that a run's end amounts to.
-pub(crate) fn ended(run: &Run) -> Result<(), Failure> {
-    match run.summary.status {
+fn ended(run: &RunSummary) -> Result<(), Failure> {
+    match run.status {
         RunStatus::Completed => Ok(()),
         RunStatus::Pending | RunStatus::Running | RunStatus::Failed | RunStatus::Cancelled => {
             Err(Failure::run_failed())
@@ -64,7 +68,8 @@ pub(crate) fn ended(run: &Run) -> Result<(), Failure> {
     }
 }
 
-async fn detachable(
+/// Until it is done, or until Ctrl-C: then the run goes on, and the exit code says that nobody waited for its end.
+pub(super) async fn detachable(
     id: &RunId,
     out: Out,
     work: impl Future<Output = Result<(), Failure>>,
@@ -75,26 +80,25 @@ async fn detachable(
             // The terminal has just echoed ^C.
             let line_end = if out.is_terminal() { "\n" } else { "" };
             out.note(&format!("{line_end}the run goes on; `downbeat run watch {id}`"));
-            Ok(())
+            Err(Failure::interrupted())
         }
     }
 }
 
 /// For people: bars on a terminal, a line per step elsewhere, and the page at the end.
 async fn shown(id: RunId, client: &Client, out: Out) -> Result<(), Failure> {
-    let mut story = story(&id, client, out).await?;
     let mut follow = Follow::new(client, id, out);
+    let mut story = Story::new(follow.plan().await?);
     let mut bars = Bars::on_terminal(out, story.plan());
     loop {
-        let run = follow.next().await?;
+        let standing = follow.next_standing().await?;
         let now = Timestamp::now();
-        let tallies = story.tallies(&run);
-        let mut news = story.news(&run);
-        news.extend(story.waits(&run, now));
+        let tallies = story.tallies(&standing);
+        let news = story.news(&standing, now);
         match &mut bars {
             Some(bars) => {
                 news.iter().for_each(|line| bars.say(line));
-                bars.show(&tallies, &run);
+                bars.show(&tallies, &standing.summary);
             }
             None => {
                 for line in news.into_iter().chain(story.ended(&tallies)) {
@@ -102,26 +106,17 @@ async fn shown(id: RunId, client: &Client, out: Out) -> Result<(), Failure> {
                 }
             }
         }
-        if run.summary.state.is_terminal() {
+        if standing.summary.state.is_terminal() {
             drop(bars);
             if out.is_terminal() {
+                let run = follow.whole().await?;
                 out.text(&format!("\n{}", run_page(&run, story.plan(), Rows::Few, now, out.width())))?;
             } else {
-                out.text(&run_line(&run.summary, now))?;
+                out.text(&run_line(&standing.summary, now))?;
             }
-            return ended(&run);
+            return ended(&standing.summary);
         }
     }
-}
-
-async fn story(id: &RunId, client: &Client, out: Out) -> Result<Story, Failure> {
-    let plan: Plan = client.get_patiently(&["runs", id.as_str(), "plan"], &[], out).await?;
-    let run: Run =
-        client.get_patiently(&["runs", id.as_str()], &[("definition", "1".to_owned())], out).await?;
-    let definition = run.definition.unwrap_or_default();
-    let definition = serde_json::from_value(definition)
-        .map_err(|error| Failure::bug(format!("cannot read the definition of run {id}: {error}")))?;
-    Ok(Story::new(plan, &definition))
 }
 
 /// For programs: the run as a document each time that it has changed.
@@ -129,13 +124,25 @@ async fn listed(id: RunId, client: &Client, out: Out) -> Result<(), Failure> {
     let mut follow = Follow::new(client, id, out);
     let mut before: Option<Run> = None;
     loop {
-        let run = follow.next().await?;
-        if before.as_ref() != Some(&run) {
+        let run = follow.next_run().await?;
+        let lasting = without_times(run.clone());
+        if before.as_ref() != Some(&lasting) {
             out.item(&run, String::new)?;
         }
         if run.summary.state.is_terminal() {
-            return ended(&run);
+            return ended(&run.summary);
         }
-        before = Some(run);
+        before = Some(lasting);
     }
+}
+
+/// How long a node has been silent changes every second, and is no news.
+fn without_times(mut run: Run) -> Run {
+    run.results.values_mut().flat_map(BTreeMap::values_mut).for_each(|result| result.waits = None);
+    for node in run.waiting.iter_mut().flat_map(|step| &mut step.nodes) {
+        if let Some(cause) = &node.cause {
+            node.reason.clone_from(cause);
+        }
+    }
+    run
 }

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use clap::Args;
-use downbeat_agent::{Agent, Declared, Grpc, Settings};
+use downbeat_agent::{Agent, Grpc, Settings, raise_open_files, reap_orphans, slots_within};
 
+use super::guard::GUARD;
 use super::logging;
 use super::server::{Common, environment};
 use super::start::agent_ended;
@@ -13,11 +14,11 @@ use super::store::absolute;
 use crate::args::Global;
 use crate::exit::Failure;
 use crate::out::Out;
-use crate::settings::{AGENT, AgentKeys, Derived, Loaded, Sources, load, load_backends};
+use crate::settings::{AGENT, AgentKeys, Derived, Loaded, Said, Sources, load, load_backends};
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The server to dial is --server HOST:PORT, else DOWNBEAT_AGENT_SERVER, else `server` in section [agent] \
+    after_help = "The server to dial is --server HOST[:PORT], else DOWNBEAT_AGENT_SERVER, else `server` in section [agent] \
                   of the settings [default: 127.0.0.1:4681]. DOWNBEAT_SERVER is the clients' URL, and not read here."
 )]
 pub(crate) struct AgentArgs {
@@ -36,12 +37,15 @@ pub(crate) struct AgentArgs {
     /// Placed executions at once [default: number of processors]
     #[arg(long, value_name = "N")]
     slots: Option<String>,
-    /// Offer a backend that runs anything at all, such as exec; repeatable
+    /// Offer a backend that could do anything on this host: exec, docker, file or http; repeatable
     #[arg(long, value_name = "BACKEND")]
     allow: Vec<String>,
     /// Offer nothing but these backends, with commas
     #[arg(long, value_name = "BACKENDS")]
     only: Vec<String>,
+    /// Pass an environment variable of the agent to its jobs, as NAME or PREFIX_*; repeatable
+    #[arg(long, value_name = "NAME")]
+    pass_env: Vec<String>,
     /// Where results are kept until they are acknowledged [default: ./downbeat-data/agent]
     #[arg(long, value_name = "DIR")]
     data: Option<String>,
@@ -57,21 +61,24 @@ pub(crate) struct AgentArgs {
 
 impl AgentArgs {
     fn sources(&self, global: &Global) -> Sources {
-        let listed = |items: &[String]| (!items.is_empty()).then(|| items.join(","));
+        let said = |text: &Option<String>| text.clone().map(Said::Text);
+        let listed = |items: &[String]| (!items.is_empty()).then(|| Said::Text(items.join(",")));
+        let each = |items: &[String]| (!items.is_empty()).then(|| Said::Each(items.to_vec()));
         let flags = [
             ("server", listed(&global.server), "--server"),
-            ("cluster", global.cluster.clone(), "--cluster"),
-            ("hostname", self.hostname.clone(), "--hostname"),
+            ("cluster", said(&global.cluster), "--cluster"),
+            ("hostname", said(&self.hostname), "--hostname"),
             ("groups", listed(&self.groups), "--groups"),
-            ("labels", listed(&self.labels), "--label"),
-            ("capabilities", listed(&self.capabilities), "--capability"),
-            ("slots", self.slots.clone(), "--slots"),
+            ("labels", each(&self.labels), "--label"),
+            ("capabilities", each(&self.capabilities), "--capability"),
+            ("slots", said(&self.slots), "--slots"),
             ("allow", listed(&self.allow), "--allow"),
             ("only", listed(&self.only), "--only"),
-            ("data", self.data.clone(), "--data"),
-            ("drain_timeout", self.drain_timeout.clone(), "--drain-timeout"),
-            ("log_level", self.common.log_level.clone(), "--log-level"),
-            ("log_format", self.common.log_format.clone(), "--log-format"),
+            ("pass_env", listed(&self.pass_env), "--pass-env"),
+            ("data", said(&self.data), "--data"),
+            ("drain_timeout", said(&self.drain_timeout), "--drain-timeout"),
+            ("log_level", said(&self.common.log_level), "--log-level"),
+            ("log_format", said(&self.common.log_format), "--log-format"),
         ];
         Sources {
             config: self.common.config.clone(),
@@ -85,7 +92,8 @@ impl From<&AgentKeys> for Settings {
     fn from(keys: &AgentKeys) -> Self {
         let defaults = Settings::new(keys.data.clone());
         Settings {
-            servers: keys.server.0.clone(),
+            // Checked when they were read.
+            servers: keys.servers().unwrap_or_default(),
             cluster: keys.cluster.clone(),
             hostname: keys.hostname.clone(),
             groups: keys.groups.0.clone(),
@@ -94,6 +102,8 @@ impl From<&AgentKeys> for Settings {
             slots: keys.slots.unwrap_or(defaults.slots),
             allow: keys.allow.0.clone(),
             only: keys.only.as_ref().map(|only| only.0.clone()),
+            pass_env: keys.pass_env.0.clone(),
+            guard: Some(GUARD.into()),
             // Checked when it was read.
             docker: keys.engine().unwrap_or_default(),
             drain_timeout: keys.drain_timeout.0,
@@ -114,19 +124,48 @@ pub(crate) async fn run(args: AgentArgs, global: Global, out: Out) -> Result<(),
         return out.result(&shown, || shown.toml());
     }
     logging::start(&keys.log_level, keys.log_format)?;
-    logging::last_word(serve(&keys, backends).await, keys.log_format)
+    let settings = within_open_files(Settings { backends, ..Settings::from(&keys) });
+    logging::last_word(serve(settings).await, keys.log_format)
 }
 
-async fn serve(keys: &AgentKeys, backends: Vec<Declared>) -> Result<(), Failure> {
+/// Allows the agent as many open files as the system does, and no more slots than they are enough for.
+fn within_open_files(mut settings: Settings) -> Settings {
+    match raise_open_files() {
+        Ok(open_files) => {
+            let most = slots_within(open_files);
+            if settings.slots > most {
+                tracing::warn!(
+                    slots = settings.slots,
+                    open_files,
+                    "there are {most} slots only: more need more open files; raise \
+                     LimitNOFILE= of the unit, or `ulimit -Hn`"
+                );
+                settings.slots = most;
+            }
+        }
+        Err(error) => {
+            tracing::warn!(%error, "cannot raise the limit of open files: it bounds how much runs at once");
+        }
+    }
+    settings
+}
+
+async fn serve(settings: Settings) -> Result<(), Failure> {
     let mut stop = Stop::listen()?;
+    tokio::spawn(reap_orphans());
     // Another directory is another agent, that neither delivers the old results nor ends the old processes.
-    tracing::info!(hostname = keys.hostname, data = %absolute(&keys.data), "the agent starts");
-    let mut agent = Agent::start(Settings { backends, ..Settings::from(keys) }, Arc::new(Grpc));
+    tracing::info!(hostname = settings.hostname, data = %absolute(&settings.data), "the agent starts");
+    let mut agent = Agent::start(settings, Arc::new(Grpc));
     tokio::select! {
         ended = agent.wait() => return ended.map_err(|error| agent_ended(&error)),
         () = stop.asked() => {}
     }
     agent.drain();
-    let drained = async { agent.wait().await.map_err(|error| agent_ended(&error)) };
-    stop.or_insist(drained).await
+    match stop.or_insist(agent.wait()).await {
+        Ok(ended) => ended.map_err(|error| agent_ended(&error)),
+        Err(insisted) => {
+            agent.kill().await;
+            Err(insisted.into())
+        }
+    }
 }

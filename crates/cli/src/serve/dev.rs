@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use downbeat_agent::{Agent, Error as AgentError, Grpc, Handle, Settings as AgentSettings};
-use downbeat_core::node::NodeStatus;
+use downbeat_agent::{Agent, Error as AgentError, Grpc, Handle, Settings as AgentSettings, reap_orphans};
+use downbeat_core::backend::ONLY_WHEN_ALLOWED;
+use downbeat_core::node::{NodeRecord, NodeStatus};
 use downbeat_server::{Force, Server, Settings};
 use futures_util::future::{join_all, select_all};
 use tokio::time::{Instant, sleep};
 
+use super::guard::GUARD;
 use super::ready::{Ready, announce};
 use super::start::agent_ended;
 use super::stop::Stop;
@@ -24,6 +26,8 @@ use crate::settings::LogFormat;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// Of each node; the same on every machine, so that what is tried out here behaves alike there.
 const SLOTS: u32 = 4;
+/// The label that a node has its number in.
+const NUMBER: &str = "number";
 /// Nodes of the same process register within milliseconds, unless something is wrong.
 const REGISTER_TIMEOUT: Duration = Duration::from_secs(30);
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
@@ -56,6 +60,7 @@ pub(crate) struct DevArgs {
 pub(crate) async fn run(args: DevArgs, out: Out) -> Result<(), Failure> {
     logging::start(&args.log_level, LogFormat::Text)?;
     let mut stop = Stop::listen()?;
+    tokio::spawn(reap_orphans());
     let store = format!("sqlite:{}", args.data.join("downbeat.db").display());
     let server = started(Settings {
         store,
@@ -75,7 +80,7 @@ pub(crate) async fn run(args: DevArgs, out: Out) -> Result<(), Failure> {
     tokio::select! {
         registered = registered(&server, &hostnames) => registered?,
         failure = first_to_end(&mut agents) => return Err(failure),
-        () = stop.asked() => return stop.or_insist(ended(agents, server)).await,
+        () = stop.asked() => return end(&mut stop, &mut agents, server).await,
     }
     forget_others(&server, &hostnames).await;
     let ready = Ready::of(&server, hostnames);
@@ -89,7 +94,7 @@ pub(crate) async fn run(args: DevArgs, out: Out) -> Result<(), Failure> {
         () = stop.asked() => {}
     }
     out.note("stopping");
-    stop.or_insist(ended(agents, server)).await
+    end(&mut stop, &mut agents, server).await
 }
 
 fn start_agent(args: &DevArgs, server: &Server, hostname: &str, number: u32) -> Handle {
@@ -102,9 +107,10 @@ fn start_agent(args: &DevArgs, server: &Server, hostname: &str, number: u32) -> 
             .map(|group| group.trim().to_owned())
             .filter(|group| !group.is_empty())
             .collect(),
-        labels: [("number".to_owned(), number.to_string())].into(),
+        labels: [(NUMBER.to_owned(), number.to_string())].into(),
         slots: SLOTS,
-        allow: ["exec", "docker"].map(str::to_owned).to_vec(),
+        allow: ONLY_WHEN_ALLOWED.map(str::to_owned).to_vec(),
+        guard: Some(GUARD.into()),
         drain_timeout: DRAIN_TIMEOUT,
         ..AgentSettings::new(args.data.join(hostname))
     };
@@ -140,11 +146,13 @@ async fn registered(server: &Server, hostnames: &[String]) -> Result<(), Failure
 /// Nodes of an earlier start with more of them are gone for good: what is for all nodes must not wait for them.
 async fn forget_others(server: &Server, hostnames: &[String]) {
     let Ok(nodes) = server.service().store().nodes(None).await else { return };
-    let is_ours = |hostname: &str| hostname.strip_prefix("node-").is_some_and(|n| n.parse::<u32>().is_ok());
-    let gone = nodes.into_iter().filter(|node| {
-        let hostname = &node.description.hostname;
-        is_ours(hostname) && !hostnames.contains(hostname)
-    });
+    // An agent of somebody else may have such a name, but not the label too.
+    let is_ours = |node: &NodeRecord| {
+        let number = node.description.labels.get(NUMBER);
+        number.is_some_and(|number| node.description.hostname == format!("node-{number}"))
+    };
+    let gone =
+        nodes.into_iter().filter(|node| is_ours(node) && !hostnames.contains(&node.description.hostname));
     for node in gone {
         // The process that had them has ended: they are online only in the store, if at all.
         if let Err(error) = server.service().delete_node(node.id, Force::On, "dev").await {
@@ -169,15 +177,26 @@ async fn first_to_end(agents: &mut Vec<Handle>) -> Failure {
     }
 }
 
+/// Gracefully, unless a second signal comes: then everything that runs is killed.
+async fn end(stop: &mut Stop, agents: &mut [Handle], server: Server) -> Result<(), Failure> {
+    match stop.or_insist(drained(agents, server)).await {
+        Ok(()) => Ok(()),
+        Err(insisted) => {
+            join_all(agents.iter_mut().map(Handle::kill)).await;
+            Err(insisted.into())
+        }
+    }
+}
+
 /// Agents first: what they finish is still taken.
-async fn ended(agents: Vec<Handle>, server: Server) -> Result<(), Failure> {
-    for agent_end in join_all(agents.into_iter().map(Handle::drain_and_stop)).await {
+async fn drained(agents: &mut [Handle], server: Server) {
+    agents.iter().for_each(Handle::drain);
+    for agent_end in join_all(agents.iter_mut().map(Handle::wait)).await {
         if let Err(error) = agent_end {
             tracing::warn!(%error, "an agent did not end well");
         }
     }
     server.stop().await;
-    Ok(())
 }
 
 fn banner(ready: &Ready, groups: &[String], data: &Path) -> String {
@@ -188,12 +207,14 @@ fn banner(ready: &Ready, groups: &[String], data: &Path) -> String {
         [only] => only.clone(),
         [first, .., last] => format!("{} ({first} to {last})", ready.nodes.len()),
     };
+    let allowed = ONLY_WHEN_ALLOWED.join(", ");
     let (url, grpc, data, groups) = (&ready.url, ready.grpc, data.display(), groups.join(","));
     format!(
         "downbeat dev is up\n  \
            REST    {url}/api/v1/docs\n  \
            agents  {grpc}\n  \
-           nodes   {nodes}, groups {groups}, exec and docker allowed\n  \
+           nodes   {nodes}, groups {groups}\n  \
+           allowed {allowed}\n  \
            data    {data}\n\n\
          go on in another terminal:\n  \
            downbeat job run{at} --target all --watch exec run --command 'uptime -p'\n  \

@@ -3,6 +3,7 @@
 pub(crate) mod agent;
 pub(crate) mod dev;
 pub(crate) mod files;
+pub(crate) mod guard;
 mod logging;
 mod ready;
 pub(crate) mod server;

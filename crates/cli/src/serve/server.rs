@@ -11,7 +11,7 @@ use super::stop::Stop;
 use super::{files, logging, started};
 use crate::exit::Failure;
 use crate::out::Out;
-use crate::settings::{Derived, Loaded, SERVER, ServerKeys, Sources, load};
+use crate::settings::{Derived, Loaded, SERVER, Said, ServerKeys, Sources, load};
 
 #[derive(Debug, Args)]
 pub(crate) struct ServerArgs {
@@ -24,6 +24,9 @@ pub(crate) struct ServerArgs {
     /// Where REST is served [default: 127.0.0.1:4680]
     #[arg(long, value_name = "ADDR")]
     http: Option<String>,
+    /// More names by which browsers, and on a loopback address all clients, may reach --http, with commas; * is any
+    #[arg(long, value_name = "NAMES")]
+    allowed_hosts: Option<String>,
     /// Where agents dial in [default: 127.0.0.1:4681]
     #[arg(long, value_name = "ADDR")]
     grpc: Option<String>,
@@ -90,6 +93,7 @@ impl ServerArgs {
             ("store", &self.store, "--store"),
             ("replica_of", &self.replica_of, "--replica-of"),
             ("http", &self.http, "--http"),
+            ("allowed_hosts", &self.allowed_hosts, "--allowed-hosts"),
             ("grpc", &self.grpc, "--grpc"),
             ("name", &self.name, "--name"),
             ("heartbeat_interval", &self.heartbeat_interval, "--heartbeat-interval"),
@@ -110,7 +114,7 @@ impl ServerArgs {
             environment: environment(),
             flags: flags
                 .into_iter()
-                .filter_map(|(key, value, flag)| Some((key, value.clone()?, flag)))
+                .filter_map(|(key, value, flag)| Some((key, Said::Text(value.clone()?), flag)))
                 .collect(),
         }
     }
@@ -143,6 +147,7 @@ impl From<&ServerKeys> for Settings {
             store: keys.store.clone(),
             replica_of: keys.replica_of.0.clone(),
             http: keys.http,
+            allowed_hosts: keys.allowed_hosts.0.clone(),
             grpc: keys.grpc,
             name: keys.name.clone().unwrap_or_default(),
             heartbeat_interval: keys.heartbeat_interval,
@@ -179,9 +184,5 @@ async fn serve(keys: &ServerKeys, ready_file: Option<&Path>, out: Out) -> Result
     announce(&ready, ready_file, out, || ready.server_line(&keys.store, &keys.replica_of.0))?;
     stop.asked().await;
     tracing::info!(grace = %Span(keys.shutdown_grace.0), "stopping");
-    stop.or_insist(async {
-        server.stop().await;
-        Ok(())
-    })
-    .await
+    Ok(stop.or_insist(server.stop()).await?)
 }

@@ -13,7 +13,8 @@ pub(super) async fn started(settings: Settings) -> Result<Server, Failure> {
     downbeat_server::start(settings).await.map_err(|error| {
         let code = match &error {
             StartError::Listen { error, .. } if error.kind() == ErrorKind::AddrInUse => Code::Refused,
-            StartError::Listen { .. } | StartError::Store(StoreError::BadLocation(_)) => Code::BadInput,
+            StartError::Listen { .. }
+            | StartError::Store(StoreError::BadLocation(_) | StoreError::BadOption(_)) => Code::BadInput,
             StartError::Store(StoreError::Unavailable(_)) => Code::Unreachable,
             StartError::Store(
                 StoreError::InUse(_)
@@ -31,7 +32,10 @@ pub(super) async fn started(settings: Settings) -> Result<Server, Failure> {
 /// Why an agent ended by itself.
 pub(super) fn agent_ended(error: &AgentError) -> Failure {
     let code = match error {
-        AgentError::NoServer | AgentError::UnknownBackend { .. } => Code::BadInput,
+        AgentError::NoServer
+        | AgentError::UnknownBackend { .. }
+        | AgentError::NothingToOffer { .. }
+        | AgentError::Description(_) => Code::BadInput,
         AgentError::Data { .. } | AgentError::DataInUse(_) | AgentError::Ledger(_) => Code::InTheWay,
         AgentError::NotFound(_) => Code::NotFound,
         AgentError::Superseded(_) => Code::Refused,
@@ -42,7 +46,9 @@ pub(super) fn agent_ended(error: &AgentError) -> Failure {
         | AgentError::DataInUse(_)
         | AgentError::Ledger(_)
         | AgentError::NoServer
-        | AgentError::UnknownBackend { .. } => "cannot start the agent",
+        | AgentError::UnknownBackend { .. }
+        | AgentError::NothingToOffer { .. }
+        | AgentError::Description(_) => "cannot start the agent",
         AgentError::NotFound(_) | AgentError::Superseded(_) | AgentError::Bug(_) => "the agent has ended",
     };
     Failure::new(code, format!("{what}: {error}"))

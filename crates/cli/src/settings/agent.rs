@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 
-use downbeat_agent::Engine;
+use downbeat_agent::{Engine, Environment};
 use downbeat_core::Span;
+use downbeat_core::node::Description;
 use serde::{Deserialize, Serialize};
 
+use super::dial::dialled;
 use super::kinds::{Labels, List, LogFormat, duration, some_number};
 use super::server::hostname;
 
@@ -24,11 +26,13 @@ pub(crate) struct AgentKeys {
     /// Placed executions at once. The number of processors, unless said otherwise.
     #[serde(default, deserialize_with = "some_number")]
     pub(crate) slots: Option<u32>,
-    /// Backends that run anything at all are off unless they are named here.
+    /// Backends that could do anything on the host are off unless they are named here.
     pub(crate) allow: List,
     /// Nothing but these backends.
     #[serde(default)]
     pub(crate) only: Option<List>,
+    /// Environment variables of the agent that jobs get beside the usual few: NAME or PREFIX_*.
+    pub(crate) pass_env: List,
     /// The container engine of the backend `docker`: unix:///PATH or tcp://HOST:PORT. Found out by itself: what
     /// DOCKER_HOST says, or the usual sockets of Docker and Podman.
     #[serde(default)]
@@ -52,6 +56,7 @@ pub(crate) const KEYS: &[&str] = &[
     "slots",
     "allow",
     "only",
+    "pass_env",
     "docker_socket",
     "data",
     "drain_timeout",
@@ -68,6 +73,7 @@ pub(crate) fn defaults() -> Vec<(&'static str, String)> {
         ("labels", ""),
         ("capabilities", ""),
         ("allow", ""),
+        ("pass_env", ""),
         ("data", "./downbeat-data/agent"),
         ("drain_timeout", "30s"),
         ("log_level", "info"),
@@ -85,13 +91,36 @@ impl AgentKeys {
         if self.server.0.is_empty() {
             return Err(("server", "names no address; write HOST:PORT".to_owned()));
         }
-        if self.hostname.trim().is_empty() {
-            return Err(("hostname", "must not be empty".to_owned()));
+        self.servers().map_err(|error| ("server", error))?;
+        if let Some(refused) = self.pass_env.0.iter().find_map(|entry| Environment::refused(entry)) {
+            return Err(("pass_env", refused));
         }
         if self.slots == Some(0) {
             return Err(("slots", "must be at least 1".to_owned()));
         }
+        self.description().check().map_err(|bad| match bad.field {
+            "hostname" => ("hostname", format!("{}; name this node with --hostname NAME", bad.what)),
+            field => (field, bad.what),
+        })?;
         self.engine().map(|_| ()).map_err(|error| ("docker_socket", error))
+    }
+
+    /// What these keys say of the node.
+    fn description(&self) -> Description {
+        Description {
+            hostname: self.hostname.clone(),
+            groups: self.groups.0.clone(),
+            labels: self.labels.texts(),
+            capabilities: self.capabilities.values(),
+            backends: Vec::new(),
+            slots: self.slots.unwrap_or(1),
+            version: String::new(),
+        }
+    }
+
+    /// The addresses to dial, each with its port.
+    pub(crate) fn servers(&self) -> Result<Vec<String>, String> {
+        self.server.0.iter().map(|text| dialled(text)).collect()
     }
 
     /// The container engine that is named, if one is.

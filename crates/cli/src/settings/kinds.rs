@@ -129,7 +129,9 @@ pub(crate) fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Sock
     let text = String::deserialize(deserializer)?;
     let text = text.replace("localhost:", "127.0.0.1:");
     text.parse().map_err(|_| {
-        D::Error::custom(format!("`{text}` is no address to listen on; write IP:PORT, such as 0.0.0.0:4680"))
+        D::Error::custom(format!(
+            "`{text}` is not an address to listen on; write IP:PORT, such as 0.0.0.0:4680"
+        ))
     })
 }
 
@@ -190,6 +192,15 @@ impl Labels {
     }
 }
 
+/// `name=value`, or a name alone.
+fn labelled<E: Error>(pair: &str) -> Result<(String, serde_json::Value), E> {
+    let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+    if name.trim().is_empty() {
+        return Err(E::custom(format!("`{pair}` has no name; write name=value")));
+    }
+    Ok((name.trim().to_owned(), value.trim().into()))
+}
+
 impl<'de> Deserialize<'de> for Labels {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Read;
@@ -199,13 +210,13 @@ impl<'de> Deserialize<'de> for Labels {
                 f.write_str("a table of values by name, or a text such as disk=ssd,zone=a")
             }
             fn visit_str<E: Error>(self, text: &str) -> Result<Labels, E> {
+                List::split(text).0.iter().map(|pair| labelled(pair)).collect::<Result<_, E>>().map(Labels)
+            }
+            /// Of flags, which are not cut at commas: `--label note=a,b` is one label.
+            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut pairs: A) -> Result<Labels, A::Error> {
                 let mut labels = BTreeMap::new();
-                for pair in List::split(text).0 {
-                    let (name, value) = pair.split_once('=').unwrap_or((&pair, ""));
-                    if name.trim().is_empty() {
-                        return Err(E::custom(format!("`{pair}` has no name; write name=value")));
-                    }
-                    labels.insert(name.trim().to_owned(), value.trim().into());
+                while let Some(pair) = pairs.next_element::<String>()? {
+                    labels.extend([labelled(&pair)?]);
                 }
                 Ok(Labels(labels))
             }

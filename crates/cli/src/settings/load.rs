@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use downbeat_agent::Declared;
+use downbeat_agent::{Declared, JOB_VARIABLES};
 use figment2::error::Kind;
 use figment2::value::{Dict, Map, Value};
 use figment2::{Figment, Metadata, Profile, Provider};
@@ -25,7 +25,16 @@ pub(crate) struct Sources {
     pub(crate) config: Option<PathBuf>,
     pub(crate) environment: Vec<(String, String)>,
     /// Key, value, and the flag's name.
-    pub(crate) flags: Vec<(&'static str, String, &'static str)>,
+    pub(crate) flags: Vec<(&'static str, Said, &'static str)>,
+}
+
+/// What a flag says.
+#[derive(Clone, Debug)]
+pub(crate) enum Said {
+    /// One text; where a list is wanted, commas separate.
+    Text(String),
+    /// A flag that is repeated: each text as it is, commas and all.
+    Each(Vec<String>),
 }
 
 /// One of the file's sections.
@@ -60,7 +69,7 @@ pub(crate) struct Derived {
 /// A single value with the name of its source.
 struct Single {
     key: &'static str,
-    value: String,
+    value: Said,
     source: String,
 }
 
@@ -70,7 +79,11 @@ impl Provider for Single {
     }
 
     fn data(&self) -> figment2::Result<Map<Profile, Dict>> {
-        let dict = Dict::from([(self.key.to_owned(), Value::from(self.value.as_str()))]);
+        let value = match &self.value {
+            Said::Text(text) => Value::from(text.as_str()),
+            Said::Each(texts) => Value::from(texts.clone()),
+        };
+        let dict = Dict::from([(self.key.to_owned(), value)]);
         Ok(Map::from([(Profile::Default, dict)]))
     }
 }
@@ -100,14 +113,14 @@ pub(crate) fn load<T: DeserializeOwned + serde::Serialize>(
 ) -> Result<Loaded<T>, Failure> {
     let mut figment = Figment::new();
     for (key, value) in (section.defaults)() {
-        figment = figment.merge(Single { key, value, source: "default".to_owned() });
+        figment = figment.merge(Single { key, value: Said::Text(value), source: "default".to_owned() });
     }
     if let Some(path) = config_path(sources.config.as_deref())? {
         let values = file_section(&path, section)?;
         figment = figment.merge(FileSection { path, values });
     }
     for (key, value, variable) in from_environment(section, &sources.environment)? {
-        figment = figment.merge(Single { key, value, source: variable });
+        figment = figment.merge(Single { key, value: Said::Text(value), source: variable });
     }
     for (key, value, flag) in &sources.flags {
         figment = figment.merge(Single { key, value: value.clone(), source: (*flag).to_owned() });
@@ -246,10 +259,11 @@ fn variable_of(section: Section, key: &str) -> String {
     }
 }
 
-/// Not ours to judge: the client's, those of tests, and what Kubernetes puts into every container beside a service
+/// Not ours to judge: the client's, what an agent sets for its jobs (one of which may run this program), those of tests, and what Kubernetes puts into every container beside a service
 /// that is called `downbeat`.
 fn is_no_setting(variable: &str) -> bool {
     OTHER_VARIABLES.contains(&variable)
+        || JOB_VARIABLES.contains(&variable)
         || variable.starts_with("DOWNBEAT_TEST_")
         || variable.starts_with("DOWNBEAT_BENCH_")
         || variable.contains("_SERVICE_")

@@ -2,6 +2,7 @@
 //! came from. What the values mean is the components' own affair.
 
 mod agent;
+mod dial;
 mod kinds;
 mod load;
 mod server;
@@ -9,7 +10,7 @@ mod show;
 
 pub(crate) use agent::AgentKeys;
 pub(crate) use kinds::LogFormat;
-pub(crate) use load::{AGENT, Derived, Loaded, SERVER, Sources, load, load_backends};
+pub(crate) use load::{AGENT, Derived, Loaded, SERVER, Said, Sources, load, load_backends};
 pub(crate) use server::ServerKeys;
 pub(crate) use show::without_password;
 

@@ -1,8 +1,9 @@
 //! Owns the server's keys: their names, defaults and what they must satisfy.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
-use downbeat_core::Span;
+use downbeat_core::{Span, limits};
 use serde::{Deserialize, Serialize};
 
 use super::kinds::{List, LogFormat, Size, address, duration, number, some_duration, some_number};
@@ -19,6 +20,9 @@ pub(crate) struct ServerKeys {
     /// Where REST is served.
     #[serde(deserialize_with = "address")]
     pub(crate) http: SocketAddr,
+    /// More names by which browsers, and on a loopback address all clients, may reach REST.
+    #[serde(default)]
+    pub(crate) allowed_hosts: List,
     /// Where agents dial in.
     #[serde(deserialize_with = "address")]
     pub(crate) grpc: SocketAddr,
@@ -56,6 +60,7 @@ pub(crate) const KEYS: &[&str] = &[
     "store",
     "replica_of",
     "http",
+    "allowed_hosts",
     "grpc",
     "name",
     "heartbeat_interval",
@@ -129,6 +134,14 @@ impl ServerKeys {
                 return Err(("replica_of", format!("`{url}` is not a server's URL; write http://HOST:PORT")));
             }
         }
+        for name in &self.allowed_hosts.0 {
+            if name.contains(['/', ' ', '@']) || (name.contains(':') && name.parse::<IpAddr>().is_err()) {
+                return Err((
+                    "allowed_hosts",
+                    format!("`{name}` is not a name; write jobs.example, without a port, or * for any name"),
+                ));
+            }
+        }
         if self.server_stale_after < Span::from_secs(1) {
             return Err((
                 "server_stale_after",
@@ -149,24 +162,43 @@ impl ServerKeys {
         if self.name.as_ref().is_some_and(|name| name.trim().is_empty()) {
             return Err(("name", "must not be empty".to_owned()));
         }
-        if self.lease_ttl <= self.heartbeat_interval {
-            return Err((
-                "lease_ttl",
-                format!(
-                    "{} is not longer than heartbeat_interval ({}): every lease would run out",
-                    self.lease_ttl, self.heartbeat_interval
-                ),
-            ));
-        }
+        self.check_heartbeats()?;
         if self.node_offline_after() <= self.node_stale_after() {
             return Err((
                 "node_offline_after",
                 format!(
-                    "{} is not longer than node_stale_after ({})",
+                    "{} is not longer than node_stale_after ({}); raise it",
                     self.node_offline_after(),
                     self.node_stale_after()
                 ),
             ));
+        }
+        if self.output_max.0 < limits::OUTPUT_LEAST_BYTES {
+            let least = Size(limits::OUTPUT_LEAST_BYTES);
+            return Err(("output_max", format!("{} is less than {least}; raise it", self.output_max)));
+        }
+        Ok(())
+    }
+
+    /// Whether a node that misses one heartbeat keeps its status and its leases.
+    fn check_heartbeats(&self) -> Result<(), (&'static str, String)> {
+        let interval = self.heartbeat_interval;
+        let shortest = Span(Duration::from_millis(limits::HEARTBEAT_LEAST_MS));
+        if interval < shortest {
+            return Err(("heartbeat_interval", format!("{interval} is shorter than {shortest}; raise it")));
+        }
+        let least = Span(interval.0.saturating_mul(limits::SILENCE_LEAST_INTERVALS));
+        for (key, span, effect) in [
+            ("lease_ttl", self.lease_ttl, "leases would run out"),
+            ("node_stale_after", self.node_stale_after(), "nodes would become stale again and again"),
+        ] {
+            if span < least {
+                let why = format!(
+                    "{span} is shorter than {} heartbeat intervals ({least}): {effect}; raise it",
+                    limits::SILENCE_LEAST_INTERVALS
+                );
+                return Err((key, why));
+            }
         }
         Ok(())
     }

@@ -2,9 +2,10 @@
 
 use std::io::Write;
 
+use downbeat_agent::JOB_VARIABLES;
 use tempfile::NamedTempFile;
 
-use super::load::{AGENT, Derived, SERVER, Sources, load, load_backends};
+use super::load::{AGENT, Derived, SERVER, Said, Sources, load, load_backends};
 use super::{AgentKeys, ServerKeys};
 use crate::exit::Code;
 
@@ -26,7 +27,10 @@ fn sources(
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
             .collect(),
-        flags: flags.iter().map(|(key, value, flag)| (*key, (*value).to_owned(), *flag)).collect(),
+        flags: flags
+            .iter()
+            .map(|(key, value, flag)| (*key, Said::Text((*value).to_owned()), *flag))
+            .collect(),
     }
 }
 
@@ -82,8 +86,14 @@ fn what_is_wrong_is_said_in_one_line_that_names_the_key() {
         "[server]\noutput_max = \"lots\"",
         "[server]\nretention_days = -1",
         "[server]\nmax_concurrent_runs = 0",
+        "[server]\nallowed_hosts = \"http://jobs.example\"",
+        "[server]\nallowed_hosts = [\"jobs.example:4680\"]",
         "[server]\nlog_format = \"xml\"",
         "[server]\nlease_ttl = \"5s\"",
+        "[server]\nlease_ttl = \"19s\"",
+        "[server]\nheartbeat_interval = \"1ms\"",
+        "[server]\nnode_stale_after = \"1s\"",
+        "[server]\noutput_max = 1",
         "[server]\nnode_offline_after = \"10s\"",
         "[server]\nreplica_of = \"10.0.0.1:4680\"",
         "[server]\nreplica_of = [\"http://a:1\", \"http://a/b\"]",
@@ -117,6 +127,49 @@ fn variables_that_are_no_settings_are_let_be() {
         ("DOWNBEAT_GROUPS", "web"),
     ];
     assert!(server(&sources(Some(&empty), &environment, &[])).is_ok());
+}
+
+/// `exec run "downbeat agent"`: what an agent sets for its jobs does not keep one of them from being a downbeat.
+#[test]
+fn variables_that_jobs_get_are_let_be() {
+    let empty = file("");
+    for variable in JOB_VARIABLES {
+        assert!(variable.starts_with("DOWNBEAT_"), "{variable}");
+        let environment = [(variable, "x")];
+        assert!(server(&sources(Some(&empty), &environment, &[])).is_ok(), "{variable}");
+    }
+}
+
+#[test]
+fn jobs_get_the_variables_that_the_settings_name() {
+    let file = file("[agent]\npass_env = [\"AWS_*\", \"HTTPS_PROXY\"]\n");
+    let read = |sources: &Sources| load(AGENT, sources, AgentKeys::check, |_| Vec::new());
+    let loaded = read(&sources(Some(&file), &[], &[])).unwrap();
+    assert_eq!(loaded.keys.pass_env.0, ["AWS_*", "HTTPS_PROXY"]);
+    let shown = loaded.shown.toml();
+    assert!(shown.contains("pass_env = [\"AWS_*\", \"HTTPS_PROXY\"]"), "{shown}");
+    let loaded = read(&sources(Some(&file), &[("DOWNBEAT_PASS_ENV", "A,B_*")], &[])).unwrap();
+    assert_eq!(loaded.keys.pass_env.0, ["A", "B_*"]);
+    let refused =
+        read(&sources(Some(&file), &[], &[("pass_env", "NOTIFY_SOCKET", "--pass-env")])).unwrap_err();
+    assert_eq!(
+        refused.message,
+        "bad value of `pass_env` (--pass-env): `NOTIFY_SOCKET` is the agent's own and is never passed on; remove it"
+    );
+}
+
+#[test]
+fn an_agent_does_not_dial_in_clear_text_where_tls_was_asked_for() {
+    let empty = file("");
+    let flags = [("server", "10.0.0.1,https://downbeat.internal:4681", "--server")];
+    let refused =
+        load(AGENT, &sources(Some(&empty), &[], &flags), AgentKeys::check, |_| Vec::new()).unwrap_err();
+    assert_eq!(refused.code, Code::BadInput);
+    assert_eq!(
+        refused.message,
+        "bad value of `server` (--server): `https://downbeat.internal:4681` asks for TLS, which agents cannot do yet; \
+         write HOST:PORT to connect in clear text"
+    );
 }
 
 #[test]
@@ -161,6 +214,26 @@ fn agents_read_lists_and_labels_from_files_and_from_text() {
 
     let refused = read(&sources(Some(&file), &[("DOWNBEAT_SLOTS", "0")], &[])).unwrap_err();
     assert_eq!(refused.message, "bad value of `slots` (DOWNBEAT_SLOTS): must be at least 1");
+}
+
+#[test]
+fn a_label_of_a_flag_may_hold_a_comma() {
+    let empty = file("");
+    let each = |texts: &[&str]| Said::Each(texts.iter().map(|text| (*text).to_owned()).collect());
+    let mut sources = sources(Some(&empty), &[], &[("groups", "a,b", "--groups")]);
+    sources.flags.push(("labels", each(&["note=a,b", "zone=c"]), "--label"));
+    sources.flags.push(("capabilities", each(&["gpus=2"]), "--capability"));
+    let keys = load(AGENT, &sources, AgentKeys::check, |_| Vec::new()).unwrap().keys;
+    assert_eq!(
+        keys.labels.texts().into_iter().collect::<Vec<_>>(),
+        [("note".into(), "a,b".into()), ("zone".into(), "c".into())]
+    );
+    assert_eq!(keys.capabilities.values()["gpus"], 2);
+    assert_eq!(keys.groups.0, ["a", "b"]);
+
+    sources.flags.push(("labels", each(&["=x"]), "--label"));
+    let refused = load(AGENT, &sources, AgentKeys::check, |_| Vec::new()).unwrap_err();
+    assert_eq!(refused.message, "bad value of `labels` (--label): `=x` has no name; write name=value");
 }
 
 const BACKUP: &str = r#"
@@ -232,4 +305,32 @@ fn a_declaration_that_cannot_be_meant_is_one_line_that_names_its_key() {
         ));
     }
     insta::assert_snapshot!(told);
+}
+
+#[test]
+fn what_a_node_says_of_itself_is_checked_before_it_starts() {
+    for (key, value, flag, expected) in [
+        (
+            "hostname",
+            "my host",
+            "--hostname",
+            "bad value of `hostname` (--hostname): `my host` is not a valid name; use letters, digits, `.`, `-` and `_`, \
+             and start with a letter or a digit; name this node with --hostname NAME",
+        ),
+        ("hostname", "", "--hostname", "bad value of `hostname` (--hostname): `` is not a valid name"),
+        ("groups", "web,a b", "--groups", "bad value of `groups` (--groups): `a b` is not a valid name"),
+        (
+            "labels",
+            "note=a\u{1b}[2J",
+            "--label",
+            "the value of `note` holds a control character: `a\\u{1b}[2J`",
+        ),
+        ("slots", "4294967295", "--slots", "bad value of `slots` (--slots): 4294967295 is more than 1024"),
+    ] {
+        let empty = file("");
+        let sources = sources(Some(&empty), &[], &[(key, value, flag)]);
+        let refused = load(AGENT, &sources, AgentKeys::check, |_| Vec::new()).unwrap_err();
+        assert_eq!(refused.code, Code::BadInput);
+        assert!(refused.message.contains(expected), "{}", refused.message);
+    }
 }

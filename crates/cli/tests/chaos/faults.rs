@@ -28,6 +28,7 @@ pub(crate) enum Fault {
     AgentHalfCutOff,
     NodeDeleted,
     WireDelayed,
+    WireSlow,
     WireStalled,
     WireHalfStalled,
     WireReset,
@@ -44,7 +45,7 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    pub(crate) const ALL: [Fault; 24] = [
+    pub(crate) const ALL: [Fault; 25] = [
         Fault::ServerKilled,
         Fault::ServerFrozen,
         Fault::ServerFrozenLong,
@@ -56,6 +57,7 @@ impl Fault {
         Fault::AgentHalfCutOff,
         Fault::NodeDeleted,
         Fault::WireDelayed,
+        Fault::WireSlow,
         Fault::WireStalled,
         Fault::WireHalfStalled,
         Fault::WireReset,
@@ -84,6 +86,7 @@ impl Fault {
             Fault::AgentHalfCutOff => "agent: network drops one direction",
             Fault::NodeDeleted => "node: deleted by force, agent started again",
             Fault::WireDelayed => "proxy: delay",
+            Fault::WireSlow => "proxy: 20 kB/s to 1 MB/s",
             Fault::WireStalled => "proxy: stall",
             Fault::WireHalfStalled => "proxy: stall of one direction",
             Fault::WireReset => "proxy: reset",
@@ -143,6 +146,7 @@ pub(crate) async fn inject(cluster: &Arc<Cluster>, fault: Fault, dice: &mut Dice
         | Fault::AgentHalfCutOff
         | Fault::NodeDeleted => return agent(cluster, fault, dice).await,
         Fault::WireDelayed
+        | Fault::WireSlow
         | Fault::WireStalled
         | Fault::WireHalfStalled
         | Fault::WireReset
@@ -261,10 +265,12 @@ async fn agent(cluster: &Cluster, fault: Fault, dice: &mut Dice) -> bool {
 async fn wire(cluster: &Cluster, fault: Fault, dice: &mut Dice) {
     let server = one(&cluster.servers, dice);
     let wires: [&Proxy; 3] = [&server.rest, &server.agents, &server.database];
-    let wire = *one(&wires, dice);
+    // Clients of a database expect a line that is fit for one.
+    let wire = if fault == Fault::WireSlow { &server.agents } else { *one(&wires, dice) };
     let _hurt = wire.hurt.lock().await;
     let mode = match fault {
         Fault::WireDelayed => Mode::Delay(seconds(dice, 5, 300)),
+        Fault::WireSlow => Mode::Slow(*one(&[20_000, 100_000, 1_000_000], dice)),
         Fault::WireStalled => Mode::Stall,
         Fault::WireHalfStalled if dice.below(2) == 0 => Mode::StallUp,
         Fault::WireHalfStalled => Mode::StallDown,

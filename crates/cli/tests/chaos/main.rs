@@ -29,6 +29,7 @@ mod report;
 mod rolling;
 mod sabotage;
 mod server;
+mod slow;
 mod streams;
 #[path = "../support/mod.rs"]
 mod support;

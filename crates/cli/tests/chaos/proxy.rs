@@ -1,19 +1,22 @@
 //! Owns a wire that can be made bad: slow, silent in one direction or both, reset, refused, half open.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 /// What the wire does now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Pass,
     Delay(Duration),
+    /// So many bytes a second in each direction, for all connections together.
+    Slow(u32),
     /// Nothing gets through; connections stay.
     Stall,
     /// What the client says does not arrive.
@@ -42,12 +45,40 @@ enum Direction {
 impl Mode {
     fn holds(self, direction: Direction) -> bool {
         match self {
-            Mode::Pass | Mode::Delay(_) | Mode::Refuse => false,
+            Mode::Pass | Mode::Delay(_) | Mode::Slow(_) | Mode::Refuse => false,
             Mode::Stall | Mode::HalfOpen => true,
             Mode::StallUp => direction == Direction::Up,
             Mode::StallDown => direction == Direction::Down,
         }
     }
+}
+
+/// What a slow wire carries at once: connections take turns.
+const PIECE_BYTES: usize = 2 * 1024;
+
+/// One direction of all connections: when it is free again.
+#[derive(Debug, Default)]
+struct Line(Mutex<Option<Instant>>);
+
+impl Line {
+    /// Waits until so many bytes have passed at this speed, after all that came before them.
+    async fn pass(&self, bytes: usize, bytes_per_second: u32) {
+        let free = {
+            let mut free = self.0.lock().unwrap();
+            let now = Instant::now();
+            #[allow(clippy::cast_precision_loss, reason = "a few kilobytes")]
+            let took = Duration::from_secs_f64(bytes as f64 / f64::from(bytes_per_second));
+            let begins = free.map_or(now, |free| free.max(now));
+            *free.insert(begins + took)
+        };
+        tokio::time::sleep_until(free).await;
+    }
+}
+
+#[derive(Debug, Default)]
+struct Lines {
+    up: Line,
+    down: Line,
 }
 
 #[derive(Debug)]
@@ -64,7 +95,7 @@ impl Proxy {
         let listener = TcpListener::bind("0.0.0.0:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let wire = Arc::new(watch::Sender::new(Wire { mode: Mode::Pass, cuts: 0 }));
-        let state = Arc::clone(&wire);
+        let (state, lines) = (Arc::clone(&wire), Arc::new(Lines::default()));
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let mode = state.borrow().mode;
@@ -72,7 +103,7 @@ impl Proxy {
                     reset(&client);
                     continue;
                 }
-                tokio::spawn(carry(client, upstream, state.subscribe()));
+                tokio::spawn(carry(client, upstream, state.subscribe(), Arc::clone(&lines)));
             }
         });
         Self { port, hurt: tokio::sync::Mutex::default(), wire }
@@ -92,7 +123,7 @@ fn reset(stream: &TcpStream) {
     let _ = stream.set_zero_linger();
 }
 
-async fn carry(client: TcpStream, upstream: SocketAddr, mut wire: watch::Receiver<Wire>) {
+async fn carry(client: TcpStream, upstream: SocketAddr, mut wire: watch::Receiver<Wire>, lines: Arc<Lines>) {
     let cuts = wire.borrow_and_update().cuts;
     if wire.wait_for(|wire| wire.mode != Mode::HalfOpen || wire.cuts != cuts).await.is_err() {
         return;
@@ -108,8 +139,8 @@ async fn carry(client: TcpStream, upstream: SocketAddr, mut wire: watch::Receive
     let (mut server_reads, mut server_writes) = server.into_split();
     let mut cut = wire.clone();
     tokio::select! {
-        () = pump(&mut client_reads, &mut server_writes, Direction::Up, wire.clone()) => {}
-        () = pump(&mut server_reads, &mut client_writes, Direction::Down, wire) => {}
+        () = pump(&mut client_reads, &mut server_writes, Direction::Up, wire.clone(), &lines.up) => {}
+        () = pump(&mut server_reads, &mut client_writes, Direction::Down, wire, &lines.down) => {}
         _ = cut.wait_for(|wire| wire.cuts != cuts) => {
             reset(client_writes.as_ref());
             reset(server_writes.as_ref());
@@ -122,16 +153,21 @@ async fn pump(
     to: &mut OwnedWriteHalf,
     direction: Direction,
     mut wire: watch::Receiver<Wire>,
+    line: &Line,
 ) {
     let mut bytes = vec![0; 64 * 1024];
     loop {
-        let Ok(count @ 1..) = from.read(&mut bytes).await else { return };
+        let is_slow = matches!(wire.borrow().mode, Mode::Slow(_));
+        let most = if is_slow { PIECE_BYTES } else { bytes.len() };
+        let Ok(count @ 1..) = from.read(&mut bytes[..most]).await else { return };
         let mode = match wire.wait_for(|wire| !wire.mode.holds(direction)).await {
             Ok(wire) => wire.mode,
             Err(_) => return,
         };
-        if let Mode::Delay(delay) = mode {
-            tokio::time::sleep(delay).await;
+        match mode {
+            Mode::Delay(delay) => tokio::time::sleep(delay).await,
+            Mode::Slow(bytes_per_second) => line.pass(count, bytes_per_second).await,
+            _ => {}
         }
         if to.write_all(&bytes[..count]).await.is_err() {
             return;

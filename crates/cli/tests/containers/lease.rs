@@ -124,3 +124,23 @@ async fn a_result_that_was_not_reported_is_delivered_by_the_next_life_and_nothin
     assert_eq!(yard.attempts(&run).await, [(1, "web-1".to_owned(), "succeeded".to_owned())]);
     assert_eq!(yard.book().len(), 1);
 }
+
+#[tokio::test]
+async fn a_container_that_must_never_overlap_ends_though_its_agent_is_frozen_or_killed() {
+    for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
+        let yard = Yard::with_agents(&["web-1", "web-2"]).await;
+        let mut task = yard.task();
+        task["on_disconnect"] = json!("stop");
+        let run = yard.submit(&json!({"placement": {}, "tasks": [task]}), "k").await;
+        yard.begun(1).await;
+        let (first, _) = first_and_other(&yard, &run).await;
+        yard.signal_agent(&first, signal);
+        yard.begun(2).await;
+        assert!(
+            yard.running(&first).is_empty(),
+            "{signal}: the first container still runs beside the second"
+        );
+        yard.go();
+        assert_eq!(yard.ended(&run).await["status"], "completed", "{signal}");
+    }
+}

@@ -100,7 +100,7 @@ fn stopped_rollout(dev: &Dev) -> String {
         "wave 1 of 3 ended well",
         "wave 2 of 3 begins: node-2, node-3",
         "wave 2 of 3 ended, 1 of 2 failed",
-        "1 failed, and 0 may: no further wave begins",
+        "1 node failed, none was allowed: no further wave begins",
     ];
     let mut rest = done.stdout.lines();
     for line in lines {
@@ -123,7 +123,7 @@ fn retry_of_the_failed_nodes_does_nothing_anywhere_else_and_nothing_twice() {
     assert_eq!((&run["rollout"]["wave"], &run["rollout"]["failed"]), (&json!(2), &json!(1)));
     let page = dev.run(&["run", "show", &first]).ok();
     for words in [
-        "wave 2 of 3, 1 failed, and 0 may",
+        "wave 2 of 3, 1 node failed, none was allowed",
         "never touched: node-4, node-5",
         &format!("downbeat run retry {first} --failed-only"),
     ] {
@@ -250,7 +250,9 @@ fn a_plan_that_is_refused_names_every_node_and_everything_that_it_lacks() {
         let Done { code, stderr, .. } = dev.run(&["job", verb, "-f", "job.json"]);
         assert_eq!(code, 5, "{stderr}");
         for node in ["odd-1", "odd-2"] {
-            let line = format!("{node}: lacks backend `test`, lacks backend `exec`");
+            let line = format!(
+                "{node}: lacks backend `test`, lacks backend `exec` (its agent runs without --allow exec)"
+            );
             assert!(stderr.contains(&line), "{stderr}");
         }
         assert!(!stderr.contains("node-1"), "{stderr}");

@@ -16,7 +16,11 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The program, with none of the settings of whoever runs the test.
 pub(crate) fn downbeat(dir: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_downbeat"));
+    downbeat_by(env!("CARGO_BIN_EXE_downbeat"), dir)
+}
+
+fn downbeat_by(program: &str, dir: &Path) -> Command {
+    let mut command = Command::new(program);
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("DOWNBEAT_")) {
         command.env_remove(name);
     }
@@ -161,22 +165,23 @@ impl Dev {
 
     pub(crate) fn start_with(more: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let mut command = downbeat(dir.path());
-        command.args([
-            "dev",
-            "--data",
-            "data",
-            "--http",
-            "127.0.0.1:0",
-            "--grpc",
-            "127.0.0.1:0",
-            "--ready-file",
-            "ready.json",
-        ]);
-        let process = Process::spawn({
-            command.args(more);
-            command
-        });
+        let command = downbeat(dir.path());
+        Self::start_by(command, dir, more)
+    }
+
+    /// As the first process of a container. Needs root.
+    pub(crate) fn start_as_first_process() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let program = downbeat(dir.path());
+        let mut command = downbeat_by("unshare", dir.path());
+        command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]).arg(program.get_program());
+        Self::start_by(command, dir, &["--nodes", "1"])
+    }
+
+    fn start_by(mut command: Command, dir: TempDir, more: &[&str]) -> Self {
+        command.args(["dev", "--data", "data", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]);
+        command.args(["--ready-file", "ready.json"]).args(more);
+        let process = Process::spawn(command);
         let ready = ready(dir.path(), "ready.json");
         Self { process, dir, ready }
     }

@@ -115,7 +115,11 @@ fn what_does_not_exist_is_4() {
 #[test]
 fn a_refusal_or_conflict_is_5() {
     let dev = Dev::start();
-    told(&dev.run(&["job", "run", "--target", "group:nobody", "test", "noop"]), 5, "group:nobody");
+    told(
+        &dev.run(&["job", "run", "--target", "group:nobody", "test", "noop"]),
+        5,
+        "group `nobody`; groups: dev",
+    );
     let id = dev.submit(&["--target", "all", "test", "noop", "--idempotency-key", "k"]);
     assert_eq!(dev.run(&["run", "watch", &id]).code, 0);
     told(&dev.run(&["run", "cancel", &id]), 5, "has ended");
@@ -153,7 +157,13 @@ fn bad_settings_stop_the_start_with_one_line() {
         (&["server", "--store", "mysql://x"], "mysql"),
         (&["server", "--log-level", "loud"], "bad value of `log_level`"),
         (&["agent", "--slots", "none"], "bad value of `slots` (--slots)"),
-        (&["agent", "--allow", "exce"], "exce"),
+        (&["agent", "--log-level", "error", "--allow", "exce"], "exce"),
+        (&["agent", "--server", "https://127.0.0.1:4681"], "asks for TLS"),
+        (&["agent", "--pass-env", "NOTIFY_SOCKET"], "never passed on"),
+        (
+            &["server", "--store", "postgres://joe:secret@db.invalid/x"],
+            "say sslmode=require (TLS) or sslmode=disable",
+        ),
         (&["server", "--config", "no.toml"], "no.toml does not exist"),
     ] {
         let done = run(args);
@@ -200,4 +210,18 @@ fn of_several_servers_the_next_one_is_asked_when_one_is_away() {
     dev.run(&["job", "run", "--server", &both, "--target", "all", "--wait", "test", "noop"]).ok();
     dev.run(&["job", "run", "--server", &both, "--target", "all", "--watch", "test", "noop"]).ok();
     told(&dev.run(&["status", "--server", "127.0.0.1:1,127.0.0.1:2"]), 3, "cannot reach http://127.0.0.1:2");
+}
+
+#[test]
+fn the_agents_port_says_at_once_where_rest_is() {
+    let dev = Dev::start_with(&["--nodes", "1"]);
+    let url = format!("http://{}", dev.ready["grpc"].as_str().unwrap());
+    for args in [["job", "run", "--target", "all", "test", "noop"].as_slice(), &["node", "list"]] {
+        let done = Done::of(dev.command(&[&["--server", &url], args].concat()).output().unwrap());
+        assert_ne!(done.code, 0, "{done:?}");
+        assert!(
+            done.stderr.contains("this is the agents' port (gRPC); REST is on the --http port"),
+            "{done:?}"
+        );
+    }
 }

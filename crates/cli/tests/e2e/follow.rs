@@ -1,21 +1,6 @@
-//! What goes on while somebody looks: watching, following, detaching.
-
-use nix::sys::signal::Signal;
+//! What goes on while somebody looks: watching and following.
 
 use crate::cluster::{Dev, Process, until};
-
-#[test]
-fn ctrl_c_leaves_the_run_running() {
-    let dev = Dev::start();
-    let id = dev.submit(&["--target", "all", "test", "sleep", "--duration", "1h"]);
-    let mut watching = Process::spawn(dev.command(&["run", "watch", &id, "-o", "json"]));
-    watching.stdout().find(&id);
-    watching.signal(Signal::SIGINT);
-    let done = watching.wait();
-    assert_eq!(done.code, 0, "{done:?}");
-    assert!(done.stderr.contains(&format!("the run goes on; `downbeat run watch {id}`")), "{done:?}");
-    assert_eq!(dev.run_status(&id), "running");
-}
 
 #[test]
 fn logs_are_followed_to_the_end_with_whose_they_are() {

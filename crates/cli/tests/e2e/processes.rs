@@ -40,20 +40,44 @@ fn dev_stops_when_it_is_told_to_and_goes_on_with_its_data() {
     assert_eq!(dev.run_status(&id), "completed");
 }
 
+/// Processes that say of themselves that they belong to this attempt.
+fn processes_of(name: &str) -> usize {
+    let marker = format!("DOWNBEAT_EXECUTION={name}");
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let environments = processes.filter_map(|process| std::fs::read(process.path().join("environ")).ok());
+    environments.filter(|all| all.split(|byte| *byte == 0).any(|one| one == marker.as_bytes())).count()
+}
+
 #[test]
-fn a_second_signal_ends_it_at_once() {
+fn a_second_signal_kills_what_runs_and_ends_it_at_once() {
     let mut dev = Dev::start_with(&["--nodes", "1"]);
-    let id = dev.submit(&["--target", "all", "exec", "run", "--command", "sleep 1000"]);
-    until("the work to begin", || {
-        let run = dev.run(&["run", "show", &id, "-o", "json"]).json();
-        (run["results"]["0"]["node-1"]["status"] == "running").then_some(())
-    });
+    let script = "trap '' TERM; (setsid sleep 1000 &); touch began; sleep 1000; sleep 1000";
+    let dir = dev.dir.path().to_str().unwrap().to_owned();
+    dev.submit(&["--target", "all", "exec", "shell", "--command", script, "--working-dir", &dir]);
+    until("the work to begin", || dev.dir.path().join("began").exists().then_some(()));
+    let work = dev.run(&["node", "work", "node-1", "-o", "json"]).json();
+    let name = work["held"][0]["name"].as_str().unwrap().to_owned();
+    assert!(processes_of(&name) >= 3);
     let stderr = dev.process.stderr();
     dev.process.signal(Signal::SIGTERM);
     stderr.find("stopping");
-    dev.process.signal(Signal::SIGTERM);
+    // The same signal again within a second is no second request.
+    dev.process.signal(Signal::SIGINT);
     stderr.find("ended at once");
     assert_eq!(dev.process.wait().code, 1);
+    assert_eq!(processes_of(&name), 0, "nothing of the work still runs");
+}
+
+#[test]
+fn the_first_process_of_a_container_waits_for_orphans() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let dev = Dev::start_as_first_process();
+    // A process that nobody has waited for can still be signalled, also after its end.
+    let script = "pid=$( (sleep 0.01 >/dev/null & echo $!) ); while kill -0 $pid; do sleep 0.05; done";
+    let done = dev.run(&["job", "run", "--wait", "--target", "all", "exec", "shell", "--command", script]);
+    assert_eq!(done.code, 0, "{done:?}");
 }
 
 fn server(dir: &Path, http: &str, grpc: &str) -> (Process, Value) {

@@ -9,6 +9,7 @@
 
 mod agent_dies;
 mod disk_full;
+mod guard;
 mod nodes;
 mod random;
 mod scenarios;

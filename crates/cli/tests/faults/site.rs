@@ -174,6 +174,18 @@ impl Site {
         kill(pid, signal).unwrap();
     }
 
+    #[allow(dead_code, reason = "the tests of guards need it")]
+    pub(crate) fn agent_pid(&self, name: &str) -> i32 {
+        i32::try_from(self.agents[name].id()).unwrap()
+    }
+
+    /// Whether an agent is stopped by a signal.
+    #[allow(dead_code, reason = "the tests of guards need it")]
+    pub(crate) fn is_frozen(&self, name: &str) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.agent_pid(name))).unwrap_or_default();
+        stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
+    }
+
     pub(crate) fn signal_server(&self, signal: Signal) {
         let server = self.server.as_ref().expect("the server runs");
         kill(Pid::from_raw(i32::try_from(server.id()).unwrap()), signal).unwrap();

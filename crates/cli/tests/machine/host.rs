@@ -100,7 +100,7 @@ impl Host {
     }
 
     pub(crate) fn start_agent(&self, grpc: &str, settings: &str) {
-        let settings = format!("[agent]\nserver = \"{grpc}\"\nallow = \"exec\"\n{settings}");
+        let settings = format!("[agent]\nserver = \"{grpc}\"\nallow = \"exec,file,http\"\n{settings}");
         self.write("etc/downbeat/downbeat.toml", &settings);
         self.ok(&["systemctl", "start", UNIT]);
     }

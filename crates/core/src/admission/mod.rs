@@ -55,7 +55,7 @@ pub enum Verdict {
     Wait(Reason),
 }
 
-/// Why a run waits.
+/// Why a run waits, as what follows the run's name in a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// A person has paused it.
@@ -82,19 +82,21 @@ pub enum Taken {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reason::Paused => f.write_str("the run is paused"),
+            Reason::Paused => f.write_str("waits: the run is paused"),
             Reason::Turn { running, limit, ahead } => {
-                let runs =
-                    |count: u32| if count == 1 { "1 run is".to_owned() } else { format!("{count} runs are") };
-                let (running, ahead) = (runs(*running), runs(*ahead));
-                write!(f, "{running} under way, and no more than {limit} may be; {ahead} before it")
+                let place = match ahead {
+                    0 => "next in line".to_owned(),
+                    1 => "1 run before it".to_owned(),
+                    ahead => format!("{ahead} runs before it"),
+                };
+                write!(f, "waits for its turn: {running} of {limit} runs under way, {place}")
             }
-            Reason::Drained { hostname } => write!(f, "{hostname} is drained"),
+            Reason::Drained { hostname } => write!(f, "waits for {hostname}, drained"),
             Reason::Node { hostname, run, how } => match how {
-                Taken::Held => write!(f, "{hostname} is held by run {run} (exclusive)"),
-                Taken::Busy => write!(f, "{hostname} is busy with run {run}"),
+                Taken::Held => write!(f, "waits for {hostname}, held by run {run} (exclusive)"),
+                Taken::Busy => write!(f, "waits for {hostname}, busy with run {run}"),
                 Taken::Promised => {
-                    write!(f, "{hostname} is wanted by run {run} (exclusive), which is before it")
+                    write!(f, "waits for {hostname}, wanted by run {run} (exclusive), which is before it")
                 }
             },
         }

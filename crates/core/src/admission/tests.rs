@@ -101,25 +101,28 @@ fn runs_enter_by_priority_then_age_while_there_is_room() {
         outcome(&["x *", "a", "b 5", "c 5"], "", "", Some(2)),
         [
             "b enters",
-            "c: 1 run is under way, and no more than 2 may be; 1 run is before it",
-            "a: 1 run is under way, and no more than 2 may be; 2 runs are before it",
+            "c: waits for its turn: 1 of 2 runs under way, 1 run before it",
+            "a: waits for its turn: 1 of 2 runs under way, 2 runs before it",
         ]
     );
     assert_eq!(
         outcome(&["x *", "y *", "a"], "", "", Some(2)),
-        ["a: 2 runs are under way, and no more than 2 may be; 0 runs are before it"]
+        ["a: waits for its turn: 2 of 2 runs under way, next in line"]
     );
     // A limit that was lowered.
     assert_eq!(
         outcome(&["x *", "y *", "a"], "", "", Some(1)),
-        ["a: 2 runs are under way, and no more than 1 may be; 0 runs are before it"]
+        ["a: waits for its turn: 2 of 1 runs under way, next in line"]
     );
 }
 
 #[test]
 fn a_paused_run_is_passed_over_and_keeps_nothing() {
-    assert_eq!(outcome(&["a p", "b"], "", "", Some(1)), ["a: the run is paused", "b enters"]);
-    assert_eq!(outcome(&["a [1] p", "b [1]"], "", "", None), ["a: the run is paused", "b enters", "1 for b"]);
+    assert_eq!(outcome(&["a p", "b"], "", "", Some(1)), ["a: waits: the run is paused", "b enters"]);
+    assert_eq!(
+        outcome(&["a [1] p", "b [1]"], "", "", None),
+        ["a: waits: the run is paused", "b enters", "1 for b"]
+    );
 }
 
 #[test]
@@ -127,7 +130,7 @@ fn an_exclusive_run_enters_when_all_its_nodes_are_free() {
     assert_eq!(outcome(&["a [1,2]"], "", "", None), ["a enters", "1 for a", "2 for a"]);
     assert_eq!(
         outcome(&["x *", "a [1,2]"], "", "2:x", None),
-        ["a: web-02 is busy with run x", "1 for a", "2 for a"]
+        ["a: waits for web-02, busy with run x", "1 for a", "2 for a"]
     );
     // Its own work is not in the way.
     assert_eq!(outcome(&["a [1]"], "1:a", "1:a", None), ["a enters", "1 for a"]);
@@ -135,11 +138,14 @@ fn an_exclusive_run_enters_when_all_its_nodes_are_free() {
 
 #[test]
 fn nothing_is_kept_free_while_another_run_holds_a_node() {
-    assert_eq!(outcome(&["x [2] *", "a [1,2]"], "2:x", "", None), ["a: web-02 is held by run x (exclusive)"]);
+    assert_eq!(
+        outcome(&["x [2] *", "a [1,2]"], "2:x", "", None),
+        ["a: waits for web-02, held by run x (exclusive)"]
+    );
     // However busy the others are.
     assert_eq!(
         outcome(&["x [2] *", "y *", "a [1,2]"], "2:x", "1:y", None),
-        ["a: web-02 is held by run x (exclusive)"]
+        ["a: waits for web-02, held by run x (exclusive)"]
     );
 }
 
@@ -148,9 +154,9 @@ fn exclusive_runs_that_share_a_node_do_not_pass_each_other_and_others_do() {
     assert_eq!(
         outcome(&["x [1] *", "a [1,2]", "b [2,3]", "c [3]", "d [4]", "e"], "1:x", "", None),
         [
-            "a: web-01 is held by run x (exclusive)",
-            "b: web-02 is wanted by run a (exclusive), which is before it",
-            "c: web-03 is wanted by run b (exclusive), which is before it",
+            "a: waits for web-01, held by run x (exclusive)",
+            "b: waits for web-02, wanted by run a (exclusive), which is before it",
+            "c: waits for web-03, wanted by run b (exclusive), which is before it",
             "d enters",
             "e enters",
             "4 for d",
@@ -159,7 +165,12 @@ fn exclusive_runs_that_share_a_node_do_not_pass_each_other_and_others_do() {
     // Never both in one decision.
     assert_eq!(
         outcome(&["a [1,2]", "b [2,1]"], "", "", None),
-        ["a enters", "b: web-02 is wanted by run a (exclusive), which is before it", "1 for a", "2 for a"]
+        [
+            "a enters",
+            "b: waits for web-02, wanted by run a (exclusive), which is before it",
+            "1 for a",
+            "2 for a"
+        ]
     );
 }
 
@@ -168,19 +179,19 @@ fn room_is_kept_for_whoever_is_next_and_not_for_whoever_waits_for_a_holder() {
     assert_eq!(
         outcome(&["x *", "a [1]", "b"], "", "1:x", Some(2)),
         [
-            "a: web-01 is busy with run x",
-            "b: 1 run is under way, and no more than 2 may be; 1 run is before it",
+            "a: waits for web-01, busy with run x",
+            "b: waits for its turn: 1 of 2 runs under way, 1 run before it",
             "1 for a",
         ]
     );
     assert_eq!(
         outcome(&["x [1] *", "a [1]", "b"], "1:x", "", Some(2)),
-        ["a: web-01 is held by run x (exclusive)", "b enters"]
+        ["a: waits for web-01, held by run x (exclusive)", "b enters"]
     );
     // Without room it is not next: whoever is under way needs its nodes to come to an end.
     assert_eq!(
         outcome(&["x *", "a [1]"], "", "1:x", Some(1)),
-        ["a: 1 run is under way, and no more than 1 may be; 0 runs are before it"]
+        ["a: waits for its turn: 1 of 1 runs under way, next in line"]
     );
 }
 

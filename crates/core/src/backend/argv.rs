@@ -89,6 +89,63 @@ fn push(word: &mut String, item: Item<'_>) {
     }
 }
 
+/// The first sign in a command line that only a shell gives a meaning: a pipe, a redirection, `;`, `&&`, a glob, a
+/// variable. Quoted signs and expressions are meant as they are, and so is what a shell that is called reads itself.
+pub fn shell_sign(line: &str) -> Option<&'static str> {
+    const SHELLS: [&str; 6] = ["sh", "bash", "dash", "zsh", "ksh", "ash"];
+    let program = line.split_whitespace().next()?;
+    if SHELLS.contains(&program.rsplit('/').next().unwrap_or_default()) {
+        return None;
+    }
+    let mut rest = line;
+    let mut double = false;
+    while let Some(c) = rest.chars().next() {
+        let after = &rest[c.len_utf8()..];
+        let next = after.chars().next();
+        let ends_word = next.is_none_or(char::is_whitespace);
+        let sign = match c {
+            '{' if next == Some('{') && after.contains("}}") => {
+                rest = after.split_once("}}").map_or("", |(_, behind)| behind);
+                continue;
+            }
+            '\\' => {
+                rest = next.map_or("", |escaped| &after[escaped.len_utf8()..]);
+                continue;
+            }
+            '\'' if !double => {
+                rest = after.split_once('\'').map_or("", |(_, behind)| behind);
+                continue;
+            }
+            '"' => {
+                double = !double;
+                None
+            }
+            '$' if next == Some('(') => Some("$("),
+            '$' if next.is_some_and(|next| next == '{' || next == '_' || next.is_ascii_alphabetic()) => {
+                Some("$")
+            }
+            '`' => Some("`"),
+            _ if double => None,
+            '|' if next == Some('|') => Some("||"),
+            '|' => Some("|"),
+            '>' if next == Some('>') => Some(">>"),
+            '>' => Some(">"),
+            '<' => Some("<"),
+            '*' => Some("*"),
+            // Inside a word they are part of an address: http://host/?a=1&b=2.
+            '&' if next == Some('&') => Some("&&"),
+            '&' if ends_word => Some("&"),
+            ';' if ends_word => Some(";"),
+            _ => None,
+        };
+        if sign.is_some() {
+            return sign;
+        }
+        rest = after;
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,6 +164,36 @@ mod tests {
             ("", vec![]),
         ] {
             assert_eq!(split(line).unwrap(), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_sign_that_only_a_shell_understands_is_found_unless_it_is_quoted() {
+        for (line, sign) in [
+            ("ls *.log | wc -l", Some("*")),
+            ("ps aux | grep x", Some("|")),
+            ("make || true", Some("||")),
+            ("date > /tmp/x", Some(">")),
+            ("date 2>>/tmp/x", Some(">>")),
+            ("cat < /tmp/x", Some("<")),
+            ("sleep 5 &", Some("&")),
+            ("cd /tmp && ls", Some("&&")),
+            ("cd /tmp; ls", Some(";")),
+            ("echo $(date)", Some("$(")),
+            ("echo \"$HOME\"", Some("$")),
+            ("echo `date`", Some("`")),
+            ("uptime -p", None),
+            ("grep 'a|b' x", None),
+            ("grep \"a|b>c\" x", None),
+            (r"find . -name \*.log", None),
+            ("curl http://x/?a=1&b=2;c", None),
+            ("echo {{ params.list | join }}", None),
+            ("echo 5$ a$", None),
+            ("sh -c 'a | b' > x", None),
+            ("/bin/bash -c $X", None),
+            ("", None),
+        ] {
+            assert_eq!(shell_sign(line), sign, "{line}");
         }
     }
 

@@ -4,6 +4,19 @@
 use super::schema::{ActionSchema, BackendSchema, ParamKind, ParamSchema};
 use crate::limits;
 
+/// Backends that could do anything on a host, or hand out its credentials: an agent offers them only when its settings
+/// allow them by name.
+pub const ONLY_WHEN_ALLOWED: [&str; 4] = ["exec", "docker", "file", "http"];
+
+/// Why a node that lacks a backend probably lacks it, to be put behind its name; empty for most.
+pub fn lacking_hint(backend: &str) -> String {
+    match backend {
+        "docker" => " (its agent runs without --allow docker, or found no container engine)".to_owned(),
+        name if ONLY_WHEN_ALLOWED.contains(&name) => format!(" (its agent runs without --allow {name})"),
+        _ => String::new(),
+    }
+}
+
 /// What every downbeat knows.
 pub(super) fn schemas() -> Vec<BackendSchema> {
     BUILTIN.iter().map(Backend::schema).collect()
@@ -150,6 +163,39 @@ const HEADER_NAME: &str = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+";
 /// A tab is the only control character that a header may hold; a line's end would begin another header.
 const HEADER: &str = r"[^\x00-\x08\x0a-\x1f\x7f]*";
 
+/// What each pattern means in words. A user who is refused reads these.
+const FORMS: &[(&str, &str)] = &[
+    (PACKAGE, "the name of a Debian package, such as curl or libc6:amd64"),
+    (PACKAGE_AND_VERSION, "a Debian package as NAME, NAME=VERSION or NAME/RELEASE, such as curl=7.88.1-10"),
+    (UNIT, "the name of a systemd unit, such as nginx, backup.timer or getty@tty1, and not a path or a glob"),
+    (PATH, "an absolute path without . and .., doubled or trailing slashes"),
+    (PATH_OR_ROOT, "an absolute path without . and .., doubled or trailing slashes"),
+    (FILE_MODE, "three or four octal digits in quotes, such as \"0644\""),
+    (OWNER, "USER or USER:GROUP, such as www-data:www-data"),
+    (RKE2_VERSION, "a release such as v1.31.2+rke2r1"),
+    (RKE2_CHANNEL, "the name of a channel, such as stable or v1.31"),
+    (IMAGE, "an image such as alpine:3 or registry.example/tools/build@sha256:…"),
+    (VARIABLE, "letters, digits, `_`, `.` and `-`, and begin with a letter or `_`"),
+    (
+        MOUNT,
+        "SOURCE:TARGET, SOURCE:TARGET:ro or SOURCE:TARGET:rw; SOURCE is an absolute path or a volume's name",
+    ),
+    (BYTES, "a size such as 512m or 2g"),
+    (PROCESSORS, "a number of processors above 0, such as 2 or 0.5"),
+    (NETWORK, "none, host, bridge or a network's name"),
+    (CONTAINER_USER, "USER or USER:GROUP, names of the image or numbers"),
+    (URL, "a URL that begins with http:// or https://, with blanks escaped"),
+    (HEADER, "one line without control characters"),
+    (HEADER_NAME, "the name of a header, such as Content-Type"),
+    (TOKEN, "a token of letters, digits and ._~+/-, without blanks"),
+];
+
+/// What a pattern of a built-in backend means in words.
+pub(super) fn form(pattern: &str) -> Option<&'static str> {
+    FORMS.iter().find(|(known, _)| *known == pattern).map(|(_, form)| *form)
+}
+
+const FILE_MODE: &str = "[0-7]{3,4}";
 const WORKING_DIR: Param =
     optional("working_dir", ParamKind::Text, "the directory to run in").bytes(limits::PATH_BYTES);
 const ENV: Param = optional("env", ParamKind::Map, "environment variables");
@@ -282,7 +328,7 @@ const BUILTIN: &[Backend] = &[
     },
     Backend {
         name: "file",
-        help: "Files of the host",
+        help: "Files of the host; only with the agent's `--allow file`",
         actions: &[
             same_twice(
                 "write",
@@ -291,7 +337,7 @@ const BUILTIN: &[Backend] = &[
                     required("content", ParamKind::Text, "all that the file is to hold")
                         .bytes(limits::PARAMS_BYTES),
                     optional("mode", ParamKind::Text, "octal digits in quotes such as \"0644\"")
-                        .pattern("[0-7]{3,4}"),
+                        .pattern(FILE_MODE),
                     optional("owner", ParamKind::Text, "USER or USER:GROUP").pattern(OWNER).bytes(128),
                 ],
             ),
@@ -340,7 +386,7 @@ const BUILTIN: &[Backend] = &[
     },
     Backend {
         name: "http",
-        help: "Requests of HTTP",
+        help: "Requests of HTTP; only with the agent's `--allow http`",
         actions: &[once(
             "request",
             &[
@@ -600,6 +646,17 @@ mod tests {
         );
         check(HEADER_NAME, &["X-A", "a"], &["", "a b", "a:", "a\r\nb", "é", "a/b", "a\n"]);
         check(HEADER, &["", "a b", "a\tb", "é"], &["a\r\nb", "a\nb", "\0", "\u{7f}"]);
+    }
+
+    #[test]
+    fn every_pattern_of_a_built_in_backend_is_described_in_words() {
+        for backend in schemas() {
+            for param in backend.actions.iter().flat_map(|action| &action.params) {
+                for pattern in param.pattern.iter().chain(&param.name_pattern) {
+                    assert!(form(pattern).is_some(), "{} {}: {pattern}", backend.name, param.name);
+                }
+            }
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Owns the catalogue: the backends that are built in and those that nodes declare, found by name.
 
+use std::sync::Arc;
+
 use super::builtin;
 use super::schema::{ActionSchema, BackendSchema};
 use crate::nearest::advice;
@@ -8,7 +10,7 @@ use crate::shown::shown;
 /// The backends that a job may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Catalogue {
-    backends: Vec<BackendSchema>,
+    backends: Vec<Arc<BackendSchema>>,
 }
 
 /// Why a task's backend or action is not in the catalogue.
@@ -23,18 +25,18 @@ pub enum Unknown {
 impl Catalogue {
     /// What every downbeat knows. Whether a node offers it, its agent decides.
     pub fn builtin() -> Self {
-        Self { backends: builtin::schemas() }
+        Self { backends: builtin::schemas().into_iter().map(Arc::new).collect() }
     }
 
     /// This catalogue and what nodes declare. What is declared twice stays as it was first.
-    pub fn with<'a>(mut self, extra: impl IntoIterator<Item = &'a BackendSchema>) -> Self {
+    pub fn with<'a>(mut self, extra: impl IntoIterator<Item = &'a Arc<BackendSchema>>) -> Self {
         for declared in extra {
             match self.backends.iter_mut().find(|known| known.name == declared.name) {
-                None => self.backends.push(declared.clone()),
+                None => self.backends.push(Arc::clone(declared)),
                 Some(known) => {
                     for action in &declared.actions {
                         if known.action(&action.name).is_none() {
-                            known.actions.push(action.clone());
+                            Arc::make_mut(known).actions.push(action.clone());
                         }
                     }
                 }
@@ -43,14 +45,16 @@ impl Catalogue {
         self
     }
 
-    pub fn backends(&self) -> &[BackendSchema] {
+    pub fn backends(&self) -> &[Arc<BackendSchema>] {
         &self.backends
     }
 
     pub fn backend(&self, name: &str) -> Result<&BackendSchema, Unknown> {
-        self.backends.iter().find(|backend| backend.name == name).ok_or_else(|| Unknown::Backend {
-            name: name.to_owned(),
-            advice: advice(name, &names(self.backends.iter().map(|backend| &backend.name)), "backends"),
+        self.backends.iter().map(Arc::as_ref).find(|backend| backend.name == name).ok_or_else(|| {
+            Unknown::Backend {
+                name: name.to_owned(),
+                advice: advice(name, &names(self.backends.iter().map(|backend| &backend.name)), "backends"),
+            }
         })
     }
 
@@ -96,8 +100,9 @@ mod tests {
             idempotent: true,
             params: vec![param.clone()],
         };
-        let backend =
-            |name: &str, actions| BackendSchema { name: name.to_owned(), help: String::new(), actions };
+        let backend = |name: &str, actions| {
+            Arc::new(BackendSchema { name: name.to_owned(), help: String::new(), actions })
+        };
         let declared =
             [backend("ping", vec![action("ping"), action("flood")]), backend("backup", vec![action("now")])];
         let catalogue = Catalogue::builtin().with(&declared);

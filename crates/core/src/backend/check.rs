@@ -5,6 +5,7 @@ use std::fmt;
 use serde_json::Value;
 
 use super::argv;
+use super::builtin;
 use super::pattern::{BadPattern, Pattern};
 use super::schema::{ActionSchema, ParamKind, ParamSchema, Params};
 use crate::expr::parts;
@@ -140,6 +141,16 @@ fn valid_kind(kind: ParamKind) -> &'static str {
     }
 }
 
+/// What a text must do to pass a pattern. Those of the built-in backends are said in words; only one that a user wrote is
+/// shown as it is.
+fn described_pattern(pattern: &str, help: &str) -> String {
+    match (builtin::form(pattern), help) {
+        (Some(form), _) => format!("be {form}"),
+        (None, "") => format!("match {pattern}"),
+        (None, help) => format!("match {pattern} ({help})"),
+    }
+}
+
 fn unusable(error: &BadPattern) -> String {
     format!(
         "cannot be checked: the pattern that is declared for it is not usable here ({error}); correct it in the node's \
@@ -189,7 +200,7 @@ impl<'c> Rule<'c> {
         let pattern = self.schema?.name_pattern.as_deref()?;
         match Pattern::new(pattern) {
             Ok(known) if known.matches(name) => None,
-            Ok(_) => Some(format!("the name \"{}\" is not possible; it must match {pattern}", shown(name))),
+            Ok(_) => Some(format!("the name \"{}\": must {}", shown(name), described_pattern(pattern, ""))),
             Err(error) => Some(unusable(&error)),
         }
     }
@@ -215,9 +226,8 @@ impl<'c> Rule<'c> {
         match self.pattern.as_ref()? {
             Ok(pattern) if pattern.matches(text) => None,
             Ok(_) => {
-                let help = if schema.help.is_empty() { "" } else { &format!("{}; ", schema.help) };
                 let pattern = schema.pattern.as_deref().unwrap_or_default();
-                Some(format!("\"{}\" is not possible; {help}it must match {pattern}", shown(text)))
+                Some(format!("\"{}\": must {}", shown(text), described_pattern(pattern, &schema.help)))
             }
             Err(error) => Some(unusable(error)),
         }
@@ -558,7 +568,7 @@ mod tests {
         assert_eq!(limited(text(ParamKind::Text), json!("abc")), Ok(json!("abc")));
         assert_eq!(
             limited(text(ParamKind::Text), json!("abc\n")),
-            Err("x: \"abc\\n\" is not possible; a word; it must match [a-z]+".to_owned())
+            Err("x: \"abc\\n\": must match [a-z]+ (a word)".to_owned())
         );
         assert_eq!(limited(text(ParamKind::Texts), json!("abc")), Ok(json!(["abc"])));
         for (kind, value, element) in [
@@ -568,7 +578,7 @@ mod tests {
         ] {
             assert_eq!(
                 limited(text(kind), value),
-                Err(format!("x{element}: \"-b\" is not possible; a word; it must match [a-z]+"))
+                Err(format!("x{element}: \"-b\": must match [a-z]+ (a word)"))
             );
         }
     }
@@ -621,7 +631,7 @@ mod tests {
         assert_eq!(
             limited(pairs, json!({"ABC": "abc", "a": "b"})),
             Err("x.ABC: is 6 bytes long with its name; at most 5 are possible | \
-                 x.a: the name \"a\" is not possible; it must match [A-Z]+"
+                 x.a: the name \"a\": must match [A-Z]+"
                 .to_owned())
         );
         assert_eq!(
@@ -653,7 +663,7 @@ mod tests {
         assert!(
             checked(json!(-1)).unwrap_err()[0]
                 .message
-                .starts_with("\"-1\" is not possible; the most processors")
+                .starts_with("\"-1\": must be a number of processors above 0")
         );
     }
 

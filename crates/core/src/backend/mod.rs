@@ -9,6 +9,8 @@ mod coerce;
 mod pattern;
 mod schema;
 
+pub use argv::shell_sign;
+pub use builtin::{ONLY_WHEN_ALLOWED, lacking_hint};
 pub use catalogue::{Catalogue, Unknown};
 pub(crate) use check::check_params_but;
 pub use check::{Element, ParamProblem, check_params};

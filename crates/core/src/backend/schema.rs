@@ -9,7 +9,7 @@ use serde_json::Value;
 pub type Params = BTreeMap<String, Value>;
 
 /// Something an agent can do: a closed set of actions.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct BackendSchema {
     pub name: String,
     /// One line for people.
@@ -19,7 +19,7 @@ pub struct BackendSchema {
 }
 
 /// One action, and the params that it takes. What is not declared is refused.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ActionSchema {
     pub name: String,
     /// Whether doing it twice leaves the host as doing it once. Decides whether a lost attempt is sent again.
@@ -30,7 +30,7 @@ pub struct ActionSchema {
 }
 
 /// One declared param.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ParamSchema {
     pub name: String,
     pub kind: ParamKind,
@@ -59,7 +59,7 @@ pub struct ParamSchema {
 }
 
 /// What a param may hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ParamKind {
     Text,

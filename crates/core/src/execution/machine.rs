@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 
 use super::record::{Lease, Outcome, State, Status, Verdict};
+use super::times::{fit_into_lease, start_within};
 use crate::ids::LeaseToken;
 
 /// A fact about an execution.
@@ -11,7 +12,7 @@ pub enum Event {
     /// A node was given it.
     Leased { lease: Lease },
     /// The agent began.
-    Started { token: LeaseToken, at: Timestamp },
+    Started { token: LeaseToken, at: Timestamp, received_at: Option<Timestamp> },
     /// The agent ended it. May come without `Started`: short work says both at once.
     Finished { token: LeaseToken, outcome: Outcome },
     /// Its lease ran out, or its node's session ended.
@@ -67,9 +68,10 @@ pub fn step(state: &State, event: &Event) -> Result<State, Illegal> {
             }
         },
         State::Leased { lease, stop } => match event {
-            Event::Started { token, at } => {
+            Event::Started { token, at, received_at } => {
                 held(lease, *token)?;
-                Ok(State::Running { lease: *lease, started_at: *at, stop: *stop })
+                let started_at = start_within(*at, lease.granted_at, *received_at);
+                Ok(State::Running { lease: *lease, started_at, stop: *stop })
             }
             Event::Finished { token, outcome } => finished(lease, *token, outcome),
             Event::LeaseEnded { token, reason, at } => lost(lease, None, *token, reason, *at),
@@ -108,19 +110,18 @@ fn held(lease: &Lease, token: LeaseToken) -> Result<(), Illegal> {
 
 fn finished(lease: &Lease, token: LeaseToken, outcome: &Outcome) -> Result<State, Illegal> {
     held(lease, token)?;
+    let outcome = fit_into_lease(outcome.clone(), lease.granted_at);
+    let at = outcome.ended_at();
     Ok(match outcome.verdict {
-        Verdict::Succeeded => State::Succeeded { lease: *lease, outcome: outcome.clone() },
-        Verdict::Failed => State::Failed {
-            lease: Some(*lease),
-            error: outcome.error.clone(),
-            at: outcome.finished_at,
-            outcome: Some(outcome.clone()),
-        },
+        Verdict::Succeeded => State::Succeeded { lease: *lease, outcome },
+        Verdict::Failed => {
+            State::Failed { lease: Some(*lease), error: outcome.error.clone(), at, outcome: Some(outcome) }
+        }
         Verdict::Cancelled => State::Cancelled {
             lease: Some(*lease),
             reason: outcome.error.clone().unwrap_or_else(|| "cancelled".to_owned()),
-            at: outcome.finished_at,
-            outcome: Some(outcome.clone()),
+            at,
+            outcome: Some(outcome),
         },
     })
 }

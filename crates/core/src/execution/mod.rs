@@ -1,7 +1,10 @@
 //! An execution: one attempt of one step on one node. Its states, what moves it, and how it is recorded.
 
 mod machine;
+mod outputs;
 mod record;
+mod times;
 
 pub use machine::{Event, Illegal, step};
+pub use outputs::{cut_reason, declared_outputs, outputs_too_large};
 pub use record::{Execution, Lease, Outcome, State, Status, Verdict};

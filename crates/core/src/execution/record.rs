@@ -41,8 +41,21 @@ pub struct Outcome {
     /// The values of the outputs that its task declares.
     #[serde(default, skip_serializing_if = "Params::is_empty")]
     pub outputs: Params,
+    /// By the agent's clock: for display. A stored outcome has them within the span that the server knows of; see
+    /// [`times`](super::times).
     pub started_at: Timestamp,
     pub finished_at: Timestamp,
+    /// When a server received the report, by the servers' clock. Decisions go by it. Absent while the report is on its
+    /// way, and in what releases without it stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub received_at: Option<Timestamp>,
+}
+
+impl Outcome {
+    /// When it was over, by the servers' clock as far as that is known.
+    pub fn ended_at(&self) -> Timestamp {
+        self.received_at.unwrap_or(self.finished_at)
+    }
 }
 
 /// Where an execution stands. Each state holds what exists in it and nothing else.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -24,7 +25,8 @@ pub struct Description {
     #[serde(default)]
     pub capabilities: BTreeMap<String, Value>,
     #[serde(default)]
-    pub backends: Vec<BackendSchema>,
+    /// Shared: thousands of nodes say the same.
+    pub backends: Vec<Arc<BackendSchema>>,
     /// How many placed executions it carries out at once. Fleet work has its own lane of one.
     pub slots: u32,
     /// The agent's version.
@@ -34,7 +36,7 @@ pub struct Description {
 
 impl Description {
     pub fn backend(&self, name: &str) -> Option<&BackendSchema> {
-        self.backends.iter().find(|backend| backend.name == name)
+        self.backends.iter().map(Arc::as_ref).find(|backend| backend.name == name)
     }
 
     pub fn action(&self, backend: &str, action: &str) -> Option<&ActionSchema> {

@@ -122,7 +122,7 @@ mod tests {
                     ("memory_gb".to_owned(), json!(4)),
                     ("cpu".to_owned(), json!(8)),
                 ]),
-                backends: vec![catalogue.backend("test").unwrap().clone()],
+                backends: vec![catalogue.backend("test").unwrap().clone().into()],
                 slots: 1,
                 version: String::new(),
             },
@@ -151,7 +151,10 @@ mod tests {
             (json!({"forbid": ["gpu-01"]}), "is forbidden by the placement"),
             (json!({"forbid": [node().id]}), "is forbidden by the placement"),
             (json!({"allow": ["gpu-02"]}), "is not in the placement's allow list"),
-            (json!({"backends": ["test", "docker"]}), "lacks backend `docker`"),
+            (
+                json!({"backends": ["test", "docker"]}),
+                "lacks backend `docker` (its agent runs without --allow docker, or found no container engine)",
+            ),
             (json!({"labels": ["slow"]}), "lacks label `slow`"),
             (json!({"labels": ["zone=us"]}), "label `zone` is `eu`, not `us`"),
             (json!({"requires": {"tpu": "v5"}}), "lacks capability `tpu`"),
@@ -168,7 +171,7 @@ mod tests {
     fn a_node_without_the_action_is_refused() {
         let anywhere = Placement::default();
         let lacks = |backend, action| fits(&anywhere, backend, action, &node(), 0).unwrap_err().to_string();
-        assert_eq!(lacks("exec", "run"), "lacks backend `exec`");
+        assert_eq!(lacks("exec", "run"), "lacks backend `exec` (its agent runs without --allow exec)");
         assert_eq!(lacks("test", "dance"), "has backend `test` without action `dance`");
     }
 

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use crate::backend::lacking_hint;
+
 /// Reasons that one line holds.
 const REASONS_SHOWN: usize = 3;
 
@@ -16,7 +18,7 @@ pub enum Misfit {
     Stale,
     #[error("is draining and takes no new work")]
     Draining,
-    #[error("lacks backend `{backend}`")]
+    #[error("lacks backend `{backend}`{}", lacking_hint(backend))]
     LacksBackend { backend: String },
     #[error("has backend `{backend}` without action `{action}`")]
     LacksAction { backend: String, action: String },

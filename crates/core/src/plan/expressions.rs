@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::resolve::{Unfit, refused};
+use super::resolve::{Declared, Unfit, joined, refused, refused_by, refused_on};
 use crate::backend::{ActionSchema, Catalogue, ParamProblem, Params, check_params_but};
 use crate::expr::{Data, Known, Place, Scope, StepUse, Template, facts, in_path};
 use crate::limits;
@@ -63,11 +63,10 @@ impl<'r> Expressions<'r> {
         if !template.is_by_node() {
             let made = self.made();
             made.refuse_params(task, template, None, None).map_err(|p| refuse(&p))?;
+            let declared = Declared::of(schemas.len(), members.len());
             for (schema, hostname) in schemas {
-                made.refuse_params(task, template, None, Some(schema)).map_err(|problems| {
-                    let why = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-                    Unfit { nodes: vec![((*hostname).to_owned(), why)], ..refuse(&problems) }
-                })?;
+                made.refuse_params(task, template, None, Some(schema))
+                    .map_err(|problems| refused_by(task, step, hostname, declared, &problems))?;
             }
             return Ok(());
         }
@@ -203,8 +202,7 @@ impl<'r> Expressions<'r> {
             let Some(schema) = node.description.action(&task.backend, &task.action) else { continue };
             let facts = made.facts[index].get_or_insert_with(|| Data::from(&facts(node))).clone();
             if let Err(problems) = made.refuse_params(task, template, Some(facts), Some(schema)) {
-                let why = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-                wrong.push((node.description.hostname.clone(), why));
+                wrong.push((node.description.hostname.clone(), joined(&problems)));
                 if wrong.len() == limits::PROBLEMS_LISTED {
                     break;
                 }
@@ -213,9 +211,12 @@ impl<'r> Expressions<'r> {
         if wrong.is_empty() {
             return Ok(());
         }
+        if let [(hostname, why)] = wrong.as_slice() {
+            return Err(refused_on(task, step, hostname, why.clone()));
+        }
         let at_least = if wrong.len() == limits::PROBLEMS_LISTED { "at least " } else { "" };
         let message = format!(
-            "the params of step {step} ({}) are refused on {at_least}{} of its nodes; nothing was started",
+            "step {step} ({}) is refused on {at_least}{} of its nodes; nothing was started",
             task.label(),
             wrong.len()
         );

@@ -3,6 +3,8 @@
 mod compile;
 mod expressions;
 mod resolve;
+mod silent;
 
 pub use compile::{Each, Edge, EdgeKind, Error, Items, Pass, Plan, PlanEntry, Shape, Step, Uses};
 pub use resolve::{Unfit, resolve, resolve_again};
+pub use silent::silent_nodes;

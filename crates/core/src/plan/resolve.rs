@@ -1,16 +1,17 @@
 //! Settles which nodes a definition concerns, and refuses it when one of them cannot do what is asked.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::expressions::Expressions;
-use crate::backend::{ActionSchema, ParamProblem, Params, check_params};
+use crate::backend::{ActionSchema, ParamProblem, Params, check_params, lacking_hint};
 use crate::expr::{Place, Template};
 use crate::ids::NodeId;
 use crate::limits;
 use crate::node::NodeRecord;
 use crate::run::{NodeRef, Resolved};
 use crate::select::Selector;
+use crate::shown::shown;
 use crate::spec::{Definition, Entry, Task};
 
 /// Why a run is refused before anything is dispatched.
@@ -22,8 +23,8 @@ pub struct Unfit {
     pub nodes: Vec<(String, String)>,
 }
 
-/// The nodes that each entry's target comes to. Drained nodes are left out: they take no new work. Offline ones are
-/// not: a target that silently shrinks would lie about what was changed. `params` are the run's.
+/// The nodes that each entry's target comes to. Drained nodes are left out, and named: they take no new work. Offline
+/// ones are not left out: a target that silently shrinks would lie about what was changed. `params` are the run's.
 pub fn resolve(
     definition: &Definition,
     params: &Params,
@@ -33,7 +34,7 @@ pub fn resolve(
     let mut entries = Vec::with_capacity(definition.tasks.len());
     for (index, entry) in definition.tasks.iter().enumerate() {
         entries.push(match target(definition, entry) {
-            Some(selector) => Some(sets.of(selector, index, nodes)?),
+            Some(selector) => Some(sets.of(selector, || own_target(definition, index), nodes)?),
             None => None,
         });
     }
@@ -65,9 +66,9 @@ pub fn resolve_again(
     }
     let member = |index: &u32| today[&former.nodes[*index as usize].id];
     let members = former.sets.iter().map(|set| set.iter().map(member).collect()).collect();
-    let sets = Sets { by_selector: HashMap::new(), members };
+    let sets = Sets { members, ..Sets::default() };
     let resolved = fitting(definition, params, nodes, sets, former.entries.clone())?;
-    Ok(Resolved { waves: former.waves.clone(), ..resolved })
+    Ok(Resolved { waves: former.waves.clone(), left_out: former.left_out.clone(), ..resolved })
 }
 
 /// Refuses what the nodes cannot do.
@@ -159,10 +160,60 @@ fn all_of(refusals: Vec<Unfit>) -> Option<Unfit> {
 
 /// What is wrong with a step's params wherever it runs.
 pub(super) fn refused(task: &Task, step: u32, problems: &[ParamProblem]) -> Unfit {
-    let why = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-    let message =
-        format!("the params of step {step} ({}) are refused: {why}; nothing was started", task.label());
+    let why = joined(problems);
+    let message = format!("step {step} ({}) is refused: {why}{NOTHING_STARTED}", task.label());
     Unfit { message, nodes: Vec::new() }
+}
+
+/// What is wrong with a step's params on one node.
+pub(super) fn refused_on(task: &Task, step: u32, hostname: &str, why: String) -> Unfit {
+    let message = format!("step {step} ({}) is refused on {hostname}: {why}{NOTHING_STARTED}", task.label());
+    Unfit { message, nodes: vec![(hostname.to_owned(), why)] }
+}
+
+/// What is wrong with a step's params by what its nodes declare of its action: `hostname` is one of them. `All`: they
+/// all declare the same.
+pub(super) fn refused_by(
+    task: &Task,
+    step: u32,
+    hostname: &str,
+    declared: Declared,
+    problems: &[ParamProblem],
+) -> Unfit {
+    match declared {
+        Declared::All => {
+            Unfit { nodes: vec![(hostname.to_owned(), joined(problems))], ..refused(task, step, problems) }
+        }
+        Declared::Some => refused_on(task, step, hostname, joined(problems)),
+    }
+}
+
+/// How many of a step's nodes declare its action in the same way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Declared {
+    All,
+    Some,
+}
+
+impl Declared {
+    /// One node alone is better named.
+    pub(super) fn of(schemas: usize, nodes: usize) -> Self {
+        if schemas == 1 && nodes > 1 { Declared::All } else { Declared::Some }
+    }
+}
+
+pub(super) fn joined(problems: &[ParamProblem]) -> String {
+    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// How messages name an entry that has a target of its own beside other entries; nothing when there is one target.
+fn own_target(definition: &Definition, index: usize) -> Option<String> {
+    let entry = &definition.tasks[index];
+    let own = matches!(entry, Entry::Leaf(Task { target: Some(_), .. })) && definition.tasks.len() > 1;
+    own.then(|| match entry.name() {
+        Some(name) => format!("task `{}`", shown(name)),
+        None => format!("tasks[{index}]"),
+    })
 }
 
 fn target<'a>(definition: &'a Definition, entry: &'a Entry) -> Option<&'a Selector> {
@@ -176,6 +227,8 @@ fn target<'a>(definition: &'a Definition, entry: &'a Entry) -> Option<&'a Select
 /// What the nodes of a set declare of one action. Gathered once: thousands of steps may use it.
 struct Offer<'a> {
     idempotent: bool,
+    /// How many nodes have the action.
+    nodes: usize,
     /// Every distinct schema, and a node that declares it. Nearly always there is one.
     schemas: Vec<(&'a ActionSchema, &'a str)>,
 }
@@ -187,14 +240,15 @@ impl<'a> Offer<'a> {
         members: impl Iterator<Item = &'a NodeRecord>,
         missing: &mut BTreeMap<&'a str, Vec<String>>,
     ) -> Self {
-        let mut offer = Self { idempotent: true, schemas: Vec::new() };
+        let mut offer = Self { idempotent: true, nodes: 0, schemas: Vec::new() };
         for node in members {
             let description = &node.description;
             let lacking = match description.backend(&task.backend) {
-                None => format!("lacks backend `{}`", task.backend),
+                None => format!("lacks backend `{}`{}", task.backend, lacking_hint(&task.backend)),
                 Some(backend) => match backend.action(&task.action) {
                     None => format!("backend `{}` has no action `{}`", task.backend, task.action),
                     Some(action) => {
+                        offer.nodes += 1;
                         offer.idempotent &= action.idempotent;
                         if !offer.schemas.iter().any(|(known, _)| *known == action) {
                             offer.schemas.push((action, &description.hostname));
@@ -215,11 +269,8 @@ impl<'a> Offer<'a> {
     fn refuse_params(&self, task: &Task, step: u32) -> Result<(), Unfit> {
         for (action, hostname) in &self.schemas {
             if let Err(problems) = check_params(action, &task.params) {
-                let why = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-                let message =
-                    format!("the params of step {step} ({}) are refused{NOTHING_STARTED}", task.label());
-                let why = format!("step {step}: {why}");
-                return Err(Unfit { message, nodes: vec![((*hostname).to_owned(), why)] });
+                let declared = Declared::of(self.schemas.len(), self.nodes);
+                return Err(refused_by(task, step, hostname, declared, &problems));
             }
         }
         Ok(())
@@ -232,10 +283,18 @@ struct Sets<'a> {
     by_selector: HashMap<&'a str, u32>,
     /// Indexes into the nodes given.
     members: Vec<Vec<usize>>,
+    /// Those that a selector means and that are drained.
+    left_out: BTreeSet<usize>,
 }
 
 impl<'a> Sets<'a> {
-    fn of(&mut self, selector: &'a Selector, entry: usize, nodes: &[Arc<NodeRecord>]) -> Result<u32, Unfit> {
+    /// `whose` names the entry in a refusal, where that helps.
+    fn of(
+        &mut self,
+        selector: &'a Selector,
+        whose: impl Fn() -> Option<String>,
+        nodes: &[Arc<NodeRecord>],
+    ) -> Result<u32, Unfit> {
         if let Some(set) = self.by_selector.get(selector.as_str()) {
             return Ok(*set);
         }
@@ -245,11 +304,18 @@ impl<'a> Sets<'a> {
         if members.is_empty() {
             let drained =
                 matching().map(|(_, node)| (node.description.hostname.clone(), "is drained".to_owned()));
-            let nodes: Vec<(String, String)> = drained.collect();
-            let why = if nodes.is_empty() { "matches no node" } else { "matches only drained nodes" };
-            let message = format!("the target `{selector}` of tasks[{entry}] {why}; nothing was started");
-            return Err(Unfit { message, nodes });
+            let drained: Vec<(String, String)> = drained.collect();
+            let why = match drained.len() {
+                0 => selector.why_unmatched(nodes.iter().map(AsRef::as_ref)),
+                _ => format!(
+                    "the target `{selector}` matches only drained nodes; `downbeat node undrain` lets a node take work \
+                     again"
+                ),
+            };
+            let whose = whose().map(|whose| format!("{whose}: ")).unwrap_or_default();
+            return Err(Unfit { message: format!("{whose}{why}{NOTHING_STARTED}"), nodes: drained });
         }
+        self.left_out.extend(matching().filter(|(_, node)| node.draining).map(|(index, _)| index));
         members.sort_by(|&a, &b| nodes[a].description.hostname.cmp(&nodes[b].description.hostname));
         let set = u32::try_from(self.members.len()).expect("sets are bounded by the steps of a run");
         self.members.push(members);
@@ -273,18 +339,19 @@ impl<'a> Sets<'a> {
             .enumerate()
             .map(|(at, &index)| (index, u32::try_from(at).expect("nodes are bounded")))
             .collect();
+        let reference = |index: usize| NodeRef {
+            id: nodes[index].id,
+            hostname: nodes[index].description.hostname.clone(),
+        };
+        let mut left_out: Vec<NodeRef> = self.left_out.iter().copied().map(reference).collect();
+        left_out.sort_by(|a, b| a.hostname.cmp(&b.hostname));
         Resolved {
-            nodes: used
-                .iter()
-                .map(|&index| NodeRef {
-                    id: nodes[index].id,
-                    hostname: nodes[index].description.hostname.clone(),
-                })
-                .collect(),
+            nodes: used.iter().copied().map(reference).collect(),
             sets: self.members.iter().map(|set| set.iter().map(|index| place[index]).collect()).collect(),
             entries,
             idempotent,
             waves: Vec::new(),
+            left_out,
         }
     }
 }

@@ -307,6 +307,7 @@ fn narrowed(
         entries: resolved.entries.clone(),
         idempotent: resolved.idempotent.clone(),
         waves: Vec::new(),
+        left_out: resolved.left_out.clone(),
     })
 }
 
@@ -337,7 +338,15 @@ mod tests {
 
     fn outcome(verdict: Verdict) -> Outcome {
         let outputs = [("version".to_owned(), json!("1.2"))].into();
-        Outcome { verdict, exit_code: Some(0), error: None, outputs, started_at: at(), finished_at: at() }
+        Outcome {
+            verdict,
+            exit_code: Some(0),
+            error: None,
+            outputs,
+            started_at: at(),
+            finished_at: at(),
+            received_at: None,
+        }
     }
 
     fn state(status: &str, number: u128) -> State {
@@ -379,7 +388,14 @@ mod tests {
         let entries = definition.tasks.iter().map(|entry| (!placed(entry)).then_some(0)).collect();
         let nodes = (1..=3).map(|n| NodeRef { id: node(n), hostname: format!("web-0{n}") }).collect();
         let waves = definition.rollout.as_ref().map(|rollout| rollout.batch.waves(3)).unwrap_or_default();
-        let resolved = Resolved { nodes, sets: vec![vec![0, 1, 2]], entries, idempotent: vec![0], waves };
+        let resolved = Resolved {
+            nodes,
+            sets: vec![vec![0, 1, 2]],
+            entries,
+            idempotent: vec![0],
+            waves,
+            left_out: Vec::new(),
+        };
         RunRecord {
             id: RunId::from("first"),
             cluster: ClusterId::DEFAULT,

@@ -32,6 +32,9 @@ pub struct Resolved {
     /// With a roll-out: where each wave ends, as a count of the (one) set's nodes. The last is all of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waves: Vec<u32>,
+    /// Nodes that the targets mean and that were left out, because they were drained.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<NodeRef>,
 }
 
 impl Resolved {

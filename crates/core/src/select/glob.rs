@@ -9,6 +9,11 @@ impl Glob {
         Self(pattern.to_owned())
     }
 
+    /// As it was written.
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
+
     pub(super) fn matches(&self, text: &str) -> bool {
         if !self.0.contains(['*', '?']) {
             return self.0 == text;

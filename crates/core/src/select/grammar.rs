@@ -151,7 +151,8 @@ impl<'t> Reader<'t> {
             return Ok(Rule::Capability { key, test: self.test()? });
         }
         let Some((scope, value)) = word.split_once(':') else {
-            return Err(Error::new(column, stray(word)));
+            let message = self.compared(word).unwrap_or_else(|| stray(word));
+            return Err(Error::new(column, message));
         };
         let value = self.scope_value(scope, value, column)?;
         let (scope_shown, value_shown) = (shown(scope), shown(&value));
@@ -169,10 +170,38 @@ impl<'t> Reader<'t> {
                     Some(meant) => {
                         format!("`{scope_shown}:` is unknown; did you mean `{meant}:{value_shown}`?")
                     }
-                    None => format!("`{scope_shown}:` is unknown; valid are: {FORMS}"),
+                    None => format!(
+                        "`{scope_shown}:` is unknown; did you mean `label.{scope_shown} = {value_shown}`?"
+                    ),
                 },
             )),
         }
+    }
+
+    /// What was meant by a word that is compared with something: `zone=b` means a label.
+    fn compared(&self, word: &str) -> Option<String> {
+        let Some(Token { kind: Kind::Operator(operator), .. }) = self.peek() else { return None };
+        let value = match self.tokens.get(self.next + 1).map(|token| &token.kind) {
+            Some(Kind::Word(text)) => shown(text),
+            Some(Kind::Quoted(text)) => format!("'{}'", shown(text)),
+            _ => "VALUE".to_owned(),
+        };
+        let (sign, word_shown) = (operator.as_str(), shown(word));
+        let meant = match word.to_ascii_lowercase().as_str() {
+            scope @ ("group" | "node" | "backend") => format!("{scope}:{value}"),
+            "groups" => format!("group:{value}"),
+            "host" | "hostname" | "nodes" => format!("name {sign} {value}"),
+            _ if nearest(word, ["name"]).is_some() => format!("name {sign} {value}"),
+            _ => match operator {
+                Operator::Equal | Operator::Unequal | Operator::Like => {
+                    format!("label.{word_shown} {sign} {value}")
+                }
+                Operator::Less | Operator::LessOrEqual | Operator::Greater | Operator::GreaterOrEqual => {
+                    format!("capability.{word_shown} {sign} {value}")
+                }
+            },
+        };
+        Some(format!("`{word_shown}` alone is not a selector; did you mean `{meant}`?"))
     }
 
     /// The value behind `group:`, bare or in quotes.

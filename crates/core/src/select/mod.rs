@@ -6,6 +6,7 @@ mod grammar;
 mod rule;
 mod selector;
 mod token;
+mod unmatched;
 
 pub use error::Error;
 pub use selector::{Scope, Selector};

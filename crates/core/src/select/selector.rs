@@ -8,6 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::error::Error;
 use super::grammar;
 use super::rule::Rule;
+use super::unmatched;
 use crate::node::NodeRecord;
 
 /// Which nodes are meant. Prints as it was written.
@@ -59,6 +60,12 @@ impl Selector {
 
     pub fn matches(&self, node: &NodeRecord) -> bool {
         self.rule.matches(node)
+    }
+
+    /// Why none of these nodes is meant, and what may have been meant instead.
+    pub fn why_unmatched<'n>(&self, nodes: impl IntoIterator<Item = &'n NodeRecord>) -> String {
+        let nodes: Vec<&NodeRecord> = nodes.into_iter().collect();
+        unmatched::reason(&self.rule, &self.text, &nodes)
     }
 
     pub fn as_str(&self) -> &str {
@@ -144,7 +151,7 @@ mod tests {
                     ("memory_bytes".to_owned(), json!(8_000_000)),
                     ("kvm".to_owned(), json!(true)),
                 ]),
-                backends: vec![Catalogue::builtin().backend("exec").unwrap().clone()],
+                backends: vec![Catalogue::builtin().backend("exec").unwrap().clone().into()],
                 slots: 1,
                 version: String::new(),
             },
@@ -214,6 +221,13 @@ mod tests {
     #[test]
     fn an_error_names_the_column_and_what_would_be_valid() {
         for (text, column, part) in [
+            ("zone=b", 1, "did you mean `label.zone = b`?"),
+            ("zone ~ 'b c'", 1, "did you mean `label.zone ~ 'b c'`?"),
+            ("cpus >= 4", 1, "did you mean `capability.cpus >= 4`?"),
+            ("group = web", 1, "did you mean `group:web`?"),
+            ("hostname=web-01", 1, "did you mean `name = web-01`?"),
+            ("all and nmae ~ web-*", 9, "did you mean `name ~ web-*`?"),
+            ("zone:b", 1, "did you mean `label.zone = b`?"),
             ("", 1, "the selector is empty; valid are: all, group:NAME"),
             ("web", 1, "did you mean `group:web` or `node:web`?"),
             ("al", 1, "did you mean `all`?"),

@@ -5,10 +5,11 @@ use jiff::{SignedDuration, Timestamp};
 use super::definition::Cache;
 
 impl Cache {
-    /// Whether what ended then will do now.
-    pub fn takes(&self, finished_at: Timestamp, now: Timestamp) -> bool {
+    /// Whether a result that a server received then may be used now. Both times are the servers': an agent's clock has no
+    /// say. A time that lies in the future by more than the age is a wrong clock's, and the result is not used.
+    pub fn takes(&self, received_at: Timestamp, now: Timestamp) -> bool {
         let most = self.max_age.and_then(|most| SignedDuration::try_from(most.0).ok());
-        most.is_none_or(|most| now.duration_since(finished_at) <= most)
+        most.is_none_or(|most| now.duration_since(received_at).abs() <= most)
     }
 }
 
@@ -24,8 +25,9 @@ mod tests {
         for (cache, now, taken) in [
             (minute, 1_060, true),
             (minute, 1_061, false),
-            // The clock that it ended by was fast.
-            (minute, 900, true),
+            // The clock was set back a little.
+            (minute, 990, true),
+            (minute, 939, false),
             (Cache::default(), 1_000_000, true),
         ] {
             assert_eq!(cache.takes(at(1_000), at(now)), taken, "{cache:?} at {now}");

@@ -12,7 +12,7 @@ pub use definition::{
     Branch, Cache, Condition, Definition, Delivery, Entry, ForEach, Limit, Limits, OnDisconnect, Placement,
     Preference, Retry, Spread, Strategy, Task,
 };
-pub use parse::{from_json, parse, parse_bytes};
-pub use problem::Problem;
-pub use rollout::{Amount, Batch, NotAnAmount, Rollout};
+pub use parse::{from_json, from_json_noting, parse, parse_bytes, parse_bytes_noting, parse_noting};
+pub use problem::{Noted, Problem};
+pub use rollout::{Amount, Batch, NotAnAmount, Rollout, budget_text};
 pub use schema::schema;

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::Definition;
+
 /// One thing that is wrong with a job file, and what would have been valid.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
@@ -13,6 +15,13 @@ pub struct Problem {
     pub line: u32,
     pub column: u32,
     pub message: String,
+}
+
+/// A definition that is valid, and what in it was probably not meant.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Noted {
+    pub definition: Definition,
+    pub notes: Vec<Problem>,
 }
 
 impl Problem {

@@ -140,6 +140,17 @@ impl<'de> Deserialize<'de> for Amount {
     }
 }
 
+/// What is said of a roll-out that has spent its budget: `4 nodes failed, 2 were allowed`.
+pub fn budget_text(failed: u32, budget: u32) -> String {
+    let failed = if failed == 1 { "1 node".to_owned() } else { format!("{failed} nodes") };
+    let allowed = match budget {
+        0 => "none was".to_owned(),
+        1 => "1 was".to_owned(),
+        budget => format!("{budget} were"),
+    };
+    format!("{failed} failed, {allowed} allowed")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

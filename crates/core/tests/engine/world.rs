@@ -284,7 +284,7 @@ impl World {
                 step(&execution, execution::Event::Leased { lease })
             }
             Change::ExecutionStarted { execution, token, at, .. } => {
-                step(&execution, execution::Event::Started { token, at })
+                step(&execution, execution::Event::Started { token, at, received_at: None })
             }
             Change::ExecutionFinished { execution, token, outcome, .. } => {
                 let finished = step(&execution, execution::Event::Finished { token, outcome });
@@ -373,7 +373,13 @@ impl World {
 
     pub(crate) fn started(&self, execution: ExecutionId) -> Change {
         let token = self.token(execution);
-        Change::ExecutionStarted { run: self.record.id.clone(), execution, token, at: self.now }
+        Change::ExecutionStarted {
+            run: self.record.id.clone(),
+            execution,
+            token,
+            at: self.now,
+            received_at: None,
+        }
     }
 
     pub(crate) fn finished(&self, execution: ExecutionId, verdict: Verdict) -> Change {
@@ -388,6 +394,7 @@ impl World {
             started_at: self.now,
             finished_at: self.now,
             outputs,
+            received_at: None,
         };
         let token = self.token(execution);
         Change::ExecutionFinished { run: self.record.id.clone(), execution, token, outcome }

@@ -15,22 +15,22 @@ use super::request::{
     heartbeat_answer_from_wire, heartbeat_to_wire, hello_to_wire, output_to_wire, poll_answer_from_wire,
     poll_to_wire, register_to_wire, report_answer_from_wire, report_to_wire, welcome_from_wire,
 };
-use crate::Link;
 use crate::message::{
     Fault, Heartbeat, HeartbeatAnswer, Hello, Output, Poll, PollAnswer, Register, Report, ReportAnswer,
     Welcome,
 };
+use crate::{Link, deadline, poll_deadline};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A server that is silent for this long after a ping is gone, whatever TCP says.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Every call but a poll: a commit, and a margin for a busy store.
-const CALL_DEADLINE: Duration = Duration::from_secs(10);
 /// Where a server listens for agents when nothing is set.
 const AGENT_PORT: u16 = 4681;
-/// A poll may take its wait, and this.
-const POLL_MARGIN: Duration = Duration::from_secs(10);
+/// How much a server may send before this side has read it. More would sit in buffers along a slow line, and the
+/// answer to a heartbeat would wait behind it.
+const STREAM_WINDOW_BYTES: u32 = 64 * 1024;
+const CONNECTION_WINDOW_BYTES: u32 = 128 * 1024;
 
 /// A connection to one server. Cheap to clone; all calls share one HTTP/2 connection.
 #[derive(Clone, Debug)]
@@ -47,6 +47,8 @@ impl Client {
             .map_err(|_| Fault::Rejected(format!("`{address}` is no address; write HOST:PORT")))?
             .connect_timeout(CONNECT_TIMEOUT)
             .tcp_nodelay(true)
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
             .keep_alive_timeout(KEEPALIVE_TIMEOUT)
             .keep_alive_while_idle(true);
@@ -67,14 +69,15 @@ impl Client {
     }
 }
 
-/// Tonic would report it as a broken connection, and it would be tried again for ever.
-fn fitting<T: prost::Message>(request: T) -> Result<T, Fault> {
+/// Returns how long the call may take. A message that is too long is refused here: tonic would report it as a broken
+/// connection, and it would be sent again without end.
+fn deadline_of(request: &impl prost::Message) -> Result<Duration, Fault> {
     match request.encoded_len() {
         length if length > limits::MESSAGE_BYTES => Err(Fault::Rejected(format!(
             "a message of {length} bytes is longer than {}",
             limits::MESSAGE_BYTES
         ))),
-        _ => Ok(request),
+        length => Ok(deadline(length)),
     }
 }
 
@@ -120,42 +123,48 @@ async fn within<T>(
 }
 
 fn no_answer(deadline: Duration) -> Fault {
-    Fault::Unavailable(format!("no answer within {} s", deadline.as_secs()))
+    Fault::TimedOut(format!("no answer within {} s", deadline.as_secs()))
 }
 
 #[async_trait]
 impl Link for Client {
     async fn hello(&self, hello: Hello) -> Result<Welcome, Fault> {
         let mut agent = self.agent.clone();
-        match tokio::time::timeout(CALL_DEADLINE, agent.hello(hello_to_wire(hello))).await {
+        let request = hello_to_wire(hello);
+        let deadline = deadline_of(&request)?;
+        match tokio::time::timeout(deadline, agent.hello(request)).await {
             Ok(Ok(response)) => welcome_from_wire(response.into_inner()),
             Ok(Err(status)) => Err(foreign(&self.address, &status).unwrap_or_else(|| from_status(&status))),
-            Err(_) => Err(no_answer(CALL_DEADLINE)),
+            Err(_) => Err(no_answer(deadline)),
         }
     }
 
     async fn register(&self, register: Register) -> Result<(), Fault> {
-        let request = fitting(register_to_wire(&register)?)?;
-        within(CALL_DEADLINE, self.agent.clone().register(request)).await.map(|wire::RegisterResponse {}| ())
+        let request = register_to_wire(&register)?;
+        let deadline = deadline_of(&request)?;
+        within(deadline, self.agent.clone().register(request)).await.map(|wire::RegisterResponse {}| ())
     }
 
     async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<HeartbeatAnswer, Fault> {
-        let request = fitting(heartbeat_to_wire(heartbeat))?;
-        heartbeat_answer_from_wire(within(CALL_DEADLINE, self.agent.clone().heartbeat(request)).await?)
+        let request = heartbeat_to_wire(heartbeat);
+        let deadline = deadline_of(&request)?;
+        heartbeat_answer_from_wire(within(deadline, self.agent.clone().heartbeat(request)).await?)
     }
 
     async fn poll(&self, poll: Poll) -> Result<PollAnswer, Fault> {
-        let deadline = poll.wait + POLL_MARGIN;
+        let deadline = poll_deadline(poll.wait);
         poll_answer_from_wire(within(deadline, self.agent.clone().poll(poll_to_wire(poll))).await?)
     }
 
     async fn report(&self, report: Report) -> Result<ReportAnswer, Fault> {
-        let request = fitting(report_to_wire(report))?;
-        report_answer_from_wire(&within(CALL_DEADLINE, self.agent.clone().report(request)).await?)
+        let request = report_to_wire(report);
+        let deadline = deadline_of(&request)?;
+        report_answer_from_wire(&within(deadline, self.agent.clone().report(request)).await?)
     }
 
     async fn output(&self, output: Output) -> Result<(), Fault> {
-        let request = fitting(output_to_wire(output))?;
-        within(CALL_DEADLINE, self.agent.clone().output(request)).await.map(|wire::OutputResponse {}| ())
+        let request = output_to_wire(output);
+        let deadline = deadline_of(&request)?;
+        within(deadline, self.agent.clone().output(request)).await.map(|wire::OutputResponse {}| ())
     }
 }

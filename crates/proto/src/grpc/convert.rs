@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use downbeat_core::backend::Params;
-use downbeat_core::execution::{Outcome, Verdict};
+use downbeat_core::execution::{Outcome, Verdict, cut_reason, outputs_too_large};
 use downbeat_core::ids::{ExecutionId, LeaseToken, RunId};
 use downbeat_core::limits;
 use jiff::Timestamp;
@@ -33,8 +33,11 @@ pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn timestamp(field: &str, micros: i64) -> Result<Timestamp, Fault> {
-    Timestamp::from_microsecond(micros).map_err(|_| rejected(field, "is no time"))
+/// A time by the agent's clock, which may be anything: what the calendar does not hold becomes its first or last moment.
+/// A result must not be lost because of it, and decides nothing by it.
+fn timestamp(micros: i64) -> Timestamp {
+    let end = if micros < 0 { Timestamp::MIN } else { Timestamp::MAX };
+    Timestamp::from_microsecond(micros).unwrap_or(end)
 }
 
 pub(super) fn run_id(id: String) -> Result<RunId, Fault> {
@@ -79,7 +82,7 @@ pub(super) fn chunk_from_wire(chunk: wire::Chunk) -> Result<Chunk, Fault> {
         offset: chunk.offset,
         stderr: chunk.stderr,
         text: chunk.text,
-        at: timestamp("at_us", chunk.at_us)?,
+        at: timestamp(chunk.at_us),
     })
 }
 
@@ -97,7 +100,7 @@ pub(super) fn started_from_wire(started: wire::Started) -> Result<Started, Fault
     Ok(Started {
         held: held_pair(&started.execution_id, &started.token)?,
         run: run_id(started.run_id)?,
-        at: timestamp("at_us", started.at_us)?,
+        at: timestamp(started.at_us),
     })
 }
 
@@ -118,18 +121,25 @@ pub(super) fn finished_from_wire(finished: wire::Finished) -> Result<Finished, F
         wire::Verdict::Cancelled => Verdict::Cancelled,
         wire::Verdict::Unspecified => return Err(rejected("verdict", "is not one that this server knows")),
     };
+    let outcome = Outcome {
+        verdict,
+        exit_code: finished.exit_code,
+        // Cut, not refused: a result must not be lost because its error is long.
+        error: finished.error.map(cut_reason),
+        started_at: timestamp(finished.started_at_us),
+        finished_at: timestamp(finished.finished_at_us),
+        outputs: Params::new(),
+        received_at: None,
+    };
+    // A result with outputs that cannot be kept has failed. Were it refused, its agent would send it for ever.
+    let outcome = match outputs_from_wire(finished.outputs_json) {
+        Ok(outputs) => Outcome { outputs, ..outcome },
+        Err(error) => outcome.failed_for(error),
+    };
     Ok(Finished {
         held,
         run: run_id(finished.run_id)?,
-        outcome: Outcome {
-            verdict,
-            exit_code: finished.exit_code,
-            // Cut, not refused: a result must not be lost because its error is long.
-            error: finished.error.map(cut_reason),
-            started_at: timestamp("started_at_us", finished.started_at_us)?,
-            finished_at: timestamp("finished_at_us", finished.finished_at_us)?,
-            outputs: outputs_from_wire(finished.outputs_json)?,
-        },
+        outcome,
         output: finished.output.into_iter().map(chunk_from_wire).collect::<Result<_, _>>()?,
     })
 }
@@ -154,21 +164,19 @@ pub(super) fn finished_to_wire(finished: Finished) -> wire::Finished {
     }
 }
 
-fn outputs_from_wire(json: Option<String>) -> Result<Params, Fault> {
+fn outputs_from_wire(json: Option<String>) -> Result<Params, String> {
     let Some(json) = json else { return Ok(Params::new()) };
-    serde_json::from_str(&json).map_err(|error| rejected("outputs_json", error))
+    // A value of one byte takes six when it is escaped.
+    if json.len() > 8 * limits::VALUES_BYTES {
+        return Err(outputs_too_large());
+    }
+    serde_json::from_str(&json)
+        .map_err(|error| format!("its agent sent outputs that cannot be read: {error}"))
 }
 
 fn outputs_to_wire(outputs: &Params) -> Option<String> {
     let json = || serde_json::to_string(outputs).expect("JSON values with text for keys are JSON");
     (!outputs.is_empty()).then(json)
-}
-
-fn cut_reason(mut reason: String) -> String {
-    if reason.len() > limits::REASON_BYTES {
-        reason.truncate(reason.floor_char_boundary(limits::REASON_BYTES));
-    }
-    reason
 }
 
 pub(super) fn assignment_from_wire(assignment: wire::Assignment) -> Result<Assignment, Fault> {

@@ -21,7 +21,13 @@ pub(crate) fn to_status(fault: Fault) -> Status {
         }
         Fault::Rejected(text) => Status::invalid_argument(text),
         Fault::Unavailable(text) => Status::unavailable(text),
+        Fault::TimedOut(text) => Status::deadline_exceeded(text),
     }
+}
+
+/// A fault as the error of a request's body: its call is answered with it.
+pub fn to_error(fault: Fault) -> Box<dyn std::error::Error + Send + Sync> {
+    Box::new(to_status(fault))
 }
 
 /// Whatever does not clearly say that repeating is useless may pass: a proxy, a timeout, a server that is stopping.
@@ -36,6 +42,7 @@ pub(crate) fn from_status(status: &Status) -> Fault {
             Fault::Occupied(text)
         }
         Code::InvalidArgument | Code::OutOfRange => Fault::Rejected(text),
+        Code::DeadlineExceeded => Fault::TimedOut(text),
         code => Fault::Unavailable(if text.is_empty() { code.to_string() } else { text }),
     }
 }
@@ -54,6 +61,7 @@ mod tests {
             Fault::Occupied(text()),
             Fault::Rejected(text()),
             Fault::Unavailable(text()),
+            Fault::TimedOut(text()),
         ] {
             assert_eq!(from_status(&to_status(fault.clone())), fault);
         }

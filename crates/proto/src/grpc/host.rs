@@ -20,8 +20,12 @@ pub struct Adaptor {
     host: Arc<dyn Link>,
 }
 
-/// The service to mount.
-pub fn service(host: Arc<dyn Link>) -> AgentServer<Adaptor> {
+/// The service to mount, and the body of its answers.
+pub type Service = AgentServer<Adaptor>;
+pub type Body = tonic::body::Body;
+
+/// A service around this `Link`.
+pub fn service(host: Arc<dyn Link>) -> Service {
     AgentServer::new(Adaptor { host })
         .max_decoding_message_size(limits::MESSAGE_BYTES)
         .max_encoding_message_size(limits::MESSAGE_BYTES)

@@ -9,7 +9,8 @@ mod request;
 mod stored;
 
 pub use client::Client;
-pub use host::{Adaptor, service};
+pub use fault::to_error;
+pub use host::{Adaptor, Body, Service, service};
 pub use stored::{finished_from_bytes, finished_to_bytes};
 
 /// Generated from `proto/agent.proto`.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use downbeat_core::ids::{ClusterId, NodeId, SessionId};
 use downbeat_core::limits;
-use downbeat_core::node::{Description, bounded_problems};
+use downbeat_core::node::{BadDescription, Description, bounded_problems, check_json_bytes};
 
 use super::convert::{
     assignment_from_wire, assignment_to_wire, bytes, chunk_from_wire, chunk_to_wire, finished_from_wire,
@@ -28,6 +28,14 @@ fn session(id: &[u8]) -> Result<SessionId, Fault> {
     uuid("session_id", id).map(SessionId)
 }
 
+/// Bounds a list: whoever asks for more than an agent ever does is not one.
+fn listed(field: &str, found: usize, most: usize) -> Result<(), Fault> {
+    if found > most {
+        return Err(rejected(field, format_args!("lists {found}, more than {most}")));
+    }
+    Ok(())
+}
+
 fn name(field: &str, text: &str) -> Result<(), Fault> {
     if text.is_empty() || text.len() > limits::NAME_BYTES {
         return Err(rejected(
@@ -40,6 +48,9 @@ fn name(field: &str, text: &str) -> Result<(), Fault> {
 
 pub(super) fn hello_from_wire(hello: wire::HelloRequest) -> Result<Hello, Fault> {
     name("cluster", &hello.cluster)?;
+    if hello.version.len() > limits::NAME_BYTES {
+        return Err(rejected("version", format_args!("is longer than {} bytes", limits::NAME_BYTES)));
+    }
     Ok(Hello { cluster: hello.cluster, version: hello.version, protocol: hello.protocol })
 }
 
@@ -56,6 +67,7 @@ pub(super) fn welcome_from_wire(welcome: wire::HelloResponse) -> Result<Welcome,
         lease_ttl: Duration::from_millis(welcome.lease_ttl_ms),
         output_max_bytes: welcome.output_max_bytes,
         protocol: welcome.protocol,
+        keeps_undelivered: welcome.keeps_undelivered,
     })
 }
 
@@ -68,19 +80,19 @@ pub(super) fn welcome_to_wire(welcome: Welcome) -> wire::HelloResponse {
         lease_ttl_ms: millis(welcome.lease_ttl),
         output_max_bytes: welcome.output_max_bytes,
         protocol: welcome.protocol,
+        keeps_undelivered: welcome.keeps_undelivered,
     }
 }
 
 pub(super) fn register_from_wire(register: &wire::RegisterRequest) -> Result<Register, Fault> {
-    let description: Description = serde_json::from_str(&register.description_json)
-        .map_err(|error| rejected("description_json", error))?;
-    name("hostname", &description.hostname)?;
-    for group in &description.groups {
-        name("groups", group)?;
-    }
-    for label in description.labels.keys() {
-        name("labels", label)?;
-    }
+    let json = &register.description_json;
+    let bad = |bad: BadDescription| Fault::Rejected(bad.to_string());
+    check_json_bytes(json.len()).map_err(bad)?;
+    let description: Description =
+        serde_json::from_str(json).map_err(|error| rejected("description_json", error))?;
+    description.check().map_err(bad)?;
+    // What a former life left may have gathered over several.
+    listed("undelivered", register.undelivered.len(), limits::CHUNKS_PER_MESSAGE)?;
     if register.instance_id.len() > limits::INSTANCE_BYTES {
         let (found, most) = (register.instance_id.len(), limits::INSTANCE_BYTES);
         return Err(rejected("instance_id", format_args!("is {found} bytes, more than {most}")));
@@ -110,6 +122,7 @@ pub(super) fn register_to_wire(register: &Register) -> Result<wire::RegisterRequ
 }
 
 pub(super) fn heartbeat_from_wire(heartbeat: wire::HeartbeatRequest) -> Result<Heartbeat, Fault> {
+    listed("held", heartbeat.held.len(), limits::LISTED_PER_MESSAGE)?;
     Ok(Heartbeat {
         node: node(&heartbeat.node_id)?,
         session: session(&heartbeat.session_id)?,
@@ -138,6 +151,7 @@ pub(super) fn heartbeat_answer_to_wire(answer: HeartbeatAnswer) -> wire::Heartbe
 }
 
 pub(super) fn poll_from_wire(poll: wire::PollRequest) -> Result<Poll, Fault> {
+    listed("held", poll.held.len(), limits::LISTED_PER_MESSAGE)?;
     let held = held_from_wire(poll.held)?;
     Ok(Poll {
         node: node(&poll.node_id)?,
@@ -176,6 +190,10 @@ pub(super) fn poll_answer_to_wire(answer: PollAnswer) -> Result<wire::PollRespon
 }
 
 pub(super) fn report_from_wire(report: wire::ReportRequest) -> Result<Report, Fault> {
+    listed("started", report.started.len(), limits::LISTED_PER_MESSAGE)?;
+    listed("finished", report.finished.len(), limits::LISTED_PER_MESSAGE)?;
+    let chunks = report.finished.iter().map(|finished| finished.output.len()).sum();
+    listed("output", chunks, limits::CHUNKS_PER_MESSAGE)?;
     Ok(Report {
         node: node(&report.node_id)?,
         session: session(&report.session_id)?,
@@ -215,6 +233,8 @@ pub(super) fn report_answer_to_wire(answer: &ReportAnswer) -> wire::ReportRespon
 }
 
 pub(super) fn output_from_wire(output: wire::OutputRequest) -> Result<Output, Fault> {
+    listed("held", output.held.len(), limits::LISTED_PER_MESSAGE)?;
+    listed("chunks", output.chunks.len(), limits::CHUNKS_PER_MESSAGE)?;
     Ok(Output {
         node: node(&output.node_id)?,
         session: session(&output.session_id)?,

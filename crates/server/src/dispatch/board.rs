@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use downbeat_core::Timestamp;
-use downbeat_core::backend::{BackendSchema, Catalogue, Params};
+use downbeat_core::backend::{Catalogue, Params};
 use downbeat_core::collections::{HashMap, HashSet};
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, SessionId};
 use downbeat_core::limits;
@@ -16,6 +16,7 @@ use super::apply::assignment;
 use super::pile::Share;
 use super::post::{Post, fitting};
 use super::queue::{Place, Queue};
+use super::schemas::{Catalogues, Schemas};
 use super::uses::Uses;
 
 /// Why a poll cannot be parked.
@@ -92,8 +93,9 @@ pub(crate) struct Board {
     pub(super) holds: HashMap<NodeId, RunId>,
     pub(super) wanted: HashMap<NodeId, RunId>,
     pub(super) paused: HashSet<RunId>,
-    /// Made when somebody asks, forgotten when a node registers.
-    pub(super) catalogues: HashMap<ClusterId, Arc<Catalogue>>,
+    /// What nodes say that they can do, each once however many say it.
+    schemas: Schemas,
+    catalogues: Catalogues,
     pub(super) parked: usize,
     /// Leases that nobody has any more.
     pub(super) stray: Vec<Stray>,
@@ -106,8 +108,11 @@ pub(crate) struct Board {
 
 impl Board {
     pub(crate) fn add_node(&mut self, record: NodeRecord) {
+        let mut record = record;
+        self.schemas.share(&mut record.description.backends);
         let record = Arc::new(record);
-        self.catalogues.remove(&record.cluster);
+        let former = self.posts.get(&record.id).map(|post| &post.record);
+        self.catalogues.note(former.map(Arc::as_ref), &record);
         match self.posts.get_mut(&record.id) {
             Some(post) => {
                 self.parked -= usize::from(post.is_parked());
@@ -149,20 +154,17 @@ impl Board {
         self.plans.get(run).map(|planned| &planned.plan)
     }
 
+    /// The outputs that the task of an open execution declares. Nothing: the board does not know it.
+    pub(crate) fn outputs(&self, execution: ExecutionId) -> Option<&[String]> {
+        let open = self.open.get(&execution)?;
+        let planned = self.plans.get(&open.run)?;
+        Some(&planned.plan.task(open.step).outputs)
+    }
+
     /// The built-in backends of a cluster, and those that its nodes declare.
     pub(crate) fn catalogue(&mut self, cluster: ClusterId) -> Arc<Catalogue> {
-        let posts = &self.posts;
-        let made = self.catalogues.entry(cluster).or_insert_with(|| {
-            let mut declared: Vec<&BackendSchema> = Vec::new();
-            let nodes = posts.values().map(|post| &post.record).filter(|node| node.cluster == cluster);
-            for backend in nodes.flat_map(|node| &node.description.backends) {
-                if !declared.contains(&backend) {
-                    declared.push(backend);
-                }
-            }
-            Arc::new(Catalogue::builtin().with(declared))
-        });
-        Arc::clone(made)
+        let nodes = self.posts.values().map(|post| post.record.as_ref());
+        self.catalogues.get(cluster, nodes)
     }
 
     pub(crate) fn nodes(&self) -> impl Iterator<Item = &Arc<NodeRecord>> {

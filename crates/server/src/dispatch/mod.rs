@@ -14,6 +14,7 @@ mod places;
 mod post;
 mod queue;
 mod reasons;
+mod schemas;
 #[cfg(test)]
 mod tests;
 mod turns;
@@ -23,3 +24,4 @@ pub(crate) use apply::assignment;
 pub(crate) use board::{Board, Parking};
 pub(crate) use dispatcher::Dispatcher;
 pub(crate) use pile::Share;
+pub(crate) use reasons::Obstacle;

@@ -1,9 +1,11 @@
 //! Says why an execution waits.
 
+use std::time::Duration;
+
 use downbeat_core::Timestamp;
-use downbeat_core::execution::Execution;
-use downbeat_core::ids::{ClusterId, RunId};
-use downbeat_core::node::NodeStatus;
+use downbeat_core::execution::{Execution, State};
+use downbeat_core::ids::{ClusterId, NodeId, RunId};
+use downbeat_core::node::WaitFacts;
 use downbeat_core::place::{self, Misfit};
 use downbeat_core::plan::Plan;
 
@@ -11,39 +13,82 @@ use super::board::Board;
 use super::post::Post;
 use super::uses::Bound;
 
+/// Why a node, or `-` for all of them, has not taken an execution.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Obstacle {
+    pub(crate) node: String,
+    pub(crate) reason: String,
+    /// One word for reasons that come and go while work is done; nothing where the reason says it all.
+    pub(crate) cause: Option<&'static str>,
+}
+
+impl Obstacle {
+    fn of_all(reason: String) -> Self {
+        Self { node: "-".to_owned(), reason, cause: None }
+    }
+}
+
 impl Board {
-    /// Why an execution that is due has not been given out: what all nodes have to do with (named `-`), and per node.
-    pub(crate) fn misfits(
+    /// Why a placed execution that is due has not been leased: what holds for all nodes, then per node.
+    pub(crate) fn obstacles(
         &self,
         plan: &Plan,
         run: &RunId,
         execution: &Execution,
         now: Timestamp,
-    ) -> Vec<(String, String)> {
+    ) -> Vec<Obstacle> {
         let cluster = self.plans.get(run).map(|planned| planned.cluster);
         let full = cluster.map_or_else(Vec::new, |cluster| self.full(cluster, execution, now));
         let mut reasons = Vec::new();
         for post in self.posts.values() {
             let node = &post.record;
-            if cluster.is_some_and(|cluster| cluster != node.cluster)
-                || execution.pinned.is_some_and(|pinned| pinned != node.id)
-            {
+            if cluster.is_some_and(|cluster| cluster != node.cluster) {
                 continue;
             }
-            let reason = match self.misfit(plan, run, execution, post) {
-                Some(misfit) => misfit,
+            let (reason, cause) = match self.misfit(plan, run, execution, post) {
+                Some(misfit) => (misfit, None),
                 // The limit is why, and no node can help it.
                 None if !full.is_empty() => continue,
-                None if execution.pinned.is_some() => {
-                    "the node carries out one step at a time, and is busy".to_owned()
-                }
-                None if post.has_slots() => "the turn of its job has not come".to_owned(),
-                None => "all slots are taken".to_owned(),
+                None if post.has_slots() => ("the turn of its job has not come".to_owned(), Some("busy")),
+                None => ("all slots are taken".to_owned(), Some("busy")),
             };
-            reasons.push((node.description.hostname.clone(), reason));
+            reasons.push(Obstacle { node: node.description.hostname.clone(), reason, cause });
         }
-        reasons.sort();
-        full.into_iter().map(|reason| ("-".to_owned(), reason)).chain(reasons).collect()
+        reasons.sort_by(|a, b| a.node.cmp(&b.node));
+        full.into_iter().map(Obstacle::of_all).chain(reasons).collect()
+    }
+
+    /// What decides why an execution that is bound to its node waits, with the node's hostname. How long the node has
+    /// been silent is not the board's to know.
+    pub(crate) fn wait_facts(&self, execution: &Execution, now: Timestamp) -> Option<(String, WaitFacts)> {
+        let (hostname, mut facts) = self.node_facts(&execution.run, execution.pinned?)?;
+        facts.retry_in = match execution.state {
+            State::Pending { not_before: Some(at) } if at > now => {
+                Some(Duration::try_from(at.duration_since(now)).unwrap_or_default())
+            }
+            _ => None,
+        };
+        let cluster = self.plans.get(&execution.run).map(|planned| planned.cluster);
+        let full = cluster.map_or_else(Vec::new, |cluster| self.full(cluster, execution, now));
+        facts.full = full.into_iter().next();
+        Some((hostname, facts))
+    }
+
+    /// What the node alone has to do with it.
+    fn node_facts(&self, run: &RunId, node: NodeId) -> Option<(String, WaitFacts)> {
+        let post = self.posts.get(&node)?;
+        let facts = WaitFacts {
+            run: run.clone(),
+            retry_in: None,
+            run_is_paused: self.paused.contains(run),
+            kept: (!self.may_take(node, Some(run))).then(|| self.why_not(node)),
+            status: post.record.status,
+            is_draining: post.record.draining,
+            silent_for: None,
+            full: None,
+            busy_with: post.held.values().find(|held| !held.placed).map(|held| held.run.clone()),
+        };
+        Some((post.record.description.hostname.clone(), facts))
     }
 
     /// The limits that have no place for it.
@@ -61,13 +106,6 @@ impl Board {
         }
         if !self.may_take(node.id, Some(run)) {
             return Some(self.why_not(node.id));
-        }
-        if execution.pinned.is_some() {
-            return match node.status {
-                _ if node.draining => Some("the node is drained".to_owned()),
-                NodeStatus::Online => None,
-                status => Some(format!("the node is {}", status.as_str())),
-            };
         }
         let task = plan.task(execution.step);
         let placement = plan.placement(execution.step).cloned().unwrap_or_default();

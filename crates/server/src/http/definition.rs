@@ -2,20 +2,19 @@
 //! else is said of a run.
 
 use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
 use axum::extract::{FromRequest, Request};
-use axum::http::{HeaderMap, StatusCode, header};
 use downbeat_core::backend::{Catalogue, Params};
 use downbeat_core::ids::ClusterId;
-use downbeat_core::limits;
 use downbeat_core::nearest::advice;
 use downbeat_core::select::Selector;
-use downbeat_core::spec::{self, Definition};
+use downbeat_core::shown::shown;
+use downbeat_core::spec::{self, Definition, Noted};
 use serde_json::Value;
 
+use super::media::Media;
+use super::payload::Payload;
 use super::problem::{Answer, Failure};
 use super::view::FieldError;
-use crate::error::Error;
 use crate::service::Service;
 
 /// Bodies above this are read on a thread where that holds up nobody; below, the way there would cost more.
@@ -25,13 +24,7 @@ const LARGE_BYTES: usize = 32 * 1024;
 #[derive(Debug)]
 pub(super) struct Body {
     bytes: Bytes,
-    format: Format,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Format {
-    Json,
-    Yaml,
+    format: Media,
 }
 
 /// What was asked for.
@@ -42,6 +35,17 @@ pub(super) struct Asked {
     pub(super) params: Option<Params>,
     /// Nothing is to be taken from the cache.
     pub(super) no_cache: bool,
+    /// What in the definition is valid, and probably not meant.
+    pub(super) notes: Vec<spec::Problem>,
+}
+
+/// What a request says beside the definition about where it is to run.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Elsewhere<'q> {
+    /// Replaces the definition's target.
+    pub(super) target: Option<&'q str>,
+    /// For a definition that names no cluster.
+    pub(super) cluster: Option<&'q str>,
 }
 
 /// The field that shows that a body is not the definition itself. No job file has it.
@@ -62,47 +66,17 @@ impl<S: Send + Sync> FromRequest<S> for Body {
     type Rejection = Failure;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Failure> {
-        let declared = declared_format(request.headers())?;
-        let bytes = Bytes::from_request(request, state).await.map_err(|rejection| unreadable(&rejection))?;
-        let format = declared.unwrap_or_else(|| match bytes.trim_ascii_start().first() {
-            Some(b'{') => Format::Json,
-            _ => Format::Yaml,
-        });
+        let format = Media::required(request.headers())?;
+        let Payload(bytes) = Payload::from_request(request, state).await?;
         Ok(Self { bytes, format })
     }
 }
 
-fn declared_format(headers: &HeaderMap) -> Answer<Option<Format>> {
-    let Some(value) = headers.get(header::CONTENT_TYPE) else { return Ok(None) };
-    let text = value.to_str().unwrap_or_default();
-    let essence = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    match essence.as_str() {
-        "application/json" => Ok(Some(Format::Json)),
-        "application/yaml" | "application/x-yaml" | "text/yaml" | "text/x-yaml" => Ok(Some(Format::Yaml)),
-        _ => Err(Failure::new(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "unsupported_media_type",
-            format!(
-                "the body has content type `{text}`; a definition is application/json or application/yaml"
-            ),
-        )),
-    }
-}
-
-fn unreadable(rejection: &BytesRejection) -> Failure {
-    if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
-        let most = limits::JOB_FILE_BYTES;
-        let detail =
-            format!("the body is larger than {most} bytes, which is the most that a job file may have");
-        return Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", detail);
-    }
-    Failure::new(rejection.status(), "malformed", rejection.body_text())
-}
-
 impl Body {
-    /// The definition in it, checked against the backends that are known; with another target, if one is given.
-    pub(super) async fn read(self, service: &Service, target: Option<&str>) -> Answer<Asked> {
-        let target = match target {
+    /// The definition in it, checked against the backends that are known; with another target or a cluster, if one is
+    /// given.
+    pub(super) async fn read(self, service: &Service, elsewhere: Elsewhere<'_>) -> Answer<Asked> {
+        let target = match elsewhere.target {
             Some(text) => Some(
                 Selector::parse(text)
                     .map_err(|error| Failure::bad_query(format!("the query is wrong: target: {error}")))?,
@@ -111,8 +85,7 @@ impl Body {
         };
         let catalogue = service.catalogue(ClusterId::DEFAULT);
         let parsed = if self.bytes.len() > LARGE_BYTES {
-            let read = tokio::task::spawn_blocking(move || self.parse(&catalogue));
-            read.await.map_err(|error| Error::Bug(format!("reading a definition failed: {error}")))?
+            service.parts().heavy.run(move || self.parse(&catalogue)).await?
         } else {
             self.parse(&catalogue)
         };
@@ -121,22 +94,35 @@ impl Body {
             asked.definition.target = target;
             asked.definition.placement = None;
         }
+        if let Some(cluster) = elsewhere.cluster {
+            let own = asked.definition.cluster.get_or_insert_with(|| cluster.to_owned());
+            if own != cluster {
+                let detail = format!(
+                    "the job is for cluster `{}`, and the request for cluster `{}`; remove one of them",
+                    shown(own),
+                    shown(cluster)
+                );
+                return Err(Failure::bad_query(detail));
+            }
+        }
         Ok(asked)
     }
 
     fn parse(&self, catalogue: &Catalogue) -> Result<Asked, Mistake> {
         // Without an extension either syntax is taken; with one, JSON has to be JSON.
-        let again = |origin| spec::parse_bytes(&self.bytes, origin, catalogue);
+        let again = |origin| spec::parse_bytes_noting(&self.bytes, origin, catalogue);
         match self.format {
-            Format::Yaml => again("body").map(Asked::alone).map_err(Mistake::Invalid),
-            Format::Json => match serde_json::from_slice(&self.bytes) {
+            Media::Yaml => again("body").map(Asked::alone).map_err(Mistake::Invalid),
+            Media::Json => match serde_json::from_slice(&self.bytes) {
                 Ok(Value::Object(fields)) if fields.contains_key(DEFINITION) => {
                     with_params(&fields, catalogue).map_err(Mistake::Invalid)
                 }
-                Ok(value) => spec::from_json(&value, catalogue).map(Asked::alone).map_err(|problems| {
-                    // Slower, and it knows lines and columns: for those who made a mistake.
-                    Mistake::Invalid(again("body.json").err().unwrap_or(problems))
-                }),
+                Ok(value) => {
+                    spec::from_json_noting(&value, catalogue).map(Asked::alone).map_err(|problems| {
+                        // Slower, and it knows lines and columns: for those who made a mistake.
+                        Mistake::Invalid(again("body.json").err().unwrap_or(problems))
+                    })
+                }
                 Err(error) => Err(Mistake::Malformed(again("body.json").err().unwrap_or_else(|| {
                     vec![spec::Problem {
                         path: String::new(),
@@ -151,8 +137,9 @@ impl Body {
 }
 
 impl Asked {
-    fn alone(definition: Definition) -> Self {
-        Self { definition, params: None, no_cache: false }
+    fn alone(noted: Noted) -> Self {
+        let Noted { definition, notes } = noted;
+        Self { definition, params: None, no_cache: false, notes }
     }
 }
 
@@ -178,11 +165,11 @@ fn with_params(
         Some(Value::Bool(no_cache)) => *no_cache,
         Some(_) => return Err(wrong(NO_CACHE, "must be true or false".to_owned())),
     };
-    let definition = match &fields[DEFINITION] {
-        Value::String(text) => spec::parse(text, "body", catalogue)?,
-        value => spec::from_json(value, catalogue)?,
+    let Noted { definition, notes } = match &fields[DEFINITION] {
+        Value::String(text) => spec::parse_noting(text, "body", catalogue)?,
+        value => spec::from_json_noting(value, catalogue)?,
     };
-    Ok(Asked { definition, params: Some(params), no_cache })
+    Ok(Asked { definition, params: Some(params), no_cache, notes })
 }
 
 impl From<Mistake> for Failure {

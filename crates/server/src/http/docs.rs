@@ -43,13 +43,12 @@ pub(super) fn base() -> OpenApi {
 /// The document as it is served: every operation may answer a problem, and a definition is a job file.
 pub(super) fn whole(mut document: OpenApi) -> Value {
     for item in document.paths.paths.values_mut() {
-        for operation in operations(item) {
-            let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
-            let problem = ResponseBuilder::new()
-                .description("Why it was not carried out")
-                .content("application/problem+json", content)
-                .build();
-            operation.responses.responses.insert("default".to_owned(), problem.into());
+        for operation in item.get.iter_mut() {
+            add_problems(operation, &OF_ALL);
+        }
+        for operation in changing(item) {
+            add_problems(operation, &OF_ALL);
+            add_problems(operation, &OF_CHANGING);
         }
     }
     let mut document = serde_json::to_value(&document).expect("an OpenAPI document is plain data");
@@ -58,8 +57,32 @@ pub(super) fn whole(mut document: OpenApi) -> Value {
     document
 }
 
-fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
-    [&mut item.get, &mut item.post, &mut item.put, &mut item.delete].into_iter().flatten()
+/// Statuses of problems, and what they mean; `default` stands for all that are not listed.
+type Problems = [(&'static str, &'static str)];
+
+const OF_ALL: [(&str, &str); 2] = [
+    ("421", "The server is not known by the name in `Host`; see the setting `allowed_hosts`"),
+    ("default", "Why it was not carried out"),
+];
+
+const OF_CHANGING: [(&str, &str); 2] = [
+    ("403", "A web page of another site sent it (`Origin`, `Sec-Fetch-Site`)"),
+    ("415", "Its body has no content type, or one other than JSON and YAML"),
+];
+
+fn add_problems(operation: &mut Operation, problems: &Problems) {
+    for (status, description) in problems {
+        let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
+        let problem = ResponseBuilder::new()
+            .description(*description)
+            .content("application/problem+json", content)
+            .build();
+        operation.responses.responses.entry((*status).to_owned()).or_insert_with(|| problem.into());
+    }
+}
+
+fn changing(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
+    [&mut item.post, &mut item.put, &mut item.patch, &mut item.delete].into_iter().flatten()
 }
 
 /// The job file's own schema, with its references led to where it stands here.

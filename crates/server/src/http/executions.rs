@@ -7,7 +7,7 @@ use downbeat_core::execution::Status;
 use super::extract::{Id, Nothing, Query};
 use super::problem::Answer;
 use super::view::Execution;
-use super::{lookup, runs};
+use super::{lookup, runs, waits};
 use crate::service::Service;
 
 /// Shows an execution; while it is pending, with why each node has not taken it
@@ -27,7 +27,7 @@ pub(super) async fn show(
     let names = lookup::names(store, &run, [&execution]).await?;
     let mut shown = Execution::of(&execution, runs::label(&run.definition, execution.step), &names);
     if execution.state.status() == Status::Pending {
-        shown.waiting = runs::reasons(&service, &execution).await?;
+        shown.waiting = waits::reasons(&service, &execution).await?;
     }
     Ok(Json(shown))
 }

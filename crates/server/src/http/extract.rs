@@ -7,6 +7,7 @@ use axum::extract::{FromRequestParts, Path, Query as AxumQuery};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use downbeat_core::limits;
+use downbeat_core::shown::shown;
 use downbeat_store::Page;
 use serde::de::{DeserializeOwned, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -23,18 +24,46 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
         match AxumQuery::<T>::from_request_parts(parts, state).await {
             Ok(AxumQuery(query)) => Ok(Self(query)),
-            Err(rejection) => Err(Failure::bad_query(wrong_query(&rejection))),
+            Err(rejection) => {
+                let given = AxumQuery::<Vec<(String, String)>>::try_from_uri(&parts.uri);
+                let given = given.map(|AxumQuery(given)| given).unwrap_or_default();
+                Err(Failure::bad_query(wrong_query(&rejection, &given)))
+            }
         }
     }
 }
 
-fn wrong_query(rejection: &QueryRejection) -> String {
+fn wrong_query(rejection: &QueryRejection, given: &[(String, String)]) -> String {
     let text = rejection.body_text();
     let text = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(&text);
+    if let Some((name, why)) = text.split_once(": ")
+        && let Some(number) = not_a_number(name, why)
+    {
+        let value = given.iter().rfind(|(key, _)| key == name).map(|(_, value)| shown(value));
+        return format!("the query is wrong: {name}: `{}` {number}", value.unwrap_or_default());
+    }
     // The path of an unknown field is its name, which the message has as well.
     let text = text.find("unknown field").map_or(text, |at| &text[at..]);
     format!("the query is wrong: {}", text.replace("unknown field", "unknown parameter"))
 }
+
+/// What is said of a value that was to be a number, for the words that Rust's standard library has for it.
+fn not_a_number(name: &str, why: &str) -> Option<String> {
+    let too_large = match why {
+        "invalid digit found in string" | "cannot parse integer from empty string" => false,
+        "number too large to fit in target type" => true,
+        _ => return None,
+    };
+    Some(match (name, too_large) {
+        ("limit", _) => format!("is not {LIMITS}"),
+        (_, true) => "is too large".to_owned(),
+        (_, false) => "is not a whole number from 0 on".to_owned(),
+    })
+}
+
+/// What `limit` may be.
+const LIMITS: &str = "a number from 1 to 1000";
+const _: () = assert!(limits::PAGE_MOST == 1_000);
 
 /// No query parameters at all.
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -98,10 +127,7 @@ impl<'de> Deserialize<'de> for Flag {
 pub(super) fn page(limit: Option<u32>, offset: Option<u64>) -> Answer<Page> {
     let limit = limit.unwrap_or(limits::PAGE_DEFAULT);
     if limit == 0 || limit > limits::PAGE_MOST {
-        return Err(Failure::bad_query(format!(
-            "the query is wrong: limit: {limit} is not between 1 and {}",
-            limits::PAGE_MOST
-        )));
+        return Err(Failure::bad_query(format!("the query is wrong: limit: `{limit}` is not {LIMITS}")));
     }
     Ok(Page { limit, offset: offset.unwrap_or(0) })
 }

@@ -7,13 +7,18 @@ use std::time::Duration;
 use downbeat_core::change::{Change, Event as Record};
 use downbeat_core::ids::RunId;
 use downbeat_store::{self as store, EventFilter, Store};
-use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::view::Event;
+use crate::journal::Batches;
+use crate::size::size;
 
-/// Events that are read from the store at once, and so the most that one slow client holds in memory.
-const READ_AT_ONCE: u32 = 500;
+/// Events that are read from the store at once: at first few, then more as long as they are small. An event may hold
+/// thousands of executions, and what is read is what one slow client holds in memory.
+const READ_FIRST: u32 = 20;
+const READ_MOST: u32 = 500;
+/// A read of more bytes than this was of large events.
+const READ_BYTES: usize = 1024 * 1024;
 
 /// How often the store is asked when the feed is silent: a server whose news got lost is behind for a moment.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
@@ -32,12 +37,14 @@ pub(super) enum Scope {
 #[derive(Debug)]
 pub(super) struct Follower {
     store: Arc<dyn Store>,
-    feed: Receiver<Arc<[Record]>>,
+    feed: Batches,
     scope: Scope,
     /// Everything up to this number was sent, or is of no concern.
     seen: u64,
     ready: VecDeque<Event>,
     phase: Phase,
+    /// Events of the next read of the store.
+    at_once: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,13 +68,16 @@ impl Scope {
 
 impl Follower {
     /// `feed` must have been subscribed to before, so that nothing falls between it and the store.
-    pub(super) fn new(
-        store: Arc<dyn Store>,
-        feed: Receiver<Arc<[Record]>>,
-        scope: Scope,
-        since: u64,
-    ) -> Self {
-        Self { store, feed, scope, seen: since, ready: VecDeque::new(), phase: Phase::Behind }
+    pub(super) fn new(store: Arc<dyn Store>, feed: Batches, scope: Scope, since: u64) -> Self {
+        Self {
+            store,
+            feed,
+            scope,
+            seen: since,
+            ready: VecDeque::new(),
+            phase: Phase::Behind,
+            at_once: READ_FIRST,
+        }
     }
 
     /// The next event; nothing when there will be none.
@@ -88,8 +98,9 @@ impl Follower {
         // Asked before reading: all that is numbered up to here will have been seen, though most may be of other runs.
         let committed = self.store.last_seq().await?;
         let filter = EventFilter { since: self.seen, run: self.scope.run().cloned() };
-        let page = self.store.events(&filter, READ_AT_ONCE).await?;
-        let whole = page.len() < READ_AT_ONCE as usize;
+        let page = self.store.events(&filter, self.at_once).await?;
+        let whole = page.len() < self.at_once as usize;
+        self.at_once = next_read(self.at_once, page.iter().map(size).sum());
         for record in &page {
             self.take(record);
         }
@@ -147,6 +158,11 @@ impl Follower {
     }
 }
 
+/// How many events to read after a read of so many, which had so many bytes.
+fn next_read(events: u32, bytes: usize) -> u32 {
+    if bytes > READ_BYTES { READ_FIRST } else { (events * 2).min(READ_MOST) }
+}
+
 fn ends_its_run(change: &Change) -> bool {
     matches!(change, Change::RunMoved { path, .. } if path.last().is_some_and(|state| state.is_terminal()))
 }
@@ -157,21 +173,25 @@ mod tests {
     use downbeat_core::ids::{ClusterId, NodeId, ServerId, SessionId};
     use downbeat_core::node::{Description, Former, Registration};
     use downbeat_store::MemoryStore;
-    use tokio::sync::broadcast::{self, Sender};
 
     use super::*;
+    use crate::journal::Feed;
 
     const DEADLINE: Duration = Duration::from_secs(10);
 
     struct Journal {
         store: Arc<dyn Store>,
-        feed: Sender<Arc<[Record]>>,
+        feed: Feed,
     }
 
     impl Journal {
         /// The feed holds two batches; a reader that is further behind has lagged.
         fn new() -> Self {
-            Self { store: Arc::new(MemoryStore::new()), feed: broadcast::channel(2).0 }
+            Self::with(Feed::bounded(0, 2, usize::MAX))
+        }
+
+        fn with(feed: Feed) -> Self {
+            Self { store: Arc::new(MemoryStore::new()), feed }
         }
 
         fn follower(&self, since: u64) -> Follower {
@@ -207,7 +227,7 @@ mod tests {
             let committed = self.store.commit(server, std::slice::from_ref(&change)).await.unwrap();
             if tell == Tell::Feed {
                 let seq = committed.seqs[0].unwrap();
-                let _ = self.feed.send(Arc::from([Record { seq, server, change }]));
+                self.feed.publish(Arc::from([Record { seq, server, change }]));
             }
         }
     }
@@ -251,6 +271,18 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_reader_for_which_too_many_bytes_wait_goes_back_to_the_store() {
+        let journal = Journal::with(Feed::bounded(0, 1_000, 1_000));
+        let mut follower = journal.follower(0);
+        journal.commit(Tell::Feed).await;
+        assert_eq!(numbers(&mut follower, 1).await, [1]);
+        for _ in 0..100 {
+            journal.commit(Tell::Feed).await;
+        }
+        assert_eq!(numbers(&mut follower, 100).await, (2..=101).collect::<Vec<_>>());
+    }
+
+    #[tokio::test]
     async fn what_another_server_committed_in_between_is_not_skipped() {
         let journal = Journal::new();
         let mut follower = journal.follower(0);
@@ -271,13 +303,21 @@ mod tests {
         assert_eq!(numbers(&mut follower, 1).await, [2]);
     }
 
+    #[test]
+    fn large_events_are_read_few_at_a_time_and_small_ones_many() {
+        let mut reads = vec![READ_FIRST];
+        (0..6).for_each(|_| reads.push(next_read(*reads.last().unwrap(), 1_000)));
+        assert_eq!(reads, [20, 40, 80, 160, 320, 500, 500]);
+        assert_eq!(next_read(500, READ_BYTES + 1), READ_FIRST);
+    }
+
     #[tokio::test]
     async fn more_than_one_read_of_the_store_is_sent_in_order() {
         let journal = Journal::new();
-        for _ in 0..READ_AT_ONCE * 2 + 1 {
+        for _ in 0..READ_MOST * 4 + 1 {
             journal.commit(Tell::Nobody).await;
         }
-        let last = u64::from(READ_AT_ONCE * 2 + 1);
+        let last = u64::from(READ_MOST * 4 + 1);
         let mut follower = journal.follower(7);
         assert_eq!(
             numbers(&mut follower, usize::try_from(last - 7).unwrap()).await,

@@ -7,6 +7,7 @@ use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
 use downbeat_core::node::NodeRecord;
 use downbeat_core::run::RunRecord;
+use downbeat_core::shown::shown;
 use downbeat_store::Store;
 
 use super::problem::{Answer, Failure};
@@ -26,13 +27,39 @@ pub(super) async fn execution(store: &dyn Store, id: &str) -> Answer<Execution> 
 }
 
 pub(super) async fn cluster(store: &dyn Store, name_or_id: &str) -> Answer<ClusterId> {
-    store.cluster(name_or_id).await?.ok_or_else(|| Failure::not_found("cluster", name_or_id))
+    // There is one in this version.
+    let missing = || Failure::not_found_among("cluster", name_or_id, &["default"]);
+    store.cluster(name_or_id).await?.ok_or_else(missing)
 }
 
 /// By id, or by hostname within a cluster (`default` when none is named).
 pub(super) async fn node(store: &dyn Store, name_or_id: &str, cluster: Option<&str>) -> Answer<NodeRecord> {
     let id = node_id(store, name_or_id, cluster).await?;
-    store.node(id).await?.ok_or_else(|| Failure::not_found("node", name_or_id))
+    match store.node(id).await? {
+        Some(node) => Ok(node),
+        None => Err(no_node(store, name_or_id, cluster).await),
+    }
+}
+
+/// Names those that are there: the one that was meant is probably among them.
+async fn no_node(store: &dyn Store, name_or_id: &str, cluster: Option<&str>) -> Failure {
+    let cluster = match cluster {
+        Some(name) => self::cluster(store, name).await,
+        None => Ok(ClusterId::DEFAULT),
+    };
+    let nodes = match cluster {
+        Ok(cluster) => store.nodes(Some(cluster)).await,
+        Err(failure) => return failure,
+    };
+    match nodes {
+        Ok(nodes) => {
+            let mut names: Vec<String> = nodes.iter().map(|node| shown(&node.description.hostname)).collect();
+            names.sort_unstable();
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            Failure::not_found_among("node", name_or_id, &names)
+        }
+        Err(error) => error.into(),
+    }
 }
 
 /// The id that a node has or would have; whether it exists is not asked.

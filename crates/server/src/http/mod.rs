@@ -5,23 +5,32 @@
 
 mod definition;
 mod docs;
+mod doorway;
 mod events;
 mod executions;
 mod extract;
 mod follow;
+mod hosts;
 mod lookup;
+mod media;
 mod nodes;
 mod observe;
 mod output;
+mod payload;
 mod plans;
 mod problem;
 mod replication;
 mod router;
 mod run_output;
 mod runs;
+mod serve;
 mod system;
 pub mod view;
+mod waits;
 mod wake;
 mod work;
 
-pub use router::{openapi, router};
+pub(crate) use hosts::Hosts;
+pub use router::openapi;
+pub(crate) use router::router;
+pub(crate) use serve::{Grants, serve};

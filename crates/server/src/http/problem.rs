@@ -3,9 +3,11 @@
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use downbeat_core::backend::{Element, ParamProblem};
+use downbeat_core::nearest::advice;
+use downbeat_core::shown::shown;
 use downbeat_store as store;
 
-use super::view::{FieldError, NodeReason, Problem};
+use super::view::{FieldError, NAMED, NodeReason, Problem, named_of, with_nodes};
 use crate::error::{Class, Error};
 
 /// When a client may try again what was unavailable.
@@ -13,9 +15,6 @@ const RETRY_AFTER_S: HeaderValue = HeaderValue::from_static("1");
 
 /// When there may be room for another run: runs take a while.
 const ROOM_AFTER_S: HeaderValue = HeaderValue::from_static("5");
-
-/// How many mistakes or nodes a detail names before it only counts them; all are in the lists.
-const NAMED: usize = 3;
 
 pub(super) type Answer<T> = Result<T, Failure>;
 
@@ -46,7 +45,17 @@ impl Failure {
     }
 
     pub(super) fn not_found(what: &str, id: &str) -> Self {
-        Self::new(StatusCode::NOT_FOUND, "not_found", format!("there is no {what} `{id}`"))
+        Self::new(StatusCode::NOT_FOUND, "not_found", format!("there is no {what} `{}`", shown(id)))
+    }
+
+    /// As `not_found`, where it is known which names there are.
+    pub(super) fn not_found_among(what: &str, id: &str, known: &[&str]) -> Self {
+        if known.is_empty() {
+            return Self::not_found(what, id);
+        }
+        let advice = advice(id, known, &format!("{what}s"));
+        let detail = format!("there is no {what} `{}`; {advice}", shown(id));
+        Self::new(StatusCode::NOT_FOUND, "not_found", detail)
     }
 
     pub(super) fn bad_query(detail: impl Into<String>) -> Self {
@@ -78,13 +87,10 @@ impl Failure {
     }
 
     fn refused(message: &str, nodes: Vec<(String, String)>) -> Self {
-        let named = nodes.iter().take(NAMED).map(|(node, reason)| format!("{node} {reason}"));
-        let detail = match nodes.len() {
-            0 => message.to_owned(),
-            count => format!("{message} ({})", named_of(named, count)),
-        };
-        let mut failure = Self::new(StatusCode::CONFLICT, "refused", detail);
-        failure.0.nodes = nodes.into_iter().map(|(node, reason)| NodeReason { node, reason }).collect();
+        let nodes: Vec<NodeReason> =
+            nodes.into_iter().map(|(node, reason)| NodeReason { node, reason }).collect();
+        let mut failure = Self::new(StatusCode::CONFLICT, "refused", with_nodes(message, &nodes));
+        failure.0.nodes = nodes;
         failure
     }
 }
@@ -97,11 +103,6 @@ fn of_param(problem: ParamProblem) -> FieldError {
     };
     let path = format!("params.{}{part}", problem.param);
     FieldError { path, line: None, column: None, message: problem.message }
-}
-
-fn named_of(named: impl Iterator<Item = String>, count: usize) -> String {
-    let text = named.collect::<Vec<_>>().join("; ");
-    if count > NAMED { format!("{text}; and {} more", count - NAMED) } else { text }
 }
 
 impl From<Error> for Failure {
@@ -133,9 +134,11 @@ impl From<Error> for Failure {
                     Class::Conflict => (StatusCode::CONFLICT, "conflict"),
                     Class::TooMany => (StatusCode::TOO_MANY_REQUESTS, "too_many_runs"),
                     Class::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+                    Class::Busy => (StatusCode::SERVICE_UNAVAILABLE, "busy"),
                     Class::Bug => (StatusCode::INTERNAL_SERVER_ERROR, "bug"),
                 };
-                if status.is_server_error() {
+                // Being busy is no fault, and a flood of requests must not become a flood of lines.
+                if status.is_server_error() && class != Class::Busy {
                     tracing::error!(%error, "request failed");
                 }
                 Self::new(status, code, error.to_string())

@@ -1,11 +1,12 @@
 //! Owns which path leads where, and what every request passes through.
 
 use std::any::Any;
+use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::StatusCode;
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use downbeat_core::limits;
 use serde_json::Value;
@@ -13,14 +14,16 @@ use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::hosts::Hosts;
 use super::problem::Failure;
 use super::{
-    docs, events, executions, nodes, observe, output, plans, replication, run_output, runs, system, work,
+    docs, doorway, events, executions, nodes, observe, output, plans, replication, run_output, runs, system,
+    work,
 };
 use crate::service::Service;
 
-/// Everything that the server answers over HTTP.
-pub fn router(service: Service) -> Router {
+/// Everything that the server answers over HTTP, to those who ask for it by one of these names.
+pub(crate) fn router(service: Service, hosts: Hosts) -> Router {
     let (routes, document) = described();
     routes
         .merge(docs::routes(&document))
@@ -29,6 +32,9 @@ pub fn router(service: Service) -> Router {
         .layer(DefaultBodyLimit::max(limits::JOB_FILE_BYTES))
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn_with_state(service.clone(), replication::gate))
+        .layer(from_fn(doorway::known_media))
+        .layer(doorway::same_origin())
+        .layer(from_fn_with_state(Arc::new(hosts), doorway::known_host))
         .layer(from_fn_with_state(service.clone(), observe::observe))
         .with_state(service)
 }

@@ -1,35 +1,32 @@
 //! Runs: submitted, listed, shown, paused, cancelled, tried again.
 
-use std::collections::BTreeMap;
-
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use downbeat_core::execution::{Execution as Record, Status};
 use downbeat_core::ids::RunId;
-use downbeat_core::plan::Plan as CompiledPlan;
 use downbeat_core::run::{RunRecord, RunState, RunStatus};
 use downbeat_core::spec::Definition;
 use downbeat_store::{ExecutionFilter, Listed, RunFilter};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::definition::{Asked, Body};
+use super::definition::{Asked, Body, Elsewhere};
 use super::docs::JobRequest;
 use super::extract::{Flag, Id, Nothing, Query, page, words};
-use super::lookup;
+use super::payload::Payload;
 use super::problem::{Answer, Failure};
-use super::view::{Execution, List, Names, Plan, Run, RunSummary, StepWaiting, Waiting};
+use super::view::{Execution, List, Names, NodeReason, Plan, Rules, Run, RunStanding, RunSummary};
+use super::{lookup, plans, waits};
 use crate::error::Error;
 use crate::service::{Redo, Retry, Service, Submit};
 
 /// Who a request without a name of its own comes from.
 pub(super) const BY: &str = "api";
 
-/// Of how many waiting steps the reasons are shown: each is a look at every node.
-const WAITING_SHOWN: usize = 5;
+/// Of how many failed executions the node is named in the texts of a run without results.
+const NAMED_FAILURES: usize = 8;
 
 /// Longest idempotency key, in bytes.
 const KEY_BYTES: usize = 255;
@@ -40,6 +37,8 @@ const KEY_BYTES: usize = 255;
 pub(super) struct SubmitQuery {
     /// Replaces the definition's target: `all`, `group:web`, `node:web-01`, or a selector.
     target: Option<String>,
+    /// The cluster of a definition that names none, by name or id: `default` when not given.
+    cluster: Option<String>,
 }
 
 /// Submits a run
@@ -61,6 +60,7 @@ pub(super) struct SubmitQuery {
         (status = 201, description = "The run that was created", body = Run),
         (status = 200, description = "The first run of this idempotency key", body = Run),
         (status = 429, description = "Too many runs wait; `Retry-After` says when to try again"),
+        (status = 503, description = "Too many large plans are being made; `Retry-After` says when to try again"),
     )
 )]
 pub(super) async fn submit(
@@ -70,7 +70,8 @@ pub(super) async fn submit(
     body: Body,
 ) -> Answer<Response> {
     let idempotency_key = idempotency_key(&headers)?;
-    let Asked { definition, params, no_cache } = body.read(&service, query.target.as_deref()).await?;
+    let elsewhere = Elsewhere { target: query.target.as_deref(), cluster: query.cluster.as_deref() };
+    let Asked { definition, params, no_cache, .. } = body.read(&service, elsewhere).await?;
     let params = params.unwrap_or_default();
     let submit = Submit { definition, params, no_cache, idempotency_key, by: BY.to_owned() };
     let submitted = service.submit(submit).await?;
@@ -78,6 +79,9 @@ pub(super) async fn submit(
         // Nothing has been reported yet: one answer less to fetch from the store.
         let mut shown = Run::of(&submitted.run, &[], &Names::default());
         shown.summary.pending_reason = service.pending_reason(&submitted.run);
+        // Also of a run that their silence has ended already.
+        shown.silent =
+            service.silent_nodes(&submitted.run.resolved).into_iter().map(NodeReason::from).collect();
         shown
     } else {
         load(&service, &submitted.run).await?
@@ -109,38 +113,35 @@ async fn load(service: &Service, run: &RunRecord) -> Answer<Run> {
     let executions = service.store().executions_of(&run.id).await?;
     let names = lookup::names(service.store().as_ref(), run, &executions).await?;
     let mut shown = Run::of(run, &executions, &names);
-    shown.waiting = waiting(service, &run.definition, &executions).await?;
-    shown.summary.pending_reason = service.pending_reason(run);
+    waits::explain(service, run, &executions, &mut shown).await?;
+    waits::last_words(service, &mut shown).await?;
+    shown.silent = silent(service, run);
     Ok(shown)
 }
 
-/// Why placed steps that are pending are not taken.
-async fn waiting(
-    service: &Service,
-    definition: &Definition,
-    executions: &[Record],
-) -> Answer<Vec<StepWaiting>> {
-    let pending = executions
+/// The same without results.
+async fn stand(service: &Service, run: &RunRecord) -> Answer<RunStanding> {
+    let executions = service.store().executions_of(&run.id).await?;
+    // Nobody reads the hostnames of what is only counted; those of the first that failed are in texts.
+    let failed = executions
         .iter()
-        .filter(|execution| execution.pinned.is_none() && execution.state.status() == Status::Pending);
-    // The items of one step mostly wait for the same: one of them speaks for all.
-    let mut by_step: BTreeMap<u32, (&Record, u64)> = BTreeMap::new();
-    for execution in pending {
-        by_step.entry(execution.step).and_modify(|(_, others)| *others += 1).or_insert((execution, 0));
-    }
-    let mut steps = Vec::new();
-    for (step, (execution, others)) in by_step.into_iter().take(WAITING_SHOWN) {
-        let nodes = reasons(service, execution).await?;
-        let task = label(definition, step);
-        let item = execution.item;
-        steps.push(StepWaiting { step, task, item, others, execution: execution.id, nodes });
-    }
-    Ok(steps)
+        .filter(|execution| matches!(execution.state.status(), Status::Failed | Status::Lost));
+    let names = lookup::names(service.store().as_ref(), run, failed.take(NAMED_FAILURES)).await?;
+    let mut shown = Run::of(run, &executions, &names);
+    waits::explain(service, run, &executions, &mut shown).await?;
+    let plan = match service.open_plan(&run.id) {
+        Some(plan) => Plan::of(&plan),
+        None => service.plan_of(run.clone(), |plan| Plan::of(&plan)).await?,
+    };
+    Ok(RunStanding::of(shown, &plan, &Rules::of(&plan)))
 }
 
-pub(super) async fn reasons(service: &Service, execution: &Record) -> Answer<Vec<Waiting>> {
-    let reasons = service.waiting_reasons(execution).await?;
-    Ok(reasons.into_iter().map(|(node, reason)| Waiting { node, reason }).collect())
+/// The nodes of a run that nothing is heard of; of one that has ended nobody asks any more.
+fn silent(service: &Service, run: &RunRecord) -> Vec<NodeReason> {
+    if run.state.is_terminal() {
+        return Vec::new();
+    }
+    service.silent_nodes(&run.resolved).into_iter().map(NodeReason::from).collect()
 }
 
 /// What people call a step.
@@ -204,26 +205,44 @@ pub(super) struct ShowQuery {
     #[serde(default)]
     #[param(value_type = Option<String>)]
     definition: Flag,
+    /// `0`: without the results of every node and item, and with counts in `steps`: for watching a large run.
+    #[param(value_type = Option<String>)]
+    results: Option<Flag>,
 }
 
-/// Shows a run with the results of every step on every node
+/// A run, with its results or without.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+#[allow(clippy::large_enum_variant)]
+pub(super) enum Shown {
+    Whole(Run),
+    Standing(RunStanding),
+}
+
+/// Shows a run with the results of every step on every node, or with `results=0` how each step stands
 #[utoipa::path(
     get, operation_id = "showRun", path = "/runs/{id}", tag = "runs", params(("id" = String, Path, description = "The run's id"), ShowQuery),
-    responses((status = 200, description = "The run", body = Run))
+    responses((status = 200, description = "The run", body = Shown))
 )]
 pub(super) async fn show(
     State(service): State<Service>,
     Id(id): Id,
     Query(query): Query<ShowQuery>,
-) -> Answer<Json<Run>> {
+) -> Answer<Json<Shown>> {
     let run = lookup::run(service.store().as_ref(), &id).await?;
+    if query.results == Some(Flag::Off) {
+        if query.definition.is_on() {
+            return Err(Failure::bad_query("the query is wrong: definition: it goes with the results only"));
+        }
+        return Ok(Json(Shown::Standing(stand(&service, &run).await?)));
+    }
     let mut shown = load(&service, &run).await?;
     if query.definition.is_on() {
         let value = serde_json::to_value(&*run.definition);
         shown.definition =
             Some(value.map_err(|error| Error::Bug(format!("cannot show a definition: {error}")))?);
     }
-    Ok(Json(shown))
+    Ok(Json(Shown::Whole(shown)))
 }
 
 /// Cancels a run
@@ -302,6 +321,7 @@ pub(super) struct RetryRequest {
         (status = 201, description = "The run that was created", body = Run),
         (status = 200, description = "The first run of this idempotency key", body = Run),
         (status = 429, description = "Too many runs wait; `Retry-After` says when to try again"),
+        (status = 503, description = "Too many large plans are being made; `Retry-After` says when to try again"),
     )
 )]
 pub(super) async fn retry(
@@ -309,7 +329,7 @@ pub(super) async fn retry(
     Id(id): Id,
     Query(Nothing {}): Query<Nothing>,
     headers: HeaderMap,
-    body: Bytes,
+    Payload(body): Payload,
 ) -> Answer<Response> {
     let idempotency_key = idempotency_key(&headers)?;
     let request = if body.trim_ascii().is_empty() {
@@ -412,15 +432,16 @@ pub(super) fn statuses(text: Option<&str>) -> Answer<Vec<Status>> {
 /// Shows the plan that a run walks
 #[utoipa::path(
     get, operation_id = "showRunPlan", path = "/runs/{id}/plan", tag = "runs", params(("id" = String, Path, description = "The run's id")),
-    responses((status = 200, description = "Its steps, where each runs, and what it waits for", body = Plan))
+    responses(
+        (status = 200, description = "Its steps, where each runs, and what it waits for", body = Plan),
+        (status = 503, description = "Too many large plans are being made; `Retry-After` says when to try again"),
+    )
 )]
 pub(super) async fn plan(
     State(service): State<Service>,
     Id(id): Id,
     Query(Nothing {}): Query<Nothing>,
-) -> Answer<Json<Plan>> {
+) -> Answer<Response> {
     let run = lookup::run(service.store().as_ref(), &id).await?;
-    let plan = CompiledPlan::compile(run.definition, run.resolved)
-        .map_err(|error| Error::Bug(format!("cannot compile the plan of run `{id}` again: {error}")))?;
-    Ok(Json(Plan::of(&plan)))
+    Ok(plans::shown(service.plan_of(run, |plan| plans::written(&Plan::of(&plan))).await?))
 }

@@ -1,14 +1,14 @@
 //! Waits until there may be something new to read for a stream of output.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
-use downbeat_core::change::{Change, Event as Record};
+use downbeat_core::change::Change;
 use downbeat_core::ids::{ExecutionId, RunId};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 
+use crate::journal::Batches;
 use crate::service::Service;
 
 /// How often is looked without being told: another server may have taken the output.
@@ -18,7 +18,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Wake {
     grown: Receiver<ExecutionId>,
-    feed: Receiver<Arc<[Record]>>,
+    feed: Batches,
 }
 
 /// What to look at.

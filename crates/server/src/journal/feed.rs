@@ -1,11 +1,17 @@
-//! Owns the feed: committed events, in order, for live streams. Whoever falls behind reads the store instead.
+//! Owns the feed: committed events, in order, for live streams. A reader that falls behind reads the store instead.
+//!
+//! What waits for the slowest reader is bounded in bytes: a batch may be large, and a reader that stalls (a paused
+//! `curl`) would otherwise keep a thousand of them in memory.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use downbeat_core::Event;
+use downbeat_core::{Event, limits};
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
+
+use crate::size::size;
 
 /// Batches that a slow stream may be behind before it has to go back to the store.
 const BATCHES: usize = 1_024;
@@ -13,18 +19,52 @@ const BATCHES: usize = 1_024;
 /// What was committed, as it is committed.
 #[derive(Clone, Debug)]
 pub struct Feed {
-    sender: broadcast::Sender<Arc<[Event]>>,
+    sender: broadcast::Sender<Arc<Batch>>,
     last: Arc<AtomicU64>,
+    waiting: Arc<Waiting>,
 }
+
+/// One batch in the feed. It lives until its last reader has received it.
+#[derive(Debug)]
+struct Batch {
+    /// Nothing: too much waited for slow readers, and this batch was dropped for it.
+    events: Mutex<Option<Arc<[Event]>>>,
+    bytes: usize,
+    /// The bytes of all batches that wait. What was dropped no longer counts.
+    total: Arc<AtomicUsize>,
+}
+
+/// The batches that some reader has not received yet.
+#[derive(Debug)]
+struct Waiting {
+    most_bytes: usize,
+    bytes: Arc<AtomicUsize>,
+    /// From the oldest on. Those that all readers have received are gone.
+    batches: Mutex<VecDeque<Weak<Batch>>>,
+}
+
+/// One reader of the feed.
+#[derive(Debug)]
+pub struct Batches(broadcast::Receiver<Arc<Batch>>);
 
 impl Feed {
     pub(crate) fn new(last: u64) -> Self {
-        Self { sender: broadcast::channel(BATCHES).0, last: Arc::new(AtomicU64::new(last)) }
+        Self::bounded(last, BATCHES, limits::FEED_BYTES)
+    }
+
+    /// Readers may be so many batches, and so many bytes, behind.
+    pub(crate) fn bounded(last: u64, batches: usize, most_bytes: usize) -> Self {
+        let waiting = Waiting { most_bytes, bytes: Arc::default(), batches: Mutex::default() };
+        Self {
+            sender: broadcast::channel(batches).0,
+            last: Arc::new(AtomicU64::new(last)),
+            waiting: Arc::new(waiting),
+        }
     }
 
     /// Batches from now on.
-    pub fn subscribe(&self) -> broadcast::Receiver<Arc<[Event]>> {
-        self.sender.subscribe()
+    pub fn subscribe(&self) -> Batches {
+        Batches(self.sender.subscribe())
     }
 
     /// The sequence number of the last event that was published.
@@ -51,8 +91,142 @@ impl Feed {
     pub(crate) fn publish(&self, events: Arc<[Event]>) {
         if let Some(event) = events.last() {
             self.last.store(event.seq, Ordering::Release);
-            // No stream is open: nobody to tell.
-            let _ = self.sender.send(events);
+            // Sizes cost time, and matter only when somebody may be behind.
+            if self.sender.receiver_count() > 0 {
+                let batch = self.waiting.add(events);
+                let _ = self.sender.send(batch);
+            }
         }
+    }
+}
+
+impl Waiting {
+    fn add(&self, events: Arc<[Event]>) -> Arc<Batch> {
+        let bytes = events.iter().map(size).sum();
+        let total = Arc::clone(&self.bytes);
+        total.fetch_add(bytes, Ordering::AcqRel);
+        let batch = Arc::new(Batch { events: Mutex::new(Some(events)), bytes, total });
+        let mut batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
+        while batches.front().is_some_and(|oldest| oldest.strong_count() == 0) {
+            batches.pop_front();
+        }
+        batches.push_back(Arc::downgrade(&batch));
+        // The newest one as well, when it is too large by itself.
+        while self.bytes.load(Ordering::Acquire) > self.most_bytes {
+            let Some(oldest) = batches.pop_front() else { break };
+            if let Some(oldest) = oldest.upgrade() {
+                oldest.forget();
+            }
+        }
+        batch
+    }
+}
+
+impl Batch {
+    fn forget(&self) {
+        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        if events.take().is_some() {
+            self.total.fetch_sub(self.bytes, Ordering::AcqRel);
+        }
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        self.forget();
+    }
+}
+
+impl Batches {
+    /// The next batch. `Lagged`: at least one was missed, and the store has it.
+    pub async fn recv(&mut self) -> Result<Arc<[Event]>, RecvError> {
+        let batch = self.0.recv().await?;
+        let events = batch.events.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        events.ok_or(RecvError::Lagged(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use downbeat_core::ids::ServerId;
+    use downbeat_core::{Change, Timestamp};
+    use uuid::Uuid;
+
+    use super::*;
+
+    const BOUND: usize = 10_000;
+
+    fn events(seq: u64, bytes: usize) -> Arc<[Event]> {
+        let at = Timestamp::UNIX_EPOCH;
+        let change = Change::RunCancelRequested { run: "r".to_owned().into(), by: "x".repeat(bytes), at };
+        [Event { seq, server: ServerId(Uuid::nil()), change }].into()
+    }
+
+    fn waiting(feed: &Feed) -> usize {
+        feed.waiting.bytes.load(Ordering::Acquire)
+    }
+
+    async fn received(reader: &mut Batches) -> Result<u64, RecvError> {
+        reader.recv().await.map(|events| events[0].seq)
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_stalls_keeps_no_more_than_the_bound_and_is_told_that_it_missed_something() {
+        let feed = Feed::bounded(0, 1_000, BOUND);
+        let mut stalled = feed.subscribe();
+        for seq in 1..=100 {
+            feed.publish(events(seq, 1_000));
+            assert!(waiting(&feed) <= BOUND, "{} bytes wait", waiting(&feed));
+        }
+        let mut missed = 0;
+        while received(&mut stalled).await == Err(RecvError::Lagged(1)) {
+            missed += 1;
+        }
+        assert!((90..100).contains(&missed), "{missed}");
+        // What fits is still there, in order, up to the last.
+        for seq in missed + 2..=100 {
+            assert_eq!(received(&mut stalled).await, Ok(seq));
+        }
+        assert_eq!(waiting(&feed), 0);
+    }
+
+    #[tokio::test]
+    async fn what_everybody_received_takes_no_memory() {
+        let feed = Feed::bounded(0, 1_000, BOUND);
+        let (mut one, mut two) = (feed.subscribe(), feed.subscribe());
+        for seq in 1..=100 {
+            let batch = events(seq, 1_000);
+            let held = Arc::downgrade(&batch);
+            feed.publish(batch);
+            assert_eq!(received(&mut one).await, Ok(seq));
+            assert!(held.upgrade().is_some());
+            assert_eq!(received(&mut two).await, Ok(seq));
+            assert!(held.upgrade().is_none());
+        }
+        assert_eq!(waiting(&feed), 0);
+        assert!(feed.waiting.batches.lock().unwrap().len() <= 1);
+    }
+
+    #[tokio::test]
+    async fn a_batch_that_is_larger_than_the_bound_is_left_to_the_store() {
+        let feed = Feed::bounded(0, 1_000, BOUND);
+        let mut reader = feed.subscribe();
+        feed.publish(events(1, BOUND * 2));
+        feed.publish(events(2, 10));
+        assert_eq!(received(&mut reader).await, Err(RecvError::Lagged(1)));
+        assert_eq!(received(&mut reader).await, Ok(2));
+        assert_eq!(feed.last_seq(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_goes_away_leaves_nothing_behind() {
+        let feed = Feed::bounded(0, 1_000, BOUND);
+        let reader = feed.subscribe();
+        feed.publish(events(1, 1_000));
+        assert!(waiting(&feed) > 1_000);
+        drop(reader);
+        assert_eq!(waiting(&feed), 0);
+        feed.publish(events(2, 1_000));
+        assert_eq!(waiting(&feed), 0);
     }
 }

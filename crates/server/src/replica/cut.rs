@@ -3,6 +3,8 @@
 use downbeat_store::Part;
 use serde::Serialize;
 
+use crate::size::size;
+
 /// Far below what a replica takes. One row alone may be more: none is larger than a job file and its plan.
 const BYTES: usize = 4 * 1024 * 1024;
 
@@ -39,24 +41,6 @@ fn pieces<T: Serialize>(mut rows: Vec<T>) -> impl Iterator<Item = Vec<T>> {
         let later = rows.split_off(fitting(&rows));
         Some(std::mem::replace(&mut rows, later))
     })
-}
-
-/// What it is on the wire. Rows that cannot be written are found when they are sent.
-fn size<T: Serialize>(row: &T) -> usize {
-    struct Count(usize);
-    impl std::io::Write for Count {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0 += bytes.len();
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-    let mut count = Count(0);
-    let _ = serde_json::to_writer(&mut count, row);
-    count.0
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ fn ended(change: &Change) -> Option<ExecutionId> {
 
 fn ended_at(state: &State) -> Option<Timestamp> {
     match state {
-        State::Succeeded { outcome, .. } => Some(outcome.finished_at),
+        State::Succeeded { outcome, .. } => Some(outcome.ended_at()),
         State::Failed { at, .. } | State::Cancelled { at, .. } | State::Lost { at, .. } => Some(*at),
         State::Pending { .. } | State::Leased { .. } | State::Running { .. } | State::Skipped { .. } => None,
     }

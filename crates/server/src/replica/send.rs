@@ -21,6 +21,7 @@ use super::cut::{cut, fitting};
 use super::frame::{Frame, VERSION, fingerprint};
 use super::mask::{mask_event, mask_execution};
 use super::outputs::Cursors;
+use crate::journal::Batches;
 use crate::service::Parts;
 
 /// How often a replica hears something, also when nothing happens.
@@ -96,7 +97,7 @@ pub(crate) fn stream(parts: &Parts, since: Since, until: Until) -> mpsc::Receive
 
 struct Sender {
     parts: Parts,
-    feed: Receiver<Arc<[Event]>>,
+    feed: Batches,
     grown: Receiver<ExecutionId>,
     lines: mpsc::Sender<Bytes>,
     /// The replica has all events up to this one.

@@ -1,9 +1,10 @@
 //! Owns what agents can ask of a server.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use async_trait::async_trait;
 use downbeat_core::Change;
+use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ExecutionId, NodeId, SessionId};
 use downbeat_core::node::{NodeStatus, bounded_problems};
 use downbeat_proto::Link;
@@ -90,21 +91,30 @@ impl Host {
 
     /// Of what the board does not know, that which the store says is not this node's (any more).
     async fn refused(&self, node: NodeId, unknown: Vec<Held>) -> Result<Vec<Held>, Fault> {
-        let mut refused = Vec::new();
-        for held in unknown {
-            let execution = self.parts.store.execution(held.execution).await.map_err(unavailable)?;
-            let current = execution.is_some_and(|execution| {
+        let executions: Vec<ExecutionId> = unknown.iter().map(|held| held.execution).collect();
+        let stored = self.stored(&executions).await?;
+        let is_current = |held: &Held| {
+            stored.get(&held.execution).is_some_and(|execution| {
                 execution.state.status().is_open()
                     && execution
                         .state
                         .lease()
                         .is_some_and(|lease| lease.token == held.token && lease.node == node)
-            });
-            if !current {
-                refused.push(held);
-            }
+            })
+        };
+        Ok(unknown.into_iter().filter(|held| !is_current(held)).collect())
+    }
+
+    /// These executions as the store has them: one question, however many they are.
+    pub(super) async fn stored(
+        &self,
+        executions: &[ExecutionId],
+    ) -> Result<HashMap<ExecutionId, Execution>, Fault> {
+        if executions.is_empty() {
+            return Ok(HashMap::new());
         }
-        Ok(refused)
+        let found = self.parts.store.executions_by_id(executions).await.map_err(unavailable)?;
+        Ok(found.into_iter().map(|execution| (execution.id, execution)).collect())
     }
 }
 
@@ -143,6 +153,7 @@ impl Link for Host {
             lease_ttl: settings.lease_ttl.0,
             output_max_bytes: settings.output_max_bytes,
             protocol,
+            keeps_undelivered: true,
         })
     }
 

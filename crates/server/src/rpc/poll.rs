@@ -52,10 +52,19 @@ impl Host {
         if dispatcher.board().has_work() {
             dispatcher.wake();
         }
-        let stopping = || Fault::Unavailable("the server is stopping, or another poll came".to_owned());
+        let stopping = || Fault::Unavailable("the server is stopping".to_owned());
+        // The poll was given up without an answer: another session took the node's place, or a later poll did.
+        let replaced = || {
+            let session = dispatcher.board().node(poll.node).map(|node| node.session);
+            match session {
+                _ if closing.is_cancelled() => stopping(),
+                Some(session) if session != poll.session => superseded(poll.node),
+                _ => Fault::Unavailable("a later poll of this agent took the place of this one".to_owned()),
+            }
+        };
         tokio::select! {
             biased;
-            answer = &mut answered => answer.map_err(|_| stopping()),
+            answer = &mut answered => answer.map_err(|_| replaced()),
             () = closing.cancelled() => Err(stopping()),
             () = tokio::time::sleep(poll.wait.min(LONGEST)) => {
                 dispatcher.board().unpark(poll.node, poll.poll);

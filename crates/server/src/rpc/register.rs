@@ -28,9 +28,7 @@ impl Host {
                 description.hostname
             )));
         }
-        if description.hostname.is_empty() || description.hostname.len() > limits::NAME_BYTES {
-            return Err(Fault::Rejected("a hostname has 1 to 253 bytes".to_owned()));
-        }
+        description.check().map_err(|bad| Fault::Rejected(bad.to_string()))?;
         if self.parts.store.cluster(&cluster.to_string()).await.map_err(unavailable)?.is_none() {
             return Err(Fault::Unknown(format!("cluster `{cluster}`")));
         }

@@ -1,14 +1,19 @@
 //! Reports: results are applied once, however often they are sent.
 
+use std::collections::HashMap;
+
 use downbeat_core::Change;
-use downbeat_core::execution::{Execution, State};
-use downbeat_core::ids::{LeaseToken, NodeId};
-use downbeat_core::limits;
-use downbeat_proto::message::{Fault, Held, Receipt, Report, ReportAnswer};
+use downbeat_core::execution::{Execution, Outcome, State, cut_reason};
+use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId};
+use downbeat_core::plan::Plan;
+use downbeat_proto::message::{Fault, Finished, Held, Receipt, Report, ReportAnswer};
 use tracing::info;
 
 use super::Host;
 use super::host::unavailable;
+
+/// The names of the outputs that an execution's task declares.
+type Declared = HashMap<ExecutionId, Vec<String>>;
 
 impl Host {
     pub(super) async fn record(&self, report: Report) -> Result<ReportAnswer, Fault> {
@@ -26,6 +31,9 @@ impl Host {
         // Output first: whoever sees the result finds all of it. Only of leases that count.
         let output = finished.iter_mut().flat_map(|finished| std::mem::take(&mut finished.output));
         self.parts.outputs.append(output.filter(|chunk| current.contains(&chunk.execution))).await?;
+        finished.retain(|one| current.contains(&one.held.execution));
+        let declared = self.declared_outputs(&finished).await?;
+        let received_at = Some(self.parts.clock.now());
         let mut changes = Vec::with_capacity(said.len());
         for started in started.into_iter().filter(|one| current.contains(&one.held.execution)) {
             changes.push(Change::ExecutionStarted {
@@ -33,39 +41,76 @@ impl Host {
                 execution: started.held.execution,
                 token: started.held.token,
                 at: started.at,
+                received_at,
             });
         }
-        for finished in finished.into_iter().filter(|one| current.contains(&one.held.execution)) {
-            let mut outcome = finished.outcome;
-            if let Some(error) = &mut outcome.error {
-                shorten(error);
-            }
+        for finished in finished {
+            let outcome = finished.outcome;
+            let error = outcome.error.map(cut_reason);
+            let outcome = Outcome { error, received_at, ..outcome };
+            // What has no entry declares nothing, or has ended meanwhile and is refused.
+            let declared = declared.get(&finished.held.execution).map_or(&[][..], Vec::as_slice);
             changes.push(Change::ExecutionFinished {
                 run: finished.run,
                 execution: finished.held.execution,
                 token: finished.held.token,
-                outcome,
+                outcome: outcome.with_declared_outputs(declared),
             });
         }
         let outcomes = if changes.is_empty() { Vec::new() } else { self.parts.commit(changes).await? };
         let mut outcomes = outcomes.into_iter();
-        let mut receipts = Vec::with_capacity(said.len());
-        for Held { execution, token } in said {
-            // In the order of what was said, without what was not tried.
-            let outcome = if current.contains(&execution) { outcomes.next() } else { None };
-            receipts.push(match outcome {
-                Some(Ok(())) => Receipt::Recorded,
-                Some(Err(_)) | None => {
-                    let stored = self.parts.store.execution(execution).await.map_err(unavailable)?;
-                    let receipt = second_look(stored.as_ref(), node, token);
-                    if receipt == Receipt::Refused {
-                        info!(%execution, %node, "refused a report: its lease is no longer the current one");
+        // In the order of what was said, without what was not tried.
+        let is_recorded: Vec<bool> = said
+            .iter()
+            .map(|held| {
+                current.contains(&held.execution) && outcomes.next().is_some_and(|outcome| outcome.is_ok())
+            })
+            .collect();
+        let without_effect = said.iter().zip(&is_recorded).filter(|(_, is_recorded)| !**is_recorded);
+        let without_effect: Vec<ExecutionId> = without_effect.map(|(held, _)| held.execution).collect();
+        let stored = self.stored(&without_effect).await?;
+        let receipts = said.into_iter().zip(is_recorded).map(|(Held { execution, token }, is_recorded)| {
+            if is_recorded {
+                return Receipt::Recorded;
+            }
+            let receipt = second_look(stored.get(&execution), node, token);
+            if receipt == Receipt::Refused {
+                info!(%execution, %node, "refused a report: its lease is no longer the current one");
+            }
+            receipt
+        });
+        Ok(ReportAnswer { receipts: receipts.collect() })
+    }
+
+    /// What the tasks of these executions declare. The store is asked only for open ones that the board does not know
+    /// (yet): another server made them a moment ago.
+    async fn declared_outputs(&self, finished: &[Finished]) -> Result<Declared, Fault> {
+        let mut declared = Declared::default();
+        let mut unknown = Vec::new();
+        {
+            let board = self.parts.dispatcher.board();
+            for execution in finished.iter().map(|finished| finished.held.execution) {
+                match board.outputs(execution) {
+                    Some([]) => {}
+                    Some(names) => {
+                        declared.insert(execution, names.to_vec());
                     }
-                    receipt
+                    None => unknown.push(execution),
                 }
-            });
+            }
         }
-        Ok(ReportAnswer { receipts })
+        for execution in self.stored(&unknown).await?.into_values() {
+            if !execution.state.status().is_open() {
+                continue;
+            }
+            let Some(run) = self.parts.store.run(&execution.run).await.map_err(unavailable)? else {
+                continue;
+            };
+            let plan = Plan::compile(run.definition, run.resolved);
+            let plan = plan.map_err(|error| Fault::Unavailable(error.to_string()))?;
+            declared.insert(execution.id, plan.task(execution.step).outputs.clone());
+        }
+        Ok(declared)
     }
 }
 
@@ -77,15 +122,4 @@ fn second_look(stored: Option<&Execution>, node: NodeId, token: LeaseToken) -> R
         same && !matches!(execution.state, State::Lost { .. } | State::Leased { .. })
     });
     if recorded { Receipt::Recorded } else { Receipt::Refused }
-}
-
-fn shorten(text: &mut String) {
-    if text.len() > limits::REASON_BYTES {
-        let mut end = limits::REASON_BYTES;
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        text.truncate(end);
-        text.push('…');
-    }
 }

@@ -45,7 +45,7 @@ async fn an_exclusive_run_waits_for_a_step_and_holds_others_off() {
     let plain = setup.submit(&job("node:web-01", 2)).await;
     let work = agent.take().await;
     let exclusive = setup.submit(&with(job("all", 1), "exclusive", true)).await;
-    let reason = format!("web-01 is busy with run {plain}");
+    let reason = format!("waits for web-01, busy with run {plain}");
     let shown = setup.run_until(&exclusive, |run| run["pending_reason"] == reason).await;
     assert_eq!(shown["state"], "pending");
     // Kept free: what comes now waits, also on the node that has nothing to do.
@@ -86,7 +86,7 @@ async fn an_exclusive_run_that_is_cancelled_or_fails_gives_its_nodes_back() {
     );
     let work = agent.take().await;
     assert_eq!(work.run.to_string(), first);
-    let reason = format!("web-01 is held by run {first} (exclusive)");
+    let reason = format!("waits for web-01, held by run {first} (exclusive)");
     setup.run_until(&second, |run| run["pending_reason"] == reason).await;
     agent.finish(&work, 1).await;
     assert_eq!(setup.ended(&first).await["state"], "failed");

@@ -62,20 +62,24 @@ async fn wrong_query_parameters_are_refused_by_name() {
     let setup = Setup::new().await;
     for (path, named) in [
         ("/runs?colour=red", "unknown parameter `colour`"),
-        ("/runs?limit=1001", "limit: 1001 is not between 1 and 1000"),
-        ("/runs?limit=0", "limit: 0"),
-        ("/runs?limit=many", "limit"),
-        ("/runs?offset=-1", "offset"),
+        ("/runs?limit=1001", "limit: `1001` is not a number from 1 to 1000"),
+        ("/runs?limit=0", "limit: `0` is not a number from 1 to 1000"),
+        ("/runs?limit=-1", "limit: `-1` is not a number from 1 to 1000"),
+        ("/runs?limit=many", "limit: `many` is not a number from 1 to 1000"),
+        ("/runs?limit=", "limit: `` is not a number from 1 to 1000"),
+        ("/runs?limit=99999999999", "limit: `99999999999` is not a number from 1 to 1000"),
+        ("/runs?offset=-1", "offset: `-1` is not a whole number from 0 on"),
+        ("/runs?offset=99999999999999999999", "offset: `99999999999999999999` is too large"),
         ("/runs?status=sleepy", "status: `sleepy`"),
         ("/nodes?sort=size", "size"),
         ("/nodes?status=dead", "status: `dead`"),
         ("/nodes/web-01?x=1", "`x`"),
         ("/status?verbose=1", "unknown parameter `verbose`"),
-        ("/events?since=x", "since"),
+        ("/events?since=x", "since: `x` is not a whole number from 0 on"),
         ("/events?since=99", "since: 99 is after the last event, 0"),
         ("/events?follow=maybe", "follow"),
         ("/events?limit=5", "limit: a stream has none"),
-        ("/clusters/default/nodes?limit=2000", "limit: 2000"),
+        ("/clusters/default/nodes?limit=2000", "limit: `2000`"),
     ] {
         let answer = setup.get(path).await;
         is_problem(&answer, StatusCode::BAD_REQUEST, "bad_query");

@@ -1,6 +1,7 @@
 //! The REST API against a real server: every route, every class of error, every stream.
 
 mod again;
+mod doors;
 mod errors;
 mod events;
 mod graph;
@@ -8,7 +9,9 @@ mod nodes;
 mod openapi;
 mod output;
 mod registration;
+mod reports;
 mod runs;
 mod support;
 mod system;
+mod targets;
 mod work;

@@ -89,6 +89,7 @@ impl Life {
             outputs: Default::default(),
             started_at: now,
             finished_at: now,
+            received_at: None,
         };
         let finished =
             vec![Finished { held: held(work), run: work.run.clone(), outcome, output: Vec::new() }];
@@ -127,7 +128,7 @@ async fn a_node_that_is_alive_is_taken_only_by_its_own_installation() {
     for (instance, number) in [("two", 9), ("", 0)] {
         match life("web-01", instance, number).join(&setup).await {
             Err(Fault::Occupied(why)) => {
-                assert!(why.starts_with("web-01 is online as installation"), "{why}")
+                assert!(why.starts_with("web-01 is online as installation"), "{why}");
             }
             other => panic!("{other:?}"),
         }

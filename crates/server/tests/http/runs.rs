@@ -27,7 +27,7 @@ async fn a_run_shows_the_result_of_every_step_on_every_node() {
     );
     assert_eq!(half["results"]["0"]["web-01"]["status"], "succeeded");
     assert_eq!(half["results"]["0"]["web-01"]["attempts"], 1);
-    assert_eq!(half["results"]["0"]["web-01"]["duration"], "1.5s");
+    assert_eq!(half["results"]["0"]["web-01"]["duration"], "1us");
     assert_eq!(half["results"]["0"]["web-01"]["exit_code"], 0);
     two.finish(&other, 0).await;
     let (first, other) = (one.take().await, two.take().await);
@@ -52,7 +52,7 @@ async fn a_run_shows_the_result_of_every_step_on_every_node() {
         (&failed["node"], &failed["task"], &failed["attempt"]),
         (&json!("web-02"), &json!("second"), &json!(1))
     );
-    assert_eq!(failed["duration"], "1.5s");
+    assert_eq!(failed["duration"], "1us");
     for time in ["created_at", "leased_at", "started_at", "finished_at"] {
         assert!(failed[time].as_str().is_some_and(|text| text.ends_with('Z')), "{time} in {failed}");
     }
@@ -92,7 +92,7 @@ async fn a_definition_is_json_or_yaml() {
         assert_eq!(answer.body["job"], "from-yaml");
     }
     let undeclared = setup.request(Method::POST, "/validate").body(yaml);
-    assert_eq!(send(undeclared).await.body, json!({"valid": true, "job": "from-yaml", "steps": 1}));
+    assert_eq!(send(undeclared).await.status, StatusCode::UNSUPPORTED_MEDIA_TYPE);
 }
 
 #[tokio::test]
@@ -165,6 +165,65 @@ async fn a_placed_step_that_waits_says_why_each_node_does_not_fit() {
     let execution = setup.ok(&format!("/executions/{}", waiting["execution"].as_str().unwrap())).await;
     assert_eq!(execution["waiting"], waiting["nodes"]);
     assert_eq!(execution["node"], Value::Null);
+}
+
+#[tokio::test]
+async fn without_results_a_run_says_how_each_step_stands_and_does_not_grow_with_its_nodes() {
+    let setup = Setup::new().await;
+    let mut agents = Vec::new();
+    for number in 0..20 {
+        agents.push(setup.agent(&format!("web-{number:02}"), &[]).await);
+    }
+    let task = |name: &str| json!({"name": name, "backend": "test", "action": "noop"});
+    let definition =
+        json!({"target": "all", "strategy": "continue", "tasks": [task("fetch"), task("switch")]});
+    let id = setup.submit(&definition).await;
+    let light = format!("/runs/{id}?results=0");
+    for agent in &mut agents {
+        let work = agent.take().await;
+        agent.finish(&work, 0).await;
+    }
+    setup.run_until(&id, |run| run["results"]["1"].is_object()).await;
+    let run = setup.ok(&light).await;
+    assert_eq!(run["results"], Value::Null);
+    assert_eq!((&run["expected"], &run["nodes"], &run["step"]), (&Value::Null, &json!(20), &json!(1)));
+    let steps = run["steps"].as_array().unwrap();
+    assert_eq!((&steps[0]["step"], &steps[0]["task"]), (&json!(0), &json!("fetch")));
+    assert_eq!((&steps[0]["counts"], &steps[0]["instances"]), (&json!({"succeeded": 20}), &json!(20)));
+    assert_eq!(steps[1]["task"], "switch");
+    for agent in &mut agents {
+        let work = agent.take().await;
+        agent.finish(&work, 3).await;
+    }
+    setup.ended(&id).await;
+    let run = setup.ok(&light).await;
+    assert_eq!(run["steps"][1]["counts"], json!({"failed": 20}));
+    assert!(run["steps"][1]["why"].as_str().is_some_and(|why| why.starts_with("web-00: ")), "{run}");
+    let whole = setup.ok(&format!("/runs/{id}")).await;
+    assert_eq!((&whole["steps"], whole["results"]["1"].as_object().unwrap().len()), (&json!(2), 20));
+    assert!(run.to_string().len() * 5 < whole.to_string().len(), "{run}");
+    assert_eq!(setup.get(&format!("/runs/{id}?results=2")).await.status, StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn a_step_that_waits_for_a_drained_or_busy_node_says_so() {
+    let setup = Setup::new().await;
+    let mut agent = setup.agent("web-01", &[]).await;
+    let definition =
+        json!({"target": "all", "tasks": [{"name": "fetch", "backend": "test", "action": "noop"}]});
+    let first = setup.submit(&definition).await;
+    let held = agent.take().await;
+    let second = setup.submit(&definition).await;
+    let waits = |run: &Value| run["results"]["0"]["web-01"]["waits"].as_str().unwrap_or_default().to_owned();
+    let busy = format!("waits for web-01, busy with run {first}");
+    let run = setup.run_until(&second, |run| waits(run) == busy).await;
+    let waiting = &run["waiting"][0];
+    assert_eq!((&waiting["bound"], &waiting["nodes"][0]["cause"]), (&json!(true), &json!("busy")), "{run}");
+    assert_eq!(setup.ok(&format!("/runs/{second}?results=0")).await["waiting"], run["waiting"]);
+    setup.post("/nodes/web-01/drain", &json!(null)).await;
+    agent.finish(&held, 0).await;
+    let drained = "waits for web-01, drained; `downbeat node undrain web-01` ends that";
+    setup.run_until(&second, |run| waits(run) == drained).await;
 }
 
 #[tokio::test]

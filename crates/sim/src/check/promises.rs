@@ -62,12 +62,26 @@ pub(super) fn results(evidence: &Evidence) -> Findings {
         let stored = tables.executions.get(&held.execution);
         let kept = stored.is_some_and(|execution| {
             let same = execution.state.lease().is_some_and(|lease| lease.token == held.token);
-            same && outcome(execution) == Some(&receipt.outcome)
+            same && outcome(execution).is_some_and(|kept| is_same(kept, &receipt.outcome))
         });
         if !kept {
             let (id, at, said) = (held.execution, receipt.at, receipt.outcome.verdict);
             let state = stored.map(|execution| &execution.state);
             findings.add(format_args!("{id}: {said:?} was acknowledged at {at}, and it is {state:?}"));
+        }
+    }
+    for execution in tables.executions.values().filter(|execution| execution.reused.is_none()) {
+        let (Some(lease), Some(outcome)) = (execution.state.lease(), outcome(execution)) else { continue };
+        let Some(received_at) = outcome.received_at else {
+            findings.add(format_args!("{}: nobody knows when its result was received", execution.id));
+            continue;
+        };
+        let (started, finished) = (outcome.started_at, outcome.finished_at);
+        let latest = received_at.max(lease.granted_at);
+        if !(lease.granted_at <= started && started <= finished && finished <= latest) {
+            let (id, granted) = (execution.id, lease.granted_at);
+            findings
+                .add(format_args!("{id}: granted {granted}, ran {started} to {finished}, received {latest}"));
         }
     }
     for held in &evidence.truth.kept {
@@ -81,6 +95,13 @@ pub(super) fn results(evidence: &Evidence) -> Findings {
         }
     }
     findings
+}
+
+/// Whether two results say the same. Their times may differ: an agent's clock is not the servers'.
+fn is_same(kept: &Outcome, said: &Outcome) -> bool {
+    let times = |outcome: &Outcome| (outcome.started_at, outcome.finished_at, outcome.received_at);
+    let (started_at, finished_at, received_at) = times(said);
+    Outcome { started_at, finished_at, received_at, ..kept.clone() } == *said
 }
 
 /// A result that counts was brought about by a process with that name, on the node that had the lease.

@@ -291,6 +291,7 @@ impl Protocol {
                     execution: attempt.id,
                     token: token.0,
                     at: time(1),
+                    received_at: None,
                 };
                 self.one(world, change, self.second_look(world, &held))?;
             }
@@ -398,6 +399,7 @@ fn finished(world: &World, held: &Held) -> Change {
         started_at: time(1),
         finished_at: time(1),
         outputs: Default::default(),
+        received_at: None,
     };
     Change::ExecutionFinished { run: run_id(), execution: held.attempt.id, token: held.token.0, outcome }
 }

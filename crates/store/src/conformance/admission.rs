@@ -148,6 +148,7 @@ pub async fn a_run_does_not_take_a_node_where_another_is_at_work(store: Arc<dyn 
         execution: execution_id(1),
         token: lease(1, 1).token,
         at: at(21),
+        received_at: None,
     };
     apply(&store, &[started, finished(1, 3, 3, Verdict::Succeeded)]).await;
     refuse(&store, admitted(2, None, &[2, 1]), Refusal::NodeHeld(run_id(1))).await;

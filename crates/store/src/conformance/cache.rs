@@ -24,7 +24,7 @@ fn keyed(number: u32, of: u32, text: &str, state: State) -> Execution {
 }
 
 fn succeeded(second: i64) -> State {
-    let outcome = Outcome { finished_at: at(second), ..outcome(Verdict::Succeeded) };
+    let outcome = Outcome { received_at: Some(at(second)), ..outcome(Verdict::Succeeded) };
     State::Succeeded { lease: lease(1, 1), outcome }
 }
 
@@ -54,11 +54,16 @@ pub async fn the_newest_result_of_each_key_is_found(store: Arc<dyn Store>) {
         run: run_id(1),
         execution: execution_id(number),
         token: token(number),
-        outcome: Outcome { finished_at: at(second), ..outcome(Verdict::Succeeded) },
+        // The agents' clocks say the opposite.
+        outcome: Outcome {
+            finished_at: at(1_000 - second),
+            received_at: Some(at(second)),
+            ..outcome(Verdict::Succeeded)
+        },
     };
     apply(&store, &[finish(2, 40)]).await;
     assert_eq!(found(&store, &["a", "b", "c"]).await, all(&[("a", 2)]));
-    // What ended last counts, not what was made or reported last.
+    // What a server received last counts, not what was made last or what agents say.
     apply(&store, &[finish(1, 50), finish(4, 60)]).await;
     apply(&store, &[finish(3, 45), finish(5, 60)]).await;
     assert_eq!(found(&store, &["b", "a", "a", "c"]).await, all(&[("a", 1), ("b", 5)]));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use downbeat_core::backend::Params;
 use downbeat_core::change::{Applied, Change, Refusal};
-use downbeat_core::execution::{Event, Execution, Illegal, State, Verdict, step};
+use downbeat_core::execution::{Event, Execution, Illegal, Outcome, State, Verdict, step};
 use downbeat_core::spec::{Limit, Limits};
 use serde_json::json;
 
@@ -27,12 +27,15 @@ async fn read(store: &Arc<dyn Store>, number: u32) -> Execution {
 pub fn states() -> Vec<State> {
     let lease = lease(1, 1);
     let text = || "why".to_owned();
+    let received = |verdict| Outcome { received_at: Some(at(50)), ..outcome(verdict) };
     let mut states = vec![
         pending(),
         State::Pending { not_before: Some(at(99)) },
         State::Skipped { reason: text(), at: at(50) },
         State::Succeeded { lease, outcome: outcome(Verdict::Succeeded) },
         State::Succeeded { lease, outcome: outcome_with_outputs() },
+        // As a release without receipts wrote it.
+        State::Succeeded { lease, outcome: Outcome { received_at: None, ..outcome(Verdict::Succeeded) } },
     ];
     for stop in [false, true] {
         states.push(State::Leased { lease, stop });
@@ -43,10 +46,10 @@ pub fn states() -> Vec<State> {
     }
     for (held, verdict) in [(None, None), (Some(lease), None), (Some(lease), Some(()))] {
         for error in [None, Some(text())] {
-            let outcome = verdict.map(|()| outcome(Verdict::Failed));
+            let outcome = verdict.map(|()| received(Verdict::Failed));
             states.push(State::Failed { lease: held, outcome, error, at: at(50) });
         }
-        let outcome = verdict.map(|()| outcome(Verdict::Cancelled));
+        let outcome = verdict.map(|()| received(Verdict::Cancelled));
         states.push(State::Cancelled { lease: held, outcome, reason: text(), at: at(50) });
     }
     states
@@ -83,8 +86,14 @@ fn events(number: u32) -> Vec<(Event, Change)> {
     ];
     for token in [token(1), token(2)] {
         events.push((
-            Event::Started { token, at: when },
-            Change::ExecutionStarted { run: run.clone(), execution, token, at: when },
+            Event::Started { token, at: at(1), received_at: Some(when) },
+            Change::ExecutionStarted {
+                run: run.clone(),
+                execution,
+                token,
+                at: at(1),
+                received_at: Some(when),
+            },
         ));
         events.push((
             Event::LeaseEnded { token, reason: reason.clone(), at: when },
@@ -244,6 +253,21 @@ pub async fn a_result_is_applied_once_however_often_it_is_sent(store: Arc<dyn St
         refuse(&store, finished(1, 1, 1, verdict), Refusal::StaleLease).await;
     }
     assert_eq!((read(&store, 1).await, store.last_seq().await.unwrap()), (before, seq));
+}
+
+pub async fn executions_are_read_by_their_ids(store: Arc<dyn Store>) {
+    let read_all = async |numbers: &[u32]| {
+        let ids: Vec<_> = numbers.iter().map(|&number| execution_id(number)).collect();
+        store.executions_by_id(&ids).await.unwrap()
+    };
+    assert_eq!(read_all(&[]).await, []);
+    let executions: Vec<Execution> =
+        (1..).zip(states()).map(|(number, state)| execution(number, 1, state)).collect();
+    apply(&store, &[created(1), added(1, executions.clone())]).await;
+    assert_eq!(read_all(&[999]).await, []);
+    assert_eq!(read_all(&[3, 1, 999, 3]).await, [executions[0].clone(), executions[2].clone()]);
+    let all: Vec<u32> = (1..=u32::try_from(executions.len()).unwrap()).rev().collect();
+    assert_eq!(read_all(&all).await, executions);
 }
 
 pub async fn a_nul_in_an_error_harms_nothing(store: Arc<dyn Store>) {

@@ -100,6 +100,7 @@ pub async fn every_end_of_a_lease_gives_its_place_back(store: Arc<dyn Store>) {
         execution: execution_id(number),
         token: token(number),
         at: at(25),
+        received_at: None,
     };
     let stopped = |number| Change::ExecutionCancelRequested {
         run: run_id(1),

@@ -171,7 +171,8 @@ pub fn outcome(verdict: Verdict) -> Outcome {
         Verdict::Cancelled => (None, Some("told to stop".to_owned())),
     };
     let outputs = Params::new();
-    Outcome { verdict, exit_code, error, outputs, started_at: at(30), finished_at: at(31) }
+    let (started_at, finished_at, received_at) = (at(30), at(31), Some(at(32)));
+    Outcome { verdict, exit_code, error, outputs, started_at, finished_at, received_at }
 }
 
 /// It went well, and said something.

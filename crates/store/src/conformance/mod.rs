@@ -82,6 +82,7 @@ macro_rules! conformance_suite {
                 deciding_for_a_run_needs_its_epoch
                 a_second_result_in_one_batch_is_refused
                 a_result_is_applied_once_however_often_it_is_sent
+                executions_are_read_by_their_ids
                 a_nul_in_an_error_harms_nothing
             }
             limits {
@@ -129,6 +130,7 @@ macro_rules! conformance_suite {
                 a_chunk_that_was_sent_before_is_dropped
                 output_of_an_unknown_execution_is_dropped
                 the_tail_of_output_is_kept
+                the_last_chunks_are_read_in_order
                 output_may_hold_any_text
             }
             upkeep {

@@ -86,6 +86,17 @@ pub async fn the_tail_of_output_is_kept(store: Arc<dyn Store>) {
     assert_eq!(texts(&store, 1, 0).await, listed(&[(12, "dddddddddddd")]));
 }
 
+pub async fn the_last_chunks_are_read_in_order(store: Arc<dyn Store>) {
+    prepare(&store).await;
+    assert_eq!(store.output_tail(execution_id(1), 2).await.unwrap(), []);
+    let chunks = [chunk(1, 0, "abc"), chunk(2, 0, "other"), chunk(1, 3, "d"), chunk(1, 4, "ef")];
+    store.append_output(&chunks, PLENTY).await.unwrap();
+    let tail = |limit| store.output_tail(execution_id(1), limit);
+    assert_eq!(tail(2).await.unwrap(), [chunks[2].clone(), chunks[3].clone()]);
+    assert_eq!(tail(9).await.unwrap(), [chunks[0].clone(), chunks[2].clone(), chunks[3].clone()]);
+    assert_eq!(store.output_tail(execution_id(7), 2).await.unwrap(), []);
+}
+
 pub async fn output_may_hold_any_text(store: Arc<dyn Store>) {
     prepare(&store).await;
     // Offsets count bytes: the second begins behind seven of them.

@@ -1,6 +1,6 @@
 //! Owns the port on plain maps under one lock. Nothing here is durable.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -346,7 +346,7 @@ impl Store for MemoryStore {
         for execution in state.tables.executions.values().filter(|execution| execution.reused.is_none()) {
             let Some(key) = execution.cache_key.as_ref().filter(|key| keys.contains(key)) else { continue };
             let ExecutionState::Succeeded { outcome, .. } = &execution.state else { continue };
-            let age = (outcome.finished_at, execution.id);
+            let age = (outcome.ended_at(), execution.id);
             if state.tables.homes.get(&execution.run) == Some(&cluster)
                 && newest.get(key).is_none_or(|(other, _)| age > *other)
             {
@@ -378,6 +378,12 @@ impl Store for MemoryStore {
         Ok(self.lock().executions(|execution| execution.state.status().is_open()))
     }
 
+    async fn executions_by_id(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>, Error> {
+        let ids: BTreeSet<&ExecutionId> = ids.iter().collect();
+        let state = self.lock();
+        Ok(ids.into_iter().filter_map(|id| state.tables.executions.get(id).cloned()).collect())
+    }
+
     async fn held_by(&self, node: NodeId) -> Result<Vec<Execution>, Error> {
         Ok(self.lock().executions(|execution| {
             matches!(execution.state.status(), Status::Leased | Status::Running)
@@ -403,6 +409,13 @@ impl Store for MemoryStore {
         let state = self.lock();
         let chunks = state.output.get(&execution).into_iter().flatten();
         Ok(chunks.filter(|chunk| end_of(chunk) > from).take(limit as usize).cloned().collect())
+    }
+
+    async fn output_tail(&self, execution: ExecutionId, limit: u32) -> Result<Vec<OutputChunk>, Error> {
+        let state = self.lock();
+        let chunks: Vec<&OutputChunk> = state.output.get(&execution).into_iter().flatten().collect();
+        let before = chunks.len().saturating_sub(limit as usize);
+        Ok(chunks[before..].iter().map(|chunk| (*chunk).clone()).collect())
     }
 
     async fn put_server(&self, server: &ServerRecord) -> Result<(), Error> {

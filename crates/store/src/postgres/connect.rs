@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime};
-use tokio_postgres::{Client, Config, NoTls, Transaction};
+use tokio_postgres::{Client, Config, Transaction};
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::failure::Failure;
+use super::tls;
 use crate::migrate::{self, Ran};
 use crate::port::Error;
 use crate::rows::small;
@@ -41,8 +43,17 @@ pub(crate) enum Use {
     Queries,
 }
 
-pub(crate) fn config(location: &str) -> Result<Config, Error> {
-    let mut config: Config = location.parse().map_err(|_| Error::BadLocation(location.to_owned()))?;
+/// Where the database is, and how its connections are encrypted.
+#[derive(Clone)]
+pub(crate) struct Target {
+    pub(crate) config: Config,
+    pub(crate) tls: MakeRustlsConnect,
+}
+
+pub(crate) fn target(location: &str) -> Result<Target, Error> {
+    let (plain, encryption) = tls::split(location)?;
+    let mut config: Config = plain.parse().map_err(|_| Error::BadLocation(location.to_owned()))?;
+    let tls = tls::prepare(&mut config, &encryption)?;
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(CONNECT);
     }
@@ -53,17 +64,26 @@ pub(crate) fn config(location: &str) -> Result<Config, Error> {
     if config.get_application_name().is_none() {
         config.application_name("downbeat");
     }
-    Ok(config)
+    Ok(Target { config, tls })
 }
 
-pub(crate) fn pool(config: &Config, purpose: Use, size: usize) -> Result<Pool, Error> {
-    let mut config = config.clone();
+/// A connection for whoever has a use for the database itself, encrypted as the location says.
+pub async fn postgres_client(location: &str) -> Result<Client, Error> {
+    let Target { config, tls } = target(location)?;
+    let (client, connection) = config.connect(tls).await.map_err(Failure::from)?;
+    // It ends with the client.
+    tokio::spawn(connection);
+    Ok(client)
+}
+
+pub(crate) fn pool(target: &Target, purpose: Use, size: usize) -> Result<Pool, Error> {
+    let Target { mut config, tls } = target.clone();
     let settings = if purpose == Use::Commits { BY_INDEX } else { ALIKE };
     let options = format!("{} {settings} {LET_GO}", config.get_options().unwrap_or_default());
     config.options(options.trim());
     // Fast: a connection is only asked whether it is closed. One that died unseen fails its next statement.
     let manager =
-        Manager::from_config(config, NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
+        Manager::from_config(config, tls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
     Pool::builder(manager)
         .max_size(size)
         .runtime(Runtime::Tokio1)

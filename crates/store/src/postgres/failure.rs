@@ -85,6 +85,9 @@ fn explain(error: &tokio_postgres::Error) -> String {
     match error.as_db_error() {
         Some(db) => format!("PostgreSQL: {} ({})", db.message(), db.code().code()),
         None => match error.source() {
+            Some(source) if source.to_string().contains("certificate") => format!(
+                "PostgreSQL: {error}: {source}; name the file of the authority that signed it with sslrootcert=FILE"
+            ),
             Some(source) => format!("PostgreSQL: {error}: {source}"),
             None => format!("PostgreSQL: {error}"),
         },

@@ -28,5 +28,7 @@ mod prune;
 mod save;
 mod snapshot;
 mod store;
+mod tls;
 
+pub use connect::postgres_client;
 pub use store::PostgresStore;

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use downbeat_core::ids::ExecutionId;
 use tokio::sync::broadcast;
-use tokio_postgres::{AsyncMessage, Config, NoTls, Notification};
+use tokio_postgres::{AsyncMessage, Notification};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use uuid::Uuid;
 
+use super::connect::Target;
 use crate::port::News;
 
 /// News that a reader may be behind. One that is further behind looks at everything.
@@ -32,14 +33,14 @@ pub(super) struct Listener {
 
 impl Listener {
     /// Listens until it is dropped, through as many connections as it takes.
-    pub(super) fn start(config: Config) -> Self {
+    pub(super) fn start(target: Target) -> Self {
         let (own, news) = (Uuid::new_v4().simple().to_string(), broadcast::channel(BEHIND).0);
         let stop = CancellationToken::new();
         let (announce, name, stopped) = (news.clone(), own.clone(), stop.clone());
         tokio::spawn(async move {
             let listening = async {
                 loop {
-                    if let Err(error) = listen(&config, &name, &announce).await {
+                    if let Err(error) = listen(&target, &name, &announce).await {
                         tracing::debug!(%error, "the connection that listens broke");
                     }
                     tokio::time::sleep(LISTEN_AGAIN).await;
@@ -73,11 +74,11 @@ impl Listener {
 }
 
 async fn listen(
-    config: &Config,
+    target: &Target,
     own: &str,
     news: &broadcast::Sender<News>,
 ) -> Result<(), tokio_postgres::Error> {
-    let (client, mut connection) = config.connect(NoTls).await?;
+    let (client, mut connection) = target.config.connect(target.tls.clone()).await?;
     let messages = futures_util::stream::poll_fn(move |context| connection.poll_message(context));
     let mut messages = std::pin::pin!(messages);
     let mut begin = std::pin::pin!(client.batch_execute("LISTEN downbeat"));

@@ -26,6 +26,9 @@ const READ: &str = "SELECT start_byte, stream, at, text FROM output WHERE execut
      (SELECT max(start_byte) FROM output WHERE execution = $1 AND start_byte <= $2), 0) \
      AND start_byte + length(text) > $2 ORDER BY start_byte LIMIT $3";
 
+const READ_TAIL: &str =
+    "SELECT start_byte, stream, at, text FROM output WHERE execution = $1 ORDER BY start_byte DESC LIMIT $2";
+
 pub(super) async fn append(
     pool: &Pool,
     chunks: &[OutputChunk],
@@ -95,6 +98,20 @@ pub(super) async fn read(
     })
     .await?;
     rows.iter().map(|row| chunk(execution, row)).collect()
+}
+
+pub(super) async fn read_tail(
+    pool: &Pool,
+    execution: ExecutionId,
+    limit: u32,
+) -> Result<Vec<OutputChunk>, Failure> {
+    let client = pool.get().await?;
+    let rows = answered(client, async |client: &mut Object| {
+        let statement = client.prepare_cached(READ_TAIL).await?;
+        Ok(client.query(&statement, &[&execution.0, &i64::from(limit)]).await?)
+    })
+    .await?;
+    rows.iter().rev().map(|row| chunk(execution, row)).collect()
 }
 
 pub(super) fn chunk(execution: ExecutionId, row: &Row) -> Result<OutputChunk, Failure> {

@@ -61,14 +61,14 @@ impl std::fmt::Debug for PostgresStore {
 impl PostgresStore {
     /// Connects, and brings the database's schema up to date.
     pub async fn open(location: &str) -> Result<Self, Error> {
-        let config = connect::config(location)?;
-        let commits = connect::pool(&config, Use::Commits, 1)?;
-        let queries = connect::pool(&config, Use::Queries, CONNECTIONS)?;
+        let target = connect::target(location)?;
+        let commits = connect::pool(&target, Use::Commits, 1)?;
+        let queries = connect::pool(&target, Use::Queries, CONNECTIONS)?;
         let mut client = queries.get().await.map_err(Failure::from)?;
         connect::migrate(&mut client).await?;
         drop(client);
-        let listener = Listener::start(config.clone());
-        Ok(Self { commits, queries, config, listener })
+        let listener = Listener::start(target.clone());
+        Ok(Self { commits, queries, config: target.config, listener })
     }
 
     pub(super) async fn rows(&self, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Failure> {
@@ -326,6 +326,11 @@ impl Store for PostgresStore {
         Ok(self.executions_where(" WHERE status <= 2 ORDER BY id", &[]).await?)
     }
 
+    async fn executions_by_id(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>, Error> {
+        let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
+        Ok(self.executions_where(" WHERE id = ANY($1) ORDER BY id", &[&ids]).await?)
+    }
+
     async fn held_by(&self, node: NodeId) -> Result<Vec<Execution>, Error> {
         let rest = " WHERE lease_node = $1 AND status <= 2 AND status >= 1 ORDER BY id";
         Ok(self.executions_where(rest, &[&node.0]).await?)
@@ -349,6 +354,10 @@ impl Store for PostgresStore {
 
     async fn output(&self, execution: ExecutionId, from: u64, limit: u32) -> Result<Vec<OutputChunk>, Error> {
         Ok(output::read(&self.queries, execution, from, limit).await?)
+    }
+
+    async fn output_tail(&self, execution: ExecutionId, limit: u32) -> Result<Vec<OutputChunk>, Error> {
+        Ok(output::read_tail(&self.queries, execution, limit).await?)
     }
 
     async fn put_server(&self, server: &ServerRecord) -> Result<(), Error> {

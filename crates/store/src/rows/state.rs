@@ -60,7 +60,10 @@ impl<'a> StateColumns<&'a str> {
                 row.started_at = Some(started_at.as_microsecond());
                 row.stop = *stop;
             }
-            State::Succeeded { lease: _, outcome } => row.put_outcome(Some(outcome)),
+            State::Succeeded { lease: _, outcome } => {
+                row.put_outcome(Some(outcome));
+                row.ended_at = micros(outcome.received_at);
+            }
             State::Failed { lease: _, outcome, error, at } => {
                 row.put_outcome(outcome.as_ref());
                 row.put_end(error.as_deref(), *at);
@@ -117,6 +120,7 @@ impl StateColumns<String> {
                 error: self.error,
                 started_at: started_at.ok_or_else(|| missing("start"))?,
                 finished_at: time(self.finished_at.ok_or_else(|| missing("finish"))?)?,
+                received_at: time_opt(self.ended_at)?,
                 outputs: self
                     .outputs
                     .map(|outputs| parse("outputs", &outputs))

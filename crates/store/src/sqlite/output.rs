@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use downbeat_core::ids::ExecutionId;
-use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, OptionalExtension, Rows, Transaction, TransactionBehavior, params};
 
 use super::failure::Failure;
 use crate::port::{OutputChunk, Stream};
@@ -78,7 +78,23 @@ pub(crate) fn read(
          (SELECT max(start_byte) FROM output WHERE execution = ?1 AND start_byte <= ?2), 0) \
          AND start_byte + octet_length(text) > ?2 ORDER BY start_byte LIMIT ?3",
     )?;
-    let mut rows = query.query(params![execution.0, int(from), limit])?;
+    collect(execution, query.query(params![execution.0, int(from), limit])?)
+}
+
+pub(crate) fn read_tail(
+    connection: &Connection,
+    execution: ExecutionId,
+    limit: u32,
+) -> Result<Vec<OutputChunk>, Failure> {
+    let mut query = connection.prepare_cached(
+        "SELECT start_byte, stream, at, text FROM output WHERE execution = ?1 ORDER BY start_byte DESC LIMIT ?2",
+    )?;
+    let mut chunks = collect(execution, query.query(params![execution.0, limit])?)?;
+    chunks.reverse();
+    Ok(chunks)
+}
+
+fn collect(execution: ExecutionId, mut rows: Rows<'_>) -> Result<Vec<OutputChunk>, Failure> {
     let mut chunks = Vec::new();
     while let Some(row) = rows.next()? {
         chunks.push(OutputChunk {

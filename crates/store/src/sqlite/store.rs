@@ -1,6 +1,6 @@
 //! Owns the port on SQLite: which statement answers which question. Commits are `commit`'s.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -399,6 +399,19 @@ impl Store for SqliteStore {
         self.readers.run(|connection| executions(connection, " WHERE status <= 2 ORDER BY id", [])).await
     }
 
+    async fn executions_by_id(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>, Error> {
+        let ids: BTreeSet<ExecutionId> = ids.iter().copied().collect();
+        self.readers
+            .run(move |connection| {
+                let mut found = Vec::new();
+                for id in ids {
+                    found.extend(executions(connection, " WHERE id = ?1", [id.0])?);
+                }
+                Ok(found)
+            })
+            .await
+    }
+
     async fn held_by(&self, node: NodeId) -> Result<Vec<Execution>, Error> {
         // The lower bound leaves out pending ones; the upper one lets the index of open executions answer.
         let rest = " WHERE lease_node = ?1 AND status <= 2 AND status >= 1 ORDER BY id";
@@ -416,6 +429,10 @@ impl Store for SqliteStore {
 
     async fn output(&self, execution: ExecutionId, from: u64, limit: u32) -> Result<Vec<OutputChunk>, Error> {
         self.readers.run(move |connection| output::read(connection, execution, from, limit)).await
+    }
+
+    async fn output_tail(&self, execution: ExecutionId, limit: u32) -> Result<Vec<OutputChunk>, Error> {
+        self.readers.run(move |connection| output::read_tail(connection, execution, limit)).await
     }
 
     async fn put_server(&self, server: &ServerRecord) -> Result<(), Error> {

@@ -24,6 +24,7 @@ use super::left_over::remove;
 use super::spec::{self, Spec};
 use super::{Docker, image};
 use crate::backend::{Call, Finish};
+use crate::guard::Work;
 use crate::output::{OutputSink, Stream};
 
 /// Beyond the grace period, for an engine to say that a container was stopped.
@@ -52,6 +53,9 @@ pub(super) async fn run(docker: &Docker, call: &Call, spec: &Spec) -> Finish {
     let name = spec::name(call.identity);
     let body = spec.container(call.identity, &mark, values.as_deref());
     docker.active().insert(call.identity);
+    if let Some(guard) = &call.guard {
+        guard.watch(&Work::Container { engine: docker.engine.clone(), name: name.clone() }).await;
+    }
     let options = CreateContainerOptionsBuilder::default().name(&name).build();
     // Not to be cancelled: it would be made, and nobody would know.
     let made = client.create_container(Some(options), body).await;

@@ -9,11 +9,13 @@ use std::time::Duration;
 use bollard::Docker as Client;
 use bollard::errors::Error;
 use bollard::models::ContainerSummary;
-use bollard::query_parameters::{ListContainersOptionsBuilder, RemoveContainerOptionsBuilder};
+use bollard::query_parameters::{
+    ListContainersOptionsBuilder, RemoveContainerOptionsBuilder, StopContainerOptionsBuilder,
+};
 use tokio::time::Instant;
 
 use super::Docker;
-use super::engine::is_status;
+use super::engine::{Engine, is_status};
 use super::spec::{LABEL_ATTEMPT, LABEL_EXECUTION, LABEL_NODE};
 use crate::backend::Identity;
 
@@ -100,4 +102,18 @@ pub(super) async fn remove(client: &Client, name: &str) -> Result<(), Error> {
             Err(_) => tokio::time::sleep(LOOK).await,
         }
     }
+}
+
+/// Asks a container to end, kills it after the grace period and removes it. One that is gone has ended.
+pub(crate) async fn end_container(engine: &Engine, name: &str, grace: Duration) -> Result<(), String> {
+    let ended = async {
+        let client = engine.connect()?;
+        // Whole seconds are all that engines know; less than one is none.
+        let seconds = i32::try_from(grace.as_secs()).unwrap_or(i32::MAX);
+        let options = StopContainerOptionsBuilder::default().t(seconds).build();
+        // Whether it could be stopped or not, its removal ends it.
+        let _ = tokio::time::timeout(grace, client.stop_container(name, Some(options))).await;
+        remove(&client, name).await
+    };
+    ended.await.map_err(|error: Error| engine.told(&error))
 }

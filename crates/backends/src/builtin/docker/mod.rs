@@ -17,6 +17,8 @@ use downbeat_core::backend::BackendSchema;
 
 use crate::backend::{Backend, Call, Finish, Identity};
 
+pub(crate) use left_over::end_container;
+
 pub use engine::Engine;
 
 /// How long an engine may be away while its container runs: as long as a restart of it takes on a busy host.

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::super::params::{is_on, map, text, texts};
 use crate::backend::Identity;
+use crate::variables::{EXECUTION, OUTPUT};
 
 /// Where the file is, in the container, in which a program says values for later tasks.
 const VALUES_FILE: &str = "/run/downbeat/output";
@@ -90,10 +91,10 @@ impl Spec {
     ) -> ContainerCreateBody {
         let mut env = self.env.clone();
         // As with every program, so that what runs can be found by it; not the user's to change.
-        env.insert("DOWNBEAT_EXECUTION".to_owned(), identity.to_string());
+        env.insert(EXECUTION.to_owned(), identity.to_string());
         let mut body = self.body.clone();
         if let Some(file) = values {
-            env.insert("DOWNBEAT_OUTPUT".to_owned(), VALUES_FILE.to_owned());
+            env.insert(OUTPUT.to_owned(), VALUES_FILE.to_owned());
             let host = body.host_config.get_or_insert_default();
             host.mounts.get_or_insert_default().push(Mount {
                 typ: Some(MountType::BIND),

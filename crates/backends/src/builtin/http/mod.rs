@@ -2,6 +2,7 @@
 
 mod body;
 mod expect;
+mod redirect;
 
 use std::error::Error;
 use std::sync::OnceLock;
@@ -12,12 +13,13 @@ use downbeat_core::Span;
 use downbeat_core::backend::{BackendSchema, Params};
 use downbeat_core::shown::shown;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use reqwest::redirect::{Attempt, Policy};
-use reqwest::{Certificate, Client, Method, Request, Url};
+use reqwest::redirect::Policy;
+use reqwest::{Certificate, Client, Method, Request, Response, Url};
 use serde_json::Value;
 
 use self::body::Body;
 use self::expect::Expect;
+use self::redirect::Next;
 use super::params::{map, text};
 use crate::backend::{Backend, Call, Finish};
 use crate::output::Stream;
@@ -30,8 +32,7 @@ const FRAMING: [&str; 4] = ["content-length", "transfer-encoding", "connection",
 
 #[derive(Debug, Default)]
 pub struct Http {
-    following: OnceLock<Client>,
-    staying: OnceLock<Client>,
+    client: OnceLock<Client>,
     trusted: Vec<Certificate>,
 }
 
@@ -50,12 +51,8 @@ impl Http {
     }
 
     /// Made when first used: a host without certificates is no reason not to start, nor to refuse plain HTTP.
-    fn client(&self, url: &Url, redirects: Redirects) -> Result<Client, String> {
-        let (kept, policy): (_, fn() -> Policy) = match redirects {
-            Redirects::Follow => (&self.following, || Policy::custom(redirected)),
-            Redirects::Stay => (&self.staying, Policy::none),
-        };
-        if let Some(client) = kept.get() {
+    fn client(&self, url: &Url) -> Result<Client, String> {
+        if let Some(client) = self.client.get() {
             return Ok(client.clone());
         }
         let builder = || {
@@ -64,29 +61,17 @@ impl Http {
                 .connect_timeout(CONNECT)
                 // What is asked for is asked of its host, whatever the agent's environment says.
                 .no_proxy()
-                .redirect(policy())
+                // The client would send headers and body to wherever it is led: `redirect` decides.
+                .redirect(Policy::none())
         };
         match builder().tls_certs_merge(self.trusted.clone()).build() {
-            Ok(made) => return Ok(kept.get_or_init(|| made).clone()),
+            Ok(made) => return Ok(self.client.get_or_init(|| made).clone()),
             Err(_) if url.scheme() == "http" => builder().tls_certs_only([]).build(),
             Err(error) => Err(error),
         }
         .map_err(|error| {
             format!("cannot check certificates on this host: {}; install ca-certificates", reason(&error))
         })
-    }
-}
-
-/// From http to https and never back, so that nobody on the way sees what was meant to be secret.
-fn redirected(attempt: Attempt<'_>) -> reqwest::redirect::Action {
-    let from = attempt.previous().last().map_or("", |url| url.scheme()).to_owned();
-    let to = attempt.url().scheme().to_owned();
-    if attempt.previous().len() > REDIRECTS {
-        return attempt.error(format!("redirected more than {REDIRECTS} times"));
-    }
-    match (from.as_str(), to.as_str()) {
-        ("http", "http" | "https") | ("https", "https") => attempt.follow(),
-        _ => attempt.error(format!("redirected from {from} to {to}, which is not followed")),
     }
 }
 
@@ -105,7 +90,7 @@ impl Backend for Http {
             _ => Redirects::Follow,
         };
         let prepared = target(&call.params).and_then(|url| {
-            let client = self.client(&url, redirects)?;
+            let client = self.client(&url)?;
             let request = request(&client, url, &call.params)?;
             Ok((client, request, Expect::read(call.params.get("expect"))?))
         });
@@ -116,7 +101,7 @@ impl Backend for Http {
         tokio::select! {
             biased;
             () = call.cancel.cancelled() => Finish::cancelled(None),
-            finish = exchange(&client, request, &expect, &call) => finish,
+            finish = exchange(&client, request, redirects, &expect, &call) => finish,
             after = expired(&call.params) => {
                 Finish::failed(None, format!("the exchange took longer than {}", Span(after)))
             }
@@ -207,10 +192,35 @@ fn headers(params: &Params) -> Result<HeaderMap, String> {
     Ok(headers)
 }
 
-async fn exchange(client: &Client, request: Request, expect: &Expect, call: &Call) -> Finish {
-    let mut response = match client.execute(request).await {
-        Ok(response) => response,
-        Err(error) => return Finish::failed(None, format!("the request failed: {}", reason(&error))),
+/// Sends the request and follows redirects. Returns the last response, and why a redirect was not followed.
+async fn send(
+    client: &Client,
+    mut request: Request,
+    redirects: Redirects,
+) -> Result<(Response, Option<String>), String> {
+    for _ in 0..=REDIRECTS {
+        let sent = (redirects == Redirects::Follow).then(|| request.try_clone()).flatten();
+        let response = client.execute(request).await.map_err(|error| reason(&error))?;
+        let Some(sent) = sent else { return Ok((response, None)) };
+        match redirect::next(&sent, response.status(), response.headers()) {
+            Next::Answer(note) => return Ok((response, note)),
+            Next::Request(next) => request = *next,
+            Next::Fail(why) => return Err(why),
+        }
+    }
+    Err(format!("redirected more than {REDIRECTS} times"))
+}
+
+async fn exchange(
+    client: &Client,
+    request: Request,
+    redirects: Redirects,
+    expect: &Expect,
+    call: &Call,
+) -> Finish {
+    let (mut response, note) = match send(client, request, redirects).await {
+        Ok(answered) => answered,
+        Err(error) => return Finish::failed(None, format!("the request failed: {error}")),
     };
     let status = response.status();
     call.output.write(Stream::Stderr, format!("{:?} {status}\n", response.version()).as_bytes());
@@ -231,7 +241,8 @@ async fn exchange(client: &Client, request: Request, expect: &Expect, call: &Cal
     }
     body.end();
     let wrong = if !expect.is_status(status.as_u16()) {
-        Some(format!("the status is {status}, not {}", expect.statuses()))
+        let note = note.map_or_else(String::new, |note| format!(": {note}"));
+        Some(format!("the status is {status}, not {}{note}", expect.statuses()))
     } else {
         expect.wrong_header(response.headers()).or_else(|| body.wrong())
     };

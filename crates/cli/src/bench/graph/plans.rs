@@ -87,6 +87,7 @@ impl Planned {
             outputs: Params::new(),
             started_at: now,
             finished_at: now,
+            received_at: None,
         };
         let (run, token) = (self.progress.run().clone(), LeaseToken(Uuid::nil()));
         let finished = Change::ExecutionFinished { run, execution, token, outcome };

@@ -60,7 +60,13 @@ async fn a_task_goes_only_where_its_backend_is() {
     site.kill_agent("web-1");
     let run = site.submit(&json!({"tasks": [site.entry("a", "0")]}), "waits").await;
     let why = reasons(&site, &run).await;
-    assert!(why.contains(&("web-2".to_owned(), "lacks backend `exec`".to_owned())), "{why:?}");
+    assert!(
+        why.contains(&(
+            "web-2".to_owned(),
+            "lacks backend `exec` (its agent runs without --allow exec)".to_owned()
+        )),
+        "{why:?}"
+    );
     site.start_agent("web-1");
     assert_eq!(site.ended(&run).await["status"], "completed");
 }

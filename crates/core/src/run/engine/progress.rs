@@ -15,6 +15,7 @@ use crate::ids::{ExecutionId, NodeId, RunId};
 use crate::limits;
 use crate::plan::Plan;
 use crate::run::{RunEnd, RunState};
+use crate::spec::budget_text;
 
 /// What a decision may know beyond the run: the time, chance, and which nodes are offline.
 #[allow(missing_debug_implementations)]
@@ -592,10 +593,7 @@ impl Progress {
             n => format!(", and {} more", n - 1),
         };
         let budget = match (self.plan.budget(), self.struck) {
-            (Some(budget), Some(_)) => match self.spent.count() {
-                1 => format!("; 1 node failed, and {budget} may"),
-                failed => format!("; {failed} nodes failed, and {budget} may"),
-            },
+            (Some(budget), Some(_)) => format!("; {}", budget_text(self.spent.count(), budget)),
             _ => String::new(),
         };
         format!("{} failed{place}{others}{budget}", self.step_text(step))

@@ -309,8 +309,8 @@ impl Progress {
 fn ended_at(state: &State) -> Option<Timestamp> {
     match state {
         State::Pending { .. } | State::Leased { .. } | State::Running { .. } | State::Skipped { .. } => None,
-        // Its agent's clock may be slow: it was not over before it was given away.
-        State::Succeeded { outcome, lease } => Some(outcome.finished_at.max(lease.granted_at)),
+        // What releases without receipts recorded is by an agent's clock: it was not over before it was given away.
+        State::Succeeded { outcome, lease } => Some(outcome.ended_at().max(lease.granted_at)),
         State::Failed { at, lease, .. } | State::Cancelled { at, lease, .. } => {
             Some(lease.map_or(*at, |lease| lease.granted_at.max(*at)))
         }

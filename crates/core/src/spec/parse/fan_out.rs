@@ -33,7 +33,7 @@ impl Checker<'_> {
             match entry.key.as_ref() {
                 "items" => items = Some(self.items(field, &entry.value)),
                 "max_parallel" => max_parallel = self.parallel(field, &entry.value),
-                _ => self.unknown_field(path, entry, FOR_EACH_FIELDS, &[]),
+                _ => self.unknown_field(path, entry, FOR_EACH_FIELDS, &[], &[]),
             }
         }
         let Some(items) = items else {
@@ -135,7 +135,7 @@ impl Checker<'_> {
                 "max_age" => {
                     cache.max_age = self.span(field, &entry.value, timeouts(limits::RUN_TIMEOUT_MOST_S));
                 }
-                _ => self.unknown_field(path, entry, &["max_age"], &[]),
+                _ => self.unknown_field(path, entry, &["max_age"], &[], &[]),
             }
         }
         Some(cache)
@@ -178,7 +178,7 @@ impl Checker<'_> {
                     let weight = self.whole_number(field, value, 1..=limits::WEIGHT_MOST);
                     preference.weight = weight.unwrap_or_else(Preference::default_weight);
                 }
-                _ => self.unknown_field(path, entry, PREFERENCE_FIELDS, &[]),
+                _ => self.unknown_field(path, entry, PREFERENCE_FIELDS, &[], &[]),
             }
         }
         // What is misspelt or wrong was said.

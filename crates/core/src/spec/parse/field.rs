@@ -11,18 +11,23 @@ use crate::shown::shown;
 use crate::span::{NotASpan, Span};
 use crate::spec::Problem;
 
+/// A field's name, and what to write instead of it.
+pub(super) type Hint = (&'static str, &'static str);
+
 /// Walks the tree once, and notes everything that is wrong.
 #[derive(Debug)]
 pub(super) struct Checker<'c> {
     pub(super) catalogue: &'c Catalogue,
     problems: Vec<Problem>,
+    /// What is valid, and probably not meant.
+    notes: Vec<Problem>,
     /// Of all tasks so far.
     pub(super) params_bytes: usize,
 }
 
 impl<'c> Checker<'c> {
     pub(super) fn new(catalogue: &'c Catalogue) -> Self {
-        Self { catalogue, problems: Vec::new(), params_bytes: 0 }
+        Self { catalogue, problems: Vec::new(), notes: Vec::new(), params_bytes: 0 }
     }
 
     /// All problems, in the order of the text.
@@ -49,6 +54,17 @@ impl<'c> Checker<'c> {
                 message: message.into(),
             });
         }
+    }
+
+    /// Notes something that is valid, and probably not meant.
+    pub(super) fn note(&mut self, path: Path<'_>, at: At, message: String) {
+        if self.notes.len() < limits::PROBLEMS_LISTED {
+            self.notes.push(Problem { path: path.to_string(), line: at.line, column: at.column, message });
+        }
+    }
+
+    pub(super) fn into_notes(self) -> Vec<Problem> {
+        self.notes
     }
 
     pub(super) fn wrong(&mut self, path: Path<'_>, node: &Node<'_>, valid: &str) {
@@ -303,20 +319,25 @@ impl<'c> Checker<'c> {
         Some(text.to_owned())
     }
 
-    /// A field that is not one of the valid ones.
+    /// A field that is not one of the valid ones. `planned` are those of later versions, `other_names` those of other
+    /// tools.
     pub(super) fn unknown_field(
         &mut self,
         above: Path<'_>,
         entry: &Entry<'_>,
         valid: &[&str],
-        planned: &[&str],
+        planned: &[Hint],
+        other_names: &[Hint],
     ) {
         if self.is_full() {
             return;
         }
         let key = entry.key.as_ref();
-        let message = if planned.contains(&key) {
-            format!("`{key}` is not available in this version of downbeat; remove it")
+        let hint = |hints: &[Hint]| hints.iter().find(|(name, _)| *name == key).map(|(_, hint)| *hint);
+        let message = if let Some(instead) = hint(planned) {
+            format!("`{key}` is not available in this version of downbeat; {instead}")
+        } else if let Some(meant) = hint(other_names) {
+            format!("unknown field `{key}`; {meant}")
         } else if key == "<<" {
             "merge keys (`<<`) are not supported; write the fields out".to_owned()
         } else {

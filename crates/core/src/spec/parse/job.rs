@@ -1,13 +1,13 @@
 //! Reads the top of a job file.
 
-use super::field::{Checker, misspelt};
+use super::field::{Checker, Hint, misspelt};
 use super::path::Path;
 use super::rollout::FleetFields;
 use super::task::{BOTH_PLACES, timeouts};
 use super::tree::{Content, Node};
 use crate::backend::Catalogue;
 use crate::limits;
-use crate::spec::{Definition, Problem, Strategy};
+use crate::spec::{Definition, Noted, Problem, Strategy};
 
 const FIELDS: &[&str] = &[
     "name",
@@ -25,17 +25,43 @@ const FIELDS: &[&str] = &[
     "placement_timeout",
     "tasks",
 ];
-/// Parts of the job file's design that this version does not carry out.
-const PLANNED_FIELDS: &[&str] =
-    &["schedule", "triggers", "constraints", "on_violation", "on_success", "on_failure", "retry"];
+/// Fields that this version does not carry out, each with what does the same today.
+const PLANNED_FIELDS: &[Hint] = &[
+    ("schedule", "remove it, and let cron or a systemd timer call `downbeat job run -f FILE`"),
+    ("triggers", "remove it, and start the job by `downbeat job run -f FILE` or by POST /api/v1/runs"),
+    ("constraints", "say in `target` or `placement` which nodes are meant instead"),
+    ("on_violation", "remove it"),
+    ("on_success", "add a last task instead: it runs when all before it succeeded"),
+    ("on_failure", "give the last task `condition: on_failure` instead"),
+    ("retry", "give the tasks `max_retries` instead; `downbeat run retry` repeats a whole run"),
+];
+/// What other tools call the fields of a job.
+const OTHER_NAMES: &[Hint] = &[
+    ("hosts", "did you mean `target`?"),
+    ("nodes", "did you mean `target`?"),
+    ("selector", "did you mean `target`?"),
+    ("steps", "did you mean `tasks`?"),
+    ("jobs", "did you mean `tasks`?"),
+    ("stages", "did you mean `tasks`?"),
+    ("vars", "did you mean `params`?"),
+    ("inputs", "did you mean `params`?"),
+    ("cron", "schedules are not available in this version; let cron call `downbeat job run -f FILE`"),
+    ("serial", "did you mean `rollout: {batch: 1}`?"),
+    ("concurrency", "did you mean `max_parallel`, or `limits`?"),
+    ("backend", "a job has a list of tasks; put it on a task under `tasks`"),
+    ("action", "a job has a list of tasks; put it on a task under `tasks`"),
+    ("env", "put it under `params` of the tasks that need it"),
+    ("max_retries", "put it on the tasks that may be repeated"),
+];
+const NO_TASKS: &str = "is empty; a job needs at least one task";
 const PRIORITIES: std::ops::RangeInclusive<i32> = -100..=100;
 const STRATEGIES: &[(&str, Strategy)] =
     &[("fail-fast", Strategy::FailFast), ("continue", Strategy::Continue)];
 
-pub(super) fn check(tree: &Node<'_>, catalogue: &Catalogue) -> Result<Definition, Vec<Problem>> {
+pub(super) fn check(tree: &Node<'_>, catalogue: &Catalogue) -> Result<Noted, Vec<Problem>> {
     let mut checker = Checker::new(catalogue);
     match checker.job(tree) {
-        Some(definition) if checker.is_clean() => Ok(definition),
+        Some(definition) if checker.is_clean() => Ok(Noted { definition, notes: checker.into_notes() }),
         _ => Err(checker.into_problems()),
     }
 }
@@ -120,7 +146,7 @@ impl Checker<'_> {
                         self.span(field, value, timeouts(limits::TASK_TIMEOUT_MOST_S));
                 }
                 "tasks" => tasks = Some(value),
-                _ => self.unknown_field(top, entry, FIELDS, PLANNED_FIELDS),
+                _ => self.unknown_field(top, entry, FIELDS, PLANNED_FIELDS, OTHER_NAMES),
             }
         }
         if let Some(at) = placement_at
@@ -135,9 +161,13 @@ impl Checker<'_> {
             }
             return None;
         };
+        if let Content::Null = tasks.content() {
+            self.problem(path, tasks.at, NO_TASKS);
+            return None;
+        }
         let items = self.list(path, tasks, "tasks")?;
         if items.is_empty() {
-            self.problem(path, tasks.at, "there are no tasks; a job needs at least one");
+            self.problem(path, tasks.at, NO_TASKS);
             return None;
         }
         let steps: usize = items.iter().map(leaves).sum();

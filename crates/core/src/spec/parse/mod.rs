@@ -15,4 +15,4 @@ mod task;
 mod tree;
 mod yaml;
 
-pub use read::{from_json, parse, parse_bytes};
+pub use read::{from_json, from_json_noting, parse, parse_bytes, parse_bytes_noting, parse_noting};

@@ -35,7 +35,7 @@ impl Checker<'_> {
                         }
                         "value" if self.refuse_expression(field, &entry.value, "a target") => return None,
                         "value" => value = Some(self.text(field, &entry.value, "a name")?),
-                        _ => self.unknown_field(path, entry, &["scope", "value"], &[]),
+                        _ => self.unknown_field(path, entry, &["scope", "value"], &[], &[]),
                     }
                 }
                 let Some(scope) = scope else {
@@ -93,7 +93,7 @@ impl Checker<'_> {
                     let most = u32::try_from(limits::STEPS_PER_RUN).unwrap_or(u32::MAX);
                     placement.max_per_node = self.whole_number(field, &entry.value, 1..=most);
                 }
-                _ => self.unknown_field(path, entry, PLACEMENT_FIELDS, &[]),
+                _ => self.unknown_field(path, entry, PLACEMENT_FIELDS, &[], &[]),
             }
         }
         if let Some(both) = placement.allow.iter().find(|node| placement.forbid.contains(node)) {

@@ -8,10 +8,15 @@ use super::tree::{At, Node};
 use super::yaml::{self, Cause, NotATree};
 use crate::backend::Catalogue;
 use crate::limits;
-use crate::spec::{Definition, Problem};
+use crate::spec::{Definition, Noted, Problem};
 
 /// Reads a job file, YAML or JSON. An `origin` that ends in `.json` must be JSON.
 pub fn parse(text: &str, origin: &str, catalogue: &Catalogue) -> Result<Definition, Vec<Problem>> {
+    parse_noting(text, origin, catalogue).map(|noted| noted.definition)
+}
+
+/// As `parse`, with notes about what is valid and probably not meant.
+pub fn parse_noting(text: &str, origin: &str, catalogue: &Catalogue) -> Result<Noted, Vec<Problem>> {
     if text.len() > limits::JOB_FILE_BYTES {
         return Err(whole(format!(
             "the file has {} bytes, and a job file may have {}; split the job",
@@ -43,7 +48,7 @@ pub fn parse(text: &str, origin: &str, catalogue: &Catalogue) -> Result<Definiti
         // YAML 1.2 holds all of JSON but for a few escapes; those are read without positions.
         Err(error) if error.cause == Cause::Syntax && text.trim_start().starts_with('{') => {
             match serde_json::from_str::<Value>(text) {
-                Ok(value) => from_json(&value, catalogue),
+                Ok(value) => from_json_noting(&value, catalogue),
                 Err(_) => Err(vec![problem(error)]),
             }
         }
@@ -53,8 +58,13 @@ pub fn parse(text: &str, origin: &str, catalogue: &Catalogue) -> Result<Definiti
 
 /// Reads a job file of which it is not even known that it is text.
 pub fn parse_bytes(bytes: &[u8], origin: &str, catalogue: &Catalogue) -> Result<Definition, Vec<Problem>> {
+    parse_bytes_noting(bytes, origin, catalogue).map(|noted| noted.definition)
+}
+
+/// As `parse_bytes`, with notes about what is valid and probably not meant.
+pub fn parse_bytes_noting(bytes: &[u8], origin: &str, catalogue: &Catalogue) -> Result<Noted, Vec<Problem>> {
     match std::str::from_utf8(bytes) {
-        Ok(text) => parse(text, origin, catalogue),
+        Ok(text) => parse_noting(text, origin, catalogue),
         Err(error) => {
             let valid = std::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or_default();
             let error =
@@ -66,6 +76,11 @@ pub fn parse_bytes(bytes: &[u8], origin: &str, catalogue: &Catalogue) -> Result<
 
 /// Reads a definition from JSON. Problems have a path but no position.
 pub fn from_json(value: &Value, catalogue: &Catalogue) -> Result<Definition, Vec<Problem>> {
+    from_json_noting(value, catalogue).map(|noted| noted.definition)
+}
+
+/// As `from_json`, with notes about what is valid and probably not meant.
+pub fn from_json_noting(value: &Value, catalogue: &Catalogue) -> Result<Noted, Vec<Problem>> {
     match Node::of_json(value) {
         Ok(tree) => job::check(&tree, catalogue),
         Err(beyond) => {

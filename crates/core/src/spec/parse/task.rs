@@ -1,9 +1,11 @@
 //! Reads one entry of `tasks`: a leaf, or a branch of leaves.
 
-use super::field::{Checker, misspelt};
+use super::field::{Checker, Hint, misspelt};
 use super::path::Path;
 use super::tree::{At, Content, Entry, Node};
-use crate::backend::{Element, ParamKind, ParamProblem, Params, check_params_but, params_bytes};
+use crate::backend::{
+    Element, ParamKind, ParamProblem, ParamSchema, Params, check_params_but, params_bytes, shell_sign,
+};
 use crate::expr::{Template, has_expression, looks_like_expression, read_by_a_shell};
 use crate::limits;
 use crate::span::Span;
@@ -50,6 +52,37 @@ const ENTRY_FIELDS: &[&str] = &[
     "cache",
     "placement_timeout",
     "tasks",
+];
+/// What other tools call the fields of a task.
+const OTHER_NAMES: &[Hint] = &[
+    ("run", "write `backend: exec`, `action: shell` and `params: {command: ...}`"),
+    ("shell", "write `backend: exec`, `action: shell` and `params: {command: ...}`"),
+    ("script", "write `backend: exec`, `action: shell` and `params: {command: ...}`"),
+    ("command", "put it under `params`: backend: exec, action: run, params: {command: ...}"),
+    ("env", "put it under `params`"),
+    ("working_dir", "put it under `params`"),
+    ("cmd", "write `backend: exec`, `action: run` and `params: {command: ...}`"),
+    ("module", "did you mean `backend`?"),
+    ("uses", "did you mean `backend`?"),
+    ("type", "did you mean `backend`?"),
+    ("with", "did you mean `params`?"),
+    ("args", "did you mean `params`?"),
+    ("needs", "did you mean `depends_on`?"),
+    ("depends", "did you mean `depends_on`?"),
+    ("after", "did you mean `depends_on`?"),
+    ("if", "did you mean `condition`?"),
+    ("when", "did you mean `condition`?"),
+    ("on_failure", "did you mean `condition: on_failure`?"),
+    ("ignore_errors", "did you mean `strategy: continue` at the job?"),
+    ("continue_on_error", "did you mean `strategy: continue` at the job?"),
+    ("loop", "did you mean `for_each`?"),
+    ("with_items", "did you mean `for_each`?"),
+    ("matrix", "did you mean `for_each`?"),
+    ("register", "did you mean `outputs`?"),
+    ("hosts", "did you mean `target`?"),
+    ("nodes", "did you mean `target`?"),
+    ("id", "did you mean `name`?"),
+    ("steps", "did you mean `tasks`?"),
 ];
 const RETRY_FIELDS: &[&str] = &["max", "delay", "factor", "max_delay"];
 
@@ -103,7 +136,7 @@ impl Checker<'_> {
                         "an entry with `tasks` is a branch, and a branch has no `{key}`; put it on its leaves"
                     ),
                 ),
-                _ => self.unknown_field(path, entry, BRANCH_FIELDS, &[]),
+                _ => self.unknown_field(path, entry, BRANCH_FIELDS, &[], OTHER_NAMES),
             }
         }
         Some(branch)
@@ -153,6 +186,7 @@ impl Checker<'_> {
         };
         let (mut backend, mut action, mut params) = (None, None, None);
         let (mut max_retries_at, mut retry_at, mut placement_at) = (None, None, None);
+        let mut misplaced_params = false;
         for entry in entries {
             let field = path.field(&entry.key);
             let value = &entry.value;
@@ -194,9 +228,14 @@ impl Checker<'_> {
                                    [...], max_parallel: 2}; for all of a run it stands at the job";
                     self.problem(field, entry.at, message);
                 }
+                key if self.is_param(entries, key) => {
+                    misplaced_params = true;
+                    let message = format!("`{key}` is a param of the action; put it under `params:`");
+                    self.problem(field, entry.at, message);
+                }
                 _ => {
                     let valid = if place == Place::Top { ENTRY_FIELDS } else { LEAF_FIELDS };
-                    self.unknown_field(path, entry, valid, &[]);
+                    self.unknown_field(path, entry, valid, &[], OTHER_NAMES);
                 }
             }
         }
@@ -218,8 +257,26 @@ impl Checker<'_> {
         } else if no_action {
             self.problem(path, at, "the field `action` is missing; what should the backend do?");
         }
+        // Those params are not also missing.
+        if misplaced_params {
+            return None;
+        }
         self.action(path, at, &mut task, backend?, action, params)?;
         Some(task)
+    }
+
+    /// Whether a field that no task has is a param of the task's action.
+    fn is_param(&self, entries: &[Entry<'_>], name: &str) -> bool {
+        let text = |field: &str| {
+            let entry = entries.iter().find(|entry| entry.key == field)?;
+            match entry.value.content() {
+                Content::Text(text) => Some(text.as_ref()),
+                _ => None,
+            }
+        };
+        let (Some(backend), Some(action)) = (text("backend"), text("action")) else { return false };
+        let schema = self.catalogue.action(backend, action);
+        schema.is_ok_and(|schema| schema.params.iter().any(|param| param.name == name))
     }
 
     fn action<'n>(
@@ -278,6 +335,15 @@ impl Checker<'_> {
                 (entry.key.clone().into_owned(), value)
             })
             .collect();
+        for entry in entries {
+            let is_argv = |param: &&ParamSchema| param.name == entry.key && param.kind == ParamKind::Argv;
+            if let (Some(param), Content::Text(line)) =
+                (schema.params.iter().find(is_argv), entry.value.content())
+                && let Some(sign) = shell_sign(line)
+            {
+                self.note(path.field(&param.name), entry.value.at, no_shell(sign, backend));
+            }
+        }
         if let Err(problem) = Template::of(backend, action, &given) {
             self.param_problem(path, params?, problem);
             return None;
@@ -368,7 +434,7 @@ impl Checker<'_> {
                     }
                     _ => self.wrong(field, value, &format!("a number from 1 to {LONGEST_FACTOR}")),
                 },
-                _ => self.unknown_field(path, entry, RETRY_FIELDS, &[]),
+                _ => self.unknown_field(path, entry, RETRY_FIELDS, &[], &[]),
             }
         }
         let Some(max) = max else {
@@ -407,6 +473,15 @@ pub(super) fn timeouts(most_s: u64) -> std::ops::RangeInclusive<Span> {
 
 fn pauses() -> std::ops::RangeInclusive<Span> {
     Span::default()..=Span::from_secs(limits::TASK_TIMEOUT_MOST_S)
+}
+
+/// A command line is split into words, and nothing else: this sign has no meaning in it.
+fn no_shell(sign: &str, backend: &str) -> String {
+    let instead = match backend {
+        "exec" => "`exec shell` runs a command in a shell",
+        _ => "write [sh, -c, COMMAND] to run it in a shell",
+    };
+    format!("no shell reads `{sign}` here, the program gets it as it is; {instead}")
 }
 
 fn misplaced(key: &str) -> String {

@@ -296,7 +296,14 @@ impl Case {
             }
         }
         let waves = waves.unwrap_or_default();
-        Resolved { nodes: NODES[..self.nodes].to_vec(), sets, entries, idempotent, waves }
+        Resolved {
+            nodes: NODES[..self.nodes].to_vec(),
+            sets,
+            entries,
+            idempotent,
+            waves,
+            left_out: Vec::new(),
+        }
     }
 
     /// Smaller cases that are like this one.

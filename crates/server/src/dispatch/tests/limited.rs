@@ -303,8 +303,8 @@ fn reasons_say_what_an_execution_waits_for() {
     let mut execution = world.executions(&run, 1, None).remove(0);
     let reasons = |world: &mut World, execution: &Execution, seconds: i64| {
         let now = world.now + SignedDuration::from_secs(seconds);
-        let reasons = world.board.misfits(&plan, &run, execution, now);
-        reasons.into_iter().map(|(node, reason)| format!("{node}: {reason}")).collect::<Vec<_>>()
+        let obstacles = world.board.obstacles(&plan, &run, execution, now);
+        obstacles.into_iter().map(|found| format!("{}: {}", found.node, found.reason)).collect::<Vec<_>>()
     };
     let drained = "n2: is draining and takes no new work";
     let turn = "the turn of its job has not come";

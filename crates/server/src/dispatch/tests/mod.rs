@@ -23,6 +23,7 @@ mod fair;
 mod limited;
 mod model;
 mod placed;
+mod schemas;
 
 struct World {
     board: Board,
@@ -334,7 +335,7 @@ fn an_answer_carries_no_more_than_fits_into_a_message() {
     world.add(&run, executions);
     let mut handed_over = 0;
     let mut answer = first.try_recv().unwrap();
-    for poll in 2..10 {
+    for poll in 2..20 {
         let bytes: usize = answer.assignments.iter().map(|assignment| assignment.wire_bytes()).sum();
         assert!(bytes <= downbeat_core::limits::POLL_ANSWER_BYTES, "{bytes}");
         handed_over += answer.assignments.len();
@@ -535,11 +536,9 @@ fn a_held_node_gets_work_of_its_holder_only() {
     let mut born = world.executions(&other, 1, Some(node_id(0)));
     world.reserve(&mut born);
     assert_eq!(leased(&born), 0);
-    let reasons = {
-        let plan = Arc::clone(world.board.plan(&other).unwrap());
-        world.board.misfits(&plan, &other, &born[0], world.now)
-    };
-    assert_eq!(reasons, [("n0".to_owned(), "the node is held by run holder (exclusive)".to_owned())]);
+    let (hostname, facts) = world.board.wait_facts(&born[0], world.now).unwrap();
+    assert_eq!(hostname, "n0");
+    assert_eq!(facts.kept.as_deref(), Some("the node is held by run holder (exclusive)"));
     world.add(&other, born);
     let own = world.executions(&holder, 1, Some(node_id(0)));
     world.add(&holder, own);

@@ -84,8 +84,12 @@ pub struct Execution {
 /// A node, and why it has not taken a pending execution.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Waiting {
+    /// `-` stands for all nodes.
     pub node: String,
     pub reason: String,
+    /// One word for the reason, which stays the same while times in the text change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
 }
 
 /// Hostnames of nodes.
@@ -149,7 +153,7 @@ impl Facts {
                 exit_code: outcome.as_ref().and_then(|outcome| outcome.exit_code),
                 error: error.clone(),
                 started_at: outcome.as_ref().map(|outcome| outcome.started_at),
-                finished_at: Some(*at),
+                finished_at: Some(outcome.as_ref().map_or(*at, |outcome| outcome.finished_at)),
                 ..none
             },
             State::Skipped { reason, at } => {
@@ -159,7 +163,7 @@ impl Facts {
                 exit_code: outcome.as_ref().and_then(|outcome| outcome.exit_code),
                 reason: Some(reason.clone()),
                 started_at: outcome.as_ref().map(|outcome| outcome.started_at),
-                finished_at: Some(*at),
+                finished_at: Some(outcome.as_ref().map_or(*at, |outcome| outcome.finished_at)),
                 ..none
             },
             State::Lost { started_at, reason, at, .. } => {
@@ -170,7 +174,7 @@ impl Facts {
 
     pub(super) fn duration(&self) -> Option<Span> {
         let (started, finished) = (self.started_at?, self.finished_at?);
-        // Both are the agent's clock unless it was lost; a clock that was set back must not show a negative length.
+        // Both lie within the lease's span; a clock of a server that was set back must not show a negative length.
         Some(Span(finished.duration_since(started).try_into().unwrap_or_default()))
     }
 }

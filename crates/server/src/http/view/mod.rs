@@ -12,6 +12,7 @@ mod problem;
 mod rollout;
 mod run;
 mod schema;
+mod standing;
 mod status;
 mod work;
 
@@ -22,7 +23,9 @@ pub use node::{Action, Backend, Cluster, DeletedNode, Node, NodeSummary, Param};
 pub use output::{Chunk, End, Output, RunChunk};
 pub use plan::{Edge, EdgeKind, NodeName, Plan, Shape, Step, Valid, Where};
 pub use problem::{FieldError, NodeReason, Problem};
+pub(super) use problem::{NAMED, named_of, with_nodes};
 pub use rollout::{PlannedRollout, PlannedWave, Rollout, Wave, WaveStatus};
-pub use run::{Counts, InstanceResult, Run, RunSummary, StepWaiting};
+pub use run::{Counts, InstanceResult, Run, RunSummary, StepWaiting, Steps};
+pub use standing::{Rules, RunStanding, StepStanding};
 pub use status::{Replica, Role, Server, Status};
 pub use work::{HeldWork, NodeWork, Slots};

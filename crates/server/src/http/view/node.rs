@@ -1,6 +1,7 @@
 //! Owns how a node, its backends and its cluster are shown.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use downbeat_core::backend::{ActionSchema, BackendSchema, ParamKind};
 use downbeat_core::ids::{ClusterId, NodeId, SessionId};
@@ -145,7 +146,7 @@ impl From<NodeRecord> for NodeSummary {
             groups: description.groups,
             labels: description.labels,
             capabilities: description.capabilities,
-            backends: description.backends.into_iter().map(|backend| backend.name).collect(),
+            backends: description.backends.iter().map(|backend| backend.name.clone()).collect(),
             slots: description.slots,
             version: description.version,
             registered_at: node.registered_at,
@@ -168,7 +169,11 @@ impl From<NodeRecord> for Node {
             groups: description.groups,
             labels: description.labels,
             capabilities: description.capabilities,
-            backends: description.backends.into_iter().map(Backend::from).collect(),
+            backends: description
+                .backends
+                .into_iter()
+                .map(|backend| Backend::from(Arc::unwrap_or_clone(backend)))
+                .collect(),
             slots: description.slots,
             version: description.version,
             registered_at: node.registered_at,

@@ -4,10 +4,12 @@ use downbeat_core::Span;
 use downbeat_core::backend::Params;
 use downbeat_core::ids::NodeId;
 use downbeat_core::plan::{self, Plan as Compiled};
+use downbeat_core::run::Resolved;
 use downbeat_core::spec::{Cache, Condition, Delivery, Entry, ForEach, Limits, Placement, Strategy};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::problem::NodeReason;
 use super::rollout::PlannedRollout;
 use super::schema;
 
@@ -38,6 +40,15 @@ pub struct Plan {
     pub rollout: Option<PlannedRollout>,
     /// Every node that any step targets, by hostname.
     pub nodes: Vec<NodeName>,
+    /// Those of them that are stale or offline now, and what becomes of their steps.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub silent: Vec<NodeReason>,
+    /// Nodes that the targets mean and that are left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<NodeReason>,
+    /// What in the definition is valid, and probably not meant.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     pub steps: Vec<Step>,
 }
 
@@ -232,9 +243,18 @@ impl Plan {
                 .as_ref()
                 .map(|rollout| PlannedRollout::of(rollout, &plan.resolved)),
             nodes: nodes.map(|node| NodeName { id: node.id, hostname: node.hostname.clone() }).collect(),
+            silent: Vec::new(),
+            left_out: left_out(&plan.resolved),
+            notes: Vec::new(),
             steps,
         }
     }
+}
+
+/// Nodes that a run's targets mean and that take no new work.
+pub(super) fn left_out(resolved: &Resolved) -> Vec<NodeReason> {
+    let nodes = resolved.left_out.iter();
+    nodes.map(|node| NodeReason::from((node.hostname.clone(), "is drained"))).collect()
 }
 
 impl From<plan::EdgeKind> for EdgeKind {

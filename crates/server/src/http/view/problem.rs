@@ -46,8 +46,108 @@ pub struct NodeReason {
     pub reason: String,
 }
 
+impl From<(String, &str)> for NodeReason {
+    fn from((node, reason): (String, &str)) -> Self {
+        Self { node, reason: reason.to_owned() }
+    }
+}
+
+/// How many mistakes or nodes a detail names before it only counts them; all are in the lists.
+pub(in crate::http) const NAMED: usize = 3;
+
+impl Problem {
+    /// The detail without the nodes at its end, for those who show the list of nodes as well.
+    pub fn message(&self) -> &str {
+        let detail = self.detail.as_str();
+        // A server from before names all nodes there, also those that it named before.
+        let all = listed(self.nodes.iter());
+        let without = |(at, _): (usize, &str)| {
+            let message = &detail[..at];
+            (with_nodes(message, &self.nodes) == detail || format!("{message}{all}") == detail)
+                .then_some(message)
+        };
+        detail.match_indices(" (").find_map(without).unwrap_or(detail)
+    }
+
+    /// The nodes of which the message does not say already what is the matter.
+    pub fn unsaid_nodes(&self) -> impl Iterator<Item = &NodeReason> {
+        unsaid(self.message(), &self.nodes)
+    }
+}
+
+/// A message with the first nodes at its end, unless it says of them already what is the matter.
+pub(in crate::http) fn with_nodes(message: &str, nodes: &[NodeReason]) -> String {
+    format!("{message}{}", listed(unsaid(message, nodes)))
+}
+
+fn unsaid<'n>(message: &str, nodes: &'n [NodeReason]) -> impl Iterator<Item = &'n NodeReason> {
+    nodes.iter().filter(move |node| !node.reason.split("; ").all(|part| message.contains(part)))
+}
+
+fn listed<'n>(nodes: impl Iterator<Item = &'n NodeReason>) -> String {
+    let nodes: Vec<&NodeReason> = nodes.collect();
+    let named = nodes.iter().take(NAMED).map(|NodeReason { node, reason }| format!("{node} {reason}"));
+    if nodes.is_empty() { String::new() } else { format!(" ({})", named_of(named, nodes.len())) }
+}
+
+/// The first few, and how many more there are.
+pub(in crate::http) fn named_of(named: impl Iterator<Item = String>, count: usize) -> String {
+    let text = named.collect::<Vec<_>>().join("; ");
+    if count > NAMED { format!("{text}; and {} more", count - NAMED) } else { text }
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.detail)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(message: &str, nodes: &[(&str, &str)]) -> Problem {
+        let nodes: Vec<NodeReason> =
+            nodes.iter().map(|(node, reason)| NodeReason::from(((*node).to_owned(), *reason))).collect();
+        Problem {
+            kind: String::new(),
+            title: String::new(),
+            status: 409,
+            detail: with_nodes(message, &nodes),
+            code: String::new(),
+            errors: Vec::new(),
+            nodes,
+            primary: None,
+        }
+    }
+
+    #[test]
+    fn what_the_message_says_of_a_node_is_not_repeated() {
+        let said = problem(
+            "step 0 (x) is refused on t1: env.B: must be a text; y: z; nothing was started",
+            &[("t1", "env.B: must be a text; y: z")],
+        );
+        assert_eq!(said.detail, said.message());
+        assert_eq!(said.unsaid_nodes().count(), 0);
+    }
+
+    #[test]
+    fn nodes_that_the_message_only_counts_are_named_once() {
+        let lacks = "lacks backend `exec`";
+        let many =
+            problem("4 of (all) the nodes cannot", &[("a", lacks), ("b", lacks), ("c", lacks), ("d", lacks)]);
+        assert!(many.detail.ends_with(
+            "cannot (a lacks backend `exec`; b lacks backend `exec`; c lacks backend `exec`; and 1 more)"
+        ));
+        assert_eq!(many.message(), "4 of (all) the nodes cannot");
+        assert_eq!(many.unsaid_nodes().count(), 4);
+    }
+
+    #[test]
+    fn a_server_from_before_repeats_its_nodes_and_the_message_is_found_all_the_same() {
+        let mut old = problem("refused: X; nothing was started", &[("t1", "X")]);
+        old.detail = "refused: X; nothing was started (t1 X)".to_owned();
+        assert_eq!(old.message(), "refused: X; nothing was started");
+        assert_eq!(old.unsaid_nodes().count(), 0);
     }
 }

@@ -29,8 +29,13 @@ pub struct Rollout {
 pub struct Wave {
     /// From 1.
     pub wave: u32,
+    /// Hostnames; left out with `results=0`, since the plan has them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<String>,
     pub status: WaveStatus,
+    /// How many of its nodes failed; only with `results=0`, and not while one of them may be retried.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed: Option<u32>,
 }
 
 /// Where a wave stands.
@@ -134,7 +139,7 @@ impl Rollout {
             .zip(waves(&run.resolved))
             .map(|(wave, nodes)| {
                 let status = Walked::of(&nodes, &steps, results).status(has_ended, over);
-                Wave { wave, nodes, status }
+                Wave { wave, nodes, status, failed: None }
             })
             .collect();
         let skipped = waves.iter().filter(|wave| over && wave.status == WaveStatus::Skipped);
@@ -208,6 +213,7 @@ mod tests {
                 entries: vec![Some(0); 3],
                 idempotent: Vec::new(),
                 waves: vec![1, 2, 4],
+                left_out: Vec::new(),
             }),
             params: Default::default(),
             retry_of: None,
@@ -238,6 +244,8 @@ mod tests {
             exit_code: None,
             error: None,
             reason: None,
+            stderr: None,
+            waits: None,
             reused: text.ends_with('+').then(|| ExecutionId(Uuid::nil())),
             outputs: Default::default(),
             execution: ExecutionId(Uuid::nil()),

@@ -13,8 +13,11 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::execution::{Facts, Names, Waiting};
+use super::plan::left_out;
+use super::problem::NodeReason;
 use super::rollout::Rollout;
 use super::schema;
+use super::standing::StepStanding;
 
 /// The key of a placed step's result while no node is bound to it.
 const UNBOUND: &str = "-";
@@ -28,6 +31,12 @@ pub struct Run {
     pub step: Option<u32>,
     /// Hostnames of the nodes that its targets came to.
     pub expected: Vec<String>,
+    /// Nodes that its targets meant when it was created, and that were left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<NodeReason>,
+    /// Its nodes that are stale or offline now, and what becomes of their steps; only while the run goes on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub silent: Vec<NodeReason>,
     /// Instances (step × node, step × item) by the status of their last attempt.
     pub counts: Counts,
     /// By step, then by hostname; `-` stands for a placed step that no node has taken yet, and `[3]` for the item with
@@ -44,7 +53,8 @@ pub struct Run {
     /// Hostnames of nodes that the roll-out never touched; known once it has ended, or its budget is spent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub untouched: Vec<String>,
-    /// Placed steps that wait for a node, and why each node has not taken them; the first few.
+    /// Steps that wait: placed ones with why each node has not taken them, others with the nodes that they wait for; the
+    /// first few.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waiting: Vec<StepWaiting>,
     /// The definition that it runs, when asked for with `definition=1`.
@@ -70,8 +80,8 @@ pub struct RunSummary {
     pub status: RunStatus,
     /// Something failed, and the rest went on.
     pub partial: bool,
-    /// How many steps its plan has.
-    pub steps: u32,
+    /// How many steps its plan has; with `results=0`, how each of them stands.
+    pub steps: Steps,
     /// How many nodes its targets came to.
     pub nodes: u32,
     /// Who asked for it.
@@ -111,6 +121,23 @@ pub struct RunSummary {
     pub owner: ServerId,
 }
 
+/// The steps of a run: their number, or how each stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum Steps {
+    Count(u32),
+    Each(Vec<StepStanding>),
+}
+
+impl Steps {
+    pub fn count(&self) -> usize {
+        match self {
+            Steps::Count(count) => *count as usize,
+            Steps::Each(steps) => steps.len(),
+        }
+    }
+}
+
 /// How one step went on one node, or for one item.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct InstanceResult {
@@ -133,6 +160,12 @@ pub struct InstanceResult {
     /// Why it was skipped or cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// The last line that it wrote to its standard error, if it failed; of the first few.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stderr: Option<String>,
+    /// Why it has not begun, while it waits for its node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits: Option<String>,
     /// The execution of an earlier run whose result was taken over: nothing was done here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Uuid>)]
@@ -149,7 +182,7 @@ pub struct InstanceResult {
     pub execution: ExecutionId,
 }
 
-/// A placed step that waits for a node.
+/// A step that waits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StepWaiting {
     pub step: u32,
@@ -157,15 +190,18 @@ pub struct StepWaiting {
     /// The item that waits, of a step with `for_each`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub item: Option<u32>,
-    /// How many other items of the step wait too.
+    /// How many other items of the step wait too; of a step on several nodes, how many nodes more than `nodes` has.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub others: u64,
+    /// It is bound to the nodes in `nodes` and waits for them; otherwise any node may take it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub bound: bool,
     #[schema(value_type = Uuid)]
     pub execution: ExecutionId,
     pub nodes: Vec<Waiting>,
 }
 
-fn is_zero(number: &u64) -> bool {
+pub(super) fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
@@ -220,7 +256,7 @@ impl RunSummary {
             state: run.state,
             status: run.state.status(),
             partial: run.end.as_ref().is_some_and(|end| end.partial),
-            steps: u32::try_from(steps).unwrap_or(u32::MAX),
+            steps: Steps::Count(u32::try_from(steps).unwrap_or(u32::MAX)),
             nodes: u32::try_from(run.resolved.nodes.len()).unwrap_or(u32::MAX),
             by: run.by.clone(),
             created_at: run.created_at,
@@ -303,6 +339,8 @@ impl Run {
             summary: RunSummary::of(run),
             step: step.map(|(_, index)| index),
             expected: run.resolved.nodes.iter().map(|node| node.hostname.clone()).collect(),
+            left_out: left_out(&run.resolved),
+            silent: Vec::new(),
             counts,
             params: run.params.clone(),
             rollout,
@@ -344,6 +382,8 @@ impl InstanceResult {
             exit_code: facts.exit_code,
             error: facts.error,
             reason: facts.reason,
+            stderr: None,
+            waits: None,
             reused: record.reused,
             cached: record.is_cached(),
             outputs: facts.outputs,
@@ -390,6 +430,7 @@ mod tests {
                 entries: vec![Some(0), None],
                 idempotent: Vec::new(),
                 waves: Vec::new(),
+                left_out: Vec::new(),
             }),
             by: "test".to_owned(),
             idempotency_key: None,
@@ -422,6 +463,7 @@ mod tests {
             started_at,
             finished_at,
             outputs: Default::default(),
+            received_at: None,
         };
         State::Succeeded { lease: lease(number), outcome }
     }

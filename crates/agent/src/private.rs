@@ -1,0 +1,126 @@
+//! Owns who may read what an agent keeps: its own user only. Results carry output of root's jobs and lease tokens, so
+//! modes are set here, whatever the umask is, also on what an older release made.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+pub(crate) const DIR_MODE: u32 = 0o700;
+pub(crate) const FILE_MODE: u32 = 0o600;
+const STICKY: u32 = 0o1000;
+/// What an agent keeps directly in its data directory.
+const KEPT: [&str; 8] = ["lock", "session", "instance", "life", "containers", "outbox", "running", "values"];
+
+/// Makes a directory, and those above it, that only its owner can enter. One that exists is left as it is.
+pub(crate) fn create_dir(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(DIR_MODE).create(path)
+}
+
+/// Writes a file anew that only its owner can read.
+pub(crate) fn write(path: &Path, text: &str) -> io::Result<()> {
+    use io::Write;
+    create(path)?.write_all(text.as_bytes())
+}
+
+/// Opens a file for writing, emptied, that only its owner can read.
+pub(crate) fn create(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(FILE_MODE).open(path)?;
+    file.set_permissions(Permissions::from_mode(FILE_MODE))?;
+    Ok(file)
+}
+
+/// Makes the data directory, and closes it to others with all that an agent kept in it before.
+pub(crate) fn claim(data: &Path) -> io::Result<()> {
+    let is_ours = match fs::read_dir(data) {
+        // A directory that somebody shares with the agent (`/tmp`, a home) stays as its owner wants it.
+        Ok(mut entries) => entries.next().is_none() || data.join("outbox").is_dir(),
+        Err(_) => true,
+    };
+    create_dir(data)?;
+    if is_ours && fs::metadata(data)?.permissions().mode() & STICKY == 0 {
+        close(data, DIR_MODE);
+    }
+    for name in KEPT {
+        close_all(&data.join(name));
+    }
+    Ok(())
+}
+
+/// A directory and the files in it, or a file. Links are not followed.
+fn close_all(path: &Path) {
+    let Ok(metadata) = fs::symlink_metadata(path) else { return };
+    if metadata.is_dir() {
+        close(path, DIR_MODE);
+        for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_file()) {
+                close(&entry.path(), FILE_MODE);
+            }
+        }
+    } else if metadata.is_file() {
+        close(path, FILE_MODE);
+    }
+}
+
+fn close(path: &Path, mode: u32) {
+    let is_open =
+        fs::symlink_metadata(path).is_ok_and(|found| found.permissions().mode() & 0o777 & !mode != 0);
+    if is_open && let Err(error) = fs::set_permissions(path, Permissions::from_mode(mode)) {
+        tracing::warn!(path = %path.display(), %error, "others on this host can read what the agent keeps here");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    fn open_to_all(path: &Path, mode: u32) {
+        fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn what_an_older_agent_kept_is_closed_to_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().join("data");
+        fs::create_dir_all(data.join("outbox")).unwrap();
+        for file in ["session", "outbox/00000001.log"] {
+            fs::write(data.join(file), "x").unwrap();
+            open_to_all(&data.join(file), 0o644);
+        }
+        open_to_all(&data, 0o755);
+        open_to_all(&data.join("outbox"), 0o755);
+        claim(&data).unwrap();
+        assert_eq!((mode(&data), mode(&data.join("outbox"))), (DIR_MODE, DIR_MODE));
+        assert_eq!(mode(&data.join("session")), FILE_MODE);
+        assert_eq!(mode(&data.join("outbox/00000001.log")), FILE_MODE);
+    }
+
+    #[test]
+    fn a_directory_that_others_use_too_stays_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("of somebody else"), "x").unwrap();
+        open_to_all(dir.path(), 0o755);
+        claim(dir.path()).unwrap();
+        assert_eq!(mode(dir.path()), 0o755);
+        let shared = dir.path().join("tmp");
+        fs::create_dir_all(shared.join("outbox")).unwrap();
+        fs::set_permissions(&shared, Permissions::from_mode(0o1777)).unwrap();
+        claim(&shared).unwrap();
+        assert_eq!(mode(&shared), 0o777, "a sticky directory is everybody's");
+        assert_eq!(mode(&shared.join("outbox")), DIR_MODE);
+    }
+
+    #[test]
+    fn a_new_file_is_closed_whatever_it_was_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("session");
+        fs::write(&path, "older").unwrap();
+        open_to_all(&path, 0o666);
+        write(&path, "x").unwrap();
+        assert_eq!((mode(&path), fs::read_to_string(&path).unwrap()), (FILE_MODE, "x".to_owned()));
+    }
+}

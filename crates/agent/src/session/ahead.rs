@@ -1,0 +1,55 @@
+//! Owns the output of results that have much of it: it is sent ahead, piece by piece, over a link that nothing else
+//! waits for. Then the result is reported as any other. A server drops pieces that it has, so all of it may be sent
+//! again.
+
+use std::sync::Arc;
+
+use downbeat_proto::message::{Fault, Finished};
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::Outgoing;
+use super::output::send;
+use super::stuck::note_dropped_output;
+use crate::error::Error;
+use crate::output::cost_bytes;
+use crate::output::pace::{Pace, fitting};
+use crate::shared::Shared;
+
+/// Sends for as long as the session lives, one result after the other.
+pub(crate) async fn send_ahead(shared: Arc<Shared>, mut large: UnboundedReceiver<Finished>) -> Error {
+    let mut pace = Pace::of_bulk();
+    while let Some(mut finished) = large.recv().await {
+        if send_output(&shared, &mut pace, &mut finished).await {
+            let _ = shared.outgoing.send(Outgoing::Finished(finished));
+        }
+    }
+    Error::Bug("the queue of large results was closed".to_owned())
+}
+
+/// Sends all output of a result. False: nobody wants the result any more.
+async fn send_output(shared: &Shared, pace: &mut Pace, finished: &mut Finished) -> bool {
+    let held = finished.held;
+    loop {
+        if !shared.holdings().holds(held) {
+            return false;
+        }
+        let mut count = 0;
+        let sent = send(shared, pace, cost_bytes(&finished.output), |message_bytes| {
+            count = fitting(&finished.output, message_bytes);
+            (vec![held], finished.output[..count].to_vec())
+        });
+        match sent.await {
+            None => return true,
+            Some(Ok(())) => {
+                finished.output.drain(..count);
+            }
+            // The pause is in finding the next server, or the call took long.
+            Some(Err(Fault::Unavailable(_) | Fault::TimedOut(_))) => {}
+            Some(Err(Fault::Rejected(why))) => {
+                finished.output.clear();
+                note_dropped_output(finished, &why);
+            }
+            Some(Err(fault)) => shared.doubted("output", &fault).await,
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The guard's process: reads what the agent writes, waits by a clock that goes on during suspend, ends the work.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+use tokio::time::Instant;
+
+use super::boot_time;
+use super::line::{Line, Work};
+use super::watch::{Ended, Verdict, Watch};
+use crate::builtin::end_container;
+use crate::process::{Leader, Means, Tree, terminate};
+
+/// The guard's only word: it watches from now on.
+pub(super) const READY: &str = "ready";
+/// How long a guard tries to end what does not end: a container whose engine is away, a process that hangs in the kernel.
+const END_FOR: Duration = Duration::from_secs(60 * 60);
+/// Between attempts to end a container.
+const PAUSE: Duration = Duration::from_millis(250);
+const READ_BYTES: usize = 4096;
+
+/// What a guard did before it left: nothing, or it ended this work.
+type Outcome = Option<(Ended, String)>;
+
+/// The whole life of a guard. Reads from standard input and returns when its work has ended. To be called before the
+/// process has other threads.
+pub fn watch_over() -> io::Result<Outcome> {
+    detach()?;
+    let mut input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let timer = TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_CLOEXEC)?;
+    let mut output = io::stdout();
+    writeln!(output, "{READY}")?;
+    output.flush()?;
+
+    let mut watch = Watch::default();
+    let mut unread = Vec::new();
+    loop {
+        match watch.decide(boot_time()) {
+            Verdict::Leave => return Ok(None),
+            Verdict::End { why, kill_at } => {
+                let Some(work) = watch.work.take() else { return Ok(None) };
+                return end(&work, watch.leader, kill_at).map(|ended| Some((why, ended)));
+            }
+            Verdict::Wait(until) => {
+                if wait(&input, &timer, until)? {
+                    read(&mut input, &mut unread, &mut watch);
+                }
+            }
+        }
+    }
+}
+
+/// Whatever ends the agent must not end its guard: a terminal that closes, Ctrl-C, a polite signal to the agent's group.
+fn detach() -> io::Result<()> {
+    // Fails for the first process of a group, which is nobody's to interrupt.
+    let _ = nix::unistd::setsid();
+    let mut signals = SigSet::empty();
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
+        signals.add(signal);
+    }
+    Ok(signals.thread_block()?)
+}
+
+/// Waits for input or for a time since boot. Returns whether there is input.
+fn wait(input: &File, timer: &TimerFd, until: Option<Duration>) -> io::Result<bool> {
+    match until {
+        Some(until) => {
+            let at = Expiration::OneShot(TimeSpec::from_duration(until));
+            timer.set(at, TimerSetTimeFlags::TFD_TIMER_ABSTIME)?;
+        }
+        None => timer.unset()?,
+    }
+    let mut ready =
+        [PollFd::new(input.as_fd(), PollFlags::POLLIN), PollFd::new(timer.as_fd(), PollFlags::POLLIN)];
+    match poll(&mut ready, PollTimeout::NONE) {
+        Ok(_) => Ok(ready[0].any().unwrap_or(false)),
+        Err(nix::errno::Errno::EINTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn read(input: &mut File, unread: &mut Vec<u8>, watch: &mut Watch) {
+    let mut bytes = [0; READ_BYTES];
+    match input.read(&mut bytes) {
+        Ok(0) => watch.closed(),
+        Ok(count) => {
+            unread.extend_from_slice(&bytes[..count]);
+            while let Some(length) = unread.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = unread.drain(..=length).collect();
+                if let Some(line) =
+                    str::from_utf8(&line[..length]).ok().and_then(|line| line.parse::<Line>().ok())
+                {
+                    watch.hear(line);
+                }
+            }
+            // No line of an agent is that long.
+            if unread.len() > READ_BYTES {
+                unread.clear();
+            }
+        }
+        // Nothing to wait for yet: the pipe was empty after all.
+        Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {}
+        Err(_) => watch.closed(),
+    }
+}
+
+/// Asks the work to end, and kills it at the given time since boot. Returns what it was.
+fn end(work: &Work, leader: Option<Leader>, kill_at: Duration) -> io::Result<String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let grace = kill_at.saturating_sub(boot_time());
+    runtime.block_on(async {
+        match work {
+            Work::Processes(identity) => {
+                let tree = Arc::new(Tree::former(*identity, leader, &Means::found()));
+                let deadline = Instant::now() + END_FOR;
+                let mut left = terminate(&tree, grace).await;
+                while left > 0 && Instant::now() < deadline {
+                    left = terminate(&tree, Duration::ZERO).await;
+                }
+                Ok(format!("execution {identity}"))
+            }
+            Work::Container { engine, name } => {
+                let deadline = Instant::now() + END_FOR;
+                loop {
+                    match end_container(engine, name, grace).await {
+                        Ok(()) => return Ok(format!("container {name}")),
+                        Err(error) if Instant::now() > deadline => return Err(io::Error::other(error)),
+                        Err(_) => tokio::time::sleep(PAUSE).await,
+                    }
+                }
+            }
+        }
+    })
+}

@@ -1,0 +1,146 @@
+//! Decides whether a guard waits, leaves or ends its work. Pure: what it heard and the time in, what to do out.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::line::{Line, Work};
+use crate::process::Leader;
+
+/// Until when work may go on unless its lease is renewed, in time since boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadlines {
+    /// The work is asked to end then.
+    pub end: Duration,
+    /// Nothing of it may be left then.
+    pub kill: Duration,
+}
+
+/// Why a guard ended its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The pipe closed, and the agent had not said that the work was done.
+    AgentGone,
+    NotRenewed,
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::AgentGone => "the agent is gone",
+            Self::NotRenewed => "the agent did not renew its lease in time",
+        })
+    }
+}
+
+/// What a guard has heard so far.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    pub(super) work: Option<Work>,
+    pub(super) leader: Option<Leader>,
+    deadlines: Option<Deadlines>,
+    done: bool,
+    closed: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Until this time since boot, or the next line.
+    Wait(Option<Duration>),
+    /// Nothing is left to do.
+    Leave,
+    End {
+        why: Ended,
+        kill_at: Duration,
+    },
+}
+
+impl Watch {
+    pub(super) fn hear(&mut self, line: Line) {
+        match line {
+            Line::Work(work) => self.work = Some(work),
+            Line::Started(leader) => self.leader = Some(leader),
+            Line::Until(deadlines) => self.deadlines = Some(deadlines),
+            Line::Done => self.done = true,
+        }
+    }
+
+    pub(super) fn closed(&mut self) {
+        self.closed = true;
+    }
+
+    pub(super) fn decide(&self, now: Duration) -> Verdict {
+        if self.done || (self.closed && self.work.is_none()) {
+            return Verdict::Leave;
+        }
+        match self.deadlines {
+            Some(Deadlines { end, kill }) if end <= now => {
+                Verdict::End { why: Ended::NotRenewed, kill_at: kill }
+            }
+            Some(Deadlines { end, kill }) if self.closed => {
+                // As much time to end by itself as it would have at its deadline.
+                let grace = kill.saturating_sub(end);
+                Verdict::End { why: Ended::AgentGone, kill_at: kill.min(now + grace) }
+            }
+            None if self.closed => Verdict::End { why: Ended::AgentGone, kill_at: now },
+            deadlines => Verdict::Wait(deadlines.map(|deadlines| deadlines.end)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use downbeat_core::ids::ExecutionId;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::backend::Identity;
+
+    const fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn watching(end: u64, kill: u64) -> Watch {
+        let mut watch = Watch::default();
+        let identity = Identity { execution: ExecutionId(Uuid::from_u128(1)), attempt: 1 };
+        watch.hear(Line::Work(Work::Processes(identity)));
+        watch.hear(Line::Until(Deadlines { end: at(end), kill: at(kill) }));
+        watch
+    }
+
+    #[test]
+    fn work_that_is_not_renewed_in_time_is_ended() {
+        let mut watch = watching(100, 103);
+        assert_eq!(watch.decide(at(99)), Verdict::Wait(Some(at(100))));
+        let ended = |kill| Verdict::End { why: Ended::NotRenewed, kill_at: at(kill) };
+        assert_eq!(watch.decide(at(100)), ended(103));
+        // After a suspend: both times are long over.
+        assert_eq!(watch.decide(at(4_000)), ended(103));
+        watch.hear(Line::Until(Deadlines { end: at(110), kill: at(113) }));
+        assert_eq!(watch.decide(at(105)), Verdict::Wait(Some(at(110))));
+    }
+
+    #[test]
+    fn work_of_an_agent_that_is_gone_is_ended_at_once() {
+        let mut watch = watching(100, 103);
+        watch.closed();
+        assert_eq!(watch.decide(at(50)), Verdict::End { why: Ended::AgentGone, kill_at: at(53) });
+        assert_eq!(watch.decide(at(99)), Verdict::End { why: Ended::AgentGone, kill_at: at(102) });
+    }
+
+    #[test]
+    fn work_that_is_done_is_left_alone() {
+        let mut watch = watching(100, 103);
+        watch.hear(Line::Done);
+        watch.closed();
+        assert_eq!(watch.decide(at(50)), Verdict::Leave);
+        assert_eq!(watch.decide(at(200)), Verdict::Leave);
+    }
+
+    #[test]
+    fn a_guard_that_never_got_work_leaves_with_its_agent() {
+        let mut watch = Watch::default();
+        assert_eq!(watch.decide(at(1)), Verdict::Wait(None));
+        watch.closed();
+        assert_eq!(watch.decide(at(1)), Verdict::Leave);
+    }
+}

@@ -1,0 +1,84 @@
+//! Owns the end of one process: learned from its pidfd, or from tokio where the standard library started it.
+
+use std::io;
+use std::process::ExitStatus;
+
+use downbeat_spawn::{Started, Watched};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::runtime::Handle;
+
+use super::orphans::Own;
+
+/// A process of this agent. It is waited for even if this is dropped before its end.
+#[derive(Debug)]
+pub(super) struct Child {
+    pid: i32,
+    kind: Kind,
+    ended: Option<ExitStatus>,
+    own: Option<Own>,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Cloned(Option<Watched>),
+    Standard(tokio::process::Child),
+}
+
+impl Child {
+    pub(super) fn cloned(started: Started) -> io::Result<Self> {
+        let pid = started.pid;
+        let own = Own::new(pid);
+        let watched = Watched::new(started).inspect_err(|_| {
+            // Nobody could learn of its end.
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        })?;
+        Ok(Self { pid, kind: Kind::Cloned(Some(watched)), ended: None, own })
+    }
+
+    pub(super) fn standard(child: tokio::process::Child) -> io::Result<Self> {
+        let pid = child.id().ok_or_else(|| io::Error::other("the process has no number"))?.cast_signed();
+        Ok(Self { pid, kind: Kind::Standard(child), ended: None, own: Own::new(pid) })
+    }
+
+    /// Its number, which is nobody else's until `wait` has returned.
+    pub(super) fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Can be dropped and called again.
+    pub(super) async fn wait(&mut self) -> io::Result<ExitStatus> {
+        if let Some(status) = self.ended {
+            return Ok(status);
+        }
+        let status = match &mut self.kind {
+            Kind::Cloned(Some(watched)) => watched.end().await?,
+            Kind::Cloned(None) => return Err(io::Error::other("nobody watches the process")),
+            Kind::Standard(child) => child.wait().await?,
+        };
+        self.ended = Some(status);
+        self.own = None;
+        Ok(status)
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        if self.ended.is_some() {
+            return;
+        }
+        let own = self.own.take();
+        match &mut self.kind {
+            Kind::Cloned(watched) => {
+                if let (Some(watched), Ok(runtime)) = (watched.take(), Handle::try_current()) {
+                    runtime.spawn(async move {
+                        let _ = watched.end().await;
+                        drop(own);
+                    });
+                }
+            }
+            // tokio waits for it at some time, so it stays this agent's own.
+            Kind::Standard(_) => std::mem::forget(own),
+        }
+    }
+}

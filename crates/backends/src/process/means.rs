@@ -1,0 +1,133 @@
+//! Owns what this host offers for starting processes and for finding them again.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::cgroup::{Cgroup, Groups};
+use super::procfs::Proc;
+use crate::backend::Identity;
+
+/// Groups that daemons keep are looked at again after so many of them, or after this time: they may have ended.
+const TIDY_AFTER: u32 = 64;
+const TIDY_EVERY: Duration = Duration::from_secs(3600);
+
+/// How processes are started here. The host decides; tests leave out what they want to do without.
+#[derive(Debug)]
+pub struct Means {
+    groups: Option<Groups>,
+    /// Processes can be born in a group. Untrue once the kernel, or a filter around it, has refused.
+    births: AtomicBool,
+    clone: bool,
+    proc: Proc,
+    /// Groups that were not empty when their execution ended, since the last look.
+    left: AtomicU32,
+    tidied: Mutex<Instant>,
+}
+
+impl Means {
+    pub fn found() -> Self {
+        let groups = Groups::found();
+        let births = groups.as_ref().is_some_and(Groups::take_births);
+        Self {
+            groups,
+            births: AtomicBool::new(births),
+            clone: downbeat_spawn::is_supported(),
+            proc: Proc::default(),
+            left: AtomicU32::new(0),
+            tidied: Mutex::new(Instant::now()),
+        }
+    }
+
+    /// As with cgroup v1, or a kernel before 5.7: processes enter their group if they last.
+    #[must_use]
+    pub fn without_births(self) -> Self {
+        Self { births: AtomicBool::new(false), ..self }
+    }
+
+    /// As in a container that may not write to the hierarchy.
+    #[must_use]
+    pub fn without_groups(self) -> Self {
+        Self { groups: None, ..self }.without_births()
+    }
+
+    /// As with a kernel before 5.4, or on another processor: the standard library starts processes.
+    #[must_use]
+    pub fn without_clone(self) -> Self {
+        Self { clone: false, ..self }.without_births()
+    }
+
+    #[cfg(test)]
+    pub(super) fn with_proc(self, proc: Proc) -> Self {
+        Self { proc, ..self }
+    }
+
+    pub(super) fn proc(&self) -> &Proc {
+        &self.proc
+    }
+
+    pub(super) fn groups(&self) -> Option<&Groups> {
+        self.groups.as_ref()
+    }
+
+    pub(super) fn can_clone(&self) -> bool {
+        self.clone
+    }
+
+    /// A group for a process to be born in.
+    pub(super) fn group_to_be_born_in(&self, identity: Identity) -> Option<Cgroup> {
+        if !self.clone || !self.births.load(Ordering::Relaxed) {
+            return None;
+        }
+        let created = self.groups.as_ref()?.create(identity);
+        created
+            .inspect_err(
+                |error| tracing::debug!(execution = %identity, %error, "cannot make a control group"),
+            )
+            .ok()
+    }
+
+    /// The kernel does not let processes be born in a group, and will not the next time.
+    pub(super) fn no_births(&self, error: &downbeat_spawn::Error) {
+        if self.births.swap(false, Ordering::Relaxed) {
+            tracing::warn!(%error, "processes cannot start inside a control group; they enter one if they last");
+        }
+    }
+
+    /// An execution has ended. Its group is removed, unless a daemon keeps it.
+    pub(super) fn release(&self, group: Option<&Cgroup>) {
+        if group.is_some_and(|group| group.remove().is_err()) {
+            self.left.fetch_add(1, Ordering::Relaxed);
+        }
+        let left = self.left.load(Ordering::Relaxed);
+        if left == 0 {
+            return;
+        }
+        let mut tidied = self.tidied.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_tidy_due(left, tidied.elapsed())
+            && let Some(groups) = self.groups.clone()
+        {
+            *tidied = Instant::now();
+            self.left.store(0, Ordering::Relaxed);
+            tokio::task::spawn_blocking(move || groups.tidy());
+        }
+    }
+}
+
+fn is_tidy_due(left: u32, since: Duration) -> bool {
+    left >= TIDY_AFTER || (left > 0 && since >= TIDY_EVERY)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_that_daemons_kept_are_looked_at_hourly_and_when_there_are_many() {
+        let minute = Duration::from_secs(60);
+        assert!(!is_tidy_due(0, TIDY_EVERY * 2));
+        assert!(!is_tidy_due(1, minute));
+        assert!(is_tidy_due(1, TIDY_EVERY));
+        assert!(is_tidy_due(TIDY_AFTER, minute));
+    }
+}

@@ -1,0 +1,141 @@
+//! Owns the duty of process 1: whoever loses its parent becomes its child, and stays a zombie until it is waited for.
+//! An agent has it as the first process of a container.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
+
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::procfs::Proc;
+
+/// Between two looks. An orphan is one that was a zombie in both: children that somebody else in this process waits for
+/// are gone by then.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Held for reading from before a process is created until it is on the list, so that no look falls in between.
+static STARTING: RwLock<()> = RwLock::new(());
+/// Children that their starters wait for. Counted: a number is used again as soon as the former child was waited for,
+/// which may be before its entry is gone.
+static OWN: Mutex<BTreeMap<i32, u32>> = Mutex::new(BTreeMap::new());
+
+/// A child that its starter waits for, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Own(i32);
+
+fn is_first_process() -> bool {
+    std::process::id() == 1
+}
+
+/// To be held while a process is created and listed. Nothing where orphans are somebody else's.
+pub(super) fn starting() -> Option<RwLockReadGuard<'static, ()>> {
+    is_first_process().then(|| STARTING.read().unwrap_or_else(PoisonError::into_inner))
+}
+
+impl Own {
+    pub(super) fn new(pid: i32) -> Option<Self> {
+        is_first_process().then(|| Self::listed(pid))
+    }
+
+    fn listed(pid: i32) -> Self {
+        *OWN.lock().unwrap_or_else(PoisonError::into_inner).entry(pid).or_default() += 1;
+        Self(pid)
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = own.get_mut(&self.0) {
+            *count -= 1;
+            if *count == 0 {
+                own.remove(&self.0);
+            }
+        }
+    }
+}
+
+/// Waits for orphans, for as long as this process lives. Returns at once where they are somebody else's: in every
+/// process but the first of a machine or container.
+pub async fn reap_orphans() {
+    if !is_first_process() {
+        return;
+    }
+    let mut ended = match signal(SignalKind::child()) {
+        Ok(ended) => ended,
+        Err(error) => {
+            tracing::warn!(%error, "cannot learn of orphans: they stay zombies; start the container with --init");
+            return;
+        }
+    };
+    let mut seen = HashSet::new();
+    loop {
+        if seen.is_empty() {
+            ended.recv().await;
+        }
+        tokio::time::sleep(PAUSE).await;
+        seen = tokio::task::spawn_blocking(move || reap(&seen)).await.unwrap_or_default();
+    }
+}
+
+/// Waits for zombies that were there the last time; returns those that are new.
+fn reap(seen: &HashSet<(i32, u64)>) -> HashSet<(i32, u64)> {
+    let _nobody_starts = STARTING.write().unwrap_or_else(PoisonError::into_inner);
+    let this = std::process::id().cast_signed();
+    let mut new = HashSet::new();
+    for process in Proc::default().all() {
+        if !process.zombie || process.parent != this || is_own(process.pid) {
+            continue;
+        }
+        if seen.contains(&(process.pid, process.started)) {
+            let _ = waitpid(Pid::from_raw(process.pid), Some(WaitPidFlag::WNOHANG));
+        } else {
+            new.insert((process.pid, process.started));
+        }
+    }
+    new
+}
+
+fn is_own(pid: i32) -> bool {
+    OWN.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&pid)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::time::Instant;
+
+    use super::*;
+
+    fn zombie() -> (std::process::Child, (i32, u64)) {
+        let child = Command::new("true").spawn().unwrap();
+        let pid = child.id().cast_signed();
+        let begun = Instant::now();
+        loop {
+            match Proc::default().one(pid) {
+                Some(process) if process.zombie => return (child, (pid, process.started)),
+                _ => assert!(begun.elapsed() < Duration::from_secs(30), "it does not end"),
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_zombie_is_an_orphan_at_the_second_look_unless_its_starter_waits_for_it() {
+        let (_orphan, first) = zombie();
+        let (mut child, second) = zombie();
+        let own = Own::listed(second.0);
+        let again = Own::listed(second.0);
+        let seen = reap(&HashSet::new());
+        assert!(seen.contains(&first) && !seen.contains(&second));
+        reap(&HashSet::from([first, second]));
+        assert_eq!(Proc::default().one(first.0), None);
+        drop(own);
+        reap(&HashSet::from([second]));
+        assert!(child.try_wait().unwrap().unwrap().success(), "it was still there to be waited for");
+        drop(again);
+        assert!(!is_own(second.0));
+    }
+}

@@ -1,0 +1,147 @@
+//! Owns the answer to a command that does not exist: one of a later version, one of another noun, or a typing error.
+
+use clap::{Command, CommandFactory};
+use downbeat_core::nearest::nearest;
+use downbeat_core::shown::shown;
+
+use crate::args::Cli;
+use crate::exit::Failure;
+
+const STORED_JOBS: &str = "stored jobs are not available in this version; use `downbeat job run -f FILE`";
+const ACCOUNTS: &str = "logins and permissions are not available in this version: whoever reaches the server may do \
+                        everything; keep its ports inside a network that you trust";
+
+/// Commands of later versions: noun, verb (nothing: all of them), and what to do instead.
+const LATER: &[(&str, &[&str], &str)] = &[
+    (
+        "job",
+        &[
+            "apply", "list", "show", "delete", "pause", "resume", "history", "diff", "rollback", "import",
+            "backfill",
+        ],
+        STORED_JOBS,
+    ),
+    (
+        "run",
+        &["approve"],
+        "approvals are not available in this version; `downbeat run pause` and `resume` hold a run",
+    ),
+    ("node", &["revoke", "reset"], ACCOUNTS),
+    (
+        "schedule",
+        &[],
+        "schedules are not available in this version; let cron or a systemd timer call `downbeat job run -f FILE`",
+    ),
+    ("cluster", &[], "this version has one cluster, `default`; `downbeat node list` shows its nodes"),
+    ("task", &[], "standing tasks are not available in this version; use `downbeat job run -f FILE`"),
+    (
+        "top",
+        &[],
+        "`top` is not available in this version; `downbeat status` and `downbeat run watch last` show the same",
+    ),
+    (
+        "debug",
+        &[],
+        "`debug` is not available in this version; use `downbeat job run --target node:NODE --watch exec run --command \
+         COMMAND`",
+    ),
+    (
+        "audit",
+        &[],
+        "`audit` is not available in this version; `downbeat event list` shows what happened, and who asked for it",
+    ),
+    ("login", &[], ACCOUNTS),
+    ("logout", &[], ACCOUNTS),
+    ("whoami", &[], ACCOUNTS),
+    ("user", &[], ACCOUNTS),
+    ("token", &[], ACCOUNTS),
+    ("ca", &[], ACCOUNTS),
+    ("context", &[], "contexts are not available in this version; set DOWNBEAT_SERVER"),
+    ("secret", &[], "secrets are not available in this version; keep them in files on the nodes"),
+    ("kubernetes", &[], "`kubernetes` is not available in this version"),
+];
+
+/// What is said of `downbeat NOUN VERB …` when there is no such verb; without a noun, of `downbeat WORD …`.
+pub(crate) fn unknown(noun: Option<&str>, words: &[String]) -> Failure {
+    let word = words.first().map(String::as_str).unwrap_or_default();
+    let of_later = |(later, verbs, _): &&(&str, &[&str], &str)| match noun {
+        Some(noun) => *later == noun && verbs.contains(&word),
+        None => *later == word && verbs.is_empty(),
+    };
+    if let Some((_, _, instead)) = LATER.iter().find(of_later) {
+        return Failure::bad_input(*instead);
+    }
+    let all = Cli::command();
+    let here = match noun {
+        Some(noun) => all.find_subcommand(noun).unwrap_or(&all),
+        None => &all,
+    };
+    let path = noun.map(|noun| format!("downbeat {noun}")).unwrap_or_else(|| "downbeat".to_owned());
+    let meant =
+        nearest(word, names(here)).map(|near| format!("{path} {near}")).or_else(|| elsewhere(&all, word));
+    let advice = match meant {
+        Some(meant) => format!("did you mean `{meant}`?"),
+        None => format!("commands: {}", names(here).collect::<Vec<_>>().join(", ")),
+    };
+    Failure::bad_input(format!("`{path}` has no command `{}`; {advice}", shown(word)))
+}
+
+fn names(command: &Command) -> impl Iterator<Item = &str> {
+    command.get_subcommands().map(Command::get_name)
+}
+
+/// The same verb of the noun that has it: `downbeat logs` is `downbeat run logs`.
+fn elsewhere(all: &Command, word: &str) -> Option<String> {
+    // Runs first: they are what people look for most.
+    let first = all.find_subcommand("run").into_iter();
+    let has = |noun: &&Command| noun.find_subcommand(word).is_some();
+    first.chain(all.get_subcommands()).find(has).map(|noun| format!("downbeat {} {word}", noun.get_name()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::Code;
+    use crate::{args, job, node, run};
+
+    #[test]
+    fn a_command_that_does_not_exist_is_answered_in_one_line_that_helps() {
+        for (words, told) in [
+            ("job apply -f x.yaml", STORED_JOBS),
+            ("job list", STORED_JOBS),
+            ("job backfill etl --from x", STORED_JOBS),
+            ("schedule preview --cron x", "schedules are not available in this version; let cron"),
+            ("top", "`top` is not available in this version"),
+            ("debug web-01 -- ls", "exec run --command COMMAND"),
+            ("cluster list", "this version has one cluster"),
+            ("task add x", "standing tasks are not available"),
+            ("login", "logins and permissions are not available"),
+            ("run approve r 1", "approvals are not available"),
+            ("job logs last", "`downbeat job` has no command `logs`; did you mean `downbeat run logs`?"),
+            ("logs last", "did you mean `downbeat run logs`?"),
+            ("nodes", "did you mean `downbeat node`?"),
+            ("job vaildate", "did you mean `downbeat job validate`?"),
+            ("node frobnicate", "`downbeat node` has no command `frobnicate`; commands: list, show"),
+            ("frobnicate", "`downbeat` has no command `frobnicate`; commands: dev, server"),
+        ] {
+            let failure = refusal(words);
+            assert!(failure.message.contains(told), "{words}: {}", failure.message);
+            assert_eq!((failure.code, failure.message.lines().count()), (Code::BadInput, 1), "{words}");
+        }
+    }
+
+    /// As the program reads it.
+    fn refusal(words: &str) -> Failure {
+        use clap::Parser;
+
+        let words = ["downbeat"].into_iter().chain(words.split(' '));
+        let cli = Cli::try_parse_from(words).expect("unknown commands are read");
+        match cli.command {
+            args::Command::Unknown(words) => unknown(None, &words),
+            args::Command::Job(job::Verb::Unknown(words)) => unknown(Some("job"), &words),
+            args::Command::Run(run::Verb::Unknown(words)) => unknown(Some("run"), &words),
+            args::Command::Node(node::Verb::Unknown(words)) => unknown(Some("node"), &words),
+            other => panic!("{other:?} is known"),
+        }
+    }
+}

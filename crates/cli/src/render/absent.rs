@@ -1,0 +1,74 @@
+//! Owns how nodes are named that a run has to do without: drained ones that were left out, and silent ones.
+
+use downbeat_server::http::view::{NodeReason, Run};
+
+use super::hosts::{Rows, hosts};
+
+/// `wa, wb (drained)`.
+pub(super) fn left_out(nodes: &[NodeReason], rows: Rows) -> String {
+    by_reason(nodes)
+        .iter()
+        .map(|(reason, names)| format!("{} ({})", hosts(names, rows), reason.trim_start_matches("is ")))
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+/// `o1, o2: offline: their steps fail …`, one sentence per kind of silence.
+pub(super) fn silent(nodes: &[NodeReason], rows: Rows) -> String {
+    by_reason(nodes)
+        .iter()
+        .map(|(reason, names)| match names.as_slice() {
+            [only] => format!("{only} {reason}"),
+            names => format!("{} {}", hosts(names, rows), of_several(reason)),
+        })
+        .collect::<Vec<_>>()
+        .join("; ")
+}
+
+/// What is to be said of a run's nodes when it begins, a line each.
+pub(crate) fn absences(run: &Run) -> Vec<String> {
+    let mut lines = Vec::new();
+    if !run.left_out.is_empty() {
+        lines.push(format!("left out: {}", left_out(&run.left_out, Rows::Few)));
+    }
+    if !run.silent.is_empty() {
+        lines.push(silent(&run.silent, Rows::Few));
+    }
+    lines
+}
+
+/// The sentence about one node, as it is said of several.
+fn of_several(reason: &str) -> String {
+    let reason = reason.strip_prefix("is ").map_or_else(|| reason.to_owned(), |rest| format!("are {rest}"));
+    reason.replace("it is ", "they are ").replace("its ", "their ").replace("for it,", "for them,")
+}
+
+/// Nodes that share a reason, in the order in which the reasons come.
+fn by_reason(nodes: &[NodeReason]) -> Vec<(&str, Vec<String>)> {
+    let mut found: Vec<(&str, Vec<String>)> = Vec::new();
+    for NodeReason { node, reason } in nodes {
+        match found.iter_mut().find(|(known, _)| known == reason) {
+            Some((_, names)) => names.push(node.clone()),
+            None => found.push((reason, vec![node.clone()])),
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_that_share_a_reason_share_a_sentence() {
+        let node = |name: &str, reason: &str| NodeReason { node: name.to_owned(), reason: reason.to_owned() };
+        let drained = [node("wa", "is drained"), node("wb", "is drained")];
+        assert_eq!(left_out(&drained, Rows::Few), "wa, wb (drained)");
+        let stale = "is stale: its steps wait for it, and fail when it is offline";
+        let quiet = [node("o1", stale), node("o2", "is offline: y"), node("o3", stale)];
+        assert_eq!(
+            silent(&quiet, Rows::Few),
+            "o1, o3 are stale: their steps wait for them, and fail when they are offline; o2 is offline: y"
+        );
+    }
+}

@@ -1,0 +1,61 @@
+//! What a host lets jobs do: which backends its agent offers, which variables reach its programs.
+
+use crate::cluster::{Dev, Process, downbeat, until};
+
+/// A node of `dev`, and one whose agent allows nothing.
+fn with_a_careful_node(flags: &[&str], environment: &[(&str, &str)]) -> (Dev, Process) {
+    let dev = Dev::start_with(&["--nodes", "1"]);
+    let mut agent = downbeat(dev.dir.path());
+    let grpc = dev.ready["grpc"].as_str().unwrap();
+    agent.args(["agent", "--server", grpc, "--hostname", "careful", "--data", "careful"]).args(flags);
+    agent.envs(environment.iter().copied());
+    let agent = Process::spawn(agent);
+    until("the node", || {
+        let nodes = dev.run(&["node", "list", "-o", "json"]).json();
+        (nodes["data"].as_array()?.len() == 2).then_some(())
+    });
+    (dev, agent)
+}
+
+#[test]
+fn what_could_do_anything_on_a_host_is_refused_unless_its_agent_allows_it_and_the_error_says_so() {
+    let (dev, _agent) = with_a_careful_node(&[], &[]);
+    for (task, backend) in [
+        (&["exec", "run", "--command", "id"][..], "exec"),
+        (&["file", "write", "--path", "/etc/cron.d/x", "--content", "x"], "file"),
+        (&["http", "request", "--url", "http://169.254.169.254/"], "http"),
+    ] {
+        let refused = dev.run(&[&["job", "run", "--target", "node:careful"], task].concat());
+        assert_eq!(refused.code, 5, "{refused:?}");
+        let line = format!("careful: lacks backend `{backend}` (its agent runs without --allow {backend})");
+        assert!(refused.stderr.contains(&line), "{refused:?}");
+    }
+    let stat = ["job", "run", "--target", "node:node-1", "--wait", "file", "stat", "--path", "/"];
+    assert_eq!(dev.run(&stat).code, 0, "dev allows all");
+}
+
+#[test]
+fn a_job_sees_nothing_of_the_agents_environment_but_what_the_settings_name() {
+    let environment =
+        [("AWS_SECRET_ACCESS_KEY", "canary"), ("NOTIFY_SOCKET", "/nowhere"), ("HTTPS_PROXY", "http://proxy")];
+    let (dev, _agent) = with_a_careful_node(&["--allow", "exec", "--pass-env", "HTTPS_*"], &environment);
+    let told = output(&dev, "node:careful", "/usr/bin/env");
+    assert!(told.contains("PATH=") && told.contains("HTTPS_PROXY=http://proxy"), "{told}");
+    assert!(!told.contains("canary") && !told.contains("NOTIFY_SOCKET"), "{told}");
+}
+
+/// What a command writes on a node.
+fn output(dev: &Dev, target: &str, command: &str) -> String {
+    dev.run(&["job", "run", "--target", target, "--wait", "exec", "run", "--command", command]).ok();
+    dev.run(&["run", "logs", "last"]).ok()
+}
+
+#[test]
+fn a_job_may_run_downbeat_itself() {
+    let dev = Dev::start_with(&["--nodes", "1"]);
+    let program = env!("CARGO_BIN_EXE_downbeat");
+    for component in ["agent", "server"] {
+        let told = output(&dev, "all", &format!("{program} {component} --print-config"));
+        assert!(told.contains(&format!("[{component}]")), "{told}");
+    }
+}

@@ -1,0 +1,188 @@
+//! Who waits for a run: what it costs the server, what is said of the reasons, and what Ctrl-C does.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Instant;
+
+use nix::sys::signal::Signal;
+
+use crate::cluster::{Dev, Done, Process, downbeat, ready, until};
+
+/// Until the process handles SIGINT: before that it would just be killed by it.
+fn until_it_handles_ctrl_c(process: &mut Process) {
+    const SIGINT_BIT: u64 = 1 << (Signal::SIGINT as u64 - 1);
+    let status = format!("/proc/{}/status", process.child().id());
+    until("the process to handle SIGINT", || {
+        let status = std::fs::read_to_string(&status).ok()?;
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"))?.trim().to_owned();
+        (u64::from_str_radix(&caught, 16).unwrap() & SIGINT_BIT != 0).then_some(())
+    });
+}
+
+#[test]
+fn ctrl_c_while_waiting_exits_with_130_and_the_run_goes_on() {
+    let dev = Dev::start();
+    let sleep = ["--target", "all", "test", "sleep", "--duration", "1h"];
+    let id = dev.submit(&sleep);
+    let job = |how: &'static str| [&["job", "run", how][..], &sleep].concat();
+    let waiters: [Vec<&str>; 6] = [
+        vec!["run", "watch", &id],
+        vec!["run", "watch", &id, "-o", "json"],
+        vec!["run", "logs", &id, "-f"],
+        job("--wait"),
+        job("--watch"),
+        [&["-o", "json"][..], &job("--wait")].concat(),
+    ];
+    for args in waiters {
+        let mut waiting = Process::spawn(dev.command(&args));
+        until_it_handles_ctrl_c(&mut waiting);
+        waiting.signal(Signal::SIGINT);
+        let done = waiting.wait();
+        assert_eq!(done.code, 130, "{args:?}: {done:?}");
+        assert!(done.stderr.contains("the run goes on; `downbeat run watch "), "{args:?}: {done:?}");
+    }
+    assert_eq!(dev.run_status(&id), "running");
+}
+
+/// How often the server was asked for a run.
+fn reads_of_runs(dev: &Dev) -> u64 {
+    let address = dev.url().strip_prefix("http://").unwrap();
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let reads = text.lines().filter(|line| {
+        line.starts_with("downbeat_http_requests_total{method=\"GET\",path=\"/api/v1/runs/{id}\",")
+    });
+    reads.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap() as u64).sum()
+}
+
+#[test]
+fn a_large_run_is_read_a_few_times_however_much_happens_to_it() {
+    let dev = Dev::start();
+    let items: Vec<String> = (0..1_100).map(|item| item.to_string()).collect();
+    let file = dev.write(
+        "many.yaml",
+        &format!("tasks: [{{name: each, for_each: [{}], backend: test, action: noop}}]\n", items.join(", ")),
+    );
+    let file = file.to_str().unwrap();
+
+    let before = reads_of_runs(&dev);
+    let started = Instant::now();
+    assert_eq!(dev.run(&["job", "run", "-f", file, "--wait"]).code, 0);
+    let reads = reads_of_runs(&dev) - before;
+    // One at the end, and glances for reasons to wait: after 3 s, 6 s, 12 s, 24 s and then every 30 s.
+    let glances = match started.elapsed().as_secs() {
+        0..3 => 0,
+        3..9 => 1,
+        9..21 => 2,
+        21..45 => 3,
+        more => 3 + more / 24,
+    };
+    assert!(reads <= 1 + glances, "--wait: {reads} reads in {:?}", started.elapsed());
+
+    let before = reads_of_runs(&dev);
+    let started = Instant::now();
+    let watched = dev.run(&["job", "run", "-f", file, "--watch"]);
+    assert_eq!(watched.code, 0, "{watched:?}");
+    assert!(watched.stdout.contains("step 0 each: 1100/1100 succeeded"), "{watched:?}");
+    let reads = reads_of_runs(&dev) - before;
+    // Two a second, and the first and the last.
+    let most = 2 * (started.elapsed().as_secs() + 1) + 2;
+    assert!(reads <= most, "--watch: {reads} reads in {:?}", started.elapsed());
+}
+
+/// A server and a node that has been killed and is stale.
+fn silent_node() -> (Dev, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = downbeat(dir.path());
+    server
+        .args(["server", "--store", "sqlite:store.db", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"])
+        .args(["--ready-file", "server.json"])
+        .env("DOWNBEAT_HEARTBEAT_INTERVAL", "500ms")
+        .env("DOWNBEAT_NODE_STALE_AFTER", "1500ms")
+        .env("DOWNBEAT_NODE_OFFLINE_AFTER", "10m");
+    let process = Process::spawn(server);
+    let ready = ready(dir.path(), "server.json");
+    let grpc = ready["grpc"].as_str().unwrap().to_owned();
+    let dev = Dev { process, dir, ready };
+    let mut agent = downbeat(dev.dir.path());
+    agent.args(["agent", "--server", &grpc, "--hostname", "web-30", "--data", "agent"]);
+    let agent = Process::spawn(agent);
+    let status = || dev.run(&["node", "list", "-o", "json"]).json()["data"][0]["status"].clone();
+    until("the node to be online", || (status() == "online").then_some(()));
+    agent.signal(Signal::SIGKILL);
+    until("the node to be stale", || (status() == "stale").then_some(()));
+    drop(agent);
+    (dev, "silent for ".to_owned())
+}
+
+#[test]
+fn a_step_that_waits_for_a_silent_node_says_so() {
+    let (dev, silent) = silent_node();
+    let noop = ["--target", "all", "test", "noop"];
+    // At once, when it is submitted.
+    let submitted = dev.run(&[&["job", "run"][..], &noop].concat());
+    assert!(submitted.stdout.contains(" started; `downbeat run watch "), "{submitted:?}");
+    assert!(submitted.stderr.contains("web-30 is stale: its steps wait for it"), "{submitted:?}");
+
+    let show = dev.run(&["run", "show", "last"]).ok();
+    let row = show.lines().find(|line| line.contains("pending") && line.contains("web-30"));
+    assert!(row.is_some_and(|row| row.contains(&format!("waits for web-30, {silent}"))), "{show}");
+
+    let sentence = format!("step 0 test noop waits for web-30, {silent}");
+    let id = dev.run(&["run", "list", "-o", "json"]).json()["data"][0]["id"].as_str().unwrap().to_owned();
+    let mut watching = Process::spawn(dev.command(&["run", "watch", &id]));
+    watching.stdout().find(&sentence);
+    let mut waiting = Process::spawn(dev.command(&[&["job", "run", "--wait"][..], &noop].concat()));
+    waiting.stderr().find(&sentence);
+
+    let standing = dev.run(&["run", "show", &id, "-o", "json"]).json();
+    assert_eq!(standing["waiting"][0]["nodes"][0]["cause"], "silent", "{standing}");
+}
+
+#[test]
+fn waiting_for_a_task_that_fits_no_node_says_so() {
+    let dev = Dev::start_with(&["--nodes", "1"]);
+    let mut waiting =
+        Process::spawn(dev.command(&["job", "run", "--wait", "docker", "run", "--image", "alpine"]));
+    let told = waiting.stderr().find("waits: no node fits now");
+    assert!(told.contains("node-1: lacks backend `docker`"), "{told}");
+    waiting.signal(Signal::SIGINT);
+    assert_eq!(waiting.wait().code, 130);
+}
+
+fn logs(dev: &Dev, args: &[&str]) -> Done {
+    dev.run(&[&["run", "logs", "last"][..], args].concat())
+}
+
+#[test]
+fn logs_tell_streams_attempts_and_items_apart() {
+    let dev = Dev::start();
+    let file = dev.write(
+        "mixed.yaml",
+        "tasks:\n  - name: part\n    for_each: [a, b]\n    backend: exec\n    action: shell\n    \
+         retry: {max: 1, delay: 10ms}\n    params: {command: 'printf \"no newline\"; sleep 0.3; echo err >&2; exit 3'}\n",
+    );
+    assert_eq!(dev.run(&["job", "run", "-f", file.to_str().unwrap(), "--wait"]).code, 1);
+    let one = logs(&dev, &["--item", "1"]).ok();
+    assert_eq!(one, "no newline\nerr\n--- attempt 2 of step 0 (part) ---\nno newline\nerr\n");
+    let all = logs(&dev, &[]).ok();
+    assert!(
+        all.lines().any(|line| line.starts_with("part[0] node-") && line.ends_with(" err| err")),
+        "{all}"
+    );
+    assert!(all.lines().any(|line| line.contains(" attempt 2 | no newline")), "{all}");
+
+    let unknown = logs(&dev, &["--item", "99"]);
+    assert_eq!(unknown.code, 4, "{unknown:?}");
+    assert!(
+        unknown.stderr.contains("there is no item 99: step 0 (part) has 2 items, numbers 0 to 1"),
+        "{unknown:?}"
+    );
+    // The page of the run says where it failed, and what it wrote.
+    let show = dev.run(&["run", "show", "last"]).ok();
+    assert!(show.contains("exited with code 3: err"), "{show}");
+    assert!(show.contains(" --step 0 --item 0   # what it wrote"), "{show}");
+    assert!(!show.contains("--failed-only"), "it has no nodes of its own: {show}");
+}

@@ -1,0 +1,210 @@
+//! Decides what a node may say of itself. Thousands of descriptions are held in memory, listed and printed, and whoever
+//! reaches the agents' port can send one: their size is bounded, and names hold nothing that a shell, a selector or a
+//! terminal reads as something else.
+
+use std::fmt;
+
+use serde_json::Value;
+
+use super::record::Description;
+use crate::limits;
+use crate::shown::{is_unprintable, shown};
+
+/// What is wrong with a description: the field, and why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{field}`: {what}")]
+pub struct BadDescription {
+    pub field: &'static str,
+    pub what: String,
+}
+
+impl BadDescription {
+    fn new(field: &'static str, what: impl fmt::Display) -> Self {
+        Self { field, what: what.to_string() }
+    }
+}
+
+impl Description {
+    /// Checks everything but its size as a whole, which only whoever has its JSON knows; see [`check_json_bytes`].
+    pub fn check(&self) -> Result<(), BadDescription> {
+        let Self { hostname, groups, labels, capabilities, backends, slots, version } = self;
+        check_name(hostname).map_err(|what| BadDescription::new("hostname", what))?;
+        check_count("groups", groups.len(), limits::GROUPS_PER_NODE)?;
+        for group in groups {
+            check_name(group).map_err(|what| BadDescription::new("groups", what))?;
+        }
+        check_count("labels", labels.len(), limits::LABELS_PER_NODE)?;
+        for (name, value) in labels {
+            check_name(name).map_err(|what| BadDescription::new("labels", what))?;
+            check_text(value).map_err(|what| {
+                BadDescription::new("labels", format_args!("the value of `{name}` {what}"))
+            })?;
+        }
+        check_count("capabilities", capabilities.len(), limits::CAPABILITIES_PER_NODE)?;
+        for (name, value) in capabilities {
+            check_name(name).map_err(|what| BadDescription::new("capabilities", what))?;
+            let checked = match value {
+                Value::String(text) => check_text(text),
+                Value::Number(_) | Value::Bool(_) => Ok(()),
+                Value::Null | Value::Array(_) | Value::Object(_) => {
+                    Err("is not a text, a number or a boolean".to_owned())
+                }
+            };
+            checked.map_err(|what| {
+                BadDescription::new("capabilities", format_args!("the value of `{name}` {what}"))
+            })?;
+        }
+        check_count("backends", backends.len(), limits::BACKENDS_PER_NODE)?;
+        for backend in backends {
+            let actions = backend.actions.iter();
+            for name in actions.map(|action| &action.name).chain([&backend.name]) {
+                check_name(name).map_err(|what| BadDescription::new("backends", what))?;
+            }
+            let params = backend.actions.iter().flat_map(|action| &action.params);
+            for help in params.map(|param| &param.help).chain([&backend.help]) {
+                check_text(help).map_err(|what| {
+                    BadDescription::new("backends", format_args!("a help text of `{}` {what}", backend.name))
+                })?;
+            }
+        }
+        if *slots > limits::SLOTS_PER_NODE {
+            let most = limits::SLOTS_PER_NODE;
+            return Err(BadDescription::new("slots", format_args!("{slots} is more than {most}")));
+        }
+        check_text(version).map_err(|what| BadDescription::new("version", what))
+    }
+}
+
+/// Checks the size of a whole description, as JSON.
+pub fn check_json_bytes(bytes: usize) -> Result<(), BadDescription> {
+    match bytes {
+        0..=limits::DESCRIPTION_BYTES => Ok(()),
+        _ => Err(BadDescription::new(
+            "description",
+            format_args!("is {bytes} bytes long, more than {}", limits::DESCRIPTION_BYTES),
+        )),
+    }
+}
+
+/// Checks a name: of a host, a group, a label, a capability, a backend or an action.
+pub fn check_name(name: &str) -> Result<(), String> {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    let starts_well = name.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if !starts_well || !name.chars().all(is_allowed) {
+        return Err(format!(
+            "`{}` is not a valid name; use letters, digits, `.`, `-` and `_`, and start with a letter or a digit",
+            shown(name)
+        ));
+    }
+    if name.len() > limits::NAME_BYTES {
+        return Err(format!("`{}` is longer than {} bytes", shown(name), limits::NAME_BYTES));
+    }
+    Ok(())
+}
+
+fn check_count(field: &'static str, found: usize, most: usize) -> Result<(), BadDescription> {
+    if found > most {
+        return Err(BadDescription::new(field, format_args!("there are {found}, more than {most}")));
+    }
+    Ok(())
+}
+
+/// A text that people read.
+fn check_text(text: &str) -> Result<(), String> {
+    if text.len() > limits::NODE_TEXT_BYTES {
+        return Err(format!("is {} bytes long, more than {}", text.len(), limits::NODE_TEXT_BYTES));
+    }
+    if text.chars().any(is_unprintable) {
+        return Err(format!("holds a control character: `{}`", shown(text)));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::backend::Catalogue;
+
+    fn description() -> Description {
+        Description {
+            hostname: "web-01.example.com".to_owned(),
+            groups: vec!["web".to_owned()],
+            labels: [("zone".to_owned(), "Zürich, 2nd floor".to_owned())].into(),
+            capabilities: [("cpu".to_owned(), json!(8)), ("gpu".to_owned(), json!("h100"))].into(),
+            backends: Catalogue::builtin().backends().to_vec(),
+            slots: 8,
+            version: "0.1.0".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_name_has_letters_digits_dots_hyphens_and_underscores() {
+        for good in ["a", "web-01", "3com", "node_1.example.com", &"x".repeat(limits::NAME_BYTES)] {
+            assert_eq!(check_name(good), Ok(()), "{good}");
+        }
+        let long = "x".repeat(limits::NAME_BYTES + 1);
+        for bad in
+            ["", "-x", ".x", "*", "a b", "a,b", "a\nb", "\0", "\u{1b}[31mred", "x\u{202e}y", "zürich", &long]
+        {
+            assert!(check_name(bad).is_err(), "{bad:?}");
+        }
+        assert_eq!(
+            check_name("evil\u{1b}]0;owned\u{7}").unwrap_err(),
+            "`evil\\u{1b}]0;owned\\u{7}` is not a valid name; use letters, digits, `.`, `-` and `_`, and start with a \
+             letter or a digit"
+        );
+    }
+
+    #[test]
+    fn what_a_node_says_of_itself_is_bounded() {
+        assert_eq!(description().check(), Ok(()));
+        let many = |count: usize| (0..count).map(|number| format!("n{number}"));
+        let long = "x".repeat(limits::NODE_TEXT_BYTES + 1);
+        let backend = |description: &mut Description, help: &str| {
+            Arc::make_mut(&mut description.backends[0]).help = help.to_owned();
+        };
+        type Spoil<'a> = Box<dyn Fn(&mut Description) + 'a>;
+        let cases: Vec<(&str, Spoil<'_>)> = vec![
+            ("hostname", Box::new(|d| d.hostname = "a b".to_owned())),
+            ("groups", Box::new(|d| d.groups = many(limits::GROUPS_PER_NODE + 1).collect())),
+            ("groups", Box::new(|d| d.groups = vec!["a or b".to_owned()])),
+            (
+                "labels",
+                Box::new(|d| {
+                    d.labels = many(limits::LABELS_PER_NODE + 1).map(|n| (n, String::new())).collect();
+                }),
+            ),
+            ("labels", Box::new(|d| d.labels = [("a b".to_owned(), String::new())].into())),
+            ("labels", Box::new(|d| d.labels = [("a".to_owned(), long.clone())].into())),
+            ("labels", Box::new(|d| d.labels = [("a".to_owned(), "x\u{1b}[2J".to_owned())].into())),
+            ("labels", Box::new(|d| d.labels = [("a".to_owned(), "x\u{202e}y".to_owned())].into())),
+            (
+                "capabilities",
+                Box::new(|d| {
+                    d.capabilities = many(limits::CAPABILITIES_PER_NODE + 1).map(|n| (n, json!(1))).collect();
+                }),
+            ),
+            ("capabilities", Box::new(|d| d.capabilities = [("a".to_owned(), json!([1]))].into())),
+            ("capabilities", Box::new(|d| d.capabilities = [("a".to_owned(), json!(long))].into())),
+            (
+                "backends",
+                Box::new(|d| d.backends = vec![d.backends[0].clone(); limits::BACKENDS_PER_NODE + 1]),
+            ),
+            ("backends", Box::new(|d| backend(d, &long))),
+            ("backends", Box::new(|d| backend(d, "a\rb"))),
+            ("slots", Box::new(|d| d.slots = u32::MAX)),
+            ("version", Box::new(|d| d.version = long.clone())),
+        ];
+        for (number, (field, spoil)) in cases.into_iter().enumerate() {
+            let mut spoiled = description();
+            spoil(&mut spoiled);
+            assert_eq!(spoiled.check().map_err(|bad| bad.field), Err(field), "case {number}");
+        }
+        assert!(check_json_bytes(limits::DESCRIPTION_BYTES).is_ok());
+        assert!(check_json_bytes(limits::DESCRIPTION_BYTES + 1).is_err());
+    }
+}

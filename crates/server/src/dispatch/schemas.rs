@@ -1,0 +1,104 @@
+//! Owns what the nodes declare that they can do. All nodes of a release declare the same backends, so each schema is kept
+//! once and shared: equal ones are the same pointer, and the catalogue is made by comparing pointers.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use downbeat_core::backend::{BackendSchema, Catalogue};
+use downbeat_core::collections::HashMap;
+use downbeat_core::ids::ClusterId;
+use downbeat_core::node::NodeRecord;
+
+/// Fewer schemas are never searched for those that no node declares any more.
+const SWEEP_LEAST: usize = 1_024;
+
+/// Every schema that a node declares, by content.
+#[derive(Debug, Default)]
+pub(super) struct Schemas {
+    known: HashSet<Arc<BackendSchema>>,
+    /// So many were left by the last sweep. The next one comes at twice as many: its cost is spread over what was added.
+    kept: usize,
+}
+
+impl Schemas {
+    /// Replaces each by the one that is shared.
+    pub(super) fn share(&mut self, backends: &mut [Arc<BackendSchema>]) {
+        for backend in backends {
+            match self.known.get(backend) {
+                Some(known) => *backend = Arc::clone(known),
+                None => {
+                    self.known.insert(Arc::clone(backend));
+                }
+            }
+        }
+        if self.known.len() >= SWEEP_LEAST.max(2 * self.kept) {
+            self.known.retain(|schema| Arc::strong_count(schema) > 1);
+            self.kept = self.known.len();
+        }
+    }
+}
+
+/// The catalogue of each cluster: made when somebody asks for it, kept until a node declares something else.
+#[derive(Debug, Default)]
+pub(super) struct Catalogues(HashMap<ClusterId, Made>);
+
+#[derive(Debug)]
+struct Made {
+    of: Vec<Arc<BackendSchema>>,
+    catalogue: Arc<Catalogue>,
+}
+
+impl Catalogues {
+    /// A node registers, in the place of its former record. Both have shared schemas.
+    pub(super) fn note(&mut self, former: Option<&NodeRecord>, node: &NodeRecord) {
+        let Some(made) = self.0.get(&node.cluster) else { return };
+        let declared = &node.description.backends;
+        let former = former.map_or(&[][..], |former| &former.description.backends);
+        if !holds_all(&made.of, declared) || !holds_all(declared, former) {
+            self.0.remove(&node.cluster);
+        }
+    }
+
+    /// A node was deleted.
+    pub(super) fn remove(&mut self, cluster: &ClusterId) {
+        self.0.remove(cluster);
+    }
+
+    /// The built-in backends, and those that these nodes declare.
+    pub(super) fn get<'a>(
+        &mut self,
+        cluster: ClusterId,
+        nodes: impl Iterator<Item = &'a NodeRecord>,
+    ) -> Arc<Catalogue> {
+        let made = self.0.entry(cluster).or_insert_with(|| {
+            let mut seen = HashSet::new();
+            let backends =
+                nodes.filter(|node| node.cluster == cluster).flat_map(|node| &node.description.backends);
+            let of: Vec<_> =
+                backends.filter(|backend| seen.insert(Arc::as_ptr(backend))).map(Arc::clone).collect();
+            let catalogue = Arc::new(Catalogue::builtin().with(&of));
+            Made { of, catalogue }
+        });
+        Arc::clone(&made.catalogue)
+    }
+}
+
+/// Whether the first list holds every schema of the second; both are shared ones.
+fn holds_all(list: &[Arc<BackendSchema>], wanted: &[Arc<BackendSchema>]) -> bool {
+    wanted.iter().all(|wanted| list.iter().any(|known| Arc::ptr_eq(known, wanted)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schemas_that_no_node_declares_any_more_are_forgotten() {
+        let mut schemas = Schemas::default();
+        for number in 0..10 * SWEEP_LEAST {
+            let (name, help, actions) = (format!("b{number}"), String::new(), Vec::new());
+            schemas.share(&mut [Arc::new(BackendSchema { name, help, actions })]);
+        }
+        assert!(schemas.known.len() <= SWEEP_LEAST);
+    }
+}

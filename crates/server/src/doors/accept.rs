@@ -1,0 +1,65 @@
+//! Accepts connections while there is room for them.
+
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use super::{Bounds, Permit, Room};
+
+/// No connection can be accepted (there are too many open files): some may close meanwhile.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Refused connections are logged this often at most: a flood of connections must not become a flood of lines.
+const LOG_EVERY: Duration = Duration::from_secs(10);
+
+/// A port that accepts a bounded number of connections.
+#[derive(Debug)]
+pub(crate) struct Door {
+    listener: TcpListener,
+    room: Room,
+    /// The setting that names the port: for people.
+    key: &'static str,
+    refused: u64,
+    logged_at: Option<Instant>,
+}
+
+impl Door {
+    pub(crate) fn new(listener: TcpListener, key: &'static str, bounds: Bounds) -> Self {
+        Self { listener, room: Room::new(bounds), key, refused: 0, logged_at: None }
+    }
+
+    /// The next connection; nothing when the server closes. A connection for which there is no room is closed at once.
+    pub(crate) async fn accept(&mut self, closing: &CancellationToken) -> Option<(TcpStream, Permit)> {
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                () = closing.cancelled() => return None,
+                accepted = self.listener.accept() => accepted,
+            };
+            // Messages are small and written one by one; waiting to fill a packet would hold each back.
+            let accepted =
+                accepted.and_then(|(stream, from)| stream.set_nodelay(true).map(|()| (stream, from)));
+            match accepted {
+                Ok((stream, from)) => match self.room.enter(from.ip()) {
+                    Ok(permit) => return Some((stream, permit)),
+                    Err(why) => self.log_refused(&why),
+                },
+                Err(error) => {
+                    warn!(port = self.key, %error, "cannot accept a connection");
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn log_refused(&mut self, why: &dyn std::error::Error) {
+        self.refused += 1;
+        let now = Instant::now();
+        if self.logged_at.is_none_or(|at| now.duration_since(at) >= LOG_EVERY) {
+            warn!(port = self.key, refused = self.refused, %why, "connections are refused");
+            self.logged_at = Some(now);
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Owns work that takes a processor for long: few at once, off the threads that serve everybody, and few in waiting.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use downbeat_core::limits;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use crate::error::Error;
+
+/// How long work waits for its place.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The places. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct HeavyWork {
+    /// One per work that is under way or waits.
+    room: Arc<Semaphore>,
+    /// One per work that is under way.
+    places: Arc<Semaphore>,
+}
+
+impl Default for HeavyWork {
+    fn default() -> Self {
+        Self::new(limits::PLANS_AT_ONCE, limits::PLANS_WAITING)
+    }
+}
+
+impl HeavyWork {
+    fn new(at_once: usize, waiting: usize) -> Self {
+        Self { room: Arc::new(Semaphore::new(at_once + waiting)), places: Arc::new(Semaphore::new(at_once)) }
+    }
+
+    /// Does the work on a thread of its own. It keeps its place until it ends, also when nobody waits for it any more.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Error> {
+        let busy =
+            || Error::Busy("the server is busy with other plans and large job files; try again".to_owned());
+        let room = Arc::clone(&self.room).try_acquire_owned().map_err(|_| busy())?;
+        let place = timeout(PATIENCE, Arc::clone(&self.places).acquire_owned()).await.map_err(|_| busy())?;
+        let place = place.expect("it is never closed");
+        let done = tokio::task::spawn_blocking(move || {
+            let _kept = (room, place);
+            work()
+        });
+        done.await.map_err(|error| Error::Bug(format!("a plan or a definition failed: {error}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn so_many_are_under_way_so_many_wait_and_the_rest_is_refused() {
+        let heavy = HeavyWork::new(1, 1);
+        let (begun, has_begun) = mpsc::channel();
+        let (let_go, held) = mpsc::channel::<()>();
+        let first = tokio::spawn({
+            let heavy = heavy.clone();
+            async move {
+                let work = move || {
+                    begun.send(()).unwrap();
+                    held.recv().unwrap();
+                    1
+                };
+                heavy.run(work).await
+            }
+        });
+        tokio::task::spawn_blocking(move || has_begun.recv().unwrap()).await.unwrap();
+        let second = tokio::spawn({
+            let heavy = heavy.clone();
+            async move { heavy.run(|| 2).await }
+        });
+        while heavy.room.available_permits() > 0 {
+            tokio::task::yield_now().await;
+        }
+        assert!(!second.is_finished());
+        assert!(matches!(heavy.run(|| 3).await, Err(Error::Busy(_))));
+        let_go.send(()).unwrap();
+        assert_eq!(first.await.unwrap(), Ok(1));
+        assert_eq!(second.await.unwrap(), Ok(2));
+        assert_eq!(heavy.run(|| 4).await, Ok(4));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_forever() {
+        let heavy = HeavyWork::new(1, 1);
+        let _taken = Arc::clone(&heavy.places).acquire_owned().await.unwrap();
+        assert!(matches!(heavy.run(|| ()).await, Err(Error::Busy(_))));
+    }
+
+    #[tokio::test]
+    async fn a_place_is_kept_while_the_work_goes_on_though_nobody_waits_for_it() {
+        let heavy = HeavyWork::new(1, 0);
+        let (let_go, held) = mpsc::channel::<()>();
+        let (begun, has_begun) = mpsc::channel();
+        let work = heavy.clone();
+        let asked = tokio::spawn(async move {
+            work.run(move || {
+                begun.send(()).unwrap();
+                held.recv().unwrap();
+            })
+            .await
+        });
+        tokio::task::spawn_blocking(move || has_begun.recv().unwrap()).await.unwrap();
+        asked.abort();
+        assert!(asked.await.unwrap_err().is_cancelled());
+        assert!(matches!(heavy.run(|| ()).await, Err(Error::Busy(_))));
+        let_go.send(()).unwrap();
+        while heavy.room.available_permits() == 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(heavy.run(|| ()).await, Ok(()));
+    }
+}

@@ -1,0 +1,47 @@
+//! What every request passes before a route sees it: whom it asks for, and whether a page of another site sent it.
+//!
+//! There is no login yet, so whoever can send a request may do everything; and a browser sends requests for every page
+//! that is open in it. Three checks keep those pages out, each of which stops what another may miss: `Host` (see
+//! [`Hosts`]), `Origin` and `Sec-Fetch-Site` (tower-http's [`CsrfLayer`]), and the content type (see [`media`]).
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::{Method, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use tower_http::csrf::{CsrfLayer, ProtectionError};
+
+use super::hosts::Hosts;
+use super::media;
+use super::problem::Failure;
+
+/// Refuses requests for names that are not this server's, reads as well.
+pub(super) async fn known_host(State(hosts): State<Arc<Hosts>>, request: Request, next: Next) -> Response {
+    let (parts, body) = request.into_parts();
+    match hosts.check(&parts) {
+        Ok(()) => next.run(Request::from_parts(parts, body)).await,
+        Err(failure) => failure.into_response(),
+    }
+}
+
+/// Refuses requests that would change something and that a page of another site sent. `same-site` is another site too:
+/// another port of this machine is.
+pub(super) fn same_origin() -> CsrfLayer<fn(ProtectionError) -> Response> {
+    CsrfLayer::new().with_rejection_response(cross_site)
+}
+
+fn cross_site(_: ProtectionError) -> Response {
+    let detail = "a web page of another site sent this request (Origin, Sec-Fetch-Site); only this server's own pages \
+                  and programs may change something";
+    Failure::new(StatusCode::FORBIDDEN, "cross_site", detail).into_response()
+}
+
+/// Refuses bodies that a page may send without asking.
+pub(super) async fn known_media(request: Request, next: Next) -> Response {
+    let reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
+    match media::check(&request) {
+        Err(failure) if !reads => failure.into_response(),
+        Ok(()) | Err(_) => next.run(request).await,
+    }
+}

@@ -1,0 +1,125 @@
+//! Says why a run's steps wait, and what those that failed wrote last.
+
+use std::collections::BTreeMap;
+
+use downbeat_core::execution::{Execution as Record, Status};
+use downbeat_core::limits;
+use downbeat_core::run::RunRecord;
+use downbeat_store::Stream;
+
+use super::problem::Answer;
+use super::runs::label;
+use super::view::{Run, StepWaiting, Waiting};
+use crate::dispatch::Obstacle;
+use crate::service::{NodeWaits, Service};
+
+/// Of how many waiting steps the reasons are shown: for a placed one each is a look at every node.
+const STEPS_SHOWN: usize = 5;
+/// Of how many nodes that a step waits for.
+const NODES_SHOWN: usize = 5;
+
+/// Why one pending execution waits, per node.
+pub(super) async fn reasons(service: &Service, execution: &Record) -> Answer<Vec<Waiting>> {
+    let waiting = |Obstacle { node, reason, cause }: Obstacle| Waiting {
+        node,
+        reason,
+        cause: cause.map(str::to_owned),
+    };
+    Ok(service.obstacles(execution).await?.into_iter().map(waiting).collect())
+}
+
+fn node_waiting(NodeWaits { hostname, wait }: NodeWaits) -> Waiting {
+    Waiting { node: hostname, reason: wait.to_string(), cause: Some(wait.cause().to_owned()) }
+}
+
+/// Writes into the view why the run and its steps wait.
+pub(super) async fn explain(
+    service: &Service,
+    run: &RunRecord,
+    executions: &[Record],
+    shown: &mut Run,
+) -> Answer<()> {
+    shown.summary.pending_reason = service.pending_reason(run);
+    let pending: Vec<&Record> =
+        executions.iter().filter(|execution| execution.state.status() == Status::Pending).collect();
+    let mut waiting = bound(service, run, &pending, shown).await?;
+    waiting.extend(placed(service, run, &pending).await?);
+    waiting.sort_by_key(|step| step.step);
+    waiting.truncate(STEPS_SHOWN);
+    shown.waiting = waiting;
+    Ok(())
+}
+
+/// Steps that are bound to nodes and wait for them; each result says so as well.
+async fn bound(
+    service: &Service,
+    run: &RunRecord,
+    pending: &[&Record],
+    shown: &mut Run,
+) -> Answer<Vec<StepWaiting>> {
+    let bound = pending.iter().copied().filter(|execution| execution.pinned.is_some());
+    let bound: Vec<&Record> = bound.take(limits::WAITS_EXPLAINED).collect();
+    if bound.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut waits = service.node_waits(&bound).await?;
+    let mut by_step: BTreeMap<u32, StepWaiting> = BTreeMap::new();
+    for execution in bound {
+        let Some(found) = waits.remove(&execution.id) else { continue };
+        let result = shown.results.get_mut(&execution.step).and_then(|step| step.get_mut(&found.hostname));
+        if let Some(result) = result.filter(|result| result.execution == execution.id) {
+            result.waits = Some(found.wait.sentence(&found.hostname));
+        }
+        let step = by_step.entry(execution.step).or_insert_with(|| StepWaiting {
+            step: execution.step,
+            task: label(&run.definition, execution.step),
+            item: None,
+            others: 0,
+            bound: true,
+            execution: execution.id,
+            nodes: Vec::new(),
+        });
+        if step.nodes.len() < NODES_SHOWN {
+            step.nodes.push(node_waiting(found));
+        } else {
+            step.others += 1;
+        }
+    }
+    Ok(by_step.into_values().collect())
+}
+
+/// Placed steps that no node has taken.
+async fn placed(service: &Service, run: &RunRecord, pending: &[&Record]) -> Answer<Vec<StepWaiting>> {
+    // The items of one step mostly wait for the same: one of them speaks for all.
+    let mut by_step: BTreeMap<u32, (&Record, u64)> = BTreeMap::new();
+    for execution in pending.iter().filter(|execution| execution.pinned.is_none()) {
+        by_step.entry(execution.step).and_modify(|(_, others)| *others += 1).or_insert((execution, 0));
+    }
+    let mut steps = Vec::new();
+    for (step, (execution, others)) in by_step.into_iter().take(STEPS_SHOWN) {
+        let nodes = reasons(service, execution).await?;
+        let (task, item) = (label(&run.definition, step), execution.item);
+        steps.push(StepWaiting { step, task, item, others, bound: false, execution: execution.id, nodes });
+    }
+    Ok(steps)
+}
+
+/// Writes into the view what the first failed instances wrote to their standard error last.
+pub(super) async fn last_words(service: &Service, shown: &mut Run) -> Answer<()> {
+    let failed = shown
+        .results
+        .values_mut()
+        .flat_map(BTreeMap::values_mut)
+        .filter(|result| result.status == Status::Failed && result.reused.is_none());
+    for result in failed.take(limits::LAST_LINES_SHOWN) {
+        let tail = service.store().output_tail(result.execution, limits::LAST_LINE_CHUNKS).await?;
+        let written: String = tail
+            .iter()
+            .filter(|chunk| chunk.stream == Stream::Stderr)
+            .map(|chunk| chunk.text.as_str())
+            .collect();
+        let line = written.lines().map(str::trim).rfind(|line| !line.is_empty());
+        result.stderr = line.map(|line| line.chars().take(limits::LAST_LINE_CHARS).collect());
+    }
+    Ok(())
+}

@@ -1,0 +1,115 @@
+//! Says why executions that are pending have not begun.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use downbeat_core::collections::HashMap;
+use downbeat_core::execution::{Execution, State};
+use downbeat_core::ids::{ExecutionId, NodeId};
+use downbeat_core::node::{Health, NodeWait, WaitFacts};
+use downbeat_core::plan::Plan;
+use jiff::SignedDuration;
+
+use super::Service;
+use crate::dispatch::Obstacle;
+use crate::error::Error;
+
+/// A node is called silent when it missed a heartbeat and half of the next: short of that it may just be between two.
+const MISSED: (u32, u32) = (3, 2);
+
+/// A node and why it has not begun what it is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NodeWaits {
+    pub(crate) hostname: String,
+    pub(crate) wait: NodeWait,
+}
+
+impl Service {
+    /// Why a pending execution waits, per node.
+    pub(crate) async fn obstacles(&self, execution: &Execution) -> Result<Vec<Obstacle>, Error> {
+        if execution.pinned.is_some() {
+            let waits = self.node_waits(&[execution]).await?;
+            let obstacle = |NodeWaits { hostname, wait }: NodeWaits| Obstacle {
+                node: hostname,
+                reason: wait.to_string(),
+                cause: Some(wait.cause()),
+            };
+            return Ok(waits.into_values().map(obstacle).collect());
+        }
+        let now = self.parts.clock.now();
+        if let State::Pending { not_before: Some(at) } = execution.state
+            && at > now
+        {
+            let reason = format!("it failed before, and is retried at {at}");
+            return Ok(vec![Obstacle { node: "-".to_owned(), reason, cause: Some("retry") }]);
+        }
+        let known = self.parts.dispatcher.board().plan(&execution.run).cloned();
+        let plan = match known {
+            Some(plan) => plan,
+            None => match self.parts.store.run(&execution.run).await? {
+                Some(run) => Arc::new(Plan::compile(run.definition, run.resolved)?),
+                None => return Err(Error::NotFound(format!("run `{}` does not exist", execution.run))),
+            },
+        };
+        Ok(self.parts.dispatcher.board().obstacles(&plan, &execution.run, execution, now))
+    }
+
+    /// Why pending executions that are bound to a node have not begun there; nothing of those that are about to.
+    pub(crate) async fn node_waits(
+        &self,
+        executions: &[&Execution],
+    ) -> Result<HashMap<ExecutionId, NodeWaits>, Error> {
+        let now = self.parts.clock.now();
+        let mut facts = Vec::new();
+        {
+            let board = self.parts.dispatcher.board();
+            for execution in executions {
+                if let (Some(node), Some((hostname, found))) =
+                    (execution.pinned, board.wait_facts(execution, now))
+                {
+                    facts.push((execution.id, node, hostname, found));
+                }
+            }
+        }
+        self.fill_silence(facts.iter_mut().map(|(_, node, _, facts)| (*node, facts)).collect()).await?;
+        let health = self.health();
+        let wait = |(execution, _, hostname, facts): (ExecutionId, NodeId, String, WaitFacts)| {
+            let wait = NodeWait::of(&facts, &health)?;
+            Some((execution, NodeWaits { hostname, wait }))
+        };
+        Ok(facts.into_iter().filter_map(wait).collect())
+    }
+
+    /// Asks the store which nodes are silent, unless every wait is explained without it.
+    async fn fill_silence(&self, mut facts: Vec<(NodeId, &mut WaitFacts)>) -> Result<(), Error> {
+        let health = self.health();
+        facts.retain(|(_, facts)| match NodeWait::of(facts, &health) {
+            None => true,
+            Some(wait) => matches!(wait, NodeWait::Silent { .. } | NodeWait::Busy { .. }),
+        });
+        if facts.is_empty() {
+            return Ok(());
+        }
+        let now = self.parts.clock.now();
+        let (more, of) = MISSED;
+        let missed = self.parts.settings.heartbeat_interval.0 * more / of;
+        let missed = SignedDuration::try_from(missed).unwrap_or(SignedDuration::MAX);
+        let silent: HashMap<NodeId, Duration> = self
+            .parts
+            .store
+            .silent_nodes(now - missed)
+            .await?
+            .into_iter()
+            .map(|node| (node.id, Duration::try_from(now.duration_since(node.seen_at)).unwrap_or_default()))
+            .collect();
+        for (node, facts) in facts {
+            facts.silent_for = silent.get(&node).copied();
+        }
+        Ok(())
+    }
+
+    fn health(&self) -> Health {
+        let settings = &self.parts.settings;
+        Health { stale_after: settings.node_stale_after.0, offline_after: settings.node_offline_after.0 }
+    }
+}

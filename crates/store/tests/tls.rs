@@ -1,0 +1,99 @@
+//! The store over TLS, on a PostgreSQL of this test's own.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use downbeat_store::{Error, PostgresStore};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use tempfile::TempDir;
+
+struct Encrypted {
+    dir: TempDir,
+    url: String,
+}
+
+fn script(verb: &str, dir: &Path) -> String {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/postgres");
+    let done = Command::new(script).arg(verb).arg(dir).output().expect("the script runs");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8(done.stdout).unwrap().trim().to_owned()
+}
+
+impl Encrypted {
+    /// With a certificate for `localhost`, signed by an authority of its own.
+    fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let postgres = dir.path().join("postgres");
+        std::fs::create_dir(&postgres).unwrap();
+        let mut authority = CertificateParams::new(Vec::new()).unwrap();
+        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let authority_key = KeyPair::generate().unwrap();
+        let certificate = authority.self_signed(&authority_key).unwrap();
+        std::fs::write(dir.path().join("ca.pem"), certificate.pem()).unwrap();
+        let key = KeyPair::generate().unwrap();
+        let issuer = Issuer::new(authority, authority_key);
+        let server =
+            CertificateParams::new(vec!["localhost".to_owned()]).unwrap().signed_by(&key, &issuer).unwrap();
+        std::fs::write(postgres.join("server.crt"), server.pem()).unwrap();
+        std::fs::write(postgres.join("server.key"), key.serialize_pem()).unwrap();
+        // PostgreSQL runs as a user of its own, which must be able to enter.
+        std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let url = script("start", &postgres).replace("127.0.0.1", "localhost");
+        Self { dir, url }
+    }
+
+    fn authority(&self) -> PathBuf {
+        self.dir.path().join("ca.pem")
+    }
+
+    async fn open(&self, options: &str) -> Result<PostgresStore, Error> {
+        PostgresStore::open(&format!("{}{options}", self.url)).await
+    }
+
+    /// How many of the store's connections are encrypted, and how many are not.
+    async fn connections(&self) -> (i64, i64) {
+        let (client, connection) =
+            tokio_postgres::connect(&self.url, tokio_postgres::NoTls).await.expect("PostgreSQL answers");
+        tokio::spawn(connection);
+        let sql = "SELECT count(*) FILTER (WHERE s.ssl), count(*) FILTER (WHERE NOT s.ssl) \
+                   FROM pg_stat_activity a JOIN pg_stat_ssl s USING (pid) WHERE a.application_name = 'downbeat'";
+        let row = client.query_one(sql, &[]).await.unwrap();
+        (row.get(0), row.get(1))
+    }
+}
+
+impl Drop for Encrypted {
+    fn drop(&mut self) {
+        script("stop", &self.dir.path().join("postgres"));
+    }
+}
+
+#[tokio::test]
+async fn every_connection_of_a_store_that_asks_for_it_is_encrypted() {
+    let postgres = Encrypted::start();
+    let trusting = format!("?sslmode=require&sslrootcert={}", postgres.authority().display());
+    let store = postgres.open(&trusting).await.unwrap();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    // One that reads and one that listens, at least.
+    loop {
+        let (encrypted, clear) = postgres.connections().await;
+        assert_eq!(clear, 0);
+        if encrypted >= 2 {
+            break;
+        }
+        assert!(std::time::Instant::now() < deadline, "{encrypted} connections");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    drop(store);
+
+    let untrusted = postgres.open("?sslmode=require").await.unwrap_err().to_string();
+    assert!(untrusted.contains("certificate") && untrusted.contains("sslrootcert=FILE"), "{untrusted}");
+    let other_name =
+        PostgresStore::open(&format!("{}{trusting}", postgres.url.replace("localhost", "127.0.0.1"))).await;
+    let other_name = other_name.unwrap_err().to_string();
+    assert!(other_name.contains("certificate"), "{other_name}");
+
+    let store = postgres.open("?sslmode=disable").await.unwrap();
+    assert!(postgres.connections().await.1 > 0);
+    drop(store);
+}
