@@ -74,6 +74,8 @@ pub(crate) struct State {
     /// What hellos and registrations are refused with, and how often that was.
     pub(crate) refuse_joining: Option<Fault>,
     pub(crate) refused_joinings: u32,
+    /// What registrations are refused with; hellos are not.
+    pub(crate) refuse_registering: Option<Fault>,
     /// What heartbeats are answered with until the node registers again.
     pub(crate) estranged: Option<Fault>,
     /// Polls are answered as if the node were not known: a server that is behind.
@@ -189,7 +191,11 @@ impl Link for Server {
 
     async fn register(&self, register: Register) -> Result<(), Fault> {
         self.joining()?;
-        if let Some(fault) = self.fault(&self.state.lock().unwrap()) {
+        let refused = {
+            let state = self.state.lock().unwrap();
+            state.refuse_registering.clone().or_else(|| self.fault(&state))
+        };
+        if let Some(fault) = refused {
             return Err(fault);
         }
         self.change(|state| {

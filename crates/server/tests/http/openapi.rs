@@ -58,6 +58,8 @@ async fn every_route_in_the_document_answers() {
     let setup = Setup::new().await;
     let mut agent = setup.agent("web-01", &[]).await;
     let run = setup.submit(&noop()).await;
+    // For whatever is to be deleted.
+    setup.agent("web-02", &[]).await;
     let work = agent.take().await;
     agent.finish(&work, 0).await;
     setup.ended(&run).await;
@@ -73,7 +75,10 @@ async fn every_route_in_the_document_answers() {
         };
         for method in item.as_object().unwrap().keys() {
             let method: Method = method.to_uppercase().parse().unwrap();
-            let mut url = path.replace("{id}", &id);
+            let mut url = match method {
+                Method::DELETE => format!("{}?force=1", path.replace("{id}", "web-02")),
+                _ => path.replace("{id}", &id),
+            };
             if url == "/api/v1/events" || url == "/api/v1/replication" {
                 url.push_str("?follow=0");
             }

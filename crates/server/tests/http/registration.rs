@@ -1,5 +1,6 @@
 //! Who may be a node, what a node that is deleted leaves, and what is said to whom.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use downbeat_core::Timestamp;
@@ -19,6 +20,8 @@ use crate::support::{DEADLINE, Setup, noop, send};
 struct Life {
     register: Register,
     poll: u64,
+    /// Work that came together with what was taken.
+    ready: VecDeque<Assignment>,
 }
 
 /// Hostname, instance (none: an agent from before) and life.
@@ -42,7 +45,7 @@ fn life(hostname: &str, instance: &str, life: u64) -> Life {
         undelivered: Vec::new(),
         life,
     };
-    Life { register, poll: 0 }
+    Life { register, poll: 0, ready: VecDeque::new() }
 }
 
 impl Life {
@@ -63,14 +66,15 @@ impl Life {
     async fn take(&mut self, setup: &Setup) -> Assignment {
         let wait = async {
             loop {
+                if let Some(assignment) = self.ready.pop_front() {
+                    return assignment;
+                }
                 self.poll += 1;
                 let (node, session, poll) = (self.register.node, self.register.session, self.poll);
                 let (free, wait) = (Free { fleet: 1, placed: 2 }, Duration::from_secs(5));
                 let poll = Poll { node, session, free, poll, resync: None, wait };
                 let answer = setup.server.link().poll(poll).await.unwrap();
-                if let Some(assignment) = answer.assignments.into_iter().next() {
-                    return assignment;
-                }
+                self.ready.extend(answer.assignments);
             }
         };
         tokio::time::timeout(DEADLINE, wait).await.expect("there is work")
