@@ -175,6 +175,11 @@ fn what_is_known_of_silent_nodes_is_said_of_each() {
             ("c".to_owned(), "is stale: its steps wait for it, and fail when it is offline"),
         ]
     );
+    let told = silent_nodes(&resolved, |id| {
+        nodes.iter().find(|node| node.id == id && node.status == NodeStatus::Online).map(|node| node.status)
+    });
+    let deleted = "was deleted: its steps fail";
+    assert_eq!(told, [("b".to_owned(), deleted), ("c".to_owned(), deleted)]);
 }
 
 #[test]

@@ -166,11 +166,14 @@ impl Link for Host {
         if !self.parts.heartbeats.beat(node, session).await? {
             return Err(self.stranger(node, session).await);
         }
-        let (status, (stop, unknown)) = {
+        let (status, (stop, unknown), has_stray) = {
             let mut board = self.parts.dispatcher.board();
             let status = board.node(node).map(|record| record.status);
-            (status, board.review(node, &held, self.parts.clock.now()))
+            (status, board.review(node, &held, self.parts.clock.now()), board.has_stray())
         };
+        if has_stray {
+            self.parts.dispatcher.wake();
+        }
         // Whoever says goodbye is not gone for good: what it still holds waits for its restart, until silence says
         // otherwise.
         let to = if leaving { NodeStatus::Stale } else { NodeStatus::Online };

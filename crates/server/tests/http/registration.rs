@@ -342,6 +342,48 @@ async fn what_waits_for_a_deleted_node_fails() {
 }
 
 #[tokio::test]
+async fn what_a_deleted_node_had_is_not_sent_to_it_again() {
+    let setup = Setup::new().await;
+    let mut first = life("web-01", "one", 1);
+    first.join(&setup).await.unwrap();
+    let runs = [setup.submit(&noop()).await, setup.submit(&noop()).await];
+    first.take(&setup).await;
+    // The first run's step is lost and waits for the node again. The second one's is with the node.
+    let mut second = life("web-01", "one", 2);
+    second.join(&setup).await.unwrap();
+    second.take(&setup).await;
+    delete(&setup, "/nodes/web-01?force=1").await;
+    for run in &runs {
+        let view = setup.ended(run).await;
+        assert_eq!(view["status"], "failed", "{view:#}");
+        let executions = setup.ok(&format!("/runs/{run}/executions")).await;
+        let last = executions["data"].as_array().and_then(|attempts| attempts.last()).unwrap();
+        assert_eq!(last["error"], "node web-01 was deleted", "{executions:#}");
+    }
+}
+
+#[tokio::test]
+async fn a_poll_that_waits_is_told_when_its_node_is_deleted() {
+    let setup = Setup::new().await;
+    let agent = life("web-01", "one", 1);
+    agent.join(&setup).await.unwrap();
+    let poll = |poll| {
+        let (node, session) = (agent.register.node, agent.register.session);
+        let (free, wait) = (Free { fleet: 1, placed: 2 }, DEADLINE);
+        let link = setup.server.link();
+        Box::pin(async move { link.poll(Poll { node, session, free, poll, resync: None, wait }).await })
+    };
+    let (mut one, mut other) = (poll(1), poll(2));
+    // Once one of them gave way to the other, that one waits.
+    let waiting = tokio::select! {
+        _ = &mut one => other,
+        _ = &mut other => one,
+    };
+    let (_, told) = tokio::join!(delete(&setup, "/nodes/web-01?force=1"), waiting);
+    assert!(matches!(told, Err(Fault::Unknown(_))), "{told:?}");
+}
+
+#[tokio::test]
 async fn problems_of_a_node_are_shown_until_its_agent_says_none() {
     let setup = Setup::new().await;
     let agent = life("web-01", "one", 1);
