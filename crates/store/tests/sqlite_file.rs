@@ -49,6 +49,22 @@ async fn a_directory_that_others_use_as_well_keeps_its_mode() {
 }
 
 #[tokio::test]
+async fn what_belongs_to_another_user_or_is_shared_with_a_group_stays_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("downbeat.db");
+    open(&path).await.unwrap().close().await;
+    fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+    fs::set_permissions(dir.path(), Permissions::from_mode(0o775)).unwrap();
+    if nix::unistd::geteuid().is_root() {
+        std::os::unix::fs::chown(dir.path(), Some(65_534), None).unwrap();
+    } else {
+        fs::write(dir.path().join("neighbour"), "").unwrap();
+    }
+    open(&path).await.unwrap().close().await;
+    assert_eq!((mode(dir.path()), mode(&path)), (0o775, 0o640));
+}
+
+#[tokio::test]
 async fn the_database_of_another_program_is_refused_and_left_as_it_was() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("other.db");

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nix::sys::statvfs::{FsFlags, statvfs};
+use nix::unistd::geteuid;
 
 use super::failure::Failure;
 use crate::port::Error;
@@ -29,7 +30,7 @@ pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Creates the database's directory, for nobody else to look into. A directory that exists stays as it is.
+/// Creates the database's directory, for nobody else to look into.
 pub(crate) fn make_directory(directory: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(PRIVATE_DIRECTORY).create(directory)
 }
@@ -39,21 +40,32 @@ pub(crate) fn make_file(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).truncate(false).write(true).mode(PRIVATE_FILE).open(path)
 }
 
-/// Makes the files of an earlier release private, and their directory if it holds nothing else.
+/// Makes the files of an earlier release private, and their directory if it holds nothing else. Files of another owner
+/// stay as they are: they may be shared on purpose, and only their owner can change them.
 pub(crate) fn make_private(path: &Path) -> io::Result<()> {
     for file in [path.to_owned()].into_iter().chain(BESIDE.map(|suffix| beside(path, suffix))) {
-        match fs::set_permissions(&file, Permissions::from_mode(PRIVATE_FILE)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            set => set?,
-        }
+        restrict(&file, PRIVATE_FILE)?;
     }
     let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
     let is_ours =
         |entry: fs::DirEntry| entry.file_name().as_encoded_bytes().starts_with(name.as_encoded_bytes());
     if fs::read_dir(directory)?.all(|entry| entry.is_ok_and(is_ours)) {
-        fs::set_permissions(directory, Permissions::from_mode(PRIVATE_DIRECTORY))?;
+        restrict(directory, PRIVATE_DIRECTORY)?;
     }
     Ok(())
+}
+
+/// Takes the rights of others away. Rights of the group, which somebody gave on purpose, stay with a file that nobody else
+/// may read.
+fn restrict(path: &Path, mode: u32) -> io::Result<()> {
+    let found = match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        found => found?,
+    };
+    if found.mode() & 0o007 == 0 || found.uid() != geteuid().as_raw() {
+        return Ok(());
+    }
+    fs::set_permissions(path, Permissions::from_mode(mode))
 }
 
 /// Which files a store has open. A file that was removed or replaced under its path is still written to without an
