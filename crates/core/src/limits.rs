@@ -168,6 +168,8 @@ pub const HTTP_FRAME_BYTES: u32 = 64 * 1024;
 /// How long the body of one request may take: this long, and a second more for so many bytes.
 pub const HTTP_BODY_S: u64 = 30;
 pub const HTTP_BODY_BYTES_PER_S: usize = 16 * 1024;
+/// Bodies of requests that a server holds at once, of all connections. Those of up to `SMALL_MESSAGE_BYTES` do not count.
+pub const HTTP_BODIES_BYTES: usize = 64 * 1024 * 1024;
 /// Plans and large job files that are worked on at once, and how many more may wait: each takes a processor for up to
 /// seconds and up to hundreds of megabytes.
 pub const PLANS_AT_ONCE: usize = 2;

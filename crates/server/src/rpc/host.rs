@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use downbeat_core::Change;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ExecutionId, NodeId, SessionId};
+use downbeat_core::level;
 use downbeat_core::node::{NodeStatus, bounded_problems};
 use downbeat_proto::Link;
 use downbeat_proto::message::{
@@ -153,7 +154,8 @@ impl Link for Host {
             lease_ttl: settings.lease_ttl.0,
             output_max_bytes: settings.output_max_bytes,
             protocol,
-            keeps_undelivered: true,
+            // The registration may reach an older server, which would declare lost what is announced with it.
+            keeps_undelivered: self.parts.level.reaches(level::NODES),
         })
     }
 

@@ -3,18 +3,21 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use downbeat_core::Timestamp;
 use downbeat_core::execution::{Outcome, Verdict};
-use downbeat_core::ids::{ClusterId, NodeId, SessionId};
+use downbeat_core::ids::{ClusterId, NodeId, ServerId, SessionId};
 use downbeat_core::node::Description;
+use downbeat_core::{Span, Timestamp};
 use downbeat_proto::message::{
-    Assignment, Fault, Finished, Free, Heartbeat, Held, InstanceId, Poll, Receipt, Register, Report,
+    Assignment, Fault, Finished, Free, Heartbeat, Held, Hello, InstanceId, PROTOCOL, Poll, Receipt, Register,
+    Report,
 };
+use downbeat_server::Settings;
+use downbeat_store::ServerRecord;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::support::{DEADLINE, Setup, noop, send};
+use crate::support::{DEADLINE, Setup, noop, send, settings};
 
 /// An agent in one of its lives.
 struct Life {
@@ -405,4 +408,41 @@ async fn problems_of_a_node_are_shown_until_its_agent_says_none() {
     say(&[]).await;
     assert_eq!(setup.ok("/nodes/web-01").await["problems"], json!([]));
     assert_eq!(setup.ok("/status").await["nodes_with_problems"], 0);
+}
+
+#[tokio::test]
+async fn while_an_older_server_lives_agents_deliver_results_before_they_register() {
+    let quick = Settings { server_stale_after: Span::from_secs(1), ..settings("memory:", "one") };
+    let setup = Setup::with(quick).await;
+    let keeps = async || {
+        let (cluster, version) = ("default".to_owned(), "test".to_owned());
+        let hello = Hello { cluster, version, protocol: PROTOCOL };
+        setup.server.link().hello(hello).await.unwrap().keeps_undelivered
+    };
+    assert!(keeps().await);
+    let older = async || {
+        let now = Timestamp::now();
+        let record = ServerRecord {
+            id: ServerId(Uuid::from_u128(7)),
+            name: "older".to_owned(),
+            http: String::new(),
+            grpc: String::new(),
+            version: "0.0.1".to_owned(),
+            started_at: now,
+            seen_at: now,
+            level: downbeat_core::level::NODES - 1,
+        };
+        setup.server.service().store().put_server(&record).await.unwrap();
+    };
+    let told = async {
+        while keeps().await {
+            older().await;
+            tokio::task::yield_now().await;
+        }
+        // It is gone.
+        while !keeps().await {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, told).await.expect("the server looks at the others");
 }
