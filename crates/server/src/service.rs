@@ -712,3 +712,6 @@ impl Service {
             .ok_or_else(|| Error::Bug("the journal did not answer for a change".to_owned()))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -172,6 +172,15 @@ mod tests {
     }
 
     #[test]
+    fn whoever_is_refused_hears_whether_it_is_for_being_a_browser() {
+        let told = |listen: &str| format!("{:?}", hosts(listen, &[]).unknown("jobs.example"));
+        assert!(!told("127.0.0.1:1").contains("browser"), "{}", told("127.0.0.1:1"));
+        assert!(
+            told("0.0.0.0:1").contains("to a browser, or a program that looks like one; use its address")
+        );
+    }
+
+    #[test]
     fn a_star_allows_every_name() {
         assert!(hosts("127.0.0.1:1", &["*"]).accepts("evil.example", BROWSER));
     }
