@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use downbeat_core::Timestamp;
+use downbeat_core::{Span, Timestamp};
 use downbeat_core::execution::{Outcome, Verdict};
 use downbeat_core::ids::{ClusterId, NodeId, SessionId};
 use downbeat_core::node::Description;
@@ -227,7 +227,7 @@ async fn what_the_store_has_never_heard_of_is_neither_refused_nor_renewed_nor_in
 #[tokio::test]
 async fn what_the_store_has_never_heard_of_is_refused_when_a_leases_term_is_over() {
     let mut settings = crate::support::settings("memory:", "one");
-    settings.lease_ttl = Span(Duration::from_millis(1));
+    settings.lease_ttl = Span(Duration::from_millis(200));
     let setup = Setup::with(settings).await;
     let (agent, foreign) = (life("web-01", "one", 1), foreign());
     agent.join(&setup).await.unwrap();
