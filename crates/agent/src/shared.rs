@@ -308,7 +308,8 @@ mod tests {
 
     #[test]
     fn each_kind_of_fault_is_complained_about_once_in_a_minute() {
-        let (occupied, unknown) = (|why: u32| Fault::Occupied(why.to_string()), Fault::Unknown(String::new()));
+        let (occupied, unknown) =
+            (|why: u32| Fault::Occupied(why.to_string()), Fault::Unknown(String::new()));
         let (mut complaints, start) = (Complaints::default(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
         assert!(complaints.is_due(&occupied(0), at(0)));

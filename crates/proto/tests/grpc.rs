@@ -43,7 +43,10 @@ impl Link for Host {
         self.hear(&register, ())
     }
     async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<HeartbeatAnswer, Fault> {
-        self.hear(&heartbeat, HeartbeatAnswer { refused: vec![held(1)], stop: vec![held(2)], unheard: vec![held(3)] })
+        self.hear(
+            &heartbeat,
+            HeartbeatAnswer { refused: vec![held(1)], stop: vec![held(2)], unheard: vec![held(3)] },
+        )
     }
     async fn poll(&self, poll: Poll) -> Result<PollAnswer, Fault> {
         self.hear(&poll, poll_answer())

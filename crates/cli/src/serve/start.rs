@@ -76,7 +76,14 @@ mod tests {
         for (error, code) in [
             (AgentError::Data { path: data(), error: full() }, 75),
             (AgentError::DataInUse(data()), 75),
-            (AgentError::OtherCluster { cluster: "east".to_owned(), node: NodeId(uuid::Uuid::nil()), there: NodeId(uuid::Uuid::nil()) }, 75),
+            (
+                AgentError::OtherCluster {
+                    cluster: "east".to_owned(),
+                    node: NodeId(uuid::Uuid::nil()),
+                    there: NodeId(uuid::Uuid::nil()),
+                },
+                75,
+            ),
             (AgentError::NoServer, 2),
             (AgentError::NotFound("deleted".to_owned()), 4),
             (AgentError::Superseded("newer".to_owned()), 5),

@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use downbeat_core::{Span, Timestamp};
 use downbeat_core::execution::{Outcome, Verdict};
 use downbeat_core::ids::{ClusterId, NodeId, SessionId};
 use downbeat_core::node::Description;
+use downbeat_core::{Span, Timestamp};
 use downbeat_proto::message::{
     Assignment, Fault, Finished, Free, Heartbeat, HeartbeatAnswer, Held, InstanceId, Poll, Receipt, Register,
     Report,
@@ -231,9 +231,8 @@ async fn what_the_store_has_never_heard_of_is_refused_when_a_leases_term_is_over
     let setup = Setup::with(settings).await;
     let (agent, foreign) = (life("web-01", "one", 1), foreign());
     agent.join(&setup).await.unwrap();
-    let wait = async {
-        while agent.beat_with(&setup, vec![held(&foreign)], false).await.unwrap().is_empty() {}
-    };
+    let wait =
+        async { while agent.beat_with(&setup, vec![held(&foreign)], false).await.unwrap().is_empty() {} };
     tokio::time::timeout(DEADLINE, wait).await.expect("it is refused");
     assert_eq!(agent.finish(&setup, &foreign).await.unwrap(), [Receipt::Refused]);
 }
