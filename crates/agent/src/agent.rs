@@ -80,7 +80,8 @@ impl Handle {
         self.orders.drain.cancel();
     }
 
-    /// Until it ended, because it was drained or because a server said that there is no use in going on.
+    /// Until it ended: because it was drained, because its node was deleted, or because a newer session of its installation
+    /// has the node. What else ends it, [`Error`] says.
     pub async fn wait(&mut self) -> Result<(), Error> {
         (&mut self.task).await.unwrap_or_else(|error| Err(Error::Bug(error.to_string())))
     }
@@ -181,6 +182,7 @@ async fn run(
             heard: Mutex::new(began),
             renewed: Notify::new(),
             doubt: Notify::new(),
+            complaints: Mutex::default(),
             ask_anew: Notify::new(),
             abandon: orders.abandon.clone(),
             holdings: Mutex::new(Holdings::new(settings.slots)),

@@ -41,7 +41,7 @@ struct Item {
     begun: bool,
     /// The lease was the agent's at this time, or later: no server ends it within a term of that.
     assured: Instant,
-    /// Output of its result.
+    /// Output of its result that is still to be sent.
     unsent_bytes: usize,
     phase: Phase,
 }
@@ -235,6 +235,15 @@ impl Holdings {
         if let Some(item) = self.items.get_mut(&held) {
             item.unsent_bytes += unsent_bytes;
             self.unsent_bytes += unsent_bytes;
+        }
+    }
+
+    /// So much of the output of a result was sent, or dropped.
+    pub(crate) fn sent(&mut self, held: Held, bytes: usize) {
+        if let Some(item) = self.items.get_mut(&held) {
+            let bytes = bytes.min(item.unsent_bytes);
+            item.unsent_bytes -= bytes;
+            self.unsent_bytes -= bytes;
         }
     }
 

@@ -229,3 +229,17 @@ fn results_of_a_former_life_count_until_a_server_has_them() {
     }
     assert_eq!(holdings.offer().1, Free { fleet: 1, placed: 1 });
 }
+
+#[test]
+fn output_that_was_sent_or_dropped_keeps_no_work_away() {
+    let mut holdings = Holdings::new(2);
+    holdings.hold_former(held_of(1), UNSENT_BYTES, Instant::now());
+    assert!(holdings.is_clogged());
+    holdings.sent(held_of(1), 1);
+    assert!(!holdings.is_clogged(), "its receipt is still to come");
+    holdings.wait_to_send(held_of(1), 1);
+    assert!(holdings.is_clogged());
+    holdings.acknowledged(held_of(1));
+    holdings.sent(held_of(1), 1);
+    assert!(!holdings.is_clogged() && holdings.unsent_bytes == 0, "nothing counts twice");
+}

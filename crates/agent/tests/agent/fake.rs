@@ -44,6 +44,16 @@ pub(crate) struct State {
     pub(crate) work: Vec<Assignment>,
     pub(crate) stop: Vec<Held>,
     pub(crate) refuse: Vec<Held>,
+    /// Leases that the store has never heard of.
+    pub(crate) unheard: Vec<Held>,
+    /// After so many hellos the release is one that does not know results that a registration announces.
+    pub(crate) hellos_until_old: Option<u32>,
+    /// The next registrations fail.
+    pub(crate) lose_registers: u32,
+    /// Another one than the default.
+    pub(crate) cluster: Option<ClusterId>,
+    /// After so many messages of output they are rejected.
+    pub(crate) messages_until_rejected: Option<usize>,
     /// The next polls fail, after taking the work with them.
     pub(crate) lose_polls: u32,
     /// The next heartbeats fail; polls stay parked.
@@ -177,22 +187,28 @@ impl Link for Server {
             return Err(Fault::Unavailable("down".to_owned()));
         }
         state.seen.push(Seen::Hello);
+        let is_old = self.is_old || state.hellos_until_old == Some(0);
+        state.hellos_until_old = state.hellos_until_old.map(|count| count.saturating_sub(1));
         Ok(Welcome {
-            cluster: ClusterId::DEFAULT,
+            cluster: state.cluster.unwrap_or(ClusterId::DEFAULT),
             server_name: "fake".to_owned(),
             version: "0".to_owned(),
             heartbeat_interval: self.heartbeat_interval,
             lease_ttl: self.lease_ttl,
             output_max_bytes: 1024 * 1024,
             protocol: PROTOCOL,
-            keeps_undelivered: !self.is_old,
+            keeps_undelivered: !is_old,
         })
     }
 
     async fn register(&self, register: Register) -> Result<(), Fault> {
         self.joining()?;
         let refused = {
-            let state = self.state.lock().unwrap();
+            let mut state = self.state.lock().unwrap();
+            if state.lose_registers > 0 {
+                state.lose_registers -= 1;
+                return Err(Fault::Unavailable("no answer".to_owned()));
+            }
             state.refuse_registering.clone().or_else(|| self.fault(&state))
         };
         if let Some(fault) = refused {
@@ -219,10 +235,11 @@ impl Link for Server {
             return Err(Fault::Unavailable("no answer".to_owned()));
         }
         let refused = heartbeat.held.iter().filter(|held| state.refuse.contains(held)).copied().collect();
+        let unheard = heartbeat.held.iter().filter(|held| state.unheard.contains(held)).copied().collect();
         state.heartbeats.push(heartbeat);
         drop(state);
         self.changed.notify_waiters();
-        Ok(HeartbeatAnswer { refused, stop: Vec::new() })
+        Ok(HeartbeatAnswer { refused, stop: Vec::new(), unheard })
     }
 
     async fn poll(&self, poll: Poll) -> Result<PollAnswer, Fault> {
@@ -303,6 +320,9 @@ impl Link for Server {
             }
             if state.deaf_to_output {
                 return Err(Fault::Unavailable("deaf".to_owned()));
+            }
+            if state.messages_until_rejected.is_some_and(|most| state.messages.len() >= most) {
+                return Err(Fault::Rejected("it is too long".to_owned()));
             }
             state.messages.push(output.chunks.iter().map(|chunk| chunk.text.len()).sum());
             if !state.slow_for_output {

@@ -143,11 +143,19 @@ pub(super) fn heartbeat_to_wire(heartbeat: Heartbeat) -> wire::HeartbeatRequest 
 }
 
 pub(super) fn heartbeat_answer_from_wire(answer: wire::HeartbeatResponse) -> Result<HeartbeatAnswer, Fault> {
-    Ok(HeartbeatAnswer { refused: held_from_wire(answer.refused)?, stop: held_from_wire(answer.stop)? })
+    Ok(HeartbeatAnswer {
+        refused: held_from_wire(answer.refused)?,
+        stop: held_from_wire(answer.stop)?,
+        unheard: held_from_wire(answer.unheard)?,
+    })
 }
 
 pub(super) fn heartbeat_answer_to_wire(answer: HeartbeatAnswer) -> wire::HeartbeatResponse {
-    wire::HeartbeatResponse { refused: held_to_wire(answer.refused), stop: held_to_wire(answer.stop) }
+    wire::HeartbeatResponse {
+        refused: held_to_wire(answer.refused),
+        stop: held_to_wire(answer.stop),
+        unheard: held_to_wire(answer.unheard),
+    }
 }
 
 pub(super) fn poll_from_wire(poll: wire::PollRequest) -> Result<Poll, Fault> {
