@@ -8,6 +8,7 @@ mod declared;
 mod environment;
 mod guard;
 mod output;
+pub mod private;
 mod process;
 mod utf8;
 mod variables;
@@ -19,7 +20,7 @@ pub use environment::Environment;
 pub use guard::{Deadlines, Guard, boot_time, watch_over};
 pub use output::{OutputSink, Piece, Receive, Stream, Wall};
 pub use process::{
-    Ledger, LedgerError, Means, OpenFiles, open_files_of_children, raise_open_files, reap_orphans,
+    Ledger, LedgerError, Means, OpenFiles, boot_id, open_files_of_children, raise_open_files, reap_orphans,
     slots_within,
 };
 pub use variables::JOB_VARIABLES;

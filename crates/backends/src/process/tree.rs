@@ -85,8 +85,7 @@ impl Tree {
     /// The tree that a former life of the agent began. Of processes that were not born in their group the leader is on
     /// record, as soon as there is a group.
     pub(crate) fn former(identity: Identity, leader: Option<Leader>, means: &Means) -> Self {
-        let cgroup = means.groups().and_then(|groups| groups.find(identity));
-        Self::new(identity, leader, cgroup, means)
+        Self::new(identity, leader, means.find_group(identity), means)
     }
 
     pub(super) fn is_born_inside(&self) -> bool {
