@@ -140,6 +140,9 @@ async fn attend(process: Process, stdin: Option<String>, call: &Call, ledger: &L
         };
         if left > 0 {
             tracing::error!(execution = %call.identity, left, "processes do not end");
+            if let Some(guard) = &call.guard {
+                guard.leave_over();
+            }
         }
     }
     means.release(tree.cgroup());
