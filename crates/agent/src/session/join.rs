@@ -120,7 +120,7 @@ impl Joining {
         let answer = link.register(register).await;
         links.settle(&link, &answer).await;
         if answer.as_ref().is_err_and(|fault| !may_pass(fault)) {
-            links.move_on(&link).await;
+            links.move_on(&link);
         }
         answer?;
         Ok(Joined { node, welcome })
@@ -150,7 +150,7 @@ impl Joining {
             Err(fault) => Err(fault),
         };
         if answer.as_ref().is_err_and(|fault| !may_pass(fault)) {
-            links.move_on(&link).await;
+            links.move_on(&link);
         }
         answer
     }
