@@ -3,6 +3,7 @@
 //! Invariant: nothing here knows of leases, servers or the protocol. A backend is called, writes output, ends.
 
 mod backend;
+mod blocking;
 mod builtin;
 mod declared;
 mod environment;
@@ -14,6 +15,7 @@ mod utf8;
 mod variables;
 
 pub use backend::{Backend, Call, Finish, Identity};
+pub use blocking::Places;
 pub use builtin::{Apt, Docker, Engine, Exec, File, Http, Ping, Rke2, Systemd, Test, Tools, builtin};
 pub use declared::{Declared, DeclaredBackend, Refused};
 pub use environment::Environment;
