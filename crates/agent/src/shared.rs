@@ -205,7 +205,14 @@ impl Shared {
                  until they are: the line to the servers is slow"
             )
         });
-        self.outbox.problems().into_iter().chain(self.host.problems()).chain(clogged).collect()
+        let unwritten = self.joining.installation.problem.clone();
+        self.outbox
+            .problems()
+            .into_iter()
+            .chain(self.host.problems())
+            .chain(unwritten)
+            .chain(clogged)
+            .collect()
     }
 
     /// Work was ended because the agent stops: it is let go of unreported, so that it is lost and sent again.

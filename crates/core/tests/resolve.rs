@@ -95,7 +95,7 @@ fn a_target_that_matches_nothing_names_what_was_probably_meant() {
         ("backend:exce", "no node offers the backend `exce`; did you mean `exec`? (backends: exec, test)"),
         ("label.zon = a", "no node has the label `zon`; did you mean `zone`? (labels: zone)"),
         ("label.zone = c", "no node has label `zone` = `c`; values: a, b"),
-        ("capability.gpu", "no node has the capability `gpu`; capabilities: cpu"),
+        ("capability.gpu", "no node has the capability `gpu`; did you mean `cpu`? (capabilities: cpu)"),
         ("capability.cpu = 8", "no node has capability `cpu` = `8`; values: 4"),
         ("capability.cpu >= 8", "the target `capability.cpu >= 8` matches no node"),
         (
