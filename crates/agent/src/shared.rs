@@ -9,7 +9,7 @@ use downbeat_backends::{Deadlines, Environment, Identity};
 use downbeat_core::collections::HashMap;
 use downbeat_core::execution::{Outcome, Verdict};
 use downbeat_core::ids::{NodeId, SessionId};
-use downbeat_core::limits::UNSENT_BYTES;
+use downbeat_core::limits::{UNSENT_BYTES, UNSENT_RESULTS};
 use downbeat_proto::message::{Assignment, Fault, Finished, Held};
 use jiff::Timestamp;
 use tokio::sync::Notify;
@@ -141,7 +141,7 @@ impl Shared {
             was_clogged && !holdings.is_clogged()
         };
         if is_relieved {
-            tracing::info!(node = %self.node, "enough output was delivered; new work is taken again");
+            tracing::info!(node = %self.node, "enough results were delivered; new work is taken again");
             let _ = self.outgoing.send(Outgoing::Offer);
         }
     }
@@ -191,7 +191,7 @@ impl Shared {
             holdings.wait_to_send(finished.held, cost_bytes(&finished.output));
         }
         if holdings.is_clogged() && !was_clogged {
-            tracing::warn!(node = %self.node, "much output waits to be delivered; no new work is taken until it is");
+            tracing::warn!(node = %self.node, "many results or much output wait to be delivered; no new work is taken until they are");
         }
         ended
     }
@@ -201,11 +201,18 @@ impl Shared {
         let clogged = self.holdings().is_clogged().then(|| {
             let mebibytes = UNSENT_BYTES / (1024 * 1024);
             format!(
-                "more than {mebibytes} MiB of output wait to be delivered; no new work is taken until they are: \
-                 the line to the servers is slow"
+                "{UNSENT_RESULTS} results or {mebibytes} MiB of output wait to be delivered; no new work is taken \
+                 until they are: the line to the servers is slow"
             )
         });
-        self.outbox.problems().into_iter().chain(self.host.problems()).chain(clogged).collect()
+        let unwritten = self.joining.installation.problem.clone();
+        self.outbox
+            .problems()
+            .into_iter()
+            .chain(self.host.problems())
+            .chain(unwritten)
+            .chain(clogged)
+            .collect()
     }
 
     /// Work was ended because the agent stops: it is let go of unreported, so that it is lost and sent again.

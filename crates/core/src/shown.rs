@@ -39,6 +39,15 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
+/// Cuts a text that is kept to so many bytes, and marks the cut.
+pub(crate) fn cut(text: &mut String, most_bytes: usize) {
+    const MARK: char = '…';
+    if text.len() > most_bytes {
+        text.truncate(text.floor_char_boundary(most_bytes.saturating_sub(MARK.len_utf8())));
+        text.push(MARK);
+    }
+}
+
 /// Whether a character breaks a line or a terminal, or turns the direction of the text around it.
 pub fn is_unprintable(c: char) -> bool {
     c.is_control()

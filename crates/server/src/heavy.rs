@@ -48,6 +48,12 @@ impl HeavyWork {
         });
         done.await.map_err(|error| Error::Bug(format!("a plan or a definition failed: {error}")))
     }
+
+    /// How much more work would be let in, to begin or to wait.
+    #[cfg(test)]
+    pub(crate) fn left(&self) -> usize {
+        self.room.available_permits()
+    }
 }
 
 #[cfg(test)]

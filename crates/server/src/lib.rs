@@ -14,6 +14,7 @@ mod journal;
 mod metrics;
 mod nodes;
 mod output;
+mod pace;
 mod replica;
 mod rpc;
 mod runs;

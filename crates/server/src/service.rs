@@ -132,6 +132,14 @@ pub struct Submitted {
     pub created: bool,
 }
 
+/// A run that is to be committed and started.
+struct Create {
+    run: RunRecord,
+    plan: Arc<Plan>,
+    /// What it takes over from an earlier run.
+    taken: Vec<Execution>,
+}
+
 /// Whether a node is to take new work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drain {
@@ -139,9 +147,20 @@ pub enum Drain {
     Off,
 }
 
-/// How long a request waits for the store. What was asked for may happen all the same, later.
+/// How long a request waits for the store.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Waits for what is read from the store.
+async fn answered<T>(reading: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    tokio::time::timeout(PATIENCE, reading).await.unwrap_or_else(|_| {
+        let seconds = PATIENCE.as_secs();
+        Err(Error::Unavailable(format!(
+            "the store has not answered for {seconds} s; nothing was done: try again"
+        )))
+    })
+}
+
+/// Waits for what changes something. It may happen all the same, later.
 async fn patiently<T>(work: impl Future<Output = T>) -> Result<T, Error> {
     tokio::time::timeout(PATIENCE, work).await.map_err(|_| {
         let seconds = PATIENCE.as_secs();
@@ -326,7 +345,7 @@ impl Service {
         self.parts.dispatcher.board().nodes().filter(|node| node.cluster == cluster).cloned().collect()
     }
 
-    /// The run's nodes that are stale or offline now, by hostname, each with what becomes of its steps.
+    /// The run's nodes that are stale, offline or deleted now, by hostname, each with what becomes of its steps.
     pub fn silent_nodes(&self, resolved: &Resolved) -> Vec<(String, &'static str)> {
         let board = self.parts.dispatcher.board();
         silent_nodes(resolved, |id| board.node(id).map(|node| node.status))
@@ -374,8 +393,12 @@ impl Service {
         if !self.parts.store.is_shared() {
             return Ok(());
         }
-        let committed = self.parts.store.last_seq().await?;
-        patiently(self.parts.feed.reached(committed)).await
+        let reached = async {
+            let committed = self.parts.store.last_seq().await?;
+            self.parts.feed.reached(committed).await;
+            Ok(())
+        };
+        answered(reached).await
     }
 
     /// Plans what would run where and in which order, and returns what `show` makes of it. Starts nothing.
@@ -408,57 +431,55 @@ impl Service {
         self.by_size(&definition, nodes, make).await
     }
 
-    /// Creates a run, and starts it in the same commit. Goes on when the caller goes away: a run that is committed has
-    /// an actor.
+    /// Creates a run, and starts it in the same commit. When the caller goes away before the plan is made, nothing
+    /// happens.
     pub async fn submit(&self, submit: Submit) -> Result<Submitted, Error> {
-        let service = self.clone();
-        let created = tokio::spawn(async move { service.create(submit).await }.in_current_span());
-        patiently(created).await?.map_err(|error| Error::Bug(format!("cannot create a run: {error}")))?
-    }
-
-    async fn create(&self, submit: Submit) -> Result<Submitted, Error> {
         self.check_level(submit.definition.level())?;
         self.catch_up().await?;
-        let cluster = self.cluster(&submit.definition).await?;
+        let cluster = answered(self.cluster(&submit.definition)).await?;
         let params = expr::given(&submit.definition, &submit.params).map_err(Error::Params)?;
         let plan = self.compile(cluster, Arc::new(submit.definition), &params, Arc::new).await?;
         let mut run = self.new_record(cluster, &plan, params, submit.by, submit.idempotency_key);
         run.no_cache = submit.no_cache;
-        self.launch(run, plan, Vec::new()).await
+        self.create(Create { run, plan, taken: Vec::new() }).await
     }
 
     /// Creates a run that goes on where an ended one failed: what succeeded there is taken over.
     pub async fn retry(&self, retry: Retry) -> Result<Submitted, Error> {
-        let service = self.clone();
-        let created = tokio::spawn(async move { service.create_again(retry).await }.in_current_span());
-        patiently(created).await?.map_err(|error| Error::Bug(format!("cannot create a run: {error}")))?
-    }
-
-    async fn create_again(&self, retry: Retry) -> Result<Submitted, Error> {
         self.catch_up().await?;
-        let first = self.parts.store.run(&retry.run).await?;
+        let first = answered(async { Ok(self.parts.store.run(&retry.run).await?) }).await?;
         let first = first.ok_or_else(|| Error::NotFound(format!("run `{}` does not exist", retry.run)))?;
         self.check_level(first.definition.level().max(level::FLEET))?;
-        let executions = self.parts.store.executions_of(&first.id).await?;
+        let executions = answered(async { Ok(self.parts.store.executions_of(&first.id).await?) }).await?;
         let again = match &retry.redo {
             Redo::Failed => Again::AllNodes,
             Redo::FailedNodes => Again::FailedNodes,
             Redo::From(task) => Again::From(entry_called(&first, task)?),
         };
-        let second =
-            retry_of(&first, &executions, again).map_err(|refused| Error::Conflict(refused.to_string()))?;
         let nodes = self.nodes_of(first.cluster);
-        let resolved = resolve_again(&first.definition, &first.params, &second.resolved, &nodes)?;
-        let (definition, resolved) = (Arc::clone(&first.definition), Arc::new(resolved));
-        let make = move || Ok(Arc::new(Plan::compile(definition, resolved)?));
-        let plan = self.by_size(&first.definition, nodes.len(), make).await?;
-        let mut run =
-            self.new_record(first.cluster, &plan, first.params.clone(), retry.by, retry.idempotency_key);
-        let taken = second.executions(&run.id, run.created_at, &mut self.parts.chance.dice());
-        // What is asked for again is done again, and not looked up.
-        run.no_cache = first.no_cache || matches!(retry.redo, Redo::From(_));
-        run.retry_of = Some(first.id);
-        self.launch(run, plan, taken).await
+        let (service, definition, on) = (self.clone(), Arc::clone(&first.definition), nodes.len());
+        let make = move || {
+            let second = retry_of(&first, &executions, again);
+            let second = second.map_err(|refused| Error::Conflict(refused.to_string()))?;
+            let resolved = resolve_again(&first.definition, &first.params, &second.resolved, &nodes)?;
+            let plan = Arc::new(Plan::compile(Arc::clone(&first.definition), Arc::new(resolved))?);
+            let (by, key) = (retry.by, retry.idempotency_key);
+            let mut run = service.new_record(first.cluster, &plan, first.params.clone(), by, key);
+            let taken = second.executions(&run.id, run.created_at, &mut service.parts.chance.dice());
+            // What is asked for again is done again, and not looked up.
+            run.no_cache = first.no_cache || matches!(retry.redo, Redo::From(_));
+            run.retry_of = Some(first.id.clone());
+            Ok(Create { run, plan, taken })
+        };
+        let create = self.by_size(&definition, on, make).await?;
+        self.create(create).await
+    }
+
+    /// Goes on when the caller goes away: a run that is committed has an actor.
+    async fn create(&self, create: Create) -> Result<Submitted, Error> {
+        let service = self.clone();
+        let created = tokio::spawn(async move { service.launch(create).await }.in_current_span());
+        patiently(created).await?.map_err(|error| Error::Bug(format!("cannot create a run: {error}")))?
     }
 
     fn new_record(
@@ -495,12 +516,7 @@ impl Service {
     }
 
     /// Commits a new run with what it takes over from an earlier one, and starts it.
-    async fn launch(
-        &self,
-        mut run: RunRecord,
-        plan: Arc<Plan>,
-        taken: Vec<Execution>,
-    ) -> Result<Submitted, Error> {
+    async fn launch(&self, Create { mut run, plan, taken }: Create) -> Result<Submitted, Error> {
         let parts = &self.parts;
         let (id, cluster, now) = (run.id.clone(), run.cluster, run.created_at);
         let mut dice = parts.chance.dice();
@@ -514,10 +530,10 @@ impl Service {
         };
         let waits = self.has_to_wait(&run.definition);
         if !waits {
-            let offline = |node: NodeId| parts.dispatcher.board().is_offline(node);
+            let reach = |node: NodeId| parts.dispatcher.board().reach(node);
             let fits = |step: u32| parts.dispatcher.fits(&id, step);
             let facts = |node: NodeId| parts.dispatcher.facts(node);
-            progress.begin(&mut Turn { now, dice: &mut dice, offline: &offline, facts: &facts, fits: &fits });
+            progress.begin(&mut Turn { now, dice: &mut dice, reach: &reach, facts: &facts, fits: &fits });
         }
         // All are created waiting. Those that there is room for do not count.
         let max_pending =
@@ -696,3 +712,6 @@ impl Service {
             .ok_or_else(|| Error::Bug("the journal did not answer for a change".to_owned()))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,10 @@ use downbeat_core::execution::Verdict;
 use downbeat_core::ids::ClusterId;
 use downbeat_store::conformance::cache::clusters_have_their_own;
 use downbeat_store::conformance::limits::clusters_count_apart;
-use downbeat_store::conformance::make::{SERVER, added, apply, created, execution, finished, leased, run_id};
+use downbeat_store::conformance::make::{
+    SERVER, added, apply, at, created, deleted, execution, finished, leased, node, registered, run_id,
+    session,
+};
 use downbeat_store::conformance::{Snapshot, fill, fill_beside};
 use downbeat_store::{Error, Replica, SqliteStore, Store};
 use tempfile::TempDir;
@@ -202,4 +205,22 @@ async fn a_full_disk_loses_nothing_and_leaves_nothing_half_written() {
     apply(&port, &batch).await;
     let after = Snapshot::of(&port).await;
     assert_eq!((after.executions.len(), after.last_seq), (2_000, before.last_seq + 3));
+}
+
+#[tokio::test]
+async fn a_session_that_a_program_from_before_let_in_again_is_deleted_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("downbeat.db");
+    let store = open(&path).await.unwrap();
+    apply(&store, &[registered(1, session(1), 1), deleted(1, session(1), 2), registered(1, session(2), 3)])
+        .await;
+    store.close().await;
+    let file = rusqlite::Connection::open(&path).unwrap();
+    assert_eq!(file.execute("UPDATE presence SET session = ?1", [session(1).0]).unwrap(), 1);
+    drop(file);
+    let store = open(&path).await.unwrap();
+    apply(&store, &[deleted(1, session(1), 9)]).await;
+    let tombstones = store.tombstones(Some(node(1))).await.unwrap();
+    let remembered: Vec<_> = tombstones.iter().map(|tombstone| (tombstone.session, tombstone.at)).collect();
+    assert_eq!(remembered, [(session(1), at(9))]);
 }

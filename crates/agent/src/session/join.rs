@@ -140,7 +140,7 @@ impl Joining {
         let answer = link.register(register).await;
         links.settle(&link, &answer).await;
         if answer.as_ref().is_err_and(|fault| !may_pass(fault)) {
-            links.move_on(&link).await;
+            links.move_on(&link);
         }
         answer?;
         Ok(Came::Joined(Joined { node, welcome }))
@@ -169,7 +169,7 @@ impl Joining {
             Err(fault) => Err(fault),
         };
         if answer.as_ref().is_err_and(|fault| !may_pass(fault)) {
-            links.move_on(link).await;
+            links.move_on(link);
         }
         answer
     }

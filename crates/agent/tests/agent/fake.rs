@@ -60,6 +60,8 @@ pub(crate) struct State {
     pub(crate) lose_heartbeats: u32,
     /// Nothing is answered but `unavailable`.
     pub(crate) down: bool,
+    /// Nobody can connect.
+    pub(crate) unreachable: bool,
     /// Results are not taken.
     pub(crate) deaf: bool,
     /// Output is not taken.
@@ -335,6 +337,9 @@ impl Link for Server {
         if is_slow {
             // Heartbeats are answered meanwhile.
             tokio::time::sleep(self.heartbeat_interval * 2).await;
+            if let Some(fault) = self.fault(&self.state.lock().unwrap()) {
+                return Err(fault);
+            }
             return Err(Fault::TimedOut("no answer in time".to_owned()));
         }
         Ok(())
@@ -349,7 +354,8 @@ pub(crate) struct Dial(pub(crate) Arc<Server>);
 impl Connector for Dial {
     async fn connect(&self, address: &str) -> Result<Arc<dyn Link>, Fault> {
         self.0.change(|state| state.connects.push(address.to_owned()));
-        if self.0.dead.iter().any(|dead| dead == address) {
+        let is_unreachable = self.0.state.lock().unwrap().unreachable;
+        if is_unreachable || self.0.dead.iter().any(|dead| dead == address) {
             return Err(Fault::Unavailable("nobody listens".to_owned()));
         }
         Ok(self.0.clone())

@@ -4,6 +4,7 @@
 use super::record::{Outcome, Verdict};
 use crate::backend::{Params, params_bytes};
 use crate::limits::{REASON_BYTES, VALUES_BYTES};
+use crate::shown::cut;
 
 /// Keeps the declared outputs of `values` and nothing else. The error is for the one who wrote the job.
 pub fn declared_outputs(declared: &[String], mut values: Params) -> Result<Params, String> {
@@ -52,11 +53,7 @@ impl Outcome {
 
 /// Cuts an error or a reason to what is kept of it, and marks the cut.
 pub fn cut_reason(mut reason: String) -> String {
-    const MARK: &str = "…";
-    if reason.len() > REASON_BYTES {
-        reason.truncate(reason.floor_char_boundary(REASON_BYTES - MARK.len()));
-        reason.push_str(MARK);
-    }
+    cut(&mut reason, REASON_BYTES);
     reason
 }
 

@@ -7,6 +7,7 @@ use std::fmt;
 use serde_json::Value;
 
 use super::record::Description;
+use crate::backend::BackendSchema;
 use crate::limits;
 use crate::shown::{is_unprintable, shown};
 
@@ -31,11 +32,11 @@ impl Description {
         check_name(hostname).map_err(|what| BadDescription::new("hostname", what))?;
         check_count("groups", groups.len(), limits::GROUPS_PER_NODE)?;
         for group in groups {
-            check_name(group).map_err(|what| BadDescription::new("groups", what))?;
+            check_path(group).map_err(|what| BadDescription::new("groups", what))?;
         }
         check_count("labels", labels.len(), limits::LABELS_PER_NODE)?;
         for (name, value) in labels {
-            check_name(name).map_err(|what| BadDescription::new("labels", what))?;
+            check_path(name).map_err(|what| BadDescription::new("labels", what))?;
             check_text(value).map_err(|what| {
                 BadDescription::new("labels", format_args!("the value of `{name}` {what}"))
             })?;
@@ -56,16 +57,7 @@ impl Description {
         }
         check_count("backends", backends.len(), limits::BACKENDS_PER_NODE)?;
         for backend in backends {
-            let actions = backend.actions.iter();
-            for name in actions.map(|action| &action.name).chain([&backend.name]) {
-                check_name(name).map_err(|what| BadDescription::new("backends", what))?;
-            }
-            let params = backend.actions.iter().flat_map(|action| &action.params);
-            for help in params.map(|param| &param.help).chain([&backend.help]) {
-                check_text(help).map_err(|what| {
-                    BadDescription::new("backends", format_args!("a help text of `{}` {what}", backend.name))
-                })?;
-            }
+            check_backend(backend).map_err(|what| BadDescription::new("backends", what))?;
         }
         if *slots > limits::SLOTS_PER_NODE {
             let most = limits::SLOTS_PER_NODE;
@@ -86,18 +78,48 @@ pub fn check_json_bytes(bytes: usize) -> Result<(), BadDescription> {
     }
 }
 
-/// Checks a name: of a host, a group, a label, a capability, a backend or an action.
+/// Checks a name: of a host, a capability, a backend, an action or a param.
 pub fn check_name(name: &str) -> Result<(), String> {
-    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    check_characters(name, &['.', '-', '_'], "`.`, `-` and `_`")
+}
+
+/// Checks the name of a group or a label: other systems have such as `kubernetes.io/role` and `aws:zone`.
+fn check_path(name: &str) -> Result<(), String> {
+    check_characters(name, &['.', '-', '_', '/', ':'], "`.`, `-`, `_`, `/` and `:`")
+}
+
+/// Checks a name that holds letters, digits and these marks, `listed` for people.
+fn check_characters(name: &str, marks: &[char], listed: &str) -> Result<(), String> {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || marks.contains(&c);
     let starts_well = name.starts_with(|c: char| c.is_ascii_alphanumeric());
     if !starts_well || !name.chars().all(is_allowed) {
         return Err(format!(
-            "`{}` is not a valid name; use letters, digits, `.`, `-` and `_`, and start with a letter or a digit",
+            "`{}` is not a valid name; use letters, digits, {listed}, and start with a letter or a digit",
             shown(name)
         ));
     }
     if name.len() > limits::NAME_BYTES {
         return Err(format!("`{}` is longer than {} bytes", shown(name), limits::NAME_BYTES));
+    }
+    Ok(())
+}
+
+fn check_backend(backend: &BackendSchema) -> Result<(), String> {
+    check_name(&backend.name)?;
+    let of_backend = |what: &str, error: String| format!("{what} of `{}` {error}", backend.name);
+    check_text(&backend.help).map_err(|error| of_backend("a help text", error))?;
+    for action in &backend.actions {
+        check_name(&action.name)?;
+        for param in &action.params {
+            check_name(&param.name)?;
+            check_text(&param.help).map_err(|error| of_backend("a help text", error))?;
+            for choice in &param.choices {
+                check_text(choice).map_err(|error| of_backend("a choice", error))?;
+            }
+            for pattern in param.pattern.iter().chain(&param.name_pattern) {
+                check_text(pattern).map_err(|error| of_backend("a pattern", error))?;
+            }
+        }
     }
     Ok(())
 }
@@ -127,7 +149,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::backend::Catalogue;
+    use crate::backend::{Catalogue, ParamSchema};
 
     fn description() -> Description {
         Description {
@@ -157,6 +179,38 @@ mod tests {
             "`evil\\u{1b}]0;owned\\u{7}` is not a valid name; use letters, digits, `.`, `-` and `_`, and start with a \
              letter or a digit"
         );
+    }
+
+    #[test]
+    fn groups_and_labels_may_have_the_names_that_other_systems_give_them_and_hosts_may_not() {
+        let mut described = description();
+        described.groups = vec!["eu/west".to_owned(), "env:prod".to_owned()];
+        described.labels = [("kubernetes.io/role".to_owned(), "worker".to_owned())].into();
+        assert_eq!(described.check(), Ok(()));
+        for bad in ["/x", ":x", "a b", "a,b"] {
+            described.groups = vec![bad.to_owned()];
+            assert_eq!(described.check().map_err(|bad| bad.field), Err("groups"), "{bad}");
+        }
+        assert!(check_name("a/b").is_err() && check_name("a:b").is_err());
+    }
+
+    #[test]
+    fn what_the_backends_of_a_node_say_of_their_params_is_checked() {
+        let long = "x".repeat(limits::NODE_TEXT_BYTES + 1);
+        let spoil = |spoil: &dyn Fn(&mut ParamSchema)| {
+            let mut spoiled = description();
+            let with_params = |backend: &Arc<BackendSchema>| !backend.actions[0].params.is_empty();
+            let backend = spoiled.backends.iter_mut().find(|backend| with_params(backend)).unwrap();
+            spoil(&mut Arc::make_mut(backend).actions[0].params[0]);
+            spoiled.check().map_err(|bad| bad.field)
+        };
+        assert_eq!(spoil(&|_| {}), Ok(()));
+        for text in ["a\u{1b}[2J", long.as_str()] {
+            assert_eq!(spoil(&|param| param.name = text.to_owned()), Err("backends"));
+            assert_eq!(spoil(&|param| param.choices = vec![text.to_owned()]), Err("backends"));
+            assert_eq!(spoil(&|param| param.pattern = Some(text.to_owned())), Err("backends"));
+            assert_eq!(spoil(&|param| param.name_pattern = Some(text.to_owned())), Err("backends"));
+        }
     }
 
     #[test]

@@ -1,15 +1,13 @@
 //! Bounds what an agent says is wrong on its host.
 
 use crate::limits;
+use crate::shown::cut;
 
 /// As much of it as is kept: so many texts of so many bytes, each once, without those that say nothing.
 pub fn bounded_problems(said: Vec<String>) -> Vec<String> {
     let mut kept: Vec<String> = Vec::new();
     for mut text in said {
-        if text.len() > limits::PROBLEM_BYTES {
-            text.truncate(text.floor_char_boundary(limits::PROBLEM_BYTES - '…'.len_utf8()));
-            text.push('…');
-        }
+        cut(&mut text, limits::PROBLEM_BYTES);
         if kept.len() < limits::PROBLEMS_PER_NODE && !text.trim().is_empty() && !kept.contains(&text) {
             kept.push(text);
         }

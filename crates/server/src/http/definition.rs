@@ -96,7 +96,13 @@ impl Body {
         }
         if let Some(cluster) = elsewhere.cluster {
             let own = asked.definition.cluster.get_or_insert_with(|| cluster.to_owned());
-            if own != cluster {
+            // A cluster has a name and an id, and both may be written.
+            let store = service.store();
+            let is_other = own != cluster && {
+                let found = store.cluster(own).await?;
+                found.is_none() || found != store.cluster(cluster).await?
+            };
+            if is_other {
                 let detail = format!(
                     "the job is for cluster `{}`, and the request for cluster `{}`; remove one of them",
                     shown(own),

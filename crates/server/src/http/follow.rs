@@ -11,14 +11,7 @@ use tokio::sync::broadcast::error::RecvError;
 
 use super::view::Event;
 use crate::journal::Batches;
-use crate::size::size;
-
-/// Events that are read from the store at once: at first few, then more as long as they are small. An event may hold
-/// thousands of executions, and what is read is what one slow client holds in memory.
-const READ_FIRST: u32 = 20;
-const READ_MOST: u32 = 500;
-/// A read of more bytes than this was of large events.
-const READ_BYTES: usize = 1024 * 1024;
+use crate::pace::Pace;
 
 /// How often the store is asked when the feed is silent: a server whose news got lost is behind for a moment.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
@@ -43,8 +36,7 @@ pub(super) struct Follower {
     seen: u64,
     ready: VecDeque<Event>,
     phase: Phase,
-    /// Events of the next read of the store.
-    at_once: u32,
+    pace: Pace,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +68,7 @@ impl Follower {
             seen: since,
             ready: VecDeque::new(),
             phase: Phase::Behind,
-            at_once: READ_FIRST,
+            pace: Pace::default(),
         }
     }
 
@@ -98,9 +90,10 @@ impl Follower {
         // Asked before reading: all that is numbered up to here will have been seen, though most may be of other runs.
         let committed = self.store.last_seq().await?;
         let filter = EventFilter { since: self.seen, run: self.scope.run().cloned() };
-        let page = self.store.events(&filter, self.at_once).await?;
-        let whole = page.len() < self.at_once as usize;
-        self.at_once = next_read(self.at_once, page.iter().map(size).sum());
+        let at_once = self.pace.at_once();
+        let page = self.store.events(&filter, at_once).await?;
+        let whole = page.len() < at_once as usize;
+        self.pace.note(&page);
         for record in &page {
             self.take(record);
         }
@@ -156,11 +149,6 @@ impl Follower {
             self.phase = Phase::Ended;
         }
     }
-}
-
-/// How many events to read after a read of so many, which had so many bytes.
-fn next_read(events: u32, bytes: usize) -> u32 {
-    if bytes > READ_BYTES { READ_FIRST } else { (events * 2).min(READ_MOST) }
 }
 
 fn ends_its_run(change: &Change) -> bool {
@@ -303,21 +291,13 @@ mod tests {
         assert_eq!(numbers(&mut follower, 1).await, [2]);
     }
 
-    #[test]
-    fn large_events_are_read_few_at_a_time_and_small_ones_many() {
-        let mut reads = vec![READ_FIRST];
-        (0..6).for_each(|_| reads.push(next_read(*reads.last().unwrap(), 1_000)));
-        assert_eq!(reads, [20, 40, 80, 160, 320, 500, 500]);
-        assert_eq!(next_read(500, READ_BYTES + 1), READ_FIRST);
-    }
-
     #[tokio::test]
     async fn more_than_one_read_of_the_store_is_sent_in_order() {
         let journal = Journal::new();
-        for _ in 0..READ_MOST * 4 + 1 {
+        let last = 301;
+        for _ in 0..last {
             journal.commit(Tell::Nobody).await;
         }
-        let last = u64::from(READ_MOST * 4 + 1);
         let mut follower = journal.follower(7);
         assert_eq!(
             numbers(&mut follower, usize::try_from(last - 7).unwrap()).await,

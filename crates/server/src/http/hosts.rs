@@ -66,7 +66,7 @@ impl Hosts {
         let by_browser = is_browser(&parts.headers);
         for host in asked {
             if !self.accepts(host, by_browser) {
-                return Err(unknown(host));
+                return Err(self.unknown(host));
             }
         }
         Ok(())
@@ -85,6 +85,18 @@ impl Hosts {
             Reach::Others => address.is_ok() || (!name.is_empty() && name == self.hostname) || !by_browser,
         }
     }
+
+    fn unknown(&self, host: &str) -> Failure {
+        let to_whom = match self.reach {
+            Reach::ThisMachine => "",
+            Reach::Others => " to a browser, or a program that looks like one",
+        };
+        let detail = format!(
+            "this server is not known as `{host}`{to_whom}; use its address, or start it with that name in the setting \
+             `allowed_hosts`"
+        );
+        Failure::new(StatusCode::MISDIRECTED_REQUEST, "unknown_host", detail)
+    }
 }
 
 /// Lower case, without the brackets of an IPv6 address and without the dot that ends a full name.
@@ -97,14 +109,6 @@ fn normal(name: &str) -> String {
 fn is_browser(headers: &HeaderMap) -> bool {
     [ORIGIN, ACCEPT_LANGUAGE, REFERER].iter().any(|name| headers.contains_key(name))
         || headers.keys().any(|name| name.as_str().starts_with(OF_BROWSERS))
-}
-
-fn unknown(host: &str) -> Failure {
-    let detail = format!(
-        "this server is not known as `{host}`; use its address, or start it with that name in the setting \
-         `allowed_hosts`"
-    );
-    Failure::new(StatusCode::MISDIRECTED_REQUEST, "unknown_host", detail)
 }
 
 #[cfg(test)]
@@ -165,6 +169,15 @@ mod tests {
                 assert!(!hosts.accepts(host, BROWSER), "{listen}: {host}");
             }
         }
+    }
+
+    #[test]
+    fn whoever_is_refused_hears_whether_it_is_for_being_a_browser() {
+        let told = |listen: &str| format!("{:?}", hosts(listen, &[]).unknown("jobs.example"));
+        assert!(!told("127.0.0.1:1").contains("browser"), "{}", told("127.0.0.1:1"));
+        assert!(
+            told("0.0.0.0:1").contains("to a browser, or a program that looks like one; use its address")
+        );
     }
 
     #[test]

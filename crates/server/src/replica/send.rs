@@ -22,14 +22,13 @@ use super::frame::{Frame, VERSION, fingerprint};
 use super::mask::{mask_event, mask_execution};
 use super::outputs::Cursors;
 use crate::journal::Batches;
+use crate::pace::Pace;
 use crate::service::Parts;
 
 /// How often a replica hears something, also when nothing happens.
 const BEAT: Duration = Duration::from_millis(500);
 /// Every so many beats come heartbeats and servers, and output that another server may have taken is looked for.
 const SELDOM: u32 = 4;
-/// Events that are read from the store at once.
-const EVENTS: u32 = 500;
 /// Chunks of output in one frame: some megabytes. Events that end more than that are sent in several frames.
 const CHUNKS: u32 = 256;
 /// How many of the last events before a replica's return are looked at for output that came late.
@@ -79,6 +78,7 @@ pub(crate) fn stream(parts: &Parts, since: Since, until: Until) -> mpsc::Receive
         presence: HashMap::new(),
         servers: Vec::new(),
         kept: None,
+        pace: Pace::default(),
         next_beat: Instant::now(),
         beats: 0,
     };
@@ -107,6 +107,7 @@ struct Sender {
     presence: HashMap<NodeId, Seen>,
     servers: Vec<ServerRecord>,
     kept: Option<Kept>,
+    pace: Pace,
     next_beat: Instant,
     beats: u32,
 }
@@ -202,12 +203,15 @@ impl Sender {
         // Listed before the events are read: the replica knows all of them when those were sent.
         let open = self.parts.store.open_executions().await?;
         let now = Instant::now();
-        let back = EventFilter { since: self.seen.saturating_sub(LOOK_BACK), run: None };
-        let last = self.parts.store.events(&back, LOOK_BACK as u32).await?;
-        let seen = self.seen;
-        let before: Vec<Event> = last.into_iter().filter(|event| event.seq <= seen).collect();
-        for (id, _) in self.cursors.ending(&before) {
-            self.cursors.look_again(id, now);
+        let mut back = EventFilter { since: self.seen.saturating_sub(LOOK_BACK), run: None };
+        while back.since < self.seen {
+            let mut before = self.parts.store.events(&back, self.pace.at_once()).await?;
+            self.pace.note(&before);
+            back.since = before.last().map_or(self.seen, |event| event.seq);
+            before.retain(|event| event.seq <= self.seen);
+            for (id, _) in self.cursors.ending(&before) {
+                self.cursors.look_again(id, now);
+            }
         }
         self.catch_up().await?;
         for execution in &open {
@@ -271,8 +275,9 @@ impl Sender {
         loop {
             // Asked first: what is numbered up to here is there to be read, unless it was removed.
             let last = self.parts.store.last_seq().await?;
-            let events =
-                self.parts.store.events(&EventFilter { since: self.seen, run: None }, EVENTS).await?;
+            let filter = EventFilter { since: self.seen, run: None };
+            let events = self.parts.store.events(&filter, self.pace.at_once()).await?;
+            self.pace.note(&events);
             match events.first() {
                 Some(event) if event.seq == self.seen + 1 => self.send_events(&events).await?,
                 None if last <= self.seen => return Ok(()),

@@ -24,14 +24,25 @@ pub(super) struct Connected {
     calls: Calls,
 }
 
-/// The calls of one connection, counted.
+/// The calls of one connection, counted: those that ever began, and those that are under way.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Calls(Arc<AtomicU64>);
+pub(super) struct Calls(Arc<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    begun: AtomicU64,
+    under_way: AtomicU64,
+}
+
+/// One call is under way.
+#[derive(Debug)]
+struct UnderWay(Calls);
 
 /// A call that is under way. What its message takes is counted until it is answered.
 pub(super) struct Answering {
     answer: <Agent as tower::Service<Request<Metered<Incoming>>>>::Future,
     _received: Arc<Received>,
+    _under_way: UnderWay,
 }
 
 impl Connected {
@@ -45,17 +56,30 @@ impl Connected {
 }
 
 impl Calls {
-    /// Waits until no call came for this long, or up to twice as long: a timer per call would cost more than it is worth.
+    fn begin(&self) -> UnderWay {
+        self.0.begun.fetch_add(1, Ordering::Relaxed);
+        self.0.under_way.fetch_add(1, Ordering::Relaxed);
+        UnderWay(self.clone())
+    }
+
+    /// Waits until no call came for this long and none is under way, or up to twice as long: a timer per call would cost
+    /// more than it is worth.
     pub(super) async fn cease(self, idle: Duration) {
-        let count = || self.0.load(Ordering::Relaxed);
+        let count = || self.0.begun.load(Ordering::Relaxed);
         let mut before = count();
         loop {
             tokio::time::sleep(idle).await;
-            if count() == before {
+            if self.0.under_way.load(Ordering::Relaxed) == 0 && count() == before {
                 return;
             }
             before = count();
         }
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.0.under_way.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -65,12 +89,12 @@ impl Service<Request<Incoming>> for Connected {
     type Future = Answering;
 
     fn call(&self, request: Request<Incoming>) -> Answering {
-        self.calls.0.fetch_add(1, Ordering::Relaxed);
+        let under_way = self.calls.begin();
         let received = self.intake.call();
         let request = request.map(|body| Metered::new(body, Arc::clone(&received)));
         // Always ready: it has no state.
         let answer = tower::Service::call(&mut self.agent.clone(), request);
-        Answering { answer, _received: received }
+        Answering { answer, _received: received, _under_way: under_way }
     }
 }
 
@@ -94,10 +118,20 @@ mod tests {
         let (begun, ceased) = (Instant::now(), tokio::spawn(calls.clone().cease(idle)));
         for _ in 0..10 {
             tokio::time::sleep(idle / 2).await;
-            calls.0.fetch_add(1, Ordering::Relaxed);
+            drop(calls.begin());
         }
         assert!(!ceased.is_finished());
         ceased.await.unwrap();
         assert!(begun.elapsed() >= idle * 6 && begun.elapsed() <= idle * 7);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_does_not_end_while_a_call_is_under_way() {
+        let (calls, idle) = (Calls::default(), Duration::from_secs(120));
+        let (call, ceased) = (calls.begin(), tokio::spawn(calls.cease(idle)));
+        tokio::time::sleep(idle * 10).await;
+        assert!(!ceased.is_finished());
+        drop(call);
+        ceased.await.unwrap();
     }
 }

@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use downbeat_core::Change;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ExecutionId, NodeId, SessionId};
+use downbeat_core::level;
 use downbeat_core::node::{NodeStatus, bounded_problems};
 use downbeat_proto::Link;
 use downbeat_proto::message::{
@@ -189,7 +190,8 @@ impl Link for Host {
             lease_ttl: settings.lease_ttl.0,
             output_max_bytes: settings.output_max_bytes,
             protocol,
-            keeps_undelivered: true,
+            // The registration may reach an older server, which would declare lost what is announced with it.
+            keeps_undelivered: self.parts.level.reaches(level::NODES),
         })
     }
 
@@ -202,11 +204,14 @@ impl Link for Host {
         if !self.parts.heartbeats.beat(node, session).await? {
             return Err(self.stranger(node, session).await);
         }
-        let (status, (stop, unknown)) = {
+        let (status, (stop, unknown), has_stray) = {
             let mut board = self.parts.dispatcher.board();
             let status = board.node(node).map(|record| record.status);
-            (status, board.review(node, &held, self.parts.clock.now()))
+            (status, board.review(node, &held, self.parts.clock.now()), board.has_stray())
         };
+        if has_stray {
+            self.parts.dispatcher.wake();
+        }
         // Whoever says goodbye is not gone for good: what it still holds waits for its restart, until silence says
         // otherwise.
         let to = if leaving { NodeStatus::Stale } else { NodeStatus::Online };

@@ -1,10 +1,11 @@
 //! Reports: results are applied once, however often they are sent.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use downbeat_core::Change;
 use downbeat_core::execution::{Execution, Outcome, State, cut_reason};
-use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId};
+use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId, RunId};
 use downbeat_core::plan::Plan;
 use downbeat_proto::message::{Fault, Finished, Held, Receipt, Report, ReportAnswer};
 use tracing::info;
@@ -102,18 +103,29 @@ impl Host {
                 }
             }
         }
+        let mut open: HashMap<RunId, Vec<Execution>> = HashMap::new();
         for execution in self.stored(&unknown).await?.into_values() {
-            if !execution.state.status().is_open() {
-                continue;
+            if execution.state.status().is_open() {
+                open.entry(execution.run.clone()).or_default().push(execution);
             }
-            let Some(run) = self.parts.store.run(&execution.run).await.map_err(unavailable)? else {
-                continue;
-            };
-            let plan = Plan::compile(run.definition, run.resolved);
-            let plan = plan.map_err(|error| Fault::Unavailable(error.to_string()))?;
-            declared.insert(execution.id, plan.task(execution.step).outputs.clone());
+        }
+        for (run, executions) in open {
+            let Some(plan) = self.plan_of(&run).await? else { continue };
+            let outputs = |execution: Execution| (execution.id, plan.task(execution.step).outputs.clone());
+            declared.extend(executions.into_iter().map(outputs));
         }
         Ok(declared)
+    }
+
+    /// The plan of a run: the board's, or else one that is made again.
+    async fn plan_of(&self, run: &RunId) -> Result<Option<Arc<Plan>>, Fault> {
+        let known = self.parts.dispatcher.board().plan(run).cloned();
+        if known.is_some() {
+            return Ok(known);
+        }
+        let Some(run) = self.parts.store.run(run).await.map_err(unavailable)? else { return Ok(None) };
+        let plan = Plan::compile(run.definition, run.resolved);
+        plan.map(|plan| Some(Arc::new(plan))).map_err(|error| Fault::Unavailable(error.to_string()))
     }
 }
 

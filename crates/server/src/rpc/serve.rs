@@ -108,7 +108,7 @@ async fn serve_with(
                 ended = connection => if let Err(error) = ended {
                     debug!(%error, "a connection ended");
                 },
-                // No call lasts as long: none is cut off.
+                // None that is under way is cut off.
                 () = calls.cease(patience.idle) => debug!("a connection without calls was closed"),
             }
         });

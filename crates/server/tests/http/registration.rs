@@ -4,18 +4,20 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use downbeat_core::execution::{Outcome, Verdict};
-use downbeat_core::ids::{ClusterId, NodeId, SessionId};
+use downbeat_core::ids::{ClusterId, NodeId, ServerId, SessionId};
 use downbeat_core::node::Description;
 use downbeat_core::{Span, Timestamp};
 use downbeat_proto::message::{
-    Assignment, Fault, Finished, Free, Heartbeat, HeartbeatAnswer, Held, InstanceId, Poll, Receipt, Register,
-    Report,
+    Assignment, Fault, Finished, Free, Heartbeat, HeartbeatAnswer, Held, Hello, InstanceId, PROTOCOL, Poll,
+    Receipt, Register, Report,
 };
+use downbeat_server::Settings;
+use downbeat_store::ServerRecord;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::support::{DEADLINE, Setup, noop, send};
+use crate::support::{DEADLINE, Setup, noop, send, settings};
 
 /// An agent in one of its lives.
 struct Life {
@@ -386,6 +388,48 @@ async fn what_waits_for_a_deleted_node_fails() {
 }
 
 #[tokio::test]
+async fn what_a_deleted_node_had_is_not_sent_to_it_again() {
+    let setup = Setup::new().await;
+    let mut first = life("web-01", "one", 1);
+    first.join(&setup).await.unwrap();
+    let runs = [setup.submit(&noop()).await, setup.submit(&noop()).await];
+    first.take(&setup).await;
+    // The first run's step is lost and waits for the node again. The second one's is with the node.
+    let mut second = life("web-01", "one", 2);
+    second.join(&setup).await.unwrap();
+    second.take(&setup).await;
+    delete(&setup, "/nodes/web-01?force=1").await;
+    for run in &runs {
+        let view = setup.ended(run).await;
+        assert_eq!(view["status"], "failed", "{view:#}");
+        let executions = setup.ok(&format!("/runs/{run}/executions")).await;
+        let last = executions["data"].as_array().and_then(|attempts| attempts.last()).unwrap();
+        assert_eq!(last["error"], "node web-01 was deleted", "{executions:#}");
+    }
+}
+
+#[tokio::test]
+async fn a_poll_that_waits_is_told_when_its_node_is_deleted() {
+    let setup = Setup::new().await;
+    let agent = life("web-01", "one", 1);
+    agent.join(&setup).await.unwrap();
+    let poll = |poll| {
+        let (node, session) = (agent.register.node, agent.register.session);
+        let (free, wait) = (Free { fleet: 1, placed: 2 }, DEADLINE);
+        let link = setup.server.link();
+        Box::pin(async move { link.poll(Poll { node, session, free, poll, resync: None, wait }).await })
+    };
+    let (mut one, mut other) = (poll(1), poll(2));
+    // Once one of them gave way to the other, that one waits.
+    let waiting = tokio::select! {
+        _ = &mut one => other,
+        _ = &mut other => one,
+    };
+    let (_, told) = tokio::join!(delete(&setup, "/nodes/web-01?force=1"), waiting);
+    assert!(matches!(told, Err(Fault::Unknown(_))), "{told:?}");
+}
+
+#[tokio::test]
 async fn problems_of_a_node_are_shown_until_its_agent_says_none() {
     let setup = Setup::new().await;
     let agent = life("web-01", "one", 1);
@@ -407,4 +451,41 @@ async fn problems_of_a_node_are_shown_until_its_agent_says_none() {
     say(&[]).await;
     assert_eq!(setup.ok("/nodes/web-01").await["problems"], json!([]));
     assert_eq!(setup.ok("/status").await["nodes_with_problems"], 0);
+}
+
+#[tokio::test]
+async fn while_an_older_server_lives_agents_deliver_results_before_they_register() {
+    let quick = Settings { server_stale_after: Span::from_secs(1), ..settings("memory:", "one") };
+    let setup = Setup::with(quick).await;
+    let keeps = async || {
+        let (cluster, version) = ("default".to_owned(), "test".to_owned());
+        let hello = Hello { cluster, version, protocol: PROTOCOL };
+        setup.server.link().hello(hello).await.unwrap().keeps_undelivered
+    };
+    assert!(keeps().await);
+    let older = async || {
+        let now = Timestamp::now();
+        let record = ServerRecord {
+            id: ServerId(Uuid::from_u128(7)),
+            name: "older".to_owned(),
+            http: String::new(),
+            grpc: String::new(),
+            version: "0.0.1".to_owned(),
+            started_at: now,
+            seen_at: now,
+            level: downbeat_core::level::NODES - 1,
+        };
+        setup.server.service().store().put_server(&record).await.unwrap();
+    };
+    let told = async {
+        while keeps().await {
+            older().await;
+            tokio::task::yield_now().await;
+        }
+        // It is gone.
+        while !keeps().await {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, told).await.expect("the server looks at the others");
 }

@@ -1,5 +1,6 @@
 //! What is said of nodes that a run has to do without, and of names that do not exist.
 
+use downbeat_core::ids::ClusterId;
 use std::time::Duration;
 
 use downbeat_core::Span;
@@ -124,6 +125,9 @@ async fn the_cluster_of_a_request_is_for_a_definition_that_names_none() {
         assert!(setup.post(path, &noop()).await.status.is_success(), "{path}");
         assert!(setup.post(path, &named).await.status.is_success(), "{path}");
     }
+    let by_id = format!("/plan?cluster={}", ClusterId::DEFAULT);
+    let same = setup.post(&by_id, &named).await;
+    assert_eq!(same.status, StatusCode::OK, "{}", same.body);
     for path in ["/plan?cluster=other", "/runs?cluster=other"] {
         let missing = setup.post(path, &noop()).await;
         assert_eq!(missing.status, StatusCode::NOT_FOUND, "{path}: {}", missing.body);

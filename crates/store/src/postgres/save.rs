@@ -35,11 +35,13 @@ const ALTER_NODES: &str = "UPDATE presence p SET status = u.status, draining = u
      FROM unnest($1::uuid[], $2::smallint[], $3::boolean[]) AS u (node, status, draining) WHERE p.node = u.node";
 const SET_PROBLEMS: &str = "UPDATE nodes n SET problems = u.problems \
      FROM unnest($1::uuid[], $2::text[]) AS u (id, problems) WHERE n.id = u.id";
-/// Of nodes that were registered in the same batch, their own cluster and hostname; of others, those that are stored.
+/// Of nodes that were registered in the same batch, their own cluster and hostname; of others, those that are stored. A
+/// server from before, which knows no tombstones, may have let a session in again.
 const BURY: &str = "INSERT INTO tombstones (node, session, cluster, hostname, at) \
      SELECT u.node, u.session, coalesce(u.cluster, n.cluster), coalesce(u.hostname, n.hostname), u.at \
      FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::bigint[]) \
-     AS u (node, session, cluster, hostname, at) LEFT JOIN nodes n ON n.id = u.node";
+     AS u (node, session, cluster, hostname, at) LEFT JOIN nodes n ON n.id = u.node \
+     ON CONFLICT (node, session) DO UPDATE SET at = excluded.at";
 /// Their presence goes with them.
 const DELETE_NODES: &str = "DELETE FROM nodes WHERE id = ANY($1)";
 const CREATE_RUNS: &str = "INSERT INTO runs (id, state, started_at, finished_at, partial, error, \

@@ -306,19 +306,22 @@ pub(super) fn save_nodes(
     Ok(())
 }
 
-/// Removes a node, and remembers that it was there.
+/// Removes a node, and remembers that it was there. A program from before, which knows no tombstones, may have let a
+/// session in again.
 fn bury(transaction: &Transaction<'_>, deleted: &Deleted<'_>) -> Result<(), Failure> {
     let (node, session, at) = (deleted.node.0, deleted.session.0, deleted.at.as_microsecond());
     match deleted.registration {
         Some(registration) => transaction
             .prepare_cached(
-                "INSERT INTO tombstones (node, session, cluster, hostname, at) VALUES (?1, ?2, ?3, ?4, ?5)",
+                "INSERT INTO tombstones (node, session, cluster, hostname, at) VALUES (?1, ?2, ?3, ?4, ?5) \
+                 ON CONFLICT (node, session) DO UPDATE SET at = excluded.at",
             )?
             .execute(params![node, session, registration.cluster.0, registration.description.hostname, at])?,
         None => transaction
             .prepare_cached(
                 "INSERT INTO tombstones (node, session, cluster, hostname, at) \
-                 SELECT id, ?2, cluster, hostname, ?3 FROM nodes WHERE id = ?1",
+                 SELECT id, ?2, cluster, hostname, ?3 FROM nodes WHERE id = ?1 \
+                 ON CONFLICT (node, session) DO UPDATE SET at = excluded.at",
             )?
             .execute(params![node, session, at])?,
     };
