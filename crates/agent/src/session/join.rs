@@ -125,7 +125,7 @@ impl Joining {
         let welcome = self.hello(links, &link).await?;
         let node = NodeId::derive(welcome.cluster, &self.description.hostname);
         if let Some(why) = decline(&welcome, node) {
-            links.move_on(&link).await;
+            links.move_on(&link);
             return Ok(Came::Declined(why));
         }
         let register = Register {
