@@ -30,6 +30,9 @@ use crate::values;
 /// Beyond the grace period, for KILL to take effect and streams to be read.
 const KILL_MARGIN: Duration = Duration::from_secs(12);
 
+/// How long an agent that is killed waits for its last results to be on disk.
+const CLOSE_FOR: Duration = Duration::from_secs(2);
+
 /// Starts agents. Any number may live in one process, each with its own data directory.
 #[derive(Clone, Copy, Debug)]
 pub struct Agent;
@@ -80,7 +83,8 @@ impl Handle {
         self.orders.drain.cancel();
     }
 
-    /// Until it ended, because it was drained or because a server said that there is no use in going on.
+    /// Until it ended: because it was drained, because its node was deleted, or because a newer session of its installation
+    /// has the node. What else ends it, [`Error`] says.
     pub async fn wait(&mut self) -> Result<(), Error> {
         (&mut self.task).await.unwrap_or_else(|error| Err(Error::Bug(error.to_string())))
     }
@@ -122,9 +126,7 @@ async fn run(
     let outbox = Arc::new(outbox);
     let mut dice = Dice::new(seed);
     let session = SessionId(dice.uuid());
-    let installation =
-        Installation::open(&settings.data, host.boot(), wall(), || host.draw_instance(&mut dice))
-            .map_err(|error| Error::Data { path: settings.data.clone(), error })?;
+    let drawn = host.draw_instance(&mut dice);
     let chance = Dice::new(dice.next_u64());
     let links = Arc::new(Links::new(
         connector,
@@ -142,6 +144,8 @@ async fn run(
         for identity in host.sweep(settings.grace).await {
             tracing::warn!(execution = %identity, "ended what the last session left running");
         }
+        let installation = Installation::open(&settings.data, host.boot(), wall(), drawn)
+            .map_err(|error| Error::Data { path: settings.data.clone(), error })?;
         let clock = LeaseClock::start(host.clone());
         let began = clock.now();
         let joining = Arc::new(Joining::new(
@@ -181,6 +185,7 @@ async fn run(
             heard: Mutex::new(began),
             renewed: Notify::new(),
             doubt: Notify::new(),
+            complaints: Mutex::default(),
             ask_anew: Notify::new(),
             abandon: orders.abandon.clone(),
             holdings: Mutex::new(Holdings::new(settings.slots)),
@@ -194,7 +199,8 @@ async fn run(
         () = orders.kill.cancelled() => {
             orders.abandon.cancel();
             host.kill_all().await;
-            outbox.abandon().await;
+            // A disk that hangs does not hold up whoever asked twice.
+            let _ = timeout(CLOSE_FOR, outbox.close()).await;
             return Ok(());
         }
         () = orders.abandon.cancelled() => {

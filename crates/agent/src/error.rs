@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use downbeat_backends::LedgerError;
+use downbeat_core::ids::NodeId;
 use downbeat_core::node::BadDescription;
 use downbeat_proto::message::Fault;
 
@@ -27,13 +28,18 @@ pub enum Error {
     NotFound(String),
     #[error("a newer agent of this installation has its node: {0}")]
     Superseded(String),
+    #[error(
+        "cluster `{cluster}` is another one now: this node was {node} and would be {there}; start the agent again to \
+         register there"
+    )]
+    OtherCluster { cluster: String, node: NodeId, there: NodeId },
     #[error("a part of the agent broke down: {0}")]
     Bug(String),
 }
 
 impl Error {
-    /// What ends an agent, when it is the answer to a heartbeat or a registration. Whatever else a server says, the agent
-    /// goes on trying.
+    /// What ends an agent, when it is the answer to a registration; of a heartbeat only `not found` does, since it makes the
+    /// agent register again for the other. Whatever else a server says, the agent goes on trying.
     pub(crate) fn from_session(fault: &Fault) -> Option<Self> {
         match fault {
             Fault::NotFound(text) => Some(Self::NotFound(text.clone())),

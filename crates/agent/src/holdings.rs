@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use downbeat_core::collections::{HashMap, HashSet};
-use downbeat_core::limits::UNSENT_BYTES;
+use downbeat_core::limits::{UNSENT_BYTES, UNSENT_RESULTS};
 use downbeat_proto::message::{Assignment, Free, Held};
 use tokio::time::Instant;
 
@@ -27,7 +27,8 @@ pub(crate) struct Holdings {
     former: Former,
     /// The number of the poll that is under way.
     poll: u64,
-    /// Output of all results that no server acknowledged yet.
+    /// The results that no server acknowledged yet: how many they are, and the output of all of them.
+    unsent: usize,
     unsent_bytes: usize,
 }
 
@@ -40,7 +41,7 @@ struct Item {
     begun: bool,
     /// The lease was the agent's at this time, or later: no server ends it within a term of that.
     assured: Instant,
-    /// Output of its result.
+    /// Output of its result that is still to be sent.
     unsent_bytes: usize,
     phase: Phase,
 }
@@ -138,6 +139,7 @@ impl Holdings {
             is_complete: false,
             former: Former::default(),
             poll: 0,
+            unsent: 0,
             unsent_bytes: 0,
         }
     }
@@ -186,6 +188,7 @@ impl Holdings {
         let fate = match item.phase {
             Phase::Running(_) => {
                 item.phase = Phase::Finished;
+                self.unsent += 1;
                 Fate::Report
             }
             Phase::Fenced => {
@@ -223,6 +226,7 @@ impl Holdings {
         let (placed, stop_on_disconnect, begun, phase) = (true, false, false, Phase::Finished);
         self.items
             .insert(held, Item { placed, stop_on_disconnect, begun, assured: now, unsent_bytes: 0, phase });
+        self.unsent += 1;
         self.wait_to_send(held, unsent_bytes);
     }
 
@@ -234,14 +238,25 @@ impl Holdings {
         }
     }
 
-    /// So much output waits to be sent that no more work is taken on: a slow line must not fill the memory.
+    /// So much of the output of a result was sent, or dropped.
+    pub(crate) fn sent(&mut self, held: Held, bytes: usize) {
+        if let Some(item) = self.items.get_mut(&held) {
+            let bytes = bytes.min(item.unsent_bytes);
+            item.unsent_bytes -= bytes;
+            self.unsent_bytes -= bytes;
+        }
+    }
+
+    /// So many results, or so much of their output, wait to be sent that no more work is taken on: a slow line must not
+    /// fill the memory, and all that is held has to fit into one message.
     pub(crate) fn is_clogged(&self) -> bool {
-        self.unsent_bytes >= UNSENT_BYTES
+        self.unsent_bytes >= UNSENT_BYTES || self.unsent >= UNSENT_RESULTS
     }
 
     fn let_go(&mut self, held: Held) {
         if let Some(item) = self.items.remove(&held) {
             self.unsent_bytes = self.unsent_bytes.saturating_sub(item.unsent_bytes);
+            self.unsent -= usize::from(matches!(item.phase, Phase::Finished));
         }
         self.former.push(held);
     }
@@ -270,6 +285,7 @@ impl Holdings {
         match &item.phase {
             Phase::Queued => {
                 item.phase = Phase::Finished;
+                self.unsent += 1;
                 let placed = item.placed;
                 self.unqueue(placed, held)
             }

@@ -1,14 +1,15 @@
 //! Owns who an agent is beyond one life: an id that only this installation knows, and a counter of its starts. Servers
 //! let nobody else be a node while it is alive.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::fs;
+use std::io;
 use std::path::Path;
 
 use downbeat_proto::message::InstanceId;
 use jiff::Timestamp;
 use uuid::Uuid;
+
+use crate::private;
 
 /// The installation, in one of its lives.
 #[derive(Clone, Debug)]
@@ -18,33 +19,36 @@ pub(crate) struct Installation {
     pub(crate) id: InstanceId,
     /// Rises with each start.
     pub(crate) life: u64,
+    /// What could not be written, for people.
+    pub(crate) problem: Option<String>,
 }
 
 impl Installation {
-    /// Reads who this is, or notes it for the first time, and that it has started once more.
-    pub(crate) fn open(
-        data: &Path,
-        boot: Option<Uuid>,
-        now: Timestamp,
-        draw: impl FnOnce() -> Uuid,
-    ) -> io::Result<Self> {
+    /// Reads who this is, or notes it for the first time, and that it has started once more. A disk that takes no writes
+    /// does not hold up the start: the clock sees to it that the next life comes after this one, and an id that is
+    /// nowhere written holds for this life. Only an id that is there and cannot be read is an error.
+    pub(crate) fn open(data: &Path, boot: Option<Uuid>, now: Timestamp, drawn: Uuid) -> io::Result<Self> {
         let file = data.join("instance");
+        let mut problem = None;
         let id = match read::<Uuid>(&file)? {
             Some(id) => id,
             None => {
-                let id = draw();
-                write(&file, &id.to_string())?;
-                id
+                problem = note(&file, &drawn.to_string());
+                drawn
             }
         };
         let file = data.join("life");
         // The clock helps a data directory that was brought back from a backup: its lives come after those since then.
         let clock = u64::try_from(now.as_second()).unwrap_or(0);
-        let life = read::<u64>(&file)?.map_or(1, |last| last.saturating_add(1)).max(clock);
-        write(&file, &life.to_string())?;
+        let last = read::<u64>(&file).unwrap_or_else(|error| {
+            tracing::warn!(file = %file.display(), %error, "cannot read how often this agent was started");
+            None
+        });
+        let life = last.map_or(1, |last| last.saturating_add(1)).max(clock);
+        let problem = problem.or(note(&file, &life.to_string()));
         let mut bytes = id.as_bytes().to_vec();
         bytes.extend(boot.iter().flat_map(|boot| boot.as_bytes()));
-        Ok(Self { id: InstanceId(bytes), life })
+        Ok(Self { id: InstanceId(bytes), life, problem })
     }
 }
 
@@ -65,18 +69,14 @@ fn read<T: std::str::FromStr>(file: &Path) -> io::Result<Option<T>> {
     }
 }
 
-/// Whole or not at all, for nobody else to read.
-fn write(file: &Path, text: &str) -> io::Result<()> {
-    let part = file.with_extension("part");
-    // What a crash left there may be open to others.
-    match fs::remove_file(&part) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part)?;
-    new.write_all(text.as_bytes())?;
-    new.sync_all()?;
-    fs::rename(&part, file)
+/// Returns what is wrong if it cannot be written.
+fn note(file: &Path, text: &str) -> Option<String> {
+    let error = private::write(file, text).err()?;
+    let file = file.display();
+    tracing::warn!(%file, %error, "cannot write who this agent is; it goes on without");
+    Some(format!(
+        "cannot write {file}: {error}; a restart of the agent may be taken for another installation"
+    ))
 }
 
 #[cfg(test)]
@@ -88,8 +88,8 @@ mod tests {
     const BOOT: Uuid = Uuid::from_u128(1);
 
     fn open(data: &Path, boot: Uuid, second: i64, number: u128) -> Installation {
-        let (now, draw) = (Timestamp::from_second(second).unwrap(), || Uuid::from_u128(number));
-        Installation::open(data, Some(boot), now, draw).unwrap()
+        let now = Timestamp::from_second(second).unwrap();
+        Installation::open(data, Some(boot), now, Uuid::from_u128(number)).unwrap()
     }
 
     #[test]
@@ -124,6 +124,31 @@ mod tests {
         let since = open(data.path(), BOOT, 1_010, 2);
         fs::write(data.path().join("life"), before.life.to_string()).unwrap();
         assert!(open(data.path(), BOOT, 1_020, 3).life > since.life);
+    }
+
+    #[test]
+    fn a_disk_that_takes_no_writes_does_not_hold_up_the_start() {
+        let data = tempfile::tempdir().unwrap();
+        let written = open(data.path(), BOOT, 1_000, 1);
+        // Nothing can be renamed over a directory that is not empty, and no part be written.
+        for part in ["instance.part", "life.part"] {
+            fs::create_dir(data.path().join(part)).unwrap();
+        }
+        let unwritten = open(data.path(), BOOT, 1_010, 2);
+        assert_eq!((&unwritten.id, unwritten.life), (&written.id, 1_010));
+        assert!(unwritten.problem.is_some_and(|problem| problem.contains("life")));
+        fs::remove_file(data.path().join("instance")).unwrap();
+        let first = open(data.path(), BOOT, 1_020, 3);
+        assert_ne!(first.id, written.id);
+        assert!(first.problem.is_some_and(|problem| problem.contains("instance")));
+    }
+
+    #[test]
+    fn an_id_that_cannot_be_read_is_not_replaced() {
+        let data = tempfile::tempdir().unwrap();
+        fs::create_dir(data.path().join("instance")).unwrap();
+        let now = Timestamp::from_second(1_000).unwrap();
+        assert!(Installation::open(data.path(), Some(BOOT), now, Uuid::from_u128(1)).is_err());
     }
 
     #[test]

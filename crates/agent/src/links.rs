@@ -53,17 +53,17 @@ pub(crate) struct Links {
     failures: AtomicU32,
     /// A server has answered before.
     known: AtomicBool,
-    /// Apart from `current`, which is locked while connecting: an answer that arrived does not wait for that.
     complaints: std::sync::Mutex<Complaints>,
-    current: Mutex<Current>,
+    /// Apart from `connecting`, which is locked while no server is there: a call that ends does not wait for that.
+    current: std::sync::Mutex<Option<Lent>>,
+    connecting: Mutex<Connecting>,
     bulk: Mutex<Bulk>,
     /// The number of the last link that failed.
     given_up: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
-struct Current {
-    link: Option<Lent>,
+struct Connecting {
     made: u64,
     dice: Dice,
 }
@@ -152,7 +152,6 @@ impl Links {
         tuning: Tuning,
         dice: Dice,
     ) -> Self {
-        let current = Mutex::new(Current { link: None, made: 0, dice });
         Self {
             connector,
             addresses,
@@ -161,7 +160,8 @@ impl Links {
             failures: AtomicU32::new(0),
             known: AtomicBool::new(false),
             complaints: std::sync::Mutex::default(),
-            current,
+            current: std::sync::Mutex::default(),
+            connecting: Mutex::new(Connecting { made: 0, dice }),
             bulk: Mutex::default(),
             given_up: watch::Sender::new(0),
         }
@@ -169,22 +169,26 @@ impl Links {
 
     /// The control link; connects, for as long as it takes, when there is none.
     pub(crate) async fn lend(&self) -> Lent {
-        let mut current = self.current.lock().await;
+        if let Some(lent) = &*self.current() {
+            return lent.for_a_call();
+        }
+        let mut connecting = self.connecting.lock().await;
         loop {
-            if let Some(lent) = &current.link {
+            // Somebody else may have connected meanwhile.
+            if let Some(lent) = &*self.current() {
                 return lent.for_a_call();
             }
             let failures = self.failures.load(Ordering::Relaxed);
             if failures > 0 {
-                tokio::time::sleep(pause(failures, &self.tuning, &mut current.dice)).await;
+                tokio::time::sleep(pause(failures, &self.tuning, &mut connecting.dice)).await;
             }
-            let turn = usize::try_from(current.made).unwrap_or(0) % self.addresses.len();
+            let turn = usize::try_from(connecting.made).unwrap_or(0) % self.addresses.len();
             let address = &self.addresses[turn];
-            current.made += 1;
+            connecting.made += 1;
             match self.connector.connect(address).await {
                 Ok(link) => {
                     tracing::debug!(hostname = %self.hostname, server = %address, "connected");
-                    current.link = Some(Lent::new(current.made, Purpose::Control, address, link));
+                    *self.current() = Some(Lent::new(connecting.made, Purpose::Control, address, link));
                 }
                 Err(fault) => self.failed(address, &fault),
             }
@@ -242,10 +246,7 @@ impl Links {
             }
             Err(fault @ (Fault::Unavailable(_) | Fault::TimedOut(_))) => match lent.purpose {
                 Purpose::Control => {
-                    let mut current = self.current.lock().await;
-                    if current.link.as_ref().is_some_and(|link| link.is(lent)) {
-                        current.link = None;
-                        self.given_up.send_replace(lent.number);
+                    if self.give_up(lent) {
                         self.failed(&lent.address, fault);
                     }
                 }
@@ -282,12 +283,25 @@ impl Links {
     }
 
     /// This server answers, and refuses what others may take: the next call goes to the next one.
-    pub(crate) async fn move_on(&self, lent: &Lent) {
-        let mut current = self.current.lock().await;
-        if self.addresses.len() > 1 && current.link.as_ref().is_some_and(|link| link.number == lent.number) {
-            current.link = None;
+    pub(crate) fn move_on(&self, lent: &Lent) {
+        if self.addresses.len() > 1 {
+            self.give_up(lent);
+        }
+    }
+
+    /// Returns whether it was still the one that calls go over.
+    fn give_up(&self, lent: &Lent) -> bool {
+        let mut current = self.current();
+        let is_current = current.as_ref().is_some_and(|link| link.is(lent));
+        if is_current {
+            *current = None;
             self.given_up.send_replace(lent.number);
         }
+        is_current
+    }
+
+    fn current(&self) -> std::sync::MutexGuard<'_, Option<Lent>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Until another call found that this link leads nowhere.

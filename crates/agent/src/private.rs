@@ -6,8 +6,8 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-pub(crate) const DIR_MODE: u32 = 0o700;
-pub(crate) const FILE_MODE: u32 = 0o600;
+pub(crate) use downbeat_backends::private::{DIR_MODE, FILE_MODE, write};
+
 const STICKY: u32 = 0o1000;
 /// What an agent keeps directly in its data directory.
 const KEPT: [&str; 8] = ["lock", "session", "instance", "life", "containers", "outbox", "running", "values"];
@@ -15,12 +15,6 @@ const KEPT: [&str; 8] = ["lock", "session", "instance", "life", "containers", "o
 /// Makes a directory, and those above it, that only its owner can enter. One that exists is left as it is.
 pub(crate) fn create_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(DIR_MODE).create(path)
-}
-
-/// Writes a file anew that only its owner can read.
-pub(crate) fn write(path: &Path, text: &str) -> io::Result<()> {
-    use io::Write;
-    create(path)?.write_all(text.as_bytes())
 }
 
 /// Opens a file for writing, emptied, that only its owner can read.

@@ -1,13 +1,15 @@
 //! Owns what the parts of one session share, and the few steps that concern several of them.
 
+use std::mem::{Discriminant, discriminant};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use downbeat_backends::{Deadlines, Environment, Identity};
+use downbeat_core::collections::HashMap;
 use downbeat_core::execution::{Outcome, Verdict};
 use downbeat_core::ids::{NodeId, SessionId};
-use downbeat_core::limits::UNSENT_BYTES;
+use downbeat_core::limits::{UNSENT_BYTES, UNSENT_RESULTS};
 use downbeat_proto::message::{Assignment, Fault, Finished, Held};
 use jiff::Timestamp;
 use tokio::sync::Notify;
@@ -26,6 +28,24 @@ use crate::output::{Outputs, cost_bytes};
 use crate::session::{Joining, Outgoing};
 use crate::settings::Tuning;
 use crate::surroundings::{Host, Wall};
+
+/// While servers refuse what an agent asks, each kind of refusal is complained about this often.
+const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
+
+/// When each kind of fault was last complained about.
+#[derive(Debug, Default)]
+pub(crate) struct Complaints(HashMap<Discriminant<Fault>, Instant>);
+
+impl Complaints {
+    fn is_due(&mut self, fault: &Fault, now: Instant) -> bool {
+        let last = self.0.entry(discriminant(fault)).or_insert(now);
+        let is_due = *last == now || now.duration_since(*last) >= COMPLAIN_EVERY;
+        if is_due {
+            *last = now;
+        }
+        is_due
+    }
+}
 
 /// One session of an agent.
 pub(crate) struct Shared {
@@ -58,6 +78,8 @@ pub(crate) struct Shared {
     pub(crate) renewed: Notify,
     /// A server does not know this session: the next heartbeat, which alone decides, comes at once.
     pub(crate) doubt: Notify,
+    /// What calls failed with, as far as it was said.
+    pub(crate) complaints: Mutex<Complaints>,
     /// Wakes the poll: what arrived is to be told anew.
     pub(crate) ask_anew: Notify,
     /// Everything is dropped where it stands.
@@ -105,6 +127,11 @@ impl Shared {
         self.changed.notify_waiters();
     }
 
+    /// So much of the output of a result needs to be sent no more.
+    pub(crate) fn sent(&self, held: Held, bytes: usize) {
+        self.relieve(|holdings| holdings.sent(held, bytes));
+    }
+
     /// Lets go of results. A node that took no work because of them takes some again.
     fn relieve(&self, let_go: impl FnOnce(&mut Holdings)) {
         let is_relieved = {
@@ -114,7 +141,7 @@ impl Shared {
             was_clogged && !holdings.is_clogged()
         };
         if is_relieved {
-            tracing::info!(node = %self.node, "enough output was delivered; new work is taken again");
+            tracing::info!(node = %self.node, "enough results were delivered; new work is taken again");
             let _ = self.outgoing.send(Outgoing::Offer);
         }
     }
@@ -164,7 +191,7 @@ impl Shared {
             holdings.wait_to_send(finished.held, cost_bytes(&finished.output));
         }
         if holdings.is_clogged() && !was_clogged {
-            tracing::warn!(node = %self.node, "much output waits to be delivered; no new work is taken until it is");
+            tracing::warn!(node = %self.node, "many results or much output wait to be delivered; no new work is taken until they are");
         }
         ended
     }
@@ -174,11 +201,18 @@ impl Shared {
         let clogged = self.holdings().is_clogged().then(|| {
             let mebibytes = UNSENT_BYTES / (1024 * 1024);
             format!(
-                "more than {mebibytes} MiB of output wait to be delivered; no new work is taken until they are: \
-                 the line to the servers is slow"
+                "{UNSENT_RESULTS} results or {mebibytes} MiB of output wait to be delivered; no new work is taken \
+                 until they are: the line to the servers is slow"
             )
         });
-        self.outbox.problems().into_iter().chain(self.host.problems()).chain(clogged).collect()
+        let unwritten = self.joining.installation.problem.clone();
+        self.outbox
+            .problems()
+            .into_iter()
+            .chain(self.host.problems())
+            .chain(unwritten)
+            .chain(clogged)
+            .collect()
     }
 
     /// Work was ended because the agent stops: it is let go of unreported, so that it is lost and sent again.
@@ -190,7 +224,11 @@ impl Shared {
     /// A call other than the heartbeat was answered with a fault that trying again does not pass. The server may only
     /// be behind (it has just started, or the node registered at another one), so the heartbeat is asked.
     pub(crate) async fn doubted(&self, call: &str, fault: &Fault) {
-        tracing::warn!(node = %self.node, call, %fault, "a call failed");
+        if self.complaints.lock().unwrap_or_else(PoisonError::into_inner).is_due(fault, Instant::now()) {
+            tracing::warn!(node = %self.node, call, %fault, "a call failed");
+        } else {
+            tracing::debug!(node = %self.node, call, %fault, "a call failed");
+        }
         self.doubt.notify_one();
         tokio::time::sleep(self.tuning.backoff_most).await;
     }
@@ -219,13 +257,17 @@ impl Shared {
     /// Waits until the lease of work that must never overlap is known to be the agent's. What arrives late, or waited
     /// for its lane, may have been given to another node meanwhile.
     pub(crate) async fn begin(&self, held: Held) {
+        let mut is_asked = false;
         loop {
             let renewed = self.renewed.notified();
             if self.holdings().begin(held, self.term(), self.clock.now()) {
                 self.renewed.notify_waiters();
                 return;
             }
-            self.doubt.notify_one();
+            // Once: a server that cannot renew it is not asked in a tight loop.
+            if !std::mem::replace(&mut is_asked, true) {
+                self.doubt.notify_one();
+            }
             renewed.await;
         }
     }
@@ -264,5 +306,24 @@ fn cancelled_unbegun(assignment: &Assignment, now: Timestamp) -> Finished {
             received_at: None,
         },
         output: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_of_fault_is_complained_about_once_in_a_minute() {
+        let (occupied, unknown) =
+            (|why: u32| Fault::Occupied(why.to_string()), Fault::Unknown(String::new()));
+        let (mut complaints, start) = (Complaints::default(), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        assert!(complaints.is_due(&occupied(0), at(0)));
+        assert!(!complaints.is_due(&occupied(1), at(5)), "only its words are others");
+        assert!(complaints.is_due(&unknown, at(6)));
+        assert!(!complaints.is_due(&occupied(2), at(59)));
+        assert!(complaints.is_due(&occupied(3), at(60)));
+        assert!(!complaints.is_due(&occupied(4), at(61)));
     }
 }

@@ -12,7 +12,7 @@ use async_trait::async_trait;
 pub use downbeat_backends::Wall;
 use downbeat_backends::{
     Backend, Deadlines, Declared, DeclaredBackend, Docker, Engine, Environment, Guard, Identity, Ledger,
-    Tools, boot_time, builtin,
+    Tools, boot_id, boot_time, builtin,
 };
 use downbeat_core::Dice;
 use jiff::Timestamp;
@@ -173,8 +173,7 @@ impl Host for Machine {
     }
 
     fn boot(&self) -> Option<Uuid> {
-        let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-        Uuid::parse_str(text.trim()).ok()
+        Uuid::parse_str(&boot_id()?).ok()
     }
 
     async fn sweep(&self, grace: Duration) -> Vec<Identity> {

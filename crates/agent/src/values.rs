@@ -6,14 +6,21 @@ mod file;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use downbeat_backends::{Finish, Identity, Piece, Receive, Stream};
+use downbeat_backends::{Finish, Identity, Piece, Places, Receive, Stream};
 use downbeat_core::backend::Params;
 use downbeat_core::execution::{Verdict, declared_outputs, outputs_too_large};
 use downbeat_core::limits::VALUES_BYTES;
 use serde_json::{Map, Value};
+use tokio::time::timeout;
 
 use crate::output::Tap;
+
+/// How long the file of an attempt's values may take to read. Its lane is held meanwhile.
+const GATHER_FOR: Duration = Duration::from_secs(30);
+/// Few, because each may hang with the disk.
+static READERS: Places = Places::new(2, GATHER_FOR);
 
 /// Looks at the output of a task that declares values, and passes it on.
 #[derive(Debug)]
@@ -112,12 +119,17 @@ impl Expected {
     pub(crate) async fn gather(self, finish: Finish) -> (Finish, Params) {
         let Self { names, file, listener } = self;
         // A disk that hangs holds up this attempt, and no other.
-        let read = tokio::task::spawn_blocking(move || {
+        let read = READERS.run(move || {
             let text = file::read(&file);
             file::remove(&file);
             text
         });
-        let text = read.await.unwrap_or_else(|error| Err(error.to_string()));
+        let text = match timeout(GATHER_FOR, read).await {
+            Ok(read) => read.unwrap_or_else(|error| Err(error.to_string())),
+            Err(_) => {
+                Err("cannot read the file $DOWNBEAT_OUTPUT: the agent's disk does not answer".to_owned())
+            }
+        };
         if finish.verdict != Verdict::Succeeded {
             return (finish, Params::new());
         }

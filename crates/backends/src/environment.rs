@@ -27,7 +27,7 @@ const NEVER: [&str; 12] = [
 ];
 
 /// For an agent that has no search path.
-const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub(crate) const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Built once, when the agent starts; copies share it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,23 +3,26 @@
 //! Invariant: nothing here knows of leases, servers or the protocol. A backend is called, writes output, ends.
 
 mod backend;
+mod blocking;
 mod builtin;
 mod declared;
 mod environment;
 mod guard;
 mod output;
+pub mod private;
 mod process;
 mod utf8;
 mod variables;
 
 pub use backend::{Backend, Call, Finish, Identity};
+pub use blocking::Places;
 pub use builtin::{Apt, Docker, Engine, Exec, File, Http, Ping, Rke2, Systemd, Test, Tools, builtin};
 pub use declared::{Declared, DeclaredBackend, Refused};
 pub use environment::Environment;
 pub use guard::{Deadlines, Guard, boot_time, watch_over};
 pub use output::{OutputSink, Piece, Receive, Stream, Wall};
 pub use process::{
-    Ledger, LedgerError, Means, OpenFiles, open_files_of_children, raise_open_files, reap_orphans,
+    Ledger, LedgerError, Means, OpenFiles, boot_id, open_files_of_children, raise_open_files, reap_orphans,
     slots_within,
 };
 pub use variables::JOB_VARIABLES;

@@ -29,9 +29,11 @@ pub const BACKENDS_PER_NODE: usize = 64;
 pub const NODE_TEXT_BYTES: usize = 1024;
 /// Placed executions that one node carries out at once: each may be a process with three open files on the host.
 pub const SLOTS_PER_NODE: u32 = 1_024;
-/// Leases or facts that one message of an agent lists. A node holds one per slot, and for a moment two or three: results
-/// that are on their way, and the work that came for their slots.
+/// Facts that one report of an agent lists.
 pub const LISTED_PER_MESSAGE: usize = 4_096;
+/// Leases that one message of an agent lists: results of former sessions, results that are on their way, work that runs,
+/// and the work that came for its slots.
+pub const HELD_PER_MESSAGE: usize = UNDELIVERED + 4 * SLOTS_PER_NODE as usize;
 /// Pieces of output in one message: agents gather by bytes, so that many tiny ones may come together.
 pub const CHUNKS_PER_MESSAGE: usize = 65_536;
 /// Output kept of one execution; the tail is kept.
@@ -47,6 +49,9 @@ pub const SILENCE_LEAST_INTERVALS: u32 = 2;
 /// Output of ended work that an agent has not delivered: with so much of it a node takes no new work, so that a slow line
 /// fills neither its memory nor its disk.
 pub const UNSENT_BYTES: usize = 32 * OUTPUT_BYTES;
+/// Results that an agent has not delivered: with so many of them a node takes no new work. With two leases per slot it
+/// lists no more than 4,096, which is what servers of older releases take.
+pub const UNSENT_RESULTS: usize = 2_000;
 /// One gRPC message.
 pub const MESSAGE_BYTES: usize = 10 * 1024 * 1024;
 /// Connections to the agents' port: two for each node of a full cluster, one of which carries output, and a reserve for

@@ -95,7 +95,7 @@ fn a_target_that_matches_nothing_names_what_was_probably_meant() {
         ("backend:exce", "no node offers the backend `exce`; did you mean `exec`? (backends: exec, test)"),
         ("label.zon = a", "no node has the label `zon`; did you mean `zone`? (labels: zone)"),
         ("label.zone = c", "no node has label `zone` = `c`; values: a, b"),
-        ("capability.gpu", "no node has the capability `gpu`; capabilities: cpu"),
+        ("capability.gpu", "no node has the capability `gpu`; did you mean `cpu`? (capabilities: cpu)"),
         ("capability.cpu = 8", "no node has capability `cpu` = `8`; values: 4"),
         ("capability.cpu >= 8", "the target `capability.cpu >= 8` matches no node"),
         (
@@ -175,6 +175,11 @@ fn what_is_known_of_silent_nodes_is_said_of_each() {
             ("c".to_owned(), "is stale: its steps wait for it, and fail when it is offline"),
         ]
     );
+    let told = silent_nodes(&resolved, |id| {
+        nodes.iter().find(|node| node.id == id && node.status == NodeStatus::Online).map(|node| node.status)
+    });
+    let deleted = "was deleted: its steps fail";
+    assert_eq!(told, [("b".to_owned(), deleted), ("c".to_owned(), deleted)]);
 }
 
 #[test]

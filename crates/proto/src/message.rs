@@ -96,6 +96,8 @@ pub struct HeartbeatAnswer {
     pub refused: Vec<Held>,
     /// Stop the work and report it as cancelled.
     pub stop: Vec<Held>,
+    /// The store has never heard of these. Neither refused nor renewed: another store may have given them.
+    pub unheard: Vec<Held>,
 }
 
 /// What a node could take on now.

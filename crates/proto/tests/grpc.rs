@@ -43,7 +43,10 @@ impl Link for Host {
         self.hear(&register, ())
     }
     async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<HeartbeatAnswer, Fault> {
-        self.hear(&heartbeat, HeartbeatAnswer { refused: vec![held(1)], stop: vec![held(2)] })
+        self.hear(
+            &heartbeat,
+            HeartbeatAnswer { refused: vec![held(1)], stop: vec![held(2)], unheard: vec![held(3)] },
+        )
     }
     async fn poll(&self, poll: Poll) -> Result<PollAnswer, Fault> {
         self.hear(&poll, poll_answer())
@@ -181,7 +184,7 @@ async fn every_message_arrives_as_it_was_said() {
 
     assert_eq!(client.hello(hello.clone()).await, Ok(welcome()));
     assert_eq!(client.register(register.clone()).await, Ok(()));
-    let answer = HeartbeatAnswer { refused: vec![held(1)], stop: vec![held(2)] };
+    let answer = HeartbeatAnswer { refused: vec![held(1)], stop: vec![held(2)], unheard: vec![held(3)] };
     assert_eq!(client.heartbeat(heartbeat.clone()).await, Ok(answer));
     assert_eq!(client.poll(poll.clone()).await, Ok(poll_answer()));
     assert_eq!(client.poll(plain.clone()).await, Ok(poll_answer()));

@@ -345,7 +345,7 @@ impl Service {
         self.parts.dispatcher.board().nodes().filter(|node| node.cluster == cluster).cloned().collect()
     }
 
-    /// The run's nodes that are stale or offline now, by hostname, each with what becomes of its steps.
+    /// The run's nodes that are stale, offline or deleted now, by hostname, each with what becomes of its steps.
     pub fn silent_nodes(&self, resolved: &Resolved) -> Vec<(String, &'static str)> {
         let board = self.parts.dispatcher.board();
         silent_nodes(resolved, |id| board.node(id).map(|node| node.status))
@@ -530,10 +530,10 @@ impl Service {
         };
         let waits = self.has_to_wait(&run.definition);
         if !waits {
-            let offline = |node: NodeId| parts.dispatcher.board().is_offline(node);
+            let reach = |node: NodeId| parts.dispatcher.board().reach(node);
             let fits = |step: u32| parts.dispatcher.fits(&id, step);
             let facts = |node: NodeId| parts.dispatcher.facts(node);
-            progress.begin(&mut Turn { now, dice: &mut dice, offline: &offline, facts: &facts, fits: &fits });
+            progress.begin(&mut Turn { now, dice: &mut dice, reach: &reach, facts: &facts, fits: &fits });
         }
         // All are created waiting. Those that there is room for do not count.
         let max_pending =

@@ -27,10 +27,6 @@ impl Watched {
         Ok(Self(watched?))
     }
 
-    pub fn pid(&self) -> i32 {
-        self.0.get_ref().pid
-    }
-
     /// Can be dropped and called again until it has returned; not after.
     pub async fn end(&self) -> io::Result<ExitStatus> {
         loop {

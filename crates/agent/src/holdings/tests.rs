@@ -2,6 +2,7 @@
 
 use downbeat_core::backend::Params;
 use downbeat_core::ids::{ExecutionId, LeaseToken, RunId};
+use downbeat_core::limits::{HELD_PER_MESSAGE, SLOTS_PER_NODE, UNDELIVERED};
 use uuid::Uuid;
 
 use super::*;
@@ -191,4 +192,54 @@ fn an_agent_that_cannot_deliver_its_output_takes_no_new_work_until_it_can() {
     holdings.acknowledged(held_of(1));
     assert!(!holdings.is_clogged());
     assert_eq!(holdings.offer().1, Free { fleet: 1, placed: 2 });
+}
+
+#[test]
+fn an_agent_that_cannot_deliver_its_results_takes_no_new_work_until_it_can() {
+    let slots = SLOTS_PER_NODE;
+    let mut holdings = Holdings::new(slots);
+    let mut last = 0;
+    while holdings.offer().1.placed > 0 {
+        let work = last + 1..=last + u128::from(holdings.offer().1.placed);
+        last = *work.end();
+        holdings.assign(work.clone().map(|number| assignment(number, true)).collect(), Instant::now());
+        for number in work {
+            holdings.ended(held_of(number));
+        }
+        assert!(holdings.held().len() <= UNSENT_RESULTS + slots as usize, "it goes on without end");
+    }
+    assert!(holdings.is_clogged());
+    let relieved = last - UNSENT_RESULTS as u128 + 1;
+    for number in 1..=relieved {
+        holdings.acknowledged(held_of(number));
+    }
+    assert_eq!(holdings.offer().1, Free { fleet: 1, placed: slots });
+}
+
+#[test]
+fn results_of_a_former_life_count_until_a_server_has_them() {
+    let mut holdings = Holdings::new(1);
+    for number in 0..UNDELIVERED as u128 {
+        holdings.hold_former(held_of(number), 0, Instant::now());
+    }
+    assert_eq!(holdings.offer().1, Free::default());
+    assert!(holdings.held().len() < HELD_PER_MESSAGE);
+    for number in 0..UNDELIVERED as u128 {
+        holdings.refused(held_of(number));
+    }
+    assert_eq!(holdings.offer().1, Free { fleet: 1, placed: 1 });
+}
+
+#[test]
+fn output_that_was_sent_or_dropped_keeps_no_work_away() {
+    let mut holdings = Holdings::new(2);
+    holdings.hold_former(held_of(1), UNSENT_BYTES, Instant::now());
+    assert!(holdings.is_clogged());
+    holdings.sent(held_of(1), 1);
+    assert!(!holdings.is_clogged(), "its receipt is still to come");
+    holdings.wait_to_send(held_of(1), 1);
+    assert!(holdings.is_clogged());
+    holdings.acknowledged(held_of(1));
+    holdings.sent(held_of(1), 1);
+    assert!(!holdings.is_clogged() && holdings.unsent_bytes == 0, "nothing counts twice");
 }

@@ -3,6 +3,7 @@
 use downbeat_proto::message::{
     Heartbeat, HeartbeatAnswer, Hello, Output, Poll, PollAnswer, Register, Report, ReportAnswer, Welcome,
 };
+use futures_util::FutureExt;
 
 use super::*;
 
@@ -73,6 +74,21 @@ async fn a_timeout_closes_a_link_only_if_nothing_else_was_answered_over_it_meanw
     links.settle(&again, &timed_out()).await;
     assert!(!links.lend().await.is(&again));
     assert_eq!(*doors.connects.lock().unwrap(), ["a:1", "b:1"], "the next server is tried");
+}
+
+#[tokio::test]
+async fn a_call_that_failed_does_not_wait_for_the_next_connection() {
+    let (links, doors) = links();
+    let (first, second) = (links.lend().await, links.lend().await);
+    links.settle(&first, &timed_out()).await;
+    doors.refuses.store(true, Ordering::Relaxed);
+    let connecting = links.lend();
+    tokio::pin!(connecting);
+    assert!(connecting.as_mut().now_or_never().is_none(), "no server is there");
+    assert!(links.settle(&second, &timed_out()).now_or_never().is_some());
+    links.move_on(&second);
+    doors.refuses.store(false, Ordering::Relaxed);
+    assert!(!connecting.await.is(&second));
 }
 
 #[tokio::test]

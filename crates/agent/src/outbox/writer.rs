@@ -7,11 +7,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use downbeat_proto::message::{Finished, Held};
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::segments::Segments;
@@ -40,15 +40,12 @@ pub(crate) enum Command {
 pub(crate) enum Outbox {
     Thread {
         commands: Sender<Command>,
-        thread: Mutex<Option<JoinHandle<()>>>,
+        /// Says when the thread has ended.
+        ended: Mutex<Option<oneshot::Receiver<()>>>,
         problems: Arc<Problems>,
     },
     /// Nothing is written once it is abandoned. The lock is let go of with it.
-    Inline {
-        writer: Mutex<Option<(Writer, File)>>,
-        abandoned: CancellationToken,
-        problems: Arc<Problems>,
-    },
+    Inline { writer: Mutex<Option<(Writer, File)>>, abandoned: CancellationToken, problems: Arc<Problems> },
 }
 
 /// What is wrong with the outbox, for people.
@@ -90,14 +87,16 @@ impl Outbox {
         let outbox = match disk {
             Disk::Thread => {
                 let (commands, received) = channel();
-                let thread = std::thread::Builder::new()
+                let (ending, ended) = oneshot::channel();
+                std::thread::Builder::new()
                     .name("outbox".to_owned())
                     .spawn(move || {
                         writer.run(&received);
                         drop(lock);
+                        let _ = ending.send(());
                     })
                     .map_err(failed)?;
-                Self::Thread { commands, thread: Mutex::new(Some(thread)), problems }
+                Self::Thread { commands, ended: Mutex::new(Some(ended)), problems }
             }
             Disk::Inline => Self::Inline { writer: Mutex::new(Some((writer, lock))), abandoned, problems },
         };
@@ -156,10 +155,11 @@ impl Outbox {
     async fn finish(&self, last: Command) {
         self.send(last);
         match self {
-            Self::Thread { thread, .. } => {
-                let thread = thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-                if let Some(thread) = thread {
-                    let _ = tokio::task::spawn_blocking(move || thread.join()).await;
+            Self::Thread { ended, .. } => {
+                let ended = ended.lock().unwrap_or_else(PoisonError::into_inner).take();
+                // Not joined: whoever gives up waiting for a disk that hangs must be able to leave.
+                if let Some(ended) = ended {
+                    let _ = ended.await;
                 }
             }
             Self::Inline { writer, .. } => {
@@ -199,7 +199,7 @@ impl Writer {
             }
             self.write(results);
             if closing {
-                self.segments.rest();
+                self.close();
                 return;
             }
         }
@@ -233,7 +233,8 @@ impl Writer {
                 self.forget(&held, &mut Vec::new());
                 self.segments.rest();
             }
-            Command::Close | Command::Abandon => {}
+            Command::Close => self.close(),
+            Command::Abandon => {}
         }
     }
 
@@ -263,6 +264,14 @@ impl Writer {
         for finished in results {
             let _ = self.written.send(Outgoing::Finished(finished));
         }
+    }
+
+    /// The last chance of what could not be written.
+    fn close(&mut self) {
+        if self.is_failing() {
+            self.retry();
+        }
+        self.segments.rest();
     }
 
     fn is_failing(&self) -> bool {
@@ -366,6 +375,24 @@ mod tests {
         writer.retry();
         assert_eq!(*writer.failing(), None);
         assert_eq!(kept(&dir), [result(1), result(3)]);
+    }
+
+    #[test]
+    fn whoever_closes_tries_once_more_to_write_what_could_not_be_written() {
+        let temporary = tempfile::tempdir().unwrap();
+        let dir = temporary.path().join("outbox");
+        let (mut writer, _reported) = writer(&dir);
+        fs::remove_dir(&dir).unwrap();
+        fs::write(&dir, "").unwrap();
+        writer.carry_out(Command::Keep(result(1)));
+        assert!(writer.is_failing());
+        fs::remove_file(&dir).unwrap();
+        let (commands, received) = channel();
+        for command in [Command::Keep(result(2)), Command::Close] {
+            commands.send(command).unwrap();
+        }
+        writer.run(&received);
+        assert_eq!(kept(&dir), [result(1), result(2)]);
     }
 
     #[test]

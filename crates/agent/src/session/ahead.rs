@@ -4,12 +4,12 @@
 
 use std::sync::Arc;
 
-use downbeat_proto::message::{Fault, Finished};
+use downbeat_proto::message::{Chunk, Fault, Finished};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::Outgoing;
 use super::output::send;
-use super::stuck::note_dropped_output;
+use super::stuck::drop_output;
 use crate::error::Error;
 use crate::output::cost_bytes;
 use crate::output::pace::{Pace, fitting};
@@ -41,13 +41,13 @@ async fn send_output(shared: &Shared, pace: &mut Pace, finished: &mut Finished) 
         match sent.await {
             None => return true,
             Some(Ok(())) => {
-                finished.output.drain(..count);
+                let sent: Vec<Chunk> = finished.output.drain(..count).collect();
+                shared.sent(held, cost_bytes(&sent));
             }
             // The pause is in finding the next server, or the call took long.
             Some(Err(Fault::Unavailable(_) | Fault::TimedOut(_))) => {}
             Some(Err(Fault::Rejected(why))) => {
-                finished.output.clear();
-                note_dropped_output(finished, &why);
+                shared.sent(held, drop_output(finished, &why));
             }
             Some(Err(fault)) => shared.doubted("output", &fault).await,
         }

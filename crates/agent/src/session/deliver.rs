@@ -58,7 +58,9 @@ pub(super) async fn deliver(
                 pace.slower();
             }
             Err(Fault::Rejected(_)) if count > 1 => most = count / 2,
-            Err(Fault::Rejected(why)) if drop_output(&mut left[0], &why) => {}
+            Err(Fault::Rejected(why)) if !left[0].output.is_empty() => {
+                drop_output(&mut left[0], &why);
+            }
             Err(fault) => {
                 tracing::error!(%node, results = count, %fault, "results of the last session are not taken; they are kept");
                 undelivered.extend(left.drain(..count));

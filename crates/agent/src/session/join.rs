@@ -13,7 +13,7 @@ use downbeat_proto::message::{
 
 use crate::error::Error;
 use crate::installation::Installation;
-use crate::links::Links;
+use crate::links::{Lent, Links};
 use crate::settings::Tuning;
 
 /// What an agent says to become its node; the same each time in one life.
@@ -34,6 +34,14 @@ pub(crate) struct Joining {
 pub(crate) struct Joined {
     pub(crate) node: NodeId,
     pub(crate) welcome: Welcome,
+}
+
+/// How an attempt to become the node went.
+#[derive(Debug)]
+pub(crate) enum Came<D> {
+    Joined(Joined),
+    /// The agent did not register with this server, for this reason.
+    Declined(D),
 }
 
 /// The line or the server failed, and `Links` has seen to it.
@@ -63,24 +71,27 @@ impl Joining {
         }
     }
 
-    /// Until a server has taken this agent as its node.
-    pub(crate) async fn join(&self, links: &Links) -> Result<Joined, Error> {
-        let mut refusals = 0;
-        loop {
-            match self.attempt(links).await {
-                Ok(joined) => return Ok(joined),
-                Err(fault) => self.put_off(&fault, &mut refusals).await?,
-            }
-        }
+    /// Whether results of former sessions are still to be delivered.
+    pub(crate) fn has_undelivered(&self) -> bool {
+        !self.undelivered.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// Until a server has said who it is.
-    pub(crate) async fn greet(&self, links: &Links) -> Result<Welcome, Error> {
+    /// Until a server has taken this agent as its node, or `decline` has a reason not to register with the one that said
+    /// hello. `refused` hears each refusal.
+    pub(crate) async fn join<D>(
+        &self,
+        links: &Links,
+        decline: impl Fn(&Welcome, NodeId) -> Option<D>,
+        refused: impl Fn(&Fault),
+    ) -> Result<Came<D>, Error> {
         let mut refusals = 0;
         loop {
-            match self.hello(links).await {
-                Ok(welcome) => return Ok(welcome),
-                Err(fault) => self.put_off(&fault, &mut refusals).await?,
+            match self.attempt(links, &decline).await {
+                Ok(came) => return Ok(came),
+                Err(fault) => {
+                    refused(&fault);
+                    self.put_off(&fault, &mut refusals).await?;
+                }
             }
         }
     }
@@ -104,9 +115,19 @@ impl Joining {
         Ok(())
     }
 
-    async fn attempt(&self, links: &Links) -> Result<Joined, Fault> {
-        let welcome = self.hello(links).await?;
+    /// Hello and registration go over one link: servers of one cluster may be of two releases.
+    async fn attempt<D>(
+        &self,
+        links: &Links,
+        decline: impl Fn(&Welcome, NodeId) -> Option<D>,
+    ) -> Result<Came<D>, Fault> {
+        let link = links.lend().await;
+        let welcome = self.hello(links, &link).await?;
         let node = NodeId::derive(welcome.cluster, &self.description.hostname);
+        if let Some(why) = decline(&welcome, node) {
+            links.move_on(&link).await;
+            return Ok(Came::Declined(why));
+        }
         let register = Register {
             cluster: welcome.cluster,
             node,
@@ -116,25 +137,23 @@ impl Joining {
             undelivered: self.undelivered.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             life: self.installation.life,
         };
-        let link = links.lend().await;
         let answer = link.register(register).await;
         links.settle(&link, &answer).await;
         if answer.as_ref().is_err_and(|fault| !may_pass(fault)) {
-            links.move_on(&link).await;
+            links.move_on(&link);
         }
         answer?;
-        Ok(Joined { node, welcome })
+        Ok(Came::Joined(Joined { node, welcome }))
     }
 
-    async fn hello(&self, links: &Links) -> Result<Welcome, Fault> {
+    async fn hello(&self, links: &Links, link: &Lent) -> Result<Welcome, Fault> {
         let hello = Hello {
             cluster: self.cluster.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             protocol: PROTOCOL,
         };
-        let link = links.lend().await;
         let answer = link.hello(hello).await;
-        links.settle(&link, &answer).await;
+        links.settle(link, &answer).await;
         let answer = match answer {
             // A server says the newest that both know. One that says something newer is not in step with anybody.
             Ok(welcome) if agreed_protocol(welcome.protocol) != Some(welcome.protocol) => {
@@ -150,7 +169,7 @@ impl Joining {
             Err(fault) => Err(fault),
         };
         if answer.as_ref().is_err_and(|fault| !may_pass(fault)) {
-            links.move_on(&link).await;
+            links.move_on(link);
         }
         answer
     }

@@ -10,7 +10,7 @@ use downbeat_core::limits::UNDELIVERED;
 use downbeat_proto::message::{Finished, Held, Welcome};
 
 use super::deliver::deliver;
-use super::join::{Joined, Joining};
+use super::join::{Came, Joined, Joining};
 use crate::error::Error;
 use crate::links::Links;
 use crate::outbox::Outbox;
@@ -36,19 +36,27 @@ pub(crate) async fn open(
 ) -> Result<Opened, Error> {
     let session = joining.session;
     let session_file = data.join("session");
-    if !former.is_empty() {
-        let welcome = joining.greet(links).await?;
-        if !welcome.keeps_undelivered || former.len() > UNDELIVERED {
-            // The tokens are the former session's, so it is the one that speaks.
-            let speaking = fs::read_to_string(&session_file).ok().and_then(|text| text.trim().parse().ok());
-            let node = NodeId::derive(welcome.cluster, &joining.description.hostname);
-            let all: Vec<Held> = former.iter().map(|finished| finished.held).collect();
-            former = deliver(links, outbox, former, node, speaking.unwrap_or(session)).await;
-            let left: HashSet<Held> = former.iter().map(|finished| finished.held).collect();
-            joining.delivered(&all.into_iter().filter(|held| !left.contains(held)).collect::<Vec<_>>());
+    // A server from before ends the leases of all results that it does not have when the node registers.
+    let mut is_offered = former.is_empty();
+    let Joined { node, welcome } = loop {
+        let is_too_many = former.len() > UNDELIVERED;
+        let deliver_first = |welcome: &Welcome, node| {
+            (!is_offered && (!welcome.keeps_undelivered || is_too_many)).then_some(node)
+        };
+        match joining.join(links, deliver_first, |_| {}).await? {
+            Came::Joined(joined) => break joined,
+            Came::Declined(node) => {
+                // The tokens are the former session's, so it is the one that speaks.
+                let speaking = fs::read_to_string(&session_file).ok();
+                let speaking = speaking.and_then(|text| text.trim().parse().ok());
+                let all: Vec<Held> = former.iter().map(|finished| finished.held).collect();
+                former = deliver(links, outbox, former, node, speaking.unwrap_or(session)).await;
+                let left: HashSet<Held> = former.iter().map(|finished| finished.held).collect();
+                joining.delivered(&all.into_iter().filter(|held| !left.contains(held)).collect::<Vec<_>>());
+                is_offered = true;
+            }
         }
-    }
-    let Joined { node, welcome } = joining.join(links).await?;
+    };
     if let Err(error) = private::write(&session_file, &session.to_string()) {
         tracing::warn!(file = %session_file.display(), %error, "cannot note the session");
     }

@@ -241,7 +241,8 @@ impl Reporter {
         if finished_count == 1
             && let Some(mut finished) = self.queue.finished.pop_front()
         {
-            if drop_output(&mut finished, why) {
+            if !finished.output.is_empty() {
+                self.shared.sent(finished.held, drop_output(&mut finished, why));
                 self.queue.finished.push_front(finished);
                 return;
             }

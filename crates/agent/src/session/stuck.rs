@@ -8,6 +8,7 @@ use downbeat_core::limits::REASON_BYTES;
 use downbeat_proto::message::{Fault, Finished, Receipt, Report};
 use tokio::time::Instant;
 
+use crate::output::cost_bytes;
 use crate::shared::Shared;
 
 /// Between attempts, at most: long enough to cost nothing, short enough that a repaired server has it soon.
@@ -69,7 +70,9 @@ impl Stuck {
             }
             // The pause is in finding the next server.
             Err(Fault::Unavailable(_) | Fault::TimedOut(_)) => {}
-            Err(Fault::Rejected(why)) if drop_output(&mut self.results[0], &why) => {}
+            Err(Fault::Rejected(why)) if !self.results[0].output.is_empty() => {
+                shared.sent(held, drop_output(&mut self.results[0], &why));
+            }
             Ok(_) | Err(_) => {
                 self.results.rotate_left(1);
                 self.due = Instant::now() + self.pause;
@@ -79,21 +82,16 @@ impl Stuck {
     }
 }
 
-/// A result that was rejected on its own is sent without its output, and says so. Whether there was any to drop.
-pub(super) fn drop_output(finished: &mut Finished, why: &str) -> bool {
-    if finished.output.is_empty() {
-        return false;
-    }
-    finished.output = Vec::new();
-    note_dropped_output(finished, why);
-    true
-}
-
-/// Says in the result that its output is not there.
-pub(super) fn note_dropped_output(finished: &mut Finished, why: &str) {
+/// A result whose output was rejected on its own is sent without it, and says so. Answers about how many bytes were
+/// dropped.
+pub(super) fn drop_output(finished: &mut Finished, why: &str) -> usize {
+    let dropped = std::mem::take(&mut finished.output);
+    let Some(first) = dropped.first() else { return 0 };
     let (run, execution) = (&finished.run, finished.held.execution);
-    tracing::error!(%run, %execution, why, "a result was rejected; it is sent without its output");
-    let mut note = format!("its output was dropped because the server rejected it: {why}");
+    tracing::error!(%run, %execution, why, "output was rejected; its result is sent without it");
+    // What was sent before has arrived.
+    let what = if first.offset == 0 { "its output" } else { "the rest of its output" };
+    let mut note = format!("{what} was dropped because the server rejected it: {why}");
     note.truncate(note.floor_char_boundary(REASON_BYTES / 2));
     let error = finished.outcome.error.take();
     finished.outcome.error = Some(match error {
@@ -103,4 +101,5 @@ pub(super) fn note_dropped_output(finished: &mut Finished, why: &str) {
         }
         None => note,
     });
+    cost_bytes(&dropped)
 }

@@ -44,12 +44,24 @@ pub(crate) struct State {
     pub(crate) work: Vec<Assignment>,
     pub(crate) stop: Vec<Held>,
     pub(crate) refuse: Vec<Held>,
+    /// Leases that the store has never heard of.
+    pub(crate) unheard: Vec<Held>,
+    /// After so many hellos the release is one that does not know results that a registration announces.
+    pub(crate) hellos_until_old: Option<u32>,
+    /// The next registrations fail.
+    pub(crate) lose_registers: u32,
+    /// Another one than the default.
+    pub(crate) cluster: Option<ClusterId>,
+    /// After so many messages of output they are rejected.
+    pub(crate) messages_until_rejected: Option<usize>,
     /// The next polls fail, after taking the work with them.
     pub(crate) lose_polls: u32,
     /// The next heartbeats fail; polls stay parked.
     pub(crate) lose_heartbeats: u32,
     /// Nothing is answered but `unavailable`.
     pub(crate) down: bool,
+    /// Nobody can connect.
+    pub(crate) unreachable: bool,
     /// Results are not taken.
     pub(crate) deaf: bool,
     /// Output is not taken.
@@ -177,22 +189,28 @@ impl Link for Server {
             return Err(Fault::Unavailable("down".to_owned()));
         }
         state.seen.push(Seen::Hello);
+        let is_old = self.is_old || state.hellos_until_old == Some(0);
+        state.hellos_until_old = state.hellos_until_old.map(|count| count.saturating_sub(1));
         Ok(Welcome {
-            cluster: ClusterId::DEFAULT,
+            cluster: state.cluster.unwrap_or(ClusterId::DEFAULT),
             server_name: "fake".to_owned(),
             version: "0".to_owned(),
             heartbeat_interval: self.heartbeat_interval,
             lease_ttl: self.lease_ttl,
             output_max_bytes: 1024 * 1024,
             protocol: PROTOCOL,
-            keeps_undelivered: !self.is_old,
+            keeps_undelivered: !is_old,
         })
     }
 
     async fn register(&self, register: Register) -> Result<(), Fault> {
         self.joining()?;
         let refused = {
-            let state = self.state.lock().unwrap();
+            let mut state = self.state.lock().unwrap();
+            if state.lose_registers > 0 {
+                state.lose_registers -= 1;
+                return Err(Fault::Unavailable("no answer".to_owned()));
+            }
             state.refuse_registering.clone().or_else(|| self.fault(&state))
         };
         if let Some(fault) = refused {
@@ -219,10 +237,11 @@ impl Link for Server {
             return Err(Fault::Unavailable("no answer".to_owned()));
         }
         let refused = heartbeat.held.iter().filter(|held| state.refuse.contains(held)).copied().collect();
+        let unheard = heartbeat.held.iter().filter(|held| state.unheard.contains(held)).copied().collect();
         state.heartbeats.push(heartbeat);
         drop(state);
         self.changed.notify_waiters();
-        Ok(HeartbeatAnswer { refused, stop: Vec::new() })
+        Ok(HeartbeatAnswer { refused, stop: Vec::new(), unheard })
     }
 
     async fn poll(&self, poll: Poll) -> Result<PollAnswer, Fault> {
@@ -304,6 +323,9 @@ impl Link for Server {
             if state.deaf_to_output {
                 return Err(Fault::Unavailable("deaf".to_owned()));
             }
+            if state.messages_until_rejected.is_some_and(|most| state.messages.len() >= most) {
+                return Err(Fault::Rejected("it is too long".to_owned()));
+            }
             state.messages.push(output.chunks.iter().map(|chunk| chunk.text.len()).sum());
             if !state.slow_for_output {
                 state.speaking.extend(output.held);
@@ -315,6 +337,9 @@ impl Link for Server {
         if is_slow {
             // Heartbeats are answered meanwhile.
             tokio::time::sleep(self.heartbeat_interval * 2).await;
+            if let Some(fault) = self.fault(&self.state.lock().unwrap()) {
+                return Err(fault);
+            }
             return Err(Fault::TimedOut("no answer in time".to_owned()));
         }
         Ok(())
@@ -329,7 +354,8 @@ pub(crate) struct Dial(pub(crate) Arc<Server>);
 impl Connector for Dial {
     async fn connect(&self, address: &str) -> Result<Arc<dyn Link>, Fault> {
         self.0.change(|state| state.connects.push(address.to_owned()));
-        if self.0.dead.iter().any(|dead| dead == address) {
+        let is_unreachable = self.0.state.lock().unwrap().unreachable;
+        if is_unreachable || self.0.dead.iter().any(|dead| dead == address) {
             return Err(Fault::Unavailable("nobody listens".to_owned()));
         }
         Ok(self.0.clone())

@@ -1,6 +1,7 @@
 //! The agent against a server that is a value in this process.
 
 mod delivery;
+mod doubt;
 mod fake;
 mod lanes;
 mod lines;

@@ -87,3 +87,25 @@ async fn chunks_of_a_message_are_small_and_in_order() {
     assert_eq!(text_of(&chunks), expected);
     agent.drain_and_stop().await.unwrap();
 }
+
+#[tokio::test]
+async fn work_whose_output_was_under_way_when_the_server_went_away_ends_and_its_result_is_kept() {
+    let (server, data) = (Server::new(), tempfile::tempdir().unwrap());
+    let agent = start(&server, data.path());
+    let number = unique();
+    let go = data.path().join("go");
+    server.change(|state| state.slow_for_output = true);
+    server
+        .give([shell(number, &format!("echo first; while [ ! -e {} ]; do sleep 0.01; done", go.display()))]);
+    server.until("output is under way", |state| (!state.messages.is_empty()).then_some(())).await;
+    server.change(|state| (state.down, state.unreachable) = (true, true));
+    std::fs::write(go, "").unwrap();
+    let outbox = data.path().join("outbox");
+    crate::fake::eventually("its result is on disk", || {
+        std::fs::read_dir(&outbox).unwrap().flatten().any(|entry| entry.metadata().unwrap().len() > 0)
+    })
+    .await;
+    server.change(|state| (state.down, state.unreachable, state.slow_for_output) = (false, false, false));
+    assert_eq!(text_of(&server.output_of(number).await), "first\n");
+    agent.drain_and_stop().await.unwrap();
+}

@@ -28,6 +28,27 @@ async fn a_result_that_is_rejected_with_its_output_is_sent_without_it_and_says_s
 }
 
 #[tokio::test]
+async fn a_result_whose_output_is_rejected_after_some_arrived_says_that_the_rest_was_dropped() {
+    let (server, data) = (Server::new(), tempfile::tempdir().unwrap());
+    server.change(|state| state.deaf_to_output = true);
+    let agent = start(&server, data.path());
+    let number = unique();
+    server.give([shell(number, "head -c 600000 /dev/zero | tr '\\0' x | fold -w 99")]);
+    eventually("the result is on disk", || outbox_bytes(data.path()) > 0).await;
+    server.change(|state| {
+        state.deaf_to_output = false;
+        state.messages_until_rejected = Some(1);
+    });
+    let finished = server.result(number).await;
+    assert_eq!(finished.outcome.verdict, Verdict::Succeeded);
+    assert_eq!(
+        finished.outcome.error.unwrap(),
+        "the rest of its output was dropped because the server rejected it: it is too long"
+    );
+    agent.drain_and_stop().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_result_that_is_rejected_all_the_same_is_held_and_sent_until_it_is_taken() {
     let (server, data) = (Server::new(), tempfile::tempdir().unwrap());
     let (wrong, right) = (unique(), unique());

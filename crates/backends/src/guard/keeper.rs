@@ -8,6 +8,7 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 
@@ -35,12 +36,14 @@ struct State {
     deadlines: Option<Deadlines>,
     /// To the process, while it runs.
     pipe: Option<File>,
+    /// Some of the work may still run.
+    is_left_over: bool,
 }
 
 impl Guard {
     /// `program` is this program, or one that has its command `guard` too.
     pub fn new(program: PathBuf, deadlines: Deadlines) -> Self {
-        let state = State { deadlines: Some(deadlines), pipe: None };
+        let state = State { deadlines: Some(deadlines), ..State::default() };
         Self(Arc::new(Inner { program, state: Mutex::new(state) }))
     }
 
@@ -55,11 +58,18 @@ impl Guard {
         state.write(&Line::Until(deadlines));
     }
 
-    /// The work has ended.
+    /// The work has ended, or nobody attends to it any more: what is left of it is then the guard's to end.
     pub fn done(&self) {
         let mut state = self.state();
-        state.write(&Line::Done);
+        if !state.is_left_over {
+            state.write(&Line::Done);
+        }
         state.pipe = None;
+    }
+
+    /// Whoever ran the work could not end all of it.
+    pub(crate) fn leave_over(&self) {
+        self.state().is_left_over = true;
     }
 
     /// To be called before the work starts. Work without a guard is not refused: it ends by the agent's own watch, for
@@ -118,11 +128,75 @@ async fn start(guard: &Inner) -> io::Result<File> {
         return Err(io::Error::other("it has no pipes"));
     };
     let pipe = File::from(stdin.into_owned_fd()?);
+    // Set back by tokio. Whoever writes holds up all leases of this agent if it has to wait for a guard.
+    fcntl(&pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     // Reaped whenever it ends.
     tokio::spawn(async move { child.wait().await });
     let mut lines = BufReader::new(stdout).lines();
     match lines.next_line().await? {
         Some(line) if line == READY => Ok(pipe),
         _ => Err(io::Error::other("it ended at once")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use downbeat_core::ids::ExecutionId;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::backend::Identity;
+
+    const DEADLINES: Deadlines = Deadlines { end: Duration::from_secs(1), kill: Duration::from_secs(2) };
+
+    /// A guard that says that it is ready, and then does as the script says.
+    async fn guard(dir: &Path, script: &str) -> Guard {
+        let program = dir.join("guard");
+        // Written by another process: one that this process had open for writing could not be executed at once.
+        let made = Command::new("sh")
+            .args(["-c", "printf '#!/bin/sh\necho ready\n%s\n' \"$1\" > \"$0\" && chmod +x \"$0\""])
+            .args([program.as_os_str(), script.as_ref()])
+            .status();
+        assert!(made.await.unwrap().success());
+        let guard = Guard::new(program, DEADLINES);
+        let identity = Identity { execution: ExecutionId(Uuid::from_u128(1)), attempt: 1 };
+        guard.watch(&Work::Processes(identity)).await;
+        assert!(guard.state().pipe.is_some());
+        guard
+    }
+
+    #[tokio::test]
+    async fn a_guard_that_does_not_read_holds_up_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let guard = guard(dir.path(), "exec sleep 30").await;
+        // More than any pipe takes.
+        for _ in 0..100_000 {
+            guard.extend(DEADLINES);
+        }
+        assert!(guard.state().pipe.is_some(), "it is still there");
+    }
+
+    #[tokio::test]
+    async fn a_guard_is_told_that_work_is_done_unless_some_of_it_is_left_over() {
+        for (is_left_over, is_told) in [(false, true), (true, false)] {
+            let dir = tempfile::tempdir().unwrap();
+            let guard = guard(dir.path(), "cd \"${0%/*}\"; cat > part; mv part heard").await;
+            if is_left_over {
+                guard.leave_over();
+            }
+            guard.done();
+            let heard = dir.path().join("heard");
+            let wait = async {
+                while !heard.exists() {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            };
+            tokio::time::timeout(START, wait).await.expect("the pipe is closed");
+            let heard = fs::read_to_string(heard).unwrap();
+            assert_eq!(heard.contains(&format!("{}\n", Line::Done)), is_told, "{heard}");
+        }
     }
 }

@@ -39,6 +39,15 @@ impl Groups {
         FOUND.get_or_init(find).clone()
     }
 
+    /// Those of a former life, in which only what it left is looked for.
+    pub(super) fn at(dir: &Path) -> Self {
+        Self { dir: dir.to_owned(), version: Version::One }
+    }
+
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// Whether processes can be born in these groups, if the kernel is new enough.
     pub(super) fn take_births(&self) -> bool {
         self.version == Version::Two
@@ -105,7 +114,9 @@ impl Cgroup {
 
 fn gather(path: &Path, depth: usize, members: &mut Vec<i32>) {
     if let Ok(pids) = fs::read_to_string(path.join("cgroup.procs")) {
-        members.extend(pids.lines().filter_map(|pid| pid.parse::<i32>().ok()));
+        // A process that this agent's pid namespace does not show has the number 0, which to `kill` is the agent's own
+        // process group.
+        members.extend(pids.lines().filter_map(|pid| pid.parse::<i32>().ok()).filter(|pid| *pid > 0));
     }
     for below in below(path, depth) {
         gather(&below, depth - 1, members);
@@ -176,6 +187,13 @@ mod tests {
         assert_eq!(own_group(own, "pids"), "box");
         assert_eq!(own_group(own, "freezer"), "");
         assert_eq!(own_group("0::/../../elsewhere\n", ""), "");
+    }
+
+    #[test]
+    fn processes_of_another_pid_namespace_are_not_taken_for_the_agents_own_group() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("cgroup.procs"), "0\n12\n0\n").unwrap();
+        assert_eq!(Cgroup { path: dir.path().to_owned() }.members(), [12]);
     }
 
     #[test]

@@ -4,7 +4,8 @@ use std::io;
 use std::process::ExitStatus;
 
 use downbeat_spawn::{Started, Watched};
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{Signal, killpg};
+use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 use tokio::runtime::Handle;
 
@@ -29,10 +30,18 @@ impl Child {
     pub(super) fn cloned(started: Started) -> io::Result<Self> {
         let pid = started.pid;
         let own = Own::new(pid);
-        let watched = Watched::new(started).inspect_err(|_| {
+        let watched = match Watched::new(started) {
+            Ok(watched) => watched,
             // Nobody could learn of its end.
-            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-        })?;
+            Err(error) => {
+                let _ = killpg(Pid::from_raw(pid), Signal::SIGKILL);
+                tokio::task::spawn_blocking(move || {
+                    let _ = waitpid(Pid::from_raw(pid), None);
+                    drop(own);
+                });
+                return Err(error);
+            }
+        };
         Ok(Self { pid, kind: Kind::Cloned(Some(watched)), ended: None, own })
     }
 

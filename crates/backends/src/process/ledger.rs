@@ -15,17 +15,20 @@ use super::means::Means;
 use super::procfs;
 use super::tree::{Leader, Tree, find, kill_all, terminate};
 use crate::backend::Identity;
+use crate::private::{self, DIR_MODE, FILE_MODE};
 
 const FILE: &str = "ledger";
 /// Names the boot of the machine in which the lines were written.
 const BOOT_FILE: &str = "boot";
+/// Names the directory of the control groups that the processes were born in. An agent that was started in another
+/// session has another.
+const GROUPS_FILE: &str = "groups";
 /// Every line is as long, so that one can be written over. The longest holds an identity and two numbers: 79 bytes.
 const LINE_BYTES: usize = 96;
 /// An agent that is told twice to stop waits no longer than this.
 const KILL_ALL_FOR: Duration = Duration::from_secs(2);
-/// Nobody else has a reason to read it, whatever the umask is.
-const DIR_MODE: u32 = 0o700;
-const FILE_MODE: u32 = 0o600;
+/// Between the two looks for what is to be killed.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 /// One line per running execution, in places that are used again: a file of its own for each would cost a short command
 /// as much as its process does. Not synced: what a crash of the machine loses, it also ended.
@@ -82,6 +85,7 @@ impl Ledger {
         fs::set_permissions(dir, Permissions::from_mode(DIR_MODE)).map_err(failed)?;
         file.set_permissions(Permissions::from_mode(FILE_MODE)).map_err(failed)?;
         let bytes = file.metadata().map_err(failed)?.len();
+        let means = means.with_former_groups(fs::read_to_string(dir.join(GROUPS_FILE)).ok().as_deref());
         // What a former life left stays where it is until it is swept.
         let next = bytes.div_ceil(LINE_BYTES as u64);
         let book = Book { file, places: HashMap::new(), free: Vec::new(), next, failing: None };
@@ -136,7 +140,7 @@ impl Ledger {
                 self.means.release(tree.cgroup());
             });
             join_all(killed).await;
-            tokio::task::yield_now().await;
+            tokio::time::sleep(LOOK_AGAIN_AFTER).await;
         }
     }
 
@@ -153,7 +157,7 @@ impl Ledger {
             let _ = fs::remove_file(self.dir.join(entry.identity.to_string()));
         }
         self.book().clear();
-        self.name_boot();
+        self.name_surroundings();
         if let Some(groups) = self.means.groups().cloned() {
             let _ = tokio::task::spawn_blocking(move || groups.tidy()).await;
         }
@@ -176,22 +180,26 @@ impl Ledger {
     }
 
     /// After a restart of the machine, numbers of processes on record are those of strangers. Older agents did not name
-    /// the boot: what they recorded is taken as of this one.
+    /// the boot, or could leave half a name on a full disk: what they recorded is taken as of this one.
     fn is_of_this_boot(&self) -> bool {
         match (fs::read_to_string(self.dir.join(BOOT_FILE)), procfs::boot_id()) {
-            (Ok(recorded), Some(now)) => recorded.trim() == now,
+            (Ok(recorded), Some(now)) => recorded.trim().len() != now.len() || recorded.trim() == now,
             _ => true,
         }
     }
 
-    fn name_boot(&self) {
-        let Some(boot) = procfs::boot_id() else { return };
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(FILE_MODE);
-        let named =
-            options.open(self.dir.join(BOOT_FILE)).and_then(|file| file.write_all_at(boot.as_bytes(), 0));
-        if let Err(error) = named {
-            tracing::warn!(%error, "the record of running work does not name this boot of the machine");
+    fn name_surroundings(&self) {
+        let groups = self.means.groups().and_then(|groups| groups.dir().to_str().map(str::to_owned));
+        for (file, text) in [(BOOT_FILE, procfs::boot_id()), (GROUPS_FILE, groups)] {
+            let (file, text) = (self.dir.join(file), text.unwrap_or_default());
+            let is_named = fs::read_to_string(&file).is_ok_and(|recorded| recorded == text);
+            if is_named || (text.is_empty() && !file.exists()) {
+                continue;
+            }
+            if let Err(error) = private::write(&file, &text) {
+                let file = file.display();
+                tracing::warn!(%file, %error, "cannot note where running work is; a restart may not find all of it");
+            }
         }
     }
 
@@ -273,6 +281,7 @@ mod tests {
     use downbeat_core::ids::ExecutionId;
     use uuid::Uuid;
 
+    use super::super::cgroup::Groups;
     use super::super::procfs::Proc;
     use super::*;
 
@@ -355,7 +364,11 @@ mod tests {
         // Nothing of this is alive: no process has such a number.
         assert_eq!(Ledger::open(dir.path()).unwrap().sweep(Duration::ZERO).await, []);
         assert_eq!(running(dir.path()), []);
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "the record and the name of the boot");
+        let left = fs::read_dir(dir.path()).unwrap().flatten().filter(|file| {
+            let name = file.file_name();
+            ![FILE, BOOT_FILE, GROUPS_FILE].iter().any(|kept| name == *kept)
+        });
+        assert_eq!(left.count(), 0, "only the record and where it is from");
     }
 
     #[tokio::test]
@@ -370,12 +383,49 @@ mod tests {
             ledger.started(identity(1), leader).unwrap();
             fs::write(dir.path().join(BOOT_FILE), boot).unwrap();
         };
-        record("another-boot");
+        record(&procfs::boot_id().unwrap().chars().rev().collect::<String>());
         assert_eq!(Ledger::open(dir.path()).unwrap().sweep(Duration::ZERO).await, []);
         assert_eq!(running(dir.path()), [], "it is forgotten");
         assert_eq!(stranger.try_wait().unwrap(), None, "the stranger lives");
         record(&procfs::boot_id().unwrap());
         assert_eq!(Ledger::open(dir.path()).unwrap().sweep(Duration::ZERO).await, [identity(1)]);
         assert!(!stranger.wait().unwrap().success());
+    }
+
+    #[tokio::test]
+    async fn a_name_of_the_boot_that_was_cut_off_does_not_let_left_over_work_run_on() {
+        for cut in ["", "\n", "0bd5"] {
+            let dir = tempfile::tempdir().unwrap();
+            let mut left = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+            let process = Proc::default().one(left.id().cast_signed()).unwrap();
+            let ledger = Ledger::open(dir.path()).unwrap();
+            ledger.started(identity(1), Leader { pid: process.pid, started: process.started }).unwrap();
+            fs::write(dir.path().join(BOOT_FILE), cut).unwrap();
+            assert_eq!(Ledger::open(dir.path()).unwrap().sweep(Duration::ZERO).await, [identity(1)]);
+            assert!(!left.wait().unwrap().success());
+            let named = fs::read_to_string(dir.path().join(BOOT_FILE)).unwrap();
+            assert_eq!(Some(named), procfs::boot_id());
+        }
+    }
+
+    #[tokio::test]
+    async fn work_that_was_born_in_a_group_of_another_session_is_found_there() {
+        let Some(groups) = Groups::found() else { return };
+        let unique = identity(u128::from(std::process::id()) << 48);
+        let elsewhere = groups.dir().join(format!("session.{}", std::process::id()));
+        fs::create_dir(&elsewhere).unwrap();
+        let group = Groups::at(&elsewhere).create(unique).unwrap();
+        // Nothing but the group says whose it is.
+        let mut left = std::process::Command::new("sleep").arg("1000").env_clear().spawn().unwrap();
+        group.join(left.id().cast_signed()).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        Ledger::open(dir.path()).unwrap().begin(unique).unwrap();
+        fs::write(dir.path().join(GROUPS_FILE), elsewhere.to_str().unwrap()).unwrap();
+        assert_eq!(Ledger::open(dir.path()).unwrap().sweep(Duration::ZERO).await, [unique]);
+        assert!(!left.wait().unwrap().success());
+        let noted = fs::read_to_string(dir.path().join(GROUPS_FILE)).unwrap();
+        assert_eq!(Path::new(&noted), groups.dir(), "from now on it is this one");
+        let _ = group.remove();
+        fs::remove_dir(&elsewhere).unwrap();
     }
 }

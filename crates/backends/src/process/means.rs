@@ -1,5 +1,6 @@
 //! Owns what this host offers for starting processes and for finding them again.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,6 +17,8 @@ const TIDY_EVERY: Duration = Duration::from_secs(3600);
 #[derive(Debug)]
 pub struct Means {
     groups: Option<Groups>,
+    /// Where a former life of the agent had its groups.
+    former: Option<Groups>,
     /// Processes can be born in a group. Untrue once the kernel, or a filter around it, has refused.
     births: AtomicBool,
     clone: bool,
@@ -31,6 +34,7 @@ impl Means {
         let births = groups.as_ref().is_some_and(Groups::take_births);
         Self {
             groups,
+            former: None,
             births: AtomicBool::new(births),
             clone: downbeat_spawn::is_supported(),
             proc: Proc::default(),
@@ -48,13 +52,24 @@ impl Means {
     /// As in a container that may not write to the hierarchy.
     #[must_use]
     pub fn without_groups(self) -> Self {
-        Self { groups: None, ..self }.without_births()
+        Self { groups: None, former: None, ..self }.without_births()
     }
 
     /// As with a kernel before 5.4, or on another processor: the standard library starts processes.
     #[must_use]
     pub fn without_clone(self) -> Self {
         Self { clone: false, ..self }.without_births()
+    }
+
+    /// Groups of a former life are looked for in the directory that it noted.
+    pub(super) fn with_former_groups(self, noted: Option<&str>) -> Self {
+        let noted = noted.map(|noted| Path::new(noted.trim())).filter(|noted| noted.is_absolute());
+        Self { former: noted.map(Groups::at), ..self }
+    }
+
+    /// The group that a former life made.
+    pub(super) fn find_group(&self, identity: Identity) -> Option<Cgroup> {
+        [&self.groups, &self.former].into_iter().flatten().find_map(|groups| groups.find(identity))
     }
 
     #[cfg(test)]

@@ -16,5 +16,6 @@ pub use ledger::{Error as LedgerError, Ledger};
 pub use means::Means;
 pub use open_files::{OpenFiles, open_files_of_children, raise_open_files, slots_within};
 pub use orphans::reap_orphans;
+pub use procfs::boot_id;
 pub(crate) use run::{Program, run};
 pub(crate) use tree::{Leader, Tree, terminate};

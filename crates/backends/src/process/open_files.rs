@@ -4,19 +4,13 @@
 
 use std::sync::OnceLock;
 
+pub use downbeat_spawn::OpenFiles;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// Files of one process, with its outputs and what follows its end.
 const FILES_PER_SLOT: u64 = 5;
 /// Connections, the outbox, the runtime, what backends open.
 const OTHER_FILES: u64 = 128;
-
-/// A limit of open files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OpenFiles {
-    pub soft: u64,
-    pub hard: u64,
-}
 
 static GIVEN: OnceLock<OpenFiles> = OnceLock::new();
 

@@ -2,7 +2,7 @@
 //! An agent has it as the first process of a container.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, TryLockError};
 use std::time::Duration;
 
 use nix::sys::wait::{WaitPidFlag, waitpid};
@@ -71,18 +71,27 @@ pub async fn reap_orphans() {
         }
     };
     let mut seen = HashSet::new();
+    let mut is_put_off = false;
     loop {
-        if seen.is_empty() {
+        if seen.is_empty() && !is_put_off {
             ended.recv().await;
         }
         tokio::time::sleep(PAUSE).await;
-        seen = tokio::task::spawn_blocking(move || reap(&seen)).await.unwrap_or_default();
+        let before = seen.clone();
+        let looked = tokio::task::spawn_blocking(move || reap(&before)).await.ok().flatten();
+        is_put_off = looked.is_none();
+        seen = looked.unwrap_or(seen);
     }
 }
 
-/// Waits for zombies that were there the last time; returns those that are new.
-fn reap(seen: &HashSet<(i32, u64)>) -> HashSet<(i32, u64)> {
-    let _nobody_starts = STARTING.write().unwrap_or_else(PoisonError::into_inner);
+/// Waits for zombies that were there the last time; returns those that are new. Nothing: it is not the moment to look.
+fn reap(seen: &HashSet<(i32, u64)>) -> Option<HashSet<(i32, u64)>> {
+    // Not waited for: whoever starts a process may wait for a mount, and all others would then wait for this.
+    let _nobody_starts = match STARTING.try_write() {
+        Ok(nobody_starts) => nobody_starts,
+        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        Err(TryLockError::WouldBlock) => return None,
+    };
     let this = std::process::id().cast_signed();
     let mut new = HashSet::new();
     for process in Proc::default().all() {
@@ -95,7 +104,7 @@ fn reap(seen: &HashSet<(i32, u64)>) -> HashSet<(i32, u64)> {
             new.insert((process.pid, process.started));
         }
     }
-    new
+    Some(new)
 }
 
 fn is_own(pid: i32) -> bool {
@@ -128,7 +137,7 @@ mod tests {
         let (mut child, second) = zombie();
         let own = Own::listed(second.0);
         let again = Own::listed(second.0);
-        let seen = reap(&HashSet::new());
+        let seen = reap(&HashSet::new()).unwrap();
         assert!(seen.contains(&first) && !seen.contains(&second));
         reap(&HashSet::from([first, second]));
         assert_eq!(Proc::default().one(first.0), None);
@@ -137,5 +146,7 @@ mod tests {
         assert!(child.try_wait().unwrap().unwrap().success(), "it was still there to be waited for");
         drop(again);
         assert!(!is_own(second.0));
+        let _starting = STARTING.read().unwrap();
+        assert_eq!(reap(&HashSet::new()), None, "while somebody starts a process, it is put off");
     }
 }

@@ -85,7 +85,7 @@ fn parse(pid: i32, stat: &[u8]) -> Option<Process> {
 }
 
 /// The name of this boot of the machine: numbers of processes mean nothing in another.
-pub(super) fn boot_id() -> Option<String> {
+pub fn boot_id() -> Option<String> {
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     Some(id.trim().to_owned())
 }

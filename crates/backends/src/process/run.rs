@@ -1,6 +1,7 @@
 //! Owns one child process from start to end: its streams, its exit, its tree when it is to stop.
 
 use std::ffi::OsStr;
+use std::fs;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -16,9 +17,10 @@ use tokio::task::JoinHandle;
 
 use super::explain;
 use super::ledger::Ledger;
-use super::start::{Process, environment, start};
+use super::start::{Process, candidates, environment, start};
 use super::tree::{Leader, Tree, terminate};
 use crate::backend::{Call, Finish};
+use crate::blocking::USERS_FILES;
 use crate::guard::Work;
 use crate::output::{OutputSink, Stream};
 
@@ -35,6 +37,8 @@ static ENCLOSING: Semaphore = Semaphore::const_new(1);
 /// How long the end of a process waits for a move that is under way.
 const ENCLOSE_FOR: Duration = Duration::from_secs(2);
 const READ_BYTES: usize = 16 * 1024;
+/// Programs here are on disks that a machine cannot do without.
+const SYSTEM: [&str; 4] = ["/usr", "/bin", "/sbin", "/lib"];
 
 /// What is to be run. No shell reads any of it.
 #[derive(Debug)]
@@ -61,6 +65,13 @@ pub(crate) async fn run(program: Program, call: &Call, ledger: &Ledger) -> Finis
             return explain::wrong_dir(&program, &error);
         }
     }
+    let looked = tokio::select! {
+        looked = look_at(&program, call) => looked,
+        () = call.cancel.cancelled() => return Finish::cancelled(None),
+    };
+    if let Err(error) = looked {
+        return Finish::failed(None, format!("cannot run `{}`: {error}", program.name));
+    }
     if let Some(guard) = &call.guard {
         guard.watch(&Work::Processes(call.identity)).await;
     }
@@ -77,14 +88,35 @@ pub(crate) async fn run(program: Program, call: &Call, ledger: &Ledger) -> Finis
 
 /// Not on a thread that carries heartbeats: the path is the user's, and a mount whose server is gone never answers.
 async fn enter(dir: &Path) -> io::Result<()> {
-    if tokio::fs::metadata(dir).await?.is_dir() { Ok(()) } else { Err(io::ErrorKind::NotADirectory.into()) }
+    let dir = dir.to_owned();
+    let found = USERS_FILES.run(move || fs::metadata(dir)).await??;
+    if found.is_dir() { Ok(()) } else { Err(io::ErrorKind::NotADirectory.into()) }
+}
+
+/// The same for the program: whoever starts it waits until the kernel has read its file.
+async fn look_at(program: &Program, call: &Call) -> io::Result<()> {
+    let path = environment(program, call).remove(OsStr::new("PATH"));
+    let dir = program.working_dir.clone().unwrap_or_default();
+    let files = candidates(&program.name, path.as_deref()).into_iter().map(|file| dir.join(file));
+    let files: Vec<PathBuf> = files.take_while(|file| !(is_of_system(file) && file.exists())).collect();
+    if files.iter().all(|file| is_of_system(file)) {
+        return Ok(());
+    }
+    // What is wrong with it the start finds out.
+    USERS_FILES.run(move || files.iter().any(|file| file.is_file())).await.map(drop)
+}
+
+fn is_of_system(file: &Path) -> bool {
+    SYSTEM.iter().any(|dir| file.starts_with(dir))
 }
 
 async fn not_started(program: Program, call: &Call, error: downbeat_spawn::Error) -> Finish {
     let path = environment(&program, call).remove(OsStr::new("PATH"));
-    let explained =
-        tokio::task::spawn_blocking(move || explain::not_started(&program, path.as_deref(), &error));
-    explained.await.unwrap_or_else(|error| Finish::failed(None, error.to_string()))
+    let explained = USERS_FILES.run(move || explain::not_started(&program, path.as_deref(), &error));
+    tokio::select! {
+        explained = explained => explained.unwrap_or_else(|error| Finish::failed(None, error.to_string())),
+        () = call.cancel.cancelled() => Finish::cancelled(None),
+    }
 }
 
 async fn attend(process: Process, stdin: Option<String>, call: &Call, ledger: &Ledger) -> Finish {
@@ -140,6 +172,9 @@ async fn attend(process: Process, stdin: Option<String>, call: &Call, ledger: &L
         };
         if left > 0 {
             tracing::error!(execution = %call.identity, left, "processes do not end");
+            if let Some(guard) = &call.guard {
+                guard.leave_over();
+            }
         }
     }
     means.release(tree.cgroup());

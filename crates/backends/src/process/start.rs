@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::sync::{Once, OnceLock};
 
-use downbeat_spawn::{Command, Error, OpenFiles, Started, Step, spawn};
+use downbeat_spawn::{Command, Error, Started, Step, spawn};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::stat::{Mode, umask};
@@ -23,10 +23,9 @@ use super::open_files::open_files_of_children;
 use super::orphans;
 use super::run::Program;
 use crate::backend::{Call, Identity};
+use crate::environment::DEFAULT_PATH;
 use crate::variables::{EXECUTION, OUTPUT};
 
-/// As the kernel's own tools have it, for an environment without PATH.
-const DEFAULT_PATH: &str = "/bin:/usr/bin";
 /// What work gets, whatever the agent's own is: a service's may be stricter, for the agent's own files.
 const UMASK: u32 = 0o022;
 /// A group may be removed by another agent's tidying before the process is born in it.
@@ -120,7 +119,7 @@ fn cloned(
         stdio: [ends.input.as_ref().map_or(null, AsFd::as_fd), ends.output.as_fd(), ends.errors.as_fd()],
         cgroup: None,
         umask: UMASK,
-        open_files: open_files_of_children().map(|given| OpenFiles { soft: given.soft, hard: given.hard }),
+        open_files: open_files_of_children(),
         // Without a group, being a descendant is the mark that a process cannot shed: it does not lose its parent.
         adopts: true,
     };
@@ -216,7 +215,7 @@ mod tests {
         let paths = |name, path: Option<&str>| candidates(name, path.map(OsStr::new));
         assert_eq!(paths("ls", Some("/a:/b/c")), ["/a/ls", "/b/c/ls"]);
         assert_eq!(paths("ls", Some("")), ["ls"], "an empty entry is the working directory");
-        assert_eq!(paths("ls", None), ["/bin/ls", "/usr/bin/ls"]);
+        assert_eq!(paths("ls", None).len(), DEFAULT_PATH.split(':').count());
         assert_eq!(paths("./ls", Some("/a")), ["./ls"]);
         assert_eq!(paths("/x/ls", Some("/a")), ["/x/ls"]);
     }

@@ -1,5 +1,6 @@
 //! Owns the end of a process tree: which processes belong to an execution, and how all of them are ended.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -23,9 +24,16 @@ const FIRST_LOOK: Duration = Duration::from_millis(5);
 const LATER_LOOKS: Duration = Duration::from_millis(100);
 /// How long one look may take. Reading the environment of a process that hangs in the kernel takes for ever.
 const LOOK_FOR: Duration = Duration::from_secs(2);
+/// How long a look waits for its turn.
+const TURN_WITHIN: Duration = Duration::from_secs(10);
 /// Looks at once, over all trees: no more threads than this hang.
-static LOOKS: Semaphore = Semaphore::const_new(16);
+static LOOKS: Semaphore = Semaphore::const_new(12);
 static READERS_OF_ENVIRONMENTS: Semaphore = Semaphore::const_new(4);
+/// Processes whose environments are being read, by when they were started, and since when. One that hangs costs one reader
+/// and not all.
+static BEING_READ: Mutex<BTreeMap<(i32, u64), Instant>> = Mutex::new(BTreeMap::new());
+/// Between two looks at what another reads.
+const READ_PAUSE: Duration = Duration::from_millis(10);
 
 /// Everything that an execution started. Where its first process was born in a control group, that is the members of
 /// the group, and their descendants that something moved out of it (`su`, `systemd-run`): no other process is looked
@@ -85,8 +93,7 @@ impl Tree {
     /// The tree that a former life of the agent began. Of processes that were not born in their group the leader is on
     /// record, as soon as there is a group.
     pub(crate) fn former(identity: Identity, leader: Option<Leader>, means: &Means) -> Self {
-        let cgroup = means.groups().and_then(|groups| groups.find(identity));
-        Self::new(identity, leader, cgroup, means)
+        Self::new(identity, leader, means.find_group(identity), means)
     }
 
     pub(super) fn is_born_inside(&self) -> bool {
@@ -196,6 +203,43 @@ impl Tree {
         others
     }
 
+    /// Reads environments, of which those that others read at the same time come last, and those that hang not at all.
+    /// Blocks.
+    fn read_environments(&self, others: Vec<Process>) {
+        let mut later = Vec::new();
+        for process in others {
+            if !self.read_environment(&process) {
+                later.push(process);
+            }
+        }
+        for process in later {
+            while !self.read_environment(&process) {
+                let since = being_read().get(&(process.pid, process.started)).copied();
+                if since.is_some_and(|since| since.elapsed() > LOOK_FOR) {
+                    break;
+                }
+                std::thread::sleep(READ_PAUSE);
+            }
+        }
+    }
+
+    /// Returns whether nobody else does.
+    fn read_environment(&self, process: &Process) -> bool {
+        let key = (process.pid, process.started);
+        match being_read().entry(key) {
+            Entry::Occupied(_) => return false,
+            Entry::Vacant(place) => {
+                place.insert(Instant::now());
+            }
+        }
+        let carries = self.proc.carries(process.pid, &self.marker);
+        being_read().remove(&key);
+        if carries {
+            self.known().insert(process.pid, process.started);
+        }
+        true
+    }
+
     /// Returns how many processes there were to signal. Blocks.
     fn signal(&self, signal: Signal) -> usize {
         let members = self.members();
@@ -261,13 +305,7 @@ pub(super) async fn find(tree: &Arc<Tree>) -> usize {
     if !tree.is_born_inside {
         let all = within_bounds(&LOOKS, tree, |tree| tree.proc.all()).await.unwrap_or_default();
         let others = tree.recognise(&all);
-        let read = within_bounds(&READERS_OF_ENVIRONMENTS, tree, move |tree| {
-            for process in others {
-                if tree.proc.carries(process.pid, &tree.marker) {
-                    tree.known().insert(process.pid, process.started);
-                }
-            }
-        });
+        let read = within_bounds(&READERS_OF_ENVIRONMENTS, tree, move |tree| tree.read_environments(others));
         if read.await.is_none() {
             tracing::warn!(
                 execution = %tree.identity,
@@ -291,16 +329,17 @@ async fn within_bounds<T: Send + 'static>(
     with: impl FnOnce(&Tree) -> T + Send + 'static,
 ) -> Option<T> {
     let tree = tree.clone();
-    let looking = async move {
-        let place = places.acquire().await.ok()?;
-        let looked = tokio::task::spawn_blocking(move || {
-            let looked = with(&tree);
-            drop(place);
-            looked
-        });
-        looked.await.ok()
-    };
-    timeout(LOOK_FOR, looking).await.ok().flatten()
+    let place = timeout(TURN_WITHIN, places.acquire()).await.ok()?.ok()?;
+    let looked = tokio::task::spawn_blocking(move || {
+        let looked = with(&tree);
+        drop(place);
+        looked
+    });
+    timeout(LOOK_FOR, looked).await.ok()?.ok()
+}
+
+fn being_read() -> MutexGuard<'static, BTreeMap<(i32, u64), Instant>> {
+    BEING_READ.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -309,6 +348,7 @@ mod tests {
     use std::path::Path;
 
     use downbeat_core::ids::ExecutionId;
+    use futures_util::future::join_all;
     use nix::sys::stat::Mode;
     use uuid::Uuid;
 
@@ -333,9 +373,14 @@ mod tests {
         let hung = i32::MAX;
         hanging(root.path(), hung, 50);
         let means = Means::found().without_groups().with_proc(Proc::at(root.path()));
-        let tree = Arc::new(Tree::former(identity(), None, &means));
-        let ended = timeout(LOOK_FOR * 10, terminate(&tree, Duration::ZERO)).await;
-        assert_eq!(ended, Ok(0), "the process that hangs is not known to be a member");
+        let trees: Vec<_> = (0..8).map(|_| Arc::new(Tree::former(identity(), None, &means))).collect();
+        let ending = join_all(trees.iter().map(|tree| terminate(tree, Duration::ZERO)));
+        let ended = timeout(LOOK_FOR * 10, ending).await;
+        assert_eq!(ended, Ok(vec![0; 8]), "the process that hangs is not known to be a member");
+        while READERS_OF_ENVIRONMENTS.available_permits() < 3 {
+            tokio::task::yield_now().await;
+        }
+        assert!(being_read().contains_key(&(hung, 50)), "one reader hangs, and no other");
         // So that the threads which read it end with the test.
         let environ = root.path().join(hung.to_string()).join("environ");
         while READERS_OF_ENVIRONMENTS.available_permits() < 4 {

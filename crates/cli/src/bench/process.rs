@@ -1,7 +1,8 @@
 //! Owns what the kernel says of a process under test: its time on the cores, its memory, its open files.
 
+use downbeat_agent::raise_open_files;
+
 use crate::exit::Failure;
-use crate::serve::files;
 
 /// Files that a process has open besides its connections: the store, logs, the runtime's own.
 const OTHER_FILES: u64 = 200;
@@ -36,7 +37,7 @@ pub(super) fn rss_bytes(process: u32) -> u64 {
 /// connections are more than that.
 pub(super) fn make_room_for(connections: u32) -> Result<(), Failure> {
     let needed = u64::from(connections) + OTHER_FILES;
-    let hard = files::allow_most()
+    let hard = raise_open_files()
         .map_err(|error| Failure::bug(format!("cannot raise the limit of open files: {error}")))?;
     if hard < needed {
         return Err(Failure::bad_input(format!(
@@ -62,7 +63,7 @@ mod tests {
     #[test]
     fn more_connections_than_the_system_allows_are_refused_before_they_are_made() {
         make_room_for(10).unwrap();
-        if files::allow_most().unwrap() < u64::from(u32::MAX) {
+        if raise_open_files().unwrap() < u64::from(u32::MAX) {
             let text = make_room_for(u32::MAX).unwrap_err().message;
             assert!(text.contains("ulimit"), "{text}");
         }

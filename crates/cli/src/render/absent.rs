@@ -39,7 +39,11 @@ pub(crate) fn absences(run: &Run) -> Vec<String> {
 
 /// The sentence about one node, as it is said of several.
 fn of_several(reason: &str) -> String {
-    let reason = reason.strip_prefix("is ").map_or_else(|| reason.to_owned(), |rest| format!("are {rest}"));
+    let reason = match reason.split_once(' ') {
+        Some(("is", rest)) => format!("are {rest}"),
+        Some(("was", rest)) => format!("were {rest}"),
+        _ => reason.to_owned(),
+    };
     reason.replace("it is ", "they are ").replace("its ", "their ").replace("for it,", "for them,")
 }
 
@@ -69,6 +73,11 @@ mod tests {
         assert_eq!(
             silent(&quiet, Rows::Few),
             "o1, o3 are stale: their steps wait for them, and fail when they are offline; o2 is offline: y"
+        );
+        let deleted = "was deleted: its steps fail";
+        assert_eq!(
+            silent(&[node("o1", deleted), node("o2", deleted)], Rows::Few),
+            "o1, o2 were deleted: their steps fail"
         );
     }
 }

@@ -2,7 +2,6 @@
 
 pub(crate) mod agent;
 pub(crate) mod dev;
-pub(crate) mod files;
 pub(crate) mod guard;
 mod logging;
 mod ready;

@@ -8,7 +8,7 @@ use downbeat_server::Settings;
 
 use super::ready::{Ready, announce};
 use super::stop::Stop;
-use super::{files, logging, started};
+use super::{logging, started};
 use crate::exit::Failure;
 use crate::out::Out;
 use crate::settings::{Derived, Loaded, SERVER, Said, ServerKeys, Sources, load};
@@ -170,8 +170,8 @@ pub(crate) async fn run(args: ServerArgs, out: Out) -> Result<(), Failure> {
         return out.result(&shown, || shown.toml());
     }
     logging::start(&keys.log_level, keys.log_format)?;
-    // Not in `dev`: its children would inherit it, and some programs close every file that they might have.
-    if let Err(error) = files::allow_most() {
+    // Every node is a connection, and a connection is a file.
+    if let Err(error) = downbeat_agent::raise_open_files() {
         tracing::warn!(%error, "cannot raise the limit of open files: it bounds how many nodes can connect");
     }
     logging::last_word(serve(&keys, args.ready_file.as_deref(), out).await, keys.log_format)

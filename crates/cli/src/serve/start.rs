@@ -36,7 +36,10 @@ pub(super) fn agent_ended(error: &AgentError) -> Failure {
         | AgentError::UnknownBackend { .. }
         | AgentError::NothingToOffer { .. }
         | AgentError::Description(_) => Code::BadInput,
-        AgentError::Data { .. } | AgentError::DataInUse(_) | AgentError::Ledger(_) => Code::InTheWay,
+        AgentError::Data { .. }
+        | AgentError::DataInUse(_)
+        | AgentError::Ledger(_)
+        | AgentError::OtherCluster { .. } => Code::InTheWay,
         AgentError::NotFound(_) => Code::NotFound,
         AgentError::Superseded(_) => Code::Refused,
         AgentError::Bug(_) => Code::Bug,
@@ -49,7 +52,10 @@ pub(super) fn agent_ended(error: &AgentError) -> Failure {
         | AgentError::UnknownBackend { .. }
         | AgentError::NothingToOffer { .. }
         | AgentError::Description(_) => "cannot start the agent",
-        AgentError::NotFound(_) | AgentError::Superseded(_) | AgentError::Bug(_) => "the agent has ended",
+        AgentError::NotFound(_)
+        | AgentError::Superseded(_)
+        | AgentError::OtherCluster { .. }
+        | AgentError::Bug(_) => "the agent has ended",
     };
     Failure::new(code, format!("{what}: {error}"))
 }
@@ -57,6 +63,8 @@ pub(super) fn agent_ended(error: &AgentError) -> Failure {
 #[cfg(test)]
 mod tests {
     use std::io;
+
+    use downbeat_core::ids::NodeId;
 
     use super::*;
 
@@ -68,6 +76,14 @@ mod tests {
         for (error, code) in [
             (AgentError::Data { path: data(), error: full() }, 75),
             (AgentError::DataInUse(data()), 75),
+            (
+                AgentError::OtherCluster {
+                    cluster: "east".to_owned(),
+                    node: NodeId(uuid::Uuid::nil()),
+                    there: NodeId(uuid::Uuid::nil()),
+                },
+                75,
+            ),
             (AgentError::NoServer, 2),
             (AgentError::NotFound("deleted".to_owned()), 4),
             (AgentError::Superseded("newer".to_owned()), 5),

@@ -68,7 +68,7 @@ impl Agent {
         };
         let started = command
             .args(["agent", "--server", &self.servers, "--hostname", &self.name, "--groups", "web"])
-            .args(["--allow", "exec", "--slots", "4", "--data"])
+            .args(["--allow", "exec", "--pass-env", "DOWNBEAT_TEST_*", "--slots", "4", "--data"])
             .arg(self.directory.join(&self.name).join("data"))
             .env("DOWNBEAT_TEST_SITE", &self.site)
             .env("DOWNBEAT_TEST_NODE", &self.name)

@@ -52,6 +52,49 @@ async fn a_server_that_starts_with_an_empty_store_ends_no_agent() {
 }
 
 #[tokio::test]
+async fn work_and_results_outlast_a_server_that_starts_with_an_empty_store_for_a_while() {
+    let mut site = Site::new(Store::Sqlite).await.with_lease_ttl("60s");
+    site.start_server().await;
+    site.start_agent("web-1");
+    site.nodes_online(1).await;
+    let mut runs = Vec::new();
+    for gate in ["first", "second"] {
+        let mut task = site.gated(gate, gate);
+        task["placement"] = json!({});
+        runs.push(site.submit(&json!({"tasks": [task]}), gate).await);
+        site.have_begun(runs.len()).await;
+    }
+    let begun = site.begun();
+    let pids: Vec<i32> = begun.iter().map(|name| site.pid_of(name)).collect();
+    site.kill_server();
+    site.open("first");
+    eventually("the first one ends while there is no server", || async {
+        (!is_alive(pids[0])).then_some(())
+    })
+    .await;
+    let former = site.use_store("other.db");
+    site.start_server().await;
+    site.nodes_online(1).await;
+    eventually("it has been asked about all of it, more than once", || async {
+        let node = site.get("nodes/web-1").await?;
+        let time = |name: &str| node[name].as_str()?.parse::<jiff::Timestamp>().ok();
+        (time("seen_at")?.duration_since(time("registered_at")?).as_secs() > 6).then_some(())
+    })
+    .await;
+    assert!(is_alive(pids[1]), "nobody has ended it");
+    site.kill_server();
+    site.use_store(&former);
+    site.start_server().await;
+    assert_eq!(site.ended(&runs[0]).await["status"], "completed");
+    assert!(is_alive(pids[1]), "nobody has ended it");
+    site.open("second");
+    assert_eq!(site.ended(&runs[1]).await["status"], "completed");
+    assert_eq!(site.begun(), begun, "each was carried out once");
+    let checked = site.check(&runs).await;
+    assert_eq!((checked.executions, checked.lost), (2, 0));
+}
+
+#[tokio::test]
 async fn an_agent_outlives_a_store_from_a_backup_that_does_not_know_it() {
     let mut site = Site::new(Store::Sqlite).await;
     site.start_server().await;

@@ -3,6 +3,7 @@
 mod check;
 mod health;
 mod problems;
+mod reach;
 mod record;
 mod registration;
 mod wait;
@@ -10,6 +11,7 @@ mod wait;
 pub use check::{BadDescription, check_json_bytes, check_name};
 pub use health::{Health, NodeStatus};
 pub use problems::bounded_problems;
+pub use reach::Reach;
 pub use record::{Description, Former, Installation, NodeRecord, Registration, Tombstone};
 pub use registration::{Decision, Newcomer, Rule};
 pub use wait::{NodeWait, WaitFacts};

@@ -62,6 +62,15 @@ impl Rule {
         }
     }
 
+    /// Whether the node may have leases that the store has never heard of: the store may be an empty or an older one, and
+    /// what another store gave counts there until a lease's term is over. Agents from before there were installations
+    /// take for renewed what is not refused, so they are told no such thing.
+    pub fn may_hold_of_another_store(&self, stored: &NodeRecord, lease_ttl: Duration) -> bool {
+        let since = stored.registered_at.max(self.serving_since);
+        let known_for = Duration::try_from(self.now.duration_since(since)).unwrap_or(Duration::ZERO);
+        stored.installation.is_some() && known_for < lease_ttl
+    }
+
     fn silent_for(&self, stored: &NodeRecord) -> Duration {
         let heard = stored.seen_at.max(self.serving_since);
         Duration::try_from(self.now.duration_since(heard)).unwrap_or(Duration::ZERO)

@@ -1,16 +1,17 @@
-//! Decides what is said of a run's nodes that nothing has been heard of for a while.
+//! Decides what is said of a run's nodes that nothing has been heard of for a while, or that were deleted.
 
 use crate::ids::NodeId;
 use crate::node::NodeStatus;
 use crate::run::Resolved;
 
-/// The run's nodes that are stale or offline, by hostname, each with what becomes of its steps.
+/// The run's nodes that are stale, offline or deleted (no status), by hostname, each with what becomes of its steps.
 pub fn silent_nodes(
     resolved: &Resolved,
     status: impl Fn(NodeId) -> Option<NodeStatus>,
 ) -> Vec<(String, &'static str)> {
     let said = |id| match status(id) {
-        None | Some(NodeStatus::Online) => None,
+        None => Some("was deleted: its steps fail"),
+        Some(NodeStatus::Online) => None,
         Some(NodeStatus::Stale) => Some("is stale: its steps wait for it, and fail when it is offline"),
         Some(NodeStatus::Offline) => Some("is offline: its steps fail unless it is back when they begin"),
     };

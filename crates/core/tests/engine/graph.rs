@@ -467,7 +467,7 @@ fn of_failures_of_one_moment_that_of_the_first_step_strikes_whoever_decides() {
         let gone = first.pinned.unwrap();
         world.offline.insert(gone);
         world.dies_after = dies;
-        world.turn(|progress, turn| progress.node_offline(gone, turn));
+        world.turn(|progress, turn| progress.node_gone(gone, turn));
         assert_eq!(
             world.results(),
             ["0@n0 succeeded", "0@n1 pending", "1@n0 failed", "2@n0 failed", "2@n1 skipped"],

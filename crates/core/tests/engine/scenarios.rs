@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use downbeat_core::Change;
-use downbeat_core::execution::{Execution, Status, Verdict};
+use downbeat_core::execution::{Execution, State, Status, Verdict};
 use downbeat_core::run::RunState;
 use downbeat_core::run::engine::Stop;
 use jiff::SignedDuration;
@@ -292,7 +292,7 @@ fn work_that_waits_for_a_node_fails_when_the_node_goes_offline() {
     let mut world = World::new(fleet("continue", &[task("a")]), 1, 1);
     world.begin();
     let node = world.plan.resolved.nodes[0].id;
-    world.turn(|progress, turn| progress.node_offline(node, turn));
+    world.turn(|progress, turn| progress.node_gone(node, turn));
     assert_eq!(world.record.state, RunState::Failed);
 }
 
@@ -305,11 +305,65 @@ fn a_resent_step_waits_for_its_offline_node_as_long_as_its_timeout() {
     let node = world.plan.resolved.nodes[0].id;
     world.offline.insert(node);
     world.lose(&execution);
-    world.turn(|progress, turn| progress.node_offline(node, turn));
+    world.turn(|progress, turn| progress.node_gone(node, turn));
     assert_eq!(world.open(Status::Pending).len(), 1, "it waits");
     world.now = world.progress.next_tick().expect("its patience ends some time");
     world.turn(|progress, turn| progress.tick(turn));
     assert_eq!(world.record.state, RunState::Failed);
+}
+
+/// A run whose only step is lost with its node, which is offline.
+fn lost_with_its_node() -> World {
+    let mut world = World::new(fleet("continue", &[with(task("a"), "timeout", json!("5m"))]), 1, 1);
+    world.begin();
+    let execution = world.open(Status::Pending).remove(0);
+    world.lease(&execution);
+    let node = world.plan.resolved.nodes[0].id;
+    world.offline.insert(node);
+    world.lose(&execution);
+    world.turn(|progress, turn| progress.node_gone(node, turn));
+    assert_eq!(world.open(Status::Pending).len(), 1, "it waits");
+    world
+}
+
+fn last_error(world: &World) -> Option<String> {
+    let last = world.executions.values().max_by_key(|execution| execution.attempt)?;
+    let State::Failed { error, .. } = &last.state else { return None };
+    error.clone()
+}
+
+#[test]
+fn a_resent_step_fails_when_its_node_is_deleted() {
+    let mut world = lost_with_its_node();
+    let node = world.plan.resolved.nodes[0].id;
+    world.deleted.insert(node);
+    world.turn(|progress, turn| progress.node_gone(node, turn));
+    assert_eq!(world.record.state, RunState::Failed);
+    assert_eq!(last_error(&world).as_deref(), Some("node n0 was deleted"));
+}
+
+#[test]
+fn a_restart_gives_up_what_was_sent_again_to_a_node_that_was_deleted_meanwhile() {
+    let mut world = lost_with_its_node();
+    world.deleted.insert(world.plan.resolved.nodes[0].id);
+    world.restart();
+    assert_eq!(world.record.state, RunState::Failed);
+    assert_eq!(last_error(&world).as_deref(), Some("node n0 was deleted"));
+}
+
+#[test]
+fn a_step_that_is_lost_with_its_deleted_node_is_not_sent_again() {
+    let mut world = World::new(fleet("continue", &[task("a")]), 1, 1);
+    world.begin();
+    let execution = world.open(Status::Pending).remove(0);
+    world.lease(&execution);
+    let node = world.plan.resolved.nodes[0].id;
+    // That the node is deleted is heard first, and that its leases are lost after it.
+    world.deleted.insert(node);
+    world.turn(|progress, turn| progress.node_gone(node, turn));
+    world.lose(&execution);
+    assert_eq!(world.record.state, RunState::Failed);
+    assert_eq!(last_error(&world).as_deref(), Some("node n0 was deleted"));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use downbeat_core::backend::{Catalogue, Params};
 use downbeat_core::execution::{self, Execution, Lease, Outcome, Status, Verdict};
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
-use downbeat_core::node::{Description, NodeRecord, NodeStatus};
+use downbeat_core::node::{Description, NodeRecord, NodeStatus, Reach};
 use downbeat_core::plan::{Plan, resolve};
 use downbeat_core::run::engine::{Progress, Stop, Turn};
 use downbeat_core::run::{Resolved, RunEnd, RunRecord, RunState, check_path};
@@ -24,6 +24,7 @@ pub(crate) struct World {
     pub(crate) dice: Dice,
     pub(crate) now: Timestamp,
     pub(crate) offline: HashSet<NodeId>,
+    pub(crate) deleted: HashSet<NodeId>,
     pub(crate) timed_out: bool,
     /// Executions in the largest single change.
     pub(crate) largest_addition: usize,
@@ -118,6 +119,7 @@ impl World {
             dice: Dice::new(seed),
             now,
             offline: HashSet::new(),
+            deleted: HashSet::new(),
             timed_out: false,
             largest_addition: 0,
             sent: Vec::new(),
@@ -146,9 +148,13 @@ impl World {
         let unfit = self.unfit.clone();
         let fits =
             move |step: u32| if unfit.contains(&step) { Err("no node fits".to_owned()) } else { Ok(()) };
-        let offline = |node: NodeId| self.offline.contains(&node);
+        let reach = |node: NodeId| match () {
+            () if self.deleted.contains(&node) => Reach::Deleted,
+            () if self.offline.contains(&node) => Reach::Offline,
+            () => Reach::Here,
+        };
         let mut turn =
-            Turn { now: self.now, dice: &mut self.dice, offline: &offline, facts: &|_| None, fits: &fits };
+            Turn { now: self.now, dice: &mut self.dice, reach: &reach, facts: &|_| None, fits: &fits };
         act(&mut self.progress, &mut turn);
     }
 

@@ -122,7 +122,7 @@ pub(super) fn register_to_wire(register: &Register) -> Result<wire::RegisterRequ
 }
 
 pub(super) fn heartbeat_from_wire(heartbeat: wire::HeartbeatRequest) -> Result<Heartbeat, Fault> {
-    listed("held", heartbeat.held.len(), limits::LISTED_PER_MESSAGE)?;
+    listed("held", heartbeat.held.len(), limits::HELD_PER_MESSAGE)?;
     Ok(Heartbeat {
         node: node(&heartbeat.node_id)?,
         session: session(&heartbeat.session_id)?,
@@ -143,15 +143,23 @@ pub(super) fn heartbeat_to_wire(heartbeat: Heartbeat) -> wire::HeartbeatRequest 
 }
 
 pub(super) fn heartbeat_answer_from_wire(answer: wire::HeartbeatResponse) -> Result<HeartbeatAnswer, Fault> {
-    Ok(HeartbeatAnswer { refused: held_from_wire(answer.refused)?, stop: held_from_wire(answer.stop)? })
+    Ok(HeartbeatAnswer {
+        refused: held_from_wire(answer.refused)?,
+        stop: held_from_wire(answer.stop)?,
+        unheard: held_from_wire(answer.unheard)?,
+    })
 }
 
 pub(super) fn heartbeat_answer_to_wire(answer: HeartbeatAnswer) -> wire::HeartbeatResponse {
-    wire::HeartbeatResponse { refused: held_to_wire(answer.refused), stop: held_to_wire(answer.stop) }
+    wire::HeartbeatResponse {
+        refused: held_to_wire(answer.refused),
+        stop: held_to_wire(answer.stop),
+        unheard: held_to_wire(answer.unheard),
+    }
 }
 
 pub(super) fn poll_from_wire(poll: wire::PollRequest) -> Result<Poll, Fault> {
-    listed("held", poll.held.len(), limits::LISTED_PER_MESSAGE)?;
+    listed("held", poll.held.len(), limits::HELD_PER_MESSAGE)?;
     let held = held_from_wire(poll.held)?;
     Ok(Poll {
         node: node(&poll.node_id)?,
@@ -233,7 +241,7 @@ pub(super) fn report_answer_to_wire(answer: &ReportAnswer) -> wire::ReportRespon
 }
 
 pub(super) fn output_from_wire(output: wire::OutputRequest) -> Result<Output, Fault> {
-    listed("held", output.held.len(), limits::LISTED_PER_MESSAGE)?;
+    listed("held", output.held.len(), limits::HELD_PER_MESSAGE)?;
     listed("chunks", output.chunks.len(), limits::CHUNKS_PER_MESSAGE)?;
     Ok(Output {
         node: node(&output.node_id)?,

@@ -190,7 +190,10 @@ impl Board {
             return;
         }
         let (token, session, since) = (lease.token, lease.session, lease.granted_at);
-        post.held.insert(execution, Holding { token, session, run: run.clone(), since, placed, stop });
+        post.held.insert(
+            execution,
+            Holding { token, session, run: run.clone(), since, missing_since: None, placed, stop },
+        );
         if let Some(planned) = self.plans.get(&run)
             && post.asks_here()
             && !is_former
@@ -209,7 +212,10 @@ impl Board {
         match self.posts.get_mut(&lease.node) {
             Some(post) => {
                 let (token, session, since) = (lease.token, lease.session, lease.granted_at);
-                post.held.insert(execution, Holding { token, session, run, since, placed, stop });
+                post.held.insert(
+                    execution,
+                    Holding { token, session, run, since, missing_since: None, placed, stop },
+                );
             }
             None => self.stray.push(of_deleted(run, execution, lease.token)),
         }

@@ -7,7 +7,7 @@ use downbeat_core::backend::{Catalogue, Params};
 use downbeat_core::collections::{HashMap, HashSet};
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, SessionId};
 use downbeat_core::limits;
-use downbeat_core::node::{NodeRecord, NodeStatus};
+use downbeat_core::node::{NodeRecord, NodeStatus, Reach};
 use downbeat_core::plan::Plan;
 use downbeat_proto::message::{Assignment, Free, Held, PollAnswer};
 use tokio::sync::oneshot;
@@ -66,7 +66,8 @@ pub(super) enum Stage {
     },
 }
 
-/// A lease that was committed for a session that had ended by then, or whose node was deleted.
+/// A lease that was committed for a session that had ended by then, whose node was deleted, or whose result its agent no
+/// longer has.
 #[derive(Debug)]
 pub(super) struct Stray {
     pub(super) run: RunId,
@@ -181,8 +182,12 @@ impl Board {
         self.posts.len() >= most && self.nodes().filter(|record| record.cluster == cluster).count() >= most
     }
 
-    pub(crate) fn is_offline(&self, node: NodeId) -> bool {
-        self.posts.get(&node).is_none_or(|post| post.record.status == NodeStatus::Offline)
+    pub(crate) fn reach(&self, node: NodeId) -> Reach {
+        match self.posts.get(&node).map(|post| post.record.status) {
+            Some(NodeStatus::Online | NodeStatus::Stale) => Reach::Here,
+            Some(NodeStatus::Offline) => Reach::Offline,
+            None => Reach::Deleted,
+        }
     }
 
     pub(crate) fn waiting(&self) -> usize {
@@ -191,7 +196,11 @@ impl Board {
 
     /// Whether `claim` may have something to do.
     pub(crate) fn has_work(&self) -> bool {
-        self.queue.len() > 0 || !self.stray.is_empty()
+        self.queue.len() > 0 || self.has_stray()
+    }
+
+    pub(crate) fn has_stray(&self) -> bool {
+        !self.stray.is_empty()
     }
 
     /// Leases of sessions that had ended are not this server's to end.
@@ -296,10 +305,12 @@ impl Board {
     }
 
     /// What a node says it holds, held against the board: what it is to stop, and what the board does not know of. What
-    /// the board knows and the node does not, for so long that it cannot be on its way, is handed over again.
+    /// the board knows and the node does not, for so long that it cannot be on its way, is handed over again; the result
+    /// of a former session is lost.
     pub(crate) fn review(&mut self, node: NodeId, held: &[Held], now: Timestamp) -> (Vec<Held>, Vec<Held>) {
         let (mut stop, mut unknown) = (Vec::new(), Vec::new());
-        let Some(post) = self.posts.get(&node) else { return (stop, held.to_vec()) };
+        let Some(post) = self.posts.get_mut(&node) else { return (stop, held.to_vec()) };
+        self.stray.extend(post.no_longer_had(held, now));
         let mut missed: HashSet<ExecutionId> = post.undelivered(now).collect();
         for held in held {
             missed.remove(&held.execution);
@@ -324,12 +335,7 @@ impl Board {
         };
         let Some(planned) = self.plans.get(&open.run) else { return };
         let Some(post) = self.posts.get_mut(&node) else { return };
-        let session = post.record.session;
         let Some(holding) = post.held.get_mut(&execution) else { return };
-        // The result of a former session is not this one's to make.
-        if holding.session != session {
-            return;
-        }
         holding.since = now;
         let token = holding.token;
         post.assign(open.assignment(&planned.plan, execution, token));

@@ -320,7 +320,15 @@ impl Board {
         let lease =
             Lease { token: LeaseToken(dice.uuid()), node, session: post.record.session, granted_at: now };
         let Lease { token, session, .. } = lease;
-        let holding = Holding { token, session, run: run.clone(), since: now, placed, stop: false };
+        let holding = Holding {
+            token,
+            session,
+            run: run.clone(),
+            since: now,
+            missing_since: None,
+            placed,
+            stop: false,
+        };
         post.held.insert(execution, holding);
         lease
     }

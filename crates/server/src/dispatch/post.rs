@@ -10,6 +10,8 @@ use downbeat_proto::message::{Assignment, Free, Held, PollAnswer};
 use jiff::SignedDuration;
 use tokio::sync::oneshot;
 
+use super::board::Stray;
+
 /// No answer to a poll is on its way for longer than this: agents give up before.
 const ON_ITS_WAY: SignedDuration = SignedDuration::from_secs(90);
 
@@ -38,6 +40,8 @@ pub(super) struct Holding {
     pub run: RunId,
     /// When it was leased, or last handed over.
     pub since: Timestamp,
+    /// The result of a former session: since when the agent does not list it any more.
+    pub missing_since: Option<Timestamp>,
     pub placed: bool,
     pub stop: bool,
 }
@@ -185,10 +189,38 @@ impl Post {
         self.stops.retain(|held| held.execution != execution);
     }
 
-    /// What it should have received long ago.
+    /// What this session should have received long ago.
     pub(super) fn undelivered(&self, now: Timestamp) -> impl Iterator<Item = ExecutionId> {
-        let old = self.held.iter().filter(move |(_, held)| now.duration_since(held.since) > ON_ITS_WAY);
+        let own = self.held.iter().filter(|(_, held)| held.session == self.record.session);
+        let old = own.filter(move |(_, held)| now.duration_since(held.since) > ON_ITS_WAY);
         old.map(|(execution, _)| *execution)
+    }
+
+    /// Results of former sessions that the agent has not listed for a while, so that it does not have them any more. One
+    /// that was delivered is missing, too, until this server hears of its end: so it is waited for.
+    pub(super) fn no_longer_had(&mut self, listed: &[Held], now: Timestamp) -> Vec<Stray> {
+        let session = self.record.session;
+        let mut former = self.held.iter_mut().filter(|(_, held)| held.session != session).peekable();
+        if former.peek().is_none() {
+            return Vec::new();
+        }
+        let listed: HashSet<&Held> = listed.iter().collect();
+        let gone = former.filter_map(|(&execution, holding)| {
+            let token = holding.token;
+            if listed.contains(&Held { execution, token }) {
+                holding.missing_since = None;
+                return None;
+            }
+            let since = *holding.missing_since.get_or_insert(now);
+            if now.duration_since(since) <= ON_ITS_WAY {
+                return None;
+            }
+            // If its end is not committed it is looked at again.
+            holding.missing_since = Some(now);
+            let (run, reason) = (holding.run.clone(), "its agent no longer has its result".to_owned());
+            Some(Stray { run, execution, token, reason })
+        });
+        gone.collect()
     }
 
     /// Answers the parked poll when there is something to say.

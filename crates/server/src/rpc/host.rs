@@ -17,6 +17,28 @@ use downbeat_store as store;
 
 use crate::service::Parts;
 
+/// What agents say they hold, held against what this server knows.
+#[derive(Debug, Default)]
+pub(super) struct Sighted {
+    /// The executions of the leases that count.
+    pub(super) current: HashSet<ExecutionId>,
+    /// Leases that do not count (any more).
+    refused: Vec<Held>,
+    /// Leases that the store has never heard of, and another store may have given.
+    unheard: Vec<Held>,
+}
+
+impl Sighted {
+    /// What is said of a lease that may be another store's is not taken, and not refused either: the agent keeps it and
+    /// says it again.
+    pub(super) fn all_heard_of(&self) -> Result<(), Fault> {
+        match &self.unheard[..] {
+            [] => Ok(()),
+            [held, ..] => Err(Fault::Unknown(format!("execution `{}`", held.execution))),
+        }
+    }
+}
+
 /// One server, as agents see it.
 #[derive(Clone, Debug)]
 pub(crate) struct Host {
@@ -28,16 +50,15 @@ impl Host {
         Self { parts }
     }
 
-    /// Of these leases, the executions of those that count. The store is asked only for what the board does not know.
-    pub(super) async fn current(&self, node: NodeId, held: Vec<Held>) -> Result<HashSet<ExecutionId>, Fault> {
+    /// Which of these leases count. The store is asked only for what the board does not know.
+    pub(super) async fn sight(&self, node: NodeId, held: Vec<Held>) -> Result<Sighted, Fault> {
         let (known, unknown): (Vec<Held>, Vec<Held>) = {
             let board = self.parts.dispatcher.board();
             held.into_iter().partition(|held| board.holds(node, held))
         };
-        let mut current: HashSet<ExecutionId> = known.into_iter().map(|held| held.execution).collect();
-        let refused = self.refused(node, unknown.clone()).await?;
-        current.extend(unknown.iter().filter(|held| !refused.contains(held)).map(|held| held.execution));
-        Ok(current)
+        let mut sighted = self.sight_in_store(node, unknown).await?;
+        sighted.current.extend(known.into_iter().map(|held| held.execution));
+        Ok(sighted)
     }
 
     /// Whether the node was deleted while it had this session.
@@ -90,20 +111,29 @@ impl Host {
         Ok(())
     }
 
-    /// Of what the board does not know, that which the store says is not this node's (any more).
-    async fn refused(&self, node: NodeId, unknown: Vec<Held>) -> Result<Vec<Held>, Fault> {
+    /// What the store says of leases that the board does not know.
+    async fn sight_in_store(&self, node: NodeId, unknown: Vec<Held>) -> Result<Sighted, Fault> {
         let executions: Vec<ExecutionId> = unknown.iter().map(|held| held.execution).collect();
         let stored = self.stored(&executions).await?;
-        let is_current = |held: &Held| {
-            stored.get(&held.execution).is_some_and(|execution| {
-                execution.state.status().is_open()
-                    && execution
-                        .state
-                        .lease()
-                        .is_some_and(|lease| lease.token == held.token && lease.node == node)
-            })
-        };
-        Ok(unknown.into_iter().filter(|held| !is_current(held)).collect())
+        let mut sighted = Sighted::default();
+        for held in unknown {
+            match stored.get(&held.execution) {
+                Some(execution) if is_current(execution, node, held) => {
+                    sighted.current.insert(held.execution);
+                }
+                Some(_) => sighted.refused.push(held),
+                None => sighted.unheard.push(held),
+            }
+        }
+        if !sighted.unheard.is_empty() {
+            let record = self.parts.store.node(node).await.map_err(unavailable)?;
+            let lease_ttl = self.parts.settings.lease_ttl.0;
+            // Else the execution was here and is deleted, with its run.
+            if !record.is_some_and(|record| self.rule().may_hold_of_another_store(&record, lease_ttl)) {
+                sighted.refused.append(&mut sighted.unheard);
+            }
+        }
+        Ok(sighted)
     }
 
     /// These executions as the store has them: one question, however many they are.
@@ -117,6 +147,12 @@ impl Host {
         let found = self.parts.store.executions_by_id(executions).await.map_err(unavailable)?;
         Ok(found.into_iter().map(|execution| (execution.id, execution)).collect())
     }
+}
+
+fn is_current(execution: &Execution, node: NodeId, held: Held) -> bool {
+    let lease = execution.state.lease();
+    execution.state.status().is_open()
+        && lease.is_some_and(|lease| lease.token == held.token && lease.node == node)
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "the shape that map_err takes")]
@@ -168,11 +204,14 @@ impl Link for Host {
         if !self.parts.heartbeats.beat(node, session).await? {
             return Err(self.stranger(node, session).await);
         }
-        let (status, (stop, unknown)) = {
+        let (status, (stop, unknown), has_stray) = {
             let mut board = self.parts.dispatcher.board();
             let status = board.node(node).map(|record| record.status);
-            (status, board.review(node, &held, self.parts.clock.now()))
+            (status, board.review(node, &held, self.parts.clock.now()), board.has_stray())
         };
+        if has_stray {
+            self.parts.dispatcher.wake();
+        }
         // Whoever says goodbye is not gone for good: what it still holds waits for its restart, until silence says
         // otherwise.
         let to = if leaving { NodeStatus::Stale } else { NodeStatus::Online };
@@ -190,8 +229,8 @@ impl Link for Host {
             .await?;
         }
         self.note_problems(node, session, problems).await?;
-        let refused = self.refused(node, unknown).await?;
-        Ok(HeartbeatAnswer { refused, stop })
+        let Sighted { refused, unheard, .. } = self.sight_in_store(node, unknown).await?;
+        Ok(HeartbeatAnswer { refused, stop, unheard })
     }
 
     async fn poll(&self, poll: Poll) -> Result<PollAnswer, Fault> {
@@ -204,10 +243,9 @@ impl Link for Host {
 
     async fn output(&self, output: Output) -> Result<(), Fault> {
         self.exists(output.node, output.session).await?;
-        let current = self.current(output.node, output.held).await?;
-        self.parts
-            .outputs
-            .append(output.chunks.into_iter().filter(|chunk| current.contains(&chunk.execution)))
-            .await
+        let sighted = self.sight(output.node, output.held).await?;
+        let chunks = output.chunks.into_iter().filter(|chunk| sighted.current.contains(&chunk.execution));
+        self.parts.outputs.append(chunks).await?;
+        sighted.all_heard_of()
     }
 }

@@ -53,12 +53,15 @@ impl Host {
             dispatcher.wake();
         }
         let stopping = || Fault::Unavailable("the server is stopping".to_owned());
-        // The poll was given up without an answer: another session took the node's place, or a later poll did.
+        // The poll was given up without an answer: another session took the node's place, a later
+        // poll did, or the node was deleted.
         let replaced = || {
             let session = dispatcher.board().node(poll.node).map(|node| node.session);
             match session {
                 _ if closing.is_cancelled() => stopping(),
                 Some(session) if session != poll.session => superseded(poll.node),
+                // The heartbeat says whether it was deleted.
+                None => Fault::Unknown(format!("node `{}`", poll.node)),
                 _ => Fault::Unavailable("a later poll of this agent took the place of this one".to_owned()),
             }
         };

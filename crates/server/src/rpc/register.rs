@@ -83,7 +83,7 @@ impl Host {
         Ok(())
     }
 
-    fn rule(&self) -> Rule {
+    pub(super) fn rule(&self) -> Rule {
         Rule {
             stale_after: self.parts.settings.node_stale_after.0,
             serving_since: self.parts.serving.since(),

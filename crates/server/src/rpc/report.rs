@@ -28,7 +28,8 @@ impl Host {
         // A token says nothing when it is shown by a node that it was not given to.
         let said = started.iter().map(|started| started.held).chain(finished.iter().map(|one| one.held));
         let said: Vec<Held> = said.collect();
-        let current = self.current(node, said.clone()).await?;
+        let sighted = self.sight(node, said.clone()).await?;
+        let current = &sighted.current;
         // Output first: whoever sees the result finds all of it. Only of leases that count.
         let output = finished.iter_mut().flat_map(|finished| std::mem::take(&mut finished.output));
         self.parts.outputs.append(output.filter(|chunk| current.contains(&chunk.execution))).await?;
@@ -59,6 +60,8 @@ impl Host {
             });
         }
         let outcomes = if changes.is_empty() { Vec::new() } else { self.parts.commit(changes).await? };
+        // What counts is recorded. A receipt for the rest would end it.
+        sighted.all_heard_of()?;
         let mut outcomes = outcomes.into_iter();
         // In the order of what was said, without what was not tried.
         let is_recorded: Vec<bool> = said

@@ -155,7 +155,7 @@ impl Actor {
                 }
                 self.decide(|progress, turn| progress.observe_all(changes(), turn));
             }
-            Input::NodeOffline(node) => self.decide(|progress, turn| progress.node_offline(node, turn)),
+            Input::NodeGone(node) => self.decide(|progress, turn| progress.node_gone(node, turn)),
         }
     }
 
@@ -193,17 +193,12 @@ impl Actor {
 
     fn decide(&mut self, act: impl FnOnce(&mut Progress, &mut Turn<'_>)) {
         let dispatcher = self.dispatcher.clone();
-        let offline = |node: NodeId| dispatcher.board().is_offline(node);
+        let reach = |node: NodeId| dispatcher.board().reach(node);
         let run = self.progress.run().clone();
         let fits = |step: u32| dispatcher.fits(&run, step);
         let facts = |node: NodeId| dispatcher.facts(node);
-        let mut turn = Turn {
-            now: self.clock.now(),
-            dice: &mut self.dice,
-            offline: &offline,
-            facts: &facts,
-            fits: &fits,
-        };
+        let mut turn =
+            Turn { now: self.clock.now(), dice: &mut self.dice, reach: &reach, facts: &facts, fits: &fits };
         act(&mut self.progress, &mut turn);
     }
 

@@ -22,7 +22,8 @@ use crate::metrics::Metrics;
 pub(super) enum Input {
     /// Committed events that concern its run: a batch, and which of it.
     Committed(Arc<[Event]>, Vec<u32>),
-    NodeOffline(NodeId),
+    /// It went offline, or was deleted.
+    NodeGone(NodeId),
 }
 
 /// The runs that this server owns; cheap to clone.
@@ -96,7 +97,7 @@ impl Runs {
     fn tell_all(&self, node: NodeId) {
         for mailbox in self.mailboxes().values() {
             // An actor that ended needs no news.
-            let _ = mailbox.send(Input::NodeOffline(node));
+            let _ = mailbox.send(Input::NodeGone(node));
         }
     }
 

@@ -97,11 +97,11 @@ async fn go_on(parts: &Parts, taking: Taking) -> Result<(), store::Error> {
     }
     let mut dice = parts.chance.dice();
     {
-        let offline = |node: NodeId| parts.dispatcher.board().is_offline(node);
+        let reach = |node: NodeId| parts.dispatcher.board().reach(node);
         let run = progress.run().clone();
         let fits = |step: u32| parts.dispatcher.fits(&run, step);
         let facts = |node: NodeId| parts.dispatcher.facts(node);
-        progress.go_on(&mut Turn { now, dice: &mut dice, offline: &offline, facts: &facts, fits: &fits });
+        progress.go_on(&mut Turn { now, dice: &mut dice, reach: &reach, facts: &facts, fits: &fits });
     }
     let start = Start::Begun { at: record.started_at.unwrap_or(now), again: Vec::new() };
     parts.runs.start(mailbox, progress, start, means, parts.chance.seed());

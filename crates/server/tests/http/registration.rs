@@ -8,8 +8,8 @@ use downbeat_core::ids::{ClusterId, NodeId, ServerId, SessionId};
 use downbeat_core::node::Description;
 use downbeat_core::{Span, Timestamp};
 use downbeat_proto::message::{
-    Assignment, Fault, Finished, Free, Heartbeat, Held, Hello, InstanceId, PROTOCOL, Poll, Receipt, Register,
-    Report,
+    Assignment, Fault, Finished, Free, Heartbeat, HeartbeatAnswer, Held, Hello, InstanceId, PROTOCOL, Poll,
+    Receipt, Register, Report,
 };
 use downbeat_server::Settings;
 use downbeat_store::ServerRecord;
@@ -57,9 +57,13 @@ impl Life {
     }
 
     async fn beat_with(&self, setup: &Setup, held: Vec<Held>, leaving: bool) -> Result<Vec<Held>, Fault> {
+        self.ask(setup, held, leaving).await.map(|answer| answer.refused)
+    }
+
+    async fn ask(&self, setup: &Setup, held: Vec<Held>, leaving: bool) -> Result<HeartbeatAnswer, Fault> {
         let (node, session, problems) = (self.register.node, self.register.session, Vec::new());
         let beat = Heartbeat { node, session, held, leaving, problems };
-        setup.server.link().heartbeat(beat).await.map(|answer| answer.refused)
+        setup.server.link().heartbeat(beat).await
     }
 
     async fn beat(&self, setup: &Setup) -> Result<(), Fault> {
@@ -84,6 +88,10 @@ impl Life {
     }
 
     async fn finish(&self, setup: &Setup, work: &Assignment) -> Result<Vec<Receipt>, Fault> {
+        self.finish_all(setup, &[work]).await
+    }
+
+    async fn finish_all(&self, setup: &Setup, works: &[&Assignment]) -> Result<Vec<Receipt>, Fault> {
         let now = Timestamp::now();
         let outcome = Outcome {
             verdict: Verdict::Succeeded,
@@ -94,8 +102,11 @@ impl Life {
             finished_at: now,
             received_at: None,
         };
-        let finished =
-            vec![Finished { held: held(work), run: work.run.clone(), outcome, output: Vec::new() }];
+        let finished = works.iter().map(|work| {
+            let (run, outcome) = (work.run.clone(), outcome.clone());
+            Finished { held: held(work), run, outcome, output: Vec::new() }
+        });
+        let finished = finished.collect();
         let (node, session, free) = (self.register.node, self.register.session, Free::default());
         let report = Report { node, session, started: Vec::new(), finished, free, poll: 0 };
         setup.server.link().report(report).await.map(|answer| answer.receipts)
@@ -174,7 +185,13 @@ async fn whoever_was_never_heard_of_is_told_to_register() {
     let setup = Setup::new().await;
     let agent = life("web-01", "one", 1);
     assert!(matches!(agent.beat(&setup).await, Err(Fault::Unknown(_))));
-    let work = Assignment {
+    let answer = agent.finish(&setup, &foreign()).await;
+    assert!(matches!(answer, Err(Fault::Unknown(_))), "its results are not refused: {answer:?}");
+}
+
+/// Work that another store gave.
+fn foreign() -> Assignment {
+    Assignment {
         execution: downbeat_core::ids::ExecutionId(Uuid::new_v4()),
         token: downbeat_core::ids::LeaseToken(Uuid::new_v4()),
         run: "run".into(),
@@ -187,13 +204,39 @@ async fn whoever_was_never_heard_of_is_told_to_register() {
         timeout: Duration::from_secs(1),
         stop_on_disconnect: false,
         outputs: Vec::new(),
-    };
-    assert!(
-        matches!(agent.finish(&setup, &work).await, Err(Fault::Unknown(_))),
-        "its results are not refused"
-    );
+    }
+}
+
+#[tokio::test]
+async fn what_the_store_has_never_heard_of_is_neither_refused_nor_renewed_nor_in_the_way_of_the_rest() {
+    let setup = Setup::new().await;
+    let mut agent = life("web-01", "one", 1);
     agent.join(&setup).await.unwrap();
-    assert_eq!(agent.finish(&setup, &work).await.unwrap(), [Receipt::Refused]);
+    let (run, foreign) = (setup.submit(&noop()).await, foreign());
+    let own = agent.take(&setup).await;
+    let answer = agent.ask(&setup, vec![held(&own), held(&foreign)], false).await.unwrap();
+    assert_eq!((answer.refused, answer.unheard), (vec![], vec![held(&foreign)]));
+    assert!(matches!(agent.finish(&setup, &foreign).await, Err(Fault::Unknown(_))));
+    let both = agent.finish_all(&setup, &[&foreign, &own]).await;
+    assert!(matches!(both, Err(Fault::Unknown(_))), "{both:?}");
+    assert_eq!(setup.ended(&run).await["status"], "completed", "the other result is recorded");
+    // An agent from before does not know what it is to be told.
+    let old = life("web-02", "", 0);
+    old.join(&setup).await.unwrap();
+    assert_eq!(old.beat_with(&setup, vec![held(&foreign)], false).await.unwrap(), [held(&foreign)]);
+}
+
+#[tokio::test]
+async fn what_the_store_has_never_heard_of_is_refused_when_a_leases_term_is_over() {
+    let mut settings = crate::support::settings("memory:", "one");
+    settings.lease_ttl = Span(Duration::from_millis(200));
+    let setup = Setup::with(settings).await;
+    let (agent, foreign) = (life("web-01", "one", 1), foreign());
+    agent.join(&setup).await.unwrap();
+    let wait =
+        async { while agent.beat_with(&setup, vec![held(&foreign)], false).await.unwrap().is_empty() {} };
+    tokio::time::timeout(DEADLINE, wait).await.expect("it is refused");
+    assert_eq!(agent.finish(&setup, &foreign).await.unwrap(), [Receipt::Refused]);
 }
 
 #[tokio::test]
@@ -342,6 +385,48 @@ async fn what_waits_for_a_deleted_node_fails() {
     }
     assert_eq!(ended_reason(&setup, &held_by_it).await, "node web-01 was deleted");
     assert_eq!(setup.post("/runs", &noop()).await.status, StatusCode::CONFLICT, "there is no node left");
+}
+
+#[tokio::test]
+async fn what_a_deleted_node_had_is_not_sent_to_it_again() {
+    let setup = Setup::new().await;
+    let mut first = life("web-01", "one", 1);
+    first.join(&setup).await.unwrap();
+    let runs = [setup.submit(&noop()).await, setup.submit(&noop()).await];
+    first.take(&setup).await;
+    // The first run's step is lost and waits for the node again. The second one's is with the node.
+    let mut second = life("web-01", "one", 2);
+    second.join(&setup).await.unwrap();
+    second.take(&setup).await;
+    delete(&setup, "/nodes/web-01?force=1").await;
+    for run in &runs {
+        let view = setup.ended(run).await;
+        assert_eq!(view["status"], "failed", "{view:#}");
+        let executions = setup.ok(&format!("/runs/{run}/executions")).await;
+        let last = executions["data"].as_array().and_then(|attempts| attempts.last()).unwrap();
+        assert_eq!(last["error"], "node web-01 was deleted", "{executions:#}");
+    }
+}
+
+#[tokio::test]
+async fn a_poll_that_waits_is_told_when_its_node_is_deleted() {
+    let setup = Setup::new().await;
+    let agent = life("web-01", "one", 1);
+    agent.join(&setup).await.unwrap();
+    let poll = |poll| {
+        let (node, session) = (agent.register.node, agent.register.session);
+        let (free, wait) = (Free { fleet: 1, placed: 2 }, DEADLINE);
+        let link = setup.server.link();
+        Box::pin(async move { link.poll(Poll { node, session, free, poll, resync: None, wait }).await })
+    };
+    let (mut one, mut other) = (poll(1), poll(2));
+    // Once one of them gave way to the other, that one waits.
+    let waiting = tokio::select! {
+        _ = &mut one => other,
+        _ = &mut other => one,
+    };
+    let (_, told) = tokio::join!(delete(&setup, "/nodes/web-01?force=1"), waiting);
+    assert!(matches!(told, Err(Fault::Unknown(_))), "{told:?}");
 }
 
 #[tokio::test]

@@ -180,10 +180,10 @@ async fn a_heartbeat_lists_no_more_than_a_node_can_hold() {
         leaving: false,
         problems: Vec::new(),
     };
-    let most = limits::LISTED_PER_MESSAGE as u128;
+    let most = limits::HELD_PER_MESSAGE as u128;
     let beaten =
         tokio::time::timeout(Duration::from_secs(60), link.heartbeat(beat(held(most)))).await.unwrap();
-    assert_eq!(beaten.unwrap().refused.len(), limits::LISTED_PER_MESSAGE, "none of them is known");
+    assert_eq!(beaten.unwrap().refused.len(), limits::HELD_PER_MESSAGE, "none of them is known");
     let refused = link.heartbeat(beat(held(most + 1))).await.unwrap_err();
-    assert_eq!(refused, Fault::Rejected("`held` lists 4097, more than 4096".to_owned()));
+    assert_eq!(refused, Fault::Rejected("`held` lists 14097, more than 14096".to_owned()));
 }

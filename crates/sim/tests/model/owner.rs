@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use downbeat_core::execution::{Execution, Lease, State};
 use downbeat_core::ids::{ExecutionId, LeaseToken};
+use downbeat_core::node::Reach;
 use downbeat_core::run::engine::{Progress, Stop, Turn};
 use downbeat_core::{Applied, Change, Dice, Refusal};
 use downbeat_store::Ledger;
@@ -197,7 +198,7 @@ impl Owner {
         let Some(change) = self.mailbox.pop_front() else { return Vec::new() };
         self.observed = self.observed.and(ledger, &change);
         self.turn(ledger, |progress, turn| match &change {
-            Change::NodeMoved { node, .. } => progress.node_offline(*node, turn),
+            Change::NodeMoved { node, .. } => progress.node_gone(*node, turn),
             change => progress.observe(change, turn),
         })
     }
@@ -217,11 +218,11 @@ impl Owner {
     fn turn(&mut self, ledger: &Ledger, act: impl FnOnce(&mut Progress, &mut Turn<'_>)) -> Vec<Change> {
         let epoch = self.progress.epoch();
         let mut dice = Dice::new((epoch << 32) | (self.made << 8));
-        let offline = |node| is_offline(ledger, node);
+        let reach = |node| if is_offline(ledger, node) { Reach::Offline } else { Reach::Here };
         let now = time(epoch);
         act(
             &mut self.progress,
-            &mut Turn { now, dice: &mut dice, offline: &offline, facts: &|_| None, fits: &|_| Ok(()) },
+            &mut Turn { now, dice: &mut dice, reach: &reach, facts: &|_| None, fits: &|_| Ok(()) },
         );
         let changes = self.progress.take_changes(now);
         for change in &changes {

@@ -76,6 +76,9 @@ pub(super) async fn run(docker: &Docker, call: &Call, spec: &Spec) -> Finish {
             docker.doubt().await;
             let error = docker.engine.told(&error);
             tracing::warn!(execution = %call.identity, container = name, %error, "a container is left over; the next run removes it");
+            if let Some(guard) = &call.guard {
+                guard.leave_over();
+            }
             may_run_on(finish, &name)
         }
     };

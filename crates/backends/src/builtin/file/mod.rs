@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::params::text;
 use crate::backend::{Backend, Call, Finish};
+use crate::blocking::USERS_FILES;
 use crate::output::Stream;
 
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +44,8 @@ impl Backend for File {
             other => return Finish::failed(None, format!("backend `file` has no action `{other}`")),
         };
         // Not on a thread that carries heartbeats: a mount whose server is gone never answers.
-        let mut work = tokio::task::spawn_blocking(work);
+        let work = USERS_FILES.run(work);
+        tokio::pin!(work);
         let told = tokio::select! {
             told = &mut work => told,
             () = call.cancel.cancelled() => match tokio::time::timeout(call.grace, work).await {
@@ -59,7 +61,7 @@ impl Backend for File {
             }
             Ok(Err(_)) if call.cancel.is_cancelled() => Finish::cancelled(None),
             Ok(Err(error)) => Finish::failed(None, error),
-            Err(error) => Finish::failed(None, format!("the work broke down: {error}")),
+            Err(error) => Finish::failed(None, error.to_string()),
         }
     }
 }

@@ -13,16 +13,17 @@ use crate::dice::Dice;
 use crate::execution::{Execution, State, Verdict};
 use crate::ids::{ExecutionId, NodeId, RunId};
 use crate::limits;
+use crate::node::Reach;
 use crate::plan::Plan;
 use crate::run::{RunEnd, RunState};
 use crate::spec::budget_text;
 
-/// What a decision may know beyond the run: the time, chance, and which nodes are offline.
+/// What a decision may know beyond the run: the time, chance, and which nodes can be reached.
 #[allow(missing_debug_implementations)]
 pub struct Turn<'a> {
     pub now: Timestamp,
     pub dice: &'a mut Dice,
-    pub offline: &'a dyn Fn(NodeId) -> bool,
+    pub reach: &'a dyn Fn(NodeId) -> Reach,
     /// What expressions may ask of a node.
     pub facts: &'a dyn Fn(NodeId) -> Option<serde_json::Value>,
     /// Whether any node fits a placed step, by what lasts; else why not.
@@ -130,7 +131,7 @@ pub(super) struct Active {
     pub walk: u32,
     pub node: Option<NodeId>,
     pub leased: bool,
-    /// Sent again after a loss: waits this long for its node to come back, offline or not.
+    /// Sent again after a loss: waits this long for its node to come back, offline or not, unless it is deleted.
     pub patience: Option<Timestamp>,
     /// A retry that is held back until then.
     pub not_before: Option<Timestamp>,
@@ -445,18 +446,25 @@ impl Progress {
         }
     }
 
-    /// A node went offline: what waits for it fails, unless it was sent again after a loss and may still wait.
-    pub fn node_offline(&mut self, node: NodeId, turn: &mut Turn<'_>) {
-        let gone = |active: &Active| active.node == Some(node) && active.patience.is_none();
-        let over = self.waiting(gone, "is offline");
+    /// A node went offline or was deleted: what waits for it fails. What was sent again after a loss waits on for a node
+    /// that is offline, and fails when it was deleted.
+    pub fn node_gone(&mut self, node: NodeId, turn: &mut Turn<'_>) {
+        // It may be back already. What waited for it fails all the same.
+        let reach = match (turn.reach)(node) {
+            Reach::Deleted => Reach::Deleted,
+            Reach::Here | Reach::Offline => Reach::Offline,
+        };
+        let over = self
+            .waiting(|active| reach.fails(active.patience.is_some()).filter(|_| active.node == Some(node)));
         self.give_up(over, turn);
     }
 
     /// Time went by: whose patience is over, and what has no node fitted for too long?
     pub fn tick(&mut self, turn: &mut Turn<'_>) {
         let now = turn.now;
-        let impatient = |active: &Active| active.patience.is_some_and(|until| until <= now);
-        let mut over = self.waiting(impatient, "did not come back in time");
+        let mut over = self.waiting(|active| {
+            active.patience.filter(|until| *until <= now).map(|_| "did not come back in time")
+        });
         if self.look_at.is_some_and(|at| at <= now) {
             over.extend(self.look_for_nodes(turn));
         }
@@ -483,11 +491,13 @@ impl Progress {
     }
 
     /// Those that are not given to a node yet, and why they are given up.
-    pub(super) fn waiting(&self, whose: impl Fn(&Active) -> bool, why: &str) -> Vec<Over> {
-        let waiting = self.active.iter().filter(|(_, active)| !active.leased && whose(active));
-        let over = waiting.map(|(&execution, &Active { step, pass, walk, .. })| {
+    pub(super) fn waiting(&self, why: impl Fn(&Active) -> Option<&'static str>) -> Vec<Over> {
+        let waiting = self.active.iter().filter(|(_, active)| !active.leased);
+        let over = waiting.filter_map(|(&execution, active)| {
+            let why = why(active)?;
+            let Active { step, pass, walk, .. } = *active;
             let node = self.hostname(pass, walk).unwrap_or_default();
-            Over { step, pass, walk, execution, error: format!("node {node} {why}") }
+            Some(Over { step, pass, walk, execution, error: format!("node {node} {why}") })
         });
         over.collect()
     }

@@ -162,10 +162,9 @@ impl Progress {
         self.follow_ends(resume.walks, turn);
         self.due.extend(resume.passes);
         self.withdraw(turn);
-        // Nodes that went offline while nobody could hear of it.
-        let offline = turn.offline;
-        let gone = |active: &Active| active.patience.is_none() && active.node.is_some_and(offline);
-        let over = self.waiting(gone, "is offline");
+        // Nodes that went offline or were deleted while nobody could hear of it.
+        let reach = turn.reach;
+        let over = self.waiting(|active| reach(active.node?).fails(active.patience.is_some()));
         self.give_up(over, turn);
         self.settle(turn);
     }

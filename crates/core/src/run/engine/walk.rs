@@ -133,10 +133,9 @@ impl Progress {
                 self.answers(pass, walk, node)?;
             }
             // Also on nodes that failed, as long as they can be reached.
-            return if (turn.offline)(self.plan.node(node).id) {
-                Err("the node is offline".to_owned())
-            } else {
-                Ok(())
+            return match (turn.reach)(self.plan.node(node).id).fails(false) {
+                Some(why) => Err(format!("the node {why}")),
+                None => Ok(()),
             };
         }
         match self.left.get(&node) {
@@ -234,11 +233,10 @@ impl Progress {
         place.attempt += 1;
         let number = place.attempt;
         let node = self.pinned(pass, walk);
-        let offline = node.is_some_and(|id| patience.is_none() && (turn.offline)(id));
-        let attempt = if offline {
-            Err(format!("node {} is offline", self.hostname(pass, walk).unwrap_or_default()))
-        } else {
-            self.prepare(pass, step, walk, number, turn)
+        let gone = node.and_then(|id| (turn.reach)(id).fails(patience.is_some()));
+        let attempt = match gone {
+            Some(why) => Err(format!("node {} {why}", self.hostname(pass, walk).unwrap_or_default())),
+            None => self.prepare(pass, step, walk, number, turn),
         };
         let attempt = match attempt {
             Ok(attempt) => attempt,

@@ -8,7 +8,7 @@ use super::story::Story;
 use super::tables::{Given, Why};
 
 /// What stories must have been about, some of them.
-pub(crate) const KINDS: [&str; 41] = [
+pub(crate) const KINDS: [&str; 42] = [
     "all items taken over",
     "budget spent",
     "death",
@@ -25,6 +25,7 @@ pub(crate) const KINDS: [&str; 41] = [
     "several news at once",
     "fail-fast struck",
     "lost",
+    "node deleted",
     "node offline",
     "output missing",
     "output used",

@@ -353,6 +353,10 @@ impl<'a> Tables<'a> {
         self.instances[instance].node.is_some_and(|node| self.offline[node])
     }
 
+    pub(super) fn is_deleted(&self, instance: usize) -> bool {
+        self.instances[instance].node.is_some_and(|node| self.deleted[node])
+    }
+
     pub(super) fn step_named(&self, name: &str) -> Option<usize> {
         let task = |(entry, leaf): (usize, usize)| &self.case.definition.tasks[entry].leaves()[leaf];
         self.places.iter().position(|&place| task(place).name.as_deref() == Some(name))

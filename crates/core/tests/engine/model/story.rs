@@ -31,6 +31,8 @@ pub(super) enum Fact {
     Unfit(usize),
     Fits(usize),
     Offline(usize),
+    Deleted(usize),
+    /// Back, or registered again.
     Online(usize),
     Stopped(Stop),
     Paused(bool),
@@ -305,7 +307,7 @@ impl<'a> Story<'a> {
         for news in 0..1 + self.dice.below(most) {
             match self.choose() {
                 // Who hears of it gives up what waits for it, before or after the next fact.
-                Some(Fact::Offline(_)) | None => break,
+                Some(Fact::Offline(_) | Fact::Deleted(_)) | None => break,
                 Some(fact) => {
                     // Clocks that stand still cannot say which of two failures was the first.
                     if news > 0 {
@@ -342,7 +344,12 @@ impl<'a> Story<'a> {
     fn choose(&mut self) -> Option<Fact> {
         if self.chance(self.habits.node_goes) {
             let node = number(&mut self.dice, self.case.nodes);
-            return Some(if self.tables.offline[node] { Fact::Online(node) } else { Fact::Offline(node) });
+            let is_deleted = !self.tables.deleted[node] && self.dice.below(3) == 0;
+            return Some(match self.tables.offline[node] {
+                _ if is_deleted => Fact::Deleted(node),
+                true => Fact::Online(node),
+                false => Fact::Offline(node),
+            });
         }
         if self.chance(self.habits.pauses) {
             return Some(Fact::Paused(!self.tables.paused));
@@ -503,12 +510,25 @@ impl<'a> Story<'a> {
                 self.seen.note("node offline", true);
                 self.world.offline.insert(node_id(node));
                 if heard {
-                    self.world.turn(|progress, turn| progress.node_offline(node_id(node), turn));
+                    self.world.turn(|progress, turn| progress.node_gone(node_id(node), turn));
+                }
+                return None;
+            }
+            Fact::Deleted(node) => {
+                self.tables.offline[node] = true;
+                self.tables.deleted[node] = true;
+                self.seen.note("node deleted", true);
+                self.world.offline.insert(node_id(node));
+                self.world.deleted.insert(node_id(node));
+                if heard {
+                    self.world.turn(|progress, turn| progress.node_gone(node_id(node), turn));
                 }
                 return None;
             }
             Fact::Online(node) => {
                 self.tables.offline[node] = false;
+                self.tables.deleted[node] = false;
+                self.world.deleted.remove(&node_id(node));
                 self.world.offline.remove(&node_id(node));
                 return None;
             }

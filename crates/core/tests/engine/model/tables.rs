@@ -171,7 +171,9 @@ pub(crate) struct Tables<'a> {
     pub(crate) struck: Option<usize>,
     pub(crate) stop: Option<Stop>,
     pub(crate) paused: bool,
+    /// Deleted ones too.
     pub(crate) offline: Vec<bool>,
+    pub(crate) deleted: Vec<bool>,
     /// Steps that no node fits.
     pub(crate) unfit: Vec<bool>,
     /// Earlier results, by what went into them: what they said.
@@ -211,6 +213,7 @@ impl<'a> Tables<'a> {
             stop: None,
             paused: false,
             offline: vec![false; case.nodes],
+            deleted: vec![false; case.nodes],
             unfit: vec![false; places.len()],
             results: BTreeMap::new(),
             taken_over,
@@ -480,7 +483,7 @@ impl<'a> Tables<'a> {
         self.instances[instance].attempts.push(attempt);
         // "A step for a node that is offline fails without being sent." "A value that is missing only later fails the
         // attempt that needs it."
-        let unreachable = waits_until.is_none() && self.is_offline(instance);
+        let unreachable = self.is_deleted(instance) || waits_until.is_none() && self.is_offline(instance);
         if unreachable || self.given(instance) == Given::Missing {
             self.end(instance, Status::Failed, None);
             return;
@@ -533,13 +536,15 @@ impl<'a> Tables<'a> {
     }
 
     /// "What waits for a node fails when the node goes offline. What is sent again after a loss waits for its node as
-    /// long as its timeout." "When no node fitted it for `placement_timeout` it fails."
+    /// long as its timeout, and fails when the node is deleted." "When no node fitted it for `placement_timeout` it fails."
     fn give_up(&mut self) -> bool {
         let mut gone: Vec<usize> = (0..self.instances.len())
             .filter(|&i| self.instances[i].status() == Some(Status::Pending))
             .filter(|&i| {
                 let attempt = self.instances[i].attempts.last().expect("it has a status");
-                attempt.unfit || attempt.waits_until.map_or(self.is_offline(i), |until| until <= self.now)
+                attempt.unfit
+                    || self.is_deleted(i)
+                    || attempt.waits_until.map_or(self.is_offline(i), |until| until <= self.now)
             })
             .collect();
         // "Of failures of one moment that of the first step counts first."

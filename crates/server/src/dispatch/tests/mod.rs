@@ -323,6 +323,39 @@ fn what_a_node_should_have_long_since_is_handed_over_again() {
 }
 
 #[test]
+fn the_result_of_a_former_session_is_lost_when_its_agent_has_not_listed_it_for_long() {
+    let mut world = World::new(1);
+    let run = world.run("r", noops(1, &json!({"target": "all"})));
+    let mut poll = world.park(0, 1, WIDE);
+    let mut executions = world.executions(&run, 1, Some(node_id(0)));
+    world.reserve(&mut executions);
+    world.add(&run, executions.clone());
+    let token = poll.try_recv().expect("handed over").assignments[0].token;
+    let held = Held { execution: executions[0].id, token };
+    let mut next = record(0, SessionId(Uuid::from_u128(2)));
+    next.undelivered = vec![held.execution];
+    world.board.add_node(next);
+    let mut later = |seconds: i64, listed: &[Held]| {
+        world.now += SignedDuration::from_secs(seconds);
+        world.board.review(node_id(0), listed, world.now);
+        let claims = world.board.claim(world.now, &mut world.dice);
+        let lost = claims.into_iter().map(|claim| match claim {
+            Change::ExecutionLost { execution, token, reason, .. } => (Held { execution, token }, reason),
+            other => panic!("{other:?}"),
+        });
+        lost.collect::<Vec<_>>()
+    };
+    assert_eq!(later(1_000, &[held]), [], "its agent has it");
+    assert_eq!(later(10, &[]), [], "its end may be on its way to this board");
+    assert_eq!(later(80, &[held]), [], "its agent has it");
+    assert_eq!(later(10, &[]), []);
+    assert_eq!(later(90, &[]), []);
+    assert_eq!(later(1, &[]), [(held, "its agent no longer has its result".to_owned())]);
+    assert_eq!(later(10, &[]), [], "its end is being committed");
+    assert_eq!(later(100, &[]).len(), 1, "that was not committed");
+}
+
+#[test]
 fn an_answer_carries_no_more_than_fits_into_a_message() {
     let mut world = World::new(1);
     let big = "x".repeat(900_000);

@@ -1,0 +1,79 @@
+//! Owns the threads that wait for files which users name. A mount whose server is gone never answers, and keeps the thread
+//! that asks it. So only a few ask at once: the others are needed, among other things to end work.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+/// For working directories, programs, and files that backends read and write.
+pub(crate) static USERS_FILES: Places = Places::new(8, Duration::from_secs(5));
+
+/// So many calls at once.
+#[derive(Debug)]
+pub struct Places {
+    free: Semaphore,
+    /// Calls that have returned.
+    returned: AtomicU64,
+    patience: Duration,
+}
+
+impl Places {
+    pub const fn new(places: usize, patience: Duration) -> Self {
+        Self { free: Semaphore::const_new(places), returned: AtomicU64::new(0), patience }
+    }
+
+    /// Runs this on a thread that may block. Fails when no place is free, and no call has returned for a while. Whoever
+    /// drops this before the end leaves the call, and its place, to itself.
+    pub async fn run<T: Send + 'static>(
+        &'static self,
+        call: impl FnOnce() -> T + Send + 'static,
+    ) -> io::Result<T> {
+        let place = loop {
+            let returned = self.returned.load(Ordering::Relaxed);
+            match timeout(self.patience, self.free.acquire()).await {
+                Ok(Ok(place)) => break place,
+                Ok(Err(closed)) => return Err(io::Error::other(closed)),
+                // Slow, because there are many.
+                Err(_) if self.returned.load(Ordering::Relaxed) != returned => {}
+                Err(_) => {
+                    return Err(io::Error::new(
+                        io::ErrorKind::TimedOut,
+                        "a mount of this host does not answer, and too much waits for it already",
+                    ));
+                }
+            }
+        };
+        let called = tokio::task::spawn_blocking(move || {
+            let value = call();
+            self.returned.fetch_add(1, Ordering::Relaxed);
+            drop(place);
+            value
+        });
+        called.await.map_err(|error| io::Error::other(format!("the work broke down: {error}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn calls_that_hang_keep_their_places_and_nobody_waits_for_one_for_ever() {
+        static PLACES: Places = Places::new(2, Duration::from_millis(10));
+        let (answers, hung) = (0..2).map(|_| channel::<()>()).unzip::<_, _, Vec<_>, Vec<_>>();
+        for mount in hung {
+            assert!(Box::pin(PLACES.run(move || mount.recv())).now_or_never().is_none());
+        }
+        let refused = PLACES.run(|| ()).await.unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::TimedOut);
+        drop(answers);
+        while PLACES.run(|| ()).await.is_err() {}
+    }
+}
