@@ -212,8 +212,9 @@ async fn a_session_that_a_program_from_before_let_in_again_is_deleted_again() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("downbeat.db");
     let store = open(&path).await.unwrap();
-    apply(&store, &[registered(1, session(1), 1), deleted(1, session(1), 2), registered(1, session(2), 3)])
-        .await;
+    for change in [registered(1, session(1), 1), deleted(1, session(1), 2), registered(1, session(2), 3)] {
+        apply(&store, &[change]).await;
+    }
     store.close().await;
     let file = rusqlite::Connection::open(&path).unwrap();
     assert_eq!(file.execute("UPDATE presence SET session = ?1", [session(1).0]).unwrap(), 1);

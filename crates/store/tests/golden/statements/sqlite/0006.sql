@@ -24,8 +24,8 @@ INSERT INTO output (execution, start_byte, stream, at, text) VALUES (?1, ?2, ?3,
 INSERT INTO presence (node, session, status, draining, registered_at, seen_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (node) DO UPDATE SET session = excluded.session, status = excluded.status, draining = excluded.draining, registered_at = excluded.registered_at, seen_at = excluded.seen_at
 INSERT INTO runs (id, cluster, job, submitted_by, idempotency_key, created_at, state, started_at, finished_at, partial, error, cancel_requested_at, paused_at, admitted_at, owner, epoch, retry_of, no_cache) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)
 INSERT INTO servers (id, name, http, grpc, version, started_at, seen_at, level) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
-INSERT INTO tombstones (node, session, cluster, hostname, at) SELECT id, ?2, cluster, hostname, ?3 FROM nodes WHERE id = ?1
-INSERT INTO tombstones (node, session, cluster, hostname, at) VALUES (?1, ?2, ?3, ?4, ?5)
+INSERT INTO tombstones (node, session, cluster, hostname, at) SELECT id, ?2, cluster, hostname, ?3 FROM nodes WHERE id = ?1 ON CONFLICT (node, session) DO UPDATE SET at = excluded.at
+INSERT INTO tombstones (node, session, cluster, hostname, at) VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (node, session) DO UPDATE SET at = excluded.at
 SELECT 1 FROM executions WHERE id = ?1
 SELECT EXISTS (SELECT 1 FROM holds)
 SELECT EXISTS (SELECT 1 FROM tombstones WHERE node = ?1 AND session = ?2)
@@ -98,6 +98,7 @@ SELECT seq, at, server, kind, run, data FROM events WHERE run = ?3 AND seq > ?1 
 SELECT seq, at, server, kind, run, data FROM events WHERE seq > ?1 ORDER BY seq LIMIT ?2
 SELECT start_byte + octet_length(text) FROM output WHERE execution = ?1 ORDER BY start_byte DESC LIMIT 1
 SELECT start_byte, stream, at, text FROM output WHERE execution = ?1 AND start_byte >= coalesce((SELECT max(start_byte) FROM output WHERE execution = ?1 AND start_byte <= ?2), 0) AND start_byte + octet_length(text) > ?2 ORDER BY start_byte LIMIT ?3
+SELECT start_byte, stream, at, text FROM output WHERE execution = ?1 ORDER BY start_byte DESC LIMIT ?2
 SELECT state, count(*) FROM runs WHERE state NOT IN (10, 11, 12) GROUP BY state UNION ALL SELECT code, total FROM ended WHERE kind = 2 AND total > 0 ORDER BY 1
 SELECT status, count(*) FROM executions WHERE status <= 2 GROUP BY status UNION ALL SELECT code, total FROM ended WHERE kind = 1 AND total > 0 ORDER BY 1
 SELECT status, count(*) FROM presence GROUP BY status ORDER BY status
