@@ -1,5 +1,6 @@
 //! Live streams on a replica, and the stream that it lives on.
 
+use downbeat_core::limits;
 use futures_util::StreamExt;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -100,11 +101,11 @@ impl Frames {
 
 /// More batches than the feed holds.
 const MANY: u64 = 1_200;
-const LARGE: u64 = 80;
+const LARGE: u64 = 1_000;
 
-/// Makes `MANY` events. The first are of some 250 kB each, together more than fits into a connection that nobody reads.
+/// Makes `MANY` events. The first are of some 16 kB each, together more than fits into a connection that nobody reads.
 async fn make_events(primary: &Setup) {
-    let groups: Vec<String> = (0..1_000).map(|number| format!("{number:0>240}")).collect();
+    let groups: Vec<String> = (0..limits::GROUPS_PER_NODE).map(|number| format!("{number:0>250}")).collect();
     let groups: Vec<&str> = groups.iter().map(String::as_str).collect();
     for _ in 0..LARGE {
         primary.agent("web-1", &groups).await;

@@ -70,6 +70,11 @@ impl Told {
             Change::ExecutionLeased { run, execution, lease } => {
                 self.lease(run, *execution, lease.node, findings);
             }
+            // Whatever was there ends with the node. One that registers again under its name is free.
+            Change::NodeDeleted { node, .. } => {
+                self.held.remove(node);
+                self.leased.retain(|_, (_, place)| place != node);
+            }
             Change::ExecutionFinished { execution, .. } | Change::ExecutionLost { execution, .. } => {
                 self.leased.remove(execution);
             }
