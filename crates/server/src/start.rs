@@ -134,7 +134,7 @@ async fn assemble(
     let last_seq = store.last_seq().await?;
     let found_nothing = last_seq == 0;
     let feed = Feed::new(last_seq);
-    let dispatcher = Dispatcher::new(metrics.clone(), server);
+    let dispatcher = Dispatcher::new(metrics.clone(), server, settings.lease_ttl.0);
     let admission = Admission::new(dispatcher.clone(), metrics.clone(), settings.max_concurrent_runs);
     load_board(store.as_ref(), &dispatcher, &admission).await?;
     let runs = Runs::new(metrics.clone(), clock.clone(), stopping.clone());
@@ -235,7 +235,7 @@ async fn assemble_replica(
     let last_seq = store.last_seq().await?;
     let found_nothing = last_seq == 0;
     let feed = Feed::new(last_seq);
-    let dispatcher = Dispatcher::new(metrics.clone(), server);
+    let dispatcher = Dispatcher::new(metrics.clone(), server, settings.lease_ttl.0);
     let admission = Admission::new(dispatcher.clone(), metrics.clone(), settings.max_concurrent_runs);
     load_board(store.as_ref(), &dispatcher, &admission).await?;
     let level = CommonLevel::default();

@@ -12,8 +12,9 @@ use downbeat_core::spec::OnDisconnect;
 use downbeat_core::{Change, Event};
 use downbeat_proto::message::Assignment;
 
-use super::board::{Board, Open, Stage, Stray};
+use super::board::{Board, Open, Stage};
 use super::post::{Holding, Post};
+use super::stray::Stray;
 
 /// Nodes whose polls may have something to answer, with the execution that it is.
 pub(crate) type Touched = Vec<(ExecutionId, NodeId)>;
@@ -186,7 +187,7 @@ impl Board {
             // Nobody is there to take it, and nobody sweeps what is offline already.
             post.held.remove(&execution);
             let (token, reason) = (lease.token, "its agent's session had ended".to_owned());
-            self.stray.push(Stray { run, execution, token, reason });
+            self.stray.push(Stray { run, execution, token, reason, may_run: false });
             return;
         }
         let (token, session, since) = (lease.token, lease.session, lease.granted_at);
@@ -244,7 +245,7 @@ impl Board {
 
 /// A lease of a node that is not there.
 fn of_deleted(run: RunId, execution: ExecutionId, token: LeaseToken) -> Stray {
-    Stray { run, execution, token, reason: "its node was deleted".to_owned() }
+    Stray { run, execution, token, reason: "its node was deleted".to_owned(), may_run: true }
 }
 
 /// What an agent is told of an execution.

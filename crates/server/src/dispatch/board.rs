@@ -17,6 +17,7 @@ use super::pile::Share;
 use super::post::{Post, fitting};
 use super::queue::{Place, Queue};
 use super::schemas::{Catalogues, Schemas};
+use super::stray::{Stray, Strays};
 use super::uses::Uses;
 
 /// Why a poll cannot be parked.
@@ -66,16 +67,6 @@ pub(super) enum Stage {
     },
 }
 
-/// A lease that was committed for a session that had ended by then, whose node was deleted, or whose result its agent no
-/// longer has.
-#[derive(Debug)]
-pub(super) struct Stray {
-    pub(super) run: RunId,
-    pub(super) execution: ExecutionId,
-    pub(super) token: LeaseToken,
-    pub(super) reason: String,
-}
-
 /// The plan of an open run, and where its placed work may go.
 #[derive(Debug)]
 pub(super) struct Planned {
@@ -99,7 +90,7 @@ pub(crate) struct Board {
     catalogues: Catalogues,
     pub(super) parked: usize,
     /// Leases that nobody has any more.
-    pub(super) stray: Vec<Stray>,
+    pub(super) stray: Strays,
     /// Pending executions that were just cancelled, for the metrics: only here it is known that they were pending.
     pub(super) cancelled: usize,
     pub(super) uses: Uses,
@@ -137,6 +128,7 @@ impl Board {
                 execution,
                 token: holding.token,
                 reason: reason.clone(),
+                may_run: true,
             }));
         }
         self.holds.remove(&node);
@@ -226,7 +218,12 @@ impl Board {
     }
 
     pub(crate) fn next_due(&self) -> Option<Timestamp> {
-        self.queue.next_due()
+        self.queue.next_due().into_iter().chain(self.stray.next_due()).min()
+    }
+
+    /// How long a lease lasts without a renewal.
+    pub(crate) fn set_lease_ttl(&mut self, lease_ttl: std::time::Duration) {
+        self.stray.set_lease_ttl(lease_ttl);
     }
 
     /// Parks a poll: it is answered when there is something for its node.

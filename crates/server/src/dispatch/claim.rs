@@ -5,14 +5,16 @@ use std::collections::BinaryHeap;
 
 use downbeat_core::execution::{Execution, Lease, State};
 use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId, RunId};
+use downbeat_core::spec::OnDisconnect;
 use downbeat_core::{Change, Dice, Timestamp};
 
-use super::board::{Board, Stage, Stray};
+use super::board::{Board, Stage};
 use super::candidates::Candidates;
 use super::line::{Gate, Head};
 use super::pile::{Next, Where};
 use super::post::Holding;
 use super::queue::Place;
+use super::stray::Stray;
 use super::uses::Bound;
 
 /// With more lines than this the queue decides, and nothing is born leased: looking at all of them costs more than a write.
@@ -133,13 +135,21 @@ impl Board {
                 claims.push(self.claim_one(execution, node, now, dice));
             }
         }
-        claims.extend(self.stray.drain(..).map(|stray| Change::ExecutionLost {
-            run: stray.run,
-            execution: stray.execution,
-            token: stray.token,
-            silence: None,
-            reason: stray.reason,
-            at: now,
+        let (open, plans) = (&self.open, &self.plans);
+        let overlaps_never = |run: &RunId, execution: ExecutionId| {
+            let step = open.get(&execution).map(|open| open.step);
+            let task = step.zip(plans.get(run)).map(|(step, planned)| planned.plan.task(step));
+            task.is_some_and(|task| task.on_disconnect == Some(OnDisconnect::Stop))
+        };
+        claims.extend(self.stray.take_due(now, overlaps_never).into_iter().map(|stray| {
+            Change::ExecutionLost {
+                run: stray.run,
+                execution: stray.execution,
+                token: stray.token,
+                silence: None,
+                reason: stray.reason,
+                at: now,
+            }
         }));
         claims
     }
@@ -298,7 +308,7 @@ impl Board {
         for claim in claims {
             match claim {
                 Change::ExecutionLost { run, execution, token, reason, .. } => {
-                    self.stray.push(Stray { run, execution, token, reason });
+                    self.stray.push(Stray { run, execution, token, reason, may_run: false });
                 }
                 other => self.unclaim(&other),
             }

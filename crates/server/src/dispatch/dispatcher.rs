@@ -30,8 +30,10 @@ pub(crate) struct Dispatcher {
 }
 
 impl Dispatcher {
-    pub(crate) fn new(metrics: Metrics, server: ServerId) -> Self {
-        Self { board: Arc::default(), wake: Arc::new(Notify::new()), metrics, server }
+    pub(crate) fn new(metrics: Metrics, server: ServerId, lease_ttl: Duration) -> Self {
+        let mut board = Board::default();
+        board.set_lease_ttl(lease_ttl);
+        Self { board: Arc::new(Mutex::new(board)), wake: Arc::new(Notify::new()), metrics, server }
     }
 
     /// A commit that may have held claims was refused.

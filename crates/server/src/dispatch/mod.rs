@@ -15,6 +15,7 @@ mod post;
 mod queue;
 mod reasons;
 mod schemas;
+mod stray;
 #[cfg(test)]
 mod tests;
 mod turns;

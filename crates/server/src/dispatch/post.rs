@@ -10,7 +10,7 @@ use downbeat_proto::message::{Assignment, Free, Held, PollAnswer};
 use jiff::SignedDuration;
 use tokio::sync::oneshot;
 
-use super::board::Stray;
+use super::stray::Stray;
 
 /// No answer to a poll is on its way for longer than this: agents give up before.
 const ON_ITS_WAY: SignedDuration = SignedDuration::from_secs(90);
@@ -218,7 +218,7 @@ impl Post {
             // If its end is not committed it is looked at again.
             holding.missing_since = Some(now);
             let (run, reason) = (holding.run.clone(), "its agent no longer has its result".to_owned());
-            Some(Stray { run, execution, token, reason })
+            Some(Stray { run, execution, token, reason, may_run: false })
         });
         gone.collect()
     }

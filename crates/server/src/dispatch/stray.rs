@@ -1,0 +1,105 @@
+//! Owns leases that nobody has any more: they are ended, and what follows from it is the run's to decide.
+
+use std::time::Duration;
+
+use downbeat_core::Timestamp;
+use downbeat_core::ids::{ExecutionId, LeaseToken, RunId};
+use jiff::SignedDuration;
+
+/// A lease that was committed for a session that had ended by then, whose node was deleted, or whose result its agent no
+/// longer has.
+#[derive(Debug)]
+pub(super) struct Stray {
+    pub(super) run: RunId,
+    pub(super) execution: ExecutionId,
+    pub(super) token: LeaseToken,
+    pub(super) reason: String,
+    /// Its node was deleted: the agent, which has yet to hear of that, may still be at work.
+    pub(super) may_run: bool,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(super) struct Strays {
+    found: Vec<Stray>,
+    /// Work that must never overlap and may still run. Its lease is ended when its agent has ended it for want of a
+    /// renewal.
+    resting: Vec<(Timestamp, Stray)>,
+    /// How long a lease lasts without a renewal.
+    lease_ttl: Duration,
+}
+
+impl Strays {
+    pub(super) fn set_lease_ttl(&mut self, lease_ttl: Duration) {
+        self.lease_ttl = lease_ttl;
+    }
+
+    pub(super) fn push(&mut self, stray: Stray) {
+        self.found.push(stray);
+    }
+
+    pub(super) fn extend(&mut self, strays: impl IntoIterator<Item = Stray>) {
+        self.found.extend(strays);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.found.clear();
+        self.resting.clear();
+    }
+
+    /// When the next one that rests is to be ended.
+    pub(super) fn next_due(&self) -> Option<Timestamp> {
+        self.resting.iter().map(|(due, _)| *due).min()
+    }
+
+    /// Those that are to be ended now. `overlaps_never` says so of an execution's task.
+    pub(super) fn take_due(
+        &mut self,
+        now: Timestamp,
+        overlaps_never: impl Fn(&RunId, ExecutionId) -> bool,
+    ) -> Vec<Stray> {
+        let term = SignedDuration::try_from(self.lease_ttl).unwrap_or(SignedDuration::MAX);
+        let end = now.checked_add(term).unwrap_or(Timestamp::MAX);
+        let rests = |stray: &Stray| stray.may_run && overlaps_never(&stray.run, stray.execution);
+        let (rest, mut due): (Vec<_>, Vec<_>) = self.found.drain(..).partition(rests);
+        due.extend(self.resting.extract_if(.., |(until, _)| *until <= now).map(|(_, stray)| stray));
+        self.resting.extend(rest.into_iter().map(|stray| (end, stray)));
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stray(number: u128, may_run: bool) -> Stray {
+        Stray {
+            run: "run".to_owned().into(),
+            execution: ExecutionId(uuid::Uuid::from_u128(number)),
+            token: LeaseToken(uuid::Uuid::from_u128(number)),
+            reason: "its node was deleted".to_owned(),
+            may_run,
+        }
+    }
+
+    #[test]
+    fn work_that_must_never_overlap_is_ended_when_its_agent_has_ended_it() {
+        let mut strays = Strays::default();
+        strays.set_lease_ttl(Duration::from_secs(30));
+        strays.extend([stray(1, true), stray(2, true), stray(3, false)]);
+        // 1 and 3 must never overlap. 3 does not run: its agent has ended.
+        let never = |_: &RunId, execution: ExecutionId| execution.0.as_u128() != 2;
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let numbers =
+            |due: Vec<Stray>| -> Vec<u128> { due.iter().map(|stray| stray.execution.0.as_u128()).collect() };
+        assert_eq!(numbers(strays.take_due(at(100), never)), [2, 3]);
+        assert_eq!((strays.is_empty(), strays.next_due()), (true, Some(at(130))));
+        assert_eq!(numbers(strays.take_due(at(129), never)), [0; 0]);
+        assert_eq!(numbers(strays.take_due(at(130), never)), [1]);
+        assert_eq!(strays.next_due(), None);
+    }
+}
