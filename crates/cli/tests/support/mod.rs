@@ -8,6 +8,7 @@ mod disk;
 use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -46,8 +47,23 @@ pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(
     }
 }
 
+/// Ports that the system gives to no connection by itself: one that is free now is still free when a server that was
+/// killed listens there again.
+const PORTS: std::ops::Range<u16> = 30_000..32_000;
+
+/// An address that nobody listens at, and that this process hands out once.
 pub(crate) fn free_address() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let count = u32::from(PORTS.end - PORTS.start);
+    // Test programs that run side by side begin at different ports.
+    let first = std::process::id().wrapping_mul(331) % count;
+    loop {
+        let offset = (first + NEXT.fetch_add(1, Ordering::Relaxed)) % count;
+        let address = format!("127.0.0.1:{}", u32::from(PORTS.start) + offset);
+        if TcpListener::bind(&address).is_ok() {
+            return address;
+        }
+    }
 }
 
 /// Whether a process exists and is not a zombie.
