@@ -1,6 +1,6 @@
 //! `server-list`: the servers that share the store.
 
-use downbeat_server::http::view::{List, Server};
+use downbeat_api::{List, Server};
 use jiff::Timestamp;
 
 use crate::client::Client;

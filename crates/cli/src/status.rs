@@ -1,6 +1,6 @@
 //! `status`: the whole system at a glance.
 
-use downbeat_server::http::view::Status;
+use downbeat_api::Status;
 use jiff::Timestamp;
 
 use crate::client::Client;

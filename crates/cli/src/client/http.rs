@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use downbeat_api::List;
 use downbeat_core::backend::Params;
 use downbeat_core::limits;
 use downbeat_server::Settings;
-use downbeat_server::http::view::List;
 use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use serde::de::DeserializeOwned;

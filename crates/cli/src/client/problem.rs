@@ -1,15 +1,12 @@
 //! Owns how an error answer becomes a failure: the detail as its line, mistakes and nodes as its list.
 
-use downbeat_server::http::view::{FieldError, Problem};
+use downbeat_api::{FieldError, Problem, code};
 use reqwest::Response;
 
 use crate::exit::{Code, Failure};
 
 /// How the server begins when a parameter of a query is wrong; most have the name of the flag that they come from.
 const WRONG_QUERY: &str = "the query is wrong: ";
-
-/// The server's code for params of a run that are wrong.
-const INVALID_PARAMS: &str = "invalid_params";
 
 /// Nodes that are listed one by one before the rest is only counted.
 const MOST_NODES: usize = 20;
@@ -41,7 +38,7 @@ fn told(code: Code, problem: Problem, file: Option<&str>) -> Failure {
         let hint = format!("say it to the primary: --server {primary}");
         return Failure::new(code, problem.detail).with_details(vec![hint]);
     }
-    if problem.code == INVALID_PARAMS {
+    if problem.code == code::INVALID_PARAMS {
         let param = |error: &FieldError| {
             format!("{}: {}", error.path.strip_prefix("params.").unwrap_or(&error.path), error.message)
         };

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use clap::Args;
+use downbeat_api::{DeletedNode, Event, EventList, List, NodeSummary};
 use downbeat_core::limits;
-use downbeat_server::http::view::{DeletedNode, Event, EventList, List, NodeSummary};
 use tokio::time::sleep;
 
 use crate::client::Client;

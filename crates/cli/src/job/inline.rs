@@ -4,9 +4,9 @@
 //! coerced to what the action declares.
 
 use clap::{ArgAction, Args, Command, FromArgMatches};
+use downbeat_api::{Node, NodeSummary};
 use downbeat_core::backend::{ActionSchema, Catalogue, ParamKind, ParamSchema, coerce};
 use downbeat_core::nearest::nearest;
-use downbeat_server::http::view::{Node, NodeSummary};
 use serde_json::{Value, json};
 
 use super::run::RunOptions;

@@ -1,7 +1,7 @@
 //! `job plan`: a dry run on the server, which knows the nodes.
 
 use clap::Args;
-use downbeat_server::http::view::Plan;
+use downbeat_api::Plan;
 
 use super::file::JobFile;
 use super::params;

@@ -1,9 +1,9 @@
 //! `job run`: submits a task or a job file, and stays with the run if asked to.
 
 use clap::Args;
+use downbeat_api::Run;
 use downbeat_core::backend::{Catalogue, Params};
 use downbeat_core::{Span, spec};
-use downbeat_server::http::view::Run;
 
 use super::file::JobFile;
 use super::inline::{self, Inline};

@@ -1,6 +1,6 @@
 //! `node delete`.
 
-use downbeat_server::http::view::DeletedNode;
+use downbeat_api::DeletedNode;
 
 use super::within;
 use crate::client::Client;

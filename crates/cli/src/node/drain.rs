@@ -1,6 +1,6 @@
 //! `node drain` and `node undrain`.
 
-use downbeat_server::http::view::Node;
+use downbeat_api::Node;
 
 use super::within;
 use crate::client::{Body, Client};

@@ -1,7 +1,7 @@
 //! `node list`.
 
 use clap::Args;
-use downbeat_server::http::view::{List, NodeSummary};
+use downbeat_api::{List, NodeSummary};
 use jiff::Timestamp;
 
 use crate::client::Client;

@@ -1,6 +1,6 @@
 //! `node show`.
 
-use downbeat_server::http::view::Node;
+use downbeat_api::Node;
 use jiff::Timestamp;
 
 use super::within;

@@ -1,6 +1,6 @@
 //! `node work`.
 
-use downbeat_server::http::view::NodeWork;
+use downbeat_api::NodeWork;
 use jiff::Timestamp;
 
 use super::within;

@@ -1,6 +1,6 @@
 //! `run cancel`.
 
-use downbeat_server::http::view::RunSummary;
+use downbeat_api::RunSummary;
 
 use super::Which;
 use crate::client::{Body, Client};

@@ -1,8 +1,8 @@
 //! `run events`.
 
 use clap::Args;
+use downbeat_api::{EventList, NodeSummary, Plan, RunSummary, Where};
 use downbeat_core::limits;
-use downbeat_server::http::view::{EventList, NodeSummary, Plan, RunSummary, Where};
 
 use super::Which;
 use crate::client::Client;

@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
+use downbeat_api::{Plan, Rules, Run, RunStanding};
 use downbeat_core::ids::RunId;
-use downbeat_server::http::view::{Plan, Rules, Run, RunStanding};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep, timeout_at};
 

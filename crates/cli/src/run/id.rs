@@ -1,9 +1,9 @@
 //! Owns how a run may be named: by its id, by a unique beginning of it, or as the last one.
 
+use downbeat_api::{List, RunSummary};
 use downbeat_core::ids::RunId;
 use downbeat_core::limits;
 use downbeat_core::nearest::nearest_within;
-use downbeat_server::http::view::{List, RunSummary};
 
 use super::Which;
 use crate::client::Client;

@@ -1,7 +1,7 @@
 //! `run list`.
 
 use clap::Args;
-use downbeat_server::http::view::{List, RunSummary};
+use downbeat_api::{List, RunSummary};
 use jiff::Timestamp;
 
 use crate::client::Client;

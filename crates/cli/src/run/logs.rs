@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::Args;
+use downbeat_api::{InstanceResult, Plan, Run, RunChunk};
 use downbeat_core::ids::RunId;
-use downbeat_server::http::view::{InstanceResult, Plan, Run, RunChunk};
 use serde_json::json;
 use tokio::time::sleep;
 

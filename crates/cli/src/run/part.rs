@@ -1,8 +1,8 @@
 //! Owns how a part of a run is named: one of its steps, one of its nodes. What the run does not have is not found.
 
-use std::collections::BTreeSet;
+use downbeat_api::{Node, Plan, Run, Step, Where};
 
-use downbeat_server::http::view::{Node, Plan, Run, Step, Where};
+use std::collections::BTreeSet;
 
 use crate::client::Client;
 use crate::exit::Failure;

@@ -1,7 +1,7 @@
 //! `run retry`: a new run that does what an ended one did not.
 
 use clap::Args;
-use downbeat_server::http::view::Run;
+use downbeat_api::Run;
 use serde_json::json;
 
 use super::{Which, wait, watch};

@@ -1,6 +1,6 @@
 //! `run show`.
 
-use downbeat_server::http::view::{Plan, Run};
+use downbeat_api::{Plan, Run};
 use jiff::Timestamp;
 
 use super::Which;

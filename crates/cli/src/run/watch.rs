@@ -4,9 +4,9 @@
 
 use std::collections::BTreeMap;
 
+use downbeat_api::{List, Run, RunSummary};
 use downbeat_core::ids::RunId;
 use downbeat_core::run::RunStatus;
-use downbeat_server::http::view::{List, Run, RunSummary};
 use jiff::Timestamp;
 
 use super::Which;

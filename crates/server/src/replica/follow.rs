@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use downbeat_api::Problem;
 use downbeat_core::Dice;
 use downbeat_store::{self as store, EventFilter};
 use futures_util::StreamExt;
@@ -11,7 +12,6 @@ use tracing::warn;
 
 use super::apply::{Applier, Failure};
 use super::frame::{Frame, LINE_BYTES, fingerprint};
-use crate::http::view::Problem;
 
 const CONNECT: Duration = Duration::from_secs(5);
 /// A primary gives a sign twice a second, but for when it waits for its store.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use downbeat_core::change::{Change, Event};
-use downbeat_core::execution::{Execution, State, Verdict};
+use downbeat_core::execution::{Execution, State, Stream, Verdict};
 use downbeat_core::ids::{NodeId, RunId};
 use downbeat_core::node::{Former, NodeRecord, NodeStatus, Tombstone};
 use downbeat_core::run::{RunEnd, RunRecord, RunState};
@@ -16,7 +16,7 @@ use super::make::{
     token,
 };
 use crate::port::{
-    EventFilter, ExecutionFilter, LimitUse, OutputChunk, Page, RunFilter, ServerRecord, Store, Stream, Tally,
+    EventFilter, ExecutionFilter, LimitUse, OutputChunk, Page, RunFilter, ServerRecord, Store, Tally,
 };
 
 const ALL: Page = Page { limit: 100_000, offset: 0 };
