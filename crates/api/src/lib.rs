@@ -1,5 +1,5 @@
 //! The types of the REST API: plain data that serialises to JSON and reads back, for the server and its clients alike;
-//! [`code`] has the codes of problems.
+//! [`request`] has the paths, and [`code`] the codes of problems.
 //!
 //! Invariant: nothing in here knows HTTP or a store. Each file's `of` functions make a view from records of `core`.
 
@@ -11,6 +11,7 @@ mod node;
 mod output;
 mod plan;
 mod problem;
+pub mod request;
 mod rollout;
 mod run;
 mod schema;
