@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::file::JobFile;
 use super::params;
-use crate::client::params_failure;
+use crate::connect::params_failure;
 use crate::exit::{Code, Failure};
 use crate::out::{Format, Out};
 

@@ -14,7 +14,6 @@ use tracing::warn;
 use super::apply::{Applier, Failure};
 use super::frame::{Frame, LINE_BYTES, fingerprint};
 
-const CONNECT: Duration = Duration::from_secs(5);
 /// A primary gives a sign twice a second, but for when it waits for its store.
 const SILENCE: Duration = Duration::from_secs(15);
 /// Between two tries: from the first to the most, doubled each time, each with some chance in it.

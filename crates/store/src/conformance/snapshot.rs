@@ -16,9 +16,7 @@ use super::make::{
     node, outcome_with_outputs, pending, problems, registered, registration_of, run, run_id, server, session,
     token,
 };
-use crate::port::{
-    EventFilter, ExecutionFilter, OutputChunk, Page, RunFilter, ServerRecord, Store, Tally,
-};
+use crate::port::{EventFilter, ExecutionFilter, OutputChunk, Page, RunFilter, ServerRecord, Store, Tally};
 
 const ALL: Page = Page { limit: 100_000, offset: 0 };
 
