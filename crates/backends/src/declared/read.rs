@@ -43,7 +43,7 @@ const LITERAL_BYTES: usize = 128 * 1024 - 1 - ARGUMENT_BYTES;
 impl Declared {
     /// The section `[backends]`: backends by name.
     pub fn read_all(section: &Value) -> Result<Vec<Self>, Refused> {
-        let key = Key("backends".to_owned());
+        let key = Key::new("backends");
         key.map(section)?.iter().map(|(name, value)| Self::read(name, value)).collect()
     }
 
@@ -184,20 +184,24 @@ fn uses<'t>(argv: &'t [Template], env: &'t [(String, Template)]) -> Uses<'t> {
     uses
 }
 
-/// A place in the settings.
+/// The path of a key in the settings.
 #[derive(Clone, Debug)]
-pub(super) struct Key(String);
+pub(crate) struct Key(String);
 
 impl Key {
-    pub(super) fn field(&self, name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
+        Self(name.to_owned())
+    }
+
+    pub(crate) fn field(&self, name: &str) -> Self {
         Self(format!("{}.{name}", self.0))
     }
 
-    pub(super) fn refuse(&self, reason: String) -> Refused {
+    pub(crate) fn refuse(&self, reason: String) -> Refused {
         Refused { key: self.0.clone(), reason }
     }
 
-    fn map<'v>(&self, value: &'v Value) -> Result<&'v Map<String, Value>, Refused> {
+    pub(crate) fn map<'v>(&self, value: &'v Value) -> Result<&'v Map<String, Value>, Refused> {
         value.as_object().ok_or_else(|| self.refuse("must be a section".to_owned()))
     }
 
@@ -211,11 +215,11 @@ impl Key {
             return Ok(());
         }
         Err(self.refuse(format!(
-            "is no name; write at most {NAME_BYTES} small letters, digits and `{joint}`, a letter first"
+            "is not a name; write at most {NAME_BYTES} small letters, digits and `{joint}`, a letter first"
         )))
     }
 
-    pub(super) fn known(&self, entries: &Map<String, Value>, known: &[&str]) -> Result<(), Refused> {
+    pub(crate) fn known(&self, entries: &Map<String, Value>, known: &[&str]) -> Result<(), Refused> {
         match entries.keys().find(|key| !known.contains(&key.as_str())) {
             None => Ok(()),
             Some(unknown) => Err(self
@@ -224,12 +228,12 @@ impl Key {
         }
     }
 
-    pub(super) fn text(&self, entries: &Map<String, Value>, name: &str) -> Result<Option<String>, Refused> {
+    pub(crate) fn text(&self, entries: &Map<String, Value>, name: &str) -> Result<Option<String>, Refused> {
         let wrong = || self.field(name).refuse("must be a text".to_owned());
         entries.get(name).map(|value| value.as_str().map(str::to_owned).ok_or_else(wrong)).transpose()
     }
 
-    pub(super) fn texts(
+    pub(crate) fn texts(
         &self,
         entries: &Map<String, Value>,
         name: &str,
@@ -244,12 +248,12 @@ impl Key {
             .map(Some)
     }
 
-    pub(super) fn boolean(&self, entries: &Map<String, Value>, name: &str) -> Result<Option<bool>, Refused> {
+    pub(crate) fn boolean(&self, entries: &Map<String, Value>, name: &str) -> Result<Option<bool>, Refused> {
         let wrong = || self.field(name).refuse("must be true or false".to_owned());
         entries.get(name).map(|value| value.as_bool().ok_or_else(wrong)).transpose()
     }
 
-    pub(super) fn integer(&self, entries: &Map<String, Value>, name: &str) -> Result<Option<i64>, Refused> {
+    pub(crate) fn integer(&self, entries: &Map<String, Value>, name: &str) -> Result<Option<i64>, Refused> {
         let wrong = || self.field(name).refuse("must be a whole number".to_owned());
         entries.get(name).map(|value| value.as_i64().ok_or_else(wrong)).transpose()
     }

@@ -5,8 +5,8 @@ use std::io::Write;
 use downbeat_agent::JOB_VARIABLES;
 use tempfile::NamedTempFile;
 
-use super::load::{AGENT, Derived, SERVER, Said, Sources, load, load_backends};
-use super::{AgentKeys, ServerKeys};
+use super::load::{Derived, Given, Sources, load, load_backends};
+use super::{AGENT, AgentKeys, SERVER, ServerKeys};
 use crate::exit::Code;
 
 fn file(text: &str) -> NamedTempFile {
@@ -29,7 +29,7 @@ fn sources(
             .collect(),
         flags: flags
             .iter()
-            .map(|(key, value, flag)| (*key, Said::Text((*value).to_owned()), *flag))
+            .map(|(key, value, flag)| (*key, Given::Text((*value).to_owned()), *flag))
             .collect(),
     }
 }
@@ -37,7 +37,7 @@ fn sources(
 fn server(sources: &Sources) -> Result<(ServerKeys, String), String> {
     let derived = |keys: &ServerKeys| {
         let value = keys.node_stale_after().to_string().into();
-        vec![Derived { key: "node_stale_after", value, source: "default: 3 heartbeat intervals" }]
+        vec![Derived { key: "node_stale_after", value }]
     };
     match load(SERVER, sources, ServerKeys::check, derived) {
         Ok(loaded) => Ok((loaded.keys, loaded.shown.toml())),
@@ -219,7 +219,7 @@ fn agents_read_lists_and_labels_from_files_and_from_text() {
 #[test]
 fn a_label_of_a_flag_may_hold_a_comma() {
     let empty = file("");
-    let each = |texts: &[&str]| Said::Each(texts.iter().map(|text| (*text).to_owned()).collect());
+    let each = |texts: &[&str]| Given::Each(texts.iter().map(|text| (*text).to_owned()).collect());
     let mut sources = sources(Some(&empty), &[], &[("groups", "a,b", "--groups")]);
     sources.flags.push(("labels", each(&["note=a,b", "zone=c"]), "--label"));
     sources.flags.push(("capabilities", each(&["gpus=2"]), "--capability"));

@@ -93,7 +93,7 @@ async fn prepare(
     spec: &Spec,
 ) -> Result<(Client, String, Option<PathBuf>), String> {
     let client = docker.engine.connect().map_err(|error| docker.engine.told(&error))?;
-    for identity in docker.sweep().await? {
+    for identity in docker.remove_left_over().await? {
         tracing::warn!(execution = %identity, "removed a container that was left over");
     }
     image::provide(&client, &docker.engine, spec, &call.output).await?;

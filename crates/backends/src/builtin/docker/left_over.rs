@@ -24,9 +24,9 @@ const REMOVAL: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Docker {
-    /// Removes what a former life of the agent left, and answers what that was. Nothing is asked of an engine on which
-    /// this agent never ran anything.
-    pub async fn sweep(&self) -> Result<Vec<Identity>, String> {
+    /// Removes the containers that an earlier process of the agent left, and returns what they were. An engine on which
+    /// this agent never ran anything is not asked.
+    pub async fn remove_left_over(&self) -> Result<Vec<Identity>, String> {
         let mut swept = self.swept.lock().await;
         if *swept {
             return Ok(Vec::new());

@@ -422,7 +422,7 @@ impl Progress {
 
     /// How many failures the run survives.
     fn budget(&self) -> u32 {
-        self.plan.budget().unwrap_or(match self.plan.definition.strategy {
+        self.plan.budget().unwrap_or(match self.plan.definition.strategy() {
             Strategy::FailFast => 0,
             Strategy::Continue => u32::MAX,
         })

@@ -229,7 +229,7 @@ impl Plan {
                 plan::Shape::List => Shape::List,
                 plan::Shape::Graph => Shape::Graph,
             },
-            strategy: match plan.definition.strategy {
+            strategy: match plan.definition.strategy() {
                 Strategy::FailFast => "fail-fast".to_owned(),
                 Strategy::Continue => "continue".to_owned(),
             },
