@@ -98,7 +98,7 @@ fn action(key: &Key, name: &str, value: &Value) -> Result<(ActionSchema, Action)
         None => &empty,
         Some(value) => key_of_params.map(value)?,
     };
-    let uses = uses(&argv, &env);
+    let uses = references(&argv, &env);
     for (name, place) in &uses.places {
         if !declared.contains_key(name) {
             let names: Vec<&str> = declared.keys().map(String::as_str).collect();
@@ -156,14 +156,14 @@ fn template(key: &Key, text: &str) -> Result<Template, Refused> {
 }
 
 /// Where params are used.
-struct Uses<'t> {
+struct References<'t> {
     of: BTreeMap<&'t str, Use>,
     /// Names in order, with the key that they occur in.
     places: Vec<(String, &'static str)>,
 }
 
-fn uses<'t>(argv: &'t [Template], env: &'t [(String, Template)]) -> Uses<'t> {
-    let mut uses = Uses { of: BTreeMap::new(), places: Vec::new() };
+fn references<'t>(argv: &'t [Template], env: &'t [(String, Template)]) -> References<'t> {
+    let mut found = References { of: BTreeMap::new(), places: Vec::new() };
     let mut options_end = false;
     let arguments = argv.iter().map(|template| {
         options_end |= template.literal() == Some("--");
@@ -173,15 +173,15 @@ fn uses<'t>(argv: &'t [Template], env: &'t [(String, Template)]) -> Uses<'t> {
     for (template, place, open) in arguments.chain(variables) {
         let together = template.params().count();
         for name in template.params() {
-            let used = uses.of.entry(name).or_default();
+            let used = found.of.entry(name).or_default();
             used.exposed |= open && template.first() == Some(name);
             // A variable holds one text, whatever stands around it.
             used.embedded |= template.whole().is_none() || place == "env";
             used.together = used.together.max(together);
-            uses.places.push((name.to_owned(), place));
+            found.places.push((name.to_owned(), place));
         }
     }
-    uses
+    found
 }
 
 /// The path of a key in the settings.

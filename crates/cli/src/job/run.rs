@@ -123,7 +123,7 @@ pub(super) async fn run(args: RunArgs, global: &Global, out: Out) -> Result<(), 
     let body = match asked {
         Asked::File(body) => body,
         Asked::Task(inline) => {
-            let text = inline.settled(&client).await?.to_string();
+            let text = inline.with_node_schema(&client).await?.to_string();
             note_signs(&text, "", out);
             Body::Definition { text, file: None, params: Params::new(), no_cache: options.no_cache }
         }

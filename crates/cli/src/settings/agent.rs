@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::dial::dialled;
 use super::kinds::{Labels, List, LogFormat, duration, some_number};
 use super::server::hostname;
-use super::table::Default::{Follows, Is, Unset};
+use super::table::Fallback::{Follows, Is, Unset};
 use super::table::Repeats::{Each, Joined};
 use super::table::{HasSection, Section, Setting};
 

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use super::agent::{self, AGENT};
 use super::server::SERVER;
 use super::show::{Row, Shown, Tree};
-use super::table::{Default, Section, Setting};
+use super::table::{Fallback, Section, Setting};
 use crate::exit::Failure;
 
 const PREFIX: &str = "DOWNBEAT_";
@@ -103,7 +103,7 @@ pub(crate) fn load<T: DeserializeOwned + serde::Serialize>(
 ) -> Result<Loaded<T>, Failure> {
     let mut figment = Figment::new();
     for setting in section.settings {
-        if let Default::Is(default) = setting.default {
+        if let Fallback::Is(default) = setting.default {
             let (key, value) = (setting.key, Given::Text(default.to_owned()));
             figment = figment.merge(Single { key, value, source: "default".to_owned() });
         }
@@ -133,7 +133,7 @@ pub(crate) fn load<T: DeserializeOwned + serde::Serialize>(
             _ => tree[key].clone(),
         };
         let source = match (setting.default, figment.find_metadata(key)) {
-            (Default::Follows(from), None) => format!("default: {from}"),
+            (Fallback::Follows(from), None) => format!("default: {from}"),
             _ => source_of(key),
         };
         Row { key, value, source }

@@ -7,7 +7,7 @@ use downbeat_core::{Span, limits};
 use serde::{Deserialize, Serialize};
 
 use super::kinds::{List, LogFormat, Size, address, duration, number, some_duration, some_number};
-use super::table::Default::{Follows, Is, Unset};
+use super::table::Fallback::{Follows, Is, Unset};
 use super::table::{HasSection, Section, Setting};
 
 /// Section `[server]` of `downbeat.toml`.

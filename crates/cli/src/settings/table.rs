@@ -16,13 +16,13 @@ pub(crate) struct Setting {
     /// `--name VALUE`; empty: it has no flag of its own here.
     pub(crate) flag: &'static str,
     pub(crate) repeats: Repeats,
-    pub(crate) default: Default,
+    pub(crate) default: Fallback,
     pub(crate) help: &'static str,
 }
 
 /// What holds when nothing is set.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Default {
+pub(crate) enum Fallback {
     /// This value, as text. It may be empty.
     Is(&'static str),
     /// It follows from something else, in these words.
@@ -44,7 +44,7 @@ impl Setting {
     pub(crate) const fn new(
         key: &'static str,
         flag: &'static str,
-        default: Default,
+        default: Fallback,
         help: &'static str,
     ) -> Self {
         Self { key, flag, repeats: Repeats::Never, default, help }
@@ -62,8 +62,10 @@ impl Setting {
     fn arg(&self) -> Option<Arg> {
         let (flag, value) = self.flag()?;
         let help = match self.default {
-            Default::Is("") | Default::Unset => self.help.to_owned(),
-            Default::Is(default) | Default::Follows(default) => format!("{} [default: {default}]", self.help),
+            Fallback::Is("") | Fallback::Unset => self.help.to_owned(),
+            Fallback::Is(default) | Fallback::Follows(default) => {
+                format!("{} [default: {default}]", self.help)
+            }
         };
         let action = match self.repeats {
             Repeats::Never => ArgAction::Set,

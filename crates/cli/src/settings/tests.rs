@@ -6,6 +6,7 @@ use downbeat_agent::JOB_VARIABLES;
 use tempfile::NamedTempFile;
 
 use super::load::{Derived, Given, Sources, load, load_backends};
+use super::table::Fallback;
 use super::{AGENT, AgentKeys, SERVER, ServerKeys};
 use crate::exit::Code;
 
@@ -331,6 +332,88 @@ fn what_a_node_says_of_itself_is_checked_before_it_starts() {
         let sources = sources(Some(&empty), &[], &[(key, value, flag)]);
         let refused = load(AGENT, &sources, AgentKeys::check, |_| Vec::new()).unwrap_err();
         assert_eq!(refused.code, Code::BadInput);
+        assert!(refused.message.contains(expected), "{}", refused.message);
+    }
+}
+
+const BEGIN: &str = "<!-- written from the tables of settings: UPDATE_GOLDEN=1 -->\n";
+const END: &str = "<!-- end -->";
+
+/// The sections as the page of settings lists them.
+fn page() -> String {
+    let mut page = String::new();
+    for section in [SERVER, AGENT] {
+        page.push_str(&format!(
+            "\n## `[{}]`\n\n| key | variable | flag | default | meaning |\n",
+            section.name
+        ));
+        page.push_str("|---|---|---|---|---|\n");
+        for setting in section.settings {
+            let flag = match (section.name, setting.key) {
+                (_, "log_level" | "log_format") | ("agent", "server" | "cluster") => {
+                    format!("`--{}`", setting.key.replace('_', "-"))
+                }
+                _ if setting.flag.is_empty() => String::new(),
+                _ => format!("`{}`", setting.flag),
+            };
+            let default = match setting.default {
+                Fallback::Is("") | Fallback::Unset => String::new(),
+                Fallback::Is(default) => format!("`{default}`"),
+                Fallback::Follows(from) => from.to_owned(),
+            };
+            let variable = match setting.key {
+                super::agent::BACKEND => String::new(),
+                key => format!("`{}`", section.variable(key)),
+            };
+            page.push_str(&format!(
+                "| `{}` | {variable} | {flag} | {default} | {} |\n",
+                setting.key, setting.help
+            ));
+        }
+    }
+    page.push('\n');
+    page
+}
+
+#[test]
+fn the_page_of_settings_lists_them_as_they_are() {
+    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/settings.md");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let (before, rest) = text.split_once(BEGIN).expect("the page marks where the tables begin");
+    let (found, after) = rest.split_once(END).expect("the page marks where the tables end");
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(&file, format!("{before}{BEGIN}{}{END}{after}", page())).unwrap();
+        return;
+    }
+    assert_eq!(found, page(), "write it again with UPDATE_GOLDEN=1");
+}
+
+/// Programs that embed a server start from its own defaults, and people from those of the table.
+#[test]
+fn the_defaults_of_the_table_are_those_of_the_server() {
+    let empty = file("");
+    let (keys, _) = server(&sources(Some(&empty), &[], &[])).unwrap();
+    let of_table = downbeat_server::Settings::from(&keys);
+    assert_eq!(format!("{of_table:?}"), format!("{:?}", downbeat_server::Settings::default()));
+}
+
+#[test]
+fn a_backend_has_settings_of_its_own() {
+    let read = |sources: &Sources| load(AGENT, sources, AgentKeys::check, |_| Vec::new());
+    let own = file("[agent.backend.docker]\nsocket = \"unix:///run/x.sock\"\n");
+    let loaded = read(&sources(Some(&own), &[], &[])).unwrap();
+    assert!(loaded.keys.backend_settings().is_ok());
+    assert!(loaded.shown.toml().contains("backend = "), "{}", loaded.shown.toml());
+    for (text, expected) in [
+        (
+            "[agent.backend.docker]\nsockt = \"x\"",
+            "`backend.docker.sockt`: there is no such key; did you mean `socket`?",
+        ),
+        ("[agent.backend.dokcer]", "`backend.dokcer`: there is no such key; did you mean `docker`?"),
+        ("[agent]\ndocker_socket = \"ssh://x\"", "bad value of `docker_socket`"),
+    ] {
+        let file = file(text);
+        let refused = read(&sources(Some(&file), &[], &[])).unwrap_err();
         assert!(refused.message.contains(expected), "{}", refused.message);
     }
 }

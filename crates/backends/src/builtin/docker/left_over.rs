@@ -32,7 +32,7 @@ impl Docker {
             return Ok(Vec::new());
         }
         let found = match fs::read_to_string(&self.mark) {
-            Ok(mark) => self.remove_all(mark.trim()).await.map_err(|error| self.engine.told(&error))?,
+            Ok(mark) => self.remove_all(mark.trim()).await.map_err(|error| self.engine.describe(&error))?,
             Err(_) => Vec::new(),
         };
         *swept = true;
@@ -115,5 +115,5 @@ pub(crate) async fn end_container(engine: &Engine, name: &str, grace: Duration) 
         let _ = tokio::time::timeout(grace, client.stop_container(name, Some(options))).await;
         remove(&client, name).await
     };
-    ended.await.map_err(|error: Error| engine.told(&error))
+    ended.await.map_err(|error: Error| engine.describe(&error))
 }
