@@ -96,7 +96,7 @@ pub(crate) struct Section {
 }
 
 impl Section {
-    pub(crate) fn keys(&self) -> impl Iterator<Item = &'static str> {
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &'static str> + use<> {
         self.settings.iter().map(|setting| setting.key)
     }
 
