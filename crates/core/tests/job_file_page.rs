@@ -48,7 +48,10 @@ fn written() -> String {
     for (on, title, about) in SECTIONS {
         writeln!(page, "\n### {title}\n\n{about}\n").unwrap();
         writeln!(page, "| field | value | default | meaning |\n|---|---|---|---|").unwrap();
-        for field in spec::fields().filter(|field| field.on.contains(&on[0])) {
+        // Fields of its own first, then those that it shares with the job.
+        let mut fields: Vec<&Field> = spec::fields().filter(|field| field.on.contains(&on[0])).collect();
+        fields.sort_by_key(|field| field.on[0] != on[0]);
+        for field in fields {
             row(&mut page, field);
         }
     }
