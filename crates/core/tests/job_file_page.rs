@@ -12,35 +12,35 @@ const BEGIN: &str = "<!-- written from the table of fields: UPDATE_GOLDEN=1 -->\
 const END: &str = "<!-- end -->";
 
 /// The sections of the page, with what each is about.
-const SECTIONS: &[(&[On], &str, &str)] = &[
-    (&[On::Job], "Job", "The fields of the file itself. Only `tasks` is required."),
+const SECTIONS: &[(On, &str, &str)] = &[
+    (On::Job, "Job", "The fields of the file itself. Only `tasks` is required."),
     (
-        &[On::Task, On::Leaf],
+        On::Task,
         "Task",
         "An entry of `tasks` that does something. `backend` and `action` are required. A task inside a branch has no \
          `depends_on`, `target`, `placement` or `for_each`: these are set on the branch or on the job.",
     ),
-    (&[On::Branch], "Branch", "An entry of `tasks` that has `tasks` of its own: a pipeline for each node."),
-    (&[On::Target], "`target` as a map", "`{scope: group, value: web}` is the same as `group:web`."),
+    (On::Branch, "Branch", "An entry of `tasks` that has `tasks` of its own: a pipeline for each node."),
+    (On::Target, "`target` as a map", "`{scope: group, value: web}` is the same as `group:web`."),
     (
-        &[On::Placement],
+        On::Placement,
         "`placement`",
         "All conditions must hold; `prefer` and `spread` only order the nodes that fit.",
     ),
     (
-        &[On::Preference],
+        On::Preference,
         "`placement.prefer`",
         "Each entry sets at least one of `requires`, `labels` and `nodes`.",
     ),
-    (&[On::Spread], "`placement.spread`", "`node`, or a map with a label."),
-    (&[On::Rollout], "`rollout`", "`batch` is required. [fleet.md](fleet.md) describes roll-outs in detail."),
-    (&[On::Retry], "`retry`", "`max` is required."),
+    (On::Spread, "`placement.spread`", "`node`, or a map with a label."),
+    (On::Rollout, "`rollout`", "`batch` is required. [fleet.md](fleet.md) describes roll-outs in detail."),
+    (On::Retry, "`retry`", "`max` is required."),
     (
-        &[On::ForEach],
+        On::ForEach,
         "`for_each`",
         "The items alone, or a map. [graph.md](graph.md) describes fan-out in detail.",
     ),
-    (&[On::Cache], "`cache`", "`true`, `false`, or a map."),
+    (On::Cache, "`cache`", "`true`, `false`, or a map."),
 ];
 
 fn written() -> String {
@@ -49,8 +49,8 @@ fn written() -> String {
         writeln!(page, "\n### {title}\n\n{about}\n").unwrap();
         writeln!(page, "| field | value | default | meaning |\n|---|---|---|---|").unwrap();
         // Fields of its own first, then those that it shares with the job.
-        let mut fields: Vec<&Field> = spec::fields().filter(|field| field.on.contains(&on[0])).collect();
-        fields.sort_by_key(|field| field.on[0] != on[0]);
+        let mut fields: Vec<&Field> = spec::fields().filter(|field| field.on.contains(on)).collect();
+        fields.sort_by_key(|field| field.on[0] != *on);
         for field in fields {
             row(&mut page, field);
         }
