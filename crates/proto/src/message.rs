@@ -4,6 +4,7 @@ use downbeat_core::backend::{Params, params_bytes};
 use downbeat_core::execution::Outcome;
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, SessionId};
 use downbeat_core::node::Description;
+use downbeat_core::work::{Origin, Parent};
 use jiff::Timestamp;
 use std::time::Duration;
 
@@ -124,8 +125,7 @@ pub struct Poll {
 pub struct Assignment {
     pub execution: ExecutionId,
     pub token: LeaseToken,
-    pub run: RunId,
-    pub step: u32,
+    pub of: Origin,
     pub attempt: u32,
     /// Placed work uses slots; fleet work runs one at a time, in order.
     pub placed: bool,
@@ -154,14 +154,14 @@ pub struct PollAnswer {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Started {
     pub held: Held,
-    pub run: RunId,
+    pub of: Parent,
     pub at: Timestamp,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finished {
     pub held: Held,
-    pub run: RunId,
+    pub of: Parent,
     pub outcome: Outcome,
     /// Output that was not sent before.
     pub output: Vec<Chunk>,

@@ -9,6 +9,7 @@ use downbeat_core::execution::{self, Event, Execution, Illegal, Lease, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::node::{Former, NodeRecord, NodeStatus, Registration};
 use downbeat_core::run::{RunEnd, RunRecord, RunState, check_path};
+use downbeat_core::work::Parent;
 use jiff::Timestamp;
 
 use crate::batch::Needs;
@@ -271,18 +272,18 @@ impl Tables {
                 self.owned(run, *epoch)?;
                 self.add_executions(run, executions)
             }
-            Change::ExecutionLeased { run, execution, lease } => {
+            Change::ExecutionLeased { of: Parent::Run(run), execution, lease } => {
                 self.is_free(lease.node, run)?;
                 self.lease(run, *execution, lease)
             }
-            Change::ExecutionStarted { run, execution, token, at, received_at } => {
+            Change::ExecutionStarted { of: Parent::Run(run), execution, token, at, received_at } => {
                 let started = Event::Started { token: *token, at: *at, received_at: *received_at };
                 self.step(run, *execution, &started)
             }
-            Change::ExecutionFinished { run, execution, token, outcome } => {
+            Change::ExecutionFinished { of: Parent::Run(run), execution, token, outcome } => {
                 self.step(run, *execution, &Event::Finished { token: *token, outcome: outcome.clone() })
             }
-            Change::ExecutionLost { run, execution, token, silence, reason, at } => {
+            Change::ExecutionLost { of: Parent::Run(run), execution, token, silence, reason, at } => {
                 self.unheard(*silence)?;
                 self.step(
                     run,
@@ -417,8 +418,8 @@ impl Tables {
             self.is_free(*node, id)?;
         }
         let wanted: BTreeSet<NodeId> = nodes.iter().copied().collect();
-        if let Some(other) = self.at_work(&wanted).find(|execution| execution.run != *id) {
-            return Err(Refusal::NodeHeld(other.run.clone()));
+        if let Some(other) = self.at_work(&wanted).find(|execution| execution.run() != id) {
+            return Err(Refusal::NodeHeld(other.run().clone()));
         }
         self.holds.extend(wanted.into_iter().map(|node| (node, id.clone())));
         self.owned(id, epoch)?.admitted_at = Some(at);
@@ -468,7 +469,7 @@ impl Tables {
 
     fn add_rows(&mut self, run: &RunId, executions: &[Execution]) -> Applied {
         for (place, execution) in executions.iter().enumerate() {
-            if execution.run != *run || self.executions.contains_key(&execution.id) {
+            if execution.run() != run || self.executions.contains_key(&execution.id) {
                 for added in &executions[..place] {
                     self.executions.remove(&added.id);
                 }
@@ -481,7 +482,9 @@ impl Tables {
 
     fn lease(&mut self, run: &RunId, id: ExecutionId, lease: &Lease) -> Applied {
         let waiting = self.executions.get(&id).filter(|execution| {
-            execution.run == *run && execution.limits.is_some() && execution.state.status() == Status::Pending
+            execution.run() == run
+                && execution.limits.is_some()
+                && execution.state.status() == Status::Pending
         });
         if let Some(execution) = waiting.cloned() {
             self.take_places(run, &execution, lease)?;
@@ -503,7 +506,7 @@ impl Tables {
 
     fn step(&mut self, run: &RunId, id: ExecutionId, event: &Event) -> Applied {
         // Whoever names the wrong run would else put an event into that run's feed.
-        let execution = self.executions.get_mut(&id).filter(|execution| execution.run == *run);
+        let execution = self.executions.get_mut(&id).filter(|execution| execution.run() == run);
         let execution = execution.ok_or(Refusal::NotFound)?;
         execution.state = execution::step(&execution.state, event).map_err(|illegal| match illegal {
             Illegal::StaleLease => Refusal::StaleLease,

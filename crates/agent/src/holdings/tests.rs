@@ -3,6 +3,7 @@
 use downbeat_core::backend::Params;
 use downbeat_core::ids::{ExecutionId, LeaseToken, RunId};
 use downbeat_core::limits::{HELD_PER_MESSAGE, SLOTS_PER_NODE, UNDELIVERED};
+use downbeat_core::work::Origin;
 use uuid::Uuid;
 
 use super::*;
@@ -11,8 +12,7 @@ fn assignment(number: u128, placed: bool) -> Assignment {
     Assignment {
         execution: ExecutionId(Uuid::from_u128(number)),
         token: LeaseToken(Uuid::from_u128(number)),
-        run: RunId::from("run"),
-        step: 0,
+        of: Origin::Step { run: RunId::from("run"), step: 0, item: None },
         attempt: 1,
         placed,
         backend: "test".to_owned(),

@@ -1,5 +1,6 @@
 //! Owns the form of one kept result: length, checksum, payload. A tail that a crash tore is told from a record.
 
+use downbeat_core::work::Parent;
 use downbeat_proto::grpc::{finished_from_bytes, finished_to_bytes};
 use downbeat_proto::message::Finished;
 
@@ -102,7 +103,7 @@ pub(super) mod tests {
                 execution: ExecutionId(Uuid::from_u128(number)),
                 token: LeaseToken(Uuid::from_u128(number)),
             },
-            run: RunId::from("run"),
+            of: Parent::Run(RunId::from("run")),
             outcome: Outcome {
                 verdict: Verdict::Failed,
                 exit_code: Some(3),

@@ -9,6 +9,7 @@ use downbeat_core::node::{NodeRecord, NodeStatus};
 use downbeat_core::plan::Plan;
 use downbeat_core::run::RunState;
 use downbeat_core::spec::OnDisconnect;
+use downbeat_core::work::Origin;
 use downbeat_core::{Change, Event};
 use downbeat_proto::message::Assignment;
 
@@ -72,7 +73,7 @@ impl Board {
                     self.add_execution(execution, touched);
                 }
             }
-            Change::ExecutionLeased { run: _, execution, lease } => {
+            Change::ExecutionLeased { of: _, execution, lease } => {
                 let waited = self.open.get(execution).map(|open| {
                     let place = open.place;
                     if let Stage::Waiting { until } = open.stage {
@@ -132,7 +133,7 @@ impl Board {
         if !execution.state.status().is_open() {
             return;
         }
-        let Some(planned) = self.plans.get(&execution.run) else { return };
+        let Some(planned) = self.plans.get(execution.run()) else { return };
         let (plan, cluster) = (Arc::clone(&planned.plan), planned.cluster);
         let place = self.queue.place(&plan, cluster, execution);
         let until = match execution.state {
@@ -140,8 +141,8 @@ impl Board {
             _ => None,
         };
         let open = Open {
-            run: execution.run.clone(),
-            step: execution.step,
+            run: execution.run().clone(),
+            step: execution.step(),
             attempt: execution.attempt,
             params: execution.params.clone(),
             is_placed: execution.pinned.is_none(),
@@ -152,7 +153,7 @@ impl Board {
         if self.open.insert(execution.id, open).is_none() {
             self.queue.hold(place);
         }
-        if self.paused.contains(&execution.run)
+        if self.paused.contains(execution.run())
             && matches!(execution.state, State::Pending { .. })
             && let Some(open) = self.open.get_mut(&execution.id)
         {
@@ -262,8 +263,7 @@ pub(crate) fn assignment(
     Assignment {
         execution,
         token,
-        run,
-        step,
+        of: Origin::Step { run, step, item: None },
         attempt,
         placed: plan.is_placed(step),
         backend: task.backend.clone(),

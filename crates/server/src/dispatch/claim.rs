@@ -6,6 +6,7 @@ use std::collections::BinaryHeap;
 use downbeat_core::execution::{Execution, Lease, State};
 use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId, RunId};
 use downbeat_core::spec::OnDisconnect;
+use downbeat_core::work::Parent;
 use downbeat_core::{Change, Dice, Timestamp};
 
 use super::board::{Board, Stage};
@@ -48,16 +49,16 @@ impl Board {
             if execution.state != (State::Pending { not_before: None })
                 || self.open.contains_key(&execution.id)
                 || execution.limits.is_some()
-                || self.paused.contains(&execution.run)
+                || self.paused.contains(execution.run())
             {
                 continue;
             }
-            let Some(planned) = self.plans.get(&execution.run) else { continue };
+            let Some(planned) = self.plans.get(execution.run()) else { continue };
             let (plan, cluster) = (planned.plan.clone(), planned.cluster);
             let place = self.queue.place(&plan, cluster, execution);
             let node = match place {
                 Place::Pinned(node, priority) => {
-                    Some(node).filter(|_| self.is_free_for(node, priority, &execution.run))
+                    Some(node).filter(|_| self.is_free_for(node, priority, execution.run()))
                 }
                 Place::Pile(pile) => {
                     let priority = plan.definition.priority;
@@ -70,10 +71,10 @@ impl Board {
             };
             let Some(node) = node else { continue };
             let placed = execution.pinned.is_none();
-            let lease = self.grant(execution.id, &execution.run, node, placed, now, dice);
+            let lease = self.grant(execution.id, execution.run(), node, placed, now, dice);
             execution.state = State::Leased { lease, stop: false };
             if let Some(candidates) = &mut candidates {
-                candidates.granted(&execution.run, node, placed, self);
+                candidates.granted(execution.run(), node, placed, self);
             }
         }
     }
@@ -143,7 +144,7 @@ impl Board {
         };
         claims.extend(self.stray.take_due(now, overlaps_never).into_iter().map(|stray| {
             Change::ExecutionLost {
-                run: stray.run,
+                of: Parent::Run(stray.run),
                 execution: stray.execution,
                 token: stray.token,
                 silence: None,
@@ -267,7 +268,9 @@ impl Board {
         dice: &mut Dice,
     ) -> Change {
         let claim = self.claim_one(execution, node, now, dice);
-        if let (Change::ExecutionLeased { run, .. }, Some(open)) = (&claim, self.open.get(&execution)) {
+        if let (Change::ExecutionLeased { of: Parent::Run(run), .. }, Some(open)) =
+            (&claim, self.open.get(&execution))
+        {
             candidates.granted(run, node, open.is_placed, self);
         }
         claim
@@ -280,7 +283,7 @@ impl Board {
         self.queue.remove(place, None, execution);
         self.take_places_at(place, execution, now);
         let lease = self.grant(execution, &run, node, placed, now, dice);
-        Change::ExecutionLeased { run, execution, lease }
+        Change::ExecutionLeased { of: Parent::Run(run), execution, lease }
     }
 
     /// A lease was refused: back into the queue, unless the feed has settled it meanwhile.
@@ -307,7 +310,7 @@ impl Board {
     pub(crate) fn claims_failed(&mut self, claims: Vec<Change>) {
         for claim in claims {
             match claim {
-                Change::ExecutionLost { run, execution, token, reason, .. } => {
+                Change::ExecutionLost { of: Parent::Run(run), execution, token, reason, .. } => {
                     self.stray.push(Stray { run, execution, token, reason, may_run: false });
                 }
                 other => self.unclaim(&other),

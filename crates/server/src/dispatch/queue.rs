@@ -12,6 +12,7 @@ use downbeat_core::collections::HashMap;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
 use downbeat_core::plan::Plan;
+use downbeat_core::work::Origin;
 
 use super::class::Class;
 use super::interned::Interned;
@@ -77,7 +78,7 @@ impl Queue {
 
     /// This is done for every execution: one text says what it is of, and its parts are looked at only when it is new.
     fn pile(&mut self, plan: &Plan, cluster: ClusterId, execution: &Execution) -> u32 {
-        let Execution { run, step, pinned, limits, .. } = execution;
+        let Execution { of: Origin::Step { run, step, .. }, pinned, limits, .. } = execution;
         let mut text = std::mem::take(&mut self.text);
         text.clear();
         text.push_str(cluster.0.simple().encode_lower(&mut [0; 32]));

@@ -61,14 +61,14 @@ impl Board {
     /// What decides why an execution that is bound to its node waits, with the node's hostname. How long the node has
     /// been silent is not the board's to know.
     pub(crate) fn wait_facts(&self, execution: &Execution, now: Timestamp) -> Option<(String, WaitFacts)> {
-        let (hostname, mut facts) = self.node_facts(&execution.run, execution.pinned?)?;
+        let (hostname, mut facts) = self.node_facts(execution.run(), execution.pinned?)?;
         facts.retry_in = match execution.state {
             State::Pending { not_before: Some(at) } if at > now => {
                 Some(Duration::try_from(at.duration_since(now)).unwrap_or_default())
             }
             _ => None,
         };
-        let cluster = self.plans.get(&execution.run).map(|planned| planned.cluster);
+        let cluster = self.plans.get(execution.run()).map(|planned| planned.cluster);
         let full = cluster.map_or_else(Vec::new, |cluster| self.full(cluster, execution, now));
         facts.full = full.into_iter().next();
         Some((hostname, facts))
@@ -107,8 +107,8 @@ impl Board {
         if !self.may_take(node.id, Some(run)) {
             return Some(self.why_not(node.id));
         }
-        let task = plan.task(execution.step);
-        let placement = plan.placement(execution.step).cloned().unwrap_or_default();
+        let task = plan.task(execution.step());
+        let placement = plan.placement(execution.step()).cloned().unwrap_or_default();
         let fits = place::fits(&placement, &task.backend, &task.action, node, post.held_of(run));
         fits.err().map(|misfit| misfit.to_string())
     }

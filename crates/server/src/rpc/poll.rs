@@ -97,10 +97,10 @@ impl Host {
             if arrived.contains(&execution.id) {
                 continue;
             }
-            let known = self.parts.dispatcher.board().plan(&execution.run).cloned();
+            let known = self.parts.dispatcher.board().plan(execution.run()).cloned();
             let plan = match known {
                 Some(plan) => plan,
-                None => match self.parts.store.run(&execution.run).await.map_err(unavailable)? {
+                None => match self.parts.store.run(execution.run()).await.map_err(unavailable)? {
                     Some(run) => match Plan::compile(run.definition, run.resolved) {
                         Ok(plan) => Arc::new(plan),
                         Err(error) => return Err(Fault::Unavailable(error.to_string())),
@@ -108,13 +108,13 @@ impl Host {
                     None => continue,
                 },
             };
-            let (id, run) = (execution.id, execution.run);
+            let (id, run) = (execution.id, execution.run().clone());
             answer.assignments.push(assignment(
                 &plan,
                 run,
                 id,
                 lease.token,
-                execution.step,
+                execution.step(),
                 execution.attempt,
                 execution.params.as_deref(),
             ));

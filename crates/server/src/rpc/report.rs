@@ -39,7 +39,7 @@ impl Host {
         let mut changes = Vec::with_capacity(said.len());
         for started in started.into_iter().filter(|one| current.contains(&one.held.execution)) {
             changes.push(Change::ExecutionStarted {
-                run: started.run,
+                of: started.of,
                 execution: started.held.execution,
                 token: started.held.token,
                 at: started.at,
@@ -53,7 +53,7 @@ impl Host {
             // What has no entry declares nothing, or has ended meanwhile and is refused.
             let declared = declared.get(&finished.held.execution).map_or(&[][..], Vec::as_slice);
             changes.push(Change::ExecutionFinished {
-                run: finished.run,
+                of: finished.of,
                 execution: finished.held.execution,
                 token: finished.held.token,
                 outcome: outcome.with_declared_outputs(declared),
@@ -106,12 +106,12 @@ impl Host {
         let mut open: HashMap<RunId, Vec<Execution>> = HashMap::new();
         for execution in self.stored(&unknown).await?.into_values() {
             if execution.state.status().is_open() {
-                open.entry(execution.run.clone()).or_default().push(execution);
+                open.entry(execution.run().clone()).or_default().push(execution);
             }
         }
         for (run, executions) in open {
             let Some(plan) = self.plan_of(&run).await? else { continue };
-            let outputs = |execution: Execution| (execution.id, plan.task(execution.step).outputs.clone());
+            let outputs = |execution: Execution| (execution.id, plan.task(execution.step()).outputs.clone());
             declared.extend(executions.into_iter().map(outputs));
         }
         Ok(declared)

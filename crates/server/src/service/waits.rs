@@ -43,15 +43,15 @@ impl Service {
             let reason = format!("it failed before, and is retried at {at}");
             return Ok(vec![Obstacle { node: "-".to_owned(), reason, cause: Some("retry") }]);
         }
-        let known = self.parts.dispatcher.board().plan(&execution.run).cloned();
+        let known = self.parts.dispatcher.board().plan(execution.run()).cloned();
         let plan = match known {
             Some(plan) => plan,
-            None => match self.parts.store.run(&execution.run).await? {
+            None => match self.parts.store.run(execution.run()).await? {
                 Some(run) => Arc::new(Plan::compile(run.definition, run.resolved)?),
-                None => return Err(Error::NotFound(format!("run `{}` does not exist", execution.run))),
+                None => return Err(Error::NotFound(format!("run `{}` does not exist", execution.run()))),
             },
         };
-        Ok(self.parts.dispatcher.board().obstacles(&plan, &execution.run, execution, now))
+        Ok(self.parts.dispatcher.board().obstacles(&plan, execution.run(), execution, now))
     }
 
     /// Why pending executions that are bound to a node have not begun there; nothing of those that are about to.

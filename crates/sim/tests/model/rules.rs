@@ -94,7 +94,7 @@ fn of_status(world: &World, status: Status) -> impl Iterator<Item = &Execution> 
 }
 
 fn instance(execution: &Execution) -> (u32, Option<NodeId>) {
-    (execution.step, execution.pinned)
+    (execution.step(), execution.pinned)
 }
 
 fn one_result(world: &World) -> bool {
@@ -131,7 +131,7 @@ fn all_different<T: PartialEq>(list: &[T]) -> bool {
 fn barrier_holds(protocol: &Protocol, world: &World) -> bool {
     let plan = &protocol.plan;
     world.ledger.executions().all(|execution| {
-        let entry = &plan.entries[plan.steps[execution.step as usize].entry as usize];
+        let entry = &plan.entries[plan.steps[execution.step() as usize].entry as usize];
         entry.after.iter().all(|before| {
             let steps = plan.entries[*before as usize].first..;
             let steps = steps.take(plan.entries[*before as usize].length as usize);

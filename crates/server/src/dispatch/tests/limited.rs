@@ -3,6 +3,7 @@
 use downbeat_store::LimitUse;
 
 use super::*;
+use downbeat_core::work::Parent;
 
 fn named(world: &mut World, name: &str) -> RunId {
     world.run(name, noops(1, &json!({"name": name})))
@@ -38,7 +39,9 @@ fn a_key_is_shared_by_all_runs_and_each_is_held_to_its_own_number() {
     // Two are left, which is too many for one of them and room for the other.
     let ended: Vec<Change> = claims
         .iter()
-        .filter(|claim| matches!(claim, Change::ExecutionLeased { run, .. } if *run == narrow))
+        .filter(
+            |claim| matches!(claim, Change::ExecutionLeased { of: Parent::Run(run), .. } if *run == narrow),
+        )
         .cloned()
         .collect();
     world.commit(claims);
@@ -169,7 +172,7 @@ fn what_another_server_gave_out_counts() {
     };
     let theirs: Vec<Change> = [(ids[0], 1), (ids[2], 2)]
         .map(|(execution, token)| Change::ExecutionLeased {
-            run: run.clone(),
+            of: Parent::Run(run.clone()),
             execution,
             lease: lease(token),
         })

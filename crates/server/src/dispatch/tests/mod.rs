@@ -10,6 +10,7 @@ use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, Serv
 use downbeat_core::node::{Description, NodeRecord, NodeStatus};
 use downbeat_core::plan::{Plan, resolve};
 use downbeat_core::spec::Definition;
+use downbeat_core::work::{Origin, Parent};
 use downbeat_core::{Change, Dice, Event, Timestamp};
 use downbeat_proto::message::{Free, Held, PollAnswer};
 use jiff::SignedDuration;
@@ -86,15 +87,13 @@ impl World {
         (0..count)
             .map(|step| Execution {
                 id: ExecutionId(self.dice.uuid_at(self.now)),
-                run: run.clone(),
-                step,
+                of: Origin::Step { run: run.clone(), step, item: None },
                 pinned,
                 attempt: 1,
                 created_at: self.now,
                 state: State::Pending { not_before: None },
                 params: Default::default(),
                 reused: None,
-                item: None,
                 limits: None,
                 cache_key: None,
             })
@@ -135,7 +134,7 @@ impl World {
     fn lose(&mut self, execution: &Execution) {
         let lease = *execution.state.lease().unwrap();
         let ends = vec![self.end_of(&Change::ExecutionLeased {
-            run: execution.run.clone(),
+            of: execution.of.parent(),
             execution: execution.id,
             lease,
         })];
@@ -144,9 +143,11 @@ impl World {
 
     /// The end of what was claimed.
     fn end_of(&self, claim: &Change) -> Change {
-        let Change::ExecutionLeased { run, execution, lease } = claim else { panic!("no claim: {claim:?}") };
+        let Change::ExecutionLeased { of: Parent::Run(run), execution, lease } = claim else {
+            panic!("no claim: {claim:?}")
+        };
         Change::ExecutionLost {
-            run: run.clone(),
+            of: Parent::Run(run.clone()),
             execution: *execution,
             token: lease.token,
             silence: None,
@@ -505,7 +506,7 @@ fn a_claim_that_another_server_won_gives_its_slot_back() {
         session: SESSION,
         granted_at: world.now,
     };
-    world.commit(vec![Change::ExecutionLeased { run: run.clone(), execution: first, lease }]);
+    world.commit(vec![Change::ExecutionLeased { of: Parent::Run(run.clone()), execution: first, lease }]);
     world.board.unclaim(&claims[0]);
     assert!(world.board.holds(node_id(1), &Held { execution: first, token: lease.token }));
     world.add(&run, executions[1..].to_vec());
@@ -548,7 +549,7 @@ fn task() -> Value {
 
 fn claimed_by_run(changes: &[Change]) -> Vec<(String, NodeId)> {
     let claim = |change: &Change| match change {
-        Change::ExecutionLeased { run, lease, .. } => Some((run.to_string(), lease.node)),
+        Change::ExecutionLeased { of: Parent::Run(run), lease, .. } => Some((run.to_string(), lease.node)),
         _ => None,
     };
     changes.iter().filter_map(claim).collect()

@@ -1,0 +1,5 @@
+//! Work: what a node is to do, and what wants it done.
+
+mod origin;
+
+pub use origin::{Origin, Parent};
