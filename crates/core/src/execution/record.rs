@@ -230,23 +230,17 @@ pub struct Execution {
 impl Execution {
     /// The run that it belongs to.
     pub fn run(&self) -> &RunId {
-        match &self.of {
-            Origin::Step { run, .. } => run,
-        }
+        self.of.run()
     }
 
     /// The number of its step in the plan of its run.
     pub fn step(&self) -> u32 {
-        match self.of {
-            Origin::Step { step, .. } => step,
-        }
+        self.of.step()
     }
 
     /// The index of its item in its task's `for_each`, from 0.
     pub fn item(&self) -> Option<u32> {
-        match self.of {
-            Origin::Step { item, .. } => item,
-        }
+        self.of.item()
     }
 
     /// Whether it was taken over from the run that its own tries again, and not from the cache.

@@ -29,6 +29,27 @@ pub enum Parent {
 }
 
 impl Origin {
+    /// The run that it belongs to.
+    pub fn run(&self) -> &RunId {
+        match self {
+            Origin::Step { run, .. } => run,
+        }
+    }
+
+    /// The number of the step in the plan of its run.
+    pub fn step(&self) -> u32 {
+        match self {
+            Origin::Step { step, .. } => *step,
+        }
+    }
+
+    /// The index of the item in the task's `for_each`, from 0.
+    pub fn item(&self) -> Option<u32> {
+        match self {
+            Origin::Step { item, .. } => *item,
+        }
+    }
+
     pub fn parent(&self) -> Parent {
         match self {
             Origin::Step { run, .. } => Parent::Run(run.clone()),

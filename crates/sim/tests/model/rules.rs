@@ -138,7 +138,7 @@ fn barrier_holds(protocol: &Protocol, world: &World) -> bool {
             let steps = steps.take(plan.entries[*before as usize].length as usize);
             let instances = plan.nodes_of(*before).map_or(1, <[u32]>::len);
             steps.into_iter().all(|step| {
-                let of_step = || world.tables.executions.values().filter(move |other| other.step == step);
+                let of_step = || world.tables.executions.values().filter(move |other| other.step() == step);
                 let first = of_step().filter(|other| other.attempt == 1).count();
                 first >= instances && of_step().all(|other| !other.state.status().is_open())
             })
