@@ -2,7 +2,7 @@
 
 use downbeat_core::backend::{Params, params_bytes};
 use downbeat_core::execution::Outcome;
-use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, SessionId};
+use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, SessionId};
 use downbeat_core::node::Description;
 use downbeat_core::work::{Origin, Parent};
 use jiff::Timestamp;

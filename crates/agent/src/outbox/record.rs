@@ -1,6 +1,5 @@
 //! Owns the form of one kept result: length, checksum, payload. A tail that a crash tore is told from a record.
 
-use downbeat_core::work::Parent;
 use downbeat_proto::grpc::{finished_from_bytes, finished_to_bytes};
 use downbeat_proto::message::Finished;
 
@@ -91,6 +90,7 @@ const CRC_TABLE: [u32; 256] = {
 pub(super) mod tests {
     use downbeat_core::execution::{Outcome, Verdict};
     use downbeat_core::ids::{ExecutionId, LeaseToken, RunId};
+    use downbeat_core::work::Parent;
     use downbeat_proto::message::Held;
     use jiff::Timestamp;
     use uuid::Uuid;
