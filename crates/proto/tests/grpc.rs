@@ -112,7 +112,7 @@ fn poll_answer() -> PollAnswer {
         placed: true,
         backend: "exec".to_owned(),
         action: "run".to_owned(),
-        params: [("command".to_owned(), serde_json::json!(["echo", "ü"]))].into(),
+        params: Arc::new([("command".to_owned(), serde_json::json!(["echo", "ü"]))].into()),
         timeout: Duration::from_secs(1800),
         stop_on_disconnect: true,
         outputs: Vec::new(),

@@ -1,6 +1,5 @@
 //! The rules of holding work, without running any.
 
-use downbeat_core::backend::Params;
 use downbeat_core::ids::{ExecutionId, LeaseToken, RunId};
 use downbeat_core::limits::{HELD_PER_MESSAGE, SLOTS_PER_NODE, UNDELIVERED};
 use downbeat_core::work::Origin;
@@ -17,7 +16,7 @@ fn assignment(number: u128, placed: bool) -> Assignment {
         placed,
         backend: "test".to_owned(),
         action: "noop".to_owned(),
-        params: Params::new(),
+        params: Default::default(),
         timeout: Duration::from_secs(1),
         stop_on_disconnect: false,
         outputs: Vec::new(),

@@ -393,7 +393,7 @@ pub(crate) fn work(number: u128, backend: &str, action: &str, params: &Value) ->
         placed: true,
         backend: backend.to_owned(),
         action: action.to_owned(),
-        params,
+        params: Arc::new(params),
         timeout: Duration::from_secs(60),
         stop_on_disconnect: false,
         outputs: Vec::new(),

@@ -1,6 +1,7 @@
 //! Owns the conversions of the protocol's parts: ids, times, holdings, output, results, work. Whole requests and
 //! answers are `request`'s. What is malformed or too large is `Fault::Rejected`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use downbeat_core::backend::Params;
@@ -198,6 +199,7 @@ pub(super) fn assignment_from_wire(assignment: wire::Assignment) -> Result<Assig
         backend: assignment.backend,
         action: assignment.action,
         params: serde_json::from_str(&assignment.params_json)
+            .map(Arc::new)
             .map_err(|error| rejected("params_json", error))?,
         timeout: Duration::from_millis(assignment.timeout_ms),
         stop_on_disconnect: assignment.stop_on_disconnect,
@@ -216,7 +218,7 @@ pub(super) fn assignment_to_wire(assignment: Assignment) -> Result<wire::Assignm
         placed: assignment.placed,
         backend: assignment.backend,
         action: assignment.action,
-        params_json: serde_json::to_string(&assignment.params).map_err(|error| rejected("params", error))?,
+        params_json: serde_json::to_string(&*assignment.params).map_err(|error| rejected("params", error))?,
         timeout_ms: millis(assignment.timeout),
         stop_on_disconnect: assignment.stop_on_disconnect,
         outputs: assignment.outputs,

@@ -275,7 +275,8 @@ fn what_the_store_remembers_counts_when_a_server_starts() {
     let lease =
         Lease { token: LeaseToken(Uuid::from_u128(9)), node: node_id(0), session: SESSION, granted_at: at };
     held.state = State::Running { lease, started_at: at, stop: false };
-    world.board.add_execution(&held, &mut Vec::new());
+    let work = world.work(&run);
+    world.board.add_execution(&held, work, &mut Vec::new());
     let ended = ExecutionId(Uuid::from_u128(5));
     let cluster = ClusterId::DEFAULT;
     let of = |key: &str, execution, until| LimitUse {
@@ -302,11 +303,11 @@ fn reasons_say_what_an_execution_waits_for() {
     let mut world = World::new(2);
     world.board.add_node(NodeRecord { draining: true, ..record(2, SESSION) });
     let run = named(&mut world, "r");
-    let plan = Arc::clone(world.board.plan(&run).unwrap());
+    let work = world.work(&run);
     let mut execution = world.executions(&run, 1, None).remove(0);
     let reasons = |world: &mut World, execution: &Execution, seconds: i64| {
         let now = world.now + SignedDuration::from_secs(seconds);
-        let obstacles = world.board.obstacles(&plan, &run, execution, now);
+        let obstacles = world.board.obstacles(&work, execution, now);
         obstacles.into_iter().map(|found| format!("{}: {}", found.node, found.reason)).collect::<Vec<_>>()
     };
     let drained = "n2: is draining and takes no new work";

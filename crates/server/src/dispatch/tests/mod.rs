@@ -10,7 +10,7 @@ use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, Serv
 use downbeat_core::node::{Description, NodeRecord, NodeStatus};
 use downbeat_core::plan::{Plan, resolve};
 use downbeat_core::spec::Definition;
-use downbeat_core::work::{Origin, Parent};
+use downbeat_core::work::{Origin, Parent, Work};
 use downbeat_core::{Change, Dice, Event, Timestamp};
 use downbeat_proto::message::{Free, Held, PollAnswer};
 use jiff::SignedDuration;
@@ -19,6 +19,7 @@ use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use super::{Board, Share};
+use crate::works::{RunWork, Works};
 
 mod fair;
 mod limited;
@@ -28,6 +29,7 @@ mod schemas;
 
 struct World {
     board: Board,
+    works: Works,
     dice: Dice,
     now: Timestamp,
     seq: u64,
@@ -71,7 +73,8 @@ impl World {
         for index in 0..nodes {
             board.add_node(record(index, SESSION));
         }
-        Self { board, dice: Dice::new(1), now: Timestamp::from_second(1_000).unwrap(), seq: 0, polls: 0 }
+        let now = Timestamp::from_second(1_000).unwrap();
+        Self { board, works: Works::default(), dice: Dice::new(1), now, seq: 0, polls: 0 }
     }
 
     fn run(&mut self, name: &str, definition: Value) -> RunId {
@@ -79,8 +82,13 @@ impl World {
         let nodes: Vec<Arc<NodeRecord>> = self.board.nodes().cloned().collect();
         let resolved = resolve(&definition, &definition.params, &nodes).unwrap();
         let plan = Plan::compile(Arc::new(definition), Arc::new(resolved)).unwrap();
-        self.board.add_plan(RunId::from(name), ClusterId::DEFAULT, Arc::new(plan));
+        let work = RunWork::new(RunId::from(name), ClusterId::DEFAULT, Arc::new(plan));
+        self.works.insert(Arc::new(work));
         RunId::from(name)
+    }
+
+    fn work(&self, run: &RunId) -> Arc<Work> {
+        self.works.get(&Origin::Step { run: run.clone(), step: 0, item: None }).unwrap()
     }
 
     fn executions(&mut self, run: &RunId, count: u32, pinned: Option<NodeId>) -> Vec<Execution> {
@@ -107,7 +115,7 @@ impl World {
     }
 
     fn reserve(&mut self, executions: &mut [Execution]) {
-        self.board.reserve(executions, self.now, &mut self.dice);
+        self.board.reserve(executions, &self.works, self.now, &mut self.dice);
     }
 
     fn commit(&mut self, changes: Vec<Change>) {
@@ -119,7 +127,7 @@ impl World {
                 Event { seq: self.seq, server, change }
             })
             .collect();
-        self.board.apply(&events);
+        self.board.apply(&events, &self.works);
     }
 
     fn add(&mut self, run: &RunId, executions: Vec<Execution>) {
