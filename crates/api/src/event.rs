@@ -169,12 +169,12 @@ fn told(change: &Change) -> (String, Value) {
                 .map(|execution| {
                     let mut data = json!({
                         "id": execution.id,
-                        "step": execution.step,
+                        "step": execution.step(),
                         "node": execution.node(),
                         "attempt": execution.attempt,
                         "status": execution.state.status(),
                     });
-                    if let Some(item) = execution.item {
+                    if let Some(item) = execution.item() {
                         data["item"] = json!(item);
                     }
                     if execution.is_cached() {

@@ -24,6 +24,7 @@ mod settings;
 mod size;
 mod start;
 mod surroundings;
+mod works;
 
 pub use clock::Wall;
 pub use error::{Class, Error, Problem};

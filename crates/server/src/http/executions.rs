@@ -23,9 +23,9 @@ pub(super) async fn show(
 ) -> Answer<Json<Execution>> {
     let store = service.store().as_ref();
     let execution = lookup::execution(store, &id).await?;
-    let run = lookup::run(store, execution.run.as_str()).await?;
+    let run = lookup::run(store, execution.run().as_str()).await?;
     let names = lookup::names(store, &run, [&execution]).await?;
-    let mut shown = Execution::of(&execution, runs::label(&run.definition, execution.step), &names);
+    let mut shown = Execution::of(&execution, runs::label(&run.definition, execution.step()), &names);
     if execution.state.status() == Status::Pending {
         shown.waiting = waits::reasons(&service, &execution).await?;
     }

@@ -257,7 +257,7 @@ impl Agent {
     }
 
     pub(crate) async fn start(&self, work: &Assignment) {
-        let started = Started { held: held(work), run: work.run.clone(), at: Timestamp::now() };
+        let started = Started { held: held(work), of: work.of.parent(), at: Timestamp::now() };
         self.report(vec![started], Vec::new()).await;
     }
 
@@ -279,14 +279,14 @@ impl Agent {
     pub(crate) async fn finish_with(&self, work: &Assignment, exit_code: i32, output: Option<(u64, &str)>) {
         let outcome = outcome(exit_code);
         let output = output.into_iter().map(|(offset, text)| chunk(work, offset, text)).collect();
-        let finished = Finished { held: held(work), run: work.run.clone(), outcome, output };
+        let finished = Finished { held: held(work), of: work.of.parent(), outcome, output };
         self.report(Vec::new(), vec![finished]).await;
     }
 
     /// Reports a result of the test's own making.
     #[allow(dead_code, reason = "not every test file needs it")]
     pub(crate) async fn finish_as(&self, work: &Assignment, outcome: Outcome) {
-        let finished = Finished { held: held(work), run: work.run.clone(), outcome, output: Vec::new() };
+        let finished = Finished { held: held(work), of: work.of.parent(), outcome, output: Vec::new() };
         self.report(Vec::new(), vec![finished]).await;
     }
 
