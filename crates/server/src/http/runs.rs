@@ -133,7 +133,7 @@ async fn stand(service: &Service, run: &RunRecord) -> Answer<RunStanding> {
         Some(plan) => Plan::of(&plan),
         None => service.plan_of(run.clone(), |plan| Plan::of(&plan)).await?,
     };
-    Ok(RunStanding::of(shown, &plan, &Rules::of(&plan)))
+    Ok(RunStanding::of(&shown, &plan, &Rules::of(&plan)))
 }
 
 /// The nodes of a run that nothing is heard of; of one that has ended nobody asks any more.
