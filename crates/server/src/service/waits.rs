@@ -13,7 +13,7 @@ use jiff::SignedDuration;
 
 use super::Service;
 use crate::dispatch::Obstacle;
-use crate::error::Error;
+use crate::error::{Error, Noun};
 
 /// A node is called silent when it missed a heartbeat and half of the next: short of that it may just be between two.
 const MISSED: (u32, u32) = (3, 2);
@@ -64,7 +64,7 @@ impl Service {
             Some(plan) => plan,
             None => match self.parts.store.run(&execution.run).await? {
                 Some(run) => Arc::new(Plan::compile(run.definition, run.resolved)?),
-                None => return Err(Error::NotFound(format!("run `{}` does not exist", execution.run))),
+                None => return Err(Noun::Run(execution.run.clone()).into()),
             },
         };
         Ok(self.parts.dispatcher.board().obstacles(&plan, &execution.run, execution, now))

@@ -2,13 +2,14 @@
 
 use super::field::{Checker, Hint, misspelt};
 use super::path::Path;
-use super::tree::{At, Content, Entry, Node};
+use super::tree::{Content, Entry, Node};
 use crate::backend::{
     Element, ParamKind, ParamProblem, ParamSchema, Params, check_params_but, params_bytes, shell_sign,
 };
 use crate::expr::{Template, has_expression, looks_like_expression, read_by_a_shell};
 use crate::limits;
 use crate::span::Span;
+use crate::spec::At;
 use crate::spec::definition::{self, Branch, Condition, Delivery, OnDisconnect, Retry, Task};
 
 const LEAF_FIELDS: &[&str] = &[
