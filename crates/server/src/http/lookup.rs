@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use downbeat_api::Names;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::NodeId;
 use downbeat_core::run::RunRecord;
 use downbeat_store::Store;
 
 use super::problem::Answer;
-use super::view::Names;
 
 /// Up to this many unknown hostnames are read one by one, more with one query for the whole cluster.
 const ONE_BY_ONE: usize = 8;

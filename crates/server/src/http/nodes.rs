@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use axum::Json;
 use axum::extract::State;
+use downbeat_api::{Cluster, DeletedNode, Execution, List, Names, Node, NodeSummary};
 use downbeat_core::ids::{ClusterId, RunId};
 use downbeat_core::node::{NodeRecord, NodeStatus};
 use downbeat_core::run::RunRecord;
@@ -15,7 +16,6 @@ use utoipa::IntoParams;
 use super::extract::{Flag, Id, Nothing, Query, page, words};
 use super::problem::Answer;
 use super::runs;
-use super::view::{Cluster, DeletedNode, Execution, List, Names, Node, NodeSummary};
 use crate::caller::Caller;
 use crate::error::{Error, Noun};
 use crate::nodes::Force;
