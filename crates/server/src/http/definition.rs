@@ -14,7 +14,6 @@ use serde_json::Value;
 use super::media::Media;
 use super::payload::Payload;
 use super::problem::{Answer, Failure};
-use crate::caller::Caller;
 use crate::service::{Service, Submit};
 
 /// Bodies above this are read on a thread where that holds up nobody; below, the way there would cost more.
@@ -58,12 +57,7 @@ impl<S: Send + Sync> FromRequest<S> for Body {
 impl Body {
     /// The definition in it, checked against the backends that are known; with another target or a cluster, if one is
     /// given.
-    pub(super) async fn read(
-        self,
-        service: &Service,
-        caller: &Caller,
-        elsewhere: Elsewhere<'_>,
-    ) -> Answer<Noted> {
+    pub(super) async fn read(self, service: &Service, elsewhere: Elsewhere<'_>) -> Answer<Noted> {
         let target = match elsewhere.target {
             Some(text) => Some(
                 Selector::parse(text)
@@ -120,7 +114,7 @@ impl Body {
                 Err(error) => Err(Failure::malformed(again("body.json").err().unwrap_or_else(|| {
                     vec![spec::Problem {
                         path: String::new(),
-                        at: spec::At::of_json(&error),
+                        at: Some(spec::At::of_json(&error)),
                         message: error.to_string(),
                     }]
                 }))),

@@ -52,7 +52,7 @@ pub(super) async fn plan(
     Query(query): Query<PlanQuery>,
     body: Body,
 ) -> Answer<Response> {
-    let (Submit { definition, params, .. }, notes) = body.read(&service, &caller, query.elsewhere()).await?;
+    let (Submit { definition, params, .. }, notes) = body.read(&service, query.elsewhere()).await?;
     let knower = service.clone();
     let show = move |plan: CompiledPlan| {
         let mut view = Plan::of(&plan);
@@ -88,11 +88,11 @@ pub(super) fn shown(plan: Vec<u8>) -> Response {
 )]
 pub(super) async fn validate(
     State(service): State<Service>,
-    caller: Caller,
+    _caller: Caller,
     Query(query): Query<PlanQuery>,
     body: Body,
 ) -> Answer<Json<Valid>> {
-    let (Submit { definition, params, .. }, _) = body.read(&service, &caller, query.elsewhere()).await?;
+    let (Submit { definition, params, .. }, _) = body.read(&service, query.elsewhere()).await?;
     if let Some(params) = params {
         expr::given(&definition, &params).map_err(Error::Params)?;
     }

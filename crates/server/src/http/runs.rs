@@ -70,7 +70,7 @@ pub(super) async fn submit(
 ) -> Answer<Response> {
     let idempotency_key = idempotency_key(&headers)?;
     let elsewhere = Elsewhere { target: query.target.as_deref(), cluster: query.cluster.as_deref() };
-    let (submit, _) = body.read(&service, &caller, elsewhere).await?;
+    let (submit, _) = body.read(&service, elsewhere).await?;
     let submitted = service.submit(&caller, Submit { idempotency_key, ..submit }).await?;
     let shown = if submitted.created {
         // Nothing has been reported yet: one answer less to fetch from the store.
