@@ -18,6 +18,7 @@ pub mod place;
 pub mod plan;
 pub mod run;
 pub mod select;
+pub mod servers;
 pub mod shown;
 pub mod span;
 pub mod spec;

@@ -9,7 +9,7 @@ use clap::Args;
 use downbeat_agent::{Agent, Error as AgentError, Grpc, Handle, Settings as AgentSettings, reap_orphans};
 use downbeat_core::backend::all_that_need_allow;
 use downbeat_core::node::{NodeRecord, NodeStatus};
-use downbeat_server::{Force, Server, Settings};
+use downbeat_server::{Caller, Force, Server, Settings};
 use futures_util::future::{join_all, select_all};
 use tokio::time::{Instant, sleep};
 
@@ -155,7 +155,7 @@ async fn forget_others(server: &Server, hostnames: &[String]) {
         nodes.into_iter().filter(|node| is_ours(node) && !hostnames.contains(&node.description.hostname));
     for node in gone {
         // The process that had them has ended: they are online only in the store, if at all.
-        if let Err(error) = server.service().delete_node(node.id, Force::On, "dev").await {
+        if let Err(error) = server.service().delete_node(&Caller::named("dev"), node.id, Force::On).await {
             tracing::warn!(hostname = node.description.hostname, %error, "cannot delete a node of an earlier start");
         }
     }

@@ -15,6 +15,6 @@ pub use definition::{
 };
 pub use fields::{Field, On, fields};
 pub use parse::{from_json, from_json_noting, parse, parse_bytes, parse_bytes_noting, parse_noting};
-pub use problem::{Noted, Problem};
+pub use problem::{At, Noted, Problem};
 pub use rollout::{Amount, Batch, NotAnAmount, Rollout, budget_text};
 pub use schema::schema;

@@ -15,7 +15,7 @@ use tracing::warn;
 use super::Board;
 use crate::clock::Clock;
 use crate::journal::{Journal, Perform};
-use crate::metrics::Metrics;
+use crate::metrics::{Figure, Metrics};
 use crate::works::Works;
 
 /// A failed commit is not tried again at once: the store needs a moment.
@@ -138,8 +138,8 @@ impl Perform for Dispatcher {
             for _ in 0..board.take_cancelled() {
                 self.metrics.execution_ended(Status::Cancelled);
             }
-            self.metrics.set_queue_depth(board.waiting() as u64);
-            self.metrics.set_parked(board.parked() as u64);
+            self.metrics.set(Figure::QueueDepth, board.waiting() as u64);
+            self.metrics.set(Figure::PollsParked, board.parked() as u64);
             board.has_work()
         };
         self.works.forget(events);

@@ -14,6 +14,7 @@ use serde::de::{DeserializeOwned, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::problem::{Answer, Failure};
+use crate::caller::Caller;
 
 /// Query parameters; unknown ones are refused by name.
 #[derive(Clone, Copy, Debug)]
@@ -85,6 +86,15 @@ impl<S: Send + Sync> FromRequestParts<S> for Id {
                 Err(Failure::new(StatusCode::BAD_REQUEST, code::BAD_PATH, rejection.body_text()))
             }
         }
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Caller {
+    type Rejection = Failure;
+
+    /// There is no authentication yet: everybody is the same caller.
+    async fn from_request_parts(_parts: &mut Parts, _state: &S) -> Result<Self, Failure> {
+        Ok(Caller::API)
     }
 }
 

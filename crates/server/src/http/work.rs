@@ -13,9 +13,9 @@ use downbeat_core::run::RunRecord;
 use downbeat_store::NodeTotals;
 
 use super::extract::{Id, Query};
-use super::lookup;
 use super::nodes::NodeQuery;
 use super::problem::Answer;
+use crate::caller::Caller;
 use crate::service::Service;
 
 /// Shows what a node holds and has done: leases and their ages, free slots, totals by status, last activity
@@ -26,11 +26,12 @@ use crate::service::Service;
 )]
 pub(super) async fn show(
     State(service): State<Service>,
+    caller: Caller,
     Id(id): Id,
     Query(query): Query<NodeQuery>,
 ) -> Answer<Json<NodeWork>> {
     let store = service.store().as_ref();
-    let node = lookup::node(store, &id, query.cluster.as_deref()).await?;
+    let node = service.node(&caller, &id, query.cluster.as_deref()).await?;
     let (lease_ttl, now) = (service.settings().lease_ttl.0, service.now());
     let mut runs: HashMap<RunId, Option<RunRecord>> = HashMap::new();
     let mut held = Vec::new();

@@ -11,7 +11,7 @@ use jiff::SignedDuration;
 
 use super::Service;
 use crate::dispatch::Obstacle;
-use crate::error::Error;
+use crate::error::{Error, Noun};
 
 /// A node is called silent when it missed a heartbeat and half of the next: short of that it may just be between two.
 const MISSED: (u32, u32) = (3, 2);
@@ -60,7 +60,7 @@ impl Service {
         let works = self.parts.dispatcher.works();
         match works.find(&execution.of, self.parts.store.as_ref()).await? {
             Some(work) => Ok(self.parts.dispatcher.board().obstacles(&work, execution, now)),
-            None => Err(Error::NotFound(format!("run `{}` does not exist", execution.run()))),
+            None => Err(Noun::Run(execution.run().clone()).into()),
         }
     }
 

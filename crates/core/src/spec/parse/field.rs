@@ -3,14 +3,14 @@
 use std::ops::RangeInclusive;
 
 use super::path::Path;
-use super::tree::{At, Content, Entry, Node};
+use super::tree::{Content, Entry, Node};
 use crate::backend::Catalogue;
 use crate::limits;
 use crate::nearest::{advice, nearest};
 use crate::shown::shown;
 use crate::span::{NotASpan, Span};
 use crate::spec::fields::names;
-use crate::spec::{On, Problem};
+use crate::spec::{At, On, Problem};
 
 /// A field's name, and what to write instead of it.
 pub(super) type Hint = (&'static str, &'static str);
@@ -26,6 +26,11 @@ pub(super) struct Checker<'c> {
     pub(super) params_bytes: usize,
 }
 
+/// The position of a node, if it was read from a text.
+fn known(at: At) -> Option<At> {
+    (at != At::default()).then_some(at)
+}
+
 impl<'c> Checker<'c> {
     pub(super) fn new(catalogue: &'c Catalogue) -> Self {
         Self { catalogue, problems: Vec::new(), notes: Vec::new(), params_bytes: 0 }
@@ -33,7 +38,7 @@ impl<'c> Checker<'c> {
 
     /// All problems, in the order of the text.
     pub(super) fn into_problems(mut self) -> Vec<Problem> {
-        self.problems.sort_by_key(|problem| (problem.line, problem.column));
+        self.problems.sort_by_key(|problem| problem.at);
         self.problems
     }
 
@@ -48,19 +53,14 @@ impl<'c> Checker<'c> {
 
     pub(super) fn problem(&mut self, path: Path<'_>, at: At, message: impl Into<String>) {
         if !self.is_full() {
-            self.problems.push(Problem {
-                path: path.to_string(),
-                line: at.line,
-                column: at.column,
-                message: message.into(),
-            });
+            self.problems.push(Problem { path: path.to_string(), at: known(at), message: message.into() });
         }
     }
 
     /// Notes something that is valid, and probably not meant.
     pub(super) fn note(&mut self, path: Path<'_>, at: At, message: String) {
         if self.notes.len() < limits::PROBLEMS_LISTED {
-            self.notes.push(Problem { path: path.to_string(), line: at.line, column: at.column, message });
+            self.notes.push(Problem { path: path.to_string(), at: known(at), message });
         }
     }
 

@@ -3,9 +3,10 @@
 use super::action::WorkFields;
 use super::field::{Checker, Hint, misspelt};
 use super::path::Path;
-use super::tree::{At, Content, Entry, Node};
+use super::tree::{Content, Entry, Node};
 use crate::limits;
 use crate::span::Span;
+use crate::spec::At;
 use crate::spec::definition::{self, Branch, Condition, Delivery, OnDisconnect, Retry, Task};
 use crate::spec::{On, fields};
 
