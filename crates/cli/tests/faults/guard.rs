@@ -21,7 +21,7 @@ async fn gone(pid: i32) {
 
 #[tokio::test]
 async fn work_that_must_never_overlap_ends_with_an_agent_that_is_killed_and_other_work_does_not() {
-    let mut site = Site::with_agents(&["web-1"]).await;
+    let site = Site::with_agents(&["web-1"]).await;
     site.submit(&json!({"placement": {}, "tasks": [site.gated("other", "gate")]}), "other").await;
     let other = site.pid_of(&site.have_begun(1).await[0]);
     site.submit(&json!({"placement": {}, "tasks": [guarded(&site, "gate")]}), "guarded").await;

@@ -31,7 +31,7 @@ async fn taker(site: &Site, run: &str) -> String {
 
 #[tokio::test]
 async fn a_server_that_starts_with_an_empty_store_ends_no_agent() {
-    let site = Site::with_agents(&["web-1"]).await;
+    let mut site = Site::with_agents(&["web-1"]).await;
     let first = site.get("nodes/web-1").await.unwrap();
     site.server.kill();
     let former = site.use_store("other.db");
@@ -51,7 +51,7 @@ async fn a_server_that_starts_with_an_empty_store_ends_no_agent() {
 
 #[tokio::test]
 async fn work_and_results_outlast_a_server_that_starts_with_an_empty_store_for_a_while() {
-    let site = Site::start(Site::build().lease_ttl("60s").agents(&["web-1"])).await;
+    let mut site = Site::start(Site::build().lease_ttl("60s").agents(&["web-1"])).await;
     let mut runs = Vec::new();
     for gate in ["first", "second"] {
         let mut task = site.gated(gate, gate);
@@ -91,7 +91,7 @@ async fn work_and_results_outlast_a_server_that_starts_with_an_empty_store_for_a
 
 #[tokio::test]
 async fn an_agent_outlives_a_store_from_a_backup_that_does_not_know_it() {
-    let site = Site::with_agents(&["web-1"]).await;
+    let mut site = Site::with_agents(&["web-1"]).await;
     site.server.stop();
     let file = site.directory.path().join("downbeat.db");
     let backup = std::fs::read(&file).unwrap();
@@ -110,7 +110,7 @@ async fn an_agent_outlives_a_store_from_a_backup_that_does_not_know_it() {
 
 #[tokio::test]
 async fn a_second_machine_with_the_same_hostname_does_not_take_a_living_node() {
-    let site = Site::with_agents(&["web-1"]).await;
+    let mut site = Site::with_agents(&["web-1"]).await;
     let (definition, file) = placed(&site);
     let run = site.submit(&definition, "k").await;
     let pid = pid_in(&file).await;
@@ -135,7 +135,7 @@ async fn a_second_machine_with_the_same_hostname_does_not_take_a_living_node() {
 
 #[tokio::test]
 async fn a_deleted_nodes_agent_ends_with_4_and_its_work_goes_to_another() {
-    let site = Site::start(Site::build().lease_ttl("60s").agents(&["web-1", "web-2"])).await;
+    let mut site = Site::start(Site::build().lease_ttl("60s").agents(&["web-1", "web-2"])).await;
     let (definition, file) = placed(&site);
     let run = site.submit(&definition, "k").await;
     let (pid, name) = (pid_in(&file).await, taker(&site, &run).await);

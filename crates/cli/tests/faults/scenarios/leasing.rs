@@ -94,7 +94,7 @@ async fn a_retry_is_a_new_attempt_with_a_name_of_its_own_and_the_first_stays_as_
 
 #[tokio::test]
 async fn an_expired_lease_is_found_and_what_follows_has_the_next_attempt() {
-    let mut site = site(&["web-1"]).await;
+    let site = site(&["web-1"]).await;
     let run = site.submit(&json!({"tasks": [site.gated("a", "gate")]}), "k").await;
     let begun = site.have_begun(1).await;
     site.agent("web-1").kill();

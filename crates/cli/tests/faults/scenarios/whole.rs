@@ -42,7 +42,7 @@ async fn one_graph_is_carried_out_by_several_workers_at_once() {
 
 #[tokio::test]
 async fn a_worker_that_dies_in_the_middle_costs_its_attempts_and_nothing_else() {
-    let mut site = site(&["web-1", "web-2", "web-3"]).await;
+    let site = site(&["web-1", "web-2", "web-3"]).await;
     let run = site.submit(&fan(&site), "k").await;
     site.have_begun(6).await;
     site.agent("web-2").kill();
@@ -64,7 +64,7 @@ async fn a_worker_that_dies_in_the_middle_costs_its_attempts_and_nothing_else() 
 
 #[tokio::test]
 async fn work_goes_on_while_the_server_is_away_and_its_results_count() {
-    let mut site = site(&["web-1", "web-2", "web-3"]).await;
+    let site = site(&["web-1", "web-2", "web-3"]).await;
     let run = site.submit(&fan(&site), "k").await;
     let begun = site.have_begun(6).await;
     site.server.kill();
