@@ -56,7 +56,7 @@ impl Service {
         if let State::Pending { not_before: Some(at) } = execution.state
             && at > now
         {
-            let reason = format!("it failed before, and is retried at {at}");
+            let reason = format!("an attempt failed; the next one starts at {at}");
             return Ok(vec![Obstacle { node: "-".to_owned(), reason, cause: Some("retry") }]);
         }
         let known = self.parts.dispatcher.board().plan(&execution.run).cloned();
