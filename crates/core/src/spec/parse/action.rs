@@ -4,12 +4,13 @@ use serde_json::Value;
 
 use super::field::Checker;
 use super::path::Path;
-use super::tree::{At, Content, Entry, Node};
+use super::tree::{Content, Entry, Node};
 use crate::backend::{
     ActionSchema, Element, ParamKind, ParamProblem, Params, check_params_but, params_bytes, shell_sign,
 };
 use crate::expr::{Template, has_expression, looks_like_expression, read_by_a_shell};
 use crate::limits;
+use crate::spec::At;
 use crate::spec::Task;
 
 const NO_EXPRESSION_IN_SHELL: &str = "what a shell reads takes no expressions (`{{`); pass the value by `env`, and use the \
