@@ -6,6 +6,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{FromRequestParts, Path, Query as AxumQuery};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
+use axum::response::Response;
 use downbeat_api::code;
 use downbeat_core::limits;
 use downbeat_core::shown::shown;
@@ -90,10 +91,10 @@ impl<S: Send + Sync> FromRequestParts<S> for Id {
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Caller {
-    type Rejection = Failure;
+    type Rejection = Response;
 
     /// There is no authentication yet: everybody is the same caller.
-    async fn from_request_parts(_parts: &mut Parts, _state: &S) -> Result<Self, Failure> {
+    async fn from_request_parts(_parts: &mut Parts, _state: &S) -> Result<Self, Response> {
         Ok(Caller::API)
     }
 }
