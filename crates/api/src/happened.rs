@@ -274,11 +274,11 @@ impl AddedExecution {
         let facts = Facts::of(&record.state);
         Self {
             id: record.id,
-            step: record.step,
+            step: record.step(),
             node: record.node(),
             attempt: record.attempt,
             status: record.state.status(),
-            item: record.item,
+            item: record.item(),
             cached: record.is_cached(),
             reused: record.reused,
             duration: facts.duration(),

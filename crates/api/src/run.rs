@@ -284,10 +284,10 @@ impl Run {
         let mut results: BTreeMap<u32, BTreeMap<String, InstanceResult>> = BTreeMap::new();
         let mut placed_attempt: BTreeMap<u32, u32> = BTreeMap::new();
         for record in executions {
-            let step = results.entry(record.step).or_default();
-            if record.pinned.is_none() && record.item.is_none() {
+            let step = results.entry(record.step()).or_default();
+            if record.pinned.is_none() && record.item().is_none() {
                 // One instance, whichever node had it last: the earlier attempts are in the list of executions.
-                let newest = placed_attempt.entry(record.step).or_default();
+                let newest = placed_attempt.entry(record.step()).or_default();
                 if record.attempt < *newest {
                     continue;
                 }
@@ -295,7 +295,7 @@ impl Run {
                 step.clear();
             }
             let node = record.node().map(|node| names.get(node));
-            let (key, node) = match record.item {
+            let (key, node) = match record.item() {
                 Some(item) => (format!("[{item}]"), node),
                 None => (node.unwrap_or_else(|| UNBOUND.to_owned()), None),
             };
@@ -371,7 +371,7 @@ impl InstanceResult {
         let facts = Facts::of(&record.state);
         Self {
             status: record.state.status(),
-            item: record.item,
+            item: record.item(),
             node,
             attempts: record.attempt,
             duration: facts.duration(),
@@ -390,6 +390,7 @@ impl InstanceResult {
 
 #[cfg(test)]
 mod tests {
+    use downbeat_core::work::Origin;
     use std::sync::Arc;
 
     use downbeat_core::execution::{Lease, Outcome, State, Verdict};
@@ -476,15 +477,13 @@ mod tests {
     fn execution(id: u128, step: u32, pinned: Option<u128>, attempt: u32, state: State) -> Record {
         Record {
             id: ExecutionId(uuid::Uuid::from_u128(id)),
-            run: RunId::from("r"),
-            step,
+            of: Origin::Step { run: RunId::from("r"), step, item: None },
             pinned: pinned.map(node),
             attempt,
             created_at: second(1),
             state,
             params: Default::default(),
             reused: None,
-            item: None,
             limits: None,
             cache_key: None,
         }
@@ -537,7 +536,8 @@ mod tests {
     }
 
     fn item(id: u128, item: u32, attempt: u32, state: State) -> Record {
-        Record { item: Some(item), ..execution(id, 0, None, attempt, state) }
+        let of = Origin::Step { run: RunId::from("r"), step: 0, item: Some(item) };
+        Record { of, ..execution(id, 0, None, attempt, state) }
     }
 
     #[test]

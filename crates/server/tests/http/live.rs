@@ -8,7 +8,8 @@ use downbeat_core::ids::RunId;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::support::{Agent, DEADLINE, Setup};
+use downbeat_testbed::DEADLINE;
+use downbeat_testbed::in_process::{Agent, Setup};
 
 /// A run ends within this many rounds of its agents, or something is wrong.
 const ROUNDS: u32 = 100;

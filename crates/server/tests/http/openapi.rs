@@ -4,10 +4,9 @@ use std::collections::BTreeSet;
 
 use downbeat_api::request;
 use downbeat_core::Change;
+use downbeat_testbed::in_process::{Setup, noop, send};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
-
-use crate::support::{Setup, noop, send};
 
 #[test]
 fn the_document_is_the_one_that_was_agreed_on() {
