@@ -24,7 +24,6 @@ pub struct At {
     pub column: u32,
 }
 
-#[allow(clippy::ref_option, reason = "the shape that serde asks for")]
 fn numbers<S: Serializer>(at: &Option<At>, serializer: S) -> Result<S::Ok, S::Error> {
     at.unwrap_or_default().serialize(serializer)
 }
