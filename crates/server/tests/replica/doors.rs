@@ -3,13 +3,9 @@
 use downbeat_proto::Link;
 use downbeat_proto::grpc::Client;
 use downbeat_proto::message::{Fault, Hello, PROTOCOL};
-<<<<<<< HEAD
 use downbeat_server::{Caller, Settings, StartError};
-=======
-use downbeat_server::{Settings, StartError};
 use downbeat_testbed::in_process::{Setup, noop, send};
 use downbeat_testbed::{Database, eventually};
->>>>>>> main
 use reqwest::{Method, StatusCode};
 
 use crate::site::{caught_up, replica, replica_settings, sqlite, url};
