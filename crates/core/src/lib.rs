@@ -23,6 +23,7 @@ pub mod shown;
 pub mod span;
 pub mod spec;
 pub mod state;
+pub mod work;
 
 pub use change::{Applied, Change, Event, Refusal, Silence};
 pub use dice::Dice;

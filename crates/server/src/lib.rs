@@ -25,6 +25,7 @@ mod settings;
 mod size;
 mod start;
 mod surroundings;
+mod works;
 
 pub use caller::Caller;
 pub use clock::Wall;

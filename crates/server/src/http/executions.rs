@@ -24,9 +24,9 @@ pub(super) async fn show(
     Query(Nothing {}): Query<Nothing>,
 ) -> Answer<Json<Execution>> {
     let execution = service.execution(&caller, &id).await?;
-    let run = service.run(&caller, &execution.run).await?;
+    let run = service.run(&caller, execution.run()).await?;
     let names = lookup::names(service.store().as_ref(), &run, [&execution]).await?;
-    let mut shown = Execution::of(&execution, runs::label(&run.definition, execution.step), &names);
+    let mut shown = Execution::of(&execution, runs::label(&run.definition, execution.step()), &names);
     if execution.state.status() == Status::Pending {
         shown.waiting = waits::reasons(&service, &execution).await?;
     }

@@ -185,12 +185,12 @@ pub(super) async fn executions(
     let mut known: HashMap<RunId, Option<RunRecord>> = HashMap::new();
     let mut rows = Vec::with_capacity(listed.rows.len());
     for record in &listed.rows {
-        if !known.contains_key(&record.run) {
-            known.insert(record.run.clone(), service.store().run(&record.run).await?);
+        if !known.contains_key(record.run()) {
+            known.insert(record.run().clone(), service.store().run(record.run()).await?);
         }
-        let task = match &known[&record.run] {
-            Some(run) => runs::label(&run.definition, record.step),
-            None => format!("step {}", record.step),
+        let task = match &known[record.run()] {
+            Some(run) => runs::label(&run.definition, record.step()),
+            None => format!("step {}", record.step()),
         };
         rows.push(Execution::of(record, task, &names));
     }

@@ -178,7 +178,8 @@ impl Tail {
             }
             let status = record.state.status();
             if drained && !status.is_open() {
-                let end = End { run: record.run, execution: Some(record.id), status: status.to_string() };
+                let end =
+                    End { run: record.run().clone(), execution: Some(record.id), status: status.to_string() };
                 self.ready.push_back(sse("end", &end));
                 self.ended = true;
             } else if self.ready.is_empty() {

@@ -49,13 +49,13 @@ impl Failure {
 
     /// A definition with mistakes in it.
     pub(super) fn invalid(problems: Vec<spec::Problem>) -> Self {
-        let (what, errors) = ("the definition is not valid", problems.into_iter().map(of_field));
+        let (what, errors) = ("the definition is not valid", problems.into_iter().map(FieldError::from));
         Self::with_errors(StatusCode::UNPROCESSABLE_ENTITY, code::INVALID_DEFINITION, what, errors.collect())
     }
 
     /// A body that is not what its content type says.
     pub(super) fn malformed(problems: Vec<spec::Problem>) -> Self {
-        let (what, errors) = ("the body cannot be read", problems.into_iter().map(of_field));
+        let (what, errors) = ("the body cannot be read", problems.into_iter().map(FieldError::from));
         Self::with_errors(StatusCode::BAD_REQUEST, code::MALFORMED, what, errors.collect())
     }
 
@@ -79,11 +79,6 @@ impl Failure {
         failure.0.nodes = nodes;
         failure
     }
-}
-
-fn of_field(problem: spec::Problem) -> FieldError {
-    let (line, column) = problem.at.map(|at| (at.line, at.column)).unzip();
-    FieldError { path: problem.path, line, column, message: problem.message }
 }
 
 fn of_param(problem: ParamProblem) -> FieldError {

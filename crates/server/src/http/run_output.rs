@@ -123,9 +123,9 @@ impl Merged {
         for execution in executions {
             let closed = !execution.state.status().is_open();
             let cursor = self.cursors.entry(execution.id).or_insert_with(|| Cursor {
-                step: execution.step,
-                task: runs::label(&run.definition, execution.step),
-                item: execution.item,
+                step: execution.step(),
+                task: runs::label(&run.definition, execution.step()),
+                item: execution.item(),
                 node: execution.node().map(|node| names.get(node)).unwrap_or_default(),
                 attempt: execution.attempt,
                 next: 0,
@@ -145,8 +145,8 @@ impl Merged {
     /// Only what a node had can have written something.
     fn wants(&self, execution: &Record) -> bool {
         execution.state.lease().is_some()
-            && self.part.step.is_none_or(|step| execution.step == step)
-            && self.part.item.is_none_or(|item| execution.item == Some(item))
+            && self.part.step.is_none_or(|step| execution.step() == step)
+            && self.part.item.is_none_or(|item| execution.item() == Some(item))
             && self.part.node.is_none_or(|node| execution.node() == Some(node))
     }
 

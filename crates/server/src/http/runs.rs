@@ -130,7 +130,7 @@ async fn stand(service: &Service, run: &RunRecord) -> Answer<RunStanding> {
         Some(plan) => Plan::of(&plan),
         None => service.plan_of(run.clone(), |plan| Plan::of(&plan)).await?,
     };
-    Ok(RunStanding::of(shown, &plan, &Rules::of(&plan)))
+    Ok(RunStanding::of(&shown, &plan, &Rules::of(&plan)))
 }
 
 /// The nodes of a run that nothing is heard of; of one that has ended nobody asks any more.
@@ -407,7 +407,7 @@ pub(super) async fn executions(
         None => service.executions(&caller, &filter, page).await?,
         Some(item) => {
             let mut all = service.store().executions_of(&run.id).await?;
-            all.retain(|execution| execution.item == Some(item) && is_wanted(execution, &filter));
+            all.retain(|execution| execution.item() == Some(item) && is_wanted(execution, &filter));
             let total = all.len() as u64;
             let rows = all.into_iter().skip(usize::try_from(page.offset).unwrap_or(usize::MAX));
             Listed { rows: rows.take(page.limit as usize).collect(), total }
@@ -417,14 +417,14 @@ pub(super) async fn executions(
     let labels: Vec<String> =
         run.definition.tasks.iter().flat_map(|entry| entry.leaves()).map(|task| task.label()).collect();
     let task = |step: u32| labels.get(step as usize).cloned().unwrap_or_else(|| format!("step {step}"));
-    let rows = listed.rows.iter().map(|record| Execution::of(record, task(record.step), &names)).collect();
+    let rows = listed.rows.iter().map(|record| Execution::of(record, task(record.step()), &names)).collect();
     Ok(Json(List::window(rows, page.limit, page.offset, listed.total)))
 }
 
 /// What the store asks of a row. Items are not among what it can look for.
 fn is_wanted(execution: &Record, filter: &ExecutionFilter) -> bool {
     filter.node.is_none_or(|node| execution.node() == Some(node))
-        && filter.step.is_none_or(|step| execution.step == step)
+        && filter.step.is_none_or(|step| execution.step() == step)
         && (filter.statuses.is_empty() || filter.statuses.contains(&execution.state.status()))
 }
 

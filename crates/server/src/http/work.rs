@@ -36,10 +36,10 @@ pub(super) async fn show(
     let mut runs: HashMap<RunId, Option<RunRecord>> = HashMap::new();
     let mut held = Vec::new();
     for execution in store.held_by(node.id).await? {
-        if !runs.contains_key(&execution.run) {
-            runs.insert(execution.run.clone(), store.run(&execution.run).await?);
+        if !runs.contains_key(execution.run()) {
+            runs.insert(execution.run().clone(), store.run(execution.run()).await?);
         }
-        held.extend(HeldWork::of(&execution, runs[&execution.run].as_ref(), &node, lease_ttl, now));
+        held.extend(HeldWork::of(&execution, runs[execution.run()].as_ref(), &node, lease_ttl, now));
     }
     // After the leases: an execution that ends in between is in both rather than in neither.
     let totals = store.node_totals(node.id).await?;

@@ -92,7 +92,7 @@ impl Sweeper {
                     && (offline || lease.granted_at.max(heard) + signed(self.lease_ttl) <= now)
                 {
                     changes.push(Change::ExecutionLost {
-                        run: execution.run.clone(),
+                        of: execution.of.parent(),
                         execution: execution.id,
                         token: lease.token,
                         silence: Some(Silence { node: node.id, since: node.seen_at }),

@@ -48,7 +48,7 @@ impl Service {
 
     /// The compiled plan of an open run, if this server has it.
     pub fn open_plan(&self, run: &RunId) -> Option<Arc<Plan>> {
-        self.parts.dispatcher.board().plan(run).cloned()
+        self.parts.dispatcher.works().run(run).map(|work| Arc::clone(&work.plan))
     }
 
     /// The backends that a definition may name: the built-in ones, and those that nodes declare.

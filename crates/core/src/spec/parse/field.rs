@@ -9,7 +9,8 @@ use crate::limits;
 use crate::nearest::{advice, nearest};
 use crate::shown::shown;
 use crate::span::{NotASpan, Span};
-use crate::spec::{At, Problem};
+use crate::spec::fields::names;
+use crate::spec::{At, On, Problem};
 
 /// A field's name, and what to write instead of it.
 pub(super) type Hint = (&'static str, &'static str);
@@ -123,6 +124,22 @@ impl<'c> Checker<'c> {
             Content::Map(entries) => Some(entries),
             _ => {
                 self.wrong(path, node, &format!("a map of {of}"));
+                None
+            }
+        }
+    }
+
+    /// The entries of a map with these fields.
+    pub(super) fn fields_of<'n, 't>(
+        &mut self,
+        path: Path<'_>,
+        node: &'n Node<'t>,
+        map: On,
+    ) -> Option<&'n [Entry<'t>]> {
+        match node.content() {
+            Content::Map(entries) => Some(entries),
+            _ => {
+                self.wrong(path, node, &format!("a map of {}", names(&[map]).join(", ")));
                 None
             }
         }
@@ -319,13 +336,13 @@ impl<'c> Checker<'c> {
         Some(text.to_owned())
     }
 
-    /// A field that is not one of the valid ones. `planned` are those of later versions, `other_names` those of other
+    /// Reports a field that none of these maps has. `planned` are fields of later versions, `other_names` those of other
     /// tools.
     pub(super) fn unknown_field(
         &mut self,
         above: Path<'_>,
         entry: &Entry<'_>,
-        valid: &[&str],
+        maps: &[On],
         planned: &[Hint],
         other_names: &[Hint],
     ) {
@@ -341,7 +358,7 @@ impl<'c> Checker<'c> {
         } else if key == "<<" {
             "merge keys (`<<`) are not supported; write the fields out".to_owned()
         } else {
-            format!("unknown field `{}`; {}", shown(key), advice(key, valid, "fields"))
+            format!("unknown field `{}`; {}", shown(key), advice(key, &names(maps), "fields"))
         };
         self.problem(above.field(key), entry.at, message);
     }
@@ -363,8 +380,9 @@ pub(super) fn described(node: &Node<'_>) -> String {
     }
 }
 
-/// Whether one of the fields was meant to be this one: then it is not also missing.
-pub(super) fn misspelt(entries: &[Entry<'_>], field: &str, valid: &[&str]) -> bool {
+/// Whether one of the entries is this field misspelt: then it is not also missing.
+pub(super) fn misspelt(entries: &[Entry<'_>], field: &str, maps: &[On]) -> bool {
+    let valid = names(maps);
     entries.iter().take(limits::PROBLEMS_LISTED).map(|entry| entry.key.as_ref()).any(|key| {
         key == "<<" || (!valid.contains(&key) && nearest(key, valid.iter().copied()) == Some(field))
     })
