@@ -2,30 +2,23 @@
 
 use std::fmt;
 
-use serde::{Serialize, Serializer};
-
 use super::Definition;
 
 /// One thing that is wrong with a job file, and what would have been valid.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// `tasks[1].params.command`; empty for the file as a whole.
     pub path: String,
-    /// `None` when there is no text to point into; both numbers are 0 then in what is serialized.
-    #[serde(flatten, serialize_with = "numbers")]
+    /// `None` when there is no text to point into.
     pub at: Option<At>,
     pub message: String,
 }
 
 /// A position in a text, counted from 1.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct At {
     pub line: u32,
     pub column: u32,
-}
-
-fn numbers<S: Serializer>(at: &Option<At>, serializer: S) -> Result<S::Ok, S::Error> {
-    at.unwrap_or_default().serialize(serializer)
 }
 
 impl At {
