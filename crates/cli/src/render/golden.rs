@@ -1,7 +1,7 @@
 //! The look of every page, held against golden files.
 
 use downbeat_api::{
-    EventList, List, Node, NodeSummary, NodeWork, Plan, Rules, Run, RunStanding, RunSummary, Server, Status,
+    EventList, List, Node, NodeSummary, NodeWork, Plan, EndRules, Run, RunProgress, RunSummary, Server, Status,
 };
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
@@ -27,8 +27,8 @@ fn id(number: u64) -> String {
     format!("0198c0de-0000-7000-8000-{number:012}")
 }
 
-fn standing(run: &Run, plan: &Plan) -> RunStanding {
-    RunStanding::of(run, plan, &Rules::of(plan))
+fn progress(run: &Run, plan: &Plan) -> RunProgress {
+    RunProgress::of(run, plan, &EndRules::of(plan))
 }
 
 fn changed(view: &mut Value, changes: Value) {
@@ -146,8 +146,8 @@ fn a_list_of_runs() {
 
 #[test]
 fn lines_of_a_run_that_is_watched() {
-    let mut story = Story::new(plan());
-    let before = story.tallies(&standing(&running(), &plan()));
+    let mut lines = WatchLines::new(plan());
+    let before = lines.tallies(&progress(&running(), &plan()));
     let mut later = running();
     let step = later.results.get_mut(&1).unwrap();
     step.insert(
@@ -158,9 +158,9 @@ fn lines_of_a_run_that_is_watched() {
         2,
         view(json!({"web-01": result("skipped", None, json!({"reason": "fail-fast has struck"}))})),
     );
-    let after = story.tallies(&standing(&later, &plan()));
+    let after = lines.tallies(&progress(&later, &plan()));
     let mut text = String::new();
-    for line in [story.ended(&before), story.ended(&after)].concat() {
+    for line in [lines.ended(&before), lines.ended(&after)].concat() {
         text.push_str(&line);
         text.push('\n');
     }
@@ -437,11 +437,11 @@ fn a_fan_out_that_waits_says_for_how_many() {
 
 #[test]
 fn lines_of_a_fan_out_that_is_watched() {
-    let mut story = Story::new(nightly());
+    let mut lines = WatchLines::new(nightly());
     let mut text = String::new();
     let mut tell = |run: &Run| {
-        let tallies = story.tallies(&standing(run, &nightly()));
-        story.ended(&tallies).iter().for_each(|line| text.push_str(&format!("{line}\n")));
+        let tallies = lines.tallies(&progress(run, &nightly()));
+        lines.ended(&tallies).iter().for_each(|line| text.push_str(&format!("{line}\n")));
         text.push_str("-\n");
     };
     let end = fan_out(4);
@@ -569,10 +569,10 @@ fn a_run_on_many_nodes() {
 
 #[test]
 fn lines_of_a_roll_out_that_is_watched() {
-    let mut story = Story::new(rollout_plan(10, &[1, 2, 7]));
+    let mut lines = WatchLines::new(rollout_plan(10, &[1, 2, 7]));
     let mut text = String::new();
     let mut tell = |run: &Run| {
-        for line in story.news(&standing(run, &rollout_plan(10, &[1, 2, 7])), now()) {
+        for line in lines.changes(&progress(run, &rollout_plan(10, &[1, 2, 7])), now()) {
             text.push_str(&format!("{line}\n"));
         }
         text.push_str("-\n");

@@ -1,4 +1,4 @@
-//! Text for people. Everything here is a pure function of what is shown, the time and the width.
+//! Text for users. Every function here is pure: it depends on its arguments, the time and the width.
 
 mod absent;
 mod event;
@@ -11,7 +11,7 @@ mod progress;
 mod rollout;
 mod run;
 mod status;
-mod story;
+mod watch_lines;
 pub(crate) mod table;
 mod time;
 mod waits;
@@ -25,7 +25,7 @@ pub(crate) use plan::plan_page;
 pub(crate) use progress::Tally;
 pub(crate) use run::{run_line, run_page, run_table, started_line};
 pub(crate) use status::{server_table, status_page};
-pub(crate) use story::Story;
+pub(crate) use watch_lines::WatchLines;
 pub(crate) use waits::Waits;
 pub(crate) use work::work_page;
 
