@@ -177,7 +177,9 @@ fn text(change: &Change) -> String {
                 (None, _) => "run state unchanged".to_owned(),
             }
         }
-        Change::Unknown { .. } => "recorded by a newer server; this version does not know its kind".to_owned(),
+        Change::Unknown { .. } => {
+            "recorded by a newer server; this version does not know its kind".to_owned()
+        }
     }
 }
 

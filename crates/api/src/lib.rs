@@ -5,34 +5,34 @@
 
 pub mod code;
 mod event;
-mod execution;
 mod event_body;
+mod execution;
 mod list;
 mod node;
 mod outline;
 mod output;
 mod plan;
 mod problem;
+mod progress;
 pub mod request;
 mod rollout;
 mod run;
 mod schema;
-mod progress;
 mod status;
 mod work;
 
 pub use downbeat_core::plan::{EdgeKind, Shape};
 pub use event::Event;
-pub use execution::{Execution, Names, Waiting};
 pub use event_body::{AddedExecution, Ended, EventBody, Reported, UnknownKind};
+pub use execution::{Execution, Names, Waiting};
 pub use list::{EventList, EventPagination, List, Pagination};
 pub use node::{Action, Backend, Cluster, DeletedNode, Node, NodeSummary, Param};
 pub use outline::Outline;
 pub use output::{Chunk, End, Output, RunChunk};
 pub use plan::{Edge, NodeName, Plan, Step, Valid, Where};
 pub use problem::{FieldError, NAMED, NodeReason, Problem, named_of, with_nodes};
+pub use progress::{EndRules, RunProgress, StepProgress};
 pub use rollout::{PlannedRollout, PlannedWave, Rollout, Wave, WaveStatus};
 pub use run::{Counts, InstanceResult, Run, RunSummary, StepWaiting, Steps};
-pub use progress::{EndRules, RunProgress, StepProgress};
 pub use status::{Replica, Role, Server, Status};
 pub use work::{HeldWork, NodeWork, Slots};

@@ -47,7 +47,8 @@ impl Outline {
                     instances: instances(nodes, items),
                     has_items: items.is_some(),
                     in_waves: entry.condition() != Some(Condition::OnFailure),
-                    handles_failure: answering.contains(&u32::try_from(steps.len()).expect("plans are bounded")),
+                    handles_failure: answering
+                        .contains(&u32::try_from(steps.len()).expect("plans are bounded")),
                 });
             }
         }

@@ -16,9 +16,9 @@ use crate::execution::{Facts, Names, Waiting};
 use crate::outline::Outline;
 use crate::plan::left_out;
 use crate::problem::NodeReason;
+use crate::progress::StepProgress;
 use crate::rollout::Rollout;
 use crate::schema;
-use crate::progress::StepProgress;
 
 /// The key of a placed step's result while no node is bound to it.
 const UNBOUND: &str = "-";

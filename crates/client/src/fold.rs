@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use downbeat_api::{
-    AddedExecution, Ended, Event, Execution, EventBody, InstanceResult, Outline, Plan, Reported, Run,
+    AddedExecution, Ended, Event, EventBody, Execution, InstanceResult, Outline, Plan, Reported, Run,
     StepWaiting, Where,
 };
 use downbeat_core::execution::{Outcome, Status, Verdict, fit_into_lease};
@@ -52,7 +52,7 @@ impl Projection {
         let mut projection = Self {
             run,
             outline: Outline::of_plan(plan),
-            placed: plan.steps.iter().map(|step| matches!(step.position, Where::Placed(_))).collect(),
+            placed: plan.steps.iter().map(|step| matches!(step.place, Where::Placed(_))).collect(),
             hostnames,
             positions: HashMap::new(),
             incomplete: BTreeSet::new(),
@@ -74,7 +74,8 @@ impl Projection {
         let leased_at = |execution| self.positions.get(execution).and_then(|position| position.leased_at);
         let results = self.run.results.iter().flat_map(|(step, results)| {
             results.iter().map(|(key, result)| {
-                let position = ResultPosition { step: *step, key: key.clone(), leased_at: leased_at(&result.execution) };
+                let position =
+                    ResultPosition { step: *step, key: key.clone(), leased_at: leased_at(&result.execution) };
                 (result.execution, position)
             })
         });
@@ -302,7 +303,8 @@ impl Projection {
                 result.node.clone_from(&hostname);
             }
         });
-        let position = event.execution.filter(|_| leased).and_then(|execution| self.positions.get_mut(&execution));
+        let position =
+            event.execution.filter(|_| leased).and_then(|execution| self.positions.get_mut(&execution));
         let Some(position) = position else { return };
         position.leased_at = Some(event.at);
         // A placed result gets the hostname of its node as key.

@@ -15,6 +15,6 @@ pub use address::{is_local, url};
 pub use error::Error;
 pub use fold::Projection;
 pub use http::{Body, Client};
-pub use live::{Heard, Live};
+pub use live::{Live, Update};
 pub use sse::{Feed, Message};
 pub use stream::Stream;

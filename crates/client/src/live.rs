@@ -53,7 +53,15 @@ impl Client {
         let seq = seq.data.last().map_or(0, |event| event.seq);
         let projection = Projection::new(run, &plan, seq);
         let stream = self.stream_reporting(events_after(id, seq), Arc::clone(&unreachable));
-        Ok(Live { client: self.clone(), id: id.clone(), plan, projection, stream, has_ended: false, unreachable })
+        Ok(Live {
+            client: self.clone(),
+            id: id.clone(),
+            plan,
+            projection,
+            stream,
+            has_ended: false,
+            unreachable,
+        })
     }
 }
 
@@ -162,8 +170,8 @@ impl Live {
     /// Reads why the run and its steps wait, without its results.
     pub async fn refresh_waiting(&mut self) -> Result<(), Error> {
         match self.ask(request::run_progress(&self.id)).await {
-            Ok(standing) => {
-                let RunProgress { summary, waiting, .. } = standing;
+            Ok(progress) => {
+                let RunProgress { summary, waiting, .. } = progress;
                 self.projection.set_waiting(summary.pending_reason, waiting);
                 Ok(())
             }
@@ -178,7 +186,8 @@ impl Live {
         let seq = self.ask(last_event()).await?.data.last().map_or(0, |event| event.seq);
         let run = self.ask(request::run(&self.id)).await?;
         self.projection.replace(run, seq);
-        self.stream = self.client.stream_reporting(events_after(&self.id, seq), Arc::clone(&self.unreachable));
+        self.stream =
+            self.client.stream_reporting(events_after(&self.id, seq), Arc::clone(&self.unreachable));
         Ok(())
     }
 

@@ -39,8 +39,20 @@ impl Client {
         self.stream_reporting(request, Arc::new(|_: &str| {}))
     }
 
-    pub(crate) fn stream_reporting<T>(&self, request: Request<T>, on_unreachable: OnUnreachable) -> Stream<T> {
-        Stream { client: self.clone(), request, feed: None, last: None, was_open: false, failures: 0, on_unreachable }
+    pub(crate) fn stream_reporting<T>(
+        &self,
+        request: Request<T>,
+        on_unreachable: OnUnreachable,
+    ) -> Stream<T> {
+        Stream {
+            client: self.clone(),
+            request,
+            feed: None,
+            last: None,
+            was_open: false,
+            failures: 0,
+            on_unreachable,
+        }
     }
 }
 

@@ -38,12 +38,7 @@ impl EventLines {
         self.forget(event);
         let about = if about.is_empty() { String::new() } else { format!(" ({})", about.join(", ")) };
         let head = painted(&format!("{:<8}{}", event.seq, millisecond(event.at)), Tone::Dim);
-        format!(
-            "{head}  {:<26} {}{}",
-            event.body.kind(),
-            one_line(&event.text),
-            painted(&about, Tone::Dim)
-        )
+        format!("{head}  {:<26} {}{}", event.body.kind(), one_line(&event.text), painted(&about, Tone::Dim))
     }
 
     fn about(&self, event: &Event) -> Vec<String> {

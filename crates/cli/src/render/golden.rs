@@ -1,7 +1,8 @@
 //! The look of every page, held against golden files.
 
 use downbeat_api::{
-    EventList, List, Node, NodeSummary, NodeWork, Plan, EndRules, Run, RunProgress, RunSummary, Server, Status,
+    EndRules, EventList, List, Node, NodeSummary, NodeWork, Plan, Run, RunProgress, RunSummary, Server,
+    Status,
 };
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;

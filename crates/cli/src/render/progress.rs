@@ -83,8 +83,13 @@ pub(crate) fn step_line(tally: &Tally) -> String {
             .filter(|(count, _)| *count > 0)
             .map(|(count, word)| format!("{count} {word}"))
             .collect();
-        let without_attempt = if without_attempt.is_empty() { String::new() } else { format!(" ({})", without_attempt.join(", ")) };
-        parts.push(painted(&format!("{}/{} succeeded{without_attempt}", tally.succeeded, tally.wanted), tone));
+        let without_attempt = if without_attempt.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", without_attempt.join(", "))
+        };
+        parts
+            .push(painted(&format!("{}/{} succeeded{without_attempt}", tally.succeeded, tally.wanted), tone));
     }
     for (count, word, tone) in [
         (tally.failed, "failed", Tone::Bad),

@@ -123,7 +123,8 @@ pub(crate) fn run_page(run: &Run, plan: &Plan, rows: Rows, now: Timestamp, width
         None => results.keys().filter(|node| shown(node)).count(),
     };
     // A step without results has a row of its own.
-    let without_results = plan.steps.iter().filter(|step| run.results.get(&step.index).is_none_or(BTreeMap::is_empty));
+    let without_results =
+        plan.steps.iter().filter(|step| run.results.get(&step.index).is_none_or(BTreeMap::is_empty));
     let all = without_results.count() + run.results.values().map(rows_of).sum::<usize>();
     if rows == Rows::All || all <= MOST_INSTANCES {
         text.push_str(&format!("\n{}", results(run, plan, rows, shown, width)));
@@ -177,8 +178,12 @@ fn head(run: &Run, rows: Rows, now: Timestamp) -> Vec<(&'static str, Cell)> {
     }
     head.push(("created", created.into()));
     if let (true, Some(at)) = (summary.paused, summary.paused_at) {
-        let text =
-            format!("{} ({} ago); `downbeat run resume {}` continues it", second(at), age(at, now), summary.id);
+        let text = format!(
+            "{} ({} ago); `downbeat run resume {}` continues it",
+            second(at),
+            age(at, now),
+            summary.id
+        );
         head.push(("paused", Cell::new(text, Tone::Busy)));
     }
     if let Some(reason) = &summary.pending_reason {
@@ -311,8 +316,7 @@ fn items(number: &str, step: &Step, run: &Run) -> [Cell; 8] {
     ];
     let texts = counts.iter().filter(|(count, _)| *count > 0).map(|(count, word)| format!("{count} {word}"));
     let shown = tally.failed + tally.cancelled > MOST_FAILED_ITEMS as u64;
-    let first =
-        if shown { format!("; the first {MOST_FAILED_ITEMS} failures:") } else { String::new() };
+    let first = if shown { format!("; the first {MOST_FAILED_ITEMS} failures:") } else { String::new() };
     [
         number.into(),
         format!("{}[0-{}]", step.name, tally.wanted.saturating_sub(1)).into(),
@@ -420,7 +424,8 @@ fn next_commands(run: &Run) -> String {
     if well || !summary.state.is_terminal() {
         return String::new();
     }
-    let mut text = format!("\ndownbeat run retry {id}   # runs what did not succeed; keeps the other results\n");
+    let mut text =
+        format!("\ndownbeat run retry {id}   # runs what did not succeed; keeps the other results\n");
     // With one node it would be the same.
     if run.counts.failed + run.counts.lost > 0 && run.expected.len() > 1 {
         text.push_str(&format!("downbeat run retry {id} --failed-only   # only the failed nodes\n"));

@@ -174,15 +174,25 @@ mod tests {
         let with = |more| [&failed[..], &[more]].concat();
         let on_b = with((1, "b", "running", 1));
         assert_eq!(ended_lines(&mut watch_lines("barrier"), &run("running", &on_b)), line);
-        assert_eq!(ended_lines(&mut watch_lines("per_node"), &run("running", &on_b)), [""; 0], "b does not decide a");
-        assert_eq!(ended_lines(&mut watch_lines("per_node"), &run("running", &with((1, "a", "skipped", 1)))), line);
+        assert_eq!(
+            ended_lines(&mut watch_lines("per_node"), &run("running", &on_b)),
+            [""; 0],
+            "b does not decide a"
+        );
+        assert_eq!(
+            ended_lines(&mut watch_lines("per_node"), &run("running", &with((1, "a", "skipped", 1)))),
+            line
+        );
         assert_eq!(ended_lines(&mut watch_lines("per_node"), &run("failed", &failed)), line);
     }
 
     #[test]
     fn without_retries_a_failure_is_the_end_and_a_loss_may_not_be() {
         let failed = run("running", &[(1, "a", "failed", 1), (1, "b", "succeeded", 1)]);
-        assert_eq!(ended_lines(&mut watch_lines("barrier"), &failed), ["step 1 s1: 1/2 succeeded, 1 failed in 1s"]);
+        assert_eq!(
+            ended_lines(&mut watch_lines("barrier"), &failed),
+            ["step 1 s1: 1/2 succeeded, 1 failed in 1s"]
+        );
         for status in ["lost", "cancelled"] {
             let lost = run("running", &[(1, "a", status, 1), (1, "b", "succeeded", 1)]);
             assert_eq!(ended_lines(&mut watch_lines("barrier"), &lost), [""; 0], "{status}");
@@ -197,6 +207,9 @@ mod tests {
         }
         assert_eq!(ended_lines(&mut watch_lines("barrier"), &retried), ["step 0 s0: reused"]);
         retried.results.get_mut(&0).unwrap().get_mut("b").unwrap().reused = None;
-        assert_eq!(ended_lines(&mut watch_lines("barrier"), &retried), ["step 0 s0: 2/2 succeeded (1 reused) in 1s"]);
+        assert_eq!(
+            ended_lines(&mut watch_lines("barrier"), &retried),
+            ["step 0 s0: 2/2 succeeded (1 reused) in 1s"]
+        );
     }
 }

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use downbeat_api::{Plan, EndRules, Run, RunProgress};
-use downbeat_client::{Client, Update, Live};
+use downbeat_api::{EndRules, Plan, Run, RunProgress};
+use downbeat_client::{Client, Live, Update};
 use downbeat_core::execution::Status;
 use downbeat_core::ids::{ExecutionId, RunId};
 use downbeat_core::run::RunStatus;

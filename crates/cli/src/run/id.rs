@@ -72,7 +72,8 @@ fn only(text: &str, mut found: Vec<RunId>, similar: Option<&str>) -> Result<RunI
         1 => Ok(found.remove(0)),
         count => {
             let named = found.iter().take(MOST_NAMED).map(RunId::to_string).collect();
-            Err(Failure::bad_input(format!("`{text}` matches {count} runs; write more of the id")).with_details(named))
+            Err(Failure::bad_input(format!("`{text}` matches {count} runs; write more of the id"))
+                .with_details(named))
         }
     }
 }

@@ -76,7 +76,8 @@ impl Lines {
         let whose = self.whose(chunk);
         self.width = self.width.max(whose.chars().count());
         let is_first = !self.open.contains_key(&chunk.execution);
-        let open = self.open.entry(chunk.execution).or_insert_with(|| OpenLines { whose, ..OpenLines::default() });
+        let open =
+            self.open.entry(chunk.execution).or_insert_with(|| OpenLines { whose, ..OpenLines::default() });
         let missing = chunk.chunk.offset.saturating_sub(open.next);
         open.next = chunk.chunk.offset + chunk.chunk.text.len() as u64;
         let mut notes = String::new();

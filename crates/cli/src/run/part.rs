@@ -88,7 +88,10 @@ pub(super) async fn check_node(text: &str, run: &Run, plan: &Plan, client: &Clie
     if has(hostname) || (continues && plan.steps.iter().any(|step| matches!(step.place, Where::Placed(_)))) {
         return Ok(());
     }
-    Err(Failure::not_found(format!("node `{text}` has no part in run {}; `downbeat run show` lists its nodes", run.summary.id)))
+    Err(Failure::not_found(format!(
+        "node `{text}` has no part in run {}; `downbeat run show` lists its nodes",
+        run.summary.id
+    )))
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use super::bars::Bars;
 use super::follow::Follow;
 use crate::exit::Failure;
 use crate::out::{Format, Out};
-use crate::render::{Rows, WatchLines, Waits, run_line, run_page};
+use crate::render::{Rows, Waits, WatchLines, run_line, run_page};
 
 pub(super) async fn run(which: &Which, client: &Client, out: Out) -> Result<(), Failure> {
     let id = which.resolve(client).await?;

@@ -82,7 +82,7 @@ pub(crate) async fn run(args: AgentArgs, global: Global, out: Out) -> Result<(),
     }
     logging::start(&keys.log_level, keys.log_format)?;
     let settings = within_open_files(Settings { backends, ..Settings::from(&keys) });
-    logging::last_word(serve(settings).await, keys.log_format)
+    logging::log_failure(serve(settings).await, keys.log_format)
 }
 
 /// Raises the limit of open files, and reduces the slots to what the limit allows.
@@ -116,14 +116,14 @@ async fn serve(settings: Settings) -> Result<(), Failure> {
     let mut agent = Agent::start(settings, Arc::new(Grpc));
     tokio::select! {
         ended = agent.wait() => return ended.map_err(|error| agent_ended(&error)),
-        () = stop.asked() => {}
+        () = stop.requested() => {}
     }
     agent.drain();
-    match stop.or_insist(agent.wait()).await {
+    match stop.unless_forced(agent.wait()).await {
         Ok(ended) => ended.map_err(|error| agent_ended(&error)),
-        Err(insisted) => {
+        Err(forced) => {
             agent.kill().await;
-            Err(insisted.into())
+            Err(forced.into())
         }
     }
 }

@@ -80,7 +80,7 @@ pub(crate) async fn run(args: DevArgs, out: Out) -> Result<(), Failure> {
     tokio::select! {
         registered = wait_until_registered(&server, &hostnames) => registered?,
         failure = first_failure(&mut agents) => return Err(failure),
-        () = stop.asked() => return end(&mut stop, &mut agents, server).await,
+        () = stop.requested() => return end(&mut stop, &mut agents, server).await,
     }
     delete_old_nodes(&server, &hostnames).await;
     let ready = Ready::of(&server, hostnames);
@@ -91,7 +91,7 @@ pub(crate) async fn run(args: DevArgs, out: Out) -> Result<(), Failure> {
             server.stop().await;
             return Err(failure);
         }
-        () = stop.asked() => {}
+        () = stop.requested() => {}
     }
     out.note("stopping");
     end(&mut stop, &mut agents, server).await
@@ -179,11 +179,11 @@ async fn first_failure(agents: &mut Vec<Handle>) -> Failure {
 
 /// Stops gracefully; a second signal kills everything that runs.
 async fn end(stop: &mut Stop, agents: &mut [Handle], server: Server) -> Result<(), Failure> {
-    match stop.or_insist(drain_all(agents, server)).await {
+    match stop.unless_forced(drain_all(agents, server)).await {
         Ok(()) => Ok(()),
-        Err(insisted) => {
+        Err(forced) => {
             join_all(agents.iter_mut().map(Handle::kill)).await;
-            Err(insisted.into())
+            Err(forced.into())
         }
     }
 }

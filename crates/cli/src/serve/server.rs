@@ -114,7 +114,7 @@ async fn serve(keys: &ServerKeys, ready_file: Option<&Path>, out: Out) -> Result
     let server = started(Settings::from(keys)).await?;
     let ready = Ready::of(&server, Vec::new());
     announce(&ready, ready_file, out, || ready.server_line(&keys.store, &keys.replica_of.0))?;
-    stop.asked().await;
+    stop.requested().await;
     tracing::info!(grace = %Span(keys.shutdown_grace.0), "stopping");
-    Ok(stop.or_insist(server.stop()).await?)
+    Ok(stop.unless_forced(server.stop()).await?)
 }

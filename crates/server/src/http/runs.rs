@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use downbeat_api::{Execution, List, Names, NodeReason, Plan, EndRules, Run, RunProgress, RunSummary, code};
+use downbeat_api::{EndRules, Execution, List, Names, NodeReason, Plan, Run, RunProgress, RunSummary, code};
 use downbeat_core::execution::{Execution as Record, Status};
 use downbeat_core::ids::RunId;
 use downbeat_core::run::{RunRecord, RunState, RunStatus};

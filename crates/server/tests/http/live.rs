@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use downbeat_api::{Run, request};
-use downbeat_client::{Client, Update, Projection};
+use downbeat_client::{Client, Projection, Update};
 use downbeat_core::ids::RunId;
 use serde_json::{Value, json};
 use tokio::time::Instant;
