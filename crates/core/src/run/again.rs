@@ -53,11 +53,11 @@ pub fn retry_of<'a>(
     again: Again,
 ) -> Result<Second<'a>, NotAgain> {
     let id = || run.id.clone();
-    if !run.state.is_terminal() {
-        return Err(NotAgain::NotEnded { run: id(), state: run.state });
+    if !run.live.is_ended() {
+        return Err(NotAgain::NotEnded { run: id(), state: run.state() });
     }
-    let partial = run.end.as_ref().is_some_and(|end| end.partial);
-    if run.state == RunState::Completed && !partial && !matches!(again, Again::From(_)) {
+    let partial = run.live.end().is_some_and(|end| end.partial);
+    if run.state() == RunState::Completed && !partial && !matches!(again, Again::From(_)) {
         return Err(NotAgain::NothingFailed { run: id() });
     }
     let last = last_attempts(executions);
@@ -67,10 +67,11 @@ pub fn retry_of<'a>(
         Again::FailedNodes => {
             let failed: HashSet<NodeId> = last
                 .values()
-                .filter(|last| instance_failed(last, run.state))
+                .filter(|last| instance_failed(last, run.state()))
                 .filter_map(|last| last.pinned)
                 .collect();
-            let placed = last.values().any(|last| last.pinned.is_none() && instance_failed(last, run.state));
+            let placed =
+                last.values().any(|last| last.pinned.is_none() && instance_failed(last, run.state()));
             if failed.is_empty() && !placed {
                 return Err(NotAgain::NoFailedNode { run: id() });
             }
@@ -313,6 +314,7 @@ fn narrowed(
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
     use std::sync::Arc;
 
     use serde_json::json;
@@ -321,7 +323,7 @@ mod tests {
     use super::*;
     use crate::execution::{Lease, Outcome, State, Verdict};
     use crate::ids::{ClusterId, LeaseToken, ServerId, SessionId};
-    use crate::run::{NodeRef, RunEnd};
+    use crate::run::{Ended, NodeRef, RunEnd, RunMade, RunStage};
 
     fn at() -> Timestamp {
         Timestamp::from_second(1_000).unwrap()
@@ -396,11 +398,10 @@ mod tests {
             waves,
             left_out: Vec::new(),
         };
-        RunRecord {
+        let made = RunMade {
             id: RunId::from("first"),
             cluster: ClusterId::DEFAULT,
             job: None,
-            state,
             definition: Arc::new(definition),
             resolved: Arc::new(resolved),
             params: Default::default(),
@@ -408,16 +409,13 @@ mod tests {
             by: "ada".to_owned(),
             idempotency_key: None,
             created_at: at(),
-            started_at: Some(at()),
-            finished_at: Some(at()),
-            end: Some(RunEnd { partial, error: None }),
-            cancel_requested_at: None,
-            paused_at: None,
-            admitted_at: None,
             no_cache: false,
-            owner: ServerId(Uuid::nil()),
-            epoch: 1,
-        }
+        };
+        let mut run = RunRecord::new(made, ServerId(Uuid::nil()));
+        let end = RunEnd { partial, error: None };
+        let ended = |verdict| Ok::<_, Infallible>(Ended { verdict, at: at(), end });
+        run.live.stage = RunStage::of(state, false, ended).unwrap();
+        run
     }
 
     fn task() -> serde_json::Value {
@@ -555,7 +553,7 @@ mod tests {
     #[test]
     fn an_entry_elsewhere_stays_whole_when_it_is_done_and_is_never_left_out_silently() {
         let mut run = run(two_steps(), RunState::Failed, false);
-        let resolved = Arc::make_mut(&mut run.resolved);
+        let resolved = Arc::make_mut(&mut Arc::make_mut(&mut run.made).resolved);
         (resolved.sets, resolved.entries) = (vec![vec![0, 1], vec![2]], vec![Some(1), Some(0)]);
         let done = executions(&[(0, 3, 1, "succeeded"), (1, 1, 1, "failed"), (1, 2, 1, "succeeded")]);
         let second = retry_of(&run, &done, Again::FailedNodes).unwrap();

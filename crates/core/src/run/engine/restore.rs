@@ -100,9 +100,9 @@ impl Progress {
     ) -> Self {
         let history = History::of(&plan, executions, stop.is_some());
         let mut progress =
-            Self::new(plan, run.id.clone(), epoch, run.state).with_params(Arc::new(run.params.clone()));
+            Self::new(plan, run.id.clone(), epoch, run.state()).with_params(Arc::new(run.params.clone()));
         progress.resume.stop = stop;
-        progress.paused = run.paused_at.is_some();
+        progress.paused = run.live.paused_at.is_some();
         let tried = history.attempts.values().flatten().filter(|execution| !execution.is_cached());
         progress.last_end = tried.filter_map(|execution| ended_at(&execution.state)).max();
         progress.restore_carried(executions);
