@@ -119,7 +119,6 @@ pub(super) async fn readyz(State(service): State<Service>) -> Answer<&'static st
     responses((status = 200, description = "OpenMetrics text", body = String, content_type = "text/plain"))
 )]
 pub(super) async fn metrics(State(service): State<Service>) -> Response {
-    service.take_stock().await;
     let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, content_type)], service.metrics().encode()).into_response()
+    ([(header::CONTENT_TYPE, content_type)], service.figures().await).into_response()
 }
