@@ -145,11 +145,11 @@ fn a_run_answers_every_event_as_the_table_says() {
 #[test]
 fn a_stage_and_its_word_lead_to_each_other() {
     for stage in run_stages() {
-        let ended = |_| match &stage {
-            RunStage::Ended(ended) => Ok(ended.clone()),
-            other => Err(format!("{other:?} has not ended")),
-        };
-        assert_eq!(RunStage::of(stage.state(), stage == RunStage::Admitted, ended), Ok(stage.clone()));
+        let end = Some((Timestamp::UNIX_EPOCH, RunEnd::default()));
+        let is_admitted = stage == RunStage::Admitted;
+        assert_eq!(RunStage::of(stage.state(), is_admitted, end), Some(stage.clone()));
+        let is_ended = stage.state().is_terminal();
+        assert_eq!(RunStage::of(stage.state(), is_admitted, None).is_none(), is_ended);
     }
     for state in RunState::ALL {
         assert!(run_stages().iter().any(|stage| stage.state() == state), "no stage is called {state}");

@@ -290,7 +290,7 @@ impl<'a> Dirty<'a> {
         let statuses =
             executions.map(|id| tables.executions[id].state.status()).filter(|status| !status.is_open());
         let runs = self.runs_created.keys().chain(&self.runs_altered);
-        let states = runs.map(|id| tables.runs[*id].state).filter(|state| state.is_terminal());
+        let states = runs.map(|id| tables.runs[*id].state()).filter(|state| state.is_terminal());
         let mut totals = BTreeMap::new();
         let kinds = statuses
             .map(|status| (ENDED_EXECUTIONS, status.code()))

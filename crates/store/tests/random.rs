@@ -121,7 +121,7 @@ fn change() -> impl Strategy<Value = Change> {
         3 => (1..=RUNS, prop::option::of(select(vec!["k1", "k2"])), second.clone()).prop_map(|(number, key, second)| {
             let key = key.map(str::to_owned);
             let max_pending = (second % 3 == 0).then_some(2);
-            Change::RunCreated { run: RunRecord { idempotency_key: key, created_at: at(second), ..run(number) }, max_pending }
+            Change::RunCreated { run: made_as(RunMade { idempotency_key: key, created_at: at(second), ..made(number) }), max_pending }
         }),
         1 => (of(), any::<bool>(), words(), second.clone()).prop_map(|(run, paused, by, second)| {
             Change::RunPauseSet { run, paused, by, at: at(second) }

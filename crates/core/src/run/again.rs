@@ -314,7 +314,6 @@ fn narrowed(
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
     use std::sync::Arc;
 
     use serde_json::json;
@@ -323,7 +322,7 @@ mod tests {
     use super::*;
     use crate::execution::{Lease, Outcome, State, Verdict};
     use crate::ids::{ClusterId, LeaseToken, ServerId, SessionId};
-    use crate::run::{Ended, NodeRef, RunEnd, RunMade, RunStage};
+    use crate::run::{NodeRef, RunEnd, RunMade, RunStage};
 
     fn at() -> Timestamp {
         Timestamp::from_second(1_000).unwrap()
@@ -413,8 +412,7 @@ mod tests {
         };
         let mut run = RunRecord::new(made, ServerId(Uuid::nil()));
         let end = RunEnd { partial, error: None };
-        let ended = |verdict| Ok::<_, Infallible>(Ended { verdict, at: at(), end });
-        run.live.stage = RunStage::of(state, false, ended).unwrap();
+        run.live.stage = RunStage::of(state, false, Some((at(), end))).unwrap();
         run
     }
 

@@ -15,24 +15,26 @@ use crate::limits;
 use crate::plan::Plan;
 
 /// What decides whether a new run has to wait for its turn.
-#[derive(Clone, Copy, Debug)]
-pub struct Gate {
+#[derive(Clone, Copy)]
+#[allow(missing_debug_implementations)]
+pub struct Gate<'a> {
     /// Every server that shares the store knows turns. Otherwise no run waits.
     pub is_known: bool,
     /// How many runs may be under way.
     pub limit: Option<u32>,
     /// How many runs may wait, including runs that there is room for right now.
-    pub max_pending: u32,
+    pub max_pending: &'a dyn Fn() -> u32,
 }
 
 /// A run that is to be created.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
+#[allow(missing_debug_implementations)]
 pub struct New<'a> {
     pub run: &'a RunRecord,
     pub plan: &'a Arc<Plan>,
     /// The executions that it takes over from an earlier run.
     pub taken: &'a [Execution],
-    pub gate: Gate,
+    pub gate: Gate<'a>,
 }
 
 /// The decisions for one open run.
@@ -51,7 +53,7 @@ impl Course {
         let New { run, plan, taken, gate } = *new;
         let (id, epoch) = (run.id.clone(), run.live.epoch);
         let waits = gate.is_known && (run.definition.exclusive || gate.limit.is_some());
-        let max_pending = waits.then_some(gate.max_pending);
+        let max_pending = waits.then(gate.max_pending);
         let mut changes = vec![Change::RunCreated { run: run.clone(), max_pending }];
         let take_over = |executions: &[Execution]| Change::ExecutionsAdded {
             run: run.id.clone(),

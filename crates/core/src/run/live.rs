@@ -3,7 +3,9 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::machine::{RunEvent, step};
 use super::words::RunState;
+use crate::change::Change;
 use crate::ids::ServerId;
 
 /// Where a run stands. Each stage holds what exists in it and nothing else.
@@ -102,13 +104,10 @@ impl RunStage {
     }
 
     /// Returns the stage that a word stands for: the inverse of [`state`](Self::state). `is_admitted` says whether the
-    /// run had its turn; `ended` says when and how a run ended that has ended.
-    pub fn of<E>(
-        state: RunState,
-        is_admitted: bool,
-        ended: impl FnOnce(RunVerdict) -> Result<Ended, E>,
-    ) -> Result<Self, E> {
-        Ok(match state {
+    /// run had its turn, and `end` when and how it ended. Returns nothing if the run has ended and `end` is missing.
+    pub fn of(state: RunState, is_admitted: bool, end: Option<(Timestamp, RunEnd)>) -> Option<Self> {
+        let ended = |verdict| end.map(|(at, end)| RunStage::Ended(Ended { verdict, at, end }));
+        Some(match state {
             RunState::PreRun => RunStage::Scheduled,
             RunState::Pending if is_admitted => RunStage::Admitted,
             RunState::Pending => RunStage::Waiting,
@@ -120,9 +119,9 @@ impl RunStage {
             RunState::Running => RunStage::Running,
             RunState::Terminating => RunStage::Terminating,
             RunState::Retrying => RunStage::Retrying,
-            RunState::Completed => RunStage::Ended(ended(RunVerdict::Completed)?),
-            RunState::Failed => RunStage::Ended(ended(RunVerdict::Failed)?),
-            RunState::Cancelled => RunStage::Ended(ended(RunVerdict::Cancelled)?),
+            RunState::Completed => return ended(RunVerdict::Completed),
+            RunState::Failed => return ended(RunVerdict::Failed),
+            RunState::Cancelled => return ended(RunVerdict::Cancelled),
             RunState::Orphaned => RunStage::Orphaned,
         })
     }
@@ -154,6 +153,15 @@ impl RunLive {
             paused_at: None,
             owner,
             epoch: 1,
+        }
+    }
+
+    /// Takes in committed changes of this run.
+    pub fn follow(&mut self, changes: &[Change]) {
+        for (_, event) in changes.iter().filter_map(RunEvent::of) {
+            if let Ok(next) = step(self, &event) {
+                *self = next;
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::live::{Ended, RunEnd, RunLive, RunStage};
+use super::live::{RunEnd, RunLive, RunStage};
 use super::words::RunState;
 use crate::change::Change;
 use crate::ids::{RunId, ServerId};
@@ -143,8 +143,9 @@ fn walk(live: &RunLive, path: &[RunState], end: Option<&RunEnd>, at: Timestamp) 
         if to == RunState::Running {
             next.started_at.get_or_insert(at);
         }
-        let ended = |verdict| Ok(Ended { verdict, at, end: end.cloned().unwrap_or_default() });
-        next.stage = RunStage::of(to, next.admitted_at.is_some(), ended)?;
+        let end = to.is_terminal().then(|| (at, end.cloned().unwrap_or_default()));
+        let stage = RunStage::of(to, next.admitted_at.is_some(), end);
+        next.stage = stage.expect("a run that ends has an end");
     }
     Ok(next)
 }

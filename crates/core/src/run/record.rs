@@ -7,7 +7,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::live::{Ended, RunEnd, RunLive, RunStage};
+use super::live::{RunEnd, RunLive, RunStage};
 use super::words::RunState;
 
 use crate::backend::Params;
@@ -165,14 +165,10 @@ impl TryFrom<Flat<'_>> for RunRecord {
     type Error = String;
 
     fn try_from(flat: Flat<'_>) -> Result<Self, String> {
-        let end = flat.end.map(Cow::into_owned).unwrap_or_default();
-        let finished_at = flat.finished_at;
-        let ended = |verdict| match finished_at {
-            Some(at) => Ok(Ended { verdict, at, end }),
-            None => Err(format!("a run that is {} has no end", flat.state)),
-        };
+        let end = flat.finished_at.map(|at| (at, flat.end.map(Cow::into_owned).unwrap_or_default()));
+        let stage = RunStage::of(flat.state, flat.admitted_at.is_some(), end);
         let live = RunLive {
-            stage: RunStage::of(flat.state, flat.admitted_at.is_some(), ended)?,
+            stage: stage.ok_or_else(|| format!("a run that is {} has no end", flat.state))?,
             admitted_at: flat.admitted_at,
             started_at: flat.started_at,
             cancel_requested_at: flat.cancel_requested_at,

@@ -43,11 +43,17 @@ impl Dispatcher {
     }
 
     /// Lets the engine decide: calls `act` with the time, the dice, and what the board knows of nodes.
-    pub(crate) fn turn(&self, run: &RunId, now: Timestamp, dice: &mut Dice, act: impl FnOnce(&mut Turn<'_>)) {
+    pub(crate) fn turn<T>(
+        &self,
+        run: &RunId,
+        now: Timestamp,
+        dice: &mut Dice,
+        act: impl FnOnce(&mut Turn<'_>) -> T,
+    ) -> T {
         let reach = |node: NodeId| self.board().reach(node);
         let facts = |node: NodeId| self.board().node(node).map(|node| expr::facts(node));
         let fits = |step: u32| self.board().fits_step(run, step);
-        act(&mut Turn { now, dice, reach: &reach, facts: &facts, fits: &fits });
+        act(&mut Turn { now, dice, reach: &reach, facts: &facts, fits: &fits })
     }
 
     pub(crate) fn board(&self) -> MutexGuard<'_, Board> {

@@ -184,7 +184,7 @@ fn streamed(service: &Service, scope: Scope, since: u64) -> Response {
                 }
                 Ok(None) => {
                     let run = store.run(&ending?).await.ok()??;
-                    let status = run.state.status().to_string();
+                    let status = run.state().status().to_string();
                     Some((sse("end", &End { run: run.id, execution: None, status }), None))
                 }
                 Err(error) => {

@@ -136,8 +136,8 @@ impl Merged {
                 self.todo.push_back(execution.id);
             }
         }
-        self.status = run.state.status();
-        self.over = run.state.is_terminal();
+        self.status = run.state().status();
+        self.over = run.state().is_terminal();
         Ok(())
     }
 

@@ -138,7 +138,7 @@ async fn stand(service: &Service, run: &RunRecord) -> Answer<RunStanding> {
 
 /// The nodes of a run that nothing is heard of; of one that has ended nobody asks any more.
 fn silent(service: &Service, run: &RunRecord) -> Vec<NodeReason> {
-    if run.state.is_terminal() {
+    if run.state().is_terminal() {
         return Vec::new();
     }
     service.silent_nodes(&run.resolved).into_iter().map(NodeReason::from).collect()

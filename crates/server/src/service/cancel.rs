@@ -16,8 +16,8 @@ impl Service {
         }
         match self.parts.store.run(run).await? {
             None => Err(Error::NotFound(format!("run `{run}` does not exist"))),
-            Some(stored) if stored.state.is_terminal() => {
-                Err(Error::Conflict(format!("run `{run}` has ended: it is {}", stored.state)))
+            Some(stored) if stored.state().is_terminal() => {
+                Err(Error::Conflict(format!("run `{run}` has ended: it is {}", stored.state())))
             }
             // It was requested before.
             Some(_) => Ok(()),

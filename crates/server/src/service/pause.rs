@@ -28,8 +28,8 @@ impl Service {
             )),
             Err(_) => match self.parts.store.run(run).await? {
                 None => Err(Error::NotFound(format!("run `{run}` does not exist"))),
-                Some(stored) if stored.state.is_terminal() => {
-                    Err(Error::Conflict(format!("run `{run}` has ended: it is {}", stored.state)))
+                Some(stored) if stored.state().is_terminal() => {
+                    Err(Error::Conflict(format!("run `{run}` has ended: it is {}", stored.state())))
                 }
                 Some(_) if paused => Err(Error::Conflict(format!("run `{run}` is paused already"))),
                 Some(_) => Err(Error::Conflict(format!("run `{run}` is not paused"))),

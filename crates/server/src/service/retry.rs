@@ -58,12 +58,12 @@ impl Service {
             let resolved = resolve_again(&first.definition, &first.params, &second.resolved, &nodes)?;
             let plan = Arc::new(Plan::compile(Arc::clone(&first.definition), Arc::new(resolved))?);
             let (by, key) = (retry.by, retry.idempotency_key);
-            let mut run = service.new_record(first.cluster, &plan, first.params.clone(), by, key);
-            let taken = second.executions(&run.id, run.created_at, &mut service.parts.chance.dice());
+            let mut made = service.new_run(first.cluster, &plan, first.params.clone(), by, key);
+            let taken = second.executions(&made.id, made.created_at, &mut service.parts.chance.dice());
             // A task that the caller names is executed again and not read from the cache.
-            run.no_cache = first.no_cache || matches!(retry.redo, Redo::From(_));
-            run.retry_of = Some(first.id.clone());
-            Ok(Launch { run, plan, taken })
+            made.no_cache = first.no_cache || matches!(retry.redo, Redo::From(_));
+            made.retry_of = Some(first.id.clone());
+            Ok(Launch { made, plan, taken })
         };
         let new = self.by_size(&definition, on, make).await?;
         self.create(new).await

@@ -33,7 +33,7 @@ impl Service {
 
     /// Why each of these runs waits for its turn, of those that do.
     pub fn pending_reasons(&self, runs: &[RunRecord]) -> HashMap<RunId, String> {
-        if !runs.iter().any(|run| run.state == RunState::Pending) {
+        if !runs.iter().any(|run| run.live.is_waiting()) {
             return HashMap::default();
         }
         let mut reasons = self.parts.admission.reasons();

@@ -78,7 +78,7 @@ pub(crate) fn properties(protocol: &Protocol) -> Vec<Property<Protocol>> {
 }
 
 fn is(world: &World, state: RunState) -> bool {
-    world.run().state == state
+    world.run().state() == state
 }
 
 fn epoch(world: &World) -> u64 {
@@ -86,7 +86,7 @@ fn epoch(world: &World) -> u64 {
 }
 
 fn has_ended(world: &World) -> bool {
-    world.run().state.is_terminal()
+    world.run().state().is_terminal()
 }
 
 fn of_status(world: &World, status: Status) -> impl Iterator<Item = &Execution> {

@@ -7,7 +7,7 @@ use downbeat_core::change::{Change, Event, Refusal};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
 use downbeat_core::node::NodeRecord;
 use downbeat_core::run::RunRecord;
-use downbeat_core::state::{NodeLive, RunLive, Tables};
+use downbeat_core::state::{NodeLive, Tables};
 use jiff::Timestamp;
 use tokio::sync::mpsc;
 
@@ -52,12 +52,12 @@ impl State {
     }
 
     fn put_run(&mut self, run: RunRecord) {
-        self.tables.runs.insert(run.id.clone(), RunLive::of(&run));
+        self.tables.runs.insert(run.id.clone(), run.live.clone());
         self.tables.homes.insert(run.id.clone(), run.cluster);
         if let Some(key) = &run.idempotency_key {
             self.tables.keys.insert((run.cluster, key.clone()), run.id.clone());
         }
-        self.created.insert(run.id.clone(), run);
+        self.made.insert(run.id.clone(), run.made);
     }
 
     fn put(&mut self, part: Part) -> Option<u64> {
@@ -146,8 +146,8 @@ impl Source for MemoryStore {
 
     async fn kept(&self) -> Result<Kept, Error> {
         let state = self.lock();
-        let ended = state.runs(|run| run.state.is_terminal() && run.finished_at.is_some());
-        let ends = ended.into_iter().filter_map(|run| Some((run.finished_at?, run.id)));
+        let ended = state.runs(|run| run.live.is_ended());
+        let ends = ended.into_iter().filter_map(|run| Some((run.live.finished_at()?, run.id.clone())));
         Ok(Kept {
             first_seq: state.events.front().map(|event| event.seq),
             first_ended: ends.min(),
@@ -213,8 +213,7 @@ impl Replica for MemoryStore {
     async fn forget(&self, kept: &Kept) -> Result<(), Error> {
         let mut state = self.lock();
         let gone = state.runs(|run| {
-            let end = run.finished_at.filter(|_| run.state.is_terminal());
-            end.is_some_and(|at| {
+            run.live.finished_at().is_some_and(|at| {
                 kept.first_ended.as_ref().is_none_or(|first| (at, &run.id) < (first.0, &first.1))
             })
         });

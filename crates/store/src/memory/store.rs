@@ -9,7 +9,7 @@ use downbeat_core::change::{Change, Event};
 use downbeat_core::execution::{Execution, State as ExecutionState, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::node::{NodeRecord, NodeStatus, Registration, Tombstone};
-use downbeat_core::run::{RunRecord, RunState};
+use downbeat_core::run::{RunLive, RunMade, RunRecord, RunState};
 use downbeat_core::state::{LimitUse, Tables};
 use jiff::Timestamp;
 use tokio::sync::broadcast;
@@ -30,8 +30,8 @@ pub(super) struct State {
     /// What is wrong on each, where something is.
     pub(super) problems: BTreeMap<NodeId, Vec<String>>,
     pub(super) tombstones: BTreeMap<(NodeId, SessionId), Tombstone>,
-    /// Runs as they were created; what moves since is in `tables`.
-    pub(super) created: BTreeMap<RunId, RunRecord>,
+    /// The part of each run that never changes; the part that moves is in `tables`.
+    pub(super) made: BTreeMap<RunId, Arc<RunMade>>,
     /// Without gaps, the last one numbered `last_seq`.
     pub(super) events: VecDeque<Event>,
     pub(super) last_seq: u64,
@@ -97,7 +97,7 @@ impl State {
                 }
             }
             Change::RunCreated { run, .. } => {
-                self.created.insert(run.id.clone(), run.clone());
+                self.made.insert(run.id.clone(), Arc::clone(&run.made));
             }
             _ => {}
         }
@@ -163,14 +163,12 @@ impl State {
     }
 
     fn run(&self, id: &RunId) -> Option<RunRecord> {
-        let live = self.tables.runs.get(id)?.clone();
-        let created = self.created.get(id)?.clone();
-        Some(live.of_run(created))
+        Some(RunRecord { made: Arc::clone(self.made.get(id)?), live: self.tables.runs.get(id)?.clone() })
     }
 
     /// By creation, then id.
     pub(super) fn runs(&self, wanted: impl Fn(&RunRecord) -> bool) -> Vec<RunRecord> {
-        let mut runs: Vec<_> = self.created.keys().filter_map(|id| self.run(id)).filter(wanted).collect();
+        let mut runs: Vec<_> = self.made.keys().filter_map(|id| self.run(id)).filter(wanted).collect();
         runs.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
         runs
     }
@@ -183,7 +181,7 @@ impl State {
         self.tables.runs.remove(id);
         self.tables.homes.remove(id);
         self.tables.keys.retain(|_, run| run != id);
-        self.created.remove(id);
+        self.made.remove(id);
         let output = &mut self.output;
         self.tables.executions.retain(|execution, record| {
             let keep = record.run != *id;
@@ -300,7 +298,7 @@ impl Store for MemoryStore {
     async fn runs(&self, filter: &RunFilter, page: Page) -> Result<Listed<RunRecord>, Error> {
         let mut runs = self.lock().runs(|run| {
             filter.cluster.is_none_or(|cluster| run.cluster == cluster)
-                && (filter.states.is_empty() || filter.states.contains(&run.state))
+                && (filter.states.is_empty() || filter.states.contains(&run.state()))
                 && (filter.job.is_none() || run.job == filter.job)
         });
         runs.reverse();
@@ -308,11 +306,11 @@ impl Store for MemoryStore {
     }
 
     async fn open_runs(&self) -> Result<Vec<RunRecord>, Error> {
-        Ok(self.lock().runs(|run| !run.state.is_terminal()))
+        Ok(self.lock().runs(|run| !run.live.is_ended()))
     }
 
     async fn open_run_owners(&self) -> Result<Vec<(RunId, ServerId)>, Error> {
-        Ok(self.open_runs().await?.into_iter().map(|run| (run.id, run.owner)).collect())
+        Ok(self.open_runs().await?.into_iter().map(|run| (run.id.clone(), run.live.owner)).collect())
     }
 
     async fn holds(&self) -> Result<Vec<(NodeId, RunId)>, Error> {
@@ -424,7 +422,7 @@ impl Store for MemoryStore {
     async fn tally(&self) -> Result<Tally, Error> {
         let state = self.lock();
         Ok(Tally {
-            runs: counts::<RunState>(state.tables.runs.values().map(|run| run.state)),
+            runs: counts::<RunState>(state.tables.runs.values().map(RunLive::state)),
             executions: counts::<Status>(state.tables.executions.values().map(|each| each.state.status())),
             nodes: counts::<NodeStatus>(state.tables.nodes.values().map(|node| node.status)),
         })
@@ -432,9 +430,8 @@ impl Store for MemoryStore {
 
     async fn prune(&self, before: Timestamp, most: u32) -> Result<u64, Error> {
         let mut state = self.lock();
-        let mut ended =
-            state.runs(|run| run.finished_at.is_some_and(|at| run.state.is_terminal() && at < before));
-        ended.sort_by(|a, b| (a.finished_at, &a.id).cmp(&(b.finished_at, &b.id)));
+        let mut ended = state.runs(|run| run.live.finished_at().is_some_and(|at| at < before));
+        ended.sort_by(|a, b| (a.live.finished_at(), &a.id).cmp(&(b.live.finished_at(), &b.id)));
         ended.truncate(most as usize);
         for run in &ended {
             state.remove_run(&run.id);

@@ -336,11 +336,11 @@ impl<'a> Runs<'a> {
         for id in ids {
             let live = &tables.runs[id];
             columns.id.push(text(id.as_str()));
-            columns.state.push(live.state.code());
+            columns.state.push(live.state().code());
             columns.started_at.push(micros(live.started_at));
-            columns.finished_at.push(micros(live.finished_at));
-            columns.partial.push(live.end.as_ref().map(|end| end.partial));
-            columns.error.push(live.end.as_ref().and_then(|end| end.error.as_deref()).map(text));
+            columns.finished_at.push(micros(live.finished_at()));
+            columns.partial.push(live.end().map(|end| end.partial));
+            columns.error.push(live.end().and_then(|end| end.error.as_deref()).map(text));
             columns.cancel_requested_at.push(micros(live.cancel_requested_at));
             columns.paused_at.push(micros(live.paused_at));
             columns.admitted_at.push(micros(live.admitted_at));

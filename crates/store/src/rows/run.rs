@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use downbeat_core::ids::{ClusterId, RunId, ServerId};
-use downbeat_core::run::{RunEnd, RunRecord, RunState};
-use downbeat_core::state::RunLive;
+use downbeat_core::run::{RunEnd, RunLive, RunMade, RunRecord, RunStage, RunState};
 use uuid::Uuid;
 
 use super::codes::Code;
@@ -50,14 +49,16 @@ pub(crate) use run_live_row;
 
 impl RunLiveRow {
     pub(crate) fn record(self) -> Result<(RunId, RunLive), Error> {
+        let state = RunState::decode(self.state)?;
+        let end = RunEnd { partial: self.partial.unwrap_or_default(), error: self.error };
+        let end = time_opt(self.finished_at)?.map(|at| (at, end));
+        let stage = RunStage::of(state, self.admitted_at.is_some(), end);
         let live = RunLive {
-            state: RunState::decode(self.state)?,
+            stage: stage.ok_or_else(|| Error::Corrupt(format!("a run that is {state} has no end")))?,
+            admitted_at: time_opt(self.admitted_at)?,
             started_at: time_opt(self.started_at)?,
-            finished_at: time_opt(self.finished_at)?,
-            end: self.partial.map(|partial| RunEnd { partial, error: self.error }),
             cancel_requested_at: time_opt(self.cancel_requested_at)?,
             paused_at: time_opt(self.paused_at)?,
-            admitted_at: time_opt(self.admitted_at)?,
             owner: ServerId(self.owner),
             epoch: count(self.epoch)?,
         };
@@ -107,27 +108,19 @@ pub(crate) use run_row;
 impl RunRow {
     pub(crate) fn record(self) -> Result<RunRecord, Error> {
         let (id, live) = self.live.record()?;
-        Ok(RunRecord {
+        let made = RunMade {
+            id,
             cluster: ClusterId(self.cluster),
             job: self.job,
-            state: live.state,
             definition: Arc::new(parse("definition", &self.definition)?),
             resolved: Arc::new(parse("resolved targets", &self.resolved)?),
-            by: self.by,
-            idempotency_key: self.idempotency_key,
-            created_at: time(self.created_at)?,
-            started_at: live.started_at,
-            finished_at: live.finished_at,
-            end: live.end,
-            cancel_requested_at: live.cancel_requested_at,
             params: self.params.map(|params| parse("params", &params)).transpose()?.unwrap_or_default(),
             retry_of: self.retry_of.map(RunId::from),
             no_cache: self.no_cache,
-            paused_at: live.paused_at,
-            admitted_at: live.admitted_at,
-            owner: live.owner,
-            epoch: live.epoch,
-            id,
-        })
+            by: self.by,
+            idempotency_key: self.idempotency_key,
+            created_at: time(self.created_at)?,
+        };
+        Ok(RunRecord { made: Arc::new(made), live })
     }
 }

@@ -10,7 +10,7 @@ use downbeat_core::execution::Execution;
 use downbeat_core::ids::{NodeId, RunId};
 use downbeat_core::node::{NodeRecord, Registration, Tombstone};
 use downbeat_core::run::RunRecord;
-use downbeat_core::state::{NodeLive, RunLive, Tables};
+use downbeat_core::state::{NodeLive, Tables};
 use jiff::Timestamp;
 use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 use tokio::sync::mpsc;
@@ -127,7 +127,7 @@ fn put_nodes(transaction: &Transaction<'_>, mut nodes: Vec<NodeRecord>) -> Resul
 
 fn put_runs(transaction: &Transaction<'_>, runs: &[RunRecord]) -> Result<(), Failure> {
     let mut tables = Tables::default();
-    tables.runs.extend(runs.iter().map(|run| (run.id.clone(), RunLive::of(run))));
+    tables.runs.extend(runs.iter().map(|run| (run.id.clone(), run.live.clone())));
     let dirty = Dirty { runs_created: runs.iter().map(|run| (&run.id, run)).collect(), ..Dirty::default() };
     save_runs(transaction, &tables, &dirty)?;
     count_ended(transaction, &dirty.ended(&tables))

@@ -139,7 +139,7 @@ fn told(change: &Change) -> (String, Value) {
             let steps: usize = run.definition.tasks.iter().map(|entry| entry.leaves().len()).sum();
             let nodes = run.resolved.nodes.len();
             let name = run.job.as_deref().unwrap_or("an inline definition");
-            let mut data = json!({"job": run.job, "state": run.state, "steps": steps, "nodes": nodes, "owner": run.owner});
+            let mut data = json!({"job": run.job, "state": run.state(), "steps": steps, "nodes": nodes, "owner": run.live.owner});
             if run.no_cache {
                 data["no_cache"] = json!(true);
             }

@@ -132,8 +132,8 @@ impl Rollout {
         let rollout = run.definition.rollout.as_ref()?;
         let budget = run.resolved.budget(rollout);
         let failed = failed(run, results);
-        let has_ended = run.state.is_terminal();
-        let over = has_ended || failed > budget || run.cancel_requested_at.is_some();
+        let has_ended = run.state().is_terminal();
+        let over = has_ended || failed > budget || run.live.cancel_requested_at.is_some();
         let steps = walked_steps(run);
         let waves: Vec<Wave> = (1..)
             .zip(waves(&run.resolved))
@@ -167,7 +167,7 @@ fn walked_steps(run: &RunRecord) -> Vec<u32> {
 /// Nodes with a failure that counts.
 fn failed(run: &RunRecord, results: &Results) -> u32 {
     let exempt = answering_steps(&run.definition);
-    let state = if run.cancel_requested_at.is_some() { RunState::Cancelled } else { run.state };
+    let state = if run.live.cancel_requested_at.is_some() { RunState::Cancelled } else { run.state() };
     let counted = results.iter().filter(|(step, _)| !exempt.contains(step));
     let nodes: BTreeSet<&str> = counted
         .flat_map(|(_, nodes)| nodes)
@@ -201,11 +201,10 @@ mod tests {
             hostname: format!("web-0{number}"),
         });
         let at = Timestamp::UNIX_EPOCH;
-        RunRecord {
+        let made = RunMade {
             id: RunId::from("r"),
             cluster: ClusterId::DEFAULT,
             job: None,
-            state,
             definition: Arc::new(serde_json::from_value(definition).unwrap()),
             resolved: Arc::new(Resolved {
                 nodes: nodes.collect(),
@@ -220,16 +219,11 @@ mod tests {
             by: "test".to_owned(),
             idempotency_key: None,
             created_at: at,
-            started_at: Some(at),
-            finished_at: None,
-            end: None,
-            cancel_requested_at: None,
-            paused_at: None,
-            admitted_at: None,
             no_cache: false,
-            owner: ServerId(Uuid::nil()),
-            epoch: 1,
-        }
+        };
+        let mut run = RunRecord::new(made, ServerId(Uuid::nil()));
+        run.live.stage = RunStage::of(state, false, Some((at, RunEnd::default()))).unwrap();
+        run
     }
 
     /// By step, then by node; `+` marks what was taken over.
