@@ -9,7 +9,7 @@ use downbeat_core::change::Change;
 use downbeat_core::dice::Dice;
 use downbeat_core::execution::{Execution, Lease, Outcome, State, Verdict};
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
-use downbeat_core::run::{Resolved, RunRecord, RunState};
+use downbeat_core::run::{Resolved, RunMade, RunRecord, RunStage};
 use downbeat_store::Store;
 use jiff::Timestamp;
 

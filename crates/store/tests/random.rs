@@ -11,12 +11,12 @@ use downbeat_core::change::{Change, Refusal};
 use downbeat_core::execution::{Execution, Lease, State, Verdict};
 use downbeat_core::ids::{ClusterId, ExecutionId, RunId};
 use downbeat_core::node::{Former, NodeStatus};
-use downbeat_core::run::{RunEnd, RunRecord, RunState};
+use downbeat_core::run::{RunEnd, RunMade, RunState};
 use downbeat_core::spec::Limits;
 use downbeat_store::conformance::limits::some_limits;
 use downbeat_store::conformance::make::{
-    SERVER, added, at, created, deleted, execution, execution_id, lease, leased, node, outcome, pending,
-    registered, registration_of, run, run_id, server, session, token,
+    SERVER, added, at, created, deleted, execution, execution_id, lease, leased, made, made_as, node,
+    outcome, pending, registered, registration_of, run_id, server, session, token,
 };
 use downbeat_store::conformance::{Snapshot, executions::states};
 use downbeat_store::{MemoryStore, Store};

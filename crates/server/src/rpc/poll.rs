@@ -101,10 +101,12 @@ impl Host {
             let plan = match known {
                 Some(plan) => plan,
                 None => match self.parts.store.run(&execution.run).await.map_err(unavailable)? {
-                    Some(run) => match Plan::compile(run.definition, run.resolved) {
-                        Ok(plan) => Arc::new(plan),
-                        Err(error) => return Err(Fault::Unavailable(error.to_string())),
-                    },
+                    Some(run) => {
+                        match Plan::compile(Arc::clone(&run.definition), Arc::clone(&run.resolved)) {
+                            Ok(plan) => Arc::new(plan),
+                            Err(error) => return Err(Fault::Unavailable(error.to_string())),
+                        }
+                    }
                     None => continue,
                 },
             };

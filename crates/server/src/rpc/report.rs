@@ -124,7 +124,7 @@ impl Host {
             return Ok(known);
         }
         let Some(run) = self.parts.store.run(run).await.map_err(unavailable)? else { return Ok(None) };
-        let plan = Plan::compile(run.definition, run.resolved);
+        let plan = Plan::compile(Arc::clone(&run.definition), Arc::clone(&run.resolved));
         plan.map(|plan| Some(Arc::new(plan))).map_err(|error| Fault::Unavailable(error.to_string()))
     }
 }

@@ -37,7 +37,7 @@ impl Service {
         let definition = Arc::clone(&run.definition);
         let nodes = run.resolved.nodes.len();
         let make = move || {
-            let plan = Plan::compile(run.definition, run.resolved);
+            let plan = Plan::compile(Arc::clone(&run.definition), Arc::clone(&run.resolved));
             let again =
                 |error| Error::Bug(format!("cannot compile the plan of run `{}` again: {error}", run.id));
             Ok(show(plan.map_err(again)?))

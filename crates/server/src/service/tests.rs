@@ -95,7 +95,7 @@ async fn who_goes_away_while_a_plan_waits_for_its_place_leaves_no_run() {
     let run = service.submit(large()).await.unwrap().run.id;
     let events = service.store().events(&Default::default(), u32::MAX).await.unwrap();
     let runs = events.into_iter().filter_map(|event| match event.change {
-        Change::RunCreated { run, .. } => Some(run.id),
+        Change::RunCreated { run, .. } => Some(run.id.clone()),
         _ => None,
     });
     assert_eq!(runs.collect::<Vec<_>>(), [run]);

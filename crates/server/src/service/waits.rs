@@ -8,7 +8,7 @@ use downbeat_core::execution::{Execution, State};
 use downbeat_core::ids::{ExecutionId, NodeId, RunId};
 use downbeat_core::node::{Health, NodeWait, WaitFacts};
 use downbeat_core::plan::Plan;
-use downbeat_core::run::{RunRecord, RunState};
+use downbeat_core::run::RunRecord;
 use jiff::SignedDuration;
 
 use super::Service;
@@ -56,14 +56,14 @@ impl Service {
         if let State::Pending { not_before: Some(at) } = execution.state
             && at > now
         {
-            let reason = format!("it failed before, and is retried at {at}");
+            let reason = format!("an attempt failed; the next one starts at {at}");
             return Ok(vec![Obstacle { node: "-".to_owned(), reason, cause: Some("retry") }]);
         }
         let known = self.parts.dispatcher.board().plan(&execution.run).cloned();
         let plan = match known {
             Some(plan) => plan,
             None => match self.parts.store.run(&execution.run).await? {
-                Some(run) => Arc::new(Plan::compile(run.definition, run.resolved)?),
+                Some(run) => Arc::new(Plan::compile(Arc::clone(&run.definition), Arc::clone(&run.resolved))?),
                 None => return Err(Error::NotFound(format!("run `{}` does not exist", execution.run))),
             },
         };

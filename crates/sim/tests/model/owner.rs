@@ -7,6 +7,7 @@ use std::sync::Arc;
 use downbeat_core::execution::{Execution, Lease, State};
 use downbeat_core::ids::{ExecutionId, LeaseToken};
 use downbeat_core::node::Reach;
+use downbeat_core::run::RunRecord;
 use downbeat_core::run::engine::{Progress, Stop, Turn};
 use downbeat_core::state::Tables;
 use downbeat_core::{Applied, Change, Dice, Refusal};

@@ -8,7 +8,7 @@ use downbeat_core::backend::Catalogue;
 use downbeat_core::ids::{ClusterId, RunId, ServerId};
 use downbeat_core::node::{Description, Former, NodeRecord, NodeStatus, Registration};
 use downbeat_core::plan::{Plan, resolve};
-use downbeat_core::run::{RunRecord, RunState};
+use downbeat_core::run::{RunMade, RunRecord};
 use downbeat_core::spec::Definition;
 use downbeat_core::state::Tables;
 use downbeat_core::{Change, Timestamp};
