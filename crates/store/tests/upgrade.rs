@@ -1,22 +1,21 @@
 //! This program on a store that the next one has migrated: it works where the migration says so, and refuses where not.
 //! The next program is made up: its schema has more of everything that a migration may add.
 
-mod database;
-
 use std::path::Path;
 use std::sync::Arc;
 
-use database::Database;
 use downbeat_core::change::{Change, Refusal};
 use downbeat_core::execution::Execution;
 use downbeat_core::node::Former;
 use downbeat_core::spec::{Limit, Limits};
+use downbeat_core::work::Parent;
 use downbeat_store::conformance::make::{
     added, admitted, apply, at, created, execution, execution_id, lease, node, pending, refuse,
     registration_of, run_id, server, session,
 };
 use downbeat_store::conformance::{Snapshot, fill, fill_beside, fill_first, fill_fleet, fill_graph};
 use downbeat_store::{Error, EventFilter, News, ServerRecord, SqliteStore, Store};
+use downbeat_testbed::Database;
 use rusqlite::Connection;
 use tempfile::TempDir;
 
@@ -410,7 +409,7 @@ async fn places_that_an_older_program_did_not_give_back_are_free() {
     let limits = Some(Arc::new(Limits::from([("db".to_owned(), Limit::AtOnce(1))])));
     let limited = |number| Execution { limits: limits.clone(), ..execution(number, 1, pending()) };
     let give = |number| Change::ExecutionLeased {
-        run: run_id(1),
+        of: Parent::Run(run_id(1)),
         execution: execution_id(number),
         lease: lease(number, 1),
     };

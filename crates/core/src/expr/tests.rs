@@ -12,7 +12,7 @@ fn template(params: &Params) -> Result<Option<Template>, ParamProblem> {
     Template::of("test", "echo", params)
 }
 
-fn uses(params: &Params) -> Result<Option<Uses>, ParamProblem> {
+fn uses(params: &Params) -> Result<Option<References>, ParamProblem> {
     Ok(template(params)?.map(|template| template.uses()))
 }
 
@@ -366,7 +366,7 @@ fn what_is_used_is_known_whichever_branch_it_stands_in() {
         ("b".to_owned(), json!({"k": "{{ true or steps['two-2'].nodes[node.hostname].outputs.z }}"})),
     ]));
     let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-    let expected = Uses {
+    let expected = References {
         params: names(&["x", "y"]),
         steps: names(&["one", "two-2"]),
         step_nodes: true,
@@ -376,7 +376,7 @@ fn what_is_used_is_known_whichever_branch_it_stands_in() {
     };
     assert_eq!(found, Ok(Some(expected)));
     assert_eq!(uses(&params(json!({"a": ["{ }", 1, "}}"]}))), Ok(None));
-    assert_eq!(uses(&params(json!("{{ 1 }}"))), Ok(Some(Uses::default())));
+    assert_eq!(uses(&params(json!("{{ 1 }}"))), Ok(Some(References::default())));
 }
 
 proptest! {

@@ -3,10 +3,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use downbeat_testbed::in_process::{Agent, Setup};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
-
-use crate::support::{Agent, Setup};
 
 /// What happened on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +55,7 @@ impl Worker {
         Self(tokio::spawn(async move {
             loop {
                 let work = agent.take().await;
-                let run = work.run.to_string();
+                let run = work.of.run().to_string();
                 log.note(&hostname, &run, true);
                 tokio::time::sleep(Duration::from_millis(2)).await;
                 log.note(&hostname, &run, false);

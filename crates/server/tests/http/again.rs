@@ -1,9 +1,8 @@
 //! Params, pauses, and runs that are tried again.
 
+use downbeat_testbed::in_process::{Agent, Setup, noop, send};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
-
-use crate::support::{Agent, Setup, noop, send};
 
 fn task(name: &str) -> Value {
     json!({"name": name, "backend": "test", "action": "noop"})
@@ -18,7 +17,7 @@ fn two_steps() -> Value {
 async fn work(agent: &mut Agent, exit_code: i32) -> (String, u32) {
     let work = agent.take().await;
     agent.finish(&work, exit_code).await;
-    (work.run.to_string(), work.step)
+    (work.of.run().to_string(), work.of.step())
 }
 
 /// A run that failed in its second step on web-02: both nodes ended the first, and web-01 the second too.
