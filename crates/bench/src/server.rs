@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::process;
-use crate::exit::{Code, Failure};
+use crate::failure::{Code, Failure};
 
 /// A server starts within this, or something is wrong.
 const START: Duration = Duration::from_secs(30);

@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use super::server::{Metrics, Server};
 use super::site::Site;
-use crate::exit::Failure;
-use crate::render::table::{Cell, Table};
+use crate::failure::Failure;
+use crate::page::Part;
 
 /// One server's part of a load.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -75,20 +75,21 @@ pub(super) fn ms_per_commit(shares: &[Share]) -> f64 {
     shares.iter().map(|share| share.commit_seconds).sum::<f64>() * 1e3 / commits.max(1.0)
 }
 
-pub(super) fn table(shares: &[Share]) -> String {
-    let mut table = Table::new(["server", "commits", "changes per commit", "ms per commit", "cpu", "memory"]);
+pub(super) fn table(shares: &[Share]) -> Part {
+    let mut rows = Vec::new();
+    let head = vec!["server", "commits", "changes per commit", "ms per commit", "cpu", "memory"];
     for share in shares {
         let one = std::slice::from_ref(share);
-        table.row([
-            Cell::from(share.name.clone()),
-            format!("{:.0}", share.commits).into(),
-            format!("{:.1}", changes_per_commit(one)).into(),
-            format!("{:.2}", ms_per_commit(one)).into(),
-            format!("{:.2} s", share.cpu_seconds).into(),
-            format!("{:.1} MiB", share.rss_bytes as f64 / 1_048_576.0).into(),
+        rows.push(vec![
+            share.name.clone(),
+            format!("{:.0}", share.commits),
+            format!("{:.1}", changes_per_commit(one)),
+            format!("{:.2}", ms_per_commit(one)),
+            format!("{:.2} s", share.cpu_seconds),
+            format!("{:.1} MiB", share.rss_bytes as f64 / 1_048_576.0),
         ]);
     }
-    table.draw(None)
+    Part::Table { head, rows }
 }
 
 #[cfg(test)]

@@ -1,21 +1,18 @@
-//! Owns calls and answers as bytes, for whoever brings a connection of its own: a bench whose nodes are to cost less
-//! than any gRPC client.
+//! Calls and answers of the agent protocol as bytes, for nodes that are to cost less than any gRPC client.
 
-use prost::Message;
-
-use super::convert::rejected;
-use super::generated as wire;
-use super::request::{
+use downbeat_proto::grpc::generated as wire;
+use downbeat_proto::grpc::request::{
     heartbeat_answer_from_wire, heartbeat_to_wire, hello_to_wire, poll_answer_from_wire, poll_to_wire,
     register_to_wire, report_answer_from_wire, report_to_wire, welcome_from_wire,
 };
-use crate::message::{
+use downbeat_proto::message::{
     Fault, Heartbeat, HeartbeatAnswer, Hello, Poll, PollAnswer, Register, Report, ReportAnswer, Welcome,
 };
+use prost::Message;
 
-/// What an agent may ask.
+/// The kinds of call of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     Hello,
     Register,
     Heartbeat,
@@ -24,7 +21,7 @@ pub enum Kind {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Call {
+pub(crate) enum Call {
     Hello(Hello),
     Register(Box<Register>),
     Heartbeat(Heartbeat),
@@ -33,7 +30,7 @@ pub enum Call {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Answer {
+pub(crate) enum Answer {
     Hello(Welcome),
     Register,
     Heartbeat(HeartbeatAnswer),
@@ -42,8 +39,8 @@ pub enum Answer {
 }
 
 impl Kind {
-    /// The path that it is posted to.
-    pub fn path(self) -> &'static str {
+    /// Returns the path that it is posted to.
+    pub(crate) fn path(self) -> &'static str {
         match self {
             Kind::Hello => "/downbeat.agent.v1.Agent/Hello",
             Kind::Register => "/downbeat.agent.v1.Agent/Register",
@@ -54,8 +51,8 @@ impl Kind {
     }
 }
 
-/// The message of a call, without gRPC's five bytes before it.
-pub fn call_to_bytes(call: Call) -> Result<(Kind, Vec<u8>), Fault> {
+/// Returns the message of a call, without gRPC's five bytes before it.
+pub(crate) fn call_to_bytes(call: Call) -> Result<(Kind, Vec<u8>), Fault> {
     Ok(match call {
         Call::Hello(hello) => (Kind::Hello, hello_to_wire(hello).encode_to_vec()),
         Call::Register(register) => (Kind::Register, register_to_wire(&register)?.encode_to_vec()),
@@ -65,8 +62,8 @@ pub fn call_to_bytes(call: Call) -> Result<(Kind, Vec<u8>), Fault> {
     })
 }
 
-/// The answer to a call of this kind, from its message.
-pub fn answer_from_bytes(kind: Kind, bytes: &[u8]) -> Result<Answer, Fault> {
+/// Reads the answer to a call of this kind.
+pub(crate) fn answer_from_bytes(kind: Kind, bytes: &[u8]) -> Result<Answer, Fault> {
     Ok(match kind {
         Kind::Hello => Answer::Hello(welcome_from_wire(decode(bytes)?)?),
         Kind::Register => decode(bytes).map(|wire::RegisterResponse {}| Answer::Register)?,
@@ -77,5 +74,5 @@ pub fn answer_from_bytes(kind: Kind, bytes: &[u8]) -> Result<Answer, Fault> {
 }
 
 fn decode<M: Message + Default>(bytes: &[u8]) -> Result<M, Fault> {
-    M::decode(bytes).map_err(|error| rejected("answer", error))
+    M::decode(bytes).map_err(|error| Fault::Rejected(format!("`answer` {error}")))
 }

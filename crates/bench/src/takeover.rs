@@ -13,8 +13,8 @@ use super::server::{STUCK, Server};
 use super::sightings::Sightings;
 use super::site::{Site, Wanted, within};
 use super::tasks::own_cpu_seconds;
-use crate::exit::Failure;
-use crate::out::Out;
+use crate::Note;
+use crate::failure::Failure;
 
 /// How often a condition is looked at. What is measured is when events came, not when this was noticed.
 const LOOK: Duration = Duration::from_millis(5);
@@ -44,7 +44,7 @@ pub(crate) struct TakeoverArgs {
     nodes: u32,
 }
 
-pub(super) async fn measure(args: TakeoverArgs, out: Out) -> Result<Figures, Failure> {
+pub(super) async fn measure(args: TakeoverArgs, note: Note) -> Result<Figures, Failure> {
     if args.servers < 2 {
         return Err(Failure::bad_input("--servers must be at least 2: somebody has to take over"));
     }
@@ -54,7 +54,7 @@ pub(super) async fn measure(args: TakeoverArgs, out: Out) -> Result<Figures, Fai
     let mut wanted = Wanted::new(&args.store, args.servers);
     wanted.needs_postgres()?;
     wanted.flags = vec!["--server-stale-after".to_owned(), args.stale_after.to_string()];
-    within(&[wanted], async |sites: &mut [Site]| load(&mut sites[0], &args, out).await).await
+    within(&[wanted], async |sites: &mut [Site]| load(&mut sites[0], &args, note).await).await
 }
 
 /// What all rounds came to.
@@ -72,7 +72,7 @@ struct Findings {
     finished: u64,
 }
 
-async fn load(site: &mut Site, args: &TakeoverArgs, out: Out) -> Result<Figures, Failure> {
+async fn load(site: &mut Site, args: &TakeoverArgs, note: Note) -> Result<Figures, Failure> {
     // Every run has a task under way; a slot for each of them, also on a single node that is left.
     let agents = site.join(args.nodes, args.servers * args.runs).await?;
     let mut dice = Dice::new(uuid::Uuid::new_v4().as_u64_pair().0);
@@ -87,13 +87,13 @@ async fn load(site: &mut Site, args: &TakeoverArgs, out: Out) -> Result<Figures,
     let (begun, cpu_before, own_before) = (Instant::now(), site.cpu_seconds(), own_cpu_seconds());
     for number in 1..=args.rounds {
         let told = round(site, args, &mut dice, &mut findings).await?;
-        out.note(&format!("round {number} of {}: {told}", args.rounds));
+        note(&format!("round {number} of {}: {told}", args.rounds));
     }
     let figures = figures(site, args, &findings, begun.elapsed(), cpu_before, own_before);
     drop(agents);
     if findings.repeated > 0 {
         let text = format!("{} executions of steps that had succeeded before", findings.repeated);
-        return Err(Failure::bug(text).with_details(vec![figures.table()]));
+        return Err(Failure { measured: figures.page(), ..Failure::bug(text) });
     }
     Ok(figures)
 }

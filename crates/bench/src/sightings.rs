@@ -8,7 +8,7 @@ use downbeat_client::Feed;
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
-use crate::exit::Failure;
+use crate::failure::Failure;
 
 /// What was seen of one run.
 #[derive(Clone, Debug, Default)]

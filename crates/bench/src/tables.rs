@@ -8,7 +8,7 @@ use tokio_postgres::Client;
 
 use super::figures::Latencies;
 use super::server::cannot;
-use crate::exit::Failure;
+use crate::failure::Failure;
 
 const TABLES: &str = "SELECT relname::text, n_live_tup, n_dead_tup, pg_total_relation_size(relid), \
      autovacuum_count + autoanalyze_count FROM pg_stat_user_tables ORDER BY 4 DESC, 1";

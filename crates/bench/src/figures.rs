@@ -7,8 +7,8 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use super::shares::{self, Share};
-use crate::exit::Failure;
-use crate::render::table::{Cell, Tone, facts};
+use crate::failure::Failure;
+use crate::page::Part;
 
 /// The result of one load.
 #[derive(Clone, Debug, Serialize)]
@@ -34,27 +34,25 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    pub(super) fn table(&self) -> String {
-        let cell = |text: String| Cell::new(text, Tone::Plain);
+    pub(super) fn page(&self) -> Vec<Part> {
         let mut rows = vec![
-            ("load", cell(self.load.to_owned())),
-            ("store", cell(self.store.clone())),
-            (self.counted, cell(self.n.to_string())),
-            ("nodes", cell(self.nodes.to_string())),
-            ("seconds", cell(format!("{:.3}", self.seconds))),
-            ("per second", cell(format!("{:.*}", usize::from(self.per_second < 10.0) * 2, self.per_second))),
-            ("p50", cell(format!("{:.2} ms", self.p50_ms))),
-            ("p99", cell(format!("{:.2} ms", self.p99_ms))),
-            ("server memory", cell(format!("{:.1} MiB", self.server_rss_bytes as f64 / 1_048_576.0))),
-            ("server cpu", cell(format!("{:.2} s", self.server_cpu_seconds))),
+            ("load", self.load.to_owned()),
+            ("store", self.store.clone()),
+            (self.counted, self.n.to_string()),
+            ("nodes", self.nodes.to_string()),
+            ("seconds", format!("{:.3}", self.seconds)),
+            ("per second", format!("{:.*}", usize::from(self.per_second < 10.0) * 2, self.per_second)),
+            ("p50", format!("{:.2} ms", self.p50_ms)),
+            ("p99", format!("{:.2} ms", self.p99_ms)),
+            ("server memory", format!("{:.1} MiB", self.server_rss_bytes as f64 / 1_048_576.0)),
+            ("server cpu", format!("{:.2} s", self.server_cpu_seconds)),
         ];
-        rows.extend(self.more.iter().map(|(name, value)| (*name, cell(format!("{value:.2}")))));
-        let mut text = facts(&rows);
+        rows.extend(self.more.iter().map(|(name, value)| (*name, format!("{value:.2}"))));
+        let mut parts = vec![Part::Facts(rows)];
         if self.servers.len() > 1 {
-            text.push('\n');
-            text.push_str(&shares::table(&self.servers));
+            parts.push(shares::table(&self.servers));
         }
-        text
+        parts
     }
 }
 

@@ -12,7 +12,7 @@ use tokio::process::{Child, ChildStdin, Command};
 use super::node::Node;
 use super::process;
 use super::server::cannot;
-use crate::exit::{Code, Failure};
+use crate::failure::{Code, Failure};
 
 /// Nodes that join at the same time: the listener's queue is short.
 const JOINING: usize = 256;

@@ -15,9 +15,9 @@ pub(super) use self::plans::{PlansArgs, hold as hold_plans};
 use self::runs::{Measured, Parallel, Sequential};
 use super::agents::Crew;
 use super::figures::Figures;
-use crate::exit::Failure;
-use crate::out::Out;
-use crate::render::table::{Cell, Table};
+use crate::Note;
+use crate::failure::Failure;
+use crate::page::Part;
 
 /// Steps of the published comparisons: one after the other, and at once.
 const SEQUENTIAL: usize = 40;
@@ -76,7 +76,7 @@ pub(super) struct Shaped {
     figures: Figures,
 }
 
-pub(super) async fn measure(args: GraphArgs, out: Out) -> Result<Graph, Failure> {
+pub(super) async fn measure(args: GraphArgs, note: Note) -> Result<Graph, Failure> {
     let most = limits::STEPS_PER_RUN;
     if args.rounds == 0 || args.slots == Some(0) || args.n.is_some_and(|n| n < 2 || n > most) {
         return Err(Failure::bad_input(format!(
@@ -94,28 +94,28 @@ pub(super) async fn measure(args: GraphArgs, out: Out) -> Result<Graph, Failure>
     if wanted(Shape::Sequential) {
         for work in [Work::Fibonacci, Work::True, Work::Noop] {
             let load = Sequential { work, steps: size(SEQUENTIAL), rounds, crew: crew(runs::ONE) };
-            add("sequential", work.name(), load.measure(store, out).await?);
+            add("sequential", work.name(), load.measure(store, note).await?);
         }
     }
     if wanted(Shape::Parallel) {
         for work in [Work::Fibonacci, Work::Noop] {
             let load = Parallel { work, steps: size(PARALLEL), rounds, crew: crew(runs::ONE) };
-            add("parallel", work.name(), load.measure(store, out).await?);
+            add("parallel", work.name(), load.measure(store, note).await?);
         }
     }
     if wanted(Shape::Noop) {
         let (work, steps) = (Work::Noop, size(most));
         let load = Parallel { work, steps, rounds, crew: crew(runs::EIGHT) };
-        add("noop", work.name(), load.measure(store, out).await?);
+        add("noop", work.name(), load.measure(store, note).await?);
     }
     if wanted(Shape::Exec) {
         let (work, steps) = (Work::True, size(most));
         let load = Parallel { work, steps, rounds, crew: crew(runs::CROWDED) };
-        add("exec", work.name(), runs::beside_forks(&load, store, out).await?);
+        add("exec", work.name(), runs::beside_forks(&load, store, note).await?);
     }
     if wanted(Shape::Plan) {
         for (name, make) in plans::SHAPES {
-            add("plan", name, plans::measure(name, make, size(most), rounds, out).await?);
+            add("plan", name, plans::measure(name, make, size(most), rounds, note).await?);
         }
     }
     // The first of those that are as large.
@@ -130,23 +130,26 @@ impl Shaped {
         (self.figures.nodes > 0, self.figures.n)
     }
 
-    fn more(&self, name: &str, digits: usize) -> Cell {
+    fn more(&self, name: &str, digits: usize) -> String {
         match self.figures.more.get(name) {
-            Some(value) => format!("{value:.digits$}").into(),
+            Some(value) => format!("{value:.digits$}"),
             None => "-".into(),
         }
     }
 }
 
 impl Graph {
-    pub(super) fn table(&self) -> String {
-        let [one] = self.shapes.as_slice() else { return self.overview() };
+    pub(super) fn page(&self) -> Vec<Part> {
+        let [one] = self.shapes.as_slice() else { return vec![self.overview()] };
         let Shaped { shape, work, figures } = one;
-        format!("{shape}: {work}\n\n{}", figures.table())
+        let mut parts = figures.page();
+        parts.insert(0, Part::Line(format!("{shape}: {work}")));
+        parts
     }
 
-    fn overview(&self) -> String {
-        let mut table = Table::new([
+    fn overview(&self) -> Part {
+        let mut rows = Vec::new();
+        let head = vec![
             "shape",
             "work",
             "store",
@@ -158,23 +161,23 @@ impl Graph {
             "p99 ms",
             "of fork+exec",
             "bytes per step",
-        ]);
+        ];
         for shaped in &self.shapes {
             let figures = &shaped.figures;
-            table.row([
-                Cell::from(shaped.shape.to_owned()),
-                shaped.work.to_owned().into(),
-                figures.store.clone().into(),
-                figures.n.to_string().into(),
-                format!("{:.0}", figures.per_second).into(),
+            rows.push(vec![
+                shaped.shape.to_owned(),
+                shaped.work.to_owned(),
+                figures.store.clone(),
+                figures.n.to_string(),
+                format!("{:.0}", figures.per_second),
                 shaped.more("ms per task", 3),
                 shaped.more("overhead ms per step", 2),
-                format!("{:.2}", figures.p50_ms).into(),
-                format!("{:.2}", figures.p99_ms).into(),
+                format!("{:.2}", figures.p50_ms),
+                format!("{:.2}", figures.p99_ms),
                 shaped.more("of fork+exec", 2),
                 shaped.more("bytes per step", 0),
             ]);
         }
-        table.draw(None)
+        Part::Table { head, rows }
     }
 }

@@ -15,8 +15,8 @@ use super::site::{Site, Wanted, within};
 use super::soak::{Remains, Side, Soak, Window};
 use super::tables::{self, Tables};
 use super::tasks::{DONE, job, own_cpu_seconds};
-use crate::exit::Failure;
-use crate::out::Out;
+use crate::Note;
+use crate::failure::Failure;
 
 /// How often it is looked whether runs have ended, and the next ones submitted.
 const LOOK: Duration = Duration::from_millis(20);
@@ -60,7 +60,7 @@ pub(crate) struct ClaimsArgs {
     runs: u64,
 }
 
-pub(super) async fn measure(args: ClaimsArgs, out: Out) -> Result<Soak, Failure> {
+pub(super) async fn measure(args: ClaimsArgs, note: Note) -> Result<Soak, Failure> {
     if !(args.minutes > 0.0 && args.windows > 0 && args.runs > 0 && args.per_run > 0) {
         return Err(Failure::bad_input("--minutes, --windows, --runs and --per-run must be more than 0"));
     }
@@ -71,7 +71,7 @@ pub(super) async fn measure(args: ClaimsArgs, out: Out) -> Result<Soak, Failure>
     within(&wanted, async |sites: &mut [Site]| {
         let mut loads = Vec::new();
         for (site, held) in sites.iter().zip(held) {
-            loads.push(Load::prepare(site, &args, *held, out).await?);
+            loads.push(Load::prepare(site, &args, *held, note).await?);
         }
         let begun = Instant::now();
         try_join_all(loads.iter_mut().map(Load::preload)).await?;
@@ -91,7 +91,7 @@ pub(super) async fn measure(args: ClaimsArgs, out: Out) -> Result<Soak, Failure>
 struct Load<'a> {
     site: &'a Site,
     args: &'a ClaimsArgs,
-    out: Out,
+    note: Note,
     /// For looking at the tables.
     client: Client,
     /// Its transaction has a snapshot, and the runs that it sees.
@@ -102,10 +102,10 @@ struct Load<'a> {
 }
 
 impl<'a> Load<'a> {
-    async fn prepare(site: &'a Site, args: &'a ClaimsArgs, held: bool, out: Out) -> Result<Self, Failure> {
+    async fn prepare(site: &'a Site, args: &'a ClaimsArgs, held: bool, note: Note) -> Result<Self, Failure> {
         let agents = site.join(args.nodes, args.slots).await?;
         let client = site.database()?.connect().await?;
-        Ok(Self { site, args, out, client, holder: None, held, submitted: 0, _agents: agents })
+        Ok(Self { site, args, note, client, holder: None, held, submitted: 0, _agents: agents })
     }
 
     fn name(&self) -> &'static str {
@@ -114,7 +114,7 @@ impl<'a> Load<'a> {
 
     /// Really runs what is to have finished before.
     async fn preload(&mut self) -> Result<(), Failure> {
-        self.out.note(&format!("{}: {} executions first", self.name(), self.args.finished));
+        (self.note)(&format!("{}: {} executions first", self.name(), self.args.finished));
         let full = self.args.finished / self.args.per_run;
         let rest = self.args.finished % self.args.per_run;
         self.submit_while(self.args.per_run, |submitted| submitted < full).await?;
@@ -147,12 +147,12 @@ impl<'a> Load<'a> {
     async fn run(&mut self) -> Result<Side, Failure> {
         let (site, args) = (self.site, self.args);
         let length = Duration::from_secs_f64(args.minutes * 60.0);
-        self.out.note(&format!("{}: load for {} s", self.name(), length.as_secs()));
+        (self.note)(&format!("{}: load for {} s", self.name(), length.as_secs()));
         let meter = Meter::begin(site).await?;
         let from = tables::now(&self.client).await?;
         let begun = Instant::now();
         let sampler =
-            Sampler { site, client: site.database()?.connect().await?, name: self.name(), out: self.out };
+            Sampler { site, client: site.database()?.connect().await?, name: self.name(), note: self.note };
         let sampling = sampler.run(begun, length, args.windows);
         let pumping = self.submit_while(args.per_run, |_| begun.elapsed() < length);
         let (windows, ()) = tokio::try_join!(sampling, pumping)?;
@@ -226,7 +226,7 @@ struct Sampler<'a> {
     site: &'a Site,
     client: Client,
     name: &'static str,
-    out: Out,
+    note: Note,
 }
 
 impl Sampler<'_> {
@@ -245,7 +245,7 @@ impl Sampler<'_> {
             let window = Window::of(begun.elapsed(), &shares, &tables, self.site.rss_bytes());
             let rate = (leased_now - leased) / seconds;
             leased = leased_now;
-            self.out.note(&format!(
+            (self.note)(&format!(
                 "{}: window {number} of {windows}: {rate:.0} claims/s, {:.1} ms per commit, {} dead rows, {:.0} MiB",
                 self.name,
                 window.ms_per_commit,

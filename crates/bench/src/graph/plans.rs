@@ -25,8 +25,8 @@ use super::super::figures::{Figures, Latencies};
 use super::super::process;
 use super::super::server::cannot;
 use super::jobs::{self, Work};
-use crate::exit::Failure;
-use crate::out::Out;
+use crate::Note;
+use crate::failure::Failure;
 
 type Make = fn(Work, usize) -> Value;
 /// What is planned.
@@ -120,7 +120,7 @@ pub(super) async fn measure(
     make: Make,
     steps: usize,
     rounds: u32,
-    out: Out,
+    note: Note,
 ) -> Result<Figures, Failure> {
     let bytes = make(Work::Noop, steps).to_string().into_bytes();
     let catalogue = Catalogue::builtin();
@@ -152,7 +152,7 @@ pub(super) async fn measure(
         ("bytes per step of a tenth", of_part),
         ("rounds", f64::from(rounds * TIMES)),
     ]);
-    out.note(&format!(
+    note(&format!(
         "{steps} steps ({name}) planned in {:.1} ms; {of_all:.0} bytes per step, {of_part:.0} with {part} steps",
         all.ms(0.5)
     ));
@@ -189,7 +189,7 @@ pub(crate) struct PlansArgs {
 }
 
 /// What that process does.
-pub(in super::super) fn hold(args: &PlansArgs, out: Out) -> Result<(), Failure> {
+pub(in super::super) fn hold(args: &PlansArgs) -> Result<String, Failure> {
     let make = SHAPES.iter().find(|(name, _)| *name == args.name);
     let (_, make) = make.ok_or_else(|| Failure::bad_input(format!("there is no graph `{}`", args.name)))?;
     let bytes = make(Work::Noop, args.steps).to_string().into_bytes();
@@ -205,7 +205,7 @@ pub(in super::super) fn hold(args: &PlansArgs, out: Out) -> Result<(), Failure> 
     }
     let grown = process::rss_bytes(own).saturating_sub(before);
     drop((first, kept));
-    out.raw(&format!("{}\n", grown as f64 / (count * args.steps) as f64))
+    Ok(format!("{}\n", grown as f64 / (count * args.steps) as f64))
 }
 
 /// A process of its own has no memory that others left for it to use.

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::database::Database;
 use super::server::{Launch, Server, cannot};
-use crate::exit::{Code, Failure};
+use crate::failure::{Code, Failure};
 
 /// What is to be started.
 #[derive(Clone, Debug)]

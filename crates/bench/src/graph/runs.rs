@@ -14,8 +14,8 @@ use super::super::shares::{Meter, Share, changes_per_commit, ms_per_commit};
 use super::super::site::{Site, Wanted, within};
 use super::forks::{self, Rate};
 use super::jobs::{self, Work};
-use crate::exit::Failure;
-use crate::out::Out;
+use crate::Note;
+use crate::failure::Failure;
 
 /// An agent that is never short of a slot while a result is on its way.
 pub(super) const ONE: Crew = Crew { nodes: 1, slots: 32 };
@@ -37,14 +37,19 @@ pub(super) trait Measured: Sync {
     fn crew(&self) -> Crew;
 
     /// The load itself.
-    fn load(&self, site: &Site, agents: &Agents, out: Out) -> impl Future<Output = Result<Figures, Failure>>;
+    fn load(
+        &self,
+        site: &Site,
+        agents: &Agents,
+        note: Note,
+    ) -> impl Future<Output = Result<Figures, Failure>>;
 
-    async fn measure(&self, store: &str, out: Out) -> Result<Figures, Failure> {
+    async fn measure(&self, store: &str, note: Note) -> Result<Figures, Failure> {
         let wanted = [Wanted::new(store, 1)];
         within(&wanted, async |sites: &mut [Site]| {
             let site = &sites[0];
             let agents = Agents::join(site, self.crew()).await?;
-            self.load(site, &agents, out).await
+            self.load(site, &agents, note).await
         })
         .await
     }
@@ -73,7 +78,7 @@ impl Measured for Sequential {
         self.crew
     }
 
-    async fn load(&self, site: &Site, agents: &Agents, out: Out) -> Result<Figures, Failure> {
+    async fn load(&self, site: &Site, agents: &Agents, note: Note) -> Result<Figures, Failure> {
         let server = site.first();
         let definition = jobs::chain(self.work, self.steps);
         let mut feed = server.events().await?;
@@ -87,7 +92,7 @@ impl Measured for Sequential {
             let chain = Chain::of(server, &run, self.steps).await?;
             chain.gaps.iter().for_each(|gap| gaps.add(*gap));
             let name = self.work.name();
-            out.note(&format!(
+            note(&format!(
                 "{} × {name} one after the other, round {round} of {}: {:.1} ms, of which {:.1} ms are work",
                 self.steps,
                 self.rounds,
@@ -114,7 +119,7 @@ impl Measured for Parallel {
         self.crew
     }
 
-    async fn load(&self, site: &Site, agents: &Agents, out: Out) -> Result<Figures, Failure> {
+    async fn load(&self, site: &Site, agents: &Agents, note: Note) -> Result<Figures, Failure> {
         let server = site.first();
         for _ in 0..WARM_UP {
             self.round(server, &jobs::wide(self.work, self.steps.min(100))).await?;
@@ -125,10 +130,7 @@ impl Measured for Parallel {
         for round in 1..=self.rounds {
             let (submitted, took) = self.round(server, &definition).await?;
             let (name, ms) = (self.work.name(), took.as_secs_f64() * 1e3);
-            out.note(&format!(
-                "{} × {name} at once, round {round} of {}: {ms:.0} ms",
-                self.steps, self.rounds
-            ));
+            note(&format!("{} × {name} at once, round {round} of {}: {ms:.0} ms", self.steps, self.rounds));
             rounds.add(took);
             submits.add(submitted);
             total += took;
@@ -160,19 +162,19 @@ impl Parallel {
 }
 
 /// The load between two measurements of what the machine does by itself: its neighbours take what they take.
-pub(super) async fn beside_forks(load: &Parallel, store: &str, out: Out) -> Result<Figures, Failure> {
+pub(super) async fn beside_forks(load: &Parallel, store: &str, note: Note) -> Result<Figures, Failure> {
     let processes = u32::try_from(load.steps).unwrap_or(FORKS).min(FORKS);
     let rate = async || {
         let counted = tokio::task::spawn_blocking(move || Rate::count(processes)).await;
         let rate = counted.map_err(|error| Failure::bug(format!("counting processes failed: {error}")))??;
-        out.note(&format!(
+        note(&format!(
             "fork+exec of /bin/true in tight loops: {:.0} per second with a thread per core, {:.0} with more",
             rate.per_core, rate.crowded
         ));
         Ok::<Rate, Failure>(rate)
     };
     let before = rate().await?;
-    let mut figures = load.measure(store, out).await?;
+    let mut figures = load.measure(store, note).await?;
     let after = rate().await?;
     figures.more.extend([
         ("fork+exec per second before", before.most()),

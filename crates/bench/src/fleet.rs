@@ -14,9 +14,9 @@ use super::process;
 use super::server::Server;
 use super::shares::Meter;
 use super::site::{Site, Wanted, within};
-use crate::exit::Failure;
-use crate::out::Out;
-use crate::render::table::{Cell, Table};
+use crate::Note;
+use crate::failure::Failure;
+use crate::page::Part;
 
 /// What `--scale` measures: nodes, and steps of the list.
 const SIZES: [(u32, u32); 6] = [(100, 1), (300, 1), (1_000, 1), (3_000, 1), (9_000, 1), (1_000, 10)];
@@ -56,15 +56,15 @@ pub(super) enum Fleet {
 }
 
 impl Fleet {
-    pub(super) fn table(&self) -> String {
+    pub(super) fn page(&self) -> Vec<Part> {
         match self {
-            Fleet::One(figures) => figures.table(),
-            Fleet::Scale { sizes, .. } => scale_table(sizes),
+            Fleet::One(figures) => figures.page(),
+            Fleet::Scale { sizes, .. } => vec![scale_table(sizes)],
         }
     }
 }
 
-pub(super) async fn measure(args: FleetArgs, out: Out) -> Result<Fleet, Failure> {
+pub(super) async fn measure(args: FleetArgs, note: Note) -> Result<Fleet, Failure> {
     if args.nodes == 0 || args.steps == 0 || args.rounds == 0 {
         return Err(Failure::bad_input("--nodes, --steps and --rounds must be more than 0"));
     }
@@ -74,7 +74,7 @@ pub(super) async fn measure(args: FleetArgs, out: Out) -> Result<Fleet, Failure>
         process::make_room_for(nodes)?;
         let wanted = [Wanted::new(&args.store, 1)];
         let size = Size { nodes, steps, rounds: args.rounds };
-        all.push(within(&wanted, async |sites: &mut [Site]| size.load(&sites[0], out).await).await?);
+        all.push(within(&wanted, async |sites: &mut [Site]| size.load(&sites[0], note).await).await?);
     }
     let largest = (0..all.len()).max_by_key(|index| all[*index].nodes).unwrap_or(0);
     if !args.scale {
@@ -91,9 +91,9 @@ struct Size {
 }
 
 impl Size {
-    async fn load(&self, site: &Site, out: Out) -> Result<Figures, Failure> {
+    async fn load(&self, site: &Site, note: Note) -> Result<Figures, Failure> {
         let server = site.first();
-        out.note(&format!("{} nodes join", self.nodes));
+        note(&format!("{} nodes join", self.nodes));
         let begun = Instant::now();
         let mut nodes = Nodes::start(&server.grpc, self.nodes)?;
         let process = nodes.id();
@@ -101,18 +101,24 @@ impl Size {
             failure = nodes.failed() => Err(failure),
             figures = async {
                 server.reached(PARKED, f64::from(self.nodes), Duration::from_millis(20)).await?;
-                self.rounds(site, process, begun.elapsed(), out).await
+                self.rounds(site, process, begun.elapsed(), note).await
             } => figures,
         }
     }
 
-    async fn rounds(&self, site: &Site, nodes: u32, joined: Duration, out: Out) -> Result<Figures, Failure> {
+    async fn rounds(
+        &self,
+        site: &Site,
+        nodes: u32,
+        joined: Duration,
+        note: Note,
+    ) -> Result<Figures, Failure> {
         let (server, meter) = (site.first(), Meter::begin(site).await?);
         let (cpu_before, nodes_before) = (site.cpu_seconds(), process::cpu_seconds(nodes));
         let (mut latencies, mut total) = (Latencies::new()?, Duration::ZERO);
         for round in 1..=self.rounds {
             let took = self.round(server).await?;
-            out.note(&format!("round {round} of {}: {:.0} ms", self.rounds, took.as_secs_f64() * 1e3));
+            note(&format!("round {round} of {}: {:.0} ms", self.rounds, took.as_secs_f64() * 1e3));
             latencies.add(took);
             total += took;
         }
@@ -170,8 +176,9 @@ fn job(steps: u32) -> Value {
     json!({"name": "fleet", "target": "all", "tasks": vec![step; steps as usize]})
 }
 
-fn scale_table(sizes: &[Figures]) -> String {
-    let mut table = Table::new([
+fn scale_table(sizes: &[Figures]) -> Part {
+    let mut rows = Vec::new();
+    let head = vec![
         "nodes",
         "steps",
         "median",
@@ -182,21 +189,21 @@ fn scale_table(sizes: &[Figures]) -> String {
         "nodes cpu",
         "all online after",
         "server memory",
-    ]);
+    ];
     for size in sizes {
         let more = |name: &str| size.more.get(name).copied().unwrap_or_default();
-        table.row([
-            Cell::from(size.nodes.to_string()),
-            format!("{:.0}", more("steps")).into(),
-            format!("{:.0} ms", size.p50_ms).into(),
-            format!("{:.0} ms", more("min ms")).into(),
-            format!("{:.0} ms", more("max ms")).into(),
-            format!("{:.0} µs", more("us per execution")).into(),
-            format!("{:.0} µs", more("server cpu us per execution")).into(),
-            format!("{:.0} µs", more("nodes cpu us per execution")).into(),
-            format!("{:.1} s", more("seconds until all nodes were online")).into(),
-            format!("{:.0} MiB", size.server_rss_bytes as f64 / 1_048_576.0).into(),
+        rows.push(vec![
+            size.nodes.to_string(),
+            format!("{:.0}", more("steps")),
+            format!("{:.0} ms", size.p50_ms),
+            format!("{:.0} ms", more("min ms")),
+            format!("{:.0} ms", more("max ms")),
+            format!("{:.0} µs", more("us per execution")),
+            format!("{:.0} µs", more("server cpu us per execution")),
+            format!("{:.0} µs", more("nodes cpu us per execution")),
+            format!("{:.1} s", more("seconds until all nodes were online")),
+            format!("{:.0} MiB", size.server_rss_bytes as f64 / 1_048_576.0),
         ]);
     }
-    table.draw(None)
+    Part::Table { head, rows }
 }

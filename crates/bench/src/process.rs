@@ -2,7 +2,7 @@
 
 use downbeat_agent::raise_open_files;
 
-use crate::exit::Failure;
+use crate::failure::Failure;
 
 /// Files that a process has open besides its connections: the store, logs, the runtime's own.
 const OTHER_FILES: u64 = 200;

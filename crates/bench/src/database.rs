@@ -6,7 +6,7 @@ use tokio_postgres::Client;
 use uuid::Uuid;
 
 use super::server::cannot;
-use crate::exit::Failure;
+use crate::failure::Failure;
 
 /// See the module. It is there until [`Database::remove`].
 #[derive(Debug)]

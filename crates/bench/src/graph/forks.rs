@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Instant;
 
-use crate::exit::Failure;
+use crate::failure::Failure;
 
 /// A loop waits while its process runs. When others want the cores as well, more loops than cores get more of them.
 const CROWD: u32 = 4;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::process;
 use super::server::cannot;
 use super::site::Site;
-use crate::exit::Failure;
+use crate::failure::Failure;
 
 const ONLINE: &str = r#"downbeat_nodes{status="online"}"#;
 

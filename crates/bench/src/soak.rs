@@ -7,8 +7,8 @@ use serde::Serialize;
 use super::figures::Latencies;
 use super::shares::{Share, changes_per_commit, ms_per_commit};
 use super::tables::Tables;
-use crate::exit::Failure;
-use crate::render::table::{Cell, Table, Tone, facts};
+use crate::failure::Failure;
+use crate::page::Part;
 
 /// One part of the time.
 #[derive(Clone, Debug, Serialize)]
@@ -169,18 +169,17 @@ impl Soak {
         })
     }
 
-    pub(super) fn table(&self) -> String {
-        let cell = |text: String| Cell::new(text, Tone::Plain);
+    pub(super) fn page(&self) -> Vec<Part> {
         let finished: u64 = self.sides.iter().map(|side| side.finished).max().unwrap_or(0);
         let mut rows = vec![
-            ("load", cell(self.load.to_owned())),
-            ("store", cell(self.store.clone())),
-            ("finished before", cell(format!("{finished}, run within {:.0} s", self.preload_seconds))),
-            ("seconds", cell(format!("{:.0}", self.seconds))),
-            ("nodes", cell(self.nodes.to_string())),
-            ("server memory", cell(mib(self.server_rss_bytes as f64))),
-            ("server cpu", cell(format!("{:.2} s", self.server_cpu_seconds))),
-            ("agents and bench cpu", cell(format!("{:.2} s", self.agents_and_bench_cpu_seconds))),
+            ("load", self.load.to_owned()),
+            ("store", self.store.clone()),
+            ("finished before", format!("{finished}, run within {:.0} s", self.preload_seconds)),
+            ("seconds", format!("{:.0}", self.seconds)),
+            ("nodes", self.nodes.to_string()),
+            ("server memory", mib(self.server_rss_bytes as f64)),
+            ("server cpu", format!("{:.2} s", self.server_cpu_seconds)),
+            ("agents and bench cpu", format!("{:.2} s", self.agents_and_bench_cpu_seconds)),
         ];
         for side in &self.sides {
             let text = format!(
@@ -189,55 +188,54 @@ impl Soak {
                 side.claims as f64 / side.seconds.max(f64::MIN_POSITIVE),
                 side.last_of_first * 100.0
             );
-            rows.push((side.name(), cell(text)));
+            rows.push((side.name(), text));
         }
-        [facts(&rows), self.windows(), self.ends()].join("\n")
+        vec![Part::Facts(rows), self.windows(), self.ends()]
     }
 
     /// Two loads that ran at once stand side by side: the machine's noise is the same for both.
-    fn windows(&self) -> String {
+    fn windows(&self) -> Part {
         let head = ["claims/s", "p50", "p99", "ms per commit", "dead rows", "database"];
         let held = ["held: claims/s", "p50", "p99", "ms per commit", "dead rows", "database"];
         let heads = self.sides.iter().flat_map(|side| if side.held_transaction { held } else { head });
-        let mut table = Table::new(["window", "until"].into_iter().chain(heads));
+        let head = ["window", "until"].into_iter().chain(heads).collect();
+        let mut rows = Vec::new();
         let count = self.sides.iter().map(|side| side.windows.len()).min().unwrap_or(0);
         for index in 0..count {
             let first = &self.sides[0].windows[index];
-            let mut row = vec![
-                Cell::from(place(index, count)),
-                format!("{:.1} min", first.until_seconds / 60.0).into(),
-            ];
+            let mut row = vec![place(index, count), format!("{:.1} min", first.until_seconds / 60.0)];
             for window in self.sides.iter().map(|side| &side.windows[index]) {
                 row.extend([
-                    Cell::from(format!("{:.0}", window.claims_per_second)),
-                    format!("{:.1} ms", window.wait_p50_ms).into(),
-                    format!("{:.1} ms", window.wait_p99_ms).into(),
-                    format!("{:.2}", window.ms_per_commit).into(),
-                    window.dead_rows.to_string().into(),
-                    mib(window.database_bytes as f64).into(),
+                    format!("{:.0}", window.claims_per_second),
+                    format!("{:.1} ms", window.wait_p50_ms),
+                    format!("{:.1} ms", window.wait_p99_ms),
+                    format!("{:.2}", window.ms_per_commit),
+                    window.dead_rows.to_string(),
+                    mib(window.database_bytes as f64),
                 ]);
             }
-            table.row(row);
+            rows.push(row);
         }
-        table.draw(None)
+        Part::Table { head, rows }
     }
 
     /// The tables when it was over.
-    fn ends(&self) -> String {
-        let mut table = Table::new(["load", "table", "rows", "dead rows", "size", "autovacuums"]);
+    fn ends(&self) -> Part {
+        let head = vec!["load", "table", "rows", "dead rows", "size", "autovacuums"];
+        let mut rows = Vec::new();
         for side in &self.sides {
             for state in side.tables.tables.iter().filter(|state| state.rows + state.dead_rows > 0) {
-                table.row([
-                    Cell::from(side.name()),
-                    state.name.clone().into(),
-                    state.rows.to_string().into(),
-                    state.dead_rows.to_string().into(),
-                    mib(state.bytes as f64).into(),
-                    state.autovacuums.to_string().into(),
+                rows.push(vec![
+                    side.name().to_owned(),
+                    state.name.clone(),
+                    state.rows.to_string(),
+                    state.dead_rows.to_string(),
+                    mib(state.bytes as f64),
+                    state.autovacuums.to_string(),
                 ]);
             }
         }
-        table.draw(None)
+        Part::Table { head, rows }
     }
 }
 
@@ -294,13 +292,10 @@ mod tests {
             .unwrap();
         assert_eq!((soak.n, soak.server_rss_bytes), (4_800, 14));
         assert_eq!(soak.per_second, 160.0);
-        let text = soak.windows();
-        let lines: Vec<&str> = text.lines().collect();
-        assert!(lines[0].contains("held: claims/s"), "{text}");
-        assert!(
-            lines[1].contains("1 start") && lines[2].contains("2 middle") && lines[3].contains("3 end"),
-            "{text}"
-        );
-        assert_eq!(lines[3].matches("50 ").count(), 2, "{text}");
+        let Part::Table { head, rows } = soak.windows() else { panic!("windows are a table") };
+        assert!(head.contains(&"held: claims/s"), "{head:?}");
+        let windows: Vec<&str> = rows.iter().map(|row| row[0].as_str()).collect();
+        assert_eq!(windows, ["1 start", "2 middle", "3 end"]);
+        assert_eq!(rows[2].iter().filter(|cell| *cell == "50").count(), 2, "{rows:?}");
     }
 }

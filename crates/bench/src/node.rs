@@ -4,12 +4,12 @@
 use std::io;
 use std::time::Duration;
 
+use crate::bare::{Answer, Call, answer_from_bytes, call_to_bytes};
 use downbeat_core::Timestamp;
 use downbeat_core::backend::Catalogue;
 use downbeat_core::execution::{Outcome, Verdict};
 use downbeat_core::ids::{ClusterId, NodeId, SessionId};
 use downbeat_core::node::Description;
-use downbeat_proto::grpc::bare::{Answer, Call, answer_from_bytes, call_to_bytes};
 use downbeat_proto::message::{
     Assignment, Finished, Free, Heartbeat, Held, Hello, InstanceId, PROTOCOL, Poll, Register, Report,
 };

@@ -11,8 +11,8 @@ use super::figures::{Figures, Latencies};
 use super::server::{STUCK, Server};
 use super::shares::{Meter, changes_per_commit, ms_per_commit};
 use super::site::{Site, Wanted, within};
-use crate::exit::Failure;
-use crate::out::Out;
+use crate::Note;
+use crate::failure::Failure;
 
 #[derive(Debug, Args)]
 pub(crate) struct TasksArgs {
@@ -47,15 +47,15 @@ pub(super) const DONE: &str = r#"downbeat_executions_total{outcome="succeeded"}"
 /// The first tasks at a server warm up connections and caches.
 const WARM_UP: u32 = 20;
 
-pub(super) async fn measure(args: TasksArgs, out: Out) -> Result<Figures, Failure> {
+pub(super) async fn measure(args: TasksArgs, note: Note) -> Result<Figures, Failure> {
     let wanted = Wanted::new(&args.store, args.servers);
-    within(&[wanted], async |sites: &mut [Site]| load(&sites[0], &args, out).await).await
+    within(&[wanted], async |sites: &mut [Site]| load(&sites[0], &args, note).await).await
 }
 
-async fn load(site: &Site, args: &TasksArgs, out: Out) -> Result<Figures, Failure> {
+async fn load(site: &Site, args: &TasksArgs, note: Note) -> Result<Figures, Failure> {
     let agents = site.join(args.nodes, args.slots).await?;
 
-    out.note(&format!("{} single tasks, one after the other", args.singles));
+    note(&format!("{} single tasks, one after the other", args.singles));
     let mut latencies = Latencies::new()?;
     let servers = u32::try_from(site.servers.len()).unwrap_or(u32::MAX);
     for (server, number) in site.servers.iter().zip(0..) {
@@ -63,7 +63,7 @@ async fn load(site: &Site, args: &TasksArgs, out: Out) -> Result<Figures, Failur
         singles(server, share, &mut latencies).await?;
     }
 
-    out.note(&format!("{} executions in runs of {}", args.n, args.per_run));
+    note(&format!("{} executions in runs of {}", args.n, args.per_run));
     let server = site.first();
     let before = server.metrics().await?.get(DONE);
     let (meter, events_before) = (Meter::begin(site).await?, server.last_seq().await?);
