@@ -12,7 +12,7 @@ use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
 use downbeat_core::level;
 use downbeat_core::nearest::advice;
 use downbeat_core::node::{NodeRecord, Tombstone};
-use downbeat_core::plan::{Plan, resolve, resolve_again, silent_nodes};
+use downbeat_core::plan::{EntryIx, Plan, StepIx, resolve, resolve_again, silent_nodes};
 use downbeat_core::run::again::{Again, entry_named, retry_of};
 use downbeat_core::run::engine::{Progress, Turn};
 use downbeat_core::run::{Resolved, RunRecord, RunState};
@@ -182,12 +182,15 @@ fn taking_over(run: &RunRecord, taken: &[Execution]) -> impl Iterator<Item = Cha
 }
 
 /// The entry that somebody means by a name, or by the number of a step.
-fn entry_called(run: &RunRecord, task: &str) -> Result<u32, Error> {
+fn entry_called(run: &RunRecord, task: &str) -> Result<EntryIx, Error> {
     let definition = &run.definition;
     if let Some(entry) = entry_named(definition, task) {
         return Ok(entry);
     }
-    let steps = (0..).zip(&definition.tasks).flat_map(|(entry, of)| of.leaves().iter().map(move |_| entry));
+    let steps = (0..)
+        .map(EntryIx)
+        .zip(&definition.tasks)
+        .flat_map(|(entry, of)| of.leaves().iter().map(move |_| entry));
     if let Some(entry) = task.parse().ok().and_then(|step: usize| steps.clone().nth(step)) {
         return Ok(entry);
     }
@@ -379,7 +382,7 @@ impl Service {
         nodes: usize,
         make: impl FnOnce() -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        let steps: usize = definition.tasks.iter().map(|entry| entry.leaves().len()).sum();
+        let steps = definition.steps().count();
         if steps.saturating_mul(nodes.max(1)) <= limits::PLAN_SMALL_INSTANCES {
             make()
         } else {
@@ -459,7 +462,8 @@ impl Service {
         let nodes = self.nodes_of(first.cluster);
         let (service, definition, on) = (self.clone(), Arc::clone(&first.definition), nodes.len());
         let make = move || {
-            let second = retry_of(&first, &executions, again);
+            let plan = Plan::compile(Arc::clone(&first.definition), Arc::clone(&first.resolved))?;
+            let second = retry_of(&first, &plan, &executions, again);
             let second = second.map_err(|refused| Error::Conflict(refused.to_string()))?;
             let resolved = resolve_again(&first.definition, &first.params, &second.resolved, &nodes)?;
             let plan = Arc::new(Plan::compile(Arc::clone(&first.definition), Arc::new(resolved))?);
@@ -531,7 +535,7 @@ impl Service {
         let waits = self.has_to_wait(&run.definition);
         if !waits {
             let reach = |node: NodeId| parts.dispatcher.board().reach(node);
-            let fits = |step: u32| parts.dispatcher.fits(&id, step);
+            let fits = |step: StepIx| parts.dispatcher.fits(&id, step);
             let facts = |node: NodeId| parts.dispatcher.facts(node);
             progress.begin(&mut Turn { now, dice: &mut dice, reach: &reach, facts: &facts, fits: &fits });
         }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::index::{EntryIx, NodeIx, PassIx, SetIx, StepIx};
 use crate::expr::Template;
 use crate::limits;
 use crate::run::{NodeRef, Resolved};
@@ -23,7 +24,7 @@ pub enum Shape {
 /// A leaf's place in the plan. Its number is its index, depth first from 0.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
-    pub entry: u32,
+    pub entry: EntryIx,
     /// Its place inside its entry; 0 for a leaf of its own.
     pub position: u32,
     /// The leaf's condition inside a branch; a leaf of its own has its condition on the entry.
@@ -59,7 +60,7 @@ pub struct Uses {
     pub template: Arc<Template>,
     pub node: bool,
     /// Other steps, by the names that the expressions use.
-    pub steps: Vec<(String, u32)>,
+    pub steps: Vec<(String, StepIx)>,
     /// Whether it asks for nodes other than its own.
     pub step_nodes: bool,
 }
@@ -76,39 +77,55 @@ impl PartialEq for Uses {
 pub struct PlanEntry {
     pub name: Option<String>,
     pub condition: Option<Condition>,
-    /// Its leaves are `first..first + length`.
-    pub first: u32,
+    /// The first of its leaves; the others follow it.
+    pub first: StepIx,
     pub length: u32,
-    /// Its nodes (an index into `Resolved::sets`), or nothing when it is placed: one instance, not yet bound.
-    pub set: Option<u32>,
+    /// Its nodes, or nothing when it is placed: one instance, not yet bound.
+    pub set: Option<SetIx>,
     /// A placed entry with an instance for each item.
     pub each: Option<Each>,
     /// Entries that end before this one begins.
-    pub after: Vec<u32>,
+    pub after: Vec<EntryIx>,
     /// Entries that wait for this one.
-    pub before: Vec<u32>,
+    pub before: Vec<EntryIx>,
+}
+
+impl PlanEntry {
+    pub fn steps(&self) -> impl ExactSizeIterator<Item = StepIx> + Clone + use<> {
+        StepIx::within(self.first.0..self.first.0 + self.length)
+    }
+
+    /// Returns the leaf at a position inside the entry, unless the position is its end.
+    pub fn step(&self, position: u32) -> Option<StepIx> {
+        (position < self.length).then(|| StepIx(self.first.0 + position))
+    }
+
+    /// Whether it only runs after failures.
+    pub fn answers_failures(&self) -> bool {
+        self.condition == Some(Condition::OnFailure)
+    }
 }
 
 /// One walk of an entry over its nodes. Without a roll-out every entry is walked once. With one, each wave walks every
 /// entry but those that answer failures, and these come once, after the last wave.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pass {
-    pub entry: u32,
+    pub entry: EntryIx,
     /// The wave that it belongs to, from 0.
     pub wave: Option<u32>,
     /// Its part of the entry's nodes.
     pub nodes: Range<u32>,
     /// Passes that end before this one begins.
-    pub after: Vec<u32>,
+    pub after: Vec<PassIx>,
     /// Passes that wait for this one.
-    pub before: Vec<u32>,
+    pub before: Vec<PassIx>,
 }
 
 /// What waits for what, as people are shown it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Edge {
-    pub from: u32,
-    pub to: u32,
+    pub from: StepIx,
+    pub to: StepIx,
     pub kind: EdgeKind,
 }
 
@@ -166,9 +183,9 @@ impl Plan {
             let branch = matches!(entry, Entry::Branch(_));
             let first = steps.len();
             for (position, task) in entry.leaves().iter().enumerate() {
-                let number = number(steps.len());
+                let number = StepIx::new(steps.len());
                 steps.push(Step {
-                    entry: self::number(index),
+                    entry: EntryIx::new(index),
                     position: self::number(position),
                     condition: task.condition.filter(|_| branch),
                     delivery: delivery(
@@ -187,16 +204,16 @@ impl Plan {
                 Items::Known(items) => items.len(),
                 Items::Expected(_) => 1,
             });
-            instances += length * set.map_or(items, |set| resolved.sets[set as usize].len());
+            instances += length * set.map_or(items, |set| resolved.sets[set].len());
             entries.push(PlanEntry {
                 name: entry.name().map(str::to_owned),
                 condition: entry.condition(),
-                first: self::number(first),
+                first: StepIx::new(first),
                 length: self::number(length),
                 set: *set,
                 each,
                 after: match shape {
-                    Shape::List => index.checked_sub(1).map(self::number).into_iter().collect(),
+                    Shape::List => index.checked_sub(1).map(EntryIx::new).into_iter().collect(),
                     Shape::Graph => Vec::new(),
                 },
                 before: Vec::new(),
@@ -211,9 +228,9 @@ impl Plan {
         if shape == Shape::Graph {
             connect(&definition, &mut entries)?;
         }
-        for index in 0..entries.len() {
+        for index in EntryIx::first(number(entries.len())) {
             for after in entries[index].after.clone() {
-                entries[after as usize].before.push(number(index));
+                entries[after].before.push(index);
             }
         }
         note_uses(&definition, &mut steps, &mut entries);
@@ -228,19 +245,27 @@ impl Plan {
     }
 
     /// The task of a step.
-    pub fn task(&self, step: u32) -> &Task {
-        let place = &self.steps[step as usize];
-        &self.definition.tasks[place.entry as usize].leaves()[place.position as usize]
+    pub fn task(&self, step: StepIx) -> &Task {
+        let Step { entry, position, .. } = self.steps[step];
+        &self.definition.tasks[entry].leaves()[position as usize]
     }
 
-    /// The nodes of an entry, as indexes into `resolved.nodes`; nothing when it is placed.
-    pub fn nodes_of(&self, entry: u32) -> Option<&[u32]> {
-        self.entries[entry as usize].set.map(|set| self.resolved.sets[set as usize].as_slice())
+    pub fn entry_of(&self, pass: PassIx) -> &PlanEntry {
+        &self.entries[self.passes[pass].entry]
     }
 
-    /// The nodes of a pass, as indexes into `resolved.nodes`; nothing when it is placed.
-    pub fn nodes_of_pass(&self, pass: u32) -> Option<&[u32]> {
-        let Pass { entry, nodes, .. } = &self.passes[pass as usize];
+    pub fn entry_of_step(&self, step: StepIx) -> &PlanEntry {
+        &self.entries[self.steps[step].entry]
+    }
+
+    /// The nodes of an entry; nothing when it is placed.
+    pub fn nodes_of(&self, entry: EntryIx) -> Option<&[NodeIx]> {
+        self.entries[entry].set.map(|set| self.resolved.sets[set].as_slice())
+    }
+
+    /// The nodes of a pass; nothing when it is placed.
+    pub fn nodes_of_pass(&self, pass: PassIx) -> Option<&[NodeIx]> {
+        let Pass { entry, nodes, .. } = &self.passes[pass];
         self.nodes_of(*entry).map(|all| &all[nodes.start as usize..nodes.end as usize])
     }
 
@@ -249,16 +274,23 @@ impl Plan {
         self.definition.rollout.as_ref().map(|rollout| self.resolved.budget(rollout))
     }
 
-    pub fn node(&self, index: u32) -> &NodeRef {
-        &self.resolved.nodes[index as usize]
+    pub fn node(&self, node: NodeIx) -> &NodeRef {
+        &self.resolved.nodes[node]
     }
 
-    pub fn is_placed(&self, step: u32) -> bool {
-        self.entries[self.steps[step as usize].entry as usize].set.is_none()
+    pub fn is_placed(&self, step: StepIx) -> bool {
+        self.entry_of_step(step).set.is_none()
+    }
+
+    /// Whether a step only runs after failures. Such steps continue after fail-fast, and their failures do not count
+    /// against a budget.
+    pub fn answers_failures(&self, step: StepIx) -> bool {
+        self.steps[step].condition == Some(Condition::OnFailure)
+            || self.entry_of_step(step).answers_failures()
     }
 
     /// Where a placed step may run.
-    pub fn placement(&self, step: u32) -> Option<&Placement> {
+    pub fn placement(&self, step: StepIx) -> Option<&Placement> {
         self.task(step).placement.as_ref().or(self.definition.placement.as_ref())
     }
 
@@ -268,9 +300,8 @@ impl Plan {
             Some(Items::Known(items)) => items.len(),
             Some(Items::Expected(_)) | None => 1,
         };
-        let width = |entry: &PlanEntry| {
-            entry.set.map_or_else(|| items(entry), |set| self.resolved.sets[set as usize].len())
-        };
+        let width =
+            |entry: &PlanEntry| entry.set.map_or_else(|| items(entry), |set| self.resolved.sets[set].len());
         self.entries.iter().map(|entry| entry.length as usize * width(entry)).sum()
     }
 
@@ -278,18 +309,13 @@ impl Plan {
     pub fn edges(&self) -> Vec<Edge> {
         let mut edges = Vec::new();
         for entry in &self.entries {
-            for after in &entry.after {
-                let before = &self.entries[*after as usize];
-                edges.push(Edge {
-                    from: before.first + before.length - 1,
-                    to: entry.first,
-                    kind: EdgeKind::Barrier,
-                });
+            for &after in &entry.after {
+                let from = self.entries[after].steps().last().expect("an entry has a leaf");
+                edges.push(Edge { from, to: entry.first, kind: EdgeKind::Barrier });
             }
-            for step in entry.first + 1..entry.first + entry.length {
-                let kind = if entry.set.is_some() { EdgeKind::PerNode } else { EdgeKind::Barrier };
-                edges.push(Edge { from: step - 1, to: step, kind });
-            }
+            let kind = if entry.set.is_some() { EdgeKind::PerNode } else { EdgeKind::Barrier };
+            let leaves = entry.steps().zip(entry.steps().skip(1));
+            edges.extend(leaves.map(|(from, to)| Edge { from, to, kind }));
         }
         edges
     }
@@ -297,12 +323,12 @@ impl Plan {
     /// Kahn's walk; whatever it cannot reach holds a cycle, and following unfinished entries finds it.
     fn refuse_cycles(&self) -> Result<(), Error> {
         let mut missing: Vec<usize> = self.entries.iter().map(|entry| entry.after.len()).collect();
-        let mut ready: Vec<u32> =
-            (0..number(self.entries.len())).filter(|&e| missing[e as usize] == 0).collect();
+        let mut ready: Vec<EntryIx> =
+            EntryIx::first(number(self.entries.len())).filter(|entry| missing[entry.get()] == 0).collect();
         while let Some(entry) = ready.pop() {
-            for &next in &self.entries[entry as usize].before {
-                missing[next as usize] -= 1;
-                if missing[next as usize] == 0 {
+            for &next in &self.entries[entry].before {
+                missing[next.get()] -= 1;
+                if missing[next.get()] == 0 {
                     ready.push(next);
                 }
             }
@@ -314,7 +340,7 @@ impl Plan {
             let next = self.entries[last]
                 .after
                 .iter()
-                .map(|&entry| entry as usize)
+                .map(|entry| entry.get())
                 .find(|&entry| missing[entry] > 0)
                 .expect("an entry that was not reached waits for another one");
             if let Some(begin) = path.iter().position(|&seen| seen == next) {
@@ -348,20 +374,21 @@ fn each(entry: &Entry, index: usize) -> Result<Option<Each>, Error> {
 }
 
 impl Uses {
-    fn of(template: Arc<Template>, by_name: &HashMap<&str, u32>) -> Self {
+    fn of(template: Arc<Template>, by_name: &HashMap<&str, StepIx>) -> Self {
         let uses = template.uses();
         let found = uses.steps.iter().filter_map(|name| Some((name.clone(), *by_name.get(name.as_str())?)));
         Self { node: uses.node, steps: found.collect(), step_nodes: uses.step_nodes, template }
     }
 }
 
-/// Finds the steps that expressions name. What is wrong with an expression was said before, or is when it is used.
+/// Finds the steps that expressions name. Invalid expressions are skipped: the parser has reported them, or evaluation
+/// will.
 fn note_uses(definition: &Definition, steps: &mut [Step], entries: &mut [PlanEntry]) {
-    let leaves = || definition.tasks.iter().flat_map(|entry| entry.leaves());
-    let by_name = std::cell::LazyCell::new(|| -> HashMap<&str, u32> {
-        (0..).zip(leaves()).filter_map(|(step, task)| Some((task.name.as_deref()?, step))).collect()
+    let by_name = std::cell::LazyCell::new(|| -> HashMap<&str, StepIx> {
+        let steps = (0..).map(StepIx).zip(definition.steps());
+        steps.filter_map(|(step, task)| Some((task.name.as_deref()?, step))).collect()
     });
-    for (task, step) in leaves().zip(steps) {
+    for (task, step) in definition.steps().zip(steps) {
         if let Ok(Some(template)) = Template::of(&task.backend, &task.action, &task.params) {
             step.uses = Some(Uses::of(Arc::new(template), &by_name));
         }
@@ -385,46 +412,47 @@ fn note_uses(definition: &Definition, steps: &mut [Step], entries: &mut [PlanEnt
 
 /// Every entry once, after the entries that it waits for.
 fn once(entries: &[PlanEntry], resolved: &Resolved) -> Vec<Pass> {
-    let passes = entries.iter().zip(0..).map(|(entry, index)| Pass {
+    // Each entry has one pass, with its own index.
+    let passes_of = |entries: &[EntryIx]| entries.iter().map(|entry| PassIx(entry.0)).collect();
+    let passes = entries.iter().zip((0..).map(EntryIx)).map(|(entry, index)| Pass {
         entry: index,
         wave: None,
-        nodes: 0..entry.set.map_or(1, |set| number(resolved.sets[set as usize].len())),
-        after: entry.after.clone(),
-        before: entry.before.clone(),
+        nodes: 0..entry.set.map_or(1, |set| number(resolved.sets[set].len())),
+        after: passes_of(&entry.after),
+        before: passes_of(&entry.before),
     });
     passes.collect()
 }
 
 /// Wave by wave through the list, then what answers failures.
 fn in_waves(entries: &[PlanEntry], resolved: &Resolved) -> Vec<Pass> {
-    let answers = |entry: &PlanEntry| entry.condition == Some(Condition::OnFailure);
     let all = resolved.waves.last().copied().unwrap_or(0);
+    let (answering, walked): (Vec<_>, Vec<_>) =
+        (0..).map(EntryIx).zip(entries).partition(|(_, entry)| entry.answers_failures());
     let mut order = Vec::new();
     let mut start = 0;
     for (&end, wave) in resolved.waves.iter().zip(0..) {
-        let walked = (0..).zip(entries).filter(|(_, entry)| !answers(entry));
-        order.extend(walked.map(|(entry, _)| (entry, Some(wave), start..end)));
+        order.extend(walked.iter().map(|(entry, _)| (*entry, Some(wave), start..end)));
         start = end;
     }
-    let answering = (0..).zip(entries).filter(|(_, entry)| answers(entry));
-    order.extend(answering.map(|(entry, _)| (entry, None, 0..all)));
+    order.extend(answering.iter().map(|(entry, _)| (*entry, None, 0..all)));
     let last = order.len().saturating_sub(1);
     let passes = order.into_iter().enumerate().map(|(index, (entry, wave, nodes))| Pass {
         entry,
         wave,
         nodes,
-        after: index.checked_sub(1).map(number).into_iter().collect(),
-        before: (index < last).then(|| number(index + 1)).into_iter().collect(),
+        after: index.checked_sub(1).map(PassIx::new).into_iter().collect(),
+        before: (index < last).then(|| PassIx::new(index + 1)).into_iter().collect(),
     });
     passes.collect()
 }
 
 fn connect(definition: &Definition, entries: &mut [PlanEntry]) -> Result<(), Error> {
-    let by_name: HashMap<&str, u32> = definition
+    let by_name: HashMap<&str, EntryIx> = definition
         .tasks
         .iter()
         .enumerate()
-        .filter_map(|(index, entry)| entry.name().map(|name| (name, number(index))))
+        .filter_map(|(index, entry)| entry.name().map(|name| (name, EntryIx::new(index))))
         .collect();
     for (index, entry) in definition.tasks.iter().enumerate() {
         for dependency in entry.depends_on() {

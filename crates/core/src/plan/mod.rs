@@ -2,9 +2,12 @@
 
 mod compile;
 mod expressions;
+mod index;
 mod resolve;
 mod silent;
 
 pub use compile::{Each, Edge, EdgeKind, Error, Items, Pass, Plan, PlanEntry, Shape, Step, Uses};
+pub(crate) use index::indexed_by;
+pub use index::{EntryIx, ItemIx, NodeIx, PassIx, SetIx, StepIx, WalkIx};
 pub use resolve::{Unfit, resolve, resolve_again};
 pub use silent::silent_nodes;

@@ -370,7 +370,7 @@ fn keys_of_limits_come_out_for_each_item() {
 /// The run that does `first` again.
 fn again(first: &World, again: Again) -> Result<World, NotAgain> {
     let executions: Vec<Execution> = first.executions.values().cloned().collect();
-    let second = retry_of(&first.record, &executions, again)?;
+    let second = retry_of(&first.record, &first.plan, &executions, again)?;
     let resolved = Arc::new(second.resolved.clone());
     let mut world = World::of(Arc::clone(&first.record.definition), resolved, 2);
     let taken = second.executions(&world.record.id, world.now, &mut world.dice);

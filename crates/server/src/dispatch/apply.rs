@@ -6,7 +6,7 @@ use downbeat_core::backend::Params;
 use downbeat_core::execution::{Execution, Lease, State};
 use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId, RunId};
 use downbeat_core::node::{NodeRecord, NodeStatus};
-use downbeat_core::plan::Plan;
+use downbeat_core::plan::{Plan, StepIx};
 use downbeat_core::run::RunState;
 use downbeat_core::spec::OnDisconnect;
 use downbeat_core::{Change, Event};
@@ -258,14 +258,14 @@ pub(crate) fn assignment(
     attempt: u32,
     params: Option<&Params>,
 ) -> Assignment {
-    let task = plan.task(step);
+    let task = plan.task(StepIx(step));
     Assignment {
         execution,
         token,
         run,
         step,
         attempt,
-        placed: plan.is_placed(step),
+        placed: plan.is_placed(StepIx(step)),
         backend: task.backend.clone(),
         action: task.action.clone(),
         params: params.unwrap_or(&task.params).clone(),

@@ -8,7 +8,7 @@ use downbeat_core::collections::{HashMap, HashSet};
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, SessionId};
 use downbeat_core::limits;
 use downbeat_core::node::{NodeRecord, NodeStatus, Reach};
-use downbeat_core::plan::Plan;
+use downbeat_core::plan::{Plan, StepIx};
 use downbeat_proto::message::{Assignment, Free, Held, PollAnswer};
 use tokio::sync::oneshot;
 
@@ -151,7 +151,7 @@ impl Board {
     pub(crate) fn outputs(&self, execution: ExecutionId) -> Option<&[String]> {
         let open = self.open.get(&execution)?;
         let planned = self.plans.get(&open.run)?;
-        Some(&planned.plan.task(open.step).outputs)
+        Some(&planned.plan.task(StepIx(open.step)).outputs)
     }
 
     /// The built-in backends of a cluster, and those that its nodes declare.

@@ -5,6 +5,7 @@ use std::collections::BinaryHeap;
 
 use downbeat_core::execution::{Execution, Lease, State};
 use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId, RunId};
+use downbeat_core::plan::StepIx;
 use downbeat_core::spec::OnDisconnect;
 use downbeat_core::{Change, Dice, Timestamp};
 
@@ -138,7 +139,7 @@ impl Board {
         let (open, plans) = (&self.open, &self.plans);
         let overlaps_never = |run: &RunId, execution: ExecutionId| {
             let step = open.get(&execution).map(|open| open.step);
-            let task = step.zip(plans.get(run)).map(|(step, planned)| planned.plan.task(step));
+            let task = step.zip(plans.get(run)).map(|(step, planned)| planned.plan.task(StepIx(step)));
             task.is_some_and(|task| task.on_disconnect == Some(OnDisconnect::Stop))
         };
         claims.extend(self.stray.take_due(now, overlaps_never).into_iter().map(|stray| {

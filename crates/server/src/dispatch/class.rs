@@ -2,7 +2,7 @@
 //! thousands of tasks.
 
 use downbeat_core::ids::{ClusterId, RunId};
-use downbeat_core::plan::Plan;
+use downbeat_core::plan::{Plan, StepIx};
 use downbeat_core::spec::Placement;
 
 /// What the nodes of one class of work must satisfy.
@@ -18,7 +18,7 @@ pub(super) struct Class {
 
 impl Class {
     /// Of an execution of this step.
-    pub(super) fn of(plan: &Plan, cluster: ClusterId, run: &RunId, step: u32) -> Self {
+    pub(super) fn of(plan: &Plan, cluster: ClusterId, run: &RunId, step: StepIx) -> Self {
         let task = plan.task(step);
         Self {
             cluster,
@@ -30,7 +30,7 @@ impl Class {
     }
 
     /// The same for executions of one class and no others.
-    pub(super) fn write_text(text: &mut String, plan: &Plan, run: &RunId, step: u32) {
+    pub(super) fn write_text(text: &mut String, plan: &Plan, run: &RunId, step: StepIx) {
         let task = plan.task(step);
         let counted = if is_own(plan, step) { run.as_str() } else { "" };
         for part in [&task.backend, &task.action, counted] {
@@ -45,7 +45,7 @@ impl Class {
     }
 }
 
-fn is_own(plan: &Plan, step: u32) -> bool {
+fn is_own(plan: &Plan, step: StepIx) -> bool {
     let counts = |placement: &Placement| placement.max_per_node.is_some() || placement.spread.is_some();
     plan.definition.exclusive || plan.placement(step).is_some_and(counts)
 }

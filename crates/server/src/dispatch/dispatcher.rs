@@ -6,6 +6,7 @@ use std::time::Duration;
 use downbeat_core::execution::Status;
 use downbeat_core::expr;
 use downbeat_core::ids::{NodeId, RunId, ServerId};
+use downbeat_core::plan::StepIx;
 use downbeat_core::{Change, Dice, Event, Refusal};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -47,7 +48,7 @@ impl Dispatcher {
     }
 
     /// Whether any node fits a placed step of a run, by what lasts; else why not.
-    pub(crate) fn fits(&self, run: &RunId, step: u32) -> Result<(), String> {
+    pub(crate) fn fits(&self, run: &RunId, step: StepIx) -> Result<(), String> {
         self.board().fits_step(run, step)
     }
 

@@ -11,7 +11,7 @@ use downbeat_core::Timestamp;
 use downbeat_core::collections::HashMap;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
-use downbeat_core::plan::Plan;
+use downbeat_core::plan::{Plan, StepIx};
 
 use super::class::Class;
 use super::interned::Interned;
@@ -105,7 +105,7 @@ impl Queue {
         pile
     }
 
-    fn class_named(&mut self, text: &str, plan: &Plan, cluster: ClusterId, run: &RunId, step: u32) -> u32 {
+    fn class_named(&mut self, text: &str, plan: &Plan, cluster: ClusterId, run: &RunId, step: StepIx) -> u32 {
         let class = self.classes.find(text).unwrap_or_else(|| {
             let class = Arc::new(Class::of(plan, cluster, run, step));
             self.classes.add(text, Shared { class, others: 0 })

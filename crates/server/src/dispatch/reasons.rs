@@ -7,7 +7,7 @@ use downbeat_core::execution::{Execution, State};
 use downbeat_core::ids::{ClusterId, NodeId, RunId};
 use downbeat_core::node::WaitFacts;
 use downbeat_core::place::{self, Misfit};
-use downbeat_core::plan::Plan;
+use downbeat_core::plan::{Plan, StepIx};
 
 use super::board::Board;
 use super::post::Post;
@@ -107,21 +107,21 @@ impl Board {
         if !self.may_take(node.id, Some(run)) {
             return Some(self.why_not(node.id));
         }
-        let task = plan.task(execution.step);
-        let placement = plan.placement(execution.step).cloned().unwrap_or_default();
+        let task = plan.task(StepIx(execution.step));
+        let placement = plan.placement(StepIx(execution.step)).cloned().unwrap_or_default();
         let fits = place::fits(&placement, &task.backend, &task.action, node, post.held_of(run));
         fits.err().map(|misfit| misfit.to_string())
     }
 
     /// The same of a run whose plan is on the board.
-    pub(crate) fn fits_step(&self, run: &RunId, step: u32) -> Result<(), String> {
+    pub(crate) fn fits_step(&self, run: &RunId, step: StepIx) -> Result<(), String> {
         let Some(planned) = self.plans.get(run) else { return Ok(()) };
         self.fits_any(&planned.plan, planned.cluster, step)
     }
 
     /// Whether a node of the cluster fits a placed step by what lasts; what nodes hold now does not count. If none does,
     /// why, in one line.
-    pub(crate) fn fits_any(&self, plan: &Plan, cluster: ClusterId, step: u32) -> Result<(), String> {
+    pub(crate) fn fits_any(&self, plan: &Plan, cluster: ClusterId, step: StepIx) -> Result<(), String> {
         let task = plan.task(step);
         let placement = plan.placement(step).cloned().unwrap_or_default();
         let mut misfits: Vec<Misfit> = Vec::new();

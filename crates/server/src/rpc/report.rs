@@ -6,7 +6,7 @@ use std::sync::Arc;
 use downbeat_core::Change;
 use downbeat_core::execution::{Execution, Outcome, State, cut_reason};
 use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId, RunId};
-use downbeat_core::plan::Plan;
+use downbeat_core::plan::{Plan, StepIx};
 use downbeat_proto::message::{Fault, Finished, Held, Receipt, Report, ReportAnswer};
 use tracing::info;
 
@@ -111,7 +111,8 @@ impl Host {
         }
         for (run, executions) in open {
             let Some(plan) = self.plan_of(&run).await? else { continue };
-            let outputs = |execution: Execution| (execution.id, plan.task(execution.step).outputs.clone());
+            let outputs =
+                |execution: Execution| (execution.id, plan.task(StepIx(execution.step)).outputs.clone());
             declared.extend(executions.into_iter().map(outputs));
         }
         Ok(declared)

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use downbeat_core::ids::NodeId;
+use downbeat_core::plan::StepIx;
 use downbeat_core::run::engine::{Progress, Stop, Turn};
 use downbeat_core::{Applied, Change, Dice, Refusal, Timestamp};
 use jiff::SignedDuration;
@@ -195,7 +196,7 @@ impl Actor {
         let dispatcher = self.dispatcher.clone();
         let reach = |node: NodeId| dispatcher.board().reach(node);
         let run = self.progress.run().clone();
-        let fits = |step: u32| dispatcher.fits(&run, step);
+        let fits = |step: StepIx| dispatcher.fits(&run, step);
         let facts = |node: NodeId| dispatcher.facts(node);
         let mut turn =
             Turn { now: self.clock.now(), dice: &mut self.dice, reach: &reach, facts: &facts, fits: &fits };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use downbeat_core::ids::{NodeId, RunId};
-use downbeat_core::plan::Plan;
+use downbeat_core::plan::{Plan, StepIx};
 use downbeat_core::run::engine::{Progress, Stop, Turn};
 use downbeat_core::run::{RunRecord, RunState};
 use downbeat_core::{Change, Timestamp};
@@ -99,7 +99,7 @@ async fn go_on(parts: &Parts, taking: Taking) -> Result<(), store::Error> {
     {
         let reach = |node: NodeId| parts.dispatcher.board().reach(node);
         let run = progress.run().clone();
-        let fits = |step: u32| parts.dispatcher.fits(&run, step);
+        let fits = |step: StepIx| parts.dispatcher.fits(&run, step);
         let facts = |node: NodeId| parts.dispatcher.facts(node);
         progress.go_on(&mut Turn { now, dice: &mut dice, reach: &reach, facts: &facts, fits: &fits });
     }

@@ -136,7 +136,7 @@ fn told(change: &Change) -> (String, Value) {
         }
         Change::NodeDeleted { session, .. } => ("node was deleted".to_owned(), json!({"session": session})),
         Change::RunCreated { run, .. } => {
-            let steps: usize = run.definition.tasks.iter().map(|entry| entry.leaves().len()).sum();
+            let steps = run.definition.steps().count();
             let nodes = run.resolved.nodes.len();
             let name = run.job.as_deref().unwrap_or("an inline definition");
             let mut data = json!({"job": run.job, "state": run.state, "steps": steps, "nodes": nodes, "owner": run.owner});

@@ -82,7 +82,7 @@ fn waves(resolved: &Resolved) -> Vec<Vec<String>> {
     let part = |&end: &u32| {
         let part = &nodes[begin..end as usize];
         begin = end as usize;
-        part.iter().map(|index| resolved.nodes[*index as usize].hostname.clone()).collect()
+        part.iter().map(|index| resolved.nodes[*index].hostname.clone()).collect()
     };
     resolved.waves.iter().map(part).collect()
 }

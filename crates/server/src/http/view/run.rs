@@ -248,7 +248,7 @@ impl Counts {
 
 impl RunSummary {
     pub fn of(run: &RunRecord) -> Self {
-        let steps: usize = run.definition.tasks.iter().map(|entry| entry.leaves().len()).sum();
+        let steps = run.definition.steps().count();
         Self {
             id: run.id.clone(),
             job: run.job.clone(),
@@ -358,7 +358,7 @@ fn instances(run: &RunRecord) -> Vec<(Option<u64>, bool)> {
     entries
         .flat_map(|(entry, set)| {
             let nodes =
-                set.and_then(|set| run.resolved.sets.get(set as usize)).map_or(1, |set| set.len() as u64);
+                set.and_then(|set| run.resolved.sets.get(set.get())).map_or(1, |set| set.len() as u64);
             let instances = match entry.for_each().map(|each| &each.items) {
                 None => Some(nodes),
                 Some(Value::Array(items)) => Some(items.len() as u64),
