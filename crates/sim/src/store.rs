@@ -14,9 +14,10 @@ use downbeat_core::execution::{Execution, State, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::node::{NodeRecord, Tombstone};
 use downbeat_core::run::RunRecord;
+use downbeat_core::state::LimitUse;
 use downbeat_store::{
-    Committed, Error, EventFilter, ExecutionFilter, Kept, LimitUse, Listed, MemoryStore, News, NodeTotals,
-    OutputChunk, Page, Part, RunFilter, Seen, ServerRecord, Source, Store, Tally,
+    Committed, Error, EventFilter, ExecutionFilter, Kept, Listed, MemoryStore, News, NodeTotals, OutputChunk,
+    Page, Part, RunFilter, Seen, ServerRecord, Source, Store, Tally,
 };
 use jiff::Timestamp;
 use tokio::sync::{broadcast, mpsc};

@@ -1,15 +1,13 @@
 //! Where state lives: one port, three implementations, one conformance suite.
 //!
-//! Invariant: no store decides. What a change does and which guard refuses it is written once, in `tables`, on top of
-//! `downbeat_core`; a SQL store loads the rows that a batch looks at, lets `tables` decide, and writes what differs.
+//! Invariant: no store decides. `downbeat_core::state` says what a change does and which guard refuses it; a SQL store
+//! loads the rows that a batch looks at, applies the batch to them there, and writes back what differs.
 
 mod batch;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod copy;
 mod filter;
-#[cfg(feature = "conformance")]
-mod ledger;
 mod memory;
 mod migrate;
 mod open;
@@ -17,17 +15,13 @@ mod port;
 mod postgres;
 mod rows;
 mod sqlite;
-mod tables;
-mod uses;
 
 pub use copy::{Diverged, Kept, Part, Replica, Replicated, Seen, Source, open_replica};
-#[cfg(feature = "conformance")]
-pub use ledger::Ledger;
 pub use memory::MemoryStore;
 pub use open::open;
 pub use port::{
-    Committed, Error, EventFilter, ExecutionFilter, LimitUse, Listed, News, NodeTotals, OutputChunk, Page,
-    RunFilter, ServerRecord, Store, Stream, Tally,
+    Committed, Error, EventFilter, ExecutionFilter, Listed, News, NodeTotals, OutputChunk, Page, RunFilter,
+    ServerRecord, Store, Stream, Tally,
 };
 pub use postgres::{PostgresStore, postgres_client};
 pub use sqlite::SqliteStore;

@@ -9,6 +9,7 @@ use downbeat_core::execution::{Execution, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::node::{NodeRecord, NodeStatus, Tombstone};
 use downbeat_core::run::{RunRecord, RunState};
+use downbeat_core::state::LimitUse;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast;
@@ -161,18 +162,6 @@ pub struct NodeTotals {
     pub claimed_at: Option<Timestamp>,
     /// When one last came to its end, as its agent says.
     pub finished_at: Option<Timestamp>,
-}
-
-/// An execution has a place of a limit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LimitUse {
-    pub cluster: ClusterId,
-    pub key: String,
-    pub execution: ExecutionId,
-    pub granted_at: Timestamp,
-    /// Of a rate: when it counts no more, however its execution ends. Nothing: one of a number at once, which counts
-    /// until its lease ends.
-    pub until: Option<Timestamp>,
 }
 
 /// What another server did, as far as the store hears of it. A hint: whoever acts on it looks at the store, and looks

@@ -6,6 +6,7 @@ use std::time::Duration;
 use deadpool_postgres::{Object, Pool};
 use downbeat_core::change::Change;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
+use downbeat_core::state::{Counted, LimitUse, Tables, Verdicts};
 use futures_util::join;
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
@@ -18,13 +19,11 @@ use super::save;
 use super::store::text;
 use crate::batch::{Asked, Dirty, Holds, Needs, NewIds, Places};
 use crate::filter::{COUNT_AT_ONCE, HOLDS};
-use crate::port::{Committed, Error, LimitUse};
+use crate::port::{Committed, Error};
 use crate::rows::{
     EXECUTION_COLUMNS, NODE_LIVE_COLUMNS, RUN_LIVE_COLUMNS, count, execution_row, json, node_live_row,
     run_live_row, time, time_opt,
 };
-use crate::tables::{Tables, Verdicts};
-use crate::uses::Counted;
 
 /// How often a batch is tried that other servers get in the way of.
 const TRIES: u32 = 5;

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use deadpool_postgres::Object;
 use downbeat_core::change::Change;
 use downbeat_core::ids::ServerId;
+use downbeat_core::state::{Tables, Verdicts};
 use futures_util::future::join_all;
 use futures_util::join;
 use tokio_postgres::types::ToSql;
@@ -19,7 +20,6 @@ use crate::batch::{Deleted, Dirty, Holds, Places};
 use crate::rows::{
     Code, StateColumns, int, json, micros, params_column, problems_column, registration_column, small,
 };
-use crate::tables::{Tables, Verdicts};
 
 const REGISTER: &str = "INSERT INTO nodes (id, cluster, hostname, description, registration, problems) \
      SELECT u.id, u.cluster, u.hostname, u.description, u.registration, NULL \

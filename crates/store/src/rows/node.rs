@@ -4,13 +4,13 @@ use std::borrow::Cow;
 
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, SessionId};
 use downbeat_core::node::{Installation, NodeRecord, NodeStatus, Registration, Tombstone};
+use downbeat_core::state::NodeLive;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::codes::Code;
 use super::scalar::{json, parse, time};
 use crate::port::Error;
-use crate::tables::NodeLive;
 
 /// The moving part of a node: a row of `presence`, in the order of [`NODE_LIVE_COLUMNS`].
 #[derive(Debug)]

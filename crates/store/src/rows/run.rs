@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use downbeat_core::ids::{ClusterId, RunId, ServerId};
 use downbeat_core::run::{RunEnd, RunRecord, RunState};
+use downbeat_core::state::RunLive;
 use uuid::Uuid;
 
 use super::codes::Code;
 use super::scalar::{count, parse, time, time_opt};
 use crate::port::Error;
-use crate::tables::RunLive;
 
 /// The moving part of a row of `runs`, in the order of [`RUN_LIVE_COLUMNS`].
 #[derive(Debug)]

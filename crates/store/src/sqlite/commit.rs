@@ -3,20 +3,19 @@
 
 use downbeat_core::change::Change;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
+use downbeat_core::state::{Counted, LimitUse, Tables, Verdicts};
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
 use super::failure::Failure;
 use crate::batch::{Asked, Deleted, Dirty, Ended, Holds, Needs, NewIds, Places};
 use crate::filter::{COUNT_AT_ONCE, HOLDS};
-use crate::port::{Committed, Error, LimitUse};
+use crate::port::{Committed, Error};
 use crate::rows::{
     Code, EXECUTION_COLUMNS, NODE_LIVE_COLUMNS, RUN_LIVE_COLUMNS, StateColumns, count, execution_row, int,
     json, micros, node_live_row, params_column, problems_column, registration_column, run_live_row, small,
     time, time_opt,
 };
-use crate::tables::{Tables, Verdicts};
-use crate::uses::Counted;
 
 pub(crate) fn commit(
     connection: &mut Connection,
