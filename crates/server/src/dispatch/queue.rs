@@ -82,7 +82,7 @@ impl Queue {
         text.clear();
         text.push_str(cluster.0.simple().encode_lower(&mut [0; 32]));
         match pinned {
-            None => Class::write_text(&mut text, plan, run, *step),
+            None => Class::write_text(&mut text, plan, run, StepIx(*step)),
             Some(node) => text.push_str(node.0.simple().encode_lower(&mut [0; 32])),
         }
         let class_end = text.len();
@@ -94,7 +94,9 @@ impl Queue {
         let pile = self.piles.find(&text).unwrap_or_else(|| {
             let at = match pinned {
                 Some(node) => Where::Pinned(*node),
-                None => Where::Placed(self.class_named(&text[..class_end], plan, cluster, run, *step)),
+                None => {
+                    Where::Placed(self.class_named(&text[..class_end], plan, cluster, run, StepIx(*step)))
+                }
             };
             let lane = format!("{cluster}{}", &text[class_end..lane_end]);
             let lane = self.lane_named(&lane, plan.definition.priority);

@@ -182,6 +182,7 @@ mod tests {
     use std::sync::Arc;
 
     use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
+    use downbeat_core::plan::{NodeIx, SetIx};
     use downbeat_core::run::NodeRef;
     use jiff::Timestamp;
     use serde_json::json;
@@ -209,8 +210,8 @@ mod tests {
             definition: Arc::new(serde_json::from_value(definition).unwrap()),
             resolved: Arc::new(Resolved {
                 nodes: nodes.collect(),
-                sets: vec![vec![0, 1, 2, 3]],
-                entries: vec![Some(0); 3],
+                sets: vec![NodeIx::first(4).collect()],
+                entries: vec![Some(SetIx(0)); 3],
                 idempotent: Vec::new(),
                 waves: vec![1, 2, 4],
                 left_out: Vec::new(),
