@@ -21,7 +21,7 @@ pub use memory::MemoryStore;
 pub use open::open;
 pub use port::{
     Committed, Error, EventFilter, ExecutionFilter, Listed, News, NodeTotals, OutputChunk, Page, RunFilter,
-    ServerRecord, Store, Stream, Tally,
+    ServerRecord, Store, Tally,
 };
 pub use postgres::{PostgresStore, postgres_client};
 pub use sqlite::SqliteStore;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use downbeat_core::change::{Applied, Change, Event};
-use downbeat_core::execution::{Execution, Status};
+use downbeat_core::execution::{Execution, Status, Stream};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::node::{NodeRecord, NodeStatus, Tombstone};
 use downbeat_core::run::{RunRecord, RunState};
@@ -108,14 +108,6 @@ pub struct EventFilter {
     /// Only those with a higher sequence number.
     pub since: u64,
     pub run: Option<RunId>,
-}
-
-/// Which side of a process wrote.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Stream {
-    Stdout,
-    Stderr,
 }
 
 /// A piece of an execution's output: valid UTF-8, at most `limits::OUTPUT_CHUNK_BYTES`.

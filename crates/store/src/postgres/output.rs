@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use deadpool_postgres::{Object, Pool};
+use downbeat_core::execution::Stream;
 use downbeat_core::ids::ExecutionId;
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -10,7 +11,7 @@ use uuid::Uuid;
 use super::connect::answered;
 use super::failure::Failure;
 use super::news::NOTIFY;
-use crate::port::{Error, OutputChunk, Stream};
+use crate::port::{Error, OutputChunk};
 use crate::rows::{Code, count, int, time};
 
 /// The executions' rows are locked: they say which are known, and two servers that append for one take turns.

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
+use downbeat_core::execution::Stream;
 use downbeat_core::ids::ExecutionId;
 use rusqlite::{Connection, OptionalExtension, Rows, Transaction, TransactionBehavior, params};
 
 use super::failure::Failure;
-use crate::port::{OutputChunk, Stream};
+use crate::port::OutputChunk;
 use crate::rows::{Code, count, int, time};
 
 pub(crate) fn append(

@@ -3,6 +3,7 @@
 
 use async_trait::async_trait;
 use downbeat_core::change::Event;
+use downbeat_core::execution::Stream;
 use downbeat_core::ids::{ExecutionId, NodeId, SessionId};
 use rusqlite::{Connection, OptionalExtension, Row};
 use tokio::sync::mpsc;
@@ -16,7 +17,7 @@ use crate::copy::{
     RUNS_PER_PART, Seen, Source, TOMBSTONES_PER_PART, broken_off,
 };
 use crate::filter::HOLDS;
-use crate::port::{Error, OutputChunk, Stream};
+use crate::port::{Error, OutputChunk};
 use crate::rows::{
     Code, EVENT_COLUMNS, EXECUTION_COLUMNS, NODE_COLUMNS, RUN_COLUMNS, TOMBSTONE_COLUMNS, count, event_row,
     execution_row, node_row, run_row, time, time_opt, tombstone_row,

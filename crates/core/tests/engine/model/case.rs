@@ -289,10 +289,10 @@ impl Case {
         let mut step = StepIx(0);
         for (entry, target) in self.definition.tasks.iter().zip(&self.targets) {
             for _ in entry.leaves() {
-                if target.is_some() && self.idempotent[step] {
-                    idempotent.push(u32::try_from(step).unwrap());
+                if target.is_some() && self.idempotent[step.get()] {
+                    idempotent.push(step);
                 }
-                step += 1;
+                step.0 += 1;
             }
         }
         let waves = waves.unwrap_or_default();
