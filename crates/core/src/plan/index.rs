@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::compile::{Pass, PlanEntry, Step};
+use super::compiled::{Pass, PlanEntry, Step};
 use crate::run::NodeRef;
 use crate::spec::Entry;
 

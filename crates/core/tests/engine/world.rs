@@ -471,11 +471,10 @@ impl World {
             );
             let entry = self.plan.entry_of_step(StepIx(execution.step));
             for before in &entry.after {
-                let mut steps = self.plan.entries[*before].steps();
-                let running = self
-                    .executions
-                    .values()
-                    .find(|other| steps.any(|step| step.0 == other.step) && other.state.status().is_open());
+                let steps = self.plan.entries[*before].steps();
+                let running = self.executions.values().find(|other| {
+                    steps.clone().any(|step| step.0 == other.step) && other.state.status().is_open()
+                });
                 assert!(running.is_none(), "step {} runs while {running:?} before it does", execution.step);
             }
         }
