@@ -66,7 +66,7 @@ pub struct Scope {
     /// The node's `facts`; nothing where it is not known yet.
     pub node: Option<Data>,
     /// For each step by name a map: `outputs` (those that `steps.NAME.outputs` means here), and `nodes`, by hostname
-    /// a map with `outputs`. Who did not run has no entry. Only those that `Uses` names are needed.
+    /// a map with `outputs`. Who did not run has no entry. Only those that `References` names are needed.
     pub steps: BTreeMap<String, Data>,
     /// The item of `for_each` that it is for, and its place.
     pub item: Option<(Data, u32)>,

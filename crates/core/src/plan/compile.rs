@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::compiled::{Each, Items, Pass, Plan, PlanEntry, Shape, Step, Uses};
+use super::compiled::{Each, Items, Pass, Plan, PlanEntry, ResolvedTemplate, Shape, Step};
 use super::index::{EntryIx, PassIx, StepIx};
 use crate::expr::Template;
 use crate::limits;
@@ -57,7 +57,7 @@ impl Plan {
                         set.is_none(),
                         resolved.idempotent.binary_search(&number).is_ok(),
                     ),
-                    uses: None,
+                    params: None,
                     keys: None,
                     limits: None,
                 });
@@ -97,7 +97,7 @@ impl Plan {
                 entries[after].before.push(index);
             }
         }
-        note_uses(&definition, &mut steps, &mut entries);
+        resolve_templates(&definition, &mut steps, &mut entries);
         let passes = if definition.rollout.is_some() {
             in_waves(&entries, &resolved)
         } else {
@@ -154,37 +154,37 @@ fn each(entry: &Entry, index: usize) -> Result<Option<Each>, Error> {
     };
     let template = Template::of_items(items).map_err(|problem| refuse(problem.message))?;
     let items = match (template, items) {
-        (Some(template), _) => Items::Expected(Uses::of(Arc::new(template), &HashMap::new())),
+        (Some(template), _) => Items::Expected(ResolvedTemplate::of(Arc::new(template), &HashMap::new())),
         (None, Value::Array(items)) => Items::Known(items.clone().into()),
         (None, _) => return Err(refuse("it is no list".to_owned())),
     };
     Ok(Some(Each { items, max_parallel: *max_parallel }))
 }
 
-impl Uses {
+impl ResolvedTemplate {
     fn of(template: Arc<Template>, by_name: &HashMap<&str, StepIx>) -> Self {
-        let uses = template.uses();
-        let found = uses.steps.iter().filter_map(|name| Some((name.clone(), *by_name.get(name.as_str())?)));
-        Self { node: uses.node, steps: found.collect(), step_nodes: uses.step_nodes, template }
+        let found = template.references();
+        let steps = found.steps.iter().filter_map(|name| Some((name.clone(), *by_name.get(name.as_str())?)));
+        Self { node: found.node, steps: steps.collect(), step_nodes: found.step_nodes, template }
     }
 }
 
 /// Finds the steps that expressions name. Invalid expressions are skipped: the parser has reported them, or evaluation
 /// will.
-fn note_uses(definition: &Definition, steps: &mut [Step], entries: &mut [PlanEntry]) {
+fn resolve_templates(definition: &Definition, steps: &mut [Step], entries: &mut [PlanEntry]) {
     let by_name = std::cell::LazyCell::new(|| -> HashMap<&str, StepIx> {
         let steps = (0..).map(StepIx).zip(definition.steps());
         steps.filter_map(|(step, task)| Some((task.name.as_deref()?, step))).collect()
     });
     for (task, step) in definition.steps().zip(steps) {
         if let Ok(Some(template)) = Template::of(&task.backend, &task.action, &task.params) {
-            step.uses = Some(Uses::of(Arc::new(template), &by_name));
+            step.params = Some(ResolvedTemplate::of(Arc::new(template), &by_name));
         }
         if definition.limits_of(task).next().is_none() {
             continue;
         }
         match Template::of_keys(definition.limits_of(task).map(|(key, _)| key.as_str())) {
-            Ok(Some(template)) => step.keys = Some(Uses::of(Arc::new(template), &by_name)),
+            Ok(Some(template)) => step.keys = Some(ResolvedTemplate::of(Arc::new(template), &by_name)),
             Ok(None) | Err(_) => {
                 let limits = definition.limits_of(task).map(|(key, limit)| (key.clone(), *limit));
                 step.limits = Some(Arc::new(limits.collect()));
@@ -192,8 +192,8 @@ fn note_uses(definition: &Definition, steps: &mut [Step], entries: &mut [PlanEnt
         }
     }
     for each in entries.iter_mut().filter_map(|entry| entry.each.as_mut()) {
-        if let Items::Expected(uses) = &mut each.items {
-            *uses = Uses::of(Arc::clone(&uses.template), &by_name);
+        if let Items::Expected(resolved) = &mut each.items {
+            *resolved = ResolvedTemplate::of(Arc::clone(&resolved.template), &by_name);
         }
     }
 }

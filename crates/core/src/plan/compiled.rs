@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::index::{EntryIx, NodeIx, PassIx, SetIx, StepIx};
-use crate::expr::Template;
+use crate::backend::{ParamProblem, Params};
+use crate::expr::{Scope, Template};
 use crate::run::{NodeRef, Resolved};
 use crate::spec::{Condition, Definition, Delivery, Limits, Placement, Task};
 
@@ -30,15 +31,15 @@ pub struct Step {
     pub condition: Option<Condition>,
     /// Whether a lost attempt is sent again.
     pub delivery: Delivery,
-    /// What the expressions in its params look at, if there are any.
-    pub uses: Option<Uses>,
-    /// The same for the keys of its limits.
-    pub keys: Option<Uses>,
+    /// Its params, if they hold expressions.
+    pub params: Option<ResolvedTemplate>,
+    /// The keys of its limits, if they hold expressions.
+    pub keys: Option<ResolvedTemplate>,
     /// Its limits, when their keys are written out.
     pub limits: Option<Arc<Limits>>,
 }
 
-/// What an entry is walked for, once for each.
+/// The items of an entry: it is walked once for each.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Each {
     pub items: Items,
@@ -49,13 +50,13 @@ pub struct Each {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Items {
     Known(Arc<[Value]>),
-    /// Known when the entry's turn comes.
-    Expected(Uses),
+    /// Evaluated when the entry is due.
+    Expected(ResolvedTemplate),
 }
 
-/// What the expressions of a step look at.
+/// Expressions whose references are resolved to steps.
 #[derive(Clone, Debug)]
-pub struct Uses {
+pub struct ResolvedTemplate {
     pub template: Arc<Template>,
     pub node: bool,
     /// Other steps, by the names that the expressions use.
@@ -64,8 +65,14 @@ pub struct Uses {
     pub step_nodes: bool,
 }
 
-/// The template is what the task's params say.
-impl PartialEq for Uses {
+impl ResolvedTemplate {
+    pub fn render(&self, scope: &Scope) -> Result<Params, ParamProblem> {
+        self.template.render(scope)
+    }
+}
+
+/// The definition has the template's text.
+impl PartialEq for ResolvedTemplate {
     fn eq(&self, other: &Self) -> bool {
         (self.node, &self.steps, self.step_nodes) == (other.node, &other.steps, other.step_nodes)
     }

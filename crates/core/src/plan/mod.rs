@@ -8,7 +8,7 @@ mod resolve;
 mod silent;
 
 pub use compile::Error;
-pub use compiled::{Each, Edge, EdgeKind, Items, Pass, Plan, PlanEntry, Shape, Step, Uses};
+pub use compiled::{Each, Edge, EdgeKind, Items, Pass, Plan, PlanEntry, ResolvedTemplate, Shape, Step};
 pub(crate) use index::indexed_by;
 pub use index::{EntryIx, ItemIx, NodeIx, PassIx, SetIx, StepIx, WalkIx};
 pub use resolve::{Unfit, resolve, resolve_again};

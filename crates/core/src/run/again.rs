@@ -209,8 +209,8 @@ fn of_other_items(
     taken: &[(Instance, &Execution)],
 ) -> HashSet<EntryIx> {
     let is_other = |entry: &PlanEntry| {
-        let Some(Each { items: Items::Expected(uses), .. }) = &entry.each else { return false };
-        let is_used = |of: &Instance| uses.steps.iter().any(|(_, step)| *step == of.step);
+        let Some(Each { items: Items::Expected(template), .. }) = &entry.each else { return false };
+        let is_used = |of: &Instance| template.steps.iter().any(|(_, step)| *step == of.step);
         let had = last.keys().filter(|of| is_used(of)).count();
         had != taken.iter().filter(|(of, _)| is_used(of)).count()
     };

@@ -18,9 +18,9 @@ impl Progress {
         let Some(each) = &entry.each else { return Ok(None) };
         let items = match &each.items {
             Items::Known(items) => Arc::clone(items),
-            Items::Expected(uses) => {
-                let scope = self.scope_of(uses, plan.passes[pass].entry, None, None, None);
-                let rendered = uses.template.render(&scope).map_err(|problem| problem.to_string())?;
+            Items::Expected(template) => {
+                let scope = self.scope_of(template, plan.passes[pass].entry, None, None, None);
+                let rendered = template.render(&scope).map_err(|problem| problem.to_string())?;
                 list(rendered.get(FOR_EACH).unwrap_or(&Value::Null))?
             }
         };

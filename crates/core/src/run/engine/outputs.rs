@@ -8,7 +8,7 @@ use super::progress::Progress;
 use crate::backend::Params;
 use crate::expr::{Data, Scope};
 use crate::ids::ExecutionId;
-use crate::plan::{EntryIx, ItemIx, NodeIx, Plan, StepIx, Uses};
+use crate::plan::{EntryIx, ItemIx, NodeIx, Plan, ResolvedTemplate, StepIx};
 
 /// The outputs of a run's instances, by step and node or item.
 #[derive(Clone, Debug, Default)]
@@ -115,7 +115,7 @@ impl Progress {
     /// What expressions of an entry look at, on a node or for an item.
     pub(super) fn scope_of(
         &mut self,
-        uses: &Uses,
+        template: &ResolvedTemplate,
         entry: EntryIx,
         node: Option<NodeIx>,
         item: Option<(Data, ItemIx)>,
@@ -124,9 +124,9 @@ impl Progress {
         let plan = Arc::clone(&self.plan);
         let speaker = Speaker::of(node, item.as_ref().map(|(_, index)| *index));
         let mut steps = BTreeMap::new();
-        for (name, used) in &uses.steps {
+        for (name, used) in &template.steps {
             let mut seen = vec![("outputs".to_owned(), self.outputs.seen_from(&plan, *used, entry, speaker))];
-            if uses.step_nodes {
+            if template.step_nodes {
                 seen.push(("nodes".to_owned(), self.outputs.by_hostname(&plan, *used)));
             }
             steps.insert(name.clone(), Data::map(seen));

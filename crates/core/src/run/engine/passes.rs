@@ -29,13 +29,13 @@ enum Stage {
     Waiting {
         missing: u32,
     },
-    Open(Open),
+    Open(OpenPass),
     Ended(EntryEnd),
 }
 
 /// A pass that has begun and not ended.
 #[derive(Clone, Debug)]
-pub(super) struct Open {
+pub(super) struct OpenPass {
     walks: Vec<Walk>,
     /// The items of its walks, if it has items.
     pub items: Option<Arc<[Value]>>,
@@ -49,7 +49,7 @@ pub(super) struct Open {
     pub line: VecDeque<WalkIx>,
 }
 
-impl Open {
+impl OpenPass {
     pub(super) fn new(walks: Vec<Walk>, items: Option<Arc<[Value]>>) -> Self {
         let open = u32::try_from(walks.len()).expect("plans are bounded");
         Self { walks, items, open, begun: 0, failed: false, ran: false, line: VecDeque::new() }
@@ -128,20 +128,20 @@ impl Passes {
     }
 
     /// Opens a pass and returns its walks.
-    pub(super) fn open(&mut self, pass: PassIx, open: Open) -> impl Iterator<Item = WalkIx> + use<> {
+    pub(super) fn open(&mut self, pass: PassIx, open: OpenPass) -> impl Iterator<Item = WalkIx> + use<> {
         let walks = WalkIx::first(open.open);
         self.stages[pass] = Stage::Open(open);
         walks
     }
 
-    pub(super) fn get(&self, pass: PassIx) -> Option<&Open> {
+    pub(super) fn get(&self, pass: PassIx) -> Option<&OpenPass> {
         match &self.stages[pass] {
             Stage::Open(open) => Some(open),
             Stage::Waiting { .. } | Stage::Ended(_) => None,
         }
     }
 
-    pub(super) fn get_mut(&mut self, pass: PassIx) -> Option<&mut Open> {
+    pub(super) fn get_mut(&mut self, pass: PassIx) -> Option<&mut OpenPass> {
         match &mut self.stages[pass] {
             Stage::Open(open) => Some(open),
             Stage::Waiting { .. } | Stage::Ended(_) => None,

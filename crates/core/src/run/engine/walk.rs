@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 
 use super::attempts::Active;
-use super::passes::{At, EntryEnd, Open, Walk};
-use super::prepare::Attempt;
+use super::passes::{At, EntryEnd, OpenPass, Walk};
+use super::prepare::Prepared;
 use super::progress::{Progress, Turn};
 use crate::execution::{Execution, State};
 use crate::ids::{ExecutionId, NodeId};
@@ -59,21 +59,21 @@ impl Progress {
     }
 
     /// Returns the walks of a pass that begins: of each node, for each item, or the only one.
-    pub(super) fn walks_of(&mut self, pass: PassIx) -> Result<Open, String> {
+    pub(super) fn walks_of(&mut self, pass: PassIx) -> Result<OpenPass, String> {
         let Some(items) = self.items_of(pass)? else { return Ok(self.plain_walks_of(pass)) };
         self.note_items(pass, &items);
         self.instances += items.len() * self.plan.entry_of(pass).steps().len();
         let walks = (0..).zip(items.iter()).map(|(item, _)| Walk::new(None, Some(ItemIx(item)))).collect();
-        Ok(Open::new(walks, Some(items)))
+        Ok(OpenPass::new(walks, Some(items)))
     }
 
     /// Returns the walks of a pass without items; an entry whose items are not known has one.
-    pub(super) fn plain_walks_of(&self, pass: PassIx) -> Open {
+    pub(super) fn plain_walks_of(&self, pass: PassIx) -> OpenPass {
         let walks = match self.plan.nodes_of_pass(pass) {
             Some(nodes) => nodes.iter().map(|&node| Walk::new(Some(node), None)).collect(),
             None => vec![Walk::new(None, None)],
         };
-        Open::new(walks, None)
+        OpenPass::new(walks, None)
     }
 
     /// The items of a pass are not a list: its first leaf fails, and what follows is decided as for any failure.
@@ -82,7 +82,7 @@ impl Progress {
         let _walks = self.passes.open(pass, open);
         let at = At { pass, walk: WalkIx(0), step: self.plan.entry_of(pass).first };
         let state = State::Failed { lease: None, outcome: None, error: Some(error), at: turn.now };
-        self.record(at, Attempt::first(), state, turn);
+        self.record(at, Prepared::first(), state, turn);
         self.instance_failed(at, turn);
         self.passes.next_leaf(pass, at.walk);
         self.advance(pass, at.walk, turn);
@@ -137,7 +137,7 @@ impl Progress {
             match self.leaf_runs(at) {
                 Err(reason) => {
                     let state = State::Skipped { reason, at: turn.now };
-                    self.record(at, Attempt::first(), state, turn);
+                    self.record(at, Prepared::first(), state, turn);
                 }
                 Ok(()) => {
                     if self.is_bounded(pass) && !self.passes.walk(pass, walk).begun {
@@ -201,7 +201,7 @@ impl Progress {
             Ok(attempt) => attempt,
             Err(error) => {
                 let state = State::Failed { lease: None, outcome: None, error: Some(error), at: turn.now };
-                self.record(at, Attempt { number, ..Attempt::first() }, state, turn);
+                self.record(at, Prepared { number, ..Prepared::first() }, state, turn);
                 self.waves.note_end(turn.now);
                 return false;
             }
@@ -215,9 +215,9 @@ impl Progress {
         true
     }
 
-    fn record(&mut self, at: At, attempt: Attempt, state: State, turn: &mut Turn<'_>) -> ExecutionId {
+    fn record(&mut self, at: At, attempt: Prepared, state: State, turn: &mut Turn<'_>) -> ExecutionId {
         let id = ExecutionId(turn.dice.uuid_at(turn.now));
-        let Attempt { number, params, limits, cache_key } = attempt;
+        let Prepared { number, params, limits, cache_key } = attempt;
         self.add(Execution {
             id,
             run: self.run.clone(),
@@ -248,7 +248,7 @@ impl Progress {
             let at = At { pass, walk, step };
             if !self.is_carried(at) {
                 let state = State::Skipped { reason: reason.to_owned(), at: turn.now };
-                self.record(at, Attempt::first(), state, turn);
+                self.record(at, Prepared::first(), state, turn);
             }
         }
     }
