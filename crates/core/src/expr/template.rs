@@ -134,7 +134,7 @@ impl Template {
                 }
             }
         });
-        uses
+        found
     }
 
     /// The params that cannot be rendered before their steps have run.
