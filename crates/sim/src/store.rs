@@ -15,6 +15,7 @@ use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, Sessio
 use downbeat_core::node::{NodeRecord, Tombstone};
 use downbeat_core::run::RunRecord;
 use downbeat_core::state::LimitUse;
+use downbeat_core::work::Parent;
 use downbeat_store::{
     Committed, Error, EventFilter, ExecutionFilter, Kept, Listed, MemoryStore, News, NodeTotals, OutputChunk,
     Page, Part, RunFilter, Seen, ServerRecord, Source, Store, Tally,
@@ -192,14 +193,16 @@ impl Reached {
     async fn without_fencing(&self, changes: &[Change]) -> Result<Vec<Change>, Error> {
         let mut rewritten = changes.to_vec();
         for change in &mut rewritten {
-            let Change::ExecutionFinished { run, execution, token, .. } = change else { continue };
+            let Change::ExecutionFinished { of: Parent::Run(run), execution, token, .. } = change else {
+                continue;
+            };
             let all = self.inner.executions_of(run).await?;
             let Some(said) = all.iter().find(|each| each.id == *execution) else { continue };
             if said.state.status() != Status::Lost {
                 continue;
             }
             let next = all.iter().find(|each| {
-                each.step == said.step && each.pinned == said.pinned && each.state.status().is_open()
+                each.step() == said.step() && each.pinned == said.pinned && each.state.status().is_open()
             });
             if let Some((next, lease)) = next.and_then(|next| Some((next, next.state.lease()?))) {
                 (*execution, *token) = (next.id, lease.token);
@@ -242,7 +245,7 @@ fn shown(change: &Change) -> String {
         Change::ExecutionsAdded { run, executions, epoch, .. } => {
             let all: Vec<String> = executions
                 .iter()
-                .map(|each| format!("{}:{}.{}{}", each.id, each.step, each.attempt, lease_of(&each.state)))
+                .map(|each| format!("{}:{}.{}{}", each.id, each.step(), each.attempt, lease_of(&each.state)))
                 .collect();
             format!("{kind} run={run} epoch={epoch} [{}]", all.join(" "))
         }

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use minijinja::value::Value;
 use minijinja::{ErrorKind, Expression};
 
-use super::data::Scope;
-use super::filters::{MACHINE, print, to_json};
+use super::data::{Scope, to_json};
+use super::filters::{MACHINE, print};
 use super::reference::{Part, ROOTS, Read, Reference, Root, read};
 use super::text::{self, holds_expression};
 use crate::backend::{Element, ParamProblem, Params};

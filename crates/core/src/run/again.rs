@@ -10,6 +10,7 @@ use crate::ids::{ExecutionId, NodeId, RunId};
 use crate::plan::{Each, EntryIx, Items, NodeIx, Plan, PlanEntry};
 use crate::run::{Instance, Resolved, RunRecord, RunState};
 use crate::spec::{Condition, Definition, Entry};
+use crate::work::Origin;
 
 /// What of the first run the second one does again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,14 +124,12 @@ impl Second<'_> {
     pub fn executions(&self, run: &RunId, now: Timestamp, dice: &mut Dice) -> Vec<Execution> {
         let own = |former: &Execution| Execution {
             id: ExecutionId(dice.uuid_at(now)),
-            run: run.clone(),
-            step: former.step,
+            of: Origin::Step { run: run.clone(), step: former.step(), item: former.item() },
             pinned: former.pinned,
             attempt: 1,
             params: former.params.clone(),
             // The one that was really carried out: its output is there.
             reused: Some(former.reused.unwrap_or(former.id)),
-            item: former.item,
             // It was carried out, or not: this run takes no part in it.
             limits: None,
             cache_key: None,
@@ -318,13 +317,11 @@ mod tests {
     fn executions(list: &[(u32, u128, u32, &str)]) -> Vec<Execution> {
         let make = |(number, &(step, on, attempt, status)): (u128, &(u32, u128, u32, &str))| Execution {
             id: ExecutionId(Uuid::from_u128(100 + number)),
-            run: RunId::from("first"),
-            step,
+            of: Origin::Step { run: RunId::from("first"), step, item: None },
             pinned: (on > 0).then(|| node(on)),
             attempt,
             params: None,
             reused: None,
-            item: None,
             limits: None,
             cache_key: None,
             created_at: at(),
@@ -381,7 +378,7 @@ mod tests {
     }
 
     fn taken(second: &Second<'_>) -> Vec<(u32, u128)> {
-        let place = |e: &&Execution| (e.step, e.pinned.map_or(0, |node| node.0.as_u128()));
+        let place = |e: &&Execution| (e.step(), e.pinned.map_or(0, |node| node.0.as_u128()));
         second.taken.iter().map(place).collect()
     }
 
@@ -532,7 +529,7 @@ mod tests {
         let taken = second.executions(&new, now, &mut Dice::new(1));
         assert_eq!(taken.len(), 2);
         for (own, former) in taken.iter().zip(&list) {
-            assert_eq!((&own.run, own.attempt, own.created_at), (&new, 1, now));
+            assert_eq!((own.run(), own.attempt, own.created_at), (&new, 1, now));
             assert_eq!((&own.state, own.pinned), (&former.state, former.pinned));
             assert_ne!(own.id, former.id);
         }

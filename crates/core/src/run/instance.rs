@@ -14,6 +14,6 @@ pub struct Instance {
 
 impl Instance {
     pub fn of(execution: &Execution) -> Self {
-        Self { step: StepIx(execution.step), node: execution.pinned, item: execution.item.map(ItemIx) }
+        Self { step: StepIx(execution.step()), node: execution.pinned, item: execution.item().map(ItemIx) }
     }
 }

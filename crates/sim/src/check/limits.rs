@@ -8,6 +8,7 @@ use downbeat_core::execution::{Lease, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, RunId};
 use downbeat_core::plan::{EntryIx, StepIx};
 use downbeat_core::spec::{Limit, Limits};
+use downbeat_core::work::Parent;
 use downbeat_core::{Change, Event, Timestamp};
 
 use super::evidence::Evidence;
@@ -30,7 +31,7 @@ fn per_node(findings: &mut Findings, evidence: &Evidence) {
     for event in &evidence.events {
         let mut leased: Vec<(&RunId, StepIx, ExecutionId, Lease)> = Vec::new();
         match &event.change {
-            Change::ExecutionLeased { run, execution, lease } => {
+            Change::ExecutionLeased { of: Parent::Run(run), execution, lease } => {
                 if let Some(attempt) = story.attempts.get(execution) {
                     leased.push((run, attempt.step, *execution, *lease));
                 }
@@ -38,7 +39,7 @@ fn per_node(findings: &mut Findings, evidence: &Evidence) {
             Change::ExecutionsAdded { run, executions, .. } => {
                 let born = executions.iter().filter(|each| each.state.status() == Status::Leased);
                 let born =
-                    born.filter_map(|each| Some((run, StepIx(each.step), each.id, *each.state.lease()?)));
+                    born.filter_map(|each| Some((run, StepIx(each.step()), each.id, *each.state.lease()?)));
                 leased.extend(born);
             }
             _ => {}
@@ -91,7 +92,7 @@ fn named(findings: &mut Findings, events: &[Event]) {
                 let born = executions.iter().filter(|each| each.state.status() == Status::Leased);
                 leased.extend(born.filter_map(|each| Some((each.id, each.state.lease()?.granted_at, run))));
             }
-            Change::ExecutionLeased { run, execution, lease } => {
+            Change::ExecutionLeased { of: Parent::Run(run), execution, lease } => {
                 leased.push((*execution, lease.granted_at, run));
             }
             Change::ExecutionFinished { execution, .. } | Change::ExecutionLost { execution, .. } => {
@@ -200,7 +201,11 @@ mod tests {
         let mut all = vec![created(1), added(1, (1..=3).map(limited).collect())];
         for &(number, second) in changes {
             let lease = Lease { granted_at: at(second), ..lease(number, 1) };
-            all.push(Change::ExecutionLeased { run: run_id(1), execution: execution_id(number), lease });
+            all.push(Change::ExecutionLeased {
+                of: Parent::Run(run_id(1)),
+                execution: execution_id(number),
+                lease,
+            });
             if ended == Some(number) {
                 all.push(finished(1, number, number, downbeat_core::execution::Verdict::Succeeded));
             }

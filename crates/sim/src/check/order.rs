@@ -25,7 +25,7 @@ pub(super) fn attempts(evidence: &Evidence) -> Findings {
                 before.entry(attempt.instance()).or_default().push(attempt);
             }
             for execution in executions {
-                let instance = (run.clone(), StepIx(execution.step), execution.pinned, execution.item);
+                let instance = (run.clone(), StepIx(execution.step()), execution.pinned, execution.item());
                 let former = before.get(&instance).map_or(&[][..], Vec::as_slice);
                 one_after_the_other(&mut findings, execution, former);
                 for_a_reason(&mut findings, &evidence.plans[run], execution, former);
@@ -42,7 +42,7 @@ pub(super) fn attempts(evidence: &Evidence) -> Findings {
 }
 
 fn one_after_the_other(findings: &mut Findings, execution: &Execution, former: &[&Attempt]) {
-    let (id, step) = (execution.id, execution.step);
+    let (id, step) = (execution.id, execution.step());
     if let Some(open) = former.iter().find(|attempt| attempt.is_open()) {
         let number = open.number;
         findings.add(format_args!(
@@ -58,7 +58,7 @@ fn one_after_the_other(findings: &mut Findings, execution: &Execution, former: &
 
 fn for_a_reason(findings: &mut Findings, plan: &Plan, execution: &Execution, former: &[&Attempt]) {
     let Some(last) = former.last() else { return };
-    let (id, step) = (execution.id, StepIx(execution.step));
+    let (id, step) = (execution.id, StepIx(execution.step()));
     let count = |statuses: &[Status]| {
         u32::try_from(former.iter().filter(|each| statuses.contains(&each.status)).count())
             .unwrap_or(u32::MAX)
@@ -150,7 +150,7 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
 }
 
 fn begins(findings: &mut Findings, plan: &Plan, execution: &Execution, attempts: &[&Attempt]) {
-    let number = StepIx(execution.step);
+    let number = StepIx(execution.step());
     let step = &plan.steps[number];
     let entry = &plan.entries[step.entry];
     let id = execution.id;
@@ -159,18 +159,18 @@ fn begins(findings: &mut Findings, plan: &Plan, execution: &Execution, attempts:
     let in_pass = |attempt: &Attempt, pass: PassIx| pass_of(plan, attempt.step, attempt.pinned) == pass;
     for &before in &pass.after {
         for open in attempts.iter().filter(|attempt| in_pass(attempt, before) && attempt.is_open()) {
-            let (earlier, later) = (open.step, execution.step);
+            let (earlier, later) = (open.step, execution.step());
             findings.add(format_args!("{id} of step {later} begins while step {earlier} is {}", open.status));
         }
     }
     for &after in &pass.before {
         let began = |attempt: &&&Attempt| in_pass(attempt, after) && attempt.status != Status::Skipped;
         if let Some(later) = attempts.iter().find(began) {
-            findings.add(format_args!("{id} of step {} begins after step {}", execution.step, later.step));
+            findings.add(format_args!("{id} of step {} begins after step {}", execution.step(), later.step));
         }
     }
     let on_this_node = |attempt: &&&Attempt| {
-        in_pass(attempt, own) && attempt.pinned == execution.pinned && attempt.item == execution.item
+        in_pass(attempt, own) && attempt.pinned == execution.pinned && attempt.item == execution.item()
     };
     for leaf in attempts.iter().filter(on_this_node) {
         if leaf.step < number && leaf.is_open() {
@@ -189,7 +189,7 @@ fn begins(findings: &mut Findings, plan: &Plan, execution: &Execution, attempts:
     }
     if is_first && !met(plan, step.entry, attempts) {
         let condition = entry.condition;
-        findings.add(format_args!("{id} of step {} begins against {condition:?}", execution.step));
+        findings.add(format_args!("{id} of step {} begins against {condition:?}", execution.step()));
     }
 }
 

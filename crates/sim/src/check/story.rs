@@ -99,9 +99,9 @@ impl Story {
         };
         let attempt = Attempt {
             run: run.clone(),
-            step: StepIx(execution.step),
+            step: StepIx(execution.step()),
             pinned: execution.pinned,
-            item: execution.item,
+            item: execution.item(),
             number: execution.attempt,
             status: execution.state.status(),
             lease,

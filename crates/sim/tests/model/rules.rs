@@ -95,7 +95,7 @@ fn of_status(world: &World, status: Status) -> impl Iterator<Item = &Execution> 
 }
 
 fn instance(execution: &Execution) -> (u32, Option<NodeId>) {
-    (execution.step, execution.pinned)
+    (execution.step(), execution.pinned)
 }
 
 fn one_result(world: &World) -> bool {
@@ -133,11 +133,11 @@ fn all_different<T: PartialEq>(list: &[T]) -> bool {
 fn barrier_holds(protocol: &Protocol, world: &World) -> bool {
     let plan = &protocol.plan;
     world.tables.executions.values().all(|execution| {
-        let entry = plan.entry_of_step(StepIx(execution.step));
+        let entry = plan.entry_of_step(StepIx(execution.step()));
         entry.after.iter().all(|before| {
             let instances = plan.nodes_of(*before).map_or(1, <[_]>::len);
             plan.entries[*before].steps().all(|step| {
-                let of_step = || world.tables.executions.values().filter(move |other| other.step == step.0);
+                let of_step = || world.tables.executions.values().filter(move |other| other.step() == step.0);
                 let first = of_step().filter(|other| other.attempt == 1).count();
                 first >= instances && of_step().all(|other| !other.state.status().is_open())
             })

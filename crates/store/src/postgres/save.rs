@@ -494,8 +494,8 @@ impl<'a> Added<'a> {
         let records = || dirty.executions_added.iter().map(|id| &tables.executions[id]);
         Ok(Self {
             executions: Executions::of(tables, dirty.executions_added.iter()),
-            run: records().map(|execution| text(execution.run.as_str())).collect(),
-            step: records().map(|execution| small(execution.step)).collect(),
+            run: records().map(|execution| text(execution.run().as_str())).collect(),
+            step: records().map(|execution| small(execution.step())).collect(),
             pinned: records().map(|execution| execution.pinned.map(|node| node.0)).collect(),
             attempt: records().map(|execution| small(execution.attempt)).collect(),
             created_at: records().map(|execution| execution.created_at.as_microsecond()).collect(),
@@ -503,7 +503,7 @@ impl<'a> Added<'a> {
                 .map(|execution| execution.params.as_deref().map(json).transpose())
                 .collect::<Result<_, _>>()?,
             reused: records().map(|execution| execution.reused.map(|reused| reused.0)).collect(),
-            item: records().map(|execution| execution.item.map(small)).collect(),
+            item: records().map(|execution| execution.item().map(small)).collect(),
             limits: records()
                 .map(|execution| execution.limits.as_deref().map(json).transpose())
                 .collect::<Result<_, _>>()?,
@@ -541,7 +541,7 @@ impl<'a> Cached<'a> {
         let mut columns = Self::default();
         for (execution, key, finished_at) in dirty.cached(tables) {
             columns.execution.push(execution.id.0);
-            columns.run.push(text(execution.run.as_str()));
+            columns.run.push(text(execution.run().as_str()));
             columns.key.push(text(key));
             columns.finished_at.push(finished_at.as_microsecond());
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ExecutionId, NodeId, RunId};
+use downbeat_core::work::Origin;
 use uuid::Uuid;
 
 use super::scalar::{parse, small_count, time};
@@ -72,15 +73,17 @@ impl ExecutionRow {
     pub(crate) fn record(self) -> Result<Execution, Error> {
         Ok(Execution {
             id: ExecutionId(self.id),
-            run: RunId::from(self.run),
-            step: small_count(self.step)?,
+            of: Origin::Step {
+                run: RunId::from(self.run),
+                step: small_count(self.step)?,
+                item: self.item.map(small_count).transpose()?,
+            },
             pinned: self.pinned.map(NodeId),
             attempt: small_count(self.attempt)?,
             created_at: time(self.created_at)?,
             state: self.state.state()?,
             params: self.params.map(|params| parse("params", &params)).transpose()?.map(Arc::new),
             reused: self.reused.map(ExecutionId),
-            item: self.item.map(small_count).transpose()?,
             limits: self.limits.map(|limits| parse("limits", &limits)).transpose()?.map(Arc::new),
             cache_key: self.cache_key.map(Arc::from),
         })

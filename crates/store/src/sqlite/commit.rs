@@ -415,8 +415,8 @@ pub(super) fn save_executions(
         let state = StateColumns::of(&execution.state);
         insert.execute(params![
             id.0,
-            execution.run.as_str(),
-            small(execution.step),
+            execution.run().as_str(),
+            small(execution.step()),
             execution.pinned.map(|node| node.0),
             small(execution.attempt),
             execution.created_at.as_microsecond(),
@@ -437,7 +437,7 @@ pub(super) fn save_executions(
             state.outputs,
             execution.params.as_deref().map(json).transpose()?,
             execution.reused.map(|reused| reused.0),
-            execution.item.map(small),
+            execution.item().map(small),
             execution.limits.as_deref().map(json).transpose()?,
             execution.cache_key.as_deref()
         ])?;
@@ -495,7 +495,7 @@ pub(super) fn save_executions(
 
 fn save_cached(transaction: &Transaction<'_>, tables: &Tables, dirty: &Dirty<'_>) -> Result<(), Failure> {
     for (execution, key, finished_at) in dirty.cached(tables) {
-        let (run, finished_at) = (execution.run.as_str(), finished_at.as_microsecond());
+        let (run, finished_at) = (execution.run().as_str(), finished_at.as_microsecond());
         transaction
             .prepare_cached(
                 "INSERT INTO cached (execution, cluster, cache_key, finished_at) \

@@ -55,7 +55,7 @@ impl Failures {
 
 /// How many failures a run survives.
 fn budget(plan: &Plan) -> u32 {
-    plan.budget().unwrap_or(match plan.definition.strategy {
+    plan.budget().unwrap_or(match plan.definition.strategy() {
         Strategy::FailFast => 0,
         Strategy::Continue => u32::MAX,
     })

@@ -11,6 +11,7 @@ use crate::ids::{ExecutionId, NodeId};
 use crate::plan::{ItemIx, NodeIx, PassIx, StepIx, WalkIx};
 use crate::run::Instance;
 use crate::spec::Condition;
+use crate::work::Origin;
 
 impl Progress {
     /// Decides every pass that is due, until nothing more follows.
@@ -220,10 +221,12 @@ impl Progress {
         let Prepared { number, params, limits, cache_key } = attempt;
         self.add(Execution {
             id,
-            run: self.run.clone(),
-            step: at.step.0,
+            of: Origin::Step {
+                run: self.run.clone(),
+                step: at.step.0,
+                item: self.passes.walk(at.pass, at.walk).item.map(|item| item.0),
+            },
             pinned: self.pinned(at),
-            item: self.passes.walk(at.pass, at.walk).item.map(|item| item.0),
             attempt: number,
             params,
             reused: None,
