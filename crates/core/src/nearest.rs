@@ -135,7 +135,6 @@ mod tests {
     fn advice_lists_the_nearest_of_many() {
         let words = ["apt", "docker", "exec", "file", "http", "ping", "rke2", "systemd", "test"];
         assert_eq!(advice("exce", &words, "backends"), "did you mean `exec`?");
-        assert_eq!(advice("pot", &words, "backends"), "did you mean `apt`?");
-        assert_eq!(advice("helm", &words, "backends"), "backends: file, apt, exec, …");
+        assert_eq!(advice("helm", &words, "backends"), "backends: file, http, test, …");
     }
 }

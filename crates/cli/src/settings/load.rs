@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use downbeat_agent::{Declared, JOB_VARIABLES};
+use downbeat_core::nearest::advice;
 use figment2::error::Kind;
 use figment2::value::{Dict, Map, Value};
 use figment2::{Figment, Metadata, Profile, Provider};
@@ -184,7 +185,7 @@ fn file_section(path: &Path, section: Section) -> Result<Dict, Failure> {
                 let place = format!("section [{name}] of {}", path.display());
                 return Err(Failure::bad_input(format!(
                     "unknown key `{key}` in {place}; {}",
-                    nearest(key, &known.keys().collect::<Vec<_>>())
+                    advice(key, &known.keys().collect::<Vec<_>>(), "keys")
                 )));
             }
         }
@@ -242,7 +243,7 @@ fn from_environment(
                 let names: Vec<&str> = names.iter().map(String::as_str).collect();
                 return Err(Failure::bad_input(format!(
                     "unknown environment variable `{variable}`; {}",
-                    nearest(variable, &names)
+                    advice(variable, &names, "variables")
                 )));
             }
         }
@@ -289,12 +290,4 @@ fn bad_value(key: &str, source: &str, why: &str) -> Failure {
 
 fn one_line(text: &str) -> String {
     text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
-}
-
-/// What was probably meant, or everything that there is.
-fn nearest(name: &str, known: &[&str]) -> String {
-    match downbeat_core::nearest::nearest(name, known.iter().copied()) {
-        Some(near) => format!("did you mean `{near}`?"),
-        None => format!("known are {}", known.join(", ")),
-    }
 }

@@ -324,7 +324,7 @@ fn what_a_node_says_of_itself_is_checked_before_it_starts() {
             "labels",
             "note=a\u{1b}[2J",
             "--label",
-            "the value of `note` holds a control character: `a\\u{1b}[2J`",
+            "the value of `note` contains a control character: `a\\u{1b}[2J`",
         ),
         ("slots", "4294967295", "--slots", "bad value of `slots` (--slots): 4294967295 is more than 1024"),
     ] {
