@@ -15,19 +15,21 @@ mod migrate;
 mod open;
 mod port;
 mod postgres;
+mod read;
 mod rows;
 mod sqlite;
 mod tables;
 mod uses;
 
-pub use copy::{Diverged, Kept, Part, Replica, Replicated, Seen, Source, open_replica};
+pub use copy::{Diverged, Kept, Part, Replica, Replicated, Seen, open_replica};
 #[cfg(feature = "conformance")]
 pub use ledger::Ledger;
 pub use memory::MemoryStore;
 pub use open::open;
 pub use port::{
-    Committed, Error, EventFilter, ExecutionFilter, LimitUse, Listed, News, NodeTotals, OutputChunk, Page,
-    RunFilter, ServerRecord, Store, Stream, Tally,
+    Admission, Beside, Committed, Error, EventFilter, Events, ExecutionFilter, Executions, LimitUse, Listed, News,
+    NodeTotals, Nodes, Output, OutputChunk, Page, RunFilter, Runs, ServerRecord, Servers, Source, Store, Stream,
+    Tally, Totals, Wrapped, Wrapper,
 };
 pub use postgres::{PostgresStore, postgres_client};
 pub use sqlite::SqliteStore;

@@ -15,10 +15,10 @@ use super::store::{State, end_of};
 use crate::batch::{Needs, NewIds};
 use crate::copy::{
     CHUNKS_PER_PART, Diverged, EVENTS_PER_PART, EXECUTIONS_PER_PART, HOLDS_PER_PART, Kept, NODES_PER_PART,
-    Part, RUNS_PER_PART, Replica, Replicated, Seen, Source, TOMBSTONES_PER_PART, broken_off, follows,
+    Part, RUNS_PER_PART, Replica, Replicated, Seen, TOMBSTONES_PER_PART, broken_off, follows,
     registration,
 };
-use crate::port::{Error, OutputChunk, ServerRecord};
+use crate::port::{Error, OutputChunk, ServerRecord, Source};
 use crate::tables::{NodeLive, RunLive};
 
 impl State {
