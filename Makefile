@@ -1,9 +1,9 @@
-# What people type. Everything else is cargo.
+# The commands that people type. Everything else is cargo.
 .DEFAULT_GOAL := help
 DOWNBEAT := target/release/downbeat
-# Not below the checkout: PostgreSQL runs as a user of its own, who may not see it.
+# Outside of the checkout: PostgreSQL runs as its own user, who may not be able to read the checkout.
 POSTGRES_DIR := $(or $(TMPDIR),/tmp)/downbeat-postgres
-# Sockets have a short longest path.
+# The path of a socket must be short.
 CONTAINERS_DIR := $(or $(TMPDIR),/tmp)/downbeat
 
 .PHONY: help
@@ -49,7 +49,7 @@ chromium: ## Installs the browser of the tests that need one (as root, some 400 
 	@scripts/chromium
 
 .PHONY: bench
-bench: build ## The figures of the README, on SQLite and on a private PostgreSQL
+bench: build ## The figures of docs/performance.md, on SQLite and on a private PostgreSQL
 	scripts/bench $(DOWNBEAT)
 
 .PHONY: bench-graph
@@ -57,11 +57,11 @@ bench-graph: build ## Graphs of placed tasks: overhead per step, tasks and proce
 	scripts/bench $(DOWNBEAT) graph
 
 .PHONY: bench-takeover
-bench-takeover: build ## kill -9 of servers that own runs: how long until another moved them on
+bench-takeover: build ## kill -9 of servers that own runs: time until another server continues them
 	scripts/bench $(DOWNBEAT) takeover
 
 .PHONY: bench-claims
-bench-claims: build ## Half an hour of claims over a million finished executions, with and without a held transaction
+bench-claims: build ## Half an hour of claims over a million finished executions, with and without a long open transaction
 	scripts/bench $(DOWNBEAT) claims
 
 .PHONY: soak

@@ -21,6 +21,7 @@ pub mod select;
 pub mod shown;
 pub mod span;
 pub mod spec;
+pub mod state;
 
 pub use change::{Applied, Change, Event, Refusal, Silence};
 pub use dice::Dice;

@@ -9,12 +9,10 @@ use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, SessionId};
 use downbeat_core::node::{Former, Registration};
 use downbeat_core::run::RunRecord;
 use downbeat_core::spec::{Limit, Limits};
+use downbeat_core::state::{Counted, LimitUse, Question, Tables, Verdicts, current_lease};
 use jiff::Timestamp;
 
-use crate::port::LimitUse;
 use crate::rows::{CachedRow, Code, columns, int};
-use crate::tables::{Tables, Verdicts, held};
-use crate::uses::{Counted, Question};
 
 /// How a store learns that the id of a new execution is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +47,7 @@ pub(crate) struct Needs<'a> {
 
 /// The node that has a new execution from its birth.
 fn born_at(execution: &Execution) -> Option<NodeId> {
-    held(execution).map(|lease| lease.node)
+    current_lease(execution).map(|lease| lease.node)
 }
 
 impl<'a> Needs<'a> {
@@ -163,7 +161,7 @@ impl<'a> Asked<'a> {
             }
         };
         for execution in added() {
-            if let Some(lease) = held(execution) {
+            if let Some(lease) = current_lease(execution) {
                 ask(&execution.run, execution, lease.granted_at);
             }
         }

@@ -71,7 +71,6 @@ impl Where {
             self.clauses.push(format!("{what} IN ({})", codes.join(", ")));
         }
     }
-
 }
 
 /// Executions that have a lease. The lower bound leaves out pending ones; the upper one lets the index of open executions
@@ -79,7 +78,8 @@ impl Where {
 pub(crate) const HELD: &str = "status <= 2 AND status >= 1";
 
 /// The nodes that runs have for themselves. What an ended run left is nobody's.
-pub(crate) const HOLDS: &str = " WHERE EXISTS (SELECT 1 FROM runs r WHERE r.id = h.run AND r.state NOT IN (10, 11, 12))";
+pub(crate) const HOLDS: &str =
+    " WHERE EXISTS (SELECT 1 FROM runs r WHERE r.id = h.run AND r.state NOT IN (10, 11, 12))";
 
 /// Who has a place of a limit. One of a number at once counts as long as its execution has its lease.
 pub(crate) const USES: &str = " WHERE l.until IS NOT NULL OR EXISTS (SELECT 1 FROM executions e WHERE e.id = l.execution AND e.status IN (1, 2)) \

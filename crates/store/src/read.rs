@@ -10,15 +10,18 @@ use downbeat_core::execution::{Execution, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
 use downbeat_core::node::{NodeRecord, NodeStatus, Tombstone};
 use downbeat_core::run::{RunRecord, RunState};
+use downbeat_core::state::LimitUse;
 use jiff::Timestamp;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
 use crate::batch::{ENDED_EXECUTIONS, ENDED_RUNS};
 use crate::copy::{Kept, Part, Seen};
-use crate::filter::{Arg, HELD, HOLDS, NODE_COUNTS, NODE_TOTALS, OPEN_EXECUTIONS, OPEN_RUNS, USES, Where, arg, text};
+use crate::filter::{
+    Arg, HELD, HOLDS, NODE_COUNTS, NODE_TOTALS, OPEN_EXECUTIONS, OPEN_RUNS, USES, Where, arg, text,
+};
 use crate::port::{
-    Admission, Error, EventFilter, Events, ExecutionFilter, Executions, LimitUse, Listed, NodeTotals, Nodes, Output,
+    Admission, Error, EventFilter, Events, ExecutionFilter, Executions, Listed, NodeTotals, Nodes, Output,
     OutputChunk, Page, RunFilter, Runs, ServerRecord, Servers, Source, Tally, Totals,
 };
 use crate::rows::{Code, Record, count, int};

@@ -142,8 +142,11 @@ fn an_install_waits_for_somebody_elses() {
     let mut other = host.spawn(&["apt-get", "install", "--yes", HELLO]);
     being_configured(host);
     let run = site.submit(&["apt", "install", "--package", HELLO]);
-    until("it to wait", || {
-        site.text(&["run", "logs", &run]).contains("Waiting for cache lock").then_some(())
+    // apt prints "Waiting for cache lock" only sometimes with `-q` (it reads an uninitialised flag). dpkg, which the
+    // backend asks first, always names the lock.
+    until("the run to find the lock taken", || {
+        let is_refused = site.text(&["run", "logs", &run]).contains("lock was locked by another process");
+        (is_refused && !host.processes("DPkg::Lock::Timeout").is_empty()).then_some(())
     });
     assert_eq!(
         host.dpkg_log(HELLO).last().map(String::as_str),

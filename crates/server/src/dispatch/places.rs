@@ -4,7 +4,7 @@ use downbeat_core::Change;
 use downbeat_core::Timestamp;
 use downbeat_core::execution::Lease;
 use downbeat_core::ids::ExecutionId;
-use downbeat_store::LimitUse;
+use downbeat_core::state::LimitUse;
 
 use super::board::{Board, Stage};
 use super::queue::Place;

@@ -115,11 +115,11 @@ impl Model for Protocol {
     }
 
     fn actions(&self, world: &World, actions: &mut Vec<Action>) {
-        let (state, _) = world.ledger.run(&run_id()).expect("the run exists");
+        let state = world.run().state;
         let ended = state.is_terminal();
         let faults = world.faults > 0;
         (0..SERVERS).for_each(|server| self.server_actions(world, server, ended, actions));
-        world.ledger.executions().for_each(|execution| claims(world, execution, actions));
+        world.tables.executions.values().for_each(|execution| claims(world, execution, actions));
         self.agent_actions(world, actions);
         for node in 0..NODES {
             if faults && !ended {
@@ -211,7 +211,7 @@ impl Protocol {
         if ended {
             return;
         }
-        let (_, epoch) = world.ledger.run(&run_id()).expect("the run exists");
+        let epoch = world.run().epoch;
         let current = Some(epoch);
         if !matches!(world.servers[server], Server::Idle) {
             actions.push(Action::Crash { server });
@@ -313,8 +313,8 @@ impl Protocol {
             }
             Action::Rumour { held } => {
                 let rumour = finished(world, &held);
-                let World { servers, ledger, .. } = world;
-                servers.iter_mut().for_each(|server| server.hear(&rumour, ledger));
+                let World { servers, tables, .. } = world;
+                servers.iter_mut().for_each(|server| server.hear(&rumour, tables));
             }
         }
         Some(())
@@ -322,7 +322,7 @@ impl Protocol {
 
     fn move_node(&self, world: &mut World, node: usize, to: NodeStatus) {
         let (node, session) = (node_id(node), session_id(world.registered(node)));
-        let from = world.ledger.status(node).expect("both nodes are registered");
+        let from = world.tables.nodes[&node].status;
         self.commit(
             world,
             vec![Change::NodeMoved { node, session, from, to, silent_since: None, at: time(1) }],

@@ -1,13 +1,14 @@
 //! Owns the model's one write path: every change goes through the store's real guards, and what a commit did is
 //! looked at before anything else happens.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use downbeat_core::execution::{Lease, State};
 use downbeat_core::ids::ExecutionId;
 use downbeat_core::node::NodeStatus;
+use downbeat_core::state::{Tables, Verdicts};
 use downbeat_core::{Applied, Change};
-use downbeat_store::{Committed, Ledger};
 
 use super::setup::{Broken, Protocol, run_id, time};
 use super::world::{Grant, Phase, World, node_id, node_index, session_id, session_number};
@@ -15,36 +16,39 @@ use super::world::{Grant, Phase, World, node_id, node_index, session_id, session
 impl Protocol {
     /// Commits, and lets everybody who owns the run hear of it.
     pub(crate) fn commit(&self, world: &mut World, mut changes: Vec<Change>) -> Vec<Applied> {
-        let before = Arc::clone(&world.ledger);
-        let ledger = Arc::make_mut(&mut world.ledger);
+        let before = Arc::clone(&world.tables);
+        let tables = Arc::make_mut(&mut world.tables);
         let shown: Vec<Option<u64>> = changes.iter().map(epoch).collect();
         for change in &mut changes {
-            self.broken.bend(ledger, change, &world.grants);
+            self.broken.bend(tables, change, &world.grants);
         }
         // Whoever replays a single change does again what was just done: that needs no proof.
         let replayed = changes.len() > 1 || self.broken == Broken::ForgetfulFeed;
-        let ground = replayed.then(|| ledger.clone());
-        let committed = ledger.commit(&changes);
-        let feed = self.feed(&changes, &committed);
-        world.breaches.old_owner |= wrote_as_old_owner(&before, &shown, &committed);
-        world.breaches.ended_moved |= ended_moved(&before, &world.ledger);
+        let ground = replayed.then(|| tables.clone());
+        let Verdicts { outcomes, applied, .. } = tables.apply_all(&changes);
+        let first_seq = world.last_seq + 1;
+        world.last_seq += applied.len() as u64;
+        let feed = self.feed((first_seq..).zip(applied.iter().map(|&place| &changes[place])));
+        world.breaches.old_owner |= wrote_as_old_owner(&before, &shown, &outcomes);
+        world.breaches.ended_moved |= ended_moved(&before, &world.tables);
         if let Some(ground) = ground {
-            world.breaches.feed |= !feed_explains(ground, &world.ledger, &feed);
+            world.breaches.feed |= !feed_explains(ground, &world.tables, first_seq..=world.last_seq, &feed);
         }
-        let applied = changes.iter().zip(&committed.seqs).filter(|(_, seq)| seq.is_some());
-        applied.for_each(|(change, _)| note(world, change));
+        changes
+            .iter()
+            .zip(&outcomes)
+            .filter(|(_, outcome)| outcome.is_ok())
+            .for_each(|(change, _)| note(world, change));
         for (_, change) in feed.into_iter().filter(|(_, change)| concerns_engine(change)) {
-            let World { servers, ledger, .. } = world;
-            servers.iter_mut().for_each(|server| server.hear(change, ledger));
+            let World { servers, tables, .. } = world;
+            servers.iter_mut().for_each(|server| server.hear(change, tables));
         }
-        committed.outcomes
+        outcomes
     }
 
-    /// What was applied, in the order of its numbers.
-    fn feed<'a>(&self, changes: &'a [Change], committed: &Committed) -> Vec<(u64, &'a Change)> {
-        let numbered = changes.iter().zip(&committed.seqs);
-        let mut feed: Vec<_> = numbered.filter_map(|(change, seq)| Some(((*seq)?, change))).collect();
-        feed.sort_by_key(|(seq, _)| *seq);
+    /// The applied changes with their numbers.
+    fn feed<'a>(&self, numbered: impl Iterator<Item = (u64, &'a Change)>) -> Vec<(u64, &'a Change)> {
+        let mut feed: Vec<_> = numbered.collect();
         if self.broken == Broken::ForgetfulFeed {
             feed.retain(|(_, change)| !matches!(change, Change::ExecutionLost { .. }));
         }
@@ -64,26 +68,30 @@ fn epoch(change: &Change) -> Option<u64> {
     }
 }
 
-fn wrote_as_old_owner(before: &Ledger, shown: &[Option<u64>], committed: &Committed) -> bool {
-    let Some((_, current)) = before.run(&run_id()) else { return false };
-    let applied = shown.iter().zip(&committed.outcomes).filter(|(_, outcome)| outcome.is_ok());
+fn wrote_as_old_owner(before: &Tables, shown: &[Option<u64>], outcomes: &[Applied]) -> bool {
+    let Some(current) = before.runs.get(&run_id()).map(|run| run.epoch) else { return false };
+    let applied = shown.iter().zip(outcomes).filter(|(_, outcome)| outcome.is_ok());
     applied.filter_map(|(epoch, _)| *epoch).any(|epoch| epoch != current)
 }
 
-fn ended_moved(before: &Ledger, after: &Ledger) -> bool {
-    let mut ended = before.executions().filter(|execution| !execution.state.status().is_open());
-    let run = before.run(&run_id());
-    ended.any(|execution| after.execution(execution.id) != Some(execution))
-        || run.is_some_and(|(state, _)| state.is_terminal() && after.run(&run_id()) != run)
+fn ended_moved(before: &Tables, after: &Tables) -> bool {
+    let mut ended = before.executions.values().filter(|execution| !execution.state.status().is_open());
+    let run = before.runs.get(&run_id());
+    ended.any(|execution| after.executions.get(&execution.id) != Some(execution))
+        || run.is_some_and(|run| run.state.is_terminal() && after.runs.get(&run_id()) != Some(run))
 }
 
-/// Numbers follow each other, and whoever has the tables from before and applies the events one by one has the tables
-/// from after.
-fn feed_explains(mut replica: Ledger, after: &Ledger, feed: &[(u64, &Change)]) -> bool {
-    feed.iter().all(|(seq, change)| {
-        let again = replica.commit(std::slice::from_ref(*change));
-        again.outcomes[0].is_ok() && again.seqs[0] == Some(*seq)
-    }) && replica == *after
+/// The numbers have no gap, and applying the events one by one to the tables from before gives the tables from after.
+fn feed_explains(
+    mut replica: Tables,
+    after: &Tables,
+    seqs: RangeInclusive<u64>,
+    feed: &[(u64, &Change)],
+) -> bool {
+    let mut changes = feed.iter().map(|(_, change)| std::slice::from_ref(*change));
+    feed.iter().map(|(seq, _)| *seq).eq(seqs)
+        && changes.all(|change| replica.apply_all(change).outcomes[0].is_ok())
+        && replica == *after
 }
 
 fn concerns_engine(change: &Change) -> bool {
@@ -150,13 +158,13 @@ fn granted(execution: ExecutionId, lease: &Lease) -> Grant {
 
 impl Broken {
     /// Makes a guard let this change through.
-    fn bend(self, ledger: &mut Ledger, change: &mut Change, grants: &[Grant]) {
+    fn bend(self, tables: &mut Tables, change: &mut Change, grants: &[Grant]) {
         match self {
-            Broken::NoFencing => no_fencing(ledger, change, grants),
-            Broken::NoEpochGuard => no_epoch_guard(ledger, change),
+            Broken::NoFencing => no_fencing(tables, change, grants),
+            Broken::NoEpochGuard => no_epoch_guard(tables, change),
             Broken::NoPendingGuard => {
                 if let Change::ExecutionLeased { execution, .. } = change {
-                    ledger.force(*execution, State::Pending { not_before: None });
+                    force(tables, *execution, State::Pending { not_before: None });
                 }
             }
             Broken::Nothing
@@ -170,16 +178,23 @@ impl Broken {
     }
 }
 
-fn no_fencing(ledger: &mut Ledger, change: &Change, grants: &[Grant]) {
+fn no_fencing(tables: &mut Tables, change: &Change, grants: &[Grant]) {
     let Change::ExecutionFinished { execution, token, .. } = change else { return };
     let Some(grant) = grants.iter().find(|grant| grant.token == *token) else { return };
     let (node, session) = (node_id(grant.node), session_id(grant.session));
     let lease = Lease { token: *token, node, session, granted_at: time(1) };
-    ledger.force(*execution, State::Leased { lease, stop: false });
+    force(tables, *execution, State::Leased { lease, stop: false });
 }
 
-fn no_epoch_guard(ledger: &Ledger, change: &mut Change) {
-    let Some((_, current)) = ledger.run(&run_id()) else { return };
+/// Puts an execution into a state past all guards.
+fn force(tables: &mut Tables, id: ExecutionId, state: State) {
+    if let Some(execution) = tables.executions.get_mut(&id) {
+        execution.state = state;
+    }
+}
+
+fn no_epoch_guard(tables: &Tables, change: &mut Change) {
+    let Some(current) = tables.runs.get(&run_id()).map(|run| run.epoch) else { return };
     match change {
         Change::ExecutionsAdded { epoch, .. }
         | Change::ExecutionCancelRequested { epoch, .. }

@@ -7,9 +7,8 @@ use std::hash::{Hash, Hasher};
 use downbeat_core::Change;
 use downbeat_core::execution::{Execution, State, Verdict};
 use downbeat_core::ids::ExecutionId;
-use downbeat_store::Ledger;
+use downbeat_core::state::Tables;
 
-use super::setup::run_id;
 use super::world::{
     Grant, Memory, NODES, Observed, Owner, Phase, Server, World, is_offline, node_id, node_index,
     session_number,
@@ -37,12 +36,12 @@ fn verdict(verdict: Verdict) -> u64 {
 /// The tables as they are, or in the mirror.
 #[derive(Clone, Copy)]
 struct View<'a> {
-    ledger: &'a Ledger,
+    tables: &'a Tables,
     mirrored: bool,
 }
 
-fn views(ledger: &Ledger) -> [View<'_>; 2] {
-    [false, true].map(|mirrored| View { ledger, mirrored })
+fn views(tables: &Tables) -> [View<'_>; 2] {
+    [false, true].map(|mirrored| View { tables, mirrored })
 }
 
 impl View<'_> {
@@ -65,7 +64,7 @@ impl View<'_> {
     }
 
     fn named(self, id: ExecutionId) -> u64 {
-        self.ledger.execution(id).map_or_else(|| id.0.as_u64_pair().0, |execution| self.name(execution))
+        self.tables.executions.get(&id).map_or_else(|| id.0.as_u64_pair().0, |execution| self.name(execution))
     }
 
     fn execution(self, execution: &Execution) -> u64 {
@@ -82,8 +81,8 @@ impl View<'_> {
     }
 
     /// What is in the tables that a decision looks at.
-    fn tables(self) -> u64 {
-        self.ledger.executions().map(|execution| self.execution(execution)).fold(0, u64::wrapping_add)
+    fn digest(self) -> u64 {
+        self.tables.executions.values().map(|execution| self.execution(execution)).fold(0, u64::wrapping_add)
     }
 
     fn change(self, change: &Change) -> u64 {
@@ -119,7 +118,7 @@ impl View<'_> {
 
     /// The nodes that are offline: decisions look at that too.
     fn offline(self) -> u64 {
-        let offline = (0..NODES).filter(|node| is_offline(self.ledger, node_id(*node)));
+        let offline = (0..NODES).filter(|node| is_offline(self.tables, node_id(*node)));
         offline.map(|node| 1 << self.seen(node)).sum()
     }
 
@@ -170,12 +169,11 @@ impl View<'_> {
     }
 
     fn world(self, world: &World) -> u64 {
-        let (state, epoch) = self.ledger.run(&run_id()).expect("the run is created at the beginning");
         let breaches = world.breaches;
         let mut hash = all(&[
-            state as u64,
-            epoch,
-            self.tables(),
+            world.run().state as u64,
+            world.run().epoch,
+            self.digest(),
             u64::from(world.faults),
             u64::from(breaches.old_owner)
                 + 2 * u64::from(breaches.ended_moved)
@@ -185,7 +183,8 @@ impl View<'_> {
         servers.sort_unstable();
         hash = servers.into_iter().fold(hash, mix);
         for node in (0..NODES).map(|node| self.seen(node)) {
-            let registered = self.ledger.session(node_id(node)).map_or(0, session_number);
+            let registered =
+                self.tables.nodes.get(&node_id(node)).map_or(0, |node| session_number(node.session));
             hash = mix(hash, u64::from(world.agents[node]) << 8 | u64::from(registered));
         }
         hash = mix(hash, self.offline());
@@ -201,18 +200,18 @@ impl Observed {
     }
 
     /// An owner that begins with what the tables hold.
-    pub(crate) fn loaded(ledger: &Ledger, stopping: bool) -> Self {
-        let ordered = views(ledger).map(|view| all(&[view.tables(), view.offline(), u64::from(stopping)]));
+    pub(crate) fn loaded(tables: &Tables, stopping: bool) -> Self {
+        let ordered = views(tables).map(|view| all(&[view.digest(), view.offline(), u64::from(stopping)]));
         Self { ordered, unordered: [0; 2] }
     }
 
-    pub(crate) fn and(mut self, ledger: &Ledger, observed: &Change) -> Self {
+    pub(crate) fn and(mut self, tables: &Tables, observed: &Change) -> Self {
         let commutes = match observed {
             Change::ExecutionLeased { .. } | Change::ExecutionsAdded { .. } => true,
             Change::ExecutionFinished { outcome, .. } => outcome.verdict == Verdict::Succeeded,
             _ => false,
         };
-        for (side, view) in views(ledger).into_iter().enumerate() {
+        for (side, view) in views(tables).into_iter().enumerate() {
             let hash = mix(view.change(observed), view.offline());
             if commutes {
                 self.unordered[side] = self.unordered[side].wrapping_add(hash);
@@ -227,7 +226,7 @@ impl Observed {
 
 impl World {
     fn fingerprint(&self) -> u64 {
-        let [plain, mirrored] = views(&self.ledger).map(|view| view.world(self));
+        let [plain, mirrored] = views(&self.tables).map(|view| view.world(self));
         plain.min(mirrored)
     }
 }

@@ -1,6 +1,6 @@
 //! The protocol of leases and owners, checked exhaustively for small numbers.
 //!
-//! Real are the decisions: the engine and the machines of `core`, and the guards of the store's tables. Modelled are
+//! Real are the decisions: the engine and the machines of `core`, and the guards of its state. Modelled are
 //! the surroundings: two servers that may die, be wrong about each other and lose the answers to their commits; two
 //! agents that may die; leases that may end at any moment, which is what any drift of clocks could do; reports that
 //! arrive late, twice, out of order or never. The checker tries every order of all of it.

@@ -8,8 +8,8 @@ use downbeat_core::execution::{Execution, Lease, State};
 use downbeat_core::ids::{ExecutionId, LeaseToken};
 use downbeat_core::node::Reach;
 use downbeat_core::run::engine::{Progress, Stop, Turn};
+use downbeat_core::state::Tables;
 use downbeat_core::{Applied, Change, Dice, Refusal};
-use downbeat_store::Ledger;
 use uuid::Uuid;
 
 use super::setup::{Broken, Protocol, Sighting, run_id, server_id, time};
@@ -52,14 +52,14 @@ impl Protocol {
         let progress = Progress::new(Arc::clone(&self.plan), run_id(), record.epoch, record.state);
         let mut owner = Owner::new(progress, VecDeque::new(), Observed::nothing());
         let mut changes = vec![Change::RunCreated { run: record.clone(), max_pending: None }];
-        changes.extend(owner.turn(&world.ledger, |progress, turn| progress.begin(turn)));
+        changes.extend(owner.turn(&world.tables, |progress, turn| progress.begin(turn)));
         world.servers[0] = Server::Owner(Arc::new(owner));
         self.commit(world, changes);
     }
 
     /// Takes the run from whoever has it. Nothing is known of it yet but that.
     pub(crate) fn take(&self, world: &mut World, server: usize, answer: Answer) {
-        let (_, epoch) = world.ledger.run(&run_id()).expect("the run exists");
+        let epoch = world.run().epoch;
         let epoch = epoch + 1;
         // The mailbox is open before the commit, so that nothing is missed.
         world.servers[server] = Server::Taken { epoch, mailbox: VecDeque::new() };
@@ -73,10 +73,10 @@ impl Protocol {
     /// Goes on where the run was.
     pub(crate) fn load(&self, world: &mut World, server: usize, answer: Answer) -> Option<()> {
         let Server::Taken { epoch, mailbox } = &world.servers[server] else { return None };
-        let record = world.ledger.record(&self.record).expect("the run exists");
-        let executions: Vec<Execution> = world.ledger.executions().cloned().collect();
+        let record = world.run().clone().of_run(self.record.clone());
+        let executions: Vec<Execution> = world.tables.executions.values().cloned().collect();
         let stop = record.cancel_requested_at.map(|_| Stop::Cancelled);
-        let observed = Observed::loaded(&world.ledger, stop.is_some());
+        let observed = Observed::loaded(&world.tables, stop.is_some());
         let plan = Arc::clone(&self.plan);
         let (progress, begins) = if self.broken == Broken::FromTheStart {
             (Progress::new(plan, run_id(), *epoch, record.state), true)
@@ -86,10 +86,10 @@ impl Protocol {
         let mut owner = Owner::new(progress, mailbox.clone(), observed);
         let changes =
             owner.turn(
-                &world.ledger,
+                &world.tables,
                 |progress, turn| if begins { progress.begin(turn) } else { progress.go_on(turn) },
             );
-        owner.absorb(&world.ledger);
+        owner.absorb(&world.tables);
         let ended = owner.progress.is_ended();
         if changes.is_empty() && answer == Answer::Lost {
             return None;
@@ -111,10 +111,10 @@ impl Protocol {
         answer: Answer,
         birth: Birth,
     ) -> Option<()> {
-        let ledger = Arc::clone(&world.ledger);
+        let tables = Arc::clone(&world.tables);
         let owner = owner(world, server)?;
-        let mut changes = owner.observe(&ledger);
-        owner.absorb(&ledger);
+        let mut changes = owner.observe(&tables);
+        owner.absorb(&tables);
         if let Birth::Leased(node) = birth
             && !reserve(world, &mut changes, node)
         {
@@ -194,20 +194,20 @@ impl Owner {
     }
 
     /// Observes the next of what was committed, and answers what follows.
-    fn observe(&mut self, ledger: &Ledger) -> Vec<Change> {
+    fn observe(&mut self, tables: &Tables) -> Vec<Change> {
         let Some(change) = self.mailbox.pop_front() else { return Vec::new() };
-        self.observed = self.observed.and(ledger, &change);
-        self.turn(ledger, |progress, turn| match &change {
+        self.observed = self.observed.and(tables, &change);
+        self.turn(tables, |progress, turn| match &change {
             Change::NodeMoved { node, .. } => progress.node_gone(*node, turn),
             change => progress.observe(change, turn),
         })
     }
 
     /// Observes what nothing follows from.
-    pub(crate) fn absorb(&mut self, ledger: &Ledger) {
+    pub(crate) fn absorb(&mut self, tables: &Tables) {
         while !self.mailbox.is_empty() {
             let mut trial = self.clone();
-            if !trial.observe(ledger).is_empty() {
+            if !trial.observe(tables).is_empty() {
                 return;
             }
             *self = trial;
@@ -215,10 +215,10 @@ impl Owner {
     }
 
     /// Lets the engine decide. Ids follow from the epoch and what was made before: the same each time.
-    fn turn(&mut self, ledger: &Ledger, act: impl FnOnce(&mut Progress, &mut Turn<'_>)) -> Vec<Change> {
+    fn turn(&mut self, tables: &Tables, act: impl FnOnce(&mut Progress, &mut Turn<'_>)) -> Vec<Change> {
         let epoch = self.progress.epoch();
         let mut dice = Dice::new((epoch << 32) | (self.made << 8));
-        let reach = |node| if is_offline(ledger, node) { Reach::Offline } else { Reach::Here };
+        let reach = |node| if is_offline(tables, node) { Reach::Offline } else { Reach::Here };
         let now = time(epoch);
         act(
             &mut self.progress,

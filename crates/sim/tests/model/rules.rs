@@ -5,7 +5,7 @@ use downbeat_core::ids::NodeId;
 use downbeat_core::run::RunState;
 use stateright::Property;
 
-use super::setup::{Protocol, run_id};
+use super::setup::Protocol;
 use super::world::{Grant, Memory, Phase, World, session_number};
 
 pub(crate) const ONE_RESULT: &str = "an execution has at most one applied result";
@@ -63,7 +63,11 @@ pub(crate) fn properties(protocol: &Protocol) -> Vec<Property<Protocol>> {
         properties.push(Property::sometimes(
             "work is given up because its node is offline",
             |_, world: &World| {
-                world.ledger.executions().any(|one| matches!(one.state, State::Failed { lease: None, .. }))
+                world
+                    .tables
+                    .executions
+                    .values()
+                    .any(|one| matches!(one.state, State::Failed { lease: None, .. }))
             },
         ));
     }
@@ -73,24 +77,20 @@ pub(crate) fn properties(protocol: &Protocol) -> Vec<Property<Protocol>> {
     properties
 }
 
-fn run(world: &World) -> (RunState, u64) {
-    world.ledger.run(&run_id()).expect("the run exists")
-}
-
 fn is(world: &World, state: RunState) -> bool {
-    run(world).0 == state
+    world.run().state == state
 }
 
 fn epoch(world: &World) -> u64 {
-    run(world).1
+    world.run().epoch
 }
 
 fn has_ended(world: &World) -> bool {
-    run(world).0.is_terminal()
+    world.run().state.is_terminal()
 }
 
 fn of_status(world: &World, status: Status) -> impl Iterator<Item = &Execution> {
-    world.ledger.executions().filter(move |execution| execution.state.status() == status)
+    world.tables.executions.values().filter(move |execution| execution.state.status() == status)
 }
 
 fn instance(execution: &Execution) -> (u32, Option<NodeId>) {
@@ -116,8 +116,9 @@ fn one_lease(world: &World) -> bool {
 
 fn one_attempt(world: &World) -> bool {
     let open: Vec<_> = world
-        .ledger
-        .executions()
+        .tables
+        .executions
+        .values()
         .filter(|execution| execution.state.status().is_open())
         .map(instance)
         .collect();
@@ -130,14 +131,14 @@ fn all_different<T: PartialEq>(list: &[T]) -> bool {
 
 fn barrier_holds(protocol: &Protocol, world: &World) -> bool {
     let plan = &protocol.plan;
-    world.ledger.executions().all(|execution| {
+    world.tables.executions.values().all(|execution| {
         let entry = &plan.entries[plan.steps[execution.step as usize].entry as usize];
         entry.after.iter().all(|before| {
             let steps = plan.entries[*before as usize].first..;
             let steps = steps.take(plan.entries[*before as usize].length as usize);
             let instances = plan.nodes_of(*before).map_or(1, <[u32]>::len);
             steps.into_iter().all(|step| {
-                let of_step = || world.ledger.executions().filter(move |other| other.step == step);
+                let of_step = || world.tables.executions.values().filter(move |other| other.step == step);
                 let first = of_step().filter(|other| other.attempt == 1).count();
                 first >= instances && of_step().all(|other| !other.state.status().is_open())
             })
@@ -157,7 +158,7 @@ fn receipts_hold(world: &World) -> bool {
 }
 
 fn outbox_holds(world: &World) -> bool {
-    world.ledger.executions().filter(|execution| execution.state.status().is_open()).all(|execution| {
+    world.tables.executions.values().filter(|execution| execution.state.status().is_open()).all(|execution| {
         let Some(lease) = execution.state.lease() else { return true };
         let grant = world.grant(lease.token);
         let superseded = world.registered(grant.node) > session_number(lease.session);
@@ -166,7 +167,7 @@ fn outbox_holds(world: &World) -> bool {
 }
 
 fn nothing_left(world: &World) -> bool {
-    !has_ended(world) || world.ledger.executions().all(|execution| !execution.state.status().is_open())
+    !has_ended(world) || world.tables.executions.values().all(|execution| !execution.state.status().is_open())
 }
 
 fn completed_holds(protocol: &Protocol, world: &World) -> bool {

@@ -10,8 +10,8 @@ use downbeat_core::node::{Description, Former, NodeRecord, NodeStatus, Registrat
 use downbeat_core::plan::{Plan, resolve};
 use downbeat_core::run::{RunRecord, RunState};
 use downbeat_core::spec::Definition;
+use downbeat_core::state::Tables;
 use downbeat_core::{Change, Timestamp};
-use downbeat_store::Ledger;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -241,7 +241,8 @@ impl Protocol {
     /// Both nodes are registered, and the first server has just been given the run.
     pub(crate) fn beginning(&self) -> World {
         let mut world = World {
-            ledger: Arc::new(Ledger::new()),
+            tables: Arc::new(Tables::new()),
+            last_seq: 0,
             servers: [const { Server::Idle }; SERVERS],
             agents: [1; NODES],
             grants: Vec::new(),

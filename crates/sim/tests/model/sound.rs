@@ -57,7 +57,7 @@ fn progress_text(world: &World, owner: &Owner) -> String {
     let text = format!("{:?}", owner.progress);
     let (_plan, moving) = text.split_once("run: run, epoch: ").expect("a progress begins with its plan");
     let mut text = moving.to_owned();
-    for execution in world.ledger.executions() {
+    for execution in world.tables.executions.values() {
         text = text.replace(&execution.id.to_string(), &format!("{:?}", Attempt::of(execution)));
     }
     let (before, rest) = text.split_once("active: {").expect("a progress has active attempts");

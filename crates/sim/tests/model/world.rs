@@ -10,15 +10,19 @@ use downbeat_core::execution::{Execution, Verdict};
 use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId, SessionId};
 use downbeat_core::node::NodeStatus;
 use downbeat_core::run::engine::Progress;
-use downbeat_store::Ledger;
+use downbeat_core::state::{RunLive, Tables};
 use uuid::Uuid;
+
+use super::setup::run_id;
 
 pub(crate) const SERVERS: usize = 2;
 pub(crate) const NODES: usize = 2;
 
 #[derive(Clone, Debug)]
 pub(crate) struct World {
-    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) tables: Arc<Tables>,
+    /// The number of the last event.
+    pub(crate) last_seq: u64,
     pub(crate) servers: [Server; SERVERS],
     /// The session that each agent lives in. It may not have registered it yet.
     pub(crate) agents: [u8; NODES],
@@ -153,8 +157,8 @@ pub(crate) fn session_number(id: SessionId) -> u8 {
     u8::try_from(id.0.as_u128()).expect("sessions are numbered from 1")
 }
 
-pub(crate) fn is_offline(ledger: &Ledger, node: NodeId) -> bool {
-    ledger.status(node) == Some(NodeStatus::Offline)
+pub(crate) fn is_offline(tables: &Tables, node: NodeId) -> bool {
+    tables.nodes.get(&node).is_some_and(|node| node.status == NodeStatus::Offline)
 }
 
 impl Server {
@@ -166,7 +170,7 @@ impl Server {
         }
     }
 
-    pub(crate) fn hear(&mut self, change: &Change, ledger: &Ledger) {
+    pub(crate) fn hear(&mut self, change: &Change, tables: &Tables) {
         match self {
             Server::Idle => {}
             Server::Taken { mailbox, .. } => mailbox.push_back(change.clone()),
@@ -174,7 +178,7 @@ impl Server {
                 let owner = Arc::make_mut(owner);
                 owner.mailbox.push_back(change.clone());
                 if owner.mailbox.len() == 1 {
-                    owner.absorb(ledger);
+                    owner.absorb(tables);
                 }
             }
         }
@@ -192,8 +196,13 @@ impl Grant {
 }
 
 impl World {
+    /// The run, which is created at the beginning.
+    pub(crate) fn run(&self) -> &RunLive {
+        &self.tables.runs[&run_id()]
+    }
+
     pub(crate) fn execution(&self, id: ExecutionId) -> &Execution {
-        self.ledger.execution(id).expect("nothing is removed from the tables")
+        &self.tables.executions[&id]
     }
 
     /// Whether this lease is the current one of an execution that has not ended.
@@ -204,11 +213,11 @@ impl World {
 
     /// The session that a node is registered with.
     pub(crate) fn registered(&self, node: usize) -> u8 {
-        session_number(self.ledger.session(node_id(node)).expect("both nodes are registered"))
+        session_number(self.tables.nodes[&node_id(node)].session)
     }
 
     pub(crate) fn is_offline(&self, node: usize) -> bool {
-        is_offline(&self.ledger, node_id(node))
+        is_offline(&self.tables, node_id(node))
     }
 
     pub(crate) fn grant(&self, token: LeaseToken) -> &Grant {

@@ -7,12 +7,13 @@ use downbeat_core::execution::{Execution, Lease, State, Verdict};
 use downbeat_core::ids::ClusterId;
 use downbeat_core::run::{RunRecord, RunState};
 use downbeat_core::spec::Limits;
+use downbeat_core::state::LimitUse;
 
 use super::make::{
     added, apply, at, commit, created, execution, execution_id, finished, lease, moved, node, pending,
     refuse, run, run_id, session, token, try_one,
 };
-use crate::port::{LimitUse, Store};
+use crate::port::Store;
 
 fn limits(limits: &[(&str, &str)]) -> Option<Arc<Limits>> {
     let read =

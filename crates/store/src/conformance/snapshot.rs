@@ -8,6 +8,7 @@ use downbeat_core::ids::{NodeId, RunId};
 use downbeat_core::node::{Former, NodeRecord, NodeStatus, Tombstone};
 use downbeat_core::run::{RunEnd, RunRecord, RunState};
 use downbeat_core::spec::Limits;
+use downbeat_core::state::LimitUse;
 
 use super::limits::some_limits;
 use super::make::{
@@ -16,7 +17,7 @@ use super::make::{
     token,
 };
 use crate::port::{
-    EventFilter, ExecutionFilter, LimitUse, OutputChunk, Page, RunFilter, ServerRecord, Store, Stream, Tally,
+    EventFilter, ExecutionFilter, OutputChunk, Page, RunFilter, ServerRecord, Store, Stream, Tally,
 };
 
 const ALL: Page = Page { limit: 100_000, offset: 0 };

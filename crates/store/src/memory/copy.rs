@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use downbeat_core::change::{Change, Event, Refusal};
-use downbeat_core::ids::ExecutionId;
+use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
 use downbeat_core::node::NodeRecord;
 use downbeat_core::run::RunRecord;
+use downbeat_core::state::{NodeLive, RunLive, Tables};
 use jiff::Timestamp;
 use tokio::sync::mpsc;
 
@@ -15,11 +16,9 @@ use super::store::{State, end_of};
 use crate::batch::{Needs, NewIds};
 use crate::copy::{
     CHUNKS_PER_PART, Diverged, EVENTS_PER_PART, EXECUTIONS_PER_PART, HOLDS_PER_PART, Kept, NODES_PER_PART,
-    Part, RUNS_PER_PART, Replica, Replicated, Seen, TOMBSTONES_PER_PART, broken_off, follows,
-    registration,
+    Part, RUNS_PER_PART, Replica, Replicated, Seen, TOMBSTONES_PER_PART, broken_off, follows, registration,
 };
 use crate::port::{Error, OutputChunk, ServerRecord, Source};
-use crate::tables::{NodeLive, RunLive};
 
 impl State {
     fn parts(&self) -> Vec<Part> {
@@ -92,12 +91,46 @@ impl State {
     /// Applies all of these changes or none.
     fn apply(&mut self, changes: &[Change]) -> Result<(), (usize, Refusal)> {
         let needs = Needs::of(changes, NewIds::Checked);
-        let mut touched = self.tables.pick(&needs);
+        let mut touched = pick(&self.tables, &needs);
         let held = touched.holds.clone();
         touched.apply_in_order(changes)?;
-        self.tables.take_back(touched, &needs, &held);
+        put_back(&mut self.tables, touched, &needs, &held);
         Ok(())
     }
+}
+
+/// Returns a copy of the rows that are needed.
+fn pick(tables: &Tables, needs: &Needs<'_>) -> Tables {
+    let find_key = |&(cluster, key): &(ClusterId, &str)| {
+        let key = (cluster, key.to_owned());
+        tables.keys.get(&key).cloned().map(|run| (key, run))
+    };
+    let find_run = |&id: &&RunId| Some((id.clone(), tables.runs.get(id)?.clone()));
+    let wanted = needs.executions.iter().filter_map(|id| tables.executions.get(id));
+    let executions = wanted.chain(tables.at_work(&needs.taken));
+    let held = |(node, run): &(&NodeId, &RunId)| needs.held.contains(node) || needs.holders.contains(run);
+    let mut picked = Tables::default();
+    picked.clusters.clone_from(&tables.clusters);
+    picked.nodes.extend(needs.nodes.iter().filter_map(|id| Some((*id, tables.nodes.get(id)?.clone()))));
+    picked.deleted.extend(needs.deleted.intersection(&tables.deleted));
+    picked.runs.extend(needs.runs.iter().filter_map(find_run));
+    picked.keys.extend(needs.keys.iter().filter_map(find_key));
+    picked.executions.extend(executions.map(|execution| (execution.id, execution.clone())));
+    picked.holds.extend(tables.holds.iter().filter(held).map(|(node, run)| (*node, run.clone())));
+    picked
+}
+
+/// Replaces the rows that were picked; `held` is what the picked runs held before.
+fn put_back(tables: &mut Tables, picked: Tables, needs: &Needs<'_>, held: &BTreeMap<NodeId, RunId>) {
+    tables.holds.retain(|node, _| !held.contains_key(node));
+    tables.holds.extend(picked.holds);
+    tables.nodes.retain(|node, _| !needs.nodes.contains(node));
+    tables.nodes.extend(picked.nodes);
+    tables.deleted.extend(picked.deleted);
+    tables.runs.extend(picked.runs);
+    tables.keys.extend(picked.keys);
+    tables.homes.extend(picked.homes);
+    tables.executions.extend(picked.executions);
 }
 
 #[async_trait]

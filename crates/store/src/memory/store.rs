@@ -10,15 +10,16 @@ use downbeat_core::execution::{Execution, State as ExecutionState, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::node::{NodeRecord, NodeStatus, Registration, Tombstone};
 use downbeat_core::run::{RunRecord, RunState};
+use downbeat_core::state::{LimitUse, Tables};
 use jiff::Timestamp;
 use tokio::sync::broadcast;
 
 use crate::copy::deleted_before;
 use crate::port::{
-    Admission, Beside, Committed, Error, EventFilter, Events, ExecutionFilter, Executions, LimitUse, Listed, News,
-    NodeTotals, Nodes, Output, OutputChunk, Page, RunFilter, Runs, ServerRecord, Servers, Store, Tally, Totals,
+    Admission, Beside, Committed, Error, EventFilter, Events, ExecutionFilter, Executions, Listed, News,
+    NodeTotals, Nodes, Output, OutputChunk, Page, RunFilter, Runs, ServerRecord, Servers, Store, Tally,
+    Totals,
 };
-use crate::tables::Tables;
 
 /// All state of one store.
 #[derive(Default)]
@@ -74,10 +75,8 @@ impl MemoryStore {
 impl State {
     /// Nothing but the cluster `default`.
     pub(super) fn empty() -> Self {
-        let mut state = Self::default();
-        state.tables.clusters.insert(ClusterId::DEFAULT);
-        state.cluster_names.insert("default".to_owned(), ClusterId::DEFAULT);
-        state
+        let cluster_names = BTreeMap::from([("default".to_owned(), ClusterId::DEFAULT)]);
+        Self { tables: Tables::new(), cluster_names, ..Self::default() }
     }
 
     /// Takes note of a change that `tables` has applied.
@@ -167,18 +166,7 @@ impl State {
     fn run(&self, id: &RunId) -> Option<RunRecord> {
         let live = self.tables.runs.get(id)?.clone();
         let created = self.created.get(id)?.clone();
-        Some(RunRecord {
-            state: live.state,
-            started_at: live.started_at,
-            finished_at: live.finished_at,
-            end: live.end,
-            cancel_requested_at: live.cancel_requested_at,
-            paused_at: live.paused_at,
-            admitted_at: live.admitted_at,
-            owner: live.owner,
-            epoch: live.epoch,
-            ..created
-        })
+        Some(live.of_run(created))
     }
 
     /// By creation, then id.

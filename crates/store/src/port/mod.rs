@@ -6,9 +6,11 @@ mod record;
 mod store;
 
 pub use error::Error;
-pub use reads::{Admission, Events, Executions, Nodes, Output, Runs, Servers, Source, Totals, Wrapped, Wrapper};
+pub use reads::{
+    Admission, Events, Executions, Nodes, Output, Runs, Servers, Source, Totals, Wrapped, Wrapper,
+};
 pub use record::{
-    Committed, EventFilter, ExecutionFilter, LimitUse, Listed, News, NodeTotals, OutputChunk, Page, RunFilter,
+    Committed, EventFilter, ExecutionFilter, Listed, News, NodeTotals, OutputChunk, Page, RunFilter,
     ServerRecord, Stream, Tally,
 };
 pub use store::{Beside, Store};

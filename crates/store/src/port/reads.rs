@@ -10,13 +10,14 @@ use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::node::{NodeRecord, Tombstone};
 use downbeat_core::run::RunRecord;
+use downbeat_core::state::LimitUse;
 use jiff::Timestamp;
 use tokio::sync::{broadcast, mpsc};
 
 use super::store::{Beside, Store};
 use super::{
-    Committed, Error, EventFilter, ExecutionFilter, LimitUse, Listed, News, NodeTotals, OutputChunk, Page,
-    RunFilter, ServerRecord, Tally,
+    Committed, Error, EventFilter, ExecutionFilter, Listed, News, NodeTotals, OutputChunk, Page, RunFilter,
+    ServerRecord, Tally,
 };
 use crate::copy::{Kept, Part, Seen};
 

@@ -115,18 +115,6 @@ pub struct NodeTotals {
     pub finished_at: Option<Timestamp>,
 }
 
-/// An execution has a place of a limit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LimitUse {
-    pub cluster: ClusterId,
-    pub key: String,
-    pub execution: ExecutionId,
-    pub granted_at: Timestamp,
-    /// Of a rate: when it counts no more, however its execution ends. Nothing: one of a number at once, which counts
-    /// until its lease ends.
-    pub until: Option<Timestamp>,
-}
-
 /// What another server did, as far as the store hears of it. A hint: whoever acts on it looks at the store, and looks
 /// now and then without it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,6 +8,7 @@ use deadpool_postgres::{Object, Pool};
 use downbeat_core::change::Change;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, NodeId, RunId, ServerId, SessionId};
+use downbeat_core::state::{Counted, NodeLive, RunLive, Tables, Verdicts};
 use futures_util::join;
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
@@ -21,8 +22,6 @@ use crate::batch::{Asked, Dirty, Holds, Needs, NewIds, Places};
 use crate::filter::{COUNT_AT_ONCE, HELD, HOLDS};
 use crate::port::{Committed, Error};
 use crate::rows::{Record, Text, count, json};
-use crate::tables::{NodeLive, RunLive, Tables, Verdicts};
-use crate::uses::Counted;
 
 /// How often a batch is tried that other servers get in the way of.
 const TRIES: u32 = 5;
@@ -169,7 +168,12 @@ enum Outcome {
 
 /// `last` is the batch's last event. The transaction's id alone does not tell: after a crash PostgreSQL gives the id of a
 /// transaction that left no trace to another one.
-async fn ask_outcome(pool: &Pool, server: ServerId, transaction: &str, last: &str) -> Result<Outcome, Failure> {
+async fn ask_outcome(
+    pool: &Pool,
+    server: ServerId,
+    transaction: &str,
+    last: &str,
+) -> Result<Outcome, Failure> {
     let client = pool.get().await?;
     answered(client, async |client: &mut Object| ask(client, server, transaction, last).await).await
 }
@@ -177,7 +181,9 @@ async fn ask_outcome(pool: &Pool, server: ServerId, transaction: &str, last: &st
 async fn ask(client: &Object, server: ServerId, transaction: &str, last: &str) -> Result<Outcome, Failure> {
     let row = match client.query_one("SELECT pg_xact_status($1::text::xid8)", &[&transaction]).await {
         // It is in the future: that of a transaction that a crash made undone.
-        Err(error) if error.code() == Some(&SqlState::INVALID_PARAMETER_VALUE) => return Ok(Outcome::Aborted),
+        Err(error) if error.code() == Some(&SqlState::INVALID_PARAMETER_VALUE) => {
+            return Ok(Outcome::Aborted);
+        }
         row => row?,
     };
     Ok(match row.try_get::<_, Option<&str>>(0)? {

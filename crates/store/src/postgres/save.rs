@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 use deadpool_postgres::Object;
 use downbeat_core::change::Change;
 use downbeat_core::ids::{ExecutionId, NodeId, ServerId};
+use downbeat_core::state::{Tables, Verdicts};
 use futures_util::join;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
@@ -17,11 +18,10 @@ use super::write::{Flight, Write, arrays, unnest};
 use crate::batch::{Dirty, Ended, Holds, Places};
 use crate::port::Error;
 use crate::rows::{
-    BuriedRow, CachedRow, ChangeColumns, Columns, DefinedRow, DescribedRow, ExecutionRow, HoldRow, LimitUseRow,
-    NodeLiveRow, ProblemsRow, RunLiveRow, RunRow, StateColumns, definition_row, description_row, execution_row, json,
-    list, run_row,
+    BuriedRow, CachedRow, ChangeColumns, Columns, DefinedRow, DescribedRow, ExecutionRow, HoldRow,
+    LimitUseRow, NodeLiveRow, ProblemsRow, RunLiveRow, RunRow, StateColumns, definition_row, description_row,
+    execution_row, json, list, run_row,
 };
-use crate::tables::{Tables, Verdicts};
 
 static DESCRIBE: LazyLock<Write> = LazyLock::new(|| Write::upsert::<DescribedRow<'_>>("nodes"));
 static APPEAR: LazyLock<Write> = LazyLock::new(|| Write::upsert::<NodeLiveRow>("presence"));
@@ -107,7 +107,8 @@ pub(super) async fn save(
     let problems = problems.collect::<Result<Vec<_>, _>>()?;
     let created: Vec<_> =
         dirty.runs_created.values().map(|run| run_row(run, &tables.runs[&run.id])).collect();
-    let defined = dirty.runs_created.values().map(|run| definition_row(run)).collect::<Result<Vec<_>, _>>()?;
+    let defined =
+        dirty.runs_created.values().map(|run| definition_row(run)).collect::<Result<Vec<_>, _>>()?;
     let altered_runs: Vec<_> =
         dirty.runs_altered.iter().map(|id| RunLiveRow::of(id, &tables.runs[*id])).collect();
     let added = dirty.executions_added.iter().map(|id| execution_row(&executions[id]));

@@ -90,7 +90,10 @@ impl Write {
         given.extend(rest.iter().map(|(_, column)| column));
         let sets = list(&given[1..], |_, column| format!("{0} = u.{0}", column.name));
         let rows = unnested(&given);
-        Self { sql: format!("UPDATE {table} t SET {sets} FROM {rows} WHERE t.{0} = u.{0}", key.name), columns }
+        Self {
+            sql: format!("UPDATE {table} t SET {sets} FROM {rows} WHERE t.{0} = u.{0}", key.name),
+            columns,
+        }
     }
 }
 
@@ -136,9 +139,10 @@ pub(super) struct Prepared<'a>(Vec<(Statement, Args<'a>)>);
 impl Prepared<'_> {
     /// Sends all statements, and returns the first failure.
     pub(super) async fn send(self, client: &Object) -> Result<(), Failure> {
-        let sent = self.0.into_iter().map(|(statement, args)| async move {
-            client.execute_raw(&statement, args).await
-        });
+        let sent = self
+            .0
+            .into_iter()
+            .map(|(statement, args)| async move { client.execute_raw(&statement, args).await });
         for answer in join_all(sent).await {
             answer?;
         }

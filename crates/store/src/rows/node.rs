@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, SessionId};
 use downbeat_core::node::{Installation, NodeRecord, NodeStatus, Registration, Tombstone};
+use downbeat_core::state::NodeLive;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -15,7 +16,6 @@ use super::scalar::{json, parse, time};
 use super::text::Text;
 use crate::batch::Deleted;
 use crate::port::Error;
-use crate::tables::NodeLive;
 
 columns! {
     /// The part of a node that moves: a row of `presence`.
@@ -88,10 +88,8 @@ pub(crate) type DescribedRow<'a> = (NodeKey<'a>, DescriptionRow<'a>);
 
 /// Returns the row that a registration writes. A new session has reported no problem yet.
 pub(crate) fn description_row(registration: &Registration) -> Result<DescribedRow<'_>, Error> {
-    let key = NodeKey {
-        id: registration.node.0,
-        hostname: registration.description.hostname.as_str().into(),
-    };
+    let key =
+        NodeKey { id: registration.node.0, hostname: registration.description.hostname.as_str().into() };
     let description = DescriptionRow {
         cluster: registration.cluster.0,
         description: json(&registration.description)?.into(),

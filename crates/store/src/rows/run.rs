@@ -4,6 +4,7 @@ use std::sync::{Arc, LazyLock};
 
 use downbeat_core::ids::{ClusterId, RunId, ServerId};
 use downbeat_core::run::{RunEnd, RunRecord, RunState};
+use downbeat_core::state::RunLive;
 use uuid::Uuid;
 
 use super::codes::Code;
@@ -12,7 +13,6 @@ use super::record::Record;
 use super::scalar::{count, int, json, micros, params_column, parse, time, time_opt};
 use super::text::Text;
 use crate::port::Error;
-use crate::tables::RunLive;
 
 columns! {
     /// The columns of `runs` that move.

@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 use downbeat_core::change::Change;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
+use downbeat_core::state::{Counted, NodeLive, RunLive, Tables, Verdicts};
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
@@ -15,21 +16,22 @@ use crate::batch::{Asked, Dirty, Ended, Holds, Needs, NewIds, Places};
 use crate::filter::{COUNT_AT_ONCE, HELD, HOLDS};
 use crate::port::{Committed, Error};
 use crate::rows::{
-    BuriedRow, CachedRow, ChangeColumns, DefinedRow, DescribedRow, EventRow, ExecutionRow, HoldRow, LEASE_COLUMNS,
-    LimitUseRow, NodeLiveRow, NumberColumns, ProblemsRow, Record, RunLiveRow, RunRow, StateColumns, count,
-    definition_row, description_row, execution_row, int, run_row,
+    BuriedRow, CachedRow, ChangeColumns, DefinedRow, DescribedRow, EventRow, ExecutionRow, HoldRow,
+    LEASE_COLUMNS, LimitUseRow, NodeLiveRow, NumberColumns, ProblemsRow, Record, RunLiveRow, RunRow,
+    StateColumns, count, definition_row, description_row, execution_row, int, run_row,
 };
-use crate::tables::{NodeLive, RunLive, Tables, Verdicts};
-use crate::uses::Counted;
 
 static NODE: LazyLock<String> =
     LazyLock::new(|| format!("{} WHERE node = ?1", <(NodeId, NodeLive)>::select()));
 static RUN: LazyLock<String> = LazyLock::new(|| format!("{} WHERE id = ?1", <(RunId, RunLive)>::select()));
-pub(super) static EXECUTION: LazyLock<String> = LazyLock::new(|| format!("{} WHERE id = ?1", Execution::select()));
+pub(super) static EXECUTION: LazyLock<String> =
+    LazyLock::new(|| format!("{} WHERE id = ?1", Execution::select()));
 static EXECUTIONS_AT: LazyLock<String> =
     LazyLock::new(|| format!("{} WHERE lease_node = ?1 AND {HELD}", Execution::select()));
-static HOLD_OF_NODE: LazyLock<String> = LazyLock::new(|| format!("{}{HOLDS} AND h.node = ?1", <(NodeId, RunId)>::select()));
-static HOLDS_OF_RUN: LazyLock<String> = LazyLock::new(|| format!("{}{HOLDS} AND h.run = ?1", <(NodeId, RunId)>::select()));
+static HOLD_OF_NODE: LazyLock<String> =
+    LazyLock::new(|| format!("{}{HOLDS} AND h.node = ?1", <(NodeId, RunId)>::select()));
+static HOLDS_OF_RUN: LazyLock<String> =
+    LazyLock::new(|| format!("{}{HOLDS} AND h.run = ?1", <(NodeId, RunId)>::select()));
 
 static DESCRIBE: LazyLock<Write> = LazyLock::new(|| Write::upsert::<DescribedRow<'_>>("nodes"));
 static APPEAR: LazyLock<Write> = LazyLock::new(|| Write::upsert::<NodeLiveRow>("presence"));
@@ -156,7 +158,11 @@ fn any_holds(transaction: &Transaction<'_>) -> Result<bool, Failure> {
 
 fn load_holds(transaction: &Transaction<'_>, needs: &Needs<'_>, tables: &mut Tables) -> Result<(), Failure> {
     tables.holds.extend(fetch_each(transaction, &HOLD_OF_NODE, needs.held.iter().map(|node| [node.0]))?);
-    tables.holds.extend(fetch_each(transaction, &HOLDS_OF_RUN, needs.holders.iter().map(|run| [run.as_str()]))?);
+    tables.holds.extend(fetch_each(
+        transaction,
+        &HOLDS_OF_RUN,
+        needs.holders.iter().map(|run| [run.as_str()]),
+    )?);
     Ok(())
 }
 

@@ -10,6 +10,7 @@ use downbeat_core::execution::Execution;
 use downbeat_core::ids::{NodeId, RunId};
 use downbeat_core::node::{NodeRecord, Registration};
 use downbeat_core::run::RunRecord;
+use downbeat_core::state::{NodeLive, RunLive, Tables};
 use jiff::Timestamp;
 use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 use tokio::sync::mpsc;
@@ -24,7 +25,6 @@ use crate::batch::{Dirty, Holds, Needs, NewIds};
 use crate::copy::{Diverged, Kept, Part, Replica, Replicated, Seen, broken_off, follows, registration};
 use crate::port::{Error, OutputChunk, ServerRecord};
 use crate::rows::{ChangeColumns, NumberColumns, OutputRow, ServerRow, TombstoneRow, count, int, json};
-use crate::tables::{NodeLive, RunLive, Tables};
 
 /// Whose a file is, as `PRAGMA user_version` says: the schema is the same, so it is no matter of migrations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +92,7 @@ fn replace(connection: &mut Connection, mut parts: mpsc::Receiver<Part>) -> Resu
             Part::Tombstones(tombstones) => {
                 Write::insert::<TombstoneRow<'_>>("tombstones")
                     .each(&transaction, tombstones.iter().map(TombstoneRow::of))?;
-            },
+            }
             Part::Runs(runs) => put_runs(&transaction, &runs)?,
             Part::Holds(holds) => put_holds(&transaction, &holds)?,
             Part::Executions(executions) => put_executions(&transaction, executions)?,

@@ -11,8 +11,8 @@ use tokio::sync::mpsc;
 
 use super::failure::Failure;
 use crate::copy::{
-    CHUNKS_PER_PART, EVENTS_PER_PART, EXECUTIONS_PER_PART, HOLDS_PER_PART, NODES_PER_PART, Part, RUNS_PER_PART,
-    TOMBSTONES_PER_PART, broken_off,
+    CHUNKS_PER_PART, EVENTS_PER_PART, EXECUTIONS_PER_PART, HOLDS_PER_PART, NODES_PER_PART, Part,
+    RUNS_PER_PART, TOMBSTONES_PER_PART, broken_off,
 };
 use crate::filter::HOLDS;
 use crate::port::OutputChunk;

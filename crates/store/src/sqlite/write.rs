@@ -74,7 +74,8 @@ impl Write {
     /// Sets columns of the row that has the same value in the first column.
     pub(super) fn update<R: Columns>(table: &str, is_set: impl Fn(&str) -> bool) -> Self {
         let (key, rest) = R::chosen(is_set);
-        let sets: Vec<_> = (2..).zip(&rest).map(|(n, (_, column))| format!("{} = ?{n}", column.name)).collect();
+        let sets: Vec<_> =
+            (2..).zip(&rest).map(|(n, (_, column))| format!("{} = ?{n}", column.name)).collect();
         let sql = format!("UPDATE {table} SET {} WHERE {} = ?1", sets.join(", "), key.name);
         let columns = [0].into_iter().chain(rest.into_iter().map(|(place, _)| place)).collect();
         Self { sql, columns }

@@ -1,6 +1,6 @@
 //! Limits on the board: what it counts, whom it lets by, and that it does not ask in vain.
 
-use downbeat_store::LimitUse;
+use downbeat_core::state::LimitUse;
 
 use super::*;
 

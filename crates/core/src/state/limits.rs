@@ -1,34 +1,44 @@
-//! Owns who has a place of a limit: what a lease takes, what its end gives back, and when there is no room. Places are
-//! counted by cluster and key; a number at once and a rate count apart, also under one key.
+//! Decides whether a limit has room: what a lease takes, and what its end gives back. Uses are counted by cluster and
+//! key; a number at once and a rate count apart, also under one key.
 
 use std::collections::BTreeMap;
 
-use downbeat_core::change::{Applied, Refusal};
-use downbeat_core::ids::{ClusterId, ExecutionId};
-use downbeat_core::spec::{Limit, Limits};
-use jiff::Timestamp;
+use crate::Timestamp;
+use crate::change::{Applied, Refusal};
+use crate::ids::{ClusterId, ExecutionId};
+use crate::spec::{Limit, Limits};
 
-use crate::port::LimitUse;
+/// An execution uses a place of a limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitUse {
+    pub cluster: ClusterId,
+    pub key: String,
+    pub execution: ExecutionId,
+    pub granted_at: Timestamp,
+    /// When a use of a rate ends, however its execution ends. Nothing for a number at once: that use ends with its
+    /// lease.
+    pub until: Option<Timestamp>,
+}
 
-/// What is counted for one limit of one lease.
+/// The uses to count for one limit of one lease.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Question {
-    pub(crate) cluster: ClusterId,
-    pub(crate) key: String,
-    pub(crate) counted: Counted,
+pub struct Question {
+    pub cluster: ClusterId,
+    pub key: String,
+    pub counted: Counted,
 }
 
 /// Which uses of a key count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Counted {
-    /// Those whose lease has not ended.
+pub enum Counted {
+    /// The uses whose lease has not ended.
     AtOnce,
-    /// Those of rates that were granted after `since`, and whose own time is not over at `at`.
+    /// The uses of rates that were granted after `since` and have not ended at `at`.
     Within { since: Timestamp, at: Timestamp },
 }
 
 impl Counted {
-    pub(crate) fn of(limit: Limit, at: Timestamp) -> Self {
+    pub fn of(limit: Limit, at: Timestamp) -> Self {
         match limit {
             Limit::AtOnce(_) => Counted::AtOnce,
             Limit::Rate(_, per) => {
@@ -44,30 +54,30 @@ fn most(limit: Limit) -> u32 {
     }
 }
 
-/// When a use counts no more, in whole microseconds as it is stored; nothing: with its lease.
+/// Returns when a use of a rate ends, in whole microseconds as it is stored.
 fn until(limit: Limit, granted_at: Timestamp) -> Option<Timestamp> {
     let Limit::Rate(_, per) = limit else { return None };
     let end = granted_at.checked_add(per.0).unwrap_or(Timestamp::MAX);
     Some(Timestamp::from_microsecond(end.as_microsecond()).unwrap_or(Timestamp::MAX))
 }
 
-/// The uses of one key, by when they were granted, each with its end.
+/// The uses of one key, ordered by when they were granted, each with its end.
 type Taken = BTreeMap<(Timestamp, ExecutionId), Option<Timestamp>>;
 
-/// All uses, or those that one batch took.
+/// All uses, or the uses that one batch took.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Uses {
+pub struct LimitUses {
     /// By cluster and key.
     taken: BTreeMap<(ClusterId, String), Taken>,
-    /// What the uses that are not here come to. Nothing where all are here.
-    pub(crate) elsewhere: BTreeMap<Question, u32>,
-    /// The last moment at which the batch took a place of a rate: what was over by then goes.
-    pub(crate) latest: Option<Timestamp>,
+    /// Counts of the uses that were not loaded; empty if all uses are here.
+    pub elsewhere: BTreeMap<Question, u32>,
+    /// When the batch last took a place of a rate: uses that were over at this time are removed.
+    pub latest: Option<Timestamp>,
 }
 
-impl Uses {
-    /// Takes one of each limit, or says which has none left and takes nothing.
-    pub(crate) fn take(
+impl LimitUses {
+    /// Takes one place in each limit. If a limit has no room, takes nothing and refuses.
+    pub fn take(
         &mut self,
         cluster: ClusterId,
         execution: ExecutionId,
@@ -103,8 +113,8 @@ impl Uses {
         elsewhere.saturating_add(u32::try_from(here).unwrap_or(u32::MAX))
     }
 
-    /// The lease has ended: places of numbers at once are free.
-    pub(crate) fn give_back(
+    /// Frees the places of numbers at once when the lease ends.
+    pub fn give_back(
         &mut self,
         cluster: ClusterId,
         execution: ExecutionId,
@@ -121,21 +131,21 @@ impl Uses {
         }
     }
 
-    /// Forgets uses that do not count any more, or never did.
-    pub(crate) fn retain(&mut self, counts: impl Fn(ExecutionId, Option<Timestamp>) -> bool) {
+    /// Keeps only the uses that count.
+    pub fn retain(&mut self, counts: impl Fn(ExecutionId, Option<Timestamp>) -> bool) {
         self.taken.retain(|_, taken| {
             taken.retain(|(_, execution), end| counts(*execution, *end));
             !taken.is_empty()
         });
     }
 
-    /// Forgets uses of rates whose time is over.
-    pub(crate) fn forget(&mut self, at: Timestamp) {
+    /// Removes uses of rates that were over at this time.
+    pub fn forget(&mut self, at: Timestamp) {
         self.retain(|_, end| end.is_none_or(|end| end > at));
     }
 
-    /// By cluster and key, then as they were granted.
-    pub(crate) fn list(&self) -> Vec<LimitUse> {
+    /// Returns all uses by cluster and key, then by when they were granted.
+    pub fn list(&self) -> Vec<LimitUse> {
         let list = |(key, taken): (&(ClusterId, String), &Taken)| {
             let (cluster, key) = key.clone();
             let all = taken.iter().map(move |(&(granted_at, execution), &until)| LimitUse {

@@ -1,0 +1,96 @@
+//! Decides what changes do to executions: which are added, who leases them, what they use of their limits.
+
+use std::collections::BTreeSet;
+
+use super::tables::Tables;
+use crate::change::{Applied, Refusal};
+use crate::execution::{self, Event, Execution, Illegal, Lease, Status};
+use crate::ids::{ExecutionId, NodeId, RunId};
+
+impl Tables {
+    /// Returns the executions that are leased to these nodes or run there.
+    pub fn at_work<'a>(&'a self, nodes: &'a BTreeSet<NodeId>) -> impl Iterator<Item = &'a Execution> {
+        // The memory store has all executions here, and a batch seldom asks for any.
+        let all = if nodes.is_empty() { None } else { Some(self.executions.values()) };
+        all.into_iter().flatten().filter(|execution| {
+            execution.state.status().is_open()
+                && execution.state.lease().is_some_and(|lease| nodes.contains(&lease.node))
+        })
+    }
+
+    /// Adds all or none. Refused if an id is in use, also within the change itself, or if an execution belongs to
+    /// another run, is created leased to a node that another run holds, or has no room in one of its limits.
+    pub(super) fn add_executions(&mut self, run: &RunId, executions: &[Execution]) -> Applied {
+        // Leases are checked before ids: a store may learn only when it inserts that an id is in use.
+        let takes = |each: &Execution| each.limits.is_some() && current_lease(each).is_some();
+        let uses = executions.iter().any(takes).then(|| self.uses.clone());
+        let added = self.add_leases(run, executions).and_then(|()| self.add_rows(run, executions));
+        if let (Err(_), Some(uses)) = (&added, uses) {
+            self.uses = uses;
+        }
+        added
+    }
+
+    fn add_leases(&mut self, run: &RunId, executions: &[Execution]) -> Applied {
+        for execution in executions {
+            if let Some(lease) = current_lease(execution) {
+                self.is_free(lease.node, run)?;
+                self.take_places(run, execution, lease)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn add_rows(&mut self, run: &RunId, executions: &[Execution]) -> Applied {
+        for (place, execution) in executions.iter().enumerate() {
+            if execution.run != *run || self.executions.contains_key(&execution.id) {
+                for added in &executions[..place] {
+                    self.executions.remove(&added.id);
+                }
+                return Err(Refusal::WrongState);
+            }
+            self.executions.insert(execution.id, execution.clone());
+        }
+        Ok(())
+    }
+
+    pub(super) fn lease(&mut self, run: &RunId, id: ExecutionId, lease: &Lease) -> Applied {
+        let waiting = self.executions.get(&id).filter(|execution| {
+            execution.run == *run && execution.limits.is_some() && execution.state.status() == Status::Pending
+        });
+        if let Some(execution) = waiting.cloned() {
+            self.take_places(run, &execution, lease)?;
+        }
+        self.step(run, id, &Event::Leased { lease: *lease })
+    }
+
+    /// Takes one place in each limit of an execution, or none.
+    fn take_places(&mut self, run: &RunId, execution: &Execution, lease: &Lease) -> Applied {
+        let Some(limits) = execution.limits.as_ref().filter(|_| !self.is_copy) else { return Ok(()) };
+        let cluster = *self.homes.get(run).ok_or(Refusal::NotFound)?;
+        self.uses.take(cluster, execution.id, limits, lease.granted_at)
+    }
+
+    pub(super) fn step(&mut self, run: &RunId, id: ExecutionId, event: &Event) -> Applied {
+        // A change that names the wrong run must not get into that run's feed.
+        let execution = self.executions.get_mut(&id).filter(|execution| execution.run == *run);
+        let execution = execution.ok_or(Refusal::NotFound)?;
+        execution.state = execution::step(&execution.state, event).map_err(|illegal| match illegal {
+            Illegal::StaleLease => Refusal::StaleLease,
+            Illegal::WrongState { .. } => Refusal::WrongState,
+        })?;
+        // Gives back only places that were taken here: a store that loads few rows removes the stored ones itself.
+        if let (Some(limits), Some(lease)) = (&execution.limits, execution.state.lease())
+            && !execution.state.status().is_open()
+            && let Some(cluster) = self.homes.get(run)
+        {
+            self.uses.give_back(*cluster, id, limits, lease.granted_at);
+        }
+        Ok(())
+    }
+}
+
+/// Returns the lease of an execution that has not ended.
+pub fn current_lease(execution: &Execution) -> Option<&Lease> {
+    execution.state.lease().filter(|_| execution.state.status().is_open())
+}

@@ -1,0 +1,17 @@
+//! The stored state as plain data, and what a change does to it.
+//!
+//! Every store runs these guards: the memory store keeps all rows here; a SQL store loads the rows that a batch looks
+//! at, applies the batch here, and writes back the rows that differ. Values that no guard looks at (definitions,
+//! descriptions, output) are not part of it.
+
+mod executions;
+mod limits;
+mod nodes;
+mod runs;
+mod tables;
+
+pub use executions::current_lease;
+pub use limits::{Counted, LimitUse, LimitUses, Question};
+pub use nodes::NodeLive;
+pub use runs::{Elsewhere, RunLive};
+pub use tables::{Tables, Verdicts};

@@ -1,0 +1,196 @@
+//! Owns the tables, and how a batch of changes is applied to them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::limits::LimitUses;
+use super::nodes::NodeLive;
+use super::runs::{Elsewhere, RunLive, move_run};
+use crate::Timestamp;
+use crate::change::{Applied, Change, Refusal, Silence};
+use crate::execution::{Event, Execution};
+use crate::ids::{ClusterId, ExecutionId, NodeId, RunId, SessionId};
+
+/// Rows by id: all of them, or those that one batch touches.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Tables {
+    pub clusters: BTreeSet<ClusterId>,
+    pub nodes: BTreeMap<NodeId, NodeLive>,
+    /// Sessions whose node was deleted while it had them.
+    pub deleted: BTreeSet<(NodeId, SessionId)>,
+    pub runs: BTreeMap<RunId, RunLive>,
+    /// The cluster of each run. A store that loads few rows fills it in only where limits need it.
+    pub homes: BTreeMap<RunId, ClusterId>,
+    /// The run of each idempotency key.
+    pub keys: BTreeMap<(ClusterId, String), RunId>,
+    pub executions: BTreeMap<ExecutionId, Execution>,
+    /// The nodes that exclusive runs hold.
+    pub holds: BTreeMap<NodeId, RunId>,
+    /// Counts of the runs that were not loaded; zero if all runs are here.
+    pub elsewhere: Elsewhere,
+    pub uses: LimitUses,
+    /// The tables belong to a replica, which counts no uses: its primary did.
+    pub(super) is_copy: bool,
+}
+
+/// The result of a batch, before its changes are numbered.
+#[derive(Debug)]
+pub struct Verdicts {
+    /// In the order given.
+    pub outcomes: Vec<Applied>,
+    /// Indexes of the applied changes in the batch, in the order in which they were applied.
+    pub applied: Vec<usize>,
+    /// Uses of rates that were over at this time are removed.
+    pub uses_over: Option<Timestamp>,
+}
+
+impl Verdicts {
+    /// Numbers the applied changes from `last_seq` on, in the order in which they were applied.
+    pub fn seqs(&self, last_seq: u64) -> Vec<Option<u64>> {
+        let mut seqs = vec![None; self.outcomes.len()];
+        for (seq, &place) in (last_seq + 1..).zip(&self.applied) {
+            seqs[place] = Some(seq);
+        }
+        seqs
+    }
+}
+
+impl Tables {
+    /// Returns empty tables with the cluster `default`.
+    pub fn new() -> Self {
+        Self { clusters: BTreeSet::from([ClusterId::DEFAULT]), ..Self::default() }
+    }
+
+    /// Applies a batch: kinds in the order of their phase, within a kind as given.
+    pub fn apply_all(&mut self, changes: &[Change]) -> Verdicts {
+        let mut order: Vec<usize> = (0..changes.len()).collect();
+        order.sort_by_key(|&place| changes[place].phase());
+        let mut outcomes = vec![Ok(()); changes.len()];
+        order.retain(|&place| {
+            outcomes[place] = self.apply(&changes[place]);
+            outcomes[place].is_ok()
+        });
+        let uses_over = self.uses.latest.take();
+        if let Some(at) = uses_over {
+            self.uses.forget(at);
+        }
+        Verdicts { outcomes, applied: order, uses_over }
+    }
+
+    /// Applies changes that another store has applied, in its order, and without the guards that only counted then.
+    /// Stops at the first change that is refused and returns its index.
+    pub fn apply_in_order(&mut self, changes: &[Change]) -> Result<(), (usize, Refusal)> {
+        self.is_copy = true;
+        for (place, change) in changes.iter().enumerate() {
+            self.apply(change).map_err(|refusal| (place, refusal))?;
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, change: &Change) -> Applied {
+        match change {
+            Change::NodeRegistered { registration } => self.register(registration),
+            Change::NodeMoved { node, session, from, to, silent_since, at: _ } => {
+                self.unheard(silent_since.map(|since| Silence { node: *node, since }))?;
+                let node = self.nodes.get_mut(node).ok_or(Refusal::NotFound)?;
+                if node.session != *session {
+                    return Err(Refusal::StaleSession);
+                }
+                if node.status != *from {
+                    return Err(Refusal::WrongState);
+                }
+                node.status = *to;
+                Ok(())
+            }
+            Change::NodeDrainSet { node, draining, by: _, at: _ } => {
+                self.nodes.get_mut(node).ok_or(Refusal::NotFound)?.draining = *draining;
+                Ok(())
+            }
+            Change::NodeProblemsSet { node, session, problems: _, at: _ } => {
+                self.has_session(*node, *session)
+            }
+            Change::NodeDeleted { node, session, by: _, silent_since, at: _ } => {
+                self.unheard(silent_since.map(|since| Silence { node: *node, since }))?;
+                self.has_session(*node, *session)?;
+                self.nodes.remove(node);
+                self.holds.remove(node);
+                self.deleted.insert((*node, *session));
+                Ok(())
+            }
+            Change::RunCreated { run, max_pending } => self.create_run(run, *max_pending),
+            Change::RunTaken { run, owner, epoch, at: _ } => {
+                let run = self.runs.get_mut(run).ok_or(Refusal::NotFound)?;
+                if run.epoch.checked_add(1) != Some(*epoch) {
+                    return Err(Refusal::StaleEpoch);
+                }
+                if run.state.is_terminal() {
+                    return Err(Refusal::WrongState);
+                }
+                run.owner = *owner;
+                run.epoch = *epoch;
+                Ok(())
+            }
+            Change::RunCancelRequested { run, by: _, at } => {
+                let run = self.runs.get_mut(run).ok_or(Refusal::NotFound)?;
+                if run.state.is_terminal() || run.cancel_requested_at.is_some() {
+                    return Err(Refusal::WrongState);
+                }
+                run.cancel_requested_at = Some(*at);
+                Ok(())
+            }
+            Change::RunPauseSet { run, paused, by: _, at } => {
+                let run = self.runs.get_mut(run).ok_or(Refusal::NotFound)?;
+                if run.state.is_terminal() || run.paused_at.is_some() == *paused {
+                    return Err(Refusal::WrongState);
+                }
+                run.paused_at = paused.then_some(*at);
+                Ok(())
+            }
+            Change::RunAdmitted { run, epoch, limit, nodes, at } => {
+                self.admit(run, *epoch, *limit, nodes, *at)
+            }
+            Change::ExecutionsAdded { run, epoch, executions, at: _ } => {
+                self.owned(run, *epoch)?;
+                self.add_executions(run, executions)
+            }
+            Change::ExecutionLeased { run, execution, lease } => {
+                self.is_free(lease.node, run)?;
+                self.lease(run, *execution, lease)
+            }
+            Change::ExecutionStarted { run, execution, token, at, received_at } => {
+                let started = Event::Started { token: *token, at: *at, received_at: *received_at };
+                self.step(run, *execution, &started)
+            }
+            Change::ExecutionFinished { run, execution, token, outcome } => {
+                self.step(run, *execution, &Event::Finished { token: *token, outcome: outcome.clone() })
+            }
+            Change::ExecutionLost { run, execution, token, silence, reason, at } => {
+                self.unheard(*silence)?;
+                self.step(
+                    run,
+                    *execution,
+                    &Event::LeaseEnded { token: *token, reason: reason.clone(), at: *at },
+                )
+            }
+            Change::ExecutionCancelRequested { run, execution, epoch, reason, at } => {
+                self.owned(run, *epoch)?;
+                self.step(run, *execution, &Event::CancelRequested { reason: reason.clone(), at: *at })
+            }
+            Change::ExecutionGivenUp { run, execution, epoch, error, at } => {
+                self.owned(run, *epoch)?;
+                self.step(run, *execution, &Event::GivenUp { error: error.clone(), at: *at })
+            }
+            Change::ExecutionSkipped { run, execution, epoch, reason, at } => {
+                self.owned(run, *epoch)?;
+                self.step(run, *execution, &Event::Skipped { reason: reason.clone(), at: *at })
+            }
+            Change::RunMoved { run, epoch, path, end, at } => {
+                move_run(self.owned(run, *epoch)?, path, end, *at)?;
+                if path.last().is_some_and(|state| state.is_terminal()) {
+                    self.holds.retain(|_, holder| holder != run);
+                }
+                Ok(())
+            }
+            Change::Unknown { .. } => Err(Refusal::NotKnownToAll),
+        }
+    }
+}
