@@ -8,7 +8,7 @@ use clap::Parser;
 use clap::error::ErrorKind;
 
 use crate::args::{Cli, Command};
-use crate::client::Client;
+use crate::connect::connect;
 use crate::exit::{Code, Failure};
 use crate::out::{Format, Out};
 use crate::{bench, completions, event, job, later, node, run, serve, server_list, status};
@@ -88,7 +88,7 @@ fn one_line(text: &str) -> String {
 
 fn dispatch(cli: Cli, out: Out) -> Result<(), Failure> {
     let Cli { global, command } = cli;
-    let client = || Client::new(&global);
+    let client = || connect(&global);
     match command {
         Command::Dev(args) => on_all_cores(serve::dev::run(args, out)),
         Command::Server(args) => on_all_cores(serve::server::run(args, out)),

@@ -4,8 +4,8 @@
 mod app;
 mod args;
 mod bench;
-mod client;
 mod completions;
+mod connect;
 mod event;
 mod exit;
 mod job;

@@ -5,6 +5,8 @@ use downbeat_core::plan::{self, Unfit};
 use downbeat_core::spec;
 use downbeat_store as store;
 
+use crate::journal::Lost;
+
 /// Why a request was not carried out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
@@ -80,6 +82,12 @@ impl From<store::Error> for Error {
             | store::Error::Misused(_)
             | store::Error::Corrupt(_) => Error::Bug(error.to_string()),
         }
+    }
+}
+
+impl From<Lost> for Error {
+    fn from(lost: Lost) -> Self {
+        Error::Unavailable(lost.to_string())
     }
 }
 

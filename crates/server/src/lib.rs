@@ -15,6 +15,7 @@ mod metrics;
 mod nodes;
 mod output;
 mod pace;
+mod parts;
 mod replica;
 mod rpc;
 mod runs;

@@ -1,6 +1,7 @@
 //! Owns the server's figures for Prometheus. Everything here only counts; nothing decides by it.
 
 mod nodes;
+mod stock;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -21,6 +22,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
 use self::nodes::PerNode;
+pub(crate) use self::stock::take_stock;
 use crate::replica::Lag;
 
 /// The figures of one server; cheap to clone. Counting costs an atomic or a short lock; labels are looked up once,

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use downbeat_core::execution::Stream;
 use downbeat_core::ids::ExecutionId;
 use downbeat_proto::message::{Chunk, Fault};
-use downbeat_store::{News, OutputChunk, Store, Stream};
+use downbeat_store::{News, OutputChunk, Store};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;

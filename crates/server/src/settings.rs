@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
+use downbeat_api::request::HTTP_PORT;
 use downbeat_core::{Span, limits};
 
 /// Plain values; the doc comments are the manual.
@@ -43,7 +44,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    pub const HTTP_PORT: u16 = 4680;
+    pub const HTTP_PORT: u16 = HTTP_PORT;
     pub const GRPC_PORT: u16 = 4681;
 }
 

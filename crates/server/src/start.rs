@@ -24,10 +24,11 @@ use crate::journal::{Feed, Journal};
 use crate::metrics::Metrics;
 use crate::nodes::{Heartbeats, Serving, Sweeper};
 use crate::output::Outputs;
+use crate::parts::Parts;
 use crate::replica::{Applier, Door, Follower, Following};
 use crate::rpc::{self, Host};
 use crate::runs::{Runs, load_board};
-use crate::service::{Parts, Service};
+use crate::service::Service;
 use crate::settings::Settings;
 use crate::surroundings::{Chance, Surroundings};
 

@@ -23,7 +23,7 @@ pub use open::open;
 pub use port::{
     Admission, Beside, Committed, Error, EventFilter, Events, ExecutionFilter, Executions, Listed, News,
     NodeTotals, Nodes, Output, OutputChunk, Page, RunFilter, Runs, ServerRecord, Servers, Source, Store,
-    Stream, Tally, Totals, Wrapped, Wrapper,
+    Tally, Totals, Wrapped, Wrapper,
 };
 pub use postgres::{PostgresStore, postgres_client};
 pub use sqlite::SqliteStore;

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use downbeat_client::Feed;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::process;
-use crate::client::Feed;
 use crate::exit::{Code, Failure};
 
 /// A server starts within this, or something is wrong.

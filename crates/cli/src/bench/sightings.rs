@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use downbeat_client::Feed;
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
-use crate::client::Feed;
 use crate::exit::Failure;
 
 /// What was seen of one run.
@@ -51,10 +51,10 @@ impl Sightings {
                 match next {
                     Ok(Some(message)) => match message.decode::<Value>() {
                         Ok(event) => seen.take(&event, Instant::now()),
-                        Err(failure) => seen.failure = Some(failure),
+                        Err(failure) => seen.failure = Some(failure.into()),
                     },
                     Ok(None) => seen.failure = Some(Failure::bug("the event stream ended")),
-                    Err(failure) => seen.failure = Some(failure),
+                    Err(failure) => seen.failure = Some(failure.into()),
                 }
                 if seen.failure.is_some() {
                     return;

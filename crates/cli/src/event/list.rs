@@ -1,21 +1,13 @@
 //! `event list`: what was recorded, and with `-f` what is being recorded.
 
-use std::time::Duration;
-
 use clap::Args;
-use downbeat_core::limits;
-use downbeat_server::http::view::{DeletedNode, Event, EventList, List, NodeSummary};
-use tokio::time::sleep;
+use downbeat_api::request::Request;
+use downbeat_api::{Event, EventList, request};
+use downbeat_client::Client;
 
-use crate::client::Client;
-use crate::exit::{Code, Failure};
+use crate::exit::Failure;
 use crate::out::{Format, Out};
 use crate::render::EventLines;
-
-/// Between attempts to take up a stream again.
-const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// Attempts in a row after which the server is taken as gone.
-const MOST_RETRIES: u32 = 60;
 
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
@@ -31,15 +23,12 @@ pub(crate) struct ListArgs {
 }
 
 pub(super) async fn run(args: ListArgs, client: &Client, out: Out) -> Result<(), Failure> {
-    let mut query: Vec<(&str, String)> =
-        args.since.map(|since| ("since", since.to_string())).into_iter().collect();
+    let request = request::events().with_any("since", args.since);
     let lines = lines(client, out).await?;
     if args.follow {
-        return follow(&["events"], query, lines, client, out).await;
+        return follow(request, lines, client, out).await;
     }
-    query.push(("follow", "0".to_owned()));
-    query.extend(args.limit.map(|limit| ("limit", limit.to_string())));
-    let events: EventList = client.get(&["events"], &query).await?;
+    let events = client.ask(request.with("follow", 0).with_any("limit", args.limit)).await?;
     out.result(&events, || told(&events.data, lines))?;
     if events.pagination.has_more && out.format() == Format::Table {
         out.note(&format!("there is more: --since {}", events.pagination.next));
@@ -52,11 +41,10 @@ async fn lines(client: &Client, out: Out) -> Result<EventLines, Failure> {
     if out.format() != Format::Table {
         return Ok(EventLines::default());
     }
-    let nodes: Vec<NodeSummary> = client.all_pages(&["nodes"]).await?;
+    let nodes = client.all_pages(request::nodes()).await?;
     let mut names: Vec<_> = nodes.into_iter().map(|node| (node.id, node.hostname)).collect();
     // A server from before has none.
-    let query = [("limit", limits::PAGE_MOST.to_string())];
-    if let Ok(deleted) = client.get::<List<DeletedNode>>(&["deleted-nodes"], &query).await {
+    if let Ok(deleted) = client.page(request::deleted_nodes(), 0).await {
         names.splice(0..0, deleted.data.into_iter().map(|node| (node.id, node.hostname)));
     }
     Ok(EventLines::new(names))
@@ -70,37 +58,17 @@ pub(crate) fn told(events: &[Event], mut lines: EventLines) -> String {
     events.iter().map(|event| lines.line(event) + "\n").collect()
 }
 
-/// Prints a stream of events until the server says that it is over. A connection that breaks is taken up again where
-/// it was, so that nothing is missing and nothing comes twice.
+/// Prints a stream of events until the server ends it.
 pub(crate) async fn follow(
-    path: &[&str],
-    query: Vec<(&str, String)>,
+    request: Request<EventList>,
     mut lines: EventLines,
     client: &Client,
     out: Out,
 ) -> Result<(), Failure> {
-    let mut last: Option<String> = None;
-    let mut failures = 0;
-    loop {
-        match client.feed(path, &query, last.as_deref()).await {
-            Err(failure)
-                if failure.code == Code::Unreachable && last.is_some() && failures < MOST_RETRIES =>
-            {
-                failures += 1;
-            }
-            Err(failure) => return Err(failure),
-            Ok(mut feed) => {
-                failures = 0;
-                while let Ok(Some(message)) = feed.next().await {
-                    if message.name == "end" {
-                        return Ok(());
-                    }
-                    let event: Event = message.decode()?;
-                    out.item(&event, || lines.line(&event))?;
-                    last = message.id.or(last);
-                }
-            }
-        }
-        sleep(RETRY_PAUSE).await;
+    let mut stream = client.stream(request);
+    while let Some(message) = stream.next().await? {
+        let event: Event = message.decode()?;
+        out.item(&event, || lines.line(&event))?;
     }
+    Ok(())
 }

@@ -3,8 +3,8 @@
 mod list;
 
 use clap::Subcommand;
+use downbeat_client::Client;
 
-use crate::client::Client;
 use crate::exit::Failure;
 use crate::later;
 use crate::out::Out;

@@ -4,14 +4,14 @@
 //! coerced to what the action declares.
 
 use clap::{ArgAction, Args, Command, FromArgMatches};
+use downbeat_api::{NodeSummary, request};
+use downbeat_client::Client;
 use downbeat_core::backend::{ActionSchema, Catalogue, ParamKind, ParamSchema, coerce};
 use downbeat_core::nearest::nearest;
-use downbeat_server::http::view::{Node, NodeSummary};
 use serde_json::{Value, json};
 
 use super::run::RunOptions;
 use crate::args::Global;
-use crate::client::Client;
 use crate::exit::Failure;
 
 /// One task as a definition, and the options with what was said after ACTION.
@@ -46,10 +46,10 @@ impl Inline {
 
 /// The first node that offers a backend, if one does.
 async fn offering(client: &Client, backend: &str) -> Result<Option<NodeSummary>, Failure> {
-    let path = ["clusters", client.cluster().unwrap_or("default"), "nodes"];
+    let nodes = request::cluster_nodes(client.cluster().unwrap_or("default"));
     let mut seen = 0;
     loop {
-        let page = client.page::<NodeSummary>(&path, seen).await?;
+        let page = client.page(nodes.clone(), seen).await?;
         seen += page.data.len();
         let is_last = !page.pagination.has_more || page.data.is_empty();
         let found = page.data.into_iter().find(|node| node.backends.iter().any(|name| name == backend));
@@ -62,7 +62,7 @@ async fn offering(client: &Client, backend: &str) -> Result<Option<NodeSummary>,
 /// What a node that offers it declares of an action; nothing when no node does.
 async fn asked(client: &Client, backend: &str, action: &str) -> Result<Option<ActionSchema>, Failure> {
     let Some(node) = offering(client, backend).await? else { return Ok(None) };
-    let node: Node = client.get(&["nodes", &node.id.to_string()], &[]).await?;
+    let node = client.ask(request::node(node.id)).await?;
     let offered = node.backends.into_iter().find(|offered| offered.name == backend);
     let action = offered.and_then(|offered| offered.actions.into_iter().find(|known| known.name == action));
     Ok(action.map(|action| ActionSchema {

@@ -11,7 +11,7 @@ mod validate;
 use clap::Subcommand;
 
 use crate::args::Global;
-use crate::client::Client;
+use crate::connect::connect;
 use crate::exit::Failure;
 use crate::later;
 use crate::out::Out;
@@ -34,7 +34,7 @@ pub(crate) enum Verb {
 pub(crate) async fn run(verb: Verb, global: &Global, out: Out) -> Result<(), Failure> {
     match verb {
         Verb::Run(args) => run::run(args, global, out).await,
-        Verb::Plan(args) => plan::run(args, &Client::new(global)?, out).await,
+        Verb::Plan(args) => plan::run(args, &connect(global)?, out).await,
         Verb::Validate(args) => validate::run(&args, out),
         Verb::Schema => schema::run(out),
         Verb::Unknown(words) => Err(later::unknown(Some("job"), &words)),

@@ -1,11 +1,12 @@
 //! `job plan`: a dry run on the server, which knows the nodes.
 
 use clap::Args;
-use downbeat_server::http::view::Plan;
+use downbeat_api::request;
+use downbeat_client::{Body, Client};
 
 use super::file::JobFile;
 use super::params;
-use crate::client::{Body, Client};
+use crate::connect::failure_in;
 use crate::exit::Failure;
 use crate::out::Out;
 use crate::render::{Rows, plan_page};
@@ -29,9 +30,8 @@ pub(crate) struct PlanArgs {
 pub(super) async fn run(args: PlanArgs, client: &Client, out: Out) -> Result<(), Failure> {
     let (text, name) = JobFile::read(&args.file)?.text()?;
     let params = params::read(&args.param)?;
-    let mut query: Vec<_> = args.target.map(|target| ("target", target)).into_iter().collect();
-    query.extend(client.cluster().map(|cluster| ("cluster", cluster.to_owned())));
-    let body = Body::Definition { text, file: Some(name), params, no_cache: false };
-    let plan: Plan = client.post(&["plan"], &query, body, None).await?;
+    let request = request::plan().with_any("target", args.target).with_any("cluster", client.cluster());
+    let body = Body::Definition { text, params, no_cache: false };
+    let plan = client.send(request, body, None).await.map_err(|error| failure_in(error, Some(&name)))?;
     out.result(&plan, || plan_page(&plan, Rows::of(args.all), out.width()))
 }

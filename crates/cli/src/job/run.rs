@@ -1,15 +1,16 @@
 //! `job run`: submits a task or a job file, and stays with the run if asked to.
 
 use clap::Args;
+use downbeat_api::request;
+use downbeat_client::Body;
 use downbeat_core::backend::{Catalogue, Params};
 use downbeat_core::{Span, spec};
-use downbeat_server::http::view::Run;
 
 use super::file::JobFile;
 use super::inline::{self, Inline};
 use super::params;
 use crate::args::Global;
-use crate::client::{Body, Client};
+use crate::connect::{connect, failure_in};
 use crate::exit::Failure;
 use crate::out::Out;
 use crate::render::{absences, started_line};
@@ -81,7 +82,7 @@ pub(crate) struct RunOptions {
 
 /// What is to be run.
 enum Asked {
-    File(Body),
+    File { name: String, body: Body },
     Task(Box<Inline>),
 }
 
@@ -102,8 +103,8 @@ pub(super) async fn run(args: RunArgs, global: &Global, out: Out) -> Result<(), 
             let target = args.options.target.clone();
             let params = params::read(&args.options.param)?;
             let no_cache = args.options.no_cache;
-            let body = Body::Definition { text, file: Some(name), params, no_cache };
-            (args.options, global.clone(), Asked::File(body), target)
+            let body = Body::Definition { text, params, no_cache };
+            (args.options, global.clone(), Asked::File { name, body }, target)
         }
         None => {
             let inline = inline::read(args.options, global.clone().or_environment(), args.task)?;
@@ -117,25 +118,23 @@ pub(super) async fn run(args: RunArgs, global: &Global, out: Out) -> Result<(), 
         }
     };
     // What was said after ACTION may have named another server or format.
-    let client = Client::new(&global)?;
+    let client = connect(&global)?;
     let out = out.with_format(global.output);
-    let is_file = matches!(asked, Asked::File(_));
-    let body = match asked {
-        Asked::File(body) => body,
+    let (file, body) = match asked {
+        Asked::File { name, body } => (Some(name), body),
         Asked::Task(inline) => {
             let text = inline.settled(&client).await?.to_string();
             note_signs(&text, "", out);
-            Body::Definition { text, file: None, params: Params::new(), no_cache: options.no_cache }
+            (None, Body::Definition { text, params: Params::new(), no_cache: options.no_cache })
         }
     };
-    let mut query: Vec<_> = target.map(|target| ("target", target)).into_iter().collect();
     // The definition of one task names its cluster itself.
-    if is_file {
-        query.extend(client.cluster().map(|cluster| ("cluster", cluster.to_owned())));
-    }
+    let cluster = client.cluster().filter(|_| file.is_some());
+    let request = request::submit().with_any("target", target).with_any("cluster", cluster);
     // A key of its own lets the client repeat what a broken connection left unanswered.
     let key = options.idempotency_key.clone().unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
-    let run: Run = client.post(&["runs"], &query, body, Some(&key)).await?;
+    let submitted = client.send(request, body, Some(&key)).await;
+    let run = submitted.map_err(|error| failure_in(error, file.as_deref()))?;
     let id = run.summary.id.clone();
     absences(&run).iter().for_each(|absence| out.note(absence));
     if options.watch {

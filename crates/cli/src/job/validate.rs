@@ -1,15 +1,15 @@
 //! `job validate`: checks a job file by itself, without a server.
 
 use clap::Args;
+use downbeat_api::Valid;
 use downbeat_core::backend::Catalogue;
 use downbeat_core::expr;
 use downbeat_core::spec::{self, Noted};
-use downbeat_server::http::view::Valid;
 use serde_json::json;
 
 use super::file::JobFile;
 use super::params;
-use crate::client::params_failure;
+use crate::connect::params_failure;
 use crate::exit::{Code, Failure};
 use crate::out::{Format, Out};
 

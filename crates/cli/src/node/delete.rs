@@ -1,16 +1,14 @@
 //! `node delete`.
 
-use downbeat_server::http::view::DeletedNode;
+use downbeat_api::request;
+use downbeat_client::Client;
 
-use super::within;
-use crate::client::Client;
 use crate::exit::Failure;
 use crate::out::Out;
 
 pub(super) async fn run(name: &str, force: bool, client: &Client, out: Out) -> Result<(), Failure> {
-    let mut query = within(client);
-    query.extend(force.then(|| ("force", "1".to_owned())));
-    let node: DeletedNode = client.delete(&["nodes", name], &query).await?;
+    let request = request::delete_node(name).with_any("cluster", client.cluster());
+    let node = client.ask(request.with_any("force", force.then_some(1))).await?;
     out.result(&node, || {
         format!("node {} is deleted; an agent that is started there registers it anew", node.hostname)
     })

@@ -1,9 +1,8 @@
 //! `node drain` and `node undrain`.
 
-use downbeat_server::http::view::Node;
+use downbeat_api::request;
+use downbeat_client::{Body, Client};
 
-use super::within;
-use crate::client::{Body, Client};
 use crate::exit::Failure;
 use crate::out::Out;
 
@@ -14,10 +13,11 @@ pub(super) enum Drain {
 }
 
 pub(super) async fn run(name: &str, drain: Drain, client: &Client, out: Out) -> Result<(), Failure> {
-    let (verb, told) = match drain {
-        Drain::On => ("drain", "finishes what it has and takes no new work"),
-        Drain::Off => ("undrain", "takes work again"),
+    let (request, told) = match drain {
+        Drain::On => (request::drain(name), "finishes what it has and takes no new work"),
+        Drain::Off => (request::undrain(name), "takes work again"),
     };
-    let node: Node = client.post(&["nodes", name, verb], &within(client), Body::Empty, None).await?;
+    let request = request.with_any("cluster", client.cluster());
+    let node = client.send(request, Body::Empty, None).await?;
     out.result(&node, || format!("node {} {told}", node.hostname))
 }

@@ -1,10 +1,10 @@
 //! `node list`.
 
 use clap::Args;
-use downbeat_server::http::view::{List, NodeSummary};
+use downbeat_api::request;
+use downbeat_client::Client;
 use jiff::Timestamp;
 
-use crate::client::Client;
 use crate::exit::Failure;
 use crate::out::Out;
 use crate::render::node_table;
@@ -26,11 +26,12 @@ pub(crate) struct ListArgs {
 }
 
 pub(super) async fn run(args: ListArgs, client: &Client, out: Out) -> Result<(), Failure> {
-    let mut query = vec![("limit", args.limit.to_string()), ("offset", args.offset.to_string())];
-    query.extend(args.status.map(|status| ("status", status)));
-    query.extend(args.group.map(|group| ("group", group)));
-    let path = ["clusters", client.cluster().unwrap_or("default"), "nodes"];
-    let nodes: List<NodeSummary> = client.get(&path, &query).await?;
+    let request = request::cluster_nodes(client.cluster().unwrap_or("default"))
+        .with("limit", args.limit)
+        .with("offset", args.offset)
+        .with_any("status", args.status)
+        .with_any("group", args.group);
+    let nodes = client.ask(request).await?;
     out.result(&nodes, || node_table(&nodes.data, Timestamp::now(), out.width()))?;
     if nodes.pagination.has_more {
         out.note(&format!(

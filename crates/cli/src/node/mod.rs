@@ -7,8 +7,8 @@ mod show;
 mod work;
 
 use clap::Subcommand;
+use downbeat_client::Client;
 
-use crate::client::Client;
 use crate::exit::Failure;
 use crate::later;
 use crate::out::Out;
@@ -64,9 +64,4 @@ pub(crate) async fn run(verb: Verb, client: &Client, out: Out) -> Result<(), Fai
         Verb::Undrain { node } => drain::run(&node, drain::Drain::Off, client, out).await,
         Verb::Unknown(words) => Err(later::unknown(Some("node"), &words)),
     }
-}
-
-/// The cluster, where hostnames are looked up.
-fn within(client: &Client) -> Vec<(&'static str, String)> {
-    client.cluster().map(|cluster| ("cluster", cluster.to_owned())).into_iter().collect()
 }

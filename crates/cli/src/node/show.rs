@@ -1,15 +1,14 @@
 //! `node show`.
 
-use downbeat_server::http::view::Node;
+use downbeat_api::request;
+use downbeat_client::Client;
 use jiff::Timestamp;
 
-use super::within;
-use crate::client::Client;
 use crate::exit::Failure;
 use crate::out::Out;
 use crate::render::node_page;
 
 pub(super) async fn run(node: &str, client: &Client, out: Out) -> Result<(), Failure> {
-    let node: Node = client.get(&["nodes", node], &within(client)).await?;
+    let node = client.ask(request::node(node).with_any("cluster", client.cluster())).await?;
     out.result(&node, || node_page(&node, Timestamp::now(), out.width()))
 }

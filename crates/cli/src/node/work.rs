@@ -1,15 +1,14 @@
 //! `node work`.
 
-use downbeat_server::http::view::NodeWork;
+use downbeat_api::request;
+use downbeat_client::Client;
 use jiff::Timestamp;
 
-use super::within;
-use crate::client::Client;
 use crate::exit::Failure;
 use crate::out::Out;
 use crate::render::work_page;
 
 pub(super) async fn run(node: &str, client: &Client, out: Out) -> Result<(), Failure> {
-    let work: NodeWork = client.get(&["nodes", node, "workers"], &within(client)).await?;
+    let work = client.ask(request::node_work(node).with_any("cluster", client.cluster())).await?;
     out.result(&work, || work_page(&work, Timestamp::now(), out.width()))
 }

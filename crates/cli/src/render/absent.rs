@@ -1,6 +1,6 @@
 //! Owns how nodes are named that a run has to do without: drained ones that were left out, and silent ones.
 
-use downbeat_server::http::view::{NodeReason, Run};
+use downbeat_api::{NodeReason, Run};
 
 use super::hosts::{Rows, hosts};
 

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
+use downbeat_api::Event;
 use downbeat_core::ids::{ExecutionId, NodeId, RunId};
 use downbeat_core::run::RunStatus;
-use downbeat_server::http::view::Event;
 use serde::Deserialize;
 
 use super::table::{Tone, one_line, painted};

@@ -1,6 +1,6 @@
 //! The look of every page, held against golden files.
 
-use downbeat_server::http::view::{
+use downbeat_api::{
     EventList, List, Node, NodeSummary, NodeWork, Plan, Rules, Run, RunStanding, RunSummary, Server, Status,
 };
 use jiff::Timestamp;

@@ -1,7 +1,7 @@
 //! Owns how nodes look.
 
+use downbeat_api::{Node, NodeSummary};
 use downbeat_core::node::NodeStatus;
-use downbeat_server::http::view::{Node, NodeSummary};
 use jiff::Timestamp;
 use serde_json::Value;
 

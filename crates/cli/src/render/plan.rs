@@ -1,10 +1,10 @@
 //! Owns how a plan looks: nodes and waves, then the steps in order: what each does, where, and what it waits for. A graph is
 //! drawn first, by `plan_graph`.
 
+use downbeat_api::{EdgeKind, Plan, Shape, Step, Where};
 use downbeat_core::Span;
 use downbeat_core::limits;
 use downbeat_core::spec::{Condition, ForEach, Limit, Placement};
-use downbeat_server::http::view::{EdgeKind, Plan, Shape, Step, Where};
 use serde_json::Value;
 
 use super::absent::{left_out, silent};

@@ -1,8 +1,8 @@
 //! Owns how a step stands over all of its nodes or items: the counts, and the line about one that has ended.
 
+use downbeat_api::StepStanding;
 use downbeat_core::Span;
 use downbeat_core::execution::Status;
-use downbeat_server::http::view::StepStanding;
 
 use super::table::{Tone, one_line, painted};
 use super::time::short;

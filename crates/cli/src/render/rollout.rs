@@ -1,7 +1,7 @@
 //! Owns how a roll-out looks: its waves, what was never touched, and the lines about waves that come and go.
 
+use downbeat_api::{PlannedRollout, Rollout, WaveStatus};
 use downbeat_core::spec::budget_text;
-use downbeat_server::http::view::{PlannedRollout, Rollout, WaveStatus};
 
 use super::hosts::{Rows, hosts};
 use super::table::{Cell, Table, Tone};

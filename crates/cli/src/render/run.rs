@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use downbeat_api::{InstanceResult, Plan, Run, RunSummary, Step, StepStanding, StepWaiting};
 use downbeat_core::Span;
 use downbeat_core::execution::Status;
 use downbeat_core::run::RunStatus;
-use downbeat_server::http::view::{InstanceResult, Plan, Run, RunSummary, Step, StepStanding, StepWaiting};
 use jiff::Timestamp;
 
 use super::absent::{left_out, silent};

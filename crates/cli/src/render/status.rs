@@ -1,9 +1,9 @@
 //! Owns how the whole system looks at a glance.
 
+use downbeat_api::{Replica, Server, Status};
 use downbeat_core::execution::Status as ExecutionStatus;
 use downbeat_core::node::NodeStatus;
 use downbeat_core::run::RunStatus;
-use downbeat_server::http::view::{Replica, Server, Status};
 use jiff::Timestamp;
 
 use super::run::status_tone;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use downbeat_api::{Plan, Rollout, RunStanding, WaveStatus};
 use downbeat_core::spec::budget_text;
-use downbeat_server::http::view::{Plan, Rollout, RunStanding, WaveStatus};
 use jiff::Timestamp;
 
 use super::progress::{Tally, step_line};
@@ -99,7 +99,7 @@ fn nodes_of(plan: &Plan, wave: u32) -> &[String] {
 mod tests {
     use std::collections::BTreeMap;
 
-    use downbeat_server::http::view::{Rules, Run};
+    use downbeat_api::{Rules, Run};
     use serde::de::DeserializeOwned;
     use serde_json::{Value, json};
 

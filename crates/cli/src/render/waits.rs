@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use downbeat_server::http::view::{RunStanding, StepWaiting, Waiting};
+use downbeat_api::{RunStanding, StepWaiting, Waiting};
 use jiff::{SignedDuration, Timestamp};
 
 use super::run::task_label;

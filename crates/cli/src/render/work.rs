@@ -1,6 +1,6 @@
 //! Owns how a node's work looks.
 
-use downbeat_server::http::view::{HeldWork, NodeWork};
+use downbeat_api::{HeldWork, NodeWork};
 use jiff::Timestamp;
 
 use super::node::node_status;

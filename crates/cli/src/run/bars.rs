@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use downbeat_server::http::view::{Plan, RunSummary};
+use downbeat_api::{Plan, RunSummary};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use crate::out::Out;

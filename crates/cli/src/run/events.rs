@@ -1,11 +1,11 @@
 //! `run events`.
 
 use clap::Args;
+use downbeat_api::{RunSummary, Where, request};
+use downbeat_client::Client;
 use downbeat_core::limits;
-use downbeat_server::http::view::{EventList, NodeSummary, Plan, RunSummary, Where};
 
 use super::Which;
-use crate::client::Client;
 use crate::event;
 use crate::exit::Failure;
 use crate::out::{Format, Out};
@@ -27,28 +27,23 @@ pub(super) async fn run(args: EventsArgs, client: &Client, out: Out) -> Result<(
     let id = args.run.resolve(client).await?;
     let lines = match out.format() {
         Format::Table => {
-            let plan: Plan = client.get(&["runs", id.as_str(), "plan"], &[]).await?;
+            let plan = client.ask(request::run_plan(&id)).await?;
             let mut names: Vec<_> = plan.nodes.into_iter().map(|node| (node.id, node.hostname)).collect();
             // Any node may have what is placed.
             if plan.steps.iter().any(|step| matches!(step.place, Where::Placed(_))) {
-                let run: RunSummary = client.get(&["runs", id.as_str()], &[]).await?;
-                let path = ["clusters", &run.cluster.to_string(), "nodes"];
-                let nodes: Vec<NodeSummary> = client.all_pages(&path).await?;
+                let run: RunSummary = client.ask(request::run(&id).reading()).await?;
+                let nodes = client.all_pages(request::cluster_nodes(run.cluster)).await?;
                 names.extend(nodes.into_iter().map(|node| (node.id, node.hostname)));
             }
             EventLines::new(names)
         }
         Format::Json | Format::Yaml => EventLines::default(),
     };
-    let path = ["runs", id.as_str(), "events"];
-    let mut query: Vec<(&str, String)> =
-        args.since.map(|since| ("since", since.to_string())).into_iter().collect();
+    let request = request::run_events(&id).with_any("since", args.since);
     if args.follow {
-        query.push(("follow", "1".to_owned()));
-        return event::follow(&path, query, lines, client, out).await;
+        return event::follow(request.with("follow", 1), lines, client, out).await;
     }
-    query.push(("limit", limits::PAGE_MOST.to_string()));
-    let events: EventList = client.get(&path, &query).await?;
+    let events = client.ask(request.with("limit", limits::PAGE_MOST)).await?;
     out.result(&events, || event::told(&events.data, lines))?;
     if events.pagination.has_more && out.format() == Format::Table {
         out.note(&format!("there is more: --since {}", events.pagination.next));

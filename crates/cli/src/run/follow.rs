@@ -4,12 +4,13 @@
 
 use std::time::Duration;
 
+use downbeat_api::request::Request;
+use downbeat_api::{Plan, Rules, Run, RunStanding, request};
+use downbeat_client::{Client, Feed};
 use downbeat_core::ids::RunId;
-use downbeat_server::http::view::{Plan, Rules, Run, RunStanding};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::client::{Client, Feed};
 use crate::exit::{Code, Failure};
 use crate::out::Out;
 
@@ -110,23 +111,20 @@ impl<'a> Follow<'a> {
     async fn standing(&mut self) -> Result<RunStanding, Failure> {
         let started = Instant::now();
         let standing = match &self.light {
-            Light::Known => {
-                let light = [("results", "0".to_owned())];
-                match self.look(&light).await {
-                    Err(failure) if failure.code == Code::BadInput => {
-                        let plan: Plan = self.plan().await?;
-                        let rules = Rules::of(&plan);
-                        let run = self.whole().await?;
-                        let standing = RunStanding::of(run, &plan, &rules);
-                        self.light = Light::Unknown(Box::new((plan, rules)));
-                        standing
-                    }
-                    answer => answer?,
+            Light::Known => match self.ask(request::standing(&self.id)).await {
+                Err(failure) if failure.code == Code::BadInput => {
+                    let plan: Plan = self.plan().await?;
+                    let rules = Rules::of(&plan);
+                    let run = self.whole().await?;
+                    let standing = RunStanding::of(run, &plan, &rules);
+                    self.light = Light::Unknown(Box::new((plan, rules)));
+                    standing
                 }
-            }
+                answer => answer?,
+            },
             Light::Unknown(known) => {
                 let (plan, rules) = &**known;
-                RunStanding::of(self.look(&[]).await?, plan, rules)
+                RunStanding::of(self.ask(request::run(&self.id)).await?, plan, rules)
             }
         };
         self.looked(started, standing.counts.total());
@@ -136,18 +134,19 @@ impl<'a> Follow<'a> {
     /// A look at everything.
     pub(super) async fn whole(&mut self) -> Result<Run, Failure> {
         let started = Instant::now();
-        let run: Run = self.look(&[]).await?;
+        let run = self.ask(request::run(&self.id)).await?;
         self.looked(started, run.counts.total());
         Ok(run)
     }
 
     pub(super) async fn plan(&self) -> Result<Plan, Failure> {
-        self.client.get_patiently(&["runs", self.id.as_str(), "plan"], &[], self.out).await
+        self.ask(request::run_plan(&self.id)).await
     }
 
-    /// Whoever follows a run has spoken to the server before.
-    async fn look<T: DeserializeOwned>(&self, query: &[(&str, String)]) -> Result<T, Failure> {
-        self.client.get_patiently(&["runs", self.id.as_str()], query, self.out).await
+    /// The server answered before: it is waited for while it is away.
+    async fn ask<T: DeserializeOwned>(&self, request: Request<T>) -> Result<T, Failure> {
+        let away = |base: &str| self.out.note(&format!("{base} is away; waiting for it"));
+        Ok(self.client.ask_patiently(request, away).await?)
     }
 
     fn looked(&mut self, started: Instant, instances: u64) {
@@ -173,9 +172,8 @@ impl<'a> Follow<'a> {
             return Heard::End;
         }
         if self.feed.is_none() {
-            let follow = [("follow", "1".to_owned())];
-            let path = ["runs", self.id.as_str(), "events"];
-            self.feed = self.client.feed(&path, &follow, self.last_event.as_deref()).await.ok();
+            let events = request::run_events(&self.id).with("follow", 1);
+            self.feed = self.client.feed(&events, self.last_event.as_deref()).await.ok();
         }
         let Some(feed) = &mut self.feed else {
             sleep(FEED_PAUSE).await;

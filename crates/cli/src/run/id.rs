@@ -1,12 +1,12 @@
 //! Owns how a run may be named: by its id, by a unique beginning of it, or as the last one.
 
+use downbeat_api::{List, RunSummary, request};
+use downbeat_client::Client;
 use downbeat_core::ids::RunId;
 use downbeat_core::limits;
 use downbeat_core::nearest::nearest_within;
-use downbeat_server::http::view::{List, RunSummary};
 
 use super::Which;
-use crate::client::Client;
 use crate::exit::Failure;
 
 /// How far back a beginning is looked for.
@@ -46,9 +46,8 @@ impl Which {
 }
 
 async fn page(client: &Client, limit: u32, offset: u64) -> Result<List<RunSummary>, Failure> {
-    let mut query = vec![("limit", limit.to_string()), ("offset", offset.to_string())];
-    query.extend(client.cluster().map(|cluster| ("cluster", cluster.to_owned())));
-    client.get(&["runs"], &query).await
+    let runs = request::runs().with("limit", limit).with("offset", offset);
+    Ok(client.ask(runs.with_any("cluster", client.cluster())).await?)
 }
 
 /// The id whose beginning is a typing error away, when only one is: ids of runs are much alike.

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use downbeat_api::RunChunk;
+use downbeat_core::execution::Stream;
 use downbeat_core::ids::ExecutionId;
-use downbeat_server::http::view::RunChunk;
-use downbeat_store::Stream;
 use owo_colors::OwoColorize;
 
 use crate::render::table::one_line;
@@ -194,8 +194,8 @@ fn prefixed(text: &mut String, lines: &str, whose: &str, width: usize, stream: S
 
 #[cfg(test)]
 mod tests {
+    use downbeat_api::Chunk;
     use downbeat_core::Timestamp;
-    use downbeat_server::http::view::Chunk;
     use uuid::Uuid;
 
     use super::*;

@@ -1,10 +1,10 @@
 //! `run list`.
 
 use clap::Args;
-use downbeat_server::http::view::{List, RunSummary};
+use downbeat_api::request;
+use downbeat_client::Client;
 use jiff::Timestamp;
 
-use crate::client::Client;
 use crate::exit::Failure;
 use crate::out::Out;
 use crate::render::run_table;
@@ -26,11 +26,13 @@ pub(crate) struct ListArgs {
 }
 
 pub(super) async fn run(args: ListArgs, client: &Client, out: Out) -> Result<(), Failure> {
-    let mut query = vec![("limit", args.limit.to_string()), ("offset", args.offset.to_string())];
-    query.extend(client.cluster().map(|cluster| ("cluster", cluster.to_owned())));
-    query.extend(args.status.map(|status| ("status", status)));
-    query.extend(args.job.map(|job| ("job", job)));
-    let runs: List<RunSummary> = client.get(&["runs"], &query).await?;
+    let request = request::runs()
+        .with("limit", args.limit)
+        .with("offset", args.offset)
+        .with_any("cluster", client.cluster())
+        .with_any("status", args.status)
+        .with_any("job", args.job);
+    let runs = client.ask(request).await?;
     out.result(&runs, || run_table(&runs.data, Timestamp::now(), out.width()))?;
     if runs.pagination.has_more && out.is_terminal() {
         out.note(&format!(

@@ -1,24 +1,19 @@
 //! `run logs`: what a run's processes wrote.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use clap::Args;
+use downbeat_api::request::Request;
+use downbeat_api::{InstanceResult, Run, RunChunk, request};
+use downbeat_client::Client;
 use downbeat_core::ids::RunId;
-use downbeat_server::http::view::{InstanceResult, Plan, Run, RunChunk};
 use serde_json::json;
-use tokio::time::sleep;
 
 use super::lines::{Colour, Lines, Prefix};
 use super::watch::detachable;
 use super::{Which, part};
-use crate::client::Client;
-use crate::exit::{Code, Failure};
+use crate::exit::Failure;
 use crate::out::{Format, Out};
-
-/// Between attempts to take up a stream again, and how many in a row.
-const RETRY_PAUSE: Duration = Duration::from_secs(1);
-const MOST_RETRIES: u32 = 60;
 
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
@@ -47,33 +42,30 @@ pub(super) async fn run(args: LogsArgs, client: &Client, out: Out) -> Result<(),
 }
 
 async fn logs(args: &LogsArgs, id: &RunId, client: &Client, out: Out) -> Result<(), Failure> {
-    let run: Run = client.get(&["runs", id.as_str()], &[]).await?;
-    let mut query: Vec<(&str, String)> = Vec::new();
+    let run = client.ask(request::run(id)).await?;
+    let mut request = request::run_output(id);
     if args.node.is_some() || args.step.is_some() || args.item.is_some() {
-        let plan: Plan = client.get(&["runs", id.as_str(), "plan"], &[]).await?;
+        let plan = client.ask(request::run_plan(id)).await?;
         if let Some(node) = &args.node {
             part::check_node(node, &run, &plan, client).await?;
-            query.push(("node", node.clone()));
+            request = request.with("node", node);
         }
         if let Some(step) = &args.step {
-            query.push(("step", part::step(step, &plan)?.to_string()));
+            request = request.with("step", part::step(step, &plan)?);
         }
         if let Some(item) = args.item {
             let step = args.step.as_deref().map(|step| part::step(step, &plan)).transpose()?;
             part::check_item(item, step, &run, &plan)?;
         }
     }
-    query.extend(args.item.map(|item| ("item", item.to_string())));
-    if args.follow {
-        query.push(("follow", "1".to_owned()));
-    }
+    let request = request.with_any("item", args.item).with_any("follow", args.follow.then_some(1));
     let lines = Lines::new(prefix(args, &run), if out.has_colour() { Colour::On } else { Colour::Off });
     let mut printer = match (out.format(), args.follow) {
         (Format::Table, _) => Printer::Lines,
         (Format::Json | Format::Yaml, true) => Printer::Items,
         (Format::Json | Format::Yaml, false) => Printer::Document(Vec::new()),
     };
-    streamed(&["runs", id.as_str(), "output"], &query, lines, &mut printer, client, out).await?;
+    streamed(request, lines, &mut printer, client, out).await?;
     match printer {
         Printer::Document(data) => out.result(&json!({ "data": data }), String::new),
         Printer::Lines | Printer::Items => Ok(()),
@@ -102,46 +94,30 @@ enum Printer {
     Document(Vec<RunChunk>),
 }
 
-/// A connection that breaks is taken up again; what was printed before is known by its offsets.
+/// A stream that resumes begins at its beginning again: the offsets of the chunks show what was printed before.
 async fn streamed(
-    path: &[&str],
-    query: &[(&str, String)],
+    request: Request<RunChunk>,
     mut lines: Lines,
     printer: &mut Printer,
     client: &Client,
     out: Out,
 ) -> Result<(), Failure> {
-    let mut failures = 0;
-    let mut connected = false;
-    loop {
-        match client.feed(path, query, None).await {
-            Err(failure) if failure.code == Code::Unreachable && connected && failures < MOST_RETRIES => {
-                failures += 1;
-            }
-            Err(failure) => return Err(failure),
-            Ok(mut feed) => {
-                (connected, failures) = (true, 0);
-                while let Ok(Some(message)) = feed.next().await {
-                    if message.name == "end" {
-                        let mut rest = lines.finish();
-                        if lines.is_unfinished() && out.is_terminal() {
-                            rest.push('\n');
-                        }
-                        return if matches!(printer, Printer::Lines) { out.raw(&rest) } else { Ok(()) };
-                    }
-                    let chunk: RunChunk = message.decode()?;
-                    if !lines.is_new(&chunk) {
-                        continue;
-                    }
-                    let text = lines.push(&chunk);
-                    match printer {
-                        Printer::Lines => out.raw(&text)?,
-                        Printer::Items => out.item(&chunk, String::new)?,
-                        Printer::Document(data) => data.push(chunk),
-                    }
-                }
-            }
+    let mut stream = client.stream(request);
+    while let Some(message) = stream.next().await? {
+        let chunk: RunChunk = message.decode()?;
+        if !lines.is_new(&chunk) {
+            continue;
         }
-        sleep(RETRY_PAUSE).await;
+        let text = lines.push(&chunk);
+        match printer {
+            Printer::Lines => out.raw(&text)?,
+            Printer::Items => out.item(&chunk, String::new)?,
+            Printer::Document(data) => data.push(chunk),
+        }
     }
+    let mut rest = lines.finish();
+    if lines.is_unfinished() && out.is_terminal() {
+        rest.push('\n');
+    }
+    if matches!(printer, Printer::Lines) { out.raw(&rest) } else { Ok(()) }
 }

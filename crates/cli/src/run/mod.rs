@@ -15,8 +15,8 @@ mod show;
 mod watch;
 
 use clap::Subcommand;
+use downbeat_client::Client;
 
-use crate::client::Client;
 use crate::exit::Failure;
 use crate::later;
 use crate::out::Out;

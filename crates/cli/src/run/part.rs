@@ -1,10 +1,10 @@
 //! Owns how a part of a run is named: one of its steps, one of its nodes. What the run does not have is not found.
 
+use downbeat_api::{Plan, Run, Step, Where, request};
+use downbeat_client::Client;
+
 use std::collections::BTreeSet;
 
-use downbeat_server::http::view::{Node, Plan, Run, Step, Where};
-
-use crate::client::Client;
 use crate::exit::Failure;
 
 /// How many of several steps are named.
@@ -82,8 +82,7 @@ pub(super) async fn check_node(text: &str, run: &Run, plan: &Plan, client: &Clie
     if has(text) {
         return Ok(());
     }
-    let cluster = [("cluster", run.summary.cluster.to_string())];
-    let node: Node = client.get(&["nodes", text], &cluster).await?;
+    let node = client.ask(request::node(text).with("cluster", run.summary.cluster)).await?;
     let hostname = node.hostname.as_str();
     let goes_on = !run.summary.state.is_terminal();
     if has(hostname) || (goes_on && plan.steps.iter().any(|step| matches!(step.place, Where::Placed(_)))) {

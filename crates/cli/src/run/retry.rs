@@ -1,11 +1,11 @@
 //! `run retry`: a new run that does what an ended one did not.
 
 use clap::Args;
-use downbeat_server::http::view::Run;
+use downbeat_api::request;
+use downbeat_client::{Body, Client};
 use serde_json::json;
 
 use super::{Which, wait, watch};
-use crate::client::{Body, Client};
 use crate::exit::Failure;
 use crate::out::Out;
 use crate::render::{absences, started_line};
@@ -45,8 +45,7 @@ pub(super) async fn run(args: RetryArgs, client: &Client, out: Out) -> Result<()
     if let Some(task) = args.from {
         body["from"] = json!(task);
     }
-    let body = Body::Json(body);
-    let run: Run = client.post(&["runs", first.as_str(), "retry"], &[], body, Some(&key)).await?;
+    let run = client.send(request::retry(&first), Body::Json(body), Some(&key)).await?;
     let id = run.summary.id.clone();
     absences(&run).iter().for_each(|absence| out.note(absence));
     if args.watch {

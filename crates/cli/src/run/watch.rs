@@ -4,15 +4,15 @@
 
 use std::collections::BTreeMap;
 
+use downbeat_api::{Run, RunSummary, request};
+use downbeat_client::Client;
 use downbeat_core::ids::RunId;
 use downbeat_core::run::RunStatus;
-use downbeat_server::http::view::{List, Run, RunSummary};
 use jiff::Timestamp;
 
 use super::Which;
 use super::bars::Bars;
 use super::follow::Follow;
-use crate::client::Client;
 use crate::exit::Failure;
 use crate::out::{Format, Out};
 use crate::render::{Rows, Story, Waits, run_line, run_page};
@@ -20,7 +20,7 @@ use crate::render::{Rows, Story, Waits, run_line, run_page};
 pub(super) async fn run(which: &Which, client: &Client, out: Out) -> Result<(), Failure> {
     let id = which.resolve(client).await?;
     // A server that is not there at all is no server that went away: said at once.
-    let _: List<RunSummary> = client.get(&["runs"], &[("limit", "1".to_owned())]).await?;
+    client.ask(request::runs().with("limit", 1)).await?;
     watch(id, client, out).await
 }
 

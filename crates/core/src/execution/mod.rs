@@ -3,8 +3,10 @@
 mod machine;
 mod outputs;
 mod record;
+mod stream;
 mod times;
 
 pub use machine::{Event, Illegal, step};
 pub use outputs::{cut_reason, declared_outputs, outputs_too_large};
 pub use record::{Execution, Lease, Outcome, State, Status, Verdict};
+pub use stream::Stream;

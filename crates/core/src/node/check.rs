@@ -1,6 +1,6 @@
-//! Decides what a node may say of itself. Thousands of descriptions are held in memory, listed and printed, and whoever
-//! reaches the agents' port can send one: their size is bounded, and names hold nothing that a shell, a selector or a
-//! terminal reads as something else.
+//! Decides which descriptions of a node are valid. The server keeps, lists and prints thousands of them, and anybody who
+//! reaches the agents' port can send one. So their size is bounded, and names contain nothing that a shell, a selector or a
+//! terminal would interpret.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use crate::backend::BackendSchema;
 use crate::limits;
 use crate::shown::{is_unprintable, shown};
 
-/// What is wrong with a description: the field, and why.
+/// An invalid field of a description, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{field}`: {what}")]
 pub struct BadDescription {
@@ -26,7 +26,7 @@ impl BadDescription {
 }
 
 impl Description {
-    /// Checks everything but its size as a whole, which only whoever has its JSON knows; see [`check_json_bytes`].
+    /// Checks everything but the total size, which is known only for its JSON; see [`check_json_bytes`].
     pub fn check(&self) -> Result<(), BadDescription> {
         let Self { hostname, groups, labels, capabilities, backends, slots, version } = self;
         check_name(hostname).map_err(|what| BadDescription::new("hostname", what))?;
@@ -48,7 +48,7 @@ impl Description {
                 Value::String(text) => check_text(text),
                 Value::Number(_) | Value::Bool(_) => Ok(()),
                 Value::Null | Value::Array(_) | Value::Object(_) => {
-                    Err("is not a text, a number or a boolean".to_owned())
+                    Err("is not a string, a number or a boolean".to_owned())
                 }
             };
             checked.map_err(|what| {
@@ -67,7 +67,7 @@ impl Description {
     }
 }
 
-/// Checks the size of a whole description, as JSON.
+/// Checks the total size of a description as JSON.
 pub fn check_json_bytes(bytes: usize) -> Result<(), BadDescription> {
     match bytes {
         0..=limits::DESCRIPTION_BYTES => Ok(()),
@@ -83,12 +83,12 @@ pub fn check_name(name: &str) -> Result<(), String> {
     check_characters(name, &['.', '-', '_'], "`.`, `-` and `_`")
 }
 
-/// Checks the name of a group or a label: other systems have such as `kubernetes.io/role` and `aws:zone`.
+/// Checks the name of a group or a label; other systems use names such as `kubernetes.io/role` and `aws:zone`.
 fn check_path(name: &str) -> Result<(), String> {
     check_characters(name, &['.', '-', '_', '/', ':'], "`.`, `-`, `_`, `/` and `:`")
 }
 
-/// Checks a name that holds letters, digits and these marks, `listed` for people.
+/// Checks a name of letters, digits and these marks; `listed` names the marks in the error.
 fn check_characters(name: &str, marks: &[char], listed: &str) -> Result<(), String> {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || marks.contains(&c);
     let starts_well = name.starts_with(|c: char| c.is_ascii_alphanumeric());
@@ -131,13 +131,13 @@ fn check_count(field: &'static str, found: usize, most: usize) -> Result<(), Bad
     Ok(())
 }
 
-/// A text that people read.
+/// Checks a text for people.
 fn check_text(text: &str) -> Result<(), String> {
     if text.len() > limits::NODE_TEXT_BYTES {
         return Err(format!("is {} bytes long, more than {}", text.len(), limits::NODE_TEXT_BYTES));
     }
     if text.chars().any(is_unprintable) {
-        return Err(format!("holds a control character: `{}`", shown(text)));
+        return Err(format!("contains a control character: `{}`", shown(text)));
     }
     Ok(())
 }

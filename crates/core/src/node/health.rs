@@ -1,17 +1,17 @@
-//! Decides how a node's status moves with silence.
+//! Decides how the status of a silent node changes.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// How a node is doing, as the servers see it.
+/// The health of a node, as the servers see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeStatus {
     Online,
-    /// Silent for a while: no new work, its leases run out.
+    /// Silent for a while: it gets no new work, and its leases expire.
     Stale,
-    /// Silent for long: what it ran is lost.
+    /// Silent for long: its work is lost.
     Offline,
 }
 
@@ -27,7 +27,7 @@ impl NodeStatus {
     }
 }
 
-/// The thresholds that silence is held against.
+/// How long a node may be silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Health {
     pub stale_after: Duration,
@@ -35,7 +35,7 @@ pub struct Health {
 }
 
 impl Health {
-    /// The status that a silence of this length amounts to.
+    /// Returns the status of a node that has been silent for this long.
     pub fn status(&self, silent_for: Duration) -> NodeStatus {
         if silent_for >= self.offline_after {
             NodeStatus::Offline

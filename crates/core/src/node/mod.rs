@@ -1,4 +1,4 @@
-//! A node: what it says of itself, what the servers know of it, who may be it, and how its health moves.
+//! Nodes: their description, their record, which agent may register as a node, and their health.
 
 mod check;
 mod health;

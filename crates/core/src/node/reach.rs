@@ -1,17 +1,17 @@
-//! Decides what becomes of work for a node that cannot be reached.
+//! Decides when work for an unreachable node fails.
 
-/// Whether a node can be given work.
+/// Whether a node can get work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// Online, or silent for so short a time that it is waited for.
+    /// Online, or silent for so short a time that its work waits.
     Here,
     Offline,
     Deleted,
 }
 
 impl Reach {
-    /// Why work for the node fails, if it does. Patient work was sent again after a loss: it waits for a node that is
-    /// offline, because that may come back. A deleted node does not.
+    /// Returns why work for the node fails, if it does. Patient work was re-sent after a loss: it waits for an offline
+    /// node, which may come back. A deleted node does not.
     pub fn fails(self, is_patient: bool) -> Option<&'static str> {
         match self {
             Self::Here => None,

@@ -1,4 +1,4 @@
-//! Owns what is known of a node.
+//! Owns the records of a node: its description, registration and tombstone.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ use crate::backend::{ActionSchema, BackendSchema};
 use crate::ids::{ClusterId, ExecutionId, NodeId, SessionId};
 use crate::node::NodeStatus;
 
-/// What a node says of itself when it registers.
+/// The properties that a node reports when it registers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Description {
     pub hostname: String,
@@ -21,13 +21,13 @@ pub struct Description {
     pub groups: Vec<String>,
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// cpu, memory, gpu, …: a text or a number each.
+    /// cpu, memory, gpu, …: each a string or a number.
     #[serde(default)]
     pub capabilities: BTreeMap<String, Value>,
     #[serde(default)]
-    /// Shared: thousands of nodes say the same.
+    /// Shared, because thousands of nodes have the same.
     pub backends: Vec<Arc<BackendSchema>>,
-    /// How many placed executions it carries out at once. Fleet work has its own lane of one.
+    /// How many placed executions it runs at once. Fleet work has its own lane of one.
     pub slots: u32,
     /// The agent's version.
     #[serde(default)]
@@ -44,35 +44,35 @@ impl Description {
     }
 }
 
-/// A node that announced itself.
+/// An accepted registration of a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Registration {
     pub node: NodeId,
     pub cluster: ClusterId,
     pub session: SessionId,
     pub description: Description,
-    /// Nothing: an agent from before there were installations.
+    /// `None` for an agent without an installation id (an older release).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub installation: Option<Installation>,
-    /// Executions that former sessions were given and whose results the agent still has to deliver: they are not lost.
+    /// Executions of former sessions whose results the agent still has to deliver. They are not lost.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub undelivered: Vec<ExecutionId>,
-    /// What the one who accepted it saw, and relied on.
+    /// The stored state that the decision relied on.
     #[serde(default, skip_serializing_if = "Former::is_any")]
     pub former: Former,
     pub at: Timestamp,
 }
 
-/// The guard of a registration: what was stored of the node when it was accepted.
+/// The guard of a registration: the stored node at the time of the decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "was", rename_all = "snake_case")]
 pub enum Former {
-    /// Whatever it was: the newest session wins. Written by programs from before there was this guard.
+    /// No guard: the newest session wins. Written by older releases.
     #[default]
     Any,
-    /// There was no such node.
+    /// The node did not exist.
     Nobody,
-    /// This session had the node. When it is replaced for its silence, it must not have been heard of since.
+    /// This session had the node. If it is replaced because it was silent, it must still be silent at the commit.
     Session {
         session: SessionId,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -81,7 +81,7 @@ pub enum Former {
 }
 
 impl Former {
-    /// The session that is replaced for its silence.
+    /// Returns the session that is replaced because it was silent.
     pub fn displaced(&self) -> Option<SessionId> {
         match self {
             Former::Session { session, silent_since: Some(_) } => Some(*session),
@@ -94,13 +94,13 @@ impl Former {
     }
 }
 
-/// Which installation of an agent speaks: one data directory on one boot of one machine.
+/// An installation of an agent: one data directory on one boot of one machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Installation {
-    /// SHA-256 of the id that the agent shows, in hexadecimal. The id itself is never stored: whoever reads events or
-    /// nodes could register with it.
+    /// SHA-256 of the agent's id, in hexadecimal. The id itself is never stored: a reader of events or nodes could
+    /// register with it.
     pub digest: String,
-    /// Rises with each start of the agent.
+    /// A counter that rises with each start of the agent.
     pub life: u64,
 }
 
@@ -113,24 +113,24 @@ impl Installation {
         Self { digest, life }
     }
 
-    /// Enough of the digest to tell installations apart.
+    /// Returns enough of the digest to tell installations apart.
     pub fn short(&self) -> &str {
         self.digest.get(..8).unwrap_or(&self.digest)
     }
 }
 
-/// A node that was deleted, with the session that it had. That session is told so; a new one registers anew.
+/// A deleted node, with its last session. The agent of that session exits; a new session may register again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tombstone {
     pub node: NodeId,
     pub session: SessionId,
     pub cluster: ClusterId,
-    /// What was done there is still shown by this name.
+    /// Its former work is still shown with this name.
     pub hostname: String,
     pub at: Timestamp,
 }
 
-/// A node as it is stored.
+/// A stored node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodeRecord {
     pub id: NodeId,
@@ -138,20 +138,21 @@ pub struct NodeRecord {
     pub session: SessionId,
     pub description: Description,
     pub status: NodeStatus,
-    /// Drained by a person: finishes what it has, takes no new work.
+    /// Drained by a person: it finishes its work and takes no new work.
     pub draining: bool,
     pub registered_at: Timestamp,
-    /// Last heartbeat. It renews every lease of the session.
+    /// The last heartbeat, which renews every lease of the session.
     pub seen_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub installation: Option<Installation>,
     /// See [`Registration::undelivered`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub undelivered: Vec<ExecutionId>,
-    /// The session of another installation that this one replaced for its silence. It may come back, and has to wait.
+    /// The session of another installation that this one replaced because it was silent. If it comes back, it has to
+    /// wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub displaced: Option<SessionId>,
-    /// What is wrong on the host, as its agent says, for people.
+    /// Problems on the host that its agent reports, for people.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! Decides who may be a node: whether an agent that registers gets the node, has to wait, or has to end.
+//! Decides about a registration: the agent gets the node, has to wait, or has to exit.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::Timestamp;
 use crate::ids::SessionId;
 use crate::node::{Former, Installation, NodeRecord, NodeStatus};
 
-/// An agent that registers.
+/// An agent that wants to register.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Newcomer {
     pub session: SessionId,
@@ -14,31 +14,31 @@ pub struct Newcomer {
     pub installation: Option<Installation>,
 }
 
-/// What a registration is held against.
+/// The rule for registrations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// A node that is silent for this long has fallen silent.
+    /// A node that is silent for this long no longer counts as alive.
     pub stale_after: Duration,
-    /// Since when heartbeats could be taken without a break: silence before does not count.
+    /// Since when this server has been able to accept heartbeats. Earlier silence does not count.
     pub serving_since: Timestamp,
     pub now: Timestamp,
 }
 
-/// What becomes of a registration.
+/// The decision about a registration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// It is committed with this guard.
+    /// The registration is committed with this guard.
     Accept(Former),
-    /// The node is alive, as another installation. The agent tries again; the text says who has the node.
+    /// The node is alive as another installation. The agent retries; the text names the current owner.
     Occupied(String),
-    /// A newer session of the same installation has the node. The agent ends.
+    /// A newer session of the same installation has the node. The agent exits.
     Superseded,
-    /// This session was deleted with its node. The agent ends.
+    /// This session was deleted with its node. The agent exits.
     NotFound,
 }
 
 impl Rule {
-    /// `stored` is the node as it is; `is_deleted` says whether the node was deleted while it had the newcomer's session.
+    /// `stored` is the current node; `is_deleted` is true if the node was deleted while it had the newcomer's session.
     pub fn decide(&self, stored: Option<&NodeRecord>, is_deleted: bool, newcomer: &Newcomer) -> Decision {
         if is_deleted {
             return Decision::NotFound;
@@ -47,8 +47,8 @@ impl Rule {
         let replace =
             |silent_since| Decision::Accept(Former::Session { session: stored.session, silent_since });
         match (&stored.installation, &newcomer.installation) {
-            // Nothing tells who it is: the newest session wins, as it was before there were installations. An agent that
-            // was upgraded shows one for the first time.
+            // The stored session has no installation id: the newest session wins, as in older releases. An upgraded agent
+            // sends its id for the first time.
             (None, _) => replace(None),
             (Some(own), Some(other)) if own.digest == other.digest => {
                 if other.life < own.life {
@@ -57,14 +57,14 @@ impl Rule {
                     replace(None)
                 }
             }
-            (Some(own), _) if self.is_alive(stored) => Decision::Occupied(self.tell(stored, own)),
+            (Some(own), _) if self.is_alive(stored) => Decision::Occupied(self.describe_owner(stored, own)),
             (Some(_), _) => replace(Some(stored.seen_at)),
         }
     }
 
-    /// Whether the node may have leases that the store has never heard of: the store may be an empty or an older one, and
-    /// what another store gave counts there until a lease's term is over. Agents from before there were installations
-    /// take for renewed what is not refused, so they are told no such thing.
+    /// Returns whether the node may have leases that this store does not know. The store may be empty or older, and leases
+    /// of another store are valid there until their term ends. Agents without an installation id take every lease that
+    /// is not refused for renewed, so this is false for them.
     pub fn may_hold_of_another_store(&self, stored: &NodeRecord, lease_ttl: Duration) -> bool {
         let since = stored.registered_at.max(self.serving_since);
         let known_for = Duration::try_from(self.now.duration_since(since)).unwrap_or(Duration::ZERO);
@@ -76,12 +76,12 @@ impl Rule {
         Duration::try_from(self.now.duration_since(heard)).unwrap_or(Duration::ZERO)
     }
 
-    /// A session that said goodbye is stale at once.
+    /// A session that signed off is stale at once.
     fn is_alive(&self, stored: &NodeRecord) -> bool {
         stored.status == NodeStatus::Online && self.silent_for(stored) < self.stale_after
     }
 
-    fn tell(&self, stored: &NodeRecord, installation: &Installation) -> String {
+    fn describe_owner(&self, stored: &NodeRecord, installation: &Installation) -> String {
         let (hostname, short) = (&stored.description.hostname, installation.short());
         let seconds = self.now.duration_since(stored.seen_at).as_secs().max(0);
         format!(
@@ -178,13 +178,13 @@ mod tests {
     fn who_gets_a_node() {
         use NodeStatus::{Offline, Online, Stale};
         use Short::{Accept, AcceptForSilence, Occupied, Superseded};
-        // The stored one, the time, and the newcomer's session, installation and life.
+        // The stored session, the time, and the newcomer's session, installation and start counter.
         let cases = [
-            // The same installation, restarted, or after a lost answer.
+            // The same installation, restarted, or retrying after a lost response.
             (Online, "a", 5, 101, 2, "a", 6, Accept),
             (Online, "a", 5, 101, 1, "a", 5, Accept),
             (Stale, "a", 5, 101, 2, "a", 6, Accept),
-            // A call of a former life that was under way for long.
+            // A delayed call of an earlier start.
             (Online, "a", 5, 101, 2, "a", 4, Superseded),
             (Offline, "a", 5, 900, 2, "a", 4, Superseded),
             // Another installation: a clone, or two machines with one hostname.
@@ -193,9 +193,9 @@ mod tests {
             (Online, "a", 5, 130, 2, "b", 1, AcceptForSilence),
             (Stale, "a", 5, 101, 2, "b", 1, AcceptForSilence),
             (Offline, "a", 5, 101, 2, "b", 1, AcceptForSilence),
-            // Whoever repeats the session of another installation shows nothing by it.
+            // The session id of another installation proves nothing.
             (Online, "a", 5, 101, 1, "b", 5, Occupied),
-            // Agents from before: among themselves the newest wins; they take nothing from one that shows who it is.
+            // Agents without an installation id: the newest wins, but not against an agent with an id.
             (Online, "", 0, 101, 2, "", 0, Accept),
             (Online, "a", 5, 101, 2, "", 0, Occupied),
             (Offline, "a", 5, 101, 2, "", 0, AcceptForSilence),
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_was_deleted_stays_so_whoever_has_the_node_now() {
+    fn a_deleted_session_stays_deleted_when_another_has_the_node() {
         let rule = Rule { stale_after: STALE_AFTER, serving_since: at(0), now: at(101) };
         let newcomer = Newcomer { session: session(1), installation: installation("a", 1) };
         assert_eq!(rule.decide(None, true, &newcomer), Decision::NotFound);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_to_wait_is_told_for_whom() {
+    fn an_agent_that_has_to_wait_learns_which_installation_has_the_node() {
         let Decision::Occupied(text) = decide(Some(&stored(NodeStatus::Online, "a", 1)), 103, 2, "b", 1)
         else {
             panic!("the node is alive")

@@ -1,4 +1,4 @@
-//! Decides why an execution that is bound to a node has not begun there.
+//! Explains why a pending execution for a fixed node has not started.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,26 +7,26 @@ use crate::Span;
 use crate::ids::RunId;
 use crate::node::{Health, NodeStatus};
 
-/// What is known of a pending execution and of its node at one moment.
+/// The facts about a pending execution and its node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitFacts {
     pub run: RunId,
-    /// It failed before, and is retried after this time.
+    /// The delay before its next attempt, if an attempt failed.
     pub retry_in: Option<Duration>,
     pub run_is_paused: bool,
-    /// Why only another run may use the node.
+    /// The reason why only another run may use the node.
     pub kept: Option<String>,
     pub status: NodeStatus,
     pub is_draining: bool,
-    /// How long the node has sent nothing, when that is longer than it should be.
+    /// How long the node has been silent, if that is longer than a heartbeat interval allows.
     pub silent_for: Option<Duration>,
-    /// The first limit that has no place left.
+    /// The first limit that has no slot left.
     pub full: Option<String>,
-    /// The run whose step the node carries out: it has one step of fleet work at a time.
+    /// The run whose step the node runs now: a node runs one step of fleet work at a time.
     pub busy_with: Option<RunId>,
 }
 
-/// Why an execution that is bound to a node has not begun.
+/// The reason why a pending execution for a fixed node has not started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeWait {
     Retry {
@@ -45,14 +45,14 @@ pub enum NodeWait {
     Limit {
         full: String,
     },
-    /// `run` is nothing when it is the execution's own.
+    /// `run` is `None` if it is the execution's own run.
     Busy {
         run: Option<RunId>,
     },
 }
 
 impl NodeWait {
-    /// Nothing: the node is about to take it.
+    /// Returns `None` if the node is about to take the execution.
     pub fn of(facts: &WaitFacts, health: &Health) -> Option<Self> {
         let WaitFacts { retry_in, kept, status, silent_for, full, busy_with, .. } = facts;
         if let Some(after) = *retry_in {
@@ -61,7 +61,7 @@ impl NodeWait {
         if facts.run_is_paused {
             return Some(NodeWait::Paused);
         }
-        // Silence comes first: whatever else the node waits for, it is the reason that makes the step fail.
+        // Silence comes first: it is the reason that can make the step fail.
         match (*status, *silent_for) {
             (NodeStatus::Offline, _) => return Some(NodeWait::Offline),
             (NodeStatus::Stale, None) => return Some(silent(health.stale_after, health)),
@@ -81,7 +81,7 @@ impl NodeWait {
         Some(NodeWait::Busy { run: (*busy_with != facts.run).then(|| busy_with.clone()) })
     }
 
-    /// One word that stays the same while the times in the text change.
+    /// Returns a word that stays the same while the times in the text change.
     pub fn cause(&self) -> &'static str {
         match self {
             NodeWait::Retry { .. } => "retry",
@@ -95,7 +95,7 @@ impl NodeWait {
         }
     }
 
-    /// The whole sentence: `waits for web-30, silent for 42s; fails when it is offline, in 58s`.
+    /// Returns the whole sentence: `waits for web-30, silent for 42s; fails when it is offline, in 58s`.
     pub fn sentence(&self, hostname: &str) -> String {
         match self {
             NodeWait::Retry { .. } | NodeWait::Paused | NodeWait::Limit { .. } | NodeWait::Kept { .. } => {
@@ -118,7 +118,7 @@ fn silent(silent_for: Duration, health: &Health) -> NodeWait {
 impl fmt::Display for NodeWait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            NodeWait::Retry { after } => write!(f, "it failed before, and is retried {}", soon(*after)),
+            NodeWait::Retry { after } => write!(f, "an attempt failed; the next one starts {}", soon(*after)),
             NodeWait::Paused => f.write_str("the run is paused"),
             NodeWait::Kept { why } => f.write_str(why),
             NodeWait::Offline => f.write_str("offline; fails now"),
@@ -134,7 +134,7 @@ impl fmt::Display for NodeWait {
     }
 }
 
-/// In whole seconds: `in 58s`, or `any moment`.
+/// Formats a delay in whole seconds: `in 58s`, or `any moment`.
 fn soon(after: Duration) -> String {
     match after.as_secs() {
         0 => "any moment".to_owned(),
@@ -163,13 +163,13 @@ mod tests {
         }
     }
 
-    fn told(facts: &WaitFacts) -> Option<String> {
+    fn sentence(facts: &WaitFacts) -> Option<String> {
         NodeWait::of(facts, &HEALTH).map(|wait| wait.sentence("web-30"))
     }
 
     #[test]
     fn a_node_that_is_free_and_online_explains_nothing() {
-        assert_eq!(told(&facts()), None);
+        assert_eq!(sentence(&facts()), None);
     }
 
     #[test]
@@ -199,10 +199,13 @@ mod tests {
                 WaitFacts { full: Some("limit db: 1 of 1 are taken".to_owned()), ..busy("other") },
                 "waits: limit db: 1 of 1 are taken",
             ),
-            (WaitFacts { retry_in: seconds(3), ..facts() }, "waits: it failed before, and is retried in 3s"),
+            (
+                WaitFacts { retry_in: seconds(3), ..facts() },
+                "waits: an attempt failed; the next one starts in 3s",
+            ),
         ];
-        for (facts, sentence) in cases {
-            assert_eq!(told(&facts).as_deref(), Some(sentence), "{facts:?}");
+        for (facts, expected) in cases {
+            assert_eq!(sentence(&facts).as_deref(), Some(expected), "{facts:?}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Decides whether a node may take a task that runs once. Which of several fitting nodes is the best is `rank`'s.
+//! Decides whether a node fits a placed task. `rank` chooses the best of several fitting nodes.
 
 use serde_json::Value;
 
@@ -7,8 +7,8 @@ use crate::ids::NodeId;
 use crate::node::{NodeRecord, NodeStatus};
 use crate::spec::Placement;
 
-/// Whether the node may take an execution of this action now, when it holds `held_of_run` of the run already. The
-/// reasons that last are given before those that pass.
+/// Checks whether the node may take an execution of this action now, while it holds `held_of_run` executions of the run.
+/// Lasting reasons are reported before temporary ones.
 pub fn fits(
     placement: &Placement,
     backend: &str,
@@ -161,7 +161,7 @@ mod tests {
             (json!({"requires": {"gpu": "nvidia"}}), "capability `gpu` is \"amd\", not \"nvidia\""),
             (json!({"requires": {"memory_gb": 8}}), "capability `memory_gb` is 4, less than 8"),
             (json!({"requires": {"gpu": 1}}), "capability `gpu` is \"amd\", not 1"),
-            (json!({"max_per_node": 2}), "already holds 2 of this run, and may hold 2"),
+            (json!({"max_per_node": 2}), "already holds 2 executions of this run (max_per_node: 2)"),
         ] {
             assert_eq!(refusal(rule.clone()), reason, "{rule}");
         }
@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(with(NodeStatus::Offline, false), Err("is offline".to_owned()));
         assert_eq!(
             with(NodeStatus::Stale, false),
-            Err("is stale: it was not heard of for a while".to_owned())
+            Err("is stale: it has sent no heartbeat for a while".to_owned())
         );
         assert_eq!(with(NodeStatus::Online, true), Err("is draining and takes no new work".to_owned()));
     }

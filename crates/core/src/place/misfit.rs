@@ -1,4 +1,4 @@
-//! Owns the reasons for which a node does not fit. People read them when a step waits.
+//! Owns the reasons why a node does not fit. People read them while a step waits.
 
 use std::collections::BTreeMap;
 
@@ -6,15 +6,15 @@ use serde_json::Value;
 
 use crate::backend::lacking_hint;
 
-/// Reasons that one line holds.
+/// How many reasons one line shows.
 const REASONS_SHOWN: usize = 3;
 
-/// Why a node may not take a task now.
+/// A reason why a node cannot take a task now.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Misfit {
     #[error("is offline")]
     Offline,
-    #[error("is stale: it was not heard of for a while")]
+    #[error("is stale: it has sent no heartbeat for a while")]
     Stale,
     #[error("is draining and takes no new work")]
     Draining,
@@ -32,18 +32,18 @@ pub enum Misfit {
     LabelDiffers { label: String, found: String, wanted: String },
     #[error("lacks capability `{capability}`")]
     LacksCapability { capability: String },
-    /// A text that must be equal is another one.
+    /// A string that must be equal differs.
     #[error("capability `{capability}` is {found}, not {wanted}")]
     CapabilityDiffers { capability: String, found: Value, wanted: Value },
-    /// A number that must be reached is not.
+    /// A number is too small.
     #[error("capability `{capability}` is {found}, less than {wanted}")]
     CapabilityTooSmall { capability: String, found: Value, wanted: Value },
-    #[error("already holds {held} of this run, and may hold {most}")]
+    #[error("already holds {held} executions of this run (max_per_node: {most})")]
     Full { held: u32, most: u32 },
 }
 
 impl Misfit {
-    /// The same said of several nodes. What each of them has instead is left out: it differs.
+    /// Describes the same reason for several nodes, without the values of the nodes, which differ.
     pub fn of_many(&self, nodes: usize) -> String {
         let (s, are, have) = if nodes == 1 { ("s", "is", "has") } else { ("", "are", "have") };
         match self {
@@ -67,11 +67,11 @@ impl Misfit {
             Misfit::CapabilityTooSmall { capability, wanted, .. } => {
                 format!("{nodes} {have} less {capability} than {wanted}")
             }
-            Misfit::Full { most, .. } => format!("{nodes} hold{s} {most} of this run already"),
+            Misfit::Full { most, .. } => format!("{nodes} hold{s} {most} executions of this run already"),
         }
     }
 
-    /// Why none of these nodes fits, in one line: the most frequent reasons, the most frequent first.
+    /// Explains in one line why none of these nodes fits: the most frequent reasons, sorted by frequency.
     pub fn summary<'m>(misfits: impl IntoIterator<Item = &'m Misfit>) -> String {
         let mut reasons: Vec<(&Misfit, String, usize)> = Vec::new();
         let mut kinds: BTreeMap<String, usize> = BTreeMap::new();

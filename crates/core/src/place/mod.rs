@@ -1,4 +1,4 @@
-//! Placement: whether a node may take a task that runs once, if not, why, and which of several is the best.
+//! Placement: whether a node fits a placed task, why not, and which of several nodes is the best.
 
 mod fits;
 mod misfit;

@@ -1,4 +1,4 @@
-//! Decides which of the fitting nodes is better. It never refuses one.
+//! Ranks fitting nodes. It never refuses one.
 
 use std::cmp::Reverse;
 
@@ -6,7 +6,7 @@ use super::fits::{has_capability, has_label, is_named};
 use crate::node::NodeRecord;
 use crate::spec::{Placement, Preference};
 
-/// How good a node is for a task: the greater, the better. Fields are compared in this order.
+/// How good a node is for a task: greater is better. Fields are compared in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank {
     weight: u64,
@@ -14,20 +14,20 @@ pub struct Rank {
     free: u32,
 }
 
-/// What the placement prefers, then where its run has the least (`held_in_group`, when the placement spreads), then
-/// where most slots are free.
+/// Ranks by preferences, then by the fewest executions of the run (`held_in_group`, if the placement spreads), then by
+/// the most free slots.
 pub fn rank(placement: &Placement, node: &NodeRecord, held_in_group: u32, free: u32) -> Rank {
     Rank::new(weight(placement, node), placement.spread.as_ref().map_or(0, |_| held_in_group), free)
 }
 
 impl Rank {
-    /// Of a node whose weight is known; `held_in_group` is 0 when nothing is spread.
+    /// `held_in_group` is 0 if the placement does not spread.
     pub fn new(weight: u64, held_in_group: u32, free: u32) -> Self {
         Self { weight, held_in_group: Reverse(held_in_group), free }
     }
 }
 
-/// The weight of all preferences that a node satisfies. It does not change with what the node holds.
+/// Returns the total weight of the preferences that a node satisfies. It does not depend on the node's work.
 pub fn weight(placement: &Placement, node: &NodeRecord) -> u64 {
     let satisfied = placement.prefer.iter().filter(|preference| satisfies(node, preference));
     satisfied.map(|preference| u64::from(preference.weight)).sum()
@@ -77,7 +77,7 @@ mod tests {
         }
     }
 
-    /// The best of three nodes; each holds some of the run in its group, and has some free slots.
+    /// Returns the best of three nodes; each holds some executions of the run in its group, and has some free slots.
     fn best(rule: Value, held: [u32; 3], free: [u32; 3]) -> &'static str {
         let placement: Placement = serde_json::from_value(rule).unwrap();
         let nodes = [node("a", "eu", 4), node("b", "eu", 8), node("c", "us", 8)];
@@ -91,13 +91,13 @@ mod tests {
         let big = json!({"requires": {"cpu": 8}});
         let c = json!({"nodes": ["c"], "weight": 3});
         for (rule, held, free, wanted) in [
-            // Nothing said: the most free slots, whatever it holds.
+            // No preference: the most free slots wins.
             (json!({}), [9, 0, 0], [3, 1, 2], "a"),
-            // The weights of all that holds add up.
+            // The weights of satisfied preferences add up.
             (json!({"prefer": [eu, big]}), [0, 0, 0], [9, 1, 9], "b"),
             (json!({"prefer": [eu, big, c]}), [0, 0, 0], [9, 9, 1], "c"),
             (json!({"prefer": [{"labels": ["zone=eu"], "requires": {"cpu": 8}}]}), [0, 0, 0], [9, 1, 9], "b"),
-            // A preference that nobody satisfies changes nothing.
+            // A preference that no node satisfies changes nothing.
             (json!({"prefer": [{"nodes": ["d"], "weight": 100}]}), [0, 0, 0], [1, 2, 1], "b"),
             // Spreading comes before free slots.
             (json!({"spread": "node"}), [1, 2, 2], [1, 9, 9], "a"),

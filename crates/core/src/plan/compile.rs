@@ -14,8 +14,10 @@ use crate::run::{NodeRef, Resolved};
 use crate::spec::{Condition, Definition, Delivery, Entry, ForEach, Limits, Placement, Task};
 
 /// Whether tasks say what they depend on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Shape {
+    #[default]
     List,
     Graph,
 }

@@ -1,12 +1,12 @@
-//! Owns what is said of a text that is no selector.
+//! Owns the error for an invalid selector.
 
-/// Why a text is no selector, and where in it.
+/// An error in the text of a selector, with its position.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("column {column} of the selector: {message}")]
 pub struct Error {
     /// In characters, from 1.
     pub column: u32,
-    /// Says what would have been valid.
+    /// Names the valid forms.
     pub message: String,
 }
 

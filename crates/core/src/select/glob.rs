@@ -1,6 +1,6 @@
-//! Owns patterns of names: `*` is any run of characters, `?` is one. Nothing else is special.
+//! Owns patterns of names: `*` matches any characters, `?` matches one. Nothing else is special.
 
-/// A pattern. Without a star or a question mark it matches just itself.
+/// A pattern. Without a star or a question mark it matches only itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Glob(String);
 
@@ -9,7 +9,7 @@ impl Glob {
         Self(pattern.to_owned())
     }
 
-    /// As it was written.
+    /// The text of the pattern.
     pub(super) fn as_str(&self) -> &str {
         &self.0
     }
@@ -21,8 +21,8 @@ impl Glob {
         let pattern: Vec<char> = self.0.chars().collect();
         let text: Vec<char> = text.chars().collect();
         let (mut p, mut t) = (0, 0);
-        // Where the last star stood and what it had swallowed: the only place to go back to, so that the time is
-        // bounded by the product of the lengths.
+        // The position of the last star and how much it matched. The search only ever backtracks to this point, so
+        // the time is bounded by the product of the lengths.
         let mut star: Option<(usize, usize)> = None;
         while t < text.len() {
             match pattern.get(p) {

@@ -1,4 +1,4 @@
-//! Reads a selector's text into a rule. `not` binds tighter than `and`, `and` tighter than `or`.
+//! Parses the text of a selector into a rule. `not` binds tighter than `and`, `and` tighter than `or`.
 
 use super::error::Error;
 use super::glob::Glob;
@@ -16,7 +16,7 @@ pub(super) fn parse(text: &str) -> Result<Rule, Error> {
         return Err(Error::new(
             1,
             format!(
-                "the selector has {} bytes, and may have {}; give the nodes a group or a label",
+                "the selector has {} bytes, at most {} are allowed; give the nodes a group or a label",
                 text.len(),
                 limits::SELECTOR_BYTES
             ),
@@ -83,7 +83,7 @@ impl<'t> Reader<'t> {
         if self.depth >= limits::NESTING_DEPTH {
             return Err(Error::new(
                 self.column(),
-                format!("more than {} brackets and `not`s inside each other", limits::NESTING_DEPTH),
+                format!("brackets and `not` are nested more than {} levels deep", limits::NESTING_DEPTH),
             ));
         }
         if self.take_keyword("not") {
@@ -93,7 +93,10 @@ impl<'t> Reader<'t> {
             return Ok(Rule::Not(Box::new(rule)));
         }
         let Some(token) = self.peek() else {
-            return Err(Error::new(self.end, format!("something is missing at the end; valid are: {FORMS}")));
+            return Err(Error::new(
+                self.end,
+                format!("an expression is missing at the end; valid are: {FORMS}"),
+            ));
         };
         self.next += 1;
         match &token.kind {
@@ -112,13 +115,14 @@ impl<'t> Reader<'t> {
             }
             Kind::Word(word) => self.condition(word, token.column),
             Kind::Quoted(text) => Err(Error::new(token.column, stray(text))),
-            Kind::Close => {
-                Err(Error::new(token.column, format!("something is missing before `)`; valid are: {FORMS}")))
-            }
+            Kind::Close => Err(Error::new(
+                token.column,
+                format!("an expression is missing before `)`; valid are: {FORMS}"),
+            )),
             Kind::Operator(operator) => Err(Error::new(
                 token.column,
                 format!(
-                    "something is missing before `{}`: name, label.KEY or capability.KEY",
+                    "an operand is missing before `{}`: name, label.KEY or capability.KEY",
                     operator.as_str()
                 ),
             )),
@@ -137,7 +141,7 @@ impl<'t> Reader<'t> {
             _ if word.eq_ignore_ascii_case("and") || word.eq_ignore_ascii_case("or") => {
                 return Err(Error::new(
                     column,
-                    format!("something is missing before `{word}`; valid are: {FORMS}"),
+                    format!("an expression is missing before `{word}`; valid are: {FORMS}"),
                 ));
             }
             _ => {}
@@ -162,7 +166,7 @@ impl<'t> Reader<'t> {
             "backend" => Ok(Rule::Backend(value)),
             "label" | "capability" => Err(Error::new(
                 column,
-                format!("write `{scope}.{value_shown}`, with a dot, to ask for a {scope}"),
+                format!("write `{scope}.{value_shown}`, with a dot, to select by {scope}"),
             )),
             _ => Err(Error::new(
                 column,
@@ -178,7 +182,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// What was meant by a word that is compared with something: `zone=b` means a label.
+    /// Returns a suggestion for a bare word that is compared with a value: `zone=b` means a label.
     fn compared(&self, word: &str) -> Option<String> {
         let Some(Token { kind: Kind::Operator(operator), .. }) = self.peek() else { return None };
         let value = match self.tokens.get(self.next + 1).map(|token| &token.kind) {
@@ -204,7 +208,7 @@ impl<'t> Reader<'t> {
         Some(format!("`{word_shown}` alone is not a selector; did you mean `{meant}`?"))
     }
 
-    /// The value behind `group:`, bare or in quotes.
+    /// Reads the value after `group:`, bare or in quotes.
     fn scope_value(&mut self, scope: &str, bare: &str, column: u32) -> Result<String, Error> {
         if !bare.is_empty() {
             return Ok(bare.to_owned());
@@ -218,7 +222,7 @@ impl<'t> Reader<'t> {
         let scope = shown(scope);
         Err(Error::new(
             column,
-            format!("a name is missing behind `{scope}:`; write `{scope}:NAME` without a blank"),
+            format!("a name is missing after `{scope}:`; write `{scope}:NAME` without a space"),
         ))
     }
 
@@ -231,7 +235,7 @@ impl<'t> Reader<'t> {
         let text = match self.peek().map(|token| &token.kind) {
             Some(Kind::Word(text) | Kind::Quoted(text)) => text.clone(),
             _ => {
-                return Err(Error::new(column, format!("a value is missing behind `{}`", operator.as_str())));
+                return Err(Error::new(column, format!("a value is missing after `{}`", operator.as_str())));
             }
         };
         self.next += 1;
@@ -244,7 +248,11 @@ impl<'t> Reader<'t> {
                 let number = number.ok_or_else(|| {
                     Error::new(
                         column,
-                        format!("`{}` compares numbers, and `{}` is none", operator.as_str(), shown(&text)),
+                        format!(
+                            "`{}` compares numbers, but `{}` is not a number",
+                            operator.as_str(),
+                            shown(&text)
+                        ),
                     )
                 })?;
                 Test::Number(*operator, number)

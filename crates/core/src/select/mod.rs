@@ -1,4 +1,4 @@
-//! Selectors: which nodes are meant. `group:web and label.disk = ssd and not node:web-09`.
+//! Selectors choose nodes: `group:web and label.disk = ssd and not node:web-09`.
 
 mod error;
 mod glob;

@@ -1,4 +1,4 @@
-//! Decides whether a node is meant. How a rule is written is `grammar`'s.
+//! Decides whether a rule matches a node. `grammar` parses rules.
 
 use serde_json::Value;
 
@@ -11,7 +11,7 @@ use crate::node::NodeRecord;
 pub(super) enum Rule {
     All,
     Group(Glob),
-    /// By hostname, or by id when the text is one.
+    /// By hostname, or by id if the text is an id.
     Node {
         hostname: Glob,
         id: Option<NodeId>,
@@ -31,7 +31,7 @@ pub(super) enum Rule {
     Or(Vec<Rule>),
 }
 
-/// A comparison with what stands on its right.
+/// A comparison with a value.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Test {
     Equal(Literal),
@@ -43,7 +43,7 @@ pub(super) enum Test {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Literal {
     pub(super) text: String,
-    /// When it reads as a number, so that `= 8` is also true of `8.0`.
+    /// The value as a number, if it is one, so that `= 8` also matches `8.0`.
     pub(super) number: Option<f64>,
 }
 
@@ -81,7 +81,7 @@ impl Test {
     fn holds_for_text(&self, value: Option<&str>) -> bool {
         match self {
             Test::Equal(literal) => value == Some(&literal.text),
-            // The opposite of `=` in every case: a node without the label is not one with that value.
+            // The exact opposite of `=`: it also matches a node without the label.
             Test::Unequal(literal) => value != Some(&literal.text),
             Test::Like(glob) => value.is_some_and(|value| glob.matches(value)),
             Test::Number(operator, right) => value

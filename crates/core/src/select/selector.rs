@@ -1,4 +1,4 @@
-//! Owns `Selector`: the text as it was written, and what it means.
+//! Owns `Selector`: its text and the parsed rule.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,7 +11,7 @@ use super::rule::Rule;
 use super::unmatched;
 use crate::node::NodeRecord;
 
-/// Which nodes are meant. Prints as it was written.
+/// A selector of nodes. It prints as the user wrote it.
 #[derive(Clone, PartialEq)]
 pub struct Selector {
     text: String,
@@ -38,7 +38,7 @@ impl Selector {
         Self { text: "all".to_owned(), rule: Rule::All }
     }
 
-    /// What `{scope, value}` means, as text.
+    /// Converts `{scope, value}` to the short form.
     pub fn of_scope(scope: Scope, value: Option<&str>) -> Result<Self, Error> {
         let word = match scope {
             Scope::All => return Ok(Self::all()),
@@ -46,7 +46,7 @@ impl Selector {
             Scope::Node => "node",
         };
         let value = value.unwrap_or_default();
-        // Whatever a bare word cannot hold goes between quotes.
+        // A value that is not a bare word needs quotes.
         let bare = Self::parse(&format!("{word}:{value}"));
         match bare {
             Ok(selector) if !value.chars().any(char::is_whitespace) => Ok(selector),
@@ -62,7 +62,7 @@ impl Selector {
         self.rule.matches(node)
     }
 
-    /// Why none of these nodes is meant, and what may have been meant instead.
+    /// Explains why no node matches, with suggestions.
     pub fn why_unmatched<'n>(&self, nodes: impl IntoIterator<Item = &'n NodeRecord>) -> String {
         let nodes: Vec<&NodeRecord> = nodes.into_iter().collect();
         unmatched::reason(&self.rule, &self.text, &nodes)
@@ -237,14 +237,14 @@ mod tests {
             ("label. = x", 1, "write `label.KEY`"),
             ("name", 5, "write `name ~ web-*`"),
             ("group:web and", 14, "missing at the end"),
-            ("and group:web", 1, "something is missing before `and`"),
+            ("and group:web", 1, "an expression is missing before `and`"),
             ("group:web group:db", 11, "`and` or `or` is missing"),
             ("group:web && all", 11, "write `and`"),
             ("group:web || all", 11, "write `or`"),
             ("!group:web", 1, "write `not`"),
             ("label.disk == ssd", 12, "a single `=`"),
-            ("label.disk =", 13, "a value is missing behind `=`"),
-            ("label.disk > fast", 14, "`>` compares numbers, and `fast` is none"),
+            ("label.disk =", 13, "a value is missing after `=`"),
+            ("label.disk > fast", 14, "`>` compares numbers, but `fast` is not a number"),
             ("(all", 1, "not closed"),
             ("all)", 4, "has no `(`"),
             ("group:ü and (", 14, "missing at the end"),
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn depth_and_length_are_bounded() {
         let deep = format!("{}all{}", "(".repeat(1_000), ")".repeat(1_000));
-        assert!(Selector::parse(&deep).unwrap_err().message.contains("inside each other"));
+        assert!(Selector::parse(&deep).unwrap_err().message.contains("levels deep"));
         assert!(Selector::parse(&format!("{}all", "not ".repeat(1_000))).is_err());
         let long = vec!["all"; limits::SELECTOR_BYTES / 7].join(" or ");
         assert!(Selector::parse(&long).is_ok());

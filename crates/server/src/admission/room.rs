@@ -16,7 +16,7 @@ use super::queue::{News, Queue};
 use crate::dispatch::Dispatcher;
 use crate::journal::Perform;
 use crate::metrics::Metrics;
-use crate::service::Parts;
+use crate::parts::Parts;
 
 /// What was refused or lost is tried again after this long at the latest: what stood in the way may be unheard of here.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);

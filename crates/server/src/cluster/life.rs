@@ -16,8 +16,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::dispatch::Share;
+use crate::parts::Parts;
 use crate::runs::take_over;
-use crate::service::Parts;
 
 /// The time after which a server counts as stale has so many parts. In each it signs twice, and it is taken for gone
 /// when all but one have passed in silence: so its runs go on elsewhere within that time.

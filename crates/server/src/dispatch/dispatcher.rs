@@ -6,7 +6,8 @@ use std::time::Duration;
 use downbeat_core::execution::Status;
 use downbeat_core::expr;
 use downbeat_core::ids::{NodeId, RunId, ServerId};
-use downbeat_core::{Change, Dice, Event, Refusal};
+use downbeat_core::run::engine::Turn;
+use downbeat_core::{Change, Dice, Event, Refusal, Timestamp};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
@@ -41,14 +42,12 @@ impl Dispatcher {
         self.metrics.refused(change, refusal);
     }
 
-    /// What expressions may ask of a node.
-    pub(crate) fn facts(&self, node: NodeId) -> Option<serde_json::Value> {
-        self.board().node(node).map(|node| expr::facts(node))
-    }
-
-    /// Whether any node fits a placed step of a run, by what lasts; else why not.
-    pub(crate) fn fits(&self, run: &RunId, step: u32) -> Result<(), String> {
-        self.board().fits_step(run, step)
+    /// Lets the engine decide: calls `act` with the time, the dice, and what the board knows of nodes.
+    pub(crate) fn turn(&self, run: &RunId, now: Timestamp, dice: &mut Dice, act: impl FnOnce(&mut Turn<'_>)) {
+        let reach = |node: NodeId| self.board().reach(node);
+        let facts = |node: NodeId| self.board().node(node).map(|node| expr::facts(node));
+        let fits = |step: u32| self.board().fits_step(run, step);
+        act(&mut Turn { now, dice, reach: &reach, facts: &facts, fits: &fits });
     }
 
     pub(crate) fn board(&self) -> MutexGuard<'_, Board> {

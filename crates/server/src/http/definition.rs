@@ -3,6 +3,7 @@
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
+use downbeat_api::FieldError;
 use downbeat_core::backend::{Catalogue, Params};
 use downbeat_core::ids::ClusterId;
 use downbeat_core::nearest::advice;
@@ -14,7 +15,6 @@ use serde_json::Value;
 use super::media::Media;
 use super::payload::Payload;
 use super::problem::{Answer, Failure};
-use super::view::FieldError;
 use crate::service::Service;
 
 /// Bodies above this are read on a thread where that holds up nobody; below, the way there would cost more.

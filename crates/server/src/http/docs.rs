@@ -10,7 +10,7 @@ use utoipa::openapi::path::{Operation, PathItem};
 use utoipa::openapi::{ContentBuilder, OpenApi, Ref, RefOr, ResponseBuilder, Schema};
 use utoipa::{OpenApi as _, PartialSchema, ToSchema};
 
-use super::view::Problem;
+use downbeat_api::Problem;
 
 const PAGE: &str = include_str!("docs.html");
 

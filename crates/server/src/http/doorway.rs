@@ -10,6 +10,7 @@ use axum::extract::{Request, State};
 use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use downbeat_api::code;
 use tower_http::csrf::{CsrfLayer, ProtectionError};
 
 use super::hosts::Hosts;
@@ -34,7 +35,7 @@ pub(super) fn same_origin() -> CsrfLayer<fn(ProtectionError) -> Response> {
 fn cross_site(_: ProtectionError) -> Response {
     let detail = "a web page of another site sent this request (Origin, Sec-Fetch-Site); only this server's own pages \
                   and programs may change something";
-    Failure::new(StatusCode::FORBIDDEN, "cross_site", detail).into_response()
+    Failure::new(StatusCode::FORBIDDEN, code::CROSS_SITE, detail).into_response()
 }
 
 /// Refuses bodies that a page may send without asking.

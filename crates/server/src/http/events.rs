@@ -7,6 +7,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
+use downbeat_api::{End, Event, EventList, EventPagination, code};
 use downbeat_core::ids::RunId;
 use downbeat_core::limits;
 use downbeat_store::EventFilter;
@@ -19,7 +20,6 @@ use super::extract::{Flag, Id, Query, page};
 use super::follow::{Follower, Scope};
 use super::lookup;
 use super::problem::{Answer, Failure};
-use super::view::{End, Event, EventList, EventPagination};
 use crate::service::Service;
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -139,7 +139,7 @@ async fn since(service: &Service, query: Option<u64>, headers: &HeaderMap) -> An
         Some(value) => {
             Some(value.to_str().ok().and_then(|text| text.trim().parse::<u64>().ok()).ok_or_else(|| {
                 let detail = "the header Last-Event-ID is not the number of an event";
-                Failure::new(StatusCode::BAD_REQUEST, "bad_last_event_id", detail)
+                Failure::new(StatusCode::BAD_REQUEST, code::BAD_LAST_EVENT_ID, detail)
             })?)
         }
         None => query,

@@ -2,11 +2,11 @@
 
 use axum::Json;
 use axum::extract::State;
+use downbeat_api::Execution;
 use downbeat_core::execution::Status;
 
 use super::extract::{Id, Nothing, Query};
 use super::problem::Answer;
-use super::view::Execution;
 use super::{lookup, runs, waits};
 use crate::service::Service;
 

@@ -6,6 +6,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{FromRequestParts, Path, Query as AxumQuery};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
+use downbeat_api::code;
 use downbeat_core::limits;
 use downbeat_core::shown::shown;
 use downbeat_store::Page;
@@ -80,7 +81,9 @@ impl<S: Send + Sync> FromRequestParts<S> for Id {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
         match Path::<String>::from_request_parts(parts, state).await {
             Ok(Path(id)) => Ok(Self(id)),
-            Err(rejection) => Err(Failure::new(StatusCode::BAD_REQUEST, "bad_path", rejection.body_text())),
+            Err(rejection) => {
+                Err(Failure::new(StatusCode::BAD_REQUEST, code::BAD_PATH, rejection.body_text()))
+            }
         }
     }
 }

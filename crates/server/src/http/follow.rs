@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use downbeat_api::Event;
 use downbeat_core::change::{Change, Event as Record};
 use downbeat_core::ids::RunId;
 use downbeat_store::{self as store, EventFilter, Store};
 use tokio::sync::broadcast::error::RecvError;
 
-use super::view::Event;
 use crate::journal::Batches;
 use crate::pace::Pace;
 

@@ -25,6 +25,7 @@ use axum::http::header::{ACCEPT_LANGUAGE, HOST, ORIGIN, REFERER};
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, StatusCode};
+use downbeat_api::code;
 
 use super::problem::{Answer, Failure};
 
@@ -95,7 +96,7 @@ impl Hosts {
             "this server is not known as `{host}`{to_whom}; use its address, or start it with that name in the setting \
              `allowed_hosts`"
         );
-        Failure::new(StatusCode::MISDIRECTED_REQUEST, "unknown_host", detail)
+        Failure::new(StatusCode::MISDIRECTED_REQUEST, code::UNKNOWN_HOST, detail)
     }
 }
 

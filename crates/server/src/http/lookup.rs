@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::str::FromStr;
 
+use downbeat_api::Names;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
 use downbeat_core::node::NodeRecord;
@@ -11,7 +12,6 @@ use downbeat_core::shown::shown;
 use downbeat_store::Store;
 
 use super::problem::{Answer, Failure};
-use super::view::Names;
 
 /// Up to this many unknown hostnames are asked for one by one, more with one query for the whole cluster.
 const ONE_BY_ONE: usize = 8;

@@ -5,6 +5,7 @@
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, StatusCode, header};
+use downbeat_api::code;
 
 use super::problem::{Answer, Failure};
 
@@ -46,5 +47,5 @@ pub(super) fn check(request: &Request) -> Answer<()> {
 
 fn unsupported(what: &str) -> Failure {
     let detail = format!("{what}; a definition is application/json or application/yaml");
-    Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail)
+    Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, code::UNSUPPORTED_MEDIA_TYPE, detail)
 }

@@ -1,6 +1,6 @@
 //! REST, live streams, health and metrics over HTTP. It reads the store and asks the service; it decides nothing.
 //!
-//! One file per noun; `view` is what they show. A stream is read from the store and woken by the feed, so that a slow
+//! One file per noun; `downbeat_api` has what they show. A stream is read from the store and woken by the feed, so that a slow
 //! client costs its own reads and nobody else's memory.
 
 mod definition;
@@ -25,7 +25,6 @@ mod run_output;
 mod runs;
 mod serve;
 mod system;
-pub mod view;
 mod waits;
 mod wake;
 mod work;

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use axum::Json;
 use axum::extract::State;
+use downbeat_api::{Cluster, DeletedNode, Execution, List, Names, Node, NodeSummary};
 use downbeat_core::ids::{ClusterId, RunId};
 use downbeat_core::node::{NodeRecord, NodeStatus};
 use downbeat_core::run::RunRecord;
@@ -14,7 +15,6 @@ use utoipa::IntoParams;
 
 use super::extract::{Flag, Id, Nothing, Query, page, words};
 use super::problem::{Answer, Failure};
-use super::view::{Cluster, DeletedNode, Execution, List, Names, Node, NodeSummary};
 use super::{lookup, runs};
 use crate::nodes::Force;
 use crate::service::{Drain, Service};

@@ -8,9 +8,10 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::sse::Event as SseEvent;
 use axum::response::{IntoResponse, Response};
+use downbeat_api::{Chunk, End, Output, code};
 use downbeat_core::execution::Execution as Record;
 use downbeat_core::ids::ExecutionId;
-use downbeat_store::{self as store, Store};
+use downbeat_store::{self as store, OutputChunk, Store};
 use futures_util::stream;
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -19,12 +20,16 @@ use super::events::{live, sse};
 use super::extract::{Flag, Id, Query};
 use super::lookup;
 use super::problem::{Answer, Failure};
-use super::view::{Chunk, End, Output};
 use super::wake::Wake;
 use crate::service::Service;
 
 /// Chunks that are read from the store at once: 1 MiB at most, and so what one slow client holds in memory.
 pub(super) const READ_AT_ONCE: u32 = 64;
+
+pub(super) fn chunk_view(chunk: OutputChunk) -> Chunk {
+    let OutputChunk { offset, stream, text, at, execution: _ } = chunk;
+    Chunk { offset, stream, text, at }
+}
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -86,7 +91,7 @@ fn last_offset(headers: &HeaderMap) -> Answer<Option<u64>> {
     let offset = value.to_str().ok().and_then(|text| text.trim().parse().ok());
     offset.map(Some).ok_or_else(|| {
         let detail = "the header Last-Event-ID is not an offset into the output";
-        Failure::new(StatusCode::BAD_REQUEST, "bad_last_event_id", detail)
+        Failure::new(StatusCode::BAD_REQUEST, code::BAD_LAST_EVENT_ID, detail)
     })
 }
 
@@ -104,7 +109,7 @@ async fn whole(store: &dyn Store, execution: &Record, from: u64) -> Answer<Outpu
         let more = read.len() == READ_AT_ONCE as usize;
         for chunk in read {
             next = chunk.offset + chunk.text.len() as u64;
-            chunks.push(chunk.into());
+            chunks.push(chunk_view(chunk));
         }
         if !more {
             break;
@@ -168,7 +173,7 @@ impl Tail {
             let drained = read.len() < READ_AT_ONCE as usize;
             for chunk in read {
                 self.next = chunk.offset + chunk.text.len() as u64;
-                self.ready.push_back(sse("output", &Chunk::from(chunk)).id(self.next.to_string()));
+                self.ready.push_back(sse("output", &chunk_view(chunk)).id(self.next.to_string()));
             }
             let status = record.state.status();
             if drained && !status.is_open() {

@@ -6,6 +6,7 @@ use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, StatusCode, header};
+use downbeat_api::code;
 use downbeat_core::limits;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
@@ -80,7 +81,7 @@ fn keep(bytes: Bytes, place: Option<SemaphorePermit<'static>>) -> Bytes {
 
 fn too_slow(within: Duration) -> Failure {
     let detail = format!("the body did not arrive within {} s; send it again", within.as_secs());
-    Failure::new(StatusCode::REQUEST_TIMEOUT, "request_timeout", detail)
+    Failure::new(StatusCode::REQUEST_TIMEOUT, code::REQUEST_TIMEOUT, detail)
 }
 
 fn unreadable(rejection: &BytesRejection) -> Failure {
@@ -88,9 +89,9 @@ fn unreadable(rejection: &BytesRejection) -> Failure {
         let most = limits::JOB_FILE_BYTES;
         let detail =
             format!("the body is larger than {most} bytes, which is the most that a job file may have");
-        return Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", detail);
+        return Failure::new(StatusCode::PAYLOAD_TOO_LARGE, code::TOO_LARGE, detail);
     }
-    Failure::new(rejection.status(), "malformed", rejection.body_text())
+    Failure::new(rejection.status(), code::MALFORMED, rejection.body_text())
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
+use downbeat_api::{NodeReason, Plan, Valid};
 use downbeat_core::expr;
 use downbeat_core::plan::Plan as CompiledPlan;
 use serde::Deserialize;
@@ -13,7 +14,6 @@ use super::definition::{Asked, Body, Elsewhere};
 use super::docs::JobRequest;
 use super::extract::Query;
 use super::problem::Answer;
-use super::view::{NodeReason, Plan, Valid};
 use crate::error::Error;
 use crate::service::Service;
 

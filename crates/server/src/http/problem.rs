@@ -2,12 +2,12 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use downbeat_api::{FieldError, NAMED, NodeReason, Problem, code, named_of, with_nodes};
 use downbeat_core::backend::{Element, ParamProblem};
 use downbeat_core::nearest::advice;
 use downbeat_core::shown::shown;
 use downbeat_store as store;
 
-use super::view::{FieldError, NAMED, NodeReason, Problem, named_of, with_nodes};
 use crate::error::{Class, Error};
 
 /// When a client may try again what was unavailable.
@@ -39,13 +39,13 @@ impl Failure {
     /// A read replica was asked for what only its primary does.
     pub(super) fn read_only(primary: String) -> Self {
         let detail = format!("this is a read replica, which changes nothing; its primary is {primary}");
-        let mut failure = Self::new(StatusCode::CONFLICT, "read_only_replica", detail);
+        let mut failure = Self::new(StatusCode::CONFLICT, code::READ_ONLY_REPLICA, detail);
         failure.0.primary = Some(primary);
         failure
     }
 
     pub(super) fn not_found(what: &str, id: &str) -> Self {
-        Self::new(StatusCode::NOT_FOUND, "not_found", format!("there is no {what} `{}`", shown(id)))
+        Self::new(StatusCode::NOT_FOUND, code::NOT_FOUND, format!("there is no {what} `{}`", shown(id)))
     }
 
     /// As `not_found`, where it is known which names there are.
@@ -55,22 +55,22 @@ impl Failure {
         }
         let advice = advice(id, known, &format!("{what}s"));
         let detail = format!("there is no {what} `{}`; {advice}", shown(id));
-        Self::new(StatusCode::NOT_FOUND, "not_found", detail)
+        Self::new(StatusCode::NOT_FOUND, code::NOT_FOUND, detail)
     }
 
     pub(super) fn bad_query(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "bad_query", detail)
+        Self::new(StatusCode::BAD_REQUEST, code::BAD_QUERY, detail)
     }
 
     /// A definition with mistakes in it.
     pub(super) fn invalid(errors: Vec<FieldError>) -> Self {
         let what = "the definition is not valid";
-        Self::with_errors(StatusCode::UNPROCESSABLE_ENTITY, "invalid_definition", what, errors)
+        Self::with_errors(StatusCode::UNPROCESSABLE_ENTITY, code::INVALID_DEFINITION, what, errors)
     }
 
     /// A body that is not what its content type says.
     pub(super) fn malformed(errors: Vec<FieldError>) -> Self {
-        Self::with_errors(StatusCode::BAD_REQUEST, "malformed", "the body cannot be read", errors)
+        Self::with_errors(StatusCode::BAD_REQUEST, code::MALFORMED, "the body cannot be read", errors)
     }
 
     fn with_errors(status: StatusCode, code: &str, what: &str, errors: Vec<FieldError>) -> Self {
@@ -89,7 +89,7 @@ impl Failure {
     fn refused(message: &str, nodes: Vec<(String, String)>) -> Self {
         let nodes: Vec<NodeReason> =
             nodes.into_iter().map(|(node, reason)| NodeReason { node, reason }).collect();
-        let mut failure = Self::new(StatusCode::CONFLICT, "refused", with_nodes(message, &nodes));
+        let mut failure = Self::new(StatusCode::CONFLICT, code::REFUSED, with_nodes(message, &nodes));
         failure.0.nodes = nodes;
         failure
     }
@@ -122,20 +122,20 @@ impl From<Error> for Failure {
             ),
             Error::Params(problems) => Self::with_errors(
                 StatusCode::UNPROCESSABLE_ENTITY,
-                "invalid_params",
+                code::INVALID_PARAMS,
                 "the run's params are not valid",
                 problems.into_iter().map(of_param).collect(),
             ),
             Error::Refused { message, nodes } => Self::refused(&message, nodes),
             error => {
                 let (status, code) = match class {
-                    Class::Rejected => (StatusCode::UNPROCESSABLE_ENTITY, "rejected"),
-                    Class::NotFound => (StatusCode::NOT_FOUND, "not_found"),
-                    Class::Conflict => (StatusCode::CONFLICT, "conflict"),
-                    Class::TooMany => (StatusCode::TOO_MANY_REQUESTS, "too_many_runs"),
-                    Class::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
-                    Class::Busy => (StatusCode::SERVICE_UNAVAILABLE, "busy"),
-                    Class::Bug => (StatusCode::INTERNAL_SERVER_ERROR, "bug"),
+                    Class::Rejected => (StatusCode::UNPROCESSABLE_ENTITY, code::REJECTED),
+                    Class::NotFound => (StatusCode::NOT_FOUND, code::NOT_FOUND),
+                    Class::Conflict => (StatusCode::CONFLICT, code::CONFLICT),
+                    Class::TooMany => (StatusCode::TOO_MANY_REQUESTS, code::TOO_MANY_RUNS),
+                    Class::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, code::UNAVAILABLE),
+                    Class::Busy => (StatusCode::SERVICE_UNAVAILABLE, code::BUSY),
+                    Class::Bug => (StatusCode::INTERNAL_SERVER_ERROR, code::BUG),
                 };
                 // Being busy is no fault, and a flood of requests must not become a flood of lines.
                 if status.is_server_error() && class != Class::Busy {

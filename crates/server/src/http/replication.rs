@@ -7,6 +7,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use downbeat_api::code;
 use futures_util::StreamExt;
 use serde::Deserialize;
 use tokio_stream::wrappers::ReceiverStream;
@@ -61,7 +62,7 @@ pub(super) async fn gate(State(service): State<Service>, request: Request, next:
         Some(replica) => match turned_away(replica, request.method(), request.uri().path()) {
             None => next.run(request).await,
             Some(Refusal::NotReady(why)) => {
-                Failure::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", why).into_response()
+                Failure::new(StatusCode::SERVICE_UNAVAILABLE, code::NOT_READY, why).into_response()
             }
             Some(Refusal::ReadOnly) => {
                 let primary = replica.primary();

@@ -8,6 +8,7 @@ use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::StatusCode;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
+use downbeat_api::code;
 use downbeat_core::limits;
 use serde_json::Value;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -86,12 +87,12 @@ fn described() -> (Router<Service>, Value) {
 async fn unknown_path(request: Request) -> Failure {
     let path = request.uri().path();
     let detail = format!("there is nothing at `{path}`; /api/v1/docs lists what there is");
-    Failure::new(StatusCode::NOT_FOUND, "unknown_path", detail)
+    Failure::new(StatusCode::NOT_FOUND, code::UNKNOWN_PATH, detail)
 }
 
 async fn wrong_method(request: Request) -> Failure {
     let detail = format!("`{}` is not possible at `{}`", request.method(), request.uri().path());
-    Failure::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail)
+    Failure::new(StatusCode::METHOD_NOT_ALLOWED, code::METHOD_NOT_ALLOWED, detail)
 }
 
 // Its signature is the layer's.
@@ -101,7 +102,7 @@ fn panicked(panic: Box<dyn Any + Send>) -> Response {
     let why = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
     tracing::error!(why, "a request panicked");
     let detail = "a bug in the server; its log has more";
-    Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "bug", detail).into_response()
+    Failure::new(StatusCode::INTERNAL_SERVER_ERROR, code::BUG, detail).into_response()
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use axum::extract::State;
 use axum::response::Response;
 use axum::response::sse::Event as SseEvent;
+use downbeat_api::{End, RunChunk};
 use downbeat_core::execution::Execution as Record;
 use downbeat_core::ids::{ExecutionId, NodeId, RunId};
 use downbeat_core::run::{RunRecord, RunStatus};
@@ -17,9 +18,8 @@ use utoipa::IntoParams;
 
 use super::events::{live, sse};
 use super::extract::{Flag, Id, Query};
-use super::output::READ_AT_ONCE;
+use super::output::{READ_AT_ONCE, chunk_view};
 use super::problem::Answer;
-use super::view::{Chunk, End, RunChunk};
 use super::wake::{Look, Wake};
 use super::{lookup, runs};
 use crate::service::Service;
@@ -169,7 +169,7 @@ impl Merged {
                 item: cursor.item,
                 node: cursor.node.clone(),
                 attempt: cursor.attempt,
-                chunk: Chunk::from(chunk),
+                chunk: chunk_view(chunk),
             }
         });
         Ok(chunks.collect())

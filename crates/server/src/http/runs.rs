@@ -4,6 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use downbeat_api::{Execution, List, Names, NodeReason, Plan, Rules, Run, RunStanding, RunSummary, code};
 use downbeat_core::execution::{Execution as Record, Status};
 use downbeat_core::ids::RunId;
 use downbeat_core::run::{RunRecord, RunState, RunStatus};
@@ -17,7 +18,6 @@ use super::docs::JobRequest;
 use super::extract::{Flag, Id, Nothing, Query, page, words};
 use super::payload::Payload;
 use super::problem::{Answer, Failure};
-use super::view::{Execution, List, Names, NodeReason, Plan, Rules, Run, RunStanding, RunSummary};
 use super::{lookup, plans, waits};
 use crate::error::Error;
 use crate::service::{Redo, Retry, Service, Submit};
@@ -97,7 +97,7 @@ fn created(is_new: bool, shown: Run) -> Response {
 
 fn idempotency_key(headers: &HeaderMap) -> Answer<Option<String>> {
     let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
-    let bad = |why: &str| Failure::new(StatusCode::BAD_REQUEST, "bad_idempotency_key", why);
+    let bad = |why: &str| Failure::new(StatusCode::BAD_REQUEST, code::BAD_IDEMPOTENCY_KEY, why);
     let key =
         value.to_str().map_err(|_| bad("the Idempotency-Key holds characters that are not visible ASCII"))?;
     if key.is_empty() || key.len() > KEY_BYTES {
@@ -338,7 +338,7 @@ pub(super) async fn retry(
         let read = serde_json::from_slice::<Option<RetryRequest>>(&body);
         let malformed = |error| {
             let detail = format!("the body is not `{{\"failed_only\": true}}`, or the like: {error}");
-            Failure::new(StatusCode::BAD_REQUEST, "malformed", detail)
+            Failure::new(StatusCode::BAD_REQUEST, code::MALFORMED, detail)
         };
         read.map_err(malformed)?.unwrap_or_default()
     };
@@ -349,7 +349,7 @@ pub(super) async fn retry(
         (true, Some(_)) => {
             let detail =
                 "`failed_only` and `from` cannot be used together: what follows a task does so on all nodes";
-            return Err(Failure::new(StatusCode::BAD_REQUEST, "malformed", detail));
+            return Err(Failure::new(StatusCode::BAD_REQUEST, code::MALFORMED, detail));
         }
     };
     let run = RunId::from(id.as_str());

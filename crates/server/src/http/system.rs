@@ -1,21 +1,25 @@
 //! The system itself: at a glance, its servers, whether it lives, its figures.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use downbeat_api::{List, Replica, Role, Server, Status, code};
 use downbeat_core::Span;
+use downbeat_core::execution::Status as ExecutionStatus;
 use downbeat_core::ids::ServerId;
+use downbeat_core::node::NodeStatus;
+use downbeat_core::run::RunStatus;
+use downbeat_store::{ServerRecord, Tally};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::extract::{Nothing, Query, page};
 use super::problem::{Answer, Failure};
-use super::view::{List, Replica, Role, Server, Status};
-use crate::replica::Following;
+use crate::replica::{Following, Lag};
 use crate::service::Service;
 
 /// Shows the whole system at a glance
@@ -27,7 +31,7 @@ pub(super) async fn status(
     State(service): State<Service>,
     Query(Nothing {}): Query<Nothing>,
 ) -> Answer<Json<Status>> {
-    let (runs, executions, nodes) = Status::counts(service.store().tally().await?);
+    let (runs, executions, nodes) = counts(service.store().tally().await?);
     let servers = servers_now(&service).await?;
     let lag = service.replica().map(|replica| replica.lag(service.now()));
     let up = service.now().duration_since(service.started_at());
@@ -82,14 +86,58 @@ async fn servers_now(service: &Service) -> Answer<Vec<Server>> {
     let servers = service.store().servers().await?.into_iter().map(|server| {
         let silent = Duration::try_from(now.duration_since(server.seen_at)).unwrap_or_default();
         let runs = owned.get(&server.id).copied().unwrap_or(0);
-        Server::of(server, silent < stale_after, runs)
+        server_view(server, silent < stale_after, runs)
     });
     let mut servers: Vec<Server> = servers.collect();
     if let Some(replica) = service.replica() {
-        servers.push(Server { role: Role::Replica, ..Server::of(replica.itself(service.now()), true, 0) });
+        servers.push(Server { role: Role::Replica, ..server_view(replica.itself(service.now()), true, 0) });
         servers.sort_by(|a, b| a.name.cmp(&b.name));
     }
     Ok(servers)
+}
+
+fn server_view(server: ServerRecord, alive: bool, runs: u64) -> Server {
+    Server {
+        alive,
+        runs,
+        id: server.id,
+        name: server.name,
+        role: Role::Primary,
+        http: server.http,
+        grpc: server.grpc,
+        version: server.version,
+        started_at: server.started_at,
+        seen_at: server.seen_at,
+    }
+}
+
+impl From<Lag> for Replica {
+    fn from(lag: Lag) -> Self {
+        Self {
+            primary: lag.primary,
+            connected: lag.connected,
+            seq: lag.seq,
+            lag_events: lag.events,
+            lag: lag.time,
+            copies: lag.copies,
+            error: lag.error,
+        }
+    }
+}
+
+/// Counts by run status, execution status and node status, zeros included.
+type Counts = (BTreeMap<RunStatus, u64>, BTreeMap<ExecutionStatus, u64>, BTreeMap<NodeStatus, u64>);
+
+fn counts(tally: Tally) -> Counts {
+    let mut runs: BTreeMap<_, _> = RunStatus::ALL.into_iter().map(|status| (status, 0)).collect();
+    for (state, count) in tally.runs {
+        *runs.entry(state.status()).or_default() += count;
+    }
+    let mut executions: BTreeMap<_, _> = ExecutionStatus::ALL.into_iter().map(|status| (status, 0)).collect();
+    executions.extend(tally.executions);
+    let mut nodes: BTreeMap<_, _> = NodeStatus::ALL.into_iter().map(|status| (status, 0)).collect();
+    nodes.extend(tally.nodes);
+    (runs, executions, nodes)
 }
 
 /// Says that the process lives
@@ -109,7 +157,7 @@ pub(super) async fn healthz() -> &'static str {
 pub(super) async fn readyz(State(service): State<Service>) -> Answer<&'static str> {
     match service.readiness().await {
         Ok(()) => Ok("ready\n"),
-        Err(why) => Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", why)),
+        Err(why) => Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, code::NOT_READY, why)),
     }
 }
 
@@ -119,7 +167,6 @@ pub(super) async fn readyz(State(service): State<Service>) -> Answer<&'static st
     responses((status = 200, description = "OpenMetrics text", body = String, content_type = "text/plain"))
 )]
 pub(super) async fn metrics(State(service): State<Service>) -> Response {
-    service.take_stock().await;
     let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, content_type)], service.metrics().encode()).into_response()
+    ([(header::CONTENT_TYPE, content_type)], service.figures().await).into_response()
 }

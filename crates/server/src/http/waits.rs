@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use downbeat_core::execution::{Execution as Record, Status};
+use downbeat_api::{Run, StepWaiting, Waiting};
+use downbeat_core::execution::{Execution as Record, Status, Stream};
 use downbeat_core::limits;
 use downbeat_core::run::RunRecord;
-use downbeat_store::Stream;
 
 use super::problem::Answer;
 use super::runs::label;
-use super::view::{Run, StepWaiting, Waiting};
 use crate::dispatch::Obstacle;
 use crate::service::{NodeWaits, Service};
 

@@ -1,17 +1,21 @@
 //! What a node is at. All of it comes from the store: every server that shares it answers the same, and so does a replica.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use axum::Json;
 use axum::extract::State;
+use downbeat_api::{HeldWork, NodeWork, Slots};
+use downbeat_core::Timestamp;
+use downbeat_core::execution::Status;
 use downbeat_core::ids::RunId;
+use downbeat_core::node::NodeRecord;
 use downbeat_core::run::RunRecord;
+use downbeat_store::NodeTotals;
 
 use super::extract::{Id, Query};
 use super::lookup;
 use super::nodes::NodeQuery;
 use super::problem::Answer;
-use super::view::{HeldWork, NodeWork};
 use crate::service::Service;
 
 /// Shows what a node holds and has done: leases and their ages, free slots, totals by status, last activity
@@ -38,5 +42,28 @@ pub(super) async fn show(
     }
     // After the leases: an execution that ends in between is in both rather than in neither.
     let totals = store.node_totals(node.id).await?;
-    Ok(Json(NodeWork::of(&node, held, totals, now)))
+    Ok(Json(node_work(&node, held, totals, now)))
+}
+
+fn node_work(node: &NodeRecord, held: Vec<HeldWork>, totals: NodeTotals, now: Timestamp) -> NodeWork {
+    let mut by_status: BTreeMap<Status, u64> = Status::ALL.into_iter().map(|status| (status, 0)).collect();
+    by_status.extend(totals.executions);
+    let taken = u32::try_from(held.iter().filter(|held| held.placed).count()).unwrap_or(u32::MAX);
+    let total = node.description.slots;
+    // A node's clock may be ahead: nothing happened later than now.
+    let finished_at = totals.finished_at.map(|at| at.min(now));
+    NodeWork {
+        id: node.id,
+        hostname: node.description.hostname.clone(),
+        status: node.status,
+        draining: node.draining,
+        slots: Slots { total, free: total.saturating_sub(taken) },
+        held,
+        expired_leases: by_status.get(&Status::Lost).copied().unwrap_or(0),
+        totals: by_status,
+        active_at: Some(node.seen_at).max(totals.claimed_at).max(finished_at).unwrap_or(node.seen_at),
+        heartbeat_at: node.seen_at,
+        claimed_at: totals.claimed_at,
+        finished_at,
+    }
 }

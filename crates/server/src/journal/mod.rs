@@ -5,4 +5,4 @@ mod feed;
 mod writer;
 
 pub use feed::{Batches, Feed};
-pub(crate) use writer::{Journal, Perform};
+pub(crate) use writer::{Journal, Lost, Perform};

@@ -110,6 +110,12 @@ impl Journal {
         answered.await.map_err(|_| stopped())?
     }
 
+    /// Commits one change, together with changes that others submit.
+    pub(crate) async fn commit_one(&self, change: Change) -> Result<Applied, Lost> {
+        let mut outcomes = self.commit(vec![change]).await?;
+        outcomes.pop().ok_or_else(|| Lost("the journal returned no outcome".to_owned()))
+    }
+
     /// Whether the last commit went through.
     pub(crate) fn is_available(&self) -> bool {
         self.condition.available.load(Ordering::Acquire)

@@ -7,7 +7,7 @@ use downbeat_core::{Change, Refusal};
 use tracing::info;
 
 use crate::error::Error;
-use crate::service::Parts;
+use crate::parts::Parts;
 
 /// How often it is decided anew because something happened to the node meanwhile.
 const TRIES: u32 = 5;
@@ -36,29 +36,26 @@ pub(crate) async fn delete(parts: &Parts, id: NodeId, force: Force, by: &str) ->
         // Who is not forced relies on its silence.
         let silent_since = (force == Force::Off).then_some(node.seen_at);
         let change = Change::NodeDeleted { node: id, session, by: by.to_owned(), silent_since, at };
-        let outcomes = parts.journal.commit(vec![change]).await;
-        let outcomes = outcomes.map_err(|lost| Error::Unavailable(lost.to_string()))?;
-        match outcomes.into_iter().next() {
-            Some(Ok(())) => {
+        match parts.journal.commit_one(change).await? {
+            Ok(()) => {
                 info!(node = %id, hostname, by, "node deleted");
                 parts.dispatcher.wake();
                 return Ok(Tombstone { node: id, session, cluster: node.cluster, hostname, at });
             }
-            Some(Err(Refusal::NotKnownToAll)) => {
+            Err(Refusal::NotKnownToAll) => {
                 return Err(Error::Unavailable(
                     "an older server shares the store, which knows nothing of deleted nodes; upgrade all servers"
                         .to_owned(),
                 ));
             }
             // Whoever asked meant the agent that was there, not one that was started since.
-            Some(Err(Refusal::StaleSession)) => {
+            Err(Refusal::StaleSession) => {
                 return Err(Error::Conflict(format!(
                     "{hostname} has registered again meanwhile; look at it first"
                 )));
             }
             // It was heard of, or somebody else deleted it: it is looked at again.
-            Some(Err(_)) => {}
-            None => return Err(Error::Bug("the journal did not answer for a change".to_owned())),
+            Err(_) => {}
         }
     }
     Err(Error::Unavailable(format!("node `{id}` comes and goes; try again")))

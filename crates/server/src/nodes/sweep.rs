@@ -9,7 +9,7 @@ use jiff::SignedDuration;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use crate::service::Parts;
+use crate::parts::Parts;
 
 /// A sweeper of one server. Several servers may sweep at once: every change is guarded.
 pub(crate) struct Sweeper {

@@ -12,8 +12,8 @@ use super::Following;
 use super::frame::{Frame, VERSION};
 use crate::dispatch::Board;
 use crate::journal::Perform;
+use crate::parts::Parts;
 use crate::runs::load_board;
-use crate::service::Parts;
 
 /// Parts of a snapshot that wait to be written.
 const PARTS: usize = 2;

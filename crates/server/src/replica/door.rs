@@ -9,7 +9,7 @@ use downbeat_proto::message::{
 };
 
 use super::Following;
-use crate::service::Parts;
+use crate::parts::Parts;
 
 /// See the module.
 #[derive(Clone, Debug)]

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use downbeat_api::request;
+use downbeat_client::{self as client, Client};
 use downbeat_core::Dice;
 use downbeat_store::{self as store, EventFilter};
 use futures_util::StreamExt;
@@ -11,9 +13,7 @@ use tracing::warn;
 
 use super::apply::{Applier, Failure};
 use super::frame::{Frame, LINE_BYTES, fingerprint};
-use crate::http::view::Problem;
 
-const CONNECT: Duration = Duration::from_secs(5);
 /// A primary gives a sign twice a second, but for when it waits for its store.
 const SILENCE: Duration = Duration::from_secs(15);
 /// Between two tries: from the first to the most, doubled each time, each with some chance in it.
@@ -47,22 +47,13 @@ pub(crate) struct Follower {
     applier: Applier,
     /// Servers of one primary site; when one is away the next is asked.
     primaries: Vec<String>,
-    http: reqwest::Client,
     dice: Dice,
 }
 
 impl Follower {
     pub(crate) fn new(applier: Applier, seed: u64) -> Self {
         let primaries = applier.parts.settings.replica_of.clone();
-        // Servers speak plain HTTP: without this the host's certificates are read, and a host without any is an error.
-        let mut builder =
-            reqwest::Client::builder().connect_timeout(CONNECT).tcp_nodelay(true).tls_certs_only([]);
-        // A proxy that is set up for the outside cannot reach this machine's own ports.
-        if primaries.iter().all(|url| is_local(url)) {
-            builder = builder.no_proxy();
-        }
-        let http = builder.build().expect("a plain client needs nothing that may be missing");
-        Self { applier, primaries, http, dice: Dice::new(seed) }
+        Self { applier, primaries, dice: Dice::new(seed) }
     }
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
@@ -110,22 +101,14 @@ impl Follower {
     }
 
     async fn follow(&mut self, primary: &str, frames: &mut u64) -> Result<std::convert::Infallible, Ended> {
-        let url = format!("{}/api/v1/replication", primary.trim_end_matches('/'));
-        let request = self.http.get(url).query(&self.since().await?).send();
-        let response = match timeout(SILENCE, request).await {
-            Ok(Ok(response)) => response,
-            Ok(Err(error)) => return Err(Ended::Unreachable(root_cause(&error))),
-            Err(_) => return Err(Ended::Silent),
-        };
-        if !response.status().is_success() {
-            return Err(Ended::Refused(refusal(response).await));
-        }
-        let mut bytes = response.bytes_stream();
+        let client = Client::new(&[primary.to_owned()], None)?;
+        let mut request = request::replication();
+        request.query = self.since().await?;
+        let mut bytes = timeout(SILENCE, client.bytes(&request)).await.map_err(|_| Ended::Silent)??;
         let mut buffer: Vec<u8> = Vec::new();
         loop {
             let more = match timeout(SILENCE, bytes.next()).await {
-                Ok(Some(Ok(more))) => more,
-                Ok(Some(Err(error))) => return Err(Ended::Unreachable(root_cause(&error))),
+                Ok(Some(more)) => more?,
                 Ok(None) => return Err(Ended::Closed),
                 Err(_) => return Err(Ended::Silent),
             };
@@ -146,25 +129,15 @@ impl Follower {
     }
 }
 
-fn is_local(url: &str) -> bool {
-    let host = url.trim_start_matches("http://");
-    host.starts_with("127.") || host.starts_with("localhost") || host.starts_with("[::1]")
-}
-
-async fn refusal(response: reqwest::Response) -> String {
-    let status = response.status();
-    let text = response.text().await.unwrap_or_default();
-    match serde_json::from_str::<Problem>(&text) {
-        Ok(problem) => problem.detail,
-        Err(_) => format!("it answered {status}, which is no answer of a downbeat server"),
+impl From<client::Error> for Ended {
+    fn from(error: client::Error) -> Self {
+        match error {
+            client::Error::Problem(problem) => Ended::Refused(problem.detail),
+            client::Error::Foreign { status, .. } => {
+                Ended::Refused(format!("it answered {status}, which is not an answer of a downbeat server"))
+            }
+            client::Error::Unreachable { why, .. } => Ended::Unreachable(why),
+            other => Ended::Unreachable(other.to_string()),
+        }
     }
-}
-
-/// The system's own word for it, which is the last in the chain.
-fn root_cause(error: &reqwest::Error) -> String {
-    let mut last: &dyn std::error::Error = error;
-    while let Some(cause) = last.source() {
-        last = cause;
-    }
-    last.to_string()
 }

@@ -23,7 +23,7 @@ use super::mask::{mask_event, mask_execution};
 use super::outputs::Cursors;
 use crate::journal::Batches;
 use crate::pace::Pace;
-use crate::service::Parts;
+use crate::parts::Parts;
 
 /// How often a replica hears something, also when nothing happens.
 const BEAT: Duration = Duration::from_millis(500);

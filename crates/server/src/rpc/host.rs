@@ -15,7 +15,7 @@ use downbeat_proto::message::{
 };
 use downbeat_store as store;
 
-use crate::service::Parts;
+use crate::parts::Parts;
 
 /// What agents say they hold, held against what this server knows.
 #[derive(Debug, Default)]

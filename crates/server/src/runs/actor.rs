@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use downbeat_core::ids::NodeId;
 use downbeat_core::run::engine::{Progress, Stop, Turn};
 use downbeat_core::{Applied, Change, Dice, Refusal, Timestamp};
 use jiff::SignedDuration;
@@ -192,14 +191,9 @@ impl Actor {
     }
 
     fn decide(&mut self, act: impl FnOnce(&mut Progress, &mut Turn<'_>)) {
-        let dispatcher = self.dispatcher.clone();
-        let reach = |node: NodeId| dispatcher.board().reach(node);
         let run = self.progress.run().clone();
-        let fits = |step: u32| dispatcher.fits(&run, step);
-        let facts = |node: NodeId| dispatcher.facts(node);
-        let mut turn =
-            Turn { now: self.clock.now(), dice: &mut self.dice, reach: &reach, facts: &facts, fits: &fits };
-        act(&mut self.progress, &mut turn);
+        let progress = &mut self.progress;
+        self.dispatcher.turn(&run, self.clock.now(), &mut self.dice, |turn| act(progress, turn));
     }
 
     /// Commits a turn's changes; tries again for as long as the store is away.
@@ -276,7 +270,7 @@ fn deadline(progress: &Progress, started_at: Timestamp) -> Option<Timestamp> {
 
 /// Of what a commit came to: executions that were to be born at a node that another run had just taken for itself. They
 /// are to be committed again, and wait for it.
-pub(crate) fn refused_for_nodes(
+pub(super) fn refused_for_nodes(
     dispatcher: &Dispatcher,
     changes: Vec<Change>,
     outcomes: &[Applied],
@@ -293,7 +287,7 @@ pub(crate) fn refused_for_nodes(
 }
 
 /// Lets new executions be born leased where a node waits for work.
-pub(crate) fn reserve(dispatcher: &Dispatcher, changes: &mut [Change], now: Timestamp, dice: &mut Dice) {
+pub(super) fn reserve(dispatcher: &Dispatcher, changes: &mut [Change], now: Timestamp, dice: &mut Dice) {
     for change in changes {
         if let Change::ExecutionsAdded { executions, .. } = change {
             dispatcher.board().reserve(executions, now, dice);
@@ -302,7 +296,7 @@ pub(crate) fn reserve(dispatcher: &Dispatcher, changes: &mut [Change], now: Time
 }
 
 /// Takes such leases back when their commit failed.
-pub(crate) fn release(dispatcher: &Dispatcher, changes: &mut [Change]) {
+pub(super) fn release(dispatcher: &Dispatcher, changes: &mut [Change]) {
     use downbeat_core::execution::State;
     for change in changes {
         if let Change::ExecutionsAdded { executions, .. } = change {

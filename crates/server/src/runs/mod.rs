@@ -2,10 +2,10 @@
 
 mod actor;
 mod cache;
+mod launch;
 mod registry;
 mod takeover;
 
-pub(crate) use actor::{Means, Start, Waits, refused_for_nodes, release, reserve};
-pub(crate) use cache::Cache;
+pub(crate) use launch::{Launch, launch};
 pub(crate) use registry::Runs;
 pub(crate) use takeover::{load_board, take_over};

@@ -2,20 +2,20 @@
 
 use std::sync::Arc;
 
-use downbeat_core::ids::{NodeId, RunId};
+use downbeat_core::ids::RunId;
 use downbeat_core::plan::Plan;
-use downbeat_core::run::engine::{Progress, Stop, Turn};
+use downbeat_core::run::engine::{Progress, Stop};
 use downbeat_core::run::{RunRecord, RunState};
 use downbeat_core::{Change, Timestamp};
 use downbeat_store::{self as store, Store};
 use jiff::SignedDuration;
 use tracing::{error, info};
 
-use super::actor::{Start, Waits};
+use super::actor::{Means, Start, Waits};
 use super::registry::Mailbox;
 use crate::admission::Admission;
 use crate::dispatch::Dispatcher;
-use crate::service::Parts;
+use crate::parts::Parts;
 
 /// Runs that are taken in one commit. Several servers that take over at once share the work: whoever is first has them.
 const AT_ONCE: usize = 64;
@@ -86,7 +86,7 @@ async fn go_on(parts: &Parts, taking: Taking) -> Result<(), store::Error> {
     let record = parts.store.run(&run.id).await?.unwrap_or(run);
     let executions = parts.store.executions_of(&record.id).await?;
     let stop = told_to_stop(&record, now);
-    let means = parts.means(&record, &plan);
+    let means = Means::of(parts, &record, &plan);
     let mut progress = Progress::restore(plan, &record, epoch, &executions, stop);
     if record.state == RunState::Pending && record.admitted_at.is_none() && stop.is_none() {
         // It waited, and does so here.
@@ -96,13 +96,7 @@ async fn go_on(parts: &Parts, taking: Taking) -> Result<(), store::Error> {
         return Ok(());
     }
     let mut dice = parts.chance.dice();
-    {
-        let reach = |node: NodeId| parts.dispatcher.board().reach(node);
-        let run = progress.run().clone();
-        let fits = |step: u32| parts.dispatcher.fits(&run, step);
-        let facts = |node: NodeId| parts.dispatcher.facts(node);
-        progress.go_on(&mut Turn { now, dice: &mut dice, reach: &reach, facts: &facts, fits: &fits });
-    }
+    parts.dispatcher.turn(&record.id, now, &mut dice, |turn| progress.go_on(turn));
     let start = Start::Begun { at: record.started_at.unwrap_or(now), again: Vec::new() };
     parts.runs.start(mailbox, progress, start, means, parts.chance.seed());
     Ok(())

@@ -1,18 +1,22 @@
 //! Runs that are asked for while the places for large plans are taken.
 
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 
-use downbeat_core::ids::SessionId;
+use downbeat_core::backend::{Catalogue, Params};
+use downbeat_core::ids::{ClusterId, NodeId, SessionId};
 use downbeat_core::node::Description;
-use downbeat_core::spec;
+use downbeat_core::{Change, limits, spec};
 use downbeat_proto::message::{InstanceId, Register};
 use downbeat_store::MemoryStore;
 use serde_json::json;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
-use super::*;
-use crate::{Server, Surroundings, start_within};
+use super::patience::PATIENCE;
+use super::{Service, Submit, Submitted};
+use crate::error::Error;
+use crate::heavy::HeavyWork;
+use crate::{Server, Settings, Surroundings, start_within};
 
 const TASKS: usize = 100;
 

@@ -1,13 +1,14 @@
-//! Says why executions that are pending have not begun.
+//! Explains why pending runs and pending executions have not started.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use downbeat_core::collections::HashMap;
 use downbeat_core::execution::{Execution, State};
-use downbeat_core::ids::{ExecutionId, NodeId};
+use downbeat_core::ids::{ExecutionId, NodeId, RunId};
 use downbeat_core::node::{Health, NodeWait, WaitFacts};
 use downbeat_core::plan::Plan;
+use downbeat_core::run::{RunRecord, RunState};
 use jiff::SignedDuration;
 
 use super::Service;
@@ -25,6 +26,21 @@ pub(crate) struct NodeWaits {
 }
 
 impl Service {
+    /// Why a run waits for its turn, if it does.
+    pub fn pending_reason(&self, run: &RunRecord) -> Option<String> {
+        self.pending_reasons(std::slice::from_ref(run)).remove(&run.id)
+    }
+
+    /// Why each of these runs waits for its turn, of those that do.
+    pub fn pending_reasons(&self, runs: &[RunRecord]) -> HashMap<RunId, String> {
+        if !runs.iter().any(|run| run.state == RunState::Pending) {
+            return HashMap::default();
+        }
+        let mut reasons = self.parts.admission.reasons();
+        let reason = |run: &RunRecord| Some((run.id.clone(), reasons.remove(&run.id)?.to_string()));
+        runs.iter().filter_map(reason).collect()
+    }
+
     /// Why a pending execution waits, per node.
     pub(crate) async fn obstacles(&self, execution: &Execution) -> Result<Vec<Obstacle>, Error> {
         if execution.pinned.is_some() {
@@ -40,7 +56,7 @@ impl Service {
         if let State::Pending { not_before: Some(at) } = execution.state
             && at > now
         {
-            let reason = format!("it failed before, and is retried at {at}");
+            let reason = format!("an attempt failed; the next one starts at {at}");
             return Ok(vec![Obstacle { node: "-".to_owned(), reason, cause: Some("retry") }]);
         }
         let known = self.parts.dispatcher.board().plan(&execution.run).cloned();

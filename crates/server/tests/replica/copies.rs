@@ -213,7 +213,7 @@ async fn output_that_came_after_the_end_reaches_the_replica() {
     let late = downbeat_store::OutputChunk {
         execution: work.execution,
         offset: 8,
-        stream: downbeat_store::Stream::Stdout,
+        stream: downbeat_core::execution::Stream::Stdout,
         text: "late\n".to_owned(),
         at: Timestamp::from_second(1_800_000_000).unwrap(),
     };

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use downbeat_core::change::Change;
+use downbeat_core::execution::Stream;
 use downbeat_core::run::{RunRecord, RunState};
 use tokio::sync::mpsc;
 
@@ -12,7 +13,7 @@ use super::make::{
 use super::{Snapshot, fill, fill_beside};
 use crate::copy::{Kept, Part, Replica};
 use crate::memory::MemoryStore;
-use crate::port::{Error, OutputChunk, Store, Stream};
+use crate::port::{Error, OutputChunk, Store};
 
 /// All there is but servers and uses of limits, which no snapshot has.
 pub(super) async fn sight(store: &Arc<dyn Store>) -> Snapshot {

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::make::{added, apply, at, created, execution, execution_id, pending};
-use crate::port::{OutputChunk, Store, Stream};
+use crate::port::{OutputChunk, Store};
+use downbeat_core::execution::Stream;
 
 const PLENTY: u64 = 1024 * 1024;
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use downbeat_core::change::{Change, Event};
-use downbeat_core::execution::{Execution, State, Verdict};
+use downbeat_core::execution::{Execution, State, Stream, Verdict};
 use downbeat_core::ids::{NodeId, RunId};
 use downbeat_core::node::{Former, NodeRecord, NodeStatus, Tombstone};
 use downbeat_core::run::{RunEnd, RunRecord, RunState};
@@ -16,9 +16,7 @@ use super::make::{
     node, outcome_with_outputs, pending, problems, registered, registration_of, run, run_id, server, session,
     token,
 };
-use crate::port::{
-    EventFilter, ExecutionFilter, OutputChunk, Page, RunFilter, ServerRecord, Store, Stream, Tally,
-};
+use crate::port::{EventFilter, ExecutionFilter, OutputChunk, Page, RunFilter, ServerRecord, Store, Tally};
 
 const ALL: Page = Page { limit: 100_000, offset: 0 };
 

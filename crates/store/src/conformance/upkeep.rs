@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use downbeat_core::change::Change;
-use downbeat_core::execution::{State, Status, Verdict};
+use downbeat_core::execution::{State, Status, Stream, Verdict};
 use downbeat_core::ids::ServerId;
 use downbeat_core::run::{RunRecord, RunState};
 
 use super::make::{
     added, apply, at, created, execution, execution_id, lease, moved, outcome, run, run_id, server,
 };
-use crate::port::{Error, EventFilter, OutputChunk, ServerRecord, Store, Stream};
+use crate::port::{Error, EventFilter, OutputChunk, ServerRecord, Store};
 
 fn record(id: ServerId, name: &str, seen: i64) -> ServerRecord {
     ServerRecord {

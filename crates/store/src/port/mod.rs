@@ -11,6 +11,6 @@ pub use reads::{
 };
 pub use record::{
     Committed, EventFilter, ExecutionFilter, Listed, News, NodeTotals, OutputChunk, Page, RunFilter,
-    ServerRecord, Stream, Tally,
+    ServerRecord, Tally,
 };
 pub use store::{Beside, Store};

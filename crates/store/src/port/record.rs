@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use downbeat_core::change::Applied;
-use downbeat_core::execution::Status;
+use downbeat_core::execution::{Status, Stream};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
 use downbeat_core::node::NodeStatus;
 use downbeat_core::run::RunState;
@@ -59,14 +59,6 @@ pub struct EventFilter {
     /// Only those with a higher sequence number.
     pub since: u64,
     pub run: Option<RunId>,
-}
-
-/// Which side of a process wrote.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Stream {
-    Stdout,
-    Stderr,
 }
 
 /// A piece of an execution's output: valid UTF-8, at most `limits::OUTPUT_CHUNK_BYTES`.

@@ -1,10 +1,10 @@
 //! Owns the numbers that stand for statuses in the databases. They are stored: none is ever given another meaning.
 
-use downbeat_core::execution::{Status, Verdict};
+use downbeat_core::execution::{Status, Stream, Verdict};
 use downbeat_core::node::NodeStatus;
 use downbeat_core::run::RunState;
 
-use crate::port::{Error, Stream};
+use crate::port::Error;
 
 /// A closed set that is stored as a small number.
 pub(crate) trait Code: Sized + Copy {

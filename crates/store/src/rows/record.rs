@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use downbeat_core::execution::Status;
+use downbeat_core::execution::{Status, Stream};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::state::LimitUse;
 use uuid::Uuid;
@@ -12,7 +12,7 @@ use super::column::{Cells, Columns, columns};
 use super::scalar::{count, int, micros, small, small_count, time, time_opt};
 use super::text::{Bytes, Text};
 use crate::copy::{Kept, Seen};
-use crate::port::{Error, NodeTotals, OutputChunk, ServerRecord, Stream};
+use crate::port::{Error, NodeTotals, OutputChunk, ServerRecord};
 
 /// What one row of a SELECT says.
 pub(crate) trait Record: Sized + Send + 'static {

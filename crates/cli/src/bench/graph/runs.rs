@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use downbeat_client::Feed;
 use downbeat_core::Timestamp;
 use serde_json::{Value, json};
 
@@ -13,7 +14,6 @@ use super::super::shares::{Meter, Share, changes_per_commit, ms_per_commit};
 use super::super::site::{Site, Wanted, within};
 use super::forks::{self, Rate};
 use super::jobs::{self, Work};
-use crate::client::Feed;
 use crate::exit::Failure;
 use crate::out::Out;
 

@@ -1,59 +1,66 @@
 //! Owns reading a stream of server-sent events.
 
+use std::fmt;
 use std::pin::Pin;
 
 use futures_util::{Stream, StreamExt};
 use reqwest::Response;
 use serde::de::DeserializeOwned;
 
-use super::http::unreachable;
-use crate::exit::Failure;
+use crate::error::Error;
 
 /// No event of ours is near this; a stream without line ends must not fill the memory.
 const MOST_BUFFERED_BYTES: usize = 32 * 1024 * 1024;
 
 /// One event of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Message {
-    pub(crate) id: Option<String>,
-    pub(crate) name: String,
-    pub(crate) data: String,
+pub struct Message {
+    pub id: Option<String>,
+    pub name: String,
+    pub data: String,
 }
 
 impl Message {
-    pub(crate) fn decode<T: DeserializeOwned>(&self) -> Result<T, Failure> {
+    /// Reads the data of the event.
+    pub fn decode<T: DeserializeOwned>(&self) -> Result<T, Error> {
         serde_json::from_str(&self.data)
-            .map_err(|error| Failure::bug(format!("cannot read the event `{}`: {error}", self.name)))
+            .map_err(|error| Error::UnreadableEvent { name: self.name.clone(), why: error.to_string() })
     }
 }
 
 type Bytes = Pin<Box<dyn Stream<Item = Result<Vec<u8>, reqwest::Error>> + Send>>;
 
-/// A stream that is open.
-pub(crate) struct Feed {
+/// An open stream.
+pub struct Feed {
     bytes: Bytes,
     base: String,
     parser: Parser,
 }
 
 impl Feed {
-    pub(crate) fn new(response: Response, base: String) -> Self {
+    pub fn new(response: Response, base: String) -> Self {
         let bytes = response.bytes_stream().map(|piece| piece.map(|bytes| bytes.to_vec()));
         Self { bytes: Box::pin(bytes), base, parser: Parser::default() }
     }
 
-    /// The next event, or nothing when the server ended the stream. Nothing is lost when the call is dropped.
-    pub(crate) async fn next(&mut self) -> Result<Option<Message>, Failure> {
+    /// Returns the next event, or nothing when the server ended the stream. Dropping the call loses nothing.
+    pub async fn next(&mut self) -> Result<Option<Message>, Error> {
         loop {
             if let Some(message) = self.parser.message() {
                 return Ok(Some(message));
             }
             match self.bytes.next().await {
                 None => return Ok(None),
-                Some(Err(error)) => return Err(unreachable(&self.base, &error)),
+                Some(Err(error)) => return Err(Error::unanswered(&self.base, &error)),
                 Some(Ok(piece)) => self.parser.push(&piece)?,
             }
         }
+    }
+}
+
+impl fmt::Debug for Feed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Feed").field("base", &self.base).finish_non_exhaustive()
     }
 }
 
@@ -67,12 +74,12 @@ struct Parser {
 }
 
 impl Parser {
-    fn push(&mut self, piece: &[u8]) -> Result<(), Failure> {
+    fn push(&mut self, piece: &[u8]) -> Result<(), Error> {
         self.buffer.drain(..self.taken);
         self.taken = 0;
         self.buffer.extend_from_slice(piece);
         if self.buffer.len() > MOST_BUFFERED_BYTES {
-            return Err(Failure::bug("the server sent an event without end"));
+            return Err(Error::EndlessEvent);
         }
         Ok(())
     }

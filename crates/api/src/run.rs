@@ -12,12 +12,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::execution::{Facts, Names, Waiting};
-use super::plan::left_out;
-use super::problem::NodeReason;
-use super::rollout::Rollout;
-use super::schema;
-use super::standing::StepStanding;
+use crate::execution::{Facts, Names, Waiting};
+use crate::plan::left_out;
+use crate::problem::NodeReason;
+use crate::rollout::Rollout;
+use crate::schema;
+use crate::standing::StepStanding;
 
 /// The key of a placed step's result while no node is bound to it.
 const UNBOUND: &str = "-";
@@ -201,7 +201,7 @@ pub struct StepWaiting {
     pub nodes: Vec<Waiting>,
 }
 
-pub(super) fn is_zero(number: &u64) -> bool {
+pub(crate) fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
@@ -401,8 +401,8 @@ mod tests {
     use downbeat_core::run::{NodeRef, Resolved};
     use serde_json::json;
 
-    use super::super::Execution;
     use super::*;
+    use crate::Execution;
 
     fn second(seconds: i64) -> Timestamp {
         Timestamp::from_second(seconds).unwrap()

@@ -10,7 +10,7 @@ use downbeat_core::spec::{self, Condition};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::run::InstanceResult;
+use crate::run::InstanceResult;
 
 /// How far a roll-out is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -69,7 +69,7 @@ pub struct PlannedWave {
 }
 
 impl PlannedRollout {
-    pub(super) fn of(rollout: &spec::Rollout, resolved: &Resolved) -> Self {
+    pub(crate) fn of(rollout: &spec::Rollout, resolved: &Resolved) -> Self {
         let waves = (1..).zip(waves(resolved)).map(|(wave, nodes)| PlannedWave { wave, nodes }).collect();
         Self { waves, pause: rollout.pause, budget: resolved.budget(rollout) }
     }
@@ -128,7 +128,7 @@ impl Walked {
 
 impl Rollout {
     /// Of a run that is one, with the nodes that it never touched once that is certain.
-    pub(super) fn of(run: &RunRecord, results: &Results) -> Option<(Self, Vec<String>)> {
+    pub(crate) fn of(run: &RunRecord, results: &Results) -> Option<(Self, Vec<String>)> {
         let rollout = run.definition.rollout.as_ref()?;
         let budget = run.resolved.budget(rollout);
         let failed = failed(run, results);

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::schema;
+use crate::schema;
 
 /// A node in a list.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]

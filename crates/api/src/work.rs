@@ -8,12 +8,11 @@ use downbeat_core::execution::{Execution, State, Status};
 use downbeat_core::ids::{ExecutionId, NodeId, RunId};
 use downbeat_core::node::{NodeRecord, NodeStatus};
 use downbeat_core::run::RunRecord;
-use downbeat_store::NodeTotals;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::schema;
+use crate::schema;
 
 /// What a node is at, and what it has done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -92,32 +91,6 @@ pub struct HeldWork {
     pub expires_in: Span,
     #[schema(value_type = Option<String>, format = DateTime)]
     pub started_at: Option<Timestamp>,
-}
-
-impl NodeWork {
-    pub fn of(node: &NodeRecord, held: Vec<HeldWork>, totals: NodeTotals, now: Timestamp) -> Self {
-        let mut by_status: BTreeMap<Status, u64> =
-            Status::ALL.into_iter().map(|status| (status, 0)).collect();
-        by_status.extend(totals.executions);
-        let taken = u32::try_from(held.iter().filter(|held| held.placed).count()).unwrap_or(u32::MAX);
-        let total = node.description.slots;
-        // A node's clock may be ahead: nothing happened later than now.
-        let finished_at = totals.finished_at.map(|at| at.min(now));
-        Self {
-            id: node.id,
-            hostname: node.description.hostname.clone(),
-            status: node.status,
-            draining: node.draining,
-            slots: Slots { total, free: total.saturating_sub(taken) },
-            held,
-            expired_leases: by_status.get(&Status::Lost).copied().unwrap_or(0),
-            totals: by_status,
-            active_at: Some(node.seen_at).max(totals.claimed_at).max(finished_at).unwrap_or(node.seen_at),
-            heartbeat_at: node.seen_at,
-            claimed_at: totals.claimed_at,
-            finished_at,
-        }
-    }
 }
 
 impl HeldWork {

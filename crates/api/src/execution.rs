@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::schema;
+use crate::schema;
 
 /// One attempt of one step on one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -117,18 +117,18 @@ impl Names {
 }
 
 /// Everything about how an execution ended or stands that a view shows.
-pub(super) struct Facts {
-    pub(super) exit_code: Option<i32>,
-    pub(super) error: Option<String>,
-    pub(super) reason: Option<String>,
-    pub(super) not_before: Option<Timestamp>,
-    pub(super) started_at: Option<Timestamp>,
-    pub(super) finished_at: Option<Timestamp>,
-    pub(super) outputs: Params,
+pub(crate) struct Facts {
+    pub(crate) exit_code: Option<i32>,
+    pub(crate) error: Option<String>,
+    pub(crate) reason: Option<String>,
+    pub(crate) not_before: Option<Timestamp>,
+    pub(crate) started_at: Option<Timestamp>,
+    pub(crate) finished_at: Option<Timestamp>,
+    pub(crate) outputs: Params,
 }
 
 impl Facts {
-    pub(super) fn of(state: &State) -> Self {
+    pub(crate) fn of(state: &State) -> Self {
         let none = Self {
             exit_code: None,
             error: None,
@@ -172,7 +172,7 @@ impl Facts {
         }
     }
 
-    pub(super) fn duration(&self) -> Option<Span> {
+    pub(crate) fn duration(&self) -> Option<Span> {
         let (started, finished) = (self.started_at?, self.finished_at?);
         // Both lie within the lease's span; a clock of a server that was set back must not show a negative length.
         Some(Span(finished.duration_since(started).try_into().unwrap_or_default()))

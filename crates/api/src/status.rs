@@ -7,12 +7,9 @@ use downbeat_core::execution::Status as ExecutionStatus;
 use downbeat_core::ids::ServerId;
 use downbeat_core::node::NodeStatus;
 use downbeat_core::run::RunStatus;
-use downbeat_store::{ServerRecord, Tally};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-
-use crate::replica::Lag;
 
 /// The whole system at a glance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -89,20 +86,6 @@ pub struct Replica {
     pub error: Option<String>,
 }
 
-impl From<Lag> for Replica {
-    fn from(lag: Lag) -> Self {
-        Self {
-            primary: lag.primary,
-            connected: lag.connected,
-            seq: lag.seq,
-            lag_events: lag.events,
-            lag: lag.time,
-            copies: lag.copies,
-            error: lag.error,
-        }
-    }
-}
-
 /// One instance of the control plane.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Server {
@@ -123,39 +106,4 @@ pub struct Server {
     pub alive: bool,
     /// Runs that it owns and that have not ended.
     pub runs: u64,
-}
-
-impl Server {
-    pub(in crate::http) fn of(server: ServerRecord, alive: bool, runs: u64) -> Self {
-        Self {
-            alive,
-            runs,
-            id: server.id,
-            name: server.name,
-            role: Role::Primary,
-            http: server.http,
-            grpc: server.grpc,
-            version: server.version,
-            started_at: server.started_at,
-            seen_at: server.seen_at,
-        }
-    }
-}
-
-/// Counts by run status, execution status and node status, zeros included.
-type Counts = (BTreeMap<RunStatus, u64>, BTreeMap<ExecutionStatus, u64>, BTreeMap<NodeStatus, u64>);
-
-impl Status {
-    pub(crate) fn counts(tally: Tally) -> Counts {
-        let mut runs: BTreeMap<_, _> = RunStatus::ALL.into_iter().map(|status| (status, 0)).collect();
-        for (state, count) in tally.runs {
-            *runs.entry(state.status()).or_default() += count;
-        }
-        let mut executions: BTreeMap<_, _> =
-            ExecutionStatus::ALL.into_iter().map(|status| (status, 0)).collect();
-        executions.extend(tally.executions);
-        let mut nodes: BTreeMap<_, _> = NodeStatus::ALL.into_iter().map(|status| (status, 0)).collect();
-        nodes.extend(tally.nodes);
-        (runs, executions, nodes)
-    }
 }

@@ -1,47 +1,56 @@
-//! Owns how an error answer becomes a failure: the detail as its line, mistakes and nodes as its list.
+//! Owns which servers the commands ask, and how an error of the client becomes a failure: the detail as its line, mistakes
+//! and nodes as its list.
 
-use downbeat_server::http::view::{FieldError, Problem};
-use reqwest::Response;
+use downbeat_api::{FieldError, Problem, code};
+use downbeat_client::{Client, Error};
 
+use crate::args::Global;
 use crate::exit::{Code, Failure};
 
 /// How the server begins when a parameter of a query is wrong; most have the name of the flag that they come from.
 const WRONG_QUERY: &str = "the query is wrong: ";
 
-/// The server's code for params of a run that are wrong.
-const INVALID_PARAMS: &str = "invalid_params";
-
 /// Nodes that are listed one by one before the rest is only counted.
 const MOST_NODES: usize = 20;
 
-/// What the server said, as a failure of this program. `file` is what was sent, if a file was.
-pub(super) async fn failure(response: Response, base: &str, file: Option<&str>) -> Failure {
-    let status = response.status();
-    let code = Code::of_status(status.as_u16());
-    let text = response.text().await.unwrap_or_default();
-    match serde_json::from_str::<Problem>(&text) {
-        Ok(problem) => told(code, problem, file),
-        // Something else listens there, or a proxy spoke for the server.
-        Err(_) => {
-            let what = "which is not an answer of a downbeat server";
-            let hint = "does --server or DOWNBEAT_SERVER name the REST port of one?";
-            Failure::new(code, format!("{base} answered {status}, {what}; {hint}"))
-        }
+/// Returns a client of the servers that flags or the environment name.
+pub(crate) fn connect(global: &Global) -> Result<Client, Failure> {
+    let Global { server, cluster, .. } = global.clone().or_environment();
+    Ok(Client::new(&server, cluster)?)
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        failure_in(error, None)
     }
 }
 
-/// The params of a run are wrong, whoever found out.
+/// Returns the failure of a request. `file` names the file that was sent, if one was.
+pub(crate) fn failure_in(error: Error, file: Option<&str>) -> Failure {
+    let code = match (&error, error.status()) {
+        (_, Some(status)) => Code::of_status(status),
+        (Error::BadAddress { .. }, _) => Code::BadInput,
+        (Error::Unreachable { .. } | Error::OtherProtocol { .. }, _) => Code::Unreachable,
+        _ => Code::Bug,
+    };
+    match error {
+        Error::Problem(problem) => refused(code, *problem, file),
+        error => Failure::new(code, error.to_string()),
+    }
+}
+
+/// Returns the failure of a run whose params are wrong, found by the server or by the CLI.
 pub(crate) fn params_failure(code: Code, problems: Vec<String>) -> Failure {
     Failure::new(code, "the params of the run are not valid; --param NAME=VALUE gives one")
         .with_details(problems)
 }
 
-fn told(code: Code, problem: Problem, file: Option<&str>) -> Failure {
+fn refused(code: Code, problem: Problem, file: Option<&str>) -> Failure {
     if let Some(primary) = &problem.primary {
         let hint = format!("say it to the primary: --server {primary}");
         return Failure::new(code, problem.detail).with_details(vec![hint]);
     }
-    if problem.code == INVALID_PARAMS {
+    if problem.code == code::INVALID_PARAMS {
         let param = |error: &FieldError| {
             format!("{}: {}", error.path.strip_prefix("params.").unwrap_or(&error.path), error.message)
         };

@@ -8,14 +8,15 @@ use std::time::Duration;
 
 use downbeat_core::Span;
 use downbeat_core::execution::Status;
+use downbeat_core::plan::EdgeKind;
 use downbeat_core::run::again::has_failed;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::plan::{EdgeKind, Plan, Step, Where};
-use super::rollout::{Rollout, Wave};
-use super::run::{Counts, InstanceResult, Run, RunSummary, StepWaiting, Steps, is_zero};
+use crate::plan::{Plan, Step, Where};
+use crate::rollout::{Rollout, Wave};
+use crate::run::{Counts, InstanceResult, Run, RunSummary, StepWaiting, Steps, is_zero};
 
 /// A run without its results: as large as its plan, whatever the number of its nodes and items.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]

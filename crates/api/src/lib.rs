@@ -1,7 +1,9 @@
-//! What the REST API shows: plain data that serialises to JSON and reads back, for the server and its clients alike.
+//! The types of the REST API: plain data that serialises to JSON and reads back, for the server and its clients alike;
+//! [`request`] has the paths, and [`code`] the codes of problems.
 //!
-//! Invariant: nothing in here knows HTTP. Making a view from stored state is each file's `of` functions.
+//! Invariant: nothing in here knows HTTP or a store. Each file's `of` functions make a view from records of `core`.
 
+pub mod code;
 mod event;
 mod execution;
 mod list;
@@ -9,6 +11,7 @@ mod node;
 mod output;
 mod plan;
 mod problem;
+pub mod request;
 mod rollout;
 mod run;
 mod schema;
@@ -16,14 +19,14 @@ mod standing;
 mod status;
 mod work;
 
+pub use downbeat_core::plan::{EdgeKind, Shape};
 pub use event::Event;
 pub use execution::{Execution, Names, Waiting};
 pub use list::{EventList, EventPagination, List, Pagination};
 pub use node::{Action, Backend, Cluster, DeletedNode, Node, NodeSummary, Param};
 pub use output::{Chunk, End, Output, RunChunk};
-pub use plan::{Edge, EdgeKind, NodeName, Plan, Shape, Step, Valid, Where};
-pub use problem::{FieldError, NodeReason, Problem};
-pub(super) use problem::{NAMED, named_of, with_nodes};
+pub use plan::{Edge, NodeName, Plan, Step, Valid, Where};
+pub use problem::{FieldError, NAMED, NodeReason, Problem, named_of, with_nodes};
 pub use rollout::{PlannedRollout, PlannedWave, Rollout, Wave, WaveStatus};
 pub use run::{Counts, InstanceResult, Run, RunSummary, StepWaiting, Steps};
 pub use standing::{Rules, RunStanding, StepStanding};

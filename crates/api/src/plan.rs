@@ -3,15 +3,15 @@
 use downbeat_core::Span;
 use downbeat_core::backend::Params;
 use downbeat_core::ids::NodeId;
-use downbeat_core::plan::{self, Plan as Compiled};
+use downbeat_core::plan::{EdgeKind, Plan as Compiled, Shape};
 use downbeat_core::run::Resolved;
 use downbeat_core::spec::{Cache, Condition, Delivery, Entry, ForEach, Limits, Placement, Strategy};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::problem::NodeReason;
-use super::rollout::PlannedRollout;
-use super::schema;
+use crate::problem::NodeReason;
+use crate::rollout::PlannedRollout;
+use crate::schema;
 
 /// What would run, or runs, where and in which order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -19,6 +19,7 @@ pub struct Plan {
     pub job: Option<String>,
     /// `list`: one entry after the other. `graph`: tasks say what they depend on.
     #[serde(default)]
+    #[schema(schema_with = schema::shape)]
     pub shape: Shape,
     /// `fail-fast` or `continue`.
     pub strategy: String,
@@ -50,15 +51,6 @@ pub struct Plan {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
     pub steps: Vec<Step>,
-}
-
-/// How the entries of a job follow each other.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Shape {
-    #[default]
-    List,
-    Graph,
 }
 
 /// A node, by id and name.
@@ -148,17 +140,9 @@ impl Where {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Edge {
     pub step: u32,
+    /// `barrier`: every instance of it has ended. `per_node`: its instance on the same node has.
+    #[schema(schema_with = schema::edge_kind)]
     pub kind: EdgeKind,
-}
-
-/// How much of the earlier step must have ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum EdgeKind {
-    /// Every instance of it.
-    Barrier,
-    /// Its instance on the same node.
-    PerNode,
 }
 
 /// A definition in which nothing is wrong.
@@ -220,15 +204,12 @@ impl Plan {
             })
             .collect();
         for edge in plan.edges() {
-            steps[edge.to as usize].after.push(Edge { step: edge.from, kind: edge.kind.into() });
+            steps[edge.to as usize].after.push(Edge { step: edge.from, kind: edge.kind });
         }
         let nodes = plan.resolved.nodes.iter();
         Self {
             job: plan.definition.name.clone(),
-            shape: match plan.shape {
-                plan::Shape::List => Shape::List,
-                plan::Shape::Graph => Shape::Graph,
-            },
+            shape: plan.shape,
             strategy: match plan.definition.strategy {
                 Strategy::FailFast => "fail-fast".to_owned(),
                 Strategy::Continue => "continue".to_owned(),
@@ -252,16 +233,7 @@ impl Plan {
 }
 
 /// Nodes that a run's targets mean and that take no new work.
-pub(super) fn left_out(resolved: &Resolved) -> Vec<NodeReason> {
+pub(crate) fn left_out(resolved: &Resolved) -> Vec<NodeReason> {
     let nodes = resolved.left_out.iter();
     nodes.map(|node| NodeReason::from((node.hostname.clone(), "is drained"))).collect()
-}
-
-impl From<plan::EdgeKind> for EdgeKind {
-    fn from(kind: plan::EdgeKind) -> Self {
-        match kind {
-            plan::EdgeKind::Barrier => EdgeKind::Barrier,
-            plan::EdgeKind::PerNode => EdgeKind::PerNode,
-        }
-    }
 }

@@ -53,7 +53,7 @@ impl From<(String, &str)> for NodeReason {
 }
 
 /// How many mistakes or nodes a detail names before it only counts them; all are in the lists.
-pub(in crate::http) const NAMED: usize = 3;
+pub const NAMED: usize = 3;
 
 impl Problem {
     /// The detail without the nodes at its end, for those who show the list of nodes as well.
@@ -76,7 +76,7 @@ impl Problem {
 }
 
 /// A message with the first nodes at its end, unless it says of them already what is the matter.
-pub(in crate::http) fn with_nodes(message: &str, nodes: &[NodeReason]) -> String {
+pub fn with_nodes(message: &str, nodes: &[NodeReason]) -> String {
     format!("{message}{}", listed(unsaid(message, nodes)))
 }
 
@@ -91,7 +91,7 @@ fn listed<'n>(nodes: impl Iterator<Item = &'n NodeReason>) -> String {
 }
 
 /// The first few, and how many more there are.
-pub(in crate::http) fn named_of(named: impl Iterator<Item = String>, count: usize) -> String {
+pub fn named_of(named: impl Iterator<Item = String>, count: usize) -> String {
     let text = named.collect::<Vec<_>>().join("; ");
     if count > NAMED { format!("{text}; and {} more", count - NAMED) } else { text }
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::Event;
+use crate::Event;
 
 /// One window of a list.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]

@@ -1,7 +1,7 @@
 //! Owns how output is shown, of one execution and of a whole run.
 
+use downbeat_core::execution::Stream;
 use downbeat_core::ids::{ExecutionId, RunId};
-use downbeat_store::{OutputChunk, Stream};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -65,10 +65,4 @@ pub struct End {
     pub execution: Option<ExecutionId>,
     /// The status of the execution, or of the run.
     pub status: String,
-}
-
-impl From<OutputChunk> for Chunk {
-    fn from(chunk: OutputChunk) -> Self {
-        Self { offset: chunk.offset, stream: chunk.stream, text: chunk.text, at: chunk.at }
-    }
 }

@@ -1,0 +1,135 @@
+//! Owns which requests exist: the method, the path and the type of the answer of each, in one table.
+
+use std::fmt::Display;
+use std::marker::PhantomData;
+
+use crate::{
+    Cluster, DeletedNode, EventList, Execution, List, Node, NodeSummary, NodeWork, Output, Plan, Run,
+    RunChunk, RunStanding, RunSummary, Server, Status, Valid,
+};
+
+/// The port on which a server answers REST requests unless it is set otherwise.
+pub const HTTP_PORT: u16 = 4680;
+
+/// Every path below begins with this.
+pub const ROOT: [&str; 2] = ["api", "v1"];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    Get,
+    Post,
+    Delete,
+}
+
+/// A request whose answer is a `T`.
+#[derive(Debug)]
+pub struct Request<T> {
+    pub method: Method,
+    template: &'static str,
+    id: Option<String>,
+    pub query: Vec<(&'static str, String)>,
+    answer: PhantomData<fn() -> T>,
+}
+
+impl<T> Request<T> {
+    /// The segments of the path after [`ROOT`], not encoded: an id is data, not a path.
+    pub fn segments(&self) -> impl Iterator<Item = &str> {
+        let segment =
+            |segment| if segment == "{id}" { self.id.as_deref().unwrap_or_default() } else { segment };
+        self.template.split('/').map(segment)
+    }
+
+    /// Adds a parameter to the query.
+    #[must_use]
+    pub fn with(mut self, name: &'static str, value: impl Display) -> Self {
+        self.query.push((name, value.to_string()));
+        self
+    }
+
+    /// Adds a parameter to the query, if there is a value.
+    #[must_use]
+    pub fn with_any(self, name: &'static str, value: Option<impl Display>) -> Self {
+        match value {
+            Some(value) => self.with(name, value),
+            None => self,
+        }
+    }
+
+    /// The same request, of whose answer the caller reads a part.
+    pub fn reading<Part>(self) -> Request<Part> {
+        let Self { method, template, id, query, answer: _ } = self;
+        Request { method, template, id, query, answer: PhantomData }
+    }
+}
+
+impl<T> Clone for Request<T> {
+    fn clone(&self) -> Self {
+        Self { id: self.id.clone(), query: self.query.clone(), ..*self }
+    }
+}
+
+macro_rules! requests {
+    ($($method:ident $template:literal $name:ident($($id:ident)?) -> $answer:ty;)*) => {
+        $(
+            #[doc = concat!("`", stringify!($method), " /api/v1/", $template, "`")]
+            pub fn $name($($id: impl Display)?) -> Request<$answer> {
+                let id = None::<String>$(.or(Some($id.to_string())))?;
+                let (method, template) = (Method::$method, $template);
+                Request { method, template, id, query: Vec::new(), answer: PhantomData }
+            }
+        )*
+
+        /// Method and path of every request.
+        pub const ALL: &[(Method, &str)] = &[$((Method::$method, $template)),*];
+    };
+}
+
+requests! {
+    Get "runs" runs() -> List<RunSummary>;
+    Post "runs" submit() -> Run;
+    Get "runs/{id}" run(id) -> Run;
+    Post "runs/{id}/cancel" cancel(id) -> Run;
+    Post "runs/{id}/pause" pause(id) -> Run;
+    Post "runs/{id}/resume" resume(id) -> Run;
+    Post "runs/{id}/retry" retry(id) -> Run;
+    Get "runs/{id}/executions" run_executions(id) -> List<Execution>;
+    Get "runs/{id}/plan" run_plan(id) -> Plan;
+    Get "runs/{id}/events" run_events(id) -> EventList;
+    Get "runs/{id}/output" run_output(id) -> RunChunk;
+    Get "executions/{id}" execution(id) -> Execution;
+    Get "executions/{id}/output" output(id) -> Output;
+    Get "nodes" nodes() -> List<NodeSummary>;
+    Get "nodes/{id}" node(id) -> Node;
+    Delete "nodes/{id}" delete_node(id) -> DeletedNode;
+    Get "deleted-nodes" deleted_nodes() -> List<DeletedNode>;
+    Get "nodes/{id}/executions" node_executions(id) -> List<Execution>;
+    Get "nodes/{id}/workers" node_work(id) -> NodeWork;
+    Post "nodes/{id}/drain" drain(id) -> Node;
+    Post "nodes/{id}/undrain" undrain(id) -> Node;
+    Get "clusters" clusters() -> List<Cluster>;
+    Get "clusters/{id}" cluster(id) -> Cluster;
+    Get "clusters/{id}/nodes" cluster_nodes(id) -> List<NodeSummary>;
+    Post "plan" plan() -> Plan;
+    Post "validate" validate() -> Valid;
+    Get "events" events() -> EventList;
+    Get "replication" replication() -> ();
+    Get "servers" servers() -> List<Server>;
+    Get "status" status() -> Status;
+}
+
+/// A run without its results.
+pub fn standing(id: impl Display) -> Request<RunStanding> {
+    run(id).with("results", 0).reading()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_one_segment() {
+        let request = node_work("a/b").with("cluster", "x").with_any("limit", None::<u32>);
+        assert_eq!(request.segments().collect::<Vec<_>>(), ["nodes", "a/b", "workers"]);
+        assert_eq!(request.query, [("cluster", "x".to_owned())]);
+    }
+}

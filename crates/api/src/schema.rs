@@ -1,0 +1,48 @@
+//! Owns how the domain's own types are described in the OpenAPI document; the domain itself does not know OpenAPI.
+
+use downbeat_core::execution::Status;
+use downbeat_core::node::NodeStatus;
+use downbeat_core::plan::{EdgeKind, Shape};
+use downbeat_core::run::{RunState, RunStatus};
+use downbeat_core::spec::Condition;
+use serde::Serialize;
+use utoipa::openapi::schema::{ObjectBuilder, Schema, SchemaType, Type};
+
+fn names(names: impl IntoIterator<Item = &'static str>) -> Schema {
+    ObjectBuilder::new().schema_type(SchemaType::Type(Type::String)).enum_values(Some(names)).build().into()
+}
+
+pub(crate) fn run_state() -> Schema {
+    names(RunState::ALL.map(RunState::as_str))
+}
+
+pub(crate) fn run_status() -> Schema {
+    names(RunStatus::ALL.map(RunStatus::as_str))
+}
+
+pub(crate) fn execution_status() -> Schema {
+    names(Status::ALL.map(Status::as_str))
+}
+
+pub(crate) fn node_status() -> Schema {
+    names(NodeStatus::ALL.map(NodeStatus::as_str))
+}
+
+pub(crate) fn condition() -> Schema {
+    words([Condition::Always, Condition::OnSuccess, Condition::OnFailure])
+}
+
+pub(crate) fn edge_kind() -> Schema {
+    words([EdgeKind::Barrier, EdgeKind::PerNode])
+}
+
+pub(crate) fn shape() -> Schema {
+    words([Shape::List, Shape::Graph])
+}
+
+/// An enum by the words that its variants serialise to.
+fn words<T: Serialize>(variants: impl IntoIterator<Item = T>) -> Schema {
+    let words =
+        variants.into_iter().map(|variant| serde_json::to_value(variant).expect("a variant is a word"));
+    ObjectBuilder::new().schema_type(SchemaType::Type(Type::String)).enum_values(Some(words)).build().into()
+}

@@ -1,0 +1,410 @@
+//! Owns requests to servers: which server is asked, what is sent, and when a request is sent again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use downbeat_api::request::{HTTP_PORT, Method, ROOT, Request};
+use downbeat_api::{Event, EventList, List, request};
+use downbeat_core::backend::Params;
+use downbeat_core::limits;
+use futures_util::{Stream, StreamExt};
+use reqwest::header::{ACCEPT, CONTENT_TYPE};
+use reqwest::{RequestBuilder, Response, StatusCode, Url};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use crate::address::{is_local, url};
+use crate::error::{Error, is_other_protocol};
+use crate::sse::Feed;
+
+/// A server that does not accept a connection within this is away.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The slowest answers are plans of a million instances: seconds.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long a server that answered before is waited for while it is away, and how long between two tries.
+const PATIENCE: Duration = Duration::from_secs(60);
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
+
+/// A client of one server, or of several that share a store: whichever answers.
+#[derive(Clone, Debug)]
+pub struct Client {
+    http: reqwest::Client,
+    servers: Arc<[Url]>,
+    /// The server that answered last; the others are tried when it does not.
+    current: Arc<AtomicUsize>,
+    cluster: Option<String>,
+}
+
+/// What is sent with a request.
+#[derive(Clone, Debug)]
+pub enum Body {
+    Empty,
+    Json(Value),
+    /// A job definition as it was written, and the options of the run.
+    Definition {
+        text: String,
+        params: Params,
+        no_cache: bool,
+    },
+}
+
+impl Body {
+    /// Returns the text and its content type. JSON is YAML too, so one type serves both and errors keep their line and
+    /// column.
+    fn encode(self) -> Option<(String, &'static str)> {
+        match self {
+            Body::Empty => None,
+            Body::Json(value) => Some((value.to_string(), "application/json")),
+            Body::Definition { text, params, no_cache: false } if params.is_empty() => {
+                Some((text, "application/yaml"))
+            }
+            Body::Definition { text, params, no_cache } => {
+                let mut all = json!({"definition": text, "params": params});
+                // Older servers refuse the field.
+                if no_cache {
+                    all["no_cache"] = json!(true);
+                }
+                Some((all.to_string(), "application/json"))
+            }
+        }
+    }
+}
+
+impl Client {
+    /// Each text may name several servers, separated by commas; with none, a server on this machine is asked.
+    pub fn new(servers: &[String], cluster: Option<String>) -> Result<Self, Error> {
+        let named = servers.iter().flat_map(|text| text.split(',')).map(str::trim);
+        let mut urls: Vec<Url> = named.filter(|text| !text.is_empty()).map(url).collect::<Result<_, _>>()?;
+        if urls.is_empty() {
+            urls.push(url(&format!("127.0.0.1:{HTTP_PORT}"))?);
+        }
+        // Servers speak plain HTTP: without this the host's certificates are read, and a host without any is an error.
+        let mut builder =
+            reqwest::Client::builder().connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true).tls_certs_only([]);
+        if urls.iter().all(is_local) {
+            builder = builder.no_proxy();
+        }
+        let http = builder.build().map_err(|error| Error::Setup(error.to_string()))?;
+        Ok(Self { http, servers: urls.into(), current: Arc::default(), cluster })
+    }
+
+    /// Returns the cluster that was named, if one was.
+    pub fn cluster(&self) -> Option<&str> {
+        self.cluster.as_deref()
+    }
+
+    /// Returns the server that answered last.
+    pub fn base(&self) -> &str {
+        self.server().as_str().trim_end_matches('/')
+    }
+
+    fn server(&self) -> &Url {
+        &self.servers[self.current.load(Ordering::Relaxed) % self.servers.len()]
+    }
+
+    fn try_next(&self) {
+        self.current.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Asks one server after the other until one answers. For requests that may be repeated: reads, and deletions, whose
+    /// second time changes nothing.
+    pub async fn ask<T: DeserializeOwned>(&self, request: Request<T>) -> Result<T, Error> {
+        let response = self.fetch(|| self.build(&request).timeout(ANSWER_TIMEOUT)).await?;
+        let text = response.bytes().await.map_err(|error| Error::unanswered(self.base(), &error))?;
+        self.read(&text)
+    }
+
+    /// Asks until a server answers, for a while: for callers that had an answer before. `away` is called once, with the
+    /// server that is waited for.
+    pub async fn ask_patiently<T: DeserializeOwned>(
+        &self,
+        request: Request<T>,
+        away: impl Fn(&str),
+    ) -> Result<T, Error> {
+        let give_up_at = Instant::now() + PATIENCE;
+        let mut said = false;
+        loop {
+            match self.ask(request.clone()).await {
+                Err(error) if error.is_unreachable() && Instant::now() < give_up_at => {
+                    if !std::mem::replace(&mut said, true) {
+                        away(self.base());
+                    }
+                    sleep(RETRY_PAUSE).await;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Sends a request that changes something. It is repeated only where that is safe: when no server was reached, or when
+    /// an idempotency key makes the repetition return the first answer.
+    pub async fn send<T: DeserializeOwned>(
+        &self,
+        request: Request<T>,
+        body: Body,
+        idempotency_key: Option<&str>,
+    ) -> Result<T, Error> {
+        let body = body.encode();
+        let build = || {
+            let mut built = self.build(&request).timeout(ANSWER_TIMEOUT);
+            if let Some(key) = idempotency_key {
+                built = built.header("idempotency-key", key);
+            }
+            match &body {
+                Some((text, kind)) => built.header(CONTENT_TYPE, *kind).body(text.clone()),
+                None => built,
+            }
+        };
+        let give_up_at = Instant::now() + PATIENCE;
+        let mut broken = false;
+        // Servers that were not even reached.
+        let mut away = 0;
+        loop {
+            let answer = match build().send().await {
+                Ok(response) if response.status().is_success() => response.bytes().await,
+                Ok(response) if is_away(&response) && away + 1 < self.servers.len() => {
+                    away += 1;
+                    self.try_next();
+                    continue;
+                }
+                Ok(response) => return Err(Error::refused(self.base(), response).await),
+                Err(error) => Err(error),
+            };
+            match answer {
+                Ok(text) => return self.read(&text),
+                // No server received the request: another server may be asked.
+                Err(error) if error.is_connect() && away + 1 < self.servers.len() => {
+                    away += 1;
+                    self.try_next();
+                }
+                // The connection broke, and it is not known whether the request was carried out: with a key it is safe
+                // to repeat it, also while the server restarts.
+                Err(error)
+                    if idempotency_key.is_some()
+                        && (broken || !error.is_connect())
+                        && !is_other_protocol(&error)
+                        && (!error.is_timeout() || self.servers.len() > 1)
+                        && Instant::now() < give_up_at =>
+                {
+                    broken = true;
+                    away = 0;
+                    self.try_next();
+                    sleep(RETRY_PAUSE).await;
+                }
+                Err(error) => return Err(Error::unanswered(self.base(), &error)),
+            }
+        }
+    }
+
+    /// Returns every row of a list, page by page.
+    pub async fn all_pages<T: DeserializeOwned>(&self, request: Request<List<T>>) -> Result<Vec<T>, Error> {
+        let mut rows = Vec::new();
+        loop {
+            let page = self.page(request.clone(), rows.len()).await?;
+            let is_last = !page.pagination.has_more || page.data.is_empty();
+            rows.extend(page.data);
+            if is_last {
+                return Ok(rows);
+            }
+        }
+    }
+
+    /// Returns the rows of a list from this one on, as many as one answer holds.
+    pub async fn page<T: DeserializeOwned>(
+        &self,
+        request: Request<List<T>>,
+        offset: usize,
+    ) -> Result<List<T>, Error> {
+        self.ask(request.with("limit", limits::PAGE_MOST).with("offset", offset)).await
+    }
+
+    /// Returns the events after this number, to the end of what there is.
+    pub async fn all_events(&self, request: Request<EventList>, mut since: u64) -> Result<Vec<Event>, Error> {
+        let mut events = Vec::new();
+        loop {
+            let page =
+                request.clone().with("follow", 0).with("limit", limits::PAGE_MOST).with("since", since);
+            let page = self.ask(page).await?;
+            events.extend(page.data);
+            since = page.pagination.next;
+            if !page.pagination.has_more {
+                return Ok(events);
+            }
+        }
+    }
+
+    /// Returns the number of the last event; 0 when there is none.
+    pub async fn last_seq(&self) -> Result<u64, Error> {
+        let page = self.ask(request::events().with("follow", 0).with("limit", 1)).await?;
+        Ok(page.data.last().map_or(0, |event| event.seq))
+    }
+
+    /// Opens a stream of server-sent events, after `last`.
+    pub async fn feed<T>(&self, request: &Request<T>, last: Option<&str>) -> Result<Feed, Error> {
+        let build = || {
+            let built = self.build(request).header(ACCEPT, "text/event-stream");
+            match last {
+                Some(last) => built.header("last-event-id", last),
+                None => built,
+            }
+        };
+        let response = self.fetch(build).await?;
+        Ok(Feed::new(response, self.base().to_owned()))
+    }
+
+    /// Opens a stream of bytes.
+    pub async fn bytes<T>(
+        &self,
+        request: &Request<T>,
+    ) -> Result<impl Stream<Item = Result<Bytes, Error>> + Unpin + use<T>, Error> {
+        let response = self.fetch(|| self.build(request)).await?;
+        let base = self.base().to_owned();
+        Ok(response.bytes_stream().map(move |piece| piece.map_err(|error| Error::unanswered(&base, &error))))
+    }
+
+    /// Returns the text of a path outside of the API: `/metrics`, `/healthz`, `/readyz`.
+    pub async fn text(&self, path: &str) -> Result<String, Error> {
+        let build = || {
+            let mut url = self.server().clone();
+            url.set_path(path);
+            self.http.get(url).timeout(ANSWER_TIMEOUT)
+        };
+        let response = self.fetch(build).await?;
+        response.text().await.map_err(|error| Error::unanswered(self.base(), &error))
+    }
+
+    fn build<T>(&self, request: &Request<T>) -> RequestBuilder {
+        let mut url = self.server().clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().extend(ROOT).extend(request.segments());
+        }
+        let method = match request.method {
+            Method::Get => reqwest::Method::GET,
+            Method::Post => reqwest::Method::POST,
+            Method::Delete => reqwest::Method::DELETE,
+        };
+        let agent = concat!("downbeat/", env!("CARGO_PKG_VERSION"));
+        self.http.request(method, url).query(&request.query).header("user-agent", agent)
+    }
+
+    async fn fetch(&self, build: impl Fn() -> RequestBuilder) -> Result<Response, Error> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let error = match build().send().await {
+                Ok(response) if response.status().is_success() => return Ok(response),
+                Ok(response) if is_away(&response) => Error::refused(self.base(), response).await,
+                Ok(response) => return Err(Error::refused(self.base(), response).await),
+                Err(error) => Error::unanswered(self.base(), &error),
+            };
+            self.try_next();
+            if tries >= self.servers.len() {
+                return Err(error);
+            }
+        }
+    }
+
+    fn read<T: DeserializeOwned>(&self, text: &[u8]) -> Result<T, Error> {
+        serde_json::from_slice(text)
+            .map_err(|error| Error::Unreadable { base: self.base().to_owned(), why: error.to_string() })
+    }
+}
+
+/// Returns whether the server is up, and cannot do its work: it stops, or its store is away.
+fn is_away(response: &Response) -> bool {
+    response.status() == StatusCode::SERVICE_UNAVAILABLE
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    fn client(server: &str) -> Client {
+        Client::new(&[server.to_owned()], None).unwrap()
+    }
+
+    #[test]
+    fn ids_are_encoded_as_one_segment() {
+        let request = client("127.0.0.1:1").build(&request::run("a/../b c")).build().unwrap();
+        assert_eq!(request.url().as_str(), "http://127.0.0.1:1/api/v1/runs/a%2F..%2Fb%20c");
+    }
+
+    #[test]
+    fn a_server_behind_a_path_keeps_it() {
+        let request = client("http://proxy/downbeat/").build(&request::status()).build().unwrap();
+        assert_eq!(request.url().as_str(), "http://proxy/downbeat/api/v1/status");
+    }
+
+    #[test]
+    fn several_servers_are_named_with_commas_or_repeated() {
+        let client = Client::new(&["a:1, http://b:2".to_owned(), "c:3".to_owned()], None).unwrap();
+        let named: Vec<&str> = client.servers.iter().map(Url::as_str).collect();
+        assert_eq!(named, ["http://a:1/", "http://b:2/", "http://c:3/"]);
+        assert_eq!(client.base(), "http://a:1");
+        (0..4).for_each(|_| client.try_next());
+        assert_eq!(client.base(), "http://b:2");
+    }
+
+    #[tokio::test]
+    async fn a_list_of_several_pages_is_read_to_its_end() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let served = tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut request = vec![0; 4096];
+                let read = stream.read(&mut request).await.unwrap_or(0);
+                let request = String::from_utf8_lossy(&request[..read]).into_owned();
+                let offset = request.split("offset=").nth(1).unwrap_or("0");
+                let offset: u64 = offset.split([' ', '&']).next().unwrap().parse().unwrap();
+                let pagination =
+                    json!({"limit": 2, "offset": offset, "total": 5, "has_more": offset + 2 < 5});
+                let rows: Vec<u64> = (offset..(offset + 2).min(5)).collect();
+                let body = json!({"data": rows, "pagination": pagination}).to_string();
+                let head =
+                    format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+                let _ = stream.write_all((head + &body).as_bytes()).await;
+            }
+        });
+        let rows = client(&address).all_pages::<u64>(request::nodes().reading()).await.unwrap();
+        assert_eq!(rows, [0, 1, 2, 3, 4]);
+        served.abort();
+    }
+
+    /// The first bytes of a gRPC server: its settings, in HTTP/2.
+    const GREETING: &[u8] = &[0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 5, 0, 0, 64, 0];
+
+    #[tokio::test]
+    async fn the_port_of_agents_is_recognised_at_once() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let served = tokio::spawn(async move {
+            let mut connections = 0_u32;
+            while let Ok((mut stream, _)) = listener.accept().await {
+                connections += 1;
+                // One greets at once, one waits for the request: both have been seen.
+                if connections.is_multiple_of(2) {
+                    let _ = stream.read(&mut [0; 16]).await;
+                }
+                let _ = stream.write_all(GREETING).await;
+                let _ = stream.shutdown().await;
+            }
+        });
+        let client = client(&address);
+        for attempt in 0..4 {
+            let submitted = client.send(request::submit(), Body::Empty, Some("key"));
+            let error =
+                tokio::time::timeout(PATIENCE / 2, submitted).await.expect("it is final").unwrap_err();
+            assert!(error.is_unreachable());
+            assert!(error.to_string().contains("is this the agents' port?"), "{attempt}: {error}");
+        }
+        let error = client.ask(request::runs()).await.unwrap_err();
+        assert!(error.to_string().contains("is this the agents' port?"), "{error}");
+        served.abort();
+    }
+}

@@ -1,0 +1,61 @@
+//! Owns [`Parts`]: the parts of one server that its modules share.
+
+use std::sync::Arc;
+
+use downbeat_core::ids::ServerId;
+use downbeat_core::{Applied, Change, Timestamp};
+use downbeat_proto::message::Fault;
+use downbeat_store::Store;
+use tokio_util::sync::CancellationToken;
+use tracing::Span;
+
+use crate::admission::Admission;
+use crate::clock::Clock;
+use crate::cluster::{CommonLevel, Standing};
+use crate::dispatch::Dispatcher;
+use crate::heavy::HeavyWork;
+use crate::journal::{Feed, Journal};
+use crate::metrics::Metrics;
+use crate::nodes::{Heartbeats, Serving};
+use crate::output::Outputs;
+use crate::replica::Following;
+use crate::runs::Runs;
+use crate::settings::Settings;
+use crate::surroundings::Chance;
+
+/// The parts of one server. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Parts {
+    pub store: Arc<dyn Store>,
+    pub journal: Journal,
+    pub feed: Feed,
+    pub dispatcher: Dispatcher,
+    pub admission: Admission,
+    pub runs: Runs,
+    pub heartbeats: Heartbeats,
+    pub serving: Serving,
+    pub outputs: Outputs,
+    pub metrics: Metrics,
+    pub settings: Arc<Settings>,
+    pub server: ServerId,
+    pub name: Arc<str>,
+    pub started_at: Timestamp,
+    pub clock: Clock,
+    pub chance: Chance,
+    pub standing: Standing,
+    pub level: CommonLevel,
+    pub heavy: HeavyWork,
+    /// What a replica knows of its primary; `None` on a primary.
+    pub replica: Option<Following>,
+    /// Cancelled when the server takes no new requests and ends its streams.
+    pub closing: CancellationToken,
+    /// Names this server in every line that it logs.
+    pub span: Span,
+}
+
+impl Parts {
+    /// Commits on behalf of an agent.
+    pub(crate) async fn commit(&self, changes: Vec<Change>) -> Result<Vec<Applied>, Fault> {
+        self.journal.commit(changes).await.map_err(|lost| Fault::Unavailable(lost.to_string()))
+    }
+}

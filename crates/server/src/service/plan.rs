@@ -1,0 +1,117 @@
+//! Makes plans: which task runs where and in which order.
+
+use std::sync::Arc;
+
+use downbeat_core::backend::{Catalogue, Params};
+use downbeat_core::ids::{ClusterId, RunId};
+use downbeat_core::nearest::advice;
+use downbeat_core::node::NodeRecord;
+use downbeat_core::plan::{Plan, resolve, silent_nodes};
+use downbeat_core::run::{Resolved, RunRecord};
+use downbeat_core::spec::Definition;
+use downbeat_core::{expr, limits};
+
+use super::Service;
+use crate::error::Error;
+
+impl Service {
+    /// Makes the plan of a definition, and returns what `show` makes of it. Starts nothing.
+    pub async fn plan<T: Send + 'static>(
+        &self,
+        definition: Definition,
+        params: &Params,
+        show: impl FnOnce(Plan) -> T + Send + 'static,
+    ) -> Result<T, Error> {
+        self.catch_up().await?;
+        let params = expr::given(&definition, params).map_err(Error::Params)?;
+        let cluster = self.cluster(&definition).await?;
+        self.compile(cluster, Arc::new(definition), &params, show).await
+    }
+
+    /// Makes the plan of a stored run again, and returns what `show` makes of it.
+    pub async fn plan_of<T: Send + 'static>(
+        &self,
+        run: RunRecord,
+        show: impl FnOnce(Plan) -> T + Send + 'static,
+    ) -> Result<T, Error> {
+        let definition = Arc::clone(&run.definition);
+        let nodes = run.resolved.nodes.len();
+        let make = move || {
+            let plan = Plan::compile(run.definition, run.resolved);
+            let again =
+                |error| Error::Bug(format!("cannot compile the plan of run `{}` again: {error}", run.id));
+            Ok(show(plan.map_err(again)?))
+        };
+        self.by_size(&definition, nodes, make).await
+    }
+
+    /// The compiled plan of an open run, if this server has it.
+    pub fn open_plan(&self, run: &RunId) -> Option<Arc<Plan>> {
+        self.parts.dispatcher.board().plan(run).cloned()
+    }
+
+    /// The backends that a definition may name: the built-in ones, and those that nodes declare.
+    pub fn catalogue(&self, cluster: ClusterId) -> Arc<Catalogue> {
+        self.parts.dispatcher.board().catalogue(cluster)
+    }
+
+    /// The run's nodes that are stale, offline or deleted now, by hostname, each with what becomes of its steps.
+    pub fn silent_nodes(&self, resolved: &Resolved) -> Vec<(String, &'static str)> {
+        let board = self.parts.dispatcher.board();
+        silent_nodes(resolved, |id| board.node(id).map(|node| node.status))
+    }
+
+    /// The cluster that a definition names.
+    pub(super) async fn cluster(&self, definition: &Definition) -> Result<ClusterId, Error> {
+        match &definition.cluster {
+            None => Ok(ClusterId::DEFAULT),
+            Some(name) => {
+                let found = self.parts.store.cluster(name).await?;
+                found.ok_or_else(|| {
+                    let advice = advice(name, &["default"], "clusters");
+                    Error::NotFound(format!("there is no cluster `{name}`; {advice}"))
+                })
+            }
+        }
+    }
+
+    pub(super) fn nodes_of(&self, cluster: ClusterId) -> Vec<Arc<NodeRecord>> {
+        self.parts.dispatcher.board().nodes().filter(|node| node.cluster == cluster).cloned().collect()
+    }
+
+    /// Makes a plan, and returns what `show` makes of it.
+    pub(super) async fn compile<T: Send + 'static>(
+        &self,
+        cluster: ClusterId,
+        definition: Arc<Definition>,
+        params: &Params,
+        show: impl FnOnce(Plan) -> T + Send + 'static,
+    ) -> Result<T, Error> {
+        let targeted = definition.target.is_some()
+            || definition.tasks.iter().any(|entry| entry.leaves().iter().any(|task| task.target.is_some()));
+        let nodes = if targeted { self.nodes_of(cluster) } else { Vec::new() };
+        let (on, params) = (nodes.len(), params.clone());
+        let asked = Arc::clone(&definition);
+        let make = move || {
+            let resolved = Arc::new(resolve(&definition, &params, &nodes)?);
+            Ok(show(Plan::compile(definition, resolved)?))
+        };
+        self.by_size(&asked, on, make).await
+    }
+
+    /// Makes a large plan among the heavy work, where it waits for a free slot and delays nobody. A small plan is made
+    /// here: handing it over would cost more.
+    pub(super) async fn by_size<T: Send + 'static>(
+        &self,
+        definition: &Definition,
+        nodes: usize,
+        make: impl FnOnce() -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let steps: usize = definition.tasks.iter().map(|entry| entry.leaves().len()).sum();
+        if steps.saturating_mul(nodes.max(1)) <= limits::PLAN_SMALL_INSTANCES {
+            make()
+        } else {
+            self.parts.heavy.run(make).await?
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Retries an ended run: a new run continues where the first one failed.
+
+use std::sync::Arc;
+
+use downbeat_core::ids::RunId;
+use downbeat_core::level;
+use downbeat_core::nearest::advice;
+use downbeat_core::plan::{Plan, resolve_again};
+use downbeat_core::run::RunRecord;
+use downbeat_core::run::again::{Again, entry_named, retry_of};
+use downbeat_core::spec::Entry;
+
+use super::patience::answered;
+use super::{Service, Submitted};
+use crate::error::Error;
+use crate::runs::Launch;
+
+/// Which part of a run is done again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Redo {
+    /// Everything that did not succeed.
+    Failed,
+    /// Everything that did not succeed on the nodes on which something failed.
+    FailedNodes,
+    /// Everything that did not succeed; also this task, by name or by the number of a step, and all that follows it,
+    /// however they ended.
+    From(String),
+}
+
+/// A run that is to be retried.
+#[derive(Clone, Debug)]
+pub struct Retry {
+    pub run: RunId,
+    pub redo: Redo,
+    pub idempotency_key: Option<String>,
+    /// Who retries it.
+    pub by: String,
+}
+
+impl Service {
+    /// Creates a run that takes over what succeeded in an ended one.
+    pub async fn retry(&self, retry: Retry) -> Result<Submitted, Error> {
+        self.catch_up().await?;
+        let first = answered(async { Ok(self.parts.store.run(&retry.run).await?) }).await?;
+        let first = first.ok_or_else(|| Error::NotFound(format!("run `{}` does not exist", retry.run)))?;
+        self.check_level(first.definition.level().max(level::FLEET))?;
+        let executions = answered(async { Ok(self.parts.store.executions_of(&first.id).await?) }).await?;
+        let again = match &retry.redo {
+            Redo::Failed => Again::AllNodes,
+            Redo::FailedNodes => Again::FailedNodes,
+            Redo::From(task) => Again::From(find_entry(&first, task)?),
+        };
+        let nodes = self.nodes_of(first.cluster);
+        let (service, definition, on) = (self.clone(), Arc::clone(&first.definition), nodes.len());
+        let make = move || {
+            let second = retry_of(&first, &executions, again);
+            let second = second.map_err(|refused| Error::Conflict(refused.to_string()))?;
+            let resolved = resolve_again(&first.definition, &first.params, &second.resolved, &nodes)?;
+            let plan = Arc::new(Plan::compile(Arc::clone(&first.definition), Arc::new(resolved))?);
+            let (by, key) = (retry.by, retry.idempotency_key);
+            let mut run = service.new_record(first.cluster, &plan, first.params.clone(), by, key);
+            let taken = second.executions(&run.id, run.created_at, &mut service.parts.chance.dice());
+            // A task that the caller names is executed again and not read from the cache.
+            run.no_cache = first.no_cache || matches!(retry.redo, Redo::From(_));
+            run.retry_of = Some(first.id.clone());
+            Ok(Launch { run, plan, taken })
+        };
+        let new = self.by_size(&definition, on, make).await?;
+        self.create(new).await
+    }
+}
+
+/// Returns the index of the entry that a name, or the number of a step, refers to.
+fn find_entry(run: &RunRecord, task: &str) -> Result<u32, Error> {
+    let definition = &run.definition;
+    if let Some(entry) = entry_named(definition, task) {
+        return Ok(entry);
+    }
+    let steps = (0..).zip(&definition.tasks).flat_map(|(entry, of)| of.leaves().iter().map(move |_| entry));
+    if let Some(entry) = task.parse().ok().and_then(|step: usize| steps.clone().nth(step)) {
+        return Ok(entry);
+    }
+    let of_entry = |entry: &Entry| {
+        let leaves = entry.leaves().iter().filter_map(|task| task.name.clone());
+        entry.name().map(str::to_owned).into_iter().chain(leaves).collect::<Vec<_>>()
+    };
+    let mut names: Vec<String> = definition.tasks.iter().flat_map(of_entry).collect();
+    names.dedup();
+    let known = match names.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        [] => format!("its tasks have no names, and steps from 0 to {}", steps.count().saturating_sub(1)),
+        names => advice(task, names, "tasks"),
+    };
+    Err(Error::NotFound(format!("run `{}` has no task `{task}`; {known}", run.id)))
+}

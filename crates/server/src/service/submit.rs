@@ -1,0 +1,120 @@
+//! Submits a run.
+
+use std::sync::Arc;
+
+use downbeat_core::backend::Params;
+use downbeat_core::ids::{ClusterId, RunId};
+use downbeat_core::plan::Plan;
+use downbeat_core::run::{RunRecord, RunState};
+use downbeat_core::spec::Definition;
+use downbeat_core::{Refusal, expr};
+use tracing::Instrument;
+
+use super::Service;
+use super::patience::{answered, patiently};
+use crate::error::Error;
+use crate::runs::{Launch, launch};
+
+/// A run that somebody wants.
+#[derive(Clone, Debug)]
+pub struct Submit {
+    pub definition: Definition,
+    /// Values for the job's params; the others get their defaults.
+    pub params: Params,
+    /// Whether the run ignores the cache.
+    pub no_cache: bool,
+    pub idempotency_key: Option<String>,
+    /// Who submits it.
+    pub by: String,
+}
+
+/// The run of a submission.
+#[derive(Clone, Debug)]
+pub struct Submitted {
+    pub run: RunRecord,
+    /// False: this is the first run of the idempotency key.
+    pub created: bool,
+}
+
+impl Service {
+    /// Creates a run, and starts it in the same commit. If the caller disconnects before the plan is made, nothing
+    /// happens.
+    pub async fn submit(&self, submit: Submit) -> Result<Submitted, Error> {
+        self.check_level(submit.definition.level())?;
+        self.catch_up().await?;
+        let cluster = answered(self.cluster(&submit.definition)).await?;
+        let params = expr::given(&submit.definition, &submit.params).map_err(Error::Params)?;
+        let plan = self.compile(cluster, Arc::new(submit.definition), &params, Arc::new).await?;
+        let mut run = self.new_record(cluster, &plan, params, submit.by, submit.idempotency_key);
+        run.no_cache = submit.no_cache;
+        self.create(Launch { run, plan, taken: Vec::new() }).await
+    }
+
+    /// Refuses a run that an older server, which shares the store, would run wrongly if it took the run over.
+    pub(super) fn check_level(&self, level: u32) -> Result<(), Error> {
+        if self.parts.level.reaches(level) {
+            return Ok(());
+        }
+        Err(Error::Unavailable(
+            "an older server shares this store and does not support this; upgrade all servers, or try again when it \
+             is gone"
+                .to_owned(),
+        ))
+    }
+
+    pub(super) fn new_record(
+        &self,
+        cluster: ClusterId,
+        plan: &Plan,
+        params: Params,
+        by: String,
+        idempotency_key: Option<String>,
+    ) -> RunRecord {
+        let now = self.parts.clock.now();
+        RunRecord {
+            id: RunId::from(self.parts.chance.dice().uuid_at(now)),
+            cluster,
+            job: plan.definition.name.clone(),
+            state: RunState::Pending,
+            definition: Arc::clone(&plan.definition),
+            resolved: Arc::clone(&plan.resolved),
+            by,
+            idempotency_key,
+            created_at: now,
+            started_at: None,
+            finished_at: None,
+            end: None,
+            cancel_requested_at: None,
+            owner: self.parts.server,
+            epoch: 1,
+            params,
+            retry_of: None,
+            paused_at: None,
+            admitted_at: None,
+            no_cache: false,
+        }
+    }
+
+    /// Launches a run, also when the caller disconnects: a run that is committed needs an actor.
+    pub(super) async fn create(&self, new: Launch) -> Result<Submitted, Error> {
+        let parts = self.parts.clone();
+        let launched = tokio::spawn(async move { launch(&parts, new).await }.in_current_span());
+        let launched = patiently(launched).await?;
+        match launched.map_err(|error| Error::Bug(format!("cannot create a run: {error}")))?? {
+            Ok(run) => Ok(Submitted { run, created: true }),
+            Err(Refusal::KeyInUse(first)) => {
+                let run = self.parts.store.run(&first).await?;
+                let run = run.ok_or_else(|| Error::Conflict(format!("run `{first}` was just removed")))?;
+                Ok(Submitted { run, created: false })
+            }
+            Err(Refusal::QueueFull { pending }) => {
+                let most = self.parts.settings.max_pending_runs;
+                Err(Error::TooMany(format!(
+                    "no more than {most} runs may wait for their turn (max_pending_runs), and {pending} do; try again \
+                     later"
+                )))
+            }
+            Err(other) => Err(Error::Bug(format!("a new run was refused: {other}"))),
+        }
+    }
+}
