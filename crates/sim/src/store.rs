@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use downbeat_core::change::{Change, Event};
+use downbeat_core::change::{Change, Event, Subject};
 use downbeat_core::execution::{Execution, State, Status};
 use downbeat_core::ids::{ExecutionId, NodeId, ServerId, SessionId};
 use downbeat_store::{
@@ -211,44 +211,40 @@ impl Reached {
     }
 }
 
-/// A change in one line, without what never differs.
+/// A change in one line, without values that never differ.
 fn shown(change: &Change) -> String {
-    let kind = change.kind();
-    match change {
-        Change::ExecutionsAdded { run, executions, epoch, .. } => {
+    let subject = match change.subject() {
+        Subject::Node(node) => node.to_string(),
+        Subject::Run(run) => format!("run={run}"),
+        Subject::Execution { id, .. } => id.to_string(),
+        Subject::Unknown(_) => String::new(),
+    };
+    let rest = match change {
+        Change::ExecutionsAdded { executions, epoch, .. } => {
             let all: Vec<String> = executions
                 .iter()
                 .map(|each| format!("{}:{}.{}{}", each.id, each.step, each.attempt, lease_of(&each.state)))
                 .collect();
-            format!("{kind} run={run} epoch={epoch} [{}]", all.join(" "))
+            format!(" epoch={epoch} [{}]", all.join(" "))
         }
-        Change::ExecutionLeased { execution, lease, .. } => format!("{kind} {execution} to={}", lease.node),
-        Change::ExecutionStarted { execution, .. } | Change::ExecutionSkipped { execution, .. } => {
-            format!("{kind} {execution}")
+        Change::ExecutionLeased { lease, .. } => format!(" to={}", lease.node),
+        Change::ExecutionFinished { outcome, .. } => format!(" {:?}", outcome.verdict),
+        Change::ExecutionLost { reason, .. } | Change::ExecutionCancelRequested { reason, .. } => {
+            format!(" {reason}")
         }
-        Change::ExecutionFinished { execution, outcome, .. } => {
-            format!("{kind} {execution} {:?}", outcome.verdict)
-        }
-        Change::ExecutionLost { execution, reason, .. }
-        | Change::ExecutionCancelRequested { execution, reason, .. } => {
-            format!("{kind} {execution} {reason}")
-        }
-        Change::ExecutionGivenUp { execution, error, .. } => format!("{kind} {execution} {error}"),
-        Change::RunMoved { run, path, epoch, .. } => format!("{kind} run={run} epoch={epoch} {path:?}"),
-        Change::RunTaken { run, owner, epoch, .. } => format!("{kind} run={run} by={owner} epoch={epoch}"),
-        Change::RunCreated { run, .. } => format!("{kind} run={}", run.id),
-        Change::Unknown { name, .. } => format!("{kind} {name}"),
-        Change::RunCancelRequested { run, .. }
-        | Change::RunPauseSet { run, .. }
-        | Change::RunAdmitted { run, .. } => format!("{kind} run={run}"),
+        Change::ExecutionGivenUp { error, .. } => format!(" {error}"),
+        Change::RunMoved { path, epoch, .. } => format!(" epoch={epoch} {path:?}"),
+        Change::RunTaken { owner, epoch, .. } => format!(" by={owner} epoch={epoch}"),
         Change::NodeRegistered { registration } => {
-            format!("{kind} {} session={}", registration.description.hostname, registration.session)
+            format!(" {} session={}", registration.description.hostname, registration.session)
         }
-        Change::NodeMoved { node, from, to, .. } => format!("{kind} {node} {from:?}→{to:?}"),
-        Change::NodeDrainSet { node, draining, .. } => format!("{kind} {node} {draining}"),
-        Change::NodeProblemsSet { node, problems, .. } => format!("{kind} {node} {problems:?}"),
-        Change::NodeDeleted { node, session, .. } => format!("{kind} {node} session={session}"),
-    }
+        Change::NodeMoved { from, to, .. } => format!(" {from:?}→{to:?}"),
+        Change::NodeDrainSet { draining, .. } => format!(" {draining}"),
+        Change::NodeProblemsSet { problems, .. } => format!(" {problems:?}"),
+        Change::NodeDeleted { session, .. } => format!(" session={session}"),
+        _ => String::new(),
+    };
+    format!("{} {subject}{rest}", change.kind())
 }
 
 fn lease_of(state: &State) -> String {

@@ -197,7 +197,8 @@ impl Replica for MemoryStore {
         if let Err(gap) = follows(state.last_seq, events) {
             return Ok(Replicated::Diverged(gap));
         }
-        let changes: Vec<Change> = events.iter().map(|event| event.change.settled().into_owned()).collect();
+        let changes: Vec<Change> =
+            events.iter().map(|event| event.change.without_volatile_guards().into_owned()).collect();
         if let Err((place, refusal)) = state.apply(&changes) {
             let (seq, kind) = (events[place].seq, changes[place].kind().to_owned());
             return Ok(Replicated::Diverged(Diverged::Refused { seq, kind, refusal }));
