@@ -1,12 +1,10 @@
 //! The PostgreSQL store is a store, and what is true among several servers besides.
 
-mod database;
+mod proxy;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use database::Database;
-use database::proxy::{Cut, Proxy};
 use downbeat_core::change::{Change, Refusal};
 use downbeat_core::execution::{Execution, Lease, Verdict};
 use downbeat_core::ids::ClusterId;
@@ -20,6 +18,8 @@ use downbeat_store::conformance::make::{
 };
 use downbeat_store::conformance::{Snapshot, fill, fill_beside};
 use downbeat_store::{Error, EventFilter, Store};
+use downbeat_testbed::Database;
+use proxy::{Cut, Proxy};
 
 struct Fresh {
     store: Arc<dyn Store>,

@@ -1,12 +1,9 @@
 //! Random batches have the same outcomes and leave the same tables on every store.
 
-mod database;
-
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use database::Database;
 use downbeat_core::change::{Change, Refusal};
 use downbeat_core::execution::{Execution, Lease, State, Verdict};
 use downbeat_core::ids::{ClusterId, ExecutionId, RunId};
@@ -20,6 +17,7 @@ use downbeat_store::conformance::make::{
 };
 use downbeat_store::conformance::{Snapshot, executions::states};
 use downbeat_store::{MemoryStore, Store};
+use downbeat_testbed::Database;
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};

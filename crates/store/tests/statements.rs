@@ -4,7 +4,7 @@
 //! `UPDATE_GOLDEN=1` writes the record of the newest schema anew. Records of earlier schemas are never written again:
 //! their programs are out there.
 
-mod database;
+mod proxy;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,11 +12,11 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use database::Database;
-use database::proxy::{Cut, Proxy};
 use downbeat_store::conformance::make::{SERVER, created};
 use downbeat_store::{SqliteStore, Store};
+use downbeat_testbed::Database;
 use futures_util::{StreamExt as _, stream};
+use proxy::{Cut, Proxy};
 use rusqlite::Connection;
 use tempfile::TempDir;
 

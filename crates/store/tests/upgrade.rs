@@ -1,12 +1,9 @@
 //! This program on a store that the next one has migrated: it works where the migration says so, and refuses where not.
 //! The next program is made up: its schema has more of everything that a migration may add.
 
-mod database;
-
 use std::path::Path;
 use std::sync::Arc;
 
-use database::Database;
 use downbeat_core::change::{Change, Refusal};
 use downbeat_core::execution::Execution;
 use downbeat_core::node::Former;
@@ -17,6 +14,7 @@ use downbeat_store::conformance::make::{
 };
 use downbeat_store::conformance::{Snapshot, fill, fill_beside, fill_first, fill_fleet, fill_graph};
 use downbeat_store::{Error, EventFilter, News, ServerRecord, SqliteStore, Store};
+use downbeat_testbed::Database;
 use rusqlite::Connection;
 use tempfile::TempDir;
 

@@ -3,11 +3,10 @@
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
+use downbeat_testbed::until;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use tempfile::TempDir;
-
-use crate::cluster::until;
 
 /// Every name below `example` is this machine: pages have real names, and names can be rebound.
 const NAMES: &str = "MAP *.example 127.0.0.1";

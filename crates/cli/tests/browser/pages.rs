@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use crate::chromium::Chromium;
-use crate::cluster::{Dev, until};
 use crate::evil::Site;
+use downbeat_testbed::{Dev, until};
 
 const PAGE: &str = include_str!("evil.html");
 
@@ -65,7 +65,8 @@ fn a_page_of_another_site_runs_nothing_and_changes_nothing() {
 #[test]
 fn a_name_that_was_rebound_to_the_server_reads_nothing() {
     let dev = Dev::start_with(&["--nodes", "1"]);
-    let port = dev.url().rsplit(':').next().unwrap();
+    let url = dev.url();
+    let port = url.rsplit(':').next().unwrap();
     for path in ["nodes", "docs", "events"] {
         let page = Chromium::dump(&format!("http://rebound.example:{port}/api/v1/{path}"));
         assert!(page.contains("unknown_host") && !page.contains("node-1"), "{page}");

@@ -3,14 +3,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use downbeat_testbed::{Client, Postgres, eventually, processes, within};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::agent::{Agent, Surroundings};
-use crate::client::Client;
-use crate::postgres::Postgres;
 use crate::server::Server;
-use crate::support::{eventually, signal, within};
 
 /// The agents' names: what jobs allow and forbid.
 pub(crate) const NODES: [&str; 4] = ["web-1", "web-2", "web-3", "web-4"];
@@ -74,11 +72,11 @@ impl Cluster {
         let agents = agents.collect();
         let local = |port: u16| format!("http://127.0.0.1:{port}");
         let client = Client::new(servers.iter().map(|server| local(server.rest.port)).collect());
-        let direct = Client::new(servers.iter().map(Server::direct).collect());
+        let direct = Client::new(servers.iter().map(|server| server.url()).collect());
         let hurt = tokio::sync::Mutex::default();
         let cluster = Self { agents, servers, postgres, hurt, client, direct, directory };
-        cluster.servers.iter().for_each(Server::start);
-        cluster.agents.iter().for_each(Agent::start);
+        cluster.servers.iter().for_each(|server| server.start());
+        cluster.agents.iter().for_each(|agent| agent.start());
         cluster.nodes_online().await;
         cluster.nodes_known().await;
         cluster
@@ -205,9 +203,9 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        self.agents.iter().for_each(Agent::kill);
-        for (pid, _) in crate::processes::of_executions(&self.site()) {
-            signal(pid, Signal::SIGKILL);
+        self.agents.iter().for_each(|agent| agent.kill());
+        for (pid, _) in processes::of_executions(&self.site()) {
+            processes::signal(pid, Signal::SIGKILL);
         }
         if std::thread::panicking() || std::env::var_os("DOWNBEAT_TEST_KEEP").is_some() {
             let log = self.directory.path().join("disk/postgres/log");

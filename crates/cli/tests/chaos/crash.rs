@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use downbeat_testbed::{eventually, within};
+
 use crate::book::Book;
 use crate::cluster::{Cluster, Plan};
 use crate::outage::assert_true;
 use crate::rolling::submit_on;
-use crate::support::{eventually, within};
 
 const CRASHES: usize = 6;
 

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use downbeat_core::Dice;
+use downbeat_testbed::{processes::signal, within};
 use nix::sys::signal::Signal;
 
 use crate::cluster::Cluster;
 use crate::network::Cut;
 use crate::proxy::{Mode, Proxy};
-use crate::support::{signal, within};
 
 /// How long an outage may take to be over once it is ended.
 const RECOVERY: Duration = Duration::from_secs(60);

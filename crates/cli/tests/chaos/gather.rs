@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use downbeat_testbed::{eventually, processes, within};
 use serde_json::Value;
 
 use crate::book::Book;
 use crate::cluster::Cluster;
 use crate::evidence::{Event, Evidence, Run};
-use crate::processes;
-use crate::support::{eventually, within};
 
 /// Agents hear at their next contact that they may stop what nobody waits for.
 const PROCESSES_END: Duration = Duration::from_secs(30);

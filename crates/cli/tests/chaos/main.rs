@@ -10,7 +10,6 @@
 mod agent;
 mod book;
 mod check;
-mod client;
 mod cluster;
 mod crash;
 mod evidence;
@@ -21,8 +20,6 @@ mod load;
 mod network;
 mod outage;
 mod owner;
-mod postgres;
-mod processes;
 mod proxy;
 mod random;
 mod report;
@@ -31,6 +28,4 @@ mod sabotage;
 mod server;
 mod slow;
 mod streams;
-#[path = "../support/mod.rs"]
-mod support;
 mod watcher;

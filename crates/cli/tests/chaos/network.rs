@@ -107,7 +107,7 @@ fn sweep() {
     for line in output("netns list").lines() {
         let name = line.split(' ').next().unwrap_or_default();
         let pid = name.strip_prefix("downbeat-").and_then(|rest| rest.split('-').next()?.parse().ok());
-        if pid.is_some_and(|pid: i32| !crate::support::is_alive(pid)) {
+        if pid.is_some_and(|pid: i32| !downbeat_testbed::processes::is_alive(pid)) {
             ip(&format!("netns delete {name}"));
         }
     }

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use downbeat_testbed::eventually;
 use serde_json::{Value, json};
 
 use crate::book::{Book, task};
@@ -11,7 +12,6 @@ use crate::cluster::{Cluster, Plan};
 use crate::evidence::{Evidence, Submission};
 use crate::gather::{all_ended, gather};
 use crate::random::setting;
-use crate::support::eventually;
 
 /// In CI. More with `DOWNBEAT_TEST_OUTAGE_SECONDS`.
 const SECONDS: u64 = 15;
@@ -68,7 +68,7 @@ async fn while_postgresql_is_away_servers_say_so_agents_work_on_and_nothing_is_l
     // The outage is as long as it is said to be: longer than leases last and than owners may be silent.
     tokio::time::sleep_until(back).await;
     for (index, server) in cluster.servers.iter().enumerate() {
-        assert!(server.runs(), "server {index} stays up");
+        assert!(server.is_running(), "server {index} stays up");
         let health = cluster.direct.ask(index, "/healthz").await.expect("it answers");
         assert_eq!(health.status, 200);
     }

@@ -2,13 +2,12 @@
 
 use std::time::Instant;
 
+use downbeat_testbed::{eventually, processes};
 use serde_json::json;
 
 use crate::book::{Book, task};
 use crate::cluster::{Cluster, Plan};
 use crate::outage::assert_true;
-use crate::processes;
-use crate::support::eventually;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_whose_owner_is_killed_goes_on_elsewhere_from_where_it_was() {

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use downbeat_testbed::seed;
+
 use crate::check::check;
 use crate::cluster::{Cluster, Plan};
 use crate::evidence::Evidence;
@@ -13,7 +15,6 @@ use crate::faults::{Deck, inject};
 use crate::gather::{all_ended, gather};
 use crate::load::submitter;
 use crate::report::{Clients, table};
-use crate::support::seed;
 use crate::watcher::Watcher;
 
 /// In CI. `make chaos` takes minutes.

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use downbeat_testbed::eventually;
 use serde_json::json;
 
 use crate::book::{Book, task};
 use crate::cluster::{Cluster, Plan};
 use crate::outage::assert_true;
-use crate::support::eventually;
 use crate::watcher::Watcher;
 
 /// Submits small runs, one after the other, until told to stop; answers their keys and ids.

@@ -1,5 +1,6 @@
 //! The whole of it can fail: truth that is corrupted behind the servers' back is found.
 
+use downbeat_testbed::{DEADLINE, eventually};
 use serde_json::json;
 
 use crate::book::task;
@@ -7,8 +8,6 @@ use crate::check::{Violation, check};
 use crate::cluster::{Cluster, Plan};
 use crate::evidence::{Evidence, Submission};
 use crate::gather::{all_ended, gather};
-use crate::support::DEADLINE;
-use crate::support::eventually;
 
 async fn look(cluster: &Cluster, run: &str) -> Vec<Violation> {
     let answered = [run.to_owned()].into();
@@ -36,7 +35,7 @@ async fn records_that_were_tampered_with_are_found() {
         (sql.query_one(count, &[]).await.unwrap().get::<_, i64>(0) == 2).then_some(())
     })
     .await;
-    cluster.servers.iter().for_each(crate::server::Server::kill);
+    cluster.servers.iter().for_each(|server| server.kill());
     let back = "UPDATE executions SET status = 0, token = NULL, lease_node = NULL, session = NULL, granted_at = NULL, \
                 started_at = NULL, verdict = NULL, exit_code = NULL, finished_at = NULL, ended_at = NULL \
                 WHERE id = (SELECT id FROM executions WHERE step = 0 ORDER BY id LIMIT 1)";

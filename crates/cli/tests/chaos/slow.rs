@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
+use downbeat_testbed::eventually;
 use serde_json::{Value, json};
 
 use crate::book::{Book, script};
 use crate::cluster::{Cluster, Plan};
 use crate::outage::assert_true;
 use crate::proxy::Mode;
-use crate::support::eventually;
 
 const FAST: u32 = 1_000_000;
 const MIDDLE: u32 = 100_000;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use downbeat_testbed::Client;
 use serde_json::json;
 
 use crate::book::task;
-use crate::client::Client;
 use crate::cluster::{Cluster, Plan};
 use crate::outage::assert_true;
 use crate::watcher::Watcher;

@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use downbeat_testbed::Client;
 use futures_util::StreamExt;
 use tokio::task::JoinHandle;
-
-use crate::client::Client;
 
 /// A stream that is silent for so long is left: the wire may be dead without anybody having said so.
 const SILENCE: Duration = Duration::from_secs(5);

@@ -5,10 +5,8 @@ use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
 use std::process::Command;
 
+use downbeat_testbed::{Site, eventually};
 use serde_json::{Value, json};
-
-use crate::site::{Site, Store};
-use crate::support::eventually;
 
 pub(crate) const IMAGE: &str = "downbeat-busybox:1";
 
@@ -43,9 +41,8 @@ impl Yard {
         let socket = std::env::var("DOWNBEAT_TEST_DOCKER").unwrap_or_else(|_| {
             panic!("needs Docker: run `make test` as root, or `make containers` and set DOWNBEAT_TEST_DOCKER to what it says")
         });
-        let mut yard = Self { site: Site::new(Store::Sqlite).await, socket };
+        let mut yard = Self { site: Site::build().start().await, socket };
         fs::create_dir(yard.shared()).unwrap();
-        yard.start_server().await;
         for name in names {
             yard.start_agent(name);
         }
@@ -54,7 +51,13 @@ impl Yard {
     }
 
     pub(crate) fn start_agent(&mut self, name: &str) {
-        self.site.start_agent_in(name, &[], &[("DOWNBEAT_DOCKER_SOCKET", &self.socket)]);
+        self.start_agent_at(name, &self.socket.clone());
+    }
+
+    /// Starts an agent that uses the engine at this socket.
+    pub(crate) fn start_agent_at(&mut self, name: &str, socket: &str) {
+        let agent = self.server.agent(name).with(&["--allow", "docker", "--slots", "2"]);
+        self.add_agent(agent.with_env(&[("DOWNBEAT_DOCKER_SOCKET", socket)]));
     }
 
     /// A directory that all containers see as `/m`.

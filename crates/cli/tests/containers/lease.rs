@@ -1,10 +1,10 @@
 //! Agents that die, freeze and come back while their containers run.
 
+use downbeat_testbed::eventually;
 use nix::sys::signal::Signal;
 use serde_json::json;
 
 use crate::engine::Yard;
-use crate::support::eventually;
 
 /// The node of the first attempt, and the other one.
 async fn first_and_other(yard: &Yard, run: &str) -> (String, String) {
@@ -23,7 +23,7 @@ async fn what_a_killed_agent_ran_goes_on_while_the_next_attempt_runs_elsewhere()
     let run = yard.submit(&json!({"placement": {}, "tasks": [yard.task()]}), "k").await;
     yard.begun(1).await;
     let (first, other) = first_and_other(&yard, &run).await;
-    yard.kill_agent(&first);
+    yard.agent(&first).kill();
     let names = yard.begun(2).await;
     assert_ne!(names[0], names[1]);
     assert_eq!(yard.running(&first), names[..1], "the old attempt's container still runs");
@@ -46,10 +46,10 @@ async fn a_frozen_agents_late_attempt_is_refused_and_its_container_removed() {
     let run = yard.submit(&json!({"placement": {}, "tasks": [yard.task()]}), "k").await;
     yard.begun(1).await;
     let (first, other) = first_and_other(&yard, &run).await;
-    yard.signal_agent(&first, Signal::SIGSTOP);
+    yard.agent(&first).signal(Signal::SIGSTOP);
     let names = yard.begun(2).await;
     assert_eq!(yard.running(&first), names[..1]);
-    yard.signal_agent(&first, Signal::SIGCONT);
+    yard.agent(&first).signal(Signal::SIGCONT);
     yard.none_left(&first).await;
     assert_eq!(yard.running(&other), names[1..], "the current attempt is left alone");
     yard.go();
@@ -68,11 +68,11 @@ async fn a_late_result_of_a_container_that_ended_meanwhile_is_refused() {
     let run = yard.submit(&json!({"placement": {}, "tasks": [yard.script(script)]}), "k").await;
     yard.begun(1).await;
     let (first, other) = first_and_other(&yard, &run).await;
-    yard.signal_agent(&first, Signal::SIGSTOP);
+    yard.agent(&first).signal(Signal::SIGSTOP);
     yard.begun(2).await;
     std::fs::write(yard.shared().join("first"), "").unwrap();
     eventually("the old container ended", || async { yard.running(&first).is_empty().then_some(()) }).await;
-    yard.signal_agent(&first, Signal::SIGCONT);
+    yard.agent(&first).signal(Signal::SIGCONT);
     yard.none_left(&first).await;
     assert_eq!(yard.attempts(&run).await[0].2, "lost", "its result came too late");
     yard.go();
@@ -86,7 +86,7 @@ async fn a_killed_agents_restart_removes_its_containers_before_it_runs_new_ones(
     let mut yard = Yard::with_agents(&["web-1"]).await;
     let run = yard.submit(&json!({"target": "all", "tasks": [yard.task()]}), "k").await;
     let names = yard.begun(1).await;
-    yard.kill_agent("web-1");
+    yard.agent("web-1").kill();
     assert_eq!(yard.running("web-1"), names, "the container outlives its agent");
     // Waits for the node.
     let next = yard.submit(&json!({"target": "all", "tasks": [yard.task()]}), "l").await;
@@ -106,7 +106,7 @@ async fn a_result_that_was_not_reported_is_delivered_by_the_next_life_and_nothin
     let mut yard = Yard::with_agents(&["web-1"]).await;
     let run = yard.submit(&json!({"placement": {}, "tasks": [yard.task()]}), "k").await;
     yard.begun(1).await;
-    yard.kill_server();
+    yard.server.kill();
     yard.go();
     yard.none_left("web-1").await;
     let outbox = yard.directory.path().join("web-1/outbox");
@@ -116,8 +116,8 @@ async fn a_result_that_was_not_reported_is_delivered_by_the_next_life_and_nothin
         (bytes > 100).then_some(())
     })
     .await;
-    yard.kill_agent("web-1");
-    yard.start_server().await;
+    yard.agent("web-1").kill();
+    yard.server.serve();
     yard.start_agent("web-1");
     let view = yard.ended(&run).await;
     assert_eq!(view["status"], "completed", "{view:#}");
@@ -134,7 +134,7 @@ async fn a_container_that_must_never_overlap_ends_though_its_agent_is_frozen_or_
         let run = yard.submit(&json!({"placement": {}, "tasks": [task]}), "k").await;
         yard.begun(1).await;
         let (first, _) = first_and_other(&yard, &run).await;
-        yard.signal_agent(&first, signal);
+        yard.agent(&first).signal(signal);
         yard.begun(2).await;
         assert!(
             yard.running(&first).is_empty(),

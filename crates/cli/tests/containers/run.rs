@@ -1,11 +1,9 @@
 //! Runs of containers when nothing goes wrong, and their early end.
 
-use std::process::Command;
-
+use downbeat_testbed::{eventually, example};
 use serde_json::json;
 
 use crate::engine::{IMAGE, Yard};
-use crate::support::eventually;
 
 #[tokio::test]
 async fn a_container_runs_once_and_is_removed() {
@@ -59,15 +57,18 @@ async fn cancel_and_timeout_stop_and_remove_the_container() {
 #[tokio::test]
 async fn the_example_passes_a_value_from_container_to_container() {
     let yard = Yard::with_agents(&["web-1"]).await;
-    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/container.yaml");
-    let output = Command::new(env!("CARGO_BIN_EXE_downbeat"))
-        .args(["job", "run", "-f", example, "--param", &format!("image={IMAGE}"), "--wait", "-o", "json"])
-        .args(["--server", &yard.url()])
-        .current_dir(yard.directory.path())
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let run: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let run = yard.server.run(&[
+        "job",
+        "run",
+        "-f",
+        &example("container.yaml"),
+        "--param",
+        &format!("image={IMAGE}"),
+        "--wait",
+        "-o",
+        "json",
+    ]);
+    let run = run.json();
     let executions = yard.executions(run["id"].as_str().unwrap()).await;
     let last = executions.iter().find(|execution| execution["step"] == 1).unwrap();
     let path = format!("executions/{}/output", last["id"].as_str().unwrap());
@@ -79,7 +80,7 @@ async fn the_example_passes_a_value_from_container_to_container() {
 async fn an_agent_whose_engine_is_away_starts_and_says_what_is_wrong() {
     let mut yard = Yard::with_agents(&[]).await;
     let nowhere = yard.directory.path().join("nowhere.sock");
-    yard.start_agent_in("web-1", &[], &[("DOWNBEAT_DOCKER_SOCKET", nowhere.to_str().unwrap())]);
+    yard.start_agent_at("web-1", nowhere.to_str().unwrap());
     yard.nodes_online(1).await;
     let run = yard.submit(&json!({"target": "all", "tasks": [yard.task()]}), "k").await;
     assert_eq!(yard.ended(&run).await["status"], "failed");

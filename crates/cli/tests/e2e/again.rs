@@ -2,9 +2,8 @@
 
 use std::fs;
 
+use downbeat_testbed::{Daemon, Dev, Done, until};
 use serde_json::{Value, json};
-
-use crate::cluster::{Dev, Done, Process, downbeat, until};
 
 /// A step that writes its name and its node into one file and then does `work`. `$1` is the node's name.
 fn step(name: &str, work: &str) -> Value {
@@ -230,18 +229,9 @@ fn params_are_given_and_shown_and_what_is_wrong_with_them_is_named() {
 #[test]
 fn a_plan_that_is_refused_names_every_node_and_everything_that_it_lacks() {
     let dev = Dev::start_with(&["--nodes", "1"]);
-    let grpc = dev.ready["grpc"].as_str().unwrap();
-    let agents: Vec<Process> = ["odd-1", "odd-2"]
-        .map(|name| {
-            let mut command = downbeat(dev.dir.path());
-            command.args(["agent", "--server", grpc, "--hostname", name, "--only", "ping", "--data", name]);
-            Process::spawn(command)
-        })
-        .into();
-    until("the nodes", || {
-        let nodes = dev.run(&["node", "list", "-o", "json"]).json();
-        (nodes["data"].as_array()?.len() == 3).then_some(())
-    });
+    let agents = ["odd-1", "odd-2"].map(|name| dev.agent(name).with(&["--only", "ping"]));
+    agents.iter().for_each(Daemon::start);
+    dev.nodes_online(3);
     let job = json!({"target": "all", "tasks": [
         {"backend": "ping", "action": "ping"}, {"backend": "test", "action": "noop"},
         {"backend": "exec", "action": "run", "params": {"command": "true"}}]});
@@ -258,5 +248,4 @@ fn a_plan_that_is_refused_names_every_node_and_everything_that_it_lacks() {
         assert!(!stderr.contains("node-1"), "{stderr}");
     }
     assert_eq!(dev.run(&["run", "list", "-o", "json"]).json()["pagination"]["total"], 0);
-    drop(agents);
 }

@@ -1,22 +1,11 @@
 //! The loads of `bench`, with numbers so small that they measure nothing: what they start, count and clear away.
 
-use std::process::Command;
-
+use downbeat_testbed::{Done, postgres_url, run_in};
 use serde_json::Value;
-
-use crate::cluster::{Done, downbeat};
-
-fn postgres() -> String {
-    std::env::var("DOWNBEAT_TEST_POSTGRES").unwrap_or_else(|_| {
-        panic!("needs PostgreSQL: run `make test`, or `make postgres` and set DOWNBEAT_TEST_POSTGRES")
-    })
-}
 
 fn bench(args: &[&str]) -> Done {
     let dir = tempfile::tempdir().unwrap();
-    let mut command: Command = downbeat(dir.path());
-    command.args(["bench", "-o", "json"]).args(args);
-    Done::of(command.output().unwrap())
+    run_in(dir.path(), &[&["bench", "-o", "json"], args].concat())
 }
 
 fn whole(value: &Value) -> u64 {
@@ -28,7 +17,7 @@ fn tasks_are_spread_over_all_servers_that_share_a_database() {
     let figures = bench(&[
         "tasks",
         "--store",
-        &postgres(),
+        &postgres_url(),
         "--servers",
         "3",
         "--n",
@@ -84,7 +73,7 @@ fn a_fleet_that_cannot_be_is_refused() {
 
 #[test]
 fn every_graph_is_run_and_every_figure_is_there() {
-    for (store, name) in [("sqlite".to_owned(), "sqlite"), (postgres(), "postgres")] {
+    for (store, name) in [("sqlite".to_owned(), "sqlite"), (postgres_url(), "postgres")] {
         let figures = bench(&["graph", "--store", &store, "--n", "6", "--rounds", "1"]).json();
         assert_eq!(
             (figures["load"].as_str(), figures["shape"].as_str()),
@@ -179,7 +168,7 @@ fn every_run_of_a_killed_server_is_taken_over_and_nothing_finished_is_repeated()
     let figures = bench(&[
         "takeover",
         "--store",
-        &postgres(),
+        &postgres_url(),
         "--servers",
         "2",
         "--rounds",
@@ -206,7 +195,7 @@ fn claims_are_counted_window_by_window_with_and_without_a_held_transaction() {
     let figures = bench(&[
         "claims",
         "--store",
-        &postgres(),
+        &postgres_url(),
         "--both",
         "--minutes",
         "0.05",

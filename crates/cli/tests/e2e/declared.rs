@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use crate::cluster::{Dev, Process, downbeat, until};
+use downbeat_testbed::{Dev, until};
 
 const SETTINGS: &str = r#"
 [backends.backup]
@@ -24,10 +24,8 @@ fn a_declared_backend_is_used_from_the_command_line_and_refuses_what_it_does_not
     let program = dev.write("backup", "#!/bin/sh\nfor word; do echo \"<$word>\"; done\n");
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     dev.write("agent.toml", &SETTINGS.replace("PROGRAM", program.to_str().unwrap()));
-    let mut agent = downbeat(dev.dir.path());
-    let grpc = dev.ready["grpc"].as_str().unwrap();
-    agent.args(["agent", "--config", "agent.toml", "--server", grpc, "--hostname", "own", "--data", "own"]);
-    let _agent = Process::spawn(agent);
+    let agent = dev.agent("own").with(&["--config", "agent.toml"]);
+    agent.start();
     until("the node", || (dev.run(&["node", "show", "own"]).code == 0).then_some(()));
 
     let task = ["--target", "node:own", "backup", "now"];

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::cluster::{Dev, Done, downbeat, example};
+use downbeat_testbed::{Dev, Done, example, run_in};
 
 fn told(done: &Done, code: i32, words: &str) {
     assert_eq!(done.code, code, "{done:?}");
@@ -66,9 +66,7 @@ fn bad_input_is_2() {
 #[test]
 fn an_unreachable_server_is_3() {
     let dir = tempfile::tempdir().unwrap();
-    let run = |args: &[&str]| {
-        Done::of(downbeat(dir.path()).args(["--server", "http://127.0.0.1:1"]).args(args).output().unwrap())
-    };
+    let run = |args: &[&str]| run_in(dir.path(), &[&["--server", "http://127.0.0.1:1"], args].concat());
     for args in [
         &["status"][..],
         &["run", "list"],
@@ -124,19 +122,13 @@ fn a_refusal_or_conflict_is_5() {
     assert_eq!(dev.run(&["run", "watch", &id]).code, 0);
     told(&dev.run(&["run", "cancel", &id]), 5, "has ended");
 
-    let taken = dev.ready["http"].as_str().unwrap();
-    let second = Done::of(
-        downbeat(dev.dir.path())
-            .args(["server", "--store", "memory:", "--http", taken, "--grpc", "127.0.0.1:0"])
-            .output()
-            .unwrap(),
-    );
-    told(&second, 5, taken);
+    let taken = dev.http();
+    let memory = ["server", "--store", "memory:", "--http", taken, "--grpc", "127.0.0.1:0"];
+    told(&run_in(dev.dir.path(), &memory), 5, taken);
 
     let same_file =
         ["server", "--store", "sqlite:data/downbeat.db", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"];
-    let second =
-        |more: &[&str]| Done::of(downbeat(dev.dir.path()).args(same_file).args(more).output().unwrap());
+    let second = |more: &[&str]| run_in(dev.dir.path(), &[&same_file, more].concat());
     told(&second(&[]), 5, "in use by another server");
     let done = second(&["--log-format", "json"]);
     assert_eq!(done.code, 5, "{done:?}");
@@ -148,7 +140,7 @@ fn a_refusal_or_conflict_is_5() {
 #[test]
 fn bad_settings_stop_the_start_with_one_line() {
     let dir = tempfile::tempdir().unwrap();
-    let run = |args: &[&str]| Done::of(downbeat(dir.path()).args(args).output().unwrap());
+    let run = |args: &[&str]| run_in(dir.path(), args);
     for (args, words) in [
         (
             &["server", "--lease-ttl", "soon"][..],
@@ -187,11 +179,8 @@ fn validate_needs_no_server() {
          depends_on: [b]\n  - backend: exce\n    action: run\n    timeout: soon\n",
     )
     .unwrap();
-    let validate = |more: &[&str]| {
-        Done::of(
-            downbeat(dir.path()).args(["job", "validate", "-f", "bad.yaml"]).args(more).output().unwrap(),
-        )
-    };
+    let validate =
+        |more: &[&str]| run_in(dir.path(), &[&["job", "validate", "-f", "bad.yaml"], more].concat());
     let done = validate(&[]);
     assert_eq!(done.code, 2);
     insta::assert_snapshot!(done.stderr);
@@ -215,9 +204,9 @@ fn of_several_servers_the_next_one_is_asked_when_one_is_away() {
 #[test]
 fn the_agents_port_says_at_once_where_rest_is() {
     let dev = Dev::start_with(&["--nodes", "1"]);
-    let url = format!("http://{}", dev.ready["grpc"].as_str().unwrap());
+    let url = format!("http://{}", dev.grpc());
     for args in [["job", "run", "--target", "all", "test", "noop"].as_slice(), &["node", "list"]] {
-        let done = Done::of(dev.command(&[&["--server", &url], args].concat()).output().unwrap());
+        let done = dev.run(&[&["--server", &url], args].concat());
         assert_ne!(done.code, 0, "{done:?}");
         assert!(
             done.stderr.contains("this is the agents' port (gRPC); REST is on the --http port"),

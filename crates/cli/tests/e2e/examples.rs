@@ -1,6 +1,6 @@
 //! The job files of the repository do what they say.
 
-use crate::cluster::{Dev, Done, downbeat, example};
+use downbeat_testbed::{Dev, example, run_in};
 
 /// File, the exit code of its run, and how many instances succeed.
 const EXAMPLES: [(&str, i32, u64); 12] = [
@@ -33,12 +33,7 @@ fn every_example_is_in_the_list_and_valid() {
     listed.sort_unstable();
     assert_eq!(found, listed);
     for name in listed {
-        let done = Done::of(
-            downbeat(std::env::temp_dir().as_path())
-                .args(["job", "validate", "-f", &example(name)])
-                .output()
-                .unwrap(),
-        );
+        let done = run_in(&std::env::temp_dir(), &["job", "validate", "-f", &example(name)]);
         assert_eq!(done.code, 0, "{done:?}");
     }
 }

@@ -3,9 +3,8 @@
 
 use std::fs;
 
+use downbeat_testbed::Dev;
 use serde_json::{Value, json};
-
-use crate::cluster::Dev;
 
 /// What a step does on its node: says that it begins, does `work`, says that it ends. `$1` is the node's name.
 fn step(name: &str, work: &str) -> Value {
@@ -212,7 +211,7 @@ fn a_roll_out_that_is_paused_between_waves_begins_no_wave_until_it_is_resumed() 
     dev.run(&["run", "pause", &id]).ok();
     dev.write("paused", "");
     let shown = || dev.run(&["run", "show", &id, "-o", "json"]).json();
-    crate::cluster::until("the first step to end", || {
+    downbeat_testbed::until("the first step to end", || {
         (shown()["results"]["0"]["node-1"]["status"] == "succeeded").then_some(())
     });
     let run = shown();

@@ -1,6 +1,6 @@
 //! What goes on while somebody looks: watching and following.
 
-use crate::cluster::{Dev, Process, until};
+use downbeat_testbed::{Dev, until};
 
 #[test]
 fn logs_are_followed_to_the_end_with_whose_they_are() {
@@ -44,7 +44,7 @@ fn events_are_followed_from_a_number_on() {
         assert_eq!(finished.filter(|line| line.ends_with(&about)).count(), 1, "{lines}");
     }
 
-    let mut following = Process::spawn(dev.command(&["event", "list", "-f", "--since", "0"]));
+    let mut following = dev.spawn(&["event", "list", "-f", "--since", "0"]);
     let lines = following.stdout();
     lines.find("node-3 registered");
     dev.run(&["node", "drain", "node-3"]).ok();
@@ -73,7 +73,7 @@ fn watching_a_placed_task_that_fits_nowhere_says_so_once() {
         "placement: {labels: [gpu]}\ntasks: [{name: train, backend: test, action: noop}]\n",
     );
     let id = dev.submit(&["-f", file.to_str().unwrap()]);
-    let mut watching = Process::spawn(dev.command(&["run", "watch", &id]));
+    let mut watching = dev.spawn(&["run", "watch", &id]);
     let lines = watching.stdout();
     let told = lines.find("step 0 train waits: ");
     assert_eq!(

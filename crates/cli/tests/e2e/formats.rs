@@ -1,11 +1,9 @@
 //! JSON, YAML and pipes.
 
-use std::io::Write;
 use std::process::Stdio;
 
+use downbeat_testbed::{Dev, Process, example, run_in};
 use serde_json::Value;
-
-use crate::cluster::{Dev, Process, example};
 
 #[test]
 fn json_is_one_document_and_one_per_line_while_watching() {
@@ -52,13 +50,7 @@ fn a_job_file_is_read_from_standard_input() {
         dev.command(&["job", "run", "-f", "-", "--target", "node:node-2", "--wait", "-o", "json"]);
     command.stdin(Stdio::piped());
     let mut process = Process::spawn(command);
-    process
-        .child()
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(b"tasks: [{backend: test, action: noop}]\ntarget: all\n")
-        .unwrap();
+    process.write("tasks: [{backend: test, action: noop}]\ntarget: all\n");
     let run = process.wait().json();
     assert_eq!(run["expected"], serde_json::json!(["node-2"]));
 }
@@ -93,10 +85,6 @@ fn a_beginning_of_an_id_is_enough() {
 fn completions_are_made_for_every_shell() {
     let dir = tempfile::tempdir().unwrap();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let output = crate::cluster::downbeat(dir.path()).args(["completions", shell]).output().unwrap();
-        assert!(
-            output.status.success() && String::from_utf8(output.stdout).unwrap().contains("server-list"),
-            "{shell}"
-        );
+        assert!(run_in(dir.path(), &["completions", shell]).ok().contains("server-list"), "{shell}");
     }
 }

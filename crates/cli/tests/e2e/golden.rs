@@ -1,6 +1,6 @@
 //! What people see, held against golden files. Ids, times and durations are masked.
 
-use crate::cluster::{Dev, example, until};
+use downbeat_testbed::{Dev, example, until};
 
 /// Backends that are offered where their program is found differ from host to host.
 fn without_tools_of_the_host(text: &str) -> String {
@@ -11,8 +11,8 @@ fn without_tools_of_the_host(text: &str) -> String {
 }
 
 fn masked(dev: &Dev, text: &str, check: impl FnOnce(String)) {
-    let text = text.replace(dev.url(), "URL").replace(dev.ready["http"].as_str().unwrap(), "HTTP");
-    let text = text.replace(dev.ready["grpc"].as_str().unwrap(), "GRPC");
+    let text = text.replace(&dev.url(), "URL").replace(dev.http(), "HTTP");
+    let text = text.replace(dev.grpc(), "GRPC");
     let text = without_tools_of_the_host(&text);
     insta::with_settings!({filters => vec![
         (r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "ID"),

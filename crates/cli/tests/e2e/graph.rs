@@ -2,9 +2,8 @@
 
 use std::fs;
 
+use downbeat_testbed::{Dev, Done, example, until};
 use serde_json::{Value, json};
-
-use crate::cluster::{Dev, Done, example, until};
 
 fn show(dev: &Dev, id: &str) -> Value {
     dev.run(&["run", "show", id, "-o", "json"]).json()

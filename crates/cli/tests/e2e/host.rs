@@ -1,19 +1,13 @@
 //! What a host lets jobs do: which backends its agent offers, which variables reach its programs.
 
-use crate::cluster::{Dev, Process, downbeat, until};
+use downbeat_testbed::{Daemon, Dev, program};
 
 /// A node of `dev`, and one whose agent allows nothing.
-fn with_a_careful_node(flags: &[&str], environment: &[(&str, &str)]) -> (Dev, Process) {
+fn with_a_careful_node(flags: &[&str], environment: &[(&str, &str)]) -> (Dev, Daemon) {
     let dev = Dev::start_with(&["--nodes", "1"]);
-    let mut agent = downbeat(dev.dir.path());
-    let grpc = dev.ready["grpc"].as_str().unwrap();
-    agent.args(["agent", "--server", grpc, "--hostname", "careful", "--data", "careful"]).args(flags);
-    agent.envs(environment.iter().copied());
-    let agent = Process::spawn(agent);
-    until("the node", || {
-        let nodes = dev.run(&["node", "list", "-o", "json"]).json();
-        (nodes["data"].as_array()?.len() == 2).then_some(())
-    });
+    let agent = dev.agent("careful").with(flags).with_env(environment);
+    agent.start();
+    dev.nodes_online(2);
     (dev, agent)
 }
 
@@ -53,7 +47,7 @@ fn output(dev: &Dev, target: &str, command: &str) -> String {
 #[test]
 fn a_job_may_run_downbeat_itself() {
     let dev = Dev::start_with(&["--nodes", "1"]);
-    let program = env!("CARGO_BIN_EXE_downbeat");
+    let program = program().display().to_string();
     for component in ["agent", "server"] {
         let told = output(&dev, "all", &format!("{program} {component} --print-config"));
         assert!(told.contains(&format!("[{component}]")), "{told}");

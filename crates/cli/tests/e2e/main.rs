@@ -2,7 +2,6 @@
 
 mod again;
 mod bench;
-mod cluster;
 mod declared;
 mod errors;
 mod examples;

@@ -1,8 +1,6 @@
 //! Mistakes that a new user makes: each is answered with one line that says what to do, and the right exit code.
 
-use nix::sys::signal::Signal;
-
-use crate::cluster::{Dev, Done, Process, downbeat, ready};
+use downbeat_testbed::{Dev, Done};
 
 #[test]
 fn every_mistake_is_answered_in_one_line_that_helps() {
@@ -153,8 +151,7 @@ fn the_cluster_is_named_by_flag_or_environment_for_job_files_too() {
     dev.write("all.yaml", "target: all\ntasks:\n  - {backend: test, action: noop}\n");
     let words = ["job", "run", "-f", "all.yaml", "--wait"];
     dev.run(&[&["--cluster", "default"], &words[..]].concat()).ok();
-    let named =
-        |cluster: &str| Done::of(dev.command(&words).env("DOWNBEAT_CLUSTER", cluster).output().unwrap());
+    let named = |cluster: &str| Done::of(dev.command(&words).env("DOWNBEAT_CLUSTER", cluster));
     assert_eq!(named("default").code, 0);
     let refused = named("other");
     assert_eq!(refused.code, 4, "{refused:?}");
@@ -163,16 +160,10 @@ fn the_cluster_is_named_by_flag_or_environment_for_job_files_too() {
 
 #[test]
 fn dev_with_fewer_nodes_forgets_those_that_it_no_longer_has() {
-    let Dev { process, dir, .. } = Dev::start_with(&["--nodes", "3"]);
-    process.signal(Signal::SIGTERM);
-    assert_eq!(process.wait().code, 0);
-    std::fs::remove_file(dir.path().join("ready.json")).unwrap();
-    let mut command = downbeat(dir.path());
-    command.args(["dev", "--data", "data", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--nodes", "1"]);
-    command.args(["--ready-file", "ready.json"]);
-    let process = Process::spawn(command);
-    let ready = ready(dir.path(), "ready.json");
-    let dev = Dev { process, dir, ready };
+    let mut dev = Dev::start_with(&["--nodes", "3"]);
+    assert_eq!(dev.stop().code, 0);
+    dev.replace("--nodes", "1".to_owned());
+    dev.serve();
     let nodes = dev.run(&["node", "list", "-o", "json"]).json();
     assert_eq!((&nodes["pagination"]["total"], &nodes["data"][0]["hostname"]), (&1.into(), &"node-1".into()));
     let done = dev.run(&["job", "run", "--target", "all", "--wait", "test", "noop"]);

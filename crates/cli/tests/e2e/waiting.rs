@@ -4,14 +4,13 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Instant;
 
+use downbeat_testbed::{Dev, Done, Process, until};
 use nix::sys::signal::Signal;
 
-use crate::cluster::{Dev, Done, Process, downbeat, ready, until};
-
 /// Until the process handles SIGINT: before that it would just be killed by it.
-fn until_it_handles_ctrl_c(process: &mut Process) {
+fn until_it_handles_ctrl_c(process: &Process) {
     const SIGINT_BIT: u64 = 1 << (Signal::SIGINT as u64 - 1);
-    let status = format!("/proc/{}/status", process.child().id());
+    let status = format!("/proc/{}/status", process.id());
     until("the process to handle SIGINT", || {
         let status = std::fs::read_to_string(&status).ok()?;
         let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"))?.trim().to_owned();
@@ -34,8 +33,8 @@ fn ctrl_c_while_waiting_exits_with_130_and_the_run_goes_on() {
         [&["-o", "json"][..], &job("--wait")].concat(),
     ];
     for args in waiters {
-        let mut waiting = Process::spawn(dev.command(&args));
-        until_it_handles_ctrl_c(&mut waiting);
+        let waiting = dev.spawn(&args);
+        until_it_handles_ctrl_c(&waiting);
         waiting.signal(Signal::SIGINT);
         let done = waiting.wait();
         assert_eq!(done.code, 130, "{args:?}: {done:?}");
@@ -46,7 +45,7 @@ fn ctrl_c_while_waiting_exits_with_130_and_the_run_goes_on() {
 
 /// How often the server was asked for a run.
 fn reads_of_runs(dev: &Dev) -> u64 {
-    let address = dev.url().strip_prefix("http://").unwrap();
+    let address = dev.http();
     let mut stream = TcpStream::connect(address).unwrap();
     write!(stream, "GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").unwrap();
     let mut text = String::new();
@@ -94,26 +93,19 @@ fn a_large_run_is_read_a_few_times_however_much_happens_to_it() {
 
 /// A server and a node that has been killed and is stale.
 fn silent_node() -> (Dev, String) {
-    let dir = tempfile::tempdir().unwrap();
-    let mut server = downbeat(dir.path());
-    server
-        .args(["server", "--store", "sqlite:store.db", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"])
-        .args(["--ready-file", "server.json"])
-        .env("DOWNBEAT_HEARTBEAT_INTERVAL", "500ms")
-        .env("DOWNBEAT_NODE_STALE_AFTER", "1500ms")
-        .env("DOWNBEAT_NODE_OFFLINE_AFTER", "10m");
-    let process = Process::spawn(server);
-    let ready = ready(dir.path(), "server.json");
-    let grpc = ready["grpc"].as_str().unwrap().to_owned();
-    let dev = Dev { process, dir, ready };
-    let mut agent = downbeat(dev.dir.path());
-    agent.args(["agent", "--server", &grpc, "--hostname", "web-30", "--data", "agent"]);
-    let agent = Process::spawn(agent);
+    let dev = Dev::server(|server| {
+        server.with_env(&[
+            ("DOWNBEAT_HEARTBEAT_INTERVAL", "500ms"),
+            ("DOWNBEAT_NODE_STALE_AFTER", "1500ms"),
+            ("DOWNBEAT_NODE_OFFLINE_AFTER", "10m"),
+        ])
+    });
+    let agent = dev.agent("web-30");
+    agent.start();
     let status = || dev.run(&["node", "list", "-o", "json"]).json()["data"][0]["status"].clone();
     until("the node to be online", || (status() == "online").then_some(()));
-    agent.signal(Signal::SIGKILL);
+    agent.kill();
     until("the node to be stale", || (status() == "stale").then_some(()));
-    drop(agent);
     (dev, "silent for ".to_owned())
 }
 
@@ -132,9 +124,9 @@ fn a_step_that_waits_for_a_silent_node_says_so() {
 
     let sentence = format!("step 0 test noop waits for web-30, {silent}");
     let id = dev.run(&["run", "list", "-o", "json"]).json()["data"][0]["id"].as_str().unwrap().to_owned();
-    let mut watching = Process::spawn(dev.command(&["run", "watch", &id]));
+    let mut watching = dev.spawn(&["run", "watch", &id]);
     watching.stdout().find(&sentence);
-    let mut waiting = Process::spawn(dev.command(&[&["job", "run", "--wait"][..], &noop].concat()));
+    let mut waiting = dev.spawn(&[&["job", "run", "--wait"][..], &noop].concat());
     waiting.stderr().find(&sentence);
 
     let standing = dev.run(&["run", "show", &id, "-o", "json"]).json();
@@ -144,8 +136,7 @@ fn a_step_that_waits_for_a_silent_node_says_so() {
 #[test]
 fn waiting_for_a_task_that_fits_no_node_says_so() {
     let dev = Dev::start_with(&["--nodes", "1"]);
-    let mut waiting =
-        Process::spawn(dev.command(&["job", "run", "--wait", "docker", "run", "--image", "alpine"]));
+    let mut waiting = dev.spawn(&["job", "run", "--wait", "docker", "run", "--image", "alpine"]);
     let told = waiting.stderr().find("waits: no node fits now");
     assert!(told.contains("node-1: lacks backend `docker`"), "{told}");
     waiting.signal(Signal::SIGINT);

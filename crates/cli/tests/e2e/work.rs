@@ -1,21 +1,7 @@
 //! `node work`, by what really runs.
 
-use std::fs;
-
+use downbeat_testbed::{Dev, processes, until};
 use serde_json::json;
-
-use crate::cluster::{Dev, until};
-
-/// Processes that say of themselves that they are this execution.
-fn processes_of(name: &str) -> usize {
-    let marker = format!("DOWNBEAT_EXECUTION={name}");
-    let environments = fs::read_dir("/proc").unwrap().flatten();
-    let is_marked = |entry: fs::DirEntry| {
-        let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
-        environment.split(|byte| *byte == 0).any(|variable| variable == marker.as_bytes())
-    };
-    environments.map(is_marked).filter(|marked| *marked).count()
-}
 
 #[test]
 fn a_node_shows_what_it_holds_under_the_name_that_its_process_has() {
@@ -28,7 +14,7 @@ fn a_node_shows_what_it_holds_under_the_name_that_its_process_has() {
     assert_eq!((&held["run"], &held["step"], &held["attempt"]), (&json!(run), &json!(0), &json!(1)));
     assert_eq!(shown["slots"], json!({"total": 4, "free": 3}));
     let name = held["name"].as_str().unwrap();
-    assert_eq!(processes_of(name), 1, "{name}");
+    assert_eq!(processes::of_attempt(name), 1, "{name}");
     let page = dev.run(&["node", "work", "node-1"]).ok();
     assert!(page.contains("3 of 4 free") && page.contains(name) && page.contains("EXPIRES IN"), "{page}");
     // Renewed by heartbeats, the lease never comes to its end.
@@ -38,7 +24,7 @@ fn a_node_shows_what_it_holds_under_the_name_that_its_process_has() {
     dev.run(&["run", "cancel", &run]).ok();
     let shown = until("its end", || Some(work()).filter(|work| work["held"] == json!([])));
     assert_eq!((&shown["totals"]["cancelled"], &shown["slots"]["free"]), (&json!(1), &json!(4)));
-    assert_eq!(processes_of(name), 0);
+    assert_eq!(processes::of_attempt(name), 0);
     let unknown = dev.run(&["node", "work", "nobody"]);
     assert_eq!(unknown.code, 4, "{unknown:?}");
 }

@@ -1,17 +1,14 @@
 //! Agents that die with results in their hands, or freeze past their lease.
 
+use downbeat_testbed::eventually;
+use downbeat_testbed::processes::is_alive;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::site::{Site, Store};
-use crate::support::{eventually, is_alive};
+use crate::site::Site;
 
 async fn one_node(name: &str) -> Site {
-    let mut site = Site::new(Store::Sqlite).await;
-    site.start_server().await;
-    site.start_agent(name);
-    site.nodes_online(1).await;
-    site
+    Site::with_agents(&[name]).await
 }
 
 #[tokio::test]
@@ -21,7 +18,7 @@ async fn an_agent_killed_with_unacknowledged_results_delivers_them_after_its_res
     task["params"]["command"] = json!(format!("{}; echo done", task["params"]["command"].as_str().unwrap()));
     let run = site.submit(&json!({"target": "all", "tasks": [task]}), "k").await;
     eventually("it began", || async { (!site.done().is_empty()).then_some(()) }).await;
-    site.kill_server();
+    site.server.kill();
     let outbox = site.directory.path().join("web-1/outbox");
     eventually("the result is on the agent's disk", || async {
         let files = std::fs::read_dir(&outbox).ok()?.flatten();
@@ -29,8 +26,8 @@ async fn an_agent_killed_with_unacknowledged_results_delivers_them_after_its_res
         (bytes > 100).then_some(())
     })
     .await;
-    site.kill_agent("web-1");
-    site.start_server().await;
+    site.agent("web-1").kill();
+    site.server.serve();
     site.start_agent("web-1");
     let view = site.ended(&run).await;
     assert_eq!(view["status"], "completed", "{view:#}");
@@ -56,14 +53,14 @@ async fn a_frozen_agents_execution_is_lost_and_its_process_killed_when_it_wakes(
     let (task, file) = long(&site);
     let run = site.submit(&json!({"target": "all", "tasks": [task]}), "k").await;
     let pid = pid_in(&file).await;
-    site.signal_agent("web-1", Signal::SIGSTOP);
+    site.agent("web-1").signal(Signal::SIGSTOP);
     let view = site.ended(&run).await;
     assert_eq!(view["status"], "failed", "not idempotent: it is not sent again: {view:#}");
     let executions = site.executions(&run).await;
     assert_eq!(executions.len(), 1);
     assert_eq!(executions[0]["status"], "lost", "{executions:#?}");
     assert!(is_alive(pid), "the frozen agent's work goes on until it wakes");
-    site.signal_agent("web-1", Signal::SIGCONT);
+    site.agent("web-1").signal(Signal::SIGCONT);
     eventually("the process is killed", || async { (!is_alive(pid)).then_some(()) }).await;
     site.nodes_online(1).await;
     let executions = site.executions(&run).await;
@@ -80,7 +77,7 @@ async fn a_killed_agents_restart_ends_what_its_former_life_left_running() {
     let (task, file) = long(&site);
     let run = site.submit(&json!({"target": "all", "tasks": [task]}), "k").await;
     let pid = pid_in(&file).await;
-    site.kill_agent("web-1");
+    site.agent("web-1").kill();
     assert!(is_alive(pid), "the process outlives its agent");
     site.start_agent("web-1");
     eventually("the process is ended", || async { (!is_alive(pid)).then_some(()) }).await;
@@ -91,14 +88,11 @@ async fn a_killed_agents_restart_ends_what_its_former_life_left_running() {
 
 #[tokio::test]
 async fn what_ran_on_a_node_that_went_offline_is_lost_however_long_its_lease() {
-    let mut site = Site::new(Store::Sqlite).await.with_lease_ttl("1h");
-    site.start_server().await;
-    site.start_agent("web-1");
-    site.nodes_online(1).await;
+    let site = Site::start(Site::build().lease_ttl("1h").agents(&["web-1"])).await;
     let (task, file) = long(&site);
     let run = site.submit(&json!({"target": "all", "tasks": [task]}), "k").await;
     let pid = pid_in(&file).await;
-    site.kill_agent("web-1");
+    site.agent("web-1").kill();
     let view = site.ended(&run).await;
     assert_eq!(view["status"], "failed", "{view:#}");
     assert_eq!(site.executions(&run).await[0]["status"], "lost");
@@ -133,7 +127,7 @@ async fn an_agent_told_to_stop_finishes_what_it_has() {
     let task = site.entry("a", "0.5");
     let run = site.submit(&json!({"target": "all", "tasks": [task]}), "k").await;
     eventually("it began", || async { (!site.done().is_empty()).then_some(()) }).await;
-    site.signal_agent("web-1", Signal::SIGTERM);
+    site.agent("web-1").signal(Signal::SIGTERM);
     let view = site.ended(&run).await;
     assert_eq!(view["status"], "completed", "{view:#}");
 }

@@ -1,18 +1,16 @@
 //! A full disk under the store: a clear error, nothing lost, and on it goes when there is room again.
 
+use downbeat_testbed::{SmallDisk, Store, eventually};
 use serde_json::json;
 
-use crate::site::{Site, Store};
-use crate::support::{SmallDisk, eventually};
+use crate::site::Site;
 
 #[tokio::test]
 async fn a_full_disk_refuses_runs_clearly_and_loses_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let disk = SmallDisk::mount(&directory.path().join("disk"), 6);
-    let mut site = Site::new(Store::SqliteAt(disk.path.join("downbeat.db"))).await;
-    site.start_server().await;
-    site.start_agent("web-1");
-    site.nodes_online(1).await;
+    let store = Store::SqliteAt(disk.path.join("downbeat.db"));
+    let site = Site::start(Site::build().store(store).agents(&["web-1"])).await;
     let definition = json!({"target": "all", "tasks": [site.entry("a", "0")]});
     let first = site.submit(&definition, "first").await;
     assert_eq!(site.ended(&first).await["status"], "completed");
@@ -31,16 +29,18 @@ async fn a_full_disk_refuses_runs_clearly_and_loses_nothing() {
     .await;
     let detail = refused["detail"].as_str().unwrap_or_default();
     assert!(detail.contains("no space left"), "the error says what is wrong: {refused}");
-    assert!(site.server_runs());
-    let (ready, why) = site.ready().await;
-    assert!(ready == 503 && why.contains("no space left"), "readiness says so: {ready} {why}");
+    assert!(site.server.is_running());
+    let ready = site.client.ask(0, "/readyz").await.unwrap();
+    let why = ready.body.to_string();
+    assert!(ready.status == 503 && why.contains("no space left"), "readiness says so: {ready:?}");
     let status = site.get("status").await.unwrap();
     let problem = status["store_problem"].as_str().unwrap_or_default();
     assert!(problem.contains("no space left"), "{status:#}");
     assert!(site.get(&format!("runs/{first}")).await.is_some(), "what was recorded can be read");
 
     disk.empty();
-    eventually("it is ready again", || async { (site.ready().await.0 == 200).then_some(()) }).await;
+    let ready = || async { site.client.ask(0, "/readyz").await.filter(|answer| answer.status == 200) };
+    eventually("it is ready again", ready).await;
     let view = site.ended(&under_way).await;
     assert_eq!(view["status"], "completed", "{view:#}");
     let last = site.submit(&definition, "last").await;

@@ -1,20 +1,11 @@
 //! Work that must never overlap with another attempt ends even when its agent cannot end it.
 
+use downbeat_testbed::eventually;
+use downbeat_testbed::processes::{children, is_alive, is_frozen};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::site::{Site, Store};
-use crate::support::{eventually, is_alive};
-
-async fn site(nodes: &[&str]) -> Site {
-    let mut site = Site::new(Store::Sqlite).await;
-    site.start_server().await;
-    for node in nodes {
-        site.start_agent(node);
-    }
-    site.nodes_online(nodes.len()).await;
-    site
-}
+use crate::site::Site;
 
 /// A placed task that must never overlap, and is sent again when it is lost.
 fn guarded(site: &Site, gate: &str) -> Value {
@@ -30,34 +21,34 @@ async fn gone(pid: i32) {
 
 #[tokio::test]
 async fn work_that_must_never_overlap_ends_with_an_agent_that_is_killed_and_other_work_does_not() {
-    let mut site = site(&["web-1"]).await;
+    let site = Site::with_agents(&["web-1"]).await;
     site.submit(&json!({"placement": {}, "tasks": [site.gated("other", "gate")]}), "other").await;
     let other = site.pid_of(&site.have_begun(1).await[0]);
     site.submit(&json!({"placement": {}, "tasks": [guarded(&site, "gate")]}), "guarded").await;
     let pid = site.pid_of(&site.have_begun(2).await[1]);
-    site.kill_agent("web-1");
+    site.agent("web-1").kill();
     gone(pid).await;
     assert!(is_alive(other), "a guard ends only its own work");
 }
 
 #[tokio::test]
 async fn work_that_must_never_overlap_ends_while_its_agent_is_frozen() {
-    let site = site(&["web-1"]).await;
+    let site = Site::with_agents(&["web-1"]).await;
     site.submit(&json!({"placement": {}, "tasks": [guarded(&site, "gate")]}), "k").await;
     let pid = site.pid_of(&site.have_begun(1).await[0]);
-    site.signal_agent("web-1", Signal::SIGSTOP);
+    site.agent("web-1").signal(Signal::SIGSTOP);
     gone(pid).await;
-    assert!(site.is_frozen("web-1"), "nobody woke the agent");
+    assert!(is_frozen(site.agent("web-1").pid()), "nobody woke the agent");
 }
 
 #[tokio::test]
 async fn two_attempts_of_such_work_never_run_at_once() {
     for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
-        let site = site(&["web-1", "web-2"]).await;
+        let site = Site::with_agents(&["web-1", "web-2"]).await;
         let run = site.submit(&json!({"placement": {}, "tasks": [guarded(&site, "gate")]}), "k").await;
         let first = site.pid_of(&site.have_begun(1).await[0]);
         let node = site.executions(&run).await[0]["node"].as_str().unwrap().to_owned();
-        site.signal_agent(&node, signal);
+        site.agent(&node).signal(signal);
         site.have_begun(2).await;
         assert!(!is_alive(first), "{signal}: the first attempt still runs when the second begins");
         site.open("gate");
@@ -67,10 +58,10 @@ async fn two_attempts_of_such_work_never_run_at_once() {
 
 #[tokio::test]
 async fn a_guard_leaves_with_its_work() {
-    let site = site(&["web-1"]).await;
+    let site = Site::with_agents(&["web-1"]).await;
     let run = site.submit(&json!({"placement": {}, "tasks": [guarded(&site, "gate")]}), "k").await;
     let pid = site.pid_of(&site.have_begun(1).await[0]);
-    let agent = site.agent_pid("web-1");
+    let agent = site.agent("web-1").pid();
     assert_eq!(guards(agent).len(), 1);
     // Longer than the lease: it is renewed, and the guard hears of it.
     let mut renewed = site.work("web-1").await["held"][0]["expires_at"].clone();
@@ -86,13 +77,9 @@ async fn a_guard_leaves_with_its_work() {
 
 /// The guards that an agent started.
 fn guards(agent: i32) -> Vec<i32> {
-    let processes = std::fs::read_dir("/proc").unwrap().flatten();
-    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    pids.filter(|pid| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
-        let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        parent == Some(agent) && command == b"downbeat\0guard\0"
-    })
-    .collect()
+    let mut children = children(agent);
+    children.retain(|pid| {
+        std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| words == b"downbeat\0guard\0")
+    });
+    children
 }

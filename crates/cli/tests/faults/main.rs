@@ -1,11 +1,7 @@
 //! Faults on the real thing: processes that are really killed and frozen, disks that are really full. What the records
 //! say is held against what the nodes really did.
 
-#![allow(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "what was done, and what to look at when it fails"
-)]
+#![allow(clippy::print_stdout, reason = "what was done")]
 
 mod agent_dies;
 mod disk_full;
@@ -15,5 +11,3 @@ mod random;
 mod scenarios;
 mod server_dies;
 mod site;
-#[path = "../support/mod.rs"]
-mod support;

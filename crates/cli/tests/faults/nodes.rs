@@ -1,10 +1,11 @@
 //! Nodes that are forgotten, cloned, deleted and stopped: no agent ends but for a deletion, and nothing is lost for long.
 
+use downbeat_testbed::eventually;
+use downbeat_testbed::processes::is_alive;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::site::{Site, Store};
-use crate::support::{eventually, is_alive};
+use crate::site::Site;
 
 /// A placed task that says where it runs and then runs for long, or ends when it was tried before.
 fn placed(site: &Site) -> (Value, std::path::PathBuf) {
@@ -30,33 +31,27 @@ async fn taker(site: &Site, run: &str) -> String {
 
 #[tokio::test]
 async fn a_server_that_starts_with_an_empty_store_ends_no_agent() {
-    let mut site = Site::new(Store::Sqlite).await;
-    site.start_server().await;
-    site.start_agent("web-1");
-    site.nodes_online(1).await;
+    let mut site = Site::with_agents(&["web-1"]).await;
     let first = site.get("nodes/web-1").await.unwrap();
-    site.kill_server();
+    site.server.kill();
     let former = site.use_store("other.db");
-    site.start_server().await;
+    site.server.serve();
     site.nodes_online(1).await;
     let known = site.get("nodes/web-1").await.unwrap();
     assert_eq!(known["session"], first["session"], "the same agent in the same life");
     let run = site.submit(&json!({"target": "all", "tasks": [site.entry("a", "0")]}), "k").await;
     assert_eq!(site.ended(&run).await["status"], "completed");
     // Somebody noticed.
-    site.kill_server();
+    site.server.kill();
     site.use_store(&former);
-    site.start_server().await;
+    site.server.serve();
     site.nodes_online(1).await;
-    assert_eq!(site.agent_exit("web-1"), None, "it has lived through all of it");
+    assert!(site.agent("web-1").is_running(), "it has lived through all of it");
 }
 
 #[tokio::test]
 async fn work_and_results_outlast_a_server_that_starts_with_an_empty_store_for_a_while() {
-    let mut site = Site::new(Store::Sqlite).await.with_lease_ttl("60s");
-    site.start_server().await;
-    site.start_agent("web-1");
-    site.nodes_online(1).await;
+    let mut site = Site::start(Site::build().lease_ttl("60s").agents(&["web-1"])).await;
     let mut runs = Vec::new();
     for gate in ["first", "second"] {
         let mut task = site.gated(gate, gate);
@@ -66,14 +61,14 @@ async fn work_and_results_outlast_a_server_that_starts_with_an_empty_store_for_a
     }
     let begun = site.begun();
     let pids: Vec<i32> = begun.iter().map(|name| site.pid_of(name)).collect();
-    site.kill_server();
+    site.server.kill();
     site.open("first");
     eventually("the first one ends while there is no server", || async {
         (!is_alive(pids[0])).then_some(())
     })
     .await;
     let former = site.use_store("other.db");
-    site.start_server().await;
+    site.server.serve();
     site.nodes_online(1).await;
     eventually("it has been asked about all of it, more than once", || async {
         let node = site.get("nodes/web-1").await?;
@@ -82,9 +77,9 @@ async fn work_and_results_outlast_a_server_that_starts_with_an_empty_store_for_a
     })
     .await;
     assert!(is_alive(pids[1]), "nobody has ended it");
-    site.kill_server();
+    site.server.kill();
     site.use_store(&former);
-    site.start_server().await;
+    site.server.serve();
     assert_eq!(site.ended(&runs[0]).await["status"], "completed");
     assert!(is_alive(pids[1]), "nobody has ended it");
     site.open("second");
@@ -96,46 +91,41 @@ async fn work_and_results_outlast_a_server_that_starts_with_an_empty_store_for_a
 
 #[tokio::test]
 async fn an_agent_outlives_a_store_from_a_backup_that_does_not_know_it() {
-    let mut site = Site::new(Store::Sqlite).await;
-    site.start_server().await;
-    site.start_agent("web-1");
-    site.nodes_online(1).await;
-    site.stop_server().await;
+    let mut site = Site::with_agents(&["web-1"]).await;
+    site.server.stop();
     let file = site.directory.path().join("downbeat.db");
     let backup = std::fs::read(&file).unwrap();
-    site.start_server().await;
+    site.server.serve();
     site.start_agent("web-2");
     site.nodes_online(2).await;
-    site.stop_server().await;
+    site.server.stop();
     for name in ["downbeat.db-wal", "downbeat.db-shm"] {
         let _ = std::fs::remove_file(site.directory.path().join(name));
     }
     std::fs::write(&file, backup).unwrap();
-    site.start_server().await;
+    site.server.serve();
     site.nodes_online(2).await;
-    assert_eq!((site.agent_exit("web-1"), site.agent_exit("web-2")), (None, None));
+    assert!(site.agent("web-1").is_running() && site.agent("web-2").is_running());
 }
 
 #[tokio::test]
 async fn a_second_machine_with_the_same_hostname_does_not_take_a_living_node() {
-    let mut site = Site::new(Store::Sqlite).await;
-    site.start_server().await;
-    site.start_agent("web-1");
-    site.nodes_online(1).await;
+    let mut site = Site::with_agents(&["web-1"]).await;
     let (definition, file) = placed(&site);
     let run = site.submit(&definition, "k").await;
     let pid = pid_in(&file).await;
     let session = site.get("nodes/web-1").await.unwrap()["session"].clone();
-    site.start_twin("web-1", "twin");
+    let mut twin = site.server.agent("twin").with(&["--allow", "exec"]);
+    twin.replace("--hostname", "web-1".to_owned());
+    site.add_agent(twin);
     eventually("the twin is refused", || async {
-        let log = std::fs::read_to_string(site.directory.path().join("twin.log")).ok()?;
-        log.contains("web-1 is online as installation").then_some(())
+        site.agent("twin").log().contains("web-1 is online as installation").then_some(())
     })
     .await;
     assert_eq!(site.get("nodes/web-1").await.unwrap()["session"], session);
     assert!(is_alive(pid), "its work goes on");
     // When the first one is gone, the node is the twin's.
-    site.kill_agent("web-1");
+    site.agent("web-1").kill();
     eventually("the twin has the node", || async {
         (site.get("nodes/web-1").await?["session"] != session).then_some(())
     })
@@ -145,25 +135,21 @@ async fn a_second_machine_with_the_same_hostname_does_not_take_a_living_node() {
 
 #[tokio::test]
 async fn a_deleted_nodes_agent_ends_with_4_and_its_work_goes_to_another() {
-    let mut site = Site::new(Store::Sqlite).await.with_lease_ttl("60s");
-    site.start_server().await;
-    site.start_agent("web-1");
-    site.start_agent("web-2");
-    site.nodes_online(2).await;
+    let mut site = Site::start(Site::build().lease_ttl("60s").agents(&["web-1", "web-2"])).await;
     let (definition, file) = placed(&site);
     let run = site.submit(&definition, "k").await;
     let (pid, name) = (pid_in(&file).await, taker(&site, &run).await);
     assert_eq!(site.delete(&format!("nodes/{name}")).await, Some(409), "it is online");
     assert_eq!(site.delete(&format!("nodes/{name}?force=1")).await, Some(200));
     // Killed right after: the next start derives from the store what follows.
-    site.kill_server();
-    site.start_server().await;
+    site.server.kill();
+    site.server.serve();
     let view = site.ended(&run).await;
     assert_eq!(view["status"], "completed", "{view:#}");
     let executions = site.executions(&run).await;
     assert_eq!((&executions[0]["status"], &executions[0]["node"]), (&json!("lost"), &json!(name)));
     assert_ne!(executions[1]["node"], json!(name));
-    assert_eq!(site.agent_ended(&name).await, 4);
+    assert_eq!(site.agent(&name).wait().code, 4);
     assert!(!is_alive(pid), "with its work");
     // Started again, it is a node again.
     site.start_agent(&name);
@@ -173,16 +159,12 @@ async fn a_deleted_nodes_agent_ends_with_4_and_its_work_goes_to_another() {
 #[tokio::test]
 async fn a_graceful_stop_sends_placed_work_that_outlasts_it_to_another_node_at_once() {
     // The term is longer than the test's patience.
-    let mut site = Site::new(Store::Sqlite).await.with_lease_ttl("10m");
-    site.start_server().await;
-    for name in ["web-1", "web-2"] {
-        site.start_agent_with(name, &["--drain-timeout", "100ms"]);
-    }
-    site.nodes_online(2).await;
+    let build = Site::build().lease_ttl("10m").agents(&["web-1", "web-2"]);
+    let site = Site::start(build.agent_flags(&["--drain-timeout", "100ms"])).await;
     let (definition, file) = placed(&site);
     let run = site.submit(&definition, "k").await;
     let (pid, name) = (pid_in(&file).await, taker(&site, &run).await);
-    site.signal_agent(&name, Signal::SIGTERM);
+    site.agent(&name).signal(Signal::SIGTERM);
     let view = site.ended(&run).await;
     assert_eq!(view["status"], "completed", "{view:#}");
     let executions = site.executions(&run).await;
@@ -192,5 +174,5 @@ async fn a_graceful_stop_sends_placed_work_that_outlasts_it_to_another_node_at_o
     );
     assert_ne!(executions[1]["node"], json!(name));
     assert!(!is_alive(pid));
-    assert_eq!(site.agent_ended(&name).await, 0);
+    assert_eq!(site.agent(&name).wait().code, 0);
 }

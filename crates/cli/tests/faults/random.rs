@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use downbeat_core::Dice;
+use downbeat_testbed::{Store, seed};
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-use crate::site::{Site, Store};
-use crate::support::seed;
+use crate::site::Site;
 
 const NAMES: [&str; 3] = ["web-1", "web-2", "web-3"];
 
@@ -15,10 +15,7 @@ async fn anything_may_die(store: Store) {
     let soak = std::env::var("DOWNBEAT_TEST_SOAK_SECONDS").ok().and_then(|text| text.parse().ok());
     let until = Instant::now() + Duration::from_secs(soak.unwrap_or(0));
     let mut dice = Dice::new(seed());
-    let mut site = Site::new(store).await;
-    site.start_server().await;
-    NAMES.iter().for_each(|name| site.start_agent(name));
-    site.nodes_online(NAMES.len()).await;
+    let mut site = Site::start(Site::build().store(store).agents(&NAMES)).await;
     let mut runs = Vec::new();
     let mut faults = 0;
     while faults < 12 || Instant::now() < until {
@@ -33,24 +30,24 @@ async fn anything_may_die(store: Store) {
         let name = NAMES[usize::try_from(dice.below(3)).unwrap()];
         match dice.below(4) {
             0 => {
-                site.kill_server();
-                site.start_server().await;
+                site.server.kill();
+                site.server.serve();
             }
             1 => {
-                site.kill_agent(name);
+                site.agent(name).kill();
                 site.start_agent(name);
             }
             2 => {
-                site.kill_server();
-                site.kill_agent(name);
+                site.server.kill();
+                site.agent(name).kill();
                 site.start_agent(name);
-                site.start_server().await;
+                site.server.serve();
             }
             _ => {
                 // Shorter than a lease: nothing may come of it.
-                site.signal_agent(name, Signal::SIGSTOP);
+                site.agent(name).signal(Signal::SIGSTOP);
                 tokio::time::sleep(Duration::from_millis(dice.below(800))).await;
-                site.signal_agent(name, Signal::SIGCONT);
+                site.agent(name).signal(Signal::SIGCONT);
             }
         }
         faults += 1;

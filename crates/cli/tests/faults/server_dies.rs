@@ -3,21 +3,16 @@
 use std::time::{Duration, Instant};
 
 use downbeat_core::Dice;
+use downbeat_testbed::{Store, eventually, seed};
 use serde_json::json;
 
-use crate::site::{Site, Store};
-use crate::support::{eventually, seed};
+use crate::site::Site;
 
 async fn the_server_is_killed_again_and_again(store: Store) {
     let soak = std::env::var("DOWNBEAT_TEST_SOAK_SECONDS").ok().and_then(|text| text.parse().ok());
     let until = Instant::now() + Duration::from_secs(soak.unwrap_or(0));
     let mut dice = Dice::new(seed());
-    let mut site = Site::new(store).await;
-    site.start_server().await;
-    for name in ["web-1", "web-2", "web-3"] {
-        site.start_agent(name);
-    }
-    site.nodes_online(3).await;
+    let site = Site::start(Site::build().store(store).agents(&["web-1", "web-2", "web-3"])).await;
     let mut runs = Vec::new();
     let mut kills = 0;
     while kills < 8 || Instant::now() < until {
@@ -42,9 +37,9 @@ async fn the_server_is_killed_again_and_again(store: Store) {
         }
         for _ in 0..2 {
             tokio::time::sleep(Duration::from_millis(dice.below(250))).await;
-            site.kill_server();
+            site.server.kill();
             kills += 1;
-            site.start_server().await;
+            site.server.serve();
         }
         for run in &runs[runs.len() - 2..] {
             let view = site.ended(run).await;
@@ -60,10 +55,7 @@ async fn the_server_is_killed_again_and_again(store: Store) {
 #[tokio::test]
 async fn runs_whose_submitter_hung_up_end_all_the_same() {
     let mut dice = Dice::new(seed());
-    let mut site = Site::new(Store::Sqlite).await;
-    site.start_server().await;
-    site.start_agent("web-1");
-    site.nodes_online(1).await;
+    let site = Site::with_agents(&["web-1"]).await;
     let definition = json!({"target": "all", "tasks": [site.entry("a", "0"), site.entry("b", "0")]});
     for _ in 0..40 {
         let patience = Duration::from_micros(dice.below(6_000));

@@ -1,7 +1,9 @@
 //! Packages: what jobs ask of apt is what dpkg has done, also when it fails, is cancelled or was interrupted.
 
+use downbeat_testbed::until;
+
 use crate::host::Host;
-use crate::site::{Site, until};
+use crate::site::Site;
 
 const HELLO: &str = "downbeat-hello";
 const HOLD: &str = "run/downbeat-hello.hold";

@@ -3,9 +3,9 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
+use downbeat_testbed::{processes::is_alive, until};
+
 use crate::host::{name, root, script};
-use crate::site::until;
-use crate::support::is_alive;
 
 #[test]
 fn a_machine_ends_with_whoever_started_it_also_when_that_is_killed() {

@@ -1,9 +1,10 @@
 //! Steps over several machines: what happened on each, and in which order, by the machines' own records.
 
+use downbeat_testbed::until;
 use serde_json::Value;
 
 use crate::host::Host;
-use crate::site::{Site, until};
+use crate::site::Site;
 
 const HELLO: &str = "downbeat-hello";
 const HOLD: &str = "run/downbeat-hello.hold";

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use downbeat_testbed::{program, repository};
 use serde_json::Value;
 
 static BOOTED: AtomicU32 = AtomicU32::new(0);
@@ -18,10 +19,6 @@ const DPKG_LOG: &str = "var/log/dpkg.log";
 pub(crate) struct Host {
     pub(crate) name: String,
     leader: String,
-}
-
-fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
 pub(crate) fn script() -> PathBuf {
@@ -52,7 +49,7 @@ impl Host {
         let unit = repository().join("packaging").join(UNIT);
         let booted = Command::new(script())
             .args(["start", &root, &name])
-            .arg(format!("--bind-ro={}:/usr/bin/downbeat", env!("CARGO_BIN_EXE_downbeat")))
+            .arg(format!("--bind-ro={}:/usr/bin/downbeat", program().display()))
             .arg(format!("--bind-ro={}:/etc/systemd/system/{UNIT}", unit.display()))
             .output()
             .unwrap();

@@ -9,6 +9,4 @@ mod flow;
 mod host;
 mod service;
 mod site;
-#[path = "../support/mod.rs"]
-mod support;
 mod systemd;

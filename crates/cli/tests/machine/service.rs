@@ -1,7 +1,9 @@
 //! The agent as a service of systemd: what restarts do to the work that it has, and to itself.
 
+use downbeat_testbed::until;
+
 use crate::host::Host;
-use crate::site::{Site, until};
+use crate::site::Site;
 
 const UNIT: &str = "downbeat-agent";
 

@@ -1,7 +1,9 @@
 //! Units: what jobs ask of systemd is what its services are told.
 
+use downbeat_testbed::until;
+
 use crate::host::Host;
-use crate::site::{Site, until};
+use crate::site::Site;
 
 const HELLO: &str = "downbeat-hello";
 

@@ -1,8 +1,8 @@
 //! Exclusive runs have their nodes for themselves.
 
+use downbeat_testbed::in_process::{Setup, settings};
 use serde_json::json;
 
-use crate::support::{Setup, settings};
 use crate::work::{Entry, Log, Worker, job, with};
 
 /// Whatever ran on any of the nodes from a run's first work to its last was its own.

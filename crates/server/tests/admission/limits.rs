@@ -2,10 +2,10 @@
 
 use downbeat_core::Span;
 use downbeat_server::Settings;
+use downbeat_testbed::Database;
+use downbeat_testbed::in_process::{Setup, settings};
 use serde_json::{Value, json};
 
-use crate::database::Database;
-use crate::support::{Setup, settings};
 use crate::work::{Entry, Log, Worker};
 
 fn quick(store: &str, name: &str) -> Settings {

@@ -1,9 +1,9 @@
 //! A paused run begins nothing more.
 
+use downbeat_testbed::in_process::Setup;
 use reqwest::StatusCode;
 use serde_json::json;
 
-use crate::support::Setup;
 use crate::work::job;
 
 #[tokio::test]

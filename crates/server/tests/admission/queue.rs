@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use downbeat_server::Settings;
+use downbeat_testbed::in_process::{Setup, settings};
 use reqwest::StatusCode;
 use serde_json::json;
 
-use crate::support::{Setup, settings};
 use crate::work::{Log, Worker, job, with};
 
 fn limited(store: &str, most: u32) -> Settings {

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use downbeat_core::{Change, Span};
 use downbeat_server::Settings;
 use downbeat_store::EventFilter;
+use downbeat_testbed::Database;
+use downbeat_testbed::in_process::{Setup, settings};
 
-use crate::database::Database;
 use crate::exclusive::check_alone;
-use crate::support::{Setup, settings};
 use crate::work::{Log, Worker, job, with};
 
 fn server(store: &str, name: &str, most: Option<u32>) -> Settings {

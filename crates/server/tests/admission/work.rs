@@ -3,10 +3,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use downbeat_testbed::in_process::{Agent, Setup};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
-
-use crate::support::{Agent, Setup};
 
 /// What happened on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]

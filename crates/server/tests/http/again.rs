@@ -1,9 +1,8 @@
 //! Params, pauses, and runs that are tried again.
 
+use downbeat_testbed::in_process::{Agent, Setup, noop, send};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
-
-use crate::support::{Agent, Setup, noop, send};
 
 fn task(name: &str) -> Value {
     json!({"name": name, "backend": "test", "action": "noop"})

@@ -5,10 +5,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use downbeat_core::Span;
 use downbeat_server::Settings;
+use downbeat_testbed::in_process::{Answer, Setup, noop, send, settings};
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
-
-use crate::support::{Answer, Setup, noop, send, settings};
 
 /// One operation of the document.
 struct Operation {

@@ -1,9 +1,8 @@
 //! Every class of error is a problem document that says what is wrong.
 
+use downbeat_testbed::in_process::{Answer, Setup, noop, send};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
-
-use crate::support::{Answer, Setup, noop, send};
 
 fn is_problem(answer: &Answer, status: StatusCode, code: &str) {
     assert_eq!(answer.status, status, "{}", answer.body);

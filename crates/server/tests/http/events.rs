@@ -1,9 +1,8 @@
 //! Events: lists, live streams, and resuming without a gap or a repetition.
 
+use downbeat_testbed::in_process::{Agent, Sent, Setup, noop, send};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
-
-use crate::support::{Agent, Sent, Setup, noop, send};
 
 fn numbers(sent: &[Sent]) -> Vec<u64> {
     sent.iter().filter_map(|sent| sent.id.as_ref()?.parse().ok()).collect()

@@ -1,9 +1,8 @@
 //! Graphs as they are shown: plans, items, what came from the cache, and runs that are tried again from a task on.
 
+use downbeat_testbed::in_process::{Agent, Setup};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
-
-use crate::support::{Agent, Setup};
 
 fn task(name: &str, more: &Value) -> Value {
     let mut task = json!({"name": name, "backend": "test", "action": "noop"});

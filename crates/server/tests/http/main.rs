@@ -11,7 +11,6 @@ mod output;
 mod registration;
 mod reports;
 mod runs;
-mod support;
 mod system;
 mod targets;
 mod work;

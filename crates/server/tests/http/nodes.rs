@@ -1,10 +1,9 @@
 //! Nodes and clusters.
 
 use downbeat_proto::message::{Fault, Hello, OLDEST_PROTOCOL, PROTOCOL};
+use downbeat_testbed::in_process::{Setup, noop};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
-
-use crate::support::{Setup, noop};
 
 fn hostnames(list: &Value) -> Vec<&str> {
     list["data"].as_array().unwrap().iter().map(|node| node["hostname"].as_str().unwrap()).collect()

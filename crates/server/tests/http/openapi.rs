@@ -1,9 +1,8 @@
 //! The OpenAPI document: golden, whole, and true.
 
+use downbeat_testbed::in_process::{Setup, noop, send};
 use reqwest::{Method, StatusCode};
 use serde_json::Value;
-
-use crate::support::{Setup, noop, send};
 
 #[test]
 fn the_document_is_the_one_that_was_agreed_on() {

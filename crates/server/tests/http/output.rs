@@ -2,10 +2,9 @@
 
 use downbeat_core::ids::LeaseToken;
 use downbeat_proto::message::Held;
+use downbeat_testbed::in_process::{Setup, noop, send};
 use reqwest::Method;
 use serde_json::json;
-
-use crate::support::{Setup, noop, send};
 
 #[tokio::test]
 async fn output_is_shown_as_json_and_as_text_from_an_offset_on() {

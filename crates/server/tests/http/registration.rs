@@ -13,11 +13,11 @@ use downbeat_proto::message::{
 };
 use downbeat_server::Settings;
 use downbeat_store::ServerRecord;
+use downbeat_testbed::DEADLINE;
+use downbeat_testbed::in_process::{Setup, noop, send, settings};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use uuid::Uuid;
-
-use crate::support::{DEADLINE, Setup, noop, send, settings};
 
 /// An agent in one of its lives.
 struct Life {
@@ -228,7 +228,7 @@ async fn what_the_store_has_never_heard_of_is_neither_refused_nor_renewed_nor_in
 
 #[tokio::test]
 async fn what_the_store_has_never_heard_of_is_refused_when_a_leases_term_is_over() {
-    let mut settings = crate::support::settings("memory:", "one");
+    let mut settings = downbeat_testbed::in_process::settings("memory:", "one");
     settings.lease_ttl = Span(Duration::from_millis(200));
     let setup = Setup::with(settings).await;
     let (agent, foreign) = (life("web-01", "one", 1), foreign());

@@ -10,11 +10,10 @@ use downbeat_core::node::Description;
 use downbeat_proto::Link;
 use downbeat_proto::grpc::Client;
 use downbeat_proto::message::{Fault, Heartbeat, Held, InstanceId, Register};
+use downbeat_testbed::in_process::{Setup, outcome};
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 use uuid::Uuid;
-
-use crate::support::{Setup, outcome};
 
 /// The only result of a run of one placed task.
 async fn result(setup: &Setup, run: &str) -> Value {

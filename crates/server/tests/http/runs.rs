@@ -1,9 +1,8 @@
 //! Submitting, listing, showing and cancelling runs.
 
+use downbeat_testbed::in_process::{Setup, noop, send};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
-
-use crate::support::{Setup, noop, send};
 
 #[tokio::test]
 async fn a_run_shows_the_result_of_every_step_on_every_node() {

@@ -1,9 +1,8 @@
 //! Status, servers, health and figures.
 
+use downbeat_testbed::in_process::{Setup, noop};
 use reqwest::StatusCode;
 use serde_json::json;
-
-use crate::support::{Setup, noop};
 
 #[tokio::test]
 async fn the_status_counts_everything_there_is() {

@@ -1,14 +1,14 @@
 //! What is said of nodes that a run has to do without, and of names that do not exist.
 
 use downbeat_core::ids::ClusterId;
+use downbeat_testbed::DEADLINE;
+use downbeat_testbed::in_process::{Setup, noop, settings};
 use std::time::Duration;
 
 use downbeat_core::Span;
 use downbeat_server::Settings;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
-
-use crate::support::{DEADLINE, Setup, noop, settings};
 
 /// Waits until a node has this status.
 async fn until(setup: &Setup, hostname: &str, status: &str) {

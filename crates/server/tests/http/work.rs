@@ -3,9 +3,9 @@
 use downbeat_core::Span;
 use downbeat_core::ids::NodeId;
 use downbeat_server::Settings;
+use downbeat_testbed::DEADLINE;
+use downbeat_testbed::in_process::{Setup, noop, settings};
 use serde_json::{Value, json};
-
-use crate::support::{DEADLINE, Setup, noop, settings};
 
 fn placed() -> Value {
     json!({"name": "placed", "tasks": [{"name": "only", "backend": "test", "action": "noop"}]})

@@ -1,9 +1,10 @@
 //! A replica answers every read as its primary does.
 
-use crate::database::Database;
+use downbeat_testbed::Database;
+use downbeat_testbed::in_process::{Setup, settings};
+
 use crate::load::Load;
 use crate::site::{alike, caught_up, replica, replica_settings, sqlite, url};
-use crate::support::{Setup, settings};
 
 /// Half of the load before there is a replica, the rest while it copies and follows.
 async fn under_load(primary: &Setup, copy: &str, seed: u64) {

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use downbeat_core::Timestamp;
 use downbeat_server::Settings;
+use downbeat_testbed::eventually;
+use downbeat_testbed::in_process::{Setup, noop, settings};
 use serde_json::json;
 
 use crate::load::Load;
-use crate::site::{alike, caught_up, replica, replica_settings, sqlite, standing, until, url};
-use crate::support::{Setup, noop, settings};
+use crate::site::{alike, caught_up, replica, replica_settings, sqlite, standing, url};
 
 /// A replica on a runtime of its own, which ends in the middle of whatever it does.
 struct Victim {
@@ -21,7 +22,7 @@ impl Victim {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         // The file is let go of by the threads of the one before.
-        let server = until("the copy to be free", || async {
+        let server = eventually("the copy to be free", || async {
             let settings = settings.clone();
             runtime.spawn(downbeat_server::start(settings)).await.unwrap().ok()
         })
@@ -53,7 +54,7 @@ async fn a_replica_that_is_killed_goes_on_with_its_copy() {
         load.submit(&primary, 2).await;
         let again = Victim::start(&settings).await;
         if round % 2 == 0 {
-            until("the primary to be followed", async || {
+            eventually("the primary to be followed", async || {
                 (standing(&again.setup).await["connected"] == true).then_some(())
             })
             .await;
@@ -80,8 +81,10 @@ async fn a_primary_that_starts_again_is_followed_from_where_it_was() {
     load.end(&primary).await;
     alike(&primary, &replica).await;
     primary.server.stop().await;
-    until("the loss to be noticed", async || (standing(&replica).await["connected"] == false).then_some(()))
-        .await;
+    eventually("the loss to be noticed", async || {
+        (standing(&replica).await["connected"] == false).then_some(())
+    })
+    .await;
     assert!(replica.get("/runs").await.status.is_success(), "it still answers");
     let primary = Setup::with(own).await;
     let mut load = Load::start(&primary, 7).await;
@@ -142,7 +145,7 @@ async fn what_the_primary_removes_is_removed_and_its_keys_are_free() {
     let replica = replica(&primary, "memory:").await;
     let submit = async |definition| {
         let request = primary.request(reqwest::Method::POST, "/runs").header("idempotency-key", "key");
-        crate::support::send(request.json(&definition)).await
+        downbeat_testbed::in_process::send(request.json(&definition)).await
     };
     let first = submit(noop()).await.body["id"].as_str().unwrap().to_owned();
     let work = agent.take().await;

@@ -4,11 +4,11 @@ use downbeat_proto::Link;
 use downbeat_proto::grpc::Client;
 use downbeat_proto::message::{Fault, Hello, PROTOCOL};
 use downbeat_server::{Settings, StartError};
+use downbeat_testbed::in_process::{Setup, noop, send};
+use downbeat_testbed::{Database, eventually};
 use reqwest::{Method, StatusCode};
 
-use crate::database::Database;
-use crate::site::{caught_up, replica, replica_settings, sqlite, until, url};
-use crate::support::{Setup, noop, send};
+use crate::site::{caught_up, replica, replica_settings, sqlite, url};
 
 #[tokio::test]
 async fn every_write_is_refused_with_the_primarys_address() {
@@ -55,7 +55,7 @@ async fn a_replica_shows_its_role_its_primary_and_its_lag() {
     let standing = &status["replica"];
     assert_eq!((&standing["primary"], &standing["seq"]), (&url(&primary).into(), &1.into()));
     assert!(standing["lag"].is_string() && standing["error"].is_null(), "{standing}");
-    let servers = until("the servers", async || {
+    let servers = eventually("the servers", async || {
         let servers = replica.ok("/servers").await;
         (servers["pagination"]["total"] == 2).then_some(servers)
     })
@@ -90,7 +90,7 @@ async fn a_replica_is_not_ready_before_it_has_a_copy() {
     assert!(text.contains("not complete") && text.contains(&gone), "{text}");
     let runs = replica.get("/runs").await;
     assert_eq!((runs.status, &runs.body["code"]), (StatusCode::SERVICE_UNAVAILABLE, &"not_ready".into()));
-    let status = until("the failure to be told", async || {
+    let status = eventually("the failure to be told", async || {
         let status = replica.ok("/status").await;
         status["replica"]["error"].is_string().then_some(status)
     })
@@ -103,15 +103,17 @@ async fn a_replica_is_not_ready_before_it_has_a_copy() {
 async fn a_replica_is_ready_when_it_has_a_copy() {
     let primary = Setup::new().await;
     let replica = replica(&primary, "memory:").await;
-    until("readiness", async || (replica.root("/readyz").await.0 == StatusCode::OK).then_some(())).await;
+    eventually("readiness", async || (replica.root("/readyz").await.0 == StatusCode::OK).then_some(())).await;
 }
 
 #[tokio::test]
 async fn agents_are_told_where_they_belong() {
     let primary = Setup::new().await;
     let replica = replica(&primary, "memory:").await;
-    until("the servers", async || (replica.ok("/servers").await["pagination"]["total"] == 2).then_some(()))
-        .await;
+    eventually("the servers", async || {
+        (replica.ok("/servers").await["pagination"]["total"] == 2).then_some(())
+    })
+    .await;
     let link = Client::connect(&replica.server.grpc_addr().to_string()).await.unwrap();
     let hello = Hello { cluster: "default".to_owned(), version: String::new(), protocol: PROTOCOL };
     let fault = link.hello(hello).await.unwrap_err();
@@ -139,7 +141,7 @@ async fn stores_that_are_no_place_for_a_copy_are_refused() {
         other => panic!("{other:?}"),
     };
     assert!(refused(replica_settings(&of, &used)).await.contains("holds a server's runs"));
-    assert!(refused(crate::support::settings(&copy, "x")).await.contains("replica's copy"));
+    assert!(refused(downbeat_testbed::in_process::settings(&copy, "x")).await.contains("replica's copy"));
     let database = Database::create().await;
     assert!(refused(replica_settings(&of, &database.url)).await.contains("not in PostgreSQL"));
     database.drop().await;

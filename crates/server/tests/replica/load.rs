@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use downbeat_core::Dice;
+use downbeat_testbed::in_process::{Agent, Setup};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
-
-use crate::support::{Agent, Setup};
 
 const NODES: usize = 3;
 

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use downbeat_server::Settings;
+use downbeat_testbed::in_process::{Setup, noop, settings};
+use downbeat_testbed::{DEADLINE, eventually};
 use reqwest::Method;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-
-use crate::support::{DEADLINE, Setup, noop, settings};
 
 pub(crate) fn sqlite(dir: &TempDir, name: &str) -> String {
     format!("sqlite:{}", dir.path().join(name).display())
@@ -26,21 +26,6 @@ pub(crate) async fn replica(of: &Setup, store: &str) -> Setup {
     Setup::with(replica_settings(&[url(of)], store)).await
 }
 
-pub(crate) async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
-    let wait = async {
-        loop {
-            if let Some(found) = look().await {
-                return found;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    match tokio::time::timeout(DEADLINE, wait).await {
-        Ok(found) => found,
-        Err(_) => panic!("waited in vain for {what}"),
-    }
-}
-
 /// What a replica says of itself.
 pub(crate) async fn standing(replica: &Setup) -> Value {
     replica.ok("/status").await["replica"].clone()
@@ -49,7 +34,7 @@ pub(crate) async fn standing(replica: &Setup) -> Value {
 /// Waits until the replica has all events of the primary, and answers how often it copied everything.
 pub(crate) async fn caught_up(primary: &Setup, replica: &Setup) -> u64 {
     let last = primary.server.service().store().last_seq().await.unwrap();
-    until("the replica to catch up", async || {
+    eventually("the replica catches up", async || {
         let standing = standing(replica).await;
         let whole = standing["connected"] == true && standing["seq"].as_u64() >= Some(last);
         whole.then(|| standing["copies"].as_u64().unwrap())

@@ -1,13 +1,13 @@
 //! Live streams on a replica, and the stream that it lives on.
 
 use downbeat_core::limits;
+use downbeat_testbed::in_process::{Sent, Setup, noop};
 use futures_util::StreamExt;
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::load::Load;
 use crate::site::{alike, replica};
-use crate::support::{Sent, Setup, noop};
 
 #[tokio::test]
 async fn events_stream_from_a_replica_with_the_primarys_numbers_and_resume() {
@@ -93,7 +93,7 @@ impl Frames {
                 let line: Vec<u8> = self.buffer.drain(..=end).collect();
                 return Some(serde_json::from_slice(&line).unwrap());
             }
-            let more = tokio::time::timeout(crate::support::DEADLINE, self.bytes.next()).await.unwrap()?;
+            let more = tokio::time::timeout(downbeat_testbed::DEADLINE, self.bytes.next()).await.unwrap()?;
             self.buffer.extend_from_slice(&more.unwrap());
         }
     }

@@ -1,11 +1,12 @@
 //! Leases: acquired, held, renewed, and never given twice.
 
 use downbeat_core::Timestamp;
+use downbeat_testbed::eventually;
+use downbeat_testbed::processes::is_alive;
 use serde_json::{Value, json};
 
 use super::{name_of, site, told};
-use crate::site::{Site, Store};
-use crate::support::{eventually, is_alive};
+use crate::site::Site;
 
 fn time(value: &Value) -> Timestamp {
     value.as_str().unwrap().parse().unwrap()
@@ -53,11 +54,7 @@ async fn what_one_node_holds_no_other_is_given() {
 
 #[tokio::test]
 async fn a_lease_is_renewed_for_as_long_as_its_work_takes() {
-    let mut site = Site::new(Store::Sqlite).await.with_lease_ttl("3s");
-    site.start_server().await;
-    site.start_agent("web-1");
-    site.start_agent("web-2");
-    site.nodes_online(2).await;
+    let site = Site::start(Site::build().lease_ttl("3s").agents(&["web-1", "web-2"])).await;
     let run = site.submit(&json!({"tasks": [site.gated("long", "gate")]}), "k").await;
     let begun = site.have_begun(1).await;
     let holder = site.executions(&run).await[0]["node"].as_str().unwrap().to_owned();
@@ -97,10 +94,10 @@ async fn a_retry_is_a_new_attempt_with_a_name_of_its_own_and_the_first_stays_as_
 
 #[tokio::test]
 async fn an_expired_lease_is_found_and_what_follows_has_the_next_attempt() {
-    let mut site = site(&["web-1"]).await;
+    let site = site(&["web-1"]).await;
     let run = site.submit(&json!({"tasks": [site.gated("a", "gate")]}), "k").await;
     let begun = site.have_begun(1).await;
-    site.kill_agent("web-1");
+    site.agent("web-1").kill();
     let lost = eventually("the lease is found to have ended", || async {
         let executions = site.executions(&run).await;
         (executions[0]["status"] == "lost").then(|| executions[0].clone())

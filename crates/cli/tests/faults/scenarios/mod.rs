@@ -9,17 +9,11 @@ mod whole;
 
 use serde_json::{Value, json};
 
-use crate::site::{Site, Store};
+use crate::site::Site;
 
 /// A server, and agents with two slots each.
 async fn site(agents: &[&str]) -> Site {
-    let mut site = Site::new(Store::Sqlite).await;
-    site.start_server().await;
-    for name in agents {
-        site.start_agent(name);
-    }
-    site.nodes_online(agents.len()).await;
-    site
+    Site::with_agents(agents).await
 }
 
 /// Placed tasks that do not wait for each other.

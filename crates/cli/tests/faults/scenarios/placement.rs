@@ -3,17 +3,15 @@
 use std::collections::BTreeSet;
 
 use downbeat_core::Timestamp;
+use downbeat_testbed::eventually;
 use serde_json::{Value, json};
 
 use super::{parallel, site, told};
-use crate::site::{Site, Store};
-use crate::support::eventually;
+use crate::site::Site;
 
 /// web-1 is like any other, web-2 as the flags say.
 async fn unlike(flags: &[&str]) -> Site {
-    let mut site = Site::new(Store::Sqlite).await;
-    site.start_server().await;
-    site.start_agent("web-1");
+    let mut site = Site::with_agents(&["web-1"]).await;
     site.start_agent_with("web-2", flags);
     site.nodes_online(2).await;
     site
@@ -57,7 +55,7 @@ async fn reasons(site: &Site, run: &str) -> Vec<(String, String)> {
 async fn a_task_goes_only_where_its_backend_is() {
     let mut site = unlike(&["--only", "test"]).await;
     assert_eq!(nodes_of(&site, &six(&site, &json!({})), "k").await, ["web-1".to_owned()].into());
-    site.kill_agent("web-1");
+    site.agent("web-1").kill();
     let run = site.submit(&json!({"tasks": [site.entry("a", "0")]}), "waits").await;
     let why = reasons(&site, &run).await;
     assert!(

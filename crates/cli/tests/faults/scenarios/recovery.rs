@@ -2,12 +2,13 @@
 
 use std::fs;
 
+use downbeat_testbed::eventually;
+use downbeat_testbed::processes::is_alive;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use super::{name_of, parallel, site, told};
 use crate::site::Site;
-use crate::support::{eventually, is_alive};
 
 /// Bytes of results that an agent has and no server has acknowledged.
 fn outbox(site: &Site, agent: &str) -> u64 {
@@ -31,7 +32,7 @@ async fn all_leases_of_a_node_that_fell_silent_are_recovered() {
     let tasks = vec![site.gated("a", "gate"), site.gated("b", "gate")];
     let run = site.submit(&parallel(tasks), "k").await;
     site.have_begun(2).await;
-    site.signal_agent("web-1", Signal::SIGSTOP);
+    site.agent("web-1").signal(Signal::SIGSTOP);
     site.start_agent("web-2");
     site.have_begun(4).await;
     site.open("gate");
@@ -46,7 +47,7 @@ async fn all_leases_of_a_node_that_fell_silent_are_recovered() {
     assert_eq!(site.figure(r#"downbeat_node_leases_expired_total{node="web-1"}"#).await, 2);
     assert_eq!(site.figure(r#"downbeat_node_leases_expired_total{node="web-2"}"#).await, 0);
     // Its own results come too late, and change nothing.
-    site.signal_agent("web-1", Signal::SIGCONT);
+    site.agent("web-1").signal(Signal::SIGCONT);
     site.nodes_online(2).await;
     eventually("it has let go of them", || async { (outbox(&site, "web-1") == 0).then_some(()) }).await;
     assert_eq!(told(&site.executions(&run).await), expected);
@@ -58,7 +59,7 @@ async fn a_crashed_nodes_work_goes_to_a_healthy_one_with_the_next_attempt() {
     let mut site = site(&["web-1"]).await;
     let run = site.submit(&json!({"tasks": [site.gated("a", "gate")]}), "k").await;
     site.have_begun(1).await;
-    site.kill_agent("web-1");
+    site.agent("web-1").kill();
     site.start_agent("web-2");
     let second = second_attempt(&site, &run).await;
     assert_eq!(second["node"], "web-2");
@@ -78,12 +79,12 @@ async fn a_late_nodes_process_is_killed_while_the_next_attempt_goes_on() {
     let mut site = site(&["web-1"]).await;
     let run = site.submit(&json!({"tasks": [site.gated("a", "gate")]}), "k").await;
     let first = site.have_begun(1).await.remove(0);
-    site.signal_agent("web-1", Signal::SIGSTOP);
+    site.agent("web-1").signal(Signal::SIGSTOP);
     site.start_agent("web-2");
     let second = name_of(&second_attempt(&site, &run).await);
     let (old, new) = (site.pid_of(&first), site.pid_of(&second));
     assert!(is_alive(old) && is_alive(new), "the old attempt's process does not stand in the new one's way");
-    site.signal_agent("web-1", Signal::SIGCONT);
+    site.agent("web-1").signal(Signal::SIGCONT);
     eventually("the late process is killed", || async { (!is_alive(old)).then_some(()) }).await;
     assert!(is_alive(new));
     site.open("gate");
@@ -99,12 +100,12 @@ async fn a_result_whose_agent_was_away_for_too_long_is_refused_when_it_is_back()
     let mut site = site(&["web-1"]).await;
     let run = site.submit(&json!({"tasks": [site.gated("a", "gate")]}), "k").await;
     let first = site.have_begun(1).await.remove(0);
-    site.kill_server();
+    site.server.kill();
     site.open("gate");
     eventually("its process has ended", || async { (!is_alive(site.pid_of(&first))).then_some(()) }).await;
     eventually("the result is on disk", || async { (outbox(&site, "web-1") > 100).then_some(()) }).await;
-    site.kill_agent("web-1");
-    site.start_server().await;
+    site.agent("web-1").kill();
+    site.server.serve();
     site.start_agent("web-2");
     assert_eq!(site.ended(&run).await["status"], "completed");
     let expected = [(0, 1, "lost", "web-1"), (0, 2, "succeeded", "web-2")];
@@ -122,12 +123,12 @@ async fn a_result_that_was_on_its_way_when_its_agent_died_counts_once() {
     let run = site.submit(&json!({"tasks": [site.gated("a", "gate")]}), "k").await;
     let first = site.have_begun(1).await.remove(0);
     // What is said to a frozen server waits on the way: it may be heard when nobody waits for the answer any more.
-    site.signal_server(Signal::SIGSTOP);
+    site.server.signal(Signal::SIGSTOP);
     site.open("gate");
     eventually("its process has ended", || async { (!is_alive(site.pid_of(&first))).then_some(()) }).await;
     eventually("the result is on disk", || async { (outbox(&site, "web-1") > 100).then_some(()) }).await;
-    site.kill_agent("web-1");
-    site.signal_server(Signal::SIGCONT);
+    site.agent("web-1").kill();
+    site.server.signal(Signal::SIGCONT);
     site.start_agent("web-1");
     assert_eq!(site.ended(&run).await["status"], "completed");
     assert_eq!(told(&site.executions(&run).await), [(0, 1, "succeeded", "web-1")]);

@@ -1,11 +1,11 @@
 //! Nodes: they come, are heard of, fall silent, come back, and leave.
 
+use downbeat_testbed::eventually;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use super::site;
-use crate::site::{Site, Store};
-use crate::support::eventually;
+use crate::site::Site;
 
 async fn node(site: &Site, name: &str) -> Value {
     let path = format!("nodes/{name}");
@@ -19,8 +19,7 @@ async fn node_until(site: &Site, name: &str, what: &str, wanted: impl Fn(&Value)
 
 #[tokio::test]
 async fn a_node_registers_with_what_it_can_do_and_its_heartbeats_are_recorded() {
-    let mut site = Site::new(Store::Sqlite).await;
-    site.start_server().await;
+    let mut site = Site::with_agents(&[]).await;
     site.start_agent_with("web-1", &["--label", "disk=ssd", "--capability", "gpu=nvidia"]);
     site.nodes_online(1).await;
     let registered = node(&site, "web-1").await;
@@ -43,14 +42,14 @@ async fn a_node_registers_with_what_it_can_do_and_its_heartbeats_are_recorded() 
 async fn a_silent_node_becomes_stale_then_offline_and_is_back_with_its_next_heartbeat() {
     let site = site(&["web-1", "web-2"]).await;
     let before = node(&site, "web-1").await;
-    site.signal_agent("web-1", Signal::SIGSTOP);
+    site.agent("web-1").signal(Signal::SIGSTOP);
     node_until(&site, "web-1", "stale", |node| node["status"] == "stale").await;
     // It gets nothing new meanwhile.
     let run = site.submit(&json!({"tasks": [site.entry("a", "0")]}), "k").await;
     assert_eq!(site.ended(&run).await["status"], "completed");
     assert_eq!(site.executions(&run).await[0]["node"], "web-2");
     node_until(&site, "web-1", "offline", |node| node["status"] == "offline").await;
-    site.signal_agent("web-1", Signal::SIGCONT);
+    site.agent("web-1").signal(Signal::SIGCONT);
     let back = node_until(&site, "web-1", "online again", |node| node["status"] == "online").await;
     assert_eq!(back["session"], before["session"], "without registering");
     assert_eq!(back["registered_at"], before["registered_at"]);
@@ -64,7 +63,7 @@ async fn a_node_that_leaves_says_so_and_gets_nothing_more() {
     let site = site(&["web-1", "web-2"]).await;
     let run = site.submit(&json!({"target": "node:web-1", "tasks": [site.gated("a", "gate")]}), "k").await;
     site.have_begun(1).await;
-    site.signal_agent("web-1", Signal::SIGTERM);
+    site.agent("web-1").signal(Signal::SIGTERM);
     eventually("it asks for nothing more", || async {
         (site.figure("downbeat_polls_parked").await == 1).then_some(())
     })

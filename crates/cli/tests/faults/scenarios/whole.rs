@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use downbeat_testbed::eventually;
+use downbeat_testbed::processes::is_alive;
 use serde_json::{Value, json};
 
 use super::{parallel, site, told};
 use crate::site::Site;
-use crate::support::{eventually, is_alive};
 
 /// A root, six tasks that wait for the gate, and one that joins them.
 fn fan(site: &Site) -> Value {
@@ -41,10 +42,10 @@ async fn one_graph_is_carried_out_by_several_workers_at_once() {
 
 #[tokio::test]
 async fn a_worker_that_dies_in_the_middle_costs_its_attempts_and_nothing_else() {
-    let mut site = site(&["web-1", "web-2", "web-3"]).await;
+    let site = site(&["web-1", "web-2", "web-3"]).await;
     let run = site.submit(&fan(&site), "k").await;
     site.have_begun(6).await;
-    site.kill_agent("web-2");
+    site.agent("web-2").kill();
     // The others are full: what it had waits, and is done when there is room.
     site.work_until("web-2", |work| work["expired_leases"] == 2).await;
     site.open("gate");
@@ -63,17 +64,17 @@ async fn a_worker_that_dies_in_the_middle_costs_its_attempts_and_nothing_else() 
 
 #[tokio::test]
 async fn work_goes_on_while_the_server_is_away_and_its_results_count() {
-    let mut site = site(&["web-1", "web-2", "web-3"]).await;
+    let site = site(&["web-1", "web-2", "web-3"]).await;
     let run = site.submit(&fan(&site), "k").await;
     let begun = site.have_begun(6).await;
-    site.kill_server();
+    site.server.kill();
     site.open("gate");
     for name in &begun {
         let pid = site.pid_of(name);
         eventually("it ends by itself", || async { (!is_alive(pid)).then_some(()) }).await;
     }
     assert_eq!(site.begun(), begun, "nothing new is given out without a server");
-    site.start_server().await;
+    site.server.serve();
     assert_eq!(site.ended(&run).await["status"], "completed");
     let executions = site.executions(&run).await;
     assert!(told(&executions).iter().all(|(_, attempt, status, _)| (*attempt, *status) == (1, "succeeded")));

@@ -1,23 +1,21 @@
 //! Servers on one store, and agents whose work is to be written down.
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use downbeat_agent::{Agent, Disk, Grpc, Handle, Host, Settings as AgentSettings, Surroundings};
+use downbeat_agent::{Agent, Disk, Grpc, Handle, Host, Settings, Surroundings};
 use downbeat_backends::{Backend, Call, Finish, Identity};
 use downbeat_core::backend::{BackendSchema, Catalogue, Params};
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::RunId;
-use downbeat_server::{Server, Settings, Submit};
+use downbeat_server::Submit;
+use downbeat_testbed::DEADLINE;
+use downbeat_testbed::in_process::{Setup, settings};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-
-/// A test that makes no progress for this long has failed.
-const STUCK: Duration = Duration::from_secs(60);
 
 /// What was carried out, by whom.
 #[derive(Clone, Debug, Default)]
@@ -72,50 +70,37 @@ impl Backend for Machine {
 }
 
 pub(crate) struct Site {
-    pub(crate) servers: Vec<Server>,
+    pub(crate) servers: Vec<Setup>,
     pub(crate) book: Book,
     agents: Vec<Handle>,
-    client: reqwest::Client,
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 impl Site {
-    /// So many servers on one store, and agents that each know all of them, another one first.
-    pub(crate) async fn start(
-        store: impl Fn(&TempDir) -> String,
-        servers: usize,
-        agents: usize,
-        slots: u32,
-    ) -> Self {
+    /// So many servers on one store, and agents that each know all of them, another one first. Without a store it is
+    /// SQLite.
+    pub(crate) async fn start(store: Option<&str>, servers: usize, agents: usize, slots: u32) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let (store, mut started) = (store(&directory), Vec::new());
+        let sqlite = format!("sqlite:{}", directory.path().join("downbeat.db").display());
+        let mut site = Self { servers: Vec::new(), book: Book::default(), agents: Vec::new(), directory };
         for number in 1..=servers {
-            let (store, name) = (store.clone(), format!("server-{number}"));
-            let settings = Settings { store, http: any, grpc: any, name, ..Settings::default() };
-            started.push(downbeat_server::start(settings).await.unwrap());
+            let settings = settings(store.unwrap_or(&sqlite), &format!("server-{number}"));
+            site.servers.push(Setup::with(settings).await);
         }
-        let mut site = Self {
-            servers: started,
-            book: Book::default(),
-            agents: Vec::new(),
-            client: reqwest::Client::new(),
-            _directory: directory,
-        };
         for number in 0..agents {
             let agent = site.agent(number, slots);
             site.agents.push(agent);
         }
-        for server in 0..servers {
+        for server in &site.servers {
             let online = r#"downbeat_nodes{status="online"}"#;
-            site.until(|| async { site.figure(server, online).await == agents as u64 }).await;
+            site.until(|| async { server.figure(online).await == agents as u64 }).await;
         }
         site
     }
 
     fn agent(&self, number: usize, slots: u32) -> Handle {
-        let mut settings = AgentSettings::new(self._directory.path().join(name(number)));
-        settings.servers = self.servers.iter().map(|server| server.grpc_addr().to_string()).collect();
+        let mut settings = Settings::new(self.directory.path().join(name(number)));
+        settings.servers = self.servers.iter().map(|server| server.server.grpc_addr().to_string()).collect();
         settings.servers.rotate_left(number % self.servers.len());
         (settings.hostname, settings.slots) = (name(number), slots);
         let machine = Machine { number, book: self.book.clone() };
@@ -136,40 +121,32 @@ impl Site {
             no_cache: false,
             by: "test".to_owned(),
         };
-        self.servers[server % self.servers.len()].service().submit(submit).await.unwrap().run.id
+        self.servers[server % self.servers.len()].server.service().submit(submit).await.unwrap().run.id
     }
 
     pub(crate) async fn executions(&self, run: &RunId) -> Vec<Execution> {
-        self.servers[0].service().store().executions_of(run).await.unwrap()
+        self.servers[0].server.service().store().executions_of(run).await.unwrap()
     }
 
     pub(crate) async fn is_ended(&self, run: &RunId) -> bool {
-        let run = self.servers[0].service().store().run(run).await.unwrap().unwrap();
+        let run = self.servers[0].server.service().store().run(run).await.unwrap().unwrap();
         run.state.is_terminal()
     }
 
-    /// A figure of a server's `/metrics`, 0 when it is not there.
-    pub(crate) async fn figure(&self, server: usize, name: &str) -> u64 {
-        let url = format!("http://{}/metrics", self.servers[server].http_addr());
-        let text = self.client.get(url).send().await.unwrap().text().await.unwrap();
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        line.map_or(0, |value| value.parse::<f64>().unwrap() as u64)
-    }
-
-    /// The sum over all nodes of a figure that is told per node, per server.
+    /// Returns, for each server, the sum over all nodes of a figure that there is per node.
     pub(crate) async fn per_server(&self, name: &str) -> Vec<u64> {
         let mut sums = Vec::new();
-        for server in 0..self.servers.len() {
+        for server in &self.servers {
             let mut sum = 0;
             for number in 0..self.agents.len() {
-                sum += self.figure(server, &format!("{name}{{node=\"{}\"}}", self::name(number))).await;
+                sum += server.figure(&format!("{name}{{node=\"{}\"}}", self::name(number))).await;
             }
             sums.push(sum);
         }
         sums
     }
 
-    /// Waits until it is so. Gives up when nothing was carried out for long.
+    /// Waits until it is so. Panics when nothing was carried out for long.
     pub(crate) async fn until<F: Future<Output = bool>>(&self, mut is_so: impl FnMut() -> F) {
         let (mut last, mut since) = (self.book.len(), Instant::now());
         while !is_so().await {
@@ -177,7 +154,7 @@ impl Site {
             if now > last {
                 (last, since) = (now, Instant::now());
             }
-            assert!(since.elapsed() < STUCK, "it stands still after {now} executions");
+            assert!(since.elapsed() < DEADLINE, "it stands still after {now} executions");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
@@ -187,7 +164,7 @@ impl Site {
             agent.drain_and_stop().await.unwrap();
         }
         for server in self.servers {
-            server.stop().await;
+            server.server.stop().await;
         }
     }
 }

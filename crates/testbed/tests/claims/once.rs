@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use downbeat_core::execution::Status;
+use downbeat_testbed::Database;
 
-use crate::database::Database;
 use crate::site::{Site, fan};
 
 const AGENTS: usize = 8;
@@ -54,10 +54,10 @@ async fn every_task_is_done_once(site: Site) -> Site {
     assert_eq!(claims.iter().sum::<u64>(), (RUNS * TASKS) as u64, "claims per server: {claims:?}");
     assert_eq!(site.per_server("downbeat_node_leases_expired_total").await.iter().sum::<u64>(), 0);
     // Every change that was not refused is an event; and what was refused need not be a claim.
-    let events = site.servers[0].service().store().last_seq().await.unwrap();
+    let events = site.servers[0].server.service().store().last_seq().await.unwrap();
     let mut changes = 0;
-    for server in 0..site.servers.len() {
-        changes += site.figure(server, "downbeat_commit_batch_size_sum").await;
+    for server in &site.servers {
+        changes += server.figure("downbeat_commit_batch_size_sum").await;
     }
     let refused = changes - events;
     assert!(contention.iter().sum::<u64>() <= refused, "{contention:?} of {refused} that were refused");
@@ -67,9 +67,7 @@ async fn every_task_is_done_once(site: Site) -> Site {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_tasks_are_done_once_each_on_sqlite() {
-    let store =
-        |directory: &tempfile::TempDir| format!("sqlite:{}", directory.path().join("downbeat.db").display());
-    let site = every_task_is_done_once(Site::start(store, 1, AGENTS, SLOTS).await).await;
+    let site = every_task_is_done_once(Site::start(None, 1, AGENTS, SLOTS).await).await;
     let contention = site.per_server("downbeat_node_claim_contention_total").await;
     assert_eq!(contention, [0], "a server alone has nobody to contend with");
     site.stop().await;
@@ -78,7 +76,7 @@ async fn ten_thousand_tasks_are_done_once_each_on_sqlite() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_tasks_are_done_once_each_by_two_servers_on_postgres() {
     let database = Database::create().await;
-    let site = Site::start(|_| database.url.clone(), 2, AGENTS, SLOTS).await;
+    let site = Site::start(Some(&database.url), 2, AGENTS, SLOTS).await;
     let site = every_task_is_done_once(site).await;
     let claims = site.per_server("downbeat_node_claims_total").await;
     assert!(claims.iter().all(|claims| *claims > 0), "both servers claim: {claims:?}");

@@ -3,9 +3,5 @@
 
 #![allow(clippy::print_stdout, reason = "how much there was to contend for")]
 
-#[allow(dead_code, reason = "it serves other tests as well")]
-#[path = "../../../store/tests/database/mod.rs"]
-mod database;
-
 mod once;
 mod site;

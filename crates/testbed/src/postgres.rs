@@ -1,5 +1,5 @@
-//! Owns a PostgreSQL of the test's own, that can be halted, crashed, killed, frozen, cut off and run out of disk, and
-//! that comes back on the same port.
+//! A PostgreSQL of a test's own. It can be halted, crashed, killed, frozen and run out of disk, and comes back on the
+//! same port.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,22 +8,26 @@ use nix::sys::signal::Signal;
 use nix::unistd::geteuid;
 use tokio_postgres::{Client, NoTls};
 
-use crate::support::{SmallDisk, eventually, is_alive, signal};
+use crate::disk::SmallDisk;
+use crate::processes::{children, is_alive, signal};
+use crate::program::repository;
+use crate::wait::eventually;
 
 /// Room for what a few minutes write.
 const DISK_MEBIBYTES: usize = 400;
 
+/// A running PostgreSQL. It is gone when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Postgres {
+pub struct Postgres {
     directory: PathBuf,
-    pub(crate) url: String,
-    pub(crate) port: u16,
+    pub url: String,
+    pub port: u16,
     /// Only with root.
-    pub(crate) disk: Option<SmallDisk>,
+    pub disk: Option<SmallDisk>,
 }
 
 fn script(verb: &str, directory: &Path) -> Result<String, String> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/postgres");
+    let script = repository().join("scripts/postgres");
     let output = Command::new(script).arg(verb).arg(directory).output().unwrap();
     if output.status.success() {
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
@@ -33,7 +37,8 @@ fn script(verb: &str, directory: &Path) -> Result<String, String> {
 }
 
 impl Postgres {
-    pub(crate) async fn start(base: &Path) -> Self {
+    /// Starts one in a directory, as root on a small disk.
+    pub async fn start(base: &Path) -> Self {
         let at = base.join("disk");
         std::fs::create_dir_all(&at).unwrap();
         let disk = geteuid().is_root().then(|| SmallDisk::mount(&at, DISK_MEBIBYTES));
@@ -50,8 +55,8 @@ impl Postgres {
         postgres
     }
 
-    /// A connection past the proxies.
-    pub(crate) async fn client(&self) -> Option<Client> {
+    /// Connects to it directly. Returns nothing while it is away.
+    pub async fn client(&self) -> Option<Client> {
         let (client, connection) = tokio_postgres::connect(&self.url, NoTls).await.ok()?;
         tokio::spawn(connection);
         Some(client)
@@ -63,22 +68,22 @@ impl Postgres {
     }
 
     /// Starts it if it does not run.
-    pub(crate) async fn resume(&self) -> Result<(), String> {
+    pub async fn resume(&self) -> Result<(), String> {
         self.run("start").await.map(drop)
     }
 
-    /// As an administrator would: clients are sent away, and it ends in order.
-    pub(crate) async fn halt(&self) {
+    /// Stops it as an administrator would: it disconnects its clients and ends in order.
+    pub async fn halt(&self) {
         let _ = self.run("halt").await;
     }
 
-    /// Ends at once; its next start recovers.
-    pub(crate) async fn crash(&self) {
+    /// Ends it at once. Its next start recovers.
+    pub async fn crash(&self) {
         let _ = self.run("crash").await;
     }
 
     /// `kill -9` of all its processes.
-    pub(crate) async fn kill(&self) {
+    pub async fn kill(&self) {
         let killed = self.signal_all(Signal::SIGKILL);
         let gone = || async { killed.iter().all(|pid| !is_alive(*pid)).then_some(()) };
         eventually("PostgreSQL is gone", gone).await;
@@ -86,19 +91,21 @@ impl Postgres {
         let _ = std::fs::remove_file(self.directory.join("data/postmaster.pid"));
     }
 
-    pub(crate) fn freeze(&self) {
+    /// Stops all its processes with SIGSTOP.
+    pub fn freeze(&self) {
         self.signal_all(Signal::SIGSTOP);
     }
 
-    pub(crate) fn thaw(&self) {
+    /// Lets them go on.
+    pub fn thaw(&self) {
         self.signal_all(Signal::SIGCONT);
     }
 
     fn signal_all(&self, what: Signal) -> Vec<i32> {
         let Some(postmaster) = self.postmaster() else { return Vec::new() };
-        // Found before: they have another parent when it is gone. It comes first, or it would start them anew.
+        // Its children are found before it is gone. It is signalled first, or it would start them again.
         let mut processes = vec![postmaster];
-        processes.extend(crate::processes::children(postmaster));
+        processes.extend(children(postmaster));
         processes.iter().for_each(|pid| signal(*pid, what));
         processes
     }
@@ -108,16 +115,16 @@ impl Postgres {
         text.lines().next()?.trim().parse().ok()
     }
 
-    /// The processes that serve downbeat's connections.
-    pub(crate) async fn backends(&self) -> Vec<i32> {
+    /// Returns the processes that serve the connections of servers under test.
+    pub async fn backends(&self) -> Vec<i32> {
         let sql = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'downbeat%' ORDER BY pid";
         let Some(client) = self.client().await else { return Vec::new() };
         let rows = client.query(sql, &[]).await.unwrap_or_default();
         rows.iter().map(|row| row.get(0)).collect()
     }
 
-    /// `pg_terminate_backend`.
-    pub(crate) async fn terminate(&self, pids: &[i32]) {
+    /// Ends connections with `pg_terminate_backend`.
+    pub async fn terminate(&self, pids: &[i32]) {
         if let Some(client) = self.client().await {
             let _ = client
                 .execute("SELECT pg_terminate_backend(pid) FROM unnest($1::int[]) AS pid", &[&pids])

@@ -1,29 +1,30 @@
-//! Owns the way to the servers over REST: one of them, or whichever answers.
+//! Requests to servers over REST: to one of them, or to whichever answers.
 
 use std::time::Duration;
 
 use serde_json::Value;
 
-/// A server that has not answered by then is tried no longer.
+/// How long a server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(4);
 
+/// A client of several servers.
 #[derive(Clone, Debug)]
-pub(crate) struct Client {
+pub struct Client {
     http: reqwest::Client,
     /// `http://host:port` of each server.
-    pub(crate) servers: Vec<String>,
+    pub servers: Vec<String>,
 }
 
-/// What a server said.
+/// An answer of a server.
 #[derive(Clone, Debug)]
-pub(crate) struct Answer {
-    pub(crate) status: u16,
-    pub(crate) retry_after: Option<String>,
-    pub(crate) body: Value,
+pub struct Answer {
+    pub status: u16,
+    pub retry_after: Option<String>,
+    pub body: Value,
 }
 
 impl Client {
-    pub(crate) fn new(servers: Vec<String>) -> Self {
+    pub fn new(servers: Vec<String>) -> Self {
         let http = reqwest::Client::builder().pool_max_idle_per_host(0).build().unwrap();
         Self { http, servers }
     }
@@ -38,19 +39,19 @@ impl Client {
         Some(Answer { status, retry_after, body })
     }
 
-    /// Nothing when the server does not answer.
-    pub(crate) async fn ask(&self, server: usize, path: &str) -> Option<Answer> {
+    /// Requests a path. Returns nothing when the server does not answer.
+    pub async fn ask(&self, server: usize, path: &str) -> Option<Answer> {
         Self::answer(self.http.get(format!("{}{path}", self.servers[server]))).await
     }
 
-    /// Nothing when the server is away or answers with an error.
-    pub(crate) async fn get(&self, server: usize, path: &str) -> Option<Value> {
+    /// Requests a path of the API. Returns nothing when the server is away or answers with an error.
+    pub async fn get(&self, server: usize, path: &str) -> Option<Value> {
         let answer = self.ask(server, &format!("/api/v1/{path}")).await?;
         (answer.status < 300).then_some(answer.body)
     }
 
-    /// From whichever server answers, beginning with this one.
-    pub(crate) async fn get_any(&self, first: usize, path: &str) -> Option<Value> {
+    /// Requests a path of the API from whichever server answers, beginning with this one.
+    pub async fn get_any(&self, first: usize, path: &str) -> Option<Value> {
         for offset in 0..self.servers.len() {
             if let Some(value) = self.get((first + offset) % self.servers.len(), path).await {
                 return Some(value);
@@ -59,13 +60,8 @@ impl Client {
         None
     }
 
-    pub(crate) async fn post(
-        &self,
-        server: usize,
-        path: &str,
-        body: &Value,
-        key: Option<&str>,
-    ) -> Option<Answer> {
+    /// Posts to a path of the API, if wanted with an idempotency key.
+    pub async fn post(&self, server: usize, path: &str, body: &Value, key: Option<&str>) -> Option<Answer> {
         let mut request = self.http.post(format!("{}/api/v1/{path}", self.servers[server])).json(body);
         if let Some(key) = key {
             request = request.header("Idempotency-Key", key);
@@ -73,8 +69,8 @@ impl Client {
         Self::answer(request).await
     }
 
-    /// At whichever server answers, beginning with this one.
-    pub(crate) async fn delete(&self, first: usize, path: &str) -> Option<Answer> {
+    /// Deletes something at whichever server answers, beginning with this one.
+    pub async fn delete(&self, first: usize, path: &str) -> Option<Answer> {
         for offset in 0..self.servers.len() {
             let server = &self.servers[(first + offset) % self.servers.len()];
             if let Some(answer) = Self::answer(self.http.delete(format!("{server}/api/v1/{path}"))).await
@@ -86,8 +82,8 @@ impl Client {
         None
     }
 
-    /// All pages of a list.
-    pub(crate) async fn list(&self, server: usize, path: &str) -> Option<Vec<Value>> {
+    /// Returns all pages of a list.
+    pub async fn list(&self, server: usize, path: &str) -> Option<Vec<Value>> {
         let mut all: Vec<Value> = Vec::new();
         let separator = if path.contains('?') { '&' } else { '?' };
         loop {
@@ -99,8 +95,8 @@ impl Client {
         }
     }
 
-    /// The whole event feed, as a server lists it.
-    pub(crate) async fn events(&self, server: usize) -> Option<Vec<Value>> {
+    /// Returns the whole event feed, as a server lists it.
+    pub async fn events(&self, server: usize) -> Option<Vec<Value>> {
         let mut all: Vec<Value> = Vec::new();
         let mut since = 0;
         loop {
@@ -113,8 +109,8 @@ impl Client {
         }
     }
 
-    /// An open stream of events after this number.
-    pub(crate) async fn stream(&self, server: usize, last: u64) -> Option<reqwest::Response> {
+    /// Opens the stream of events after this number.
+    pub async fn stream(&self, server: usize, last: u64) -> Option<reqwest::Response> {
         let url = format!("{}/api/v1/events?since=0", self.servers[server]);
         let request = self.http.get(url).header("Last-Event-ID", last.to_string()).send();
         tokio::time::timeout(PATIENCE, request).await.ok()?.ok()

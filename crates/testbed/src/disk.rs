@@ -1,16 +1,18 @@
-//! Owns a file system of a few MiB that can be filled, gone when the test is over.
+//! A file system of a few MiB that can be filled.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// A mounted file system. It is gone when this is dropped.
 #[derive(Debug)]
-pub(crate) struct SmallDisk {
-    pub(crate) path: PathBuf,
+pub struct SmallDisk {
+    pub path: PathBuf,
     bytes: usize,
 }
 
 impl SmallDisk {
-    pub(crate) fn mount(at: &Path, mebibytes: usize) -> Self {
+    /// Needs root.
+    pub fn mount(at: &Path, mebibytes: usize) -> Self {
         std::fs::create_dir_all(at).unwrap();
         let size = format!("size={mebibytes}m");
         let mounted =
@@ -24,13 +26,13 @@ impl SmallDisk {
     }
 
     /// Leaves no room.
-    pub(crate) fn fill(&self) {
-        // It ends with `no space left`: that is what it is for.
+    pub fn fill(&self) {
+        // The error `no space left` is what this is for.
         let _ = std::fs::write(self.ballast(), vec![0_u8; self.bytes]);
     }
 
-    /// There is room again.
-    pub(crate) fn empty(&self) {
+    /// Makes room again.
+    pub fn empty(&self) {
         let _ = std::fs::remove_file(self.ballast());
     }
 }

@@ -1,17 +1,25 @@
-//! Owns a database of its own for each test, on the PostgreSQL that the environment names.
+//! A database of a test's own, in the PostgreSQL that `DOWNBEAT_TEST_POSTGRES` names.
 
-#[allow(dead_code, reason = "not every test file needs one")]
-pub(crate) mod proxy;
-
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tokio_postgres::{Client, Config, NoTls};
 use uuid::Uuid;
 
-pub(crate) struct Database {
-    pub(crate) url: String,
+use crate::wait::DEADLINE;
+
+/// A database that is there until [`Database::drop`].
+#[derive(Debug)]
+pub struct Database {
+    pub url: String,
     name: String,
     admin: Config,
+}
+
+/// Returns the URL of the PostgreSQL that tests share.
+pub fn postgres_url() -> String {
+    std::env::var("DOWNBEAT_TEST_POSTGRES").unwrap_or_else(|_| {
+        panic!("needs PostgreSQL: run `make test`, or `make postgres` and set DOWNBEAT_TEST_POSTGRES")
+    })
 }
 
 async fn connect(config: &Config) -> Client {
@@ -21,10 +29,8 @@ async fn connect(config: &Config) -> Client {
 }
 
 impl Database {
-    pub(crate) async fn create() -> Self {
-        let Ok(server) = std::env::var("DOWNBEAT_TEST_POSTGRES") else {
-            panic!("needs PostgreSQL: run `make test`, or `make postgres` and set DOWNBEAT_TEST_POSTGRES");
-        };
+    pub async fn create() -> Self {
+        let server = postgres_url();
         let admin: Config = server.parse().expect("DOWNBEAT_TEST_POSTGRES is a URL");
         let name = format!("test_{}", Uuid::new_v4().simple());
         // From template0: the other template cannot be copied while anybody is connected to it.
@@ -34,38 +40,34 @@ impl Database {
         Self { url: format!("{base}/{name}"), name, admin }
     }
 
-    pub(crate) async fn drop(self) {
+    pub async fn drop(self) {
         let drop = format!("DROP DATABASE {} WITH (FORCE)", self.name);
         connect(&self.admin).await.batch_execute(&drop).await.expect("the database is dropped");
     }
 
-    /// The same database behind another port.
-    #[allow(dead_code, reason = "not every test file needs it")]
-    pub(crate) fn url_at(&self, port: u16) -> String {
+    /// Returns the URL of the same database behind another port.
+    pub fn url_at(&self, port: u16) -> String {
         self.url.replace(&format!(":{}/", self.port()), &format!(":{port}/"))
     }
 
-    #[allow(dead_code, reason = "not every test file needs it")]
-    pub(crate) fn port(&self) -> u16 {
+    pub fn port(&self) -> u16 {
         self.admin.get_ports()[0]
     }
 
-    /// A connection past the store.
-    #[allow(dead_code, reason = "not every test file needs one")]
-    pub(crate) async fn client(&self) -> Client {
+    /// Connects to it, beside the store.
+    pub async fn client(&self) -> Client {
         connect(&self.url.parse().expect("the database's URL is one")).await
     }
 
-    #[allow(dead_code, reason = "not every test file needs it")]
-    pub(crate) async fn run(&self, sql: &str) {
+    /// Runs statements.
+    pub async fn run(&self, sql: &str) {
         self.client().await.batch_execute(sql).await.expect("a statement runs");
     }
 
-    /// Waits until a query answers true.
-    #[allow(dead_code, reason = "not every test file needs it")]
-    pub(crate) async fn wait_until(&self, sql: &str) {
+    /// Waits until a query returns true.
+    pub async fn wait_until(&self, sql: &str) {
         let client = self.client().await;
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + DEADLINE;
         while !client.query_one(sql, &[]).await.expect("a query runs").get::<_, bool>(0) {
             assert!(Instant::now() < deadline, "waited in vain for: {sql}");
             tokio::task::yield_now().await;

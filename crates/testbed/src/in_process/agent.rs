@@ -1,0 +1,141 @@
+//! An agent without a machine: it takes work and reports what a test tells it to.
+
+use std::time::Duration;
+
+use downbeat_core::Timestamp;
+use downbeat_core::backend::Catalogue;
+use downbeat_core::execution::{Outcome, Verdict};
+use downbeat_core::ids::{ClusterId, NodeId, SessionId};
+use downbeat_core::node::Description;
+use downbeat_proto::Link;
+use downbeat_proto::grpc::Client;
+use downbeat_proto::message::{
+    Assignment, Chunk, Finished, Free, Held, InstanceId, Output, Poll, Register, Report, Started,
+};
+use downbeat_server::Server;
+use serde_json::json;
+
+use crate::wait::DEADLINE;
+
+/// An agent that takes work and reports it when it is told to.
+#[derive(Debug)]
+pub struct Agent {
+    link: Client,
+    pub node: NodeId,
+    session: SessionId,
+    poll: u64,
+}
+
+impl Agent {
+    pub(super) async fn register(server: &Server, hostname: &str, groups: &[&str]) -> Self {
+        let link = Client::connect(&server.grpc_addr().to_string()).await.unwrap();
+        let node = NodeId::derive(ClusterId::DEFAULT, hostname);
+        let session = SessionId(uuid::Uuid::new_v4());
+        let backends = Catalogue::builtin().backends().to_vec();
+        let description = Description {
+            hostname: hostname.to_owned(),
+            groups: groups.iter().map(|&group| group.to_owned()).collect(),
+            labels: [("disk".to_owned(), "ssd".to_owned())].into(),
+            capabilities: [("cpu".to_owned(), json!(4))].into(),
+            backends,
+            slots: 2,
+            version: "0.0.0-test".to_owned(),
+        };
+        let cluster = ClusterId::DEFAULT;
+        let (instance, undelivered, life) = (InstanceId::default(), Vec::new(), 0);
+        let register = Register { cluster, node, session, description, instance, undelivered, life };
+        link.register(register).await.unwrap();
+        Self { link, node, session, poll: 0 }
+    }
+
+    pub fn session(&self) -> SessionId {
+        self.session
+    }
+
+    /// Waits for work.
+    pub async fn take(&mut self) -> Assignment {
+        let wait = async {
+            loop {
+                if let Some(work) = self.poll(Duration::from_secs(5)).await.into_iter().next() {
+                    return work;
+                }
+            }
+        };
+        tokio::time::timeout(DEADLINE, wait).await.expect("there is work")
+    }
+
+    /// Returns the work that comes before long.
+    pub async fn take_soon(&mut self) -> Vec<Assignment> {
+        self.poll(Duration::from_millis(100)).await
+    }
+
+    async fn poll(&mut self, wait: Duration) -> Vec<Assignment> {
+        self.poll += 1;
+        let (node, session, poll) = (self.node, self.session, self.poll);
+        let free = Free { fleet: 1, placed: 1 };
+        self.link.poll(Poll { node, session, free, poll, resync: None, wait }).await.unwrap().assignments
+    }
+
+    pub async fn start(&self, work: &Assignment) {
+        let started = Started { held: held(work), run: work.run.clone(), at: Timestamp::now() };
+        self.report(vec![started], Vec::new()).await;
+    }
+
+    pub async fn write(&self, work: &Assignment, offset: u64, text: &str) {
+        self.write_as(held(work), work, offset, text).await;
+    }
+
+    /// Writes output of an execution with a lease of the test's choice.
+    pub async fn write_as(&self, held: Held, work: &Assignment, offset: u64, text: &str) {
+        let chunks = vec![chunk(work, offset, text)];
+        let output = Output { node: self.node, session: self.session, held: vec![held], chunks };
+        self.link.output(output).await.unwrap();
+    }
+
+    pub async fn finish(&self, work: &Assignment, exit_code: i32) {
+        self.finish_with(work, exit_code, None).await;
+    }
+
+    pub async fn finish_with(&self, work: &Assignment, exit_code: i32, output: Option<(u64, &str)>) {
+        let output = output.into_iter().map(|(offset, text)| chunk(work, offset, text)).collect();
+        self.report_end(work, outcome(exit_code), output).await;
+    }
+
+    /// Reports a result of the test's own making.
+    pub async fn finish_as(&self, work: &Assignment, outcome: Outcome) {
+        self.report_end(work, outcome, Vec::new()).await;
+    }
+
+    async fn report_end(&self, work: &Assignment, outcome: Outcome, output: Vec<Chunk>) {
+        let finished = Finished { held: held(work), run: work.run.clone(), outcome, output };
+        self.report(Vec::new(), vec![finished]).await;
+    }
+
+    async fn report(&self, started: Vec<Started>, finished: Vec<Finished>) {
+        let (node, session) = (self.node, self.session);
+        let report = Report { node, session, started, finished, free: Free::default(), poll: 0 };
+        self.link.report(report).await.unwrap();
+    }
+}
+
+/// Returns the outcome of an attempt that took a microsecond: shorter than any lease.
+pub fn outcome(exit_code: i32) -> Outcome {
+    let now = Timestamp::now();
+    Outcome {
+        verdict: if exit_code == 0 { Verdict::Succeeded } else { Verdict::Failed },
+        exit_code: Some(exit_code),
+        error: (exit_code != 0).then(|| format!("exit code {exit_code}")),
+        started_at: now - Duration::from_micros(1),
+        finished_at: now,
+        outputs: Default::default(),
+        received_at: None,
+    }
+}
+
+fn held(work: &Assignment) -> Held {
+    Held { execution: work.execution, token: work.token }
+}
+
+fn chunk(work: &Assignment, offset: u64, text: &str) -> Chunk {
+    Chunk { execution: work.execution, offset, stderr: false, text: text.to_owned(), at: Timestamp::now() }
+}

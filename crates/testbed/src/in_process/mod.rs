@@ -1,0 +1,9 @@
+//! Servers in the test's own process, requests to them, and agents that do what a test tells them.
+
+mod agent;
+mod setup;
+mod stream;
+
+pub use agent::{Agent, outcome};
+pub use setup::{Answer, Setup, noop, send, settings};
+pub use stream::{Sent, Stream};

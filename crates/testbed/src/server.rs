@@ -1,0 +1,98 @@
+//! A server as a process, at addresses that are its own over all its lives.
+
+use std::fs;
+use std::ops::{Deref, DerefMut};
+use std::path::{Path, PathBuf};
+
+use crate::daemon::Daemon;
+use crate::port::Port;
+use crate::wait::until;
+
+/// `downbeat server` or `downbeat dev`.
+#[derive(Debug)]
+pub struct Server {
+    daemon: Daemon,
+    http: Port,
+    grpc: Port,
+    pub(crate) directory: PathBuf,
+    ready: PathBuf,
+}
+
+impl Deref for Server {
+    type Target = Daemon;
+
+    fn deref(&self) -> &Daemon {
+        &self.daemon
+    }
+}
+
+impl DerefMut for Server {
+    fn deref_mut(&mut self) -> &mut Daemon {
+        &mut self.daemon
+    }
+}
+
+impl Server {
+    /// A server on a store, not yet started.
+    pub fn new(directory: &Path, name: &str, store: &str) -> Self {
+        Self::of(directory, name, &["server", "--name", name, "--store", store])
+    }
+
+    /// A command that starts a server, not yet started.
+    pub(crate) fn of(directory: &Path, name: &str, arguments: &[&str]) -> Self {
+        let (http, grpc) = (Port::reserve(), Port::reserve());
+        let ready = directory.join(format!("{name}.ready"));
+        let daemon = Daemon::new(directory, name, arguments)
+            .with(&["--http", &http.address, "--grpc", &grpc.address])
+            .with(&["--ready-file", ready.to_str().expect("a plain path")]);
+        Self { daemon, http, grpc, directory: directory.to_owned(), ready }
+    }
+
+    /// Adds arguments.
+    pub fn with(mut self, arguments: &[&str]) -> Self {
+        self.daemon = self.daemon.with(arguments);
+        self
+    }
+
+    /// Adds environment variables.
+    pub fn with_env(mut self, variables: &[(&str, &str)]) -> Self {
+        self.daemon = self.daemon.with_env(variables);
+        self
+    }
+
+    /// Starts it by another program, whose words come first.
+    pub fn started_by(mut self, words: &[&str]) -> Self {
+        self.daemon = self.daemon.started_by(words);
+        self
+    }
+
+    /// Starts it, and waits until it serves.
+    #[track_caller]
+    pub fn serve(&self) {
+        let _ = fs::remove_file(&self.ready);
+        self.start();
+        until("the server serves", || {
+            assert!(self.is_running(), "the server ended");
+            self.ready.exists().then_some(())
+        });
+    }
+
+    /// Where people and scripts reach it: `HOST:PORT`.
+    pub fn http(&self) -> &str {
+        &self.http.address
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.http.address)
+    }
+
+    /// Where agents reach it: `HOST:PORT`.
+    pub fn grpc(&self) -> &str {
+        &self.grpc.address
+    }
+
+    /// An agent of this server, not yet started.
+    pub fn agent(&self, name: &str) -> Daemon {
+        Daemon::agent(&self.directory, name, self.grpc())
+    }
+}
