@@ -18,8 +18,8 @@ pub enum Error {
     Ledger(#[from] LedgerError),
     #[error("no server to dial: name at least one")]
     NoServer,
-    #[error("there is no backend `{name}` to {setting}; there are: {known}")]
-    UnknownBackend { setting: &'static str, name: String, known: String },
+    #[error("there is no backend `{name}` to {setting}; {advice}")]
+    UnknownBackend { setting: &'static str, name: String, advice: String },
     #[error("what this node says of itself is not allowed: {0}")]
     Description(#[from] BadDescription),
     #[error("`only` leaves no backend: {names} may run anything at all; add --allow {names}")]

@@ -43,10 +43,10 @@ pub(crate) fn spawn(shared: &Arc<Shared>, ready: Ready) {
 
 async fn execute(shared: &Arc<Shared>, ready: Ready) -> Finished {
     let held = held(&ready.assignment);
-    let run = ready.assignment.run.clone();
+    let of = ready.assignment.of.parent();
     let started_at = (shared.wall)();
     tracing::debug!(
-        node = %shared.node, %run, execution = %held.execution, attempt = ready.assignment.attempt, "started"
+        node = %shared.node, run = %of, execution = %held.execution, attempt = ready.assignment.attempt, "started"
     );
     let buffer = shared.outputs.open(held);
     let tap = Tap(buffer.clone());
@@ -74,7 +74,7 @@ async fn execute(shared: &Arc<Shared>, ready: Ready) -> Finished {
     };
     let output = buffer.close().await;
     let finished_at = (shared.wall)().max(started_at);
-    tracing::debug!(node = %shared.node, %run, execution = %held.execution, verdict = ?finish.verdict, "ended");
+    tracing::debug!(node = %shared.node, run = %of, execution = %held.execution, verdict = ?finish.verdict, "ended");
     let outcome = Outcome {
         verdict: finish.verdict,
         exit_code: finish.exit_code,
@@ -84,7 +84,7 @@ async fn execute(shared: &Arc<Shared>, ready: Ready) -> Finished {
         finished_at,
         received_at: None,
     };
-    Finished { held, run, outcome, output }
+    Finished { held, of, outcome, output }
 }
 
 /// Prepares for the values that the task is to say, if it declares any.
@@ -117,7 +117,7 @@ async fn attempt(
         }
     };
     let started =
-        Outgoing::Started(Started { held: held(&assignment), run: assignment.run.clone(), at: started_at });
+        Outgoing::Started(Started { held: held(&assignment), of: assignment.of.parent(), at: started_at });
     if assignment.stop_on_disconnect {
         tokio::select! {
             biased;

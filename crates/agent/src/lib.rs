@@ -23,7 +23,7 @@ mod values;
 
 pub use agent::{Agent, Handle};
 pub use downbeat_backends::{
-    Declared, Engine, Environment, JOB_VARIABLES, Refused as DeclarationRefused, raise_open_files,
+    BackendSettings, Declared, Environment, JOB_VARIABLES, Refused as DeclarationRefused, raise_open_files,
     reap_orphans, slots_within, watch_over,
 };
 pub use error::Error;

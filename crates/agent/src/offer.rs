@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use downbeat_backends::Backend;
-use downbeat_core::backend::{ActionSchema, BackendSchema, Catalogue, ONLY_WHEN_ALLOWED};
+use downbeat_core::backend::{ActionSchema, BackendSchema, Catalogue, needs_allow};
+use downbeat_core::nearest::advice;
 use downbeat_core::node::{Description, check_json_bytes};
 
 use crate::error::Error;
@@ -49,7 +50,7 @@ impl Offer {
             let forbidden: Vec<&str> = only
                 .iter()
                 .map(String::as_str)
-                .filter(|name| ONLY_WHEN_ALLOWED.contains(name) && !settings.allow.iter().any(|a| a == name))
+                .filter(|name| needs_allow(name) && !settings.allow.iter().any(|a| a == name))
                 .collect();
             if !forbidden.is_empty() {
                 return Err(Error::NothingToOffer { names: forbidden.join(",") });
@@ -98,14 +99,17 @@ impl Offer {
 
 fn chosen(settings: &Settings, name: &str) -> bool {
     let has = |names: &[String]| names.iter().any(|named| named == name);
-    let allowed = !ONLY_WHEN_ALLOWED.contains(&name) || has(&settings.allow);
+    let allowed = !needs_allow(name) || has(&settings.allow);
     allowed && settings.only.as_deref().is_none_or(has)
 }
 
 fn known(setting: &'static str, named: &[String], known: &[&str]) -> Result<(), Error> {
     match named.iter().find(|name| !known.contains(&name.as_str())) {
         None => Ok(()),
-        Some(name) => Err(Error::UnknownBackend { setting, name: name.clone(), known: known.join(", ") }),
+        Some(name) => {
+            let advice = advice(name, known, "backends");
+            Err(Error::UnknownBackend { setting, name: name.clone(), advice })
+        }
     }
 }
 
@@ -115,19 +119,20 @@ mod tests {
     use std::time::Duration;
 
     use async_trait::async_trait;
-    use downbeat_backends::{Docker, Engine, Identity, Ledger, Tools, builtin};
+    use downbeat_backends::{BackendSettings, Engine, Identity, Ledger, Tools, builtin};
+    use downbeat_core::backend::all_that_need_allow;
     use serde_json::Value;
 
     use super::*;
 
     /// A host with some tools.
     #[derive(Debug)]
-    struct Equipped(Arc<Ledger>, Tools, Option<Arc<Docker>>);
+    struct Equipped(Vec<Arc<dyn Backend>>);
 
     #[async_trait]
     impl Host for Equipped {
         fn backends(&self) -> Vec<Arc<dyn Backend>> {
-            builtin(&self.0, &self.1, self.2.as_ref())
+            self.0.clone()
         }
 
         fn capabilities(&self) -> BTreeMap<String, Value> {
@@ -143,8 +148,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut settings = Settings::new(dir.path().to_owned());
         change(&mut settings);
-        let docker = settings.docker.clone().map(|engine| Arc::new(Docker::new(engine, dir.path())));
-        let host = Equipped(Arc::new(Ledger::open(dir.path()).unwrap()), tools, docker);
+        let ledger = Arc::new(Ledger::open(dir.path()).unwrap());
+        let host = Equipped(builtin(&ledger, &tools, &BackendSettings::default(), dir.path()));
         let offer = Offer::new(&settings, &host)?;
         let names: Vec<&str> =
             offer.description().backends.iter().map(|backend| backend.name.as_str()).collect();
@@ -159,24 +164,17 @@ mod tests {
     fn what_could_do_anything_is_offered_only_when_allowed() {
         assert_eq!(offered(|_| {}).unwrap(), "test ping");
         assert_eq!(offered(|s| s.allow = vec!["exec".to_owned()]).unwrap(), "test ping exec");
-        let all = |s: &mut Settings| s.allow = ONLY_WHEN_ALLOWED.map(str::to_owned).to_vec();
+        let all = |s: &mut Settings| s.allow = all_that_need_allow().map(str::to_owned).collect();
         assert_eq!(offered(all).unwrap(), "test ping exec file http");
     }
 
     #[test]
     fn containers_are_offered_when_allowed_and_an_engine_is_known() {
-        let engine = |s: &mut Settings| s.docker = Some(Engine::read("/nowhere/docker.sock").unwrap());
+        let engine = Tools { engine: Engine::read("/nowhere/docker.sock").ok(), ..Tools::default() };
         let allowed = |s: &mut Settings| s.allow = vec!["docker".to_owned()];
-        assert_eq!(offered(engine).unwrap(), "test ping");
+        assert_eq!(offered_with(engine.clone(), |_| {}).unwrap(), "test ping");
         assert_eq!(offered(allowed).unwrap(), "test ping");
-        assert_eq!(
-            offered(|s| {
-                engine(s);
-                allowed(s);
-            })
-            .unwrap(),
-            "test ping docker"
-        );
+        assert_eq!(offered_with(engine, allowed).unwrap(), "test ping docker");
     }
 
     #[test]
@@ -232,9 +230,6 @@ mod tests {
     #[test]
     fn a_backend_that_does_not_exist_stops_the_start() {
         let error = offered(|s| s.allow = vec!["exce".to_owned()]).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "there is no backend `exce` to allow; there are: apt, docker, exec, file, http, ping, rke2, systemd, test"
-        );
+        assert_eq!(error.to_string(), "there is no backend `exce` to allow; did you mean `exec`?");
     }
 }

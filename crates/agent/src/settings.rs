@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use downbeat_backends::{Declared, Engine};
+use downbeat_backends::{BackendSettings, Declared};
 use downbeat_core::limits;
 use serde_json::Value;
 
@@ -35,8 +35,8 @@ pub struct Settings {
     /// The program whose command `guard` ends `on_disconnect: stop` work when the agent cannot; `/proc/self/exe` in a
     /// process of that program. Without one such work ends only while the agent lives.
     pub guard: Option<PathBuf>,
-    /// The container engine of the backend `docker`. Found out by the agent, unless said.
-    pub docker: Option<Engine>,
+    /// The settings of single backends, `[agent.backend.NAME]`.
+    pub backend: BackendSettings,
     /// Results that are not yet acknowledged and the record of what runs. One agent per directory.
     pub data: PathBuf,
     /// How long current work may take to end when the agent is told to stop.
@@ -64,7 +64,7 @@ impl Settings {
             backends: Vec::new(),
             pass_env: Vec::new(),
             guard: None,
-            docker: None,
+            backend: BackendSettings::default(),
             data,
             drain_timeout: Duration::from_secs(30),
             grace: Duration::from_secs(5),

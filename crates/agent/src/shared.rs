@@ -295,7 +295,7 @@ pub(crate) fn identity(assignment: &Assignment) -> Identity {
 fn cancelled_unbegun(assignment: &Assignment, now: Timestamp) -> Finished {
     Finished {
         held: held(assignment),
-        run: assignment.run.clone(),
+        of: assignment.of.parent(),
         outcome: Outcome {
             verdict: Verdict::Cancelled,
             exit_code: None,

@@ -11,10 +11,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 pub use downbeat_backends::Wall;
 use downbeat_backends::{
-    Backend, Deadlines, Declared, DeclaredBackend, Docker, Engine, Environment, Guard, Identity, Ledger,
-    Tools, boot_id, boot_time, builtin,
+    Backend, Deadlines, DeclaredBackend, Environment, Guard, Identity, Ledger, Tools, boot_id, boot_time,
+    builtin,
 };
 use downbeat_core::Dice;
+use futures_util::future::join_all;
 use jiff::Timestamp;
 use serde_json::Value;
 use uuid::Uuid;
@@ -22,10 +23,6 @@ use uuid::Uuid;
 use crate::error::Error;
 use crate::private;
 use crate::settings::Settings;
-
-/// How long the start of an agent waits for a slow container engine. What is left over then is removed before the first
-/// container is made.
-const ENGINE_WAIT: Duration = Duration::from_secs(30);
 
 /// Where an agent lives.
 #[derive(Clone)]
@@ -92,15 +89,14 @@ impl Surroundings {
     pub(crate) fn of_system(settings: &Settings) -> Result<Self, Error> {
         let data: &Path = &settings.data;
         private::claim(data).map_err(|error| Error::Data { path: data.to_owned(), error })?;
+        let ledger = Arc::new(Ledger::open(&data.join("running"))?);
+        let mut backends = builtin(&ledger, &Tools::search(), &settings.backend, data);
+        backends.extend(settings.backends.iter().map(|declared| {
+            Arc::new(DeclaredBackend::new(declared.clone(), ledger.clone())) as Arc<dyn Backend>
+        }));
         let machine = Machine {
-            ledger: Arc::new(Ledger::open(&data.join("running"))?),
-            tools: Tools::found(),
-            declared: settings.backends.clone(),
-            docker: settings
-                .docker
-                .clone()
-                .or_else(Engine::found)
-                .map(|engine| Arc::new(Docker::new(engine, data))),
+            ledger,
+            backends,
             environment: Environment::of_process(&settings.pass_env),
             guard: settings.guard.clone(),
         };
@@ -128,35 +124,17 @@ impl fmt::Debug for Surroundings {
 #[derive(Debug)]
 pub(crate) struct Machine {
     ledger: Arc<Ledger>,
-    tools: Tools,
-    declared: Vec<Declared>,
-    docker: Option<Arc<Docker>>,
+    /// Everything that could be offered.
+    backends: Vec<Arc<dyn Backend>>,
     environment: Environment,
     /// The program that guards work.
     guard: Option<PathBuf>,
 }
 
-impl Machine {
-    /// An engine that is away, or slow, is no reason not to start.
-    async fn sweep_containers(&self) -> Vec<Identity> {
-        let Some(docker) = &self.docker else { return Vec::new() };
-        let error = match tokio::time::timeout(ENGINE_WAIT, docker.sweep()).await {
-            Ok(Ok(found)) => return found,
-            Ok(Err(error)) => error,
-            Err(_) => format!("the container engine at {} takes too long", docker.engine()),
-        };
-        tracing::warn!(%error, "cannot look for containers of the last session; the first new one is made after that");
-        Vec::new()
-    }
-}
-
 #[async_trait]
 impl Host for Machine {
     fn backends(&self) -> Vec<Arc<dyn Backend>> {
-        let declared = self.declared.iter().map(|declared| {
-            Arc::new(DeclaredBackend::new(declared.clone(), self.ledger.clone())) as Arc<dyn Backend>
-        });
-        builtin(&self.ledger, &self.tools, self.docker.as_ref()).into_iter().chain(declared).collect()
+        self.backends.clone()
     }
 
     fn capabilities(&self) -> BTreeMap<String, Value> {
@@ -177,8 +155,9 @@ impl Host for Machine {
     }
 
     async fn sweep(&self, grace: Duration) -> Vec<Identity> {
-        let (mut found, containers) = tokio::join!(self.ledger.sweep(grace), self.sweep_containers());
-        found.extend(containers);
+        let by_backends = join_all(self.backends.iter().map(|backend| backend.sweep()));
+        let (mut found, more) = tokio::join!(self.ledger.sweep(grace), by_backends);
+        found.extend(more.into_iter().flatten());
         found
     }
 

@@ -184,10 +184,10 @@ impl Execution {
         let facts = Facts::of(&record.state);
         Self {
             id: record.id,
-            run: record.run.clone(),
-            step: record.step,
+            run: record.run().clone(),
+            step: record.step(),
             task,
-            item: record.item,
+            item: record.item(),
             node: record.node().map(|node| names.get(node)),
             node_id: record.node(),
             attempt: record.attempt,

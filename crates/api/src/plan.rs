@@ -210,7 +210,7 @@ impl Plan {
         Self {
             job: plan.definition.name.clone(),
             shape: plan.shape,
-            strategy: match plan.definition.strategy {
+            strategy: match plan.definition.strategy() {
                 Strategy::FailFast => "fail-fast".to_owned(),
                 Strategy::Continue => "continue".to_owned(),
             },

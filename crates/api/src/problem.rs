@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use downbeat_core::spec;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -37,6 +38,13 @@ pub struct FieldError {
     pub line: Option<u32>,
     pub column: Option<u32>,
     pub message: String,
+}
+
+impl From<spec::Problem> for FieldError {
+    fn from(problem: spec::Problem) -> Self {
+        let (line, column) = problem.at.map(|at| (at.line, at.column)).unzip();
+        Self { path: problem.path, line, column, message: problem.message }
+    }
 }
 
 /// A node, and what is the matter with it.

@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use downbeat_core::Span;
 use downbeat_core::execution::Status;
-use downbeat_core::run::again::{answering_steps, has_failed};
-use downbeat_core::run::{Resolved, RunRecord, RunState};
-use downbeat_core::spec::{self, Condition};
+use downbeat_core::run::again::has_failed;
+use downbeat_core::run::{Resolved, RunState};
+use downbeat_core::spec;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::run::InstanceResult;
+use crate::outline::{Outline, RolloutOutline};
+use crate::run::{InstanceResult, RunSummary};
 
 /// How far a roll-out is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -76,7 +77,7 @@ impl PlannedRollout {
 }
 
 /// The hostnames of each wave. A roll-out has one set of nodes.
-fn waves(resolved: &Resolved) -> Vec<Vec<String>> {
+pub(crate) fn waves(resolved: &Resolved) -> Vec<Vec<String>> {
     let nodes = resolved.sets.first().map(Vec::as_slice).unwrap_or_default();
     let mut begin = 0;
     let part = |&end: &u32| {
@@ -128,24 +129,24 @@ impl Walked {
 
 impl Rollout {
     /// Of a run that is one, with the nodes that it never touched once that is certain.
-    pub(crate) fn of(run: &RunRecord, results: &Results) -> Option<(Self, Vec<String>)> {
-        let rollout = run.definition.rollout.as_ref()?;
-        let budget = run.resolved.budget(rollout);
-        let failed = failed(run, results);
+    pub(crate) fn of(outline: &Outline, run: &RunSummary, results: &Results) -> Option<(Self, Vec<String>)> {
+        let RolloutOutline { waves, budget } = outline.rollout.as_ref()?;
+        let failed = failed(outline, run, results);
         let has_ended = run.state.is_terminal();
-        let over = has_ended || failed > budget || run.cancel_requested_at.is_some();
-        let steps = walked_steps(run);
+        let over = has_ended || failed > *budget || run.cancel_requested_at.is_some();
+        let steps: Vec<u32> =
+            (0..).zip(&outline.steps).filter(|(_, step)| step.in_waves).map(|(step, _)| step).collect();
         let waves: Vec<Wave> = (1..)
-            .zip(waves(&run.resolved))
+            .zip(waves)
             .map(|(wave, nodes)| {
-                let status = Walked::of(&nodes, &steps, results).status(has_ended, over);
-                Wave { wave, nodes, status, failed: None }
+                let status = Walked::of(nodes, &steps, results).status(has_ended, over);
+                Wave { wave, nodes: nodes.clone(), status, failed: None }
             })
             .collect();
         let skipped = waves.iter().filter(|wave| over && wave.status == WaveStatus::Skipped);
         let untouched = skipped.flat_map(|wave| wave.nodes.iter().cloned()).collect();
         let wave = current(&waves);
-        Some((Self { waves, wave, failed, budget }, untouched))
+        Some((Self { waves, wave, failed, budget: *budget }, untouched))
     }
 }
 
@@ -155,21 +156,13 @@ fn current(waves: &[Wave]) -> Option<u32> {
     running.or_else(ended).map(|wave| wave.wave)
 }
 
-/// Steps of the entries that every wave walks.
-fn walked_steps(run: &RunRecord) -> Vec<u32> {
-    let leaves = run.definition.tasks.iter().flat_map(|entry| {
-        let walked = entry.condition() != Some(Condition::OnFailure);
-        std::iter::repeat_n(walked, entry.leaves().len())
-    });
-    (0..).zip(leaves).filter(|(_, walked)| *walked).map(|(step, _)| step).collect()
-}
-
-/// Nodes with a failure that counts.
-fn failed(run: &RunRecord, results: &Results) -> u32 {
-    let exempt = answering_steps(&run.definition);
+/// Returns how many nodes have a failure that counts.
+fn failed(outline: &Outline, run: &RunSummary, results: &Results) -> u32 {
     let state = if run.cancel_requested_at.is_some() { RunState::Cancelled } else { run.state };
-    let counted = results.iter().filter(|(step, _)| !exempt.contains(step));
-    let nodes: BTreeSet<&str> = counted
+    let counts = |step: u32| outline.steps.get(step as usize).is_none_or(|step| !step.answers);
+    let nodes: BTreeSet<&str> = results
+        .iter()
+        .filter(|(step, _)| counts(**step))
         .flat_map(|(_, nodes)| nodes)
         .filter(|(_, result)| has_failed(result.status, result.attempts, state))
         .map(|(node, _)| node.as_str())
@@ -182,7 +175,7 @@ mod tests {
     use std::sync::Arc;
 
     use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
-    use downbeat_core::run::NodeRef;
+    use downbeat_core::run::{NodeRef, RunRecord};
     use jiff::Timestamp;
     use serde_json::json;
     use uuid::Uuid;
@@ -258,7 +251,9 @@ mod tests {
     }
 
     fn shown(state: RunState, steps: &[&[&str]]) -> (Vec<WaveStatus>, Option<u32>, u32, Vec<String>) {
-        let (rollout, untouched) = Rollout::of(&run(state), &results(steps)).unwrap();
+        let run = run(state);
+        let (rollout, untouched) =
+            Rollout::of(&Outline::of_run(&run), &RunSummary::of(&run), &results(steps)).unwrap();
         assert_eq!(rollout.budget, 1);
         let statuses = rollout.waves.iter().map(|wave| wave.status).collect();
         (statuses, rollout.wave, rollout.failed, untouched)

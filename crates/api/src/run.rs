@@ -13,6 +13,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::execution::{Facts, Names, Waiting};
+use crate::outline::Outline;
 use crate::plan::left_out;
 use crate::problem::NodeReason;
 use crate::rollout::Rollout;
@@ -283,10 +284,10 @@ impl Run {
         let mut results: BTreeMap<u32, BTreeMap<String, InstanceResult>> = BTreeMap::new();
         let mut placed_attempt: BTreeMap<u32, u32> = BTreeMap::new();
         for record in executions {
-            let step = results.entry(record.step).or_default();
-            if record.pinned.is_none() && record.item.is_none() {
+            let step = results.entry(record.step()).or_default();
+            if record.pinned.is_none() && record.item().is_none() {
                 // One instance, whichever node had it last: the earlier attempts are in the list of executions.
-                let newest = placed_attempt.entry(record.step).or_default();
+                let newest = placed_attempt.entry(record.step()).or_default();
                 if record.attempt < *newest {
                     continue;
                 }
@@ -294,7 +295,7 @@ impl Run {
                 step.clear();
             }
             let node = record.node().map(|node| names.get(node));
-            let (key, node) = match record.item {
+            let (key, node) = match record.item() {
                 Some(item) => (format!("[{item}]"), node),
                 None => (node.unwrap_or_else(|| UNBOUND.to_owned()), None),
             };
@@ -302,71 +303,66 @@ impl Run {
                 step.insert(key, InstanceResult::of(record, node));
             }
         }
-        let mut wanted = instances(run);
-        for (step, results) in &results {
-            // A task that was skipped as a whole, or whose items could not be worked out, has one result for all.
-            let as_a_whole = results.values().any(|result| result.item.is_none());
-            match wanted.get_mut(*step as usize) {
-                Some((instances, true)) if as_a_whole => *instances = Some(results.len() as u64),
-                _ => {}
-            }
-        }
-        let wanted: Vec<Option<u64>> = wanted.into_iter().map(|(instances, _)| instances).collect();
+        let mut shown = Self {
+            summary: RunSummary::of(run),
+            step: None,
+            expected: run.resolved.nodes.iter().map(|node| node.hostname.clone()).collect(),
+            left_out: left_out(&run.resolved),
+            silent: Vec::new(),
+            counts: Counts::default(),
+            params: run.params.clone(),
+            rollout: None,
+            untouched: Vec::new(),
+            results,
+            waiting: Vec::new(),
+            definition: None,
+        };
+        shown.derive(&Outline::of_run(run));
+        shown
+    }
+
+    /// Sets what follows from the results and the state: the counts, the current step, and how far a roll-out is.
+    pub fn derive(&mut self, outline: &Outline) {
+        let has_ended = self.summary.state.is_terminal();
+        let wanted: Vec<Option<u64>> = (0..)
+            .zip(&outline.steps)
+            .map(|(step, outline)| match self.results.get(&step) {
+                // A task that was skipped as a whole, or whose items could not be worked out, has one result for all.
+                Some(results)
+                    if outline.has_items && results.values().any(|result| result.item.is_none()) =>
+                {
+                    Some(results.len() as u64)
+                }
+                _ => outline.instances,
+            })
+            .collect();
         let mut counts = Counts::default();
-        for result in results.values().flat_map(BTreeMap::values) {
+        for result in self.results.values().flat_map(BTreeMap::values) {
             counts.add(result.status);
         }
-        if !run.state.is_terminal() {
+        if !has_ended {
             // Of items that are not known yet there is at least one to come, as far as anybody knows.
-            let known = |step: u32| results.get(&step).map_or(1, |results| results.len() as u64);
+            let known = |step: u32| self.results.get(&step).map_or(1, |results| results.len() as u64);
             let all: u64 =
                 (0..).zip(&wanted).map(|(step, wanted)| wanted.unwrap_or_else(|| known(step))).sum();
             counts.pending += all.saturating_sub(counts.total());
         }
-        let step = wanted.iter().zip(0..).find(|&(&wanted, index)| {
-            let all = results.get(&index).map_or(0, BTreeMap::len);
-            let ended = results
-                .get(&index)
-                .map_or(0, |step| step.values().filter(|result| !result.status.is_open()).count());
-            let to_come = match wanted {
-                Some(wanted) => (ended as u64) < wanted,
+        self.counts = counts;
+        let to_come = |(index, wanted): &(u32, &Option<u64>)| {
+            let results = self.results.get(index);
+            let all = results.map_or(0, BTreeMap::len);
+            let ended =
+                results.map_or(0, |step| step.values().filter(|result| !result.status.is_open()).count());
+            match wanted {
+                Some(wanted) => (ended as u64) < *wanted,
                 None => all == 0 || ended < all,
-            };
-            !run.state.is_terminal() && to_come
-        });
-        let (rollout, untouched) = Rollout::of(run, &results).unzip();
-        Self {
-            summary: RunSummary::of(run),
-            step: step.map(|(_, index)| index),
-            expected: run.resolved.nodes.iter().map(|node| node.hostname.clone()).collect(),
-            left_out: left_out(&run.resolved),
-            silent: Vec::new(),
-            counts,
-            params: run.params.clone(),
-            rollout,
-            untouched: untouched.unwrap_or_default(),
-            results,
-            waiting: Vec::new(),
-            definition: None,
-        }
+            }
+        };
+        let step = (0..).zip(&wanted).find(to_come).map(|(index, _)| index);
+        self.step = step.filter(|_| !has_ended);
+        let (rollout, untouched) = Rollout::of(outline, &self.summary, &self.results).unzip();
+        (self.rollout, self.untouched) = (rollout, untouched.unwrap_or_default());
     }
-}
-
-/// How many instances each step has, nothing where that shows only when its turn comes; and whether they are items.
-fn instances(run: &RunRecord) -> Vec<(Option<u64>, bool)> {
-    let entries = run.definition.tasks.iter().zip(&run.resolved.entries);
-    entries
-        .flat_map(|(entry, set)| {
-            let nodes =
-                set.and_then(|set| run.resolved.sets.get(set as usize)).map_or(1, |set| set.len() as u64);
-            let instances = match entry.for_each().map(|each| &each.items) {
-                None => Some(nodes),
-                Some(Value::Array(items)) => Some(items.len() as u64),
-                Some(_) => None,
-            };
-            std::iter::repeat_n((instances, entry.for_each().is_some()), entry.leaves().len())
-        })
-        .collect()
 }
 
 impl InstanceResult {
@@ -375,7 +371,7 @@ impl InstanceResult {
         let facts = Facts::of(&record.state);
         Self {
             status: record.state.status(),
-            item: record.item,
+            item: record.item(),
             node,
             attempts: record.attempt,
             duration: facts.duration(),
@@ -394,6 +390,7 @@ impl InstanceResult {
 
 #[cfg(test)]
 mod tests {
+    use downbeat_core::work::Origin;
     use std::sync::Arc;
 
     use downbeat_core::execution::{Lease, Outcome, State, Verdict};
@@ -480,15 +477,13 @@ mod tests {
     fn execution(id: u128, step: u32, pinned: Option<u128>, attempt: u32, state: State) -> Record {
         Record {
             id: ExecutionId(uuid::Uuid::from_u128(id)),
-            run: RunId::from("r"),
-            step,
+            of: Origin::Step { run: RunId::from("r"), step, item: None },
             pinned: pinned.map(node),
             attempt,
             created_at: second(1),
             state,
             params: Default::default(),
             reused: None,
-            item: None,
             limits: None,
             cache_key: None,
         }
@@ -541,7 +536,8 @@ mod tests {
     }
 
     fn item(id: u128, item: u32, attempt: u32, state: State) -> Record {
-        Record { item: Some(item), ..execution(id, 0, None, attempt, state) }
+        let of = Origin::Step { run: RunId::from("r"), step: 0, item: Some(item) };
+        Record { of, ..execution(id, 0, None, attempt, state) }
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! Owns how the domain's own types are described in the OpenAPI document; the domain itself does not know OpenAPI.
 
-use downbeat_core::execution::Status;
+use downbeat_core::execution::{Status, Verdict};
 use downbeat_core::node::NodeStatus;
 use downbeat_core::plan::{EdgeKind, Shape};
 use downbeat_core::run::{RunState, RunStatus};
 use downbeat_core::spec::Condition;
 use serde::Serialize;
-use utoipa::openapi::schema::{ObjectBuilder, Schema, SchemaType, Type};
+use utoipa::openapi::schema::{KnownFormat, ObjectBuilder, Schema, SchemaFormat, SchemaType, Type};
 
 fn names(names: impl IntoIterator<Item = &'static str>) -> Schema {
     ObjectBuilder::new().schema_type(SchemaType::Type(Type::String)).enum_values(Some(names)).build().into()
@@ -14,6 +14,25 @@ fn names(names: impl IntoIterator<Item = &'static str>) -> Schema {
 
 pub(crate) fn run_state() -> Schema {
     names(RunState::ALL.map(RunState::as_str))
+}
+
+/// What an agent reported of an attempt that ended.
+pub(crate) fn outcome() -> Schema {
+    let text = || ObjectBuilder::new().schema_type(SchemaType::Type(Type::String));
+    let time = || text().format(Some(SchemaFormat::KnownFormat(KnownFormat::DateTime)));
+    ObjectBuilder::new()
+        .property("verdict", words([Verdict::Succeeded, Verdict::Failed, Verdict::Cancelled]))
+        .property("exit_code", ObjectBuilder::new().schema_type(SchemaType::Type(Type::Integer)))
+        .property("error", text())
+        .property("outputs", ObjectBuilder::new().schema_type(SchemaType::Type(Type::Object)))
+        .property("started_at", time())
+        .property("finished_at", time())
+        .property("received_at", time())
+        .required("verdict")
+        .required("started_at")
+        .required("finished_at")
+        .build()
+        .into()
 }
 
 pub(crate) fn run_status() -> Schema {

@@ -138,7 +138,7 @@ impl StepRules {
 }
 
 impl RunStanding {
-    pub fn of(run: Run, plan: &Plan, rules: &Rules) -> Self {
+    pub fn of(run: &Run, plan: &Plan, rules: &Rules) -> Self {
         let none = StepRules::default();
         let rules_of = |step: &Step| rules.steps.get(step.index as usize).unwrap_or(&none);
         let over = run.summary.state.is_terminal();
@@ -147,16 +147,17 @@ impl RunStanding {
             .iter()
             .map(|step| {
                 let rules = rules_of(step);
-                let is_over = over || rules.is_left_behind(&run);
-                StepStanding::of(step, &run, is_over, |node, result| rules.may_come_back(node, result, &run))
+                let is_over = over || rules.is_left_behind(run);
+                StepStanding::of(step, run, is_over, |node, result| rules.may_come_back(node, result, run))
             })
             .collect();
         let rollout = run.rollout.as_ref().map(|rollout| Rollout {
-            waves: rollout.waves.iter().map(|wave| wave_standing(wave, &run, rules)).collect(),
+            waves: rollout.waves.iter().map(|wave| wave_standing(wave, run, rules)).collect(),
             ..rollout.clone()
         });
-        let summary = RunSummary { steps: Steps::Each(steps), ..run.summary };
-        Self { summary, step: run.step, counts: run.counts, rollout, waiting: run.waiting }
+        let summary = RunSummary { steps: Steps::Each(steps), ..run.summary.clone() };
+        let (step, counts, waiting) = (run.step, run.counts, run.waiting.clone());
+        Self { summary, step, counts, rollout, waiting }
     }
 
     pub fn steps(&self) -> &[StepStanding] {

@@ -108,18 +108,18 @@ impl HeldWork {
             _ => return None,
         };
         let task = run.and_then(|run| {
-            run.definition.tasks.iter().flat_map(|entry| entry.leaves()).nth(execution.step as usize)
+            run.definition.tasks.iter().flat_map(|entry| entry.leaves()).nth(execution.step() as usize)
         });
         let ttl = SignedDuration::try_from(lease_ttl).unwrap_or(SignedDuration::MAX);
         // As the sweep sees it: every heartbeat renews all leases of a node.
         let expires_at = lease.granted_at.max(node.seen_at).checked_add(ttl).unwrap_or(Timestamp::MAX);
         Some(Self {
             execution: execution.id,
-            run: execution.run.clone(),
+            run: execution.run().clone(),
             job: run.and_then(|run| run.job.clone()),
-            step: execution.step,
-            task: task.map_or_else(|| format!("step {}", execution.step), |task| task.label()),
-            item: execution.item,
+            step: execution.step(),
+            task: task.map_or_else(|| format!("step {}", execution.step()), |task| task.label()),
+            item: execution.item(),
             attempt: execution.attempt,
             status: execution.state.status(),
             stopping,

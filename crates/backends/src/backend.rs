@@ -22,6 +22,12 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// Carries out one action to its end, or ends it early once `call.cancel` is set; never returns while anything
     /// that it started and was told to stop still runs.
     async fn run(&self, call: Call) -> Finish;
+
+    /// Ends what an earlier process of the agent left behind outside of its process tree, and returns what that was.
+    /// A failure must not keep the agent from starting.
+    async fn sweep(&self) -> Vec<Identity> {
+        Vec::new()
+    }
 }
 
 /// One execution, as a backend sees it.

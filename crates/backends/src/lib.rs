@@ -16,7 +16,9 @@ mod variables;
 
 pub use backend::{Backend, Call, Finish, Identity};
 pub use blocking::Places;
-pub use builtin::{Apt, Docker, Engine, Exec, File, Http, Ping, Rke2, Systemd, Test, Tools, builtin};
+pub use builtin::{
+    Apt, BackendSettings, Docker, Engine, Exec, File, Http, Ping, Rke2, Systemd, Test, Tools, builtin,
+};
 pub use declared::{Declared, DeclaredBackend, Refused};
 pub use environment::Environment;
 pub use guard::{Deadlines, Guard, boot_time, watch_over};

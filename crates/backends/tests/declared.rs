@@ -93,7 +93,7 @@ fn what_could_not_be_meant_is_refused_with_its_key() {
     for (declared, where_, told) in [
         (json!({}), "backends.own.actions".to_owned(), "must be a section"),
         (json!({"actions": {}}), "backends.own.actions".to_owned(), "declare at least one"),
-        (json!({"actions": {"Do": {}}}), "backends.own.actions.Do".to_owned(), "is no name"),
+        (json!({"actions": {"Do": {}}}), "backends.own.actions.Do".to_owned(), "is not a name"),
         (json!({"action": {}}), "backends.own.action".to_owned(), "did you mean `actions`?"),
         (action(json!({})), format!("{key}.argv"), "is empty"),
         (action(json!({"argv": "/bin/x"})), format!("{key}.argv"), "must be a list of texts"),

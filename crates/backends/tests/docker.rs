@@ -362,7 +362,7 @@ async fn names(site: &Site, mark: &str) -> Vec<String> {
 }
 
 async fn left_overs_go_and_those_of_others_stay(site: Site) {
-    assert_eq!(site.docker.sweep().await.unwrap(), [], "who never ran anything asks for nothing");
+    assert_eq!(site.docker.remove_left_over().await.unwrap(), [], "who never ran anything asks for nothing");
     let other = format!("{}-other", site.name());
     let identity = |attempt| Identity { execution: ExecutionId(uuid::Uuid::new_v4()), attempt };
     let (first, second) = (identity(1), identity(2));
@@ -375,12 +375,12 @@ async fn left_overs_go_and_those_of_others_stay(site: Site) {
 
     // The next life of the agent.
     let docker = Docker::new(Engine::read(&site.socket).unwrap(), site.bench.dir.path());
-    let mut found = docker.sweep().await.unwrap();
+    let mut found = docker.remove_left_over().await.unwrap();
     found.sort_by_key(|identity| identity.attempt);
     assert_eq!(found, [first, second]);
     assert_eq!(names(&site, &mark).await, Vec::<String>::new());
     assert!(names(&site, "another").await.iter().any(|name| name.trim_start_matches('/') == other));
-    assert_eq!(docker.sweep().await.unwrap(), []);
+    assert_eq!(docker.remove_left_over().await.unwrap(), []);
 
     // And one that could not sweep when it started does so before its first container.
     leave(&site, &format!("{}-c", site.name()), &mark, first).await;

@@ -9,6 +9,7 @@ use crate::execution::{Execution, Lease, Outcome};
 use crate::ids::{ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
 use crate::node::{NodeStatus, Registration};
 use crate::run::{RunEnd, RunRecord, RunState};
+use crate::work::Parent;
 
 /// One alteration of state. The variants are in the order in which a batch applies its kinds: what a later kind
 /// relies on is made by an earlier one.
@@ -71,10 +72,16 @@ pub enum Change {
     /// room in their limits.
     ExecutionsAdded { run: RunId, epoch: u64, executions: Vec<Execution>, at: Timestamp },
     /// Guard: it is pending, and each of its limits has room.
-    ExecutionLeased { run: RunId, execution: ExecutionId, lease: Lease },
+    ExecutionLeased {
+        #[serde(rename = "run")]
+        of: Parent,
+        execution: ExecutionId,
+        lease: Lease,
+    },
     /// Guard: the token.
     ExecutionStarted {
-        run: RunId,
+        #[serde(rename = "run")]
+        of: Parent,
         execution: ExecutionId,
         token: LeaseToken,
         /// By the agent's clock: for display.
@@ -84,10 +91,17 @@ pub enum Change {
         received_at: Option<Timestamp>,
     },
     /// Guard: the token.
-    ExecutionFinished { run: RunId, execution: ExecutionId, token: LeaseToken, outcome: Outcome },
+    ExecutionFinished {
+        #[serde(rename = "run")]
+        of: Parent,
+        execution: ExecutionId,
+        token: LeaseToken,
+        outcome: Outcome,
+    },
     /// Guard: the token; when it is for its node's silence, that it lasts.
     ExecutionLost {
-        run: RunId,
+        #[serde(rename = "run")]
+        of: Parent,
         execution: ExecutionId,
         token: LeaseToken,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -254,10 +268,10 @@ impl Change {
             | Change::RunAdmitted { run, .. }
             | Change::ExecutionsAdded { run, .. }
             | Change::RunMoved { run, .. } => Subject::Run(run),
-            Change::ExecutionLeased { run, execution, .. }
-            | Change::ExecutionStarted { run, execution, .. }
-            | Change::ExecutionFinished { run, execution, .. }
-            | Change::ExecutionLost { run, execution, .. }
+            Change::ExecutionLeased { of: Parent::Run(run), execution, .. }
+            | Change::ExecutionStarted { of: Parent::Run(run), execution, .. }
+            | Change::ExecutionFinished { of: Parent::Run(run), execution, .. }
+            | Change::ExecutionLost { of: Parent::Run(run), execution, .. }
             | Change::ExecutionCancelRequested { run, execution, .. }
             | Change::ExecutionGivenUp { run, execution, .. }
             | Change::ExecutionSkipped { run, execution, .. } => Subject::Execution { run, id: *execution },

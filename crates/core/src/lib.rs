@@ -18,10 +18,12 @@ pub mod place;
 pub mod plan;
 pub mod run;
 pub mod select;
+pub mod servers;
 pub mod shown;
 pub mod span;
 pub mod spec;
 pub mod state;
+pub mod work;
 
 pub use change::{Applied, Change, Event, Refusal, Silence};
 pub use dice::Dice;

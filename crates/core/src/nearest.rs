@@ -38,18 +38,29 @@ fn has_part(name: &str, word: &str) -> bool {
     word.len() >= SHORTEST_PART && name != word && name.split('_').any(|part| part == word)
 }
 
-/// What would have been valid: ``did you mean `tasks`? (fields: name, tasks)``, or just the list.
+/// Says which words are valid: all of them if they are few, otherwise only what was probably meant. A long list does not
+/// help, and would change with every word that is added.
 pub fn advice(word: &str, valid: &[&str], what: &str) -> String {
-    /// A longer list helps nobody.
-    const MOST_LISTED: usize = 30;
-    let mut listed = valid.iter().take(MOST_LISTED).copied().collect::<Vec<_>>().join(", ");
-    if valid.len() > MOST_LISTED {
-        listed.push_str(", …");
+    const FEW: usize = 8;
+    const LISTED_OF_MANY: usize = 3;
+    let meant = nearest(word, valid.iter().copied()).map(|meant| format!("did you mean `{meant}`?"));
+    if valid.len() <= FEW {
+        let listed = format!("{what}: {}", valid.join(", "));
+        return meant.map_or_else(|| listed.clone(), |meant| format!("{meant} ({listed})"));
     }
-    match nearest(word, valid.iter().copied()) {
-        Some(meant) => format!("did you mean `{meant}`? ({what}: {listed})"),
-        None => format!("{what}: {listed}"),
+    meant.unwrap_or_else(|| format!("{what}: {}, …", closest(word, valid, LISTED_OF_MANY).join(", ")))
+}
+
+/// The words with the fewest edits, however many those are.
+fn closest<'a>(word: &str, candidates: &[&'a str], count: usize) -> Vec<&'a str> {
+    let mut sorted = candidates.to_vec();
+    if let Some(word) = lowered(word) {
+        sorted.sort_by_cached_key(|candidate| {
+            lowered(candidate).map_or(usize::MAX, |letters| distance(&word, &letters))
+        });
     }
+    sorted.truncate(count);
+    sorted
 }
 
 fn lowered(word: &str) -> Option<Vec<char>> {
@@ -118,5 +129,12 @@ mod tests {
             "did you mean `exec`? (backends: exec, ping)"
         );
         assert_eq!(advice("docker", &["exec", "ping"], "backends"), "backends: exec, ping");
+    }
+
+    #[test]
+    fn advice_lists_the_nearest_of_many() {
+        let words = ["apt", "docker", "exec", "file", "http", "ping", "rke2", "systemd", "test"];
+        assert_eq!(advice("exce", &words, "backends"), "did you mean `exec`?");
+        assert_eq!(advice("helm", &words, "backends"), "backends: file, http, test, …");
     }
 }

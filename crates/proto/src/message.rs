@@ -2,9 +2,11 @@
 
 use downbeat_core::backend::{Params, params_bytes};
 use downbeat_core::execution::Outcome;
-use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, SessionId};
+use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, SessionId};
 use downbeat_core::node::Description;
+use downbeat_core::work::{Attempt, Origin, Parent, Work};
 use jiff::Timestamp;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The protocol's number: the newest that this program speaks.
@@ -124,14 +126,13 @@ pub struct Poll {
 pub struct Assignment {
     pub execution: ExecutionId,
     pub token: LeaseToken,
-    pub run: RunId,
-    pub step: u32,
+    pub of: Origin,
     pub attempt: u32,
     /// Placed work uses slots; fleet work runs one at a time, in order.
     pub placed: bool,
     pub backend: String,
     pub action: String,
-    pub params: Params,
+    pub params: Arc<Params>,
     pub timeout: Duration,
     pub stop_on_disconnect: bool,
     /// Values that it is to say when it succeeds.
@@ -139,6 +140,23 @@ pub struct Assignment {
 }
 
 impl Assignment {
+    /// What an agent is told of an attempt that is leased to its node.
+    pub fn new(work: &Work, attempt: &Attempt, token: LeaseToken) -> Self {
+        Self {
+            execution: attempt.execution,
+            token,
+            of: attempt.of.clone(),
+            attempt: attempt.number,
+            placed: work.is_placed,
+            backend: work.backend.clone(),
+            action: work.action.clone(),
+            params: Arc::clone(attempt.params.as_ref().unwrap_or(&work.params)),
+            timeout: work.timeout,
+            stop_on_disconnect: work.stop_on_disconnect,
+            outputs: work.outputs.clone(),
+        }
+    }
+
     /// About how many bytes it takes on the wire.
     pub fn wire_bytes(&self) -> usize {
         256 + self.backend.len() + self.action.len() + params_bytes(&self.params)
@@ -154,14 +172,14 @@ pub struct PollAnswer {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Started {
     pub held: Held,
-    pub run: RunId,
+    pub of: Parent,
     pub at: Timestamp,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finished {
     pub held: Held,
-    pub run: RunId,
+    pub of: Parent,
     pub outcome: Outcome,
     /// Output that was not sent before.
     pub output: Vec<Chunk>,

@@ -9,6 +9,7 @@ use downbeat_core::execution::{Outcome, Verdict};
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, SessionId};
 use downbeat_core::limits;
 use downbeat_core::node::Description;
+use downbeat_core::work::{Origin, Parent};
 use downbeat_proto::Link;
 use downbeat_proto::grpc::generated::agent_client::AgentClient;
 use downbeat_proto::grpc::{Client, generated as wire, service};
@@ -106,13 +107,12 @@ fn poll_answer() -> PollAnswer {
     let assignment = Assignment {
         execution: held(3).execution,
         token: held(3).token,
-        run: RunId::from("nightly:2031"),
-        step: 7,
+        of: Origin::Step { run: RunId::from("nightly:2031"), step: 7, item: None },
         attempt: 2,
         placed: true,
         backend: "exec".to_owned(),
         action: "run".to_owned(),
-        params: [("command".to_owned(), serde_json::json!(["echo", "ü"]))].into(),
+        params: Arc::new([("command".to_owned(), serde_json::json!(["echo", "ü"]))].into()),
         timeout: Duration::from_secs(1800),
         stop_on_disconnect: true,
         outputs: Vec::new(),
@@ -128,10 +128,10 @@ fn report() -> Report {
     Report {
         node: node(),
         session: session(),
-        started: vec![Started { held: held(1), run: RunId::from("run"), at: at() }],
+        started: vec![Started { held: held(1), of: Parent::Run(RunId::from("run")), at: at() }],
         finished: vec![Finished {
             held: held(2),
-            run: RunId::from("run"),
+            of: Parent::Run(RunId::from("run")),
             outcome: Outcome {
                 verdict: Verdict::Failed,
                 exit_code: Some(-1),

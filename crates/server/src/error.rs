@@ -1,50 +1,115 @@
-//! Owns why a request to the server was not carried out, and the class that decides status and exit code.
+//! Owns why a request to the server failed, and the class that decides HTTP status and exit code.
+
+use std::fmt;
 
 use downbeat_core::backend::ParamProblem;
+use downbeat_core::ids::{NodeId, RunId};
+use downbeat_core::nearest::advice;
 use downbeat_core::plan::{self, Unfit};
+use downbeat_core::run::RunState;
+use downbeat_core::run::again::NotAgain;
+use downbeat_core::shown::shown;
 use downbeat_core::spec;
 use downbeat_store as store;
 
 use crate::journal::Lost;
 
-/// Why a request was not carried out.
+/// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The definition is wrong.
-    #[error("the job definition has {} problem(s)", errors.len())]
-    Invalid { errors: Vec<Problem> },
-    /// The values that a run was given are wrong.
+    /// The definition is not valid.
+    #[error("the job definition has {} problem(s)", .0.len())]
+    Invalid(Vec<spec::Problem>),
+    /// The params of the run are not valid.
     #[error("the run's params have {} problem(s)", .0.len())]
     Params(Vec<ParamProblem>),
-    /// The definition is right, and cannot be carried out as things are.
+    /// The definition is valid, and cannot be carried out as things are.
     #[error("{message}")]
     Refused { message: String, nodes: Vec<(String, String)> },
+    /// The request names something that does not exist.
     #[error("{0}")]
-    NotFound(String),
-    #[error("{0}")]
-    Conflict(String),
-    /// There is no room for more; later there may be.
-    #[error("{0}")]
-    TooMany(String),
+    NoSuch(Noun),
+    #[error(transparent)]
+    Conflict(#[from] Conflict),
+    /// There is no room for more runs; later there may be.
+    #[error(
+        "no more than {most} runs may wait for their turn (max_pending_runs), and {pending} do; try again later"
+    )]
+    TooManyRuns { most: u32, pending: u32 },
     #[error("{0}")]
     Unavailable(String),
-    /// Too much of the same is under way; soon there may be room.
+    /// The request needs a feature that not every server on this store has.
+    #[error("an older server shares this store and does not support {0}; upgrade all servers")]
+    OlderServer(&'static str),
+    /// Too many requests of this kind are in progress; soon there may be room.
     #[error("{0}")]
     Busy(String),
     #[error("bug: {0}")]
     Bug(String),
 }
 
-/// One thing that is wrong with a definition.
+/// Something that a request names and that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
-    pub path: String,
-    pub line: Option<u32>,
-    pub column: Option<u32>,
-    pub message: String,
+pub enum Noun {
+    Run(RunId),
+    Execution(String),
+    /// By name or id, with the names that exist.
+    Node(String, Vec<String>),
+    Cluster(String),
+    /// A task of a run, with advice on the tasks that exist.
+    Task {
+        run: RunId,
+        task: String,
+        known: String,
+    },
 }
 
-/// What kind of failure it is: HTTP status, gRPC code, exit code and retry follow from this.
+impl Noun {
+    /// A node of which only the id is known.
+    pub(crate) fn node(id: NodeId) -> Self {
+        Noun::Node(id.to_string(), Vec::new())
+    }
+}
+
+impl fmt::Display for Noun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Noun::Run(run) => write!(f, "there is no run `{}`", shown(run.as_str())),
+            Noun::Execution(id) => write!(f, "there is no execution `{}`", shown(id)),
+            Noun::Node(name, known) if known.is_empty() => write!(f, "there is no node `{}`", shown(name)),
+            Noun::Node(name, known) => {
+                let known: Vec<&str> = known.iter().map(String::as_str).collect();
+                write!(f, "there is no node `{}`; {}", shown(name), advice(name, &known, "nodes"))
+            }
+            // There is one cluster in this version.
+            Noun::Cluster(name) => {
+                write!(f, "there is no cluster `{}`; {}", shown(name), advice(name, &["default"], "clusters"))
+            }
+            Noun::Task { run, task, known } => write!(f, "run `{run}` has no task `{task}`; {known}"),
+        }
+    }
+}
+
+/// The state of a run or node that forbids a request.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Conflict {
+    #[error("run `{0}` has ended: it is {1}")]
+    RunEnded(RunId, RunState),
+    #[error("run `{0}` is paused already")]
+    RunPaused(RunId),
+    #[error("run `{0}` is not paused")]
+    RunNotPaused(RunId),
+    #[error("run `{0}` was just removed")]
+    RunRemoved(RunId),
+    #[error(transparent)]
+    NotAgain(#[from] NotAgain),
+    #[error("{0} is online; stop its agent first, or use --force")]
+    NodeOnline(String),
+    #[error("{0} has registered again meanwhile; look at it first")]
+    NodeRegistered(String),
+}
+
+/// The kind of an error: HTTP status, exit code and retry follow from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     Rejected,
@@ -59,14 +124,20 @@ pub enum Class {
 impl Error {
     pub fn class(&self) -> Class {
         match self {
-            Error::Invalid { .. } | Error::Params(_) => Class::Rejected,
+            Error::Invalid(_) | Error::Params(_) => Class::Rejected,
             Error::Refused { .. } | Error::Conflict(_) => Class::Conflict,
-            Error::NotFound(_) => Class::NotFound,
-            Error::TooMany(_) => Class::TooMany,
-            Error::Unavailable(_) => Class::Unavailable,
+            Error::NoSuch(_) => Class::NotFound,
+            Error::TooManyRuns { .. } => Class::TooMany,
+            Error::Unavailable(_) | Error::OlderServer(_) => Class::Unavailable,
             Error::Busy(_) => Class::Busy,
             Error::Bug(_) => Class::Bug,
         }
+    }
+}
+
+impl From<Noun> for Error {
+    fn from(noun: Noun) -> Self {
+        Error::NoSuch(noun)
     }
 }
 
@@ -99,20 +170,6 @@ impl From<Unfit> for Error {
 
 impl From<plan::Error> for Error {
     fn from(error: plan::Error) -> Self {
-        let problem =
-            Problem { path: "tasks".to_owned(), line: None, column: None, message: error.to_string() };
-        Error::Invalid { errors: vec![problem] }
-    }
-}
-
-impl From<spec::Problem> for Problem {
-    fn from(problem: spec::Problem) -> Self {
-        let known = |number: u32| (number > 0).then_some(number);
-        Self {
-            path: problem.path,
-            line: known(problem.line),
-            column: known(problem.column),
-            message: problem.message,
-        }
+        Error::Invalid(vec![spec::Problem { path: "tasks".to_owned(), at: None, message: error.to_string() }])
     }
 }

@@ -3,6 +3,7 @@
 //! Invariant: state changes only through the journal, and nothing acts on what is not committed.
 
 mod admission;
+mod caller;
 mod clock;
 mod cluster;
 mod dispatch;
@@ -24,9 +25,11 @@ mod settings;
 mod size;
 mod start;
 mod surroundings;
+mod works;
 
+pub use caller::Caller;
 pub use clock::Wall;
-pub use error::{Class, Error, Problem};
+pub use error::{Class, Conflict, Error, Noun};
 pub use journal::{Batches, Feed};
 pub use metrics::Metrics;
 pub use nodes::Force;

@@ -19,7 +19,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Metric, Registry};
 
 use self::nodes::PerNode;
 pub(crate) use self::stock::take_stock;
@@ -37,23 +37,43 @@ struct Figures {
     executions: [Counter; Status::ALL.len()],
     nodes: [Gauge; NodeStatus::ALL.len()],
     per_node: PerNode,
-    queue_depth: Gauge,
+    gauges: [Gauge; GAUGES.len()],
     pending_to_leased: Histogram,
     commit_batch_size: Histogram,
     commit_seconds: Histogram,
-    polls_parked: Gauge,
-    runs_waiting: Gauge,
-    nodes_held: Gauge,
-    feed_lag: Gauge,
     http_requests: Family<Request, Counter>,
     http_seconds: Family<Route, Histogram>,
-    memory: Gauge,
-    replica: Gauge,
-    replica_connected: Gauge,
-    replica_lag_events: Gauge,
     replica_lag_seconds: Gauge<f64, AtomicU64>,
-    replica_copies: Gauge,
 }
+
+/// A figure without labels that goes up and down.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Figure {
+    QueueDepth,
+    PollsParked,
+    RunsWaiting,
+    NodesHeld,
+    FeedLag,
+    Memory,
+    Replica,
+    ReplicaConnected,
+    ReplicaLag,
+    ReplicaCopies,
+}
+
+/// The name and the help text of every [`Figure`], in the same order.
+const GAUGES: [(&str, &str); 10] = [
+    ("queue_depth", "Executions that are pending: no node has them yet"),
+    ("polls_parked", "Polls of nodes that wait for work at this server"),
+    ("runs_waiting", "Runs that wait for their turn"),
+    ("nodes_held", "Nodes that an exclusive run has for itself"),
+    ("feed_lag_events", "Committed events that this server has not yet acted on"),
+    ("process_resident_memory_bytes", "Memory that the server's process holds"),
+    ("replica", "1 on a read replica, 0 on a primary"),
+    ("replica_connected", "Whether this replica follows its primary at the moment"),
+    ("replica_lag_events", "Events of the primary that this replica's copy lacks, as last heard"),
+    ("replica_copies", "How often this replica's copy was replaced since its start"),
+];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct State {
@@ -97,109 +117,54 @@ impl Metrics {
     pub fn new() -> Self {
         let mut registry = Registry::with_prefix("downbeat");
         let runs = Family::<State, Gauge>::default();
+        registry.register("runs", "Runs by state", runs.clone());
         let executions = Family::<Outcome, Counter>::default();
+        registry.register("executions", "Executions that ended, by outcome", executions.clone());
         let nodes = Family::<Health, Gauge>::default();
+        registry.register("nodes", "Nodes by status", nodes.clone());
+        let per_node = PerNode::default();
+        registry.register_collector(Box::new(per_node.clone()));
+        let gauges = GAUGES.map(|(name, help)| registered(&mut registry, name, help, Gauge::default()));
+        let seconds = || Histogram::new(LATENCY_S);
+        let sizes = Histogram::new(exponential_buckets(1.0, 2.0, 14));
+        let mut histogram = |name, help, histogram| registered(&mut registry, name, help, histogram);
+        let pending_to_leased =
+            histogram("pending_to_leased_seconds", "From an execution's creation to its lease", seconds());
+        let commit_batch_size =
+            histogram("commit_batch_size", "Changes in one transaction of the journal", sizes);
+        let commit_seconds =
+            histogram("commit_seconds", "Duration of one transaction of the journal", seconds());
+        let http_requests = Family::default();
+        registry.register("http_requests", "HTTP requests answered", http_requests.clone());
+        let http_seconds = Family::new_with_constructor((|| Histogram::new(LATENCY_S)) as fn() -> Histogram);
+        let help = "From an HTTP request's head to the head of its answer";
+        registry.register("http_request_seconds", help, http_seconds.clone());
+        let replica_lag_seconds = Gauge::default();
+        registry.register("replica_lag_seconds", "Age of this replica's copy", replica_lag_seconds.clone());
         let figures = Figures {
             runs: RunState::ALL.map(|state| runs.get_or_create_owned(&State { state: state.as_str() })),
             executions: Status::ALL
                 .map(|status| executions.get_or_create_owned(&Outcome { outcome: status.as_str() })),
             nodes: NodeStatus::ALL
                 .map(|status| nodes.get_or_create_owned(&Health { status: status.as_str() })),
-            per_node: PerNode::default(),
-            queue_depth: Gauge::default(),
-            pending_to_leased: Histogram::new(LATENCY_S),
-            commit_batch_size: Histogram::new(exponential_buckets(1.0, 2.0, 14)),
-            commit_seconds: Histogram::new(LATENCY_S),
-            polls_parked: Gauge::default(),
-            runs_waiting: Gauge::default(),
-            nodes_held: Gauge::default(),
-            feed_lag: Gauge::default(),
-            http_requests: Family::default(),
-            http_seconds: Family::new_with_constructor(|| Histogram::new(LATENCY_S)),
-            memory: Gauge::default(),
-            replica: Gauge::default(),
-            replica_connected: Gauge::default(),
-            replica_lag_events: Gauge::default(),
-            replica_lag_seconds: Gauge::default(),
-            replica_copies: Gauge::default(),
-            registry: Registry::default(),
+            per_node,
+            gauges,
+            pending_to_leased,
+            commit_batch_size,
+            commit_seconds,
+            http_requests,
+            http_seconds,
+            replica_lag_seconds,
+            registry,
         };
         for status in Status::ALL.into_iter().filter(|status| status.is_open()) {
             executions.remove(&Outcome { outcome: status.as_str() });
         }
-        registry.register("runs", "Runs by state", runs);
-        registry.register("executions", "Executions that ended, by outcome", executions);
-        registry.register("nodes", "Nodes by status", nodes);
-        registry.register_collector(Box::new(figures.per_node.clone()));
-        registry.register(
-            "queue_depth",
-            "Executions that are pending: no node has them yet",
-            figures.queue_depth.clone(),
-        );
-        registry.register(
-            "pending_to_leased_seconds",
-            "From an execution's creation to its lease",
-            figures.pending_to_leased.clone(),
-        );
-        registry.register(
-            "commit_batch_size",
-            "Changes in one transaction of the journal",
-            figures.commit_batch_size.clone(),
-        );
-        registry.register(
-            "commit_seconds",
-            "Duration of one transaction of the journal",
-            figures.commit_seconds.clone(),
-        );
-        registry.register(
-            "polls_parked",
-            "Polls of nodes that wait for work at this server",
-            figures.polls_parked.clone(),
-        );
-        registry.register("runs_waiting", "Runs that wait for their turn", figures.runs_waiting.clone());
-        registry.register(
-            "nodes_held",
-            "Nodes that an exclusive run has for itself",
-            figures.nodes_held.clone(),
-        );
-        registry.register(
-            "feed_lag_events",
-            "Committed events that this server has not yet acted on",
-            figures.feed_lag.clone(),
-        );
-        registry.register("http_requests", "HTTP requests answered", figures.http_requests.clone());
-        registry.register(
-            "http_request_seconds",
-            "From an HTTP request's head to the head of its answer",
-            figures.http_seconds.clone(),
-        );
-        registry.register(
-            "process_resident_memory_bytes",
-            "Memory that the server's process holds",
-            figures.memory.clone(),
-        );
-        registry.register("replica", "1 on a read replica, 0 on a primary", figures.replica.clone());
-        registry.register(
-            "replica_connected",
-            "Whether this replica follows its primary at the moment",
-            figures.replica_connected.clone(),
-        );
-        registry.register(
-            "replica_lag_events",
-            "Events of the primary that this replica's copy lacks, as last heard",
-            figures.replica_lag_events.clone(),
-        );
-        registry.register(
-            "replica_lag_seconds",
-            "Age of this replica's copy",
-            figures.replica_lag_seconds.clone(),
-        );
-        registry.register(
-            "replica_copies",
-            "How often this replica's copy was made anew since its start",
-            figures.replica_copies.clone(),
-        );
-        Self(Arc::new(Figures { registry, ..figures }))
+        Self(Arc::new(figures))
+    }
+
+    pub(crate) fn set(&self, figure: Figure, value: u64) {
+        self.0.gauges[figure as usize].set(signed(value));
     }
 
     /// Takes over the runs that the store counts; at the start, before changes are followed one by one.
@@ -246,10 +211,6 @@ impl Metrics {
         self.0.executions[status as usize].inc();
     }
 
-    pub fn set_queue_depth(&self, pending: u64) {
-        self.0.queue_depth.set(signed(pending));
-    }
-
     pub fn observe_pending_to_leased(&self, waited: Duration) {
         self.0.pending_to_leased.observe(waited.as_secs_f64());
     }
@@ -259,29 +220,13 @@ impl Metrics {
         self.0.commit_seconds.observe(elapsed.as_secs_f64());
     }
 
-    pub fn set_parked(&self, polls: u64) {
-        self.0.polls_parked.set(signed(polls));
-    }
-
-    pub fn set_runs_waiting(&self, runs: u64) {
-        self.0.runs_waiting.set(signed(runs));
-    }
-
-    pub fn set_held_nodes(&self, nodes: u64) {
-        self.0.nodes_held.set(signed(nodes));
-    }
-
-    pub fn set_feed_lag(&self, events: u64) {
-        self.0.feed_lag.set(signed(events));
-    }
-
     pub(crate) fn set_replica(&self, lag: &Lag) {
-        self.0.replica.set(1);
-        self.0.replica_connected.set(i64::from(lag.connected));
-        // What is not known is not small.
-        self.0.replica_lag_events.set(lag.events.map_or(-1, signed));
+        self.set(Figure::Replica, 1);
+        self.set(Figure::ReplicaConnected, u64::from(lag.connected));
+        // An unknown lag must not look like a small one.
+        self.0.gauges[Figure::ReplicaLag as usize].set(lag.events.map_or(-1, signed));
         self.0.replica_lag_seconds.set(lag.time.map_or(f64::NAN, |time| time.0.as_secs_f64()));
-        self.0.replica_copies.set(signed(lag.copies));
+        self.set(Figure::ReplicaCopies, lag.copies);
     }
 
     /// `path` is the route's pattern: paths themselves would make a series for every id.
@@ -297,12 +242,18 @@ impl Metrics {
     /// The figures as OpenMetrics text.
     pub fn encode(&self) -> String {
         if let Some(bytes) = resident_bytes() {
-            self.0.memory.set(signed(bytes));
+            self.set(Figure::Memory, bytes);
         }
         let mut text = String::new();
         encode(&mut text, &self.0.registry).expect("writing to a string does not fail");
         text
     }
+}
+
+/// Registers a figure, and returns it.
+fn registered<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register(name, help, metric.clone());
+    metric
 }
 
 fn signed(count: u64) -> i64 {
@@ -324,17 +275,17 @@ mod tests {
     fn every_figure_has_its_name_and_value() {
         let metrics = Metrics::new();
         metrics.start_from(&Tally { runs: vec![(RunState::Running, 2)], ..Tally::default() });
-        metrics.set_queue_depth(9);
+        metrics.set(Figure::QueueDepth, 9);
         metrics.set_nodes([NodeStatus::Online, NodeStatus::Stale, NodeStatus::Online].into_iter());
         metrics.run_moved(Some(RunState::Running), RunState::Completed);
         metrics.run_moved(None, RunState::Pending);
         metrics.execution_ended(Status::Succeeded);
         metrics.on_commit(7, Duration::from_millis(2));
         metrics.observe_pending_to_leased(Duration::from_millis(1));
-        metrics.set_parked(4);
-        metrics.set_feed_lag(5);
-        metrics.set_runs_waiting(6);
-        metrics.set_held_nodes(3);
+        metrics.set(Figure::PollsParked, 4);
+        metrics.set(Figure::FeedLag, 5);
+        metrics.set(Figure::RunsWaiting, 6);
+        metrics.set(Figure::NodesHeld, 3);
         metrics.on_request("GET", "/api/v1/runs", 200, Duration::from_millis(1));
         let text = metrics.encode();
         for line in [

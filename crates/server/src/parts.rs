@@ -11,7 +11,7 @@ use tracing::Span;
 
 use crate::admission::Admission;
 use crate::clock::Clock;
-use crate::cluster::{CommonLevel, Standing};
+use crate::cluster::{CommonLevel, LastSign};
 use crate::dispatch::Dispatcher;
 use crate::heavy::HeavyWork;
 use crate::journal::{Feed, Journal};
@@ -42,7 +42,7 @@ pub(crate) struct Parts {
     pub started_at: Timestamp,
     pub clock: Clock,
     pub chance: Chance,
-    pub standing: Standing,
+    pub last_sign: LastSign,
     pub level: CommonLevel,
     pub heavy: HeavyWork,
     /// What a replica knows of its primary; `None` on a primary.

@@ -7,12 +7,15 @@ use downbeat_core::Dice;
 use downbeat_core::backend::Catalogue;
 use downbeat_core::ids::{ClusterId, NodeId, RunId};
 use downbeat_core::spec::{Definition, from_json};
-use downbeat_server::{Class, Drain, Force, Service, Submit};
+use downbeat_server::{Caller, Class, Drain, Force, Service, Submit};
 
 use crate::cluster::Cluster;
 use crate::jobs::job;
 
-/// A client waits so long for an answer.
+/// Whoever makes the requests.
+static SIM: Caller = Caller::named("sim");
+
+/// A client waits this long for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Asks any server that is up; nothing when it does not answer in time, or dies.
@@ -35,13 +38,12 @@ pub(crate) async fn submit(cluster: Arc<Cluster>, number: usize, within: Duratio
     tokio::time::sleep(world.up_to(within)).await;
     let run = loop {
         let submit = Submit {
-            params: Default::default(),
+            params: None,
             definition: definition.clone(),
             no_cache: false,
             idempotency_key: keyed.then(|| format!("key-{number}")),
-            by: "sim".to_owned(),
         };
-        match ask(&cluster, |service| async move { service.submit(submit).await }).await {
+        match ask(&cluster, |service| async move { service.submit(&SIM, submit).await }).await {
             Some(Ok(submitted)) => break submitted.run.id,
             // Its nodes are not there yet.
             Some(Err(error)) if error.class() == Class::Rejected => {
@@ -74,11 +76,11 @@ pub(crate) async fn submit(cluster: Arc<Cluster>, number: usize, within: Duratio
 async fn pause_for_a_while(cluster: &Cluster, run: &RunId) {
     cluster.world.say(format_args!("{run} is to be paused"));
     let paused = run.clone();
-    let _ = ask(cluster, |service| async move { service.pause(&paused, "sim").await }).await;
+    let _ = ask(cluster, |service| async move { service.pause(&SIM, &paused).await }).await;
     tokio::time::sleep(cluster.world.up_to(Duration::from_secs(20))).await;
     loop {
         let resumed = run.clone();
-        match ask(cluster, |service| async move { service.resume(&resumed, "sim").await }).await {
+        match ask(cluster, |service| async move { service.resume(&SIM, &resumed).await }).await {
             Some(Ok(())) => return,
             // It has ended, or the pause was never heard.
             Some(Err(error)) if error.class() != Class::Unavailable => return,
@@ -91,7 +93,7 @@ async fn cancel_run(cluster: &Cluster, run: &RunId) {
     cluster.world.say(format_args!("{run} is to be cancelled"));
     for _ in 0..20 {
         let wanted = run.clone();
-        match ask(cluster, |service| async move { service.cancel(&wanted, "sim").await }).await {
+        match ask(cluster, |service| async move { service.cancel(&SIM, &wanted).await }).await {
             Some(Ok(())) => {
                 cluster.world.truth(|truth| truth.counts.cancels += 1);
                 return;
@@ -106,10 +108,10 @@ async fn cancel_run(cluster: &Cluster, run: &RunId) {
 pub(crate) async fn drain(cluster: Arc<Cluster>, agent: usize, duration: Duration) {
     let node = NodeId::derive(ClusterId::DEFAULT, &format!("n{agent}"));
     cluster.world.say(format_args!("n{agent} is to be drained for {duration:?}"));
-    let _ = ask(&cluster, |service| async move { service.set_drain(node, Drain::On, "sim").await }).await;
+    let _ = ask(&cluster, |service| async move { service.set_drain(&SIM, node, Drain::On).await }).await;
     tokio::time::sleep(duration).await;
     while !matches!(
-        ask(&cluster, |service| async move { service.set_drain(node, Drain::Off, "sim").await }).await,
+        ask(&cluster, |service| async move { service.set_drain(&SIM, node, Drain::Off).await }).await,
         Some(Ok(()))
     ) {
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -121,7 +123,7 @@ pub(crate) async fn delete(cluster: Arc<Cluster>, agent: usize) {
     let node = NodeId::derive(ClusterId::DEFAULT, &format!("n{agent}"));
     let force = if cluster.world.below(2) == 0 { Force::On } else { Force::Off };
     cluster.world.say(format_args!("n{agent} is to be deleted, {force:?}"));
-    let answer = ask(&cluster, |service| async move { service.delete_node(node, force, "sim").await }).await;
+    let answer = ask(&cluster, |service| async move { service.delete_node(&SIM, node, force).await }).await;
     let told =
         answer.map(|answer| answer.map(|tombstone| tombstone.session).map_err(|error| error.to_string()));
     cluster.world.say(format_args!("the deletion of n{agent}: {told:?}"));

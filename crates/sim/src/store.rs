@@ -11,6 +11,7 @@ use async_trait::async_trait;
 use downbeat_core::change::{Change, Event, Subject};
 use downbeat_core::execution::{Execution, State, Status};
 use downbeat_core::ids::{ExecutionId, NodeId, ServerId, SessionId};
+use downbeat_core::work::Parent;
 use downbeat_store::{
     Beside, Committed, Error, EventFilter, Events, Executions, MemoryStore, News, Runs, Store, Wrapper,
 };
@@ -168,14 +169,16 @@ impl Reached {
     async fn without_fencing(&self, changes: &[Change]) -> Result<Vec<Change>, Error> {
         let mut rewritten = changes.to_vec();
         for change in &mut rewritten {
-            let Change::ExecutionFinished { run, execution, token, .. } = change else { continue };
+            let Change::ExecutionFinished { of: Parent::Run(run), execution, token, .. } = change else {
+                continue;
+            };
             let all = self.inner.executions_of(run).await?;
             let Some(said) = all.iter().find(|each| each.id == *execution) else { continue };
             if said.state.status() != Status::Lost {
                 continue;
             }
             let next = all.iter().find(|each| {
-                each.step == said.step && each.pinned == said.pinned && each.state.status().is_open()
+                each.step() == said.step() && each.pinned == said.pinned && each.state.status().is_open()
             });
             if let Some((next, lease)) = next.and_then(|next| Some((next, next.state.lease()?))) {
                 (*execution, *token) = (next.id, lease.token);
@@ -223,7 +226,7 @@ fn shown(change: &Change) -> String {
         Change::ExecutionsAdded { executions, epoch, .. } => {
             let all: Vec<String> = executions
                 .iter()
-                .map(|each| format!("{}:{}.{}{}", each.id, each.step, each.attempt, lease_of(&each.state)))
+                .map(|each| format!("{}:{}.{}{}", each.id, each.step(), each.attempt, lease_of(&each.state)))
                 .collect();
             format!(" epoch={epoch} [{}]", all.join(" "))
         }

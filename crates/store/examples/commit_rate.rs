@@ -10,6 +10,7 @@ use downbeat_core::dice::Dice;
 use downbeat_core::execution::{Execution, Lease, Outcome, State, Verdict};
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::run::{Resolved, RunRecord, RunState};
+use downbeat_core::work::Origin;
 use downbeat_store::Store;
 use jiff::Timestamp;
 
@@ -53,15 +54,13 @@ fn born(dice: &mut Dice, run: &RunId, node: NodeId, session: SessionId) -> Execu
     let lease = Lease { token: LeaseToken(dice.uuid()), node, session, granted_at: at };
     Execution {
         id: ExecutionId(dice.uuid_at(at)),
-        run: run.clone(),
-        step: 0,
+        of: Origin::Step { run: run.clone(), step: 0, item: None },
         pinned: None,
         attempt: 1,
         created_at: at,
         state: State::Leased { lease, stop: false },
         params: Default::default(),
         reused: None,
-        item: None,
         limits: None,
         cache_key: None,
     }
@@ -79,7 +78,7 @@ fn ended(execution: &Execution) -> Change {
         outputs: Default::default(),
         received_at: None,
     };
-    Change::ExecutionFinished { run: execution.run.clone(), execution: execution.id, token, outcome }
+    Change::ExecutionFinished { of: execution.of.parent(), execution: execution.id, token, outcome }
 }
 
 async fn measure(store: &dyn Store, dice: &mut Dice, size: usize, length: Duration) {

@@ -10,6 +10,7 @@ use downbeat_core::node::{Former, Registration};
 use downbeat_core::run::RunRecord;
 use downbeat_core::spec::{Limit, Limits};
 use downbeat_core::state::{Counted, LimitUse, Question, Tables, Verdicts, current_lease};
+use downbeat_core::work::Parent;
 use jiff::Timestamp;
 
 use crate::rows::{CachedRow, Code, columns, int};
@@ -162,11 +163,11 @@ impl<'a> Asked<'a> {
         };
         for execution in added() {
             if let Some(lease) = current_lease(execution) {
-                ask(&execution.run, execution, lease.granted_at);
+                ask(execution.run(), execution, lease.granted_at);
             }
         }
         for change in changes {
-            if let Change::ExecutionLeased { run, execution, lease } = change {
+            if let Change::ExecutionLeased { of: Parent::Run(run), execution, lease } = change {
                 let known = [tables.executions.get(execution), new.get(execution).copied()];
                 known.into_iter().flatten().for_each(|each| ask(run, each, lease.granted_at));
             }
@@ -312,7 +313,7 @@ impl<'a> Dirty<'a> {
                     execution: id.0,
                     cache_key: key.into(),
                     finished_at: outcome.ended_at().as_microsecond(),
-                    run: execution.run.as_str().into(),
+                    run: execution.run().as_str().into(),
                 }),
                 _ => None,
             }

@@ -10,6 +10,7 @@ use downbeat_core::execution::{Execution, Lease, Verdict};
 use downbeat_core::ids::ClusterId;
 use downbeat_core::run::RunState;
 use downbeat_core::spec::Limits;
+use downbeat_core::work::Parent;
 use downbeat_store::conformance::cache::clusters_have_their_own;
 use downbeat_store::conformance::limits::clusters_count_apart;
 use downbeat_store::conformance::make::{
@@ -232,7 +233,7 @@ async fn two_servers_never_share_a_held_node_nor_exceed_a_limit() {
             added(plain, vec![execution(first, plain, pending()), execution(first + 1, plain, pending())]);
         apply(&store, &[work]).await;
         let give = |number: u32, on: u32| Change::ExecutionLeased {
-            run: run_id(plain),
+            of: Parent::Run(run_id(plain)),
             execution: execution_id(number),
             lease: lease(number, on),
         };
@@ -264,7 +265,7 @@ async fn two_servers_never_share_a_held_node_nor_exceed_a_limit() {
         let holds = store.holds().await.unwrap();
         for (on, holder) in &holds {
             for execution in store.held_by(*on).await.unwrap() {
-                assert_eq!(execution.run, *holder, "round {round}: {a:?} {b:?}");
+                assert_eq!(execution.run(), holder, "round {round}: {a:?} {b:?}");
             }
         }
         assert!(a[0].is_ok() != b[0].is_ok(), "round {round}: exactly one has its nodes: {a:?} {b:?}");
@@ -366,7 +367,7 @@ async fn two_servers_never_give_out_more_than_a_limit_has() {
         // Each round is a minute after the one before.
         let now = i64::from(round) * 60;
         let give = |number: u32| Change::ExecutionLeased {
-            run: run_id(1),
+            of: Parent::Run(run_id(1)),
             execution: execution_id(number),
             lease: Lease { granted_at: at(now), ..lease(number, 1) },
         };
@@ -399,7 +400,7 @@ async fn two_servers_never_give_out_more_than_a_limit_has() {
         let ends: Vec<Change> = held
             .iter()
             .map(|each| Change::ExecutionFinished {
-                run: run_id(1),
+                of: Parent::Run(run_id(1)),
                 execution: each.id,
                 token: each.state.lease().unwrap().token,
                 outcome: downbeat_store::conformance::make::outcome(Verdict::Succeeded),

@@ -10,10 +10,11 @@ use downbeat_core::ids::{ClusterId, ExecutionId, RunId};
 use downbeat_core::node::{Former, NodeStatus};
 use downbeat_core::run::{RunEnd, RunRecord, RunState};
 use downbeat_core::spec::Limits;
+use downbeat_core::work::Parent;
 use downbeat_store::conformance::limits::some_limits;
 use downbeat_store::conformance::make::{
-    SERVER, added, at, created, deleted, execution, execution_id, lease, leased, node, outcome, pending,
-    registered, registration_of, run, run_id, server, session, token,
+    SERVER, added, at, created, deleted, execution, execution_id, lease, leased, node, origin, outcome,
+    pending, registered, registration_of, run, run_id, server, session, token,
 };
 use downbeat_store::conformance::{Snapshot, executions::states};
 use downbeat_store::{MemoryStore, Store};
@@ -76,12 +77,11 @@ fn cache_key() -> impl Strategy<Value = Option<Arc<str>>> {
 fn any_execution(of: u32) -> impl Strategy<Value = Execution> {
     let numbers: Vec<u32> = (1..=EXECUTIONS).filter(|&number| home(number) == of).collect();
     (select(numbers), birth(), 0..3_u32, prop::option::of(Just(node(1))), limits(), cache_key()).prop_map(
-        move |(number, state, step, pinned, limits, cache_key)| Execution {
-            step,
+        move |(number, state, index, pinned, limits, cache_key)| Execution {
+            of: origin(of, index, pinned.map(|_| index)),
             pinned,
             limits,
             cache_key,
-            item: pinned.map(|_| step),
             ..execution(number, of, state)
         },
     )
@@ -141,16 +141,16 @@ fn change() -> impl Strategy<Value = Change> {
             Change::ExecutionsAdded { run: run_id(number), epoch, executions, at: at(1) }
         }),
         3 => (held(), 1..=TOKENS, 1..=NODES, second.clone()).prop_map(|((run, execution), by, on, second)| {
-            Change::ExecutionLeased { run, execution, lease: Lease { granted_at: at(second), ..lease(by, on) } }
+            Change::ExecutionLeased { of: Parent::Run(run), execution, lease: Lease { granted_at: at(second), ..lease(by, on) } }
         }),
         2 => (held(), right(), second.clone()).prop_map(|((run, execution), token, second)| {
-            Change::ExecutionStarted { run, execution, token, at: at(second), received_at: None }
+            Change::ExecutionStarted { of: Parent::Run(run), execution, token, at: at(second), received_at: None }
         }),
         3 => (held(), right(), verdict).prop_map(|((run, execution), token, verdict)| {
-            Change::ExecutionFinished { run, execution, token, outcome: outcome(verdict) }
+            Change::ExecutionFinished { of: Parent::Run(run), execution, token, outcome: outcome(verdict) }
         }),
         1 => (held(), right(), words(), second.clone()).prop_map(|((run, execution), token, reason, second)| {
-            Change::ExecutionLost { run, execution, token, silence: None, reason, at: at(second) }
+            Change::ExecutionLost { of: Parent::Run(run), execution, token, silence: None, reason, at: at(second) }
         }),
         1 => (held(), epoch(), words(), second.clone()).prop_map(|((run, execution), epoch, reason, second)| {
             Change::ExecutionCancelRequested { run, execution, epoch, reason, at: at(second) }

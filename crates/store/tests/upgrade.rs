@@ -8,6 +8,7 @@ use downbeat_core::change::{Change, Refusal};
 use downbeat_core::execution::Execution;
 use downbeat_core::node::Former;
 use downbeat_core::spec::{Limit, Limits};
+use downbeat_core::work::Parent;
 use downbeat_store::conformance::make::{
     added, admitted, apply, at, created, execution, execution_id, lease, node, pending, refuse,
     registration_of, run_id, server, session,
@@ -408,7 +409,7 @@ async fn places_that_an_older_program_did_not_give_back_are_free() {
     let limits = Some(Arc::new(Limits::from([("db".to_owned(), Limit::AtOnce(1))])));
     let limited = |number| Execution { limits: limits.clone(), ..execution(number, 1, pending()) };
     let give = |number| Change::ExecutionLeased {
-        run: run_id(1),
+        of: Parent::Run(run_id(1)),
         execution: execution_id(number),
         lease: lease(number, 1),
     };

@@ -1,8 +1,8 @@
 //! The rules of holding work, without running any.
 
-use downbeat_core::backend::Params;
 use downbeat_core::ids::{ExecutionId, LeaseToken, RunId};
 use downbeat_core::limits::{HELD_PER_MESSAGE, SLOTS_PER_NODE, UNDELIVERED};
+use downbeat_core::work::Origin;
 use uuid::Uuid;
 
 use super::*;
@@ -11,13 +11,12 @@ fn assignment(number: u128, placed: bool) -> Assignment {
     Assignment {
         execution: ExecutionId(Uuid::from_u128(number)),
         token: LeaseToken(Uuid::from_u128(number)),
-        run: RunId::from("run"),
-        step: 0,
+        of: Origin::Step { run: RunId::from("run"), step: 0, item: None },
         attempt: 1,
         placed,
         backend: "test".to_owned(),
         action: "noop".to_owned(),
-        params: Params::new(),
+        params: Default::default(),
         timeout: Duration::from_secs(1),
         stop_on_disconnect: false,
         outputs: Vec::new(),

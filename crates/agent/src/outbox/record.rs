@@ -90,6 +90,7 @@ const CRC_TABLE: [u32; 256] = {
 pub(super) mod tests {
     use downbeat_core::execution::{Outcome, Verdict};
     use downbeat_core::ids::{ExecutionId, LeaseToken, RunId};
+    use downbeat_core::work::Parent;
     use downbeat_proto::message::Held;
     use jiff::Timestamp;
     use uuid::Uuid;
@@ -102,7 +103,7 @@ pub(super) mod tests {
                 execution: ExecutionId(Uuid::from_u128(number)),
                 token: LeaseToken(Uuid::from_u128(number)),
             },
-            run: RunId::from("run"),
+            of: Parent::Run(RunId::from("run")),
             outcome: Outcome {
                 verdict: Verdict::Failed,
                 exit_code: Some(3),

@@ -54,7 +54,7 @@ pub(super) fn batch_length(results: &[Finished], most: usize, most_bytes: usize)
 fn wire_bytes(finished: &Finished) -> usize {
     let outcome = &finished.outcome;
     RESULT_BYTES
-        + finished.run.as_str().len()
+        + finished.of.as_str().len()
         + outcome.error.as_ref().map_or(0, String::len)
         + params_bytes(&outcome.outputs)
         + cost_bytes(&finished.output)
@@ -236,7 +236,7 @@ impl Reporter {
         }
         self.queue.offer = false;
         if let Some(started) = self.queue.started.drain(..started_count).next() {
-            tracing::error!(%node, run = %started.run, execution = %started.held.execution, why, "a start was rejected");
+            tracing::error!(%node, run = %started.of, execution = %started.held.execution, why, "a start was rejected");
         }
         if finished_count == 1
             && let Some(mut finished) = self.queue.finished.pop_front()
@@ -246,7 +246,7 @@ impl Reporter {
                 self.queue.finished.push_front(finished);
                 return;
             }
-            let (run, execution) = (&finished.run, finished.held.execution);
+            let (run, execution) = (&finished.of, finished.held.execution);
             tracing::error!(%node, %run, %execution, why, "a result was rejected; it is kept and sent again");
             self.stuck.keep(finished);
         }
@@ -257,6 +257,7 @@ impl Reporter {
 mod tests {
     use downbeat_core::execution::{Outcome, Verdict};
     use downbeat_core::ids::{ExecutionId, LeaseToken, RunId};
+    use downbeat_core::work::Parent;
     use downbeat_proto::grpc::finished_to_bytes;
     use downbeat_proto::message::Chunk;
     use jiff::Timestamp;
@@ -276,7 +277,7 @@ mod tests {
         };
         Finished {
             held,
-            run: RunId::from("run"),
+            of: Parent::Run(RunId::from("run")),
             outcome: Outcome {
                 verdict: Verdict::Failed,
                 exit_code: Some(-1),

@@ -87,7 +87,7 @@ impl Stuck {
 pub(super) fn drop_output(finished: &mut Finished, why: &str) -> usize {
     let dropped = std::mem::take(&mut finished.output);
     let Some(first) = dropped.first() else { return 0 };
-    let (run, execution) = (&finished.run, finished.held.execution);
+    let (run, execution) = (&finished.of, finished.held.execution);
     tracing::error!(%run, %execution, why, "output was rejected; its result is sent without it");
     // What was sent before has arrived.
     let what = if first.offset == 0 { "its output" } else { "the rest of its output" };

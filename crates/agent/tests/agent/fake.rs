@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use downbeat_agent::{Agent, Connector, Handle, Settings};
 use downbeat_core::backend::Params;
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, RunId};
+use downbeat_core::work::Origin;
 use downbeat_proto::Link;
 use downbeat_proto::message::{
     Assignment, Chunk, Fault, Finished, Heartbeat, HeartbeatAnswer, Held, Hello, Output, PROTOCOL, Poll,
@@ -387,13 +388,12 @@ pub(crate) fn work(number: u128, backend: &str, action: &str, params: &Value) ->
     Assignment {
         execution: held(number).execution,
         token: held(number).token,
-        run: RunId::from("run-1"),
-        step: 0,
+        of: Origin::Step { run: RunId::from("run-1"), step: 0, item: None },
         attempt: 1,
         placed: true,
         backend: backend.to_owned(),
         action: action.to_owned(),
-        params,
+        params: Arc::new(params),
         timeout: Duration::from_secs(60),
         stop_on_disconnect: false,
         outputs: Vec::new(),

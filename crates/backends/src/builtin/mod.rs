@@ -8,10 +8,12 @@ mod http;
 pub(crate) mod params;
 mod ping;
 mod rke2;
+mod settings;
 mod systemd;
 mod test;
 mod tools;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use downbeat_core::backend::{BackendSchema, Catalogue};
@@ -27,12 +29,19 @@ pub use file::File;
 pub use http::Http;
 pub use ping::Ping;
 pub use rke2::Rke2;
+pub use settings::BackendSettings;
 pub use systemd::Systemd;
 pub use test::Test;
 pub use tools::Tools;
 
-/// All built-in backends that this host has the tools for; which of them a node offers is the agent's to decide.
-pub fn builtin(ledger: &Arc<Ledger>, tools: &Tools, docker: Option<&Arc<Docker>>) -> Vec<Arc<dyn Backend>> {
+/// Returns all built-in backends that this host has the tools for. The agent decides which of them its node offers.
+/// `data` is the agent's own directory.
+pub fn builtin(
+    ledger: &Arc<Ledger>,
+    tools: &Tools,
+    settings: &BackendSettings,
+    data: &Path,
+) -> Vec<Arc<dyn Backend>> {
     let ledger = || ledger.clone();
     let mut all: Vec<Arc<dyn Backend>> = vec![
         Arc::new(Test),
@@ -50,7 +59,9 @@ pub fn builtin(ledger: &Arc<Ledger>, tools: &Tools, docker: Option<&Arc<Docker>>
             all.push(Arc::new(Rke2::new(ledger(), systemctl.clone(), tools.rke2_installer.clone())));
         }
     }
-    all.extend(docker.map(|docker| docker.clone() as Arc<dyn Backend>));
+    if let Some(engine) = settings.docker.as_ref().or(tools.engine.as_ref()) {
+        all.push(Arc::new(Docker::new(engine.clone(), data)));
+    }
     all
 }
 

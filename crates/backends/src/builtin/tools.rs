@@ -1,23 +1,25 @@
-//! Owns where the programs are that built-in backends call: looked up once, when an agent starts.
+//! Owns what built-in backends need of the host: programs and a container engine, looked up once, when an agent starts.
 
 use std::env;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use super::docker::Engine;
 use super::rke2::Rke2;
 
-/// Programs of the host; none where there is none.
+/// The programs and the container engine of the host.
 #[derive(Clone, Debug, Default)]
 pub struct Tools {
     pub apt_get: Option<PathBuf>,
     pub systemctl: Option<PathBuf>,
     pub rke2: Option<PathBuf>,
     pub rke2_installer: Option<PathBuf>,
+    pub engine: Option<Engine>,
 }
 
 impl Tools {
-    /// What the search path of this process leads to.
-    pub fn found() -> Self {
+    /// Looks for the programs in `$PATH`, and for a container engine at the usual places.
+    pub fn search() -> Self {
         let path = env::var_os("PATH").unwrap_or_default();
         let dirs: Vec<PathBuf> = env::split_paths(&path).filter(|dir| dir.is_absolute()).collect();
         let find = |name: &str| dirs.iter().map(|dir| dir.join(name)).find(|file| is_program(file));
@@ -27,6 +29,7 @@ impl Tools {
             systemctl: find("systemctl"),
             rke2: find("rke2"),
             rke2_installer: installers.into_iter().find(|file| is_program(file)),
+            engine: Engine::found(),
         }
     }
 }

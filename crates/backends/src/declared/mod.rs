@@ -7,4 +7,5 @@ mod read;
 mod template;
 
 pub use backend::DeclaredBackend;
+pub(crate) use read::Key;
 pub use read::{Declared, Refused};

@@ -43,7 +43,7 @@ const LITERAL_BYTES: usize = 128 * 1024 - 1 - ARGUMENT_BYTES;
 impl Declared {
     /// The section `[backends]`: backends by name.
     pub fn read_all(section: &Value) -> Result<Vec<Self>, Refused> {
-        let key = Key("backends".to_owned());
+        let key = Key::new("backends");
         key.map(section)?.iter().map(|(name, value)| Self::read(name, value)).collect()
     }
 
@@ -98,7 +98,7 @@ fn action(key: &Key, name: &str, value: &Value) -> Result<(ActionSchema, Action)
         None => &empty,
         Some(value) => key_of_params.map(value)?,
     };
-    let uses = uses(&argv, &env);
+    let uses = references(&argv, &env);
     for (name, place) in &uses.places {
         if !declared.contains_key(name) {
             let names: Vec<&str> = declared.keys().map(String::as_str).collect();
@@ -156,14 +156,14 @@ fn template(key: &Key, text: &str) -> Result<Template, Refused> {
 }
 
 /// Where params are used.
-struct Uses<'t> {
+struct References<'t> {
     of: BTreeMap<&'t str, Use>,
     /// Names in order, with the key that they occur in.
     places: Vec<(String, &'static str)>,
 }
 
-fn uses<'t>(argv: &'t [Template], env: &'t [(String, Template)]) -> Uses<'t> {
-    let mut uses = Uses { of: BTreeMap::new(), places: Vec::new() };
+fn references<'t>(argv: &'t [Template], env: &'t [(String, Template)]) -> References<'t> {
+    let mut found = References { of: BTreeMap::new(), places: Vec::new() };
     let mut options_end = false;
     let arguments = argv.iter().map(|template| {
         options_end |= template.literal() == Some("--");
@@ -173,31 +173,35 @@ fn uses<'t>(argv: &'t [Template], env: &'t [(String, Template)]) -> Uses<'t> {
     for (template, place, open) in arguments.chain(variables) {
         let together = template.params().count();
         for name in template.params() {
-            let used = uses.of.entry(name).or_default();
+            let used = found.of.entry(name).or_default();
             used.exposed |= open && template.first() == Some(name);
             // A variable holds one text, whatever stands around it.
             used.embedded |= template.whole().is_none() || place == "env";
             used.together = used.together.max(together);
-            uses.places.push((name.to_owned(), place));
+            found.places.push((name.to_owned(), place));
         }
     }
-    uses
+    found
 }
 
-/// A place in the settings.
+/// The path of a key in the settings.
 #[derive(Clone, Debug)]
-pub(super) struct Key(String);
+pub(crate) struct Key(String);
 
 impl Key {
-    pub(super) fn field(&self, name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
+        Self(name.to_owned())
+    }
+
+    pub(crate) fn field(&self, name: &str) -> Self {
         Self(format!("{}.{name}", self.0))
     }
 
-    pub(super) fn refuse(&self, reason: String) -> Refused {
+    pub(crate) fn refuse(&self, reason: String) -> Refused {
         Refused { key: self.0.clone(), reason }
     }
 
-    fn map<'v>(&self, value: &'v Value) -> Result<&'v Map<String, Value>, Refused> {
+    pub(crate) fn map<'v>(&self, value: &'v Value) -> Result<&'v Map<String, Value>, Refused> {
         value.as_object().ok_or_else(|| self.refuse("must be a section".to_owned()))
     }
 
@@ -211,11 +215,11 @@ impl Key {
             return Ok(());
         }
         Err(self.refuse(format!(
-            "is no name; write at most {NAME_BYTES} small letters, digits and `{joint}`, a letter first"
+            "is not a name; write at most {NAME_BYTES} small letters, digits and `{joint}`, a letter first"
         )))
     }
 
-    pub(super) fn known(&self, entries: &Map<String, Value>, known: &[&str]) -> Result<(), Refused> {
+    pub(crate) fn known(&self, entries: &Map<String, Value>, known: &[&str]) -> Result<(), Refused> {
         match entries.keys().find(|key| !known.contains(&key.as_str())) {
             None => Ok(()),
             Some(unknown) => Err(self
@@ -224,12 +228,12 @@ impl Key {
         }
     }
 
-    pub(super) fn text(&self, entries: &Map<String, Value>, name: &str) -> Result<Option<String>, Refused> {
+    pub(crate) fn text(&self, entries: &Map<String, Value>, name: &str) -> Result<Option<String>, Refused> {
         let wrong = || self.field(name).refuse("must be a text".to_owned());
         entries.get(name).map(|value| value.as_str().map(str::to_owned).ok_or_else(wrong)).transpose()
     }
 
-    pub(super) fn texts(
+    pub(crate) fn texts(
         &self,
         entries: &Map<String, Value>,
         name: &str,
@@ -244,12 +248,12 @@ impl Key {
             .map(Some)
     }
 
-    pub(super) fn boolean(&self, entries: &Map<String, Value>, name: &str) -> Result<Option<bool>, Refused> {
+    pub(crate) fn boolean(&self, entries: &Map<String, Value>, name: &str) -> Result<Option<bool>, Refused> {
         let wrong = || self.field(name).refuse("must be true or false".to_owned());
         entries.get(name).map(|value| value.as_bool().ok_or_else(wrong)).transpose()
     }
 
-    pub(super) fn integer(&self, entries: &Map<String, Value>, name: &str) -> Result<Option<i64>, Refused> {
+    pub(crate) fn integer(&self, entries: &Map<String, Value>, name: &str) -> Result<Option<i64>, Refused> {
         let wrong = || self.field(name).refuse("must be a whole number".to_owned());
         entries.get(name).map(|value| value.as_i64().ok_or_else(wrong)).transpose()
     }

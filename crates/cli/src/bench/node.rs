@@ -137,7 +137,7 @@ fn done(assignment: Assignment) -> Finished {
     let now = Timestamp::now();
     Finished {
         held: Held { execution: assignment.execution, token: assignment.token },
-        run: assignment.run,
+        of: assignment.of.parent(),
         outcome: Outcome {
             verdict: Verdict::Succeeded,
             exit_code: Some(0),

@@ -33,7 +33,7 @@ struct Foreign {
 
 impl Inline {
     /// The definition, with the params of a backend that only nodes know as a node declares them.
-    pub(super) async fn settled(self, client: &Client) -> Result<Value, Failure> {
+    pub(super) async fn with_node_schema(self, client: &Client) -> Result<Value, Failure> {
         let Self { mut definition, foreign, .. } = self;
         if let Some(Foreign { backend, action, given }) = foreign
             && let Some(schema) = asked(client, &backend, &action).await?

@@ -123,7 +123,7 @@ pub(super) async fn run(args: RunArgs, global: &Global, out: Out) -> Result<(), 
     let (file, body) = match asked {
         Asked::File { name, body } => (Some(name), body),
         Asked::Task(inline) => {
-            let text = inline.settled(&client).await?.to_string();
+            let text = inline.with_node_schema(&client).await?.to_string();
             note_signs(&text, "", out);
             (None, Body::Definition { text, params: Params::new(), no_cache: options.no_cache })
         }

@@ -1,6 +1,7 @@
 //! `job validate`: checks a job file by itself, without a server.
 
 use clap::Args;
+use downbeat_api::FieldError;
 use downbeat_api::Valid;
 use downbeat_core::backend::Catalogue;
 use downbeat_core::expr;
@@ -50,7 +51,8 @@ pub(super) fn run(args: &ValidateArgs, out: Out) -> Result<(), Failure> {
         }
         Err(problems) => {
             if out.format() != Format::Table {
-                out.result(&json!({"valid": false, "errors": problems}), String::new)?;
+                let errors: Vec<FieldError> = problems.iter().cloned().map(FieldError::from).collect();
+                out.result(&json!({"valid": false, "errors": errors}), String::new)?;
             }
             Err(Failure::bad_input(format!("{} is not valid", file.name))
                 .with_details(problems.iter().map(|problem| problem.render(&file.name)).collect()))

@@ -2,10 +2,8 @@
 
 use std::collections::HashMap;
 
-use downbeat_api::Event;
+use downbeat_api::{AddedExecution, Event, Happened};
 use downbeat_core::ids::{ExecutionId, NodeId, RunId};
-use downbeat_core::run::RunStatus;
-use serde::Deserialize;
 
 use super::table::{Tone, one_line, painted};
 use super::time::millisecond;
@@ -27,22 +25,6 @@ struct Place {
     node: Option<NodeId>,
 }
 
-/// The data of `executions_added`.
-#[derive(Debug, Deserialize)]
-struct Added {
-    executions: Vec<AddedExecution>,
-}
-
-#[derive(Debug, Deserialize)]
-struct AddedExecution {
-    id: ExecutionId,
-    step: u32,
-    #[serde(default)]
-    item: Option<u32>,
-    attempt: u32,
-    node: Option<NodeId>,
-}
-
 impl EventLines {
     /// With the names of nodes that are known beforehand.
     pub(crate) fn new(hostnames: impl IntoIterator<Item = (NodeId, String)>) -> Self {
@@ -56,7 +38,12 @@ impl EventLines {
         self.forget(event);
         let about = if about.is_empty() { String::new() } else { format!(" ({})", about.join(", ")) };
         let head = painted(&format!("{:<8}{}", event.seq, millisecond(event.at)), Tone::Dim);
-        format!("{head}  {:<26} {}{}", event.kind, one_line(&event.text), painted(&about, Tone::Dim))
+        format!(
+            "{head}  {:<26} {}{}",
+            event.happened.kind(),
+            one_line(&event.text),
+            painted(&about, Tone::Dim)
+        )
     }
 
     fn about(&self, event: &Event) -> Vec<String> {
@@ -87,8 +74,11 @@ impl EventLines {
     }
 
     fn place(&self, event: &Event) -> Option<&Place> {
-        let only = || match event.data["executions"].as_array()?.as_slice() {
-            [only] => ExecutionId::deserialize(&only["id"]).ok(),
+        let only = || match &event.happened {
+            Happened::ExecutionsAdded { executions } => match executions.as_slice() {
+                [only] => Some(only.id),
+                _ => None,
+            },
             _ => None,
         };
         self.executions.get(event.run.as_ref()?)?.get(&event.execution.or_else(only)?)
@@ -99,16 +89,16 @@ impl EventLines {
     }
 
     fn learn(&mut self, event: &Event) {
-        if let (Some(node), Some(hostname)) = (event.node, event.data["hostname"].as_str()) {
-            self.hostnames.insert(node, hostname.to_owned());
+        if let (Some(node), Happened::NodeRegistered { hostname, .. }) = (event.node, &event.happened) {
+            self.hostnames.insert(node, hostname.clone());
         }
         let Some(run) = &event.run else { return };
-        if let Ok(added) = Added::deserialize(&event.data) {
-            let places = added.executions.into_iter().map(|execution| {
-                let AddedExecution { id, step, item, attempt, node } = execution;
-                (id, Place { step, item, attempt, node })
-            });
-            self.executions.entry(run.clone()).or_default().extend(places);
+        if let Happened::ExecutionsAdded { executions } = &event.happened {
+            let place = |added: &AddedExecution| {
+                let AddedExecution { step, item, attempt, node, .. } = *added;
+                (added.id, Place { step, item, attempt, node })
+            };
+            self.executions.entry(run.clone()).or_default().extend(executions.iter().map(place));
         }
         let known = self.executions.get_mut(run);
         if let (Some(known), Some(execution), Some(node)) = (known, event.execution, event.node)
@@ -120,10 +110,8 @@ impl EventLines {
 
     /// Nothing follows the end of a run, and a stream may go on for weeks.
     fn forget(&mut self, event: &Event) {
-        let status = event.data["status"].as_str();
-        let ended = [RunStatus::Completed, RunStatus::Failed, RunStatus::Cancelled].map(|end| end.as_str());
-        if let (Some(run), "run_moved", Some(status)) = (&event.run, event.kind.as_str(), status)
-            && ended.contains(&status)
+        if let (Some(run), Happened::RunMoved { state: Some(state), .. }) = (&event.run, &event.happened)
+            && state.is_terminal()
         {
             self.executions.remove(run);
         }

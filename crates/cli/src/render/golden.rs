@@ -28,7 +28,7 @@ fn id(number: u64) -> String {
 }
 
 fn standing(run: &Run, plan: &Plan) -> RunStanding {
-    RunStanding::of(run.clone(), plan, &Rules::of(plan))
+    RunStanding::of(run, plan, &Rules::of(plan))
 }
 
 fn changed(view: &mut Value, changes: Value) {

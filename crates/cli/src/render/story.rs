@@ -144,7 +144,7 @@ mod tests {
 
     fn tallies(story: &Story, run: &Run) -> Vec<Tally> {
         let plan = story.plan();
-        story.tallies(&RunStanding::of(run.clone(), plan, &Rules::of(plan)))
+        story.tallies(&RunStanding::of(run, plan, &Rules::of(plan)))
     }
 
     fn lines(story: &mut Story, run: &Run) -> Vec<String> {

@@ -1,90 +1,83 @@
-//! Owns following a run to its end: the event stream says when to look, and looks are light and rare for large runs.
-//!
-//! A server that goes away for a moment does not end it: the run goes on without us, and so do we.
+//! Owns when somebody who follows a run looks at it: the view comes from the run's events, and the server is asked only for
+//! what events do not say.
 
 use std::time::Duration;
 
-use downbeat_api::request::Request;
-use downbeat_api::{Plan, Rules, Run, RunStanding, request};
-use downbeat_client::{Client, Feed};
-use downbeat_core::ids::RunId;
-use serde::de::DeserializeOwned;
-use tokio::time::{Instant, sleep, timeout_at};
+use downbeat_api::{Plan, Rules, Run, RunStanding};
+use downbeat_client::{Client, Heard, Live};
+use downbeat_core::execution::Status;
+use downbeat_core::ids::{ExecutionId, RunId};
+use downbeat_core::run::RunStatus;
+use tokio::time::Instant;
 
-use crate::exit::{Code, Failure};
+use crate::exit::Failure;
 use crate::out::Out;
 
 /// Looking more often than this shows nothing that a person could see.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
-/// Of a run with more instances than this the server reads as many rows for each look: it is looked at less often.
+/// The view of a run with more instances than this takes a while to make: it is looked at less often.
 const MANY_INSTANCES: u64 = 1_000;
 const PAUSE_OF_MANY: Duration = Duration::from_millis(500);
-/// The server works for a look at most one part in this many of the time.
-const PAUSE_PER_LOOK: u32 = 10;
-/// Looks anyway, for what the stream did not say.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// While something waits, the server is asked why this often.
+const REASONS_PAUSE: Duration = Duration::from_secs(1);
+/// The server works for these questions at most one part in this many of the time.
+const PAUSE_PER_QUESTION: u32 = 10;
 
-/// Between two tries to open the stream.
-const FEED_PAUSE: Duration = Duration::from_millis(500);
-
-/// Who only waits looks for reasons to wait: first after this time, then after twice as long, and so on.
+/// Somebody who only waits is told what for: first after this time, then after twice as long, and so on.
 const FIRST_GLANCE: Duration = Duration::from_secs(3);
 const LONGEST_GLANCE: Duration = Duration::from_secs(30);
 
 /// A run that is followed.
-pub(super) struct Follow<'a> {
-    client: &'a Client,
-    out: Out,
-    id: RunId,
-    feed: Option<Feed>,
-    /// The last event that was received: a stream that broke goes on after it.
-    last_event: Option<String>,
-    looked_at: Option<Instant>,
-    pause: Duration,
-    /// The stream has said that the run has ended.
-    has_ended: bool,
-    light: Light,
+pub(super) struct Follow {
+    live: Live,
+    rules: Rules,
+    /// When the view was last returned.
+    shown_at: Option<Instant>,
+    /// When the server is asked next for what events do not say.
+    ask_at: Instant,
+    /// An execution that is pending, and since when that is known.
+    waits: Option<(ExecutionId, Instant)>,
+    /// Nothing was heard of the run for a while.
+    is_quiet: bool,
+    /// How many failed instances the last whole view had.
+    failed: u64,
 }
 
-/// Whether the server answers `results=0`.
-enum Light {
-    Known,
-    /// A server from before: whole runs are read, and counted here.
-    Unknown(Box<(Plan, Rules)>),
-}
-
-/// What was heard of the run.
-enum Heard {
-    Something,
-    End,
-    Nothing,
-}
-
-impl<'a> Follow<'a> {
-    pub(super) fn new(client: &'a Client, id: RunId, out: Out) -> Self {
-        Self {
-            client,
-            out,
-            id,
-            feed: None,
-            last_event: None,
-            looked_at: None,
-            pause: SHORTEST_PAUSE,
-            has_ended: false,
-            light: Light::Known,
-        }
+impl Follow {
+    pub(super) async fn new(client: &Client, id: &RunId, out: Out) -> Result<Self, Failure> {
+        let away = move |base: &str| out.note(&format!("{base} is away; waiting for it"));
+        let mut live = client.follow(id, away).await?;
+        let failed = live.run().counts.failed;
+        let rules = Rules::of(live.plan());
+        let ask_at = Instant::now() + REASONS_PAUSE;
+        Ok(Self { live, rules, shown_at: None, ask_at, waits: None, is_quiet: false, failed })
     }
 
-    /// How the run stands at the next moment worth looking; the first at once.
+    pub(super) fn plan(&self) -> &Plan {
+        self.live.plan()
+    }
+
+    /// Returns how the run stands at the next moment worth looking; the first time at once.
     pub(super) async fn next_standing(&mut self) -> Result<RunStanding, Failure> {
-        self.news().await;
-        self.standing().await
+        self.hear_news().await?;
+        if self.is_time_to_ask() {
+            let started = Instant::now();
+            self.live.look().await?;
+            self.asked(started);
+        }
+        self.shown_at = Some(Instant::now());
+        Ok(self.standing())
     }
 
-    /// The same with all results, for those who want them.
+    /// Returns the whole run at the next moment worth looking; the first time at once.
     pub(super) async fn next_run(&mut self) -> Result<Run, Failure> {
-        self.news().await;
-        self.whole().await
+        self.hear_news().await?;
+        let is_due = self.is_quiet && Instant::now() >= self.ask_at;
+        if is_due || self.is_time_to_ask() || self.live.run().counts.failed != self.failed {
+            self.read_whole().await?;
+        }
+        self.shown_at = Some(Instant::now());
+        Ok(self.live.run().clone())
     }
 
     /// Waits for the end of the run. Meanwhile shows how it stands, at the moments at which a person who waits begins
@@ -92,128 +85,74 @@ impl<'a> Follow<'a> {
     pub(super) async fn until_end(&mut self, mut glance: impl FnMut(&RunStanding)) -> Result<(), Failure> {
         let mut pause = FIRST_GLANCE;
         let mut glance_at = Instant::now() + pause;
-        while !self.has_ended {
-            match self.hear(glance_at).await {
-                Heard::Something | Heard::End => {}
-                Heard::Nothing => {
-                    let standing = self.standing().await?;
-                    glance(&standing);
-                    self.has_ended |= standing.summary.state.is_terminal();
-                    pause = (pause * 2).min(LONGEST_GLANCE).max(self.pause);
-                    glance_at = Instant::now() + pause;
-                }
+        while !self.live.has_ended() {
+            let heard = self.live.hear(glance_at).await?;
+            if heard == Heard::Nothing && Instant::now() >= glance_at {
+                self.live.look().await?;
+                glance(&self.standing());
+                pause = (pause * 2).min(LONGEST_GLANCE);
+                glance_at = Instant::now() + pause;
             }
         }
         Ok(())
     }
 
-    /// A light look.
-    async fn standing(&mut self) -> Result<RunStanding, Failure> {
+    /// Reads what no event says: why something waits, and the last words of what failed.
+    async fn read_whole(&mut self) -> Result<(), Failure> {
         let started = Instant::now();
-        let standing = match &self.light {
-            Light::Known => match self.ask(request::standing(&self.id)).await {
-                Err(failure) if failure.code == Code::BadInput => {
-                    let plan: Plan = self.plan().await?;
-                    let rules = Rules::of(&plan);
-                    let run = self.whole().await?;
-                    let standing = RunStanding::of(run, &plan, &rules);
-                    self.light = Light::Unknown(Box::new((plan, rules)));
-                    standing
-                }
-                answer => answer?,
-            },
-            Light::Unknown(known) => {
-                let (plan, rules) = &**known;
-                RunStanding::of(self.ask(request::run(&self.id)).await?, plan, rules)
-            }
-        };
-        self.looked(started, standing.counts.total());
-        Ok(standing)
+        self.live.refresh().await?;
+        self.asked(started);
+        self.failed = self.live.run().counts.failed;
+        Ok(())
     }
 
-    /// A look at everything.
-    pub(super) async fn whole(&mut self) -> Result<Run, Failure> {
-        let started = Instant::now();
-        let run = self.ask(request::run(&self.id)).await?;
-        self.looked(started, run.counts.total());
-        Ok(run)
+    /// Returns the run at its end, and its plan. The run is read once more only if something failed.
+    pub(super) async fn at_end(&mut self) -> Result<(&Run, &Plan), Failure> {
+        if self.live.run().counts.failed != self.failed {
+            self.read_whole().await?;
+        }
+        Ok(self.live.view())
     }
 
-    pub(super) async fn plan(&self) -> Result<Plan, Failure> {
-        self.ask(request::run_plan(&self.id)).await
+    fn standing(&mut self) -> RunStanding {
+        let (run, plan) = self.live.view();
+        RunStanding::of(run, plan, &self.rules)
     }
 
-    /// The server answered before: it is waited for while it is away.
-    async fn ask<T: DeserializeOwned>(&self, request: Request<T>) -> Result<T, Failure> {
-        let away = |base: &str| self.out.note(&format!("{base} is away; waiting for it"));
-        Ok(self.client.ask_patiently(request, away).await?)
+    /// Waits until something happened to the run; what comes in quick succession is one piece of news.
+    async fn hear_news(&mut self) -> Result<(), Failure> {
+        let Some(shown_at) = self.shown_at else { return Ok(()) };
+        let is_large = self.live.run().counts.total() > MANY_INSTANCES;
+        let pause = if is_large { PAUSE_OF_MANY } else { SHORTEST_PAUSE };
+        let mut heard = self.live.hear(shown_at + REASONS_PAUSE).await?;
+        self.is_quiet = heard == Heard::Nothing;
+        while heard == Heard::Something && Instant::now() < shown_at + pause {
+            heard = self.live.hear(shown_at + pause).await?;
+        }
+        Ok(())
     }
 
-    fn looked(&mut self, started: Instant, instances: u64) {
+    /// Returns whether the server is to be asked why something waits: the run waits for its turn, or one execution has been
+    /// pending for a while.
+    fn is_time_to_ask(&mut self) -> bool {
         let now = Instant::now();
-        self.looked_at = Some(now);
-        self.pause = pause_after(now - started, instances);
-    }
-
-    /// Waits until something happened to the run, or might have; what comes in quick succession is one piece of news.
-    async fn news(&mut self) {
-        let Some(looked_at) = self.looked_at else { return };
-        let at_the_latest = looked_at + LONGEST_PAUSE.max(self.pause);
-        let mut heard = self.hear(at_the_latest).await;
-        let quiet_until = looked_at + self.pause;
-        while matches!(heard, Heard::Something) && Instant::now() < quiet_until {
-            heard = self.hear(quiet_until).await;
-        }
-    }
-
-    /// The next event of the run, or nothing at the given time.
-    async fn hear(&mut self, until: Instant) -> Heard {
-        if self.has_ended {
-            return Heard::End;
-        }
-        if self.feed.is_none() {
-            let events = request::run_events(&self.id).with("follow", 1);
-            self.feed = self.client.feed(&events, self.last_event.as_deref()).await.ok();
-        }
-        let Some(feed) = &mut self.feed else {
-            sleep(FEED_PAUSE).await;
-            return Heard::Nothing;
+        let run = self.live.run();
+        let mut pending =
+            run.results.values().flatten().filter(|(_, result)| result.status == Status::Pending);
+        self.waits = match self.waits {
+            Some(waits) if pending.any(|(_, result)| result.execution == waits.0) => Some(waits),
+            _ => {
+                let mut results = run.results.values().flatten();
+                let first = results.find(|(_, result)| result.status == Status::Pending);
+                first.map(|(_, result)| (result.execution, now))
+            }
         };
-        match timeout_at(until, feed.next()).await {
-            Err(_) => Heard::Nothing,
-            Ok(Ok(Some(message))) if message.name == "end" => {
-                self.has_ended = true;
-                Heard::End
-            }
-            Ok(Ok(Some(message))) => {
-                self.last_event = message.id.or(self.last_event.take());
-                Heard::Something
-            }
-            Ok(Ok(None) | Err(_)) => {
-                self.feed = None;
-                sleep(SHORTEST_PAUSE).await;
-                Heard::Nothing
-            }
-        }
+        let waits = self.waits.is_some_and(|(_, since)| now - since >= REASONS_PAUSE);
+        now >= self.ask_at && (waits || run.summary.status == RunStatus::Pending)
     }
-}
 
-/// How long to leave the server alone after a look.
-fn pause_after(look: Duration, instances: u64) -> Duration {
-    let shortest = if instances > MANY_INSTANCES { PAUSE_OF_MANY } else { SHORTEST_PAUSE };
-    shortest.max(look * PAUSE_PER_LOOK)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_large_run_or_a_slow_server_is_looked_at_less_often() {
-        let quick = Duration::from_millis(2);
-        assert_eq!(pause_after(quick, 1_000), SHORTEST_PAUSE);
-        assert_eq!(pause_after(quick, 1_001), PAUSE_OF_MANY);
-        assert_eq!(pause_after(Duration::from_millis(30), 10), Duration::from_millis(300));
-        assert_eq!(pause_after(Duration::from_secs(2), 1_000_000), Duration::from_secs(20));
+    fn asked(&mut self, started: Instant) {
+        let now = Instant::now();
+        self.ask_at = now + REASONS_PAUSE.max((now - started) * PAUSE_PER_QUESTION);
     }
 }

@@ -39,19 +39,18 @@ pub(crate) async fn watch(id: RunId, client: &Client, out: Out) -> Result<(), Fa
 /// Waits for a run, then shows it; the exit code is its result. Says on standard error what it waits for.
 pub(crate) async fn wait(id: RunId, client: &Client, out: Out) -> Result<(), Failure> {
     let waiting = async {
-        let mut follow = Follow::new(client, id.clone(), out);
+        let mut follow = Follow::new(client, &id, out).await?;
         let mut waits = Waits::patient();
         follow
             .until_end(|standing| {
                 waits.news(standing, Timestamp::now()).iter().for_each(|line| out.note(line));
             })
             .await?;
-        let run = follow.whole().await?;
+        let (run, plan) = follow.at_end().await?;
         if out.format() == Format::Table {
-            let plan = follow.plan().await?;
-            out.text(&run_page(&run, &plan, Rows::Few, Timestamp::now(), out.width()))?;
+            out.text(&run_page(run, plan, Rows::Few, Timestamp::now(), out.width()))?;
         } else {
-            out.result(&run, String::new)?;
+            out.result(run, String::new)?;
         }
         ended(&run.summary)
     };
@@ -87,8 +86,8 @@ pub(super) async fn detachable(
 
 /// For people: bars on a terminal, a line per step elsewhere, and the page at the end.
 async fn shown(id: RunId, client: &Client, out: Out) -> Result<(), Failure> {
-    let mut follow = Follow::new(client, id, out);
-    let mut story = Story::new(follow.plan().await?);
+    let mut follow = Follow::new(client, &id, out).await?;
+    let mut story = Story::new(follow.plan().clone());
     let mut bars = Bars::on_terminal(out, story.plan());
     loop {
         let standing = follow.next_standing().await?;
@@ -109,8 +108,8 @@ async fn shown(id: RunId, client: &Client, out: Out) -> Result<(), Failure> {
         if standing.summary.state.is_terminal() {
             drop(bars);
             if out.is_terminal() {
-                let run = follow.whole().await?;
-                out.text(&format!("\n{}", run_page(&run, story.plan(), Rows::Few, now, out.width())))?;
+                let (run, plan) = follow.at_end().await?;
+                out.text(&format!("\n{}", run_page(run, plan, Rows::Few, now, out.width())))?;
             } else {
                 out.text(&run_line(&standing.summary, now))?;
             }
@@ -121,7 +120,7 @@ async fn shown(id: RunId, client: &Client, out: Out) -> Result<(), Failure> {
 
 /// For programs: the run as a document each time that it has changed.
 async fn listed(id: RunId, client: &Client, out: Out) -> Result<(), Failure> {
-    let mut follow = Follow::new(client, id, out);
+    let mut follow = Follow::new(client, &id, out).await?;
     let mut before: Option<Run> = None;
     loop {
         let run = follow.next_run().await?;

@@ -7,14 +7,14 @@ use downbeat_agent::{Agent, Grpc, Settings, raise_open_files, reap_orphans, slot
 
 use super::guard::GUARD;
 use super::logging;
-use super::server::{Common, environment};
+use super::server::Common;
 use super::start::agent_ended;
 use super::stop::Stop;
 use super::store::absolute;
 use crate::args::Global;
 use crate::exit::Failure;
 use crate::out::Out;
-use crate::settings::{AGENT, AgentKeys, Derived, Loaded, Said, Sources, load, load_backends};
+use crate::settings::{AGENT, AgentKeys, Derived, Flags, Given, Loaded, Sources, load, load_backends};
 
 #[derive(Debug, Args)]
 #[command(
@@ -22,36 +22,8 @@ use crate::settings::{AGENT, AgentKeys, Derived, Loaded, Said, Sources, load, lo
                   of the settings [default: 127.0.0.1:4681]. DOWNBEAT_SERVER is the clients' URL, and not read here."
 )]
 pub(crate) struct AgentArgs {
-    /// What this node is called [default: the machine's hostname]
-    #[arg(long, value_name = "NAME")]
-    hostname: Option<String>,
-    /// Groups that this node belongs to, with commas
-    #[arg(long, value_name = "GROUPS")]
-    groups: Vec<String>,
-    /// A label, as name=value; repeatable
-    #[arg(long = "label", value_name = "NAME=VALUE")]
-    labels: Vec<String>,
-    /// A capability over and above those that are found, as name=value; repeatable
-    #[arg(long = "capability", value_name = "NAME=VALUE")]
-    capabilities: Vec<String>,
-    /// Placed executions at once [default: number of processors]
-    #[arg(long, value_name = "N")]
-    slots: Option<String>,
-    /// Offer a backend that could do anything on this host: exec, docker, file or http; repeatable
-    #[arg(long, value_name = "BACKEND")]
-    allow: Vec<String>,
-    /// Offer nothing but these backends, with commas
-    #[arg(long, value_name = "BACKENDS")]
-    only: Vec<String>,
-    /// Pass an environment variable of the agent to its jobs, as NAME or PREFIX_*; repeatable
-    #[arg(long, value_name = "NAME")]
-    pass_env: Vec<String>,
-    /// Where results are kept until they are acknowledged [default: ./downbeat-data/agent]
-    #[arg(long, value_name = "DIR")]
-    data: Option<String>,
-    /// How long current work may take to end when the agent is told to stop [default: 30s]
-    #[arg(long, value_name = "DURATION")]
-    drain_timeout: Option<String>,
+    #[command(flatten)]
+    flags: Flags<AgentKeys>,
     #[command(flatten)]
     common: Common,
     /// Show the settings and where each came from; start nothing
@@ -60,31 +32,15 @@ pub(crate) struct AgentArgs {
 }
 
 impl AgentArgs {
-    fn sources(&self, global: &Global) -> Sources {
-        let said = |text: &Option<String>| text.clone().map(Said::Text);
-        let listed = |items: &[String]| (!items.is_empty()).then(|| Said::Text(items.join(",")));
-        let each = |items: &[String]| (!items.is_empty()).then(|| Said::Each(items.to_vec()));
-        let flags = [
-            ("server", listed(&global.server), "--server"),
-            ("cluster", said(&global.cluster), "--cluster"),
-            ("hostname", said(&self.hostname), "--hostname"),
-            ("groups", listed(&self.groups), "--groups"),
-            ("labels", each(&self.labels), "--label"),
-            ("capabilities", each(&self.capabilities), "--capability"),
-            ("slots", said(&self.slots), "--slots"),
-            ("allow", listed(&self.allow), "--allow"),
-            ("only", listed(&self.only), "--only"),
-            ("pass_env", listed(&self.pass_env), "--pass-env"),
-            ("data", said(&self.data), "--data"),
-            ("drain_timeout", said(&self.drain_timeout), "--drain-timeout"),
-            ("log_level", said(&self.common.log_level), "--log-level"),
-            ("log_format", said(&self.common.log_format), "--log-format"),
-        ];
-        Sources {
-            config: self.common.config.clone(),
-            environment: environment(),
-            flags: flags.into_iter().filter_map(|(key, value, flag)| Some((key, value?, flag))).collect(),
+    fn sources(self, global: &Global) -> Sources {
+        let mut flags = self.flags.given;
+        if !global.server.is_empty() {
+            flags.push(("server", Given::Text(global.server.join(",")), "--server"));
         }
+        if let Some(cluster) = &global.cluster {
+            flags.push(("cluster", Given::Text(cluster.clone()), "--cluster"));
+        }
+        self.common.sources(flags)
     }
 }
 
@@ -104,8 +60,8 @@ impl From<&AgentKeys> for Settings {
             only: keys.only.as_ref().map(|only| only.0.clone()),
             pass_env: keys.pass_env.0.clone(),
             guard: Some(GUARD.into()),
-            // Checked when it was read.
-            docker: keys.engine().unwrap_or_default(),
+            // Checked when they were read.
+            backend: keys.backend_settings().unwrap_or_default(),
             drain_timeout: keys.drain_timeout.0,
             ..defaults
         }
@@ -113,14 +69,15 @@ impl From<&AgentKeys> for Settings {
 }
 
 pub(crate) async fn run(args: AgentArgs, global: Global, out: Out) -> Result<(), Failure> {
+    let print_config = args.print_config;
     let sources = args.sources(&global);
     let Loaded { keys, mut shown } = load(AGENT, &sources, AgentKeys::check, |keys| {
         let slots = Settings::from(keys).slots;
-        vec![Derived { key: "slots", value: slots.into(), source: "default: number of processors" }]
+        vec![Derived { key: "slots", value: slots.into() }]
     })?;
     let (backends, tree) = load_backends(&sources)?;
     shown.tree = tree;
-    if args.print_config {
+    if print_config {
         return out.result(&shown, || shown.toml());
     }
     logging::start(&keys.log_level, keys.log_format)?;

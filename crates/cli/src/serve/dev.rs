@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use clap::Args;
 use downbeat_agent::{Agent, Error as AgentError, Grpc, Handle, Settings as AgentSettings, reap_orphans};
-use downbeat_core::backend::ONLY_WHEN_ALLOWED;
+use downbeat_core::backend::all_that_need_allow;
 use downbeat_core::node::{NodeRecord, NodeStatus};
-use downbeat_server::{Force, Server, Settings};
+use downbeat_server::{Caller, Force, Server, Settings};
 use futures_util::future::{join_all, select_all};
 use tokio::time::{Instant, sleep};
 
@@ -109,7 +109,7 @@ fn start_agent(args: &DevArgs, server: &Server, hostname: &str, number: u32) -> 
             .collect(),
         labels: [(NUMBER.to_owned(), number.to_string())].into(),
         slots: SLOTS,
-        allow: ONLY_WHEN_ALLOWED.map(str::to_owned).to_vec(),
+        allow: all_that_need_allow().map(str::to_owned).collect(),
         guard: Some(GUARD.into()),
         drain_timeout: DRAIN_TIMEOUT,
         ..AgentSettings::new(args.data.join(hostname))
@@ -155,7 +155,7 @@ async fn forget_others(server: &Server, hostnames: &[String]) {
         nodes.into_iter().filter(|node| is_ours(node) && !hostnames.contains(&node.description.hostname));
     for node in gone {
         // The process that had them has ended: they are online only in the store, if at all.
-        if let Err(error) = server.service().delete_node(node.id, Force::On, "dev").await {
+        if let Err(error) = server.service().delete_node(&Caller::named("dev"), node.id, Force::On).await {
             tracing::warn!(hostname = node.description.hostname, %error, "cannot delete a node of an earlier start");
         }
     }
@@ -207,7 +207,7 @@ fn banner(ready: &Ready, groups: &[String], data: &Path) -> String {
         [only] => only.clone(),
         [first, .., last] => format!("{} ({first} to {last})", ready.nodes.len()),
     };
-    let allowed = ONLY_WHEN_ALLOWED.join(", ");
+    let allowed = all_that_need_allow().collect::<Vec<_>>().join(", ");
     let (url, grpc, data, groups) = (&ready.url, ready.grpc, data.display(), groups.join(","));
     format!(
         "downbeat dev is up\n  \

@@ -1,43 +1,77 @@
-//! Owns the agent's keys: their names, defaults and what they must satisfy.
+//! Owns the agent's settings: their rows, their types, and what they must satisfy.
 
 use std::path::PathBuf;
 
-use downbeat_agent::{Engine, Environment};
+use downbeat_agent::{BackendSettings, DeclarationRefused, Environment};
 use downbeat_core::Span;
 use downbeat_core::node::Description;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::dial::dialled;
 use super::kinds::{Labels, List, LogFormat, duration, some_number};
 use super::server::hostname;
+use super::table::Fallback::{Follows, Is, Unset};
+use super::table::Repeats::{Each, Joined};
+use super::table::{HasSection, Section, Setting};
+
+/// The settings of single backends: a section of the file, and no variable or flag.
+pub(crate) const BACKEND: &str = "backend";
+/// What `docker_socket` is short for.
+const DOCKER_SOCKET: &str = "backend.docker.socket";
 
 /// Section `[agent]` of `downbeat.toml`.
+pub(crate) const AGENT: Section = Section { name: "agent", settings: SETTINGS };
+
+#[rustfmt::skip]
+const SETTINGS: &[Setting] = &[
+    Setting::new("server", "", Is("127.0.0.1:4681"), "Where servers listen for agents; the next one is used when one fails"),
+    Setting::new("cluster", "", Is("default"), "The cluster that the node belongs to"),
+    Setting::new("hostname", "--hostname NAME", Follows("the machine's hostname"), "What this node is called"),
+    Setting::new("groups", "--groups GROUPS", Is(""), "Groups that this node belongs to, with commas")
+        .repeats(Joined),
+    Setting::new("labels", "--label NAME=VALUE", Is(""), "A label, as name=value; repeatable")
+        .repeats(Each),
+    Setting::new("capabilities", "--capability NAME=VALUE", Is(""),
+        "A capability in addition to those that are found, as name=value; repeatable").repeats(Each),
+    Setting::new("slots", "--slots N", Follows("number of processors"), "How many placed executions run at once"),
+    Setting::new("allow", "--allow BACKEND", Is(""),
+        "Offer a backend that could do anything on this host: exec, docker, file or http; repeatable").repeats(Joined),
+    Setting::new("only", "--only BACKENDS", Unset, "Offer nothing but these backends, with commas").repeats(Joined),
+    Setting::new("pass_env", "--pass-env NAME", Is(""),
+        "Pass an environment variable of the agent to its jobs, as NAME or PREFIX_*; repeatable").repeats(Joined),
+    Setting::new("docker_socket", "", Unset,
+        "The container engine, unix:///PATH or tcp://HOST:PORT; short for `socket` in [agent.backend.docker]"),
+    Setting::new(BACKEND, "", Unset, "Settings of single backends, [agent.backend.NAME]; only in the file"),
+    Setting::new("data", "--data DIR", Is("./downbeat-data/agent"),
+        "Where results are kept until they are acknowledged"),
+    Setting::new("drain_timeout", "--drain-timeout DURATION", Is("30s"),
+        "How long running work may take to end when the agent is stopped"),
+    Setting::new("log_level", "", Is("info"), "error, warn, info, debug or trace, or a filter"),
+    Setting::new("log_format", "", Is("text"), "text or json"),
+];
+
+/// The values of the section.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AgentKeys {
-    /// Where servers listen for agents; the next one is tried when one is away.
     pub(crate) server: List,
     pub(crate) cluster: String,
+    #[serde(default = "hostname")]
     pub(crate) hostname: String,
     pub(crate) groups: List,
     pub(crate) labels: Labels,
-    /// Found out by itself; what is said here comes on top.
     pub(crate) capabilities: Labels,
-    /// Placed executions at once. The number of processors, unless said otherwise.
     #[serde(default, deserialize_with = "some_number")]
     pub(crate) slots: Option<u32>,
-    /// Backends that could do anything on the host are off unless they are named here.
     pub(crate) allow: List,
-    /// Nothing but these backends.
     #[serde(default)]
     pub(crate) only: Option<List>,
-    /// Environment variables of the agent that jobs get beside the usual few: NAME or PREFIX_*.
     pub(crate) pass_env: List,
-    /// The container engine of the backend `docker`: unix:///PATH or tcp://HOST:PORT. Found out by itself: what
-    /// DOCKER_HOST says, or the usual sockets of Docker and Podman.
     #[serde(default)]
     pub(crate) docker_socket: Option<String>,
-    /// Results that are not yet acknowledged live here.
+    #[serde(default)]
+    pub(crate) backend: Option<serde_json::Map<String, Value>>,
     pub(crate) data: PathBuf,
     #[serde(deserialize_with = "duration")]
     pub(crate) drain_timeout: Span,
@@ -45,48 +79,12 @@ pub(crate) struct AgentKeys {
     pub(crate) log_format: LogFormat,
 }
 
-/// All keys, as files, environment and flags may name them.
-pub(crate) const KEYS: &[&str] = &[
-    "server",
-    "cluster",
-    "hostname",
-    "groups",
-    "labels",
-    "capabilities",
-    "slots",
-    "allow",
-    "only",
-    "pass_env",
-    "docker_socket",
-    "data",
-    "drain_timeout",
-    "log_level",
-    "log_format",
-];
-
-/// What holds when nothing is said, as text. Those not listed are found out by the agent.
-pub(crate) fn defaults() -> Vec<(&'static str, String)> {
-    [
-        ("server", "127.0.0.1:4681"),
-        ("cluster", "default"),
-        ("groups", ""),
-        ("labels", ""),
-        ("capabilities", ""),
-        ("allow", ""),
-        ("pass_env", ""),
-        ("data", "./downbeat-data/agent"),
-        ("drain_timeout", "30s"),
-        ("log_level", "info"),
-        ("log_format", "text"),
-    ]
-    .into_iter()
-    .map(|(key, value)| (key, value.to_owned()))
-    .chain([("hostname", hostname())])
-    .collect()
+impl HasSection for AgentKeys {
+    const SECTION: Section = AGENT;
 }
 
 impl AgentKeys {
-    /// What single values cannot show to be wrong. Answers the key and why.
+    /// Checks what single values cannot show. Returns the key that is wrong, and why.
     pub(crate) fn check(&self) -> Result<(), (&'static str, String)> {
         if self.server.0.is_empty() {
             return Err(("server", "names no address; write HOST:PORT".to_owned()));
@@ -102,10 +100,14 @@ impl AgentKeys {
             "hostname" => ("hostname", format!("{}; name this node with --hostname NAME", bad.what)),
             field => (field, bad.what),
         })?;
-        self.engine().map(|_| ()).map_err(|error| ("docker_socket", error))
+        match (self.backend_settings(), &self.docker_socket) {
+            (Ok(_), _) => Ok(()),
+            (Err(refused), Some(_)) if refused.key == DOCKER_SOCKET => Err(("docker_socket", refused.reason)),
+            (Err(refused), _) => Err((BACKEND, format!("`{}`: {}", refused.key, refused.reason))),
+        }
     }
 
-    /// What these keys say of the node.
+    /// The node as these keys describe it.
     fn description(&self) -> Description {
         Description {
             hostname: self.hostname.clone(),
@@ -123,8 +125,15 @@ impl AgentKeys {
         self.server.0.iter().map(|text| dialled(text)).collect()
     }
 
-    /// The container engine that is named, if one is.
-    pub(crate) fn engine(&self) -> Result<Option<Engine>, String> {
-        self.docker_socket.as_deref().filter(|text| !text.is_empty()).map(Engine::read).transpose()
+    /// The settings of single backends. `docker_socket` is short for one of them.
+    pub(crate) fn backend_settings(&self) -> Result<BackendSettings, DeclarationRefused> {
+        let mut section = json!(self.backend.clone().unwrap_or_default());
+        if let Some(socket) = self.docker_socket.as_deref().filter(|socket| !socket.is_empty()) {
+            let docker = section.as_object_mut().map(|section| section.entry("docker").or_insert(json!({})));
+            if let Some(docker) = docker.and_then(Value::as_object_mut) {
+                docker.insert("socket".to_owned(), socket.into());
+            }
+        }
+        BackendSettings::read(&section)
     }
 }

@@ -4,13 +4,16 @@
 use std::path::{Path, PathBuf};
 
 use downbeat_agent::{Declared, JOB_VARIABLES};
+use downbeat_core::nearest::advice;
 use figment2::error::Kind;
 use figment2::value::{Dict, Map, Value};
 use figment2::{Figment, Metadata, Profile, Provider};
 use serde::de::DeserializeOwned;
 
+use super::agent::{self, AGENT};
+use super::server::SERVER;
 use super::show::{Row, Shown, Tree};
-use super::{agent, server};
+use super::table::{Fallback, Section, Setting};
 use crate::exit::Failure;
 
 const PREFIX: &str = "DOWNBEAT_";
@@ -25,28 +28,17 @@ pub(crate) struct Sources {
     pub(crate) config: Option<PathBuf>,
     pub(crate) environment: Vec<(String, String)>,
     /// Key, value, and the flag's name.
-    pub(crate) flags: Vec<(&'static str, Said, &'static str)>,
+    pub(crate) flags: Vec<(&'static str, Given, &'static str)>,
 }
 
-/// What a flag says.
+/// The value of a flag.
 #[derive(Clone, Debug)]
-pub(crate) enum Said {
+pub(crate) enum Given {
     /// One text; where a list is wanted, commas separate.
     Text(String),
     /// A flag that is repeated: each text as it is, commas and all.
     Each(Vec<String>),
 }
-
-/// One of the file's sections.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Section {
-    pub(crate) name: &'static str,
-    pub(crate) keys: &'static [&'static str],
-    pub(crate) defaults: fn() -> Vec<(&'static str, String)>,
-}
-
-pub(crate) const SERVER: Section = Section { name: "server", keys: server::KEYS, defaults: server::defaults };
-pub(crate) const AGENT: Section = Section { name: "agent", keys: agent::KEYS, defaults: agent::defaults };
 
 /// The agent's own backends: the only part of the file that is a tree, and that neither environment nor flags can say.
 const BACKENDS: &str = "backends";
@@ -58,18 +50,17 @@ pub(crate) struct Loaded<T> {
     pub(crate) shown: Shown,
 }
 
-/// What a key that was not set follows from.
+/// The value of a key that was not set and follows from something else.
 #[derive(Debug)]
 pub(crate) struct Derived {
     pub(crate) key: &'static str,
     pub(crate) value: serde_json::Value,
-    pub(crate) source: &'static str,
 }
 
 /// A single value with the name of its source.
 struct Single {
     key: &'static str,
-    value: Said,
+    value: Given,
     source: String,
 }
 
@@ -80,8 +71,8 @@ impl Provider for Single {
 
     fn data(&self) -> figment2::Result<Map<Profile, Dict>> {
         let value = match &self.value {
-            Said::Text(text) => Value::from(text.as_str()),
-            Said::Each(texts) => Value::from(texts.clone()),
+            Given::Text(text) => Value::from(text.as_str()),
+            Given::Each(texts) => Value::from(texts.clone()),
         };
         let dict = Dict::from([(self.key.to_owned(), value)]);
         Ok(Map::from([(Profile::Default, dict)]))
@@ -112,15 +103,18 @@ pub(crate) fn load<T: DeserializeOwned + serde::Serialize>(
     derived: impl FnOnce(&T) -> Vec<Derived>,
 ) -> Result<Loaded<T>, Failure> {
     let mut figment = Figment::new();
-    for (key, value) in (section.defaults)() {
-        figment = figment.merge(Single { key, value: Said::Text(value), source: "default".to_owned() });
+    for setting in section.settings {
+        if let Fallback::Is(default) = setting.default {
+            let (key, value) = (setting.key, Given::Text(default.to_owned()));
+            figment = figment.merge(Single { key, value, source: "default".to_owned() });
+        }
     }
     if let Some(path) = config_path(sources.config.as_deref())? {
         let values = file_section(&path, section)?;
         figment = figment.merge(FileSection { path, values });
     }
     for (key, value, variable) in from_environment(section, &sources.environment)? {
-        figment = figment.merge(Single { key, value: Said::Text(value), source: variable });
+        figment = figment.merge(Single { key, value: Given::Text(value), source: variable });
     }
     for (key, value, flag) in &sources.flags {
         figment = figment.merge(Single { key, value: value.clone(), source: (*flag).to_owned() });
@@ -133,13 +127,21 @@ pub(crate) fn load<T: DeserializeOwned + serde::Serialize>(
     let derived = derived(&keys);
     let tree = serde_json::to_value(&keys)
         .map_err(|error| Failure::bug(format!("cannot show the settings: {error}")))?;
-    let row = |key: &&'static str| match derived.iter().find(|derived| derived.key == *key) {
-        Some(derived) if tree[key].is_null() => {
-            Row { key, value: derived.value.clone(), source: derived.source.to_owned() }
-        }
-        _ => Row { key, value: tree[key].clone(), source: source_of(key) },
+    let row = |setting: &Setting| {
+        let key = setting.key;
+        let value = match derived.iter().find(|derived| derived.key == key) {
+            Some(derived) if tree[key].is_null() => derived.value.clone(),
+            _ => tree[key].clone(),
+        };
+        let source = match (setting.default, figment.find_metadata(key)) {
+            (Fallback::Follows(from), None) => format!("default: {from}"),
+            _ => source_of(key),
+        };
+        Row { key, value, source }
     };
-    let shown = Shown { section: section.name, rows: section.keys.iter().map(row).collect(), tree: None };
+    let is_shown = |row: &Row| row.key != agent::BACKEND || !row.value.is_null();
+    let rows = section.settings.iter().map(row).filter(is_shown).collect();
+    let shown = Shown { section: section.name, rows, tree: None };
     Ok(Loaded { keys, shown })
 }
 
@@ -168,7 +170,7 @@ fn file_section(path: &Path, section: Section) -> Result<Dict, Failure> {
             continue;
         }
         let Some(known) = [SERVER, AGENT].into_iter().find(|known| known.name == name) else {
-            let hint = [SERVER, AGENT].into_iter().find(|s| s.keys.contains(&name.as_str()));
+            let hint = [SERVER, AGENT].into_iter().find(|section| section.has(&name));
             let hint = hint.map_or_else(
                 || "the sections are [server], [agent] and [backends.NAME]".to_owned(),
                 |section| format!("it belongs in the section [{}]", section.name),
@@ -179,11 +181,11 @@ fn file_section(path: &Path, section: Section) -> Result<Dict, Failure> {
             return Err(Failure::bad_input(format!("`{name}` in {} must be a section", path.display())));
         };
         for key in values.keys() {
-            if !known.keys.contains(&key.as_str()) {
+            if !known.has(key) {
                 let place = format!("section [{name}] of {}", path.display());
                 return Err(Failure::bad_input(format!(
                     "unknown key `{key}` in {place}; {}",
-                    nearest(key, known.keys)
+                    advice(key, &known.keys().collect::<Vec<_>>(), "keys")
                 )));
             }
         }
@@ -228,9 +230,7 @@ fn from_environment(
         if !variable.starts_with(PREFIX) || is_no_setting(variable) {
             continue;
         }
-        let known = |section: Section| {
-            section.keys.iter().copied().find(|key| *variable == variable_of(section, key))
-        };
+        let known = |section: Section| section.keys().find(|key| *variable == section.variable(key));
         match (known(section), [SERVER, AGENT].into_iter().any(|other| known(other).is_some())) {
             (Some(key), _) => found.push((key, value.clone(), variable.clone())),
             // The other component's: both may share an environment.
@@ -238,25 +238,17 @@ fn from_environment(
             (None, false) => {
                 let names: Vec<String> = [SERVER, AGENT]
                     .into_iter()
-                    .flat_map(|s| s.keys.iter().map(move |key| variable_of(s, key)))
+                    .flat_map(|section| section.keys().map(move |key| section.variable(key)))
                     .collect();
                 let names: Vec<&str> = names.iter().map(String::as_str).collect();
                 return Err(Failure::bad_input(format!(
                     "unknown environment variable `{variable}`; {}",
-                    nearest(variable, &names)
+                    advice(variable, &names, "variables")
                 )));
             }
         }
     }
     Ok(found)
-}
-
-/// `DOWNBEAT_SERVER` is the client's URL, so the address that an agent dials has a longer name.
-fn variable_of(section: Section, key: &str) -> String {
-    match (section.name, key) {
-        ("agent", "server") => format!("{PREFIX}AGENT_SERVER"),
-        _ => format!("{PREFIX}{}", key.to_ascii_uppercase()),
-    }
 }
 
 /// Not ours to judge: the client's, what an agent sets for its jobs (one of which may run this program), those of tests, and what Kubernetes puts into every container beside a service
@@ -298,12 +290,4 @@ fn bad_value(key: &str, source: &str, why: &str) -> Failure {
 
 fn one_line(text: &str) -> String {
     text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
-}
-
-/// What was probably meant, or everything that there is.
-fn nearest(name: &str, known: &[&str]) -> String {
-    match downbeat_core::nearest::nearest(name, known.iter().copied()) {
-        Some(near) => format!("did you mean `{near}`?"),
-        None => format!("known are {}", known.join(", ")),
-    }
 }

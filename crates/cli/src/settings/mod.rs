@@ -7,12 +7,14 @@ mod kinds;
 mod load;
 mod server;
 mod show;
+mod table;
 
-pub(crate) use agent::AgentKeys;
+pub(crate) use agent::{AGENT, AgentKeys};
 pub(crate) use kinds::LogFormat;
-pub(crate) use load::{AGENT, Derived, Loaded, SERVER, Said, Sources, load, load_backends};
-pub(crate) use server::ServerKeys;
+pub(crate) use load::{Derived, Given, Loaded, Sources, load, load_backends};
+pub(crate) use server::{SERVER, ServerKeys};
 pub(crate) use show::without_password;
+pub(crate) use table::Flags;
 
 #[cfg(test)]
 mod tests;

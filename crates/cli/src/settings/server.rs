@@ -1,4 +1,4 @@
-//! Owns the server's keys: their names, defaults and what they must satisfy.
+//! Owns the server's settings: their rows, their types, and what they must satisfy.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -7,34 +7,61 @@ use downbeat_core::{Span, limits};
 use serde::{Deserialize, Serialize};
 
 use super::kinds::{List, LogFormat, Size, address, duration, number, some_duration, some_number};
+use super::table::Fallback::{Follows, Is, Unset};
+use super::table::{HasSection, Section, Setting};
 
 /// Section `[server]` of `downbeat.toml`.
+pub(crate) const SERVER: Section = Section { name: "server", settings: SETTINGS };
+
+#[rustfmt::skip]
+const SETTINGS: &[Setting] = &[
+    Setting::new("store", "--store STORE", Is("sqlite:./downbeat-data/downbeat.db"),
+        "Where state lives: sqlite:PATH, postgres://USER@HOST:PORT/DATABASE, or memory:"),
+    Setting::new("replica_of", "--replica-of URL", Unset,
+        "Be a read replica of the server at this URL; several of one site with commas"),
+    Setting::new("http", "--http ADDR", Is("127.0.0.1:4680"), "Where REST is served"),
+    Setting::new("allowed_hosts", "--allowed-hosts NAMES", Unset,
+        "More names by which browsers, and on a loopback address all clients, may reach --http, with commas; * is any"),
+    Setting::new("grpc", "--grpc ADDR", Is("127.0.0.1:4681"), "Where agents dial in"),
+    Setting::new("name", "--name NAME", Follows("hostname and gRPC port"), "What this server is called, stable over restarts"),
+    Setting::new("heartbeat_interval", "--heartbeat-interval DURATION", Is("10s"), "How often agents send a heartbeat"),
+    Setting::new("node_stale_after", "--node-stale-after DURATION", Follows("3 heartbeat intervals"),
+        "Silence after which a node gets no new work"),
+    Setting::new("node_offline_after", "--node-offline-after DURATION", Follows("10 heartbeat intervals"),
+        "Silence after which the work of a node is lost"),
+    Setting::new("server_stale_after", "--server-stale-after DURATION", Is("10s"),
+        "Silence after which other servers take over the runs of a server"),
+    Setting::new("lease_ttl", "--lease-ttl DURATION", Is("30s"), "How long a lease lasts without a heartbeat"),
+    Setting::new("retention_days", "--retention-days DAYS", Is("7"), "How long ended runs are kept; 0 keeps them forever"),
+    Setting::new("max_concurrent_runs", "--max-concurrent-runs RUNS", Follows("any number"),
+        "How many runs may be in progress at once over all servers of the store; the others wait"),
+    Setting::new("max_pending_runs", "--max-pending-runs RUNS", Is("1000"), "How many runs may wait; more are refused"),
+    Setting::new("output_max", "--output-max SIZE", Is("1MiB"), "How much output of one execution is kept: its tail"),
+    Setting::new("shutdown_grace", "--shutdown-grace DURATION", Is("30s"),
+        "How long a graceful stop waits for requests in progress"),
+    Setting::new("log_level", "", Is("info"), "error, warn, info, debug or trace, or a filter"),
+    Setting::new("log_format", "", Is("text"), "text or json"),
+];
+
+/// The values of the section.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ServerKeys {
-    /// `sqlite:PATH`, `postgres://…` or `memory:`.
     pub(crate) store: String,
-    /// URLs of a primary's servers, if this is to be its read replica.
     #[serde(default)]
     pub(crate) replica_of: List,
-    /// Where REST is served.
     #[serde(deserialize_with = "address")]
     pub(crate) http: SocketAddr,
-    /// More names by which browsers, and on a loopback address all clients, may reach REST.
     #[serde(default)]
     pub(crate) allowed_hosts: List,
-    /// Where agents dial in.
     #[serde(deserialize_with = "address")]
     pub(crate) grpc: SocketAddr,
-    /// Stable over restarts. Hostname and gRPC port, unless said otherwise.
     #[serde(default)]
     pub(crate) name: Option<String>,
     #[serde(deserialize_with = "duration")]
     pub(crate) heartbeat_interval: Span,
-    /// Three heartbeat intervals, unless said otherwise.
     #[serde(default, deserialize_with = "some_duration")]
     pub(crate) node_stale_after: Option<Span>,
-    /// Ten heartbeat intervals, unless said otherwise.
     #[serde(default, deserialize_with = "some_duration")]
     pub(crate) node_offline_after: Option<Span>,
     #[serde(deserialize_with = "duration")]
@@ -43,7 +70,6 @@ pub(crate) struct ServerKeys {
     pub(crate) lease_ttl: Span,
     #[serde(deserialize_with = "number")]
     pub(crate) retention_days: u32,
-    /// Any number, unless said otherwise.
     #[serde(default, deserialize_with = "some_number")]
     pub(crate) max_concurrent_runs: Option<u32>,
     #[serde(deserialize_with = "number")]
@@ -55,47 +81,8 @@ pub(crate) struct ServerKeys {
     pub(crate) log_format: LogFormat,
 }
 
-/// All keys, as files, environment and flags may name them.
-pub(crate) const KEYS: &[&str] = &[
-    "store",
-    "replica_of",
-    "http",
-    "allowed_hosts",
-    "grpc",
-    "name",
-    "heartbeat_interval",
-    "node_stale_after",
-    "node_offline_after",
-    "server_stale_after",
-    "lease_ttl",
-    "retention_days",
-    "max_concurrent_runs",
-    "max_pending_runs",
-    "output_max",
-    "shutdown_grace",
-    "log_level",
-    "log_format",
-];
-
-/// What holds when nothing is said, as text. Those not listed follow from another key.
-pub(crate) fn defaults() -> Vec<(&'static str, String)> {
-    [
-        ("store", "sqlite:./downbeat-data/downbeat.db"),
-        ("http", "127.0.0.1:4680"),
-        ("grpc", "127.0.0.1:4681"),
-        ("heartbeat_interval", "10s"),
-        ("server_stale_after", "10s"),
-        ("lease_ttl", "30s"),
-        ("retention_days", "7"),
-        ("max_pending_runs", "1000"),
-        ("output_max", "1MiB"),
-        ("shutdown_grace", "30s"),
-        ("log_level", "info"),
-        ("log_format", "text"),
-    ]
-    .into_iter()
-    .map(|(key, value)| (key, value.to_owned()))
-    .collect()
+impl HasSection for ServerKeys {
+    const SECTION: Section = SERVER;
 }
 
 /// This machine's name.
@@ -115,7 +102,7 @@ impl ServerKeys {
         self.node_offline_after.unwrap_or(Span(self.heartbeat_interval.0 * 10))
     }
 
-    /// What single values cannot show to be wrong. Answers the key and why.
+    /// Checks what single values cannot show. Returns the key that is wrong, and why.
     pub(crate) fn check(&self) -> Result<(), (&'static str, String)> {
         let zero = Span::default();
         for (key, span) in [

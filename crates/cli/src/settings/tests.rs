@@ -5,8 +5,9 @@ use std::io::Write;
 use downbeat_agent::JOB_VARIABLES;
 use tempfile::NamedTempFile;
 
-use super::load::{AGENT, Derived, SERVER, Said, Sources, load, load_backends};
-use super::{AgentKeys, ServerKeys};
+use super::load::{Derived, Given, Sources, load, load_backends};
+use super::table::Fallback;
+use super::{AGENT, AgentKeys, SERVER, ServerKeys};
 use crate::exit::Code;
 
 fn file(text: &str) -> NamedTempFile {
@@ -29,7 +30,7 @@ fn sources(
             .collect(),
         flags: flags
             .iter()
-            .map(|(key, value, flag)| (*key, Said::Text((*value).to_owned()), *flag))
+            .map(|(key, value, flag)| (*key, Given::Text((*value).to_owned()), *flag))
             .collect(),
     }
 }
@@ -37,7 +38,7 @@ fn sources(
 fn server(sources: &Sources) -> Result<(ServerKeys, String), String> {
     let derived = |keys: &ServerKeys| {
         let value = keys.node_stale_after().to_string().into();
-        vec![Derived { key: "node_stale_after", value, source: "default: 3 heartbeat intervals" }]
+        vec![Derived { key: "node_stale_after", value }]
     };
     match load(SERVER, sources, ServerKeys::check, derived) {
         Ok(loaded) => Ok((loaded.keys, loaded.shown.toml())),
@@ -219,7 +220,7 @@ fn agents_read_lists_and_labels_from_files_and_from_text() {
 #[test]
 fn a_label_of_a_flag_may_hold_a_comma() {
     let empty = file("");
-    let each = |texts: &[&str]| Said::Each(texts.iter().map(|text| (*text).to_owned()).collect());
+    let each = |texts: &[&str]| Given::Each(texts.iter().map(|text| (*text).to_owned()).collect());
     let mut sources = sources(Some(&empty), &[], &[("groups", "a,b", "--groups")]);
     sources.flags.push(("labels", each(&["note=a,b", "zone=c"]), "--label"));
     sources.flags.push(("capabilities", each(&["gpus=2"]), "--capability"));
@@ -323,7 +324,7 @@ fn what_a_node_says_of_itself_is_checked_before_it_starts() {
             "labels",
             "note=a\u{1b}[2J",
             "--label",
-            "the value of `note` holds a control character: `a\\u{1b}[2J`",
+            "the value of `note` contains a control character: `a\\u{1b}[2J`",
         ),
         ("slots", "4294967295", "--slots", "bad value of `slots` (--slots): 4294967295 is more than 1024"),
     ] {
@@ -331,6 +332,88 @@ fn what_a_node_says_of_itself_is_checked_before_it_starts() {
         let sources = sources(Some(&empty), &[], &[(key, value, flag)]);
         let refused = load(AGENT, &sources, AgentKeys::check, |_| Vec::new()).unwrap_err();
         assert_eq!(refused.code, Code::BadInput);
+        assert!(refused.message.contains(expected), "{}", refused.message);
+    }
+}
+
+const BEGIN: &str = "<!-- written from the tables of settings: UPDATE_GOLDEN=1 -->\n";
+const END: &str = "<!-- end -->";
+
+/// The sections as the page of settings lists them.
+fn page() -> String {
+    let mut page = String::new();
+    for section in [SERVER, AGENT] {
+        page.push_str(&format!(
+            "\n## `[{}]`\n\n| key | variable | flag | default | meaning |\n",
+            section.name
+        ));
+        page.push_str("|---|---|---|---|---|\n");
+        for setting in section.settings {
+            let flag = match (section.name, setting.key) {
+                (_, "log_level" | "log_format") | ("agent", "server" | "cluster") => {
+                    format!("`--{}`", setting.key.replace('_', "-"))
+                }
+                _ if setting.flag.is_empty() => String::new(),
+                _ => format!("`{}`", setting.flag),
+            };
+            let default = match setting.default {
+                Fallback::Is("") | Fallback::Unset => String::new(),
+                Fallback::Is(default) => format!("`{default}`"),
+                Fallback::Follows(from) => from.to_owned(),
+            };
+            let variable = match setting.key {
+                super::agent::BACKEND => String::new(),
+                key => format!("`{}`", section.variable(key)),
+            };
+            page.push_str(&format!(
+                "| `{}` | {variable} | {flag} | {default} | {} |\n",
+                setting.key, setting.help
+            ));
+        }
+    }
+    page.push('\n');
+    page
+}
+
+#[test]
+fn the_page_of_settings_lists_them_as_they_are() {
+    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/settings.md");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let (before, rest) = text.split_once(BEGIN).expect("the page marks where the tables begin");
+    let (found, after) = rest.split_once(END).expect("the page marks where the tables end");
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(&file, format!("{before}{BEGIN}{}{END}{after}", page())).unwrap();
+        return;
+    }
+    assert_eq!(found, page(), "write it again with UPDATE_GOLDEN=1");
+}
+
+/// Programs that embed a server start from its own defaults, and people from those of the table.
+#[test]
+fn the_defaults_of_the_table_are_those_of_the_server() {
+    let empty = file("");
+    let (keys, _) = server(&sources(Some(&empty), &[], &[])).unwrap();
+    let of_table = downbeat_server::Settings::from(&keys);
+    assert_eq!(format!("{of_table:?}"), format!("{:?}", downbeat_server::Settings::default()));
+}
+
+#[test]
+fn a_backend_has_settings_of_its_own() {
+    let read = |sources: &Sources| load(AGENT, sources, AgentKeys::check, |_| Vec::new());
+    let own = file("[agent.backend.docker]\nsocket = \"unix:///run/x.sock\"\n");
+    let loaded = read(&sources(Some(&own), &[], &[])).unwrap();
+    assert!(loaded.keys.backend_settings().is_ok());
+    assert!(loaded.shown.toml().contains("backend = "), "{}", loaded.shown.toml());
+    for (text, expected) in [
+        (
+            "[agent.backend.docker]\nsockt = \"x\"",
+            "`backend.docker.sockt`: there is no such key; did you mean `socket`?",
+        ),
+        ("[agent.backend.dokcer]", "`backend.dokcer`: there is no such key; did you mean `docker`?"),
+        ("[agent]\ndocker_socket = \"ssh://x\"", "bad value of `docker_socket`"),
+    ] {
+        let file = file(text);
+        let refused = read(&sources(Some(&file), &[], &[])).unwrap_err();
         assert!(refused.message.contains(expected), "{}", refused.message);
     }
 }

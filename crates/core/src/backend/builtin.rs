@@ -4,15 +4,21 @@
 use super::schema::{ActionSchema, BackendSchema, ParamKind, ParamSchema};
 use crate::limits;
 
-/// Backends that could do anything on a host, or hand out its credentials: an agent offers them only when its settings
-/// allow them by name.
-pub const ONLY_WHEN_ALLOWED: [&str; 4] = ["exec", "docker", "file", "http"];
+/// Whether an agent offers the backend only when its settings allow it by name.
+pub fn needs_allow(backend: &str) -> bool {
+    all_that_need_allow().any(|name| name == backend)
+}
+
+/// The names of those backends.
+pub fn all_that_need_allow() -> impl Iterator<Item = &'static str> {
+    BUILTIN.iter().filter(|backend| backend.needs_allow).map(|backend| backend.name)
+}
 
 /// Why a node that lacks a backend probably lacks it, to be put behind its name; empty for most.
 pub fn lacking_hint(backend: &str) -> String {
     match backend {
         "docker" => " (its agent runs without --allow docker, or found no container engine)".to_owned(),
-        name if ONLY_WHEN_ALLOWED.contains(&name) => format!(" (its agent runs without --allow {name})"),
+        name if needs_allow(name) => format!(" (its agent runs without --allow {name})"),
         _ => String::new(),
     }
 }
@@ -25,6 +31,8 @@ pub(super) fn schemas() -> Vec<BackendSchema> {
 struct Backend {
     name: &'static str,
     help: &'static str,
+    /// It could do anything on a host, or reveal its credentials.
+    needs_allow: bool,
     actions: &'static [Action],
 }
 
@@ -213,6 +221,7 @@ const BUILTIN: &[Backend] = &[
     Backend {
         name: "test",
         help: "Outcomes to order, for trying things out",
+        needs_allow: false,
         actions: &[
             same_twice("noop", &[]),
             same_twice("echo", &[required("message", ParamKind::Text, "what to print")]),
@@ -230,10 +239,11 @@ const BUILTIN: &[Backend] = &[
             ),
         ],
     },
-    Backend { name: "ping", help: "Is the agent there", actions: &[same_twice("ping", &[])] },
+    Backend { name: "ping", help: "Is the agent there", needs_allow: false, actions: &[same_twice("ping", &[])] },
     Backend {
         name: "exec",
         help: "Any program, and scripts; only with the agent's `--allow exec`",
+        needs_allow: true,
         actions: &[
             once(
                 "run",
@@ -263,6 +273,7 @@ const BUILTIN: &[Backend] = &[
     Backend {
         name: "apt",
         help: "Debian packages, by apt-get",
+        needs_allow: false,
         actions: &[
             same_twice(
                 "install",
@@ -284,6 +295,7 @@ const BUILTIN: &[Backend] = &[
     Backend {
         name: "systemd",
         help: "Units of the system's manager, by systemctl",
+        needs_allow: false,
         actions: &[
             same_twice("start", &[THE_UNIT]),
             same_twice("stop", &[THE_UNIT]),
@@ -297,6 +309,7 @@ const BUILTIN: &[Backend] = &[
     Backend {
         name: "rke2",
         help: "RKE2's service, by systemctl and an installer that is on the host",
+        needs_allow: false,
         actions: &[
             same_twice(
                 "install",
@@ -329,6 +342,7 @@ const BUILTIN: &[Backend] = &[
     Backend {
         name: "file",
         help: "Files of the host; only with the agent's `--allow file`",
+        needs_allow: true,
         actions: &[
             same_twice(
                 "write",
@@ -348,6 +362,7 @@ const BUILTIN: &[Backend] = &[
     Backend {
         name: "docker",
         help: "Containers, on Docker or Podman by its socket; only with the agent's `--allow docker`",
+        needs_allow: true,
         actions: &[once(
             "run",
             &[
@@ -387,6 +402,7 @@ const BUILTIN: &[Backend] = &[
     Backend {
         name: "http",
         help: "Requests of HTTP; only with the agent's `--allow http`",
+        needs_allow: true,
         actions: &[once(
             "request",
             &[

@@ -10,7 +10,7 @@ mod pattern;
 mod schema;
 
 pub use argv::shell_sign;
-pub use builtin::{ONLY_WHEN_ALLOWED, lacking_hint};
+pub use builtin::{all_that_need_allow, lacking_hint, needs_allow};
 pub use catalogue::{Catalogue, Unknown};
 pub(crate) use check::check_params_but;
 pub use check::{Element, ParamProblem, check_params};

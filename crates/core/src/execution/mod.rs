@@ -10,3 +10,4 @@ pub use machine::{Event, Illegal, step};
 pub use outputs::{cut_reason, declared_outputs, outputs_too_large};
 pub use record::{Execution, Lease, Outcome, State, Status, Verdict};
 pub use stream::Stream;
+pub use times::fit_into_lease;

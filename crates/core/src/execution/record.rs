@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::backend::Params;
 use crate::ids::{ExecutionId, LeaseToken, NodeId, RunId, SessionId};
 use crate::spec::Limits;
+use crate::work::Origin;
 
 /// A node's time-limited right to an execution. It expires when its node was not heard of for a full term: the
 /// heartbeat renews all leases of a session at once, so no expiry is written per execution.
@@ -211,17 +212,14 @@ impl State {
     }
 }
 
-/// One attempt of one step on one node, as it is stored.
+/// One attempt of one piece of work on one node, as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Execution {
     pub id: ExecutionId,
-    pub run: RunId,
-    pub step: u32,
-    /// The node that it is pinned to. A placed one has none; its lease names the node that took it.
+    #[serde(flatten)]
+    pub of: Origin,
+    /// The node that the execution is pinned to. A placed one has none: its lease names the node that took it.
     pub pinned: Option<NodeId>,
-    /// Its place among the items of its task's `for_each`, from 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub item: Option<u32>,
     /// From 1. Lost attempts count, so that the name `execution.attempt` is never used twice.
     pub attempt: u32,
     /// The task's params as they came out for this attempt, when they hold expressions.
@@ -242,6 +240,21 @@ pub struct Execution {
 }
 
 impl Execution {
+    /// The run that it belongs to.
+    pub fn run(&self) -> &RunId {
+        self.of.run()
+    }
+
+    /// The number of its step in the plan of its run.
+    pub fn step(&self) -> u32 {
+        self.of.step()
+    }
+
+    /// The index of its item in its task's `for_each`, from 0.
+    pub fn item(&self) -> Option<u32> {
+        self.of.item()
+    }
+
     /// Whether it was taken over from the run that its own tries again, and not from the cache.
     pub fn is_carried(&self) -> bool {
         self.reused.is_some() && self.cache_key.is_none()

@@ -8,7 +8,7 @@ use super::record::Outcome;
 /// Moves the times of an outcome into the span of its lease. The duration that the agent measured stays as long as it
 /// fits: a fast clock is taken to have ended at the receipt, a slow one to have started at the grant. An outcome without
 /// a receipt is from a release that recorded none, and stays as it was recorded.
-pub(super) fn fit_into_lease(mut outcome: Outcome, granted_at: Timestamp) -> Outcome {
+pub fn fit_into_lease(mut outcome: Outcome, granted_at: Timestamp) -> Outcome {
     let Some(received_at) = outcome.received_at else { return outcome };
     let latest = received_at.max(granted_at);
     let longest = latest.duration_since(granted_at);

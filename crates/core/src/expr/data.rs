@@ -1,9 +1,13 @@
-//! Owns what expressions look at: the run, its params, the node, and what steps said.
+//! Owns the values that expressions read (the run, its params, the node, the outputs of steps), and their way to and from
+//! JSON.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use minijinja::value::{Object, Value};
+use minijinja::Error;
+use minijinja::value::{Object, Value, ValueKind};
+
+use super::filters::{spend, wrong};
 
 use crate::backend::Params;
 use crate::node::NodeRecord;
@@ -66,7 +70,7 @@ pub struct Scope {
     /// The node's `facts`; nothing where it is not known yet.
     pub node: Option<Data>,
     /// For each step by name a map: `outputs` (those that `steps.NAME.outputs` means here), and `nodes`, by hostname
-    /// a map with `outputs`. Who did not run has no entry. Only those that `Uses` names are needed.
+    /// a map with `outputs`. Who did not run has no entry. Only those that `References` names are needed.
     pub steps: BTreeMap<String, Data>,
     /// The item of `for_each` that it is for, and its place.
     pub item: Option<(Data, u32)>,
@@ -142,4 +146,44 @@ pub fn facts(node: &NodeRecord) -> serde_json::Value {
         "slots": description.slots,
         "version": description.version,
     })
+}
+
+/// Converts a value to JSON. Charges its size to the remaining budget `left`.
+pub(super) fn to_json(value: &Value, left: &mut usize) -> Result<serde_json::Value, Error> {
+    use serde_json::Value as Json;
+    spend(left, 4)?;
+    Ok(match value.kind() {
+        ValueKind::Undefined | ValueKind::None => Json::Null,
+        ValueKind::Bool => Json::Bool(value.is_true()),
+        ValueKind::Number => number(value)?,
+        ValueKind::String => {
+            let text = value.as_str().unwrap_or_default();
+            spend(left, text.len())?;
+            Json::String(text.to_owned())
+        }
+        ValueKind::Seq | ValueKind::Iterable => {
+            let items = value.try_iter()?.map(|item| to_json(&item, left));
+            Json::Array(items.collect::<Result<_, _>>()?)
+        }
+        ValueKind::Map => {
+            let mut map = serde_json::Map::new();
+            for key in value.try_iter()? {
+                let name = key.as_str().ok_or_else(|| wrong("the keys of a map must be texts"))?;
+                spend(left, name.len() + 4)?;
+                map.insert(name.to_owned(), to_json(&value.get_item(&key)?, left)?);
+            }
+            Json::Object(map)
+        }
+        _ => return Err(wrong("it is not a value")),
+    })
+}
+
+fn number(value: &Value) -> Result<serde_json::Value, Error> {
+    if value.is_integer() {
+        let whole = value.as_i64().map(serde_json::Value::from);
+        let whole = whole.or_else(|| u64::try_from(value.clone()).ok().map(serde_json::Value::from));
+        return whole.ok_or_else(|| wrong("the number is too large"));
+    }
+    let number = f64::try_from(value.clone()).ok().and_then(serde_json::Number::from_f64);
+    number.map(serde_json::Value::Number).ok_or_else(|| wrong("the number is too large"))
 }

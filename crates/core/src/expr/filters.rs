@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 use minijinja::value::{Rest, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior};
 
+use super::data::to_json;
 use crate::limits;
 
 /// What people may write after `|`.
@@ -47,7 +48,7 @@ pub(super) static MACHINE: LazyLock<Environment<'static>> = LazyLock::new(|| {
     machine
 });
 
-fn wrong(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
+pub(super) fn wrong(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
     Error::new(ErrorKind::InvalidOperation, message)
 }
 
@@ -178,7 +179,7 @@ fn split(value: &Value, by: Option<&Value>) -> Result<Vec<String>, Error> {
     Ok(pieces)
 }
 
-fn spend(left: &mut usize, bytes: usize) -> Result<(), Error> {
+pub(super) fn spend(left: &mut usize, bytes: usize) -> Result<(), Error> {
     *left = left.checked_sub(bytes).ok_or_else(too_large)?;
     Ok(())
 }
@@ -202,44 +203,4 @@ pub(super) fn print(value: &Value, out: &mut String, left: &mut usize) -> Result
     spend(left, text.len())?;
     out.push_str(&text);
     Ok(())
-}
-
-/// The value as JSON; what it takes is taken from what is left.
-pub(super) fn to_json(value: &Value, left: &mut usize) -> Result<serde_json::Value, Error> {
-    use serde_json::Value as Json;
-    spend(left, 4)?;
-    Ok(match value.kind() {
-        ValueKind::Undefined | ValueKind::None => Json::Null,
-        ValueKind::Bool => Json::Bool(value.is_true()),
-        ValueKind::Number => number(value)?,
-        ValueKind::String => {
-            let text = value.as_str().unwrap_or_default();
-            spend(left, text.len())?;
-            Json::String(text.to_owned())
-        }
-        ValueKind::Seq | ValueKind::Iterable => {
-            let items = value.try_iter()?.map(|item| to_json(&item, left));
-            Json::Array(items.collect::<Result<_, _>>()?)
-        }
-        ValueKind::Map => {
-            let mut map = serde_json::Map::new();
-            for key in value.try_iter()? {
-                let name = key.as_str().ok_or_else(|| wrong("the keys of a map must be texts"))?;
-                spend(left, name.len() + 4)?;
-                map.insert(name.to_owned(), to_json(&value.get_item(&key)?, left)?);
-            }
-            Json::Object(map)
-        }
-        _ => return Err(wrong("it is no value")),
-    })
-}
-
-fn number(value: &Value) -> Result<serde_json::Value, Error> {
-    if value.is_integer() {
-        let whole = value.as_i64().map(serde_json::Value::from);
-        let whole = whole.or_else(|| u64::try_from(value.clone()).ok().map(serde_json::Value::from));
-        return whole.ok_or_else(|| wrong("the number is too large"));
-    }
-    let number = f64::try_from(value.clone()).ok().and_then(serde_json::Number::from_f64);
-    number.map(serde_json::Value::Number).ok_or_else(|| wrong("the number is too large"))
 }

@@ -10,9 +10,9 @@ use crate::nearest::advice;
 use crate::shown::shown;
 use crate::spec::{Definition, Entry, Task};
 
-/// Where a leaf stands.
+/// The leaf whose expressions are checked: its entry, and its index in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct ExprSite {
     pub(crate) entry: usize,
     pub(crate) leaf: usize,
 }
@@ -28,7 +28,7 @@ enum Use {
 #[derive(Debug)]
 pub(crate) struct Known<'d> {
     definition: &'d Definition,
-    steps: HashMap<&'d str, Place>,
+    steps: HashMap<&'d str, ExprSite>,
     branches: HashMap<&'d str, &'d [Task]>,
     /// In a graph: for each entry those that end before it, once somebody asked. Bits, since ten thousand may ask.
     before: Option<Vec<Option<Vec<u64>>>>,
@@ -55,7 +55,7 @@ impl<'d> Known<'d> {
             }
             for (leaf, task) in item.leaves().iter().enumerate() {
                 if let Some(name) = &task.name {
-                    known.steps.insert(name, Place { entry, leaf });
+                    known.steps.insert(name, ExprSite { entry, leaf });
                 }
             }
         }
@@ -65,21 +65,21 @@ impl<'d> Known<'d> {
         known
     }
 
-    pub(crate) fn step(&self, name: &str) -> Option<Place> {
+    pub(crate) fn step(&self, name: &str) -> Option<ExprSite> {
         self.steps.get(name).copied()
     }
 
     /// Everything that the expressions of a leaf's params name and that cannot be there.
-    pub(crate) fn check(&mut self, at: Place, template: &Template) -> Vec<ParamProblem> {
+    pub(crate) fn check(&mut self, at: ExprSite, template: &Template) -> Vec<ParamProblem> {
         self.check_all(at, template, Use::Params)
     }
 
     /// The same for what an entry's `for_each` goes over.
     pub(crate) fn check_items(&mut self, entry: usize, template: &Template) -> Vec<ParamProblem> {
-        self.check_all(Place { entry, leaf: 0 }, template, Use::Items)
+        self.check_all(ExprSite { entry, leaf: 0 }, template, Use::Items)
     }
 
-    fn check_all(&mut self, at: Place, template: &Template, used: Use) -> Vec<ParamProblem> {
+    fn check_all(&mut self, at: ExprSite, template: &Template, used: Use) -> Vec<ParamProblem> {
         let mut problems = Vec::new();
         // What is wrong is said once for each part of the params; finding the nearest name takes time.
         let mut judged: HashMap<&str, Result<(), String>> = HashMap::new();
@@ -102,7 +102,7 @@ impl<'d> Known<'d> {
         problems
     }
 
-    fn reference(&mut self, at: Place, reference: &Reference, used: Use) -> Result<(), String> {
+    fn reference(&mut self, at: ExprSite, reference: &Reference, used: Use) -> Result<(), String> {
         match reference.root {
             Root::Run => Ok(()),
             Root::Item | Root::Index if used == Use::Items => {
@@ -146,7 +146,7 @@ impl<'d> Known<'d> {
         Err(format!("the job has no param `{}`; {}", shown(name), advice(name, &names, "params")))
     }
 
-    fn of_step(&mut self, at: Place, reference: &Reference) -> Result<(), String> {
+    fn of_step(&mut self, at: ExprSite, reference: &Reference) -> Result<(), String> {
         let name = reference.name();
         let Some(step) = self.step(name) else { return Err(self.unknown_step(name)) };
         let shown_name = shown(name);
@@ -190,7 +190,7 @@ impl<'d> Known<'d> {
         ))
     }
 
-    fn task(&self, place: Place) -> &'d Task {
+    fn task(&self, place: ExprSite) -> &'d Task {
         &self.definition.tasks[place.entry].leaves()[place.leaf]
     }
 
@@ -214,7 +214,7 @@ impl<'d> Known<'d> {
         format!("no task is named `{}`; {}", shown(name), advice(name, &names, "tasks"))
     }
 
-    fn is_before(&mut self, step: Place, at: Place) -> bool {
+    fn is_before(&mut self, step: ExprSite, at: ExprSite) -> bool {
         if step.entry == at.entry {
             return step.leaf < at.leaf;
         }

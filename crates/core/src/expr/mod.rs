@@ -21,10 +21,10 @@ mod token;
 
 pub use data::{Data, Scope, facts};
 pub use given::given;
-pub(crate) use known::{Known, Place};
+pub(crate) use known::{ExprSite, Known};
 pub(crate) use reference::in_path;
 pub(crate) use template::{FOR_EACH, StepUse, has_expression, looks_like_expression, read_by_a_shell};
-pub use template::{Template, Uses};
+pub use template::{References, Template};
 pub(crate) use text::{Part, parts};
 
 #[cfg(test)]

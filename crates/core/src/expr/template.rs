@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use minijinja::value::Value;
 use minijinja::{ErrorKind, Expression};
 
-use super::data::Scope;
-use super::filters::{MACHINE, print, to_json};
+use super::data::{Scope, to_json};
+use super::filters::{MACHINE, print};
 use super::reference::{Part, ROOTS, Read, Reference, Root, read};
 use super::text::{self, holds_expression};
 use crate::backend::{Element, ParamProblem, Params};
@@ -16,9 +16,9 @@ use crate::shown::shown;
 /// The name under which `for_each` is rendered.
 pub(crate) const FOR_EACH: &str = "for_each";
 
-/// What the expressions of a task's params use.
+/// What the expressions of a task's params refer to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Uses {
+pub struct References {
     pub params: BTreeSet<String>,
     pub steps: BTreeSet<String>,
     /// Some step's `nodes`: outputs of other nodes than one's own.
@@ -116,25 +116,25 @@ impl Template {
         Ok(Some(template))
     }
 
-    pub fn uses(&self) -> Uses {
-        let mut uses = Uses::default();
+    pub fn uses(&self) -> References {
+        let mut found = References::default();
         self.each(|_, _, formula| {
             for reference in &formula.references {
                 match reference.root {
                     Root::Params => {
-                        uses.params.insert(reference.name().to_owned());
+                        found.params.insert(reference.name().to_owned());
                     }
                     Root::Steps => {
-                        uses.steps.insert(reference.name().to_owned());
-                        uses.step_nodes |= reference.is_of_nodes();
+                        found.steps.insert(reference.name().to_owned());
+                        found.step_nodes |= reference.is_of_nodes();
                     }
-                    Root::Node => uses.node = true,
-                    Root::Run => uses.run = true,
-                    Root::Item | Root::Index => uses.item = true,
+                    Root::Node => found.node = true,
+                    Root::Run => found.run = true,
+                    Root::Item | Root::Index => found.item = true,
                 }
             }
         });
-        uses
+        found
     }
 
     /// The params that cannot be rendered before their steps have run.

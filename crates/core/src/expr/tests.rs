@@ -12,7 +12,7 @@ fn template(params: &Params) -> Result<Option<Template>, ParamProblem> {
     Template::of("test", "echo", params)
 }
 
-fn uses(params: &Params) -> Result<Option<Uses>, ParamProblem> {
+fn uses(params: &Params) -> Result<Option<References>, ParamProblem> {
     Ok(template(params)?.map(|template| template.uses()))
 }
 
@@ -192,11 +192,11 @@ fn problems_name_the_param_the_part_and_what_is_wrong() {
         ),
         (
             json!("{{ params.x | uper }}"),
-            "p: in `{{ params.x | uper }}`: there is no filter `uper`; did you mean `upper`? (filters: default, first, int, join, last, length, lower, replace, split, string, tojson, trim, upper)",
+            "p: in `{{ params.x | uper }}`: there is no filter `uper`; did you mean `upper`?",
         ),
         (
             json!("{{ params.x | concat }}"),
-            "p: in `{{ params.x | concat }}`: there is no filter `concat`; filters: default, first, int, join, last, length, lower, replace, split, string, tojson, trim, upper",
+            "p: in `{{ params.x | concat }}`: there is no filter `concat`; filters: int, first, join, …",
         ),
         (
             json!("{{ params.x | first.y }}"),
@@ -366,7 +366,7 @@ fn what_is_used_is_known_whichever_branch_it_stands_in() {
         ("b".to_owned(), json!({"k": "{{ true or steps['two-2'].nodes[node.hostname].outputs.z }}"})),
     ]));
     let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-    let expected = Uses {
+    let expected = References {
         params: names(&["x", "y"]),
         steps: names(&["one", "two-2"]),
         step_nodes: true,
@@ -376,7 +376,7 @@ fn what_is_used_is_known_whichever_branch_it_stands_in() {
     };
     assert_eq!(found, Ok(Some(expected)));
     assert_eq!(uses(&params(json!({"a": ["{ }", 1, "}}"]}))), Ok(None));
-    assert_eq!(uses(&params(json!("{{ 1 }}"))), Ok(Some(Uses::default())));
+    assert_eq!(uses(&params(json!("{{ 1 }}"))), Ok(Some(References::default())));
 }
 
 proptest! {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::resolve::{Declared, Unfit, joined, refused, refused_by, refused_on};
 use crate::backend::{ActionSchema, Catalogue, ParamProblem, Params, check_params_but};
-use crate::expr::{Data, Known, Place, Scope, StepUse, Template, facts, in_path};
+use crate::expr::{Data, ExprSite, Known, Scope, StepUse, Template, facts, in_path};
 use crate::limits;
 use crate::node::NodeRecord;
 use crate::shown::shown;
@@ -20,11 +20,11 @@ pub(super) struct Expressions<'r> {
     params: &'r Params,
     nodes: &'r [Arc<NodeRecord>],
     members: &'r Members<'r>,
-    /// Made when the first expression is met.
-    made: Option<Made<'r>>,
+    /// Built for the first expression.
+    context: Option<Context<'r>>,
 }
 
-struct Made<'r> {
+struct Context<'r> {
     known: Known<'r>,
     scope: Scope,
     /// Of each node, once it was asked for: many steps may ask.
@@ -40,32 +40,33 @@ impl<'r> Expressions<'r> {
         nodes: &'r [Arc<NodeRecord>],
         members: &'r Members<'r>,
     ) -> Self {
-        Self { definition, params, nodes, members, made: None }
+        Self { definition, params, nodes, members, context: None }
     }
 
     /// Refuses a step whose params cannot come out right. `schemas` are what its nodes declare of its action.
     pub(super) fn check(
         &mut self,
-        at: Place,
+        at: ExprSite,
         task: &Task,
         step: u32,
         template: &Template,
         schemas: &[(&ActionSchema, &str)],
     ) -> Result<(), Unfit> {
         let refuse = |problems: &[ParamProblem]| refused(task, step, problems);
-        let problems = self.made().known.check(at, template);
+        let problems = self.context().known.check(at, template);
         self.check_names(at, template, &problems, refuse)?;
         let Some(members) = (self.members)(at.entry) else {
             let builtin = Catalogue::builtin();
             let schema = builtin.action(&task.backend, &task.action).ok();
-            return self.made().refuse_params(task, template, None, schema).map_err(|p| refuse(&p));
+            return self.context().refuse_params(task, template, None, schema).map_err(|p| refuse(&p));
         };
         if !template.is_by_node() {
-            let made = self.made();
-            made.refuse_params(task, template, None, None).map_err(|p| refuse(&p))?;
+            let context = self.context();
+            context.refuse_params(task, template, None, None).map_err(|p| refuse(&p))?;
             let declared = Declared::of(schemas.len(), members.len());
             for (schema, hostname) in schemas {
-                made.refuse_params(task, template, None, Some(schema))
+                context
+                    .refuse_params(task, template, None, Some(schema))
                     .map_err(|problems| refused_by(task, step, hostname, declared, &problems))?;
             }
             return Ok(());
@@ -75,10 +76,10 @@ impl<'r> Expressions<'r> {
 
     /// The same for what an entry goes over.
     pub(super) fn check_items(&mut self, entry: usize, template: &Template) -> Result<(), Unfit> {
-        let problems = self.made().known.check_items(entry, template);
+        let problems = self.context().known.check_items(entry, template);
         let entries = &self.definition.tasks;
         let name = entries[entry].name().map_or_else(|| format!("tasks[{entry}]"), str::to_owned);
-        self.check_names(Place { entry, leaf: 0 }, template, &problems, |problems| {
+        self.check_names(ExprSite { entry, leaf: 0 }, template, &problems, |problems| {
             let why = problems.iter().map(|problem| problem.message.as_str()).collect::<Vec<_>>().join("; ");
             let message = format!("`for_each` of `{}` is refused: {why}; nothing was started", shown(&name));
             Unfit { message, nodes: Vec::new() }
@@ -86,8 +87,8 @@ impl<'r> Expressions<'r> {
     }
 
     /// The same for the keys of a task's limits.
-    pub(super) fn check_keys(&mut self, at: Place, task: &Task, template: &Template) -> Result<(), Unfit> {
-        let problems = self.made().known.check(at, template);
+    pub(super) fn check_keys(&mut self, at: ExprSite, task: &Task, template: &Template) -> Result<(), Unfit> {
+        let problems = self.context().known.check(at, template);
         self.check_names(at, template, &problems, |problems| {
             let why = problems.iter().map(|problem| problem.message.as_str()).collect::<Vec<_>>().join("; ");
             let message =
@@ -99,7 +100,7 @@ impl<'r> Expressions<'r> {
     /// Refuses names that cannot be there, and those of which it is not settled whose they are.
     fn check_names(
         &mut self,
-        at: Place,
+        at: ExprSite,
         template: &Template,
         problems: &[ParamProblem],
         refuse: impl Fn(&[ParamProblem]) -> Unfit,
@@ -117,8 +118,8 @@ impl<'r> Expressions<'r> {
         Ok(())
     }
 
-    fn made(&mut self) -> &mut Made<'r> {
-        self.made.get_or_insert_with(|| {
+    fn context(&mut self) -> &mut Context<'r> {
+        self.context.get_or_insert_with(|| {
             let width = |entry: usize| (self.members)(entry).map_or(1, <[usize]>::len);
             let tasks = self.definition.tasks.iter().enumerate();
             let instances: usize = tasks.map(|(index, entry)| entry.leaves().len() * width(index)).sum();
@@ -131,7 +132,7 @@ impl<'r> Expressions<'r> {
                 steps: BTreeMap::new(),
                 item: None,
             };
-            Made {
+            Context {
                 known: Known::of(self.definition),
                 scope,
                 facts: vec![None; self.nodes.len()],
@@ -141,8 +142,8 @@ impl<'r> Expressions<'r> {
     }
 
     /// Whether it is settled whose outputs are meant, on every node of the step that asks.
-    fn is_clear(&mut self, at: Place, used: &StepUse<'_>) -> Result<(), (String, Vec<(String, String)>)> {
-        let Some(step) = self.made().known.step(used.step) else { return Ok(()) };
+    fn is_clear(&mut self, at: ExprSite, used: &StepUse<'_>) -> Result<(), (String, Vec<(String, String)>)> {
+        let Some(step) = self.context().known.step(used.step) else { return Ok(()) };
         let Some(theirs) = (self.members)(step.entry) else { return Ok(()) };
         let (name, written) = (shown(used.step), &used.written);
         let hostname = |index: &usize| self.nodes[*index].description.hostname.as_str();
@@ -191,8 +192,8 @@ impl<'r> Expressions<'r> {
         template: &Template,
     ) -> Result<(), Unfit> {
         let nodes = self.nodes;
-        let made = self.made();
-        if !made.looks_at_each {
+        let context = self.context();
+        if !context.looks_at_each {
             return Ok(());
         }
         let mut wrong = Vec::new();
@@ -200,8 +201,8 @@ impl<'r> Expressions<'r> {
             let node = &nodes[index];
             // A node without the action is refused for that.
             let Some(schema) = node.description.action(&task.backend, &task.action) else { continue };
-            let facts = made.facts[index].get_or_insert_with(|| Data::from(&facts(node))).clone();
-            if let Err(problems) = made.refuse_params(task, template, Some(facts), Some(schema)) {
+            let facts = context.facts[index].get_or_insert_with(|| Data::from(&facts(node))).clone();
+            if let Err(problems) = context.refuse_params(task, template, Some(facts), Some(schema)) {
                 wrong.push((node.description.hostname.clone(), joined(&problems)));
                 if wrong.len() == limits::PROBLEMS_LISTED {
                     break;
@@ -224,7 +225,7 @@ impl<'r> Expressions<'r> {
     }
 }
 
-impl Made<'_> {
+impl Context<'_> {
     /// Renders what can be rendered by now, and checks it.
     fn refuse_params(
         &mut self,

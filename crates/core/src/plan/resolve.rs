@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::expressions::Expressions;
 use crate::backend::{ActionSchema, ParamProblem, Params, check_params, lacking_hint};
-use crate::expr::{Place, Template};
+use crate::expr::{ExprSite, Template};
 use crate::ids::NodeId;
 use crate::limits;
 use crate::node::NodeRecord;
@@ -95,7 +95,8 @@ fn fitting(
         for (leaf, task) in entry.leaves().iter().enumerate() {
             let keys = definition.limits_of(task).map(|(key, _)| key.as_str());
             if let Ok(Some(template)) = Template::of_keys(keys) {
-                refusals.extend(expressions.check_keys(Place { entry: index, leaf }, task, &template).err());
+                refusals
+                    .extend(expressions.check_keys(ExprSite { entry: index, leaf }, task, &template).err());
             }
             let offer = entries[index].map(|set| {
                 known.entry((set, &task.backend, &task.action)).or_insert_with(|| {
@@ -110,7 +111,7 @@ fn fitting(
                 (None, None) => Ok(()),
                 (Some(template), offer) => {
                     let schemas = offer.as_ref().map_or(&[][..], |offer| &offer.schemas);
-                    expressions.check(Place { entry: index, leaf }, task, step, template, schemas)
+                    expressions.check(ExprSite { entry: index, leaf }, task, step, template, schemas)
                 }
             });
             refusals.extend(fits.err().filter(|_| refusals.len() < limits::PROBLEMS_LISTED));

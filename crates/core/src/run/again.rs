@@ -10,6 +10,7 @@ use crate::expr::Template;
 use crate::ids::{ExecutionId, NodeId, RunId};
 use crate::run::{Resolved, RunRecord, RunState};
 use crate::spec::{Condition, Definition, Entry, Task};
+use crate::work::Origin;
 
 /// What of the first run the second one does again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,11 +87,11 @@ pub fn retry_of<'a>(
     let kept: HashSet<NodeId> = resolved.nodes.iter().map(|node| node.id).collect();
     // Whatever answered a failure on a node may have undone what was done there.
     let ran = |last: &&&Execution| last.attempt > 1 || last.state.status() != Status::Skipped;
-    let answered = || last.values().filter(|last| exempt.contains(&last.step)).filter(ran);
+    let answered = || last.values().filter(|last| exempt.contains(&last.step())).filter(ran);
     let undone: HashSet<NodeId> = answered().filter_map(|last| last.pinned).collect();
     // What has no node of its own: the walk that it was part of.
     let entries = entry_of_steps(&run.definition);
-    let walk = |last: &Execution| (entries[last.step as usize], last.item);
+    let walk = |last: &Execution| (entries[last.step() as usize], last.item());
     let undone_walks: HashSet<(usize, Option<u32>)> =
         answered().filter(|last| last.pinned.is_none()).map(|last| walk(last)).collect();
     let again: HashSet<u32> = match again {
@@ -100,7 +101,7 @@ pub fn retry_of<'a>(
     let mut taken: Vec<&Execution> = last
         .values()
         .copied()
-        .filter(|last| is_success(last) && !exempt.contains(&last.step) && !again.contains(&last.step))
+        .filter(|last| is_success(last) && !exempt.contains(&last.step()) && !again.contains(&last.step()))
         .filter(|last| match last.pinned {
             Some(node) => kept.contains(&node) && !undone.contains(&node),
             None => !undone_walks.contains(&walk(last)),
@@ -109,12 +110,12 @@ pub fn retry_of<'a>(
     loop {
         let unsettled = of_other_items(&run.definition, &last, &taken);
         let before = taken.len();
-        taken.retain(|execution| !unsettled.contains(&execution.step));
+        taken.retain(|execution| !unsettled.contains(&execution.step()));
         if taken.len() == before {
             break;
         }
     }
-    taken.sort_unstable_by_key(|execution| (execution.step, execution.id));
+    taken.sort_unstable_by_key(|execution| (execution.step(), execution.id));
     Ok(Second { resolved, taken })
 }
 
@@ -123,14 +124,12 @@ impl Second<'_> {
     pub fn executions(&self, run: &RunId, now: Timestamp, dice: &mut Dice) -> Vec<Execution> {
         let own = |former: &Execution| Execution {
             id: ExecutionId(dice.uuid_at(now)),
-            run: run.clone(),
-            step: former.step,
+            of: Origin::Step { run: run.clone(), step: former.step(), item: former.item() },
             pinned: former.pinned,
             attempt: 1,
             params: former.params.clone(),
             // The one that was really carried out: its output is there.
             reused: Some(former.reused.unwrap_or(former.id)),
-            item: former.item,
             // It was carried out, or not: this run takes no part in it.
             limits: None,
             cache_key: None,
@@ -167,7 +166,7 @@ type Instance = (u32, Option<NodeId>, Option<u32>);
 fn last_attempts(executions: &[Execution]) -> HashMap<Instance, &Execution> {
     let mut last: HashMap<Instance, &Execution> = HashMap::new();
     for execution in executions {
-        let instance = (execution.step, execution.pinned, execution.item);
+        let instance = (execution.step(), execution.pinned, execution.item());
         let newest = last.entry(instance).or_insert(execution);
         if newest.attempt < execution.attempt {
             *newest = execution;
@@ -250,7 +249,7 @@ fn of_other_items(
             (0..).zip(leaves()).filter(|(_, task)| is_used(task)).map(|(step, _)| step).collect();
         let of_used = |step: u32| used.contains(&step);
         let had = last.keys().filter(|(step, ..)| of_used(*step)).count();
-        let kept = taken.iter().filter(|execution| of_used(execution.step)).count();
+        let kept = taken.iter().filter(|execution| of_used(execution.step())).count();
         if had != kept {
             found.extend(steps);
         }
@@ -366,13 +365,11 @@ mod tests {
     fn executions(list: &[(u32, u128, u32, &str)]) -> Vec<Execution> {
         let make = |(number, &(step, on, attempt, status)): (u128, &(u32, u128, u32, &str))| Execution {
             id: ExecutionId(Uuid::from_u128(100 + number)),
-            run: RunId::from("first"),
-            step,
+            of: Origin::Step { run: RunId::from("first"), step, item: None },
             pinned: (on > 0).then(|| node(on)),
             attempt,
             params: None,
             reused: None,
-            item: None,
             limits: None,
             cache_key: None,
             created_at: at(),
@@ -429,7 +426,7 @@ mod tests {
     }
 
     fn taken(second: &Second<'_>) -> Vec<(u32, u128)> {
-        let place = |e: &&Execution| (e.step, e.pinned.map_or(0, |node| node.0.as_u128()));
+        let place = |e: &&Execution| (e.step(), e.pinned.map_or(0, |node| node.0.as_u128()));
         second.taken.iter().map(place).collect()
     }
 
@@ -579,7 +576,7 @@ mod tests {
         let taken = second.executions(&new, now, &mut Dice::new(1));
         assert_eq!(taken.len(), 2);
         for (own, former) in taken.iter().zip(&list) {
-            assert_eq!((&own.run, own.attempt, own.created_at), (&new, 1, now));
+            assert_eq!((own.run(), own.attempt, own.created_at), (&new, 1, now));
             assert_eq!((&own.state, own.pinned), (&former.state, former.pinned));
             assert_ne!(own.id, former.id);
         }

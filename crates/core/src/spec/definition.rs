@@ -1,9 +1,9 @@
-//! Owns the checked job definition: what a job file means once it is known to be right. It serialises to the
-//! same shape as a job file, and is trusted when read back; reading what people write is `parse`'s work.
+//! Owns the checked job definition. It serialises to the same shape as a job file, and is trusted when it is read back;
+//! `parse` reads and checks what people write.
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::backend::Params;
@@ -14,116 +14,41 @@ use crate::select::Selector;
 use crate::span::Span;
 use crate::spec::Rollout;
 
-/// A whole job: tasks, where they run, and the rules.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+/// A whole job. `fields` says what each field means.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Definition {
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<String>,
-    /// Fan out over these nodes. Either this or a placement is the rule for tasks without their own.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<Selector>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<Placement>,
-    #[serde(default)]
-    pub strategy: Strategy,
-    /// In waves of nodes.
-    #[serde(default)]
+    /// Set in every definition that was parsed, except those with a roll-out: its budget decides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub strategy: Option<Strategy>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<Rollout>,
-    /// Holds its nodes from its start to its end: no other run does anything there meanwhile.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub exclusive: bool,
-    /// Among runs that wait, and among work that waits for nodes: higher ones first.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub priority: i32,
-    /// What a run may be given, with what it is when it is not given; `null` must be given.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Params::is_empty")]
     pub params: Params,
-    /// For the whole run.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Span>,
-    /// Executions of the run that may be open at once.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_parallel: Option<u32>,
-    /// What each of its tasks takes one of, shared with all runs of the cluster.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Limits::is_empty")]
     pub limits: Limits,
-    /// How long a task may wait while no node fits it; its tasks may say otherwise.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement_timeout: Option<Span>,
     pub tasks: Vec<Entry>,
 }
 
-/// A definition as it is written down: what was not said is left out, but for the strategy, which everything has that
-/// is no roll-out.
-#[derive(Serialize)]
-struct Written<'d> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<&'d String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cluster: Option<&'d String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    target: Option<&'d Selector>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    placement: Option<&'d Placement>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    strategy: Option<Strategy>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rollout: Option<&'d Rollout>,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    exclusive: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    priority: Option<i32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    params: Option<&'d Params>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    timeout: Option<Span>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    max_parallel: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    limits: Option<&'d Limits>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    placement_timeout: Option<Span>,
-    tasks: &'d [Entry],
-}
-
-impl Serialize for Definition {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self {
-            name,
-            cluster,
-            target,
-            placement,
-            strategy,
-            rollout,
-            exclusive,
-            priority,
-            params,
-            timeout,
-            max_parallel,
-            limits,
-            placement_timeout,
-            tasks,
-        } = self;
-        Written {
-            name: name.as_ref(),
-            cluster: cluster.as_ref(),
-            target: target.as_ref(),
-            placement: placement.as_ref(),
-            strategy: rollout.is_none().then_some(*strategy),
-            rollout: rollout.as_ref(),
-            exclusive: *exclusive,
-            priority: Some(*priority).filter(|priority| *priority != 0),
-            params: Some(params).filter(|params| !params.is_empty()),
-            timeout: *timeout,
-            max_parallel: *max_parallel,
-            limits: Some(limits).filter(|limits| !limits.is_empty()),
-            placement_timeout: *placement_timeout,
-            tasks,
-        }
-        .serialize(serializer)
-    }
+fn is_zero(priority: &i32) -> bool {
+    *priority == 0
 }
 
 impl Definition {
@@ -136,25 +61,28 @@ impl Definition {
         }
     }
 
-    /// Whether any task says what it depends on, be it on nothing; else the tasks are a list.
+    pub fn strategy(&self) -> Strategy {
+        self.strategy.unwrap_or_default()
+    }
+
+    /// Whether any task has `depends_on`, even an empty one; otherwise the tasks are a list.
     pub fn is_graph(&self) -> bool {
-        self.tasks.iter().any(|entry| entry.said_depends_on().is_some())
+        self.tasks.iter().any(|entry| entry.explicit_depends_on().is_some())
     }
 
     /// How long a task may wait while no node fits it.
     pub fn placement_timeout(&self, task: &Task) -> Span {
-        let said = task.placement_timeout.or(self.placement_timeout);
-        said.unwrap_or(Span::from_secs(limits::PLACEMENT_TIMEOUT_DEFAULT_S))
+        let set = task.placement_timeout.or(self.placement_timeout);
+        set.unwrap_or(Span::from_secs(limits::PLACEMENT_TIMEOUT_DEFAULT_S))
     }
 
-    /// What an execution of a task takes one of: what the task says, and what the job says of all.
+    /// The limits of a task: its own, and those of the job that it does not override.
     pub fn limits_of<'d>(&'d self, task: &'d Task) -> impl Iterator<Item = (&'d String, &'d Limit)> {
         let of_job = self.limits.iter().filter(|(key, _)| !task.limits.contains_key(*key));
         task.limits.iter().chain(of_job)
     }
 
-    /// The level that a server must know to carry it out: an older one would pass over what it does not know, and do
-    /// something else.
+    /// The level that a server must know to run this job: an older server would ignore fields that it does not know.
     pub fn level(&self) -> u32 {
         if self.is_of_graph_level() {
             return level::GRAPH;
@@ -175,7 +103,7 @@ impl Definition {
                 || task.placement_timeout.is_some()
                 || task.placement.as_ref().is_some_and(Placement::is_of_graph_level)
         };
-        // Before, a graph in which nothing depends on anything was a list.
+        // Earlier levels treat a graph without dependencies as a list.
         let loose = self.is_graph() && self.tasks.iter().all(|entry| entry.depends_on().is_empty());
         loose
             || self.max_parallel.is_some()
@@ -209,7 +137,7 @@ pub enum Entry {
 }
 
 /// A per-node pipeline of leaves.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Branch {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
@@ -222,8 +150,8 @@ pub struct Branch {
     pub tasks: Vec<Task>,
 }
 
-/// A leaf: one backend's action with its params.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// A leaf: one backend's action with its params. `fields` says what each field means.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Task {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
@@ -247,19 +175,14 @@ pub struct Task {
     pub delivery: Option<Delivery>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_disconnect: Option<OnDisconnect>,
-    /// Names that it says values for when it succeeds; later tasks may use them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub outputs: Vec<String>,
-    /// Once for each of these. Of a leaf in a branch it is the branch's to say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub for_each: Option<ForEach>,
-    /// What it takes one of while it runs, shared with all runs of the cluster.
     #[serde(default, skip_serializing_if = "Limits::is_empty")]
     pub limits: Limits,
-    /// Whether an earlier result with equal inputs will do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<Cache>,
-    /// How long it may wait while no node fits it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement_timeout: Option<Span>,
 }
@@ -269,7 +192,7 @@ impl Task {
         self.timeout.unwrap_or(Span::from_secs(limits::TASK_TIMEOUT_DEFAULT_S))
     }
 
-    /// What people call it: its name, or `backend action`.
+    /// Its name, or `backend action`.
     pub fn label(&self) -> String {
         self.name.clone().unwrap_or_else(|| format!("{} {}", self.backend, self.action))
     }
@@ -290,12 +213,12 @@ impl Entry {
         }
     }
 
-    /// The names of the tasks that end before it begins.
+    /// The names of the tasks that must end before this entry starts.
     pub fn depends_on(&self) -> &[String] {
-        self.said_depends_on().unwrap_or_default()
+        self.explicit_depends_on().unwrap_or_default()
     }
 
-    pub(super) fn said_depends_on(&self) -> Option<&[String]> {
+    pub(super) fn explicit_depends_on(&self) -> Option<&[String]> {
         match self {
             Entry::Leaf(task) => task.depends_on.as_deref(),
             Entry::Branch(branch) => branch.depends_on.as_deref(),
@@ -317,7 +240,7 @@ impl Entry {
     }
 }
 
-/// When a step runs at all.
+/// When a step runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Condition {
@@ -326,7 +249,7 @@ pub enum Condition {
     OnFailure,
 }
 
-/// Whether a lost attempt is sent again.
+/// Whether a lost attempt is retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Delivery {
@@ -334,7 +257,7 @@ pub enum Delivery {
     AtMostOnce,
 }
 
-/// What an agent does with the work when it could not renew its lease for a full term.
+/// What happens to running work whose lease could not be renewed for a full term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnDisconnect {
@@ -342,7 +265,7 @@ pub enum OnDisconnect {
     Stop,
 }
 
-/// How often a failed instance is tried again, and how long the pauses may be.
+/// How often a failed instance is retried, and the delays between attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Retry {
     pub max: u32,
@@ -367,7 +290,7 @@ impl Retry {
         Span::from_secs(30)
     }
 
-    /// What `max_retries: n` alone means.
+    /// The meaning of `max_retries: n`.
     pub fn times(max: u32) -> Self {
         Self {
             max,
@@ -382,27 +305,20 @@ impl Retry {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Placement {
-    /// Capabilities: a text must be equal, a number is at least.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub requires: BTreeMap<String, Value>,
-    /// Labels that the node must have (`name`), or have with a value (`name=value`).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub labels: Vec<String>,
-    /// Only these nodes, by hostname or id; empty means any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allow: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub forbid: Vec<String>,
-    /// Executions of this run that one node may hold at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_per_node: Option<u32>,
-    /// Backends that the node must offer beside the task's own.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub backends: Vec<String>,
-    /// Which of the fitting nodes are better than others.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub prefer: Vec<Preference>,
-    /// Over what the run's executions are spread.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spread: Option<Spread>,
 }
@@ -413,23 +329,22 @@ impl Placement {
     }
 }
 
-/// A node that satisfies all of this is preferred by so much.
+/// A node that satisfies all of this is preferred by `weight`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Preference {
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub requires: BTreeMap<String, Value>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub labels: Vec<String>,
-    /// One of these, by hostname or id; empty means any.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<String>,
-    #[serde(default = "Preference::default_weight")]
     pub weight: u32,
 }
 
-impl Preference {
-    pub fn default_weight() -> u32 {
-        1
+impl Default for Preference {
+    fn default() -> Self {
+        Self { requires: BTreeMap::new(), labels: Vec::new(), nodes: Vec::new(), weight: 1 }
     }
 }
 
@@ -446,9 +361,8 @@ pub enum Spread {
 /// A task or branch once for each of some items.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ForEach {
-    /// A list, or a text with an expression that comes to one.
+    /// A list, or a string with an expression that evaluates to one.
     pub items: Value,
-    /// Items that may be under way at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_parallel: Option<u32>,
 }
@@ -456,20 +370,19 @@ pub struct ForEach {
 /// Limits by their key, which may hold expressions.
 pub type Limits = BTreeMap<String, Limit>;
 
-/// How many executions may have a key, counted over all runs of a cluster. Runs may say different numbers; each is
-/// held to its own.
+/// How many executions may use a key, counted over all runs of a cluster. Runs may set different numbers for one key;
+/// each is bound by its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// So many at once.
+    /// At most this many at once.
     AtOnce(u32),
-    /// So many may begin within any span of this length.
+    /// At most this many starts within any span of this length.
     Rate(u32, Span),
 }
 
-/// An earlier result will do.
+/// Accepts an earlier result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cache {
-    /// If it is not older than this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_age: Option<Span>,
 }

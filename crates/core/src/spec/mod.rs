@@ -2,6 +2,7 @@
 
 mod cache;
 mod definition;
+mod fields;
 mod limit;
 mod parse;
 mod problem;
@@ -12,7 +13,8 @@ pub use definition::{
     Branch, Cache, Condition, Definition, Delivery, Entry, ForEach, Limit, Limits, OnDisconnect, Placement,
     Preference, Retry, Spread, Strategy, Task,
 };
+pub use fields::{Field, On, fields};
 pub use parse::{from_json, from_json_noting, parse, parse_bytes, parse_bytes_noting, parse_noting};
-pub use problem::{Noted, Problem};
+pub use problem::{At, Noted, Problem};
 pub use rollout::{Amount, Batch, NotAnAmount, Rollout, budget_text};
 pub use schema::schema;

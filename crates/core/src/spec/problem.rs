@@ -1,20 +1,32 @@
-//! Owns what is said of a job file that is wrong.
+//! Owns the problems that a job file can have.
 
 use std::fmt;
-
-use serde::{Deserialize, Serialize};
 
 use super::Definition;
 
 /// One thing that is wrong with a job file, and what would have been valid.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// `tasks[1].params.command`; empty for the file as a whole.
     pub path: String,
-    /// From 1; 0 when there is no text to point into.
+    /// `None` when there is no text to point into.
+    pub at: Option<At>,
+    pub message: String,
+}
+
+/// A position in a text, counted from 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct At {
     pub line: u32,
     pub column: u32,
-    pub message: String,
+}
+
+impl At {
+    /// Where JSON stops being valid.
+    pub fn of_json(error: &serde_json::Error) -> Self {
+        let number = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
+        Self { line: number(error.line()), column: number(error.column()).max(1) }
+    }
 }
 
 /// A definition that is valid, and what in it was probably not meant.
@@ -27,10 +39,9 @@ pub struct Noted {
 impl Problem {
     /// `job.yaml:3:7: tasks[0].backend: message`, as editors and people expect it.
     pub fn render(&self, origin: &str) -> String {
-        if self.line == 0 {
-            format!("{origin}: {self}")
-        } else {
-            format!("{origin}:{}:{}: {self}", self.line, self.column)
+        match self.at {
+            None => format!("{origin}: {self}"),
+            Some(At { line, column }) => format!("{origin}:{line}:{column}: {self}"),
         }
     }
 }

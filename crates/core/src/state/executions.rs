@@ -43,7 +43,7 @@ impl Tables {
 
     fn add_rows(&mut self, run: &RunId, executions: &[Execution]) -> Applied {
         for (place, execution) in executions.iter().enumerate() {
-            if execution.run != *run || self.executions.contains_key(&execution.id) {
+            if execution.run() != run || self.executions.contains_key(&execution.id) {
                 for added in &executions[..place] {
                     self.executions.remove(&added.id);
                 }
@@ -56,7 +56,9 @@ impl Tables {
 
     pub(super) fn lease(&mut self, run: &RunId, id: ExecutionId, lease: &Lease) -> Applied {
         let waiting = self.executions.get(&id).filter(|execution| {
-            execution.run == *run && execution.limits.is_some() && execution.state.status() == Status::Pending
+            execution.run() == run
+                && execution.limits.is_some()
+                && execution.state.status() == Status::Pending
         });
         if let Some(execution) = waiting.cloned() {
             self.take_places(run, &execution, lease)?;
@@ -73,7 +75,7 @@ impl Tables {
 
     pub(super) fn step(&mut self, run: &RunId, id: ExecutionId, event: &Event) -> Applied {
         // A change that names the wrong run must not get into that run's feed.
-        let execution = self.executions.get_mut(&id).filter(|execution| execution.run == *run);
+        let execution = self.executions.get_mut(&id).filter(|execution| execution.run() == run);
         let execution = execution.ok_or(Refusal::NotFound)?;
         execution.state = execution::step(&execution.state, event).map_err(|illegal| match illegal {
             Illegal::StaleLease => Refusal::StaleLease,

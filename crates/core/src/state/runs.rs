@@ -132,8 +132,8 @@ impl Tables {
             self.is_free(*node, id)?;
         }
         let wanted: BTreeSet<NodeId> = nodes.iter().copied().collect();
-        if let Some(other) = self.at_work(&wanted).find(|execution| execution.run != *id) {
-            return Err(Refusal::NodeHeld(other.run.clone()));
+        if let Some(other) = self.at_work(&wanted).find(|execution| execution.run() != id) {
+            return Err(Refusal::NodeHeld(other.run().clone()));
         }
         self.holds.extend(wanted.into_iter().map(|node| (node, id.clone())));
         self.owned(id, epoch)?.admitted_at = Some(at);

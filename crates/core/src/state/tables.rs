@@ -9,6 +9,7 @@ use crate::Timestamp;
 use crate::change::{Applied, Change, Refusal, Silence};
 use crate::execution::{Event, Execution};
 use crate::ids::{ClusterId, ExecutionId, NodeId, RunId, SessionId};
+use crate::work::Parent;
 
 /// Rows by id: all of them, or those that one batch touches.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -152,18 +153,18 @@ impl Tables {
                 self.owned(run, *epoch)?;
                 self.add_executions(run, executions)
             }
-            Change::ExecutionLeased { run, execution, lease } => {
+            Change::ExecutionLeased { of: Parent::Run(run), execution, lease } => {
                 self.is_free(lease.node, run)?;
                 self.lease(run, *execution, lease)
             }
-            Change::ExecutionStarted { run, execution, token, at, received_at } => {
+            Change::ExecutionStarted { of: Parent::Run(run), execution, token, at, received_at } => {
                 let started = Event::Started { token: *token, at: *at, received_at: *received_at };
                 self.step(run, *execution, &started)
             }
-            Change::ExecutionFinished { run, execution, token, outcome } => {
+            Change::ExecutionFinished { of: Parent::Run(run), execution, token, outcome } => {
                 self.step(run, *execution, &Event::Finished { token: *token, outcome: outcome.clone() })
             }
-            Change::ExecutionLost { run, execution, token, silence, reason, at } => {
+            Change::ExecutionLost { of: Parent::Run(run), execution, token, silence, reason, at } => {
                 self.unheard(*silence)?;
                 self.step(
                     run,

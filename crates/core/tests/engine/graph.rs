@@ -219,7 +219,7 @@ fn with_continue_all_items_are_tried_and_what_depends_on_them_is_skipped() {
         ["0@[0] succeeded", "0@[1] failed", "0@[2] succeeded", "1@- skipped", "2@- skipped", "3@- succeeded"]
     );
     let why = |step: u32| {
-        let skipped = world.executions.values().find(|e| e.step == step).unwrap();
+        let skipped = world.executions.values().find(|e| e.step() == step).unwrap();
         serde_json::to_value(skipped).unwrap()["reason"].as_str().unwrap().to_owned()
     };
     assert_eq!((why(1).as_str(), why(2).as_str()), ("`each` failed", "`after` was skipped"));
@@ -241,7 +241,7 @@ fn a_run_has_no_more_open_than_its_job_says() {
             most = most.max(open.len());
             world.restart();
             let execution = &open[open.len() - 1];
-            let verdict = if execution.step == 6 && execution.attempt == 1 {
+            let verdict = if execution.step() == 6 && execution.attempt == 1 {
                 Verdict::Failed
             } else {
                 Verdict::Succeeded

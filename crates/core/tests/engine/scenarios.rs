@@ -51,7 +51,7 @@ fn a_branch_is_walked_by_each_node_at_its_own_pace() {
     world.lease(&first[0]);
     world.end(&first[0], Verdict::Succeeded);
     assert_eq!(world.sent, ["0@n0", "0@n1", "1@n0"], "n0 runs ahead while n1 has not begun");
-    let second: Vec<_> = world.open(Status::Pending).into_iter().filter(|e| e.step == 1).collect();
+    let second: Vec<_> = world.open(Status::Pending).into_iter().filter(|e| e.step() == 1).collect();
     world.lease(&second[0]);
     world.end(&second[0], Verdict::Succeeded);
     assert_eq!(world.sent.len(), 3, "the entry after a branch waits for every node");
@@ -203,7 +203,7 @@ fn fail_fast_in_a_graph_withdraws_what_was_not_sent() {
     let definition = graph("fail-fast", &[("a", &[], None), ("b", &[], None), ("c", &["b"], None)]);
     let mut world = World::new(definition, 0, 1);
     world.begin();
-    let first = world.open(Status::Pending).into_iter().find(|e| e.step == 0).unwrap();
+    let first = world.open(Status::Pending).into_iter().find(|e| e.step() == 0).unwrap();
     world.lease(&first);
     world.end(&first, Verdict::Failed);
     assert_eq!(world.results(), ["0@- failed", "1@- skipped", "2@- skipped"]);
@@ -374,7 +374,7 @@ fn cancel_ends_everything_and_skips_the_rest() {
     let first = world.open(Status::Pending).remove(0);
     world.lease(&first);
     let at = world.now;
-    world.happens(&Change::RunCancelRequested { run: first.run.clone(), by: "me".to_owned(), at });
+    world.happens(&Change::RunCancelRequested { run: first.run().clone(), by: "me".to_owned(), at });
     assert_eq!(world.record.state, RunState::Running, "what runs is told to stop, and has not ended yet");
     world.end(&first, Verdict::Cancelled);
     assert_eq!(world.record.state, RunState::Cancelled);

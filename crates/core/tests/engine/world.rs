@@ -11,6 +11,7 @@ use downbeat_core::plan::{Plan, resolve};
 use downbeat_core::run::engine::{Progress, Stop, Turn};
 use downbeat_core::run::{Resolved, RunEnd, RunRecord, RunState, check_path};
 use downbeat_core::spec::Definition;
+use downbeat_core::work::Parent;
 use downbeat_core::{Change, Dice, Timestamp};
 use jiff::SignedDuration;
 use serde_json::Value;
@@ -224,8 +225,8 @@ impl World {
         }
         for (index, entry) in self.plan.entries.iter().enumerate() {
             let Some(most) = entry.each.as_ref().and_then(|each| each.max_parallel) else { continue };
-            let of_entry = |e: &&Execution| self.plan.steps[e.step as usize].entry as usize == index;
-            let items: HashSet<Option<u32>> = open().filter(of_entry).map(|e| e.item).collect();
+            let of_entry = |e: &&Execution| self.plan.steps[e.step() as usize].entry as usize == index;
+            let items: HashSet<Option<u32>> = open().filter(of_entry).map(|e| e.item()).collect();
             if items.len() > most as usize {
                 self.broken =
                     Some(format!("{} items of entry {index} are open, and {most} may be", items.len()));
@@ -270,7 +271,7 @@ impl World {
                 self.largest_addition = self.largest_addition.max(executions.len());
                 for execution in executions {
                     if execution.state.status() == Status::Pending {
-                        self.sent.push(format!("{}@{}", execution.step, self.place(&execution)));
+                        self.sent.push(format!("{}@{}", execution.step(), self.place(&execution)));
                     }
                     let old = self.executions.insert(execution.id, execution);
                     assert!(old.is_none(), "an id was used twice");
@@ -344,7 +345,7 @@ impl World {
 
     /// The node, `[item]`, or `-` for what is placed.
     pub(crate) fn place(&self, execution: &Execution) -> String {
-        if let Some(item) = execution.item {
+        if let Some(item) = execution.item() {
             return format!("[{item}]");
         }
         let node = execution.pinned.and_then(|id| self.plan.resolved.nodes.iter().find(|node| node.id == id));
@@ -374,13 +375,13 @@ impl World {
         let token = LeaseToken(self.dice.uuid());
         let node = execution.pinned.unwrap_or(NodeId(Uuid::from_u128(7)));
         let lease = Lease { token, node, session: SessionId(Uuid::from_u128(1)), granted_at: self.now };
-        Change::ExecutionLeased { run: execution.run.clone(), execution: execution.id, lease }
+        Change::ExecutionLeased { of: execution.of.parent(), execution: execution.id, lease }
     }
 
     pub(crate) fn started(&self, execution: ExecutionId) -> Change {
         let token = self.token(execution);
         Change::ExecutionStarted {
-            run: self.record.id.clone(),
+            of: Parent::Run(self.record.id.clone()),
             execution,
             token,
             at: self.now,
@@ -403,12 +404,19 @@ impl World {
             received_at: None,
         };
         let token = self.token(execution);
-        Change::ExecutionFinished { run: self.record.id.clone(), execution, token, outcome }
+        Change::ExecutionFinished { of: Parent::Run(self.record.id.clone()), execution, token, outcome }
     }
 
     pub(crate) fn lost(&self, execution: ExecutionId) -> Change {
         let (run, token, at) = (self.record.id.clone(), self.token(execution), self.now);
-        Change::ExecutionLost { run, execution, token, silence: None, reason: "test".to_owned(), at }
+        Change::ExecutionLost {
+            of: Parent::Run(run),
+            execution,
+            token,
+            silence: None,
+            reason: "test".to_owned(),
+            at,
+        }
     }
 
     fn token(&self, execution: ExecutionId) -> LeaseToken {
@@ -434,7 +442,7 @@ impl World {
             for execution in self.open(Status::Leased) {
                 if self.executions[&execution.id].state.status() == Status::Leased {
                     let place = self.place(&execution);
-                    self.end(&execution, verdict(execution.step, &place, execution.attempt));
+                    self.end(&execution, verdict(execution.step(), &place, execution.attempt));
                 }
             }
         }
@@ -446,7 +454,7 @@ impl World {
     pub(crate) fn results(&self) -> Vec<String> {
         let mut last: BTreeMap<(u32, String), (u32, Status)> = BTreeMap::new();
         for execution in self.executions.values() {
-            let key = (execution.step, self.place(execution));
+            let key = (execution.step(), self.place(execution));
             let entry = last.entry(key).or_insert((0, Status::Pending));
             if execution.attempt > entry.0 {
                 *entry = (execution.attempt, execution.state.status());
@@ -456,28 +464,28 @@ impl World {
     }
 
     fn attempts(&self, (step, place): &(u32, String)) -> Vec<&Execution> {
-        self.executions.values().filter(|e| e.step == *step && self.place(e) == *place).collect()
+        self.executions.values().filter(|e| e.step() == *step && self.place(e) == *place).collect()
     }
 
     /// What must hold at every moment.
     pub(crate) fn check(&self) {
         let mut open: HashSet<(u32, String)> = HashSet::new();
         for execution in self.executions.values().filter(|execution| execution.state.status().is_open()) {
-            let key = (execution.step, self.place(execution));
+            let key = (execution.step(), self.place(execution));
             assert!(
                 open.insert(key.clone()),
                 "two attempts of {key:?} are open at once: {:#?}",
                 self.attempts(&key)
             );
-            let entry = &self.plan.entries[self.plan.steps[execution.step as usize].entry as usize];
+            let entry = &self.plan.entries[self.plan.steps[execution.step() as usize].entry as usize];
             for before in &entry.after {
                 let before = &self.plan.entries[*before as usize];
                 let steps = before.first..before.first + before.length;
                 let running = self
                     .executions
                     .values()
-                    .find(|other| steps.contains(&other.step) && other.state.status().is_open());
-                assert!(running.is_none(), "step {} runs while {running:?} before it does", execution.step);
+                    .find(|other| steps.contains(&other.step()) && other.state.status().is_open());
+                assert!(running.is_none(), "step {} runs while {running:?} before it does", execution.step());
             }
         }
         if self.record.state.is_terminal() {

@@ -1,12 +1,14 @@
 //! Owns the conversions of the protocol's parts: ids, times, holdings, output, results, work. Whole requests and
 //! answers are `request`'s. What is malformed or too large is `Fault::Rejected`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use downbeat_core::backend::Params;
 use downbeat_core::execution::{Outcome, Verdict, cut_reason, outputs_too_large};
 use downbeat_core::ids::{ExecutionId, LeaseToken, RunId};
 use downbeat_core::limits;
+use downbeat_core::work::{Origin, Parent};
 use jiff::Timestamp;
 use uuid::Uuid;
 
@@ -45,6 +47,12 @@ pub(super) fn run_id(id: String) -> Result<RunId, Fault> {
         return Err(rejected("run_id", format_args!("is {} bytes, not 1 to {RUN_ID_BYTES}", id.len())));
     }
     Ok(RunId::from(id))
+}
+
+fn run_id_to_wire(of: &Parent) -> String {
+    match of {
+        Parent::Run(run) => run.to_string(),
+    }
 }
 
 fn held_pair(execution: &[u8], token: &[u8]) -> Result<Held, Fault> {
@@ -99,7 +107,7 @@ pub(super) fn chunk_to_wire(chunk: Chunk) -> wire::Chunk {
 pub(super) fn started_from_wire(started: wire::Started) -> Result<Started, Fault> {
     Ok(Started {
         held: held_pair(&started.execution_id, &started.token)?,
-        run: run_id(started.run_id)?,
+        of: Parent::Run(run_id(started.run_id)?),
         at: timestamp(started.at_us),
     })
 }
@@ -108,7 +116,7 @@ pub(super) fn started_to_wire(started: &Started) -> wire::Started {
     wire::Started {
         execution_id: bytes(started.held.execution.0),
         token: bytes(started.held.token.0),
-        run_id: started.run.to_string(),
+        run_id: run_id_to_wire(&started.of),
         at_us: started.at.as_microsecond(),
     }
 }
@@ -138,7 +146,7 @@ pub(super) fn finished_from_wire(finished: wire::Finished) -> Result<Finished, F
     };
     Ok(Finished {
         held,
-        run: run_id(finished.run_id)?,
+        of: Parent::Run(run_id(finished.run_id)?),
         outcome,
         output: finished.output.into_iter().map(chunk_from_wire).collect::<Result<_, _>>()?,
     })
@@ -153,7 +161,7 @@ pub(super) fn finished_to_wire(finished: Finished) -> wire::Finished {
     wire::Finished {
         execution_id: bytes(finished.held.execution.0),
         token: bytes(finished.held.token.0),
-        run_id: finished.run.to_string(),
+        run_id: run_id_to_wire(&finished.of),
         verdict: verdict.into(),
         exit_code: finished.outcome.exit_code,
         error: finished.outcome.error,
@@ -184,13 +192,14 @@ pub(super) fn assignment_from_wire(assignment: wire::Assignment) -> Result<Assig
     Ok(Assignment {
         execution: held.execution,
         token: held.token,
-        run: run_id(assignment.run_id)?,
-        step: assignment.step,
+        // The wire does not carry the item: agents have no use for it.
+        of: Origin::Step { run: run_id(assignment.run_id)?, step: assignment.step, item: None },
         attempt: assignment.attempt,
         placed: assignment.placed,
         backend: assignment.backend,
         action: assignment.action,
         params: serde_json::from_str(&assignment.params_json)
+            .map(Arc::new)
             .map_err(|error| rejected("params_json", error))?,
         timeout: Duration::from_millis(assignment.timeout_ms),
         stop_on_disconnect: assignment.stop_on_disconnect,
@@ -199,16 +208,17 @@ pub(super) fn assignment_from_wire(assignment: wire::Assignment) -> Result<Assig
 }
 
 pub(super) fn assignment_to_wire(assignment: Assignment) -> Result<wire::Assignment, Fault> {
+    let Origin::Step { run, step, item: _ } = assignment.of;
     Ok(wire::Assignment {
         execution_id: bytes(assignment.execution.0),
         token: bytes(assignment.token.0),
-        run_id: assignment.run.to_string(),
-        step: assignment.step,
+        run_id: run.to_string(),
+        step,
         attempt: assignment.attempt,
         placed: assignment.placed,
         backend: assignment.backend,
         action: assignment.action,
-        params_json: serde_json::to_string(&assignment.params).map_err(|error| rejected("params", error))?,
+        params_json: serde_json::to_string(&*assignment.params).map_err(|error| rejected("params", error))?,
         timeout_ms: millis(assignment.timeout),
         stop_on_disconnect: assignment.stop_on_disconnect,
         outputs: assignment.outputs,

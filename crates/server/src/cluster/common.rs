@@ -21,8 +21,7 @@ impl Default for CommonLevel {
 }
 
 impl CommonLevel {
-    pub(crate) fn settle(&self, living: impl IntoIterator<Item = u32>) {
-        let common = level::common(living);
+    pub(crate) fn update(&self, common: u32) {
         let before = self.0.swap(common, Ordering::AcqRel);
         if before != common {
             tracing::info!(before, common, "the level that all living servers have in common is another");

@@ -1,12 +1,12 @@
 //! Owns this server's signs of life, and its look at those of the others: a run whose owner fell silent is taken over.
 
-use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use downbeat_core::Timestamp;
 use downbeat_core::ids::{RunId, ServerId};
 use downbeat_core::level;
+use downbeat_core::servers::{Look, Sign, Silence, look};
 use downbeat_store::{self as store, News, ServerRecord};
 use jiff::SignedDuration;
 use tokio::sync::broadcast;
@@ -22,17 +22,19 @@ use crate::runs::take_over;
 /// The time after which a server counts as stale has so many parts. In each it signs twice, and it is taken for gone
 /// when all but one have passed in silence: so its runs go on elsewhere within that time.
 const PARTS: u32 = 5;
-/// How long a server that is gone is still listed.
-const FORGET_AFTER: SignedDuration = SignedDuration::from_hours(24);
 
-/// When this server's last sign of life reached the store, unless one failed since; cheap to clone.
+/// When this server's last sign of life reached the store, unless one failed since. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Standing(Arc<Mutex<Option<Instant>>>);
+pub(crate) struct LastSign(Arc<Mutex<Option<Instant>>>);
 
-impl Standing {
+impl LastSign {
     /// Whether the others see this server alive.
-    pub(crate) fn is_good(&self, stale_after: Duration) -> bool {
+    pub(crate) fn is_fresh(&self, stale_after: Duration) -> bool {
         self.signed().is_some_and(|signed| signed.elapsed() < stale_after)
+    }
+
+    fn set(&self, signed: Option<Instant>) {
+        *self.signed() = signed;
     }
 
     fn signed(&self) -> MutexGuard<'_, Option<Instant>> {
@@ -104,7 +106,7 @@ impl Life {
                 }
                 Ok(()) => {}
                 Err(error) => {
-                    *self.parts.standing.signed() = None;
+                    self.parts.last_sign.set(None);
                     // The next one begins a new rhythm.
                     self.rhythm().last = Timestamp::MIN;
                     if !std::mem::replace(&mut quiet, true) {
@@ -126,7 +128,7 @@ impl Life {
                 () = tokio::time::sleep(self.pause()) => {}
             }
             // A store that is away is complained about by whoever signs.
-            if self.parts.standing.is_good(self.parts.settings.server_stale_after.0) {
+            if self.parts.last_sign.is_fresh(self.parts.settings.server_stale_after.0) {
                 self.take_over_ownerless().await;
             }
         }
@@ -145,7 +147,7 @@ impl Life {
             level: level::LEVEL,
         };
         parts.store.put_server(&record).await?;
-        *parts.standing.signed() = Some(Instant::now());
+        parts.last_sign.set(Some(Instant::now()));
         let (now, break_after) = (parts.clock.now(), self.gone_after() / 2);
         let mut rhythm = self.rhythm();
         if rhythm.last == Timestamp::MIN || now.duration_since(rhythm.last) > break_after {
@@ -155,66 +157,70 @@ impl Life {
         Ok(())
     }
 
-    /// What cannot be taken now is looked at again soon.
+    /// Looks at all servers' signs of life, and acts on them. If that fails, the next look is soon.
     pub(crate) async fn take_over_ownerless(&self) {
-        let taken = async { take_over(&self.parts, self.ownerless().await?).await };
-        if let Err(error) = taken.await {
+        let looked = async {
+            // Before the servers: the owner of a run has signed on before it owns it.
+            let open = self.parts.store.open_run_owners().await?;
+            let servers = self.parts.store.servers().await?;
+            self.act(self.look(&servers, open), &servers).await
+        };
+        if let Err(error) = looked.await {
             warn!(%error, "cannot look after runs");
         }
     }
 
-    /// Two servers of one name would take each other's place for ever: the one that started first gives way.
-    fn give_way(&self, servers: &[ServerRecord]) {
-        let (own, name, started) = (self.parts.server, &*self.parts.name, self.parts.started_at);
-        let is_later = |s: &&ServerRecord| s.id != own && s.name == name && s.started_at > started;
-        if let Some(other) = servers.iter().find(is_later)
-            && !std::mem::replace(&mut self.rhythm().replaced, true)
-        {
-            *self.parts.standing.signed() = None;
-            error!(
-                name,
-                other = %other.http,
-                "another server was started with this server's name; its runs go to others: give each its own --name"
-            );
-        }
-    }
-
-    /// A server that has been gone for so long does not come back under its old id: its row goes.
-    async fn forget(&self, servers: &[ServerRecord]) -> Result<(), store::Error> {
-        let now = self.parts.clock.now();
-        for server in servers.iter().filter(|server| now.duration_since(server.seen_at) > FORGET_AFTER) {
-            self.parts.store.remove_server(server.id).await?;
-            info!(server = server.name, "forgot a server that has been gone for a day");
-        }
-        Ok(())
-    }
-
-    /// Open runs whose owner is gone. Also those that are this server's by the record and have no actor: the commit
-    /// that made them so took effect without its knowing, or what followed failed.
-    async fn ownerless(&self) -> Result<Vec<RunId>, store::Error> {
-        // Before the servers: whoever owns a run by then has signed on before.
-        let open = self.parts.store.open_run_owners().await?;
-        let now = self.parts.clock.now();
-        let since = self.rhythm().since;
-        let lives = |server: &ServerRecord| now.duration_since(server.seen_at.max(since)) < self.gone_after();
-        let servers = self.parts.store.servers().await?;
-        let alive: BTreeSet<ServerId> = servers.iter().filter(|s| lives(s)).map(|s| s.id).collect();
-        let index = alive.iter().position(|server| *server == self.parts.server).unwrap_or(0);
-        let share = Share { index: index as u64, servers: alive.len() as u64 };
-        self.parts.dispatcher.board().share(share);
-        self.parts.level.settle(servers.iter().filter(|s| lives(s)).map(|s| s.level));
-        self.give_way(&servers);
-        self.forget(&servers).await?;
-        let (own, runs) = (self.parts.server, &self.parts.runs);
-        let ownerless = |(run, owner): &(RunId, ServerId)| {
-            if *owner == own { !runs.owns(run) } else { !alive.contains(owner) }
+    fn look(&self, servers: &[ServerRecord], open: Vec<(RunId, ServerId)>) -> Look {
+        let parts = &self.parts;
+        let now = parts.clock.now();
+        let own = Sign {
+            id: parts.server,
+            name: &parts.name,
+            started_at: parts.started_at,
+            seen_at: now,
+            level: level::LEVEL,
         };
-        Ok(open.into_iter().filter(ownerless).map(|(run, _)| run).collect())
+        let signs: Vec<Sign<'_>> = servers.iter().map(sign_of).collect();
+        let silence = Silence { since: self.rhythm().since, gone_after: self.gone_after() };
+        look(&own, &signs, open, |run| parts.runs.owns(run), silence, now)
+    }
+
+    async fn act(&self, look: Look, servers: &[ServerRecord]) -> Result<(), store::Error> {
+        let parts = &self.parts;
+        let index = look.alive.iter().position(|server| *server == parts.server).unwrap_or(0);
+        parts.dispatcher.board().share(Share { index: index as u64, servers: look.alive.len() as u64 });
+        parts.level.update(look.level);
+        for server in servers {
+            if look.replaced_by == Some(server.id) && !std::mem::replace(&mut self.rhythm().replaced, true) {
+                parts.last_sign.set(None);
+                error!(
+                    name = &*parts.name,
+                    other = %server.http,
+                    "another server was started with this server's name; its runs go to others: give each its own \
+                     --name"
+                );
+            }
+            if look.forgotten.contains(&server.id) {
+                parts.store.remove_server(server.id).await?;
+                info!(server = server.name, "forgot a server that has been gone for a day");
+            }
+        }
+        take_over(parts, look.ownerless).await
     }
 
     fn gone_after(&self) -> SignedDuration {
         let stale_after: Duration = self.parts.settings.server_stale_after.0;
         SignedDuration::try_from(stale_after * (PARTS - 1) / PARTS).unwrap_or(SignedDuration::MAX)
+    }
+}
+
+fn sign_of(server: &ServerRecord) -> Sign<'_> {
+    Sign {
+        id: server.id,
+        name: &server.name,
+        started_at: server.started_at,
+        seen_at: server.seen_at,
+        level: server.level,
     }
 }
 

@@ -4,4 +4,4 @@ mod common;
 mod life;
 
 pub(crate) use common::CommonLevel;
-pub(crate) use life::{Life, Standing};
+pub(crate) use life::{LastSign, Life};

@@ -2,29 +2,27 @@
 
 use std::sync::Arc;
 
-use downbeat_core::backend::Params;
 use downbeat_core::execution::{Execution, Lease, State};
-use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId, RunId};
+use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId};
 use downbeat_core::node::{NodeRecord, NodeStatus};
-use downbeat_core::plan::Plan;
 use downbeat_core::run::RunState;
-use downbeat_core::spec::OnDisconnect;
+use downbeat_core::work::{Attempt, Parent, Work};
 use downbeat_core::{Change, Event};
-use downbeat_proto::message::Assignment;
 
 use super::board::{Board, Open, Stage};
 use super::post::{Holding, Post};
 use super::stray::Stray;
+use crate::works::Works;
 
 /// Nodes whose polls may have something to answer, with the execution that it is.
 pub(crate) type Touched = Vec<(ExecutionId, NodeId)>;
 
 impl Board {
     /// Takes in what was committed.
-    pub(crate) fn apply(&mut self, events: &[Event]) {
+    pub(crate) fn apply(&mut self, events: &[Event], works: &Works) {
         let mut touched = Touched::new();
         for event in events {
-            self.apply_one(&event.change, &mut touched);
+            self.apply_one(&event.change, works, &mut touched);
         }
         // In the order of their rows: what is handed out together comes back together, and is then written together.
         touched.sort_unstable();
@@ -33,7 +31,7 @@ impl Board {
         }
     }
 
-    fn apply_one(&mut self, change: &Change, touched: &mut Touched) {
+    fn apply_one(&mut self, change: &Change, works: &Works, touched: &mut Touched) {
         match change {
             Change::NodeRegistered { registration } => {
                 let draining = self.node(registration.node).is_some_and(|record| record.draining);
@@ -60,19 +58,14 @@ impl Board {
             Change::NodeDrainSet { node, draining, .. } => {
                 self.alter(*node, |record| record.draining = *draining);
             }
-            Change::RunCreated { run, .. } => {
-                if !self.plans.contains_key(&run.id)
-                    && let Ok(plan) = Plan::compile(Arc::clone(&run.definition), Arc::clone(&run.resolved))
-                {
-                    self.add_plan(run.id.clone(), run.cluster, Arc::new(plan));
-                }
-            }
             Change::ExecutionsAdded { executions, .. } => {
-                for execution in executions {
-                    self.add_execution(execution, touched);
+                for execution in executions.iter().filter(|one| one.state.status().is_open()) {
+                    if let Some(work) = works.get(&execution.of) {
+                        self.add_execution(execution, work, touched);
+                    }
                 }
             }
-            Change::ExecutionLeased { run: _, execution, lease } => {
+            Change::ExecutionLeased { execution, lease, .. } => {
                 let waited = self.open.get(execution).map(|open| {
                     let place = open.place;
                     if let Stage::Waiting { until } = open.stage {
@@ -104,7 +97,6 @@ impl Board {
             }
             Change::RunMoved { run, path, .. } => {
                 if path.last().copied().is_some_and(RunState::is_terminal) {
-                    self.plans.remove(run);
                     self.give_back(run);
                 }
             }
@@ -115,6 +107,7 @@ impl Board {
                 }
             }
             Change::ExecutionStarted { .. }
+            | Change::RunCreated { .. }
             | Change::RunTaken { .. }
             | Change::RunCancelRequested { .. }
             | Change::Unknown { .. } => {}
@@ -127,23 +120,17 @@ impl Board {
         }
     }
 
-    /// An execution that is open, from the feed or from the store.
-    pub(crate) fn add_execution(&mut self, execution: &Execution, touched: &mut Touched) {
-        if !execution.state.status().is_open() {
-            return;
-        }
-        let Some(planned) = self.plans.get(&execution.run) else { return };
-        let (plan, cluster) = (Arc::clone(&planned.plan), planned.cluster);
-        let place = self.queue.place(&plan, cluster, execution);
+    /// Adds an open execution, from the feed or from the store.
+    pub(crate) fn add_execution(&mut self, execution: &Execution, work: Arc<Work>, touched: &mut Touched) {
+        let place = self.queue.place(&work, execution);
         let until = match execution.state {
             State::Pending { not_before } => not_before,
             _ => None,
         };
         let open = Open {
-            run: execution.run.clone(),
-            step: execution.step,
-            attempt: execution.attempt,
-            params: execution.params.clone(),
+            attempt: Attempt::of(execution),
+            parent: execution.of.parent(),
+            work,
             is_placed: execution.pinned.is_none(),
             place,
             created_at: execution.created_at,
@@ -152,7 +139,7 @@ impl Board {
         if self.open.insert(execution.id, open).is_none() {
             self.queue.hold(place);
         }
-        if self.paused.contains(&execution.run)
+        if self.is_paused(&execution.of)
             && matches!(execution.state, State::Pending { .. })
             && let Some(open) = self.open.get_mut(&execution.id)
         {
@@ -176,9 +163,9 @@ impl Board {
         self.take_places(execution, lease);
         let Some(open) = self.open.get_mut(&execution) else { return };
         open.stage = Stage::Held { node: lease.node };
-        let (run, placed) = (open.run.clone(), open.is_placed);
+        let (of, placed) = (open.parent.clone(), open.is_placed);
         let Some(post) = self.posts.get_mut(&lease.node) else {
-            self.stray.push(of_deleted(run, execution, lease.token));
+            self.stray.push(of_deleted(of, execution, lease.token));
             return;
         };
         let is_former = post.record.session != lease.session;
@@ -187,19 +174,13 @@ impl Board {
             // Nobody is there to take it, and nobody sweeps what is offline already.
             post.held.remove(&execution);
             let (token, reason) = (lease.token, "its agent's session had ended".to_owned());
-            self.stray.push(Stray { run, execution, token, reason, may_run: false });
+            self.stray.push(Stray { of, execution, token, reason, may_run: false });
             return;
         }
         let (token, session, since) = (lease.token, lease.session, lease.granted_at);
-        post.held.insert(
-            execution,
-            Holding { token, session, run: run.clone(), since, missing_since: None, placed, stop },
-        );
-        if let Some(planned) = self.plans.get(&run)
-            && post.asks_here()
-            && !is_former
-        {
-            post.assign(open.assignment(&planned.plan, execution, lease.token));
+        post.held.insert(execution, Holding { token, session, of, since, missing_since: None, placed, stop });
+        if post.asks_here() && !is_former {
+            post.assign(open.assignment(lease.token));
             touched.push((execution, lease.node));
         }
     }
@@ -209,16 +190,16 @@ impl Board {
         self.take_places(execution, lease);
         let Some(open) = self.open.get_mut(&execution) else { return };
         open.stage = Stage::Held { node: lease.node };
-        let (run, placed) = (open.run.clone(), open.is_placed);
+        let (of, placed) = (open.parent.clone(), open.is_placed);
         match self.posts.get_mut(&lease.node) {
             Some(post) => {
                 let (token, session, since) = (lease.token, lease.session, lease.granted_at);
                 post.held.insert(
                     execution,
-                    Holding { token, session, run, since, missing_since: None, placed, stop },
+                    Holding { token, session, of, since, missing_since: None, placed, stop },
                 );
             }
-            None => self.stray.push(of_deleted(run, execution, lease.token)),
+            None => self.stray.push(of_deleted(of, execution, lease.token)),
         }
     }
 
@@ -244,33 +225,6 @@ impl Board {
 }
 
 /// A lease of a node that is not there.
-fn of_deleted(run: RunId, execution: ExecutionId, token: LeaseToken) -> Stray {
-    Stray { run, execution, token, reason: "its node was deleted".to_owned(), may_run: true }
-}
-
-/// What an agent is told of an execution.
-pub(crate) fn assignment(
-    plan: &Plan,
-    run: RunId,
-    execution: ExecutionId,
-    token: LeaseToken,
-    step: u32,
-    attempt: u32,
-    params: Option<&Params>,
-) -> Assignment {
-    let task = plan.task(step);
-    Assignment {
-        execution,
-        token,
-        run,
-        step,
-        attempt,
-        placed: plan.is_placed(step),
-        backend: task.backend.clone(),
-        action: task.action.clone(),
-        params: params.unwrap_or(&task.params).clone(),
-        timeout: task.timeout_or_default().0,
-        stop_on_disconnect: task.on_disconnect == Some(OnDisconnect::Stop),
-        outputs: task.outputs.clone(),
-    }
+fn of_deleted(of: Parent, execution: ExecutionId, token: LeaseToken) -> Stray {
+    Stray { of, execution, token, reason: "its node was deleted".to_owned(), may_run: true }
 }

@@ -3,16 +3,15 @@
 use std::sync::Arc;
 
 use downbeat_core::Timestamp;
-use downbeat_core::backend::{Catalogue, Params};
+use downbeat_core::backend::Catalogue;
 use downbeat_core::collections::{HashMap, HashSet};
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, SessionId};
 use downbeat_core::limits;
 use downbeat_core::node::{NodeRecord, NodeStatus, Reach};
-use downbeat_core::plan::Plan;
+use downbeat_core::work::{Attempt, Parent, Work};
 use downbeat_proto::message::{Assignment, Free, Held, PollAnswer};
 use tokio::sync::oneshot;
 
-use super::apply::assignment;
 use super::pile::Share;
 use super::post::{Post, fitting};
 use super::queue::{Place, Queue};
@@ -27,13 +26,12 @@ pub(crate) enum Parking {
     OtherSession,
 }
 
+/// An open execution.
 #[derive(Debug)]
 pub(super) struct Open {
-    pub(super) run: RunId,
-    pub(super) step: u32,
-    pub(super) attempt: u32,
-    /// Its own, when its task's hold expressions.
-    pub(super) params: Option<Arc<Params>>,
+    pub(super) attempt: Attempt,
+    pub(super) parent: Parent,
+    pub(super) work: Arc<Work>,
     /// Whether it takes a slot for placed work; else it is pinned, and takes the node's one for fleet work.
     pub(super) is_placed: bool,
     pub(super) place: Place,
@@ -42,9 +40,8 @@ pub(super) struct Open {
 }
 
 impl Open {
-    pub(super) fn assignment(&self, plan: &Plan, execution: ExecutionId, token: LeaseToken) -> Assignment {
-        let Self { run, step, attempt, params, .. } = self;
-        assignment(plan, run.clone(), execution, token, *step, *attempt, params.as_deref())
+    pub(super) fn assignment(&self, token: LeaseToken) -> Assignment {
+        Assignment::new(&self.work, &self.attempt, token)
     }
 }
 
@@ -67,19 +64,11 @@ pub(super) enum Stage {
     },
 }
 
-/// The plan of an open run, and where its placed work may go.
-#[derive(Debug)]
-pub(super) struct Planned {
-    pub(super) plan: Arc<Plan>,
-    pub(super) cluster: ClusterId,
-}
-
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Board {
     pub(super) posts: HashMap<NodeId, Post>,
     pub(super) open: HashMap<ExecutionId, Open>,
-    pub(super) plans: HashMap<RunId, Planned>,
     pub(super) queue: Queue,
     /// Nodes that a run has for itself, and those that are kept free for one that is next.
     pub(super) holds: HashMap<NodeId, RunId>,
@@ -124,7 +113,7 @@ impl Board {
             self.catalogues.remove(&post.record.cluster);
             let reason = format!("node {} was deleted", post.record.description.hostname);
             self.stray.extend(post.held.into_iter().map(|(execution, holding)| Stray {
-                run: holding.run,
+                of: holding.of,
                 execution,
                 token: holding.token,
                 reason: reason.clone(),
@@ -135,23 +124,9 @@ impl Board {
         self.wanted.remove(&node);
     }
 
-    pub(crate) fn add_plan(&mut self, run: RunId, cluster: ClusterId, plan: Arc<Plan>) {
-        self.plans.insert(run, Planned { plan, cluster });
-    }
-
-    pub(crate) fn drop_plan(&mut self, run: &RunId) {
-        self.plans.remove(run);
-    }
-
-    pub(crate) fn plan(&self, run: &RunId) -> Option<&Arc<Plan>> {
-        self.plans.get(run).map(|planned| &planned.plan)
-    }
-
-    /// The outputs that the task of an open execution declares. Nothing: the board does not know it.
-    pub(crate) fn outputs(&self, execution: ExecutionId) -> Option<&[String]> {
-        let open = self.open.get(&execution)?;
-        let planned = self.plans.get(&open.run)?;
-        Some(&planned.plan.task(open.step).outputs)
+    /// Returns the work of an open execution, or nothing if the board does not know the execution.
+    pub(crate) fn work(&self, execution: ExecutionId) -> Option<&Arc<Work>> {
+        self.open.get(&execution).map(|open| &open.work)
     }
 
     /// The built-in backends of a cluster, and those that its nodes declare.
@@ -330,12 +305,11 @@ impl Board {
         let Some(open) = self.open.get(&execution).filter(|open| open.stage == (Stage::Held { node })) else {
             return;
         };
-        let Some(planned) = self.plans.get(&open.run) else { return };
         let Some(post) = self.posts.get_mut(&node) else { return };
         let Some(holding) = post.held.get_mut(&execution) else { return };
         holding.since = now;
         let token = holding.token;
-        post.assign(open.assignment(&planned.plan, execution, token));
+        post.assign(open.assignment(token));
         self.with_post(node, Post::flush);
     }
 }

@@ -3,14 +3,15 @@
 
 use std::collections::{BTreeMap, BinaryHeap};
 
-use downbeat_core::ids::{NodeId, RunId};
+use downbeat_core::ids::NodeId;
 use downbeat_core::place::{self, Rank};
 use downbeat_core::spec::Spread;
+use downbeat_core::work::Parent;
 
 use super::board::Board;
 use super::class::Class;
 
-/// What a run holds, by the value of a label: `None` for nodes without it.
+/// How many executions of a run nodes hold, by the value of a label: `None` for nodes without it.
 type Held = BTreeMap<Option<String>, u32>;
 
 /// See the module.
@@ -21,7 +22,7 @@ pub(super) struct Candidates {
     free: usize,
     classes: BTreeMap<u32, Ranked>,
     /// Of runs that spread over labels.
-    held: BTreeMap<RunId, BTreeMap<String, Held>>,
+    held: BTreeMap<Parent, BTreeMap<String, Held>>,
 }
 
 /// The nodes of one class. All of a group have the same weight, and hold as many of the run together.
@@ -87,14 +88,14 @@ impl Candidates {
     }
 
     /// A claim was made: in a slot for placed work, or not.
-    pub(super) fn granted(&mut self, run: &RunId, node: NodeId, placed: bool, board: &Board) {
+    pub(super) fn granted(&mut self, of: &Parent, node: NodeId, placed: bool, board: &Board) {
         if placed && board.free_slots(node) == 0 {
             self.free = self.free.saturating_sub(1);
         }
         if self.held.is_empty() {
             return;
         }
-        for (label, held) in self.held.get_mut(run).into_iter().flatten() {
+        for (label, held) in self.held.get_mut(of).into_iter().flatten() {
             *held.entry(board.label(node, label)).or_default() += 1;
         }
     }
@@ -121,13 +122,15 @@ impl Candidates {
 
     /// Counts what the run of a class holds, if it spreads over a label: on all nodes, also those without a free slot.
     fn count_groups(&mut self, rules: &Class, board: &Board) {
-        let (Some(Spread::Label(label)), Some(run)) = (&rules.placement.spread, &rules.run) else { return };
-        let of_run = self.held.entry(run.clone()).or_default();
-        of_run.entry(label.clone()).or_insert_with(|| {
+        let (Some(Spread::Label(label)), Some(parent)) = (&rules.placement.spread, &rules.parent) else {
+            return;
+        };
+        let of_parent = self.held.entry(parent.clone()).or_default();
+        of_parent.entry(label.clone()).or_insert_with(|| {
             let mut counts = Held::new();
             for post in board.posts.values().filter(|post| post.record.cluster == rules.cluster) {
                 let value = post.record.description.labels.get(label).cloned();
-                *counts.entry(value).or_default() += post.held_of(run);
+                *counts.entry(value).or_default() += post.held_of(parent);
             }
             counts
         });
@@ -139,7 +142,7 @@ impl Group {
         &self,
         index: usize,
         rules: &Class,
-        held: &BTreeMap<RunId, BTreeMap<String, Held>>,
+        held: &BTreeMap<Parent, BTreeMap<String, Held>>,
         board: &Board,
     ) -> Option<(Rank, NodeId, usize)> {
         let &(free, node) = self.nodes.peek()?;
@@ -150,13 +153,15 @@ impl Group {
         &self,
         rules: &Class,
         free: u32,
-        held: &BTreeMap<RunId, BTreeMap<String, Held>>,
+        held: &BTreeMap<Parent, BTreeMap<String, Held>>,
         board: &Board,
     ) -> Rank {
-        let held = match (&self.over, &rules.run, &rules.placement.spread) {
-            (Over::Node(node), Some(run), _) => board.posts.get(node).map_or(0, |post| post.held_of(run)),
-            (Over::Label(value), Some(run), Some(Spread::Label(label))) => {
-                let counts = held.get(run).and_then(|labels| labels.get(label));
+        let held = match (&self.over, &rules.parent, &rules.placement.spread) {
+            (Over::Node(node), Some(parent), _) => {
+                board.posts.get(node).map_or(0, |post| post.held_of(parent))
+            }
+            (Over::Label(value), Some(parent), Some(Spread::Label(label))) => {
+                let counts = held.get(parent).and_then(|labels| labels.get(label));
                 counts.and_then(|counts| counts.get(value)).copied().unwrap_or(0)
             }
             _ => 0,
@@ -184,8 +189,8 @@ impl Board {
     fn takes(&self, rules: &Class, node: NodeId) -> Option<u32> {
         let post = self.posts.get(&node)?;
         let free = post.free().placed;
-        let is_full = match (rules.placement.max_per_node, &rules.run) {
-            (Some(most), Some(run)) => post.held_of(run) >= most,
+        let is_full = match (rules.placement.max_per_node, &rules.parent) {
+            (Some(most), Some(parent)) => post.held_of(parent) >= most,
             _ => false,
         };
         (free > 0 && !is_full).then_some(free)
@@ -196,7 +201,7 @@ impl Board {
         let rules = self.queue.class(class);
         let free = self.takes(rules, node)?;
         let record = self.node(node).filter(|record| record.cluster == rules.cluster)?;
-        if !self.may_take(node, rules.run.as_ref()) {
+        if !self.may_take(node, rules.parent.as_ref()) {
             return None;
         }
         let fits = place::fits(&rules.placement, &rules.backend, &rules.action, record, 0);

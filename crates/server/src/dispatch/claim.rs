@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use downbeat_core::execution::{Execution, Lease, State};
-use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId, RunId};
-use downbeat_core::spec::OnDisconnect;
+use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId};
+use downbeat_core::work::Parent;
 use downbeat_core::{Change, Dice, Timestamp};
 
 use super::board::{Board, Stage};
@@ -16,6 +16,7 @@ use super::post::Holding;
 use super::queue::Place;
 use super::stray::Stray;
 use super::uses::Bound;
+use crate::works::Works;
 
 /// With more lines than this the queue decides, and nothing is born leased: looking at all of them costs more than a write.
 const LINES_LOOKED_AT: usize = 64;
@@ -40,7 +41,13 @@ impl Board {
     /// Gives executions of one run that are about to be created to nodes that wait for work, so that they are born
     /// leased. Whatever becomes of the commit, `release` or the feed settles it. Where others wait that come first,
     /// these go into the queue; as do those with limits, whose places the store gives.
-    pub(crate) fn reserve(&mut self, executions: &mut [Execution], now: Timestamp, dice: &mut Dice) {
+    pub(crate) fn reserve(
+        &mut self,
+        executions: &mut [Execution],
+        works: &Works,
+        now: Timestamp,
+        dice: &mut Dice,
+    ) {
         self.queue.tidy();
         let mut candidates: Option<Candidates> = None;
         for execution in executions {
@@ -48,20 +55,18 @@ impl Board {
             if execution.state != (State::Pending { not_before: None })
                 || self.open.contains_key(&execution.id)
                 || execution.limits.is_some()
-                || self.paused.contains(&execution.run)
+                || self.is_paused(&execution.of)
             {
                 continue;
             }
-            let Some(planned) = self.plans.get(&execution.run) else { continue };
-            let (plan, cluster) = (planned.plan.clone(), planned.cluster);
-            let place = self.queue.place(&plan, cluster, execution);
+            let Some(work) = works.get(&execution.of) else { continue };
+            let (place, parent) = (self.queue.place(&work, execution), execution.of.parent());
             let node = match place {
                 Place::Pinned(node, priority) => {
-                    Some(node).filter(|_| self.is_free_for(node, priority, &execution.run))
+                    Some(node).filter(|_| self.is_free_for(node, priority, &parent))
                 }
                 Place::Pile(pile) => {
-                    let priority = plan.definition.priority;
-                    let candidates = candidates.get_or_insert_with(|| self.uncontested(priority));
+                    let candidates = candidates.get_or_insert_with(|| self.uncontested(work.priority));
                     match self.queue.pile_at(pile) {
                         Where::Placed(class) => candidates.best(class, self),
                         Where::Pinned(_) => None,
@@ -70,20 +75,20 @@ impl Board {
             };
             let Some(node) = node else { continue };
             let placed = execution.pinned.is_none();
-            let lease = self.grant(execution.id, &execution.run, node, placed, now, dice);
+            let lease = self.grant(execution.id, parent.clone(), node, placed, now, dice);
             execution.state = State::Leased { lease, stop: false };
             if let Some(candidates) = &mut candidates {
-                candidates.granted(&execution.run, node, placed, self);
+                candidates.granted(&parent, node, placed, self);
             }
         }
     }
 
     /// Whether fleet work of this priority may go to a node at once: those that wait longer come first.
-    fn is_free_for(&mut self, node: NodeId, priority: i32, run: &RunId) -> bool {
+    fn is_free_for(&mut self, node: NodeId, priority: i32, parent: &Parent) -> bool {
         let waits = self.next_pinned(node).is_some_and(|(first, _)| first <= Reverse(priority))
             || self.queue.first_limited(node).is_some_and(|first| first >= priority);
         !waits
-            && self.may_take(node, Some(run))
+            && self.may_take(node, Some(parent))
             && self.posts.get(&node).is_some_and(|post| post.free().fleet > 0)
     }
 
@@ -135,15 +140,12 @@ impl Board {
                 claims.push(self.claim_one(execution, node, now, dice));
             }
         }
-        let (open, plans) = (&self.open, &self.plans);
-        let overlaps_never = |run: &RunId, execution: ExecutionId| {
-            let step = open.get(&execution).map(|open| open.step);
-            let task = step.zip(plans.get(run)).map(|(step, planned)| planned.plan.task(step));
-            task.is_some_and(|task| task.on_disconnect == Some(OnDisconnect::Stop))
-        };
+        let open = &self.open;
+        let overlaps_never =
+            |execution: ExecutionId| open.get(&execution).is_some_and(|open| open.work.stop_on_disconnect);
         claims.extend(self.stray.take_due(now, overlaps_never).into_iter().map(|stray| {
             Change::ExecutionLost {
-                run: stray.run,
+                of: stray.of,
                 execution: stray.execution,
                 token: stray.token,
                 silence: None,
@@ -251,9 +253,9 @@ impl Board {
     /// Whether fleet work with limits may go to its node before what waits there without.
     fn is_next_on(&self, node: NodeId, execution: ExecutionId) -> bool {
         let Some(open) = self.open.get(&execution) else { return false };
-        let priority = self.plans.get(&open.run).map_or(0, |planned| planned.plan.definition.priority);
-        let comes_first = |first: (Reverse<i32>, ExecutionId)| first < (Reverse(priority), execution);
-        self.may_take(node, Some(&open.run))
+        let own = (Reverse(open.work.priority), execution);
+        let comes_first = |first: (Reverse<i32>, ExecutionId)| first < own;
+        self.may_take(node, Some(&open.parent))
             && self.posts.get(&node).is_some_and(|post| post.free().fleet > 0)
             && !self.next_pinned(node).is_some_and(comes_first)
     }
@@ -267,31 +269,32 @@ impl Board {
         dice: &mut Dice,
     ) -> Change {
         let claim = self.claim_one(execution, node, now, dice);
-        if let (Change::ExecutionLeased { run, .. }, Some(open)) = (&claim, self.open.get(&execution)) {
-            candidates.granted(run, node, open.is_placed, self);
+        if let (Change::ExecutionLeased { of, .. }, Some(open)) = (&claim, self.open.get(&execution)) {
+            candidates.granted(of, node, open.is_placed, self);
         }
         claim
     }
 
     fn claim_one(&mut self, execution: ExecutionId, node: NodeId, now: Timestamp, dice: &mut Dice) -> Change {
         let open = self.open.get_mut(&execution).expect("what waits in the queue is open");
-        let (place, placed, run) = (open.place, open.is_placed, open.run.clone());
+        let (place, placed, of) = (open.place, open.is_placed, open.parent.clone());
         open.stage = Stage::Claimed { node, at: now };
         self.queue.remove(place, None, execution);
         self.take_places_at(place, execution, now);
-        let lease = self.grant(execution, &run, node, placed, now, dice);
-        Change::ExecutionLeased { run, execution, lease }
+        let lease = self.grant(execution, of.clone(), node, placed, now, dice);
+        Change::ExecutionLeased { of, execution, lease }
     }
 
     /// A lease was refused: back into the queue, unless the feed has settled it meanwhile.
     pub(crate) fn unclaim(&mut self, change: &Change) {
         let Change::ExecutionLeased { execution, lease, .. } = change else { return };
+        let is_paused = self.open.get(execution).is_some_and(|open| self.is_paused(&open.attempt.of));
         if let Some(open) = self.open.get_mut(execution)
             && let Stage::Claimed { node, at } = open.stage
             && node == lease.node
         {
             let place = open.place;
-            if self.paused.contains(&open.run) {
+            if is_paused {
                 open.stage = Stage::Paused { until: None };
             } else {
                 open.stage = Stage::Waiting { until: None };
@@ -307,8 +310,8 @@ impl Board {
     pub(crate) fn claims_failed(&mut self, claims: Vec<Change>) {
         for claim in claims {
             match claim {
-                Change::ExecutionLost { run, execution, token, reason, .. } => {
-                    self.stray.push(Stray { run, execution, token, reason, may_run: false });
+                Change::ExecutionLost { of, execution, token, reason, .. } => {
+                    self.stray.push(Stray { of, execution, token, reason, may_run: false });
                 }
                 other => self.unclaim(&other),
             }
@@ -319,7 +322,7 @@ impl Board {
     fn grant(
         &mut self,
         execution: ExecutionId,
-        run: &RunId,
+        of: Parent,
         node: NodeId,
         placed: bool,
         now: Timestamp,
@@ -330,15 +333,7 @@ impl Board {
         let lease =
             Lease { token: LeaseToken(dice.uuid()), node, session: post.record.session, granted_at: now };
         let Lease { token, session, .. } = lease;
-        let holding = Holding {
-            token,
-            session,
-            run: run.clone(),
-            since: now,
-            missing_since: None,
-            placed,
-            stop: false,
-        };
+        let holding = Holding { token, session, of, since: now, missing_since: None, placed, stop: false };
         post.held.insert(execution, holding);
         lease
     }

@@ -1,9 +1,9 @@
-//! Owns the classes of placed work: executions that the same nodes fit share one, so that a node is asked once for
+//! Owns the classes of placed work: executions that the same nodes fit share one, so that a node is looked at once for
 //! thousands of tasks.
 
-use downbeat_core::ids::{ClusterId, RunId};
-use downbeat_core::plan::Plan;
+use downbeat_core::ids::ClusterId;
 use downbeat_core::spec::Placement;
+use downbeat_core::work::{Origin, Parent, Work};
 
 /// What the nodes of one class of work must satisfy.
 #[derive(Clone, Debug)]
@@ -12,40 +12,35 @@ pub(super) struct Class {
     pub backend: String,
     pub action: String,
     pub placement: Placement,
-    /// Set when the placement counts per run, or the run may have nodes that others have not.
-    pub run: Option<RunId>,
+    /// Set when the placement counts per run, or the run may have nodes that others do not have.
+    pub parent: Option<Parent>,
 }
 
 impl Class {
-    /// Of an execution of this step.
-    pub(super) fn of(plan: &Plan, cluster: ClusterId, run: &RunId, step: u32) -> Self {
-        let task = plan.task(step);
+    /// Returns the class of an execution of this work.
+    pub(super) fn new(work: &Work, of: &Origin) -> Self {
         Self {
-            cluster,
-            backend: task.backend.clone(),
-            action: task.action.clone(),
-            placement: plan.placement(step).cloned().unwrap_or_default(),
-            run: is_own(plan, step).then(|| run.clone()),
+            cluster: work.cluster,
+            backend: work.backend.clone(),
+            action: work.action.clone(),
+            placement: work.placement.clone(),
+            parent: work.is_placed_per_parent().then(|| of.parent()),
         }
     }
 
-    /// The same for executions of one class and no others.
-    pub(super) fn write_text(text: &mut String, plan: &Plan, run: &RunId, step: u32) {
-        let task = plan.task(step);
-        let counted = if is_own(plan, step) { run.as_str() } else { "" };
-        for part in [&task.backend, &task.action, counted] {
+    /// Writes a text that is the same for executions of one class and of no other.
+    pub(super) fn write_text(text: &mut String, work: &Work, of: &Origin) {
+        let parent = match of {
+            Origin::Step { run, .. } => run.as_str(),
+        };
+        let counted = if work.is_placed_per_parent() { parent } else { "" };
+        for part in [&work.backend, &work.action, counted] {
             text.push('\0');
             text.push_str(part);
         }
         text.push('\0');
-        if let Some(placement) = plan.placement(step).filter(|placement| **placement != Placement::default())
-        {
-            text.push_str(&serde_json::to_string(placement).expect("a placement is plain data"));
+        if work.placement != Placement::default() {
+            text.push_str(&serde_json::to_string(&work.placement).expect("a placement is plain data"));
         }
     }
-}
-
-fn is_own(plan: &Plan, step: u32) -> bool {
-    let counts = |placement: &Placement| placement.max_per_node.is_some() || placement.spread.is_some();
-    plan.definition.exclusive || plan.placement(step).is_some_and(counts)
 }

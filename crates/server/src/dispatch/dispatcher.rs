@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use downbeat_core::execution::Status;
+use downbeat_core::execution::{Execution, Status};
 use downbeat_core::expr;
 use downbeat_core::ids::{NodeId, RunId, ServerId};
 use downbeat_core::run::engine::Turn;
@@ -15,7 +15,8 @@ use tracing::warn;
 use super::Board;
 use crate::clock::Clock;
 use crate::journal::{Journal, Perform};
-use crate::metrics::Metrics;
+use crate::metrics::{Figure, Metrics};
+use crate::works::Works;
 
 /// A failed commit is not tried again at once: the store needs a moment.
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
@@ -24,6 +25,7 @@ const AFTER_FAILURE: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug)]
 pub(crate) struct Dispatcher {
     board: Arc<Mutex<Board>>,
+    works: Works,
     wake: Arc<Notify>,
     metrics: Metrics,
     /// Whose claims are counted here.
@@ -34,7 +36,13 @@ impl Dispatcher {
     pub(crate) fn new(metrics: Metrics, server: ServerId, lease_ttl: Duration) -> Self {
         let mut board = Board::default();
         board.set_lease_ttl(lease_ttl);
-        Self { board: Arc::new(Mutex::new(board)), wake: Arc::new(Notify::new()), metrics, server }
+        Self {
+            board: Arc::new(Mutex::new(board)),
+            works: Works::default(),
+            wake: Arc::new(Notify::new()),
+            metrics,
+            server,
+        }
     }
 
     /// A commit that may have held claims was refused.
@@ -46,8 +54,22 @@ impl Dispatcher {
     pub(crate) fn turn(&self, run: &RunId, now: Timestamp, dice: &mut Dice, act: impl FnOnce(&mut Turn<'_>)) {
         let reach = |node: NodeId| self.board().reach(node);
         let facts = |node: NodeId| self.board().node(node).map(|node| expr::facts(node));
-        let fits = |step: u32| self.board().fits_step(run, step);
+        let work = self.works.run(run);
+        let fits = |step: u32| {
+            let work = work.as_ref().and_then(|work| work.step(step));
+            work.map_or(Ok(()), |work| self.board().fits_any(work))
+        };
         act(&mut Turn { now, dice, reach: &reach, facts: &facts, fits: &fits });
+    }
+
+    /// The work of all that is open.
+    pub(crate) fn works(&self) -> &Works {
+        &self.works
+    }
+
+    /// See [`Board::reserve`].
+    pub(crate) fn reserve(&self, executions: &mut [Execution], now: Timestamp, dice: &mut Dice) {
+        self.board().reserve(executions, &self.works, now, dice);
     }
 
     pub(crate) fn board(&self) -> MutexGuard<'_, Board> {
@@ -102,9 +124,10 @@ impl Dispatcher {
 
 impl Perform for Dispatcher {
     fn perform(&self, events: &Arc<[Event]>) {
+        self.works.learn(events);
         let has_work = {
             let mut board = self.board();
-            board.apply(events);
+            board.apply(events, &self.works);
             // Under the board's lock: a node that has just come is known when it is counted.
             self.metrics.committed(
                 events.iter().filter(|event| event.server == self.server).map(|event| &event.change),
@@ -115,10 +138,11 @@ impl Perform for Dispatcher {
             for _ in 0..board.take_cancelled() {
                 self.metrics.execution_ended(Status::Cancelled);
             }
-            self.metrics.set_queue_depth(board.waiting() as u64);
-            self.metrics.set_parked(board.parked() as u64);
+            self.metrics.set(Figure::QueueDepth, board.waiting() as u64);
+            self.metrics.set(Figure::PollsParked, board.parked() as u64);
             board.has_work()
         };
+        self.works.forget(events);
         if has_work {
             self.wake();
         }

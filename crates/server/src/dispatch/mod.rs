@@ -21,7 +21,6 @@ mod tests;
 mod turns;
 mod uses;
 
-pub(crate) use apply::assignment;
 pub(crate) use board::{Board, Parking};
 pub(crate) use dispatcher::Dispatcher;
 pub(crate) use pile::Share;

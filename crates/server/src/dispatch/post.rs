@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use downbeat_core::collections::{HashMap, HashSet};
-use downbeat_core::ids::{ExecutionId, LeaseToken, RunId, SessionId};
+use downbeat_core::ids::{ExecutionId, LeaseToken, SessionId};
 use downbeat_core::node::{NodeRecord, NodeStatus};
+use downbeat_core::work::Parent;
 use downbeat_core::{Timestamp, limits};
 use downbeat_proto::message::{Assignment, Free, Held, PollAnswer};
 use jiff::SignedDuration;
@@ -37,7 +38,7 @@ pub(super) struct Holding {
     pub token: LeaseToken,
     /// Not the node's current one: its agent still has the result, and nothing runs there any more.
     pub session: SessionId,
-    pub run: RunId,
+    pub of: Parent,
     /// When it was leased, or last handed over.
     pub since: Timestamp,
     /// The result of a former session: since when the agent does not list it any more.
@@ -144,8 +145,9 @@ impl Post {
         }
     }
 
-    pub(super) fn held_of(&self, run: &RunId) -> u32 {
-        u32::try_from(self.held.values().filter(|held| held.run == *run).count()).unwrap_or(u32::MAX)
+    /// How many executions of this parent the node holds.
+    pub(super) fn held_of(&self, parent: &Parent) -> u32 {
+        u32::try_from(self.held.values().filter(|held| held.of == *parent).count()).unwrap_or(u32::MAX)
     }
 
     /// Whether it could hold more placed work than it does, whether it asks for some in this moment or not.
@@ -217,8 +219,8 @@ impl Post {
             }
             // If its end is not committed it is looked at again.
             holding.missing_since = Some(now);
-            let (run, reason) = (holding.run.clone(), "its agent no longer has its result".to_owned());
-            Some(Stray { run, execution, token, reason, may_run: false })
+            let (of, reason) = (holding.of.clone(), "its agent no longer has its result".to_owned());
+            Some(Stray { of, execution, token, reason, may_run: false })
         });
         gone.collect()
     }

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use downbeat_core::Timestamp;
 use downbeat_core::collections::HashMap;
 use downbeat_core::execution::Execution;
-use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
-use downbeat_core::plan::Plan;
+use downbeat_core::ids::{ExecutionId, NodeId};
+use downbeat_core::work::{self, Work};
 
 use super::class::Class;
 use super::interned::Interned;
@@ -67,26 +67,25 @@ impl Queue {
     }
 
     /// Where an execution belongs.
-    pub(super) fn place(&mut self, plan: &Plan, cluster: ClusterId, execution: &Execution) -> Place {
-        let priority = plan.definition.priority;
+    pub(super) fn place(&mut self, work: &Work, execution: &Execution) -> Place {
         match (execution.pinned, &execution.limits) {
-            (Some(node), None) => Place::Pinned(node, priority),
-            _ => Place::Pile(self.pile(plan, cluster, execution)),
+            (Some(node), None) => Place::Pinned(node, work.priority),
+            _ => Place::Pile(self.pile(work, execution)),
         }
     }
 
     /// This is done for every execution: one text says what it is of, and its parts are looked at only when it is new.
-    fn pile(&mut self, plan: &Plan, cluster: ClusterId, execution: &Execution) -> u32 {
-        let Execution { run, step, pinned, limits, .. } = execution;
+    fn pile(&mut self, work: &Work, execution: &Execution) -> u32 {
+        let Execution { of, pinned, limits, .. } = execution;
         let mut text = std::mem::take(&mut self.text);
         text.clear();
-        text.push_str(cluster.0.simple().encode_lower(&mut [0; 32]));
+        text.push_str(work.cluster.0.simple().encode_lower(&mut [0; 32]));
         match pinned {
-            None => Class::write_text(&mut text, plan, run, *step),
+            None => Class::write_text(&mut text, work, of),
             Some(node) => text.push_str(node.0.simple().encode_lower(&mut [0; 32])),
         }
         let class_end = text.len();
-        write_lane(&mut text, plan, run);
+        write_lane(&mut text, work);
         let lane_end = text.len();
         for (key, limit) in limits.iter().flat_map(|limits| limits.iter()) {
             write!(text, "\0{} {key} {limit}", key.len()).expect("a text takes what is written");
@@ -94,22 +93,23 @@ impl Queue {
         let pile = self.piles.find(&text).unwrap_or_else(|| {
             let at = match pinned {
                 Some(node) => Where::Pinned(*node),
-                None => Where::Placed(self.class_named(&text[..class_end], plan, cluster, run, *step)),
+                None => Where::Placed(self.class_named(&text[..class_end], || Class::new(work, of))),
             };
-            let lane = format!("{cluster}{}", &text[class_end..lane_end]);
-            let lane = self.lane_named(&lane, plan.definition.priority);
-            let bounds = limits.as_ref().map_or_else(|| Arc::from([]), |limits| Bound::all(cluster, limits));
+            let lane = format!("{}{}", work.cluster, &text[class_end..lane_end]);
+            let lane = self.lane_named(&lane, work.priority);
+            let bounds =
+                limits.as_ref().map_or_else(|| Arc::from([]), |limits| Bound::all(work.cluster, limits));
             self.piles.add(&text, Pile::new(lane, at, bounds))
         });
         self.text = text;
         pile
     }
 
-    fn class_named(&mut self, text: &str, plan: &Plan, cluster: ClusterId, run: &RunId, step: u32) -> u32 {
-        let class = self.classes.find(text).unwrap_or_else(|| {
-            let class = Arc::new(Class::of(plan, cluster, run, step));
-            self.classes.add(text, Shared { class, others: 0 })
-        });
+    fn class_named(&mut self, text: &str, make: impl FnOnce() -> Class) -> u32 {
+        let class = self
+            .classes
+            .find(text)
+            .unwrap_or_else(|| self.classes.add(text, Shared { class: Arc::new(make()), others: 0 }));
         self.classes.hold(class);
         class
     }
@@ -455,13 +455,13 @@ impl Queue {
     }
 }
 
-/// The same for what takes turns as one: a job, or a run without a name. With its length: people choose it.
-fn write_lane(text: &mut String, plan: &Plan, run: &RunId) {
-    let (kind, name) = match &plan.definition.name {
-        Some(name) => ("job", name.as_str()),
-        None => ("run", run.as_str()),
+/// Writes a text that is the same for work of one lane and of no other. It holds the length of a job's name, because
+/// people choose that name.
+fn write_lane(text: &mut String, work: &Work) {
+    let (kind, name) = match &work.lane {
+        work::Lane::Job(name) => ("job", name.as_str()),
+        work::Lane::Run(run) => ("run", run.as_str()),
     };
-    let priority = plan.definition.priority;
-    write!(text, "\0{priority} {kind} {} ", name.len()).expect("a text takes what is written");
+    write!(text, "\0{} {kind} {} ", work.priority, name.len()).expect("a text takes what is written");
     text.push_str(name);
 }

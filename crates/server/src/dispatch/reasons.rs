@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use downbeat_core::Timestamp;
 use downbeat_core::execution::{Execution, State};
-use downbeat_core::ids::{ClusterId, NodeId, RunId};
+use downbeat_core::ids::{ClusterId, NodeId};
 use downbeat_core::node::WaitFacts;
 use downbeat_core::place::{self, Misfit};
-use downbeat_core::plan::Plan;
+use downbeat_core::work::{Origin, Parent, Work};
 
 use super::board::Board;
 use super::post::Post;
@@ -30,22 +30,15 @@ impl Obstacle {
 
 impl Board {
     /// Why a placed execution that is due has not been leased: what holds for all nodes, then per node.
-    pub(crate) fn obstacles(
-        &self,
-        plan: &Plan,
-        run: &RunId,
-        execution: &Execution,
-        now: Timestamp,
-    ) -> Vec<Obstacle> {
-        let cluster = self.plans.get(run).map(|planned| planned.cluster);
-        let full = cluster.map_or_else(Vec::new, |cluster| self.full(cluster, execution, now));
+    pub(crate) fn obstacles(&self, work: &Work, execution: &Execution, now: Timestamp) -> Vec<Obstacle> {
+        let full = self.full(work.cluster, execution, now);
         let mut reasons = Vec::new();
         for post in self.posts.values() {
             let node = &post.record;
-            if cluster.is_some_and(|cluster| cluster != node.cluster) {
+            if work.cluster != node.cluster {
                 continue;
             }
-            let (reason, cause) = match self.misfit(plan, run, execution, post) {
+            let (reason, cause) = match self.misfit(work, &execution.of, post) {
                 Some(misfit) => (misfit, None),
                 // The limit is why, and no node can help it.
                 None if !full.is_empty() => continue,
@@ -61,32 +54,36 @@ impl Board {
     /// What decides why an execution that is bound to its node waits, with the node's hostname. How long the node has
     /// been silent is not the board's to know.
     pub(crate) fn wait_facts(&self, execution: &Execution, now: Timestamp) -> Option<(String, WaitFacts)> {
-        let (hostname, mut facts) = self.node_facts(&execution.run, execution.pinned?)?;
+        let (hostname, mut facts) = self.node_facts(&execution.of, execution.pinned?)?;
         facts.retry_in = match execution.state {
             State::Pending { not_before: Some(at) } if at > now => {
                 Some(Duration::try_from(at.duration_since(now)).unwrap_or_default())
             }
             _ => None,
         };
-        let cluster = self.plans.get(&execution.run).map(|planned| planned.cluster);
+        let cluster = self.work(execution.id).map(|work| work.cluster);
         let full = cluster.map_or_else(Vec::new, |cluster| self.full(cluster, execution, now));
         facts.full = full.into_iter().next();
         Some((hostname, facts))
     }
 
     /// What the node alone has to do with it.
-    fn node_facts(&self, run: &RunId, node: NodeId) -> Option<(String, WaitFacts)> {
+    fn node_facts(&self, of: &Origin, node: NodeId) -> Option<(String, WaitFacts)> {
         let post = self.posts.get(&node)?;
+        let Origin::Step { run, .. } = of;
         let facts = WaitFacts {
             run: run.clone(),
             retry_in: None,
-            run_is_paused: self.paused.contains(run),
-            kept: (!self.may_take(node, Some(run))).then(|| self.why_not(node)),
+            run_is_paused: self.is_paused(of),
+            kept: (!self.may_take(node, Some(&of.parent()))).then(|| self.why_not(node)),
             status: post.record.status,
             is_draining: post.record.draining,
             silent_for: None,
             full: None,
-            busy_with: post.held.values().find(|held| !held.placed).map(|held| held.run.clone()),
+            busy_with: post.held.values().find(|held| !held.placed).map(|held| {
+                let Parent::Run(run) = &held.of;
+                run.clone()
+            }),
         };
         Some((post.record.description.hostname.clone(), facts))
     }
@@ -99,34 +96,25 @@ impl Board {
     }
 
     /// Why a node would not take it, however free it is.
-    fn misfit(&self, plan: &Plan, run: &RunId, execution: &Execution, post: &Post) -> Option<String> {
-        let node = &post.record;
-        if self.paused.contains(run) {
+    fn misfit(&self, work: &Work, of: &Origin, post: &Post) -> Option<String> {
+        let (node, parent) = (&post.record, of.parent());
+        if self.is_paused(of) {
             return Some("the run is paused".to_owned());
         }
-        if !self.may_take(node.id, Some(run)) {
+        if !self.may_take(node.id, Some(&parent)) {
             return Some(self.why_not(node.id));
         }
-        let task = plan.task(execution.step);
-        let placement = plan.placement(execution.step).cloned().unwrap_or_default();
-        let fits = place::fits(&placement, &task.backend, &task.action, node, post.held_of(run));
+        let held = post.held_of(&parent);
+        let fits = place::fits(&work.placement, &work.backend, &work.action, node, held);
         fits.err().map(|misfit| misfit.to_string())
     }
 
-    /// The same of a run whose plan is on the board.
-    pub(crate) fn fits_step(&self, run: &RunId, step: u32) -> Result<(), String> {
-        let Some(planned) = self.plans.get(run) else { return Ok(()) };
-        self.fits_any(&planned.plan, planned.cluster, step)
-    }
-
-    /// Whether a node of the cluster fits a placed step by what lasts; what nodes hold now does not count. If none does,
-    /// why, in one line.
-    pub(crate) fn fits_any(&self, plan: &Plan, cluster: ClusterId, step: u32) -> Result<(), String> {
-        let task = plan.task(step);
-        let placement = plan.placement(step).cloned().unwrap_or_default();
+    /// Whether any node of the cluster fits placed work by what lasts; what nodes hold now does not count. If none fits,
+    /// the error says why, in one line.
+    pub(crate) fn fits_any(&self, work: &Work) -> Result<(), String> {
         let mut misfits: Vec<Misfit> = Vec::new();
-        for node in self.nodes().filter(|node| node.cluster == cluster) {
-            match place::fits(&placement, &task.backend, &task.action, node, 0) {
+        for node in self.nodes().filter(|node| node.cluster == work.cluster) {
+            match place::fits(&work.placement, &work.backend, &work.action, node, 0) {
                 Ok(()) => return Ok(()),
                 Err(misfit) => misfits.push(misfit),
             }

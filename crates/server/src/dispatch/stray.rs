@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use downbeat_core::Timestamp;
-use downbeat_core::ids::{ExecutionId, LeaseToken, RunId};
+use downbeat_core::ids::{ExecutionId, LeaseToken};
+use downbeat_core::work::Parent;
 use jiff::SignedDuration;
 
 /// A lease that was committed for a session that had ended by then, whose node was deleted, or whose result its agent no
 /// longer has.
 #[derive(Debug)]
 pub(super) struct Stray {
-    pub(super) run: RunId,
+    pub(super) of: Parent,
     pub(super) execution: ExecutionId,
     pub(super) token: LeaseToken,
     pub(super) reason: String,
@@ -56,15 +57,16 @@ impl Strays {
         self.resting.iter().map(|(due, _)| *due).min()
     }
 
-    /// Those that are to be ended now. `overlaps_never` says so of an execution's task.
+    /// Returns the leases to end now. `overlaps_never` returns whether two attempts at an execution's work must never
+    /// overlap.
     pub(super) fn take_due(
         &mut self,
         now: Timestamp,
-        overlaps_never: impl Fn(&RunId, ExecutionId) -> bool,
+        overlaps_never: impl Fn(ExecutionId) -> bool,
     ) -> Vec<Stray> {
         let term = SignedDuration::try_from(self.lease_ttl).unwrap_or(SignedDuration::MAX);
         let end = now.checked_add(term).unwrap_or(Timestamp::MAX);
-        let rests = |stray: &Stray| stray.may_run && overlaps_never(&stray.run, stray.execution);
+        let rests = |stray: &Stray| stray.may_run && overlaps_never(stray.execution);
         let (rest, mut due): (Vec<_>, Vec<_>) = self.found.drain(..).partition(rests);
         due.extend(self.resting.extract_if(.., |(until, _)| *until <= now).map(|(_, stray)| stray));
         self.resting.extend(rest.into_iter().map(|stray| (end, stray)));
@@ -78,7 +80,7 @@ mod tests {
 
     fn stray(number: u128, may_run: bool) -> Stray {
         Stray {
-            run: "run".to_owned().into(),
+            of: Parent::Run("run".into()),
             execution: ExecutionId(uuid::Uuid::from_u128(number)),
             token: LeaseToken(uuid::Uuid::from_u128(number)),
             reason: "its node was deleted".to_owned(),
@@ -92,7 +94,7 @@ mod tests {
         strays.set_lease_ttl(Duration::from_secs(30));
         strays.extend([stray(1, true), stray(2, true), stray(3, false)]);
         // 1 and 3 must never overlap. 3 does not run: its agent has ended.
-        let never = |_: &RunId, execution: ExecutionId| execution.0.as_u128() != 2;
+        let never = |execution: ExecutionId| execution.0.as_u128() != 2;
         let at = |second| Timestamp::from_second(second).unwrap();
         let numbers =
             |due: Vec<Stray>| -> Vec<u128> { due.iter().map(|stray| stray.execution.0.as_u128()).collect() };

@@ -4,8 +4,10 @@ use std::cmp::Reverse;
 
 use downbeat_core::collections::HashMap;
 use downbeat_core::ids::{ExecutionId, NodeId, RunId};
+use downbeat_core::work::{Origin, Parent};
 
 use super::board::{Board, Stage};
+use super::post::Holding;
 
 impl Board {
     /// The run that has a node for itself.
@@ -21,7 +23,7 @@ impl Board {
     /// A run other than this one that has something on a node.
     pub(crate) fn at_work(&self, node: NodeId, but: &RunId) -> Option<&RunId> {
         let held = self.posts.get(&node)?.held.values();
-        held.map(|holding| &holding.run).find(|run| *run != but)
+        held.map(|Holding { of: Parent::Run(run), .. }| run).find(|run| *run != but)
     }
 
     pub(crate) fn hold_node(&mut self, node: NodeId, run: RunId) {
@@ -41,9 +43,17 @@ impl Board {
         is_new
     }
 
-    /// Whether work may go to a node: of this run, or of any that has no nodes of its own.
-    pub(super) fn may_take(&self, node: NodeId, run: Option<&RunId>) -> bool {
-        let is_for = |place: Option<&RunId>| place.is_none_or(|owner| Some(owner) == run);
+    /// Whether the execution's run is paused.
+    pub(super) fn is_paused(&self, of: &Origin) -> bool {
+        match of {
+            Origin::Step { run, .. } => self.paused.contains(run),
+        }
+    }
+
+    /// Whether work may go to a node: work of this parent, or any work when there is none.
+    pub(super) fn may_take(&self, node: NodeId, of: Option<&Parent>) -> bool {
+        let run = of.map(|Parent::Run(run)| run);
+        let is_for = |holder: Option<&RunId>| holder.is_none_or(|holder| Some(holder) == run);
         is_for(self.holds.get(&node)) && is_for(self.wanted.get(&node))
     }
 
@@ -59,7 +69,7 @@ impl Board {
     /// The first execution without limits that waits for a node and may go to it.
     pub(super) fn next_pinned(&self, node: NodeId) -> Option<(Reverse<i32>, ExecutionId)> {
         self.queue.pinned(node).find(|(_, execution)| {
-            self.open.get(execution).is_some_and(|open| self.may_take(node, Some(&open.run)))
+            self.open.get(execution).is_some_and(|open| self.may_take(node, Some(&open.parent)))
         })
     }
 
@@ -70,7 +80,8 @@ impl Board {
         } else {
             self.paused.remove(run);
         }
-        let of_run = self.open.iter_mut().filter(|(_, open)| open.run == *run);
+        let of_run =
+            self.open.iter_mut().filter(|(_, open)| matches!(&open.parent, Parent::Run(of) if of == run));
         for (execution, open) in of_run {
             match open.stage {
                 Stage::Waiting { until } if paused => {

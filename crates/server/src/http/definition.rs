@@ -3,19 +3,18 @@
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
-use downbeat_api::FieldError;
 use downbeat_core::backend::{Catalogue, Params};
 use downbeat_core::ids::ClusterId;
 use downbeat_core::nearest::advice;
 use downbeat_core::select::Selector;
 use downbeat_core::shown::shown;
-use downbeat_core::spec::{self, Definition, Noted};
+use downbeat_core::spec;
 use serde_json::Value;
 
 use super::media::Media;
 use super::payload::Payload;
 use super::problem::{Answer, Failure};
-use crate::service::Service;
+use crate::service::{Service, Submit};
 
 /// Bodies above this are read on a thread where that holds up nobody; below, the way there would cost more.
 const LARGE_BYTES: usize = 32 * 1024;
@@ -27,17 +26,8 @@ pub(super) struct Body {
     format: Media,
 }
 
-/// What was asked for.
-#[derive(Debug)]
-pub(super) struct Asked {
-    pub(super) definition: Definition,
-    /// Nothing when the body was the definition alone.
-    pub(super) params: Option<Params>,
-    /// Nothing is to be taken from the cache.
-    pub(super) no_cache: bool,
-    /// What in the definition is valid, and probably not meant.
-    pub(super) notes: Vec<spec::Problem>,
-}
+/// A submission, and notes on what in its definition is valid and probably not meant.
+type Noted = (Submit, Vec<spec::Problem>);
 
 /// What a request says beside the definition about where it is to run.
 #[derive(Clone, Copy, Debug, Default)]
@@ -54,14 +44,6 @@ const PARAMS: &str = "params";
 const NO_CACHE: &str = "no_cache";
 const FIELDS: [&str; 3] = [DEFINITION, PARAMS, NO_CACHE];
 
-/// Why a body holds no definition.
-#[derive(Debug)]
-enum Mistake {
-    /// It is not even JSON.
-    Malformed(Vec<spec::Problem>),
-    Invalid(Vec<spec::Problem>),
-}
-
 impl<S: Send + Sync> FromRequest<S> for Body {
     type Rejection = Failure;
 
@@ -75,7 +57,7 @@ impl<S: Send + Sync> FromRequest<S> for Body {
 impl Body {
     /// The definition in it, checked against the backends that are known; with another target or a cluster, if one is
     /// given.
-    pub(super) async fn read(self, service: &Service, elsewhere: Elsewhere<'_>) -> Answer<Asked> {
+    pub(super) async fn read(self, service: &Service, elsewhere: Elsewhere<'_>) -> Answer<Noted> {
         let target = match elsewhere.target {
             Some(text) => Some(
                 Selector::parse(text)
@@ -89,13 +71,13 @@ impl Body {
         } else {
             self.parse(&catalogue)
         };
-        let mut asked = parsed.map_err(Failure::from)?;
+        let (mut submit, notes) = parsed?;
         if target.is_some() {
-            asked.definition.target = target;
-            asked.definition.placement = None;
+            submit.definition.target = target;
+            submit.definition.placement = None;
         }
         if let Some(cluster) = elsewhere.cluster {
-            let own = asked.definition.cluster.get_or_insert_with(|| cluster.to_owned());
+            let own = submit.definition.cluster.get_or_insert_with(|| cluster.to_owned());
             // A cluster has a name and an id, and both may be written.
             let store = service.store();
             let is_other = own != cluster && {
@@ -111,29 +93,28 @@ impl Body {
                 return Err(Failure::bad_query(detail));
             }
         }
-        Ok(asked)
+        Ok((submit, notes))
     }
 
-    fn parse(&self, catalogue: &Catalogue) -> Result<Asked, Mistake> {
+    fn parse(&self, catalogue: &Catalogue) -> Answer<Noted> {
         // Without an extension either syntax is taken; with one, JSON has to be JSON.
         let again = |origin| spec::parse_bytes_noting(&self.bytes, origin, catalogue);
         match self.format {
-            Media::Yaml => again("body").map(Asked::alone).map_err(Mistake::Invalid),
+            Media::Yaml => again("body").map(alone).map_err(Failure::invalid),
             Media::Json => match serde_json::from_slice(&self.bytes) {
                 Ok(Value::Object(fields)) if fields.contains_key(DEFINITION) => {
-                    with_params(&fields, catalogue).map_err(Mistake::Invalid)
+                    with_params(&fields, catalogue).map_err(Failure::invalid)
                 }
                 Ok(value) => {
-                    spec::from_json_noting(&value, catalogue).map(Asked::alone).map_err(|problems| {
+                    spec::from_json_noting(&value, catalogue).map(alone).map_err(|problems| {
                         // Slower, and it knows lines and columns: for those who made a mistake.
-                        Mistake::Invalid(again("body.json").err().unwrap_or(problems))
+                        Failure::invalid(again("body.json").err().unwrap_or(problems))
                     })
                 }
-                Err(error) => Err(Mistake::Malformed(again("body.json").err().unwrap_or_else(|| {
+                Err(error) => Err(Failure::malformed(again("body.json").err().unwrap_or_else(|| {
                     vec![spec::Problem {
                         path: String::new(),
-                        line: u32::try_from(error.line()).unwrap_or(u32::MAX),
-                        column: u32::try_from(error.column()).unwrap_or(u32::MAX),
+                        at: Some(spec::At::of_json(&error)),
                         message: error.to_string(),
                     }]
                 }))),
@@ -142,21 +123,18 @@ impl Body {
     }
 }
 
-impl Asked {
-    fn alone(noted: Noted) -> Self {
-        let Noted { definition, notes } = noted;
-        Self { definition, params: None, no_cache: false, notes }
-    }
+/// The submission of a definition that was given alone.
+fn alone(spec::Noted { definition, notes }: spec::Noted) -> Noted {
+    (Submit { definition, params: None, no_cache: false, idempotency_key: None }, notes)
 }
 
 /// `{"definition": …, "params": {…}, "no_cache": true}`. The definition is an object, or the text of a job file.
 fn with_params(
     fields: &serde_json::Map<String, Value>,
     catalogue: &Catalogue,
-) -> Result<Asked, Vec<spec::Problem>> {
-    let wrong = |path: &str, message: String| {
-        vec![spec::Problem { path: path.to_owned(), line: 0, column: 0, message }]
-    };
+) -> Result<Noted, Vec<spec::Problem>> {
+    let wrong =
+        |path: &str, message: String| vec![spec::Problem { path: path.to_owned(), at: None, message }];
     if let Some(unknown) = fields.keys().find(|name| !FIELDS.contains(&name.as_str())) {
         let advice = advice(unknown, &FIELDS, "fields");
         return Err(wrong(unknown, format!("unknown field; {advice}")));
@@ -171,28 +149,9 @@ fn with_params(
         Some(Value::Bool(no_cache)) => *no_cache,
         Some(_) => return Err(wrong(NO_CACHE, "must be true or false".to_owned())),
     };
-    let Noted { definition, notes } = match &fields[DEFINITION] {
+    let spec::Noted { definition, notes } = match &fields[DEFINITION] {
         Value::String(text) => spec::parse_noting(text, "body", catalogue)?,
         value => spec::from_json_noting(value, catalogue)?,
     };
-    Ok(Asked { definition, params: Some(params), no_cache, notes })
-}
-
-impl From<Mistake> for Failure {
-    fn from(mistake: Mistake) -> Self {
-        let known = |number: u32| (number > 0).then_some(number);
-        let errors = |problems: Vec<spec::Problem>| {
-            let errors = problems.into_iter().map(|problem| FieldError {
-                path: problem.path,
-                line: known(problem.line),
-                column: known(problem.column),
-                message: problem.message,
-            });
-            errors.collect()
-        };
-        match mistake {
-            Mistake::Malformed(problems) => Failure::malformed(errors(problems)),
-            Mistake::Invalid(problems) => Failure::invalid(errors(problems)),
-        }
-    }
+    Ok((Submit { definition, params: Some(params), no_cache, idempotency_key: None }, notes))
 }

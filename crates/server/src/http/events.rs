@@ -18,8 +18,8 @@ use utoipa::IntoParams;
 
 use super::extract::{Flag, Id, Query, page};
 use super::follow::{Follower, Scope};
-use super::lookup;
 use super::problem::{Answer, Failure};
+use crate::caller::Caller;
 use crate::service::Service;
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -53,13 +53,14 @@ pub(super) struct EventsQuery {
 )]
 pub(super) async fn all(
     State(service): State<Service>,
+    caller: Caller,
     Query(query): Query<EventsQuery>,
     headers: HeaderMap,
 ) -> Answer<Response> {
     let follow = query.follow.unwrap_or(Flag::On).is_on();
     let run = query.run.as_deref().map(RunId::from);
     if let Some(run) = &run {
-        lookup::run(service.store().as_ref(), run.as_str()).await?;
+        service.run(&caller, run).await?;
     }
     let since = since(&service, query.since, &headers).await?;
     if follow {
@@ -78,7 +79,7 @@ pub(super) async fn all(
         (None, Some(_)) => 0,
         (None, None) => service.store().last_seq().await?.saturating_sub(u64::from(limit)),
     };
-    Ok(Json(listed(&service, run, since, limit).await?).into_response())
+    Ok(Json(listed(&service, &caller, run, since, limit).await?).into_response())
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -109,18 +110,19 @@ pub(super) struct RunEventsQuery {
 )]
 pub(super) async fn of_run(
     State(service): State<Service>,
+    caller: Caller,
     Id(id): Id,
     Query(query): Query<RunEventsQuery>,
     headers: HeaderMap,
 ) -> Answer<Response> {
-    let run = lookup::run(service.store().as_ref(), &id).await?.id;
+    let run = service.run(&caller, &id.as_str().into()).await?.id;
     let since = since(&service, query.since, &headers).await?.unwrap_or(0);
     if query.follow.is_on() {
         refuse_limit(query.limit)?;
         return Ok(streamed(&service, Scope::UntilEnd(run), since));
     }
     let limit = page(query.limit, None)?.limit;
-    Ok(Json(listed(&service, Some(run), since, limit).await?).into_response())
+    Ok(Json(listed(&service, &caller, Some(run), since, limit).await?).into_response())
 }
 
 fn refuse_limit(limit: Option<u32>) -> Answer<()> {
@@ -155,9 +157,15 @@ async fn since(service: &Service, query: Option<u64>, headers: &HeaderMap) -> An
     Ok(since)
 }
 
-async fn listed(service: &Service, run: Option<RunId>, since: u64, limit: u32) -> Answer<EventList> {
+async fn listed(
+    service: &Service,
+    caller: &Caller,
+    run: Option<RunId>,
+    since: u64,
+    limit: u32,
+) -> Answer<EventList> {
     let one_more = limit.min(limits::PAGE_MOST) + 1;
-    let mut records = service.store().events(&EventFilter { since, run }, one_more).await?;
+    let mut records = service.events(caller, &EventFilter { since, run }, one_more).await?;
     let has_more = records.len() > limit as usize;
     records.truncate(limit as usize);
     let data: Vec<Event> = records.iter().map(Event::of).collect();
@@ -179,7 +187,7 @@ fn streamed(service: &Service, scope: Scope, since: u64) -> Response {
             let mut follower = follower?;
             match follower.next().await {
                 Ok(Some(event)) => {
-                    let sent = sse(&event.kind, &event).id(event.seq.to_string());
+                    let sent = sse(event.happened.kind(), &event).id(event.seq.to_string());
                     Some((sent, Some(follower)))
                 }
                 Ok(None) => {

@@ -8,6 +8,7 @@ use downbeat_core::execution::Status;
 use super::extract::{Id, Nothing, Query};
 use super::problem::Answer;
 use super::{lookup, runs, waits};
+use crate::caller::Caller;
 use crate::service::Service;
 
 /// Shows an execution; while it is pending, with why each node has not taken it
@@ -18,14 +19,14 @@ use crate::service::Service;
 )]
 pub(super) async fn show(
     State(service): State<Service>,
+    caller: Caller,
     Id(id): Id,
     Query(Nothing {}): Query<Nothing>,
 ) -> Answer<Json<Execution>> {
-    let store = service.store().as_ref();
-    let execution = lookup::execution(store, &id).await?;
-    let run = lookup::run(store, execution.run.as_str()).await?;
-    let names = lookup::names(store, &run, [&execution]).await?;
-    let mut shown = Execution::of(&execution, runs::label(&run.definition, execution.step), &names);
+    let execution = service.execution(&caller, &id).await?;
+    let run = service.run(&caller, execution.run()).await?;
+    let names = lookup::names(service.store().as_ref(), &run, [&execution]).await?;
+    let mut shown = Execution::of(&execution, runs::label(&run.definition, execution.step()), &names);
     if execution.state.status() == Status::Pending {
         shown.waiting = waits::reasons(&service, &execution).await?;
     }

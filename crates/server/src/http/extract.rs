@@ -6,6 +6,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{FromRequestParts, Path, Query as AxumQuery};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
+use axum::response::Response;
 use downbeat_api::code;
 use downbeat_core::limits;
 use downbeat_core::shown::shown;
@@ -14,6 +15,7 @@ use serde::de::{DeserializeOwned, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::problem::{Answer, Failure};
+use crate::caller::Caller;
 
 /// Query parameters; unknown ones are refused by name.
 #[derive(Clone, Copy, Debug)]
@@ -85,6 +87,15 @@ impl<S: Send + Sync> FromRequestParts<S> for Id {
                 Err(Failure::new(StatusCode::BAD_REQUEST, code::BAD_PATH, rejection.body_text()))
             }
         }
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Caller {
+    type Rejection = Response;
+
+    /// There is no authentication yet: everybody is the same caller.
+    async fn from_request_parts(_parts: &mut Parts, _state: &S) -> Result<Self, Response> {
+        Ok(Caller::API)
     }
 }
 

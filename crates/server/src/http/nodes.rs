@@ -14,8 +14,10 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::extract::{Flag, Id, Nothing, Query, page, words};
-use super::problem::{Answer, Failure};
-use super::{lookup, runs};
+use super::problem::Answer;
+use super::runs;
+use crate::caller::Caller;
+use crate::error::{Error, Noun};
 use crate::nodes::Force;
 use crate::service::{Drain, Service};
 
@@ -77,9 +79,10 @@ impl Sort {
 )]
 pub(super) async fn list(
     State(service): State<Service>,
+    caller: Caller,
     Query(query): Query<NodesQuery>,
 ) -> Answer<Json<List<NodeSummary>>> {
-    listed(&service, None, &query).await
+    listed(&service, &caller, None, &query).await
 }
 
 /// Lists the nodes of a cluster
@@ -90,15 +93,17 @@ pub(super) async fn list(
 )]
 pub(super) async fn list_of_cluster(
     State(service): State<Service>,
+    caller: Caller,
     Id(id): Id,
     Query(query): Query<NodesQuery>,
 ) -> Answer<Json<List<NodeSummary>>> {
-    let cluster = lookup::cluster(service.store().as_ref(), &id).await?;
-    listed(&service, Some(cluster), &query).await
+    let cluster = service.cluster(&caller, Some(&id)).await?;
+    listed(&service, &caller, Some(cluster), &query).await
 }
 
 async fn listed(
     service: &Service,
+    caller: &Caller,
     cluster: Option<ClusterId>,
     query: &NodesQuery,
 ) -> Answer<Json<List<NodeSummary>>> {
@@ -106,7 +111,7 @@ async fn listed(
     let statuses = words("status", query.status.as_deref(), "online, stale, offline", |word| {
         NodeStatus::ALL.into_iter().find(|status| status.as_str() == word)
     })?;
-    let mut nodes = service.store().nodes(cluster).await?;
+    let mut nodes = service.nodes(caller, cluster).await?;
     nodes.retain(|node| {
         (statuses.is_empty() || statuses.contains(&node.status))
             && query.group.as_ref().is_none_or(|group| node.description.groups.contains(group))
@@ -136,10 +141,11 @@ pub(super) struct NodeQuery {
 )]
 pub(super) async fn show(
     State(service): State<Service>,
+    caller: Caller,
     Id(id): Id,
     Query(query): Query<NodeQuery>,
 ) -> Answer<Json<Node>> {
-    let node = lookup::node(service.store().as_ref(), &id, query.cluster.as_deref()).await?;
+    let node = service.node(&caller, &id, query.cluster.as_deref()).await?;
     Ok(Json(Node::from(node)))
 }
 
@@ -165,26 +171,26 @@ pub(super) struct NodeExecutionsQuery {
 )]
 pub(super) async fn executions(
     State(service): State<Service>,
+    caller: Caller,
     Id(id): Id,
     Query(query): Query<NodeExecutionsQuery>,
 ) -> Answer<Json<List<Execution>>> {
     let page = page(query.limit, query.offset)?;
-    let store = service.store().as_ref();
-    let node = lookup::node(store, &id, query.cluster.as_deref()).await?;
+    let node = service.node(&caller, &id, query.cluster.as_deref()).await?;
     let statuses = runs::statuses(query.status.as_deref())?;
     let filter = ExecutionFilter { node: Some(node.id), statuses, ..ExecutionFilter::default() };
-    let listed = store.executions(&filter, page).await?;
+    let listed = service.executions(&caller, &filter, page).await?;
     let mut names = Names::default();
     names.insert(node.id, node.description.hostname);
     let mut known: HashMap<RunId, Option<RunRecord>> = HashMap::new();
     let mut rows = Vec::with_capacity(listed.rows.len());
     for record in &listed.rows {
-        if !known.contains_key(&record.run) {
-            known.insert(record.run.clone(), store.run(&record.run).await?);
+        if !known.contains_key(record.run()) {
+            known.insert(record.run().clone(), service.store().run(record.run()).await?);
         }
-        let task = match &known[&record.run] {
-            Some(run) => runs::label(&run.definition, record.step),
-            None => format!("step {}", record.step),
+        let task = match &known[record.run()] {
+            Some(run) => runs::label(&run.definition, record.step()),
+            None => format!("step {}", record.step()),
         };
         rows.push(Execution::of(record, task, &names));
     }
@@ -199,10 +205,11 @@ pub(super) async fn executions(
 )]
 pub(super) async fn drain(
     State(service): State<Service>,
+    caller: Caller,
     Id(id): Id,
     Query(query): Query<NodeQuery>,
 ) -> Answer<Json<Node>> {
-    set_drain(&service, &id, &query, Drain::On).await
+    set_drain(&service, &caller, &id, &query, Drain::On).await
 }
 
 /// Takes a drain back: the node takes new work again
@@ -213,10 +220,11 @@ pub(super) async fn drain(
 )]
 pub(super) async fn undrain(
     State(service): State<Service>,
+    caller: Caller,
     Id(id): Id,
     Query(query): Query<NodeQuery>,
 ) -> Answer<Json<Node>> {
-    set_drain(&service, &id, &query, Drain::Off).await
+    set_drain(&service, &caller, &id, &query, Drain::Off).await
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -240,16 +248,17 @@ pub(super) struct DeleteQuery {
 )]
 pub(super) async fn delete(
     State(service): State<Service>,
+    caller: Caller,
     Id(id): Id,
     Query(query): Query<DeleteQuery>,
 ) -> Answer<Json<DeletedNode>> {
-    let store = service.store().as_ref();
-    let node = lookup::node_id(store, &id, query.cluster.as_deref()).await?;
-    if store.node(node).await?.is_none() && store.tombstones(Some(node)).await?.is_empty() {
-        return Err(Failure::not_found("node", &id));
-    }
+    let node = service.node_id(&caller, &id, query.cluster.as_deref()).await?;
     let force = if query.force.is_on() { Force::On } else { Force::Off };
-    Ok(Json(service.delete_node(node, force, runs::BY).await?.into()))
+    match service.delete_node(&caller, node, force).await {
+        // Names the node as the request did.
+        Err(Error::NoSuch(Noun::Node(..))) => Err(Error::NoSuch(Noun::Node(id, Vec::new())).into()),
+        deleted => Ok(Json(deleted?.into())),
+    }
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -269,20 +278,26 @@ pub(super) struct DeletedQuery {
 )]
 pub(super) async fn list_deleted(
     State(service): State<Service>,
+    caller: Caller,
     Query(query): Query<DeletedQuery>,
 ) -> Answer<Json<List<DeletedNode>>> {
     let page = page(query.limit, query.offset)?;
     let mut deleted: Vec<DeletedNode> =
-        service.store().tombstones(None).await?.into_iter().map(DeletedNode::from).collect();
+        service.deleted_nodes(&caller).await?.into_iter().map(DeletedNode::from).collect();
     deleted.sort_by(|a, b| (b.deleted_at, &a.hostname).cmp(&(a.deleted_at, &b.hostname)));
     Ok(Json(List::cut(deleted, page.limit, page.offset)))
 }
 
-async fn set_drain(service: &Service, id: &str, query: &NodeQuery, drain: Drain) -> Answer<Json<Node>> {
-    let store = service.store().as_ref();
-    let node = lookup::node(store, id, query.cluster.as_deref()).await?;
-    service.set_drain(node.id, drain, runs::BY).await?;
-    Ok(Json(Node::from(lookup::node(store, &node.id.to_string(), None).await?)))
+async fn set_drain(
+    service: &Service,
+    caller: &Caller,
+    id: &str,
+    query: &NodeQuery,
+    drain: Drain,
+) -> Answer<Json<Node>> {
+    let node = service.node(caller, id, query.cluster.as_deref()).await?.id;
+    service.set_drain(caller, node, drain).await?;
+    Ok(Json(Node::from(service.node(caller, &node.to_string(), None).await?)))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -302,10 +317,11 @@ pub(super) struct ClustersQuery {
 )]
 pub(super) async fn clusters(
     State(service): State<Service>,
+    caller: Caller,
     Query(query): Query<ClustersQuery>,
 ) -> Answer<Json<List<Cluster>>> {
     let page = page(query.limit, query.offset)?;
-    let all = vec![shown_cluster(&service, ClusterId::DEFAULT).await?];
+    let all = vec![shown_cluster(&service, &caller, ClusterId::DEFAULT).await?];
     Ok(Json(List::cut(all, page.limit, page.offset)))
 }
 
@@ -317,16 +333,17 @@ pub(super) async fn clusters(
 )]
 pub(super) async fn cluster(
     State(service): State<Service>,
+    caller: Caller,
     Id(id): Id,
     Query(Nothing {}): Query<Nothing>,
 ) -> Answer<Json<Cluster>> {
-    let id = lookup::cluster(service.store().as_ref(), &id).await?;
-    Ok(Json(shown_cluster(&service, id).await?))
+    let id = service.cluster(&caller, Some(&id)).await?;
+    Ok(Json(shown_cluster(&service, &caller, id).await?))
 }
 
-async fn shown_cluster(service: &Service, id: ClusterId) -> Answer<Cluster> {
+async fn shown_cluster(service: &Service, caller: &Caller, id: ClusterId) -> Answer<Cluster> {
     let mut nodes: BTreeMap<_, _> = NodeStatus::ALL.into_iter().map(|status| (status, 0)).collect();
-    for node in service.store().nodes(Some(id)).await? {
+    for node in service.nodes(caller, Some(id)).await? {
         *nodes.entry(node.status).or_default() += 1;
     }
     let name = if id == ClusterId::DEFAULT { "default".to_owned() } else { id.to_string() };

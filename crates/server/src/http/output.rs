@@ -18,9 +18,9 @@ use utoipa::IntoParams;
 
 use super::events::{live, sse};
 use super::extract::{Flag, Id, Query};
-use super::lookup;
 use super::problem::{Answer, Failure};
 use super::wake::Wake;
+use crate::caller::Caller;
 use crate::service::Service;
 
 /// Chunks that are read from the store at once: 1 MiB at most, and so what one slow client holds in memory.
@@ -70,11 +70,12 @@ enum Format {
 )]
 pub(super) async fn show(
     State(service): State<Service>,
+    caller: Caller,
     Id(id): Id,
     Query(query): Query<OutputQuery>,
     headers: HeaderMap,
 ) -> Answer<Response> {
-    let execution = lookup::execution(service.store().as_ref(), &id).await?;
+    let execution = service.execution(&caller, &id).await?;
     if query.follow.is_on() {
         let from = last_offset(&headers)?.unwrap_or(query.offset);
         return Ok(streamed(&service, execution.id, from));
@@ -177,7 +178,8 @@ impl Tail {
             }
             let status = record.state.status();
             if drained && !status.is_open() {
-                let end = End { run: record.run, execution: Some(record.id), status: status.to_string() };
+                let end =
+                    End { run: record.run().clone(), execution: Some(record.id), status: status.to_string() };
                 self.ready.push_back(sse("end", &end));
                 self.ended = true;
             } else if self.ready.is_empty() {

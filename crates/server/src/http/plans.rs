@@ -10,12 +10,13 @@ use downbeat_core::plan::Plan as CompiledPlan;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::definition::{Asked, Body, Elsewhere};
+use super::definition::{Body, Elsewhere};
 use super::docs::JobRequest;
 use super::extract::Query;
 use super::problem::Answer;
+use crate::caller::Caller;
 use crate::error::Error;
-use crate::service::Service;
+use crate::service::{Service, Submit};
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -47,10 +48,11 @@ impl PlanQuery {
 )]
 pub(super) async fn plan(
     State(service): State<Service>,
+    caller: Caller,
     Query(query): Query<PlanQuery>,
     body: Body,
 ) -> Answer<Response> {
-    let Asked { definition, params, notes, .. } = body.read(&service, query.elsewhere()).await?;
+    let (Submit { definition, params, .. }, notes) = body.read(&service, query.elsewhere()).await?;
     let knower = service.clone();
     let show = move |plan: CompiledPlan| {
         let mut view = Plan::of(&plan);
@@ -58,7 +60,7 @@ pub(super) async fn plan(
         view.notes = notes.iter().map(ToString::to_string).collect();
         written(&view)
     };
-    Ok(shown(service.plan(definition, &params.unwrap_or_default(), show).await?))
+    Ok(shown(service.plan(&caller, definition, &params.unwrap_or_default(), show).await?))
 }
 
 /// A plan as JSON. A large one is written where it was made: it takes as long.
@@ -86,10 +88,11 @@ pub(super) fn shown(plan: Vec<u8>) -> Response {
 )]
 pub(super) async fn validate(
     State(service): State<Service>,
+    _caller: Caller,
     Query(query): Query<PlanQuery>,
     body: Body,
 ) -> Answer<Json<Valid>> {
-    let Asked { definition, params, .. } = body.read(&service, query.elsewhere()).await?;
+    let (Submit { definition, params, .. }, _) = body.read(&service, query.elsewhere()).await?;
     if let Some(params) = params {
         expr::given(&definition, &params).map_err(Error::Params)?;
     }

@@ -4,8 +4,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use downbeat_api::{FieldError, NAMED, NodeReason, Problem, code, named_of, with_nodes};
 use downbeat_core::backend::{Element, ParamProblem};
-use downbeat_core::nearest::advice;
-use downbeat_core::shown::shown;
+use downbeat_core::spec;
 use downbeat_store as store;
 
 use crate::error::{Class, Error};
@@ -44,33 +43,20 @@ impl Failure {
         failure
     }
 
-    pub(super) fn not_found(what: &str, id: &str) -> Self {
-        Self::new(StatusCode::NOT_FOUND, code::NOT_FOUND, format!("there is no {what} `{}`", shown(id)))
-    }
-
-    /// As `not_found`, where it is known which names there are.
-    pub(super) fn not_found_among(what: &str, id: &str, known: &[&str]) -> Self {
-        if known.is_empty() {
-            return Self::not_found(what, id);
-        }
-        let advice = advice(id, known, &format!("{what}s"));
-        let detail = format!("there is no {what} `{}`; {advice}", shown(id));
-        Self::new(StatusCode::NOT_FOUND, code::NOT_FOUND, detail)
-    }
-
     pub(super) fn bad_query(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, code::BAD_QUERY, detail)
     }
 
     /// A definition with mistakes in it.
-    pub(super) fn invalid(errors: Vec<FieldError>) -> Self {
-        let what = "the definition is not valid";
-        Self::with_errors(StatusCode::UNPROCESSABLE_ENTITY, code::INVALID_DEFINITION, what, errors)
+    pub(super) fn invalid(problems: Vec<spec::Problem>) -> Self {
+        let (what, errors) = ("the definition is not valid", problems.into_iter().map(FieldError::from));
+        Self::with_errors(StatusCode::UNPROCESSABLE_ENTITY, code::INVALID_DEFINITION, what, errors.collect())
     }
 
     /// A body that is not what its content type says.
-    pub(super) fn malformed(errors: Vec<FieldError>) -> Self {
-        Self::with_errors(StatusCode::BAD_REQUEST, code::MALFORMED, "the body cannot be read", errors)
+    pub(super) fn malformed(problems: Vec<spec::Problem>) -> Self {
+        let (what, errors) = ("the body cannot be read", problems.into_iter().map(FieldError::from));
+        Self::with_errors(StatusCode::BAD_REQUEST, code::MALFORMED, what, errors.collect())
     }
 
     fn with_errors(status: StatusCode, code: &str, what: &str, errors: Vec<FieldError>) -> Self {
@@ -109,17 +95,7 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let class = error.class();
         match error {
-            Error::Invalid { errors } => Self::invalid(
-                errors
-                    .into_iter()
-                    .map(|problem| FieldError {
-                        path: problem.path,
-                        line: problem.line,
-                        column: problem.column,
-                        message: problem.message,
-                    })
-                    .collect(),
-            ),
+            Error::Invalid(problems) => Self::invalid(problems),
             Error::Params(problems) => Self::with_errors(
                 StatusCode::UNPROCESSABLE_ENTITY,
                 code::INVALID_PARAMS,

@@ -22,6 +22,7 @@ use super::output::{READ_AT_ONCE, chunk_view};
 use super::problem::Answer;
 use super::wake::{Look, Wake};
 use super::{lookup, runs};
+use crate::caller::Caller;
 use crate::service::Service;
 
 /// A run's executions are not listed more often than this, however much happens: a large run has many.
@@ -54,17 +55,17 @@ pub(super) struct RunOutputQuery {
 )]
 pub(super) async fn show(
     State(service): State<Service>,
+    caller: Caller,
     Id(id): Id,
     Query(query): Query<RunOutputQuery>,
 ) -> Answer<Response> {
-    let store = service.store();
-    let run = lookup::run(store.as_ref(), &id).await?;
+    let run = service.run(&caller, &id.as_str().into()).await?;
     let node = match &query.node {
-        Some(node) => Some(lookup::node_id(store.as_ref(), node, Some(&run.cluster.to_string())).await?),
+        Some(node) => Some(service.node_id(&caller, node, Some(&run.cluster.to_string())).await?),
         None => None,
     };
     let part = Part { node, step: query.step, item: query.item };
-    let merged = Merged::new(store.clone(), run.id, part);
+    let merged = Merged::new(service.store().clone(), run.id, part);
     Ok(streamed(&service, merged, query.follow))
 }
 
@@ -122,9 +123,9 @@ impl Merged {
         for execution in executions {
             let closed = !execution.state.status().is_open();
             let cursor = self.cursors.entry(execution.id).or_insert_with(|| Cursor {
-                step: execution.step,
-                task: runs::label(&run.definition, execution.step),
-                item: execution.item,
+                step: execution.step(),
+                task: runs::label(&run.definition, execution.step()),
+                item: execution.item(),
                 node: execution.node().map(|node| names.get(node)).unwrap_or_default(),
                 attempt: execution.attempt,
                 next: 0,
@@ -144,8 +145,8 @@ impl Merged {
     /// Only what a node had can have written something.
     fn wants(&self, execution: &Record) -> bool {
         execution.state.lease().is_some()
-            && self.part.step.is_none_or(|step| execution.step == step)
-            && self.part.item.is_none_or(|item| execution.item == Some(item))
+            && self.part.step.is_none_or(|step| execution.step() == step)
+            && self.part.item.is_none_or(|item| execution.item() == Some(item))
             && self.part.node.is_none_or(|node| execution.node() == Some(node))
     }
 

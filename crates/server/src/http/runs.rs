@@ -13,17 +13,15 @@ use downbeat_store::{ExecutionFilter, Listed, RunFilter};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::definition::{Asked, Body, Elsewhere};
+use super::definition::{Body, Elsewhere};
 use super::docs::JobRequest;
 use super::extract::{Flag, Id, Nothing, Query, page, words};
 use super::payload::Payload;
 use super::problem::{Answer, Failure};
 use super::{lookup, plans, waits};
+use crate::caller::Caller;
 use crate::error::Error;
 use crate::service::{Redo, Retry, Service, Submit};
-
-/// Who a request without a name of its own comes from.
-pub(super) const BY: &str = "api";
 
 /// Of how many failed executions the node is named in the texts of a run without results.
 const NAMED_FAILURES: usize = 8;
@@ -65,16 +63,15 @@ pub(super) struct SubmitQuery {
 )]
 pub(super) async fn submit(
     State(service): State<Service>,
+    caller: Caller,
     Query(query): Query<SubmitQuery>,
     headers: HeaderMap,
     body: Body,
 ) -> Answer<Response> {
     let idempotency_key = idempotency_key(&headers)?;
     let elsewhere = Elsewhere { target: query.target.as_deref(), cluster: query.cluster.as_deref() };
-    let Asked { definition, params, no_cache, .. } = body.read(&service, elsewhere).await?;
-    let params = params.unwrap_or_default();
-    let submit = Submit { definition, params, no_cache, idempotency_key, by: BY.to_owned() };
-    let submitted = service.submit(submit).await?;
+    let (submit, _) = body.read(&service, elsewhere).await?;
+    let submitted = service.submit(&caller, Submit { idempotency_key, ..submit }).await?;
     let shown = if submitted.created {
         // Nothing has been reported yet: one answer less to fetch from the store.
         let mut shown = Run::of(&submitted.run, &[], &Names::default());
@@ -133,7 +130,7 @@ async fn stand(service: &Service, run: &RunRecord) -> Answer<RunStanding> {
         Some(plan) => Plan::of(&plan),
         None => service.plan_of(run.clone(), |plan| Plan::of(&plan)).await?,
     };
-    Ok(RunStanding::of(shown, &plan, &Rules::of(&plan)))
+    Ok(RunStanding::of(&shown, &plan, &Rules::of(&plan)))
 }
 
 /// The nodes of a run that nothing is heard of; of one that has ended nobody asks any more.
@@ -173,6 +170,7 @@ pub(super) struct ListQuery {
 )]
 pub(super) async fn list(
     State(service): State<Service>,
+    caller: Caller,
     Query(query): Query<ListQuery>,
 ) -> Answer<Json<List<RunSummary>>> {
     let page = page(query.limit, query.offset)?;
@@ -181,12 +179,12 @@ pub(super) async fn list(
         Some(status) => Some(status.states().collect::<Vec<_>>()),
         None => RunState::parse(word).map(|state| vec![state]),
     })?;
-    let cluster = match query.cluster {
-        Some(cluster) => Some(lookup::cluster(service.store().as_ref(), &cluster).await?),
+    let cluster = match &query.cluster {
+        Some(cluster) => Some(service.cluster(&caller, Some(cluster)).await?),
         None => None,
     };
     let filter = RunFilter { cluster, states: states.concat(), job: query.job };
-    let listed = service.store().runs(&filter, page).await?;
+    let listed = service.runs(&caller, &filter, page).await?;
     let mut reasons = service.pending_reasons(&listed.rows);
     let row = |run: &RunRecord| {
         let mut row = RunSummary::of(run);
@@ -226,10 +224,11 @@ pub(super) enum Shown {
 )]
 pub(super) async fn show(
     State(service): State<Service>,
+    caller: Caller,
     Id(id): Id,
     Query(query): Query<ShowQuery>,
 ) -> Answer<Json<Shown>> {
-    let run = lookup::run(service.store().as_ref(), &id).await?;
+    let run = service.run(&caller, &id.as_str().into()).await?;
     if query.results == Some(Flag::Off) {
         if query.definition.is_on() {
             return Err(Failure::bad_query("the query is wrong: definition: it goes with the results only"));
@@ -254,11 +253,12 @@ pub(super) async fn show(
 )]
 pub(super) async fn cancel(
     State(service): State<Service>,
+    caller: Caller,
     Id(id): Id,
     Query(Nothing {}): Query<Nothing>,
 ) -> Answer<(StatusCode, Json<Run>)> {
-    service.cancel(&RunId::from(id.as_str()), BY).await?;
-    let run = lookup::run(service.store().as_ref(), &id).await?;
+    service.cancel(&caller, &id.as_str().into()).await?;
+    let run = service.run(&caller, &id.as_str().into()).await?;
     Ok((StatusCode::ACCEPTED, Json(load(&service, &run).await?)))
 }
 
@@ -271,11 +271,12 @@ pub(super) async fn cancel(
 )]
 pub(super) async fn pause(
     State(service): State<Service>,
+    caller: Caller,
     Id(id): Id,
     Query(Nothing {}): Query<Nothing>,
 ) -> Answer<Json<Run>> {
-    service.pause(&RunId::from(id.as_str()), BY).await?;
-    let run = lookup::run(service.store().as_ref(), &id).await?;
+    service.pause(&caller, &id.as_str().into()).await?;
+    let run = service.run(&caller, &id.as_str().into()).await?;
     Ok(Json(load(&service, &run).await?))
 }
 
@@ -286,11 +287,12 @@ pub(super) async fn pause(
 )]
 pub(super) async fn resume(
     State(service): State<Service>,
+    caller: Caller,
     Id(id): Id,
     Query(Nothing {}): Query<Nothing>,
 ) -> Answer<Json<Run>> {
-    service.resume(&RunId::from(id.as_str()), BY).await?;
-    let run = lookup::run(service.store().as_ref(), &id).await?;
+    service.resume(&caller, &id.as_str().into()).await?;
+    let run = service.run(&caller, &id.as_str().into()).await?;
     Ok(Json(load(&service, &run).await?))
 }
 
@@ -326,6 +328,7 @@ pub(super) struct RetryRequest {
 )]
 pub(super) async fn retry(
     State(service): State<Service>,
+    caller: Caller,
     Id(id): Id,
     Query(Nothing {}): Query<Nothing>,
     headers: HeaderMap,
@@ -353,7 +356,7 @@ pub(super) async fn retry(
         }
     };
     let run = RunId::from(id.as_str());
-    let submitted = service.retry(Retry { run, redo, idempotency_key, by: BY.to_owned() }).await?;
+    let submitted = service.retry(&caller, Retry { run, redo, idempotency_key }).await?;
     let shown = load(&service, &submitted.run).await?;
     Ok(created(submitted.created, shown))
 }
@@ -384,14 +387,14 @@ pub(super) struct ExecutionsQuery {
 )]
 pub(super) async fn executions(
     State(service): State<Service>,
+    caller: Caller,
     Id(id): Id,
     Query(query): Query<ExecutionsQuery>,
 ) -> Answer<Json<List<Execution>>> {
     let page = page(query.limit, query.offset)?;
-    let store = service.store().as_ref();
-    let run = lookup::run(store, &id).await?;
-    let node = match query.node {
-        Some(node) => Some(lookup::node_id(store, &node, Some(&run.cluster.to_string())).await?),
+    let run = service.run(&caller, &id.as_str().into()).await?;
+    let node = match &query.node {
+        Some(node) => Some(service.node_id(&caller, node, Some(&run.cluster.to_string())).await?),
         None => None,
     };
     let filter = ExecutionFilter {
@@ -401,27 +404,27 @@ pub(super) async fn executions(
         statuses: statuses(query.status.as_deref())?,
     };
     let listed = match query.item {
-        None => store.executions(&filter, page).await?,
+        None => service.executions(&caller, &filter, page).await?,
         Some(item) => {
-            let mut all = store.executions_of(&run.id).await?;
-            all.retain(|execution| execution.item == Some(item) && is_wanted(execution, &filter));
+            let mut all = service.store().executions_of(&run.id).await?;
+            all.retain(|execution| execution.item() == Some(item) && is_wanted(execution, &filter));
             let total = all.len() as u64;
             let rows = all.into_iter().skip(usize::try_from(page.offset).unwrap_or(usize::MAX));
             Listed { rows: rows.take(page.limit as usize).collect(), total }
         }
     };
-    let names = lookup::names(store, &run, &listed.rows).await?;
+    let names = lookup::names(service.store().as_ref(), &run, &listed.rows).await?;
     let labels: Vec<String> =
         run.definition.tasks.iter().flat_map(|entry| entry.leaves()).map(|task| task.label()).collect();
     let task = |step: u32| labels.get(step as usize).cloned().unwrap_or_else(|| format!("step {step}"));
-    let rows = listed.rows.iter().map(|record| Execution::of(record, task(record.step), &names)).collect();
+    let rows = listed.rows.iter().map(|record| Execution::of(record, task(record.step()), &names)).collect();
     Ok(Json(List::window(rows, page.limit, page.offset, listed.total)))
 }
 
 /// What the store asks of a row. Items are not among what it can look for.
 fn is_wanted(execution: &Record, filter: &ExecutionFilter) -> bool {
     filter.node.is_none_or(|node| execution.node() == Some(node))
-        && filter.step.is_none_or(|step| execution.step == step)
+        && filter.step.is_none_or(|step| execution.step() == step)
         && (filter.statuses.is_empty() || filter.statuses.contains(&execution.state.status()))
 }
 
@@ -439,9 +442,10 @@ pub(super) fn statuses(text: Option<&str>) -> Answer<Vec<Status>> {
 )]
 pub(super) async fn plan(
     State(service): State<Service>,
+    caller: Caller,
     Id(id): Id,
     Query(Nothing {}): Query<Nothing>,
 ) -> Answer<Response> {
-    let run = lookup::run(service.store().as_ref(), &id).await?;
+    let run = service.run(&caller, &id.as_str().into()).await?;
     Ok(plans::shown(service.plan_of(run, |plan| plans::written(&Plan::of(&plan))).await?))
 }

@@ -19,6 +19,7 @@ use utoipa::IntoParams;
 
 use super::extract::{Nothing, Query, page};
 use super::problem::{Answer, Failure};
+use crate::caller::Caller;
 use crate::replica::{Following, Lag};
 use crate::service::Service;
 
@@ -29,10 +30,11 @@ use crate::service::Service;
 )]
 pub(super) async fn status(
     State(service): State<Service>,
+    caller: Caller,
     Query(Nothing {}): Query<Nothing>,
 ) -> Answer<Json<Status>> {
-    let (runs, executions, nodes) = counts(service.store().tally().await?);
-    let servers = servers_now(&service).await?;
+    let (runs, executions, nodes) = counts(service.tally(&caller).await?);
+    let servers = servers_now(&service, &caller).await?;
     let lag = service.replica().map(|replica| replica.lag(service.now()));
     let up = service.now().duration_since(service.started_at());
     Ok(Json(Status {
@@ -68,14 +70,15 @@ pub(super) struct ServersQuery {
 )]
 pub(super) async fn servers(
     State(service): State<Service>,
+    caller: Caller,
     Query(query): Query<ServersQuery>,
 ) -> Answer<Json<List<Server>>> {
     let page = page(query.limit, query.offset)?;
-    Ok(Json(List::cut(servers_now(&service).await?, page.limit, page.offset)))
+    Ok(Json(List::cut(servers_now(&service, &caller).await?, page.limit, page.offset)))
 }
 
 /// Who shares the store, who of them lives, and how many runs each owns.
-async fn servers_now(service: &Service) -> Answer<Vec<Server>> {
+async fn servers_now(service: &Service, caller: &Caller) -> Answer<Vec<Server>> {
     let mut owned: HashMap<ServerId, u64> = HashMap::new();
     for (_, owner) in service.store().open_run_owners().await? {
         *owned.entry(owner).or_default() += 1;
@@ -83,7 +86,7 @@ async fn servers_now(service: &Service) -> Answer<Vec<Server>> {
     // A replica knows who lived when it last heard of its primary.
     let now = service.replica().and_then(Following::heard_of).unwrap_or_else(|| service.now());
     let stale_after = service.settings().server_stale_after.0;
-    let servers = service.store().servers().await?.into_iter().map(|server| {
+    let servers = service.servers(caller).await?.into_iter().map(|server| {
         let silent = Duration::try_from(now.duration_since(server.seen_at)).unwrap_or_default();
         let runs = owned.get(&server.id).copied().unwrap_or(0);
         server_view(server, silent < stale_after, runs)

@@ -65,13 +65,13 @@ async fn bound(
     let mut by_step: BTreeMap<u32, StepWaiting> = BTreeMap::new();
     for execution in bound {
         let Some(found) = waits.remove(&execution.id) else { continue };
-        let result = shown.results.get_mut(&execution.step).and_then(|step| step.get_mut(&found.hostname));
+        let result = shown.results.get_mut(&execution.step()).and_then(|step| step.get_mut(&found.hostname));
         if let Some(result) = result.filter(|result| result.execution == execution.id) {
             result.waits = Some(found.wait.sentence(&found.hostname));
         }
-        let step = by_step.entry(execution.step).or_insert_with(|| StepWaiting {
-            step: execution.step,
-            task: label(&run.definition, execution.step),
+        let step = by_step.entry(execution.step()).or_insert_with(|| StepWaiting {
+            step: execution.step(),
+            task: label(&run.definition, execution.step()),
             item: None,
             others: 0,
             bound: true,
@@ -92,12 +92,12 @@ async fn placed(service: &Service, run: &RunRecord, pending: &[&Record]) -> Answ
     // The items of one step mostly wait for the same: one of them speaks for all.
     let mut by_step: BTreeMap<u32, (&Record, u64)> = BTreeMap::new();
     for execution in pending.iter().filter(|execution| execution.pinned.is_none()) {
-        by_step.entry(execution.step).and_modify(|(_, others)| *others += 1).or_insert((execution, 0));
+        by_step.entry(execution.step()).and_modify(|(_, others)| *others += 1).or_insert((execution, 0));
     }
     let mut steps = Vec::new();
     for (step, (execution, others)) in by_step.into_iter().take(STEPS_SHOWN) {
         let nodes = reasons(service, execution).await?;
-        let (task, item) = (label(&run.definition, step), execution.item);
+        let (task, item) = (label(&run.definition, step), execution.item());
         steps.push(StepWaiting { step, task, item, others, bound: false, execution: execution.id, nodes });
     }
     Ok(steps)

@@ -352,9 +352,9 @@ mod tests {
         let refused = [Err(Refusal::NotKnownToAll), Err(Refusal::NotKnownToAll)];
         assert_eq!(journal.commit(vec![known.clone(), newer]).await.unwrap(), refused);
         // A server lives that knows less than the first level; none does, but a later level falls in this way.
-        common.settle([level::LEVEL, 0]);
+        common.update(level::common([level::LEVEL, 0]));
         assert_eq!(journal.commit(vec![known.clone()]).await.unwrap(), [Err(Refusal::NotKnownToAll)]);
-        common.settle([level::LEVEL, level::LEVEL + 1]);
+        common.update(level::common([level::LEVEL, level::LEVEL + 1]));
         assert_eq!(journal.commit(vec![known]).await.unwrap(), [Err(Refusal::NotFound)]);
         stop.cancel();
         task.await.unwrap();

@@ -146,6 +146,7 @@ impl Collector for PerNode {
 mod tests {
     use downbeat_core::execution::Lease;
     use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, RunId, SessionId};
+    use downbeat_core::work::{Origin, Parent};
     use downbeat_core::{Silence, Timestamp};
     use prometheus_client::encoding::text::encode;
     use prometheus_client::registry::Registry;
@@ -171,21 +172,23 @@ mod tests {
     }
 
     fn leased(name: &str) -> Change {
-        Change::ExecutionLeased { run: run(), execution: ExecutionId(Uuid::nil()), lease: lease(name) }
+        Change::ExecutionLeased {
+            of: Parent::Run(run()),
+            execution: ExecutionId(Uuid::nil()),
+            lease: lease(name),
+        }
     }
 
     fn added(states: Vec<State>) -> Change {
         let execution = |state| Execution {
             id: ExecutionId(Uuid::nil()),
-            run: run(),
-            step: 0,
+            of: Origin::Step { run: run(), step: 0, item: None },
             pinned: None,
             attempt: 1,
             created_at: Timestamp::UNIX_EPOCH,
             state,
             params: None,
             reused: None,
-            item: None,
             limits: None,
             cache_key: None,
         };
@@ -195,7 +198,7 @@ mod tests {
 
     fn lost(silence: Option<Silence>) -> Change {
         Change::ExecutionLost {
-            run: run(),
+            of: Parent::Run(run()),
             execution: ExecutionId(Uuid::nil()),
             token: LeaseToken(Uuid::nil()),
             silence,

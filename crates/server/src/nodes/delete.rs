@@ -6,10 +6,11 @@ use downbeat_core::node::{NodeStatus, Tombstone};
 use downbeat_core::{Change, Refusal};
 use tracing::info;
 
-use crate::error::Error;
+use crate::caller::Caller;
+use crate::error::{Conflict, Error, Noun};
 use crate::parts::Parts;
 
-/// How often it is decided anew because something happened to the node meanwhile.
+/// How often the decision is made again because the node changed meanwhile.
 const TRIES: u32 = 5;
 
 /// Whether a node that is online may be deleted.
@@ -19,42 +20,41 @@ pub enum Force {
     Off,
 }
 
-/// Deletes a node, whose agent ends when it hears of it. One that is deleted already is answered as it was.
-pub(crate) async fn delete(parts: &Parts, id: NodeId, force: Force, by: &str) -> Result<Tombstone, Error> {
+/// Deletes a node; its agent stops when it hears of it. Returns the earlier tombstone of a node that was deleted before.
+pub(crate) async fn delete(
+    parts: &Parts,
+    id: NodeId,
+    force: Force,
+    caller: &Caller,
+) -> Result<Tombstone, Error> {
     for _ in 0..TRIES {
         let Some(node) = parts.store.node(id).await? else {
             let last = parts.store.tombstones(Some(id)).await?.pop();
-            return last.ok_or_else(|| Error::NotFound(format!("node `{id}` does not exist")));
+            return last.ok_or_else(|| Noun::node(id).into());
         };
         let hostname = node.description.hostname;
         if force == Force::Off && node.status == NodeStatus::Online {
-            return Err(Error::Conflict(format!(
-                "{hostname} is online; stop its agent first, or use --force"
-            )));
+            return Err(Conflict::NodeOnline(hostname).into());
         }
         let (session, at) = (node.session, parts.clock.now());
-        // Who is not forced relies on its silence.
+        // Without force the node must still be silent at the commit.
         let silent_since = (force == Force::Off).then_some(node.seen_at);
-        let change = Change::NodeDeleted { node: id, session, by: by.to_owned(), silent_since, at };
+        let change =
+            Change::NodeDeleted { node: id, session, by: caller.name().to_owned(), silent_since, at };
         match parts.journal.commit_one(change).await? {
             Ok(()) => {
-                info!(node = %id, hostname, by, "node deleted");
+                info!(node = %id, hostname, by = caller.name(), "node deleted");
                 parts.dispatcher.wake();
                 return Ok(Tombstone { node: id, session, cluster: node.cluster, hostname, at });
             }
             Err(Refusal::NotKnownToAll) => {
-                return Err(Error::Unavailable(
-                    "an older server shares the store, which knows nothing of deleted nodes; upgrade all servers"
-                        .to_owned(),
-                ));
+                return Err(Error::OlderServer("deleting nodes"));
             }
-            // Whoever asked meant the agent that was there, not one that was started since.
+            // The caller meant the agent that was there, not one that was started since.
             Err(Refusal::StaleSession) => {
-                return Err(Error::Conflict(format!(
-                    "{hostname} has registered again meanwhile; look at it first"
-                )));
+                return Err(Conflict::NodeRegistered(hostname).into());
             }
-            // It was heard of, or somebody else deleted it: it is looked at again.
+            // The node was heard of, or somebody else deleted it: look at it again.
             Err(_) => {}
         }
     }

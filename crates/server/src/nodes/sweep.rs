@@ -45,7 +45,7 @@ impl Sweeper {
             looked_at = now;
             let stalled = self.parts.heartbeats.stalled_for() > self.tick * 4 + Duration::from_secs(1);
             // Who cannot sign cannot take renewals either: the store may be readable and not take a write.
-            let signs = self.parts.standing.is_good(self.parts.settings.server_stale_after.0);
+            let signs = self.parts.last_sign.is_fresh(self.parts.settings.server_stale_after.0);
             if frozen || stalled || !signs || !self.parts.journal.is_available() {
                 self.parts.serving.begin(self.parts.clock.now());
                 continue;
@@ -92,7 +92,7 @@ impl Sweeper {
                     && (offline || lease.granted_at.max(heard) + signed(self.lease_ttl) <= now)
                 {
                     changes.push(Change::ExecutionLost {
-                        run: execution.run.clone(),
+                        of: execution.of.parent(),
                         execution: execution.id,
                         token: lease.token,
                         silence: Some(Silence { node: node.id, since: node.seen_at }),

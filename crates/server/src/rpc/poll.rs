@@ -6,13 +6,13 @@ use std::time::Duration;
 use downbeat_core::collections::HashSet;
 use downbeat_core::execution::State;
 use downbeat_core::ids::NodeId;
-use downbeat_core::plan::Plan;
-use downbeat_proto::message::{Fault, Held, Poll, PollAnswer};
+use downbeat_core::work::{Attempt, Work};
+use downbeat_proto::message::{Assignment, Fault, Held, Poll, PollAnswer};
 use tokio::sync::oneshot;
 
 use super::Host;
 use super::host::{superseded, unavailable};
-use crate::dispatch::{Dispatcher, Parking, assignment};
+use crate::dispatch::{Dispatcher, Parking};
 
 /// The longest wait, whatever an agent asks for.
 const LONGEST: Duration = Duration::from_secs(60);
@@ -97,27 +97,10 @@ impl Host {
             if arrived.contains(&execution.id) {
                 continue;
             }
-            let known = self.parts.dispatcher.board().plan(&execution.run).cloned();
-            let plan = match known {
-                Some(plan) => plan,
-                None => match self.parts.store.run(&execution.run).await.map_err(unavailable)? {
-                    Some(run) => match Plan::compile(run.definition, run.resolved) {
-                        Ok(plan) => Arc::new(plan),
-                        Err(error) => return Err(Fault::Unavailable(error.to_string())),
-                    },
-                    None => continue,
-                },
-            };
-            let (id, run) = (execution.id, execution.run);
-            answer.assignments.push(assignment(
-                &plan,
-                run,
-                id,
-                lease.token,
-                execution.step,
-                execution.attempt,
-                execution.params.as_deref(),
-            ));
+            let works = self.parts.dispatcher.works();
+            let work = works.find(&execution.of, self.parts.store.as_ref()).await.map_err(unavailable)?;
+            let assignment = |work: Arc<Work>| Assignment::new(&work, &Attempt::of(&execution), lease.token);
+            answer.assignments.extend(work.map(assignment));
         }
         let mut known = arrived;
         known.extend(answer.assignments.iter().map(|assignment| assignment.execution));

@@ -138,7 +138,7 @@ impl Host {
         let lost = held.into_iter().filter_map(|execution| {
             let lease = *execution.state.lease()?;
             is_meant(&execution, &lease).then(|| Change::ExecutionLost {
-                run: execution.run,
+                of: execution.of.parent(),
                 execution: execution.id,
                 token: lease.token,
                 silence: None,

@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use downbeat_core::Change;
 use downbeat_core::execution::{Execution, Outcome, State, cut_reason};
-use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId, RunId};
-use downbeat_core::plan::Plan;
+use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId};
+use downbeat_core::work::Work;
 use downbeat_proto::message::{Fault, Finished, Held, Receipt, Report, ReportAnswer};
 use tracing::info;
 
 use super::Host;
 use super::host::unavailable;
 
-/// The names of the outputs that an execution's task declares.
-type Declared = HashMap<ExecutionId, Vec<String>>;
+/// The work of executions that are open. It names the outputs that they declare.
+type Declared = HashMap<ExecutionId, Arc<Work>>;
 
 impl Host {
     pub(super) async fn record(&self, report: Report) -> Result<ReportAnswer, Fault> {
@@ -39,7 +39,7 @@ impl Host {
         let mut changes = Vec::with_capacity(said.len());
         for started in started.into_iter().filter(|one| current.contains(&one.held.execution)) {
             changes.push(Change::ExecutionStarted {
-                run: started.run,
+                of: started.of,
                 execution: started.held.execution,
                 token: started.held.token,
                 at: started.at,
@@ -51,9 +51,10 @@ impl Host {
             let error = outcome.error.map(cut_reason);
             let outcome = Outcome { error, received_at, ..outcome };
             // What has no entry declares nothing, or has ended meanwhile and is refused.
-            let declared = declared.get(&finished.held.execution).map_or(&[][..], Vec::as_slice);
+            let declared =
+                declared.get(&finished.held.execution).map_or(&[][..], |work| work.outputs.as_slice());
             changes.push(Change::ExecutionFinished {
-                run: finished.run,
+                of: finished.of,
                 execution: finished.held.execution,
                 token: finished.held.token,
                 outcome: outcome.with_declared_outputs(declared),
@@ -94,38 +95,23 @@ impl Host {
         {
             let board = self.parts.dispatcher.board();
             for execution in finished.iter().map(|finished| finished.held.execution) {
-                match board.outputs(execution) {
-                    Some([]) => {}
-                    Some(names) => {
-                        declared.insert(execution, names.to_vec());
+                match board.work(execution) {
+                    Some(work) if work.outputs.is_empty() => {}
+                    Some(work) => {
+                        declared.insert(execution, Arc::clone(work));
                     }
                     None => unknown.push(execution),
                 }
             }
         }
-        let mut open: HashMap<RunId, Vec<Execution>> = HashMap::new();
+        let works = self.parts.dispatcher.works();
         for execution in self.stored(&unknown).await?.into_values() {
             if execution.state.status().is_open() {
-                open.entry(execution.run.clone()).or_default().push(execution);
+                let work = works.find(&execution.of, self.parts.store.as_ref()).await.map_err(unavailable)?;
+                declared.extend(work.map(|work| (execution.id, work)));
             }
         }
-        for (run, executions) in open {
-            let Some(plan) = self.plan_of(&run).await? else { continue };
-            let outputs = |execution: Execution| (execution.id, plan.task(execution.step).outputs.clone());
-            declared.extend(executions.into_iter().map(outputs));
-        }
         Ok(declared)
-    }
-
-    /// The plan of a run: the board's, or else one that is made again.
-    async fn plan_of(&self, run: &RunId) -> Result<Option<Arc<Plan>>, Fault> {
-        let known = self.parts.dispatcher.board().plan(run).cloned();
-        if known.is_some() {
-            return Ok(known);
-        }
-        let Some(run) = self.parts.store.run(run).await.map_err(unavailable)? else { return Ok(None) };
-        let plan = Plan::compile(run.definition, run.resolved);
-        plan.map(|plan| Some(Arc::new(plan))).map_err(|error| Fault::Unavailable(error.to_string()))
     }
 }
 

@@ -290,7 +290,7 @@ pub(super) fn refused_for_nodes(
 pub(super) fn reserve(dispatcher: &Dispatcher, changes: &mut [Change], now: Timestamp, dice: &mut Dice) {
     for change in changes {
         if let Change::ExecutionsAdded { executions, .. } = change {
-            dispatcher.board().reserve(executions, now, dice);
+            dispatcher.reserve(executions, now, dice);
         }
     }
 }

@@ -43,10 +43,10 @@ impl Cache {
         };
         for execution in wanted(changes) {
             let former = execution.cache_key.as_ref().and_then(|key| found.get(key));
-            let Some(former) = former.filter(|former| self.is_fresh(execution.step, former, now)) else {
+            let Some(former) = former.filter(|former| self.is_fresh(execution.step(), former, now)) else {
                 continue;
             };
-            info!(step = execution.step, execution = %former.id, "an earlier result is used");
+            info!(step = execution.step(), execution = %former.id, "an earlier result is used");
             execution.state = former.state.clone();
             execution.reused = Some(former.id);
         }

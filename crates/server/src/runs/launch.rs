@@ -14,6 +14,7 @@ use super::actor::{Means, Start, Waits, refused_for_nodes, release, reserve};
 use super::cache::Cache;
 use crate::error::Error;
 use crate::parts::Parts;
+use crate::works::RunWork;
 
 /// A run that is to be committed and started.
 pub(crate) struct Launch {
@@ -56,14 +57,15 @@ pub(crate) async fn launch(parts: &Parts, launch: Launch) -> Result<Result<RunRe
     if let Some(cache) = &means.cache {
         cache.answer(&mut changes, now).await;
     }
-    parts.dispatcher.board().add_plan(id.clone(), cluster, plan);
+    let works = parts.dispatcher.works();
+    works.insert(Arc::new(RunWork::new(id.clone(), cluster, plan)));
     reserve(&parts.dispatcher, &mut changes, now, &mut dice);
     let committed = parts.journal.commit(changes.clone()).await;
     let outcomes = match committed {
         Ok(outcomes) if outcomes[0].is_ok() => outcomes,
         failed => {
             release(&parts.dispatcher, &mut changes);
-            parts.dispatcher.board().drop_plan(&id);
+            works.remove(&id);
             return Ok(failed?.swap_remove(0).map(|()| run));
         }
     };

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use downbeat_core::ids::RunId;
-use downbeat_core::plan::Plan;
 use downbeat_core::run::engine::{Progress, Stop};
 use downbeat_core::run::{RunRecord, RunState};
 use downbeat_core::{Change, Timestamp};
@@ -16,6 +15,7 @@ use super::registry::Mailbox;
 use crate::admission::Admission;
 use crate::dispatch::Dispatcher;
 use crate::parts::Parts;
+use crate::works::RunWork;
 
 /// Runs that are taken in one commit. Several servers that take over at once share the work: whoever is first has them.
 const AT_ONCE: usize = 64;
@@ -35,7 +35,7 @@ pub(crate) async fn take_over(parts: &Parts, runs: Vec<RunId>) -> Result<(), sto
 /// A run that is about to be taken.
 struct Taking {
     run: RunRecord,
-    plan: Arc<Plan>,
+    work: Arc<RunWork>,
     /// Open from before the commit, so that nothing is missed.
     mailbox: Mailbox,
 }
@@ -44,10 +44,10 @@ async fn take_some(parts: &Parts, ids: &[RunId]) -> Result<usize, store::Error> 
     let mut takings = Vec::with_capacity(ids.len());
     for id in ids {
         let Some(run) = parts.store.run(id).await? else { continue };
-        match Plan::compile(Arc::clone(&run.definition), Arc::clone(&run.resolved)) {
-            Ok(plan) => {
+        match parts.dispatcher.works().of_stored(&run) {
+            Ok(work) => {
                 let mailbox = parts.runs.open(id);
-                takings.push(Taking { run, plan: Arc::new(plan), mailbox });
+                takings.push(Taking { run, work, mailbox });
             }
             Err(error) => error!(run = %id, %error, "cannot compile a stored run"),
         }
@@ -80,9 +80,10 @@ async fn take_some(parts: &Parts, ids: &[RunId]) -> Result<usize, store::Error> 
 
 /// The run is this server's: rebuilds its progress from the store, and starts its actor.
 async fn go_on(parts: &Parts, taking: Taking) -> Result<(), store::Error> {
-    let Taking { run, plan, mailbox } = taking;
+    let Taking { run, work, mailbox } = taking;
+    let plan = Arc::clone(&work.plan);
     let (now, epoch) = (parts.clock.now(), run.epoch + 1);
-    parts.dispatcher.board().add_plan(run.id.clone(), run.cluster, Arc::clone(&plan));
+    parts.dispatcher.works().insert(work);
     let record = parts.store.run(&run.id).await?.unwrap_or(run);
     let executions = parts.store.executions_of(&record.id).await?;
     let stop = told_to_stop(&record, now);
@@ -125,6 +126,12 @@ pub(crate) async fn load_board(
     let uses = store.uses().await?;
     let nodes = store.nodes(None).await?;
     admission.load(&runs);
+    for run in &runs {
+        match dispatcher.works().of_stored(run) {
+            Ok(work) => dispatcher.works().insert(work),
+            Err(error) => error!(run = %run.id, %error, "cannot compile a stored run"),
+        }
+    }
     let mut board = dispatcher.board();
     for (node, run) in holds {
         board.hold_node(node, run);
@@ -135,15 +142,11 @@ pub(crate) async fn load_board(
     for node in nodes {
         board.add_node(node);
     }
-    for run in &runs {
-        match Plan::compile(Arc::clone(&run.definition), Arc::clone(&run.resolved)) {
-            Ok(plan) => board.add_plan(run.id.clone(), run.cluster, Arc::new(plan)),
-            Err(error) => error!(run = %run.id, %error, "cannot compile a stored run"),
-        }
-    }
     let mut touched = Vec::new();
     for execution in &executions {
-        board.add_execution(execution, &mut touched);
+        if let Some(work) = dispatcher.works().get(&execution.of) {
+            board.add_execution(execution, work, &mut touched);
+        }
     }
     board.load_uses(uses);
     // How long they had waited was counted by the server that leased them.

@@ -5,12 +5,13 @@ use downbeat_core::node::Tombstone;
 
 use super::Service;
 use super::patience::patiently;
+use crate::caller::Caller;
 use crate::error::Error;
 use crate::nodes::{self, Force};
 
 impl Service {
     /// Deletes a node; see [`Force`].
-    pub async fn delete_node(&self, node: NodeId, force: Force, by: &str) -> Result<Tombstone, Error> {
-        patiently(nodes::delete(&self.parts, node, force, by)).await?
+    pub async fn delete_node(&self, caller: &Caller, node: NodeId, force: Force) -> Result<Tombstone, Error> {
+        patiently(nodes::delete(&self.parts, node, force, caller)).await?
     }
 }

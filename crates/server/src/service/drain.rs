@@ -4,7 +4,8 @@ use downbeat_core::Change;
 use downbeat_core::ids::NodeId;
 
 use super::Service;
-use crate::error::Error;
+use crate::caller::Caller;
+use crate::error::{Error, Noun};
 
 /// Whether a node is drained: it finishes its executions and takes no new ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,15 +16,11 @@ pub enum Drain {
 
 impl Service {
     /// Drains a node, or lets it take work again.
-    pub async fn set_drain(&self, node: NodeId, drain: Drain, by: &str) -> Result<(), Error> {
-        let draining = drain == Drain::On;
-        let change = Change::NodeDrainSet { node, draining, by: by.to_owned(), at: self.parts.clock.now() };
-        match self.commit_one(change).await? {
-            Ok(()) => {
-                self.parts.dispatcher.wake();
-                Ok(())
-            }
-            Err(_) => Err(Error::NotFound(format!("node `{node}` does not exist"))),
-        }
+    pub async fn set_drain(&self, caller: &Caller, node: NodeId, drain: Drain) -> Result<(), Error> {
+        let (draining, by, at) = (drain == Drain::On, caller.name().to_owned(), self.parts.clock.now());
+        let change = Change::NodeDrainSet { node, draining, by, at };
+        self.commit_one(change).await?.map_err(|_| Noun::node(node))?;
+        self.parts.dispatcher.wake();
+        Ok(())
     }
 }

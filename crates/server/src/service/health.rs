@@ -21,7 +21,7 @@ impl Service {
             // A replica commits nothing and gives no signs of life.
             return None;
         }
-        let signs = self.parts.standing.is_good(self.parts.settings.server_stale_after.0);
+        let signs = self.parts.last_sign.is_fresh(self.parts.settings.server_stale_after.0);
         let silent = || (!signs).then(|| "the store does not answer".to_owned());
         self.parts.journal.trouble().or_else(silent)
     }

@@ -3,8 +3,10 @@
 mod cancel;
 mod delete;
 mod drain;
+mod find;
 mod handle;
 mod health;
+mod list;
 mod patience;
 mod pause;
 mod plan;

@@ -4,36 +4,30 @@ use downbeat_core::ids::RunId;
 use downbeat_core::{Change, Refusal};
 
 use super::Service;
-use crate::error::Error;
+use crate::caller::Caller;
+use crate::error::{Conflict, Error};
 
 impl Service {
     /// Starts nothing more of a run until it is resumed. Executions that run go on to their end.
-    pub async fn pause(&self, run: &RunId, by: &str) -> Result<(), Error> {
-        self.set_paused(run, true, by).await
+    pub async fn pause(&self, caller: &Caller, run: &RunId) -> Result<(), Error> {
+        self.set_paused(caller, run, true).await
     }
 
     /// Continues a run that was paused.
-    pub async fn resume(&self, run: &RunId, by: &str) -> Result<(), Error> {
-        self.set_paused(run, false, by).await
+    pub async fn resume(&self, caller: &Caller, run: &RunId) -> Result<(), Error> {
+        self.set_paused(caller, run, false).await
     }
 
-    async fn set_paused(&self, run: &RunId, paused: bool, by: &str) -> Result<(), Error> {
-        let at = self.parts.clock.now();
-        let change = Change::RunPauseSet { run: run.clone(), paused, by: by.to_owned(), at };
-        match self.commit_one(change).await? {
+    async fn set_paused(&self, caller: &Caller, id: &RunId, paused: bool) -> Result<(), Error> {
+        let (by, at) = (caller.name().to_owned(), self.parts.clock.now());
+        match self.commit_one(Change::RunPauseSet { run: id.clone(), paused, by, at }).await? {
             Ok(()) => Ok(()),
-            Err(Refusal::NotKnownToAll) => Err(Error::Unavailable(
-                "an older server shares the store, which knows nothing of pauses; upgrade all servers"
-                    .to_owned(),
-            )),
-            Err(_) => match self.parts.store.run(run).await? {
-                None => Err(Error::NotFound(format!("run `{run}` does not exist"))),
-                Some(stored) if stored.state.is_terminal() => {
-                    Err(Error::Conflict(format!("run `{run}` has ended: it is {}", stored.state)))
-                }
-                Some(_) if paused => Err(Error::Conflict(format!("run `{run}` is paused already"))),
-                Some(_) => Err(Error::Conflict(format!("run `{run}` is not paused"))),
-            },
+            Err(Refusal::NotKnownToAll) => Err(Error::OlderServer("pauses")),
+            Err(_) => {
+                self.open_run(caller, id).await?;
+                let id = id.clone();
+                Err(if paused { Conflict::RunPaused(id) } else { Conflict::RunNotPaused(id) }.into())
+            }
         }
     }
 }

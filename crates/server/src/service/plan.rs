@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use downbeat_core::backend::{Catalogue, Params};
 use downbeat_core::ids::{ClusterId, RunId};
-use downbeat_core::nearest::advice;
 use downbeat_core::node::NodeRecord;
 use downbeat_core::plan::{Plan, resolve, silent_nodes};
 use downbeat_core::run::{Resolved, RunRecord};
@@ -12,19 +11,21 @@ use downbeat_core::spec::Definition;
 use downbeat_core::{expr, limits};
 
 use super::Service;
+use crate::caller::Caller;
 use crate::error::Error;
 
 impl Service {
     /// Makes the plan of a definition, and returns what `show` makes of it. Starts nothing.
     pub async fn plan<T: Send + 'static>(
         &self,
+        caller: &Caller,
         definition: Definition,
         params: &Params,
         show: impl FnOnce(Plan) -> T + Send + 'static,
     ) -> Result<T, Error> {
         self.catch_up().await?;
         let params = expr::given(&definition, params).map_err(Error::Params)?;
-        let cluster = self.cluster(&definition).await?;
+        let cluster = self.cluster(caller, definition.cluster.as_deref()).await?;
         self.compile(cluster, Arc::new(definition), &params, show).await
     }
 
@@ -47,7 +48,7 @@ impl Service {
 
     /// The compiled plan of an open run, if this server has it.
     pub fn open_plan(&self, run: &RunId) -> Option<Arc<Plan>> {
-        self.parts.dispatcher.board().plan(run).cloned()
+        self.parts.dispatcher.works().run(run).map(|work| Arc::clone(&work.plan))
     }
 
     /// The backends that a definition may name: the built-in ones, and those that nodes declare.
@@ -59,20 +60,6 @@ impl Service {
     pub fn silent_nodes(&self, resolved: &Resolved) -> Vec<(String, &'static str)> {
         let board = self.parts.dispatcher.board();
         silent_nodes(resolved, |id| board.node(id).map(|node| node.status))
-    }
-
-    /// The cluster that a definition names.
-    pub(super) async fn cluster(&self, definition: &Definition) -> Result<ClusterId, Error> {
-        match &definition.cluster {
-            None => Ok(ClusterId::DEFAULT),
-            Some(name) => {
-                let found = self.parts.store.cluster(name).await?;
-                found.ok_or_else(|| {
-                    let advice = advice(name, &["default"], "clusters");
-                    Error::NotFound(format!("there is no cluster `{name}`; {advice}"))
-                })
-            }
-        }
     }
 
     pub(super) fn nodes_of(&self, cluster: ClusterId) -> Vec<Arc<NodeRecord>> {

@@ -12,7 +12,8 @@ use downbeat_core::spec::Entry;
 
 use super::patience::answered;
 use super::{Service, Submitted};
-use crate::error::Error;
+use crate::caller::Caller;
+use crate::error::{Conflict, Error, Noun};
 use crate::runs::Launch;
 
 /// Which part of a run is done again.
@@ -33,16 +34,13 @@ pub struct Retry {
     pub run: RunId,
     pub redo: Redo,
     pub idempotency_key: Option<String>,
-    /// Who retries it.
-    pub by: String,
 }
 
 impl Service {
     /// Creates a run that takes over what succeeded in an ended one.
-    pub async fn retry(&self, retry: Retry) -> Result<Submitted, Error> {
+    pub async fn retry(&self, caller: &Caller, retry: Retry) -> Result<Submitted, Error> {
         self.catch_up().await?;
-        let first = answered(async { Ok(self.parts.store.run(&retry.run).await?) }).await?;
-        let first = first.ok_or_else(|| Error::NotFound(format!("run `{}` does not exist", retry.run)))?;
+        let first = answered(self.run(caller, &retry.run)).await?;
         self.check_level(first.definition.level().max(level::FLEET))?;
         let executions = answered(async { Ok(self.parts.store.executions_of(&first.id).await?) }).await?;
         let again = match &retry.redo {
@@ -51,14 +49,14 @@ impl Service {
             Redo::From(task) => Again::From(find_entry(&first, task)?),
         };
         let nodes = self.nodes_of(first.cluster);
-        let (service, definition, on) = (self.clone(), Arc::clone(&first.definition), nodes.len());
+        let (service, caller) = (self.clone(), caller.clone());
+        let (definition, on) = (Arc::clone(&first.definition), nodes.len());
         let make = move || {
-            let second = retry_of(&first, &executions, again);
-            let second = second.map_err(|refused| Error::Conflict(refused.to_string()))?;
+            let second = retry_of(&first, &executions, again).map_err(Conflict::from)?;
             let resolved = resolve_again(&first.definition, &first.params, &second.resolved, &nodes)?;
             let plan = Arc::new(Plan::compile(Arc::clone(&first.definition), Arc::new(resolved))?);
-            let (by, key) = (retry.by, retry.idempotency_key);
-            let mut run = service.new_record(first.cluster, &plan, first.params.clone(), by, key);
+            let (params, key) = (first.params.clone(), retry.idempotency_key);
+            let mut run = service.new_record(&caller, first.cluster, &plan, params, key);
             let taken = second.executions(&run.id, run.created_at, &mut service.parts.chance.dice());
             // A task that the caller names is executed again and not read from the cache.
             run.no_cache = first.no_cache || matches!(retry.redo, Redo::From(_));
@@ -90,5 +88,5 @@ fn find_entry(run: &RunRecord, task: &str) -> Result<u32, Error> {
         [] => format!("its tasks have no names, and steps from 0 to {}", steps.count().saturating_sub(1)),
         names => advice(task, names, "tasks"),
     };
-    Err(Error::NotFound(format!("run `{}` has no task `{task}`; {known}", run.id)))
+    Err(Noun::Task { run: run.id.clone(), task: task.to_owned(), known }.into())
 }

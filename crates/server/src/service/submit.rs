@@ -12,20 +12,19 @@ use tracing::Instrument;
 
 use super::Service;
 use super::patience::{answered, patiently};
-use crate::error::Error;
+use crate::caller::Caller;
+use crate::error::{Conflict, Error};
 use crate::runs::{Launch, launch};
 
 /// A run that somebody wants.
 #[derive(Clone, Debug)]
 pub struct Submit {
     pub definition: Definition,
-    /// Values for the job's params; the others get their defaults.
-    pub params: Params,
+    /// Values for the job's params; the others get their defaults. `None`: the definition was given alone.
+    pub params: Option<Params>,
     /// Whether the run ignores the cache.
     pub no_cache: bool,
     pub idempotency_key: Option<String>,
-    /// Who submits it.
-    pub by: String,
 }
 
 /// The run of a submission.
@@ -39,13 +38,14 @@ pub struct Submitted {
 impl Service {
     /// Creates a run, and starts it in the same commit. If the caller disconnects before the plan is made, nothing
     /// happens.
-    pub async fn submit(&self, submit: Submit) -> Result<Submitted, Error> {
+    pub async fn submit(&self, caller: &Caller, submit: Submit) -> Result<Submitted, Error> {
         self.check_level(submit.definition.level())?;
         self.catch_up().await?;
-        let cluster = answered(self.cluster(&submit.definition)).await?;
-        let params = expr::given(&submit.definition, &submit.params).map_err(Error::Params)?;
+        let cluster = answered(self.cluster(caller, submit.definition.cluster.as_deref())).await?;
+        let given = submit.params.unwrap_or_default();
+        let params = expr::given(&submit.definition, &given).map_err(Error::Params)?;
         let plan = self.compile(cluster, Arc::new(submit.definition), &params, Arc::new).await?;
-        let mut run = self.new_record(cluster, &plan, params, submit.by, submit.idempotency_key);
+        let mut run = self.new_record(caller, cluster, &plan, params, submit.idempotency_key);
         run.no_cache = submit.no_cache;
         self.create(Launch { run, plan, taken: Vec::new() }).await
     }
@@ -55,19 +55,15 @@ impl Service {
         if self.parts.level.reaches(level) {
             return Ok(());
         }
-        Err(Error::Unavailable(
-            "an older server shares this store and does not support this; upgrade all servers, or try again when it \
-             is gone"
-                .to_owned(),
-        ))
+        Err(Error::OlderServer("this job"))
     }
 
     pub(super) fn new_record(
         &self,
+        caller: &Caller,
         cluster: ClusterId,
         plan: &Plan,
         params: Params,
-        by: String,
         idempotency_key: Option<String>,
     ) -> RunRecord {
         let now = self.parts.clock.now();
@@ -78,7 +74,7 @@ impl Service {
             state: RunState::Pending,
             definition: Arc::clone(&plan.definition),
             resolved: Arc::clone(&plan.resolved),
-            by,
+            by: caller.name().to_owned(),
             idempotency_key,
             created_at: now,
             started_at: None,
@@ -104,15 +100,11 @@ impl Service {
             Ok(run) => Ok(Submitted { run, created: true }),
             Err(Refusal::KeyInUse(first)) => {
                 let run = self.parts.store.run(&first).await?;
-                let run = run.ok_or_else(|| Error::Conflict(format!("run `{first}` was just removed")))?;
+                let run = run.ok_or(Conflict::RunRemoved(first))?;
                 Ok(Submitted { run, created: false })
             }
             Err(Refusal::QueueFull { pending }) => {
-                let most = self.parts.settings.max_pending_runs;
-                Err(Error::TooMany(format!(
-                    "no more than {most} runs may wait for their turn (max_pending_runs), and {pending} do; try again \
-                     later"
-                )))
+                Err(Error::TooManyRuns { most: self.parts.settings.max_pending_runs, pending })
             }
             Err(other) => Err(Error::Bug(format!("a new run was refused: {other}"))),
         }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, mpsc};
 
-use downbeat_core::backend::{Catalogue, Params};
+use downbeat_core::backend::Catalogue;
 use downbeat_core::ids::{ClusterId, NodeId, SessionId};
 use downbeat_core::node::Description;
 use downbeat_core::{Change, limits, spec};
@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 use super::patience::PATIENCE;
 use super::{Service, Submit, Submitted};
+use crate::caller::Caller;
 use crate::error::Error;
 use crate::heavy::HeavyWork;
 use crate::{Server, Settings, Surroundings, start_within};
@@ -52,7 +53,7 @@ fn large() -> Submit {
     let task = json!({"backend": "test", "action": "noop"});
     let job = json!({"target": "all", "tasks": vec![task; TASKS]}).to_string();
     let definition = spec::parse(&job, "job.json", &Catalogue::builtin()).unwrap();
-    Submit { definition, params: Params::new(), no_cache: false, idempotency_key: None, by: "ada".to_owned() }
+    Submit { definition, params: None, no_cache: false, idempotency_key: None }
 }
 
 /// Takes every place; each is free again when its sender is dropped.
@@ -77,7 +78,7 @@ async fn until_left(heavy: &HeavyWork, room: usize) {
 /// Asks for a run, and returns when its plan waits for a place.
 async fn ask(service: &Service) -> JoinHandle<Result<Submitted, Error>> {
     let asking = service.clone();
-    let asked = tokio::spawn(async move { asking.submit(large()).await });
+    let asked = tokio::spawn(async move { asking.submit(&Caller::API, large()).await });
     until_left(&service.parts.heavy, limits::PLANS_WAITING - 1).await;
     asked
 }
@@ -92,7 +93,7 @@ async fn who_goes_away_while_a_plan_waits_for_its_place_leaves_no_run() {
     assert!(asked.await.unwrap_err().is_cancelled());
     taken.pop();
     // Places are given in turn: the run of the first would be there by now.
-    let run = service.submit(large()).await.unwrap().run.id;
+    let run = service.submit(&Caller::API, large()).await.unwrap().run.id;
     let events = service.store().events(&Default::default(), u32::MAX).await.unwrap();
     let runs = events.into_iter().filter_map(|event| match event.change {
         Change::RunCreated { run, .. } => Some(run.id),

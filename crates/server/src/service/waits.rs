@@ -1,19 +1,17 @@
 //! Explains why pending runs and pending executions have not started.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use downbeat_core::collections::HashMap;
 use downbeat_core::execution::{Execution, State};
 use downbeat_core::ids::{ExecutionId, NodeId, RunId};
 use downbeat_core::node::{Health, NodeWait, WaitFacts};
-use downbeat_core::plan::Plan;
 use downbeat_core::run::{RunRecord, RunState};
 use jiff::SignedDuration;
 
 use super::Service;
 use crate::dispatch::Obstacle;
-use crate::error::Error;
+use crate::error::{Error, Noun};
 
 /// A node is called silent when it missed a heartbeat and half of the next: short of that it may just be between two.
 const MISSED: (u32, u32) = (3, 2);
@@ -59,15 +57,11 @@ impl Service {
             let reason = format!("an attempt failed; the next one starts at {at}");
             return Ok(vec![Obstacle { node: "-".to_owned(), reason, cause: Some("retry") }]);
         }
-        let known = self.parts.dispatcher.board().plan(&execution.run).cloned();
-        let plan = match known {
-            Some(plan) => plan,
-            None => match self.parts.store.run(&execution.run).await? {
-                Some(run) => Arc::new(Plan::compile(run.definition, run.resolved)?),
-                None => return Err(Error::NotFound(format!("run `{}` does not exist", execution.run))),
-            },
-        };
-        Ok(self.parts.dispatcher.board().obstacles(&plan, &execution.run, execution, now))
+        let works = self.parts.dispatcher.works();
+        match works.find(&execution.of, self.parts.store.as_ref()).await? {
+            Some(work) => Ok(self.parts.dispatcher.board().obstacles(&work, execution, now)),
+            None => Err(Noun::Run(execution.run().clone()).into()),
+        }
     }
 
     /// Why pending executions that are bound to a node have not begun there; nothing of those that are about to.

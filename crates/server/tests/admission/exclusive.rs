@@ -57,7 +57,7 @@ async fn an_exclusive_run_waits_for_a_step_and_holds_others_off() {
     assert_eq!(setup.ok(&format!("/executions/{id}")).await["waiting"][0]["reason"], kept);
     agent.finish(&work, 0).await;
     let (one, two) = (agent.take().await, other.take().await);
-    assert_eq!((one.run.to_string(), two.run.to_string()), (exclusive.clone(), exclusive.clone()));
+    assert_eq!((one.of.run().to_string(), two.of.run().to_string()), (exclusive.clone(), exclusive.clone()));
     let held = format!("the node is held by run {exclusive} (exclusive)");
     assert_eq!(setup.ok(&format!("/executions/{id}")).await["waiting"][0]["reason"], held);
     let (_, metrics) = setup.root("/metrics").await;
@@ -85,16 +85,16 @@ async fn an_exclusive_run_that_is_cancelled_or_fails_gives_its_nodes_back() {
         setup.submit(&exclusive()).await,
     );
     let work = agent.take().await;
-    assert_eq!(work.run.to_string(), first);
+    assert_eq!(work.of.run().to_string(), first);
     let reason = format!("waits for web-01, held by run {first} (exclusive)");
     setup.run_until(&second, |run| run["pending_reason"] == reason).await;
     agent.finish(&work, 1).await;
     assert_eq!(setup.ended(&first).await["state"], "failed");
     let work = agent.take().await;
-    assert_eq!(work.run.to_string(), second);
+    assert_eq!(work.of.run().to_string(), second);
     setup.post(&format!("/runs/{second}/cancel"), &json!({})).await;
     agent.finish(&work, 0).await;
     setup.ended(&second).await;
-    assert_eq!(agent.take().await.run.to_string(), third);
+    assert_eq!(agent.take().await.of.run().to_string(), third);
     setup.server.stop().await;
 }

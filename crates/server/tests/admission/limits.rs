@@ -83,11 +83,11 @@ async fn what_a_node_of_another_server_holds_takes_a_place_until_it_ends() {
     // What needs no place goes by.
     let free = two.submit(&json!({"tasks": [{"backend": "test", "action": "noop"}]})).await;
     let other = there.take().await;
-    assert_eq!(other.run.as_str(), free);
+    assert_eq!(other.of.run().as_str(), free);
     there.finish(&other, 0).await;
     here.finish(&held, 0).await;
     let second = there.take().await;
-    assert_eq!(second.run, held.run);
+    assert_eq!(second.of.run(), held.of.run());
     assert_ne!(second.execution, held.execution);
     there.finish(&second, 0).await;
     assert_eq!(two.ended(&first).await["state"], "completed");
@@ -110,7 +110,7 @@ async fn the_place_of_a_node_that_fell_silent_is_free_when_its_lease_is_over() {
     two.run_until(&run, |run| run["waiting"][0]["execution"].is_string()).await;
     let mut other = two.agent("web-02", &[]).await;
     let again = other.take().await;
-    assert_eq!((&again.run, again.attempt), (&lost.run, lost.attempt + 1));
+    assert_eq!((again.of.run(), again.attempt), (lost.of.run(), lost.attempt + 1));
     assert_eq!(store.uses().await.unwrap().len(), 1);
     other.finish(&again, 0).await;
     assert_eq!(two.ended(&run).await["state"], "completed");

@@ -32,13 +32,13 @@ async fn a_paused_run_lets_what_runs_end_and_goes_on_when_it_is_resumed() {
     // Others are not held up by it.
     let other = setup.submit(&job("all", 1)).await;
     let work = agent.take().await;
-    assert_eq!(work.run.to_string(), other);
+    assert_eq!(work.of.run().to_string(), other);
     agent.finish(&work, 0).await;
     let resumed = setup.post(&resume, &json!({})).await;
     assert_eq!((resumed.status, &resumed.body["paused_at"]), (StatusCode::OK, &json!(null)));
     for _ in 0..2 {
         let work = agent.take().await;
-        assert_eq!(work.run.to_string(), run);
+        assert_eq!(work.of.run().to_string(), run);
         agent.finish(&work, 0).await;
     }
     assert_eq!(setup.ended(&run).await["state"], "completed");
@@ -68,7 +68,7 @@ async fn what_waits_for_a_node_is_not_given_out_while_its_run_is_paused() {
     let again = setup.submit(&job("all", 1)).await;
     setup.post(&format!("/runs/{again}/pause"), &json!({})).await;
     setup.post(&format!("/runs/{again}/resume"), &json!({})).await;
-    assert_eq!(agent.take().await.run.to_string(), again);
+    assert_eq!(agent.take().await.of.run().to_string(), again);
     setup.server.stop().await;
 }
 
@@ -85,6 +85,6 @@ async fn a_run_that_was_paused_is_paused_after_a_restart() {
     let mut agent = setup.agent("web-01", &["web"]).await;
     assert_eq!(agent.take_soon().await, []);
     setup.post(&format!("/runs/{run}/resume"), &json!({})).await;
-    assert_eq!(agent.take().await.run.to_string(), run);
+    assert_eq!(agent.take().await.of.run().to_string(), run);
     setup.server.stop().await;
 }

@@ -19,7 +19,7 @@ async fn runs_begin_by_priority_then_age_and_say_what_they_wait_for() {
     let mut agent = setup.agent("web-01", &["web"]).await;
     let first = setup.submit(&job("all", 1)).await;
     let work = agent.take().await;
-    assert_eq!(work.run.to_string(), first);
+    assert_eq!(work.of.run().to_string(), first);
     let low = setup.submit(&with(job("all", 1), "priority", -1)).await;
     let early = setup.submit(&job("all", 1)).await;
     let late = setup.submit(&job("all", 1)).await;
@@ -62,7 +62,7 @@ async fn a_submission_beyond_the_queue_is_refused_until_there_is_room() {
     agent.finish(&work, 0).await;
     assert_eq!(setup.ended(&first).await["state"], "completed");
     let work = agent.take().await;
-    assert_eq!(work.run.to_string(), second);
+    assert_eq!(work.of.run().to_string(), second);
     setup.submit(&job("all", 1)).await;
     setup.server.stop().await;
 }
@@ -82,7 +82,7 @@ async fn a_run_that_is_cancelled_while_it_waits_ends_and_does_nothing() {
     // It was not let in in the place of the one behind it.
     assert_eq!(setup.ok(&format!("/runs/{third}")).await["state"], "pending");
     agent.finish(&work, 0).await;
-    assert_eq!(agent.take().await.run.to_string(), third);
+    assert_eq!(agent.take().await.of.run().to_string(), third);
     assert_eq!(setup.ended(&first).await["state"], "completed");
     setup.server.stop().await;
 }
@@ -98,7 +98,7 @@ async fn a_runs_timeout_counts_from_its_start() {
     tokio::time::sleep(Duration::from_millis(1_300)).await;
     assert_eq!(setup.ok(&format!("/runs/{second}")).await["state"], "pending");
     agent.finish(&work, 0).await;
-    assert_eq!(agent.take().await.run.to_string(), second);
+    assert_eq!(agent.take().await.of.run().to_string(), second);
     setup.server.stop().await;
 }
 

@@ -55,7 +55,7 @@ impl Worker {
         Self(tokio::spawn(async move {
             loop {
                 let work = agent.take().await;
-                let run = work.run.to_string();
+                let run = work.of.run().to_string();
                 log.note(&hostname, &run, true);
                 tokio::time::sleep(Duration::from_millis(2)).await;
                 log.note(&hostname, &run, false);

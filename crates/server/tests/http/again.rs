@@ -17,7 +17,7 @@ fn two_steps() -> Value {
 async fn work(agent: &mut Agent, exit_code: i32) -> (String, u32) {
     let work = agent.take().await;
     agent.finish(&work, exit_code).await;
-    (work.run.to_string(), work.step)
+    (work.of.run().to_string(), work.of.step())
 }
 
 /// A run that failed in its second step on web-02: both nodes ended the first, and web-01 the second too.

@@ -5,6 +5,7 @@ mod doors;
 mod errors;
 mod events;
 mod graph;
+mod live;
 mod nodes;
 mod openapi;
 mod output;

@@ -1,8 +1,12 @@
 //! The OpenAPI document: golden, whole, and true.
 
+use std::collections::BTreeSet;
+
+use downbeat_api::request;
+use downbeat_core::Change;
 use downbeat_testbed::in_process::{Setup, noop, send};
 use reqwest::{Method, StatusCode};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 #[test]
 fn the_document_is_the_one_that_was_agreed_on() {
@@ -12,6 +16,37 @@ fn the_document_is_the_one_that_was_agreed_on() {
     // The job file's schema has golden files of its own.
     document["components"]["schemas"]["JobFile"] = Value::from("[schema]");
     insta::assert_json_snapshot!(document);
+}
+
+#[test]
+fn every_kind_of_event_is_described_with_its_data() {
+    let document = downbeat_server::http::openapi();
+    let kinds = document["components"]["schemas"]["Happened"]["oneOf"].as_array().unwrap();
+    for kind in Change::KINDS {
+        let of_kind = |schema: &&Value| schema["properties"]["kind"]["enum"] == json!([kind]);
+        let described = kinds.iter().find(of_kind).unwrap_or_else(|| panic!("{kind} has no schema"));
+        assert_ne!(described["properties"]["data"], Value::Null, "{kind}");
+    }
+}
+
+#[test]
+fn every_request_of_the_api_crate_is_an_operation() {
+    let document = downbeat_server::http::openapi();
+    let root = format!("/{}/", request::ROOT.join("/"));
+    let operations: BTreeSet<String> = document["paths"]
+        .as_object()
+        .unwrap()
+        .iter()
+        .filter(|(path, _)| path.starts_with(&root))
+        .flat_map(|(path, item)| {
+            item.as_object().unwrap().keys().map(move |method| format!("{method} {path}"))
+        })
+        .collect();
+    let known = request::ALL.iter().map(|(method, path)| {
+        let method = format!("{method:?}").to_lowercase();
+        format!("{method} {root}{path}")
+    });
+    assert_eq!(known.collect::<BTreeSet<_>>(), operations);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use downbeat_core::execution::{Outcome, Verdict};
 use downbeat_core::ids::{ClusterId, NodeId, ServerId, SessionId};
 use downbeat_core::node::Description;
+use downbeat_core::work::Origin;
 use downbeat_core::{Span, Timestamp};
 use downbeat_proto::message::{
     Assignment, Fault, Finished, Free, Heartbeat, HeartbeatAnswer, Held, Hello, InstanceId, PROTOCOL, Poll,
@@ -103,8 +104,8 @@ impl Life {
             received_at: None,
         };
         let finished = works.iter().map(|work| {
-            let (run, outcome) = (work.run.clone(), outcome.clone());
-            Finished { held: held(work), run, outcome, output: Vec::new() }
+            let (of, outcome) = (work.of.parent(), outcome.clone());
+            Finished { held: held(work), of, outcome, output: Vec::new() }
         });
         let finished = finished.collect();
         let (node, session, free) = (self.register.node, self.register.session, Free::default());
@@ -194,8 +195,7 @@ fn foreign() -> Assignment {
     Assignment {
         execution: downbeat_core::ids::ExecutionId(Uuid::new_v4()),
         token: downbeat_core::ids::LeaseToken(Uuid::new_v4()),
-        run: "run".into(),
-        step: 0,
+        of: Origin::Step { run: "run".into(), step: 0, item: None },
         attempt: 1,
         placed: true,
         backend: "test".to_owned(),
@@ -269,7 +269,7 @@ async fn results_that_a_new_session_announces_are_not_lost_and_the_rest_is() {
     assert_eq!(second.beat_with(&setup, vec![held(&works[0])], false).await.unwrap(), []);
     // The lost one is sent again, the announced one is not.
     let again = second.take(&setup).await;
-    assert_eq!((again.run.as_str(), again.attempt), (works[1].run.as_str(), 2));
+    assert_eq!((again.of.run().as_str(), again.attempt), (works[1].of.run().as_str(), 2));
     assert_eq!(second.finish(&setup, &works[0]).await.unwrap(), [Receipt::Recorded]);
     assert_eq!(second.finish(&setup, &works[1]).await.unwrap(), [Receipt::Refused]);
     assert_eq!(second.finish(&setup, &again).await.unwrap(), [Receipt::Recorded]);
@@ -309,7 +309,7 @@ async fn what_an_agent_that_leaves_does_not_hold_is_lost_at_once() {
     // It has the first one's result.
     agent.beat_with(&setup, vec![held(&works[0])], true).await.unwrap();
     let again = other.take(&setup).await;
-    assert_eq!((again.run.as_str(), again.attempt), (works[1].run.as_str(), 2));
+    assert_eq!((again.of.run().as_str(), again.attempt), (works[1].of.run().as_str(), 2));
     other.finish(&setup, &again).await.unwrap();
     let mut next = life("web-01", "one", 2);
     next.register.undelivered = vec![held(&works[0])];
@@ -356,7 +356,7 @@ async fn what_a_deleted_node_has_is_lost_and_sent_to_another() {
     other.join(&setup).await.unwrap();
     delete(&setup, "/nodes/web-01?force=1").await;
     let again = other.take(&setup).await;
-    assert_eq!((again.run.as_str(), again.attempt), (run.as_str(), 2));
+    assert_eq!((again.of.run().as_str(), again.attempt), (run.as_str(), 2));
     assert!(matches!(agent.finish(&setup, &work).await, Err(Fault::NotFound(_))));
     other.finish(&setup, &again).await.unwrap();
     assert_eq!(setup.ended(&run).await["status"], "completed");

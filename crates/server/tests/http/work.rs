@@ -137,7 +137,7 @@ async fn a_lease_that_is_not_renewed_is_counted_and_shown_as_expired() {
     assert_eq!(lost["id"], json!(NodeId::derive(downbeat_core::ids::ClusterId::DEFAULT, "web-01")));
     let mut other = setup.agent("web-02", &[]).await;
     let again = other.take().await;
-    assert_eq!((again.attempt, &again.run, again.step), (2, &work.run, work.step));
+    assert_eq!((again.attempt, again.of.run(), again.of.step()), (2, work.of.run(), work.of.step()));
     assert_ne!((again.execution, again.token), (work.execution, work.token));
     other.finish(&again, 0).await;
     assert_eq!(setup.ended(&run).await["status"], "completed");

@@ -6,6 +6,7 @@ use downbeat_core::Change;
 use downbeat_core::execution::{Execution, State};
 use downbeat_core::ids::{ExecutionId, NodeId, RunId};
 use downbeat_core::run::RunState;
+use downbeat_core::work::Parent;
 
 use super::evidence::Evidence;
 use super::{Checker, Findings};
@@ -60,14 +61,14 @@ impl Told {
                 }
                 Some(_) | None => {}
             },
-            Change::ExecutionsAdded { executions, .. } => {
+            Change::ExecutionsAdded { run, executions, .. } => {
                 for execution in executions {
-                    if let Execution { state: State::Leased { lease, .. }, id, run, .. } = execution {
+                    if let Execution { state: State::Leased { lease, .. }, id, .. } = execution {
                         self.lease(run, *id, lease.node, findings);
                     }
                 }
             }
-            Change::ExecutionLeased { run, execution, lease } => {
+            Change::ExecutionLeased { of: Parent::Run(run), execution, lease } => {
                 self.lease(run, *execution, lease.node, findings);
             }
             // Whatever was there ends with the node. One that registers again under its name is free.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use downbeat_core::execution::{Lease, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, RunId};
 use downbeat_core::spec::{Limit, Limits};
+use downbeat_core::work::Parent;
 use downbeat_core::{Change, Event, Timestamp};
 
 use super::evidence::Evidence;
@@ -29,14 +30,14 @@ fn per_node(findings: &mut Findings, evidence: &Evidence) {
     for event in &evidence.events {
         let mut leased: Vec<(&RunId, u32, ExecutionId, Lease)> = Vec::new();
         match &event.change {
-            Change::ExecutionLeased { run, execution, lease } => {
+            Change::ExecutionLeased { of: Parent::Run(run), execution, lease } => {
                 if let Some(attempt) = story.attempts.get(execution) {
                     leased.push((run, attempt.step, *execution, *lease));
                 }
             }
             Change::ExecutionsAdded { run, executions, .. } => {
                 let born = executions.iter().filter(|each| each.state.status() == Status::Leased);
-                let born = born.filter_map(|each| Some((run, each.step, each.id, *each.state.lease()?)));
+                let born = born.filter_map(|each| Some((run, each.step(), each.id, *each.state.lease()?)));
                 leased.extend(born);
             }
             _ => {}
@@ -89,7 +90,7 @@ fn named(findings: &mut Findings, events: &[Event]) {
                 let born = executions.iter().filter(|each| each.state.status() == Status::Leased);
                 leased.extend(born.filter_map(|each| Some((each.id, each.state.lease()?.granted_at, run))));
             }
-            Change::ExecutionLeased { run, execution, lease } => {
+            Change::ExecutionLeased { of: Parent::Run(run), execution, lease } => {
                 leased.push((*execution, lease.granted_at, run));
             }
             Change::ExecutionFinished { execution, .. } | Change::ExecutionLost { execution, .. } => {
@@ -198,7 +199,11 @@ mod tests {
         let mut all = vec![created(1), added(1, (1..=3).map(limited).collect())];
         for &(number, second) in changes {
             let lease = Lease { granted_at: at(second), ..lease(number, 1) };
-            all.push(Change::ExecutionLeased { run: run_id(1), execution: execution_id(number), lease });
+            all.push(Change::ExecutionLeased {
+                of: Parent::Run(run_id(1)),
+                execution: execution_id(number),
+                lease,
+            });
             if ended == Some(number) {
                 all.push(finished(1, number, number, downbeat_core::execution::Verdict::Succeeded));
             }

@@ -25,7 +25,7 @@ pub(super) fn attempts(evidence: &Evidence) -> Findings {
                 before.entry(attempt.instance()).or_default().push(attempt);
             }
             for execution in executions {
-                let instance = (run.clone(), execution.step, execution.pinned, execution.item);
+                let instance = (run.clone(), execution.step(), execution.pinned, execution.item());
                 let former = before.get(&instance).map_or(&[][..], Vec::as_slice);
                 one_after_the_other(&mut findings, execution, former);
                 for_a_reason(&mut findings, &evidence.plans[run], execution, former);
@@ -42,7 +42,7 @@ pub(super) fn attempts(evidence: &Evidence) -> Findings {
 }
 
 fn one_after_the_other(findings: &mut Findings, execution: &Execution, former: &[&Attempt]) {
-    let (id, step) = (execution.id, execution.step);
+    let (id, step) = (execution.id, execution.step());
     if let Some(open) = former.iter().find(|attempt| attempt.is_open()) {
         let number = open.number;
         findings.add(format_args!(
@@ -58,7 +58,7 @@ fn one_after_the_other(findings: &mut Findings, execution: &Execution, former: &
 
 fn for_a_reason(findings: &mut Findings, plan: &Plan, execution: &Execution, former: &[&Attempt]) {
     let Some(last) = former.last() else { return };
-    let (id, step) = (execution.id, execution.step);
+    let (id, step) = (execution.id, execution.step());
     let count = |statuses: &[Status]| {
         u32::try_from(former.iter().filter(|each| statuses.contains(&each.status)).count())
             .unwrap_or(u32::MAX)
@@ -150,16 +150,16 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
 }
 
 fn begins(findings: &mut Findings, plan: &Plan, execution: &Execution, attempts: &[&Attempt]) {
-    let step = &plan.steps[execution.step as usize];
+    let step = &plan.steps[execution.step() as usize];
     let entry = &plan.entries[step.entry as usize];
     let id = execution.id;
-    let own = pass_of(plan, execution.step, execution.pinned);
+    let own = pass_of(plan, execution.step(), execution.pinned);
     let pass = &plan.passes[own];
     let in_pass = |attempt: &Attempt, pass: usize| pass_of(plan, attempt.step, attempt.pinned) == pass;
     for before in &pass.after {
         let before = *before as usize;
         for open in attempts.iter().filter(|attempt| in_pass(attempt, before) && attempt.is_open()) {
-            let (earlier, later) = (open.step, execution.step);
+            let (earlier, later) = (open.step, execution.step());
             findings.add(format_args!("{id} of step {later} begins while step {earlier} is {}", open.status));
         }
     }
@@ -167,14 +167,14 @@ fn begins(findings: &mut Findings, plan: &Plan, execution: &Execution, attempts:
         let began =
             |attempt: &&&Attempt| in_pass(attempt, *after as usize) && attempt.status != Status::Skipped;
         if let Some(later) = attempts.iter().find(began) {
-            findings.add(format_args!("{id} of step {} begins after step {}", execution.step, later.step));
+            findings.add(format_args!("{id} of step {} begins after step {}", execution.step(), later.step));
         }
     }
     let on_this_node = |attempt: &&&Attempt| {
-        in_pass(attempt, own) && attempt.pinned == execution.pinned && attempt.item == execution.item
+        in_pass(attempt, own) && attempt.pinned == execution.pinned && attempt.item == execution.item()
     };
     for leaf in attempts.iter().filter(on_this_node) {
-        if leaf.step < execution.step && leaf.is_open() {
+        if leaf.step < execution.step() && leaf.is_open() {
             findings
                 .add(format_args!("{id} begins while leaf {} of its branch is {}", leaf.step, leaf.status));
         }
@@ -190,7 +190,7 @@ fn begins(findings: &mut Findings, plan: &Plan, execution: &Execution, attempts:
     }
     if is_first && !met(plan, step.entry, attempts) {
         let condition = entry.condition;
-        findings.add(format_args!("{id} of step {} begins against {condition:?}", execution.step));
+        findings.add(format_args!("{id} of step {} begins against {condition:?}", execution.step()));
     }
 }
 

@@ -22,8 +22,8 @@ pub(super) fn ends(evidence: &Evidence) -> Findings {
         let open: Vec<String> = tables
             .executions
             .values()
-            .filter(|each| each.run == run.id && each.state.status().is_open())
-            .map(|each| format!("{} (step {}, {})", each.id, each.step, each.state.status()))
+            .filter(|each| *each.run() == run.id && each.state.status().is_open())
+            .map(|each| format!("{} (step {}, {})", each.id, each.step(), each.state.status()))
             .collect();
         let (id, state, owner) = (&run.id, run.state, run.owner);
         findings.add(format_args!("run {id} of {owner} is {state}; open: {}", open.join(", ")));

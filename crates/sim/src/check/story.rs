@@ -87,9 +87,9 @@ impl Story {
         };
         let attempt = Attempt {
             run: run.clone(),
-            step: execution.step,
+            step: execution.step(),
             pinned: execution.pinned,
-            item: execution.item,
+            item: execution.item(),
             number: execution.attempt,
             status: execution.state.status(),
             lease,

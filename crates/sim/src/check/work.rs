@@ -75,9 +75,9 @@ fn never_overlapping(findings: &mut Findings, evidence: &Evidence) {
     let mut instances: BTreeMap<Instance, Vec<&Process>> = BTreeMap::new();
     for process in &evidence.truth.processes {
         let Some(execution) = evidence.tables.executions.get(&process.identity.execution) else { continue };
-        let task = evidence.plans[&execution.run].task(execution.step);
+        let task = evidence.plans[execution.run()].task(execution.step());
         if task.on_disconnect == Some(OnDisconnect::Stop) {
-            let instance = (execution.run.clone(), execution.step, execution.pinned, execution.item);
+            let instance = (execution.run().clone(), execution.step(), execution.pinned, execution.item());
             instances.entry(instance).or_default().push(process);
         }
     }

@@ -5,6 +5,7 @@ use downbeat_core::Change;
 use downbeat_core::execution::{Execution, Outcome, State, Status, Verdict};
 use downbeat_core::ids::LeaseToken;
 use downbeat_core::node::NodeStatus;
+use downbeat_core::work::Parent;
 use stateright::{Model, Property};
 
 use super::owner::{Answer, Birth, lease};
@@ -276,7 +277,8 @@ impl Protocol {
             Action::Crash { server } => world.servers[server] = Server::Idle,
             Action::Lease { attempt, node, session, .. } => {
                 let lease = lease(attempt.id, node, session, &world.grants);
-                let change = Change::ExecutionLeased { run: run_id(), execution: attempt.id, lease };
+                let change =
+                    Change::ExecutionLeased { of: Parent::Run(run_id()), execution: attempt.id, lease };
                 self.one(world, change, Sighting::SecondClaimRefused)?;
             }
             Action::EndLease { held, .. } => {
@@ -287,7 +289,7 @@ impl Protocol {
             Action::ReportStart { held } => {
                 let Held { attempt, token, .. } = held;
                 let change = Change::ExecutionStarted {
-                    run: run_id(),
+                    of: Parent::Run(run_id()),
                     execution: attempt.id,
                     token: token.0,
                     at: time(1),
@@ -381,7 +383,7 @@ fn is_told_to_stop(state: &State) -> bool {
 
 fn lost(held: &Held) -> Change {
     Change::ExecutionLost {
-        run: run_id(),
+        of: Parent::Run(run_id()),
         execution: held.attempt.id,
         token: held.token.0,
         silence: None,
@@ -401,5 +403,10 @@ fn finished(world: &World, held: &Held) -> Change {
         outputs: Default::default(),
         received_at: None,
     };
-    Change::ExecutionFinished { run: run_id(), execution: held.attempt.id, token: held.token.0, outcome }
+    Change::ExecutionFinished {
+        of: Parent::Run(run_id()),
+        execution: held.attempt.id,
+        token: held.token.0,
+        outcome,
+    }
 }

@@ -56,7 +56,7 @@ impl View<'_> {
 
     fn name(self, execution: &Execution) -> u64 {
         all(&[
-            u64::from(execution.step),
+            u64::from(execution.step()),
             self.place(execution.pinned.and_then(node_index)),
             u64::from(execution.attempt),
             execution.created_at.as_second().unsigned_abs(),

@@ -94,7 +94,7 @@ fn of_status(world: &World, status: Status) -> impl Iterator<Item = &Execution> 
 }
 
 fn instance(execution: &Execution) -> (u32, Option<NodeId>) {
-    (execution.step, execution.pinned)
+    (execution.step(), execution.pinned)
 }
 
 fn one_result(world: &World) -> bool {
@@ -132,13 +132,13 @@ fn all_different<T: PartialEq>(list: &[T]) -> bool {
 fn barrier_holds(protocol: &Protocol, world: &World) -> bool {
     let plan = &protocol.plan;
     world.tables.executions.values().all(|execution| {
-        let entry = &plan.entries[plan.steps[execution.step as usize].entry as usize];
+        let entry = &plan.entries[plan.steps[execution.step() as usize].entry as usize];
         entry.after.iter().all(|before| {
             let steps = plan.entries[*before as usize].first..;
             let steps = steps.take(plan.entries[*before as usize].length as usize);
             let instances = plan.nodes_of(*before).map_or(1, <[u32]>::len);
             steps.into_iter().all(|step| {
-                let of_step = || world.tables.executions.values().filter(move |other| other.step == step);
+                let of_step = || world.tables.executions.values().filter(move |other| other.step() == step);
                 let first = of_step().filter(|other| other.attempt == 1).count();
                 first >= instances && of_step().all(|other| !other.state.status().is_open())
             })

@@ -125,7 +125,7 @@ impl Attempt {
     pub(crate) fn of(execution: &Execution) -> Self {
         Self {
             id: execution.id,
-            step: execution.step,
+            step: execution.step(),
             node: execution.pinned.and_then(node_index),
             number: execution.attempt,
             epoch: execution.created_at.as_second(),

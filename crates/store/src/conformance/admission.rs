@@ -6,6 +6,7 @@ use downbeat_core::change::{Change, Refusal};
 use downbeat_core::execution::Verdict;
 use downbeat_core::ids::{NodeId, RunId};
 use downbeat_core::run::{RunRecord, RunState};
+use downbeat_core::work::Parent;
 
 use super::Snapshot;
 use super::copies::copy;
@@ -31,7 +32,7 @@ fn queued(number: u32, max_pending: u32) -> Change {
 
 fn given(run: u32, execution: u32, on: u32) -> Change {
     let (run, execution) = (run_id(run), execution_id(execution));
-    Change::ExecutionLeased { run, execution, lease: lease(1, on) }
+    Change::ExecutionLeased { of: Parent::Run(run), execution, lease: lease(1, on) }
 }
 
 pub async fn a_run_is_paused_and_resumed_until_it_ends(store: Arc<dyn Store>) {
@@ -144,7 +145,7 @@ pub async fn a_run_does_not_take_a_node_where_another_is_at_work(store: Arc<dyn 
     apply(&store, &[added(1, executions)]).await;
     refuse(&store, admitted(2, None, &[2, 1]), Refusal::NodeHeld(run_id(1))).await;
     let started = Change::ExecutionStarted {
-        run: run_id(1),
+        of: Parent::Run(run_id(1)),
         execution: execution_id(1),
         token: lease(1, 1).token,
         at: at(21),

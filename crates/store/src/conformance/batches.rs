@@ -6,6 +6,7 @@ use std::sync::Arc;
 use downbeat_core::change::{Change, Refusal};
 use downbeat_core::execution::{State, Verdict};
 use downbeat_core::run::RunState;
+use downbeat_core::work::Parent;
 
 use super::make::{
     SERVER, added, apply, at, commit, created, execution, execution_id, finished, lease, leased, moved,
@@ -21,13 +22,13 @@ pub async fn kinds_are_applied_in_the_order_of_their_phase(store: Arc<dyn Store>
         moved(1, &[RunState::Terminating, RunState::Completed], 9),
         finished(1, 1, 1, Verdict::Succeeded),
         Change::ExecutionStarted {
-            run: run.clone(),
+            of: Parent::Run(run.clone()),
             execution: execution_1,
             token: token(1),
             at: at(8),
             received_at: None,
         },
-        Change::ExecutionLeased { run: run.clone(), execution: execution_1, lease: lease(1, 1) },
+        Change::ExecutionLeased { of: Parent::Run(run.clone()), execution: execution_1, lease: lease(1, 1) },
         added(1, vec![execution(1, 1, pending())]),
         Change::RunCancelRequested { run, by: "ada".to_owned(), at: at(7) },
         created(1),
@@ -89,9 +90,9 @@ pub async fn a_refused_change_leaves_no_trace_and_harms_no_other(store: Arc<dyn 
             at: at(90),
         },
         added(1, vec![execution(51, 1, pending()), execution(9, 1, pending())]),
-        Change::ExecutionLeased { run: run.clone(), execution: execution_9, lease: lease(90, 1) },
+        Change::ExecutionLeased { of: Parent::Run(run.clone()), execution: execution_9, lease: lease(90, 1) },
         Change::ExecutionStarted {
-            run: run.clone(),
+            of: Parent::Run(run.clone()),
             execution: execution_9,
             token: token(90),
             at: at(90),
@@ -99,7 +100,7 @@ pub async fn a_refused_change_leaves_no_trace_and_harms_no_other(store: Arc<dyn 
         },
         finished(1, 9, 90, Verdict::Succeeded),
         Change::ExecutionLost {
-            run: run.clone(),
+            of: Parent::Run(run.clone()),
             execution: execution_9,
             token: token(90),
             silence: None,

@@ -6,6 +6,7 @@ use downbeat_core::change::Change;
 use downbeat_core::execution::{Execution, Outcome, State, Verdict};
 use downbeat_core::ids::ClusterId;
 use downbeat_core::run::{RunRecord, RunState};
+use downbeat_core::work::Parent;
 
 use super::copies::copy;
 use super::executions::states;
@@ -51,7 +52,7 @@ pub async fn the_newest_result_of_each_key_is_found(store: Arc<dyn Store>) {
     apply(&store, &[added(1, leases.collect())]).await;
     assert_eq!(found(&store, &["a", "b"]).await, []);
     let finish = |number: u32, second: i64| Change::ExecutionFinished {
-        run: run_id(1),
+        of: Parent::Run(run_id(1)),
         execution: execution_id(number),
         token: token(number),
         // The agents' clocks say the opposite.

@@ -6,11 +6,12 @@ use downbeat_core::backend::Params;
 use downbeat_core::change::{Applied, Change, Refusal};
 use downbeat_core::execution::{Event, Execution, Illegal, Outcome, State, Verdict, step};
 use downbeat_core::spec::{Limit, Limits};
+use downbeat_core::work::Parent;
 use serde_json::json;
 
 use super::make::{
-    added, apply, at, commit, created, execution, execution_id, finished, lease, leased, node, outcome,
-    outcome_with_outputs, pending, refuse, run_id, token, try_one,
+    added, apply, at, commit, created, execution, execution_id, finished, lease, leased, node, origin,
+    outcome, outcome_with_outputs, pending, refuse, run_id, token, try_one,
 };
 use crate::port::Store;
 
@@ -63,7 +64,7 @@ fn events(number: u32) -> Vec<(Event, Change)> {
     let mut events = vec![
         (
             Event::Leased { lease: other },
-            Change::ExecutionLeased { run: run.clone(), execution, lease: other },
+            Change::ExecutionLeased { of: Parent::Run(run.clone()), execution, lease: other },
         ),
         (
             Event::CancelRequested { reason: reason.clone(), at: when },
@@ -88,7 +89,7 @@ fn events(number: u32) -> Vec<(Event, Change)> {
         events.push((
             Event::Started { token, at: at(1), received_at: Some(when) },
             Change::ExecutionStarted {
-                run: run.clone(),
+                of: Parent::Run(run.clone()),
                 execution,
                 token,
                 at: at(1),
@@ -98,7 +99,7 @@ fn events(number: u32) -> Vec<(Event, Change)> {
         events.push((
             Event::LeaseEnded { token, reason: reason.clone(), at: when },
             Change::ExecutionLost {
-                run: run.clone(),
+                of: Parent::Run(run.clone()),
                 execution,
                 token,
                 silence: None,
@@ -110,7 +111,7 @@ fn events(number: u32) -> Vec<(Event, Change)> {
         for outcome in outcomes.into_iter().chain([outcome_with_outputs()]) {
             events.push((
                 Event::Finished { token, outcome: outcome.clone() },
-                Change::ExecutionFinished { run: run.clone(), execution, token, outcome },
+                Change::ExecutionFinished { of: Parent::Run(run.clone()), execution, token, outcome },
             ));
         }
     }
@@ -141,13 +142,12 @@ pub async fn added_executions_are_read_back_whole(store: Arc<dyn Store>) {
     let executions: Vec<Execution> = (1..)
         .zip(states())
         .map(|(number, state)| Execution {
-            step: number * 3,
+            of: origin(1, number * 3, (number % 5 == 0).then(|| number - 5)),
             attempt: number,
             pinned: (number % 2 == 0).then(|| node(1)),
             params: (number % 3 == 0)
                 .then(|| Arc::new(Params::from([("n".to_owned(), json!([number, "ü"]))]))),
             reused: (number % 4 == 0).then(|| execution_id(900 + number)),
-            item: (number % 5 == 0).then(|| number - 5),
             limits: (number % 5 == 1).then(|| Arc::new(Limits::from(both()))),
             cache_key: (number % 3 == 1).then(|| Arc::from(format!("key 'ü' {number}"))),
             ..execution(number, 1, state)
@@ -234,7 +234,7 @@ pub async fn a_second_result_in_one_batch_is_refused(store: Arc<dyn Store>) {
     apply(&store, &[created(1), added(1, vec![execution(1, 1, leased(1, 1)), execution(2, 1, pending())])])
         .await;
     let to = |number| Change::ExecutionLeased {
-        run: run_id(1),
+        of: Parent::Run(run_id(1)),
         execution: execution_id(2),
         lease: lease(number, 1),
     };
@@ -279,7 +279,7 @@ pub async fn a_nul_in_an_error_harms_nothing(store: Arc<dyn Store>) {
     let mut outcome = outcome(Verdict::Failed);
     outcome.error = Some("no\0pe".to_owned());
     let (run, execution) = (run_id(1), execution_id(1));
-    let poisoned = Change::ExecutionFinished { run, execution, token: token(1), outcome };
+    let poisoned = Change::ExecutionFinished { of: Parent::Run(run), execution, token: token(1), outcome };
     apply(&store, &[poisoned, finished(1, 2, 2, Verdict::Succeeded)]).await;
     let State::Failed { error: Some(error), .. } = read(&store, 1).await.state else { panic!("it failed") };
     assert!(error.starts_with("no") && error.ends_with("pe"), "{error:?}");

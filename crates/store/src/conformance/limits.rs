@@ -8,6 +8,7 @@ use downbeat_core::ids::ClusterId;
 use downbeat_core::run::{RunRecord, RunState};
 use downbeat_core::spec::Limits;
 use downbeat_core::state::LimitUse;
+use downbeat_core::work::Parent;
 
 use super::make::{
     added, apply, at, commit, created, execution, execution_id, finished, lease, moved, node, pending,
@@ -36,7 +37,7 @@ fn born(number: u32, second: i64) -> State {
 
 fn give(run: u32, number: u32, second: i64) -> Change {
     let (run, execution) = (run_id(run), execution_id(number));
-    Change::ExecutionLeased { run, execution, lease: since(number, second) }
+    Change::ExecutionLeased { of: Parent::Run(run), execution, lease: since(number, second) }
 }
 
 fn full(key: &str) -> Refusal {
@@ -97,7 +98,7 @@ pub async fn every_end_of_a_lease_gives_its_place_back(store: Arc<dyn Store>) {
     let text = |text: &str| text.to_owned();
     let (run, epoch) = (run_id(1), 1);
     let started = |number| Change::ExecutionStarted {
-        run: run_id(1),
+        of: Parent::Run(run_id(1)),
         execution: execution_id(number),
         token: token(number),
         at: at(25),
@@ -111,7 +112,7 @@ pub async fn every_end_of_a_lease_gives_its_place_back(store: Arc<dyn Store>) {
         at: at(26),
     };
     let lost = |number| Change::ExecutionLost {
-        run: run.clone(),
+        of: Parent::Run(run.clone()),
         execution: execution_id(number),
         token: token(number),
         silence: None,

@@ -11,7 +11,7 @@ use downbeat_core::run::{RunRecord, RunState};
 use super::executions::states;
 use super::make::{
     UNKNOWN_CLUSTER, added, apply, at, created, execution, execution_id, finished, lease, leased, moved,
-    node, outcome, pending, registered, run, run_id, session,
+    node, origin, outcome, pending, registered, run, run_id, session,
 };
 use super::snapshot::fill;
 use crate::port::{ExecutionFilter, NodeTotals, Page, RunFilter, Store, Tally};
@@ -85,7 +85,7 @@ pub async fn open_runs_are_those_not_ended_oldest_first(store: Arc<dyn Store>) {
 
 pub async fn executions_are_listed_by_id_by_page_and_filter(store: Arc<dyn Store>) {
     let pinned = |number, on| Execution { pinned: Some(node(on)), ..execution(number, 1, pending()) };
-    let placed = Execution { step: 3, ..execution(2, 1, leased(1, 1)) };
+    let placed = Execution { of: origin(1, 3, None), ..execution(2, 1, leased(1, 1)) };
     apply(&store, &[created(1), created(2)]).await;
     apply(
         &store,

@@ -8,6 +8,7 @@ use downbeat_core::execution::{Execution, Lease, Outcome, State, Verdict};
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::node::{Description, Former, Installation, Registration};
 use downbeat_core::run::{NodeRef, Resolved, RunRecord, RunState};
+use downbeat_core::work::{Origin, Parent};
 use jiff::Timestamp;
 use serde_json::json;
 use uuid::Uuid;
@@ -181,19 +182,22 @@ pub fn outcome_with_outputs() -> Outcome {
     Outcome { outputs, ..outcome(Verdict::Succeeded) }
 }
 
+/// An origin: a step of a run.
+pub fn origin(of: u32, step: u32, item: Option<u32>) -> Origin {
+    Origin::Step { run: run_id(of), step, item }
+}
+
 /// Of step 0, first attempt, not pinned.
 pub fn execution(number: u32, of: u32, state: State) -> Execution {
     Execution {
         id: execution_id(number),
-        run: run_id(of),
-        step: 0,
+        of: origin(of, 0, None),
         pinned: None,
         attempt: 1,
         created_at: at(10),
         state,
         params: Default::default(),
         reused: None,
-        item: None,
         limits: None,
         cache_key: None,
     }
@@ -205,7 +209,7 @@ pub fn added(run: u32, executions: Vec<Execution>) -> Change {
 
 pub fn finished(run: u32, execution: u32, by: u32, verdict: Verdict) -> Change {
     Change::ExecutionFinished {
-        run: run_id(run),
+        of: Parent::Run(run_id(run)),
         execution: execution_id(execution),
         token: token(by),
         outcome: outcome(verdict),

@@ -6,6 +6,7 @@ use downbeat_core::change::{Change, Refusal, Silence};
 use downbeat_core::ids::ClusterId;
 use downbeat_core::limits;
 use downbeat_core::node::{Former, NodeRecord, NodeStatus, Tombstone};
+use downbeat_core::work::Parent;
 
 use super::make::{
     SERVER, UNKNOWN_CLUSTER, added, admitted, apply, at, created, deleted, execution, execution_id, leased,
@@ -263,7 +264,7 @@ pub async fn nothing_ends_for_a_silence_that_was_broken_meanwhile(store: Arc<dyn
     apply(&store, &[registered(1, session(1), 5), created(1)]).await;
     apply(&store, &[added(1, vec![execution(1, 1, leased(1, 1))])]).await;
     let lost = |since| Change::ExecutionLost {
-        run: run_id(1),
+        of: Parent::Run(run_id(1)),
         execution: execution_id(1),
         token: token(1),
         silence: Some(Silence { node: node(1), since: at(since) }),

@@ -9,12 +9,13 @@ use downbeat_core::node::{Former, NodeRecord, NodeStatus, Tombstone};
 use downbeat_core::run::{RunEnd, RunRecord, RunState};
 use downbeat_core::spec::Limits;
 use downbeat_core::state::LimitUse;
+use downbeat_core::work::Parent;
 
 use super::limits::some_limits;
 use super::make::{
     added, admitted, apply, at, created, deleted, execution, execution_id, finished, lease, leased, moved,
-    node, outcome_with_outputs, pending, problems, registered, registration_of, run, run_id, server, session,
-    token,
+    node, origin, outcome_with_outputs, pending, problems, registered, registration_of, run, run_id, server,
+    session, token,
 };
 use crate::port::{EventFilter, ExecutionFilter, OutputChunk, Page, RunFilter, ServerRecord, Store, Tally};
 
@@ -78,7 +79,7 @@ pub async fn fill_graph(store: &Arc<dyn Store>) {
     let graph = RunRecord { no_cache: true, ..run(84) };
     let limits = || some_limits().into_iter().flatten();
     let item = |(number, limits): (u32, Arc<Limits>)| Execution {
-        item: Some(number - 841),
+        of: origin(84, 0, Some(number - 841)),
         limits: Some(limits),
         cache_key: Some(Arc::from("key")),
         ..execution(number, 84, pending())
@@ -87,7 +88,8 @@ pub async fn fill_graph(store: &Arc<dyn Store>) {
     apply(store, &[Change::RunCreated { run: graph, max_pending: None }, added(84, items)]).await;
     for number in [841, 843, 844] {
         let (run, execution) = (run_id(84), execution_id(number));
-        apply(store, &[Change::ExecutionLeased { run, execution, lease: lease(number, 1) }]).await;
+        apply(store, &[Change::ExecutionLeased { of: Parent::Run(run), execution, lease: lease(number, 1) }])
+            .await;
     }
     apply(store, &[finished(84, 841, 841, Verdict::Succeeded), finished(84, 843, 843, Verdict::Failed)])
         .await;
@@ -99,7 +101,7 @@ pub async fn fill_fleet(store: &Arc<dyn Store>) {
     let paused = Change::RunPauseSet { run: run_id(82), paused: true, by: "ada".to_owned(), at: at(47) };
     apply(store, &[created(81), created(82), created(83), admitted(81, Some(9), &[3, 4]), paused]).await;
     let said = Change::ExecutionFinished {
-        run: run_id(81),
+        of: Parent::Run(run_id(81)),
         execution: execution_id(81),
         token: token(81),
         outcome: outcome_with_outputs(),
@@ -132,7 +134,7 @@ pub async fn fill_first(store: &Arc<dyn Store>) {
     )
     .await;
     let leases = (1..=6).map(|number| Change::ExecutionLeased {
-        run: run.clone(),
+        of: Parent::Run(run.clone()),
         execution: execution_id(number),
         lease: lease(number, 1),
     });
@@ -142,14 +144,14 @@ pub async fn fill_first(store: &Arc<dyn Store>) {
         store,
         &[
             Change::ExecutionStarted {
-                run: run.clone(),
+                of: Parent::Run(run.clone()),
                 execution: execution_id(1),
                 token: token(1),
                 at: at(21),
                 received_at: None,
             },
             Change::ExecutionStarted {
-                run: run.clone(),
+                of: Parent::Run(run.clone()),
                 execution: execution_id(5),
                 token: token(5),
                 at: at(21),
@@ -159,7 +161,7 @@ pub async fn fill_first(store: &Arc<dyn Store>) {
             finished(1, 2, 2, Verdict::Failed),
             finished(1, 3, 3, Verdict::Cancelled),
             Change::ExecutionLost {
-                run: run.clone(),
+                of: Parent::Run(run.clone()),
                 execution: execution_id(5),
                 token: token(5),
                 silence: None,

@@ -187,7 +187,7 @@ impl State {
         self.created.remove(id);
         let output = &mut self.output;
         self.tables.executions.retain(|execution, record| {
-            let keep = record.run != *id;
+            let keep = record.run() != id;
             if !keep {
                 output.remove(execution);
             }
@@ -294,16 +294,16 @@ impl Executions for MemoryStore {
 
     async fn executions(&self, filter: &ExecutionFilter, page: Page) -> Result<Listed<Execution>, Error> {
         let rows = self.lock().executions(|execution| {
-            filter.run.as_ref().is_none_or(|run| execution.run == *run)
+            filter.run.as_ref().is_none_or(|run| execution.run() == run)
                 && filter.node.is_none_or(|node| execution.node() == Some(node))
-                && filter.step.is_none_or(|step| execution.step == step)
+                && filter.step.is_none_or(|step| execution.step() == step)
                 && (filter.statuses.is_empty() || filter.statuses.contains(&execution.state.status()))
         });
         Ok(window(rows, page))
     }
 
     async fn executions_of(&self, run: &RunId) -> Result<Vec<Execution>, Error> {
-        Ok(self.lock().executions(|execution| execution.run == *run))
+        Ok(self.lock().executions(|execution| execution.run() == run))
     }
 
     async fn open_executions(&self) -> Result<Vec<Execution>, Error> {
@@ -328,7 +328,7 @@ impl Executions for MemoryStore {
             let Some(key) = execution.cache_key.as_ref().filter(|key| keys.contains(key)) else { continue };
             let ExecutionState::Succeeded { outcome, .. } = &execution.state else { continue };
             let age = (outcome.ended_at(), execution.id);
-            if state.tables.homes.get(&execution.run) == Some(&cluster)
+            if state.tables.homes.get(execution.run()) == Some(&cluster)
                 && newest.get(key).is_none_or(|(other, _)| age > *other)
             {
                 newest.insert(Arc::clone(key), (age, execution.clone()));

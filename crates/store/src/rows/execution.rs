@@ -4,6 +4,7 @@ use std::sync::{Arc, LazyLock};
 
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ExecutionId, NodeId, RunId};
+use downbeat_core::work::Origin;
 use uuid::Uuid;
 
 use super::column::{Cells, Columns, columns};
@@ -34,14 +35,14 @@ pub(crate) type ExecutionRow<'a> = (StateColumns<'a>, MadeColumns<'a>);
 
 pub(crate) fn execution_row(execution: &Execution) -> Result<ExecutionRow<'_>, Error> {
     let made = MadeColumns {
-        run: execution.run.as_str().into(),
-        step: small(execution.step),
+        run: execution.run().as_str().into(),
+        step: small(execution.step()),
         pinned: execution.pinned.map(|node| node.0),
         attempt: small(execution.attempt),
         created_at: execution.created_at.as_microsecond(),
         params: execution.params.as_deref().map(json).transpose()?.map(Text::from),
         reused: execution.reused.map(|reused| reused.0),
-        item: execution.item.map(small),
+        item: execution.item().map(small),
         limits: execution.limits.as_deref().map(json).transpose()?.map(Text::from),
         cache_key: execution.cache_key.as_deref().map(Text::from),
     };
@@ -59,15 +60,17 @@ impl Record for Execution {
         let (state, made) = ExecutionRow::read(row, 0)?;
         Ok(Execution {
             id: ExecutionId(state.id),
-            run: RunId::from(String::from(made.run)),
-            step: small_count(made.step)?,
+            of: Origin::Step {
+                run: RunId::from(String::from(made.run)),
+                step: small_count(made.step)?,
+                item: made.item.map(small_count).transpose()?,
+            },
             pinned: made.pinned.map(NodeId),
             attempt: small_count(made.attempt)?,
             created_at: time(made.created_at)?,
             state: state.state()?,
             params: made.params.map(|params| parse("params", &params.0)).transpose()?.map(Arc::new),
             reused: made.reused.map(ExecutionId),
-            item: made.item.map(small_count).transpose()?,
             limits: made.limits.map(|limits| parse("limits", &limits.0)).transpose()?.map(Arc::new),
             cache_key: made.cache_key.map(|key| Arc::from(&*key.0)),
         })

@@ -77,7 +77,7 @@ impl Agent {
     }
 
     pub async fn start(&self, work: &Assignment) {
-        let started = Started { held: held(work), run: work.run.clone(), at: Timestamp::now() };
+        let started = Started { held: held(work), of: work.of.parent(), at: Timestamp::now() };
         self.report(vec![started], Vec::new()).await;
     }
 
@@ -107,7 +107,7 @@ impl Agent {
     }
 
     async fn report_end(&self, work: &Assignment, outcome: Outcome, output: Vec<Chunk>) {
-        let finished = Finished { held: held(work), run: work.run.clone(), outcome, output };
+        let finished = Finished { held: held(work), of: work.of.parent(), outcome, output };
         self.report(Vec::new(), vec![finished]).await;
     }
 

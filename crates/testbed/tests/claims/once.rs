@@ -24,7 +24,7 @@ async fn every_task_is_done_once(site: Site) -> Site {
     let mut recorded = BTreeMap::new();
     for run in &runs {
         let executions = site.executions(run).await;
-        let steps: BTreeSet<u32> = executions.iter().map(|each| each.step).collect();
+        let steps: BTreeSet<u32> = executions.iter().map(|each| each.step()).collect();
         assert_eq!((executions.len(), steps.len()), (TASKS, TASKS), "one execution for each step");
         for execution in executions {
             assert_eq!(

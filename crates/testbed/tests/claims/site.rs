@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use downbeat_agent::{Agent, Disk, Grpc, Handle, Host, Settings, Surroundings};
 use downbeat_backends::{Backend, Call, Finish, Identity};
-use downbeat_core::backend::{BackendSchema, Catalogue, Params};
+use downbeat_core::backend::{BackendSchema, Catalogue};
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::RunId;
-use downbeat_server::Submit;
+use downbeat_server::{Caller, Submit};
 use downbeat_testbed::DEADLINE;
 use downbeat_testbed::in_process::{Setup, settings};
 use jiff::Timestamp;
@@ -116,12 +116,12 @@ impl Site {
     pub(crate) async fn submit(&self, server: usize, definition: Value) -> RunId {
         let submit = Submit {
             definition: serde_json::from_value(definition).unwrap(),
-            params: Params::new(),
+            params: None,
             idempotency_key: None,
             no_cache: false,
-            by: "test".to_owned(),
         };
-        self.servers[server % self.servers.len()].server.service().submit(submit).await.unwrap().run.id
+        let service = self.servers[server % self.servers.len()].server.service();
+        service.submit(&Caller::named("test"), submit).await.unwrap().run.id
     }
 
     pub(crate) async fn executions(&self, run: &RunId) -> Vec<Execution> {

@@ -66,7 +66,7 @@ pub(super) async fn run(docker: &Docker, call: &Call, spec: &Spec) -> Finish {
                 .await
         }
         Err(error) => {
-            Finish::failed(None, format!("cannot make the container: {}", docker.engine.told(error)))
+            Finish::failed(None, format!("cannot make the container: {}", docker.engine.describe(error)))
         }
     };
     // Also after an error: the engine may have made it and not come to say so. A name that was taken is not this one's.
@@ -74,7 +74,7 @@ pub(super) async fn run(docker: &Docker, call: &Call, spec: &Spec) -> Finish {
         Ok(()) => finish,
         Err(error) => {
             docker.doubt().await;
-            let error = docker.engine.told(&error);
+            let error = docker.engine.describe(&error);
             tracing::warn!(execution = %call.identity, container = name, %error, "a container is left over; the next run removes it");
             if let Some(guard) = &call.guard {
                 guard.leave_over();
@@ -92,8 +92,8 @@ async fn prepare(
     call: &Call,
     spec: &Spec,
 ) -> Result<(Client, String, Option<PathBuf>), String> {
-    let client = docker.engine.connect().map_err(|error| docker.engine.told(&error))?;
-    for identity in docker.sweep().await? {
+    let client = docker.engine.connect().map_err(|error| docker.engine.describe(&error))?;
+    for identity in docker.remove_left_over().await? {
         tracing::warn!(execution = %identity, "removed a container that was left over");
     }
     image::provide(&client, &docker.engine, spec, &call.output).await?;
@@ -185,7 +185,7 @@ impl Container<'_> {
     }
 
     fn failed(&self, what: &str, error: &Error) -> Finish {
-        Finish::failed(None, format!("{what}: {}", self.engine.told(error)))
+        Finish::failed(None, format!("{what}: {}", self.engine.describe(error)))
     }
 
     async fn attach(&self) -> Result<Output, Error> {
@@ -195,7 +195,7 @@ impl Container<'_> {
     }
 
     fn not_started(&self, error: &Error) -> Finish {
-        let told = self.engine.told(error);
+        let told = self.engine.describe(error);
         let exit_code =
             if told.contains("executable file not found") || told.contains("no such file or directory") {
                 Some(EXIT_NOT_FOUND)
@@ -248,7 +248,7 @@ impl Container<'_> {
     /// After the connection broke: its output from here on, nothing when it ended, and how the attempt ends when the
     /// engine does not come back.
     async fn find_again(&self, first: Error) -> Result<Option<Output>, Finish> {
-        tracing::warn!(container = self.name, error = %self.engine.told(&first), "the container engine is away");
+        tracing::warn!(container = self.name, error = %self.engine.describe(&first), "the container engine is away");
         let deadline = Instant::now() + self.away;
         loop {
             let error = match self.state().await {
@@ -298,7 +298,7 @@ impl Container<'_> {
             }
         };
         if let Err(error) = stopped {
-            tracing::warn!(container = self.name, error = %self.engine.told(&error), "cannot stop a container");
+            tracing::warn!(container = self.name, error = %self.engine.describe(&error), "cannot stop a container");
             return Finish::cancelled(None);
         }
         self.drain(output).await;

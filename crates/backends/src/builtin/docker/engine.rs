@@ -77,8 +77,8 @@ impl Engine {
         }
     }
 
-    /// What went wrong, for people.
-    pub(super) fn told(&self, error: &Error) -> String {
+    /// Describes an error in one line.
+    pub(super) fn describe(&self, error: &Error) -> String {
         match error {
             Error::DockerResponseServerError { message, .. } => one_line(message),
             Error::DockerStreamError { error } => one_line(error),

@@ -19,7 +19,7 @@ pub(super) async fn provide(
     let there = match client.inspect_image(image).await {
         Ok(_) => true,
         Err(error) if is_status(&error, 404) => false,
-        Err(error) => return Err(engine.told(&error)),
+        Err(error) => return Err(engine.describe(&error)),
     };
     match (spec.pull, there) {
         (Pull::Never | Pull::Missing, true) => return Ok(()),
@@ -32,9 +32,9 @@ pub(super) async fn provide(
     }
     output.write(Stream::Stderr, format!("pulling {image}\n").as_bytes());
     let failed = |why: String| format!("cannot pull image `{image}`: {why}");
-    pull(client, image).await.map_err(|error| failed(engine.told(&error)))?;
+    pull(client, image).await.map_err(|error| failed(engine.describe(&error)))?;
     // Not every engine says in the stream that it failed.
-    client.inspect_image(image).await.map_err(|error| failed(engine.told(&error)))?;
+    client.inspect_image(image).await.map_err(|error| failed(engine.describe(&error)))?;
     Ok(())
 }
 

@@ -24,15 +24,15 @@ const REMOVAL: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Docker {
-    /// Removes what a former life of the agent left, and answers what that was. Nothing is asked of an engine on which
-    /// this agent never ran anything.
-    pub async fn sweep(&self) -> Result<Vec<Identity>, String> {
+    /// Removes the containers that an earlier process of the agent left, and returns what they were. An engine on which
+    /// this agent never ran anything is not asked.
+    pub async fn remove_left_over(&self) -> Result<Vec<Identity>, String> {
         let mut swept = self.swept.lock().await;
         if *swept {
             return Ok(Vec::new());
         }
         let found = match fs::read_to_string(&self.mark) {
-            Ok(mark) => self.remove_all(mark.trim()).await.map_err(|error| self.engine.told(&error))?,
+            Ok(mark) => self.remove_all(mark.trim()).await.map_err(|error| self.engine.describe(&error))?,
             Err(_) => Vec::new(),
         };
         *swept = true;
@@ -115,5 +115,5 @@ pub(crate) async fn end_container(engine: &Engine, name: &str, grace: Duration) 
         let _ = tokio::time::timeout(grace, client.stop_container(name, Some(options))).await;
         remove(&client, name).await
     };
-    ended.await.map_err(|error: Error| engine.told(&error))
+    ended.await.map_err(|error: Error| engine.describe(&error))
 }

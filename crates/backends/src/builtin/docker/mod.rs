@@ -14,8 +14,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use downbeat_core::backend::BackendSchema;
+use serde_json::Value;
 
 use crate::backend::{Backend, Call, Finish, Identity};
+use crate::declared::{Key, Refused};
 
 pub(crate) use left_over::end_container;
 
@@ -23,8 +25,20 @@ pub use engine::Engine;
 
 /// How long an engine may be away while its container runs: as long as a restart of it takes on a busy host.
 const AWAY: Duration = Duration::from_secs(60);
+/// How long the start of an agent waits for a slow engine. Containers that are left over then are removed before the first
+/// new one is created.
+const SWEEP_WAIT: Duration = Duration::from_secs(30);
 
-/// Runs anything at all: an agent offers it only when told to.
+/// Reads `[agent.backend.docker]`: `socket` is the engine's address, unix:///PATH or tcp://HOST:PORT.
+pub(super) fn settings(key: &Key, value: &Value) -> Result<Option<Engine>, Refused> {
+    let settings = key.map(value)?;
+    key.known(settings, &["socket"])?;
+    let socket = key.text(settings, "socket")?.filter(|socket| !socket.is_empty());
+    let engine = socket.map(|socket| Engine::read(&socket)).transpose();
+    engine.map_err(|reason| key.field("socket").refuse(reason))
+}
+
+/// One container per execution.
 #[derive(Debug)]
 pub struct Docker {
     engine: Engine,
@@ -54,10 +68,6 @@ impl Docker {
         Self { away, ..self }
     }
 
-    pub fn engine(&self) -> &Engine {
-        &self.engine
-    }
-
     fn active(&self) -> MutexGuard<'_, HashSet<Identity>> {
         self.active.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -77,5 +87,15 @@ impl Backend for Docker {
             Ok(spec) => attend::run(self, &call, &spec).await,
             Err(error) => Finish::failed(None, error),
         }
+    }
+
+    async fn sweep(&self) -> Vec<Identity> {
+        let error = match tokio::time::timeout(SWEEP_WAIT, self.remove_left_over()).await {
+            Ok(Ok(found)) => return found,
+            Ok(Err(error)) => error,
+            Err(_) => format!("the container engine at {} takes too long", self.engine),
+        };
+        tracing::warn!(%error, "cannot look for containers of the last session; the first new one waits for that");
+        Vec::new()
     }
 }

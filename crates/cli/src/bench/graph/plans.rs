@@ -15,6 +15,7 @@ use downbeat_core::plan::{Plan, resolve};
 use downbeat_core::run::RunState;
 use downbeat_core::run::engine::{Progress, Turn};
 use downbeat_core::spec::{self, Definition};
+use downbeat_core::work::Parent;
 use downbeat_core::{Change, Dice, Timestamp};
 use serde_json::Value;
 use tokio::process::Command;
@@ -91,7 +92,7 @@ impl Planned {
             received_at: None,
         };
         let (run, token) = (self.progress.run().clone(), LeaseToken(Uuid::nil()));
-        let finished = Change::ExecutionFinished { run, execution, token, outcome };
+        let finished = Change::ExecutionFinished { of: Parent::Run(run), execution, token, outcome };
         let begun = Instant::now();
         with_turn(now, |turn| self.progress.observe(&finished, turn));
         self.changes = self.progress.take_changes(now);

@@ -35,9 +35,9 @@ impl<'a> History<'a> {
         let mut attempts: HashMap<_, Vec<&Execution>> = HashMap::new();
         let mut steps = HashSet::new();
         for execution in executions.iter().filter(|execution| !execution.is_carried()) {
-            let instance = (execution.step, execution.pinned, execution.item);
+            let instance = (execution.step(), execution.pinned, execution.item());
             attempts.entry(instance).or_default().push(execution);
-            steps.insert(execution.step);
+            steps.insert(execution.step());
         }
         for list in attempts.values_mut() {
             list.sort_unstable_by_key(|execution| execution.attempt);
@@ -129,11 +129,11 @@ impl Progress {
         let index: HashMap<NodeId, u32> =
             self.plan.resolved.nodes.iter().zip(0..).map(|(node, index)| (node.id, index)).collect();
         for execution in reused {
-            self.carried.insert((execution.step, execution.pinned, execution.item));
+            self.carried.insert((execution.step(), execution.pinned, execution.item()));
             if let State::Succeeded { outcome, .. } = &execution.state {
                 let node = execution.pinned.and_then(|node| index.get(&node).copied());
-                let speaker = Speaker::of(node, execution.item);
-                self.note_outputs_of(execution.step, speaker, &outcome.outputs);
+                let speaker = Speaker::of(node, execution.item());
+                self.note_outputs_of(execution.step(), speaker, &outcome.outputs);
             }
         }
     }

@@ -12,6 +12,7 @@ use crate::limits;
 use crate::plan::{PlanEntry, Shape};
 use crate::run::retry;
 use crate::spec::{Condition, Delivery, Strategy};
+use crate::work::Origin;
 
 impl Progress {
     /// Decides every pass whose turn has come, until nothing more follows.
@@ -272,10 +273,8 @@ impl Progress {
         let Attempt { number, params, limits, cache_key } = attempt;
         self.add(Execution {
             id,
-            run: self.run.clone(),
-            step,
+            of: Origin::Step { run: self.run.clone(), step, item: self.walk(pass, walk).item },
             pinned: self.pinned(pass, walk),
-            item: self.walk(pass, walk).item,
             attempt: number,
             params,
             reused: None,
@@ -422,7 +421,7 @@ impl Progress {
 
     /// How many failures the run survives.
     fn budget(&self) -> u32 {
-        self.plan.budget().unwrap_or(match self.plan.definition.strategy {
+        self.plan.budget().unwrap_or(match self.plan.definition.strategy() {
             Strategy::FailFast => 0,
             Strategy::Continue => u32::MAX,
         })

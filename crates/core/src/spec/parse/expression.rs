@@ -3,7 +3,7 @@
 use super::field::Checker;
 use super::path::Path;
 use super::tree::{Content, Node};
-use crate::expr::{Known, Place, Template};
+use crate::expr::{ExprSite, Known, Template};
 use crate::spec::Definition;
 
 impl Checker<'_> {
@@ -35,7 +35,7 @@ impl Checker<'_> {
                 if let Ok(Some(template)) = Template::of_keys(keys) {
                     let known = known.get_or_insert_with(|| Known::of(definition));
                     let at = field(node, "limits").map_or(node.at, |node| node.at);
-                    for problem in known.check(Place { entry, leaf }, &template) {
+                    for problem in known.check(ExprSite { entry, leaf }, &template) {
                         self.problem(holder.field("limits"), at, problem.message);
                     }
                 }
@@ -45,7 +45,7 @@ impl Checker<'_> {
                 };
                 let Some(params) = field(node, "params") else { continue };
                 let known = known.get_or_insert_with(|| Known::of(definition));
-                for problem in known.check(Place { entry, leaf }, &template) {
+                for problem in known.check(ExprSite { entry, leaf }, &template) {
                     self.param_problem(holder.field("params"), params, problem);
                 }
             }

@@ -9,10 +9,8 @@ use crate::expr::{Template, has_expression};
 use crate::limits;
 use crate::shown::shown;
 use crate::spec::definition::{Cache, Definition, Entry, ForEach, Limit, Limits, Preference, Spread};
-use crate::spec::limit;
+use crate::spec::{On, limit};
 
-const FOR_EACH_FIELDS: &[&str] = &["items", "max_parallel"];
-const PREFERENCE_FIELDS: &[&str] = &["requires", "labels", "nodes", "weight"];
 const ITEMS: &str =
     "a list of items, or one expression that comes to a list: \"{{ steps.NAME.outputs.NAME }}\"";
 
@@ -33,7 +31,7 @@ impl Checker<'_> {
             match entry.key.as_ref() {
                 "items" => items = Some(self.items(field, &entry.value)),
                 "max_parallel" => max_parallel = self.parallel(field, &entry.value),
-                _ => self.unknown_field(path, entry, FOR_EACH_FIELDS, &[], &[]),
+                _ => self.unknown_field(path, entry, &[On::ForEach], &[], &[]),
             }
         }
         let Some(items) = items else {
@@ -135,7 +133,7 @@ impl Checker<'_> {
                 "max_age" => {
                     cache.max_age = self.span(field, &entry.value, timeouts(limits::RUN_TIMEOUT_MOST_S));
                 }
-                _ => self.unknown_field(path, entry, &["max_age"], &[], &[]),
+                _ => self.unknown_field(path, entry, &[On::Cache], &[], &[]),
             }
         }
         Some(cache)
@@ -160,13 +158,8 @@ impl Checker<'_> {
     }
 
     fn preference(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<Preference> {
-        let entries = self.map(path, node, &PREFERENCE_FIELDS.join(", "))?;
-        let mut preference = Preference {
-            requires: Default::default(),
-            labels: Vec::new(),
-            nodes: Vec::new(),
-            weight: Preference::default_weight(),
-        };
+        let entries = self.fields_of(path, node, On::Preference)?;
+        let mut preference = Preference::default();
         for entry in entries {
             let field = path.field(&entry.key);
             let value = &entry.value;
@@ -176,9 +169,9 @@ impl Checker<'_> {
                 "nodes" => preference.nodes = self.texts(field, value, "nodes").unwrap_or_default(),
                 "weight" => {
                     let weight = self.whole_number(field, value, 1..=limits::WEIGHT_MOST);
-                    preference.weight = weight.unwrap_or_else(Preference::default_weight);
+                    preference.weight = weight.unwrap_or(preference.weight);
                 }
-                _ => self.unknown_field(path, entry, PREFERENCE_FIELDS, &[], &[]),
+                _ => self.unknown_field(path, entry, &[On::Preference], &[], &[]),
             }
         }
         // What is misspelt or wrong was said.

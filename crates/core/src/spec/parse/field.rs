@@ -3,13 +3,14 @@
 use std::ops::RangeInclusive;
 
 use super::path::Path;
-use super::tree::{At, Content, Entry, Node};
+use super::tree::{Content, Entry, Node};
 use crate::backend::Catalogue;
 use crate::limits;
 use crate::nearest::{advice, nearest};
 use crate::shown::shown;
 use crate::span::{NotASpan, Span};
-use crate::spec::Problem;
+use crate::spec::fields::names;
+use crate::spec::{At, On, Problem};
 
 /// A field's name, and what to write instead of it.
 pub(super) type Hint = (&'static str, &'static str);
@@ -25,6 +26,11 @@ pub(super) struct Checker<'c> {
     pub(super) params_bytes: usize,
 }
 
+/// The position of a node, if it was read from a text.
+fn known(at: At) -> Option<At> {
+    (at != At::default()).then_some(at)
+}
+
 impl<'c> Checker<'c> {
     pub(super) fn new(catalogue: &'c Catalogue) -> Self {
         Self { catalogue, problems: Vec::new(), notes: Vec::new(), params_bytes: 0 }
@@ -32,7 +38,7 @@ impl<'c> Checker<'c> {
 
     /// All problems, in the order of the text.
     pub(super) fn into_problems(mut self) -> Vec<Problem> {
-        self.problems.sort_by_key(|problem| (problem.line, problem.column));
+        self.problems.sort_by_key(|problem| problem.at);
         self.problems
     }
 
@@ -47,19 +53,14 @@ impl<'c> Checker<'c> {
 
     pub(super) fn problem(&mut self, path: Path<'_>, at: At, message: impl Into<String>) {
         if !self.is_full() {
-            self.problems.push(Problem {
-                path: path.to_string(),
-                line: at.line,
-                column: at.column,
-                message: message.into(),
-            });
+            self.problems.push(Problem { path: path.to_string(), at: known(at), message: message.into() });
         }
     }
 
     /// Notes something that is valid, and probably not meant.
     pub(super) fn note(&mut self, path: Path<'_>, at: At, message: String) {
         if self.notes.len() < limits::PROBLEMS_LISTED {
-            self.notes.push(Problem { path: path.to_string(), line: at.line, column: at.column, message });
+            self.notes.push(Problem { path: path.to_string(), at: known(at), message });
         }
     }
 
@@ -123,6 +124,22 @@ impl<'c> Checker<'c> {
             Content::Map(entries) => Some(entries),
             _ => {
                 self.wrong(path, node, &format!("a map of {of}"));
+                None
+            }
+        }
+    }
+
+    /// The entries of a map with these fields.
+    pub(super) fn fields_of<'n, 't>(
+        &mut self,
+        path: Path<'_>,
+        node: &'n Node<'t>,
+        map: On,
+    ) -> Option<&'n [Entry<'t>]> {
+        match node.content() {
+            Content::Map(entries) => Some(entries),
+            _ => {
+                self.wrong(path, node, &format!("a map of {}", names(&[map]).join(", ")));
                 None
             }
         }
@@ -319,13 +336,13 @@ impl<'c> Checker<'c> {
         Some(text.to_owned())
     }
 
-    /// A field that is not one of the valid ones. `planned` are those of later versions, `other_names` those of other
+    /// Reports a field that none of these maps has. `planned` are fields of later versions, `other_names` those of other
     /// tools.
     pub(super) fn unknown_field(
         &mut self,
         above: Path<'_>,
         entry: &Entry<'_>,
-        valid: &[&str],
+        maps: &[On],
         planned: &[Hint],
         other_names: &[Hint],
     ) {
@@ -341,7 +358,7 @@ impl<'c> Checker<'c> {
         } else if key == "<<" {
             "merge keys (`<<`) are not supported; write the fields out".to_owned()
         } else {
-            format!("unknown field `{}`; {}", shown(key), advice(key, valid, "fields"))
+            format!("unknown field `{}`; {}", shown(key), advice(key, &names(maps), "fields"))
         };
         self.problem(above.field(key), entry.at, message);
     }
@@ -363,8 +380,9 @@ pub(super) fn described(node: &Node<'_>) -> String {
     }
 }
 
-/// Whether one of the fields was meant to be this one: then it is not also missing.
-pub(super) fn misspelt(entries: &[Entry<'_>], field: &str, valid: &[&str]) -> bool {
+/// Whether one of the entries is this field misspelt: then it is not also missing.
+pub(super) fn misspelt(entries: &[Entry<'_>], field: &str, maps: &[On]) -> bool {
+    let valid = names(maps);
     entries.iter().take(limits::PROBLEMS_LISTED).map(|entry| entry.key.as_ref()).any(|key| {
         key == "<<" || (!valid.contains(&key) && nearest(key, valid.iter().copied()) == Some(field))
     })

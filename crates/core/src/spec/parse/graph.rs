@@ -5,9 +5,10 @@ use std::collections::{HashMap, HashSet};
 
 use super::field::Checker;
 use super::path::Path;
-use super::tree::{At, Content, Node};
+use super::tree::{Content, Node};
 use crate::nearest::nearest;
 use crate::shown::shown;
+use crate::spec::At;
 
 /// A longer cycle is cut when it is printed.
 const CYCLE_SHOWN: usize = 20;

@@ -4,28 +4,12 @@ use super::field::{Checker, Hint, misspelt};
 use super::path::Path;
 use super::rollout::FleetFields;
 use super::task::{BOTH_PLACES, timeouts};
-use super::tree::{Content, Node};
+use super::tree::{Content, Entry, Node};
 use crate::backend::Catalogue;
 use crate::limits;
-use crate::spec::{Definition, Noted, Problem, Strategy};
+use crate::spec::{Definition, Noted, On, Problem, Strategy};
 
-const FIELDS: &[&str] = &[
-    "name",
-    "cluster",
-    "target",
-    "placement",
-    "strategy",
-    "rollout",
-    "exclusive",
-    "priority",
-    "params",
-    "timeout",
-    "max_parallel",
-    "limits",
-    "placement_timeout",
-    "tasks",
-];
-/// Fields that this version does not carry out, each with what does the same today.
+/// Fields of later versions, each with what to write in this one.
 const PLANNED_FIELDS: &[Hint] = &[
     ("schedule", "remove it, and let cron or a systemd timer call `downbeat job run -f FILE`"),
     ("triggers", "remove it, and start the job by `downbeat job run -f FILE` or by POST /api/v1/runs"),
@@ -53,8 +37,7 @@ const OTHER_NAMES: &[Hint] = &[
     ("env", "put it under `params` of the tasks that need it"),
     ("max_retries", "put it on the tasks that may be repeated"),
 ];
-const NO_TASKS: &str = "is empty; a job needs at least one task";
-const PRIORITIES: std::ops::RangeInclusive<i32> = -100..=100;
+pub(in crate::spec) const PRIORITIES: std::ops::RangeInclusive<i32> = -100..=100;
 const STRATEGIES: &[(&str, Strategy)] =
     &[("fail-fast", Strategy::FailFast), ("continue", Strategy::Continue)];
 
@@ -69,43 +52,61 @@ pub(super) fn check(tree: &Node<'_>, catalogue: &Catalogue) -> Result<Noted, Vec
 impl Checker<'_> {
     fn job(&mut self, tree: &Node<'_>) -> Option<Definition> {
         let top = Path::Top;
-        let entries = match tree.content() {
-            Content::Map(entries) => entries,
-            Content::Null => {
-                self.problem(top, tree.at, "the file is empty; a job needs at least a list of `tasks`");
-                return None;
-            }
-            Content::List(_) => {
-                self.problem(
-                    top,
-                    tree.at,
-                    "a job is a map of fields, not a list; put the list under `tasks:`",
-                );
-                return None;
-            }
-            _ => {
-                self.wrong(top, tree, "a map of fields, at least `tasks`");
-                return None;
-            }
-        };
-        let mut definition = Definition {
-            name: None,
-            cluster: None,
-            target: None,
-            placement: None,
-            strategy: Strategy::default(),
-            rollout: None,
-            exclusive: false,
-            priority: 0,
-            params: Default::default(),
-            timeout: None,
-            max_parallel: None,
-            limits: Default::default(),
-            placement_timeout: None,
-            tasks: Vec::new(),
-        };
-        let (mut tasks, mut placement_at) = (None, None);
+        let entries = self.job_entries(tree)?;
         let mut fleet = FleetFields::default();
+        let (mut definition, tasks) = self.job_fields(entries, &mut fleet);
+        let path = top.field("tasks");
+        let Some(tasks) = tasks else {
+            if !misspelt(entries, "tasks", &[On::Job]) {
+                self.problem(top, tree.at, "the field `tasks` is missing; a job needs at least one task");
+            }
+            return None;
+        };
+        let items = self.job_tasks(path, tasks)?;
+        // Each entry at its index in the file, readable or not, so that references to it can still be checked.
+        let mut read = Vec::with_capacity(items.len());
+        for (index, item) in items.iter().enumerate() {
+            if self.is_full() {
+                return None;
+            }
+            read.push(self.entry(path.index(index), item));
+        }
+        self.names(path, items);
+        self.graph(path, items);
+        definition.tasks = read.into_iter().collect::<Option<_>>()?;
+        self.fleet_rules(&definition, fleet);
+        self.fan_out_rules(path, items, &definition);
+        // Names in expressions can only be checked in a job that is valid so far.
+        if self.is_clean() {
+            self.expressions(path, items, &definition);
+        }
+        Some(definition)
+    }
+
+    /// The fields of the file.
+    fn job_entries<'n, 't>(&mut self, tree: &'n Node<'t>) -> Option<&'n [Entry<'t>]> {
+        let message = match tree.content() {
+            Content::Map(entries) => return Some(entries),
+            Content::Null => "the file is empty; a job needs at least a list of `tasks`",
+            Content::List(_) => "a job is a map of fields, not a list; put the list under `tasks:`",
+            _ => {
+                self.wrong(Path::Top, tree, "a map of fields, at least `tasks`");
+                return None;
+            }
+        };
+        self.problem(Path::Top, tree.at, message);
+        None
+    }
+
+    /// Reads all fields except `tasks`, which it returns.
+    fn job_fields<'n, 't>(
+        &mut self,
+        entries: &'n [Entry<'t>],
+        fleet: &mut FleetFields,
+    ) -> (Definition, Option<&'n Node<'t>>) {
+        let top = Path::Top;
+        let mut definition = Definition::default();
+        let (mut tasks, mut placement_at) = (None, None);
         for entry in entries {
             let field = top.field(&entry.key);
             let value = &entry.value;
@@ -122,7 +123,7 @@ impl Checker<'_> {
                 }
                 "strategy" => {
                     fleet.strategy = Some(entry.at);
-                    definition.strategy = self.choice(field, value, STRATEGIES).unwrap_or_default();
+                    definition.strategy = self.choice(field, value, STRATEGIES);
                 }
                 "rollout" => {
                     fleet.rollout = Some(entry.at);
@@ -146,63 +147,42 @@ impl Checker<'_> {
                         self.span(field, value, timeouts(limits::TASK_TIMEOUT_MOST_S));
                 }
                 "tasks" => tasks = Some(value),
-                _ => self.unknown_field(top, entry, FIELDS, PLANNED_FIELDS, OTHER_NAMES),
+                _ => self.unknown_field(top, entry, &[On::Job], PLANNED_FIELDS, OTHER_NAMES),
             }
+        }
+        if fleet.rollout.is_none() {
+            definition.strategy.get_or_insert_default();
         }
         if let Some(at) = placement_at
             && fleet.targeted
         {
             self.problem(top.field("placement"), at, BOTH_PLACES);
         }
-        let path = top.field("tasks");
-        let Some(tasks) = tasks else {
-            if !misspelt(entries, "tasks", FIELDS) {
-                self.problem(top, tree.at, "the field `tasks` is missing; a job needs at least one task");
-            }
-            return None;
+        (definition, tasks)
+    }
+
+    /// The entries of `tasks`: at least one, and not too many.
+    fn job_tasks<'n, 't>(&mut self, path: Path<'_>, tasks: &'n Node<'t>) -> Option<&'n [Node<'t>]> {
+        let items = match tasks.content() {
+            Content::Null => &[],
+            _ => self.list(path, tasks, "tasks")?,
         };
-        if let Content::Null = tasks.content() {
-            self.problem(path, tasks.at, NO_TASKS);
-            return None;
-        }
-        let items = self.list(path, tasks, "tasks")?;
-        if items.is_empty() {
-            self.problem(path, tasks.at, NO_TASKS);
-            return None;
-        }
         let steps: usize = items.iter().map(leaves).sum();
-        if steps > limits::STEPS_PER_RUN {
-            self.problem(
-                path,
-                tasks.at,
-                format!(
-                    "there are {steps} steps, and a run may have {}; split the job",
-                    limits::STEPS_PER_RUN
-                ),
-            );
+        if items.is_empty() {
+            self.problem(path, tasks.at, "is empty; a job needs at least one task");
             return None;
         }
-        // Each entry by its place in the file, readable or not, so that what refers to it is still judged fairly.
-        let mut read = Vec::with_capacity(items.len());
-        for (index, item) in items.iter().enumerate() {
-            if self.is_full() {
-                return None;
-            }
-            read.push(self.entry(path.index(index), item));
+        if steps > limits::STEPS_PER_RUN {
+            let most = limits::STEPS_PER_RUN;
+            let message = format!("there are {steps} steps, and a run may have {most}; split the job");
+            self.problem(path, tasks.at, message);
+            return None;
         }
-        self.names(path, items);
-        self.graph(path, items);
-        definition.tasks = read.into_iter().collect::<Option<_>>()?;
-        self.fleet_rules(&definition, fleet);
-        self.fan_out_rules(path, items, &definition);
-        // Names mean something only in a job that is right so far.
-        if self.is_clean() {
-            self.expressions(path, items, &definition);
-        }
-        Some(definition)
+        Some(items)
     }
 }
 
+/// How many steps an entry of `tasks` has.
 fn leaves(item: &Node<'_>) -> usize {
     match item.content() {
         Content::Map(entries) => {

@@ -1,6 +1,7 @@
 //! Reads what people write: text or JSON into a tree that knows its positions (`yaml`, `tree`), and the tree into a
-//! definition (`job`, `rollout`, `task`, `graph`, `expression`), collecting everything that is wrong on the way.
+//! definition (`job`, `rollout`, `task`, `action`, `graph`, `expression`), collecting everything that is wrong on the way.
 
+mod action;
 mod expression;
 mod fan_out;
 mod field;
@@ -15,4 +16,5 @@ mod task;
 mod tree;
 mod yaml;
 
+pub(super) use job::PRIORITIES;
 pub use read::{from_json, from_json_noting, parse, parse_bytes, parse_bytes_noting, parse_noting};

@@ -8,10 +8,8 @@ use super::tree::{Content, Node};
 use crate::limits;
 use crate::select::{Scope, Selector};
 use crate::shown::shown;
-use crate::spec::Placement;
+use crate::spec::{On, Placement};
 
-const PLACEMENT_FIELDS: &[&str] =
-    &["requires", "labels", "allow", "forbid", "max_per_node", "backends", "prefer", "spread"];
 pub(super) const WANTED_LABEL: &str = "the name of a label";
 const TARGET: &str = "a selector such as all, group:web or 'label.disk = ssd', or {scope: group, value: web}";
 
@@ -35,7 +33,7 @@ impl Checker<'_> {
                         }
                         "value" if self.refuse_expression(field, &entry.value, "a target") => return None,
                         "value" => value = Some(self.text(field, &entry.value, "a name")?),
-                        _ => self.unknown_field(path, entry, &["scope", "value"], &[], &[]),
+                        _ => self.unknown_field(path, entry, &[On::Target], &[], &[]),
                     }
                 }
                 let Some(scope) = scope else {
@@ -75,7 +73,7 @@ impl Checker<'_> {
     }
 
     pub(super) fn placement(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<Placement> {
-        let entries = self.map(path, node, &PLACEMENT_FIELDS.join(", "))?;
+        let entries = self.fields_of(path, node, On::Placement)?;
         let mut placement = Placement::default();
         for entry in entries {
             let field = path.field(&entry.key);
@@ -93,7 +91,7 @@ impl Checker<'_> {
                     let most = u32::try_from(limits::STEPS_PER_RUN).unwrap_or(u32::MAX);
                     placement.max_per_node = self.whole_number(field, &entry.value, 1..=most);
                 }
-                _ => self.unknown_field(path, entry, PLACEMENT_FIELDS, &[], &[]),
+                _ => self.unknown_field(path, entry, &[On::Placement], &[], &[]),
             }
         }
         if let Some(both) = placement.allow.iter().find(|node| placement.forbid.contains(node)) {

@@ -4,11 +4,11 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::job;
-use super::tree::{At, Node};
+use super::tree::Node;
 use super::yaml::{self, Cause, NotATree};
 use crate::backend::Catalogue;
 use crate::limits;
-use crate::spec::{Definition, Noted, Problem};
+use crate::spec::{At, Definition, Noted, Problem};
 
 /// Reads a job file, YAML or JSON. An `origin` that ends in `.json` must be JSON.
 pub fn parse(text: &str, origin: &str, catalogue: &Catalogue) -> Result<Definition, Vec<Problem>> {
@@ -34,10 +34,7 @@ pub fn parse_noting(text: &str, origin: &str, catalogue: &Catalogue) -> Result<N
     let named_json =
         origin.rsplit_once('.').is_some_and(|(_, extension)| extension.eq_ignore_ascii_case("json"));
     if named_json && let Err(error) = serde_json::from_str::<IgnoredAny>(text) {
-        let at = At {
-            line: u32::try_from(error.line()).unwrap_or(u32::MAX),
-            column: u32::try_from(error.column()).unwrap_or(u32::MAX).max(1),
-        };
+        let at = At::of_json(&error);
         let message = error.to_string();
         let what = message.split(" at line ").next().unwrap_or_default();
         return Err(vec![problem(NotATree::new(at, format!("not valid JSON: {what}")))]);
@@ -83,18 +80,16 @@ pub fn from_json(value: &Value, catalogue: &Catalogue) -> Result<Definition, Vec
 pub fn from_json_noting(value: &Value, catalogue: &Catalogue) -> Result<Noted, Vec<Problem>> {
     match Node::of_json(value) {
         Ok(tree) => job::check(&tree, catalogue),
-        Err(beyond) => {
-            Err(vec![Problem { path: String::new(), line: 0, column: 0, message: beyond.to_string() }])
-        }
+        Err(beyond) => Err(vec![Problem { path: String::new(), at: None, message: beyond.to_string() }]),
     }
 }
 
 fn whole(message: String) -> Vec<Problem> {
-    vec![Problem { path: String::new(), line: 1, column: 1, message }]
+    vec![Problem { path: String::new(), at: Some(At { line: 1, column: 1 }), message }]
 }
 
 fn problem(error: NotATree) -> Problem {
-    Problem { path: String::new(), line: error.at.line, column: error.at.column, message: error.message }
+    Problem { path: String::new(), at: Some(error.at), message: error.message }
 }
 
 /// The position of a byte, for texts that no parser has seen.

@@ -3,14 +3,13 @@
 
 use super::field::{Checker, misspelt};
 use super::path::Path;
-use super::tree::{At, Content, Node};
+use super::tree::{Content, Node};
 use crate::backend::{Params, params_bytes};
 use crate::limits;
 use crate::shown::shown;
 use crate::span::Span;
-use crate::spec::{Amount, Batch, Condition, Definition, Entry, Rollout};
+use crate::spec::{Amount, At, Batch, Condition, Definition, Entry, On, Rollout};
 
-const ROLLOUT_FIELDS: &[&str] = &["batch", "pause", "max_failures"];
 const AMOUNT: &str = "a number of nodes such as 10, or a part of them such as 25%";
 
 /// Where the fields stand that rules are about.
@@ -25,7 +24,7 @@ pub(super) struct FleetFields {
 
 impl Checker<'_> {
     pub(super) fn rollout(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<Rollout> {
-        let entries = self.map(path, node, "batch, pause, max_failures")?;
+        let entries = self.fields_of(path, node, On::Rollout)?;
         let (mut batch, mut batch_given) = (None, false);
         let (mut pause, mut max_failures) = (Span::default(), Amount::default());
         for entry in entries {
@@ -41,10 +40,10 @@ impl Checker<'_> {
                     pause = self.span(field, value, range).unwrap_or_default();
                 }
                 "max_failures" => max_failures = self.amount(field, value).unwrap_or_default(),
-                _ => self.unknown_field(path, entry, ROLLOUT_FIELDS, &[], &[]),
+                _ => self.unknown_field(path, entry, &[On::Rollout], &[], &[]),
             }
         }
-        if !batch_given && !misspelt(entries, "batch", ROLLOUT_FIELDS) {
+        if !batch_given && !misspelt(entries, "batch", &[On::Rollout]) {
             self.problem(
                 path,
                 node.at,
@@ -199,7 +198,7 @@ impl Checker<'_> {
             );
         }
         let entries = || definition.tasks.iter().enumerate();
-        if let Some((index, _)) = entries().find(|(_, entry)| entry.said_depends_on().is_some()) {
+        if let Some((index, _)) = entries().find(|(_, entry)| entry.explicit_depends_on().is_some()) {
             let message = format!(
                 "a roll-out is for a list, which each wave walks from its beginning to its end; remove `depends_on` \
                  of tasks[{index}], or `rollout`"

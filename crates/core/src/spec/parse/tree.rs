@@ -7,16 +7,11 @@ use std::rc::Rc;
 use serde_json::{Number, Value};
 
 use crate::limits;
-
-/// Where a value stands in the text, from 1; zero when there is no text.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct At {
-    pub(super) line: u32,
-    pub(super) column: u32,
-}
+use crate::spec::At;
 
 #[derive(Clone, Debug)]
 pub(super) struct Node<'t> {
+    /// The default when there is no text.
     pub(super) at: At,
     pub(super) content: Content<'t>,
 }

@@ -8,9 +8,10 @@ use std::rc::Rc;
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Tag};
 
 use super::scalar;
-use super::tree::{At, Beyond, Content, Entry, Node};
+use super::tree::{Beyond, Content, Entry, Node};
 use crate::limits;
 use crate::shown::shown;
+use crate::spec::At;
 
 /// Why a text is no tree. There is one: what comes after it is anyone's guess.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -90,25 +90,16 @@ impl Case {
         let fleet = rollout.is_some() || dice.below(3) > 0;
         let mut case = Self {
             definition: Definition {
-                name: None,
-                cluster: None,
                 target: fleet.then(Selector::all),
-                placement: None,
                 // A roll-out has no strategy: the budget decides.
-                strategy: if rollout.is_none() && dice.below(2) == 0 {
-                    Strategy::Continue
-                } else {
-                    Strategy::FailFast
-                },
+                strategy: rollout.is_none().then(|| match dice.below(2) {
+                    0 => Strategy::Continue,
+                    _ => Strategy::FailFast,
+                }),
                 rollout,
-                exclusive: false,
-                priority: 0,
-                params: Default::default(),
-                timeout: None,
                 max_parallel: (dice.below(4) == 0).then(|| 1 + u32::try_from(dice.below(3)).unwrap()),
-                limits: Default::default(),
                 placement_timeout: (dice.below(4) == 0).then(|| random_wait(dice)),
-                tasks: Vec::new(),
+                ..Definition::default()
             },
             nodes,
             targets: Vec::new(),

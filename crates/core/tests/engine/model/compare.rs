@@ -162,12 +162,16 @@ impl Story<'_> {
         }
         let _ = writeln!(text, "  run: {:?}\n\nthe engine says:", self.tables.run_end());
         let mut executions: Vec<&Execution> = self.world.executions.values().collect();
-        executions.sort_by_key(|e| (e.step, self.world.place(e), e.attempt));
+        executions.sort_by_key(|e| (e.step(), self.world.place(e), e.attempt));
         for execution in executions {
             let (state, place) = (&execution.state, self.world.place(execution));
             let (status, why) = (status_of(state), reason_of(state).unwrap_or_default());
-            let _ =
-                writeln!(text, "  {}@{place} attempt {} {status:?} {why}", execution.step, execution.attempt);
+            let _ = writeln!(
+                text,
+                "  {}@{place} attempt {} {status:?} {why}",
+                execution.step(),
+                execution.attempt
+            );
         }
         let _ = writeln!(text, "  run: {} {:?}", self.world.record.state, self.world.record.end);
         text

@@ -46,7 +46,7 @@ impl<'a> Tables<'a> {
     /// "`max_failures` is the budget: a number of nodes, or a part of all nodes (rounded down)." Without a roll-out
     /// fail-fast strikes with the first failure, and `continue` never.
     pub(super) fn budget(&self) -> usize {
-        match (&self.case.definition.rollout, self.case.definition.strategy) {
+        match (&self.case.definition.rollout, self.case.definition.strategy()) {
             (Some(rollout), _) => self.amount(rollout.max_failures),
             (None, Strategy::FailFast) => 0,
             (None, Strategy::Continue) => usize::MAX,

@@ -128,7 +128,7 @@ fn earlier_results(case: &Case, dice: &mut Dice) -> Vec<Execution> {
             if !world.lease(&execution) {
                 continue;
             }
-            let said = json!([7, u64::from(execution.step)]);
+            let said = json!([7, u64::from(execution.step())]);
             let said = world.said(execution.id, Verdict::Succeeded, [("v".to_owned(), said)].into());
             world.happens(&said);
         }
@@ -139,7 +139,7 @@ fn earlier_results(case: &Case, dice: &mut Dice) -> Vec<Execution> {
 }
 
 pub(super) fn place_of(execution: &Execution) -> Place {
-    (execution.step as usize, execution.pinned.map(node_number), execution.item.map(|item| item as usize))
+    (execution.step() as usize, execution.pinned.map(node_number), execution.item().map(|item| item as usize))
 }
 
 /// What a succeeded execution said.
@@ -182,7 +182,7 @@ impl<'a> Story<'a> {
         }
         let mut keys = BTreeMap::new();
         for execution in results {
-            let task = world.plan.task(execution.step);
+            let task = world.plan.task(execution.step());
             let params = execution.params.as_deref().unwrap_or(&task.params).clone().into_iter().collect();
             let inputs = inputs(&params, &task.outputs, execution.pinned.map(node_number));
             let key = execution.cache_key.as_deref().expect("it is kept").to_owned();

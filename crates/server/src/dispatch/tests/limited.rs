@@ -3,6 +3,7 @@
 use downbeat_core::state::LimitUse;
 
 use super::*;
+use downbeat_core::work::Parent;
 
 fn named(world: &mut World, name: &str) -> RunId {
     world.run(name, noops(1, &json!({"name": name})))
@@ -38,7 +39,9 @@ fn a_key_is_shared_by_all_runs_and_each_is_held_to_its_own_number() {
     // Two are left, which is too many for one of them and room for the other.
     let ended: Vec<Change> = claims
         .iter()
-        .filter(|claim| matches!(claim, Change::ExecutionLeased { run, .. } if *run == narrow))
+        .filter(
+            |claim| matches!(claim, Change::ExecutionLeased { of: Parent::Run(run), .. } if *run == narrow),
+        )
         .cloned()
         .collect();
     world.commit(claims);
@@ -169,7 +172,7 @@ fn what_another_server_gave_out_counts() {
     };
     let theirs: Vec<Change> = [(ids[0], 1), (ids[2], 2)]
         .map(|(execution, token)| Change::ExecutionLeased {
-            run: run.clone(),
+            of: Parent::Run(run.clone()),
             execution,
             lease: lease(token),
         })
@@ -272,7 +275,8 @@ fn what_the_store_remembers_counts_when_a_server_starts() {
     let lease =
         Lease { token: LeaseToken(Uuid::from_u128(9)), node: node_id(0), session: SESSION, granted_at: at };
     held.state = State::Running { lease, started_at: at, stop: false };
-    world.board.add_execution(&held, &mut Vec::new());
+    let work = world.work(&run);
+    world.board.add_execution(&held, work, &mut Vec::new());
     let ended = ExecutionId(Uuid::from_u128(5));
     let cluster = ClusterId::DEFAULT;
     let of = |key: &str, execution, until| LimitUse {
@@ -299,11 +303,11 @@ fn reasons_say_what_an_execution_waits_for() {
     let mut world = World::new(2);
     world.board.add_node(NodeRecord { draining: true, ..record(2, SESSION) });
     let run = named(&mut world, "r");
-    let plan = Arc::clone(world.board.plan(&run).unwrap());
+    let work = world.work(&run);
     let mut execution = world.executions(&run, 1, None).remove(0);
     let reasons = |world: &mut World, execution: &Execution, seconds: i64| {
         let now = world.now + SignedDuration::from_secs(seconds);
-        let obstacles = world.board.obstacles(&plan, &run, execution, now);
+        let obstacles = world.board.obstacles(&work, execution, now);
         obstacles.into_iter().map(|found| format!("{}: {}", found.node, found.reason)).collect::<Vec<_>>()
     };
     let drained = "n2: is draining and takes no new work";

@@ -10,6 +10,7 @@ use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, Serv
 use downbeat_core::node::{Description, NodeRecord, NodeStatus};
 use downbeat_core::plan::{Plan, resolve};
 use downbeat_core::spec::Definition;
+use downbeat_core::work::{Origin, Parent, Work};
 use downbeat_core::{Change, Dice, Event, Timestamp};
 use downbeat_proto::message::{Free, Held, PollAnswer};
 use jiff::SignedDuration;
@@ -18,6 +19,7 @@ use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use super::{Board, Share};
+use crate::works::{RunWork, Works};
 
 mod fair;
 mod limited;
@@ -27,6 +29,7 @@ mod schemas;
 
 struct World {
     board: Board,
+    works: Works,
     dice: Dice,
     now: Timestamp,
     seq: u64,
@@ -70,7 +73,8 @@ impl World {
         for index in 0..nodes {
             board.add_node(record(index, SESSION));
         }
-        Self { board, dice: Dice::new(1), now: Timestamp::from_second(1_000).unwrap(), seq: 0, polls: 0 }
+        let now = Timestamp::from_second(1_000).unwrap();
+        Self { board, works: Works::default(), dice: Dice::new(1), now, seq: 0, polls: 0 }
     }
 
     fn run(&mut self, name: &str, definition: Value) -> RunId {
@@ -78,23 +82,26 @@ impl World {
         let nodes: Vec<Arc<NodeRecord>> = self.board.nodes().cloned().collect();
         let resolved = resolve(&definition, &definition.params, &nodes).unwrap();
         let plan = Plan::compile(Arc::new(definition), Arc::new(resolved)).unwrap();
-        self.board.add_plan(RunId::from(name), ClusterId::DEFAULT, Arc::new(plan));
+        let work = RunWork::new(RunId::from(name), ClusterId::DEFAULT, Arc::new(plan));
+        self.works.insert(Arc::new(work));
         RunId::from(name)
+    }
+
+    fn work(&self, run: &RunId) -> Arc<Work> {
+        self.works.get(&Origin::Step { run: run.clone(), step: 0, item: None }).unwrap()
     }
 
     fn executions(&mut self, run: &RunId, count: u32, pinned: Option<NodeId>) -> Vec<Execution> {
         (0..count)
             .map(|step| Execution {
                 id: ExecutionId(self.dice.uuid_at(self.now)),
-                run: run.clone(),
-                step,
+                of: Origin::Step { run: run.clone(), step, item: None },
                 pinned,
                 attempt: 1,
                 created_at: self.now,
                 state: State::Pending { not_before: None },
                 params: Default::default(),
                 reused: None,
-                item: None,
                 limits: None,
                 cache_key: None,
             })
@@ -108,7 +115,7 @@ impl World {
     }
 
     fn reserve(&mut self, executions: &mut [Execution]) {
-        self.board.reserve(executions, self.now, &mut self.dice);
+        self.board.reserve(executions, &self.works, self.now, &mut self.dice);
     }
 
     fn commit(&mut self, changes: Vec<Change>) {
@@ -120,7 +127,7 @@ impl World {
                 Event { seq: self.seq, server, change }
             })
             .collect();
-        self.board.apply(&events);
+        self.board.apply(&events, &self.works);
     }
 
     fn add(&mut self, run: &RunId, executions: Vec<Execution>) {
@@ -135,7 +142,7 @@ impl World {
     fn lose(&mut self, execution: &Execution) {
         let lease = *execution.state.lease().unwrap();
         let ends = vec![self.end_of(&Change::ExecutionLeased {
-            run: execution.run.clone(),
+            of: execution.of.parent(),
             execution: execution.id,
             lease,
         })];
@@ -144,9 +151,11 @@ impl World {
 
     /// The end of what was claimed.
     fn end_of(&self, claim: &Change) -> Change {
-        let Change::ExecutionLeased { run, execution, lease } = claim else { panic!("no claim: {claim:?}") };
+        let Change::ExecutionLeased { of: Parent::Run(run), execution, lease } = claim else {
+            panic!("no claim: {claim:?}")
+        };
         Change::ExecutionLost {
-            run: run.clone(),
+            of: Parent::Run(run.clone()),
             execution: *execution,
             token: lease.token,
             silence: None,
@@ -505,7 +514,7 @@ fn a_claim_that_another_server_won_gives_its_slot_back() {
         session: SESSION,
         granted_at: world.now,
     };
-    world.commit(vec![Change::ExecutionLeased { run: run.clone(), execution: first, lease }]);
+    world.commit(vec![Change::ExecutionLeased { of: Parent::Run(run.clone()), execution: first, lease }]);
     world.board.unclaim(&claims[0]);
     assert!(world.board.holds(node_id(1), &Held { execution: first, token: lease.token }));
     world.add(&run, executions[1..].to_vec());
@@ -548,7 +557,7 @@ fn task() -> Value {
 
 fn claimed_by_run(changes: &[Change]) -> Vec<(String, NodeId)> {
     let claim = |change: &Change| match change {
-        Change::ExecutionLeased { run, lease, .. } => Some((run.to_string(), lease.node)),
+        Change::ExecutionLeased { of: Parent::Run(run), lease, .. } => Some((run.to_string(), lease.node)),
         _ => None,
     };
     changes.iter().filter_map(claim).collect()

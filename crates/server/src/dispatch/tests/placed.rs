@@ -111,9 +111,7 @@ fn whether_any_node_fits_by_what_lasts_is_said_in_one_line() {
     let mut world = World::new(3);
     let full = world.run("full", noops(1, &json!({"placement": {"max_per_node": 1}})));
     let gpu = world.run("gpu", noops(1, &json!({"placement": {"labels": ["gpu"]}})));
-    let fits = |world: &World, run: &RunId| {
-        world.board.fits_any(world.board.plan(run).unwrap(), ClusterId::DEFAULT, 0)
-    };
+    let fits = |world: &World, run: &RunId| world.board.fits_any(&world.work(run));
     world.board.add_node(NodeRecord { status: NodeStatus::Offline, ..record(1, SESSION) });
     world.board.add_node(NodeRecord { draining: true, ..record(2, SESSION) });
     world.wait(&full, 2, None);
@@ -125,9 +123,6 @@ fn whether_any_node_fits_by_what_lasts_is_said_in_one_line() {
     world.board.add_node(NodeRecord { status: NodeStatus::Stale, ..record(0, SESSION) });
     let reasons = "no node fits: 1 is draining; 1 is offline; 1 is stale";
     assert_eq!(fits(&world, &full), Err(reasons.to_owned()));
-    let elsewhere = ClusterId(Uuid::from_u128(77));
-    assert_eq!(
-        world.board.fits_any(world.board.plan(&gpu).unwrap(), elsewhere, 0),
-        Err("no node fits: the cluster has none".to_owned())
-    );
+    let elsewhere = Work { cluster: ClusterId(Uuid::from_u128(77)), ..(*world.work(&gpu)).clone() };
+    assert_eq!(world.board.fits_any(&elsewhere), Err("no node fits: the cluster has none".to_owned()));
 }

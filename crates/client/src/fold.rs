@@ -1,0 +1,344 @@
+//! Owns the projection of a run: the view that `GET /runs/{id}` returns, kept up to date by the run's events.
+//!
+//! The view that it begins with may be newer than the event that it goes on after, so events may come that the view has
+//! already: such an event changes nothing, since no result and no ended run goes back to an earlier state.
+//!
+//! Not in events, and therefore as old as the last read: why something waits, which nodes are silent, and the last line that
+//! a failed instance wrote.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use downbeat_api::{
+    AddedExecution, Ended, Event, Execution, Happened, InstanceResult, Outline, Plan, Reported, Run,
+    StepWaiting, Where,
+};
+use downbeat_core::execution::{Outcome, Status, Verdict, fit_into_lease};
+use downbeat_core::ids::{ExecutionId, NodeId};
+use downbeat_core::run::RunState;
+use downbeat_core::{Span, Timestamp};
+
+/// The key of a placed step's result while no node is bound to it.
+const UNBOUND: &str = "-";
+
+/// The view of a run, and what is needed to keep it up to date.
+#[derive(Clone, Debug)]
+pub struct Projection {
+    run: Run,
+    outline: Outline,
+    /// Whether each step is placed: it has one result for all of its attempts.
+    placed: Vec<bool>,
+    hostnames: HashMap<NodeId, String>,
+    /// Where the result of each execution is, and when it was leased if that was seen.
+    places: HashMap<ExecutionId, Place>,
+    /// Executions of which no event said everything that the view shows.
+    incomplete: BTreeSet<ExecutionId>,
+    /// The last event that was applied.
+    seq: u64,
+    is_derived: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Place {
+    step: u32,
+    key: String,
+    leased_at: Option<Timestamp>,
+}
+
+impl Projection {
+    /// `run` must have been read after the event with the number `seq` was committed.
+    pub fn new(run: Run, plan: &Plan, seq: u64) -> Self {
+        let hostnames = plan.nodes.iter().map(|node| (node.id, node.hostname.clone())).collect();
+        let mut projection = Self {
+            run,
+            outline: Outline::of_plan(plan),
+            placed: plan.steps.iter().map(|step| matches!(step.place, Where::Placed(_))).collect(),
+            hostnames,
+            places: HashMap::new(),
+            incomplete: BTreeSet::new(),
+            seq,
+            is_derived: true,
+        };
+        projection.index();
+        projection
+    }
+
+    /// Replaces the view by one that was read after the event with the number `seq` was committed.
+    pub fn replace(&mut self, run: Run, seq: u64) {
+        (self.run, self.seq, self.is_derived) = (run, seq, true);
+        self.incomplete.clear();
+        self.index();
+    }
+
+    fn index(&mut self) {
+        let leased_at = |execution| self.places.get(execution).and_then(|place| place.leased_at);
+        let results = self.run.results.iter().flat_map(|(step, results)| {
+            results.iter().map(|(key, result)| {
+                let place = Place { step: *step, key: key.clone(), leased_at: leased_at(&result.execution) };
+                (result.execution, place)
+            })
+        });
+        self.places = results.collect();
+    }
+
+    /// Returns the view.
+    pub fn run(&mut self) -> &Run {
+        if !std::mem::replace(&mut self.is_derived, true) {
+            self.run.derive(&self.outline);
+            let results = &self.run.results;
+            let waits = |step: &u32| {
+                results
+                    .get(step)
+                    .is_some_and(|step| step.values().any(|result| result.status == Status::Pending))
+            };
+            self.run.waiting.retain(|waiting| waits(&waiting.step));
+        }
+        &self.run
+    }
+
+    /// Returns the number of the last event that was applied.
+    pub fn seq(&self) -> u64 {
+        self.seq
+    }
+
+    /// Returns the nodes of an event whose hostnames are not known; [`learn`](Self::learn) them before it is applied.
+    pub fn strangers(&self, event: &Event) -> Vec<NodeId> {
+        let added: &[AddedExecution] = match &event.happened {
+            Happened::ExecutionsAdded { executions } => executions,
+            _ => &[],
+        };
+        let nodes = event.node.into_iter().chain(added.iter().filter_map(|execution| execution.node));
+        nodes.filter(|node| !self.hostnames.contains_key(node)).collect()
+    }
+
+    /// Takes in the hostname of a node.
+    pub fn learn(&mut self, node: NodeId, hostname: String) {
+        self.hostnames.insert(node, hostname);
+    }
+
+    /// Takes in why the run and its steps wait.
+    pub fn set_waiting(&mut self, pending_reason: Option<String>, waiting: Vec<StepWaiting>) {
+        self.run.summary.pending_reason = pending_reason;
+        self.run.waiting = waiting;
+        self.is_derived = false;
+    }
+
+    /// Returns the executions that have to be read, since no event said everything of them; [`complete`](Self::complete)
+    /// takes them in.
+    pub fn take_incomplete(&mut self) -> BTreeSet<ExecutionId> {
+        std::mem::take(&mut self.incomplete)
+    }
+
+    /// Takes in an execution that was read.
+    pub fn complete(&mut self, execution: &Execution) {
+        let Some(result) = self.result(execution.id) else { return };
+        result.status = execution.status;
+        result.duration = execution.duration;
+        result.exit_code = execution.exit_code;
+        result.error.clone_from(&execution.error);
+        result.reason.clone_from(&execution.reason);
+        result.reused = execution.reused;
+        result.cached = execution.cached;
+        result.outputs.clone_from(&execution.outputs);
+    }
+
+    /// Takes in what happened. Events that were applied before change nothing.
+    pub fn apply(&mut self, event: &Event) {
+        if event.seq <= self.seq {
+            return;
+        }
+        (self.seq, self.is_derived) = (event.seq, false);
+        let at = event.at;
+        let summary = &mut self.run.summary;
+        match &event.happened {
+            Happened::RunTaken { owner, .. } => summary.owner = *owner,
+            Happened::RunCancelRequested {} => summary.cancel_requested_at = Some(at),
+            Happened::RunPauseSet { paused, .. } => {
+                summary.paused_at = paused.then_some(at);
+                summary.paused = *paused && !summary.state.is_terminal();
+            }
+            Happened::RunAdmitted { .. } => summary.pending_reason = None,
+            Happened::RunMoved { path, end, .. } => self.move_run(path, end.as_ref(), at),
+            Happened::ExecutionsAdded { executions } => {
+                for execution in executions {
+                    self.add(execution, at);
+                }
+            }
+            Happened::ExecutionLeased {} => self.lease(event),
+            Happened::ExecutionStarted {} => {
+                self.change(event, Status::Leased, |result| result.status = Status::Running);
+            }
+            Happened::ExecutionFinished(Reported(outcome)) => self.finish(event, outcome),
+            Happened::ExecutionLost { reason } => {
+                let lost = self.change(event, Status::Running, |result| {
+                    result.status = Status::Lost;
+                    result.error = Some(reason.clone());
+                });
+                // How long it ran is not in the event.
+                self.incomplete.extend(event.execution.filter(|_| lost));
+            }
+            Happened::ExecutionCancelRequested { reason } => {
+                self.change(event, Status::Pending, |result| {
+                    result.status = Status::Cancelled;
+                    result.reason = Some(reason.clone());
+                });
+            }
+            Happened::ExecutionGivenUp { error } => {
+                self.change(event, Status::Pending, |result| {
+                    result.status = Status::Failed;
+                    result.error = Some(error.clone());
+                });
+            }
+            Happened::ExecutionSkipped { reason } => {
+                self.change(event, Status::Pending, |result| {
+                    result.status = Status::Skipped;
+                    result.reason = Some(reason.clone());
+                });
+            }
+            Happened::RunCreated { .. }
+            | Happened::NodeRegistered { .. }
+            | Happened::NodeMoved { .. }
+            | Happened::NodeDrainSet { .. }
+            | Happened::NodeProblemsSet { .. }
+            | Happened::NodeDeleted { .. }
+            | Happened::Unknown(_) => {}
+        }
+    }
+
+    fn move_run(&mut self, path: &[RunState], end: Option<&Ended>, at: Timestamp) {
+        let summary = &mut self.run.summary;
+        let Some(to) = path.last().copied().filter(|_| !summary.state.is_terminal()) else { return };
+        summary.state = to;
+        summary.status = to.status();
+        summary.pending_reason = None;
+        if path.contains(&RunState::Running) {
+            summary.started_at.get_or_insert(at);
+        }
+        if to.is_terminal() {
+            summary.finished_at = Some(at);
+            summary.duration = summary.started_at.map(|started| between(started, at));
+            summary.partial = end.is_some_and(|end| end.partial);
+            summary.error = end.and_then(|end| end.error.clone());
+            summary.paused = false;
+            self.run.silent.clear();
+        }
+    }
+
+    fn hostname(&self, node: NodeId) -> String {
+        self.hostnames.get(&node).cloned().unwrap_or_else(|| node.to_string())
+    }
+
+    fn add(&mut self, added: &AddedExecution, at: Timestamp) {
+        let is_placed = self.placed.get(added.step as usize).copied().unwrap_or(added.node.is_none());
+        let node = added.node.map(|node| self.hostname(node));
+        let (key, node) = match added.item {
+            Some(item) => (format!("[{item}]"), node),
+            None => (node.unwrap_or_else(|| UNBOUND.to_owned()), None),
+        };
+        let results = self.run.results.entry(added.step).or_default();
+        let is_newer = |earlier: &InstanceResult| earlier.attempts < added.attempt;
+        if is_placed && added.item.is_none() {
+            if !results.values().all(is_newer) {
+                return;
+            }
+            results.clear();
+        } else if !results.get(&key).is_none_or(is_newer) {
+            return;
+        }
+        // A server of an earlier release says less of an execution that ended as it was created.
+        let is_incomplete = match added.status {
+            Status::Pending | Status::Leased | Status::Running => false,
+            Status::Succeeded => added.reused.is_none(),
+            Status::Failed | Status::Lost => added.error.is_none(),
+            Status::Skipped | Status::Cancelled => added.reason.is_none(),
+        };
+        self.incomplete.extend(is_incomplete.then_some(added.id));
+        let leased_at = (added.status == Status::Leased).then_some(at);
+        self.places.insert(added.id, Place { step: added.step, key: key.clone(), leased_at });
+        let result = InstanceResult {
+            status: added.status,
+            item: added.item,
+            node,
+            attempts: added.attempt,
+            duration: added.duration,
+            exit_code: added.exit_code,
+            error: added.error.clone(),
+            reason: added.reason.clone(),
+            stderr: None,
+            waits: None,
+            reused: added.reused,
+            cached: added.cached,
+            outputs: added.outputs.clone(),
+            execution: added.id,
+        };
+        results.insert(key, result);
+    }
+
+    /// Returns the result that shows an execution; nothing if a later attempt took its place.
+    fn result(&mut self, execution: ExecutionId) -> Option<&mut InstanceResult> {
+        let place = self.places.get(&execution)?;
+        let result = self.run.results.get_mut(&place.step)?.get_mut(&place.key)?;
+        (result.execution == execution).then_some(result)
+    }
+
+    /// Changes the result of the event's execution, unless it is past `latest` already. Returns whether it was changed.
+    fn change(&mut self, event: &Event, latest: Status, change: impl FnOnce(&mut InstanceResult)) -> bool {
+        let result = event.execution.and_then(|execution| self.result(execution));
+        let Some(result) = result.filter(|result| result.status.is_open() && result.status <= latest) else {
+            return false;
+        };
+        result.waits = None;
+        change(result);
+        true
+    }
+
+    fn lease(&mut self, event: &Event) {
+        let hostname = event.node.map(|node| self.hostname(node));
+        let leased = self.change(event, Status::Pending, |result| {
+            result.status = Status::Leased;
+            if result.item.is_some() {
+                result.node.clone_from(&hostname);
+            }
+        });
+        let place = event.execution.filter(|_| leased).and_then(|execution| self.places.get_mut(&execution));
+        let Some(place) = place else { return };
+        place.leased_at = Some(event.at);
+        // A placed result is found under the node that has it.
+        let results: Option<&mut BTreeMap<_, _>> = self.run.results.get_mut(&place.step);
+        if let (UNBOUND, Some(hostname), Some(results)) = (place.key.as_str(), hostname, results)
+            && let Some(result) = results.remove(UNBOUND)
+        {
+            results.insert(hostname.clone(), result);
+            place.key = hostname;
+        }
+    }
+
+    fn finish(&mut self, event: &Event, outcome: &Outcome) {
+        let place = event.execution.and_then(|execution| self.places.get(&execution));
+        let outcome = match place.and_then(|place| place.leased_at) {
+            Some(leased_at) => fit_into_lease(outcome.clone(), leased_at),
+            None => outcome.clone(),
+        };
+        self.change(event, Status::Running, |result| {
+            result.exit_code = outcome.exit_code;
+            result.duration = Some(between(outcome.started_at, outcome.finished_at));
+            match outcome.verdict {
+                Verdict::Succeeded => {
+                    result.status = Status::Succeeded;
+                    result.outputs = outcome.outputs;
+                }
+                Verdict::Failed => {
+                    result.status = Status::Failed;
+                    result.error = outcome.error;
+                }
+                Verdict::Cancelled => {
+                    result.status = Status::Cancelled;
+                    result.reason = Some(outcome.error.unwrap_or_else(|| "cancelled".to_owned()));
+                }
+            }
+        });
+    }
+}
+
+fn between(started: Timestamp, finished: Timestamp) -> Span {
+    Span(finished.duration_since(started).try_into().unwrap_or_default())
+}

@@ -1,0 +1,85 @@
+//! Owns the table of the job file's fields: the name of each, where it may stand, its meaning and its schema. The
+//! parser's messages, the JSON schema and `docs/job-file.md` all come from this table. How a field is read is `parse`'s
+//! work; a test holds every example of the table against the parser.
+
+use serde_json::{Map, Value, json};
+
+/// One field of a job file.
+#[derive(Debug)]
+pub struct Field {
+    pub name: &'static str,
+    /// Where the field may stand.
+    pub on: &'static [On],
+    /// The manual: the schema's description and the text of the reference page.
+    pub help: &'static str,
+    /// The JSON schema of its value, with `default` and `examples`.
+    pub schema: fn() -> Value,
+}
+
+/// The maps of a job file that have fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum On {
+    Job,
+    /// A task that stands directly under the job's `tasks`.
+    Task,
+    /// A task inside a branch.
+    Leaf,
+    Branch,
+    Target,
+    Placement,
+    Preference,
+    Spread,
+    Rollout,
+    Retry,
+    ForEach,
+    Cache,
+}
+
+/// Writes rows of the table: `[where it stands] "name": "meaning" => {schema},`.
+macro_rules! fields {
+    ($([$($on:ident),+] $name:literal: $help:literal => $schema:tt,)+) => {
+        pub(super) const FIELDS: &[super::Field] = &[$(super::Field {
+            name: $name,
+            on: &[$(super::On::$on),+],
+            help: $help,
+            schema: || serde_json::json!($schema),
+        }),+];
+    };
+}
+
+mod job;
+mod part;
+mod task;
+
+/// All fields, in the order in which the reference page lists them.
+pub fn fields() -> impl Iterator<Item = &'static Field> {
+    [job::FIELDS, task::FIELDS, part::FIELDS].into_iter().flatten()
+}
+
+/// The fields of one of these maps.
+fn on(maps: &[On]) -> impl Iterator<Item = &'static Field> {
+    fields().filter(move |field| field.on.iter().any(|on| maps.contains(on)))
+}
+
+/// The names of the fields that one of these maps may have.
+pub(super) fn names(maps: &[On]) -> Vec<&'static str> {
+    let mut names = Vec::new();
+    for field in on(maps) {
+        if !names.contains(&field.name) {
+            names.push(field.name);
+        }
+    }
+    names
+}
+
+/// The schema of such a map.
+pub(super) fn object(map: On, required: &[&str]) -> Value {
+    let properties: Map<String, Value> = on(&[map])
+        .map(|field| {
+            let mut schema = (field.schema)();
+            schema["description"] = json!(field.help);
+            (field.name.to_owned(), schema)
+        })
+        .collect();
+    json!({"type": "object", "required": required, "additionalProperties": false, "properties": properties})
+}

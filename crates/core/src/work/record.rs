@@ -1,0 +1,93 @@
+//! Owns the shape of work: what a node is to do, and under which rules a node is chosen for it. Work is derived from
+//! what people wrote and is never stored.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Origin;
+use crate::backend::Params;
+use crate::execution::Execution;
+use crate::ids::{ClusterId, ExecutionId, RunId};
+use crate::plan::Plan;
+use crate::spec::{OnDisconnect, Placement};
+
+/// A piece of work. All executions of one step of a run share one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Work {
+    pub cluster: ClusterId,
+    pub backend: String,
+    pub action: String,
+    /// The params as they are written. An execution has its own when these hold expressions.
+    pub params: Arc<Params>,
+    pub timeout: Duration,
+    /// Whether an agent ends the work when it cannot reach a server for a lease's term, so that two attempts never overlap.
+    pub stop_on_disconnect: bool,
+    /// The names of the outputs that an attempt must set to succeed.
+    pub outputs: Vec<String>,
+    /// Whether any node that fits may take it. Otherwise each execution is pinned to its node.
+    pub is_placed: bool,
+    /// The nodes that fit, when it is placed.
+    pub placement: Placement,
+    pub priority: i32,
+    pub lane: Lane,
+    /// Whether its run has its nodes for itself.
+    pub is_exclusive: bool,
+}
+
+/// Work of one lane waits for nodes in one order. Lanes of equal priority take turns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// All runs of a job with this name.
+    Job(String),
+    /// A run without a job's name.
+    Run(RunId),
+}
+
+/// One attempt at a piece of work: what an agent has to know of an execution besides the work.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attempt {
+    pub execution: ExecutionId,
+    pub of: Origin,
+    /// From 1.
+    pub number: u32,
+    /// The params of this attempt, when those of the work hold expressions.
+    pub params: Option<Arc<Params>>,
+}
+
+impl Work {
+    /// Returns the work of one step of a run.
+    pub fn of_step(plan: &Plan, cluster: ClusterId, run: &RunId, step: u32) -> Self {
+        let (task, definition) = (plan.task(step), &plan.definition);
+        Self {
+            cluster,
+            backend: task.backend.clone(),
+            action: task.action.clone(),
+            params: Arc::new(task.params.clone()),
+            timeout: task.timeout_or_default().0,
+            stop_on_disconnect: task.on_disconnect == Some(OnDisconnect::Stop),
+            outputs: task.outputs.clone(),
+            is_placed: plan.is_placed(step),
+            placement: plan.placement(step).cloned().unwrap_or_default(),
+            priority: definition.priority,
+            lane: definition.name.clone().map_or_else(|| Lane::Run(run.clone()), Lane::Job),
+            is_exclusive: definition.exclusive,
+        }
+    }
+
+    /// Whether other runs' executions of the same work may fit other nodes: the placement counts per run, or the run has
+    /// nodes for itself.
+    pub fn is_placed_per_parent(&self) -> bool {
+        self.is_exclusive || self.placement.max_per_node.is_some() || self.placement.spread.is_some()
+    }
+}
+
+impl Attempt {
+    pub fn of(execution: &Execution) -> Self {
+        Self {
+            execution: execution.id,
+            of: execution.of.clone(),
+            number: execution.attempt,
+            params: execution.params.clone(),
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Assembles a server: the only place that knows in which order its parts start.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use downbeat_core::ids::ServerId;
+use downbeat_core::level;
+use downbeat_store::{Replica, ServerRecord, Store};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tracing::{Instrument, Span, info};
+
+use super::prune::prune;
+use super::{Server, StartError, hostname};
+use crate::admission::Admission;
+use crate::clock::Clock;
+use crate::cluster::{CommonLevel, LastSign, Life};
+use crate::dispatch::Dispatcher;
+use crate::heavy::HeavyWork;
+use crate::http;
+use crate::journal::{Feed, Journal, Perform};
+use crate::metrics::Metrics;
+use crate::nodes::{Heartbeats, Serving, Sweeper};
+use crate::output::Outputs;
+use crate::parts::Parts;
+use crate::replica::{Applier, Door, Follower, Following};
+use crate::rpc::{self, Host};
+use crate::runs::{Runs, load_board};
+use crate::service::Service;
+use crate::settings::Settings;
+use crate::surroundings::{Chance, Surroundings};
+
+/// A server that is to be started.
+pub(super) struct Order {
+    pub(super) settings: Settings,
+    pub(super) name: String,
+    pub(super) surroundings: Surroundings,
+    /// `None`: the server has no sockets.
+    pub(super) doors: Option<Doors>,
+}
+
+pub(super) struct Doors {
+    pub(super) http: TcpListener,
+    pub(super) grpc: TcpListener,
+}
+
+/// Starts a server on a store of its own. Everything that it spawns logs in the current span.
+pub(super) async fn primary(order: Order, store: Arc<dyn Store>) -> Result<Server, StartError> {
+    let (mut server, doors) = base(order, store, None).await?;
+    let (parts, stopping) = (server.parts.clone(), server.stopping.clone());
+    let (http, grpc) = (server.http_addr.to_string(), server.grpc_addr.to_string());
+    let life = Arc::new(Life::begin(parts.clone(), http, grpc).await?);
+    server.signing = Some(spawn(Arc::clone(&life).live(stopping.clone())));
+    life.take_over_ownerless().await;
+    parts.metrics.start_from(&parts.store.tally().await?);
+    let (journal, clock, seed) = (parts.journal.clone(), parts.clock.clone(), parts.chance.seed());
+    spawn(parts.dispatcher.clone().run(journal, clock, seed, stopping.clone()));
+    spawn(parts.admission.clone().run(parts.clone(), stopping.clone()));
+    spawn(Sweeper::new(parts.clone()).run(stopping.clone()));
+    spawn(life.look_after(stopping.clone()));
+    spawn(prune(parts.clone(), stopping));
+    parts.dispatcher.wake();
+    parts.admission.wake();
+    if let Some(doors) = doors {
+        let host = Arc::clone(&server.host);
+        server.listeners.push(spawn(serve_http(doors.http, server.service.clone())));
+        server.listeners.push(spawn(rpc::serve(doors.grpc, host, parts.closing.clone())));
+        let (http, grpc) = (server.http_addr, server.grpc_addr);
+        info!(id = %parts.server, store = parts.store.name(), %http, %grpc, "listening");
+    }
+    Ok(server)
+}
+
+/// Starts a read replica: it commits, claims and sweeps nothing.
+pub(super) async fn replica(order: Order, copy: Arc<dyn Replica>) -> Result<Server, StartError> {
+    let store: Arc<dyn Store> = Arc::<dyn Replica>::clone(&copy);
+    let (mut server, doors) = base(order, store, Some(copy.is_copied().await?)).await?;
+    let parts = server.parts.clone();
+    parts.metrics.start_from(&parts.store.tally().await?);
+    if let Some(following) = parts.replica.clone() {
+        let seed = parts.chance.seed();
+        let follower = Follower::new(Applier::new(copy, parts.clone(), following.clone()), seed);
+        spawn(follower.run(server.stopping.clone()));
+        if let Some(doors) = doors {
+            let door = Arc::new(Door::new(parts.clone(), following));
+            server.listeners.push(spawn(serve_http(doors.http, server.service.clone())));
+            server.listeners.push(spawn(rpc::serve(doors.grpc, door, parts.closing.clone())));
+        }
+    }
+    let primary = parts.settings.replica_of.first().cloned().unwrap_or_default();
+    let (id, store, http) = (parts.server, parts.store.name(), server.http_addr);
+    info!(%id, store, %http, primary, "listening as a read replica");
+    Ok(server)
+}
+
+/// Makes what a primary and a replica have in common: the parts, with the board loaded. `is_copied` tells of a replica
+/// whether its copy is complete.
+async fn base(
+    order: Order,
+    store: Arc<dyn Store>,
+    is_copied: Option<bool>,
+) -> Result<(Server, Option<Doors>), StartError> {
+    let Order { settings, name, surroundings, doors } = order;
+    let chance = Chance::new(surroundings.seed);
+    let clock = Clock::new(surroundings.wall);
+    if is_copied.is_none() {
+        clock.set_by(store.as_ref()).await?;
+    }
+    let server = ServerId(chance.dice().uuid_at(clock.now()));
+    let metrics = Metrics::new();
+    let (stopping, closing, journal_stop) =
+        (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
+    let last_seq = store.last_seq().await?;
+    let feed = Feed::new(last_seq);
+    let dispatcher = Dispatcher::new(metrics.clone(), server, settings.lease_ttl.0);
+    let admission = Admission::new(dispatcher.clone(), metrics.clone(), settings.max_concurrent_runs);
+    load_board(store.as_ref(), &dispatcher, &admission).await?;
+    let runs = Runs::new(metrics.clone(), clock.clone(), stopping.clone());
+    let mut performers: Vec<Arc<dyn Perform>> = Vec::new();
+    if is_copied.is_none() {
+        performers = vec![Arc::new(dispatcher.clone()), Arc::new(admission.clone()), Arc::new(runs.clone())];
+    } else {
+        // The journal of a replica ends before anybody can use it.
+        journal_stop.cancel();
+    }
+    let level = CommonLevel::default();
+    let (journal, journal_task) = Journal::start(
+        Arc::clone(&store),
+        server,
+        feed.clone(),
+        performers,
+        metrics.clone(),
+        level.clone(),
+        journal_stop.clone(),
+    );
+    let http_addr = address(doors.as_ref().map(|doors| &doors.http), settings.http);
+    let grpc_addr = address(doors.as_ref().map(|doors| &doors.grpc), settings.grpc);
+    let following = is_copied.map(|is_copied| {
+        let itself = ServerRecord {
+            id: server,
+            name: name.clone(),
+            http: http_addr.to_string(),
+            grpc: grpc_addr.to_string(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started_at: clock.now(),
+            seen_at: clock.now(),
+            level: level::LEVEL,
+        };
+        let primary = settings.replica_of.first().cloned().unwrap_or_default();
+        Following::new(itself, primary, is_copied, last_seq, closing.clone())
+    });
+    let parts = Parts {
+        heartbeats: Heartbeats::start(Arc::clone(&store), clock.clone(), stopping.clone()),
+        serving: Serving::new(clock.now()),
+        outputs: Outputs::start(Arc::clone(&store), settings.output_max_bytes, stopping.clone()),
+        journal,
+        feed,
+        dispatcher,
+        admission,
+        runs,
+        metrics,
+        settings: Arc::new(settings),
+        server,
+        name: name.into(),
+        started_at: clock.now(),
+        clock,
+        chance,
+        last_sign: LastSign::default(),
+        level,
+        heavy: HeavyWork::default(),
+        store,
+        replica: following,
+        closing,
+        span: Span::current(),
+    };
+    let server = Server {
+        service: Service::new(parts.clone()),
+        host: Arc::new(Host::new(parts.clone())),
+        parts,
+        http_addr,
+        grpc_addr,
+        found_nothing: last_seq == 0,
+        stopping,
+        listeners: Vec::new(),
+        signing: None,
+        journal: journal_task,
+        journal_stop,
+    };
+    Ok((server, doors))
+}
+
+fn spawn(work: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+    tokio::spawn(work.in_current_span())
+}
+
+fn address(listener: Option<&TcpListener>, asked: SocketAddr) -> SocketAddr {
+    listener.and_then(|listener| listener.local_addr().ok()).unwrap_or(asked)
+}
+
+async fn serve_http(listener: TcpListener, service: Service) {
+    let hosts = http::Hosts::new(listener.local_addr().ok(), &hostname(), &service.settings().allowed_hosts);
+    let closing = service.parts().closing.clone();
+    http::serve(listener, http::router(service, hosts), http::Grants::default(), closing).await;
+}

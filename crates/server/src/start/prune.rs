@@ -1,0 +1,45 @@
+//! Removes runs that are older than the retention.
+
+use std::time::Duration;
+
+use downbeat_core::Timestamp;
+use jiff::SignedDuration;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::parts::Parts;
+
+/// How often old runs are removed, and how many at once.
+const PRUNE_EVERY: Duration = Duration::from_secs(60);
+const PRUNE_MOST: u32 = 200;
+
+/// Removes old runs until `stop` is cancelled.
+pub(super) async fn prune(parts: Parts, stop: CancellationToken) {
+    let days = i64::from(parts.settings.retention_days);
+    loop {
+        tokio::select! {
+            biased;
+            () = tokio::time::sleep(PRUNE_EVERY) => {}
+            () = stop.cancelled() => return,
+        }
+        // No retention, or one longer than the calendar: no run is removed, and the rest of the upkeep is done.
+        let kept = SignedDuration::from_hours(24 * days);
+        let before = parts.clock.now().checked_sub(kept).ok().filter(|_| days > 0);
+        let before = before.unwrap_or(Timestamp::UNIX_EPOCH);
+        loop {
+            match parts.store.prune(before, PRUNE_MOST).await {
+                Ok(0) => break,
+                Ok(runs) => {
+                    info!(runs, "removed runs that are past retention");
+                    if runs < u64::from(PRUNE_MOST) || stop.is_cancelled() {
+                        break;
+                    }
+                }
+                Err(error) => {
+                    warn!(%error, "cannot remove old runs");
+                    break;
+                }
+            }
+        }
+    }
+}

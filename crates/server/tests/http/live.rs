@@ -1,0 +1,218 @@
+//! The projection of a run: folding its events gives what the server shows, after every event of every kind of run.
+
+use std::collections::BTreeMap;
+
+use downbeat_api::{Run, request};
+use downbeat_client::{Client, Heard, Projection};
+use downbeat_core::ids::RunId;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use downbeat_testbed::DEADLINE;
+use downbeat_testbed::in_process::{Agent, Setup};
+
+/// A run ends within this many rounds of its agents, or something is wrong.
+const ROUNDS: u32 = 100;
+
+/// Enough to begin at many a moment.
+const MOST_PROJECTIONS: usize = 12;
+
+/// Runs that follow their events, each from another moment on.
+struct Folded {
+    client: Client,
+    id: RunId,
+    projections: Vec<Projection>,
+}
+
+impl Folded {
+    /// The first projection begins with the run as it was created, or as it is by now.
+    async fn submit(setup: &Setup, definition: &Value) -> Self {
+        let client = Client::new(&[setup.server.http_addr().to_string()], None).unwrap();
+        let seq = client.last_seq().await.unwrap();
+        let id = RunId::from(setup.submit(definition).await);
+        Self::since(client, id, seq).await
+    }
+
+    async fn since(client: Client, id: RunId, seq: u64) -> Self {
+        let mut folded = Self { client, id, projections: Vec::new() };
+        folded.begin(seq).await;
+        folded
+    }
+
+    async fn begin(&mut self, seq: u64) {
+        let run = self.client.ask(request::run(&self.id)).await.unwrap();
+        let plan = self.client.ask(request::run_plan(&self.id)).await.unwrap();
+        self.projections.push(Projection::new(run, &plan, seq));
+    }
+
+    async fn catch_up(&mut self) {
+        let nodes = self.client.all_pages(request::nodes()).await.unwrap();
+        for projection in &mut self.projections {
+            nodes.iter().for_each(|node| projection.learn(node.id, node.hostname.clone()));
+            let events = request::run_events(&self.id);
+            for event in self.client.all_events(events, projection.seq()).await.unwrap() {
+                assert_eq!(projection.strangers(&event), []);
+                projection.apply(&event);
+            }
+            for execution in projection.take_incomplete() {
+                projection.complete(&self.client.ask(request::execution(execution)).await.unwrap());
+            }
+        }
+    }
+
+    /// Every projection shows what the server shows. Returns whether the run has ended.
+    async fn check(&mut self) -> bool {
+        loop {
+            let seq = self.client.last_seq().await.unwrap();
+            let shown = self.client.ask(request::run(&self.id)).await.unwrap();
+            self.catch_up().await;
+            if self.client.last_seq().await.unwrap() != seq {
+                continue;
+            }
+            let shown = without_asking(shown);
+            for projection in &mut self.projections {
+                assert_eq!(without_asking(projection.run().clone()), shown, "folded, and shown");
+            }
+            if self.projections.len() < MOST_PROJECTIONS {
+                self.begin(seq).await;
+            }
+            return shown.summary.state.is_terminal();
+        }
+    }
+
+    /// Lets the agents do what there is to do until the run has ended. `fails` says which piece of work does.
+    async fn drive(&mut self, agents: &mut [Agent], fails: impl Fn(u32) -> bool) {
+        let mut number = 0;
+        for _ in 0..ROUNDS {
+            for agent in &mut *agents {
+                for work in agent.take_soon().await {
+                    self.check().await;
+                    agent.start(&work).await;
+                    self.check().await;
+                    agent.finish(&work, i32::from(fails(number))).await;
+                    number += 1;
+                }
+            }
+            if self.check().await {
+                return;
+            }
+        }
+        panic!("the run never ended: {:?}", self.projections[0].run());
+    }
+}
+
+/// Without what no event says.
+fn without_asking(mut run: Run) -> Run {
+    run.summary.pending_reason = None;
+    (run.waiting, run.silent) = (Vec::new(), Vec::new());
+    for result in run.results.values_mut().flat_map(BTreeMap::values_mut) {
+        (result.waits, result.stderr) = (None, None);
+    }
+    run
+}
+
+fn task(name: &str, more: &Value) -> Value {
+    let mut task = json!({"name": name, "backend": "test", "action": "noop"});
+    task.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    task
+}
+
+async fn agents(setup: &Setup) -> Vec<Agent> {
+    let mut agents = Vec::new();
+    for hostname in ["web-01", "web-02", "web-03", "web-04"] {
+        agents.push(setup.agent(hostname, &[]).await);
+    }
+    agents
+}
+
+#[tokio::test]
+async fn a_roll_out_with_retries_and_a_budget_that_is_spent() {
+    let setup = Setup::new().await;
+    let mut agents = agents(&setup).await;
+    let definition = json!({"target": "all", "rollout": {"batch": [1, 1, 2], "max_failures": 0}, "tasks": [
+        task("first", &json!({"retry": {"max": 1, "delay": "1ms"}})),
+        {"name": "both", "tasks": [task("a", &json!({})), task("b", &json!({}))]},
+        task("undo", &json!({"condition": "on_failure"})),
+    ]});
+    let mut run = Folded::submit(&setup, &definition).await;
+    run.drive(&mut agents, |number| number == 0 || number >= 5).await;
+    let mut run = Folded::submit(&setup, &definition).await;
+    run.drive(&mut agents, |_| false).await;
+}
+
+#[tokio::test]
+async fn a_graph_with_items_retries_and_what_is_skipped() {
+    let setup = Setup::new().await;
+    let mut agents = agents(&setup).await;
+    let definition = json!({"strategy": "continue", "tasks": [
+        task("shard", &json!({"for_each": {"items": ["a", "b", "c"], "max_parallel": 2}, "retry": {"max": 1, "delay": "1ms"}})),
+        task("alone", &json!({"depends_on": []})),
+        task("join", &json!({"depends_on": ["shard", "alone"]})),
+        task("undo", &json!({"depends_on": ["join"], "condition": "on_failure"})),
+    ]});
+    for fails in [(|number| number == 1) as fn(u32) -> bool, |number| number % 2 == 1, |_| true] {
+        let mut run = Folded::submit(&setup, &definition).await;
+        run.drive(&mut agents, fails).await;
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_is_paused_resumed_and_cancelled_and_one_that_tries_it_again() {
+    let setup = Setup::new().await;
+    let mut agents = agents(&setup).await;
+    let definition =
+        json!({"target": "all", "tasks": [task("first", &json!({})), task("second", &json!({}))]});
+    let mut run = Folded::submit(&setup, &definition).await;
+    let works = [agents[0].take().await, agents[1].take().await];
+    agents[0].finish(&works[0], 0).await;
+    for verb in ["pause", "resume", "cancel"] {
+        setup.post(&format!("/runs/{}/{verb}", run.id), &json!({})).await;
+        run.check().await;
+    }
+    agents[1].finish(&works[1], 0).await;
+    run.drive(&mut agents, |_| false).await;
+    let seq = run.client.last_seq().await.unwrap();
+    let again = setup.post(&format!("/runs/{}/retry", run.id), &json!({})).await;
+    let id = RunId::from(again.body["id"].as_str().unwrap());
+    Folded::since(run.client.clone(), id, seq).await.drive(&mut agents, |_| false).await;
+}
+
+#[tokio::test]
+async fn an_execution_that_is_lost_with_its_node() {
+    let setup = Setup::new().await;
+    let mut agents = agents(&setup).await;
+    let definition = json!({"tasks": [task("placed", &json!({}))]});
+    let mut run = Folded::submit(&setup, &definition).await;
+    let work = agents[0].take().await;
+    agents[0].start(&work).await;
+    run.check().await;
+    // A new session of the node: its former one has nothing to report any more.
+    agents[0] = setup.agent("web-01", &[]).await;
+    run.drive(&mut agents, |_| false).await;
+}
+
+#[tokio::test]
+async fn following_a_run_costs_the_server_one_read_of_it() {
+    let setup = Setup::new().await;
+    let mut agents = agents(&setup).await;
+    let steps: Vec<Value> = (0..10).map(|step| task(&format!("s{step}"), &json!({}))).collect();
+    let client = Client::new(&[setup.server.http_addr().to_string()], None).unwrap();
+    let id = RunId::from(setup.submit(&json!({"target": "all", "tasks": steps})).await);
+    let mut live = client.follow(&id, |_| {}).await.unwrap();
+    let work = async {
+        for _ in 0..steps.len() {
+            for agent in &mut agents {
+                let work = agent.take().await;
+                agent.finish(&work, 0).await;
+            }
+        }
+    };
+    let hear = async { while live.hear(Instant::now() + DEADLINE).await.unwrap() != Heard::End {} };
+    tokio::join!(work, hear);
+    let reads = r#"downbeat_http_requests_total{method="GET",path="/api/v1/runs/{id}",status="200"} "#;
+    let metrics = client.text("/metrics").await.unwrap();
+    let reads = metrics.lines().find_map(|line| line.strip_prefix(reads)).map(str::to_owned);
+    assert_eq!(reads.as_deref(), Some("1"));
+    assert_eq!(*live.run(), client.ask(request::run(&id)).await.unwrap());
+    assert_eq!(live.run().counts.succeeded, 40);
+}
