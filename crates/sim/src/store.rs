@@ -198,7 +198,7 @@ impl Reached {
                 | Change::ExecutionCancelRequested { epoch, .. }
                 | Change::ExecutionGivenUp { epoch, .. }
                 | Change::ExecutionSkipped { epoch, .. }
-                | Change::RunMoved { epoch, .. } => *epoch = current.epoch,
+                | Change::RunMoved { epoch, .. } => *epoch = current.live.epoch,
                 _ => {}
             }
         }

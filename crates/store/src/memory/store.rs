@@ -375,7 +375,7 @@ impl Totals for MemoryStore {
     async fn tally(&self) -> Result<Tally, Error> {
         let state = self.lock();
         Ok(Tally {
-            runs: counts::<RunState>(state.tables.runs.values().map(|run| run.state)),
+            runs: counts::<RunState>(state.tables.runs.values().map(RunLive::state)),
             executions: counts::<Status>(state.tables.executions.values().map(|each| each.state.status())),
             nodes: counts::<NodeStatus>(state.tables.nodes.values().map(|node| node.status)),
         })

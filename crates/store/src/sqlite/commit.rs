@@ -6,7 +6,8 @@ use std::sync::LazyLock;
 use downbeat_core::change::Change;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
-use downbeat_core::state::{Counted, NodeLive, RunLive, Tables, Verdicts};
+use downbeat_core::run::RunLive;
+use downbeat_core::state::{Counted, NodeLive, Tables, Verdicts};
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
