@@ -169,6 +169,7 @@ impl ToSchema for Reported {}
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Ended {
     /// Something failed, and the rest went on.
+    #[schema(required = false)]
     pub partial: bool,
     pub error: Option<String>,
 }
