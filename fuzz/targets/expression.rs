@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use downbeat_core::backend::{ParamProblem, Params, params_bytes};
-use downbeat_core::expr::{Data, Scope, Template, Uses};
+use downbeat_core::expr::{Data, References, Scope, Template};
 use downbeat_core::limits;
 use libfuzzer_sys::fuzz_target;
 use serde_json::json;
@@ -15,8 +15,8 @@ fn template(params: &Params) -> Result<Option<Template>, ParamProblem> {
     Template::of("test", "echo", params)
 }
 
-fn uses(params: &Params) -> Result<Option<Uses>, ParamProblem> {
-    Ok(template(params)?.map(|template| template.uses()))
+fn uses(params: &Params) -> Result<Option<References>, ParamProblem> {
+    Ok(template(params)?.map(|template| template.references()))
 }
 
 fn render(params: &Params, scope: &Scope) -> Result<Params, ParamProblem> {

@@ -169,6 +169,7 @@ impl ToSchema for Reported {}
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Ended {
     /// Something failed, and the rest went on.
+    #[schema(required = false)]
     pub partial: bool,
     pub error: Option<String>,
 }
@@ -202,7 +203,7 @@ impl Happened {
             Change::RunCreated { run, .. } => Happened::RunCreated {
                 job: run.job.clone(),
                 state: run.state,
-                steps: run.definition.tasks.iter().map(|entry| entry.leaves().len()).sum(),
+                steps: run.definition.steps().count(),
                 nodes: run.resolved.nodes.len(),
                 owner: run.owner,
                 no_cache: run.no_cache,

@@ -339,6 +339,8 @@ impl Projection {
     }
 }
 
+/// Returns a duration as the server writes it: rounded for people.
 fn between(started: Timestamp, finished: Timestamp) -> Span {
-    Span(finished.duration_since(started).try_into().unwrap_or_default())
+    let exact = Span(finished.duration_since(started).try_into().unwrap_or_default());
+    exact.to_string().parse().unwrap_or(exact)
 }

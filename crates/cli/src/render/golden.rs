@@ -690,7 +690,8 @@ fn events() {
     let events: EventList = view(json!({
         "data": [
             {"seq": 1, "at": "2025-06-01T10:00:00.123456Z", "kind": "node_registered", "server": id(8), "run": null, "execution": null,
-             "node": id(1), "by": null, "text": "node web-01 registered", "data": {"hostname": "web-01"}},
+             "node": id(1), "by": null, "text": "node web-01 registered",
+             "data": {"hostname": "web-01", "groups": [], "session": id(3), "version": "0.1.0"}},
             {"seq": 2, "at": "2025-06-01T10:00:00.5Z", "kind": "executions_added", "server": id(8), "run": RUN, "execution": null,
              "node": null, "by": null, "text": "2 executions added", "data": {"executions": [
                 {"id": id(6), "step": 3, "item": 17, "node": null, "attempt": 2, "status": "pending"},
