@@ -84,8 +84,7 @@ impl<'a> RunLiveRow<'a> {
 
     fn live(self) -> Result<(RunId, RunLive), Error> {
         let state = RunState::decode(self.state)?;
-        let end =
-            RunEnd { partial: self.partial.unwrap_or_default(), error: self.error.map(String::from) };
+        let end = RunEnd { partial: self.partial.unwrap_or_default(), error: self.error.map(String::from) };
         let end = time_opt(self.finished_at)?.map(|at| (at, end));
         let stage = RunStage::of(state, self.admitted_at.is_some(), end);
         let live = RunLive {
