@@ -202,10 +202,10 @@ impl EventBody {
             Change::NodeDeleted { session, .. } => EventBody::NodeDeleted { session: *session },
             Change::RunCreated { run, .. } => EventBody::RunCreated {
                 job: run.job.clone(),
-                state: run.state,
-                steps: run.definition.tasks.iter().map(|entry| entry.leaves().len()).sum(),
+                state: run.state(),
+                steps: run.definition.steps().count(),
                 nodes: run.resolved.nodes.len(),
-                owner: run.owner,
+                owner: run.live.owner,
                 no_cache: run.no_cache,
                 retry_of: run.retry_of.clone(),
             },

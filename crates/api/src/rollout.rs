@@ -83,7 +83,7 @@ pub(crate) fn waves(resolved: &Resolved) -> Vec<Vec<String>> {
     let part = |&end: &u32| {
         let part = &nodes[start..end as usize];
         start = end as usize;
-        part.iter().map(|index| resolved.nodes[*index as usize].hostname.clone()).collect()
+        part.iter().map(|index| resolved.nodes[*index].hostname.clone()).collect()
     };
     resolved.waves.iter().map(part).collect()
 }
@@ -175,7 +175,8 @@ mod tests {
     use std::sync::Arc;
 
     use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
-    use downbeat_core::run::{NodeRef, RunRecord};
+    use downbeat_core::plan::{NodeIx, SetIx};
+    use downbeat_core::run::{NodeRef, RunEnd, RunMade, RunRecord, RunStage};
     use jiff::Timestamp;
     use serde_json::json;
     use uuid::Uuid;
@@ -194,16 +195,15 @@ mod tests {
             hostname: format!("web-0{number}"),
         });
         let at = Timestamp::UNIX_EPOCH;
-        RunRecord {
+        let made = RunMade {
             id: RunId::from("r"),
             cluster: ClusterId::DEFAULT,
             job: None,
-            state,
             definition: Arc::new(serde_json::from_value(definition).unwrap()),
             resolved: Arc::new(Resolved {
                 nodes: nodes.collect(),
-                sets: vec![vec![0, 1, 2, 3]],
-                entries: vec![Some(0); 3],
+                sets: vec![NodeIx::first(4).collect()],
+                entries: vec![Some(SetIx(0)); 3],
                 idempotent: Vec::new(),
                 waves: vec![1, 2, 4],
                 left_out: Vec::new(),
@@ -213,16 +213,11 @@ mod tests {
             by: "test".to_owned(),
             idempotency_key: None,
             created_at: at,
-            started_at: Some(at),
-            finished_at: None,
-            end: None,
-            cancel_requested_at: None,
-            paused_at: None,
-            admitted_at: None,
             no_cache: false,
-            owner: ServerId(Uuid::nil()),
-            epoch: 1,
-        }
+        };
+        let mut run = RunRecord::new(made, ServerId(Uuid::nil()));
+        run.live.stage = RunStage::of(state, false, Some((at, RunEnd::default()))).unwrap();
+        run
     }
 
     /// Results by step, then by node; `+` marks reused ones.

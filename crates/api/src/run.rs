@@ -248,31 +248,31 @@ impl Counts {
 
 impl RunSummary {
     pub fn of(run: &RunRecord) -> Self {
-        let steps: usize = run.definition.tasks.iter().map(|entry| entry.leaves().len()).sum();
+        let steps = run.definition.steps().count();
         Self {
             id: run.id.clone(),
             job: run.job.clone(),
             cluster: run.cluster,
-            state: run.state,
-            status: run.state.status(),
-            partial: run.end.as_ref().is_some_and(|end| end.partial),
+            state: run.state(),
+            status: run.state().status(),
+            partial: run.live.end().is_some_and(|end| end.partial),
             steps: Steps::Count(u32::try_from(steps).unwrap_or(u32::MAX)),
             nodes: u32::try_from(run.resolved.nodes.len()).unwrap_or(u32::MAX),
             by: run.by.clone(),
             created_at: run.created_at,
-            started_at: run.started_at,
-            finished_at: run.finished_at,
-            duration: run.started_at.zip(run.finished_at).map(|(started, finished)| {
+            started_at: run.live.started_at,
+            finished_at: run.live.finished_at(),
+            duration: run.live.started_at.zip(run.live.finished_at()).map(|(started, finished)| {
                 Span(finished.duration_since(started).try_into().unwrap_or_default())
             }),
-            cancel_requested_at: run.cancel_requested_at,
-            paused: run.paused_at.is_some() && !run.state.is_terminal(),
-            paused_at: run.paused_at,
+            cancel_requested_at: run.live.cancel_requested_at,
+            paused: run.live.paused_at.is_some() && !run.state().is_terminal(),
+            paused_at: run.live.paused_at,
             retry_of: run.retry_of.clone(),
             no_cache: run.no_cache,
             pending_reason: None,
-            error: run.end.as_ref().and_then(|end| end.error.clone()),
-            owner: run.owner,
+            error: run.live.end().and_then(|end| end.error.clone()),
+            owner: run.live.owner,
         }
     }
 }
@@ -394,7 +394,8 @@ mod tests {
 
     use downbeat_core::execution::{Lease, Outcome, State, Verdict};
     use downbeat_core::ids::{LeaseToken, NodeId, SessionId};
-    use downbeat_core::run::{NodeRef, Resolved};
+    use downbeat_core::plan::{NodeIx, SetIx};
+    use downbeat_core::run::{NodeRef, Resolved, RunEnd, RunMade, RunStage};
     use serde_json::json;
 
     use super::*;
@@ -414,16 +415,15 @@ mod tests {
         let definition =
             json!({"target": "all", "tasks": [task, {"backend": "test", "action": "noop", "placement": {}}]});
         let nodes = [1, 2].map(|number| NodeRef { id: node(number), hostname: format!("web-0{number}") });
-        RunRecord {
+        let made = RunMade {
             id: RunId::from("r"),
             cluster: ClusterId::DEFAULT,
             job: None,
-            state,
             definition: Arc::new(serde_json::from_value(definition).unwrap()),
             resolved: Arc::new(Resolved {
                 nodes: nodes.to_vec(),
-                sets: vec![vec![0, 1]],
-                entries: vec![Some(0), None],
+                sets: vec![NodeIx::first(2).collect()],
+                entries: vec![Some(SetIx(0)), None],
                 idempotent: Vec::new(),
                 waves: Vec::new(),
                 left_out: Vec::new(),
@@ -431,18 +431,14 @@ mod tests {
             by: "test".to_owned(),
             idempotency_key: None,
             created_at: second(0),
-            started_at: Some(second(1)),
-            finished_at: None,
-            end: None,
-            cancel_requested_at: None,
-            owner: ServerId(uuid::Uuid::nil()),
-            epoch: 1,
             params: Default::default(),
             retry_of: None,
-            paused_at: None,
-            admitted_at: None,
             no_cache: false,
-        }
+        };
+        let mut run = RunRecord::new(made, ServerId(uuid::Uuid::nil()));
+        run.live.started_at = Some(second(1));
+        run.live.stage = RunStage::of(state, false, Some((second(2), RunEnd::default()))).unwrap();
+        run
     }
 
     fn lease(number: u128) -> Lease {
@@ -529,8 +525,9 @@ mod tests {
         let definition = json!({"tasks": [
             {"backend": "test", "action": "noop", "for_each": {"items": items}}, task]});
         let mut run = run(RunState::Running);
-        run.definition = Arc::new(serde_json::from_value(definition).unwrap());
-        run.resolved = Arc::new(Resolved { entries: vec![None, None], ..Resolved::default() });
+        let made = Arc::make_mut(&mut run.made);
+        made.definition = Arc::new(serde_json::from_value(definition).unwrap());
+        made.resolved = Arc::new(Resolved { entries: vec![None, None], ..Resolved::default() });
         run
     }
 

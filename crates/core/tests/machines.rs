@@ -5,8 +5,10 @@ use std::path::Path;
 
 use downbeat_core::Timestamp;
 use downbeat_core::execution::{Event, Illegal, Lease, Outcome, State, Verdict, step};
-use downbeat_core::ids::{LeaseToken, NodeId, SessionId};
-use downbeat_core::run::{RunState, check_path, successors};
+use downbeat_core::ids::{LeaseToken, NodeId, ServerId, SessionId};
+use downbeat_core::run::{
+    self, Ended, Hook, RunEnd, RunEvent, RunLive, RunStage, RunState, RunVerdict, check_path, successors,
+};
 use uuid::Uuid;
 
 fn golden(name: &str, actual: &str) {
@@ -55,6 +57,117 @@ fn every_state_of_a_run_can_reach_an_end() {
             index += 1;
         }
         assert!(seen.iter().any(|state| state.is_terminal()), "{start} is a dead end");
+    }
+}
+
+fn run_stages() -> Vec<RunStage> {
+    let ended =
+        |verdict| RunStage::Ended(Ended { verdict, at: Timestamp::UNIX_EPOCH, end: RunEnd::default() });
+    vec![
+        RunStage::Scheduled,
+        RunStage::Waiting,
+        RunStage::Admitted,
+        RunStage::Checking(Hook::Pending),
+        RunStage::Checking(Hook::Running),
+        RunStage::Acting(Hook::Pending),
+        RunStage::Acting(Hook::Running),
+        RunStage::Starting,
+        RunStage::Running,
+        RunStage::Terminating,
+        RunStage::Retrying,
+        ended(RunVerdict::Completed),
+        ended(RunVerdict::Failed),
+        ended(RunVerdict::Cancelled),
+        RunStage::Orphaned,
+    ]
+}
+
+fn stage_name(stage: &RunStage) -> String {
+    match stage {
+        RunStage::Waiting => "pending (waiting)".to_owned(),
+        RunStage::Admitted => "pending (admitted)".to_owned(),
+        other => other.state().to_string(),
+    }
+}
+
+/// A run at this stage with epoch 1. It may be paused or about to be cancelled.
+fn run_at(stage: &RunStage, paused: bool, cancelled: bool) -> RunLive {
+    let at = Timestamp::UNIX_EPOCH;
+    RunLive {
+        stage: stage.clone(),
+        admitted_at: (*stage == RunStage::Admitted).then_some(at),
+        paused_at: paused.then_some(at),
+        cancel_requested_at: cancelled.then_some(at),
+        ..RunLive::new(ServerId(Uuid::nil()))
+    }
+}
+
+/// Every event but moves, which `run_transitions.txt` lists.
+fn run_events() -> Vec<(String, RunEvent<'static>)> {
+    let (at, owner) = (Timestamp::UNIX_EPOCH, ServerId(Uuid::from_u128(2)));
+    let mut events = Vec::new();
+    for (whose, epoch) in [("", 1), (", other epoch", 7)] {
+        events.push((format!("taken{whose}"), RunEvent::Taken { owner, epoch: epoch + 1 }));
+        events.push((format!("admitted{whose}"), RunEvent::Admitted { epoch, at }));
+        let nowhere = RunEvent::Moved { epoch, path: &[], end: None, at };
+        events.push((format!("moved nowhere{whose}"), nowhere));
+    }
+    events.push(("cancel requested".to_owned(), RunEvent::CancelRequested { at }));
+    for paused in [true, false] {
+        let event = RunEvent::PauseSet { paused, at };
+        events.push((event.name().to_owned(), event));
+    }
+    events
+}
+
+#[test]
+fn a_run_answers_every_event_as_the_table_says() {
+    let mut table = String::new();
+    for stage in run_stages() {
+        for (asked, paused, cancelled) in
+            [("", false, false), (", paused", true, false), (", to cancel", false, true)]
+        {
+            let live = run_at(&stage, paused, cancelled);
+            for (event, fact) in run_events() {
+                let next = match run::step(&live, &fact) {
+                    Ok(next) if next == live => "nothing changes".to_owned(),
+                    Ok(next) => stage_name(&next.stage),
+                    Err(illegal) => format!("refused: {illegal}"),
+                };
+                let from = format!("{}{asked}", stage_name(&stage));
+                writeln!(table, "{from:<29} + {event:<27} → {next}").unwrap();
+            }
+        }
+    }
+    golden("run_events.txt", &table);
+}
+
+#[test]
+fn a_stage_and_its_word_lead_to_each_other() {
+    for stage in run_stages() {
+        let end = Some((Timestamp::UNIX_EPOCH, RunEnd::default()));
+        let is_admitted = stage == RunStage::Admitted;
+        assert_eq!(RunStage::of(stage.state(), is_admitted, end), Some(stage.clone()));
+        let is_ended = stage.state().is_terminal();
+        assert_eq!(RunStage::of(stage.state(), is_admitted, None).is_none(), is_ended);
+    }
+    for state in RunState::ALL {
+        assert!(run_stages().iter().any(|stage| stage.state() == state), "no stage is called {state}");
+    }
+}
+
+#[test]
+fn a_run_moves_as_the_transitions_say() {
+    let at = Timestamp::UNIX_EPOCH;
+    for stage in run_stages() {
+        for to in RunState::ALL {
+            let live = run_at(&stage, false, false);
+            let moved = run::step(&live, &RunEvent::Moved { epoch: 1, path: &[to], end: None, at });
+            let allowed = successors(stage.state()).contains(&to);
+            assert_eq!(moved.as_ref().ok().map(RunLive::state), allowed.then_some(to), "{stage:?} → {to}");
+            let started = moved.is_ok_and(|moved| moved.started_at.is_some());
+            assert_eq!(started, allowed && to == RunState::Running);
+        }
     }
 }
 

@@ -44,7 +44,7 @@ pub(crate) async fn submit(cluster: Arc<Cluster>, number: usize, within: Duratio
             idempotency_key: keyed.then(|| format!("key-{number}")),
         };
         match ask(&cluster, |service| async move { service.submit(&SIM, submit).await }).await {
-            Some(Ok(submitted)) => break submitted.run.id,
+            Some(Ok(submitted)) => break submitted.run.id.clone(),
             // Its nodes are not there yet.
             Some(Err(error)) if error.class() == Class::Rejected => {
                 world.say(format_args!("run {number} is refused: {error}"));

@@ -9,7 +9,7 @@ use downbeat_core::change::Change;
 use downbeat_core::dice::Dice;
 use downbeat_core::execution::{Execution, Lease, Outcome, State, Verdict};
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
-use downbeat_core::run::{Resolved, RunRecord, RunState};
+use downbeat_core::run::{Resolved, RunMade, RunRecord, RunStage};
 use downbeat_core::work::Origin;
 use downbeat_store::Store;
 use jiff::Timestamp;
@@ -22,31 +22,22 @@ fn now() -> Timestamp {
 
 fn create(run: &RunId, owner: ServerId) -> Change {
     let task = serde_json::json!({"tasks": [{"backend": "test", "action": "noop"}]});
-    Change::RunCreated {
-        run: RunRecord {
-            id: run.clone(),
-            cluster: ClusterId::DEFAULT,
-            job: None,
-            state: RunState::Running,
-            definition: std::sync::Arc::new(serde_json::from_value(task).expect("it is a definition")),
-            resolved: std::sync::Arc::new(Resolved::default()),
-            by: "bench".to_owned(),
-            idempotency_key: None,
-            created_at: now(),
-            started_at: None,
-            finished_at: None,
-            end: None,
-            cancel_requested_at: None,
-            owner,
-            epoch: 1,
-            params: Default::default(),
-            retry_of: None,
-            paused_at: None,
-            admitted_at: None,
-            no_cache: false,
-        },
-        max_pending: None,
-    }
+    let made = RunMade {
+        id: run.clone(),
+        cluster: ClusterId::DEFAULT,
+        job: None,
+        definition: std::sync::Arc::new(serde_json::from_value(task).expect("it is a definition")),
+        resolved: std::sync::Arc::new(Resolved::default()),
+        by: "bench".to_owned(),
+        idempotency_key: None,
+        created_at: now(),
+        params: Default::default(),
+        retry_of: None,
+        no_cache: false,
+    };
+    let mut run = RunRecord::new(made, owner);
+    run.live.stage = RunStage::Running;
+    Change::RunCreated { run, max_pending: None }
 }
 
 fn born(dice: &mut Dice, run: &RunId, node: NodeId, session: SessionId) -> Execution {

@@ -270,7 +270,7 @@ async fn two_servers_never_share_a_held_node_nor_exceed_a_limit() {
         }
         assert!(a[0].is_ok() != b[0].is_ok(), "round {round}: exactly one has its nodes: {a:?} {b:?}");
         let open = store.open_runs().await.unwrap();
-        let under_way = open.iter().filter(|run| run.admitted_at.is_some()).count();
+        let under_way = open.iter().filter(|run| run.live.admitted_at.is_some()).count();
         assert!(under_way <= LIMIT as usize, "round {round}: {under_way} are under way: {a:?} {b:?}");
         // All ends, and what was leased with it.
         let mut ends: Vec<Change> =

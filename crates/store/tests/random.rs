@@ -8,13 +8,13 @@ use downbeat_core::change::{Change, Refusal};
 use downbeat_core::execution::{Execution, Lease, State, Verdict};
 use downbeat_core::ids::{ClusterId, ExecutionId, RunId};
 use downbeat_core::node::{Former, NodeStatus};
-use downbeat_core::run::{RunEnd, RunRecord, RunState};
+use downbeat_core::run::{RunEnd, RunMade, RunState};
 use downbeat_core::spec::Limits;
 use downbeat_core::work::Parent;
 use downbeat_store::conformance::limits::some_limits;
 use downbeat_store::conformance::make::{
-    SERVER, added, at, created, deleted, execution, execution_id, lease, leased, node, origin, outcome,
-    pending, registered, registration_of, run, run_id, server, session, token,
+    SERVER, added, at, created, deleted, execution, execution_id, lease, leased, made, made_as, node, origin,
+    outcome, pending, registered, registration_of, run_id, server, session, token,
 };
 use downbeat_store::conformance::{Snapshot, executions::states};
 use downbeat_store::{MemoryStore, Store};
@@ -119,7 +119,7 @@ fn change() -> impl Strategy<Value = Change> {
         3 => (1..=RUNS, prop::option::of(select(vec!["k1", "k2"])), second.clone()).prop_map(|(number, key, second)| {
             let key = key.map(str::to_owned);
             let max_pending = (second % 3 == 0).then_some(2);
-            Change::RunCreated { run: RunRecord { idempotency_key: key, created_at: at(second), ..run(number) }, max_pending }
+            Change::RunCreated { run: made_as(RunMade { idempotency_key: key, created_at: at(second), ..made(number) }), max_pending }
         }),
         1 => (of(), any::<bool>(), words(), second.clone()).prop_map(|(run, paused, by, second)| {
             Change::RunPauseSet { run, paused, by, at: at(second) }

@@ -1,155 +1,156 @@
-//! Owns the run's states and the one table of allowed transitions.
+//! Decides how a run moves. Every stage answers every event; an event that is not allowed names both.
 
-use std::fmt;
+use jiff::Timestamp;
 
-use serde::{Deserialize, Serialize};
+use super::live::{RunEnd, RunLive, RunStage};
+use super::words::RunState;
+use crate::change::Change;
+use crate::ids::{RunId, ServerId};
 
-/// Where a run stands, strictly.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RunState {
-    PreRun,
-    Pending,
-    ConditionPending,
-    ConditionRunning,
-    ActionPending,
-    ActionRunning,
-    Starting,
-    Running,
-    Terminating,
-    Retrying,
-    Completed,
-    Failed,
-    Cancelled,
-    /// Set from outside: the owner stopped proving that it lives and nobody could take over.
-    Orphaned,
+/// A fact about a run. Facts from the owner show its epoch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RunEvent<'a> {
+    /// Another server owns the run.
+    Taken { owner: ServerId, epoch: u64 },
+    /// A person asked to cancel the run.
+    CancelRequested { at: Timestamp },
+    /// A person paused or resumed the run.
+    PauseSet { paused: bool, at: Timestamp },
+    /// The run's turn has come.
+    Admitted { epoch: u64, at: Timestamp },
+    /// The run went through these states. `end` says how it ended, if it did.
+    Moved { epoch: u64, path: &'a [RunState], end: Option<&'a RunEnd>, at: Timestamp },
 }
 
-/// The coarse view, for people.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RunStatus {
-    Pending,
-    Running,
-    Completed,
-    Failed,
-    Cancelled,
-}
-
-/// A transition that the table does not have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a run that is {from} cannot become {to}")]
-pub struct Illegal {
-    pub from: RunState,
-    pub to: RunState,
-}
-
-impl RunState {
-    pub const ALL: [RunState; 14] = [
-        RunState::PreRun,
-        RunState::Pending,
-        RunState::ConditionPending,
-        RunState::ConditionRunning,
-        RunState::ActionPending,
-        RunState::ActionRunning,
-        RunState::Starting,
-        RunState::Running,
-        RunState::Terminating,
-        RunState::Retrying,
-        RunState::Completed,
-        RunState::Failed,
-        RunState::Cancelled,
-        RunState::Orphaned,
-    ];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            RunState::PreRun => "pre_run",
-            RunState::Pending => "pending",
-            RunState::ConditionPending => "condition_pending",
-            RunState::ConditionRunning => "condition_running",
-            RunState::ActionPending => "action_pending",
-            RunState::ActionRunning => "action_running",
-            RunState::Starting => "starting",
-            RunState::Running => "running",
-            RunState::Terminating => "terminating",
-            RunState::Retrying => "retrying",
-            RunState::Completed => "completed",
-            RunState::Failed => "failed",
-            RunState::Cancelled => "cancelled",
-            RunState::Orphaned => "orphaned",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.as_str() == text)
-    }
-
-    pub fn is_terminal(self) -> bool {
-        matches!(self, RunState::Completed | RunState::Failed | RunState::Cancelled)
-    }
-
-    pub fn status(self) -> RunStatus {
-        match self {
-            RunState::PreRun
-            | RunState::Pending
-            | RunState::ConditionPending
-            | RunState::ConditionRunning
-            | RunState::ActionPending
-            | RunState::ActionRunning
-            | RunState::Retrying => RunStatus::Pending,
-            RunState::Starting | RunState::Running | RunState::Terminating | RunState::Orphaned => {
-                RunStatus::Running
+impl<'a> RunEvent<'a> {
+    /// Returns the run that a change moves, and how.
+    pub fn of(change: &'a Change) -> Option<(&'a RunId, Self)> {
+        match change {
+            Change::RunTaken { run, owner, epoch, at: _ } => {
+                Some((run, RunEvent::Taken { owner: *owner, epoch: *epoch }))
             }
-            RunState::Completed => RunStatus::Completed,
-            RunState::Failed => RunStatus::Failed,
-            RunState::Cancelled => RunStatus::Cancelled,
+            Change::RunCancelRequested { run, by: _, at } => {
+                Some((run, RunEvent::CancelRequested { at: *at }))
+            }
+            Change::RunPauseSet { run, paused, by: _, at } => {
+                Some((run, RunEvent::PauseSet { paused: *paused, at: *at }))
+            }
+            Change::RunAdmitted { run, epoch, limit: _, nodes: _, at } => {
+                Some((run, RunEvent::Admitted { epoch: *epoch, at: *at }))
+            }
+            Change::RunMoved { run, epoch, path, end, at } => {
+                Some((run, RunEvent::Moved { epoch: *epoch, path, end: end.as_ref(), at: *at }))
+            }
+            _ => None,
         }
     }
-}
 
-impl RunStatus {
-    pub const ALL: [RunStatus; 5] = [
-        RunStatus::Pending,
-        RunStatus::Running,
-        RunStatus::Completed,
-        RunStatus::Failed,
-        RunStatus::Cancelled,
-    ];
-
-    pub fn as_str(self) -> &'static str {
+    pub fn name(&self) -> &'static str {
         match self {
-            RunStatus::Pending => "pending",
-            RunStatus::Running => "running",
-            RunStatus::Completed => "completed",
-            RunStatus::Failed => "failed",
-            RunStatus::Cancelled => "cancelled",
+            RunEvent::Taken { .. } => "taken",
+            RunEvent::CancelRequested { .. } => "cancel_requested",
+            RunEvent::PauseSet { paused: true, .. } => "paused",
+            RunEvent::PauseSet { paused: false, .. } => "resumed",
+            RunEvent::Admitted { .. } => "admitted",
+            RunEvent::Moved { .. } => "moved",
         }
     }
+}
 
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|status| status.as_str() == text)
-    }
+/// Why an event has no effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Illegal {
+    #[error("the epoch is not the current one")]
+    StaleEpoch,
+    #[error("`{event}` does not apply to a run that is {state}")]
+    WrongState { state: RunState, event: &'static str },
+    #[error("a run that is {from} cannot become {to}")]
+    NoSuchMove { from: RunState, to: RunState },
+}
 
-    /// The states that people see as this status.
-    pub fn states(self) -> impl Iterator<Item = RunState> {
-        RunState::ALL.into_iter().filter(move |state| state.status() == self)
+/// The one place where a run's next stage is decided.
+pub fn step(live: &RunLive, event: &RunEvent<'_>) -> Result<RunLive, Illegal> {
+    let wrong = || Err(Illegal::WrongState { state: live.state(), event: event.name() });
+    check_epoch(live, event)?;
+    match live.stage {
+        RunStage::Waiting => match *event {
+            // A person who paused or cancelled the run was told so: it takes nothing.
+            RunEvent::Admitted { .. } if live.paused_at.is_some() || live.cancel_requested_at.is_some() => {
+                wrong()
+            }
+            RunEvent::Admitted { epoch: _, at } => {
+                Ok(RunLive { stage: RunStage::Admitted, admitted_at: Some(at), ..live.clone() })
+            }
+            RunEvent::Taken { .. }
+            | RunEvent::CancelRequested { .. }
+            | RunEvent::PauseSet { .. }
+            | RunEvent::Moved { .. } => step_open(live, event),
+        },
+        RunStage::Scheduled
+        | RunStage::Admitted
+        | RunStage::Checking(_)
+        | RunStage::Acting(_)
+        | RunStage::Starting
+        | RunStage::Running
+        | RunStage::Terminating
+        | RunStage::Retrying
+        | RunStage::Orphaned => match event {
+            RunEvent::Admitted { .. } => wrong(),
+            RunEvent::Taken { .. }
+            | RunEvent::CancelRequested { .. }
+            | RunEvent::PauseSet { .. }
+            | RunEvent::Moved { .. } => step_open(live, event),
+        },
+        RunStage::Ended(_) => match *event {
+            // A path without a state alters nothing.
+            RunEvent::Moved { epoch: _, path, end, at } => walk(live, path, end, at),
+            RunEvent::Taken { .. }
+            | RunEvent::CancelRequested { .. }
+            | RunEvent::PauseSet { .. }
+            | RunEvent::Admitted { .. } => wrong(),
+        },
     }
 }
 
-impl fmt::Display for RunState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+fn check_epoch(live: &RunLive, event: &RunEvent<'_>) -> Result<(), Illegal> {
+    let is_current = match event {
+        RunEvent::Taken { epoch, .. } => live.epoch.checked_add(1) == Some(*epoch),
+        RunEvent::Admitted { epoch, .. } | RunEvent::Moved { epoch, .. } => live.epoch == *epoch,
+        RunEvent::CancelRequested { .. } | RunEvent::PauseSet { .. } => true,
+    };
+    if is_current { Ok(()) } else { Err(Illegal::StaleEpoch) }
+}
+
+/// Decides what has the same effect in every stage of a run that has not ended.
+fn step_open(live: &RunLive, event: &RunEvent<'_>) -> Result<RunLive, Illegal> {
+    let wrong = || Err(Illegal::WrongState { state: live.state(), event: event.name() });
+    match *event {
+        RunEvent::Taken { owner, epoch } => Ok(RunLive { owner, epoch, ..live.clone() }),
+        RunEvent::CancelRequested { .. } if live.cancel_requested_at.is_some() => wrong(),
+        RunEvent::CancelRequested { at } => Ok(RunLive { cancel_requested_at: Some(at), ..live.clone() }),
+        RunEvent::PauseSet { paused, .. } if live.paused_at.is_some() == paused => wrong(),
+        RunEvent::PauseSet { paused, at } => Ok(RunLive { paused_at: paused.then_some(at), ..live.clone() }),
+        RunEvent::Moved { epoch: _, path, end, at } => walk(live, path, end, at),
+        RunEvent::Admitted { .. } => wrong(),
     }
 }
 
-impl fmt::Display for RunStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+/// Walks the whole path, or nothing of it.
+fn walk(live: &RunLive, path: &[RunState], end: Option<&RunEnd>, at: Timestamp) -> Result<RunLive, Illegal> {
+    let mut next = live.clone();
+    for &to in path {
+        check_path(next.state(), &[to])?;
+        if to == RunState::Running {
+            next.started_at.get_or_insert(at);
+        }
+        let end = to.is_terminal().then(|| (at, end.cloned().unwrap_or_default()));
+        let stage = RunStage::of(to, next.admitted_at.is_some(), end);
+        next.stage = stage.expect("a run that ends has an end");
     }
+    Ok(next)
 }
 
-/// The table: where a run may go from here.
+/// Returns the states that may follow: the one table of transitions.
 pub fn successors(from: RunState) -> &'static [RunState] {
     use RunState::*;
     match from {
@@ -171,9 +172,9 @@ pub fn successors(from: RunState) -> &'static [RunState] {
     }
 }
 
-/// Checks a walk of several transitions, as one change may hold them.
+/// Checks several transitions, as one change may hold them.
 pub fn check_path(from: RunState, path: &[RunState]) -> Result<RunState, Illegal> {
     path.iter().try_fold(from, |from, &to| {
-        if successors(from).contains(&to) { Ok(to) } else { Err(Illegal { from, to }) }
+        if successors(from).contains(&to) { Ok(to) } else { Err(Illegal::NoSuchMove { from, to }) }
     })
 }

@@ -1,10 +1,18 @@
 //! A run: its strict state machine, its record, and the engine that walks its plan.
 
 pub mod again;
+mod course;
 pub mod engine;
+mod instance;
+mod live;
 mod machine;
 mod record;
 pub mod retry;
+mod words;
 
-pub use machine::{Illegal, RunState, RunStatus, check_path, successors};
-pub use record::{NodeRef, Resolved, RunEnd, RunRecord};
+pub use course::{Course, Gate, New};
+pub use instance::Instance;
+pub use live::{Ended, Hook, RunEnd, RunLive, RunStage, RunVerdict};
+pub use machine::{Illegal, RunEvent, check_path, step, successors};
+pub use record::{NodeRef, Resolved, RunMade, RunRecord};
+pub use words::{RunState, RunStatus};

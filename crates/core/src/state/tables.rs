@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::limits::LimitUses;
 use super::nodes::NodeLive;
-use super::runs::{Elsewhere, RunLive, move_run};
+use super::runs::Elsewhere;
 use crate::Timestamp;
 use crate::change::{Applied, Change, Refusal, Silence};
 use crate::execution::{Event, Execution};
 use crate::ids::{ClusterId, ExecutionId, NodeId, RunId, SessionId};
+use crate::run::{RunEvent, RunLive};
 use crate::work::Parent;
 
 /// Rows by id: all of them, or those that one batch touches.
@@ -118,39 +119,18 @@ impl Tables {
                 Ok(())
             }
             Change::RunCreated { run, max_pending } => self.create_run(run, *max_pending),
-            Change::RunTaken { run, owner, epoch, at: _ } => {
-                let run = self.runs.get_mut(run).ok_or(Refusal::NotFound)?;
-                if run.epoch.checked_add(1) != Some(*epoch) {
-                    return Err(Refusal::StaleEpoch);
-                }
-                if run.state.is_terminal() {
-                    return Err(Refusal::WrongState);
-                }
-                run.owner = *owner;
-                run.epoch = *epoch;
-                Ok(())
-            }
-            Change::RunCancelRequested { run, by: _, at } => {
-                let run = self.runs.get_mut(run).ok_or(Refusal::NotFound)?;
-                if run.state.is_terminal() || run.cancel_requested_at.is_some() {
-                    return Err(Refusal::WrongState);
-                }
-                run.cancel_requested_at = Some(*at);
-                Ok(())
-            }
-            Change::RunPauseSet { run, paused, by: _, at } => {
-                let run = self.runs.get_mut(run).ok_or(Refusal::NotFound)?;
-                if run.state.is_terminal() || run.paused_at.is_some() == *paused {
-                    return Err(Refusal::WrongState);
-                }
-                run.paused_at = paused.then_some(*at);
-                Ok(())
-            }
             Change::RunAdmitted { run, epoch, limit, nodes, at } => {
-                self.admit(run, *epoch, *limit, nodes, *at)
+                self.admit(run, &RunEvent::Admitted { epoch: *epoch, at: *at }, *limit, nodes)
             }
+            Change::RunTaken { .. }
+            | Change::RunCancelRequested { .. }
+            | Change::RunPauseSet { .. }
+            | Change::RunMoved { .. } => match RunEvent::of(change) {
+                Some((run, event)) => self.step_run(run, &event),
+                None => Ok(()),
+            },
             Change::ExecutionsAdded { run, epoch, executions, at: _ } => {
-                self.owned(run, *epoch)?;
+                self.has_epoch(run, *epoch)?;
                 self.add_executions(run, executions)
             }
             Change::ExecutionLeased { of: Parent::Run(run), execution, lease } => {
@@ -173,23 +153,16 @@ impl Tables {
                 )
             }
             Change::ExecutionCancelRequested { run, execution, epoch, reason, at } => {
-                self.owned(run, *epoch)?;
+                self.has_epoch(run, *epoch)?;
                 self.step(run, *execution, &Event::CancelRequested { reason: reason.clone(), at: *at })
             }
             Change::ExecutionGivenUp { run, execution, epoch, error, at } => {
-                self.owned(run, *epoch)?;
+                self.has_epoch(run, *epoch)?;
                 self.step(run, *execution, &Event::GivenUp { error: error.clone(), at: *at })
             }
             Change::ExecutionSkipped { run, execution, epoch, reason, at } => {
-                self.owned(run, *epoch)?;
+                self.has_epoch(run, *epoch)?;
                 self.step(run, *execution, &Event::Skipped { reason: reason.clone(), at: *at })
-            }
-            Change::RunMoved { run, epoch, path, end, at } => {
-                move_run(self.owned(run, *epoch)?, path, end, *at)?;
-                if path.last().is_some_and(|state| state.is_terminal()) {
-                    self.holds.retain(|_, holder| holder != run);
-                }
-                Ok(())
             }
             Change::Unknown { .. } => Err(Refusal::NotKnownToAll),
         }

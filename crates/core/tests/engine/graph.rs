@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use downbeat_core::execution::{Execution, State, Status, Verdict};
+use downbeat_core::plan::EntryIx;
 use downbeat_core::run::RunState;
 use downbeat_core::run::again::{Again, NotAgain, retry_of};
 use jiff::SignedDuration;
@@ -119,7 +120,7 @@ fn what_is_no_list_fails_the_task_and_says_what_it_was() {
         let mut world = World::new(job(json!({"strategy": "continue"}), &listed()), 0, 1);
         world.begin();
         says(&mut world, json!({"shards": said}));
-        assert_eq!(world.record.state, RunState::Failed);
+        assert_eq!(world.record.state(), RunState::Failed);
         assert_eq!(world.results(), ["0@- succeeded", "1@- failed", "2@- skipped"]);
         let failed = world.open(Status::Failed).remove(0);
         let found = serde_json::to_value(&failed).unwrap();
@@ -177,7 +178,7 @@ fn so_many_items_are_under_way_and_the_rest_begin_in_their_order() {
     done(&mut world, "[2]", Verdict::Succeeded);
     done(&mut world, "[3]", Verdict::Succeeded);
     done(&mut world, "[4]", Verdict::Succeeded);
-    assert_eq!(world.record.state, RunState::Completed);
+    assert_eq!(world.record.state(), RunState::Completed);
     world.check();
 }
 
@@ -201,7 +202,7 @@ fn when_fail_fast_strikes_items_that_have_not_begun_are_skipped() {
         }
         done(&mut world, "[1]", Verdict::Succeeded);
         assert_eq!(world.results(), ["0@[0] failed", "0@[1] succeeded", "0@[2] skipped", "0@[3] skipped"]);
-        assert_eq!(world.record.state, RunState::Failed);
+        assert_eq!(world.record.state(), RunState::Failed);
     }
 }
 
@@ -235,7 +236,7 @@ fn a_run_has_no_more_open_than_its_job_says() {
         let mut world = World::new(job(json!({"max_parallel": count}), &tasks), 0, 1);
         world.begin();
         let mut most = 0;
-        while !world.record.state.is_terminal() {
+        while !world.record.state().is_terminal() {
             let open: Vec<_> =
                 world.executions.values().filter(|e| e.state.status().is_open()).cloned().collect();
             most = most.max(open.len());
@@ -250,7 +251,7 @@ fn a_run_has_no_more_open_than_its_job_says() {
             world.end(execution, verdict);
         }
         assert_eq!(most, count);
-        assert_eq!(world.record.state, RunState::Completed);
+        assert_eq!(world.record.state(), RunState::Completed);
         world.check();
     }
 }
@@ -272,7 +273,7 @@ fn a_fleet_with_max_parallel_goes_node_by_node_and_cancel_ends_all() {
         by: "x".to_owned(),
         at,
     });
-    assert_eq!(world.record.state, RunState::Cancelled);
+    assert_eq!(world.record.state(), RunState::Cancelled);
     world.check();
 }
 
@@ -312,13 +313,13 @@ fn a_node_that_fits_for_a_while_begins_the_time_anew() {
             world.unfit.insert(0);
         }
         world.turn(|progress, turn| progress.tick(turn));
-        if world.record.state.is_terminal() {
+        if world.record.state().is_terminal() {
             break;
         }
     }
     // Looked at every second: it fitted after six, and was missed again after seven.
     assert_eq!(world.now.duration_since(start), SignedDuration::from_secs(15));
-    assert_eq!(world.record.state, RunState::Failed);
+    assert_eq!(world.record.state(), RunState::Failed);
 }
 
 #[test]
@@ -370,7 +371,7 @@ fn keys_of_limits_come_out_for_each_item() {
 /// The run that does `first` again.
 fn again(first: &World, again: Again) -> Result<World, NotAgain> {
     let executions: Vec<Execution> = first.executions.values().cloned().collect();
-    let second = retry_of(&first.record, &executions, again)?;
+    let second = retry_of(&first.record, &first.plan, &executions, again)?;
     let resolved = Arc::new(second.resolved.clone());
     let mut world = World::of(Arc::clone(&first.record.definition), resolved, 2);
     let taken = second.executions(&world.record.id, world.now, &mut world.dice);
@@ -386,7 +387,7 @@ fn only_items_that_failed_are_done_again() {
     says(&mut first, json!({"shards": [{"path": "x"}, {"path": "y"}]}));
     done(&mut first, "[0]", Verdict::Succeeded);
     done(&mut first, "[1]", Verdict::Failed);
-    assert_eq!(first.record.state, RunState::Failed);
+    assert_eq!(first.record.state(), RunState::Failed);
     let mut second = again(&first, Again::AllNodes).unwrap();
     assert_eq!(second.sent, ["1@[1]"]);
     second.restart();
@@ -408,14 +409,14 @@ fn a_run_is_done_again_from_a_task_on() {
     let mut first = World::new(job(json!({}), &tasks), 0, 1);
     first.play(well);
     assert!(again(&first, Again::AllNodes).is_err(), "nothing failed");
-    let mut second = again(&first, Again::From(1)).unwrap();
+    let mut second = again(&first, Again::From(EntryIx(1))).unwrap();
     second.play_on(well);
     assert_eq!(second.sent, ["1@-", "3@-"]);
 
     let list: Vec<Value> = ["a", "b", "c"].map(task).to_vec();
     let mut first = World::new(job(json!({"target": "all"}), &list), 1, 1);
     first.play(well);
-    let mut second = again(&first, Again::From(1)).unwrap();
+    let mut second = again(&first, Again::From(EntryIx(1))).unwrap();
     second.play_on(well);
     assert_eq!(second.sent, ["1@n0", "2@n0"]);
 }
@@ -427,7 +428,7 @@ fn items_are_not_taken_over_when_their_list_is_made_anew() {
     says(&mut first, json!({"shards": [{"path": "x"}, {"path": "y"}]}));
     done(&mut first, "[0]", Verdict::Succeeded);
     done(&mut first, "[1]", Verdict::Failed);
-    let second = again(&first, Again::From(0)).unwrap();
+    let second = again(&first, Again::From(EntryIx(0))).unwrap();
     assert_eq!(second.sent, ["0@-"]);
     assert_eq!(second.executions.len(), 1, "nothing was taken over");
 }
@@ -490,7 +491,7 @@ fn a_retry_that_is_held_back_does_not_wait_for_a_node_yet() {
     );
     // One look at which a node fits, and none fits from then on.
     let mut fits = true;
-    while world.record.state != RunState::Failed {
+    while world.record.state() != RunState::Failed {
         world.now = world.progress.next_tick().expect("it looks again");
         if !fits {
             world.unfit.insert(0);

@@ -207,7 +207,7 @@ fn fail_fast_in_a_graph_withdraws_what_was_not_sent() {
     world.lease(&first);
     world.end(&first, Verdict::Failed);
     assert_eq!(world.results(), ["0@- failed", "1@- skipped", "2@- skipped"]);
-    assert_eq!(world.record.state, RunState::Failed);
+    assert_eq!(world.record.state(), RunState::Failed);
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn lose_all(definition: Value, nodes: usize) -> World {
 #[test]
 fn a_placed_step_is_sent_again_after_a_loss_up_to_three_times() {
     let world = lose_all(json!({"tasks": [{"backend": "exec", "action": "run"}]}), 0);
-    assert_eq!((world.record.state, world.sent.len()), (RunState::Failed, 4));
+    assert_eq!((world.record.state(), world.sent.len()), (RunState::Failed, 4));
 }
 
 #[test]
@@ -275,7 +275,7 @@ fn losses_do_not_count_against_retries() {
             _ => world.end(&execution, Verdict::Succeeded),
         };
     }
-    assert_eq!(world.record.state, RunState::Completed);
+    assert_eq!(world.record.state(), RunState::Completed);
 }
 
 #[test]
@@ -293,7 +293,7 @@ fn work_that_waits_for_a_node_fails_when_the_node_goes_offline() {
     world.begin();
     let node = world.plan.resolved.nodes[0].id;
     world.turn(|progress, turn| progress.node_gone(node, turn));
-    assert_eq!(world.record.state, RunState::Failed);
+    assert_eq!(world.record.state(), RunState::Failed);
 }
 
 #[test]
@@ -309,7 +309,7 @@ fn a_resent_step_waits_for_its_offline_node_as_long_as_its_timeout() {
     assert_eq!(world.open(Status::Pending).len(), 1, "it waits");
     world.now = world.progress.next_tick().expect("its patience ends some time");
     world.turn(|progress, turn| progress.tick(turn));
-    assert_eq!(world.record.state, RunState::Failed);
+    assert_eq!(world.record.state(), RunState::Failed);
 }
 
 /// A run whose only step is lost with its node, which is offline.
@@ -338,7 +338,7 @@ fn a_resent_step_fails_when_its_node_is_deleted() {
     let node = world.plan.resolved.nodes[0].id;
     world.deleted.insert(node);
     world.turn(|progress, turn| progress.node_gone(node, turn));
-    assert_eq!(world.record.state, RunState::Failed);
+    assert_eq!(world.record.state(), RunState::Failed);
     assert_eq!(last_error(&world).as_deref(), Some("node n0 was deleted"));
 }
 
@@ -347,7 +347,7 @@ fn a_restart_gives_up_what_was_sent_again_to_a_node_that_was_deleted_meanwhile()
     let mut world = lost_with_its_node();
     world.deleted.insert(world.plan.resolved.nodes[0].id);
     world.restart();
-    assert_eq!(world.record.state, RunState::Failed);
+    assert_eq!(world.record.state(), RunState::Failed);
     assert_eq!(last_error(&world).as_deref(), Some("node n0 was deleted"));
 }
 
@@ -362,7 +362,7 @@ fn a_step_that_is_lost_with_its_deleted_node_is_not_sent_again() {
     world.deleted.insert(node);
     world.turn(|progress, turn| progress.node_gone(node, turn));
     world.lose(&execution);
-    assert_eq!(world.record.state, RunState::Failed);
+    assert_eq!(world.record.state(), RunState::Failed);
     assert_eq!(last_error(&world).as_deref(), Some("node n0 was deleted"));
 }
 
@@ -375,9 +375,9 @@ fn cancel_ends_everything_and_skips_the_rest() {
     world.lease(&first);
     let at = world.now;
     world.happens(&Change::RunCancelRequested { run: first.run().clone(), by: "me".to_owned(), at });
-    assert_eq!(world.record.state, RunState::Running, "what runs is told to stop, and has not ended yet");
+    assert_eq!(world.record.state(), RunState::Running, "what runs is told to stop, and has not ended yet");
     world.end(&first, Verdict::Cancelled);
-    assert_eq!(world.record.state, RunState::Cancelled);
+    assert_eq!(world.record.state(), RunState::Cancelled);
     assert_eq!(
         world.results(),
         ["0@n0 cancelled", "0@n1 cancelled", "1@n0 skipped", "1@n1 skipped", "2@n0 skipped", "2@n1 skipped"]
@@ -391,8 +391,8 @@ fn the_runs_timeout_ends_everything_as_failed() {
     let mut world = World::new(definition, 1, 1);
     world.begin();
     world.turn(|progress, turn| progress.stop(Stop::TimedOut, turn));
-    assert_eq!(world.record.state, RunState::Failed);
-    assert_eq!(world.record.end.unwrap().error.as_deref(), Some("the run timed out after 1m"));
+    assert_eq!(world.record.state(), RunState::Failed);
+    assert_eq!(world.record.live.end().unwrap().error.as_deref(), Some("the run timed out after 1m"));
 }
 
 #[test]
@@ -409,7 +409,7 @@ fn a_restart_after_the_timeout_struck_starts_nothing_again() {
     world.restart();
     assert_eq!(world.sent, ["0@n0", "0@n1"], "what was cancelled was meant to be");
     world.end(&leased, Verdict::Cancelled);
-    assert_eq!(world.record.state, RunState::Failed);
+    assert_eq!(world.record.state(), RunState::Failed);
     assert!(world.results().contains(&"1@n0 skipped".to_owned()));
 }
 
@@ -419,7 +419,7 @@ fn a_restart_gives_up_what_waits_for_a_node_that_went_offline_meanwhile() {
     world.begin();
     world.offline.insert(world.plan.resolved.nodes[0].id);
     world.restart();
-    assert_eq!(world.record.state, RunState::Failed);
+    assert_eq!(world.record.state(), RunState::Failed);
 }
 
 #[test]
@@ -526,7 +526,7 @@ fn what_follows_an_entry_that_was_taken_over_whole_is_not_done_twice_after_a_res
         second.restart();
     }
     assert_eq!(second.sent, ["1@n0", "2@n0"]);
-    assert_eq!(second.record.state, RunState::Completed);
+    assert_eq!(second.record.state(), RunState::Completed);
 }
 
 #[test]

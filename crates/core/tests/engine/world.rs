@@ -7,9 +7,9 @@ use downbeat_core::backend::{Catalogue, Params};
 use downbeat_core::execution::{self, Execution, Lease, Outcome, Status, Verdict};
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::node::{Description, NodeRecord, NodeStatus, Reach};
-use downbeat_core::plan::{Plan, resolve};
+use downbeat_core::plan::{Plan, StepIx, resolve};
 use downbeat_core::run::engine::{Progress, Stop, Turn};
-use downbeat_core::run::{Resolved, RunEnd, RunRecord, RunState, check_path};
+use downbeat_core::run::{self, Resolved, RunEnd, RunEvent, RunMade, RunRecord, RunState};
 use downbeat_core::spec::Definition;
 use downbeat_core::work::Parent;
 use downbeat_core::{Change, Dice, Timestamp};
@@ -89,28 +89,20 @@ impl World {
         let plan = Arc::new(Plan::compile(Arc::clone(&definition), Arc::clone(&resolved)).unwrap());
         let id = RunId::from("run");
         let now = Timestamp::from_second(1_000_000).unwrap();
-        let record = RunRecord {
+        let made = RunMade {
             id: id.clone(),
             cluster: ClusterId::DEFAULT,
             job: None,
-            state: RunState::Pending,
             definition,
             resolved,
+            params: Default::default(),
+            retry_of: None,
+            no_cache: false,
             by: "test".to_owned(),
             idempotency_key: None,
             created_at: now,
-            started_at: None,
-            finished_at: None,
-            end: None,
-            cancel_requested_at: None,
-            owner: ServerId(Uuid::nil()),
-            epoch: 1,
-            params: Default::default(),
-            retry_of: None,
-            paused_at: None,
-            admitted_at: None,
-            no_cache: false,
         };
+        let record = RunRecord::new(made, ServerId(Uuid::nil()));
         let progress = Progress::new(Arc::clone(&plan), id, 1, RunState::Pending);
         Self {
             plan,
@@ -148,7 +140,7 @@ impl World {
     fn decide(&mut self, act: impl FnOnce(&mut Progress, &mut Turn<'_>)) {
         let unfit = self.unfit.clone();
         let fits =
-            move |step: u32| if unfit.contains(&step) { Err("no node fits".to_owned()) } else { Ok(()) };
+            move |step: StepIx| if unfit.contains(&step.0) { Err("no node fits".to_owned()) } else { Ok(()) };
         let reach = |node: NodeId| match () {
             () if self.deleted.contains(&node) => Reach::Deleted,
             () if self.offline.contains(&node) => Reach::Offline,
@@ -165,7 +157,7 @@ impl World {
 
     /// As a server that died would be followed by another one: from the records alone.
     pub(crate) fn restart(&mut self) {
-        self.record.epoch += 1;
+        self.record.live.epoch += 1;
         self.remembered.extend(self.open(Status::Pending).iter().map(|execution| execution.id));
         self.progress = self.restored();
         self.turn(|progress, turn| progress.go_on(turn));
@@ -175,11 +167,12 @@ impl World {
         let executions: Vec<Execution> = self.executions.values().cloned().collect();
         let stop = self
             .record
+            .live
             .cancel_requested_at
             .map(|_| Stop::Cancelled)
             .or(self.timed_out.then_some(Stop::TimedOut));
         let plan = Arc::clone(&self.plan);
-        Progress::restore(plan, &self.record, self.record.epoch, &executions, stop)
+        Progress::restore(plan, &self.record, self.record.live.epoch, &executions, stop)
     }
 
     /// Commits until nothing more follows.
@@ -225,7 +218,7 @@ impl World {
         }
         for (index, entry) in self.plan.entries.iter().enumerate() {
             let Some(most) = entry.each.as_ref().and_then(|each| each.max_parallel) else { continue };
-            let of_entry = |e: &&Execution| self.plan.steps[e.step() as usize].entry as usize == index;
+            let of_entry = |e: &&Execution| self.plan.steps[StepIx(e.step())].entry.get() == index;
             let items: HashSet<Option<u32>> = open().filter(of_entry).map(|e| e.item()).collect();
             if items.len() > most as usize {
                 self.broken =
@@ -266,6 +259,11 @@ impl World {
                 Err(_) => false,
             }
         };
+        if let Some((_, event)) = RunEvent::of(change) {
+            let next = run::step(&self.record.live, &event);
+            assert!(next.is_ok() || !matches!(event, RunEvent::Moved { .. }), "only allowed transitions");
+            return next.map(|next| self.record.live = next).is_ok();
+        }
         match change.clone() {
             Change::ExecutionsAdded { executions, .. } => {
                 self.largest_addition = self.largest_addition.max(executions.len());
@@ -300,19 +298,6 @@ impl World {
             }
             Change::ExecutionLost { execution, token, reason, at, .. } => {
                 step(&execution, execution::Event::LeaseEnded { token, reason, at })
-            }
-            Change::RunMoved { path, end, .. } => {
-                self.record.state = check_path(self.record.state, &path).expect("only allowed transitions");
-                self.record.end = end;
-                true
-            }
-            Change::RunCancelRequested { at, .. } => {
-                self.record.cancel_requested_at = Some(at);
-                true
-            }
-            Change::RunPauseSet { paused, at, .. } => {
-                self.record.paused_at = paused.then_some(at);
-                true
             }
             other => panic!("the engine does not make {other:?}"),
         }
@@ -432,7 +417,7 @@ impl World {
     /// The same of a run that has begun.
     pub(crate) fn play_on(&mut self, verdict: impl Fn(u32, &str, u32) -> Verdict) -> (RunState, RunEnd) {
         for _ in 0..10_000 {
-            if self.record.state.is_terminal() {
+            if self.record.state().is_terminal() {
                 break;
             }
             self.now += SignedDuration::from_secs(60);
@@ -446,8 +431,8 @@ impl World {
                 }
             }
         }
-        let end = self.record.end.clone().expect("the run ended");
-        (self.record.state, end)
+        let end = self.record.live.end().cloned().expect("the run ended");
+        (self.record.state(), end)
     }
 
     /// For each instance its last status, as `step@node status`.
@@ -477,18 +462,16 @@ impl World {
                 "two attempts of {key:?} are open at once: {:#?}",
                 self.attempts(&key)
             );
-            let entry = &self.plan.entries[self.plan.steps[execution.step() as usize].entry as usize];
+            let entry = self.plan.entry_of_step(StepIx(execution.step()));
             for before in &entry.after {
-                let before = &self.plan.entries[*before as usize];
-                let steps = before.first..before.first + before.length;
-                let running = self
-                    .executions
-                    .values()
-                    .find(|other| steps.contains(&other.step()) && other.state.status().is_open());
+                let steps = self.plan.entries[*before].steps();
+                let running = self.executions.values().find(|other| {
+                    steps.clone().any(|step| step.0 == other.step()) && other.state.status().is_open()
+                });
                 assert!(running.is_none(), "step {} runs while {running:?} before it does", execution.step());
             }
         }
-        if self.record.state.is_terminal() {
+        if self.record.state().is_terminal() {
             assert!(open.is_empty(), "the run ended, and {open:?} did not");
             // An entry that was never begun has no items.
             if self.plan.entries.iter().all(|entry| entry.each.is_none()) {

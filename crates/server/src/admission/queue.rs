@@ -5,7 +5,7 @@ use std::sync::Arc;
 use downbeat_core::admission::{Applicant, Decision, Nodes, decide};
 use downbeat_core::collections::HashMap;
 use downbeat_core::ids::{NodeId, RunId, ServerId};
-use downbeat_core::run::{NodeRef, Resolved, RunRecord, RunState};
+use downbeat_core::run::{NodeRef, Resolved, RunEvent, RunLive, RunRecord, RunState, step};
 use downbeat_core::{Change, Timestamp};
 
 use crate::dispatch::Board;
@@ -13,34 +13,25 @@ use crate::dispatch::Board;
 /// An open run.
 #[derive(Debug)]
 struct Known {
-    state: RunState,
-    /// It had to wait, and was not let in yet.
-    waits: bool,
-    paused: bool,
+    live: RunLive,
     exclusive: bool,
     priority: i32,
     created_at: Timestamp,
     resolved: Arc<Resolved>,
-    owner: ServerId,
-    epoch: u64,
 }
 
 impl Known {
-    fn of(run: &RunRecord, waits: bool) -> Self {
+    fn of(run: &RunRecord) -> Self {
         Self {
-            state: run.state,
-            waits,
-            paused: run.paused_at.is_some(),
+            live: run.live.clone(),
             exclusive: run.definition.exclusive,
             priority: run.definition.priority,
             created_at: run.created_at,
             resolved: Arc::clone(&run.resolved),
-            owner: run.owner,
-            epoch: run.epoch,
         }
     }
 
-    /// What it wants for itself.
+    /// Returns the nodes that the run wants for itself.
     fn nodes(&self) -> &[NodeRef] {
         if self.exclusive { &self.resolved.nodes } else { &[] }
     }
@@ -64,17 +55,11 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// A run that the store holds open. One that is pending and was not let in waits: those that need not wait begin
-    /// in the commit that creates them.
+    /// Adds an open run.
     pub(super) fn add(&mut self, run: &RunRecord) {
-        let waits = run.state == RunState::Pending && run.admitted_at.is_none();
-        self.insert(run, waits);
-    }
-
-    fn insert(&mut self, run: &RunRecord, waits: bool) {
-        self.waiting += usize::from(waits);
-        let before = self.runs.insert(run.id.clone(), Known::of(run, waits));
-        self.waiting -= usize::from(before.is_some_and(|before| before.waits));
+        self.waiting += usize::from(run.live.is_waiting());
+        let before = self.runs.insert(run.id.clone(), Known::of(run));
+        self.waiting -= usize::from(before.is_some_and(|before| before.live.is_waiting()));
     }
 
     pub(super) fn clear(&mut self) {
@@ -92,35 +77,28 @@ impl Queue {
 
     /// Whether somebody waits for nodes.
     pub(super) fn awaits_nodes(&self) -> bool {
-        self.waiting > 0 && self.runs.values().any(|run| run.waits && run.exclusive)
+        self.waiting > 0 && self.runs.values().any(|run| run.live.is_waiting() && run.exclusive)
     }
 
-    /// Where a run stands.
     pub(super) fn state(&self, run: &RunId) -> Option<RunState> {
-        self.runs.get(run).map(|run| run.state)
+        self.runs.get(run).map(|run| run.live.state())
     }
 
     pub(super) fn apply(&mut self, change: &Change) -> News {
         match change {
-            Change::RunCreated { run, max_pending } => {
-                self.insert(run, max_pending.is_some() && run.admitted_at.is_none());
+            Change::RunCreated { run, .. } => {
+                self.add(run);
                 News::Runs
             }
-            Change::RunTaken { run, owner, epoch, .. } => self.alter(run, |run| {
-                (run.owner, run.epoch) = (*owner, *epoch);
-            }),
-            Change::RunPauseSet { run, paused, .. } => self.alter(run, |run| run.paused = *paused),
-            Change::RunAdmitted { run, .. } => self.alter(run, |run| run.waits = false),
-            Change::RunMoved { run, path, .. } => match path.last() {
-                None => News::Nothing,
-                Some(state) if state.is_terminal() => {
-                    let gone = self.runs.remove(run);
-                    self.waiting -= usize::from(gone.is_some_and(|gone| gone.waits));
-                    News::Runs
-                }
-                // Whoever moves on does not wait any more, also when it was cancelled before its turn came.
-                Some(state) => self.alter(run, |run| (run.state, run.waits) = (*state, false)),
-            },
+            Change::RunCancelRequested { .. } => {
+                self.alter(change);
+                News::Nothing
+            }
+            Change::RunMoved { path, .. } if path.is_empty() => News::Nothing,
+            Change::RunTaken { .. }
+            | Change::RunPauseSet { .. }
+            | Change::RunAdmitted { .. }
+            | Change::RunMoved { .. } => self.alter(change),
             Change::ExecutionFinished { .. }
             | Change::ExecutionLost { .. }
             | Change::NodeDrainSet { .. }
@@ -128,7 +106,6 @@ impl Queue {
             Change::NodeRegistered { .. }
             | Change::NodeMoved { .. }
             | Change::NodeProblemsSet { .. }
-            | Change::RunCancelRequested { .. }
             | Change::ExecutionsAdded { .. }
             | Change::ExecutionLeased { .. }
             | Change::ExecutionStarted { .. }
@@ -139,11 +116,16 @@ impl Queue {
         }
     }
 
-    fn alter(&mut self, run: &RunId, act: impl FnOnce(&mut Known)) -> News {
-        let Some(known) = self.runs.get_mut(run) else { return News::Nothing };
-        let before = known.waits;
-        act(known);
-        self.waiting = self.waiting + usize::from(known.waits) - usize::from(before);
+    fn alter(&mut self, change: &Change) -> News {
+        let Some((id, event)) = RunEvent::of(change) else { return News::Nothing };
+        let Some(known) = self.runs.get_mut(id) else { return News::Nothing };
+        // An event that has no effect was part of what was loaded.
+        let Ok(next) = step(&known.live, &event) else { return News::Nothing };
+        self.waiting = self.waiting + usize::from(next.is_waiting()) - usize::from(known.live.is_waiting());
+        known.live = next;
+        if known.live.is_ended() {
+            self.runs.remove(id);
+        }
         News::Runs
     }
 
@@ -156,8 +138,8 @@ impl Queue {
             .iter()
             .map(|(id, run)| Applicant {
                 id,
-                waits: run.waits,
-                paused: run.paused,
+                waits: run.live.is_waiting(),
+                paused: run.live.paused_at.is_some(),
                 priority: run.priority,
                 created_at: run.created_at,
                 nodes: run.nodes(),
@@ -177,8 +159,8 @@ impl Queue {
         limit: Option<u32>,
         at: Timestamp,
     ) -> Option<Change> {
-        let run = self.runs.get(id).filter(|run| run.owner == server)?;
+        let run = self.runs.get(id).filter(|run| run.live.owner == server)?;
         let nodes = run.nodes().iter().map(|node| node.id).collect();
-        Some(Change::RunAdmitted { run: id.clone(), epoch: run.epoch, limit, nodes, at })
+        Some(Change::RunAdmitted { run: id.clone(), epoch: run.live.epoch, limit, nodes, at })
     }
 }

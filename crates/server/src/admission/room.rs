@@ -131,7 +131,7 @@ impl Admission {
 
     fn count(&self, queue: &Queue, change: &Change) {
         match change {
-            Change::RunCreated { run, .. } => self.metrics.run_moved(None, run.state),
+            Change::RunCreated { run, .. } => self.metrics.run_moved(None, run.state()),
             Change::RunMoved { run, path, .. } => {
                 if let Some(&to) = path.last() {
                     self.metrics.run_moved(Some(queue.state(run).unwrap_or(RunState::Running)), to);

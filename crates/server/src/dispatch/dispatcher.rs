@@ -6,6 +6,7 @@ use std::time::Duration;
 use downbeat_core::execution::{Execution, Status};
 use downbeat_core::expr;
 use downbeat_core::ids::{NodeId, RunId, ServerId};
+use downbeat_core::plan::StepIx;
 use downbeat_core::run::engine::Turn;
 use downbeat_core::{Change, Dice, Event, Refusal, Timestamp};
 use tokio::sync::Notify;
@@ -51,15 +52,21 @@ impl Dispatcher {
     }
 
     /// Lets the engine decide: calls `act` with the time, the dice, and what the board knows of nodes.
-    pub(crate) fn turn(&self, run: &RunId, now: Timestamp, dice: &mut Dice, act: impl FnOnce(&mut Turn<'_>)) {
+    pub(crate) fn turn<T>(
+        &self,
+        run: &RunId,
+        now: Timestamp,
+        dice: &mut Dice,
+        act: impl FnOnce(&mut Turn<'_>) -> T,
+    ) -> T {
         let reach = |node: NodeId| self.board().reach(node);
         let facts = |node: NodeId| self.board().node(node).map(|node| expr::facts(node));
         let work = self.works.run(run);
-        let fits = |step: u32| {
-            let work = work.as_ref().and_then(|work| work.step(step));
+        let fits = |step: StepIx| {
+            let work = work.as_ref().and_then(|work| work.step(step.0));
             work.map_or(Ok(()), |work| self.board().fits_any(work))
         };
-        act(&mut Turn { now, dice, reach: &reach, facts: &facts, fits: &fits });
+        act(&mut Turn { now, dice, reach: &reach, facts: &facts, fits: &fits })
     }
 
     /// The work of all that is open.

@@ -115,7 +115,7 @@ pub(super) async fn of_run(
     Query(query): Query<RunEventsQuery>,
     headers: HeaderMap,
 ) -> Answer<Response> {
-    let run = service.run(&caller, &id.as_str().into()).await?.id;
+    let run = service.run(&caller, &id.as_str().into()).await?.id.clone();
     let since = since(&service, query.since, &headers).await?.unwrap_or(0);
     if query.follow.is_on() {
         refuse_limit(query.limit)?;
@@ -192,8 +192,8 @@ fn streamed(service: &Service, scope: Scope, since: u64) -> Response {
                 }
                 Ok(None) => {
                     let run = store.run(&ending?).await.ok()??;
-                    let status = run.state.status().to_string();
-                    Some((sse("end", &End { run: run.id, execution: None, status }), None))
+                    let status = run.state().status().to_string();
+                    Some((sse("end", &End { run: run.id.clone(), execution: None, status }), None))
                 }
                 Err(error) => {
                     // The client comes back with the last number that it has.

@@ -105,7 +105,7 @@ impl Follower {
             (Scope::UntilEnd(_), Phase::Last) => Phase::Ended,
             (Scope::UntilEnd(run), _) => match self.store.run(run).await? {
                 // Its end may have been committed after the page was read.
-                Some(run) if run.state.is_terminal() => Phase::Last,
+                Some(run) if run.state().is_terminal() => Phase::Last,
                 Some(_) => Phase::Live,
                 None => Phase::Ended,
             },

@@ -65,7 +65,7 @@ pub(super) async fn show(
         None => None,
     };
     let part = Part { node, step: query.step, item: query.item };
-    let merged = Merged::new(service.store().clone(), run.id, part);
+    let merged = Merged::new(service.store().clone(), run.id.clone(), part);
     Ok(streamed(&service, merged, query.follow))
 }
 
@@ -137,8 +137,8 @@ impl Merged {
                 self.todo.push_back(execution.id);
             }
         }
-        self.status = run.state.status();
-        self.over = run.state.is_terminal();
+        self.status = run.state().status();
+        self.over = run.state().is_terminal();
         Ok(())
     }
 

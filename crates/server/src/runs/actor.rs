@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use downbeat_core::run::engine::{Progress, Stop, Turn};
+use downbeat_core::run::Course;
+use downbeat_core::run::engine::Turn;
 use downbeat_core::{Applied, Change, Dice, Refusal, Timestamp};
-use jiff::SignedDuration;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -19,19 +19,15 @@ const RETRY: Duration = Duration::from_millis(200);
 
 pub(super) struct Actor {
     mailbox: Mailbox,
-    progress: Progress,
-    /// When the run's own timeout strikes.
-    deadline: Option<Timestamp>,
+    course: Course,
     journal: Journal,
     dispatcher: Dispatcher,
     cache: Option<Cache>,
     clock: Clock,
     dice: Dice,
-    /// The feed told that another server took the run.
+    /// Another server took the run.
     is_disowned: bool,
-    /// It begins when it is let in.
-    waits: Option<Waits>,
-    /// To be committed before anything else, and as it is.
+    /// Changes to commit before anything else, unaltered.
     again: Vec<Change>,
 }
 
@@ -43,46 +39,22 @@ pub(crate) struct Means {
     pub cache: Option<Cache>,
 }
 
-/// How an actor begins.
-#[derive(Debug)]
-pub(crate) enum Start {
-    /// It is under way since then. These of its first changes were refused for their nodes.
-    Begun { at: Timestamp, again: Vec<Change> },
-    /// It waits for its turn.
-    Waiting(Waits),
-}
-
-/// What a run does when its turn has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Waits {
-    ToBegin,
-    /// It was another server's before.
-    ToGoOn,
-}
-
 /// The run is not this server's any more.
 struct Disowned;
 
 impl Actor {
     pub(super) fn new(
         mailbox: Mailbox,
-        progress: Progress,
-        start: Start,
+        course: Course,
+        again: Vec<Change>,
         means: Means,
         clock: Clock,
         seed: u64,
     ) -> Self {
         let Means { journal, dispatcher, cache } = means;
-        let (deadline, waits, again) = match start {
-            Start::Begun { at, again } => (deadline(&progress, at), None, again),
-            // The run's time counts from its start.
-            Start::Waiting(waits) => (None, Some(waits), Vec::new()),
-        };
         Self {
             mailbox,
-            progress,
-            deadline,
-            waits,
+            course,
             again,
             journal,
             dispatcher,
@@ -100,7 +72,7 @@ impl Actor {
             return;
         }
         loop {
-            let mut changes = self.progress.take_changes(self.clock.now());
+            let mut changes = self.course.take_changes(self.clock.now());
             if let Some(cache) = &self.cache {
                 cache.answer(&mut changes, self.clock.now()).await;
             }
@@ -113,12 +85,11 @@ impl Actor {
                 info!("another server owns the run now");
                 return;
             }
-            if self.progress.is_ended() {
-                info!(state = %self.progress.state(), "run ended");
+            if self.course.is_ended() {
+                info!(state = %self.course.state(), "run ended");
                 return;
             }
-            let next = [self.deadline, self.progress.next_tick()].into_iter().flatten().min();
-            let pause = next.map(|next| self.clock.until(next));
+            let pause = self.course.next_tick().map(|next| self.clock.until(next));
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
@@ -129,7 +100,7 @@ impl Actor {
                             self.take(input);
                         }
                         // Inputs come first; however many there are, the deadline is not put off.
-                        if self.deadline.is_some_and(|deadline| deadline <= self.clock.now()) {
+                        if self.course.is_late(self.clock.now()) {
                             self.time_passed();
                         }
                     }
@@ -144,56 +115,24 @@ impl Actor {
         match input {
             Input::Committed(events, indexes) => {
                 let changes = || indexes.iter().map(|index| &events[*index as usize].change);
-                let own = self.progress.epoch();
+                let own = self.course.epoch();
                 let taken =
                     |change: &Change| matches!(change, Change::RunTaken { epoch, .. } if *epoch > own);
                 self.is_disowned |= changes().any(taken);
-                if self.waits.is_some() {
-                    changes().for_each(|change| self.take_while_waiting(change));
-                    return;
-                }
-                self.decide(|progress, turn| progress.observe_all(changes(), turn));
+                self.decide(|course, turn| course.observe_all(changes(), turn));
             }
-            Input::NodeGone(node) => self.decide(|progress, turn| progress.node_gone(node, turn)),
-        }
-    }
-
-    /// Its turn comes, or it is cancelled before.
-    fn take_while_waiting(&mut self, change: &Change) {
-        match (change, self.waits) {
-            (Change::RunAdmitted { .. }, Some(waits)) => {
-                self.waits = None;
-                self.deadline = deadline(&self.progress, self.clock.now());
-                self.decide(|progress, turn| match waits {
-                    Waits::ToBegin => progress.begin(turn),
-                    Waits::ToGoOn => progress.go_on(turn),
-                });
-            }
-            (Change::RunCancelRequested { .. }, Some(_)) => {
-                self.waits = None;
-                self.decide(|progress, turn| progress.observe(change, turn));
-            }
-            _ => self.decide(|progress, turn| progress.observe(change, turn)),
+            Input::NodeGone(node) => self.decide(|course, turn| course.node_gone(node, turn)),
         }
     }
 
     fn time_passed(&mut self) {
-        let timed_out = self.deadline.is_some_and(|deadline| deadline <= self.clock.now());
-        if timed_out {
-            self.deadline = None;
-        }
-        self.decide(|progress, turn| {
-            if timed_out {
-                progress.stop(Stop::TimedOut, turn);
-            }
-            progress.tick(turn);
-        });
+        self.decide(Course::time_passed);
     }
 
-    fn decide(&mut self, act: impl FnOnce(&mut Progress, &mut Turn<'_>)) {
-        let run = self.progress.run().clone();
-        let progress = &mut self.progress;
-        self.dispatcher.turn(&run, self.clock.now(), &mut self.dice, |turn| act(progress, turn));
+    fn decide(&mut self, act: impl FnOnce(&mut Course, &mut Turn<'_>)) {
+        let run = self.course.run().clone();
+        let course = &mut self.course;
+        self.dispatcher.turn(&run, self.clock.now(), &mut self.dice, |turn| act(course, turn));
     }
 
     /// Commits a turn's changes; tries again for as long as the store is away.
@@ -260,12 +199,6 @@ impl Actor {
 enum Reserving {
     On,
     Off,
-}
-
-/// When a run's own timeout strikes.
-fn deadline(progress: &Progress, started_at: Timestamp) -> Option<Timestamp> {
-    let timeout = SignedDuration::try_from(progress.plan().definition.timeout?.0).ok()?;
-    Some(started_at + timeout)
 }
 
 /// Of what a commit came to: executions that were to be born at a node that another run had just taken for itself. They

@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex};
 use downbeat_core::collections::HashMap;
 use downbeat_core::ids::{NodeId, RunId};
 use downbeat_core::node::NodeStatus;
-use downbeat_core::run::engine::Progress;
+use downbeat_core::run::Course;
 use downbeat_core::{Change, Event};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, info_span};
 
-use super::actor::{Actor, Means, Start};
+use super::actor::{Actor, Means};
 use crate::clock::Clock;
 use crate::journal::Perform;
 use crate::metrics::Metrics;
@@ -79,10 +79,17 @@ impl Runs {
         self.mailboxes().contains_key(run)
     }
 
-    /// Starts the actor of a run whose first changes are committed.
-    pub(crate) fn start(&self, mailbox: Mailbox, progress: Progress, start: Start, means: Means, seed: u64) {
-        let run = progress.run().clone();
-        let actor = Actor::new(mailbox, progress, start, means, self.clock.clone(), seed);
+    /// Starts the actor of a run whose first changes are committed. It commits those in `again` once more.
+    pub(crate) fn start(
+        &self,
+        mailbox: Mailbox,
+        course: Course,
+        again: Vec<Change>,
+        means: Means,
+        seed: u64,
+    ) {
+        let run = course.run().clone();
+        let actor = Actor::new(mailbox, course, again, means, self.clock.clone(), seed);
         let stop = self.stop.clone();
         let span = info_span!("run", run = %run);
         self.tasks.spawn(actor.run(stop).instrument(span));

@@ -2,15 +2,13 @@
 
 use std::sync::Arc;
 
+use downbeat_core::Change;
 use downbeat_core::ids::RunId;
-use downbeat_core::run::engine::{Progress, Stop};
-use downbeat_core::run::{RunRecord, RunState};
-use downbeat_core::{Change, Timestamp};
+use downbeat_core::run::{Course, RunRecord};
 use downbeat_store::{self as store, Store};
-use jiff::SignedDuration;
 use tracing::{error, info};
 
-use super::actor::{Means, Start, Waits};
+use super::actor::Means;
 use super::registry::Mailbox;
 use crate::admission::Admission;
 use crate::dispatch::Dispatcher;
@@ -55,7 +53,7 @@ async fn take_some(parts: &Parts, ids: &[RunId]) -> Result<usize, store::Error> 
     let (owner, at) = (parts.server, parts.clock.now());
     let changes = takings.iter().map(|taking| {
         let run = &taking.run;
-        Change::RunTaken { run: run.id.clone(), owner, epoch: run.epoch + 1, at }
+        Change::RunTaken { run: run.id.clone(), owner, epoch: run.live.epoch + 1, at }
     });
     let changes: Vec<Change> = changes.collect();
     if changes.is_empty() {
@@ -82,34 +80,21 @@ async fn take_some(parts: &Parts, ids: &[RunId]) -> Result<usize, store::Error> 
 async fn go_on(parts: &Parts, taking: Taking) -> Result<(), store::Error> {
     let Taking { run, work, mailbox } = taking;
     let plan = Arc::clone(&work.plan);
-    let (now, epoch) = (parts.clock.now(), run.epoch + 1);
+    let (now, epoch) = (parts.clock.now(), run.live.epoch + 1);
     parts.dispatcher.works().insert(work);
     let record = parts.store.run(&run.id).await?.unwrap_or(run);
     let executions = parts.store.executions_of(&record.id).await?;
-    let stop = told_to_stop(&record, now);
     let means = Means::of(parts, &record, &plan);
-    let mut progress = Progress::restore(plan, &record, epoch, &executions, stop);
-    if record.state == RunState::Pending && record.admitted_at.is_none() && stop.is_none() {
-        // It waited, and does so here.
-        let start = Start::Waiting(Waits::ToGoOn);
-        parts.runs.start(mailbox, progress, start, means, parts.chance.seed());
-        parts.admission.wake();
-        return Ok(());
-    }
     let mut dice = parts.chance.dice();
-    parts.dispatcher.turn(&record.id, now, &mut dice, |turn| progress.go_on(turn));
-    let start = Start::Begun { at: record.started_at.unwrap_or(now), again: Vec::new() };
-    parts.runs.start(mailbox, progress, start, means, parts.chance.seed());
-    Ok(())
-}
-
-/// Whether the run was to end before its owner died: then what is cancelled was meant to be.
-fn told_to_stop(run: &RunRecord, now: Timestamp) -> Option<Stop> {
-    if run.cancel_requested_at.is_some() {
-        return Some(Stop::Cancelled);
+    let course = parts
+        .dispatcher
+        .turn(&record.id, now, &mut dice, |turn| Course::restore(plan, &record, epoch, &executions, turn));
+    let waits = course.is_waiting();
+    parts.runs.start(mailbox, course, Vec::new(), means, parts.chance.seed());
+    if waits {
+        parts.admission.wake();
     }
-    let timeout = SignedDuration::try_from(run.definition.timeout?.0).ok()?;
-    (run.started_at? + timeout <= now).then_some(Stop::TimedOut)
+    Ok(())
 }
 
 /// Puts what the store holds on the board: nodes, and every open execution with its plan.
@@ -136,7 +121,7 @@ pub(crate) async fn load_board(
     for (node, run) in holds {
         board.hold_node(node, run);
     }
-    for run in runs.iter().filter(|run| run.paused_at.is_some()) {
+    for run in runs.iter().filter(|run| run.live.paused_at.is_some()) {
         board.pause(&run.id, true);
     }
     for node in nodes {

@@ -21,8 +21,8 @@ impl Service {
     /// The run, if it has not ended.
     pub(super) async fn open_run(&self, caller: &Caller, id: &RunId) -> Result<RunRecord, Error> {
         let run = self.run(caller, id).await?;
-        if run.state.is_terminal() {
-            return Err(Conflict::RunEnded(run.id, run.state).into());
+        if run.live.is_ended() {
+            return Err(Conflict::RunEnded(run.id.clone(), run.state()).into());
         }
         Ok(run)
     }

@@ -38,7 +38,7 @@ impl Service {
         let definition = Arc::clone(&run.definition);
         let nodes = run.resolved.nodes.len();
         let make = move || {
-            let plan = Plan::compile(run.definition, run.resolved);
+            let plan = Plan::compile(Arc::clone(&run.definition), Arc::clone(&run.resolved));
             let again =
                 |error| Error::Bug(format!("cannot compile the plan of run `{}` again: {error}", run.id));
             Ok(show(plan.map_err(again)?))
@@ -94,7 +94,7 @@ impl Service {
         nodes: usize,
         make: impl FnOnce() -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        let steps: usize = definition.tasks.iter().map(|entry| entry.leaves().len()).sum();
+        let steps = definition.steps().count();
         if steps.saturating_mul(nodes.max(1)) <= limits::PLAN_SMALL_INSTANCES {
             make()
         } else {

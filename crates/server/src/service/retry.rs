@@ -5,7 +5,7 @@ use std::sync::Arc;
 use downbeat_core::ids::RunId;
 use downbeat_core::level;
 use downbeat_core::nearest::advice;
-use downbeat_core::plan::{Plan, resolve_again};
+use downbeat_core::plan::{EntryIx, Plan, resolve_again};
 use downbeat_core::run::RunRecord;
 use downbeat_core::run::again::{Again, entry_named, retry_of};
 use downbeat_core::spec::Entry;
@@ -52,16 +52,17 @@ impl Service {
         let (service, caller) = (self.clone(), caller.clone());
         let (definition, on) = (Arc::clone(&first.definition), nodes.len());
         let make = move || {
-            let second = retry_of(&first, &executions, again).map_err(Conflict::from)?;
+            let plan = Plan::compile(Arc::clone(&first.definition), Arc::clone(&first.resolved))?;
+            let second = retry_of(&first, &plan, &executions, again).map_err(Conflict::from)?;
             let resolved = resolve_again(&first.definition, &first.params, &second.resolved, &nodes)?;
             let plan = Arc::new(Plan::compile(Arc::clone(&first.definition), Arc::new(resolved))?);
             let (params, key) = (first.params.clone(), retry.idempotency_key);
-            let mut run = service.new_record(&caller, first.cluster, &plan, params, key);
-            let taken = second.executions(&run.id, run.created_at, &mut service.parts.chance.dice());
+            let mut made = service.new_run(&caller, first.cluster, &plan, params, key);
+            let taken = second.executions(&made.id, made.created_at, &mut service.parts.chance.dice());
             // A task that the caller names is executed again and not read from the cache.
-            run.no_cache = first.no_cache || matches!(retry.redo, Redo::From(_));
-            run.retry_of = Some(first.id.clone());
-            Ok(Launch { run, plan, taken })
+            made.no_cache = first.no_cache || matches!(retry.redo, Redo::From(_));
+            made.retry_of = Some(first.id.clone());
+            Ok(Launch { made, plan, taken })
         };
         let new = self.by_size(&definition, on, make).await?;
         self.create(new).await
@@ -69,12 +70,15 @@ impl Service {
 }
 
 /// Returns the index of the entry that a name, or the number of a step, refers to.
-fn find_entry(run: &RunRecord, task: &str) -> Result<u32, Error> {
+fn find_entry(run: &RunRecord, task: &str) -> Result<EntryIx, Error> {
     let definition = &run.definition;
     if let Some(entry) = entry_named(definition, task) {
         return Ok(entry);
     }
-    let steps = (0..).zip(&definition.tasks).flat_map(|(entry, of)| of.leaves().iter().map(move |_| entry));
+    let steps = (0..)
+        .map(EntryIx)
+        .zip(&definition.tasks)
+        .flat_map(|(entry, of)| of.leaves().iter().map(move |_| entry));
     if let Some(entry) = task.parse().ok().and_then(|step: usize| steps.clone().nth(step)) {
         return Ok(entry);
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use downbeat_core::backend::Params;
 use downbeat_core::ids::{ClusterId, RunId};
 use downbeat_core::plan::Plan;
-use downbeat_core::run::{RunRecord, RunState};
+use downbeat_core::run::{RunMade, RunRecord};
 use downbeat_core::spec::Definition;
 use downbeat_core::{Refusal, expr};
 use tracing::Instrument;
@@ -45,9 +45,9 @@ impl Service {
         let given = submit.params.unwrap_or_default();
         let params = expr::given(&submit.definition, &given).map_err(Error::Params)?;
         let plan = self.compile(cluster, Arc::new(submit.definition), &params, Arc::new).await?;
-        let mut run = self.new_record(caller, cluster, &plan, params, submit.idempotency_key);
-        run.no_cache = submit.no_cache;
-        self.create(Launch { run, plan, taken: Vec::new() }).await
+        let mut made = self.new_run(caller, cluster, &plan, params, submit.idempotency_key);
+        made.no_cache = submit.no_cache;
+        self.create(Launch { made, plan, taken: Vec::new() }).await
     }
 
     /// Refuses a run that an older server, which shares the store, would run wrongly if it took the run over.
@@ -58,35 +58,26 @@ impl Service {
         Err(Error::OlderServer("this job"))
     }
 
-    pub(super) fn new_record(
+    pub(super) fn new_run(
         &self,
         caller: &Caller,
         cluster: ClusterId,
         plan: &Plan,
         params: Params,
         idempotency_key: Option<String>,
-    ) -> RunRecord {
+    ) -> RunMade {
         let now = self.parts.clock.now();
-        RunRecord {
+        RunMade {
             id: RunId::from(self.parts.chance.dice().uuid_at(now)),
             cluster,
             job: plan.definition.name.clone(),
-            state: RunState::Pending,
             definition: Arc::clone(&plan.definition),
             resolved: Arc::clone(&plan.resolved),
             by: caller.name().to_owned(),
             idempotency_key,
             created_at: now,
-            started_at: None,
-            finished_at: None,
-            end: None,
-            cancel_requested_at: None,
-            owner: self.parts.server,
-            epoch: 1,
             params,
             retry_of: None,
-            paused_at: None,
-            admitted_at: None,
             no_cache: false,
         }
     }

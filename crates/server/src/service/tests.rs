@@ -93,10 +93,10 @@ async fn who_goes_away_while_a_plan_waits_for_its_place_leaves_no_run() {
     assert!(asked.await.unwrap_err().is_cancelled());
     taken.pop();
     // Places are given in turn: the run of the first would be there by now.
-    let run = service.submit(&Caller::API, large()).await.unwrap().run.id;
+    let run = service.submit(&Caller::API, large()).await.unwrap().run.id.clone();
     let events = service.store().events(&Default::default(), u32::MAX).await.unwrap();
     let runs = events.into_iter().filter_map(|event| match event.change {
-        Change::RunCreated { run, .. } => Some(run.id),
+        Change::RunCreated { run, .. } => Some(run.id.clone()),
         _ => None,
     });
     assert_eq!(runs.collect::<Vec<_>>(), [run]);

@@ -6,7 +6,7 @@ use downbeat_core::collections::HashMap;
 use downbeat_core::execution::{Execution, State};
 use downbeat_core::ids::{ExecutionId, NodeId, RunId};
 use downbeat_core::node::{Health, NodeWait, WaitFacts};
-use downbeat_core::run::{RunRecord, RunState};
+use downbeat_core::run::RunRecord;
 use jiff::SignedDuration;
 
 use super::Service;
@@ -31,7 +31,7 @@ impl Service {
 
     /// Why each of these runs waits for its turn, of those that do.
     pub fn pending_reasons(&self, runs: &[RunRecord]) -> HashMap<RunId, String> {
-        if !runs.iter().any(|run| run.state == RunState::Pending) {
+        if !runs.iter().any(|run| run.live.is_waiting()) {
             return HashMap::default();
         }
         let mut reasons = self.parts.admission.reasons();

@@ -18,14 +18,14 @@ pub(super) fn ends(evidence: &Evidence) -> Findings {
             findings.add(format_args!("run {run} was accepted and does not exist"));
         }
     }
-    for run in tables.runs.values().filter(|run| !run.state.is_terminal()) {
+    for run in tables.runs.values().filter(|run| !run.live.is_ended()) {
         let open: Vec<String> = tables
             .executions
             .values()
             .filter(|each| *each.run() == run.id && each.state.status().is_open())
             .map(|each| format!("{} (step {}, {})", each.id, each.step(), each.state.status()))
             .collect();
-        let (id, state, owner) = (&run.id, run.state, run.owner);
+        let (id, state, owner) = (&run.id, run.state(), run.live.owner);
         findings.add(format_args!("run {id} of {owner} is {state}; open: {}", open.join(", ")));
     }
     findings

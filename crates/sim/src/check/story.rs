@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 
 use downbeat_core::execution::{Execution, Lease, State, Status, Verdict};
 use downbeat_core::ids::{ExecutionId, NodeId, RunId};
+use downbeat_core::plan::StepIx;
 use downbeat_core::{Change, Event};
 
 /// One attempt, as far as the feed has told.
 #[derive(Clone, Debug)]
 pub(super) struct Attempt {
     pub(super) run: RunId,
-    pub(super) step: u32,
+    pub(super) step: StepIx,
     pub(super) pinned: Option<NodeId>,
     pub(super) item: Option<u32>,
     pub(super) number: u32,
@@ -20,7 +21,7 @@ pub(super) struct Attempt {
 }
 
 /// A step on a node, for an item, or a placed step.
-pub(super) type Instance = (RunId, u32, Option<NodeId>, Option<u32>);
+pub(super) type Instance = (RunId, StepIx, Option<NodeId>, Option<u32>);
 
 impl Attempt {
     pub(super) fn instance(&self) -> Instance {
@@ -76,18 +77,7 @@ impl Story {
                     self.alter(*execution, Status::Cancelled);
                 }
             }
-            Change::NodeRegistered { .. }
-            | Change::NodeMoved { .. }
-            | Change::NodeDrainSet { .. }
-            | Change::NodeProblemsSet { .. }
-            | Change::NodeDeleted { .. }
-            | Change::RunCreated { .. }
-            | Change::RunTaken { .. }
-            | Change::RunCancelRequested { .. }
-            | Change::RunPauseSet { .. }
-            | Change::RunAdmitted { .. }
-            | Change::RunMoved { .. }
-            | Change::Unknown { .. } => {}
+            _ => debug_assert!(event.change.execution().is_none(), "{:?} alters an execution", event.change),
         }
     }
 
@@ -98,7 +88,7 @@ impl Story {
         };
         let attempt = Attempt {
             run: run.clone(),
-            step: execution.step(),
+            step: StepIx(execution.step()),
             pinned: execution.pinned,
             item: execution.item(),
             number: execution.attempt,

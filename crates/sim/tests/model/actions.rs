@@ -116,7 +116,7 @@ impl Model for Protocol {
     }
 
     fn actions(&self, world: &World, actions: &mut Vec<Action>) {
-        let state = world.run().state;
+        let state = world.run().state();
         let ended = state.is_terminal();
         let faults = world.faults > 0;
         (0..SERVERS).for_each(|server| self.server_actions(world, server, ended, actions));

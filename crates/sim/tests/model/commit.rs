@@ -78,7 +78,7 @@ fn ended_moved(before: &Tables, after: &Tables) -> bool {
     let mut ended = before.executions.values().filter(|execution| !execution.state.status().is_open());
     let run = before.runs.get(&run_id());
     ended.any(|execution| after.executions.get(&execution.id) != Some(execution))
-        || run.is_some_and(|run| run.state.is_terminal() && after.runs.get(&run_id()) != Some(run))
+        || run.is_some_and(|run| run.is_ended() && after.runs.get(&run_id()) != Some(run))
 }
 
 /// The numbers have no gap, and applying the events one by one to the tables from before gives the tables from after.

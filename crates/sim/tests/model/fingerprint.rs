@@ -171,7 +171,7 @@ impl View<'_> {
     fn world(self, world: &World) -> u64 {
         let breaches = world.breaches;
         let mut hash = all(&[
-            world.run().state as u64,
+            world.run().state() as u64,
             world.run().epoch,
             self.digest(),
             u64::from(world.faults),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use downbeat_core::execution::{Execution, Lease, State};
 use downbeat_core::ids::{ExecutionId, LeaseToken};
 use downbeat_core::node::Reach;
+use downbeat_core::run::RunRecord;
 use downbeat_core::run::engine::{Progress, Stop, Turn};
 use downbeat_core::state::Tables;
 use downbeat_core::{Applied, Change, Dice, Refusal};
@@ -49,7 +50,7 @@ impl Protocol {
     /// The run is created, and its first turn committed with it.
     pub(crate) fn submit(&self, world: &mut World) {
         let record = &self.record;
-        let progress = Progress::new(Arc::clone(&self.plan), run_id(), record.epoch, record.state);
+        let progress = Progress::new(Arc::clone(&self.plan), run_id(), record.live.epoch, record.state());
         let mut owner = Owner::new(progress, VecDeque::new(), Observed::nothing());
         let mut changes = vec![Change::RunCreated { run: record.clone(), max_pending: None }];
         changes.extend(owner.turn(&world.tables, |progress, turn| progress.begin(turn)));
@@ -73,13 +74,13 @@ impl Protocol {
     /// Goes on where the run was.
     pub(crate) fn load(&self, world: &mut World, server: usize, answer: Answer) -> Option<()> {
         let Server::Taken { epoch, mailbox } = &world.servers[server] else { return None };
-        let record = world.run().clone().of_run(self.record.clone());
+        let record = RunRecord { live: world.run().clone(), ..self.record.clone() };
         let executions: Vec<Execution> = world.tables.executions.values().cloned().collect();
-        let stop = record.cancel_requested_at.map(|_| Stop::Cancelled);
+        let stop = record.live.cancel_requested_at.map(|_| Stop::Cancelled);
         let observed = Observed::loaded(&world.tables, stop.is_some());
         let plan = Arc::clone(&self.plan);
         let (progress, begins) = if self.broken == Broken::FromTheStart {
-            (Progress::new(plan, run_id(), *epoch, record.state), true)
+            (Progress::new(plan, run_id(), *epoch, record.state()), true)
         } else {
             (Progress::restore(plan, &record, *epoch, &executions, stop), false)
         };

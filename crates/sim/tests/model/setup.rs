@@ -8,7 +8,7 @@ use downbeat_core::backend::Catalogue;
 use downbeat_core::ids::{ClusterId, RunId, ServerId};
 use downbeat_core::node::{Description, Former, NodeRecord, NodeStatus, Registration};
 use downbeat_core::plan::{Plan, resolve};
-use downbeat_core::run::{RunRecord, RunState};
+use downbeat_core::run::{RunMade, RunRecord};
 use downbeat_core::spec::Definition;
 use downbeat_core::state::Tables;
 use downbeat_core::{Change, Timestamp};
@@ -199,28 +199,20 @@ impl Protocol {
         let resolved = resolve(&definition, &definition.params, &nodes).expect("its targets are there");
         let (definition, resolved) = (Arc::new(definition), Arc::new(resolved));
         let plan = Plan::compile(Arc::clone(&definition), Arc::clone(&resolved)).expect("it has a plan");
-        let record = RunRecord {
+        let made = RunMade {
             id: run_id(),
             cluster: ClusterId::DEFAULT,
             job: None,
-            state: RunState::Pending,
             definition,
             resolved,
             by: "model".to_owned(),
             idempotency_key: None,
             created_at: time(1),
-            started_at: None,
-            finished_at: None,
-            end: None,
-            cancel_requested_at: None,
-            owner: server_id(0),
-            epoch: 1,
             params: Default::default(),
             retry_of: None,
-            paused_at: None,
-            admitted_at: None,
             no_cache: false,
         };
+        let record = RunRecord::new(made, server_id(0));
         let (broken, seen) = (Broken::Nothing, Arc::default());
         Self { plan: Arc::new(plan), record, detail, faults, broken, seen }
     }

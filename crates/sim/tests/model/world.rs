@@ -9,8 +9,9 @@ use downbeat_core::Change;
 use downbeat_core::execution::{Execution, Verdict};
 use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId, SessionId};
 use downbeat_core::node::NodeStatus;
+use downbeat_core::run::RunLive;
 use downbeat_core::run::engine::Progress;
-use downbeat_core::state::{RunLive, Tables};
+use downbeat_core::state::Tables;
 use uuid::Uuid;
 
 use super::setup::run_id;

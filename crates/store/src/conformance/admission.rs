@@ -5,14 +5,14 @@ use std::sync::Arc;
 use downbeat_core::change::{Change, Refusal};
 use downbeat_core::execution::Verdict;
 use downbeat_core::ids::{NodeId, RunId};
-use downbeat_core::run::{RunRecord, RunState};
+use downbeat_core::run::{RunLive, RunRecord, RunStage, RunState};
 use downbeat_core::work::Parent;
 
 use super::Snapshot;
 use super::copies::copy;
 use super::make::{
-    added, admitted, apply, at, commit, created, execution, execution_id, finished, lease, leased, moved,
-    node, pending, refuse, run, run_id, server,
+    SERVER, added, admitted, apply, at, commit, created, execution, execution_id, finished, lease, leased,
+    living, moved, node, pending, refuse, run, run_id, server,
 };
 use crate::port::Store;
 
@@ -46,14 +46,14 @@ pub async fn a_run_is_paused_and_resumed_until_it_ends(store: Arc<dyn Store>) {
     apply(&store, &[created(1)]).await;
     refuse(&store, set(1, false, 9), Refusal::WrongState).await;
     apply(&store, &[set(1, true, 9)]).await;
-    assert_eq!(read(&store, 1).await, RunRecord { paused_at: Some(at(9)), ..run(1) });
+    assert_eq!(read(&store, 1).await, living(1, RunLive { paused_at: Some(at(9)), ..RunLive::new(SERVER) }));
     refuse(&store, set(1, true, 10), Refusal::WrongState).await;
     // It moves on all the same: what runs ends.
     apply(&store, &[moved(1, &START, 11)]).await;
-    assert_eq!(read(&store, 1).await.paused_at, Some(at(9)));
+    assert_eq!(read(&store, 1).await.live.paused_at, Some(at(9)));
     let outcomes = commit(&store, &[set(1, false, 12), set(1, false, 13)]).await.outcomes;
     assert_eq!(outcomes, [Ok(()), Err(Refusal::WrongState)]);
-    assert_eq!(read(&store, 1).await.paused_at, None);
+    assert_eq!(read(&store, 1).await.live.paused_at, None);
     apply(&store, &[moved(1, &[RunState::Terminating, RunState::Cancelled], 14)]).await;
     refuse(&store, set(1, true, 15), Refusal::WrongState).await;
 }
@@ -87,8 +87,9 @@ pub async fn a_run_is_let_in_once_by_its_owner_while_it_waits(store: Arc<dyn Sto
         || Change::RunAdmitted { run: run_id(1), epoch: 2, limit: None, nodes: vec![], at: at(15) };
     let outcomes = commit(&store, &[by_owner(), by_owner()]).await.outcomes;
     assert_eq!(outcomes, [Ok(()), Err(Refusal::WrongState)]);
-    let expected = RunRecord { admitted_at: Some(at(15)), owner: server(2), epoch: 2, ..run(1) };
-    assert_eq!(read(&store, 1).await, expected);
+    let expected =
+        RunLive { stage: RunStage::Admitted, admitted_at: Some(at(15)), epoch: 2, ..RunLive::new(server(2)) };
+    assert_eq!(read(&store, 1).await, living(1, expected));
     assert_eq!(store.holds().await.unwrap(), []);
 }
 

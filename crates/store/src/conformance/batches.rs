@@ -71,7 +71,7 @@ pub async fn within_a_kind_changes_are_applied_as_given(store: Arc<dyn Store>) {
     let outcomes = commit(&store, &batch).await.outcomes;
     assert_eq!(outcomes, [Ok(()), Err(Refusal::WrongState), Ok(()), Ok(())]);
     let run = store.run(&run_id(1)).await.unwrap().unwrap();
-    assert_eq!((run.state, run.started_at), (Terminating, Some(at(6))));
+    assert_eq!((run.state(), run.live.started_at), (Terminating, Some(at(6))));
 }
 
 pub async fn a_refused_change_leaves_no_trace_and_harms_no_other(store: Arc<dyn Store>) {

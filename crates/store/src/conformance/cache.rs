@@ -5,14 +5,14 @@ use std::sync::Arc;
 use downbeat_core::change::Change;
 use downbeat_core::execution::{Execution, Outcome, State, Verdict};
 use downbeat_core::ids::ClusterId;
-use downbeat_core::run::{RunRecord, RunState};
+use downbeat_core::run::{RunMade, RunState};
 use downbeat_core::work::Parent;
 
 use super::copies::copy;
 use super::executions::states;
 use super::make::{
-    UNKNOWN_CLUSTER, added, apply, at, created, execution, execution_id, finished, lease, leased, moved,
-    outcome, run, run_id, token,
+    UNKNOWN_CLUSTER, added, apply, at, created, execution, execution_id, finished, lease, leased, made,
+    made_as, moved, outcome, run_id, token,
 };
 use crate::port::Store;
 
@@ -121,7 +121,7 @@ pub async fn another_cluster_has_none_of_it(store: Arc<dyn Store>) {
 
 /// For a store that has another cluster: no case, since no port makes one.
 pub async fn clusters_have_their_own(store: Arc<dyn Store>, other: ClusterId) {
-    let elsewhere = RunRecord { cluster: other, ..run(12) };
+    let elsewhere = made_as(RunMade { cluster: other, ..made(12) });
     apply(&store, &[created(11), Change::RunCreated { run: elsewhere, max_pending: None }]).await;
     apply(&store, &[added(11, vec![keyed(11, 11, "a", succeeded(50))])]).await;
     apply(&store, &[added(12, vec![keyed(12, 12, "a", succeeded(60))])]).await;

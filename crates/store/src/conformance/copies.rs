@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use downbeat_core::change::Change;
 use downbeat_core::execution::Stream;
-use downbeat_core::run::{RunRecord, RunState};
+use downbeat_core::run::{RunMade, RunState};
 use tokio::sync::mpsc;
 
 use super::make::{
-    added, apply, at, created, execution, execution_id, leased, moved, node, registered, run, session,
+    added, apply, at, created, execution, execution_id, leased, made, made_as, moved, node, registered,
+    run_id, session,
 };
 use super::{Snapshot, fill, fill_beside};
 use crate::copy::{Kept, Part, Replica};
@@ -114,7 +115,7 @@ pub async fn what_is_kept_begins_where_pruning_ended(store: Arc<dyn Store>) {
         apply(&store, &[created(number), moved(number, &[RunState::Cancelled], 100 + i64::from(number))])
             .await;
     }
-    let ended = |number: u32| Some((at(100 + i64::from(number)), run(number).id));
+    let ended = |number: u32| Some((at(100 + i64::from(number)), run_id(number)));
     assert_eq!(
         store.kept().await.unwrap(),
         Kept { first_seq: Some(1), first_ended: ended(1), first_deleted: None }
@@ -160,7 +161,7 @@ pub async fn output_of_several_executions_is_read_at_once(store: Arc<dyn Store>)
 /// A run with a key, which tells whether the keys were copied.
 pub(super) fn keyed(number: u32, key: &str) -> Change {
     Change::RunCreated {
-        run: RunRecord { idempotency_key: Some(key.to_owned()), ..run(number) },
+        run: made_as(RunMade { idempotency_key: Some(key.to_owned()), ..made(number) }),
         max_pending: None,
     }
 }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use downbeat_core::change::{Applied, Change, Refusal};
 use downbeat_core::execution::{Execution, Lease, State, Verdict};
 use downbeat_core::ids::ClusterId;
-use downbeat_core::run::{RunRecord, RunState};
+use downbeat_core::run::{RunMade, RunState};
 use downbeat_core::spec::Limits;
 use downbeat_core::state::LimitUse;
 use downbeat_core::work::Parent;
 
 use super::make::{
-    added, apply, at, commit, created, execution, execution_id, finished, lease, moved, node, pending,
-    refuse, run, run_id, session, token, try_one,
+    added, apply, at, commit, created, execution, execution_id, finished, lease, made, made_as, moved, node,
+    pending, refuse, run_id, session, token, try_one,
 };
 use crate::port::Store;
 
@@ -361,7 +361,7 @@ pub async fn a_large_number_is_counted(store: Arc<dyn Store>) {
 
 /// For a store that has another cluster: no case, since no port makes one.
 pub async fn clusters_count_apart(store: Arc<dyn Store>, other: ClusterId) {
-    let elsewhere = RunRecord { cluster: other, ..run(2) };
+    let elsewhere = made_as(RunMade { cluster: other, ..made(2) });
     apply(&store, &[created(1), Change::RunCreated { run: elsewhere, max_pending: None }]).await;
     let keys = [("db", "1"), ("api", "1/1h")];
     wait(&store, 1..=2, &keys).await;

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use downbeat_core::execution::{Execution, Lease, Outcome, State, Status, Verdict};
 use downbeat_core::ids::ClusterId;
 use downbeat_core::node::NodeStatus;
-use downbeat_core::run::{RunRecord, RunState};
+use downbeat_core::run::{RunMade, RunRecord, RunState};
 
 use super::executions::states;
 use super::make::{
-    UNKNOWN_CLUSTER, added, apply, at, created, execution, execution_id, finished, lease, leased, moved,
-    node, origin, outcome, pending, registered, run, run_id, session,
+    UNKNOWN_CLUSTER, added, apply, at, created, execution, execution_id, finished, lease, leased, made,
+    made_as, moved, node, origin, outcome, pending, registered, run_id, run_in, session,
 };
 use super::snapshot::fill;
 use crate::port::{ExecutionFilter, NodeTotals, Page, RunFilter, Store, Tally};
@@ -38,11 +38,11 @@ fn numbers(executions: &[Execution]) -> Vec<u32> {
 pub async fn runs_are_listed_newest_first_by_page_and_filter(store: Arc<dyn Store>) {
     assert_eq!(runs(&store, RunFilter::default(), ALL).await, (vec![], 0));
     let job = |number: u32, job: &str| {
-        let run = RunRecord { job: Some(job.to_owned()), ..run(number) };
+        let run = made_as(RunMade { job: Some(job.to_owned()), ..made(number) });
         downbeat_core::change::Change::RunCreated { run, max_pending: None }
     };
     // Made at one moment: the id decides.
-    let twin = RunRecord { created_at: at(5), ..run(6) };
+    let twin = made_as(RunMade { created_at: at(5), ..made(6) });
     apply(&store, &[created(3), created(1), job(2, "web"), created(5), job(4, "db")]).await;
     apply(&store, &[downbeat_core::change::Change::RunCreated { run: twin, max_pending: None }]).await;
     apply(&store, &[moved(1, &[RunState::Cancelled], 9), moved(2, &[RunState::Starting], 9)]).await;
@@ -72,15 +72,15 @@ pub async fn runs_are_listed_newest_first_by_page_and_filter(store: Arc<dyn Stor
 pub async fn open_runs_are_those_not_ended_oldest_first(store: Arc<dyn Store>) {
     assert_eq!(store.open_runs().await.unwrap(), []);
     for (number, state) in (1..).zip(RunState::ALL) {
-        let run = RunRecord { state, ..run(number) };
+        let run = run_in(number, state);
         apply(&store, &[downbeat_core::change::Change::RunCreated { run, max_pending: None }]).await;
     }
     let open = store.open_runs().await.unwrap();
-    let owners: Vec<_> = open.iter().map(|run| (run.id.clone(), run.owner)).collect();
+    let owners: Vec<_> = open.iter().map(|run| (run.id.clone(), run.live.owner)).collect();
     assert_eq!(store.open_run_owners().await.unwrap(), owners);
     let expected: Vec<RunState> = RunState::ALL.into_iter().filter(|state| !state.is_terminal()).collect();
-    assert_eq!(open.iter().map(|run| run.state).collect::<Vec<_>>(), expected);
-    assert_eq!(open[0], RunRecord { state: RunState::PreRun, ..run(1) });
+    assert_eq!(open.iter().map(|run| run.state()).collect::<Vec<_>>(), expected);
+    assert_eq!(open[0], run_in(1, RunState::PreRun));
 }
 
 pub async fn executions_are_listed_by_id_by_page_and_filter(store: Arc<dyn Store>) {

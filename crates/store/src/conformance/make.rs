@@ -7,7 +7,8 @@ use downbeat_core::change::{Applied, Change, Refusal};
 use downbeat_core::execution::{Execution, Lease, Outcome, State, Verdict};
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::node::{Description, Former, Installation, Registration};
-use downbeat_core::run::{NodeRef, Resolved, RunRecord, RunState};
+use downbeat_core::plan::{NodeIx, SetIx};
+use downbeat_core::run::{NodeRef, Resolved, RunEnd, RunLive, RunMade, RunRecord, RunStage, RunState};
 use downbeat_core::work::{Origin, Parent};
 use jiff::Timestamp;
 use serde_json::json;
@@ -103,38 +104,50 @@ pub fn registered(number: u32, session: SessionId, second: i64) -> Change {
     Change::NodeRegistered { registration: registration(number, session, second) }
 }
 
-/// A pending run, owned by [`SERVER`] with epoch 1, created at its number in seconds.
+/// A run that waits, owned by [`SERVER`] with epoch 1, created at its number in seconds.
 pub fn run(number: u32) -> RunRecord {
+    made_as(made(number))
+}
+
+pub fn made_as(made: RunMade) -> RunRecord {
+    RunRecord::new(made, SERVER)
+}
+
+/// A run that has moved.
+pub fn living(number: u32, live: RunLive) -> RunRecord {
+    RunRecord { live, ..run(number) }
+}
+
+/// A run in this state. If it has ended, it ended at 8 seconds.
+pub fn run_in(number: u32, state: RunState) -> RunRecord {
+    let mut run = run(number);
+    run.live.stage = RunStage::of(state, false, Some((at(8), RunEnd::default()))).expect("the end is given");
+    run
+}
+
+/// The part of a run that never changes.
+pub fn made(number: u32) -> RunMade {
     let definition = serde_json::from_value(json!({
         "tasks": [{"backend": "test", "action": "echo", "params": {"text": "grüße \"ö\" \n \\"}}],
     }))
     .expect("the tests' definition is one");
     let resolved = Resolved {
         nodes: vec![NodeRef { id: node(1), hostname: "web-01".to_owned() }],
-        sets: vec![vec![0]],
-        entries: vec![Some(0)],
+        sets: vec![vec![NodeIx(0)]],
+        entries: vec![Some(SetIx(0))],
         ..Resolved::default()
     };
-    RunRecord {
+    RunMade {
         id: run_id(number),
         cluster: ClusterId::DEFAULT,
         job: None,
-        state: RunState::Pending,
         definition: Arc::new(definition),
         resolved: Arc::new(resolved),
         by: "ada".to_owned(),
         idempotency_key: None,
         created_at: at(i64::from(number)),
-        started_at: None,
-        finished_at: None,
-        end: None,
-        cancel_requested_at: None,
-        owner: SERVER,
-        epoch: 1,
         params: Default::default(),
         retry_of: None,
-        paused_at: None,
-        admitted_at: None,
         no_cache: false,
     }
 }

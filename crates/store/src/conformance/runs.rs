@@ -5,11 +5,14 @@ use std::sync::Arc;
 
 use downbeat_core::change::{Change, Refusal};
 use downbeat_core::ids::RunId;
-use downbeat_core::run::{RunEnd, RunRecord, RunState, check_path};
+use downbeat_core::run::{
+    Ended, RunEnd, RunLive, RunMade, RunRecord, RunStage, RunState, RunVerdict, check_path,
+};
 use serde_json::json;
 
 use super::make::{
-    SERVER, UNKNOWN_CLUSTER, apply, at, commit, created, moved, refuse, run, run_id, server, try_one,
+    SERVER, UNKNOWN_CLUSTER, apply, at, commit, created, living, made, made_as, moved, refuse, run, run_id,
+    run_in, server, try_one,
 };
 use crate::port::Store;
 
@@ -19,44 +22,50 @@ async fn read(store: &Arc<dyn Store>, number: u32) -> RunRecord {
 
 fn with_key(number: u32, key: &str) -> Change {
     Change::RunCreated {
-        run: RunRecord { idempotency_key: Some(key.to_owned()), ..run(number) },
+        run: made_as(RunMade { idempotency_key: Some(key.to_owned()), ..made(number) }),
         max_pending: None,
     }
 }
 
 pub async fn a_created_run_is_read_back_whole(store: Arc<dyn Store>) {
     assert_eq!(store.run(&run_id(1)).await.unwrap(), None);
-    let full = RunRecord {
-        job: Some("deploy-web".to_owned()),
-        state: RunState::Failed,
-        idempotency_key: Some("key".to_owned()),
+    let end = RunEnd { partial: true, error: Some("no".to_owned()) };
+    let live = RunLive {
+        stage: RunStage::Ended(Ended { verdict: RunVerdict::Failed, at: at(4), end }),
         started_at: Some(at(3)),
-        finished_at: Some(at(4)),
-        end: Some(RunEnd { partial: true, error: Some("no".to_owned()) }),
         cancel_requested_at: Some(at(2)),
-        params: BTreeMap::from([("version".to_owned(), json!("1.2 \0 'ü'")), ("count".to_owned(), json!(3))]),
-        retry_of: Some(run_id(1)),
         paused_at: Some(at(5)),
         admitted_at: Some(at(6)),
-        no_cache: true,
         owner: server(7),
         epoch: 12,
-        ..run(2)
     };
+    let full = RunMade {
+        job: Some("deploy-web".to_owned()),
+        idempotency_key: Some("key".to_owned()),
+        params: BTreeMap::from([("version".to_owned(), json!("1.2 \0 'ü'")), ("count".to_owned(), json!(3))]),
+        retry_of: Some(run_id(1)),
+        no_cache: true,
+        ..made(2)
+    };
+    let full = RunRecord { made: Arc::new(full), live };
     apply(&store, &[created(1), Change::RunCreated { run: full.clone(), max_pending: None }]).await;
     assert_eq!(read(&store, 1).await, run(1));
     assert_eq!(read(&store, 2).await, full);
     assert_eq!(store.run(&RunId::from("no\0where")).await.unwrap(), None);
     refuse(
         &store,
-        Change::RunCreated { run: RunRecord { cluster: UNKNOWN_CLUSTER, ..run(3) }, max_pending: None },
+        Change::RunCreated {
+            run: made_as(RunMade { cluster: UNKNOWN_CLUSTER, ..made(3) }),
+            max_pending: None,
+        },
         Refusal::NotFound,
     )
     .await;
 }
 
 pub async fn a_run_id_is_used_once(store: Arc<dyn Store>) {
-    let other = Change::RunCreated { run: RunRecord { by: "eve".to_owned(), ..run(1) }, max_pending: None };
+    let other =
+        Change::RunCreated { run: made_as(RunMade { by: "eve".to_owned(), ..made(1) }), max_pending: None };
     let outcomes = commit(&store, &[created(1), other.clone()]).await.outcomes;
     assert_eq!(outcomes, [Ok(()), Err(Refusal::RunExists(run_id(1)))]);
     refuse(&store, other, Refusal::RunExists(run_id(1))).await;
@@ -81,7 +90,7 @@ pub async fn taking_a_run_raises_its_epoch_by_one(store: Arc<dyn Store>) {
         refuse(&store, taken(epoch), Refusal::StaleEpoch).await;
     }
     apply(&store, &[taken(2)]).await;
-    assert_eq!(read(&store, 1).await, RunRecord { owner: server(9), epoch: 2, ..run(1) });
+    assert_eq!(read(&store, 1).await, living(1, RunLive { epoch: 2, ..RunLive::new(server(9)) }));
     refuse(&store, taken(2), Refusal::StaleEpoch).await;
     // In one batch the first of two takes it.
     let outcomes = commit(&store, &[taken(3), taken(3)]).await.outcomes;
@@ -99,7 +108,10 @@ pub async fn a_cancel_is_asked_for_once_and_not_after_the_end(store: Arc<dyn Sto
     apply(&store, &[created(1), created(2), moved(2, &[RunState::Failed], 8)]).await;
     let outcomes = commit(&store, &[cancelled(1), cancelled(1)]).await.outcomes;
     assert_eq!(outcomes, [Ok(()), Err(Refusal::WrongState)]);
-    assert_eq!(read(&store, 1).await, RunRecord { cancel_requested_at: Some(at(9)), ..run(1) });
+    assert_eq!(
+        read(&store, 1).await,
+        living(1, RunLive { cancel_requested_at: Some(at(9)), ..RunLive::new(SERVER) })
+    );
     refuse(&store, cancelled(1), Refusal::WrongState).await;
     refuse(&store, cancelled(2), Refusal::WrongState).await;
 }
@@ -109,15 +121,11 @@ pub async fn a_run_moves_exactly_as_the_table_says(store: Arc<dyn Store>) {
     for from in RunState::ALL {
         for to in RunState::ALL {
             number += 1;
-            apply(
-                &store,
-                &[Change::RunCreated { run: RunRecord { state: from, ..run(number) }, max_pending: None }],
-            )
-            .await;
+            apply(&store, &[Change::RunCreated { run: run_in(number, from), max_pending: None }]).await;
             let outcome = try_one(&store, moved(number, &[to], 9)).await;
             let expected = check_path(from, &[to]);
             assert_eq!(outcome, expected.map(|_| ()).map_err(|_| Refusal::WrongState), "{from} → {to}");
-            assert_eq!(read(&store, number).await.state, expected.unwrap_or(from), "{from} → {to}");
+            assert_eq!(read(&store, number).await.state(), expected.unwrap_or(from), "{from} → {to}");
         }
     }
 }
@@ -132,13 +140,13 @@ pub async fn moving_needs_the_epoch_and_records_start_and_end(store: Arc<dyn Sto
         refuse(&store, stale, Refusal::StaleEpoch).await;
     }
     apply(&store, &[moved(1, &[Starting], 10)]).await;
-    assert_eq!(read(&store, 1).await.started_at, None);
+    assert_eq!(read(&store, 1).await.live.started_at, None);
     apply(&store, &[moved(1, &[Running], 11)]).await;
-    assert_eq!(read(&store, 1).await.started_at, Some(at(11)));
+    assert_eq!(read(&store, 1).await.live.started_at, Some(at(11)));
     // A retry of the whole run does not forget when it first started.
     apply(&store, &[moved(1, &[Terminating, Retrying, Pending, Starting, Running], 12)]).await;
-    let running = RunRecord { state: Running, started_at: Some(at(11)), ..run(1) };
-    assert_eq!(read(&store, 1).await, running);
+    let running = RunLive { stage: RunStage::Running, started_at: Some(at(11)), ..RunLive::new(SERVER) };
+    assert_eq!(read(&store, 1).await, living(1, running.clone()));
     let ended = Change::RunMoved {
         run: run_id(1),
         epoch: 1,
@@ -147,9 +155,8 @@ pub async fn moving_needs_the_epoch_and_records_start_and_end(store: Arc<dyn Sto
         at: at(13),
     };
     apply(&store, &[ended]).await;
-    let expected = RunRecord { state: Completed, finished_at: Some(at(13)), end: Some(end), ..running };
-    assert_eq!(read(&store, 1).await, expected);
-    assert_eq!(expected.owner, SERVER);
+    let stage = RunStage::Ended(Ended { verdict: RunVerdict::Completed, at: at(13), end });
+    assert_eq!(read(&store, 1).await, living(1, RunLive { stage, ..running }));
 }
 
 pub async fn a_path_is_walked_whole_or_not_at_all(store: Arc<dyn Store>) {
@@ -159,5 +166,8 @@ pub async fn a_path_is_walked_whole_or_not_at_all(store: Arc<dyn Store>) {
     assert_eq!(read(&store, 1).await, run(1));
     apply(&store, &[moved(1, &[Starting, Running, Terminating, Completed], 9)]).await;
     let found = read(&store, 1).await;
-    assert_eq!((found.state, found.started_at, found.finished_at), (Completed, Some(at(9)), Some(at(9))));
+    assert_eq!(
+        (found.state(), found.live.started_at, found.live.finished_at()),
+        (Completed, Some(at(9)), Some(at(9)))
+    );
 }

@@ -6,16 +6,16 @@ use downbeat_core::change::{Change, Event};
 use downbeat_core::execution::{Execution, State, Stream, Verdict};
 use downbeat_core::ids::{NodeId, RunId};
 use downbeat_core::node::{Former, NodeRecord, NodeStatus, Tombstone};
-use downbeat_core::run::{RunEnd, RunRecord, RunState};
+use downbeat_core::run::{RunEnd, RunMade, RunRecord, RunState};
 use downbeat_core::spec::Limits;
 use downbeat_core::state::LimitUse;
 use downbeat_core::work::Parent;
 
 use super::limits::some_limits;
 use super::make::{
-    added, admitted, apply, at, created, deleted, execution, execution_id, finished, lease, leased, moved,
-    node, origin, outcome_with_outputs, pending, problems, registered, registration_of, run, run_id, server,
-    session, token,
+    added, admitted, apply, at, created, deleted, execution, execution_id, finished, lease, leased, made,
+    made_as, moved, node, origin, outcome_with_outputs, pending, problems, registered, registration_of,
+    run_id, server, session, token,
 };
 use crate::port::{EventFilter, ExecutionFilter, OutputChunk, Page, RunFilter, ServerRecord, Store, Tally};
 
@@ -76,7 +76,7 @@ pub async fn fill(store: &Arc<dyn Store>) {
 /// Puts something of everything into a store that programs of the third level know.
 pub async fn fill_graph(store: &Arc<dyn Store>) {
     fill_fleet(store).await;
-    let graph = RunRecord { no_cache: true, ..run(84) };
+    let graph = made_as(RunMade { no_cache: true, ..made(84) });
     let limits = || some_limits().into_iter().flatten();
     let item = |(number, limits): (u32, Arc<Limits>)| Execution {
         of: origin(84, 0, Some(number - 841)),

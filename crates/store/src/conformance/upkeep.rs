@@ -5,10 +5,10 @@ use std::sync::Arc;
 use downbeat_core::change::Change;
 use downbeat_core::execution::{State, Status, Stream, Verdict};
 use downbeat_core::ids::ServerId;
-use downbeat_core::run::{RunRecord, RunState};
+use downbeat_core::run::{RunMade, RunState};
 
 use super::make::{
-    added, apply, at, created, execution, execution_id, lease, moved, outcome, run, run_id, server,
+    added, apply, at, created, execution, execution_id, lease, made, made_as, moved, outcome, run_id, server,
 };
 use crate::port::{Error, EventFilter, OutputChunk, ServerRecord, Store};
 
@@ -41,7 +41,7 @@ pub async fn a_server_takes_the_place_of_its_namesake(store: Arc<dyn Store>) {
 /// Runs 1 to 3 ended at 101 to 103 seconds, run 4 is open; each has an ended execution with its number and some output.
 async fn prepare(store: &Arc<dyn Store>) {
     for number in 1..=4_u32 {
-        let run = RunRecord { idempotency_key: Some(format!("key-{number}")), ..run(number) };
+        let run = made_as(RunMade { idempotency_key: Some(format!("key-{number}")), ..made(number) });
         let state = match number {
             1 | 4 => State::Skipped { reason: "no".to_owned(), at: at(20) },
             _ => State::Succeeded { lease: lease(1, 1), outcome: outcome(Verdict::Succeeded) },
@@ -89,7 +89,7 @@ pub async fn pruning_removes_what_ended_before_and_nothing_else(store: Arc<dyn S
     let events = store.events(&EventFilter::default(), 100).await.unwrap();
     assert_eq!(events.iter().map(|event| event.seq).collect::<Vec<_>>(), [11]);
     // The key of a run that is gone is free again.
-    let again = RunRecord { idempotency_key: Some("key-1".to_owned()), ..run(1) };
+    let again = made_as(RunMade { idempotency_key: Some("key-1".to_owned()), ..made(1) });
     apply(&store, &[Change::RunCreated { run: again, max_pending: None }]).await;
 }
 

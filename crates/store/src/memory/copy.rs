@@ -7,7 +7,7 @@ use downbeat_core::change::{Change, Event, Refusal};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
 use downbeat_core::node::NodeRecord;
 use downbeat_core::run::RunRecord;
-use downbeat_core::state::{NodeLive, RunLive, Tables};
+use downbeat_core::state::{NodeLive, Tables};
 use jiff::Timestamp;
 use tokio::sync::mpsc;
 
@@ -16,10 +16,9 @@ use super::store::{State, end_of};
 use crate::batch::{Needs, NewIds};
 use crate::copy::{
     CHUNKS_PER_PART, Diverged, EVENTS_PER_PART, EXECUTIONS_PER_PART, HOLDS_PER_PART, Kept, NODES_PER_PART,
-    Part, RUNS_PER_PART, Replica, Replicated, Seen, Source, TOMBSTONES_PER_PART, broken_off, follows,
-    registration,
+    Part, RUNS_PER_PART, Replica, Replicated, Seen, TOMBSTONES_PER_PART, broken_off, follows, registration,
 };
-use crate::port::{Error, OutputChunk, ServerRecord};
+use crate::port::{Error, OutputChunk, ServerRecord, Source};
 
 impl State {
     fn parts(&self) -> Vec<Part> {
@@ -52,12 +51,12 @@ impl State {
     }
 
     fn put_run(&mut self, run: RunRecord) {
-        self.tables.runs.insert(run.id.clone(), RunLive::of(&run));
+        self.tables.runs.insert(run.id.clone(), run.live.clone());
         self.tables.homes.insert(run.id.clone(), run.cluster);
         if let Some(key) = &run.idempotency_key {
             self.tables.keys.insert((run.cluster, key.clone()), run.id.clone());
         }
-        self.created.insert(run.id.clone(), run);
+        self.made.insert(run.id.clone(), run.made);
     }
 
     fn put(&mut self, part: Part) -> Option<u64> {
@@ -146,8 +145,8 @@ impl Source for MemoryStore {
 
     async fn kept(&self) -> Result<Kept, Error> {
         let state = self.lock();
-        let ended = state.runs(|run| run.state.is_terminal() && run.finished_at.is_some());
-        let ends = ended.into_iter().filter_map(|run| Some((run.finished_at?, run.id)));
+        let ended = state.runs(|run| run.live.is_ended());
+        let ends = ended.into_iter().filter_map(|run| Some((run.live.finished_at()?, run.id.clone())));
         Ok(Kept {
             first_seq: state.events.front().map(|event| event.seq),
             first_ended: ends.min(),
@@ -198,7 +197,8 @@ impl Replica for MemoryStore {
         if let Err(gap) = follows(state.last_seq, events) {
             return Ok(Replicated::Diverged(gap));
         }
-        let changes: Vec<Change> = events.iter().map(|event| event.change.settled().into_owned()).collect();
+        let changes: Vec<Change> =
+            events.iter().map(|event| event.change.without_volatile_guards().into_owned()).collect();
         if let Err((place, refusal)) = state.apply(&changes) {
             let (seq, kind) = (events[place].seq, changes[place].kind().to_owned());
             return Ok(Replicated::Diverged(Diverged::Refused { seq, kind, refusal }));
@@ -213,8 +213,7 @@ impl Replica for MemoryStore {
     async fn forget(&self, kept: &Kept) -> Result<(), Error> {
         let mut state = self.lock();
         let gone = state.runs(|run| {
-            let end = run.finished_at.filter(|_| run.state.is_terminal());
-            end.is_some_and(|at| {
+            run.live.finished_at().is_some_and(|at| {
                 kept.first_ended.as_ref().is_none_or(|first| (at, &run.id) < (first.0, &first.1))
             })
         });

@@ -121,7 +121,7 @@ impl Site {
             no_cache: false,
         };
         let service = self.servers[server % self.servers.len()].server.service();
-        service.submit(&Caller::named("test"), submit).await.unwrap().run.id
+        service.submit(&Caller::named("test"), submit).await.unwrap().run.id.clone()
     }
 
     pub(crate) async fn executions(&self, run: &RunId) -> Vec<Execution> {
@@ -130,7 +130,7 @@ impl Site {
 
     pub(crate) async fn is_ended(&self, run: &RunId) -> bool {
         let run = self.servers[0].server.service().store().run(run).await.unwrap().unwrap();
-        run.state.is_terminal()
+        run.live.is_ended()
     }
 
     /// Returns, for each server, the sum over all nodes of a figure that there is per node.

@@ -87,9 +87,9 @@ impl Story<'_> {
             return Err(format!("{} has an attempt {} too many", self.name(index), execution.attempt));
         }
         let record = &self.world.record;
-        let end = record.end.as_ref().map(|end| (record.state, end.partial));
-        if end != self.tables.run_end() || record.state.is_terminal() != end.is_some() {
-            return Err(format!("the run is {} ({end:?})", record.state));
+        let end = record.live.end().map(|end| (record.state(), end.partial));
+        if end != self.tables.run_end() || record.state().is_terminal() != end.is_some() {
+            return Err(format!("the run is {} ({end:?})", record.state()));
         }
         let tick = self.world.progress.next_deadline().map(|at| at.as_millisecond() - BEGINNING_MS);
         if end.is_none() && tick != self.tables.next_tick() {
@@ -173,7 +173,7 @@ impl Story<'_> {
                 execution.attempt
             );
         }
-        let _ = writeln!(text, "  run: {} {:?}", self.world.record.state, self.world.record.end);
+        let _ = writeln!(text, "  run: {} {:?}", self.world.record.state(), self.world.record.live.end());
         text
     }
 }

@@ -1,0 +1,195 @@
+//! Decides what a run does from its creation to its end: it waits for its turn, walks its plan, and stops when its time
+//! is over.
+
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::engine::{Progress, Stop, Turn};
+use super::record::RunRecord;
+use super::words::RunState;
+use crate::change::Change;
+use crate::execution::Execution;
+use crate::ids::{NodeId, RunId};
+use crate::limits;
+use crate::plan::Plan;
+
+/// What decides whether a new run has to wait for its turn.
+#[derive(Clone, Copy)]
+#[allow(missing_debug_implementations)]
+pub struct Gate<'a> {
+    /// Every server that shares the store knows turns. Otherwise no run waits.
+    pub is_known: bool,
+    /// How many runs may be under way.
+    pub limit: Option<u32>,
+    /// How many runs may wait, including runs that there is room for right now.
+    pub max_pending: &'a (dyn Fn() -> u32 + Sync),
+}
+
+/// A run that is to be created.
+#[derive(Clone, Copy)]
+#[allow(missing_debug_implementations)]
+pub struct New<'a> {
+    pub run: &'a RunRecord,
+    pub plan: &'a Arc<Plan>,
+    /// The executions that it takes over from an earlier run.
+    pub taken: &'a [Execution],
+    pub gate: Gate<'a>,
+}
+
+/// The decisions for one open run.
+#[derive(Clone, Debug)]
+pub struct Course {
+    progress: Progress,
+    /// The run has not been let in, so its plan is not walked.
+    waits: bool,
+    /// When the run's own timeout stops it.
+    deadline: Option<Timestamp>,
+}
+
+impl Course {
+    /// Creates a run, and starts it unless it has to wait. Returns the changes to commit, the creation first.
+    pub fn create(new: &New<'_>, turn: &mut Turn<'_>) -> (Self, Vec<Change>) {
+        let New { run, plan, taken, gate } = *new;
+        let (id, epoch) = (run.id.clone(), run.live.epoch);
+        let waits = gate.is_known && (run.definition.exclusive || gate.limit.is_some());
+        let max_pending = waits.then(gate.max_pending);
+        let mut changes = vec![Change::RunCreated { run: run.clone(), max_pending }];
+        let take_over = |executions: &[Execution]| Change::ExecutionsAdded {
+            run: run.id.clone(),
+            epoch,
+            executions: executions.to_vec(),
+            at: run.created_at,
+        };
+        changes.extend(taken.chunks(limits::EXECUTIONS_PER_CHANGE).map(take_over));
+        let mut course = if waits || !taken.is_empty() {
+            Self::new(Progress::restore(Arc::clone(plan), run, epoch, taken, None))
+        } else {
+            let params = Arc::new(run.params.clone());
+            Self::new(Progress::new(Arc::clone(plan), id, epoch, run.state()).with_params(params))
+        };
+        if waits {
+            course.waits = true;
+        } else if taken.is_empty() {
+            course.deadline = course.deadline_from(turn.now);
+            course.progress.begin(turn);
+        } else {
+            course.go_on(turn.now, turn);
+        }
+        changes.extend(course.take_changes(turn.now));
+        (course, changes)
+    }
+
+    /// Goes on with a stored run, which is owned with this epoch now. A run that waited still waits.
+    pub fn restore(
+        plan: Arc<Plan>,
+        run: &RunRecord,
+        epoch: u64,
+        executions: &[Execution],
+        turn: &mut Turn<'_>,
+    ) -> Self {
+        let stop = requested_stop(run, turn.now);
+        let mut course = Self::new(Progress::restore(plan, run, epoch, executions, stop));
+        if run.live.is_waiting() && stop.is_none() {
+            course.waits = true;
+        } else {
+            course.go_on(run.live.started_at.unwrap_or(turn.now), turn);
+        }
+        course
+    }
+
+    fn new(progress: Progress) -> Self {
+        Self { progress, waits: false, deadline: None }
+    }
+
+    fn go_on(&mut self, started_at: Timestamp, turn: &mut Turn<'_>) {
+        self.deadline = self.deadline_from(started_at);
+        self.progress.go_on(turn);
+    }
+
+    fn deadline_from(&self, started_at: Timestamp) -> Option<Timestamp> {
+        let timeout = SignedDuration::try_from(self.progress.plan().definition.timeout?.0).ok()?;
+        Some(started_at + timeout)
+    }
+
+    pub fn run(&self) -> &RunId {
+        self.progress.run()
+    }
+
+    pub fn epoch(&self) -> u64 {
+        self.progress.epoch()
+    }
+
+    pub fn state(&self) -> RunState {
+        self.progress.state()
+    }
+
+    pub fn is_ended(&self) -> bool {
+        self.progress.is_ended()
+    }
+
+    /// Returns true if the run waits for its turn.
+    pub fn is_waiting(&self) -> bool {
+        self.waits
+    }
+
+    /// Takes in committed changes that concern the run, and decides what follows.
+    pub fn observe_all<'c>(&mut self, changes: impl IntoIterator<Item = &'c Change>, turn: &mut Turn<'_>) {
+        if !self.waits {
+            return self.progress.observe_all(changes, turn);
+        }
+        for change in changes {
+            match change {
+                Change::RunAdmitted { .. } if self.waits => {
+                    self.waits = false;
+                    // The run's time counts from its start.
+                    self.go_on(turn.now, turn);
+                }
+                Change::RunCancelRequested { .. } => {
+                    self.waits = false;
+                    self.progress.observe(change, turn);
+                }
+                _ => self.progress.observe(change, turn),
+            }
+        }
+    }
+
+    /// Fails what waits for a node that went offline or was deleted.
+    pub fn node_gone(&mut self, node: NodeId, turn: &mut Turn<'_>) {
+        self.progress.node_gone(node, turn);
+    }
+
+    /// Returns true if the run's own timeout is over.
+    pub fn is_late(&self, now: Timestamp) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= now)
+    }
+
+    /// Decides what follows from the time alone.
+    pub fn time_passed(&mut self, turn: &mut Turn<'_>) {
+        if self.is_late(turn.now) {
+            self.deadline = None;
+            self.progress.stop(Stop::TimedOut, turn);
+        }
+        self.progress.tick(turn);
+    }
+
+    /// Returns when [`time_passed`](Self::time_passed) has something to do.
+    pub fn next_tick(&self) -> Option<Timestamp> {
+        self.deadline.into_iter().chain(self.progress.next_tick()).min()
+    }
+
+    /// Returns the changes to commit next, as one submission.
+    #[must_use]
+    pub fn take_changes(&mut self, now: Timestamp) -> Vec<Change> {
+        self.progress.take_changes(now)
+    }
+}
+
+/// Returns whether the run was to stop before its former owner died: then what is cancelled was meant to be.
+fn requested_stop(run: &RunRecord, now: Timestamp) -> Option<Stop> {
+    if run.live.cancel_requested_at.is_some() {
+        return Some(Stop::Cancelled);
+    }
+    let timeout = SignedDuration::try_from(run.definition.timeout?.0).ok()?;
+    (run.live.started_at? + timeout <= now).then_some(Stop::TimedOut)
+}

@@ -1,0 +1,200 @@
+//! Owns the part of a run that moves, and the words that people know its stages by.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::machine::{RunEvent, step};
+use super::words::RunState;
+use crate::change::Change;
+use crate::ids::ServerId;
+
+/// Where a run stands. Each stage holds what exists in it and nothing else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RunStage {
+    /// The run waits for its scheduled time.
+    Scheduled,
+    /// The run waits for its turn.
+    Waiting,
+    /// The run's turn has come. The first step follows, or the first constraint.
+    Admitted,
+    /// A constraint is checked.
+    Checking(Hook),
+    /// A constraint was violated, and its action is taken.
+    Acting(Hook),
+    Starting,
+    Running,
+    /// Nothing more is started.
+    Terminating,
+    /// The whole run is to be tried again.
+    Retrying,
+    Ended(Ended),
+    /// The owner stopped proving that it lives, and no server could take over.
+    Orphaned,
+}
+
+/// Whether a constraint or an action has been started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hook {
+    Pending,
+    Running,
+}
+
+/// How and when a run ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    pub verdict: RunVerdict,
+    pub at: Timestamp,
+    pub end: RunEnd,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunVerdict {
+    Completed,
+    Failed,
+    Cancelled,
+}
+
+/// What is said of a run's end.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunEnd {
+    /// Something failed, and the rest went on.
+    pub partial: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// The part of a run that moves. [`step`](super::step) decides how.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunLive {
+    pub stage: RunStage,
+    /// When the run was let in, if it had to wait for its turn. Stays set.
+    pub admitted_at: Option<Timestamp>,
+    /// When the run first started. Stays set, also when the whole run is tried again.
+    pub started_at: Option<Timestamp>,
+    /// When a person asked to cancel the run.
+    pub cancel_requested_at: Option<Timestamp>,
+    /// Since when a person has the run paused.
+    pub paused_at: Option<Timestamp>,
+    pub owner: ServerId,
+    /// Raised by every take-over; every change that the owner makes shows it.
+    pub epoch: u64,
+}
+
+impl RunStage {
+    /// Returns the word of the API for this stage. The only table of it.
+    pub fn state(&self) -> RunState {
+        match self {
+            RunStage::Scheduled => RunState::PreRun,
+            RunStage::Waiting | RunStage::Admitted => RunState::Pending,
+            RunStage::Checking(Hook::Pending) => RunState::ConditionPending,
+            RunStage::Checking(Hook::Running) => RunState::ConditionRunning,
+            RunStage::Acting(Hook::Pending) => RunState::ActionPending,
+            RunStage::Acting(Hook::Running) => RunState::ActionRunning,
+            RunStage::Starting => RunState::Starting,
+            RunStage::Running => RunState::Running,
+            RunStage::Terminating => RunState::Terminating,
+            RunStage::Retrying => RunState::Retrying,
+            RunStage::Ended(ended) => match ended.verdict {
+                RunVerdict::Completed => RunState::Completed,
+                RunVerdict::Failed => RunState::Failed,
+                RunVerdict::Cancelled => RunState::Cancelled,
+            },
+            RunStage::Orphaned => RunState::Orphaned,
+        }
+    }
+
+    /// Returns the stage that a word stands for: the inverse of [`state`](Self::state). `is_admitted` says whether the
+    /// run had its turn, and `end` when and how it ended. Returns nothing if the run has ended and `end` is missing.
+    pub fn of(state: RunState, is_admitted: bool, end: Option<(Timestamp, RunEnd)>) -> Option<Self> {
+        let ended = |verdict| end.map(|(at, end)| RunStage::Ended(Ended { verdict, at, end }));
+        Some(match state {
+            RunState::PreRun => RunStage::Scheduled,
+            RunState::Pending if is_admitted => RunStage::Admitted,
+            RunState::Pending => RunStage::Waiting,
+            RunState::ConditionPending => RunStage::Checking(Hook::Pending),
+            RunState::ConditionRunning => RunStage::Checking(Hook::Running),
+            RunState::ActionPending => RunStage::Acting(Hook::Pending),
+            RunState::ActionRunning => RunStage::Acting(Hook::Running),
+            RunState::Starting => RunStage::Starting,
+            RunState::Running => RunStage::Running,
+            RunState::Terminating => RunStage::Terminating,
+            RunState::Retrying => RunStage::Retrying,
+            RunState::Completed => return ended(RunVerdict::Completed),
+            RunState::Failed => return ended(RunVerdict::Failed),
+            RunState::Cancelled => return ended(RunVerdict::Cancelled),
+            RunState::Orphaned => RunStage::Orphaned,
+        })
+    }
+
+    /// Returns true if the run had its turn and has not ended.
+    fn is_under_way(&self) -> bool {
+        match self {
+            RunStage::Scheduled | RunStage::Waiting | RunStage::Ended(_) => false,
+            RunStage::Admitted
+            | RunStage::Checking(_)
+            | RunStage::Acting(_)
+            | RunStage::Starting
+            | RunStage::Running
+            | RunStage::Terminating
+            | RunStage::Retrying
+            | RunStage::Orphaned => true,
+        }
+    }
+}
+
+impl RunLive {
+    /// Returns the life of a new run, which waits for its turn.
+    pub fn new(owner: ServerId) -> Self {
+        Self {
+            stage: RunStage::Waiting,
+            admitted_at: None,
+            started_at: None,
+            cancel_requested_at: None,
+            paused_at: None,
+            owner,
+            epoch: 1,
+        }
+    }
+
+    /// Takes in committed changes of this run.
+    pub fn follow(&mut self, changes: &[Change]) {
+        for (_, event) in changes.iter().filter_map(RunEvent::of) {
+            if let Ok(next) = step(self, &event) {
+                *self = next;
+            }
+        }
+    }
+
+    pub fn state(&self) -> RunState {
+        self.stage.state()
+    }
+
+    /// Returns true if the run waits for its turn.
+    pub fn is_waiting(&self) -> bool {
+        self.stage == RunStage::Waiting
+    }
+
+    /// Returns true if the run had its turn and has not ended.
+    pub fn is_under_way(&self) -> bool {
+        self.stage.is_under_way()
+    }
+
+    pub fn ended(&self) -> Option<&Ended> {
+        match &self.stage {
+            RunStage::Ended(ended) => Some(ended),
+            _ => None,
+        }
+    }
+
+    pub fn is_ended(&self) -> bool {
+        self.ended().is_some()
+    }
+
+    pub fn finished_at(&self) -> Option<Timestamp> {
+        self.ended().map(|ended| ended.at)
+    }
+
+    pub fn end(&self) -> Option<&RunEnd> {
+        self.ended().map(|ended| &ended.end)
+    }
+}
