@@ -32,7 +32,7 @@ pub struct Event {
     pub node: Option<NodeId>,
     /// Who requested it, if a person or program did.
     pub by: Option<String>,
-    /// What happened, in one line for people.
+    /// A description of the event in one line, for people.
     pub text: String,
 }
 

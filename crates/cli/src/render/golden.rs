@@ -174,7 +174,7 @@ fn a_plan() {
     insta::assert_snapshot!(plain(&plan_page(&plan(), Rows::Few, None)));
 }
 
-/// `name>after,after`: a graph of placed tasks, each with what is said of it.
+/// `name>after,after`: a graph of placed tasks, each with its rules.
 fn graph_plan(tasks: &[(&str, Value)]) -> Plan {
     let split = |text: &str| -> (String, Vec<String>) {
         let (name, after) = text.split_once('>').unwrap_or((text, ""));
@@ -273,7 +273,7 @@ fn a_plan_of_a_large_graph_is_in_layers() {
 #[test]
 fn a_plan_whose_lines_nobody_could_follow_is_in_layers() {
     let names: Vec<String> = (0..50).map(|number| format!("t{number}")).collect();
-    // Each second half task waits for a set of its own.
+    // Each task of the second half has its own dependencies.
     let tasks: Vec<(String, Value)> = (0..50)
         .map(|number: usize| {
             let after: Vec<&str> = (0..25)
@@ -448,7 +448,7 @@ fn lines_of_a_fan_out_that_is_watched() {
     let end = fan_out(4);
     let mut run = fan_out(4);
     run.summary = view(summary(json!({})));
-    // As far as is known there may be more items, until something that waits for them begins.
+    // More items may follow until a task that waits for them starts.
     run.results.retain(|step, _| *step < 3);
     tell(&run);
     run.results.clone_from(&end.results);
@@ -457,7 +457,7 @@ fn lines_of_a_fan_out_that_is_watched() {
     insta::assert_snapshot!(plain(&text));
 }
 
-/// Ten nodes in three waves; the second wave spent the budget.
+/// Ten nodes in three waves; the second wave exceeded the budget.
 fn stopped_rollout() -> Run {
     let host = |number: usize| format!("web-{number:02}");
     let nodes = |range: std::ops::RangeInclusive<usize>| json!(range.map(host).collect::<Vec<_>>());

@@ -30,7 +30,7 @@ pub(super) struct Row {
     /// The task on this row; a row without one only joins lines.
     pub(super) task: Option<usize>,
     pub(super) lines: String,
-    /// The lines beside what else is said of the task.
+    /// The lines on further rows of the same task.
     pub(super) below: String,
 }
 

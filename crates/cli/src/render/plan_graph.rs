@@ -48,7 +48,7 @@ impl Task<'_> {
     }
 }
 
-/// The cells beside the lines of a task.
+/// The cells on the right of a task's lines.
 struct TaskCells {
     task: String,
     step: String,
@@ -160,7 +160,7 @@ fn rules(step: &Step, common: Option<&Placement>, rows: Rows) -> Vec<String> {
     found
 }
 
-/// A drawn row with the cells of its task; wrapped cells continue beside `below`.
+/// A drawn row with the cells of its task; wrapped cells continue next to `below`.
 struct DrawnRow<'s> {
     lines: &'s str,
     below: &'s str,

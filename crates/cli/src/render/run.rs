@@ -291,7 +291,7 @@ fn has_no_items(step: &Step, run: &Run) -> bool {
     })
 }
 
-/// One row for all items of a step.
+/// Renders one row for all items of a step.
 fn items(number: &str, step: &Step, run: &Run) -> [Cell; 8] {
     let tally = tally(step, run);
     let results = run.results.get(&step.index).into_iter().flatten();

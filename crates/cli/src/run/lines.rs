@@ -19,7 +19,7 @@ pub(super) enum Prefix {
     Item,
 }
 
-/// Whether lines of standard error have a colour.
+/// The colour of standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Colour {
     On,
@@ -47,7 +47,7 @@ struct OpenLines {
     whose: String,
     /// Bytes of the execution's output that were printed or are buffered.
     next: u64,
-    /// What has no line end yet, of each stream.
+    /// Text without a line end yet, per stream.
     out: String,
     err: String,
 }
