@@ -16,7 +16,7 @@ fn template(params: &Params) -> Result<Option<Template>, ParamProblem> {
 }
 
 fn uses(params: &Params) -> Result<Option<References>, ParamProblem> {
-    Ok(template(params)?.map(|template| template.uses()))
+    Ok(template(params)?.map(|template| template.references()))
 }
 
 fn render(params: &Params, scope: &Scope) -> Result<Params, ParamProblem> {

@@ -120,7 +120,7 @@ fn text(change: &Change) -> String {
         Change::NodeProblemsSet { problems, .. } => format!("node has problems: {}", problems.join("; ")),
         Change::NodeDeleted { .. } => "node was deleted".to_owned(),
         Change::RunCreated { run, .. } => {
-            let steps: usize = run.definition.tasks.iter().map(|entry| entry.leaves().len()).sum();
+            let steps = run.definition.steps().count();
             let name = run.job.as_deref().unwrap_or("an inline definition");
             let places = match run.resolved.nodes.len() {
                 0 => String::new(),

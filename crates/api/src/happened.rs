@@ -203,7 +203,7 @@ impl Happened {
             Change::RunCreated { run, .. } => Happened::RunCreated {
                 job: run.job.clone(),
                 state: run.state(),
-                steps: run.definition.tasks.iter().map(|entry| entry.leaves().len()).sum(),
+                steps: run.definition.steps().count(),
                 nodes: run.resolved.nodes.len(),
                 owner: run.live.owner,
                 no_cache: run.no_cache,

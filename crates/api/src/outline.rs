@@ -40,7 +40,7 @@ impl Outline {
         let mut steps = Vec::new();
         for (entry, set) in run.definition.tasks.iter().zip(&run.resolved.entries) {
             let nodes =
-                set.and_then(|set| run.resolved.sets.get(set as usize)).map_or(1, |set| set.len() as u64);
+                set.and_then(|set| run.resolved.sets.get(set.get())).map_or(1, |set| set.len() as u64);
             let items = entry.for_each().map(|each| &each.items);
             for _ in entry.leaves() {
                 steps.push(StepOutline {

@@ -3,7 +3,7 @@
 use downbeat_core::Span;
 use downbeat_core::backend::Params;
 use downbeat_core::ids::NodeId;
-use downbeat_core::plan::{EdgeKind, Plan as Compiled, Shape};
+use downbeat_core::plan::{EdgeKind, NodeIx, Plan as Compiled, Shape, StepIx};
 use downbeat_core::run::Resolved;
 use downbeat_core::spec::{Cache, Condition, Delivery, Entry, ForEach, Limits, Placement, Strategy};
 use serde::{Deserialize, Serialize};
@@ -156,19 +156,19 @@ pub struct Valid {
 
 impl Plan {
     pub fn of(plan: &Compiled) -> Self {
-        let hostname = |index: &u32| plan.node(*index).hostname.clone();
+        let hostname = |node: &NodeIx| plan.node(*node).hostname.clone();
         let mut steps: Vec<Step> = plan
             .steps
             .iter()
-            .zip(0..)
+            .zip((0..).map(StepIx))
             .map(|(step, index)| {
                 let task = plan.task(index);
-                let entry = &plan.entries[step.entry as usize];
-                let written = &plan.definition.tasks[step.entry as usize];
+                let entry = &plan.entries[step.entry];
+                let written = &plan.definition.tasks[step.entry];
                 let branch = matches!(written, Entry::Branch(_));
                 Step {
-                    index,
-                    entry: step.entry,
+                    index: index.0,
+                    entry: step.entry.0,
                     name: task.label(),
                     backend: task.backend.clone(),
                     action: task.action.clone(),
@@ -204,7 +204,7 @@ impl Plan {
             })
             .collect();
         for edge in plan.edges() {
-            steps[edge.to as usize].after.push(Edge { step: edge.from, kind: edge.kind });
+            steps[edge.to.get()].after.push(Edge { step: edge.from.0, kind: edge.kind });
         }
         let nodes = plan.resolved.nodes.iter();
         Self {

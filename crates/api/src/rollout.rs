@@ -83,7 +83,7 @@ pub(crate) fn waves(resolved: &Resolved) -> Vec<Vec<String>> {
     let part = |&end: &u32| {
         let part = &nodes[begin..end as usize];
         begin = end as usize;
-        part.iter().map(|index| resolved.nodes[*index as usize].hostname.clone()).collect()
+        part.iter().map(|index| resolved.nodes[*index].hostname.clone()).collect()
     };
     resolved.waves.iter().map(part).collect()
 }
@@ -175,6 +175,7 @@ mod tests {
     use std::sync::Arc;
 
     use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
+    use downbeat_core::plan::{NodeIx, SetIx};
     use downbeat_core::run::{NodeRef, RunEnd, RunMade, RunRecord, RunStage};
     use jiff::Timestamp;
     use serde_json::json;
@@ -201,8 +202,8 @@ mod tests {
             definition: Arc::new(serde_json::from_value(definition).unwrap()),
             resolved: Arc::new(Resolved {
                 nodes: nodes.collect(),
-                sets: vec![vec![0, 1, 2, 3]],
-                entries: vec![Some(0); 3],
+                sets: vec![NodeIx::first(4).collect()],
+                entries: vec![Some(SetIx(0)); 3],
                 idempotent: Vec::new(),
                 waves: vec![1, 2, 4],
                 left_out: Vec::new(),

@@ -249,7 +249,7 @@ impl Counts {
 
 impl RunSummary {
     pub fn of(run: &RunRecord) -> Self {
-        let steps: usize = run.definition.tasks.iter().map(|entry| entry.leaves().len()).sum();
+        let steps = run.definition.steps().count();
         Self {
             id: run.id.clone(),
             job: run.job.clone(),
@@ -395,6 +395,7 @@ mod tests {
 
     use downbeat_core::execution::{Lease, Outcome, State, Verdict};
     use downbeat_core::ids::{LeaseToken, NodeId, SessionId};
+    use downbeat_core::plan::{NodeIx, SetIx};
     use downbeat_core::run::{NodeRef, Resolved, RunEnd, RunMade, RunStage};
     use serde_json::json;
 
@@ -422,8 +423,8 @@ mod tests {
             definition: Arc::new(serde_json::from_value(definition).unwrap()),
             resolved: Arc::new(Resolved {
                 nodes: nodes.to_vec(),
-                sets: vec![vec![0, 1]],
-                entries: vec![Some(0), None],
+                sets: vec![NodeIx::first(2).collect()],
+                entries: vec![Some(SetIx(0)), None],
                 idempotent: Vec::new(),
                 waves: Vec::new(),
                 left_out: Vec::new(),

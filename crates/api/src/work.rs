@@ -107,9 +107,7 @@ impl HeldWork {
             State::Running { lease, started_at, stop } => (lease, *stop, Some(*started_at)),
             _ => return None,
         };
-        let task = run.and_then(|run| {
-            run.definition.tasks.iter().flat_map(|entry| entry.leaves()).nth(execution.step() as usize)
-        });
+        let task = run.and_then(|run| run.definition.steps().nth(execution.step() as usize));
         let ttl = SignedDuration::try_from(lease_ttl).unwrap_or(SignedDuration::MAX);
         // As the sweep sees it: every heartbeat renews all leases of a node.
         let expires_at = lease.granted_at.max(node.seen_at).checked_add(ttl).unwrap_or(Timestamp::MAX);

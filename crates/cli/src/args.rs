@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::out::Format;
-use crate::{bench, event, job, node, run, serve};
+use crate::{event, job, node, run, serve};
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -96,7 +96,7 @@ pub(crate) enum Command {
     /// The whole system at a glance
     Status,
     /// Measure: tasks per second, latency, memory
-    Bench(bench::BenchArgs),
+    Bench(downbeat_bench::BenchArgs),
     /// Ends work of an agent that cannot; agents start it
     #[command(hide = true)]
     Guard,

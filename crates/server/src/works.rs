@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use downbeat_core::collections::HashMap;
 use downbeat_core::ids::{ClusterId, RunId};
-use downbeat_core::plan::{self, Plan};
+use downbeat_core::plan::{self, Plan, StepIx};
 use downbeat_core::run::{RunRecord, RunState};
 use downbeat_core::work::{Origin, Work};
 use downbeat_core::{Change, Event};
@@ -40,7 +40,7 @@ impl RunWork {
 
     /// Returns nothing when the run has no such step.
     pub(crate) fn step(&self, step: u32) -> Option<&Arc<Work>> {
-        let made = || Arc::new(Work::of_step(&self.plan, self.cluster, &self.run, step));
+        let made = || Arc::new(Work::of_step(&self.plan, self.cluster, &self.run, StepIx(step)));
         self.steps.get(step as usize).map(|slot| slot.get_or_init(made))
     }
 }

@@ -43,7 +43,7 @@ pub(super) fn run(args: &ValidateArgs, out: Out) -> Result<(), Failure> {
                 let problems = problems.iter().map(ToString::to_string).collect();
                 return Err(params_failure(Code::BadInput, problems));
             }
-            let steps = definition.tasks.iter().map(|entry| entry.leaves().len()).sum::<usize>();
+            let steps = definition.steps().count();
             let valid =
                 Valid { valid: true, job: definition.name, steps: u32::try_from(steps).unwrap_or(u32::MAX) };
             let plural = if valid.steps == 1 { "" } else { "s" };

@@ -16,7 +16,7 @@ use crate::shown::shown;
 /// The name under which `for_each` is rendered.
 pub(crate) const FOR_EACH: &str = "for_each";
 
-/// What the expressions of a task's params refer to.
+/// What the expressions of a template refer to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct References {
     pub params: BTreeSet<String>,
@@ -116,7 +116,7 @@ impl Template {
         Ok(Some(template))
     }
 
-    pub fn uses(&self) -> References {
+    pub fn references(&self) -> References {
         let mut found = References::default();
         self.each(|_, _, formula| {
             for reference in &formula.references {

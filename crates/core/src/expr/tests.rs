@@ -12,8 +12,8 @@ fn template(params: &Params) -> Result<Option<Template>, ParamProblem> {
     Template::of("test", "echo", params)
 }
 
-fn uses(params: &Params) -> Result<Option<References>, ParamProblem> {
-    Ok(template(params)?.map(|template| template.uses()))
+fn references(params: &Params) -> Result<Option<References>, ParamProblem> {
+    Ok(template(params)?.map(|template| template.references()))
 }
 
 fn render(params: &Params, scope: &Scope) -> Result<Params, ParamProblem> {
@@ -361,7 +361,7 @@ fn nothing_nested_as_deep_as_it_may_be_overflows_a_stack() {
 
 #[test]
 fn what_is_used_is_known_whichever_branch_it_stands_in() {
-    let found = uses(&Params::from([
+    let found = references(&Params::from([
         ("a".to_owned(), json!(["{{ params.x if params.y else steps.one.outputs.z }}"])),
         ("b".to_owned(), json!({"k": "{{ true or steps['two-2'].nodes[node.hostname].outputs.z }}"})),
     ]));
@@ -375,8 +375,8 @@ fn what_is_used_is_known_whichever_branch_it_stands_in() {
         item: false,
     };
     assert_eq!(found, Ok(Some(expected)));
-    assert_eq!(uses(&params(json!({"a": ["{ }", 1, "}}"]}))), Ok(None));
-    assert_eq!(uses(&params(json!("{{ 1 }}"))), Ok(Some(References::default())));
+    assert_eq!(references(&params(json!({"a": ["{ }", 1, "}}"]}))), Ok(None));
+    assert_eq!(references(&params(json!("{{ 1 }}"))), Ok(Some(References::default())));
 }
 
 proptest! {
@@ -407,15 +407,15 @@ proptest! {
     ) {
         let text = format!("{{{{ {} }}}}", words.concat());
         let value = params(json!(text));
-        let Ok(Some(uses)) = uses(&value) else { return Ok(()) };
+        let Ok(Some(found)) = references(&value) else { return Ok(()) };
         if let Ok(full) = render(&value, &scope()) {
             // Taking away what is not used changes nothing.
             let mut less = scope();
-            less.steps.retain(|name, _| uses.steps.contains(name));
-            if !uses.node {
+            less.steps.retain(|name, _| found.steps.contains(name));
+            if !found.node {
                 less.node = None;
             }
-            if !uses.run {
+            if !found.run {
                 less.run = Data::from(&json!({}));
             }
             prop_assert_eq!(render(&value, &less), Ok(full));

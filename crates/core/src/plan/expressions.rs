@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::index::StepIx;
 use super::resolve::{Declared, Unfit, joined, refused, refused_by, refused_on};
 use crate::backend::{ActionSchema, Catalogue, ParamProblem, Params, check_params_but};
 use crate::expr::{Data, ExprSite, Known, Scope, StepUse, Template, facts, in_path};
@@ -48,7 +49,7 @@ impl<'r> Expressions<'r> {
         &mut self,
         at: ExprSite,
         task: &Task,
-        step: u32,
+        step: StepIx,
         template: &Template,
         schemas: &[(&ActionSchema, &str)],
     ) -> Result<(), Unfit> {
@@ -188,7 +189,7 @@ impl<'r> Expressions<'r> {
         &mut self,
         members: &[usize],
         task: &Task,
-        step: u32,
+        step: StepIx,
         template: &Template,
     ) -> Result<(), Unfit> {
         let nodes = self.nodes;

@@ -1,10 +1,15 @@
 //! The plan: a definition compiled for the nodes that it came to. Steps, entries, and what waits for what.
 
 mod compile;
+mod compiled;
 mod expressions;
+mod index;
 mod resolve;
 mod silent;
 
-pub use compile::{Each, Edge, EdgeKind, Error, Items, Pass, Plan, PlanEntry, Shape, Step, Uses};
+pub use compile::Error;
+pub use compiled::{Each, Edge, EdgeKind, Items, Pass, Plan, PlanEntry, ResolvedTemplate, Shape, Step};
+pub(crate) use index::indexed_by;
+pub use index::{EntryIx, ItemIx, NodeIx, PassIx, SetIx, StepIx, WalkIx};
 pub use resolve::{Unfit, resolve, resolve_again};
 pub use silent::silent_nodes;

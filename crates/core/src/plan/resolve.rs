@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::expressions::Expressions;
+use super::index::{NodeIx, SetIx, StepIx};
 use crate::backend::{ActionSchema, ParamProblem, Params, check_params, lacking_hint};
 use crate::expr::{ExprSite, Template};
 use crate::ids::NodeId;
@@ -64,7 +65,7 @@ pub fn resolve_again(
         let message = format!("{count} of the run's nodes take no work now; nothing was started");
         return Err(Unfit { message, nodes: refused });
     }
-    let member = |index: &u32| today[&former.nodes[*index as usize].id];
+    let member = |node: &NodeIx| today[&former.nodes[*node].id];
     let members = former.sets.iter().map(|set| set.iter().map(member).collect()).collect();
     let sets = Sets { members, ..Sets::default() };
     let resolved = fitting(definition, params, nodes, sets, former.entries.clone())?;
@@ -77,15 +78,15 @@ fn fitting(
     params: &Params,
     nodes: &[Arc<NodeRecord>],
     sets: Sets<'_>,
-    entries: Vec<Option<u32>>,
+    entries: Vec<Option<SetIx>>,
 ) -> Result<Resolved, Unfit> {
-    let members = |entry: usize| entries[entry].map(|set| sets.members[set as usize].as_slice());
+    let members = |entry: usize| entries[entry].map(|set| sets.members[set.get()].as_slice());
     let mut expressions = Expressions::new(definition, params, nodes, &members);
     let mut missing: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-    let mut known: HashMap<(u32, &str, &str), Offer<'_>> = HashMap::new();
+    let mut known: HashMap<(SetIx, &str, &str), Offer<'_>> = HashMap::new();
     let mut refusals: Vec<Unfit> = Vec::new();
     let mut idempotent = Vec::new();
-    let mut step = 0;
+    let mut step = StepIx(0);
     for (index, entry) in definition.tasks.iter().enumerate() {
         if let Some(each) = entry.for_each()
             && let Ok(Some(template)) = Template::of_items(&each.items)
@@ -100,7 +101,7 @@ fn fitting(
             }
             let offer = entries[index].map(|set| {
                 known.entry((set, &task.backend, &task.action)).or_insert_with(|| {
-                    let members = sets.members[set as usize].iter().map(|&index| nodes[index].as_ref());
+                    let members = sets.members[set.get()].iter().map(|&index| nodes[index].as_ref());
                     Offer::of(task, members, &mut missing)
                 })
             });
@@ -118,7 +119,7 @@ fn fitting(
             if offer.is_some_and(|offer| offer.idempotent) {
                 idempotent.push(step);
             }
-            step += 1;
+            step.0 += 1;
         }
     }
     if !missing.is_empty() {
@@ -160,14 +161,14 @@ fn all_of(refusals: Vec<Unfit>) -> Option<Unfit> {
 }
 
 /// What is wrong with a step's params wherever it runs.
-pub(super) fn refused(task: &Task, step: u32, problems: &[ParamProblem]) -> Unfit {
+pub(super) fn refused(task: &Task, step: StepIx, problems: &[ParamProblem]) -> Unfit {
     let why = joined(problems);
     let message = format!("step {step} ({}) is refused: {why}{NOTHING_STARTED}", task.label());
     Unfit { message, nodes: Vec::new() }
 }
 
 /// What is wrong with a step's params on one node.
-pub(super) fn refused_on(task: &Task, step: u32, hostname: &str, why: String) -> Unfit {
+pub(super) fn refused_on(task: &Task, step: StepIx, hostname: &str, why: String) -> Unfit {
     let message = format!("step {step} ({}) is refused on {hostname}: {why}{NOTHING_STARTED}", task.label());
     Unfit { message, nodes: vec![(hostname.to_owned(), why)] }
 }
@@ -176,7 +177,7 @@ pub(super) fn refused_on(task: &Task, step: u32, hostname: &str, why: String) ->
 /// all declare the same.
 pub(super) fn refused_by(
     task: &Task,
-    step: u32,
+    step: StepIx,
     hostname: &str,
     declared: Declared,
     problems: &[ParamProblem],
@@ -267,7 +268,7 @@ impl<'a> Offer<'a> {
         offer
     }
 
-    fn refuse_params(&self, task: &Task, step: u32) -> Result<(), Unfit> {
+    fn refuse_params(&self, task: &Task, step: StepIx) -> Result<(), Unfit> {
         for (action, hostname) in &self.schemas {
             if let Err(problems) = check_params(action, &task.params) {
                 let declared = Declared::of(self.schemas.len(), self.nodes);
@@ -281,7 +282,7 @@ impl<'a> Offer<'a> {
 /// Distinct sets of nodes, by the selector that came to them.
 #[derive(Default)]
 struct Sets<'a> {
-    by_selector: HashMap<&'a str, u32>,
+    by_selector: HashMap<&'a str, SetIx>,
     /// Indexes into the nodes given.
     members: Vec<Vec<usize>>,
     /// Those that a selector means and that are drained.
@@ -295,7 +296,7 @@ impl<'a> Sets<'a> {
         selector: &'a Selector,
         whose: impl Fn() -> Option<String>,
         nodes: &[Arc<NodeRecord>],
-    ) -> Result<u32, Unfit> {
+    ) -> Result<SetIx, Unfit> {
         if let Some(set) = self.by_selector.get(selector.as_str()) {
             return Ok(*set);
         }
@@ -318,7 +319,7 @@ impl<'a> Sets<'a> {
         }
         self.left_out.extend(matching().filter(|(_, node)| node.draining).map(|(index, _)| index));
         members.sort_by(|&a, &b| nodes[a].description.hostname.cmp(&nodes[b].description.hostname));
-        let set = u32::try_from(self.members.len()).expect("sets are bounded by the steps of a run");
+        let set = SetIx::new(self.members.len());
         self.members.push(members);
         self.by_selector.insert(selector.as_str(), set);
         Ok(set)
@@ -327,19 +328,16 @@ impl<'a> Sets<'a> {
     fn into_resolved(
         self,
         nodes: &[Arc<NodeRecord>],
-        entries: Vec<Option<u32>>,
-        idempotent: Vec<u32>,
+        entries: Vec<Option<SetIx>>,
+        idempotent: Vec<StepIx>,
     ) -> Resolved {
         let mut used: Vec<usize> = self.members.iter().flatten().copied().collect();
         used.sort_by(|&a, &b| {
             nodes[a].description.hostname.cmp(&nodes[b].description.hostname).then(a.cmp(&b))
         });
         used.dedup();
-        let place: HashMap<usize, u32> = used
-            .iter()
-            .enumerate()
-            .map(|(at, &index)| (index, u32::try_from(at).expect("nodes are bounded")))
-            .collect();
+        let place: HashMap<usize, NodeIx> =
+            used.iter().enumerate().map(|(at, &index)| (index, NodeIx::new(at))).collect();
         let reference = |index: usize| NodeRef {
             id: nodes[index].id,
             hostname: nodes[index].description.hostname.clone(),

@@ -1,4 +1,4 @@
-//! Decides what a run that tries another one again takes over from it, and which nodes it concerns.
+//! Decides what a retry of a run carries over from it, and which nodes it concerns.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -6,10 +6,10 @@ use jiff::Timestamp;
 
 use crate::dice::Dice;
 use crate::execution::{Execution, Status};
-use crate::expr::Template;
 use crate::ids::{ExecutionId, NodeId, RunId};
-use crate::run::{Resolved, RunRecord, RunState};
-use crate::spec::{Condition, Definition, Entry, Task};
+use crate::plan::{Each, EntryIx, Items, NodeIx, Plan, PlanEntry};
+use crate::run::{Instance, Resolved, RunRecord, RunState};
+use crate::spec::{Condition, Definition, Entry};
 use crate::work::Origin;
 
 /// What of the first run the second one does again.
@@ -19,7 +19,7 @@ pub enum Again {
     /// Only on those on which something failed.
     FailedNodes,
     /// This entry and all that follows it too, however they ended.
-    From(u32),
+    From(EntryIx),
 }
 
 /// What the second run begins with.
@@ -47,9 +47,10 @@ pub enum NotAgain {
     LeftOut { task: String },
 }
 
-/// What trying `run` again comes to. `executions` are all that it had.
+/// Decides what a retry of `run` begins with. `plan` is that of `run`, and `executions` are all that it had.
 pub fn retry_of<'a>(
     run: &RunRecord,
+    plan: &Plan,
     executions: &'a [Execution],
     again: Again,
 ) -> Result<Second<'a>, NotAgain> {
@@ -62,62 +63,60 @@ pub fn retry_of<'a>(
         return Err(NotAgain::NothingFailed { run: id() });
     }
     let last = last_attempts(executions);
-    let exempt = answering_steps(&run.definition);
     let mut resolved = match again {
         Again::AllNodes | Again::From(_) => (*run.resolved).clone(),
         Again::FailedNodes => {
-            let failed: HashSet<NodeId> = last
-                .values()
-                .filter(|last| instance_failed(last, run.state()))
-                .filter_map(|last| last.pinned)
-                .collect();
-            let placed =
-                last.values().any(|last| last.pinned.is_none() && instance_failed(last, run.state()));
-            if failed.is_empty() && !placed {
+            let failed = || last.iter().filter(|(_, last)| instance_failed(last, run.state()));
+            let nodes: HashSet<NodeId> = failed().filter_map(|(instance, _)| instance.node).collect();
+            if failed().next().is_none() {
                 return Err(NotAgain::NoFailedNode { run: id() });
             }
-            let succeeded =
-                |step, node| matches!(last.get(&(step, Some(node), None)), Some(e) if is_success(e));
-            narrowed(&run.definition, &run.resolved, &failed, &exempt, succeeded)?
+            narrowed(plan, &nodes, &last)?
         }
     };
     if let Some(rollout) = &run.definition.rollout {
         let nodes = resolved.sets.first().map_or(0, Vec::len);
         resolved.waves = rollout.batch.waves(u32::try_from(nodes).expect("nodes are bounded"));
     }
+    Ok(Second { taken: taken(plan, &last, &resolved, again), resolved })
+}
+
+/// Returns the executions that the second run does not do again.
+fn taken<'a>(plan: &Plan, last: &LastAttempts<'a>, resolved: &Resolved, again: Again) -> Vec<&'a Execution> {
     let kept: HashSet<NodeId> = resolved.nodes.iter().map(|node| node.id).collect();
-    // Whatever answered a failure on a node may have undone what was done there.
-    let ran = |last: &&&Execution| last.attempt > 1 || last.state.status() != Status::Skipped;
-    let answered = || last.values().filter(|last| exempt.contains(&last.step())).filter(ran);
-    let undone: HashSet<NodeId> = answered().filter_map(|last| last.pinned).collect();
-    // What has no node of its own: the walk that it was part of.
-    let entries = entry_of_steps(&run.definition);
-    let walk = |last: &Execution| (entries[last.step() as usize], last.item());
-    let undone_walks: HashSet<(usize, Option<u32>)> =
-        answered().filter(|last| last.pinned.is_none()).map(|last| walk(last)).collect();
-    let again: HashSet<u32> = match again {
-        Again::From(entry) => steps_from(&run.definition, entry),
+    // A step that answered a failure on a node may have undone what was done there.
+    let ran = |last: &Execution| last.attempt > 1 || last.state.status() != Status::Skipped;
+    let answered = || last.iter().filter(|(of, last)| plan.answers_failures(of.step) && ran(last));
+    let undone: HashSet<NodeId> = answered().filter_map(|(of, _)| of.node).collect();
+    // Placed steps have no node: the walk that they were part of was undone.
+    let walk = |of: &Instance| (plan.steps[of.step].entry, of.item);
+    let undone_walks: HashSet<_> =
+        answered().filter(|(of, _)| of.node.is_none()).map(|(of, _)| walk(of)).collect();
+    let repeated = match again {
+        Again::From(entry) => entries_from(plan, entry),
         Again::AllNodes | Again::FailedNodes => HashSet::new(),
     };
-    let mut taken: Vec<&Execution> = last
-        .values()
-        .copied()
-        .filter(|last| is_success(last) && !exempt.contains(&last.step()) && !again.contains(&last.step()))
-        .filter(|last| match last.pinned {
-            Some(node) => kept.contains(&node) && !undone.contains(&node),
-            None => !undone_walks.contains(&walk(last)),
-        })
-        .collect();
+    let is_taken = |of: &Instance, last: &Execution| {
+        is_success(last)
+            && !plan.answers_failures(of.step)
+            && !repeated.contains(&plan.steps[of.step].entry)
+            && match of.node {
+                Some(node) => kept.contains(&node) && !undone.contains(&node),
+                None => !undone_walks.contains(&walk(of)),
+            }
+    };
+    let mut taken: Vec<(Instance, &Execution)> =
+        last.iter().filter(|(of, last)| is_taken(of, last)).map(|(of, last)| (*of, *last)).collect();
     loop {
-        let unsettled = of_other_items(&run.definition, &last, &taken);
+        let unsettled = of_other_items(plan, last, &taken);
         let before = taken.len();
-        taken.retain(|execution| !unsettled.contains(&execution.step()));
+        taken.retain(|(of, _)| !unsettled.contains(&plan.steps[of.step].entry));
         if taken.len() == before {
             break;
         }
     }
-    taken.sort_unstable_by_key(|execution| (execution.step(), execution.id));
-    Ok(Second { resolved, taken })
+    taken.sort_unstable_by_key(|(of, execution)| (of.step, execution.id));
+    taken.into_iter().map(|(_, execution)| execution).collect()
 }
 
 impl Second<'_> {
@@ -161,14 +160,12 @@ fn is_success(execution: &Execution) -> bool {
     execution.state.status() == Status::Succeeded
 }
 
-/// A step on a node, or for an item.
-type Instance = (u32, Option<NodeId>, Option<u32>);
+type LastAttempts<'a> = HashMap<Instance, &'a Execution>;
 
-fn last_attempts(executions: &[Execution]) -> HashMap<Instance, &Execution> {
-    let mut last: HashMap<Instance, &Execution> = HashMap::new();
+fn last_attempts(executions: &[Execution]) -> LastAttempts<'_> {
+    let mut last = LastAttempts::new();
     for execution in executions {
-        let instance = (execution.step(), execution.pinned, execution.item());
-        let newest = last.entry(instance).or_insert(execution);
+        let newest = last.entry(Instance::of(execution)).or_insert(execution);
         if newest.attempt < execution.attempt {
             *newest = execution;
         }
@@ -176,134 +173,78 @@ fn last_attempts(executions: &[Execution]) -> HashMap<Instance, &Execution> {
     last
 }
 
-/// The entry that people mean by a name: its own, or that of a leaf in it.
-pub fn entry_named(definition: &Definition, name: &str) -> Option<u32> {
-    let is_meant = |entry: &&Entry| {
+/// Returns the entry that a user names: by its own name, or by that of a leaf in it.
+pub fn entry_named(definition: &Definition, name: &str) -> Option<EntryIx> {
+    let is_meant = |entry: &Entry| {
         entry.name() == Some(name) || entry.leaves().iter().any(|task| task.name.as_deref() == Some(name))
     };
-    let place = definition.tasks.iter().position(|entry| is_meant(&entry))?;
-    u32::try_from(place).ok()
+    definition.tasks.iter().position(is_meant).map(EntryIx::new)
 }
 
-/// The entry of each step.
-fn entry_of_steps(definition: &Definition) -> Vec<usize> {
-    let tasks = definition.tasks.iter().enumerate();
-    tasks.flat_map(|(index, entry)| entry.leaves().iter().map(move |_| index)).collect()
-}
-
-/// The steps of each entry.
-fn ranges(definition: &Definition) -> Vec<std::ops::Range<u32>> {
-    let mut first = 0;
-    let steps = definition.tasks.iter().map(|entry| {
-        let length = u32::try_from(entry.leaves().len()).expect("plans are bounded");
-        first += length;
-        first - length..first
-    });
-    steps.collect()
-}
-
-/// The steps of an entry and of all that waits for it, however far.
-fn steps_from(definition: &Definition, entry: u32) -> HashSet<u32> {
-    let tasks = &definition.tasks;
-    let mut follows = vec![false; tasks.len()];
-    follows[entry as usize] = true;
-    if !definition.is_graph() {
-        follows[entry as usize..].fill(true);
-    } else {
-        let mut waiting: HashMap<&str, Vec<usize>> = HashMap::new();
-        for (place, entry) in tasks.iter().enumerate() {
-            for name in entry.depends_on() {
-                waiting.entry(name).or_default().push(place);
-            }
-        }
-        let mut found = vec![entry as usize];
-        while let Some(place) = found.pop() {
-            for &next in tasks[place].name().and_then(|name| waiting.get(name)).into_iter().flatten() {
-                if !std::mem::replace(&mut follows[next], true) {
-                    found.push(next);
-                }
-            }
-        }
-    }
-    ranges(definition)
-        .into_iter()
-        .zip(follows)
-        .filter(|(_, follows)| *follows)
-        .flat_map(|(steps, _)| steps)
-        .collect()
-}
-
-/// Steps of entries whose items come from tasks that are done again: their list may be another one.
-fn of_other_items(
-    definition: &Definition,
-    last: &HashMap<Instance, &Execution>,
-    taken: &[&Execution],
-) -> HashSet<u32> {
-    let mut found = HashSet::new();
-    let leaves = || definition.tasks.iter().flat_map(|entry| entry.leaves());
-    for (entry, steps) in definition.tasks.iter().zip(ranges(definition)) {
-        let Some(each) = entry.for_each() else { continue };
-        let Ok(Some(template)) = Template::of_items(&each.items) else { continue };
-        let uses = template.uses();
-        let is_used = |task: &Task| task.name.as_ref().is_some_and(|name| uses.steps.contains(name));
-        let used: HashSet<u32> =
-            (0..).zip(leaves()).filter(|(_, task)| is_used(task)).map(|(step, _)| step).collect();
-        let of_used = |step: u32| used.contains(&step);
-        let had = last.keys().filter(|(step, ..)| of_used(*step)).count();
-        let kept = taken.iter().filter(|execution| of_used(execution.step())).count();
-        if had != kept {
-            found.extend(steps);
-        }
-    }
-    found
-}
-
-/// Steps that answer failures. They count against no budget, and other failures have other answers.
+/// Returns the steps that only run after failures.
 pub fn answering_steps(definition: &Definition) -> BTreeSet<u32> {
+    let answers = |condition| condition == Some(Condition::OnFailure);
     let leaves = definition.tasks.iter().flat_map(|entry| {
-        let answers = answers(entry);
-        entry.leaves().iter().map(move |task| answers || task.condition == Some(Condition::OnFailure))
+        let all = answers(entry.condition());
+        entry.leaves().iter().map(move |task| all || answers(task.condition))
     });
-    (0..).zip(leaves).filter(|(_, exempt)| *exempt).map(|(step, _)| step).collect()
+    (0..).zip(leaves).filter(|(_, answers)| *answers).map(|(step, _)| step).collect()
 }
 
-fn answers(entry: &Entry) -> bool {
-    entry.condition() == Some(Condition::OnFailure)
+/// Returns an entry and all that wait for it, however far.
+fn entries_from(plan: &Plan, entry: EntryIx) -> HashSet<EntryIx> {
+    let mut follow = HashSet::from([entry]);
+    let mut found = vec![entry];
+    while let Some(entry) = found.pop() {
+        found.extend(plan.entries[entry].before.iter().filter(|next| follow.insert(**next)));
+    }
+    follow
 }
 
-/// The sets without the nodes that did not fail. An entry that none of them belongs to keeps its nodes if there is
+/// Returns the entries whose items come from tasks that are done again: their list may be another one.
+fn of_other_items(
+    plan: &Plan,
+    last: &LastAttempts<'_>,
+    taken: &[(Instance, &Execution)],
+) -> HashSet<EntryIx> {
+    let is_other = |entry: &PlanEntry| {
+        let Some(Each { items: Items::Expected(template), .. }) = &entry.each else { return false };
+        let is_used = |of: &Instance| template.steps.iter().any(|(_, step)| *step == of.step);
+        let had = last.keys().filter(|of| is_used(of)).count();
+        had != taken.iter().filter(|(of, _)| is_used(of)).count()
+    };
+    let entries = (0..).map(EntryIx).zip(&plan.entries);
+    entries.filter(|(_, entry)| is_other(entry)).map(|(entry, _)| entry).collect()
+}
+
+/// Returns the run's nodes without those that did not fail. An entry without failed nodes keeps its nodes if there is
 /// nothing to do on them, or if it only answers failures.
-fn narrowed(
-    definition: &Definition,
-    resolved: &Resolved,
-    failed: &HashSet<NodeId>,
-    exempt: &BTreeSet<u32>,
-    succeeded: impl Fn(u32, NodeId) -> bool,
-) -> Result<Resolved, NotAgain> {
-    let id = |index: u32| resolved.nodes[index as usize].id;
-    let has_failed = |index: &u32| failed.contains(&id(*index));
-    let mut first = 0;
-    for (entry, set) in definition.tasks.iter().zip(&resolved.entries) {
-        let steps = first..first + u32::try_from(entry.leaves().len()).expect("plans are bounded");
-        first = steps.end;
-        let Some(nodes) = set.map(|set| &resolved.sets[set as usize]) else { continue };
-        let mut wanted = steps.filter(|step| !exempt.contains(step));
-        let mut done = || wanted.all(|step| nodes.iter().all(|node| succeeded(step, id(*node))));
-        if !nodes.iter().any(has_failed) && !answers(entry) && !done() {
-            let task = entry.name().map_or_else(|| entry.leaves()[0].label(), str::to_owned);
+fn narrowed(plan: &Plan, failed: &HashSet<NodeId>, last: &LastAttempts<'_>) -> Result<Resolved, NotAgain> {
+    let resolved = &plan.resolved;
+    let has_failed = |node: &NodeIx| failed.contains(&plan.node(*node).id);
+    for (index, entry) in (0..).map(EntryIx).zip(&plan.entries) {
+        let Some(nodes) = plan.nodes_of(index) else { continue };
+        let succeeded = |step, node: &NodeIx| {
+            let instance = Instance { step, node: Some(plan.node(*node).id), item: None };
+            last.get(&instance).is_some_and(|last| is_success(last))
+        };
+        let mut wanted = entry.steps().filter(|step| !plan.answers_failures(*step));
+        let mut done = || wanted.all(|step| nodes.iter().all(|node| succeeded(step, node)));
+        if !nodes.iter().any(has_failed) && !entry.answers_failures() && !done() {
+            let task = entry.name.clone().unwrap_or_else(|| plan.task(entry.first).label());
             return Err(NotAgain::LeftOut { task });
         }
     }
-    let kept = |set: &Vec<u32>| {
-        let failed: Vec<u32> = set.iter().copied().filter(|index| has_failed(index)).collect();
+    let kept = |set: &Vec<NodeIx>| {
+        let failed: Vec<NodeIx> = set.iter().copied().filter(has_failed).collect();
         if failed.is_empty() { set.clone() } else { failed }
     };
-    let sets: Vec<Vec<u32>> = resolved.sets.iter().map(kept).collect();
-    let used: BTreeSet<u32> = sets.iter().flatten().copied().collect();
-    let place: HashMap<u32, u32> = used.iter().copied().zip(0..).collect();
+    let sets: Vec<Vec<NodeIx>> = resolved.sets.iter().map(kept).collect();
+    let used: BTreeSet<NodeIx> = sets.iter().flatten().copied().collect();
+    let index: HashMap<NodeIx, NodeIx> = used.iter().copied().zip((0..).map(NodeIx)).collect();
     Ok(Resolved {
-        nodes: used.iter().map(|&index| resolved.nodes[index as usize].clone()).collect(),
-        sets: sets.iter().map(|set| set.iter().map(|index| place[index]).collect()).collect(),
+        nodes: used.iter().map(|node| plan.node(*node).clone()).collect(),
+        sets: sets.iter().map(|set| set.iter().map(|node| index[node]).collect()).collect(),
         entries: resolved.entries.clone(),
         idempotent: resolved.idempotent.clone(),
         waves: Vec::new(),
@@ -321,10 +262,20 @@ mod tests {
     use super::*;
     use crate::execution::{Lease, Outcome, State, Verdict};
     use crate::ids::{ClusterId, LeaseToken, ServerId, SessionId};
+    use crate::plan::{SetIx, StepIx};
     use crate::run::{NodeRef, RunEnd, RunMade, RunStage};
 
     fn at() -> Timestamp {
         Timestamp::from_second(1_000).unwrap()
+    }
+
+    fn retry_of<'a>(
+        run: &RunRecord,
+        executions: &'a [Execution],
+        again: Again,
+    ) -> Result<Second<'a>, NotAgain> {
+        let plan = Plan::compile(Arc::clone(&run.definition), Arc::clone(&run.resolved)).unwrap();
+        super::retry_of(run, &plan, executions, again)
     }
 
     fn node(number: u128) -> NodeId {
@@ -383,14 +334,14 @@ mod tests {
     fn run(definition: serde_json::Value, state: RunState, partial: bool) -> RunRecord {
         let definition: Definition = serde_json::from_value(definition).unwrap();
         let placed = |entry: &Entry| entry.leaves()[0].placement.is_some();
-        let entries = definition.tasks.iter().map(|entry| (!placed(entry)).then_some(0)).collect();
+        let entries = definition.tasks.iter().map(|entry| (!placed(entry)).then_some(SetIx(0))).collect();
         let nodes = (1..=3).map(|n| NodeRef { id: node(n), hostname: format!("web-0{n}") }).collect();
         let waves = definition.rollout.as_ref().map(|rollout| rollout.batch.waves(3)).unwrap_or_default();
         let resolved = Resolved {
             nodes,
-            sets: vec![vec![0, 1, 2]],
+            sets: vec![NodeIx::first(3).collect()],
             entries,
-            idempotent: vec![0],
+            idempotent: vec![StepIx(0)],
             waves,
             left_out: Vec::new(),
         };
@@ -470,8 +421,8 @@ mod tests {
         assert_eq!(hostnames(&second), ["web-01", "web-02", "web-03"]);
         let second = retry_of(&run, &list, Again::FailedNodes).unwrap();
         assert_eq!((taken(&second), hostnames(&second)), (vec![(0, 2)], vec!["web-02"]));
-        assert_eq!(second.resolved.sets, [[0]]);
-        assert_eq!(second.resolved.entries, [Some(0), Some(0)]);
+        assert_eq!(second.resolved.sets, [[NodeIx(0)]]);
+        assert_eq!(second.resolved.entries, [Some(SetIx(0)), Some(SetIx(0))]);
     }
 
     #[test]
@@ -549,11 +500,12 @@ mod tests {
     fn an_entry_elsewhere_stays_whole_when_it_is_done_and_is_never_left_out_silently() {
         let mut run = run(two_steps(), RunState::Failed, false);
         let resolved = Arc::make_mut(&mut Arc::make_mut(&mut run.made).resolved);
-        (resolved.sets, resolved.entries) = (vec![vec![0, 1], vec![2]], vec![Some(1), Some(0)]);
+        resolved.sets = vec![vec![NodeIx(0), NodeIx(1)], vec![NodeIx(2)]];
+        resolved.entries = vec![Some(SetIx(1)), Some(SetIx(0))];
         let done = executions(&[(0, 3, 1, "succeeded"), (1, 1, 1, "failed"), (1, 2, 1, "succeeded")]);
         let second = retry_of(&run, &done, Again::FailedNodes).unwrap();
         assert_eq!((taken(&second), hostnames(&second)), (vec![(0, 3)], vec!["web-01", "web-03"]));
-        assert_eq!(second.resolved.sets, [[0], [1]]);
+        assert_eq!(second.resolved.sets, [[NodeIx(0)], [NodeIx(1)]]);
         let skipped = executions(&[(0, 3, 1, "failed"), (1, 1, 1, "skipped"), (1, 2, 1, "skipped")]);
         assert_eq!(
             retry_of(&run, &skipped, Again::FailedNodes).unwrap_err(),

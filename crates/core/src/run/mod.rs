@@ -3,6 +3,7 @@
 pub mod again;
 mod course;
 pub mod engine;
+mod instance;
 mod live;
 mod machine;
 mod record;
@@ -10,6 +11,7 @@ pub mod retry;
 mod words;
 
 pub use course::{Course, Gate, New};
+pub use instance::Instance;
 pub use live::{Ended, Hook, RunEnd, RunLive, RunStage, RunVerdict};
 pub use machine::{Illegal, RunEvent, check_path, step, successors};
 pub use record::{NodeRef, Resolved, RunMade, RunRecord};

@@ -12,6 +12,7 @@ use super::words::RunState;
 
 use crate::backend::Params;
 use crate::ids::{ClusterId, NodeId, RunId, ServerId};
+use crate::plan::{NodeIx, SetIx, StepIx};
 use crate::spec::{Definition, Rollout};
 
 /// A node that a run concerns, with the name that people know it by.
@@ -27,12 +28,12 @@ pub struct Resolved {
     /// Every node that any entry targets, by hostname.
     pub nodes: Vec<NodeRef>,
     /// Distinct sets of nodes, as indexes into `nodes`. Entries share them: 10,000 entries over one group hold one.
-    pub sets: Vec<Vec<u32>>,
+    pub sets: Vec<Vec<NodeIx>>,
     /// For each entry its set, or nothing when it is placed.
-    pub entries: Vec<Option<u32>>,
+    pub entries: Vec<Option<SetIx>>,
     /// Steps whose action every node that it targets declares idempotent.
     #[serde(default)]
-    pub idempotent: Vec<u32>,
+    pub idempotent: Vec<StepIx>,
     /// With a roll-out: where each wave ends, as a count of the (one) set's nodes. The last is all of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waves: Vec<u32>,

@@ -52,6 +52,11 @@ fn is_zero(priority: &i32) -> bool {
 }
 
 impl Definition {
+    /// Returns the tasks of all steps: the leaves, depth first.
+    pub fn steps(&self) -> impl Iterator<Item = &Task> + Clone {
+        self.tasks.iter().flat_map(Entry::leaves)
+    }
+
     /// Whether the entry runs once, on a node that is found when its turn comes.
     pub fn is_placed(&self, entry: &Entry) -> bool {
         match entry {
@@ -87,7 +92,7 @@ impl Definition {
         if self.is_of_graph_level() {
             return level::GRAPH;
         }
-        let mut tasks = self.tasks.iter().flat_map(Entry::leaves);
+        let mut tasks = self.steps();
         let fleet = self.rollout.is_some()
             || self.exclusive
             || self.priority != 0

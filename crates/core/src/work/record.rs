@@ -8,7 +8,7 @@ use super::Origin;
 use crate::backend::Params;
 use crate::execution::Execution;
 use crate::ids::{ClusterId, ExecutionId, RunId};
-use crate::plan::Plan;
+use crate::plan::{Plan, StepIx};
 use crate::spec::{OnDisconnect, Placement};
 
 /// A piece of work. All executions of one step of a run share one.
@@ -56,7 +56,7 @@ pub struct Attempt {
 
 impl Work {
     /// Returns the work of one step of a run.
-    pub fn of_step(plan: &Plan, cluster: ClusterId, run: &RunId, step: u32) -> Self {
+    pub fn of_step(plan: &Plan, cluster: ClusterId, run: &RunId, step: StepIx) -> Self {
         let (task, definition) = (plan.task(step), &plan.definition);
         Self {
             cluster,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use downbeat_core::execution::{Execution, State, Status, Verdict};
+use downbeat_core::plan::EntryIx;
 use downbeat_core::run::RunState;
 use downbeat_core::run::again::{Again, NotAgain, retry_of};
 use jiff::SignedDuration;
@@ -370,7 +371,7 @@ fn keys_of_limits_come_out_for_each_item() {
 /// The run that does `first` again.
 fn again(first: &World, again: Again) -> Result<World, NotAgain> {
     let executions: Vec<Execution> = first.executions.values().cloned().collect();
-    let second = retry_of(&first.record, &executions, again)?;
+    let second = retry_of(&first.record, &first.plan, &executions, again)?;
     let resolved = Arc::new(second.resolved.clone());
     let mut world = World::of(Arc::clone(&first.record.definition), resolved, 2);
     let taken = second.executions(&world.record.id, world.now, &mut world.dice);
@@ -408,14 +409,14 @@ fn a_run_is_done_again_from_a_task_on() {
     let mut first = World::new(job(json!({}), &tasks), 0, 1);
     first.play(well);
     assert!(again(&first, Again::AllNodes).is_err(), "nothing failed");
-    let mut second = again(&first, Again::From(1)).unwrap();
+    let mut second = again(&first, Again::From(EntryIx(1))).unwrap();
     second.play_on(well);
     assert_eq!(second.sent, ["1@-", "3@-"]);
 
     let list: Vec<Value> = ["a", "b", "c"].map(task).to_vec();
     let mut first = World::new(job(json!({"target": "all"}), &list), 1, 1);
     first.play(well);
-    let mut second = again(&first, Again::From(1)).unwrap();
+    let mut second = again(&first, Again::From(EntryIx(1))).unwrap();
     second.play_on(well);
     assert_eq!(second.sent, ["1@n0", "2@n0"]);
 }
@@ -427,7 +428,7 @@ fn items_are_not_taken_over_when_their_list_is_made_anew() {
     says(&mut first, json!({"shards": [{"path": "x"}, {"path": "y"}]}));
     done(&mut first, "[0]", Verdict::Succeeded);
     done(&mut first, "[1]", Verdict::Failed);
-    let second = again(&first, Again::From(0)).unwrap();
+    let second = again(&first, Again::From(EntryIx(0))).unwrap();
     assert_eq!(second.sent, ["0@-"]);
     assert_eq!(second.executions.len(), 1, "nothing was taken over");
 }

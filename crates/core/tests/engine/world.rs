@@ -7,7 +7,7 @@ use downbeat_core::backend::{Catalogue, Params};
 use downbeat_core::execution::{self, Execution, Lease, Outcome, Status, Verdict};
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::node::{Description, NodeRecord, NodeStatus, Reach};
-use downbeat_core::plan::{Plan, resolve};
+use downbeat_core::plan::{Plan, StepIx, resolve};
 use downbeat_core::run::engine::{Progress, Stop, Turn};
 use downbeat_core::run::{self, Resolved, RunEnd, RunEvent, RunMade, RunRecord, RunState};
 use downbeat_core::spec::Definition;
@@ -140,7 +140,7 @@ impl World {
     fn decide(&mut self, act: impl FnOnce(&mut Progress, &mut Turn<'_>)) {
         let unfit = self.unfit.clone();
         let fits =
-            move |step: u32| if unfit.contains(&step) { Err("no node fits".to_owned()) } else { Ok(()) };
+            move |step: StepIx| if unfit.contains(&step.0) { Err("no node fits".to_owned()) } else { Ok(()) };
         let reach = |node: NodeId| match () {
             () if self.deleted.contains(&node) => Reach::Deleted,
             () if self.offline.contains(&node) => Reach::Offline,
@@ -218,7 +218,7 @@ impl World {
         }
         for (index, entry) in self.plan.entries.iter().enumerate() {
             let Some(most) = entry.each.as_ref().and_then(|each| each.max_parallel) else { continue };
-            let of_entry = |e: &&Execution| self.plan.steps[e.step() as usize].entry as usize == index;
+            let of_entry = |e: &&Execution| self.plan.steps[StepIx(e.step())].entry.get() == index;
             let items: HashSet<Option<u32>> = open().filter(of_entry).map(|e| e.item()).collect();
             if items.len() > most as usize {
                 self.broken =
@@ -462,14 +462,12 @@ impl World {
                 "two attempts of {key:?} are open at once: {:#?}",
                 self.attempts(&key)
             );
-            let entry = &self.plan.entries[self.plan.steps[execution.step() as usize].entry as usize];
+            let entry = self.plan.entry_of_step(StepIx(execution.step()));
             for before in &entry.after {
-                let before = &self.plan.entries[*before as usize];
-                let steps = before.first..before.first + before.length;
-                let running = self
-                    .executions
-                    .values()
-                    .find(|other| steps.contains(&other.step()) && other.state.status().is_open());
+                let steps = self.plan.entries[*before].steps();
+                let running = self.executions.values().find(|other| {
+                    steps.clone().any(|step| step.0 == other.step()) && other.state.status().is_open()
+                });
                 assert!(running.is_none(), "step {} runs while {running:?} before it does", execution.step());
             }
         }

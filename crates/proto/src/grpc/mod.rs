@@ -1,11 +1,10 @@
 //! gRPC as a carrier of the protocol: a [`Client`] that is a [`Link`](crate::Link), and a [`service`] around one.
 
-pub mod bare;
 mod client;
 mod convert;
 mod fault;
 mod host;
-mod request;
+pub mod request;
 mod stored;
 
 pub use client::Client;

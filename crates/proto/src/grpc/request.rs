@@ -54,11 +54,11 @@ pub(super) fn hello_from_wire(hello: wire::HelloRequest) -> Result<Hello, Fault>
     Ok(Hello { cluster: hello.cluster, version: hello.version, protocol: hello.protocol })
 }
 
-pub(super) fn hello_to_wire(hello: Hello) -> wire::HelloRequest {
+pub fn hello_to_wire(hello: Hello) -> wire::HelloRequest {
     wire::HelloRequest { cluster: hello.cluster, version: hello.version, protocol: hello.protocol }
 }
 
-pub(super) fn welcome_from_wire(welcome: wire::HelloResponse) -> Result<Welcome, Fault> {
+pub fn welcome_from_wire(welcome: wire::HelloResponse) -> Result<Welcome, Fault> {
     Ok(Welcome {
         cluster: ClusterId(uuid("cluster_id", &welcome.cluster_id)?),
         server_name: welcome.server_name,
@@ -108,7 +108,7 @@ pub(super) fn register_from_wire(register: &wire::RegisterRequest) -> Result<Reg
     })
 }
 
-pub(super) fn register_to_wire(register: &Register) -> Result<wire::RegisterRequest, Fault> {
+pub fn register_to_wire(register: &Register) -> Result<wire::RegisterRequest, Fault> {
     Ok(wire::RegisterRequest {
         cluster_id: bytes(register.cluster.0),
         node_id: bytes(register.node.0),
@@ -132,7 +132,7 @@ pub(super) fn heartbeat_from_wire(heartbeat: wire::HeartbeatRequest) -> Result<H
     })
 }
 
-pub(super) fn heartbeat_to_wire(heartbeat: Heartbeat) -> wire::HeartbeatRequest {
+pub fn heartbeat_to_wire(heartbeat: Heartbeat) -> wire::HeartbeatRequest {
     wire::HeartbeatRequest {
         node_id: bytes(heartbeat.node.0),
         session_id: bytes(heartbeat.session.0),
@@ -142,7 +142,7 @@ pub(super) fn heartbeat_to_wire(heartbeat: Heartbeat) -> wire::HeartbeatRequest 
     }
 }
 
-pub(super) fn heartbeat_answer_from_wire(answer: wire::HeartbeatResponse) -> Result<HeartbeatAnswer, Fault> {
+pub fn heartbeat_answer_from_wire(answer: wire::HeartbeatResponse) -> Result<HeartbeatAnswer, Fault> {
     Ok(HeartbeatAnswer {
         refused: held_from_wire(answer.refused)?,
         stop: held_from_wire(answer.stop)?,
@@ -171,7 +171,7 @@ pub(super) fn poll_from_wire(poll: wire::PollRequest) -> Result<Poll, Fault> {
     })
 }
 
-pub(super) fn poll_to_wire(poll: Poll) -> wire::PollRequest {
+pub fn poll_to_wire(poll: Poll) -> wire::PollRequest {
     wire::PollRequest {
         node_id: bytes(poll.node.0),
         session_id: bytes(poll.session.0),
@@ -183,7 +183,7 @@ pub(super) fn poll_to_wire(poll: Poll) -> wire::PollRequest {
     }
 }
 
-pub(super) fn poll_answer_from_wire(answer: wire::PollResponse) -> Result<PollAnswer, Fault> {
+pub fn poll_answer_from_wire(answer: wire::PollResponse) -> Result<PollAnswer, Fault> {
     Ok(PollAnswer {
         assignments: answer.assignments.into_iter().map(assignment_from_wire).collect::<Result<_, _>>()?,
         stop: held_from_wire(answer.stop)?,
@@ -212,7 +212,7 @@ pub(super) fn report_from_wire(report: wire::ReportRequest) -> Result<Report, Fa
     })
 }
 
-pub(super) fn report_to_wire(report: Report) -> wire::ReportRequest {
+pub fn report_to_wire(report: Report) -> wire::ReportRequest {
     wire::ReportRequest {
         node_id: bytes(report.node.0),
         session_id: bytes(report.session.0),
@@ -223,7 +223,7 @@ pub(super) fn report_to_wire(report: Report) -> wire::ReportRequest {
     }
 }
 
-pub(super) fn report_answer_from_wire(answer: &wire::ReportResponse) -> Result<ReportAnswer, Fault> {
+pub fn report_answer_from_wire(answer: &wire::ReportResponse) -> Result<ReportAnswer, Fault> {
     let receipts = answer.receipts().map(|receipt| match receipt {
         wire::Receipt::Recorded => Ok(Receipt::Recorded),
         wire::Receipt::Refused => Ok(Receipt::Refused),

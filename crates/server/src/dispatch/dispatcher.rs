@@ -6,6 +6,7 @@ use std::time::Duration;
 use downbeat_core::execution::{Execution, Status};
 use downbeat_core::expr;
 use downbeat_core::ids::{NodeId, RunId, ServerId};
+use downbeat_core::plan::StepIx;
 use downbeat_core::run::engine::Turn;
 use downbeat_core::{Change, Dice, Event, Refusal, Timestamp};
 use tokio::sync::Notify;
@@ -61,8 +62,8 @@ impl Dispatcher {
         let reach = |node: NodeId| self.board().reach(node);
         let facts = |node: NodeId| self.board().node(node).map(|node| expr::facts(node));
         let work = self.works.run(run);
-        let fits = |step: u32| {
-            let work = work.as_ref().and_then(|work| work.step(step));
+        let fits = |step: StepIx| {
+            let work = work.as_ref().and_then(|work| work.step(step.0));
             work.map_or(Ok(()), |work| self.board().fits_any(work))
         };
         act(&mut Turn { now, dice, reach: &reach, facts: &facts, fits: &fits })

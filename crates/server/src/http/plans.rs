@@ -96,7 +96,7 @@ pub(super) async fn validate(
     if let Some(params) = params {
         expr::given(&definition, &params).map_err(Error::Params)?;
     }
-    let steps: usize = definition.tasks.iter().map(|entry| entry.leaves().len()).sum();
+    let steps = definition.steps().count();
     let steps = u32::try_from(steps).unwrap_or(u32::MAX);
     Ok(Json(Valid { valid: true, job: definition.name, steps }))
 }

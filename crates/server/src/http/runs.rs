@@ -143,7 +143,7 @@ fn silent(service: &Service, run: &RunRecord) -> Vec<NodeReason> {
 
 /// What people call a step.
 pub(super) fn label(definition: &Definition, step: u32) -> String {
-    let mut leaves = definition.tasks.iter().flat_map(|entry| entry.leaves());
+    let mut leaves = definition.steps();
     leaves.nth(step as usize).map_or_else(|| format!("step {step}"), |task| task.label())
 }
 
@@ -414,8 +414,7 @@ pub(super) async fn executions(
         }
     };
     let names = lookup::names(service.store().as_ref(), &run, &listed.rows).await?;
-    let labels: Vec<String> =
-        run.definition.tasks.iter().flat_map(|entry| entry.leaves()).map(|task| task.label()).collect();
+    let labels: Vec<String> = run.definition.steps().map(|task| task.label()).collect();
     let task = |step: u32| labels.get(step as usize).cloned().unwrap_or_else(|| format!("step {step}"));
     let rows = listed.rows.iter().map(|record| Execution::of(record, task(record.step()), &names)).collect();
     Ok(Json(List::window(rows, page.limit, page.offset, listed.total)))

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use downbeat_core::execution::{Execution, State};
 use downbeat_core::ids::ClusterId;
-use downbeat_core::plan::Plan;
+use downbeat_core::plan::{Plan, StepIx};
 use downbeat_core::run::RunRecord;
 use downbeat_core::{Change, Timestamp};
 use downbeat_store::Store;
@@ -21,7 +21,7 @@ pub(crate) struct Cache {
 impl Cache {
     /// Nothing for a run that uses no earlier results.
     pub(crate) fn of(store: &Arc<dyn Store>, run: &RunRecord, plan: &Arc<Plan>) -> Option<Self> {
-        let mut tasks = run.definition.tasks.iter().flat_map(|entry| entry.leaves());
+        let mut tasks = run.definition.steps();
         let uses = !run.no_cache && tasks.any(|task| task.cache.is_some());
         uses.then(|| Self { store: Arc::clone(store), cluster: run.cluster, plan: Arc::clone(plan) })
     }
@@ -54,7 +54,7 @@ impl Cache {
 
     fn is_fresh(&self, step: u32, former: &Execution, now: Timestamp) -> bool {
         let State::Succeeded { outcome, .. } = &former.state else { return false };
-        self.plan.task(step).cache.is_some_and(|cache| cache.takes(outcome.ended_at(), now))
+        self.plan.task(StepIx(step)).cache.is_some_and(|cache| cache.takes(outcome.ended_at(), now))
     }
 }
 

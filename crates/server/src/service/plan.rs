@@ -94,7 +94,7 @@ impl Service {
         nodes: usize,
         make: impl FnOnce() -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        let steps: usize = definition.tasks.iter().map(|entry| entry.leaves().len()).sum();
+        let steps = definition.steps().count();
         if steps.saturating_mul(nodes.max(1)) <= limits::PLAN_SMALL_INSTANCES {
             make()
         } else {

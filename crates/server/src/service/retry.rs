@@ -5,7 +5,7 @@ use std::sync::Arc;
 use downbeat_core::ids::RunId;
 use downbeat_core::level;
 use downbeat_core::nearest::advice;
-use downbeat_core::plan::{Plan, resolve_again};
+use downbeat_core::plan::{EntryIx, Plan, resolve_again};
 use downbeat_core::run::RunRecord;
 use downbeat_core::run::again::{Again, entry_named, retry_of};
 use downbeat_core::spec::Entry;
@@ -52,7 +52,8 @@ impl Service {
         let (service, caller) = (self.clone(), caller.clone());
         let (definition, on) = (Arc::clone(&first.definition), nodes.len());
         let make = move || {
-            let second = retry_of(&first, &executions, again).map_err(Conflict::from)?;
+            let plan = Plan::compile(Arc::clone(&first.definition), Arc::clone(&first.resolved))?;
+            let second = retry_of(&first, &plan, &executions, again).map_err(Conflict::from)?;
             let resolved = resolve_again(&first.definition, &first.params, &second.resolved, &nodes)?;
             let plan = Arc::new(Plan::compile(Arc::clone(&first.definition), Arc::new(resolved))?);
             let (params, key) = (first.params.clone(), retry.idempotency_key);
@@ -69,12 +70,15 @@ impl Service {
 }
 
 /// Returns the index of the entry that a name, or the number of a step, refers to.
-fn find_entry(run: &RunRecord, task: &str) -> Result<u32, Error> {
+fn find_entry(run: &RunRecord, task: &str) -> Result<EntryIx, Error> {
     let definition = &run.definition;
     if let Some(entry) = entry_named(definition, task) {
         return Ok(entry);
     }
-    let steps = (0..).zip(&definition.tasks).flat_map(|(entry, of)| of.leaves().iter().map(move |_| entry));
+    let steps = (0..)
+        .map(EntryIx)
+        .zip(&definition.tasks)
+        .flat_map(|(entry, of)| of.leaves().iter().map(move |_| entry));
     if let Some(entry) = task.parse().ok().and_then(|step: usize| steps.clone().nth(step)) {
         return Ok(entry);
     }

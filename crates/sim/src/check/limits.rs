@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use downbeat_core::execution::{Lease, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, RunId};
+use downbeat_core::plan::{EntryIx, StepIx};
 use downbeat_core::spec::{Limit, Limits};
 use downbeat_core::work::Parent;
 use downbeat_core::{Change, Event, Timestamp};
@@ -28,7 +29,7 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
 fn per_node(findings: &mut Findings, evidence: &Evidence) {
     let mut story = Story::default();
     for event in &evidence.events {
-        let mut leased: Vec<(&RunId, u32, ExecutionId, Lease)> = Vec::new();
+        let mut leased: Vec<(&RunId, StepIx, ExecutionId, Lease)> = Vec::new();
         match &event.change {
             Change::ExecutionLeased { of: Parent::Run(run), execution, lease } => {
                 if let Some(attempt) = story.attempts.get(execution) {
@@ -37,7 +38,8 @@ fn per_node(findings: &mut Findings, evidence: &Evidence) {
             }
             Change::ExecutionsAdded { run, executions, .. } => {
                 let born = executions.iter().filter(|each| each.state.status() == Status::Leased);
-                let born = born.filter_map(|each| Some((run, each.step(), each.id, *each.state.lease()?)));
+                let born =
+                    born.filter_map(|each| Some((run, StepIx(each.step()), each.id, *each.state.lease()?)));
                 leased.extend(born);
             }
             _ => {}
@@ -47,7 +49,7 @@ fn per_node(findings: &mut Findings, evidence: &Evidence) {
             let rule = plan.placement(*step).filter(|_| plan.is_placed(*step));
             let Some(most) = rule.and_then(|rule| rule.max_per_node) else { continue };
             // Others without a limit may come after it; within one commit, additions are told first.
-            let counts = |step: u32, other: &Lease| {
+            let counts = |step: StepIx, other: &Lease| {
                 let limited = plan.is_placed(step)
                     && plan.placement(step).is_some_and(|rule| rule.max_per_node.is_some());
                 other.node == lease.node && (limited || other.granted_at < lease.granted_at)
@@ -143,9 +145,9 @@ fn open_at_once(findings: &mut Findings, evidence: &Evidence) {
         {
             findings.add(format_args!("{} of {run} are open at once; {most} may be", open().count()));
         }
-        for (number, entry) in (0..).zip(&plan.entries) {
+        for (number, entry) in (0..).map(EntryIx).zip(&plan.entries) {
             let Some(most) = entry.each.as_ref().and_then(|each| each.max_parallel) else { continue };
-            let of_entry = open().filter(|attempt| plan.steps[attempt.step as usize].entry == number);
+            let of_entry = open().filter(|attempt| plan.steps[attempt.step].entry == number);
             let items: BTreeSet<Option<u32>> = of_entry.map(|attempt| attempt.item).collect();
             if items.len() > most as usize {
                 let items = items.len();

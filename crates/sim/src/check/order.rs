@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use downbeat_core::execution::{Execution, Status};
 use downbeat_core::ids::{NodeId, RunId};
-use downbeat_core::plan::{Each, Items, Plan, Shape};
+use downbeat_core::plan::{Each, EntryIx, Items, PassIx, Plan, Shape, StepIx};
 use downbeat_core::run::RunState;
 use downbeat_core::spec::{Condition, Delivery};
 use downbeat_core::{Change, limits};
@@ -25,7 +25,7 @@ pub(super) fn attempts(evidence: &Evidence) -> Findings {
                 before.entry(attempt.instance()).or_default().push(attempt);
             }
             for execution in executions {
-                let instance = (run.clone(), execution.step(), execution.pinned, execution.item());
+                let instance = (run.clone(), StepIx(execution.step()), execution.pinned, execution.item());
                 let former = before.get(&instance).map_or(&[][..], Vec::as_slice);
                 one_after_the_other(&mut findings, execution, former);
                 for_a_reason(&mut findings, &evidence.plans[run], execution, former);
@@ -58,7 +58,7 @@ fn one_after_the_other(findings: &mut Findings, execution: &Execution, former: &
 
 fn for_a_reason(findings: &mut Findings, plan: &Plan, execution: &Execution, former: &[&Attempt]) {
     let Some(last) = former.last() else { return };
-    let (id, step) = (execution.id, execution.step());
+    let (id, step) = (execution.id, StepIx(execution.step()));
     let count = |statuses: &[Status]| {
         u32::try_from(former.iter().filter(|each| statuses.contains(&each.status)).count())
             .unwrap_or(u32::MAX)
@@ -73,7 +73,7 @@ fn for_a_reason(findings: &mut Findings, plan: &Plan, execution: &Execution, for
         }
         Status::Lost | Status::Cancelled => {
             let lost = count(&[Status::Lost, Status::Cancelled]);
-            if plan.steps[step as usize].delivery == Delivery::AtMostOnce {
+            if plan.steps[step].delivery == Delivery::AtMostOnce {
                 findings.add(format_args!("{id} is sent again, and step {step} is to run at most once"));
             } else if lost > limits::RESENDS_AFTER_LOSS {
                 findings.add(format_args!("{id} is sent again after {lost} losses"));
@@ -99,8 +99,8 @@ fn all_told(findings: &mut Findings, plan: &Plan, run: &RunId, story: &Story) {
     }
     instances.sort();
     instances.dedup();
-    for (number, entry) in (0..).zip(&plan.entries) {
-        let of_entry = |(_, step, _, _): &&Instance| plan.steps[*step as usize].entry == number;
+    for (number, entry) in (0..).map(EntryIx).zip(&plan.entries) {
+        let of_entry = |(_, step, _, _): &&Instance| plan.steps[*step].entry == number;
         let told: Vec<&Instance> = instances.iter().filter(of_entry).collect();
         let length = entry.length as usize;
         // What is skipped before it began has no items.
@@ -150,22 +150,21 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
 }
 
 fn begins(findings: &mut Findings, plan: &Plan, execution: &Execution, attempts: &[&Attempt]) {
-    let step = &plan.steps[execution.step() as usize];
-    let entry = &plan.entries[step.entry as usize];
+    let number = StepIx(execution.step());
+    let step = &plan.steps[number];
+    let entry = &plan.entries[step.entry];
     let id = execution.id;
-    let own = pass_of(plan, execution.step(), execution.pinned);
+    let own = pass_of(plan, number, execution.pinned);
     let pass = &plan.passes[own];
-    let in_pass = |attempt: &Attempt, pass: usize| pass_of(plan, attempt.step, attempt.pinned) == pass;
-    for before in &pass.after {
-        let before = *before as usize;
+    let in_pass = |attempt: &Attempt, pass: PassIx| pass_of(plan, attempt.step, attempt.pinned) == pass;
+    for &before in &pass.after {
         for open in attempts.iter().filter(|attempt| in_pass(attempt, before) && attempt.is_open()) {
             let (earlier, later) = (open.step, execution.step());
             findings.add(format_args!("{id} of step {later} begins while step {earlier} is {}", open.status));
         }
     }
-    for after in &pass.before {
-        let began =
-            |attempt: &&&Attempt| in_pass(attempt, *after as usize) && attempt.status != Status::Skipped;
+    for &after in &pass.before {
+        let began = |attempt: &&&Attempt| in_pass(attempt, after) && attempt.status != Status::Skipped;
         if let Some(later) = attempts.iter().find(began) {
             findings.add(format_args!("{id} of step {} begins after step {}", execution.step(), later.step));
         }
@@ -174,7 +173,7 @@ fn begins(findings: &mut Findings, plan: &Plan, execution: &Execution, attempts:
         in_pass(attempt, own) && attempt.pinned == execution.pinned && attempt.item == execution.item()
     };
     for leaf in attempts.iter().filter(on_this_node) {
-        if leaf.step < execution.step() && leaf.is_open() {
+        if leaf.step < number && leaf.is_open() {
             findings
                 .add(format_args!("{id} begins while leaf {} of its branch is {}", leaf.step, leaf.status));
         }
@@ -195,22 +194,24 @@ fn begins(findings: &mut Findings, plan: &Plan, execution: &Execution, attempts:
 }
 
 /// The pass that an instance belongs to.
-fn pass_of(plan: &Plan, step: u32, node: Option<NodeId>) -> usize {
-    let entry = plan.steps[step as usize].entry;
-    let has = |pass: usize| {
-        let nodes = plan.nodes_of_pass(u32::try_from(pass).expect("plans are bounded"));
+fn pass_of(plan: &Plan, step: StepIx, node: Option<NodeId>) -> PassIx {
+    let entry = plan.steps[step].entry;
+    let has = |pass: PassIx| {
+        let nodes = plan.nodes_of_pass(pass);
         nodes.is_none_or(|nodes| nodes.iter().any(|index| Some(plan.node(*index).id) == node))
     };
-    (0..plan.passes.len())
-        .find(|&pass| plan.passes[pass].entry == entry && has(pass))
+    let mut passes = (0..).map(PassIx).zip(&plan.passes);
+    passes
+        .find(|(pass, of)| of.entry == entry && has(*pass))
+        .map(|(pass, _)| pass)
         .expect("every instance belongs to a pass")
 }
 
 /// How many nodes failed for good in a step that does not answer failures.
 fn failed_nodes(plan: &Plan, attempts: &[&Attempt]) -> u32 {
-    let answers = |step: u32| {
-        let step = &plan.steps[step as usize];
-        [step.condition, plan.entries[step.entry as usize].condition].contains(&Some(Condition::OnFailure))
+    let answers = |step: StepIx| {
+        let step = &plan.steps[step];
+        [step.condition, plan.entries[step.entry].condition].contains(&Some(Condition::OnFailure))
     };
     let failed = last(attempts.iter().copied().filter(|attempt| !answers(attempt.step)));
     let mut nodes: Vec<Option<NodeId>> = failed
@@ -246,9 +247,9 @@ enum End {
     Skipped,
 }
 
-fn end(plan: &Plan, entry: u32, attempts: &[&Attempt]) -> End {
-    let last = last(attempts.iter().copied().filter(|each| plan.steps[each.step as usize].entry == entry));
-    let each = plan.entries[entry as usize].each.as_ref();
+fn end(plan: &Plan, entry: EntryIx, attempts: &[&Attempt]) -> End {
+    let last = last(attempts.iter().copied().filter(|each| plan.steps[each.step].entry == entry));
+    let each = plan.entries[entry].each.as_ref();
     if last.values().any(|status| is_failed(*status)) {
         End::Failed
     } else if last.is_empty() && each.is_some_and(|each| known(each) == 0) {
@@ -261,11 +262,12 @@ fn end(plan: &Plan, entry: u32, attempts: &[&Attempt]) -> End {
     }
 }
 
-fn met(plan: &Plan, entry: u32, attempts: &[&Attempt]) -> bool {
+fn met(plan: &Plan, entry: EntryIx, attempts: &[&Attempt]) -> bool {
     let entry_number = entry;
-    let entry = &plan.entries[entry as usize];
-    let ends =
-        |entries: &[u32]| -> Vec<End> { entries.iter().map(|before| end(plan, *before, attempts)).collect() };
+    let entry = &plan.entries[entry];
+    let ends = |entries: &[EntryIx]| -> Vec<End> {
+        entries.iter().map(|before| end(plan, *before, attempts)).collect()
+    };
     match plan.shape {
         Shape::Graph => {
             let ends = ends(&entry.after);
@@ -276,12 +278,13 @@ fn met(plan: &Plan, entry: u32, attempts: &[&Attempt]) -> bool {
             }
         }
         Shape::List => {
-            let earlier: Vec<u32> = (0..entry_number).collect();
+            let earlier: Vec<EntryIx> = EntryIx::first(entry_number.0).collect();
             let failed = ends(&earlier).contains(&End::Failed);
             match entry.condition {
                 // The waves before went through all entries.
                 Some(Condition::OnSuccess) if plan.definition.rollout.is_some() => {
-                    let all: Vec<u32> = (0..).zip(&plan.entries).map(|(entry, _)| entry).collect();
+                    let all: Vec<EntryIx> =
+                        (0..).map(EntryIx).zip(&plan.entries).map(|(entry, _)| entry).collect();
                     !ends(&all).contains(&End::Failed)
                 }
                 Some(Condition::OnSuccess) => !failed,

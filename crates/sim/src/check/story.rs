@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 
 use downbeat_core::execution::{Execution, Lease, State, Status, Verdict};
 use downbeat_core::ids::{ExecutionId, NodeId, RunId};
+use downbeat_core::plan::StepIx;
 use downbeat_core::{Change, Event};
 
 /// One attempt, as far as the feed has told.
 #[derive(Clone, Debug)]
 pub(super) struct Attempt {
     pub(super) run: RunId,
-    pub(super) step: u32,
+    pub(super) step: StepIx,
     pub(super) pinned: Option<NodeId>,
     pub(super) item: Option<u32>,
     pub(super) number: u32,
@@ -20,7 +21,7 @@ pub(super) struct Attempt {
 }
 
 /// A step on a node, for an item, or a placed step.
-pub(super) type Instance = (RunId, u32, Option<NodeId>, Option<u32>);
+pub(super) type Instance = (RunId, StepIx, Option<NodeId>, Option<u32>);
 
 impl Attempt {
     pub(super) fn instance(&self) -> Instance {
@@ -98,7 +99,7 @@ impl Story {
         };
         let attempt = Attempt {
             run: run.clone(),
-            step: execution.step(),
+            step: StepIx(execution.step()),
             pinned: execution.pinned,
             item: execution.item(),
             number: execution.attempt,

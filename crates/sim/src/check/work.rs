@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use downbeat_core::execution::Status;
 use downbeat_core::ids::ExecutionId;
+use downbeat_core::plan::StepIx;
 use downbeat_core::spec::OnDisconnect;
 use downbeat_core::{Change, Timestamp};
 
@@ -75,9 +76,10 @@ fn never_overlapping(findings: &mut Findings, evidence: &Evidence) {
     let mut instances: BTreeMap<Instance, Vec<&Process>> = BTreeMap::new();
     for process in &evidence.truth.processes {
         let Some(execution) = evidence.tables.executions.get(&process.identity.execution) else { continue };
-        let task = evidence.plans[execution.run()].task(execution.step());
+        let task = evidence.plans[execution.run()].task(StepIx(execution.step()));
         if task.on_disconnect == Some(OnDisconnect::Stop) {
-            let instance = (execution.run().clone(), execution.step(), execution.pinned, execution.item());
+            let instance =
+                (execution.run().clone(), StepIx(execution.step()), execution.pinned, execution.item());
             instances.entry(instance).or_default().push(process);
         }
     }

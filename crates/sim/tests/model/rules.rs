@@ -2,6 +2,7 @@
 
 use downbeat_core::execution::{Execution, State, Status};
 use downbeat_core::ids::NodeId;
+use downbeat_core::plan::StepIx;
 use downbeat_core::run::RunState;
 use stateright::Property;
 
@@ -132,13 +133,11 @@ fn all_different<T: PartialEq>(list: &[T]) -> bool {
 fn barrier_holds(protocol: &Protocol, world: &World) -> bool {
     let plan = &protocol.plan;
     world.tables.executions.values().all(|execution| {
-        let entry = &plan.entries[plan.steps[execution.step() as usize].entry as usize];
+        let entry = plan.entry_of_step(StepIx(execution.step()));
         entry.after.iter().all(|before| {
-            let steps = plan.entries[*before as usize].first..;
-            let steps = steps.take(plan.entries[*before as usize].length as usize);
-            let instances = plan.nodes_of(*before).map_or(1, <[u32]>::len);
-            steps.into_iter().all(|step| {
-                let of_step = || world.tables.executions.values().filter(move |other| other.step() == step);
+            let instances = plan.nodes_of(*before).map_or(1, <[_]>::len);
+            plan.entries[*before].steps().all(|step| {
+                let of_step = || world.tables.executions.values().filter(move |other| other.step() == step.0);
                 let first = of_step().filter(|other| other.attempt == 1).count();
                 first >= instances && of_step().all(|other| !other.state.status().is_open())
             })

@@ -7,6 +7,7 @@ use downbeat_core::change::{Applied, Change, Refusal};
 use downbeat_core::execution::{Execution, Lease, Outcome, State, Verdict};
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::node::{Description, Former, Installation, Registration};
+use downbeat_core::plan::{NodeIx, SetIx};
 use downbeat_core::run::{NodeRef, Resolved, RunEnd, RunLive, RunMade, RunRecord, RunStage, RunState};
 use downbeat_core::work::{Origin, Parent};
 use jiff::Timestamp;
@@ -132,8 +133,8 @@ pub fn made(number: u32) -> RunMade {
     .expect("the tests' definition is one");
     let resolved = Resolved {
         nodes: vec![NodeRef { id: node(1), hostname: "web-01".to_owned() }],
-        sets: vec![vec![0]],
-        entries: vec![Some(0)],
+        sets: vec![vec![NodeIx(0)]],
+        entries: vec![Some(SetIx(0))],
         ..Resolved::default()
     };
     RunMade {

@@ -1,22 +1,23 @@
 //! Decides whether a step runs: the tables of conditions, and nothing else.
 
-use super::progress::{EntryEnd, Progress, Stage, Walk};
-use crate::plan::Shape;
+use super::passes::{At, EntryEnd, Walk};
+use super::progress::Progress;
+use crate::plan::{PassIx, Shape};
 use crate::spec::Condition;
 
 impl Progress {
     /// Whether a pass begins at all, now that everything before it ended.
-    pub(super) fn pass_runs(&self, pass: u32) -> Result<(), String> {
+    pub(super) fn pass_runs(&self, pass: PassIx) -> Result<(), String> {
         if self.stopping.is_some() {
             return Err(self.stop_reason());
         }
         let condition = self.condition(pass);
-        if let Some((struck, step)) = self.struck
+        if let Some((trigger, step)) = self.failures.fail_fast()
             && condition != Some(Condition::OnFailure)
         {
-            return Err(match (self.wave(struck), self.wave(pass)) {
-                (Some(struck), Some(wave)) if struck != wave => {
-                    format!("the roll-out stopped in wave {}: {} failed", struck + 1, self.step_text(step))
+            return Err(match (self.wave(trigger), self.wave(pass)) {
+                (Some(stopped), Some(wave)) if stopped != wave => {
+                    format!("the roll-out stopped in wave {}: {} failed", stopped + 1, self.step_text(step))
                 }
                 _ => format!("{} failed", self.step_text(step)),
             });
@@ -25,7 +26,7 @@ impl Progress {
     }
 
     /// Whether what came before a pass lets it begin, whatever has ended the run since.
-    pub(super) fn condition_holds(&self, pass: u32) -> Result<(), String> {
+    pub(super) fn condition_holds(&self, pass: PassIx) -> Result<(), String> {
         let condition = self.condition(pass);
         match self.plan.shape {
             Shape::List => self.list_condition(pass, condition),
@@ -33,14 +34,14 @@ impl Progress {
         }
     }
 
-    fn list_condition(&self, pass: u32, condition: Option<Condition>) -> Result<(), String> {
-        match (condition, self.first_failure) {
+    fn list_condition(&self, pass: PassIx, condition: Option<Condition>) -> Result<(), String> {
+        match (condition, self.failures.first()) {
             (None | Some(Condition::Always), _) | (Some(Condition::OnSuccess), None) => Ok(()),
-            (Some(Condition::OnSuccess), Some((step, _))) => Err(format!("{} failed", self.step_text(step))),
+            (Some(Condition::OnSuccess), Some(step)) => Err(format!("{} failed", self.step_text(step))),
             (Some(Condition::OnFailure), _) => {
                 // In a roll-out what failed may come later in the list: it answers what comes before it.
-                let first = self.plan.entries[self.entry(pass) as usize].first;
-                match self.lowest_failure {
+                let first = self.plan.entry_of(pass).first;
+                match self.failures.lowest() {
                     Some(step) if step < first => Ok(()),
                     Some(_) | None => Err("nothing failed before".to_owned()),
                 }
@@ -48,9 +49,9 @@ impl Progress {
         }
     }
 
-    fn graph_condition(&self, pass: u32, condition: Option<Condition>) -> Result<(), String> {
-        let after = &self.plan.passes[pass as usize].after;
-        let ends = || after.iter().map(|&before| (before, self.pass_end(before)));
+    fn graph_condition(&self, pass: PassIx, condition: Option<Condition>) -> Result<(), String> {
+        let after = &self.plan.passes[pass].after;
+        let ends = || after.iter().map(|&before| (before, self.passes.end_of(before)));
         match condition {
             Some(Condition::Always) => Ok(()),
             None | Some(Condition::OnSuccess) => match ends().find(|(_, end)| *end != EntryEnd::Succeeded) {
@@ -68,25 +69,25 @@ impl Progress {
         }
     }
 
-    /// Whether a leaf runs on a node that has come to it. Inside a branch it looks at that node's own walk.
-    pub(super) fn leaf_runs(&self, pass: u32, step: u32, walk: u32) -> Result<(), String> {
+    /// Whether a leaf runs on a node that has reached it. Inside a branch it looks at that node's own walk.
+    pub(super) fn leaf_runs(&self, at: At) -> Result<(), String> {
         if self.stopping.is_some() {
             return Err(self.stop_reason());
         }
-        let Walk { failed: walk_failed, begun, .. } = *self.walk(pass, walk);
-        match self.plan.steps[step as usize].condition {
+        let Walk { failed: walk_failed, begun, .. } = *self.passes.walk(at.pass, at.walk);
+        match self.plan.steps[at.step].condition {
             Some(Condition::OnFailure) if walk_failed => Ok(()),
             Some(Condition::OnFailure) => Err("nothing failed before on this node".to_owned()),
             None | Some(Condition::Always | Condition::OnSuccess) => {
                 if walk_failed {
                     return Err("an earlier step failed on this node".to_owned());
                 }
-                match self.struck {
-                    // It struck while this pass began, on a node that is offline: the others get their one attempt, but
-                    // where they begin one after the other.
-                    Some((struck, _)) if !begun && struck == pass && !self.is_bounded(pass) => Ok(()),
-                    Some((_, struck)) if !self.is_exempt(step) => {
-                        Err(format!("{} failed", self.step_text(struck)))
+                match self.failures.fail_fast() {
+                    // An offline node triggered fail-fast while this pass began: the other nodes get their one attempt,
+                    // unless they begin one after the other.
+                    Some((pass, _)) if !begun && pass == at.pass && !self.is_bounded(pass) => Ok(()),
+                    Some((_, step)) if !self.plan.answers_failures(at.step) => {
+                        Err(format!("{} failed", self.step_text(step)))
                     }
                     Some(_) | None => Ok(()),
                 }
@@ -94,37 +95,8 @@ impl Progress {
         }
     }
 
-    pub(super) fn entry(&self, pass: u32) -> u32 {
-        self.plan.passes[pass as usize].entry
-    }
-
-    pub(super) fn wave(&self, pass: u32) -> Option<u32> {
-        self.plan.passes[pass as usize].wave
-    }
-
-    pub(super) fn condition(&self, pass: u32) -> Option<Condition> {
-        self.plan.entries[self.entry(pass) as usize].condition
-    }
-
-    /// Steps that answer failures go on after fail-fast struck.
-    pub(super) fn is_exempt(&self, step: u32) -> bool {
-        let leaf = &self.plan.steps[step as usize];
-        let entry = &self.plan.entries[leaf.entry as usize];
-        leaf.condition == Some(Condition::OnFailure) || entry.condition == Some(Condition::OnFailure)
-    }
-
-    fn pass_end(&self, pass: u32) -> EntryEnd {
-        match self.passes[pass as usize] {
-            Stage::Ended(end) => end,
-            Stage::Waiting { .. } | Stage::Open(_) => {
-                unreachable!("a pass is decided when all that it waits for has ended")
-            }
-        }
-    }
-
-    fn entry_name(&self, pass: u32) -> String {
-        let entry = self.entry(pass);
-        let plan = &self.plan.entries[entry as usize];
-        plan.name.clone().unwrap_or_else(|| format!("tasks[{entry}]"))
+    fn entry_name(&self, pass: PassIx) -> String {
+        let name = self.plan.entry_of(pass).name.clone();
+        name.unwrap_or_else(|| format!("tasks[{}]", self.plan.passes[pass].entry))
     }
 }

@@ -1,4 +1,4 @@
-//! Decides what an entry with `for_each` goes over when its turn comes.
+//! Decides which items an entry with `for_each` has when it is due.
 
 use std::sync::Arc;
 
@@ -7,25 +7,24 @@ use serde_json::Value;
 use super::progress::Progress;
 use crate::expr::FOR_EACH;
 use crate::limits;
-use crate::plan::{Items, PlanEntry};
+use crate::plan::{ItemIx, Items, PassIx};
+use crate::run::Instance;
 
 impl Progress {
-    /// The items of a pass, if it goes over any. The same again whenever it is asked: they come from what is recorded.
-    pub(super) fn items_of(&mut self, pass: u32) -> Result<Option<Arc<[Value]>>, String> {
+    /// Returns the items of a pass, if it has any. They depend only on records, so that they are the same each time.
+    pub(super) fn items_of(&mut self, pass: PassIx) -> Result<Option<Arc<[Value]>>, String> {
         let plan = Arc::clone(&self.plan);
-        let entry = self.entry(pass);
-        let PlanEntry { each: Some(each), length, .. } = &plan.entries[entry as usize] else {
-            return Ok(None);
-        };
+        let entry = plan.entry_of(pass);
+        let Some(each) = &entry.each else { return Ok(None) };
         let items = match &each.items {
             Items::Known(items) => Arc::clone(items),
-            Items::Expected(uses) => {
-                let scope = self.scope_of(uses, entry, None, None, None);
-                let rendered = uses.template.render(&scope).map_err(|problem| problem.to_string())?;
+            Items::Expected(template) => {
+                let scope = self.scope_of(template, plan.passes[pass].entry, None, None, None);
+                let rendered = template.render(&scope).map_err(|problem| problem.to_string())?;
                 list(rendered.get(FOR_EACH).unwrap_or(&Value::Null))?
             }
         };
-        let instances = self.instances + items.len() * *length as usize;
+        let instances = self.instances + items.len() * entry.steps().len();
         if instances > limits::INSTANCES_PER_RUN {
             return Err(format!(
                 "for_each: with these items the run has more than {} instances",
@@ -35,23 +34,24 @@ impl Progress {
         Ok(Some(items))
     }
 
-    /// What its items say is a list from now on.
-    pub(super) fn note_items(&mut self, pass: u32, items: &[Value]) {
+    /// From now on the outputs of the entry's items are a list.
+    pub(super) fn note_items(&mut self, pass: PassIx, items: &[Value]) {
         let count = u32::try_from(items.len()).expect("items are bounded");
-        self.outputs.note_items(self.entry(pass), count);
+        self.outputs.note_items(self.plan.passes[pass].entry, count);
     }
 
-    /// Whether no item of a pass whose turn has come is left to do: there are none, or all of them succeeded in the run that
-    /// this one tries again. Nothing is recorded of such a pass, so nothing that came since may make a difference: it begins
-    /// nothing, and there is nothing to skip.
-    pub(super) fn has_nothing_to_do(&mut self, pass: u32) -> bool {
-        let PlanEntry { first, length, ref each, .. } = self.plan.entries[self.entry(pass) as usize];
-        if each.is_none() || self.condition_holds(pass).is_err() {
+    /// Whether no item of a pass that is due is left to do: there are none, or all of them succeeded in the run that this
+    /// one retries. Nothing is recorded of such a pass, so later events must make no difference: it begins nothing, and
+    /// there is nothing to skip.
+    pub(super) fn has_nothing_to_do(&mut self, pass: PassIx) -> bool {
+        if self.plan.entry_of(pass).each.is_none() || self.condition_holds(pass).is_err() {
             return false;
         }
         let Ok(Some(items)) = self.items_of(pass) else { return false };
-        let has = |item| (first..first + length).all(|step| self.carried.contains(&(step, None, Some(item))));
-        let is_whole = (0..).zip(items.iter()).all(|(item, _)| has(item));
+        let steps = self.plan.entry_of(pass).steps();
+        let has =
+            |step, item| self.carried.contains(&Instance { step, node: None, item: Some(ItemIx(item)) });
+        let is_whole = (0..).zip(items.iter()).all(|(item, _)| steps.clone().all(|step| has(step, item)));
         if is_whole {
             self.note_items(pass, &items);
         }

@@ -1,14 +1,21 @@
-//! The engine: walks a run's plan. It is told what was committed and answers with the changes that follow; it
-//! reads no clock and does no IO, and all of it can be rebuilt from the recorded executions.
+//! The engine: walks a run's plan. It observes what was committed and returns the changes that follow. It reads no
+//! clock and does no IO, and all of its state can be rebuilt from the recorded executions.
 
+mod attempts;
 mod condition;
+mod ends;
+mod failures;
 mod fitting;
+mod history;
 mod items;
+mod outbox;
 mod outputs;
+mod passes;
 mod prepare;
 mod progress;
 mod restore;
 mod room;
 mod walk;
+mod waves;
 
 pub use progress::{Progress, Stop, Turn};

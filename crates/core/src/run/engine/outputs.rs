@@ -3,34 +3,35 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::progress::{Active, Progress, Walk};
+use super::passes::Walk;
+use super::progress::Progress;
 use crate::backend::Params;
 use crate::expr::{Data, Scope};
 use crate::ids::ExecutionId;
-use crate::plan::{Plan, Uses};
+use crate::plan::{EntryIx, ItemIx, NodeIx, Plan, ResolvedTemplate, StepIx};
 
 /// The outputs of a run's instances, by step and node or item.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Outputs {
-    values: HashMap<(u32, Speaker), Data>,
+    values: HashMap<(StepIx, Speaker), Data>,
     /// How many items an entry goes over.
-    items: HashMap<u32, u32>,
+    items: HashMap<EntryIx, u32>,
     /// Of a step, those of all its nodes by hostname. Made when somebody asks, forgotten when another node speaks.
-    by_hostname: HashMap<u32, Data>,
+    by_hostname: HashMap<StepIx, Data>,
     /// Of a step, those of all its items. The same.
-    by_item: HashMap<u32, Data>,
+    by_item: HashMap<StepIx, Data>,
 }
 
 /// Whose outputs they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Speaker {
-    Node(u32),
-    Item(u32),
+    Node(NodeIx),
+    Item(ItemIx),
     Only,
 }
 
 impl Speaker {
-    pub(super) fn of(node: Option<u32>, item: Option<u32>) -> Self {
+    pub(super) fn of(node: Option<NodeIx>, item: Option<ItemIx>) -> Self {
         match (node, item) {
             (Some(node), _) => Speaker::Node(node),
             (None, Some(item)) => Speaker::Item(item),
@@ -40,20 +41,11 @@ impl Speaker {
 }
 
 impl Outputs {
-    pub(super) fn new() -> Self {
-        Self {
-            values: HashMap::new(),
-            items: HashMap::new(),
-            by_hostname: HashMap::new(),
-            by_item: HashMap::new(),
-        }
-    }
-
-    pub(super) fn note_items(&mut self, entry: u32, count: u32) {
+    pub(super) fn note_items(&mut self, entry: EntryIx, count: u32) {
         self.items.insert(entry, count);
     }
 
-    fn note(&mut self, step: u32, speaker: Speaker, outputs: &Params) {
+    fn note(&mut self, step: StepIx, speaker: Speaker, outputs: &Params) {
         self.values.insert((step, speaker), Data::from(outputs));
         self.by_hostname.remove(&step);
         self.by_item.remove(&step);
@@ -61,9 +53,9 @@ impl Outputs {
 
     /// As one of `entry` that is `speaker` sees them: those of its own node or item, or of the only instance that there
     /// is; of an entry that goes over items, all of them.
-    fn seen_from(&mut self, plan: &Plan, step: u32, entry: u32, speaker: Speaker) -> Data {
-        let theirs = plan.steps[step as usize].entry;
-        if plan.entries[theirs as usize].each.is_some() && theirs != entry {
+    fn seen_from(&mut self, plan: &Plan, step: StepIx, entry: EntryIx, speaker: Speaker) -> Data {
+        let theirs = plan.steps[step].entry;
+        if plan.entries[theirs].each.is_some() && theirs != entry {
             return self.by_item(plan, step);
         }
         let own = match (plan.nodes_of(theirs), speaker) {
@@ -76,8 +68,8 @@ impl Outputs {
     }
 
     /// Each output as a list, in the order of the items.
-    fn by_item(&mut self, plan: &Plan, step: u32) -> Data {
-        let Some(&count) = self.items.get(&plan.steps[step as usize].entry) else {
+    fn by_item(&mut self, plan: &Plan, step: StepIx) -> Data {
+        let Some(&count) = self.items.get(&plan.steps[step].entry) else {
             // It was skipped, or had no list: it said nothing, and not an empty list.
             return Data::from(&Params::new());
         };
@@ -85,16 +77,16 @@ impl Outputs {
             let lists = plan.task(step).outputs.iter().map(|name| {
                 let said =
                     |item| self.values.get(&(step, Speaker::Item(item))).and_then(|data| data.part(name));
-                (name.clone(), Data::list((0..count).map(said)))
+                (name.clone(), Data::list(ItemIx::first(count).map(said)))
             });
             Data::map(lists)
         });
         made.clone()
     }
 
-    fn by_hostname(&mut self, plan: &Plan, step: u32) -> Data {
+    fn by_hostname(&mut self, plan: &Plan, step: StepIx) -> Data {
         let made = self.by_hostname.entry(step).or_insert_with(|| {
-            let nodes = plan.nodes_of(plan.steps[step as usize].entry).unwrap_or_default();
+            let nodes = plan.nodes_of(plan.steps[step].entry).unwrap_or_default();
             let said = nodes.iter().filter_map(|node| {
                 let outputs = self.values.get(&(step, Speaker::Node(*node)))?.clone();
                 Some((plan.node(*node).hostname.clone(), Data::map([("outputs".to_owned(), outputs)])))
@@ -108,13 +100,13 @@ impl Outputs {
 impl Progress {
     /// What an attempt that succeeded said.
     pub(super) fn note_outputs(&mut self, execution: ExecutionId, outputs: &Params) {
-        if let Some(&Active { pass, step, walk, .. }) = self.active.get(&execution) {
-            let Walk { node, item, .. } = *self.walk(pass, walk);
-            self.note_outputs_of(step, Speaker::of(node, item), outputs);
+        if let Some(at) = self.attempts.get(execution).map(|active| active.at) {
+            let Walk { node, item, .. } = *self.passes.walk(at.pass, at.walk);
+            self.note_outputs_of(at.step, Speaker::of(node, item), outputs);
         }
     }
 
-    pub(super) fn note_outputs_of(&mut self, step: u32, speaker: Speaker, outputs: &Params) {
+    pub(super) fn note_outputs_of(&mut self, step: StepIx, speaker: Speaker, outputs: &Params) {
         if !self.plan.task(step).outputs.is_empty() {
             self.outputs.note(step, speaker, outputs);
         }
@@ -123,18 +115,18 @@ impl Progress {
     /// What expressions of an entry look at, on a node or for an item.
     pub(super) fn scope_of(
         &mut self,
-        uses: &Uses,
-        entry: u32,
-        node: Option<u32>,
-        item: Option<(Data, u32)>,
+        template: &ResolvedTemplate,
+        entry: EntryIx,
+        node: Option<NodeIx>,
+        item: Option<(Data, ItemIx)>,
         facts: Option<Data>,
     ) -> Scope {
         let plan = Arc::clone(&self.plan);
         let speaker = Speaker::of(node, item.as_ref().map(|(_, index)| *index));
         let mut steps = BTreeMap::new();
-        for (name, used) in &uses.steps {
+        for (name, used) in &template.steps {
             let mut seen = vec![("outputs".to_owned(), self.outputs.seen_from(&plan, *used, entry, speaker))];
-            if uses.step_nodes {
+            if template.step_nodes {
                 seen.push(("nodes".to_owned(), self.outputs.by_hostname(&plan, *used)));
             }
             steps.insert(name.clone(), Data::map(seen));
@@ -144,7 +136,7 @@ impl Progress {
             params: Data::from(self.params.as_ref()),
             node: facts,
             steps,
-            item,
+            item: item.map(|(value, index)| (value, index.0)),
         }
     }
 }

@@ -7,17 +7,18 @@ use std::sync::Arc;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::progress::{Progress, Stage, Turn, Walk};
+use super::passes::{At, Walk};
+use super::progress::{Progress, Turn};
 use crate::backend::Params;
 use crate::expr::Data;
 use crate::ids::NodeId;
 use crate::limits;
-use crate::plan::Uses;
+use crate::plan::ResolvedTemplate;
 use crate::spec::{Limits, Task};
 
 /// What an execution is made of, beside its place and its state.
 #[derive(Clone, Debug)]
-pub(super) struct Attempt {
+pub(super) struct Prepared {
     /// From 1.
     pub number: u32,
     pub params: Option<Arc<Params>>,
@@ -25,7 +26,7 @@ pub(super) struct Attempt {
     pub cache_key: Option<Arc<str>>,
 }
 
-impl Attempt {
+impl Prepared {
     /// One that is never sent.
     pub(super) fn first() -> Self {
         Self { number: 1, params: None, limits: None, cache_key: None }
@@ -33,24 +34,17 @@ impl Attempt {
 }
 
 impl Progress {
-    pub(super) fn prepare(
-        &mut self,
-        pass: u32,
-        step: u32,
-        walk: u32,
-        number: u32,
-        turn: &Turn<'_>,
-    ) -> Result<Attempt, String> {
+    pub(super) fn prepare(&mut self, at: At, number: u32, turn: &Turn<'_>) -> Result<Prepared, String> {
         let plan = Arc::clone(&self.plan);
-        let (place, task) = (&plan.steps[step as usize], plan.task(step));
-        let params = match &place.uses {
+        let (place, task) = (&plan.steps[at.step], plan.task(at.step));
+        let params = match &place.params {
             None => None,
-            Some(uses) => Some(Arc::new(self.render(uses, pass, walk, turn)?)),
+            Some(template) => Some(Arc::new(self.render(template, at, turn)?)),
         };
         let limits = match &place.keys {
             None => place.limits.clone(),
-            Some(uses) => {
-                let keys = self.render(uses, pass, walk, turn)?;
+            Some(template) => {
+                let keys = self.render(template, at, turn)?;
                 let limits = plan.definition.limits_of(task).map(|(written, limit)| {
                     let key = keys.get(written).and_then(Value::as_str).unwrap_or(written);
                     if key.trim().is_empty() || key.len() > limits::NAME_BYTES {
@@ -66,19 +60,18 @@ impl Progress {
             }
         };
         let inputs = params.as_deref().unwrap_or(&task.params);
-        let cache_key = task.cache.map(|_| cache_key(task, inputs, self.pinned(pass, walk)));
-        Ok(Attempt { number, params, limits, cache_key })
+        let cache_key = task.cache.map(|_| cache_key(task, inputs, self.pinned(at)));
+        Ok(Prepared { number, params, limits, cache_key })
     }
 
-    fn render(&mut self, uses: &Uses, pass: u32, walk: u32, turn: &Turn<'_>) -> Result<Params, String> {
-        let Walk { node, item, .. } = *self.walk(pass, walk);
-        let facts = node.filter(|_| uses.node).and_then(|node| (turn.facts)(self.plan.node(node).id));
-        let value = item.and_then(|item| match &self.passes[pass as usize] {
-            Stage::Open(open) => open.items.as_ref().map(|items| (Data::from(&items[item as usize]), item)),
-            Stage::Waiting { .. } | Stage::Ended(_) => None,
-        });
-        let scope = self.scope_of(uses, self.entry(pass), node, value, facts.as_ref().map(Data::from));
-        uses.template.render(&scope).map_err(|problem| format!("param {problem}"))
+    fn render(&mut self, template: &ResolvedTemplate, at: At, turn: &Turn<'_>) -> Result<Params, String> {
+        let Walk { node, item, .. } = *self.passes.walk(at.pass, at.walk);
+        let facts = node.filter(|_| template.node).and_then(|node| (turn.facts)(self.plan.node(node).id));
+        let items = self.passes.get(at.pass).and_then(|open| open.items.as_ref());
+        let value = item.zip(items).map(|(item, items)| (Data::from(&items[item.get()]), item));
+        let entry = self.plan.steps[at.step].entry;
+        let scope = self.scope_of(template, entry, node, value, facts.as_ref().map(Data::from));
+        template.render(&scope).map_err(|problem| format!("param {problem}"))
     }
 }
 

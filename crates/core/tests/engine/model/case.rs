@@ -5,6 +5,7 @@ use std::sync::{Arc, LazyLock};
 
 use downbeat_core::Dice;
 use downbeat_core::ids::{ClusterId, NodeId};
+use downbeat_core::plan::{NodeIx, SetIx, StepIx};
 use downbeat_core::run::{NodeRef, Resolved};
 use downbeat_core::select::Selector;
 use downbeat_core::span::Span;
@@ -260,30 +261,29 @@ impl Case {
 
     /// What the targets came to, as the server would have settled it.
     pub(crate) fn resolved(&self) -> Resolved {
-        let mut sets: Vec<Vec<u32>> = Vec::new();
+        let mut sets: Vec<Vec<NodeIx>> = Vec::new();
         let mut entries = Vec::new();
         for target in &self.targets {
             entries.push(target.as_ref().map(|nodes| {
-                let set: Vec<u32> = nodes.iter().map(|node| u32::try_from(*node).unwrap()).collect();
+                let set: Vec<NodeIx> = nodes.iter().map(|node| NodeIx::new(*node)).collect();
                 let known = sets.iter().position(|known| *known == set);
-                u32::try_from(known.unwrap_or_else(|| {
+                SetIx::new(known.unwrap_or_else(|| {
                     sets.push(set);
                     sets.len() - 1
                 }))
-                .unwrap()
             }));
         }
         let count = u32::try_from(self.nodes).unwrap();
         let waves = self.definition.rollout.as_ref().map(|rollout| rollout.batch.waves(count));
         // A placed step's nodes are not known, so nothing is declared for it.
         let mut idempotent = Vec::new();
-        let mut step = 0;
+        let mut step = StepIx(0);
         for (entry, target) in self.definition.tasks.iter().zip(&self.targets) {
             for _ in entry.leaves() {
-                if target.is_some() && self.idempotent[step] {
-                    idempotent.push(u32::try_from(step).unwrap());
+                if target.is_some() && self.idempotent[step.get()] {
+                    idempotent.push(step);
                 }
-                step += 1;
+                step.0 += 1;
             }
         }
         let waves = waves.unwrap_or_default();

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use downbeat_core::backend::Params;
 use downbeat_core::execution::{Execution, State, Status, Verdict};
 use downbeat_core::ids::{ExecutionId, RunId};
+use downbeat_core::plan::{EntryIx, StepIx};
 use downbeat_core::run::again::{Again, retry_of};
 use downbeat_core::run::engine;
 use downbeat_core::{Change, Dice, Timestamp};
@@ -91,8 +92,7 @@ impl Habits {
 /// Plays a whole story; the error is a report for people.
 pub(crate) fn play(case: &Case, seed: u64, counts: &mut Counts) -> Result<(), String> {
     let mut dice = Dice::new(seed ^ 0x0570_71e5);
-    let has_cache =
-        case.definition.tasks.iter().flat_map(|entry| entry.leaves()).any(|task| task.cache.is_some());
+    let has_cache = case.definition.steps().any(|task| task.cache.is_some());
     let results = if has_cache { earlier_results(case, &mut dice) } else { Vec::new() };
     let mut first = Story::new(case, Vec::new(), results, seed, dice.clone());
     first.run().map_err(|error| first.report(&error))?;
@@ -182,7 +182,7 @@ impl<'a> Story<'a> {
         }
         let mut keys = BTreeMap::new();
         for execution in results {
-            let task = world.plan.task(execution.step());
+            let task = world.plan.task(StepIx(execution.step()));
             let params = execution.params.as_deref().unwrap_or(&task.params).clone().into_iter().collect();
             let inputs = inputs(&params, &task.outputs, execution.pinned.map(node_number));
             let key = execution.cache_key.as_deref().expect("it is kept").to_owned();
@@ -587,8 +587,9 @@ impl<'a> Story<'a> {
     /// What a run that tries this one again begins with.
     fn taken_over(&mut self, from: Option<usize>) -> Result<Vec<Execution>, String> {
         let executions: Vec<Execution> = self.world.executions.values().cloned().collect();
-        let again = from.map_or(Again::AllNodes, |entry| Again::From(u32::try_from(entry).expect("small")));
-        let second = retry_of(&self.world.record, &executions, again).map_err(|why| why.to_string())?;
+        let again = from.map_or(Again::AllNodes, |entry| Again::From(EntryIx::new(entry)));
+        let second = retry_of(&self.world.record, &self.world.plan, &executions, again);
+        let second = second.map_err(|why| why.to_string())?;
         let taken = second.executions(&RunId::from("run"), self.world.now, &mut self.world.dice);
         let got: BTreeSet<Place> = taken.iter().map(place_of).collect();
         let expected = self.tables.left_for_another(from);

@@ -1,0 +1,77 @@
+//! Owns agents as processes of their own, as machines run them: what they do on the cores is told apart from the server's
+//! part and from the bench's.
+
+use std::fs::OpenOptions;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use super::process;
+use super::server::cannot;
+use super::site::Site;
+use crate::failure::Failure;
+
+const ONLINE: &str = r#"downbeat_nodes{status="online"}"#;
+
+/// What the agents of a load are like.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Crew {
+    pub nodes: u32,
+    /// Of each.
+    pub slots: u32,
+}
+
+/// Running agents. They end with this.
+#[derive(Debug)]
+pub(super) struct Agents {
+    children: Vec<Child>,
+}
+
+impl Agents {
+    /// Answers when the server sees all of them.
+    pub(super) async fn join(site: &Site, crew: Crew) -> Result<Self, Failure> {
+        let mut agents = Self { children: Vec::new() };
+        for number in 0..crew.nodes {
+            agents.children.push(start(site, number, crew.slots)?);
+        }
+        site.first().reached(ONLINE, f64::from(crew.nodes), Duration::from_millis(20)).await?;
+        Ok(agents)
+    }
+
+    pub(super) fn cpu_seconds(&self) -> f64 {
+        self.children.iter().map(|child| process::cpu_seconds(child.id())).sum()
+    }
+
+    /// The same of the processes that they started and that have ended.
+    pub(super) fn work_cpu_seconds(&self) -> f64 {
+        self.children.iter().map(|child| process::children_cpu_seconds(child.id())).sum()
+    }
+
+    pub(super) fn rss_bytes(&self) -> u64 {
+        self.children.iter().map(|child| process::rss_bytes(child.id())).sum()
+    }
+}
+
+impl Drop for Agents {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn start(site: &Site, number: u32, slots: u32) -> Result<Child, Failure> {
+    let program = std::env::current_exe().map_err(|error| cannot("find this program", &error))?;
+    let (name, directory) = (format!("agent-{number}"), site.directory());
+    let log = OpenOptions::new().create(true).append(true).open(directory.join(format!("{name}.log")));
+    Command::new(program)
+        .args(["agent", "--server", &site.first().grpc, "--hostname", &name, "--slots", &slots.to_string()])
+        .args(["--allow", "exec", "--log-level", "warn", "--data"])
+        .arg(directory.join(&name))
+        .current_dir(directory)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log.map_err(|error| cannot("log", &error))?)
+        .spawn()
+        .map_err(|error| cannot("start an agent", &error))
+}

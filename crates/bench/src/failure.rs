@@ -1,0 +1,46 @@
+//! Why a load failed.
+
+use downbeat_client::Error;
+
+use crate::page::Part;
+
+/// The kind of a failure. The program has an exit code for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Code {
+    RunFailed,
+    BadInput,
+    Unreachable,
+    Refused,
+    Bug,
+}
+
+/// What went wrong, as a person reads it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    pub code: Code,
+    pub message: String,
+    pub details: Vec<String>,
+    /// What was measured nevertheless.
+    pub measured: Vec<Part>,
+}
+
+impl Failure {
+    pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), details: Vec::new(), measured: Vec::new() }
+    }
+
+    pub(crate) fn bad_input(message: impl Into<String>) -> Self {
+        Self::new(Code::BadInput, message)
+    }
+
+    pub(crate) fn bug(message: impl Into<String>) -> Self {
+        Self::new(Code::Bug, message)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let code = if error.is_unreachable() { Code::Unreachable } else { Code::Bug };
+        Self::new(code, error.to_string())
+    }
+}

@@ -1,0 +1,97 @@
+//! Owns what a load came to, as a document and as a table.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use super::shares::{self, Share};
+use crate::failure::Failure;
+use crate::page::Part;
+
+/// The result of one load.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Figures {
+    pub load: &'static str,
+    /// What `n` counts.
+    #[serde(skip)]
+    pub counted: &'static str,
+    pub store: String,
+    pub n: u64,
+    pub nodes: u32,
+    pub seconds: f64,
+    pub per_second: f64,
+    /// As a client sees it: from submit to durable result, or what the load is about.
+    pub p50_ms: f64,
+    pub p99_ms: f64,
+    pub server_rss_bytes: u64,
+    pub server_cpu_seconds: f64,
+    #[serde(flatten)]
+    pub more: BTreeMap<&'static str, f64>,
+    /// What each server did of it.
+    pub servers: Vec<Share>,
+}
+
+impl Figures {
+    pub(super) fn page(&self) -> Vec<Part> {
+        let mut rows = vec![
+            ("load", self.load.to_owned()),
+            ("store", self.store.clone()),
+            (self.counted, self.n.to_string()),
+            ("nodes", self.nodes.to_string()),
+            ("seconds", format!("{:.3}", self.seconds)),
+            ("per second", format!("{:.*}", usize::from(self.per_second < 10.0) * 2, self.per_second)),
+            ("p50", format!("{:.2} ms", self.p50_ms)),
+            ("p99", format!("{:.2} ms", self.p99_ms)),
+            ("server memory", format!("{:.1} MiB", self.server_rss_bytes as f64 / 1_048_576.0)),
+            ("server cpu", format!("{:.2} s", self.server_cpu_seconds)),
+        ];
+        rows.extend(self.more.iter().map(|(name, value)| (*name, format!("{value:.2}"))));
+        let mut parts = vec![Part::Facts(rows)];
+        if self.servers.len() > 1 {
+            parts.push(shares::table(&self.servers));
+        }
+        parts
+    }
+}
+
+/// Latencies, from microseconds to minutes.
+#[derive(Debug)]
+pub(super) struct Latencies(Histogram<u64>);
+
+impl Latencies {
+    pub(super) fn new() -> Result<Self, Failure> {
+        let histogram = Histogram::new_with_bounds(1, 600_000_000, 3);
+        histogram.map(Self).map_err(|error| Failure::bug(format!("cannot count latencies: {error}")))
+    }
+
+    pub(super) fn add(&mut self, latency: Duration) {
+        self.add_many(latency, 1);
+    }
+
+    pub(super) fn add_many(&mut self, latency: Duration, count: u64) {
+        self.0.saturating_record_n(u64::try_from(latency.as_micros()).unwrap_or(u64::MAX), count);
+    }
+
+    pub(super) fn add_all(&mut self, others: &Self) -> Result<(), Failure> {
+        let added = self.0.add(&others.0);
+        added.map_err(|error| Failure::bug(format!("cannot add up latencies: {error}")))
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.0.len()
+    }
+
+    pub(super) fn least_ms(&self) -> f64 {
+        self.0.min() as f64 / 1e3
+    }
+
+    pub(super) fn most_ms(&self) -> f64 {
+        self.0.max() as f64 / 1e3
+    }
+
+    pub(super) fn ms(&self, quantile: f64) -> f64 {
+        self.0.value_at_quantile(quantile) as f64 / 1e3
+    }
+}

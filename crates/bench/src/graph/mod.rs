@@ -1,0 +1,183 @@
+//! `bench graph`: graphs of placed tasks through real agents, from submit to the run's end with every result durable, and
+//! what planning such a run costs.
+
+mod forks;
+mod jobs;
+mod plans;
+mod runs;
+
+use clap::{Args, ValueEnum};
+use downbeat_core::limits;
+use serde::Serialize;
+
+use self::jobs::Work;
+pub(super) use self::plans::{PlansArgs, hold as hold_plans};
+use self::runs::{Measured, Parallel, Sequential};
+use super::agents::Crew;
+use super::figures::Figures;
+use crate::Note;
+use crate::failure::Failure;
+use crate::page::Part;
+
+/// Steps of the published comparisons: one after the other, and at once.
+const SEQUENTIAL: usize = 40;
+const PARALLEL: usize = 400;
+
+#[derive(Debug, Args)]
+pub(crate) struct GraphArgs {
+    /// What is measured
+    #[arg(long, value_enum, default_value_t = Shape::All)]
+    shape: Shape,
+    /// How often each graph is run
+    #[arg(long, default_value_t = 5)]
+    rounds: u32,
+    /// Tasks in each graph [default: 40 one after the other, 400 in parallel, 10,000 otherwise]
+    #[arg(long)]
+    n: Option<usize>,
+    /// Slots of each agent [default: 32; 128 for `exec`, 256 for `noop`]
+    #[arg(long)]
+    slots: Option<u32>,
+    /// sqlite (a fresh file), or a PostgreSQL, in which a database is made and dropped: postgres://…
+    #[arg(long, default_value = "sqlite")]
+    store: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Shape {
+    /// 40 tasks, each after the one before, on one agent: no-ops, processes, shells
+    Sequential,
+    /// 400 tasks at once on one agent: no-ops, shells
+    Parallel,
+    /// 10,000 no-ops in one run, over eight agents
+    Noop,
+    /// 10,000 processes in one run on one agent, against the rate at which this machine starts processes
+    Exec,
+    /// A run of 10,000 steps: read, compiled and begun, without a server; memory per step
+    Plan,
+    All,
+}
+
+/// What the graphs came to.
+#[derive(Debug, Serialize)]
+pub(super) struct Graph {
+    /// The largest: what the load is about.
+    #[serde(flatten)]
+    largest: Shaped,
+    shapes: Vec<Shaped>,
+}
+
+/// One graph.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Shaped {
+    shape: &'static str,
+    /// What each task does, or what is planned.
+    work: &'static str,
+    #[serde(flatten)]
+    figures: Figures,
+}
+
+pub(super) async fn measure(args: GraphArgs, note: Note) -> Result<Graph, Failure> {
+    let most = limits::STEPS_PER_RUN;
+    if args.rounds == 0 || args.slots == Some(0) || args.n.is_some_and(|n| n < 2 || n > most) {
+        return Err(Failure::bad_input(format!(
+            "--rounds and --slots must be more than 0, and --n from 2 to {most}"
+        )));
+    }
+    let wanted = |shape: Shape| args.shape == shape || args.shape == Shape::All;
+    let (store, rounds) = (args.store.as_str(), args.rounds);
+    let size = |usual: usize| args.n.unwrap_or(usual);
+    let crew = |usual: Crew| Crew { slots: args.slots.unwrap_or(usual.slots), ..usual };
+    let mut shapes = Vec::new();
+    let mut add = |shape: &'static str, work: &'static str, figures: Figures| {
+        shapes.push(Shaped { shape, work, figures });
+    };
+    if wanted(Shape::Sequential) {
+        for work in [Work::Fibonacci, Work::True, Work::Noop] {
+            let load = Sequential { work, steps: size(SEQUENTIAL), rounds, crew: crew(runs::ONE) };
+            add("sequential", work.name(), load.measure(store, note).await?);
+        }
+    }
+    if wanted(Shape::Parallel) {
+        for work in [Work::Fibonacci, Work::Noop] {
+            let load = Parallel { work, steps: size(PARALLEL), rounds, crew: crew(runs::ONE) };
+            add("parallel", work.name(), load.measure(store, note).await?);
+        }
+    }
+    if wanted(Shape::Noop) {
+        let (work, steps) = (Work::Noop, size(most));
+        let load = Parallel { work, steps, rounds, crew: crew(runs::EIGHT) };
+        add("noop", work.name(), load.measure(store, note).await?);
+    }
+    if wanted(Shape::Exec) {
+        let (work, steps) = (Work::True, size(most));
+        let load = Parallel { work, steps, rounds, crew: crew(runs::CROWDED) };
+        add("exec", work.name(), runs::beside_forks(&load, store, note).await?);
+    }
+    if wanted(Shape::Plan) {
+        for (name, make) in plans::SHAPES {
+            add("plan", name, plans::measure(name, make, size(most), rounds, note).await?);
+        }
+    }
+    // The first of those that are as large.
+    let largest = shapes.iter().rev().max_by_key(|shaped| shaped.rank()).cloned();
+    let largest = largest.ok_or_else(|| Failure::bug("nothing was measured"))?;
+    Ok(Graph { largest, shapes })
+}
+
+impl Shaped {
+    /// Runs come before what only plans them.
+    fn rank(&self) -> (bool, u64) {
+        (self.figures.nodes > 0, self.figures.n)
+    }
+
+    fn more(&self, name: &str, digits: usize) -> String {
+        match self.figures.more.get(name) {
+            Some(value) => format!("{value:.digits$}"),
+            None => "-".into(),
+        }
+    }
+}
+
+impl Graph {
+    pub(super) fn page(&self) -> Vec<Part> {
+        let [one] = self.shapes.as_slice() else { return vec![self.overview()] };
+        let Shaped { shape, work, figures } = one;
+        let mut parts = figures.page();
+        parts.insert(0, Part::Line(format!("{shape}: {work}")));
+        parts
+    }
+
+    fn overview(&self) -> Part {
+        let mut rows = Vec::new();
+        let head = vec![
+            "shape",
+            "work",
+            "store",
+            "tasks",
+            "per second",
+            "ms per task",
+            "overhead ms",
+            "p50 ms",
+            "p99 ms",
+            "of fork+exec",
+            "bytes per step",
+        ];
+        for shaped in &self.shapes {
+            let figures = &shaped.figures;
+            rows.push(vec![
+                shaped.shape.to_owned(),
+                shaped.work.to_owned(),
+                figures.store.clone(),
+                figures.n.to_string(),
+                format!("{:.0}", figures.per_second),
+                shaped.more("ms per task", 3),
+                shaped.more("overhead ms per step", 2),
+                format!("{:.2}", figures.p50_ms),
+                format!("{:.2}", figures.p99_ms),
+                shaped.more("of fork+exec", 2),
+                shaped.more("bytes per step", 0),
+            ]);
+        }
+        Part::Table { head, rows }
+    }
+}

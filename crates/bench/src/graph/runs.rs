@@ -1,0 +1,334 @@
+//! Owns the loads that go through a server and real agents: chains, and many tasks at once.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use downbeat_client::Feed;
+use downbeat_core::Timestamp;
+use serde_json::{Value, json};
+
+use super::super::agents::{Agents, Crew};
+use super::super::figures::{Figures, Latencies};
+use super::super::server::{STUCK, Server};
+use super::super::shares::{Meter, Share, changes_per_commit, ms_per_commit};
+use super::super::site::{Site, Wanted, within};
+use super::forks::{self, Rate};
+use super::jobs::{self, Work};
+use crate::Note;
+use crate::failure::Failure;
+
+/// An agent that is never short of a slot while a result is on its way.
+pub(super) const ONE: Crew = Crew { nodes: 1, slots: 32 };
+/// The same where processes are counted: so many that several results are written with each commit.
+pub(super) const CROWDED: Crew = Crew { nodes: 1, slots: 128 };
+/// As in `bench tasks`.
+pub(super) const EIGHT: Crew = Crew { nodes: 8, slots: 256 };
+const ENDED: &str = r#"downbeat_runs{state="completed"}"#;
+const PARKED: &str = "downbeat_polls_parked";
+/// How often the server is asked whether a run has ended: what is not known of the result. Asking costs it time.
+const LOOK: Duration = Duration::from_millis(10);
+/// Runs that do not count: they warm up connections and caches.
+const WARM_UP: u32 = 2;
+/// Processes that tell the machine's own rate, before and after; no more than are measured.
+const FORKS: u32 = 3_000;
+
+/// A load on a fresh store, with agents of its own.
+pub(super) trait Measured: Sync {
+    fn crew(&self) -> Crew;
+
+    /// The load itself.
+    fn load(
+        &self,
+        site: &Site,
+        agents: &Agents,
+        note: Note,
+    ) -> impl Future<Output = Result<Figures, Failure>>;
+
+    async fn measure(&self, store: &str, note: Note) -> Result<Figures, Failure> {
+        let wanted = [Wanted::new(store, 1)];
+        within(&wanted, async |sites: &mut [Site]| {
+            let site = &sites[0];
+            let agents = Agents::join(site, self.crew()).await?;
+            self.load(site, &agents, note).await
+        })
+        .await
+    }
+}
+
+/// Each task after the one before.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sequential {
+    pub work: Work,
+    pub steps: usize,
+    pub rounds: u32,
+    pub crew: Crew,
+}
+
+/// All tasks at once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Parallel {
+    pub work: Work,
+    pub steps: usize,
+    pub rounds: u32,
+    pub crew: Crew,
+}
+
+impl Measured for Sequential {
+    fn crew(&self) -> Crew {
+        self.crew
+    }
+
+    async fn load(&self, site: &Site, agents: &Agents, note: Note) -> Result<Figures, Failure> {
+        let server = site.first();
+        let definition = jobs::chain(self.work, self.steps);
+        let mut feed = server.events().await?;
+        for _ in 0..WARM_UP {
+            until_ended(server, &mut feed, &definition).await?;
+        }
+        let spent = Spent::begin(site, agents).await?;
+        let (mut gaps, mut total, mut work) = (Latencies::new()?, Duration::ZERO, Duration::ZERO);
+        for round in 1..=self.rounds {
+            let (run, took) = until_ended(server, &mut feed, &definition).await?;
+            let chain = Chain::of(server, &run, self.steps).await?;
+            chain.gaps.iter().for_each(|gap| gaps.add(*gap));
+            let name = self.work.name();
+            note(&format!(
+                "{} × {name} one after the other, round {round} of {}: {:.1} ms, of which {:.1} ms are work",
+                self.steps,
+                self.rounds,
+                took.as_secs_f64() * 1e3,
+                chain.work.as_secs_f64() * 1e3,
+            ));
+            total += took;
+            work += chain.work;
+        }
+        let n = self.steps as u64 * u64::from(self.rounds);
+        let ms_per_step = |time: Duration| time.as_secs_f64() * 1e3 / n as f64;
+        let mut figures = spent.figures(site, agents, n, self.crew(), total, &gaps).await?;
+        figures.more.extend([
+            ("rounds", f64::from(self.rounds)),
+            ("work ms per step", ms_per_step(work)),
+            ("overhead ms per step", ms_per_step(total.saturating_sub(work))),
+        ]);
+        Ok(figures)
+    }
+}
+
+impl Measured for Parallel {
+    fn crew(&self) -> Crew {
+        self.crew
+    }
+
+    async fn load(&self, site: &Site, agents: &Agents, note: Note) -> Result<Figures, Failure> {
+        let server = site.first();
+        for _ in 0..WARM_UP {
+            self.round(server, &jobs::wide(self.work, self.steps.min(100))).await?;
+        }
+        let definition = jobs::wide(self.work, self.steps);
+        let spent = Spent::begin(site, agents).await?;
+        let (mut rounds, mut submits, mut total) = (Latencies::new()?, Latencies::new()?, Duration::ZERO);
+        for round in 1..=self.rounds {
+            let (submitted, took) = self.round(server, &definition).await?;
+            let (name, ms) = (self.work.name(), took.as_secs_f64() * 1e3);
+            note(&format!("{} × {name} at once, round {round} of {}: {ms:.0} ms", self.steps, self.rounds));
+            rounds.add(took);
+            submits.add(submitted);
+            total += took;
+        }
+        let n = self.steps as u64 * u64::from(self.rounds);
+        let mut figures = spent.figures(site, agents, n, self.crew(), total, &rounds).await?;
+        figures.more.extend([
+            ("rounds", f64::from(self.rounds)),
+            ("slots per node", f64::from(self.crew.slots)),
+            ("submit p50 ms", submits.ms(0.5)),
+            ("best per second", self.steps as f64 * 1e3 / rounds.least_ms()),
+        ]);
+        Ok(figures)
+    }
+}
+
+impl Parallel {
+    /// How long submitting took, and until the run had ended. Then until every agent is back at its poll.
+    async fn round(&self, server: &Server, definition: &Value) -> Result<(Duration, Duration), Failure> {
+        let before = server.metrics().await?.get(ENDED);
+        let begun = Instant::now();
+        server.submit(definition).await?;
+        let submitted = begun.elapsed();
+        server.reached(ENDED, before + 1.0, LOOK).await?;
+        let took = begun.elapsed();
+        server.reached(PARKED, f64::from(self.crew.nodes), LOOK).await?;
+        Ok((submitted, took))
+    }
+}
+
+/// The load between two measurements of what the machine does by itself: its neighbours take what they take.
+pub(super) async fn beside_forks(load: &Parallel, store: &str, note: Note) -> Result<Figures, Failure> {
+    let processes = u32::try_from(load.steps).unwrap_or(FORKS).min(FORKS);
+    let rate = async || {
+        let counted = tokio::task::spawn_blocking(move || Rate::count(processes)).await;
+        let rate = counted.map_err(|error| Failure::bug(format!("counting processes failed: {error}")))??;
+        note(&format!(
+            "fork+exec of /bin/true in tight loops: {:.0} per second with a thread per core, {:.0} with more",
+            rate.per_core, rate.crowded
+        ));
+        Ok::<Rate, Failure>(rate)
+    };
+    let before = rate().await?;
+    let mut figures = load.measure(store, note).await?;
+    let after = rate().await?;
+    figures.more.extend([
+        ("fork+exec per second before", before.most()),
+        ("fork+exec per second after", after.most()),
+        ("of fork+exec", figures.per_second / f64::midpoint(before.most(), after.most())),
+        ("fork+exec per second before, a thread per core", before.per_core),
+        ("fork+exec per second after, a thread per core", after.per_core),
+        (
+            "of fork+exec, a thread per core",
+            figures.per_second / f64::midpoint(before.per_core, after.per_core),
+        ),
+        ("cores", forks::cores() as f64),
+    ]);
+    Ok(figures)
+}
+
+/// Submits, and waits for the end as a client does: on the live stream.
+async fn until_ended(
+    server: &Server,
+    feed: &mut Feed,
+    definition: &Value,
+) -> Result<(String, Duration), Failure> {
+    let begun = Instant::now();
+    let run = server.submit(definition).await?;
+    loop {
+        let next = tokio::time::timeout(STUCK, feed.next()).await;
+        let next =
+            next.map_err(|_| Failure::bug(format!("run {run} has not ended after {} s", STUCK.as_secs())))?;
+        let message = next?.ok_or_else(|| Failure::bug("the event stream ended"))?;
+        if message.name != "run_moved" || !message.data.contains(&run) {
+            continue;
+        }
+        let took = begun.elapsed();
+        let event: Value = message.decode()?;
+        match event["data"]["status"].as_str() {
+            Some("completed") => return Ok((run, took)),
+            Some("failed" | "cancelled") => {
+                return Err(Failure::bug(format!("run {run} did not complete: {event}")));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What the agent says of a chain that ended.
+#[derive(Debug, Default, PartialEq)]
+struct Chain {
+    /// In which a task ran.
+    work: Duration,
+    /// From the end of each task to the start of the next.
+    gaps: Vec<Duration>,
+}
+
+impl Chain {
+    async fn of(server: &Server, run: &str, steps: usize) -> Result<Self, Failure> {
+        let mut spans = Vec::with_capacity(steps);
+        while spans.len() < steps {
+            let page =
+                server.get(&format!("runs/{run}/executions?limit=1000&offset={}", spans.len())).await?;
+            let rows = page["data"].as_array().map_or(&[][..], Vec::as_slice);
+            spans.extend(rows.iter().filter_map(span));
+            if page["pagination"]["has_more"] != json!(true) {
+                break;
+            }
+        }
+        if spans.len() != steps {
+            return Err(Failure::bug(format!(
+                "run {run} has {} executions that ran, not {steps}",
+                spans.len()
+            )));
+        }
+        Ok(Self::through(spans))
+    }
+
+    fn through(mut spans: Vec<(Timestamp, Timestamp)>) -> Self {
+        spans.sort_unstable();
+        let between =
+            |from: Timestamp, to: Timestamp| Duration::try_from(to.duration_since(from)).unwrap_or_default();
+        Self {
+            work: spans.iter().map(|(start, end)| between(*start, *end)).sum(),
+            gaps: spans.windows(2).map(|pair| between(pair[0].1, pair[1].0)).collect(),
+        }
+    }
+}
+
+fn span(row: &Value) -> Option<(Timestamp, Timestamp)> {
+    let time = |name: &str| row[name].as_str()?.parse().ok();
+    Some((time("started_at")?, time("finished_at")?))
+}
+
+/// What server and agents had used when a load began.
+struct Spent {
+    meter: Meter,
+    agents: f64,
+    work: f64,
+}
+
+impl Spent {
+    async fn begin(site: &Site, agents: &Agents) -> Result<Self, Failure> {
+        let meter = Meter::begin(site).await?;
+        Ok(Self { meter, agents: agents.cpu_seconds(), work: agents.work_cpu_seconds() })
+    }
+
+    async fn figures(
+        &self,
+        site: &Site,
+        agents: &Agents,
+        n: u64,
+        crew: Crew,
+        total: Duration,
+        latencies: &Latencies,
+    ) -> Result<Figures, Failure> {
+        let servers: Vec<Share> = self.meter.end(site).await?;
+        let server_cpu_seconds: f64 = servers.iter().map(|share| share.cpu_seconds).sum();
+        let (agents_cpu, work_cpu) =
+            (agents.cpu_seconds() - self.agents, agents.work_cpu_seconds() - self.work);
+        let us_per = |seconds: f64| seconds * 1e6 / n as f64;
+        let seconds = total.as_secs_f64();
+        Ok(Figures {
+            load: "graph",
+            counted: "tasks",
+            store: site.store.clone(),
+            n,
+            nodes: crew.nodes,
+            seconds,
+            per_second: n as f64 / seconds,
+            p50_ms: latencies.ms(0.5),
+            p99_ms: latencies.ms(0.99),
+            server_rss_bytes: site.rss_bytes(),
+            server_cpu_seconds,
+            more: BTreeMap::from([
+                ("ms per task", seconds * 1e3 / n as f64),
+                ("commits per task", servers.iter().map(|share| share.commits).sum::<f64>() / n as f64),
+                ("changes per commit", changes_per_commit(&servers)),
+                ("ms per commit", ms_per_commit(&servers)),
+                ("server cpu us per task", us_per(server_cpu_seconds)),
+                ("agents cpu us per task", us_per(agents_cpu)),
+                ("work cpu us per task", us_per(work_cpu)),
+                ("agents rss bytes", agents.rss_bytes() as f64),
+            ]),
+            servers,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chain_is_work_and_what_lies_between() {
+        let at = |ms: i64| Timestamp::from_millisecond(ms).unwrap();
+        let chain = Chain::through(vec![(at(30), at(35)), (at(10), at(20)), (at(36), at(36))]);
+        assert_eq!(chain.work, Duration::from_millis(15));
+        assert_eq!(chain.gaps, [Duration::from_millis(10), Duration::from_millis(1)]);
+    }
+}

@@ -1,0 +1,82 @@
+//! Owns the process that simulated nodes live in. It is neither the server's nor the one that measures, so that each
+//! one's part of the cores is known.
+
+use std::process::Stdio;
+
+use clap::Args;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use tokio::io::AsyncReadExt;
+use tokio::process::{Child, ChildStdin, Command};
+
+use super::node::Node;
+use super::process;
+use super::server::cannot;
+use crate::failure::{Code, Failure};
+
+/// Nodes that join at the same time: the listener's queue is short.
+const JOINING: usize = 256;
+
+/// Simulated nodes, in this process, for as long as standard input is open
+#[derive(Debug, Args)]
+pub(crate) struct NodesArgs {
+    /// Where the server listens for agents: HOST:PORT
+    address: String,
+    /// Nodes, each with a connection and a session of its own
+    count: u32,
+}
+
+/// What the process does.
+pub(super) async fn serve(args: NodesArgs) -> Result<(), Failure> {
+    process::make_room_for(args.count)?;
+    let nodes: Vec<Node> = stream::iter(0..args.count)
+        .map(|index| Node::join(&args.address, format!("sim-{index:05}")))
+        .buffer_unordered(JOINING)
+        .try_collect()
+        .await
+        .map_err(|fault| cannot("join", &fault))?;
+    let mut serving: FuturesUnordered<_> = nodes.into_iter().map(|node| tokio::spawn(node.serve())).collect();
+    let mut stdin = tokio::io::stdin();
+    let mut nothing = [0];
+    tokio::select! {
+        Some(Ok(Err(fault))) = serving.next() => Err(cannot("go on as a node", &fault)),
+        // Whoever started this is done, or gone.
+        _ = stdin.read(&mut nothing) => Ok(()),
+    }
+}
+
+/// Such a process, as the one that started it sees it. It ends with this.
+#[derive(Debug)]
+pub(super) struct Nodes {
+    child: Child,
+    id: u32,
+    /// Open for as long as the nodes are wanted; waiting for the child would close it.
+    _stdin: Option<ChildStdin>,
+}
+
+impl Nodes {
+    pub(super) fn start(address: &str, count: u32) -> Result<Self, Failure> {
+        let program = std::env::current_exe().map_err(|error| cannot("find this program", &error))?;
+        let mut child = Command::new(program)
+            .args(["bench", "nodes", address, &count.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|error| cannot("start the nodes", &error))?;
+        let id = child.id().ok_or_else(|| Failure::bug("the nodes' process has no id"))?;
+        let stdin = child.stdin.take();
+        Ok(Self { child, id, _stdin: stdin })
+    }
+
+    /// Waits for the end that is not to come: it has said on standard error why.
+    pub(super) async fn failed(&mut self) -> Failure {
+        let status =
+            self.child.wait().await.map_or_else(|error| error.to_string(), |status| status.to_string());
+        Failure::new(Code::Unreachable, format!("the nodes' process ended: {status}"))
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.id
+    }
+}

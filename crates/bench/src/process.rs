@@ -1,0 +1,71 @@
+//! Owns what the kernel says of a process under test: its time on the cores, its memory, its open files.
+
+use downbeat_agent::raise_open_files;
+
+use crate::failure::Failure;
+
+/// Files that a process has open besides its connections: the store, logs, the runtime's own.
+const OTHER_FILES: u64 = 200;
+
+/// User and system time that a living process used so far.
+pub(super) fn cpu_seconds(process: u32) -> f64 {
+    // Fields 14 and 15 of the whole line.
+    seconds(process, 11)
+}
+
+/// The same of the processes that it started and waited for.
+pub(super) fn children_cpu_seconds(process: u32) -> f64 {
+    seconds(process, 13)
+}
+
+/// Two fields of what the kernel counts for a process, counted after its name, which may hold blanks.
+fn seconds(process: u32, first: usize) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let fields = rest.split_whitespace().skip(first).take(2);
+    let ticks: f64 = fields.filter_map(|field| field.parse::<f64>().ok()).sum();
+    ticks / 100.0
+}
+
+pub(super) fn rss_bytes(process: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok()).unwrap_or(0) * 1024
+}
+
+/// Lets this process, and those that it starts, have as many files open as the system allows; an error when so many
+/// connections are more than that.
+pub(super) fn make_room_for(connections: u32) -> Result<(), Failure> {
+    let needed = u64::from(connections) + OTHER_FILES;
+    let hard = raise_open_files()
+        .map_err(|error| Failure::bug(format!("cannot raise the limit of open files: {error}")))?;
+    if hard < needed {
+        return Err(Failure::bad_input(format!(
+            "{connections} connections need {needed} open files, and a process may have {hard}: raise `ulimit -Hn`, \
+             or take fewer --nodes"
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_has_used_time_and_memory() {
+        let own = std::process::id();
+        assert!(rss_bytes(own) > 100_000);
+        while cpu_seconds(own) == 0.0 {}
+        assert_eq!((cpu_seconds(u32::MAX), rss_bytes(u32::MAX)), (0.0, 0));
+    }
+
+    #[test]
+    fn more_connections_than_the_system_allows_are_refused_before_they_are_made() {
+        make_room_for(10).unwrap();
+        if raise_open_files().unwrap() < u64::from(u32::MAX) {
+            let text = make_room_for(u32::MAX).unwrap_err().message;
+            assert!(text.contains("ulimit"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Owns one server under test: a process of its own that can be killed and started again at the same addresses.
+
+use std::fs::OpenOptions;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use downbeat_client::Feed;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::process;
+use crate::failure::{Code, Failure};
+
+/// A server starts within this, or something is wrong.
+const START: Duration = Duration::from_secs(30);
+/// A load that makes no progress for this long is given up.
+pub(super) const STUCK: Duration = Duration::from_secs(60);
+
+/// How a server is started.
+#[derive(Clone, Debug)]
+pub(super) struct Launch {
+    pub name: String,
+    /// As `server --store` takes it.
+    pub store: String,
+    /// Where its log and its addresses are written.
+    pub directory: PathBuf,
+    /// What is said to it besides.
+    pub flags: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Ready {
+    http: String,
+    grpc: String,
+    url: String,
+}
+
+/// A running server and how to reach it.
+#[derive(Debug)]
+pub(super) struct Server {
+    launch: Launch,
+    child: Child,
+    http: String,
+    pub grpc: String,
+    pub url: String,
+    client: reqwest::Client,
+    /// User and system time of its former lives.
+    spent: f64,
+}
+
+impl Server {
+    pub(super) async fn start(launch: Launch) -> Result<Self, Failure> {
+        let client = reqwest::Client::builder().no_proxy().tls_certs_only([]).build();
+        let client = client.map_err(|error| Failure::bug(format!("cannot set up the client: {error}")))?;
+        let child = launch.spawn("127.0.0.1:0", "127.0.0.1:0")?;
+        let nowhere = String::new();
+        let mut server = Self {
+            launch,
+            child,
+            http: nowhere.clone(),
+            grpc: nowhere.clone(),
+            url: nowhere,
+            client,
+            spent: 0.0,
+        };
+        let ready = server.until_ready().await?;
+        (server.http, server.grpc, server.url) = (ready.http, ready.grpc, ready.url);
+        Ok(server)
+    }
+
+    /// `kill -9`.
+    pub(super) fn kill(&mut self) {
+        self.spent = self.cpu_seconds();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Starts it again, where it was.
+    pub(super) async fn start_again(&mut self) -> Result<(), Failure> {
+        let begun = Instant::now();
+        loop {
+            self.child = self.launch.spawn(&self.http, &self.grpc)?;
+            match self.until_ready().await {
+                // A connection of somebody else may have its port for a moment.
+                Err(_) if begun.elapsed() < START => tokio::time::sleep(Duration::from_millis(100)).await,
+                result => return result.map(drop),
+            }
+        }
+    }
+
+    async fn until_ready(&mut self) -> Result<Ready, Failure> {
+        let begun = Instant::now();
+        loop {
+            if let Ok(text) = std::fs::read_to_string(self.launch.ready_file()) {
+                return serde_json::from_str(&text)
+                    .map_err(|error| cannot("read the server's addresses", &error));
+            }
+            let ended = self.child.try_wait().ok().flatten();
+            if ended.is_some() || begun.elapsed() > START {
+                let log = std::fs::read_to_string(self.launch.log_file()).unwrap_or_default();
+                let last = log.trim().lines().last().unwrap_or_default();
+                return Err(Failure::new(
+                    Code::Unreachable,
+                    format!("the server {} did not start: {last}", self.launch.name),
+                ));
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.launch.name
+    }
+
+    /// Submits a definition; answers the run's id.
+    pub(super) async fn submit(&self, definition: &Value) -> Result<String, Failure> {
+        let sent = self.client.post(format!("{}/api/v1/runs", self.url)).json(definition).send().await;
+        let response = sent.map_err(|error| cannot("submit", &error))?;
+        let status = response.status();
+        let body: Value = response.json().await.map_err(|error| cannot("read an answer", &error))?;
+        match body["id"].as_str() {
+            Some(id) if status.is_success() => Ok(id.to_owned()),
+            _ => Err(Failure::new(Code::Refused, format!("a run was not accepted: {body}"))),
+        }
+    }
+
+    /// What a path of the API answers.
+    pub(super) async fn get(&self, path: &str) -> Result<Value, Failure> {
+        let response = self.client.get(format!("{}/api/v1/{path}", self.url)).send().await;
+        let response = response.and_then(reqwest::Response::error_for_status);
+        let response = response.map_err(|error| cannot(&format!("read {path}"), &error))?;
+        response.json().await.map_err(|error| cannot(&format!("read {path}"), &error))
+    }
+
+    /// The number of the last event.
+    pub(super) async fn last_seq(&self) -> Result<u64, Failure> {
+        let page = self.get("events?follow=0&limit=1").await?;
+        Ok(page["data"][0]["seq"].as_u64().unwrap_or(0))
+    }
+
+    /// The live stream of all events from now on.
+    pub(super) async fn events(&self) -> Result<Feed, Failure> {
+        let response = self.client.get(format!("{}/api/v1/events", self.url)).send().await;
+        let response = response.map_err(|error| cannot("follow events", &error))?;
+        Ok(Feed::new(response, self.url.clone()))
+    }
+
+    /// All figures of `/metrics`.
+    pub(super) async fn metrics(&self) -> Result<Metrics, Failure> {
+        let text = async { self.client.get(format!("{}/metrics", self.url)).send().await?.text().await };
+        text.await.map(Metrics).map_err(|error| cannot("read metrics", &error))
+    }
+
+    /// Waits until a figure has reached a value.
+    pub(super) async fn reached(&self, name: &str, value: f64, every: Duration) -> Result<(), Failure> {
+        let (mut last, mut since) = (-1.0, Instant::now());
+        loop {
+            let now = self.metrics().await?.get(name);
+            if now >= value {
+                return Ok(());
+            }
+            if now > last {
+                (last, since) = (now, Instant::now());
+            }
+            if since.elapsed() > STUCK {
+                return Err(Failure::bug(format!(
+                    "`{name}` of {} stands at {now} of {value} for {} s",
+                    self.launch.name,
+                    STUCK.as_secs()
+                )));
+            }
+            tokio::time::sleep(every).await;
+        }
+    }
+
+    pub(super) fn rss_bytes(&self) -> u64 {
+        process::rss_bytes(self.child.id())
+    }
+
+    /// User and system time that it used so far, over all its lives.
+    pub(super) fn cpu_seconds(&self) -> f64 {
+        self.spent + process::cpu_seconds(self.child.id())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Its data goes with it: nothing is worth a graceful stop.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Launch {
+    fn spawn(&self, http: &str, grpc: &str) -> Result<Child, Failure> {
+        let _ = std::fs::remove_file(self.ready_file());
+        let program = std::env::current_exe().map_err(|error| cannot("find this program", &error))?;
+        let log = OpenOptions::new().create(true).append(true).open(self.log_file());
+        Command::new(program)
+            .args(["server", "--name", &self.name, "--http", http, "--grpc", grpc, "--log-level", "warn"])
+            .args(["--store", &self.store])
+            .args(&self.flags)
+            .arg("--ready-file")
+            .arg(self.ready_file())
+            .current_dir(&self.directory)
+            .stdout(Stdio::null())
+            .stderr(log.map_err(|error| cannot("log", &error))?)
+            .spawn()
+            .map_err(|error| cannot("start a server", &error))
+    }
+
+    fn ready_file(&self) -> PathBuf {
+        self.directory.join(format!("{}.ready", self.name))
+    }
+
+    fn log_file(&self) -> PathBuf {
+        self.directory.join(format!("{}.log", self.name))
+    }
+}
+
+/// The text of `/metrics`.
+#[derive(Debug)]
+pub(super) struct Metrics(String);
+
+impl Metrics {
+    /// One figure, its name with labels as it is printed; 0 when it is not there.
+    pub(super) fn get(&self, name: &str) -> f64 {
+        let line = self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.and_then(|value| value.trim().parse().ok()).unwrap_or(0.0)
+    }
+}
+
+pub(super) fn cannot(what: &str, error: &dyn std::error::Error) -> Failure {
+    let mut text = format!("cannot {what}: {error}");
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    Failure::new(Code::Unreachable, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_is_found_by_its_whole_name() {
+        let metrics =
+            Metrics("# TYPE a counter\na_total{x=\"1\"} 3\na_total{x=\"12\"} 4.5\nab 7\n".to_owned());
+        assert_eq!(metrics.get(r#"a_total{x="12"}"#), 4.5);
+        assert_eq!(metrics.get("ab"), 7.0);
+        assert_eq!(metrics.get("a"), 0.0);
+    }
+}

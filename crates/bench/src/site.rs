@@ -1,0 +1,185 @@
+//! Owns the system under test: servers as processes on one store, and agents in this process. Everything is gone when
+//! the load is over, also when it fails or is interrupted.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use downbeat_agent::{Agent, Grpc, Handle, Settings};
+use tempfile::TempDir;
+
+use super::database::Database;
+use super::server::{Launch, Server, cannot};
+use crate::failure::{Code, Failure};
+
+/// What is to be started.
+#[derive(Clone, Debug)]
+pub(super) struct Wanted {
+    /// `sqlite` for a fresh file, or any location that `server --store` takes; on a PostgreSQL a fresh database is made.
+    pub store: String,
+    pub servers: u32,
+    /// What is said to every server besides.
+    pub flags: Vec<String>,
+}
+
+impl Wanted {
+    pub(super) fn new(store: &str, servers: u32) -> Self {
+        Self { store: store.to_owned(), servers, flags: Vec::new() }
+    }
+
+    fn is_postgres(&self) -> bool {
+        self.store.starts_with("postgres://") || self.store.starts_with("postgresql://")
+    }
+
+    /// Loads that look into the database itself.
+    pub(super) fn needs_postgres(&self) -> Result<(), Failure> {
+        if self.is_postgres() {
+            return Ok(());
+        }
+        Err(Failure::bad_input(
+            "this load needs --store postgres://…: it is about servers that share a PostgreSQL",
+        ))
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        if self.servers == 0 {
+            return Err(Failure::bad_input("--servers must be at least 1"));
+        }
+        if self.servers > 1 && !self.is_postgres() {
+            return Err(Failure::bad_input(
+                "only a PostgreSQL is shared: several --servers need --store postgres://…",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Site {
+    pub servers: Vec<Server>,
+    /// Which kind of store.
+    pub store: String,
+    database: Option<Database>,
+    directory: TempDir,
+}
+
+/// Starts sites, does the work, and clears up whatever became of it.
+pub(super) async fn within<T>(
+    wanted: &[Wanted],
+    work: impl AsyncFnOnce(&mut [Site]) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    for wanted in wanted {
+        wanted.check()?;
+    }
+    let mut sites = Vec::new();
+    let whole = async {
+        for wanted in wanted {
+            sites.push(Site::make(wanted).await?);
+        }
+        for (site, wanted) in sites.iter_mut().zip(wanted) {
+            site.start(wanted).await?;
+        }
+        work(&mut sites).await
+    };
+    let mut result = tokio::select! {
+        result = whole => result,
+        _ = tokio::signal::ctrl_c() => Err(Failure::new(Code::RunFailed, "interrupted")),
+    };
+    for site in sites {
+        let ended = site.end().await;
+        if result.is_ok() {
+            ended?;
+        } else if let (Err(failure), Err(also)) = (&mut result, ended) {
+            failure.details.push(also.message);
+        }
+    }
+    result
+}
+
+impl Site {
+    async fn make(wanted: &Wanted) -> Result<Self, Failure> {
+        let directory = tempfile::tempdir().map_err(|error| cannot("make a directory", &error))?;
+        let database = match wanted.is_postgres() {
+            true => Some(Database::create(&wanted.store).await?),
+            false => None,
+        };
+        let kind = wanted.store.split(':').next().unwrap_or_default().to_owned();
+        Ok(Self { servers: Vec::new(), store: kind, database, directory })
+    }
+
+    async fn start(&mut self, wanted: &Wanted) -> Result<(), Failure> {
+        let location = match (&self.database, wanted.store.as_str()) {
+            (Some(database), _) => database.location().to_owned(),
+            (None, "sqlite") => format!("sqlite:{}", self.directory.path().join("bench.db").display()),
+            (None, other) => other.to_owned(),
+        };
+        for number in 1..=wanted.servers {
+            let launch = Launch {
+                name: format!("server-{number}"),
+                store: location.clone(),
+                directory: self.directory.path().to_owned(),
+                flags: wanted.flags.clone(),
+            };
+            self.servers.push(Server::start(launch).await?);
+        }
+        Ok(())
+    }
+
+    async fn end(mut self) -> Result<(), Failure> {
+        self.servers.clear();
+        match &self.database {
+            Some(database) => database.remove().await,
+            None => Ok(()),
+        }
+    }
+
+    /// The one that is asked when any will do. What another one commits reaches it with the feed.
+    pub(super) fn first(&self) -> &Server {
+        &self.servers[0]
+    }
+
+    /// Servers take turns.
+    pub(super) fn server(&self, turn: u64) -> &Server {
+        let count = self.servers.len() as u64;
+        &self.servers[usize::try_from(turn % count).unwrap_or(0)]
+    }
+
+    pub(super) fn database(&self) -> Result<&Database, Failure> {
+        self.database.as_ref().ok_or_else(|| Failure::bug("there is no database in this store"))
+    }
+
+    /// Real agents, spread over the servers: each knows all of them, another one first. Answers when all servers see
+    /// all of them.
+    pub(super) async fn join(&self, nodes: u32, slots: u32) -> Result<Vec<Handle>, Failure> {
+        let agents = (0..nodes).map(|index| self.agent(index, slots)).collect();
+        let online = r#"downbeat_nodes{status="online"}"#;
+        for server in &self.servers {
+            server.reached(online, f64::from(nodes), Duration::from_millis(20)).await?;
+        }
+        Ok(agents)
+    }
+
+    fn agent(&self, index: u32, slots: u32) -> Handle {
+        let hostname = format!("bench-{index}");
+        let mut settings = Settings::new(self.directory.path().join(&hostname));
+        settings.servers = self.servers.iter().map(|server| server.grpc.clone()).collect();
+        settings.servers.rotate_left(index as usize % self.servers.len());
+        settings.hostname = hostname;
+        settings.slots = slots;
+        Agent::start(settings, Arc::new(Grpc))
+    }
+
+    /// Gone with the site.
+    pub(super) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub(super) fn cpu_seconds(&self) -> f64 {
+        self.servers.iter().map(Server::cpu_seconds).sum()
+    }
+
+    pub(super) fn rss_bytes(&self) -> u64 {
+        self.servers.iter().map(Server::rss_bytes).sum()
+    }
+}

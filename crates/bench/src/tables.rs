@@ -1,0 +1,88 @@
+//! Owns the look into the database under test: how large its tables are, how many dead rows they hold, and how long
+//! executions had waited. For what no figure of the product tells.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio_postgres::Client;
+
+use super::figures::Latencies;
+use super::server::cannot;
+use crate::failure::Failure;
+
+const TABLES: &str = "SELECT relname::text, n_live_tup, n_dead_tup, pg_total_relation_size(relid), \
+     autovacuum_count + autoanalyze_count FROM pg_stat_user_tables ORDER BY 4 DESC, 1";
+const SIZE: &str = "SELECT pg_database_size(current_database())";
+/// Waits in tenths of a millisecond, and a minute at most: so many rows and no more.
+const WAITS: &str = "SELECT (granted_at - $1) * $3 / ($2 - $1), \
+     least(greatest(granted_at - created_at, 0), 60000000) / 100, count(*) \
+     FROM executions WHERE granted_at >= $1 AND granted_at < $2 GROUP BY 1, 2";
+
+/// One table at one moment, as PostgreSQL's statistics have it.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct TableState {
+    pub name: String,
+    pub rows: i64,
+    pub dead_rows: i64,
+    /// With its indexes.
+    pub bytes: i64,
+    pub autovacuums: i64,
+}
+
+/// All tables at one moment, the largest first.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Tables {
+    pub database_bytes: i64,
+    pub tables: Vec<TableState>,
+}
+
+impl Tables {
+    pub(super) async fn read(client: &Client) -> Result<Self, Failure> {
+        let failed = |error| cannot("read the tables' statistics", &error);
+        let rows = client.query(TABLES, &[]).await.map_err(failed)?;
+        let tables = rows.iter().map(|row| TableState {
+            name: row.get(0),
+            rows: row.get(1),
+            dead_rows: row.get(2),
+            bytes: row.get(3),
+            autovacuums: row.get(4),
+        });
+        let tables = tables.collect();
+        let database_bytes = client.query_one(SIZE, &[]).await.map_err(failed)?.get(0);
+        Ok(Self { database_bytes, tables })
+    }
+
+    pub(super) fn dead_rows(&self) -> i64 {
+        self.tables.iter().map(|table| table.dead_rows).sum()
+    }
+}
+
+/// The database's clock in microseconds, as times are kept.
+pub(super) async fn now(client: &Client) -> Result<i64, Failure> {
+    let sql = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+    Ok(client.query_one(sql, &[]).await.map_err(|error| cannot("ask for the time", &error))?.get(0))
+}
+
+pub(super) async fn count_runs(client: &Client) -> Result<i64, Failure> {
+    let counted = client.query_one("SELECT count(*) FROM runs", &[]).await;
+    Ok(counted.map_err(|error| cannot("count runs", &error))?.get(0))
+}
+
+/// From pending to leased, for each of so many parts of the time between two moments.
+pub(super) async fn waits(
+    client: &Client,
+    from: i64,
+    until: i64,
+    windows: u32,
+) -> Result<Vec<Latencies>, Failure> {
+    let mut waits = (0..windows).map(|_| Latencies::new()).collect::<Result<Vec<_>, _>>()?;
+    let rows = client.query(WAITS, &[&from, &until, &i64::from(windows)]).await;
+    for row in rows.map_err(|error| cannot("read how long executions waited", &error))? {
+        let (window, tenths, count): (i64, i64, i64) = (row.get(0), row.get(1), row.get(2));
+        let wait = Duration::from_micros(u64::try_from(tenths).unwrap_or(0) * 100);
+        if let Some(latencies) = usize::try_from(window).ok().and_then(|window| waits.get_mut(window)) {
+            latencies.add_many(wait, u64::try_from(count).unwrap_or(0));
+        }
+    }
+    Ok(waits)
+}

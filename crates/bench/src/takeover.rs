@@ -1,0 +1,291 @@
+//! `bench takeover`: `kill -9` of servers that own runs, and how long those runs stand still until another server has
+//! moved them on. What was finished before is not to be done again.
+
+use std::collections::{BTreeMap, HashSet};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use downbeat_core::{Dice, Span, limits};
+use serde_json::{Value, json};
+
+use super::figures::{Figures, Latencies};
+use super::server::{STUCK, Server};
+use super::sightings::Sightings;
+use super::site::{Site, Wanted, within};
+use super::tasks::own_cpu_seconds;
+use crate::Note;
+use crate::failure::Failure;
+
+/// How often a condition is looked at. What is measured is when events came, not when this was noticed.
+const LOOK: Duration = Duration::from_millis(5);
+
+#[derive(Debug, Args)]
+pub(crate) struct TakeoverArgs {
+    /// A PostgreSQL, in which a database is made and dropped: postgres://…
+    #[arg(long)]
+    store: String,
+    /// Servers that share it
+    #[arg(long, default_value_t = 3)]
+    servers: u32,
+    /// Servers that are killed, one after the other, each chosen at random
+    #[arg(long, default_value_t = 20)]
+    rounds: u32,
+    /// The servers' server_stale_after
+    #[arg(long, value_name = "DURATION", default_value = "2s")]
+    stale_after: Span,
+    /// Runs under way on each server
+    #[arg(long, default_value_t = 4)]
+    runs: u32,
+    /// What one task of a run takes
+    #[arg(long, value_name = "DURATION", default_value = "100ms")]
+    task: Span,
+    /// Agents
+    #[arg(long, default_value_t = 6)]
+    nodes: u32,
+}
+
+pub(super) async fn measure(args: TakeoverArgs, note: Note) -> Result<Figures, Failure> {
+    if args.servers < 2 {
+        return Err(Failure::bad_input("--servers must be at least 2: somebody has to take over"));
+    }
+    if args.task.0.is_zero() || args.stale_after.0.is_zero() {
+        return Err(Failure::bad_input("--task and --stale-after must be longer than nothing"));
+    }
+    let mut wanted = Wanted::new(&args.store, args.servers);
+    wanted.needs_postgres()?;
+    wanted.flags = vec!["--server-stale-after".to_owned(), args.stale_after.to_string()];
+    within(&[wanted], async |sites: &mut [Site]| load(&mut sites[0], &args, note).await).await
+}
+
+/// What all rounds came to.
+struct Findings {
+    /// From the kill to the event that says who owns the run now.
+    taken: Latencies,
+    /// From the kill to the first event that only the new owner can have committed.
+    moved_on: Latencies,
+    /// Executions of a step that had succeeded before.
+    repeated: u64,
+    /// Attempts that were lost: their step was sent again, which is no repetition of what was finished.
+    lost: u64,
+    /// Runs that were taken from a server that lived.
+    robbed: u64,
+    finished: u64,
+}
+
+async fn load(site: &mut Site, args: &TakeoverArgs, note: Note) -> Result<Figures, Failure> {
+    // Every run has a task under way; a slot for each of them, also on a single node that is left.
+    let agents = site.join(args.nodes, args.servers * args.runs).await?;
+    let mut dice = Dice::new(uuid::Uuid::new_v4().as_u64_pair().0);
+    let mut findings = Findings {
+        taken: Latencies::new()?,
+        moved_on: Latencies::new()?,
+        repeated: 0,
+        lost: 0,
+        robbed: 0,
+        finished: 0,
+    };
+    let (begun, cpu_before, own_before) = (Instant::now(), site.cpu_seconds(), own_cpu_seconds());
+    for number in 1..=args.rounds {
+        let told = round(site, args, &mut dice, &mut findings).await?;
+        note(&format!("round {number} of {}: {told}", args.rounds));
+    }
+    let figures = figures(site, args, &findings, begun.elapsed(), cpu_before, own_before);
+    drop(agents);
+    if findings.repeated > 0 {
+        let text = format!("{} executions of steps that had succeeded before", findings.repeated);
+        return Err(Failure { measured: figures.page(), ..Failure::bug(text) });
+    }
+    Ok(figures)
+}
+
+fn figures(
+    site: &Site,
+    args: &TakeoverArgs,
+    findings: &Findings,
+    elapsed: Duration,
+    cpu_before: f64,
+    own_before: f64,
+) -> Figures {
+    let (taken, moved_on) = (&findings.taken, &findings.moved_on);
+    let stale_ms = args.stale_after.0.as_secs_f64() * 1e3;
+    let more = BTreeMap::from([
+        ("agents and bench cpu", own_cpu_seconds() - own_before),
+        ("executions finished", findings.finished as f64),
+        ("finished steps repeated", findings.repeated as f64),
+        ("lost attempts", findings.lost as f64),
+        ("max ms", moved_on.most_ms()),
+        ("max of stale_after", moved_on.most_ms() / stale_ms),
+        ("p50 of stale_after", moved_on.ms(0.5) / stale_ms),
+        ("p99 of stale_after", moved_on.ms(0.99) / stale_ms),
+        ("rounds", f64::from(args.rounds)),
+        ("runs taken from a living server", findings.robbed as f64),
+        ("stale_after ms", stale_ms),
+        ("taken max ms", taken.most_ms()),
+        ("taken p50 ms", taken.ms(0.5)),
+        ("taken p99 ms", taken.ms(0.99)),
+    ]);
+    Figures {
+        load: "takeover",
+        counted: "runs taken over",
+        store: site.store.clone(),
+        n: moved_on.count(),
+        nodes: args.nodes,
+        seconds: elapsed.as_secs_f64(),
+        per_second: moved_on.count() as f64 / elapsed.as_secs_f64(),
+        p50_ms: moved_on.ms(0.5),
+        p99_ms: moved_on.ms(0.99),
+        server_rss_bytes: site.rss_bytes(),
+        server_cpu_seconds: site.cpu_seconds() - cpu_before,
+        more,
+        // Whoever was killed counts from anew.
+        servers: Vec::new(),
+    }
+}
+
+/// Runs on every server, one server killed, its runs moved on, all of them completed. Answers what is to be told of it.
+async fn round(
+    site: &mut Site,
+    args: &TakeoverArgs,
+    dice: &mut Dice,
+    findings: &mut Findings,
+) -> Result<String, Failure> {
+    let count = site.servers.len();
+    let victim = usize::try_from(dice.below(count as u64)).unwrap_or(0);
+    let living: Vec<usize> = (0..count).filter(|index| *index != victim).collect();
+    let witness = living[usize::try_from(dice.below(living.len() as u64)).unwrap_or(0)];
+    let seen = Sightings::follow(site.servers[witness].events().await?);
+
+    let definition = job(args);
+    let (mut runs, mut of_victim) = (Vec::new(), None);
+    for (index, server) in site.servers.iter().enumerate() {
+        for _ in 0..args.runs {
+            let run = server.submit(&definition).await?;
+            if index == victim {
+                of_victim = Some(run.clone());
+            }
+            runs.push(run);
+        }
+    }
+    until("every run to finish a step", &seen, || runs.iter().all(|run| seen.of(run).finished > 0)).await?;
+    // At any moment between two of its signs of life.
+    tokio::time::sleep(dice.up_to(args.stale_after.0 / 2)).await;
+
+    findings.robbed += seen.look_anew();
+    let victims_id = of_victim.and_then(|run| seen.of(&run).creator);
+    let (orphans, others): (Vec<&String>, Vec<&String>) =
+        runs.iter().partition(|run| seen.of(run).owner == victims_id);
+    let killed = Instant::now();
+    site.servers[victim].kill();
+    until("its runs to move on", &seen, || orphans.iter().all(|run| seen.of(run).moved_on.is_some())).await?;
+    let mut longest = Duration::ZERO;
+    for run in &orphans {
+        let sight = seen.of(run);
+        let since = |moment: Option<Instant>| moment.map(|moment| moment.saturating_duration_since(killed));
+        if let (Some(taken), Some(moved_on)) = (since(sight.taken), since(sight.moved_on)) {
+            findings.taken.add(taken);
+            findings.moved_on.add(moved_on);
+            longest = longest.max(moved_on);
+        }
+    }
+    let name = site.servers[victim].name().to_owned();
+    site.servers[victim].start_again().await?;
+
+    until("every run to end", &seen, || runs.iter().all(|run| seen.of(run).status.is_some())).await?;
+    findings.robbed += others.iter().filter(|run| seen.of(run).taken.is_some()).count() as u64;
+    for run in &runs {
+        let status = seen.of(run).status;
+        if status.as_deref() != Some("completed") {
+            return Err(Failure::bug(format!("run {run} ended as {}", status.unwrap_or_default())));
+        }
+        look_for_repetitions(&site.servers[witness], run, findings).await?;
+    }
+    Ok(format!("{name} killed, its {} runs moved on within {} ms", orphans.len(), longest.as_millis()))
+}
+
+/// One task after the other, for as long as a take-over may take and a while.
+fn job(args: &TakeoverArgs) -> Value {
+    let whole = args.stale_after.0 * 3 + Duration::from_secs(2);
+    let steps = (whole.as_secs_f64() / args.task.0.as_secs_f64())
+        .ceil()
+        .clamp(3.0, limits::STEPS_PER_RUN as f64) as usize;
+    let step = json!({"backend": "test", "action": "sleep", "params": {"duration": args.task.to_string()}});
+    json!({"name": "takeover", "tasks": vec![step; steps]})
+}
+
+async fn look_for_repetitions(server: &Server, run: &str, findings: &mut Findings) -> Result<(), Failure> {
+    let mut attempts = Attempts::default();
+    let mut offset = 0;
+    loop {
+        let page = server.get(&format!("runs/{run}/executions?limit=1000&offset={offset}")).await?;
+        let rows = page["data"].as_array().map_or(&[][..], Vec::as_slice);
+        rows.iter().for_each(|row| attempts.take(row));
+        offset += rows.len();
+        if page["pagination"]["has_more"] != json!(true) {
+            break;
+        }
+    }
+    findings.finished += attempts.succeeded.len() as u64;
+    findings.repeated += attempts.repeated;
+    findings.lost += attempts.lost;
+    Ok(())
+}
+
+/// What was tried of one run, in the order of creation.
+#[derive(Debug, Default)]
+struct Attempts {
+    /// Steps.
+    succeeded: HashSet<u64>,
+    /// Whatever comes after a success repeats it.
+    repeated: u64,
+    lost: u64,
+}
+
+impl Attempts {
+    fn take(&mut self, row: &Value) {
+        let step = row["step"].as_u64().unwrap_or(u64::MAX);
+        self.repeated += u64::from(self.succeeded.contains(&step));
+        match row["status"].as_str() {
+            Some("succeeded") => {
+                self.succeeded.insert(step);
+            }
+            Some("lost") => self.lost += 1,
+            _ => {}
+        }
+    }
+}
+
+async fn until(what: &str, seen: &Sightings, mut holds: impl FnMut() -> bool) -> Result<(), Failure> {
+    let (mut events, mut since) = (seen.events(), Instant::now());
+    while !holds() {
+        if let Some(failure) = seen.failure() {
+            return Err(failure);
+        }
+        if seen.events() > events {
+            (events, since) = (seen.events(), Instant::now());
+        }
+        if since.elapsed() > STUCK {
+            return Err(Failure::bug(format!(
+                "waited in vain for {what}: no event for {} s",
+                STUCK.as_secs()
+            )));
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_attempt_after_a_success_is_a_repetition_and_one_after_a_loss_is_not() {
+        let mut attempts = Attempts::default();
+        for (step, status) in
+            [(0, "succeeded"), (1, "lost"), (1, "succeeded"), (0, "running"), (1, "succeeded")]
+        {
+            attempts.take(&json!({"step": step, "status": status}));
+        }
+        assert_eq!((attempts.repeated, attempts.lost, attempts.succeeded.len()), (2, 1, 2));
+    }
+}

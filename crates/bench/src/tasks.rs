@@ -1,0 +1,154 @@
+//! `bench tasks`: no-op executions, placed on real agents, from submit to durable result.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use serde_json::{Value, json};
+
+use super::figures::{Figures, Latencies};
+use super::server::{STUCK, Server};
+use super::shares::{Meter, changes_per_commit, ms_per_commit};
+use super::site::{Site, Wanted, within};
+use crate::Note;
+use crate::failure::Failure;
+
+#[derive(Debug, Args)]
+pub(crate) struct TasksArgs {
+    /// Executions
+    #[arg(long, default_value_t = 100_000)]
+    n: u64,
+    /// Agents, each with a connection of its own
+    #[arg(long, default_value_t = 8)]
+    nodes: u32,
+    /// Slots of each agent
+    #[arg(long, default_value_t = 256)]
+    slots: u32,
+    /// Executions in one run
+    #[arg(long, default_value_t = 1_000)]
+    per_run: u64,
+    /// Runs that are submitted at once
+    #[arg(long, default_value_t = 4)]
+    submitters: usize,
+    /// Single tasks, one after the other, for the latency
+    #[arg(long, default_value_t = 500)]
+    singles: u32,
+    /// Servers that share the store; agents and submitters are spread over them
+    #[arg(long, default_value_t = 1)]
+    servers: u32,
+    /// sqlite (a fresh file), or a PostgreSQL, in which a database is made and dropped: postgres://…
+    #[arg(long, default_value = "sqlite")]
+    store: String,
+}
+
+/// Every server counts what all of them did.
+pub(super) const DONE: &str = r#"downbeat_executions_total{outcome="succeeded"}"#;
+/// The first tasks at a server warm up connections and caches.
+const WARM_UP: u32 = 20;
+
+pub(super) async fn measure(args: TasksArgs, note: Note) -> Result<Figures, Failure> {
+    let wanted = Wanted::new(&args.store, args.servers);
+    within(&[wanted], async |sites: &mut [Site]| load(&sites[0], &args, note).await).await
+}
+
+async fn load(site: &Site, args: &TasksArgs, note: Note) -> Result<Figures, Failure> {
+    let agents = site.join(args.nodes, args.slots).await?;
+
+    note(&format!("{} single tasks, one after the other", args.singles));
+    let mut latencies = Latencies::new()?;
+    let servers = u32::try_from(site.servers.len()).unwrap_or(u32::MAX);
+    for (server, number) in site.servers.iter().zip(0..) {
+        let share = args.singles / servers + u32::from(number < args.singles % servers);
+        singles(server, share, &mut latencies).await?;
+    }
+
+    note(&format!("{} executions in runs of {}", args.n, args.per_run));
+    let server = site.first();
+    let before = server.metrics().await?.get(DONE);
+    let (meter, events_before) = (Meter::begin(site).await?, server.last_seq().await?);
+    let own_before = own_cpu_seconds();
+    let begun = Instant::now();
+    let per_run = args.per_run.max(1);
+    let runs = (0..args.n.div_ceil(per_run)).map(|run| (run, per_run.min(args.n - run * per_run)));
+    stream::iter(runs)
+        .map(|(run, size)| async move { site.server(run).submit(&job(size)).await.map(drop) })
+        .buffer_unordered(args.submitters)
+        .try_collect::<()>()
+        .await?;
+    let submitted = begun.elapsed();
+    server.reached(DONE, before + args.n as f64, Duration::from_millis(10)).await?;
+    let seconds = begun.elapsed().as_secs_f64();
+
+    let (shares, events) = (meter.end(site).await?, server.last_seq().await? - events_before);
+    let changes: f64 = shares.iter().map(|share| share.changes).sum();
+    let more = BTreeMap::from([
+        // Most of all what another server was faster with. Every change that was not refused is an event.
+        ("changes refused", (changes - events as f64).max(0.0)),
+        ("submitted after seconds", submitted.as_secs_f64()),
+        ("changes per commit", changes_per_commit(&shares)),
+        ("ms per commit", ms_per_commit(&shares)),
+        ("agents and bench cpu", own_cpu_seconds() - own_before),
+    ]);
+    let figures = Figures {
+        load: "tasks",
+        counted: "executions",
+        store: site.store.clone(),
+        n: args.n,
+        nodes: args.nodes,
+        seconds,
+        per_second: args.n as f64 / seconds,
+        p50_ms: latencies.ms(0.5),
+        p99_ms: latencies.ms(0.99),
+        server_rss_bytes: site.rss_bytes(),
+        server_cpu_seconds: shares.iter().map(|share| share.cpu_seconds).sum(),
+        more,
+        servers: shares,
+    };
+    drop(agents);
+    Ok(figures)
+}
+
+/// Parallel no-ops: a root, and all others after it.
+pub(super) fn job(size: u64) -> Value {
+    let mut tasks = vec![json!({"name": "root", "backend": "test", "action": "noop"})];
+    tasks.extend((1..size).map(|index| {
+        json!({"name": format!("t{index}"), "backend": "test", "action": "noop", "depends_on": ["root"]})
+    }));
+    json!({"name": "bench", "tasks": tasks})
+}
+
+/// Submits one task after the other, and waits for each result as a client does: on the live stream.
+async fn singles(server: &Server, count: u32, latencies: &mut Latencies) -> Result<(), Failure> {
+    if count == 0 {
+        return Ok(());
+    }
+    let mut events = server.events().await?;
+    let definition = json!({"name": "single", "tasks": [{"backend": "test", "action": "noop"}]});
+    for round in 0..count + WARM_UP {
+        let begun = Instant::now();
+        let id = server.submit(&definition).await?;
+        loop {
+            let next = tokio::time::timeout(STUCK, events.next()).await;
+            let next = next
+                .map_err(|_| Failure::bug(format!("run {id} has no result after {} s", STUCK.as_secs())))?;
+            let event = next?.ok_or_else(|| Failure::bug("the event stream ended"))?;
+            if event.name == "execution_finished" && event.data.contains(&id) {
+                break;
+            }
+        }
+        if round >= WARM_UP {
+            latencies.add(begun.elapsed());
+        }
+    }
+    Ok(())
+}
+
+/// User and system time of this process, which holds the agents.
+pub(super) fn own_cpu_seconds() -> f64 {
+    use nix::sys::resource::{UsageWho, getrusage};
+    use nix::sys::time::TimeValLike;
+    getrusage(UsageWho::RUSAGE_SELF).map_or(0.0, |usage| {
+        (usage.user_time().num_microseconds() + usage.system_time().num_microseconds()) as f64 / 1e6
+    })
+}

@@ -1,0 +1,152 @@
+//! Owns the attempts that have not ended, and those that ended and were not followed up yet.
+
+use std::collections::HashMap;
+
+use jiff::Timestamp;
+
+use super::passes::At;
+use super::progress::{Progress, Turn};
+use crate::change::Change;
+use crate::ids::{ExecutionId, NodeId};
+
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Succeeded,
+    Failed,
+    /// Failed without having been sent.
+    GivenUp,
+    Cancelled,
+    Lost,
+    Skipped,
+}
+
+/// An attempt that ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ended {
+    pub at: At,
+    pub end: End,
+}
+
+/// An attempt that has not ended.
+#[derive(Clone, Debug)]
+pub(super) struct Active {
+    pub at: At,
+    pub node: Option<NodeId>,
+    pub leased: bool,
+    /// Sent again after a loss: waits until then for its node to come back, offline or not, unless it is deleted.
+    pub patience: Option<Timestamp>,
+    /// A retry that is delayed until then.
+    pub not_before: Option<Timestamp>,
+    /// Placed, and no node has fitted since then.
+    pub unfit_since: Option<Timestamp>,
+}
+
+/// An attempt that is given up.
+#[derive(Clone, Debug)]
+pub(super) struct Over {
+    pub at: At,
+    pub execution: ExecutionId,
+    pub error: String,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Attempts {
+    active: HashMap<ExecutionId, Active>,
+    /// Whether any attempt was ever sent again and waits for its node: else no deadline has to be searched.
+    is_patient: bool,
+    /// Attempts whose end is known, and for which it is not decided yet what follows.
+    ended: Vec<Ended>,
+}
+
+impl Attempts {
+    pub(super) fn add(&mut self, execution: ExecutionId, active: Active) {
+        self.is_patient |= active.patience.is_some();
+        self.active.insert(execution, active);
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.active.len()
+    }
+
+    pub(super) fn get(&self, execution: ExecutionId) -> Option<&Active> {
+        self.active.get(&execution)
+    }
+
+    /// Returns the attempts that no node has yet.
+    pub(super) fn pending(&self) -> impl Iterator<Item = (ExecutionId, &Active)> {
+        self.active
+            .iter()
+            .filter(|(_, active)| !active.leased)
+            .map(|(execution, active)| (*execution, active))
+    }
+
+    /// Returns the placed attempts that no node has yet.
+    pub(super) fn unplaced_mut(&mut self) -> impl Iterator<Item = (ExecutionId, &mut Active)> {
+        let unplaced = |active: &Active| !active.leased && active.node.is_none();
+        self.active.iter_mut().filter(move |(_, active)| unplaced(active)).map(|(id, active)| (*id, active))
+    }
+
+    /// Returns all of them, in the order of their ids.
+    pub(super) fn in_order(&self) -> Vec<ExecutionId> {
+        let mut executions: Vec<ExecutionId> = self.active.keys().copied().collect();
+        executions.sort_unstable();
+        executions
+    }
+
+    pub(super) fn note_lease(&mut self, execution: ExecutionId) {
+        if let Some(active) = self.active.get_mut(&execution) {
+            active.leased = true;
+        }
+    }
+
+    /// Ends an attempt; returns whether there was one.
+    pub(super) fn end(&mut self, execution: ExecutionId, end: End) -> bool {
+        let active = self.active.remove(&execution);
+        self.ended.extend(active.as_ref().map(|active| Ended { at: active.at, end }));
+        active.is_some()
+    }
+
+    pub(super) fn add_ended(&mut self, ended: Vec<Ended>) {
+        self.ended.extend(ended);
+    }
+
+    pub(super) fn take_ended(&mut self) -> Vec<Ended> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// Returns when the first of them has waited for its node for too long.
+    pub(super) fn next_deadline(&self) -> Option<Timestamp> {
+        let pending = self.is_patient.then(|| self.pending());
+        pending.into_iter().flatten().filter_map(|(_, active)| active.patience).min()
+    }
+}
+
+impl Progress {
+    /// An attempt ended.
+    pub(super) fn ended(&mut self, execution: ExecutionId, end: End, turn: &Turn<'_>) {
+        if self.attempts.end(execution, end) {
+            self.waves.note_end(turn.now);
+        }
+    }
+
+    /// Returns the attempts that no node has yet and that are to be given up, with the reason that `why` returns.
+    pub(super) fn pending_over(&self, why: impl Fn(&Active) -> Option<&'static str>) -> Vec<Over> {
+        let over = self.attempts.pending().filter_map(|(execution, active)| {
+            let why = why(active)?;
+            let node = self.hostname(active.at).unwrap_or_default();
+            Some(Over { at: active.at, execution, error: format!("node {node} {why}") })
+        });
+        over.collect()
+    }
+
+    /// Gives attempts up in the order in which simultaneous failures count, which is the order of their steps. The
+    /// records do not show which was the first, and a server that takes over must decide the same.
+    pub(super) fn give_up(&mut self, mut over: Vec<Over>, turn: &Turn<'_>) {
+        over.sort_unstable_by_key(|Over { at, .. }| (at.step, at.pass, at.walk));
+        for Over { execution, error, .. } in over {
+            let run = self.run.clone();
+            self.emit(Change::ExecutionGivenUp { run, execution, epoch: self.epoch, error, at: turn.now });
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Decides what follows when an attempt ends: another attempt, or the instance's end.
+
+use jiff::SignedDuration;
+
+use super::attempts::{End, Ended};
+use super::passes::At;
+use super::progress::{Progress, Turn};
+use crate::limits;
+use crate::plan::{PassIx, StepIx, WalkIx};
+use crate::run::retry;
+use crate::spec::Delivery;
+
+impl Progress {
+    /// Follows up the attempts that ended: they are retried, or their walks move on. `walks` move on as well.
+    pub(super) fn follow_ends(&mut self, mut walks: Vec<(PassIx, WalkIx)>, turn: &mut Turn<'_>) {
+        let (mut again, last): (Vec<Ended>, Vec<Ended>) =
+            self.attempts.take_ended().into_iter().partition(|ended| self.may_come_again(ended));
+        // Final ends come first: one may trigger fail-fast, and then nothing is retried.
+        for ended in last {
+            self.end_instance(ended, turn);
+            walks.push((ended.at.pass, ended.at.walk));
+        }
+        again.sort_unstable_by_key(|ended| (ended.at.pass, ended.at.walk));
+        for ended in again {
+            let sent = match ended.end {
+                End::Failed => self.try_again(ended.at, turn),
+                _ => self.send_again(ended.at, turn),
+            };
+            if !sent {
+                self.end_instance(ended, turn);
+                walks.push((ended.at.pass, ended.at.walk));
+            }
+        }
+        walks.sort_unstable();
+        for (pass, walk) in walks {
+            self.advance(pass, walk, turn);
+        }
+    }
+
+    /// Whether the retry or delivery rule allows another attempt.
+    fn may_come_again(&self, &Ended { at, end }: &Ended) -> bool {
+        match end {
+            End::Failed => self.has_retries(at),
+            End::Lost | End::Cancelled => self.stopping.is_none() && self.has_resends(at),
+            End::Succeeded | End::GivenUp | End::Skipped => false,
+        }
+    }
+
+    /// The last attempt of an instance ended.
+    fn end_instance(&mut self, Ended { at, end }: Ended, turn: &Turn<'_>) {
+        let failed = match end {
+            End::Succeeded => false,
+            End::Failed | End::GivenUp => true,
+            // Cancelled without a request (its agent was drained) counts as lost.
+            End::Lost | End::Cancelled => self.stopping.is_none(),
+            // Withdrawn before it was sent. If an earlier attempt failed, the instance failed.
+            End::Skipped => self.passes.walk(at.pass, at.walk).attempt > 1,
+        };
+        if failed {
+            self.instance_failed(at, turn);
+        } else if end != End::Skipped {
+            self.passes.mark_ran(at.pass);
+        }
+        self.passes.next_leaf(at.pass, at.walk);
+    }
+
+    /// Whether the retry rule allows another attempt after a failure.
+    pub(super) fn has_retries(&self, at: At) -> bool {
+        let used = self.passes.walk(at.pass, at.walk).retries;
+        self.plan.task(at.step).retry.is_some_and(|rule| used < rule.max)
+    }
+
+    fn try_again(&mut self, at: At, turn: &mut Turn<'_>) -> bool {
+        let Some(rule) = self.plan.task(at.step).retry else { return false };
+        if !self.has_retries(at) || !self.goes_on(at.step) {
+            return false;
+        }
+        let walk = self.passes.walk_mut(at.pass, at.walk);
+        walk.retries += 1;
+        let pause = retry::pause(&rule, walk.retries, turn.dice);
+        let pause = SignedDuration::try_from(pause).unwrap_or(SignedDuration::ZERO);
+        self.attempt(at, Some(turn.now + pause), None, turn)
+    }
+
+    /// Whether the delivery rule allows another attempt after a loss.
+    pub(super) fn has_resends(&self, at: At) -> bool {
+        self.plan.steps[at.step].delivery == Delivery::AtLeastOnce
+            && self.passes.walk(at.pass, at.walk).losses < limits::RESENDS_AFTER_LOSS
+    }
+
+    fn send_again(&mut self, at: At, turn: &mut Turn<'_>) -> bool {
+        if !self.has_resends(at) || !self.goes_on(at.step) {
+            return false;
+        }
+        self.passes.walk_mut(at.pass, at.walk).losses += 1;
+        let patience = self.pinned(at).map(|_| turn.now + self.patience(at.step));
+        self.attempt(at, None, patience, turn)
+    }
+
+    /// Returns how long a pinned attempt waits for its node after a loss: as long as it would be allowed to run.
+    pub(super) fn patience(&self, step: StepIx) -> SignedDuration {
+        SignedDuration::try_from(self.plan.task(step).timeout_or_default().0).unwrap_or(SignedDuration::MAX)
+    }
+}

@@ -1,0 +1,140 @@
+//! Owns the failures of a run, and decides what the strategy makes of them.
+
+use std::collections::{HashMap, HashSet};
+
+use super::passes::At;
+use super::progress::{Progress, Turn};
+use crate::change::Change;
+use crate::ids::ExecutionId;
+use crate::plan::{NodeIx, PassIx, Plan, Shape, StepIx};
+use crate::spec::{Strategy, budget_text};
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Failures {
+    count: u64,
+    first: Option<(StepIx, Option<NodeIx>)>,
+    /// The lowest number of a step that failed.
+    lowest: Option<StepIx>,
+    /// Nodes that failed and left a list that continues without them, and the step that failed on them.
+    left: HashMap<NodeIx, StepIx>,
+    /// Nodes whose failure counts against the budget, each once.
+    nodes: HashSet<NodeIx>,
+    /// Failures of steps without a node of their own, which count against the budget too.
+    placed: u32,
+    /// The pass and step whose failure triggered fail-fast.
+    fail_fast: Option<(PassIx, StepIx)>,
+}
+
+impl Failures {
+    pub(super) fn any(&self) -> bool {
+        self.count > 0
+    }
+
+    pub(super) fn first(&self) -> Option<StepIx> {
+        self.first.map(|(step, _)| step)
+    }
+
+    pub(super) fn lowest(&self) -> Option<StepIx> {
+        self.lowest
+    }
+
+    /// Returns the step that a node failed in, if the node has left the list.
+    pub(super) fn left_in(&self, node: NodeIx) -> Option<StepIx> {
+        self.left.get(&node).copied()
+    }
+
+    /// Returns the pass and step whose failure triggered fail-fast.
+    pub(super) fn fail_fast(&self) -> Option<(PassIx, StepIx)> {
+        self.fail_fast
+    }
+
+    fn spent(&self) -> u32 {
+        u32::try_from(self.nodes.len()).expect("nodes are bounded") + self.placed
+    }
+}
+
+/// How many failures a run survives.
+fn budget(plan: &Plan) -> u32 {
+    plan.budget().unwrap_or(match plan.definition.strategy() {
+        Strategy::FailFast => 0,
+        Strategy::Continue => u32::MAX,
+    })
+}
+
+impl Progress {
+    /// The last attempt of an instance failed.
+    pub(super) fn instance_failed(&mut self, at: At, turn: &Turn<'_>) {
+        let node = self.note_failure(at);
+        if self.count_failure(at.pass, at.step, node) {
+            self.withdraw(turn);
+        }
+    }
+
+    /// Marks walk, pass and node; returns the node.
+    pub(super) fn note_failure(&mut self, at: At) -> Option<NodeIx> {
+        let node = self.passes.mark_failed(at.pass, at.walk);
+        let failures = &mut self.failures;
+        failures.count += 1;
+        failures.lowest = Some(failures.lowest.map_or(at.step, |lowest| lowest.min(at.step)));
+        if let (Shape::List, Some(node)) = (self.plan.shape, node)
+            && budget(&self.plan) > 0
+        {
+            failures.left.entry(node).or_insert(at.step);
+        }
+        node
+    }
+
+    /// Counts a failure, in the order in which they happen; returns whether this one triggers fail-fast.
+    pub(super) fn count_failure(&mut self, pass: PassIx, step: StepIx, node: Option<NodeIx>) -> bool {
+        let failures = &mut self.failures;
+        failures.first.get_or_insert((step, node));
+        if self.plan.answers_failures(step) {
+            return false;
+        }
+        match node {
+            Some(node) => {
+                failures.nodes.insert(node);
+            }
+            None => failures.placed += 1,
+        }
+        if failures.fail_fast.is_some() || failures.spent() <= budget(&self.plan) {
+            return false;
+        }
+        failures.fail_fast = Some((pass, step));
+        true
+    }
+
+    /// After fail-fast, withdraws the attempts that were not sent yet. Attempts that run end by themselves. In the pass
+    /// that triggered it, each node gets its one attempt, however busy it is, but no retry.
+    pub(super) fn withdraw(&mut self, turn: &Turn<'_>) {
+        let Some((pass, step)) = self.failures.fail_fast else { return };
+        let reason = format!("{} failed", self.step_text(step));
+        let first_attempt = |at: At| self.passes.walk(at.pass, at.walk).attempt == 1;
+        let pending = self.attempts.pending().map(|(execution, active)| (execution, active.at));
+        let mut withdrawn: Vec<ExecutionId> = pending
+            .filter(|(_, at)| !self.plan.answers_failures(at.step))
+            .filter(|(_, at)| at.pass != pass || !first_attempt(*at))
+            .map(|(execution, _)| execution)
+            .collect();
+        withdrawn.sort_unstable();
+        for execution in withdrawn {
+            let (run, reason) = (self.run.clone(), reason.clone());
+            self.emit(Change::ExecutionSkipped { run, execution, epoch: self.epoch, reason, at: turn.now });
+        }
+    }
+
+    pub(super) fn failure_text(&self) -> String {
+        let failures = &self.failures;
+        let Some((step, node)) = failures.first else { return "failed".to_owned() };
+        let place = node.map(|node| format!(" on {}", self.plan.node(node).hostname)).unwrap_or_default();
+        let others = match failures.count {
+            0 | 1 => String::new(),
+            n => format!(", and {} more", n - 1),
+        };
+        let budget = match (self.plan.budget(), failures.fail_fast) {
+            (Some(budget), Some(_)) => format!("; {}", budget_text(failures.spent(), budget)),
+            _ => String::new(),
+        };
+        format!("{} failed{place}{others}{budget}", self.step_text(step))
+    }
+}

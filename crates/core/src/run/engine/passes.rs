@@ -1,0 +1,227 @@
+//! Owns how far each pass is, and which passes are due.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::plan::{ItemIx, NodeIx, PassIx, Plan, StepIx, WalkIx, indexed_by};
+
+/// A step of one walk of a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct At {
+    pub pass: PassIx,
+    pub walk: WalkIx,
+    pub step: StepIx,
+}
+
+/// How an entry ended, for those that depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EntryEnd {
+    Succeeded,
+    Failed,
+    Skipped,
+}
+
+#[derive(Clone, Debug)]
+enum Stage {
+    /// Waits for this many passes.
+    Waiting {
+        missing: u32,
+    },
+    Open(OpenPass),
+    Ended(EntryEnd),
+}
+
+/// A pass that has begun and not ended.
+#[derive(Clone, Debug)]
+pub(super) struct OpenPass {
+    walks: Vec<Walk>,
+    /// The items of its walks, if it has items.
+    pub items: Option<Arc<[Value]>>,
+    /// Walks that have not ended.
+    open: u32,
+    /// Of those, walks that have begun.
+    begun: u32,
+    failed: bool,
+    ran: bool,
+    /// Walks that wait for room, in their order.
+    pub line: VecDeque<WalkIx>,
+}
+
+impl OpenPass {
+    pub(super) fn new(walks: Vec<Walk>, items: Option<Arc<[Value]>>) -> Self {
+        let open = u32::try_from(walks.len()).expect("plans are bounded");
+        Self { walks, items, open, begun: 0, failed: false, ran: false, line: VecDeque::new() }
+    }
+
+    pub(super) fn begun(&self) -> u32 {
+        self.begun
+    }
+}
+
+/// One way through an entry's leaves: a node's, an item's, or the only one of an entry that is placed.
+#[derive(Clone, Debug)]
+pub(super) struct Walk {
+    pub node: Option<NodeIx>,
+    pub item: Option<ItemIx>,
+    /// The position of its next leaf inside the entry.
+    pub position: u32,
+    pub attempt: u32,
+    pub retries: u32,
+    pub losses: u32,
+    pub failed: bool,
+    /// Whether an attempt was made of any of its leaves, or there is room for one.
+    pub begun: bool,
+}
+
+impl Walk {
+    pub(super) fn new(node: Option<NodeIx>, item: Option<ItemIx>) -> Self {
+        Self { node, item, position: 0, attempt: 0, retries: 0, losses: 0, failed: false, begun: false }
+    }
+}
+
+indexed_by!(PassIx: Stage, WalkIx: Walk);
+
+#[derive(Clone, Debug)]
+pub(super) struct Passes {
+    stages: Vec<Stage>,
+    /// Passes that have not ended.
+    remaining: usize,
+    /// Passes to decide. The first in the job file is decided first, so that the order in which simultaneous facts
+    /// arrive makes no difference.
+    due: BTreeSet<PassIx>,
+}
+
+impl Passes {
+    pub(super) fn new(plan: &Plan) -> Self {
+        let missing = |after: &Vec<_>| u32::try_from(after.len()).expect("plans are bounded");
+        let waiting = plan.passes.iter().map(|pass| Stage::Waiting { missing: missing(&pass.after) });
+        Self { stages: waiting.collect(), remaining: plan.passes.len(), due: BTreeSet::new() }
+    }
+
+    pub(super) fn all_ended(&self) -> bool {
+        self.remaining == 0
+    }
+
+    /// Makes the passes due that wait for nothing.
+    pub(super) fn begin(&mut self) {
+        let stages = (0..).map(PassIx).zip(&self.stages);
+        let roots = stages.filter(|(_, stage)| matches!(stage, Stage::Waiting { missing: 0 }));
+        self.due = roots.map(|(pass, _)| pass).collect();
+    }
+
+    pub(super) fn add_due(&mut self, passes: impl IntoIterator<Item = PassIx>) {
+        self.due.extend(passes);
+    }
+
+    pub(super) fn next_due(&mut self) -> Option<PassIx> {
+        self.due.pop_first()
+    }
+
+    pub(super) fn due(&self) -> impl Iterator<Item = PassIx> {
+        self.due.iter().copied()
+    }
+
+    pub(super) fn remove_due(&mut self, pass: PassIx) {
+        self.due.remove(&pass);
+    }
+
+    /// Opens a pass and returns its walks.
+    pub(super) fn open(&mut self, pass: PassIx, open: OpenPass) -> impl Iterator<Item = WalkIx> + use<> {
+        let walks = WalkIx::first(open.open);
+        self.stages[pass] = Stage::Open(open);
+        walks
+    }
+
+    pub(super) fn get(&self, pass: PassIx) -> Option<&OpenPass> {
+        match &self.stages[pass] {
+            Stage::Open(open) => Some(open),
+            Stage::Waiting { .. } | Stage::Ended(_) => None,
+        }
+    }
+
+    pub(super) fn get_mut(&mut self, pass: PassIx) -> Option<&mut OpenPass> {
+        match &mut self.stages[pass] {
+            Stage::Open(open) => Some(open),
+            Stage::Waiting { .. } | Stage::Ended(_) => None,
+        }
+    }
+
+    pub(super) fn walk(&self, pass: PassIx, walk: WalkIx) -> &Walk {
+        &self.get(pass).expect("only open passes are walked").walks[walk]
+    }
+
+    pub(super) fn walk_mut(&mut self, pass: PassIx, walk: WalkIx) -> &mut Walk {
+        &mut self.get_mut(pass).expect("only open passes are walked").walks[walk]
+    }
+
+    pub(super) fn mark_ran(&mut self, pass: PassIx) {
+        if let Some(open) = self.get_mut(pass) {
+            open.ran = true;
+        }
+    }
+
+    pub(super) fn mark_begun(&mut self, pass: PassIx, walk: WalkIx) {
+        if let Some(open) = self.get_mut(pass)
+            && !std::mem::replace(&mut open.walks[walk].begun, true)
+        {
+            open.begun += 1;
+        }
+    }
+
+    /// Marks a walk and its pass as failed, and returns the walk's node.
+    pub(super) fn mark_failed(&mut self, pass: PassIx, walk: WalkIx) -> Option<NodeIx> {
+        let open = self.get_mut(pass).expect("only open passes are walked");
+        open.failed = true;
+        open.ran = true;
+        let walk = &mut open.walks[walk];
+        walk.failed = true;
+        walk.node
+    }
+
+    /// Moves a walk on to its next leaf.
+    pub(super) fn next_leaf(&mut self, pass: PassIx, walk: WalkIx) {
+        let walk = self.walk_mut(pass, walk);
+        walk.position += 1;
+        walk.attempt = 0;
+        walk.retries = 0;
+        walk.losses = 0;
+    }
+
+    /// Ends a walk. Returns how its pass ended if this was its last one.
+    pub(super) fn end_walk(&mut self, pass: PassIx, walk: WalkIx) -> Option<EntryEnd> {
+        let open = self.get_mut(pass)?;
+        open.open -= 1;
+        open.begun -= u32::from(open.walks[walk].begun);
+        (open.open == 0).then_some(match (open.failed, open.ran) {
+            (true, _) => EntryEnd::Failed,
+            (false, true) => EntryEnd::Succeeded,
+            (false, false) => EntryEnd::Skipped,
+        })
+    }
+
+    /// Ends a pass. The passes that waited only for it become due.
+    pub(super) fn end(&mut self, plan: &Plan, pass: PassIx, end: EntryEnd) {
+        self.stages[pass] = Stage::Ended(end);
+        self.remaining -= 1;
+        for &next in &plan.passes[pass].before {
+            if let Stage::Waiting { missing } = &mut self.stages[next] {
+                *missing -= 1;
+                if *missing == 0 {
+                    self.due.insert(next);
+                }
+            }
+        }
+    }
+
+    /// Returns how a pass ended that another one waited for.
+    pub(super) fn end_of(&self, pass: PassIx) -> EntryEnd {
+        match self.stages[pass] {
+            Stage::Ended(end) => end,
+            Stage::Waiting { .. } | Stage::Open(_) => {
+                unreachable!("a pass is decided when all that it waits for has ended")
+            }
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Owns how far a roll-out is, and the pause between two waves.
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::progress::{Progress, Turn};
+use crate::plan::{PassIx, Plan};
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Waves {
+    /// How many waves have begun.
+    begun: u32,
+    /// When the last attempt of this run ended: a pause between waves counts from then.
+    last_end: Option<Timestamp>,
+    /// A pass that waits for the begin of its wave, and when that is.
+    pausing: Option<(Timestamp, PassIx)>,
+}
+
+impl Waves {
+    pub(super) fn note_end(&mut self, at: Timestamp) {
+        self.last_end = self.last_end.max(Some(at));
+    }
+
+    /// An agent's clock may be fast, and a wave does not wait for it.
+    pub(super) fn forget_future(&mut self, now: Timestamp) {
+        self.last_end = self.last_end.min(Some(now));
+    }
+
+    /// A pass of `wave` begins.
+    pub(super) fn begin(&mut self, wave: Option<u32>) {
+        self.begun = self.begun.max(wave.map_or(0, |wave| wave + 1));
+    }
+
+    /// Returns how many nodes belong to the waves that have begun.
+    pub(super) fn nodes(&self, plan: &Plan) -> u32 {
+        self.begun.checked_sub(1).map_or(0, |last| plan.resolved.waves[last as usize])
+    }
+
+    pub(super) fn take_pausing(&mut self) -> Option<PassIx> {
+        self.pausing.take().map(|(_, pass)| pass)
+    }
+
+    pub(super) fn pause_ends(&self) -> Option<Timestamp> {
+        self.pausing.map(|(until, _)| until)
+    }
+}
+
+impl Progress {
+    /// Returns the next pass that is due; nothing while a person, or the pause between two waves, delays it.
+    pub(super) fn next_due(&mut self, turn: &Turn<'_>) -> Option<PassIx> {
+        if self.paused && self.stopping.is_none() {
+            // A pass that was carried over whole begins nothing, and does not delay the run's end.
+            let due: Vec<PassIx> = self.passes.due().collect();
+            let idle = due.into_iter().find(|&pass| self.wave(pass).is_none() && self.is_whole(pass))?;
+            self.passes.remove_due(idle);
+            return Some(idle);
+        }
+        let pass = self.passes.next_due()?;
+        if let Some(until) = self.wave_begins(pass)
+            && turn.now < until
+        {
+            self.waves.pausing = Some((until, pass));
+            return None;
+        }
+        Some(pass)
+    }
+
+    /// Returns when the wave that a pass opens may begin, if it has to wait.
+    fn wave_begins(&self, pass: PassIx) -> Option<Timestamp> {
+        self.wave(pass).filter(|wave| *wave > 0 && *wave >= self.waves.begun)?;
+        let rollout = self.plan.definition.rollout.as_ref()?;
+        if self.stopping.is_some() || self.failures.fail_fast().is_some() {
+            return None;
+        }
+        let pause = SignedDuration::try_from(rollout.pause.0).unwrap_or(SignedDuration::MAX);
+        Some(self.waves.last_end? + pause)
+    }
+}
