@@ -17,7 +17,7 @@ use crate::guards::Guarded;
 use crate::holdings::Ready;
 use crate::output::Tap;
 use crate::session::Outgoing;
-use crate::shared::{Shared, held, identity};
+use crate::shared::{Shared, identity};
 use crate::stop::Reason;
 use crate::values::{Expected, Listener};
 
@@ -42,7 +42,7 @@ pub(crate) fn spawn(shared: &Arc<Shared>, ready: Ready) {
 }
 
 async fn execute(shared: &Arc<Shared>, ready: Ready) -> Finished {
-    let held = held(&ready.assignment);
+    let held = ready.assignment.lease();
     let of = ready.assignment.of.parent();
     let started_at = (shared.wall)();
     tracing::debug!(
@@ -117,15 +117,15 @@ async fn attempt(
         }
     };
     let started =
-        Outgoing::Started(Started { held: held(&assignment), of: assignment.of.parent(), at: started_at });
+        Outgoing::Started(Started { held: assignment.lease(), of: assignment.of.parent(), at: started_at });
     if assignment.stop_on_disconnect {
         tokio::select! {
             biased;
             () = stop.token().cancelled_owned() => return Finish::cancelled(None),
-            () = shared.begin(held(&assignment)) => {}
+            () = shared.begin(assignment.lease()) => {}
         }
     }
-    let guarded = assignment.stop_on_disconnect.then(|| Guarded::new(shared, held(&assignment))).flatten();
+    let guarded = assignment.stop_on_disconnect.then(|| Guarded::new(shared, assignment.lease())).flatten();
     let identity = identity(&assignment);
     let timeout = assignment.timeout;
     let begun = Instant::now();

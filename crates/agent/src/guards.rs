@@ -5,21 +5,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use downbeat_backends::{Deadlines, Guard};
-use downbeat_proto::message::Held;
+use downbeat_proto::message::LeaseRef;
 
 use crate::shared::Shared;
 
 /// By lease. Only work that must never overlap has one.
 #[derive(Debug, Default)]
-pub(crate) struct Guards(Mutex<HashMap<Held, Guard>>);
+pub(crate) struct Guards(Mutex<HashMap<LeaseRef, Guard>>);
 
 impl Guards {
-    fn all(&self) -> MutexGuard<'_, HashMap<Held, Guard>> {
+    fn all(&self) -> MutexGuard<'_, HashMap<LeaseRef, Guard>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Leases were renewed.
-    pub(crate) fn extend(&self, deadlines: impl Fn(Held) -> Option<Deadlines>) {
+    pub(crate) fn extend(&self, deadlines: impl Fn(LeaseRef) -> Option<Deadlines>) {
         for (held, guard) in self.all().iter() {
             if let Some(deadlines) = deadlines(*held) {
                 guard.extend(deadlines);
@@ -31,13 +31,13 @@ impl Guards {
 /// One piece of work and its guard. Dropped before `done`, the guard ends the work.
 pub(crate) struct Guarded {
     shared: Arc<Shared>,
-    held: Held,
+    held: LeaseRef,
     pub(crate) guard: Guard,
 }
 
 impl Guarded {
     /// None where the host has no guards.
-    pub(crate) fn new(shared: &Arc<Shared>, held: Held) -> Option<Self> {
+    pub(crate) fn new(shared: &Arc<Shared>, held: LeaseRef) -> Option<Self> {
         let guard = shared.deadlines(held).and_then(|deadlines| shared.host.guard(deadlines));
         let Some(guard) = guard else {
             tracing::debug!(execution = %held.execution, "no guard: this work ends early only while the agent lives");

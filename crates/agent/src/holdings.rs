@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use downbeat_core::collections::{HashMap, HashSet};
 use downbeat_core::limits::{UNSENT_BYTES, UNSENT_RESULTS};
-use downbeat_proto::message::{Assignment, Free, Held};
+use downbeat_proto::message::{Assignment, Free, LeaseRef};
 use tokio::time::Instant;
 
 use crate::stop::{Reason, Stop};
@@ -15,7 +15,7 @@ use crate::stop::{Reason, Stop};
 /// All that an agent has taken on.
 #[derive(Debug)]
 pub(crate) struct Holdings {
-    items: HashMap<Held, Item>,
+    items: HashMap<LeaseRef, Item>,
     /// Pinned work: one at a time, in order, so that two changes never happen at once on a host.
     fleet: Lane,
     /// Placed work: as many as there are slots.
@@ -67,14 +67,14 @@ struct Lane {
 /// The last leases that an agent was relieved of, so many that none of them can still be on its way.
 #[derive(Debug, Default)]
 struct Former {
-    order: VecDeque<Held>,
-    known: HashSet<Held>,
+    order: VecDeque<LeaseRef>,
+    known: HashSet<LeaseRef>,
 }
 
 impl Former {
     const MOST: usize = 16 * 1024;
 
-    fn push(&mut self, held: Held) {
+    fn push(&mut self, held: LeaseRef) {
         if self.known.insert(held) {
             self.order.push_back(held);
         }
@@ -85,7 +85,7 @@ impl Former {
         }
     }
 
-    fn contains(&self, held: Held) -> bool {
+    fn contains(&self, held: LeaseRef) -> bool {
         self.known.contains(&held)
     }
 }
@@ -125,10 +125,6 @@ impl Lane {
     }
 }
 
-fn held(assignment: &Assignment) -> Held {
-    Held { execution: assignment.execution, token: assignment.token }
-}
-
 impl Holdings {
     pub(crate) fn new(slots: u32) -> Self {
         Self {
@@ -148,10 +144,11 @@ impl Holdings {
     /// A server heard of this node then: no lease that it has ends within a term of that.
     pub(crate) fn assign(&mut self, assignments: Vec<Assignment>, heard: Instant) -> Vec<Ready> {
         for assignment in assignments {
-            if self.former.contains(held(&assignment)) {
+            if self.former.contains(assignment.lease()) {
                 continue;
             }
-            let std::collections::hash_map::Entry::Vacant(entry) = self.items.entry(held(&assignment)) else {
+            let std::collections::hash_map::Entry::Vacant(entry) = self.items.entry(assignment.lease())
+            else {
                 continue;
             };
             let (placed, stop_on_disconnect) = (assignment.placed, assignment.stop_on_disconnect);
@@ -175,14 +172,14 @@ impl Holdings {
     fn next(&mut self, placed: bool) -> Option<Ready> {
         let assignment = self.lane(placed).next()?;
         let stop = Arc::new(Stop::default());
-        if let Some(item) = self.items.get_mut(&held(&assignment)) {
+        if let Some(item) = self.items.get_mut(&assignment.lease()) {
             item.phase = Phase::Running(stop.clone());
         }
         Some(Ready { assignment, stop })
     }
 
     /// Work ended. Says what becomes of its result, and what runs in its place.
-    pub(crate) fn ended(&mut self, held: Held) -> (Fate, Option<Ready>) {
+    pub(crate) fn ended(&mut self, held: LeaseRef) -> (Fate, Option<Ready>) {
         let Some(item) = self.items.get_mut(&held) else { return (Fate::Drop, None) };
         let placed = item.placed;
         let fate = match item.phase {
@@ -204,7 +201,7 @@ impl Holdings {
     }
 
     /// Work was ended because the agent stops. Nothing runs in its place.
-    pub(crate) fn abandoned(&mut self, held: Held) {
+    pub(crate) fn abandoned(&mut self, held: LeaseRef) {
         let Some(item) = self.items.get(&held) else { return };
         let placed = item.placed;
         if matches!(item.phase, Phase::Running(_) | Phase::Fenced) {
@@ -215,14 +212,14 @@ impl Holdings {
     }
 
     /// A server has the result.
-    pub(crate) fn acknowledged(&mut self, held: Held) {
+    pub(crate) fn acknowledged(&mut self, held: LeaseRef) {
         if self.items.get(&held).is_some_and(|item| matches!(item.phase, Phase::Finished)) {
             self.let_go(held);
         }
     }
 
     /// A result of a former life of the agent: held, as if it had ended now.
-    pub(crate) fn hold_former(&mut self, held: Held, unsent_bytes: usize, now: Instant) {
+    pub(crate) fn hold_former(&mut self, held: LeaseRef, unsent_bytes: usize, now: Instant) {
         let (placed, stop_on_disconnect, begun, phase) = (true, false, false, Phase::Finished);
         self.items
             .insert(held, Item { placed, stop_on_disconnect, begun, assured: now, unsent_bytes: 0, phase });
@@ -231,7 +228,7 @@ impl Holdings {
     }
 
     /// The result of this has so much output that is to be sent.
-    pub(crate) fn wait_to_send(&mut self, held: Held, unsent_bytes: usize) {
+    pub(crate) fn wait_to_send(&mut self, held: LeaseRef, unsent_bytes: usize) {
         if let Some(item) = self.items.get_mut(&held) {
             item.unsent_bytes += unsent_bytes;
             self.unsent_bytes += unsent_bytes;
@@ -239,7 +236,7 @@ impl Holdings {
     }
 
     /// So much of the output of a result was sent, or dropped.
-    pub(crate) fn sent(&mut self, held: Held, bytes: usize) {
+    pub(crate) fn sent(&mut self, held: LeaseRef, bytes: usize) {
         if let Some(item) = self.items.get_mut(&held) {
             let bytes = bytes.min(item.unsent_bytes);
             item.unsent_bytes -= bytes;
@@ -253,7 +250,7 @@ impl Holdings {
         self.unsent_bytes >= UNSENT_BYTES || self.unsent >= UNSENT_RESULTS
     }
 
-    fn let_go(&mut self, held: Held) {
+    fn let_go(&mut self, held: LeaseRef) {
         if let Some(item) = self.items.remove(&held) {
             self.unsent_bytes = self.unsent_bytes.saturating_sub(item.unsent_bytes);
             self.unsent -= usize::from(matches!(item.phase, Phase::Finished));
@@ -262,7 +259,7 @@ impl Holdings {
     }
 
     /// The lease is not the current one: the work is killed, its result dropped.
-    pub(crate) fn refused(&mut self, held: Held) {
+    pub(crate) fn refused(&mut self, held: LeaseRef) {
         let Some(item) = self.items.get_mut(&held) else { return };
         match &item.phase {
             Phase::Fenced => {}
@@ -280,7 +277,7 @@ impl Holdings {
     }
 
     /// The server wants it stopped. What had not begun is answered, to be reported as cancelled.
-    pub(crate) fn stop(&mut self, held: Held) -> Option<Assignment> {
+    pub(crate) fn stop(&mut self, held: LeaseRef) -> Option<Assignment> {
         let item = self.items.get_mut(&held)?;
         match &item.phase {
             Phase::Queued => {
@@ -297,14 +294,14 @@ impl Holdings {
         }
     }
 
-    fn unqueue(&mut self, placed: bool, wanted: Held) -> Option<Assignment> {
+    fn unqueue(&mut self, placed: bool, wanted: LeaseRef) -> Option<Assignment> {
         let queue = &mut self.lane(placed).queue;
-        let at = queue.iter().position(|assignment| held(assignment) == wanted)?;
+        let at = queue.iter().position(|assignment| assignment.lease() == wanted)?;
         queue.remove(at)
     }
 
     /// A server took a renewal of these that was asked for then.
-    pub(crate) fn renewed(&mut self, renewed: &[Held], asked: Instant) {
+    pub(crate) fn renewed(&mut self, renewed: &[LeaseRef], asked: Instant) {
         for held in renewed {
             if let Some(item) = self.items.get_mut(held) {
                 item.assured = item.assured.max(asked);
@@ -313,12 +310,12 @@ impl Holdings {
     }
 
     /// The lease was the agent's at this time, or later.
-    pub(crate) fn assured(&self, held: Held) -> Option<Instant> {
+    pub(crate) fn assured(&self, held: LeaseRef) -> Option<Instant> {
         self.items.get(&held).map(|item| item.assured)
     }
 
     /// Begins what must never overlap, unless its lease may have ended: then it has to be renewed first.
-    pub(crate) fn begin(&mut self, held: Held, term: Duration, now: Instant) -> bool {
+    pub(crate) fn begin(&mut self, held: LeaseRef, term: Duration, now: Instant) -> bool {
         let Some(item) = self.items.get_mut(&held) else { return false };
         item.begun = now < item.assured + term;
         item.begun
@@ -373,16 +370,16 @@ impl Holdings {
     }
 
     /// Every lease that the agent still claims, results that wait for their receipt among them.
-    pub(crate) fn held(&self) -> Vec<Held> {
+    pub(crate) fn held(&self) -> Vec<LeaseRef> {
         let claimed = self.items.iter().filter(|(_, item)| !matches!(item.phase, Phase::Fenced));
         claimed.map(|(held, _)| *held).collect()
     }
 
-    pub(crate) fn holds(&self, held: Held) -> bool {
+    pub(crate) fn holds(&self, held: LeaseRef) -> bool {
         self.items.get(&held).is_some_and(|item| !matches!(item.phase, Phase::Fenced))
     }
 
-    pub(crate) fn runs(&self, held: Held) -> bool {
+    pub(crate) fn runs(&self, held: LeaseRef) -> bool {
         self.items.get(&held).is_some_and(|item| matches!(item.phase, Phase::Running(_)))
     }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use downbeat_backends::{Piece, Receive, Stream};
 use downbeat_core::collections::HashMap;
 use downbeat_core::limits::{OUTPUT_BYTES, OUTPUT_CHUNK_BYTES};
-use downbeat_proto::message::{Chunk, Held};
+use downbeat_proto::message::{Chunk, LeaseRef};
 use tokio::sync::Notify;
 
 /// With this much waiting, waiting for more gains nothing.
@@ -34,7 +34,7 @@ fn cost(chunk: &Chunk) -> usize {
 pub(crate) struct Outputs {
     /// Of each execution at most chunks of this cost are kept, the tail.
     bound_bytes: usize,
-    buffers: Mutex<HashMap<Held, Arc<Buffer>>>,
+    buffers: Mutex<HashMap<LeaseRef, Arc<Buffer>>>,
     turn: AtomicUsize,
     pub(crate) written: Notify,
     pub(crate) hurry: Notify,
@@ -43,7 +43,7 @@ pub(crate) struct Outputs {
 /// One execution's output that was not sent yet.
 #[derive(Debug)]
 pub(crate) struct Buffer {
-    held: Held,
+    held: LeaseRef,
     outputs: Arc<Outputs>,
     state: Mutex<State>,
     settled: Notify,
@@ -86,7 +86,7 @@ impl Outputs {
     }
 
     /// A buffer for a new execution. One that nothing is written to costs nobody anything.
-    pub(crate) fn open(self: &Arc<Self>, held: Held) -> Arc<Buffer> {
+    pub(crate) fn open(self: &Arc<Self>, held: LeaseRef) -> Arc<Buffer> {
         Arc::new(Buffer { held, outputs: self.clone(), state: Mutex::default(), settled: Notify::new() })
     }
 
@@ -153,7 +153,7 @@ impl Receive for Tap {
 }
 
 impl State {
-    fn push(&mut self, held: Held, piece: Piece) {
+    fn push(&mut self, held: LeaseRef, piece: Piece) {
         self.bytes += piece.text.len();
         let stderr = piece.stream == Stream::Stderr;
         // A program that writes line by line would else cost a chunk per line.
@@ -229,7 +229,7 @@ impl Buffer {
 }
 
 impl Taken {
-    pub(crate) fn held(&self) -> Held {
+    pub(crate) fn held(&self) -> LeaseRef {
         self.buffer.held
     }
 

@@ -10,7 +10,7 @@ use downbeat_core::collections::HashMap;
 use downbeat_core::execution::{Outcome, Verdict};
 use downbeat_core::ids::{NodeId, SessionId};
 use downbeat_core::limits::{UNSENT_BYTES, UNSENT_RESULTS};
-use downbeat_proto::message::{Assignment, Fault, Finished, Held};
+use downbeat_proto::message::{Assignment, Fault, Finished, LeaseRef};
 use jiff::Timestamp;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
@@ -104,7 +104,7 @@ impl Shared {
         }
     }
 
-    pub(crate) fn stop(&self, told: &[Held]) {
+    pub(crate) fn stop(&self, told: &[LeaseRef]) {
         for held in told {
             let unbegun = self.holdings().stop(*held);
             if let Some(assignment) = unbegun {
@@ -120,7 +120,7 @@ impl Shared {
     }
 
     /// A server has these results.
-    pub(crate) fn recorded(&self, recorded: Vec<Held>) {
+    pub(crate) fn recorded(&self, recorded: Vec<LeaseRef>) {
         self.relieve(|holdings| recorded.iter().for_each(|held| holdings.acknowledged(*held)));
         self.joining.delivered(&recorded);
         self.outbox.forget(recorded);
@@ -128,7 +128,7 @@ impl Shared {
     }
 
     /// So much of the output of a result needs to be sent no more.
-    pub(crate) fn sent(&self, held: Held, bytes: usize) {
+    pub(crate) fn sent(&self, held: LeaseRef, bytes: usize) {
         self.relieve(|holdings| holdings.sent(held, bytes));
     }
 
@@ -146,7 +146,7 @@ impl Shared {
         }
     }
 
-    pub(crate) fn refused(&self, refused: Vec<Held>) {
+    pub(crate) fn refused(&self, refused: Vec<LeaseRef>) {
         if refused.is_empty() {
             return;
         }
@@ -216,7 +216,7 @@ impl Shared {
     }
 
     /// Work was ended because the agent stops: it is let go of unreported, so that it is lost and sent again.
-    pub(crate) fn abandoned(&self, held: Held) {
+    pub(crate) fn abandoned(&self, held: LeaseRef) {
         self.holdings().abandoned(held);
         self.changed.notify_waiters();
     }
@@ -240,7 +240,7 @@ impl Shared {
     }
 
     /// A server took a renewal that was asked for then.
-    pub(crate) fn renewed(&self, held: &[Held], asked: Instant) {
+    pub(crate) fn renewed(&self, held: &[LeaseRef], asked: Instant) {
         *self.heard.lock().expect("nothing panics while it holds this") = asked;
         self.holdings().renewed(held, asked);
         self.guards.extend(|held| self.deadlines(held));
@@ -249,14 +249,14 @@ impl Shared {
 
     /// When a guard ends this work, unless the lease is renewed. None when the agent does not hold it, or its host has no
     /// clock for guards.
-    pub(crate) fn deadlines(&self, held: Held) -> Option<Deadlines> {
+    pub(crate) fn deadlines(&self, held: LeaseRef) -> Option<Deadlines> {
         let assured = self.holdings().assured(held)?;
         Some(guards::deadlines(self.clock.since_boot(assured)?, self.lease_ttl, self.term()))
     }
 
     /// Waits until the lease of work that must never overlap is known to be the agent's. What arrives late, or waited
     /// for its lane, may have been given to another node meanwhile.
-    pub(crate) async fn begin(&self, held: Held) {
+    pub(crate) async fn begin(&self, held: LeaseRef) {
         let mut is_asked = false;
         loop {
             let renewed = self.renewed.notified();
@@ -284,17 +284,13 @@ impl Shared {
     }
 }
 
-pub(crate) fn held(assignment: &Assignment) -> Held {
-    Held { execution: assignment.execution, token: assignment.token }
-}
-
 pub(crate) fn identity(assignment: &Assignment) -> Identity {
     Identity { execution: assignment.execution, attempt: assignment.attempt }
 }
 
 fn cancelled_unbegun(assignment: &Assignment, now: Timestamp) -> Finished {
     Finished {
-        held: held(assignment),
+        held: assignment.lease(),
         of: assignment.of.parent(),
         outcome: Outcome {
             verdict: Verdict::Cancelled,

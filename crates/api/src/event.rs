@@ -45,61 +45,11 @@ impl Event {
             happened: Happened::of(change),
             server: record.server,
             run: change.run().cloned(),
-            execution: execution(change),
+            execution: change.execution(),
             node: change.node(),
-            by: by(change).map(str::to_owned),
+            by: change.by().map(str::to_owned),
             text: text(change),
         }
-    }
-}
-
-fn execution(change: &Change) -> Option<ExecutionId> {
-    match change {
-        Change::ExecutionLeased { execution, .. }
-        | Change::ExecutionStarted { execution, .. }
-        | Change::ExecutionFinished { execution, .. }
-        | Change::ExecutionLost { execution, .. }
-        | Change::ExecutionCancelRequested { execution, .. }
-        | Change::ExecutionGivenUp { execution, .. }
-        | Change::ExecutionSkipped { execution, .. } => Some(*execution),
-        Change::NodeRegistered { .. }
-        | Change::NodeMoved { .. }
-        | Change::NodeDrainSet { .. }
-        | Change::NodeProblemsSet { .. }
-        | Change::NodeDeleted { .. }
-        | Change::RunCreated { .. }
-        | Change::RunTaken { .. }
-        | Change::RunCancelRequested { .. }
-        | Change::RunPauseSet { .. }
-        | Change::RunAdmitted { .. }
-        | Change::ExecutionsAdded { .. }
-        | Change::RunMoved { .. }
-        | Change::Unknown { .. } => None,
-    }
-}
-
-fn by(change: &Change) -> Option<&str> {
-    match change {
-        Change::NodeDrainSet { by, .. }
-        | Change::NodeDeleted { by, .. }
-        | Change::RunCancelRequested { by, .. }
-        | Change::RunPauseSet { by, .. } => Some(by),
-        Change::RunCreated { run, .. } => Some(&run.by),
-        Change::NodeRegistered { .. }
-        | Change::NodeMoved { .. }
-        | Change::NodeProblemsSet { .. }
-        | Change::RunTaken { .. }
-        | Change::RunAdmitted { .. }
-        | Change::ExecutionsAdded { .. }
-        | Change::ExecutionLeased { .. }
-        | Change::ExecutionStarted { .. }
-        | Change::ExecutionFinished { .. }
-        | Change::ExecutionLost { .. }
-        | Change::ExecutionCancelRequested { .. }
-        | Change::ExecutionGivenUp { .. }
-        | Change::ExecutionSkipped { .. }
-        | Change::RunMoved { .. }
-        | Change::Unknown { .. } => None,
     }
 }
 

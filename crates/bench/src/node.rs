@@ -11,7 +11,7 @@ use downbeat_core::execution::{Outcome, Verdict};
 use downbeat_core::ids::{ClusterId, NodeId, SessionId};
 use downbeat_core::node::Description;
 use downbeat_proto::message::{
-    Assignment, Finished, Free, Heartbeat, Held, Hello, InstanceId, PROTOCOL, Poll, Register, Report,
+    Assignment, Finished, Free, Heartbeat, Hello, InstanceId, LeaseRef, PROTOCOL, Poll, Register, Report,
 };
 use tokio::time::{Instant, sleep_until};
 
@@ -136,7 +136,7 @@ fn registration(
 fn done(assignment: Assignment) -> Finished {
     let now = Timestamp::now();
     Finished {
-        held: Held { execution: assignment.execution, token: assignment.token },
+        held: LeaseRef { execution: assignment.execution, token: assignment.token },
         of: assignment.of.parent(),
         outcome: Outcome {
             verdict: Verdict::Succeeded,

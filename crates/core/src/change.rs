@@ -181,30 +181,72 @@ pub struct Event {
     pub change: Change,
 }
 
-impl Change {
-    /// Every kind that this program reads and writes, in the order of [`Change::phase`].
-    pub const KINDS: [&'static str; 19] = [
-        "node_registered",
-        "node_moved",
-        "node_drain_set",
-        "node_problems_set",
-        "node_deleted",
-        "run_created",
-        "run_taken",
-        "run_cancel_requested",
-        "run_pause_set",
-        "run_admitted",
-        "executions_added",
-        "execution_leased",
-        "execution_started",
-        "execution_finished",
-        "execution_lost",
-        "execution_cancel_requested",
-        "execution_given_up",
-        "execution_skipped",
-        "run_moved",
-    ];
+/// Declares the kinds of changes in the order in which a batch applies them: name, and the level of the programs that
+/// know the kind.
+macro_rules! kinds {
+    ($($kind:ident $name:literal $level:expr,)+) => {
+        enum Kind { $($kind,)+ Unknown }
 
+        impl Change {
+            /// Every kind that this program reads and writes, in the order of [`Change::phase`].
+            pub const KINDS: [&'static str; Kind::Unknown as usize] = [$($name),+];
+
+            /// The place of its kind in a batch: kinds are applied in this order, and within a kind as they came.
+            pub fn phase(&self) -> u8 {
+                let kind = match self {
+                    $(Change::$kind { .. } => Kind::$kind,)+
+                    Change::Unknown { .. } => Kind::Unknown,
+                };
+                kind as u8
+            }
+
+            /// The level of programs that know the kind; see [`level`](crate::level).
+            pub fn level(&self) -> u32 {
+                match self {
+                    $(Change::$kind { .. } => $level,)+
+                    Change::Unknown { .. } => u32::MAX,
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    NodeRegistered "node_registered" 1,
+    NodeMoved "node_moved" 1,
+    NodeDrainSet "node_drain_set" 1,
+    NodeProblemsSet "node_problems_set" crate::level::NODES,
+    NodeDeleted "node_deleted" crate::level::NODES,
+    RunCreated "run_created" 1,
+    RunTaken "run_taken" 1,
+    RunCancelRequested "run_cancel_requested" 1,
+    RunPauseSet "run_pause_set" 2,
+    RunAdmitted "run_admitted" 2,
+    ExecutionsAdded "executions_added" 1,
+    ExecutionLeased "execution_leased" 1,
+    ExecutionStarted "execution_started" 1,
+    ExecutionFinished "execution_finished" 1,
+    ExecutionLost "execution_lost" 1,
+    ExecutionCancelRequested "execution_cancel_requested" 1,
+    ExecutionGivenUp "execution_given_up" 1,
+    ExecutionSkipped "execution_skipped" 1,
+    RunMoved "run_moved" 1,
+}
+
+/// What a change is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject<'a> {
+    Node(NodeId),
+    Run(&'a RunId),
+    Execution {
+        run: &'a RunId,
+        id: ExecutionId,
+    },
+    /// A kind that only a newer program knows; it may name its run.
+    Unknown(Option<&'a RunId>),
+}
+
+impl Change {
     pub fn kind(&self) -> &str {
         match self {
             Change::Unknown { name, .. } => name,
@@ -212,15 +254,70 @@ impl Change {
         }
     }
 
-    /// The level of programs that know the kind; see [`level`](crate::level).
-    pub fn level(&self) -> u32 {
+    pub fn subject(&self) -> Subject<'_> {
         match self {
+            Change::NodeRegistered { registration } => Subject::Node(registration.node),
+            Change::NodeMoved { node, .. }
+            | Change::NodeDrainSet { node, .. }
+            | Change::NodeProblemsSet { node, .. }
+            | Change::NodeDeleted { node, .. } => Subject::Node(*node),
+            Change::RunCreated { run, .. } => Subject::Run(&run.id),
+            Change::RunTaken { run, .. }
+            | Change::RunCancelRequested { run, .. }
+            | Change::RunPauseSet { run, .. }
+            | Change::RunAdmitted { run, .. }
+            | Change::ExecutionsAdded { run, .. }
+            | Change::RunMoved { run, .. } => Subject::Run(run),
+            Change::ExecutionLeased { of: Parent::Run(run), execution, .. }
+            | Change::ExecutionStarted { of: Parent::Run(run), execution, .. }
+            | Change::ExecutionFinished { of: Parent::Run(run), execution, .. }
+            | Change::ExecutionLost { of: Parent::Run(run), execution, .. }
+            | Change::ExecutionCancelRequested { run, execution, .. }
+            | Change::ExecutionGivenUp { run, execution, .. }
+            | Change::ExecutionSkipped { run, execution, .. } => Subject::Execution { run, id: *execution },
+            Change::Unknown { run, .. } => Subject::Unknown(run.as_ref()),
+        }
+    }
+
+    /// Returns the run that it concerns.
+    pub fn run(&self) -> Option<&RunId> {
+        match self.subject() {
+            Subject::Node(_) => None,
+            Subject::Run(run) | Subject::Execution { run, .. } => Some(run),
+            Subject::Unknown(run) => run,
+        }
+    }
+
+    /// Returns the node that it concerns, where the change names it.
+    pub fn node(&self) -> Option<NodeId> {
+        match (self.subject(), self) {
+            (Subject::Node(node), _) => Some(node),
+            (_, Change::ExecutionLeased { lease, .. }) => Some(lease.node),
+            _ => None,
+        }
+    }
+
+    /// Returns the execution that it concerns, where it is a single one.
+    pub fn execution(&self) -> Option<ExecutionId> {
+        match self.subject() {
+            Subject::Execution { id, .. } => Some(id),
+            Subject::Node(_) | Subject::Run(_) | Subject::Unknown(_) => None,
+        }
+    }
+
+    /// Returns who asked for it, where a person or program did.
+    pub fn by(&self) -> Option<&str> {
+        match self {
+            Change::NodeDrainSet { by, .. }
+            | Change::NodeDeleted { by, .. }
+            | Change::RunCancelRequested { by, .. }
+            | Change::RunPauseSet { by, .. } => Some(by),
+            Change::RunCreated { run, .. } => Some(&run.by),
             Change::NodeRegistered { .. }
             | Change::NodeMoved { .. }
-            | Change::NodeDrainSet { .. }
-            | Change::RunCreated { .. }
+            | Change::NodeProblemsSet { .. }
             | Change::RunTaken { .. }
-            | Change::RunCancelRequested { .. }
+            | Change::RunAdmitted { .. }
             | Change::ExecutionsAdded { .. }
             | Change::ExecutionLeased { .. }
             | Change::ExecutionStarted { .. }
@@ -229,16 +326,42 @@ impl Change {
             | Change::ExecutionCancelRequested { .. }
             | Change::ExecutionGivenUp { .. }
             | Change::ExecutionSkipped { .. }
-            | Change::RunMoved { .. } => 1,
-            Change::RunPauseSet { .. } | Change::RunAdmitted { .. } => 2,
-            Change::NodeProblemsSet { .. } | Change::NodeDeleted { .. } => crate::level::NODES,
-            Change::Unknown { .. } => u32::MAX,
+            | Change::RunMoved { .. }
+            | Change::Unknown { .. } => None,
         }
     }
 
-    /// The same, without the guards that looked at what is in no event (heartbeats) or at how many there were: for
-    /// whoever applies what was applied before. A copy may have heard of a later heartbeat before it hears of a silence.
-    pub fn settled(&self) -> std::borrow::Cow<'_, Change> {
+    /// Returns all lease tokens in it.
+    pub fn tokens_mut(&mut self) -> impl Iterator<Item = &mut LeaseToken> {
+        let (executions, token): (&mut [Execution], _) = match self {
+            Change::ExecutionsAdded { executions, .. } => (executions, None),
+            Change::ExecutionLeased { lease, .. } => (&mut [], Some(&mut lease.token)),
+            Change::ExecutionStarted { token, .. }
+            | Change::ExecutionFinished { token, .. }
+            | Change::ExecutionLost { token, .. } => (&mut [], Some(token)),
+            Change::NodeRegistered { .. }
+            | Change::NodeMoved { .. }
+            | Change::NodeDrainSet { .. }
+            | Change::NodeProblemsSet { .. }
+            | Change::NodeDeleted { .. }
+            | Change::RunCreated { .. }
+            | Change::RunTaken { .. }
+            | Change::RunCancelRequested { .. }
+            | Change::RunPauseSet { .. }
+            | Change::RunAdmitted { .. }
+            | Change::ExecutionCancelRequested { .. }
+            | Change::ExecutionGivenUp { .. }
+            | Change::ExecutionSkipped { .. }
+            | Change::RunMoved { .. }
+            | Change::Unknown { .. } => (&mut [], None),
+        };
+        let leases = executions.iter_mut().filter_map(|execution| execution.state.lease_mut());
+        leases.map(|lease| &mut lease.token).chain(token)
+    }
+
+    /// Returns the change without the guards that looked at what is in no event (heartbeats) or at how many there were:
+    /// to apply again what was applied before. A copy may get a later heartbeat before it gets the event of a silence.
+    pub fn without_volatile_guards(&self) -> std::borrow::Cow<'_, Change> {
         let mut change = std::borrow::Cow::Borrowed(self);
         if matches!(
             self,
@@ -259,32 +382,6 @@ impl Change {
             }
         }
         change
-    }
-
-    /// The place of its kind in a batch: kinds are applied in this order, and within a kind as they came.
-    pub fn phase(&self) -> u8 {
-        match self {
-            Change::NodeRegistered { .. } => 0,
-            Change::NodeMoved { .. } => 1,
-            Change::NodeDrainSet { .. } => 2,
-            Change::NodeProblemsSet { .. } => 3,
-            Change::NodeDeleted { .. } => 4,
-            Change::RunCreated { .. } => 5,
-            Change::RunTaken { .. } => 6,
-            Change::RunCancelRequested { .. } => 7,
-            Change::RunPauseSet { .. } => 8,
-            Change::RunAdmitted { .. } => 9,
-            Change::ExecutionsAdded { .. } => 10,
-            Change::ExecutionLeased { .. } => 11,
-            Change::ExecutionStarted { .. } => 12,
-            Change::ExecutionFinished { .. } => 13,
-            Change::ExecutionLost { .. } => 14,
-            Change::ExecutionCancelRequested { .. } => 15,
-            Change::ExecutionGivenUp { .. } => 16,
-            Change::ExecutionSkipped { .. } => 17,
-            Change::RunMoved { .. } => 18,
-            Change::Unknown { .. } => 19,
-        }
     }
 
     /// When it happened, by the servers' clock.
@@ -310,58 +407,6 @@ impl Change {
             | Change::ExecutionSkipped { at, .. }
             | Change::RunMoved { at, .. }
             | Change::Unknown { at, .. } => *at,
-        }
-    }
-
-    /// The run that it concerns.
-    pub fn run(&self) -> Option<&RunId> {
-        match self {
-            Change::NodeRegistered { .. }
-            | Change::NodeMoved { .. }
-            | Change::NodeDrainSet { .. }
-            | Change::NodeProblemsSet { .. }
-            | Change::NodeDeleted { .. } => None,
-            Change::RunCreated { run, .. } => Some(&run.id),
-            Change::RunTaken { run, .. }
-            | Change::RunCancelRequested { run, .. }
-            | Change::RunPauseSet { run, .. }
-            | Change::RunAdmitted { run, .. }
-            | Change::ExecutionsAdded { run, .. }
-            | Change::ExecutionLeased { of: Parent::Run(run), .. }
-            | Change::ExecutionStarted { of: Parent::Run(run), .. }
-            | Change::ExecutionFinished { of: Parent::Run(run), .. }
-            | Change::ExecutionLost { of: Parent::Run(run), .. }
-            | Change::ExecutionCancelRequested { run, .. }
-            | Change::ExecutionGivenUp { run, .. }
-            | Change::ExecutionSkipped { run, .. }
-            | Change::RunMoved { run, .. } => Some(run),
-            Change::Unknown { run, .. } => run.as_ref(),
-        }
-    }
-
-    /// The node that it concerns, where that is written in it.
-    pub fn node(&self) -> Option<NodeId> {
-        match self {
-            Change::NodeRegistered { registration } => Some(registration.node),
-            Change::NodeMoved { node, .. }
-            | Change::NodeDrainSet { node, .. }
-            | Change::NodeProblemsSet { node, .. }
-            | Change::NodeDeleted { node, .. } => Some(*node),
-            Change::ExecutionLeased { lease, .. } => Some(lease.node),
-            Change::RunCreated { .. }
-            | Change::RunTaken { .. }
-            | Change::RunCancelRequested { .. }
-            | Change::RunPauseSet { .. }
-            | Change::RunAdmitted { .. }
-            | Change::ExecutionsAdded { .. }
-            | Change::ExecutionStarted { .. }
-            | Change::ExecutionFinished { .. }
-            | Change::ExecutionLost { .. }
-            | Change::ExecutionCancelRequested { .. }
-            | Change::ExecutionGivenUp { .. }
-            | Change::ExecutionSkipped { .. }
-            | Change::RunMoved { .. }
-            | Change::Unknown { .. } => None,
         }
     }
 }

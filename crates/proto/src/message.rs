@@ -59,7 +59,7 @@ pub struct Register {
     pub description: Description,
     pub instance: InstanceId,
     /// Results of former sessions that the agent still has.
-    pub undelivered: Vec<Held>,
+    pub undelivered: Vec<LeaseRef>,
     /// Rises with each start of the installation.
     pub life: u64,
 }
@@ -76,7 +76,7 @@ impl std::fmt::Debug for InstanceId {
 
 /// An execution that an agent holds, with its right to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Held {
+pub struct LeaseRef {
     pub execution: ExecutionId,
     pub token: LeaseToken,
 }
@@ -85,7 +85,7 @@ pub struct Held {
 pub struct Heartbeat {
     pub node: NodeId,
     pub session: SessionId,
-    pub held: Vec<Held>,
+    pub held: Vec<LeaseRef>,
     /// The last one of this session: the agent was told to stop, and gives up what it does not hold.
     pub leaving: bool,
     /// What is wrong on the host, for people.
@@ -95,11 +95,11 @@ pub struct Heartbeat {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HeartbeatAnswer {
     /// No longer the agent's: kill the work, drop its result.
-    pub refused: Vec<Held>,
+    pub refused: Vec<LeaseRef>,
     /// Stop the work and report it as cancelled.
-    pub stop: Vec<Held>,
+    pub stop: Vec<LeaseRef>,
     /// The store has never heard of these. Neither refused nor renewed: another store may have given them.
-    pub unheard: Vec<Held>,
+    pub unheard: Vec<LeaseRef>,
 }
 
 /// What a node could take on now.
@@ -117,7 +117,7 @@ pub struct Poll {
     /// Numbers the polls of a session.
     pub poll: u64,
     /// After a poll whose answer may not have arrived: all that did arrive and is not yet acknowledged.
-    pub resync: Option<Vec<Held>>,
+    pub resync: Option<Vec<LeaseRef>>,
     pub wait: Duration,
 }
 
@@ -157,6 +157,10 @@ impl Assignment {
         }
     }
 
+    pub fn lease(&self) -> LeaseRef {
+        LeaseRef { execution: self.execution, token: self.token }
+    }
+
     /// About how many bytes it takes on the wire.
     pub fn wire_bytes(&self) -> usize {
         256 + self.backend.len() + self.action.len() + params_bytes(&self.params)
@@ -166,19 +170,19 @@ impl Assignment {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PollAnswer {
     pub assignments: Vec<Assignment>,
-    pub stop: Vec<Held>,
+    pub stop: Vec<LeaseRef>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Started {
-    pub held: Held,
+    pub held: LeaseRef,
     pub of: Parent,
     pub at: Timestamp,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finished {
-    pub held: Held,
+    pub held: LeaseRef,
     pub of: Parent,
     pub outcome: Outcome,
     /// Output that was not sent before.
@@ -226,7 +230,7 @@ pub struct Output {
     pub node: NodeId,
     pub session: SessionId,
     /// The leases that the chunks belong to; output without a current one is dropped.
-    pub held: Vec<Held>,
+    pub held: Vec<LeaseRef>,
     pub chunks: Vec<Chunk>,
 }
 

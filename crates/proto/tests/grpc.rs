@@ -14,8 +14,8 @@ use downbeat_proto::Link;
 use downbeat_proto::grpc::generated::agent_client::AgentClient;
 use downbeat_proto::grpc::{Client, generated as wire, service};
 use downbeat_proto::message::{
-    Assignment, Chunk, Fault, Finished, Free, Heartbeat, HeartbeatAnswer, Held, Hello, InstanceId, Output,
-    Poll, PollAnswer, Receipt, Register, Report, ReportAnswer, Started, Welcome,
+    Assignment, Chunk, Fault, Finished, Free, Heartbeat, HeartbeatAnswer, Hello, InstanceId, LeaseRef,
+    Output, Poll, PollAnswer, Receipt, Register, Report, ReportAnswer, Started, Welcome,
 };
 use jiff::Timestamp;
 use tonic::transport::server::TcpIncoming;
@@ -74,8 +74,11 @@ fn listening() -> (Arc<Host>, SocketAddr) {
     (host, address)
 }
 
-fn held(number: u128) -> Held {
-    Held { execution: ExecutionId(Uuid::from_u128(number)), token: LeaseToken(Uuid::from_u128(number + 100)) }
+fn held(number: u128) -> LeaseRef {
+    LeaseRef {
+        execution: ExecutionId(Uuid::from_u128(number)),
+        token: LeaseToken(Uuid::from_u128(number + 100)),
+    }
 }
 
 fn node() -> NodeId {

@@ -9,7 +9,7 @@ use downbeat_agent::{Agent, Disk};
 use downbeat_core::{Dice, Span};
 use downbeat_proto::grpc::finished_from_bytes;
 use downbeat_server::{Service, start_within};
-use downbeat_store::MemoryStore;
+use downbeat_store::{MemoryStore, Wrapped};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -266,7 +266,7 @@ async fn keep_server(cluster: Arc<Cluster>, number: usize) {
     let slot = &cluster.servers[number];
     loop {
         let (life, gate) = slot.begin().await;
-        let store = Arc::new(Reached {
+        let store = Arc::new(Wrapped(Reached {
             inner: cluster.memory.clone(),
             world: cluster.world.clone(),
             health: cluster.health.clone(),
@@ -276,7 +276,7 @@ async fn keep_server(cluster: Arc<Cluster>, number: usize) {
             news: cluster.herald.listen(place, &gate),
             herald: cluster.herald.clone(),
             is_shared: cluster.shape.is_shared,
-        });
+        }));
         let clock = slot.clock.clone();
         let surroundings = downbeat_server::Surroundings {
             wall: Arc::new(move || clock.now()),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Once;
 use std::time::Duration;
 
-use downbeat_store::Store;
+use downbeat_store::Runs;
 use tokio::time::Instant;
 
 use crate::check::{Checker, Evidence, Violation, check};

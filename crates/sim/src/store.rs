@@ -4,24 +4,19 @@
 //! Reads see everything that was committed when they were made: what stores promise is not broken, unless a test
 //! breaks it on purpose (`Broken`), to see it caught.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use downbeat_core::change::{Change, Event};
+use downbeat_core::change::{Change, Event, Subject};
 use downbeat_core::execution::{Execution, State, Status};
-use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
-use downbeat_core::node::{NodeRecord, Tombstone};
-use downbeat_core::run::RunRecord;
-use downbeat_core::state::LimitUse;
+use downbeat_core::ids::{ExecutionId, NodeId, ServerId, SessionId};
 use downbeat_core::work::Parent;
 use downbeat_store::{
-    Committed, Error, EventFilter, ExecutionFilter, Kept, Listed, MemoryStore, News, NodeTotals, OutputChunk,
-    Page, Part, RunFilter, Seen, ServerRecord, Source, Store, Tally,
+    Beside, Committed, Error, EventFilter, Events, Executions, MemoryStore, News, Runs, Store, Wrapper,
 };
 use jiff::Timestamp;
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::broadcast;
 
 use crate::gate::Gate;
 use crate::seed::Broken;
@@ -126,25 +121,6 @@ impl Reached {
         }
     }
 
-    /// A write, which may fail before or after its effect.
-    async fn write<T>(&self, effect: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        self.go().await?;
-        if self.world.happens(self.health.get().fail_before_permille) {
-            return Err(away());
-        }
-        let result = effect.await?;
-        let lost = self.world.happens(self.health.get().fail_after_permille);
-        self.come_back().await?;
-        if lost { Err(away()) } else { Ok(result) }
-    }
-
-    async fn read<T>(&self, read: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        self.go().await?;
-        let result = read.await?;
-        self.come_back().await?;
-        Ok(result)
-    }
-
     async fn apply(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
         let rewritten = match self.broken {
             Some(Broken::NoFencing) => Some(self.without_fencing(changes).await?),
@@ -222,7 +198,7 @@ impl Reached {
                 | Change::ExecutionCancelRequested { epoch, .. }
                 | Change::ExecutionGivenUp { epoch, .. }
                 | Change::ExecutionSkipped { epoch, .. }
-                | Change::RunMoved { epoch, .. } => *epoch = current.epoch,
+                | Change::RunMoved { epoch, .. } => *epoch = current.live.epoch,
                 _ => {}
             }
         }
@@ -238,74 +214,77 @@ impl Reached {
     }
 }
 
-/// A change in one line, without what never differs.
+/// A change in one line, without values that never differ.
 fn shown(change: &Change) -> String {
-    let kind = change.kind();
-    match change {
-        Change::ExecutionsAdded { run, executions, epoch, .. } => {
+    let subject = match change.subject() {
+        Subject::Node(node) => node.to_string(),
+        Subject::Run(run) => format!("run={run}"),
+        Subject::Execution { id, .. } => id.to_string(),
+        Subject::Unknown(_) => String::new(),
+    };
+    let rest = match change {
+        Change::ExecutionsAdded { executions, epoch, .. } => {
             let all: Vec<String> = executions
                 .iter()
                 .map(|each| format!("{}:{}.{}{}", each.id, each.step(), each.attempt, lease_of(&each.state)))
                 .collect();
-            format!("{kind} run={run} epoch={epoch} [{}]", all.join(" "))
+            format!(" epoch={epoch} [{}]", all.join(" "))
         }
-        Change::ExecutionLeased { execution, lease, .. } => format!("{kind} {execution} to={}", lease.node),
-        Change::ExecutionStarted { execution, .. } | Change::ExecutionSkipped { execution, .. } => {
-            format!("{kind} {execution}")
+        Change::ExecutionLeased { lease, .. } => format!(" to={}", lease.node),
+        Change::ExecutionFinished { outcome, .. } => format!(" {:?}", outcome.verdict),
+        Change::ExecutionLost { reason, .. } | Change::ExecutionCancelRequested { reason, .. } => {
+            format!(" {reason}")
         }
-        Change::ExecutionFinished { execution, outcome, .. } => {
-            format!("{kind} {execution} {:?}", outcome.verdict)
-        }
-        Change::ExecutionLost { execution, reason, .. }
-        | Change::ExecutionCancelRequested { execution, reason, .. } => {
-            format!("{kind} {execution} {reason}")
-        }
-        Change::ExecutionGivenUp { execution, error, .. } => format!("{kind} {execution} {error}"),
-        Change::RunMoved { run, path, epoch, .. } => format!("{kind} run={run} epoch={epoch} {path:?}"),
-        Change::RunTaken { run, owner, epoch, .. } => format!("{kind} run={run} by={owner} epoch={epoch}"),
-        Change::RunCreated { run, .. } => format!("{kind} run={}", run.id),
-        Change::Unknown { name, .. } => format!("{kind} {name}"),
-        Change::RunCancelRequested { run, .. }
-        | Change::RunPauseSet { run, .. }
-        | Change::RunAdmitted { run, .. } => format!("{kind} run={run}"),
+        Change::ExecutionGivenUp { error, .. } => format!(" {error}"),
+        Change::RunMoved { path, epoch, .. } => format!(" epoch={epoch} {path:?}"),
+        Change::RunTaken { owner, epoch, .. } => format!(" by={owner} epoch={epoch}"),
         Change::NodeRegistered { registration } => {
-            format!("{kind} {} session={}", registration.description.hostname, registration.session)
+            format!(" {} session={}", registration.description.hostname, registration.session)
         }
-        Change::NodeMoved { node, from, to, .. } => format!("{kind} {node} {from:?}→{to:?}"),
-        Change::NodeDrainSet { node, draining, .. } => format!("{kind} {node} {draining}"),
-        Change::NodeProblemsSet { node, problems, .. } => format!("{kind} {node} {problems:?}"),
-        Change::NodeDeleted { node, session, .. } => format!("{kind} {node} session={session}"),
-    }
+        Change::NodeMoved { from, to, .. } => format!(" {from:?}→{to:?}"),
+        Change::NodeDrainSet { draining, .. } => format!(" {draining}"),
+        Change::NodeProblemsSet { problems, .. } => format!(" {problems:?}"),
+        Change::NodeDeleted { session, .. } => format!(" session={session}"),
+        _ => String::new(),
+    };
+    format!("{} {subject}{rest}", change.kind())
 }
 
 fn lease_of(state: &State) -> String {
     state.lease().map(|lease| format!("→{}", lease.node)).unwrap_or_default()
 }
 
-/// For replicas, of which the simulation has none yet.
 #[async_trait]
-impl Source for Reached {
-    async fn snapshot(&self, to: mpsc::Sender<Part>) -> Result<(), Error> {
-        self.read(self.inner.snapshot(to)).await
+impl Wrapper for Reached {
+    fn store(&self) -> &dyn Store {
+        &*self.inner
     }
 
-    async fn kept(&self) -> Result<Kept, Error> {
-        self.read(self.inner.kept()).await
+    async fn read<T, R>(&self, read: R) -> Result<T, Error>
+    where
+        T: Send,
+        R: Future<Output = Result<T, Error>> + Send,
+    {
+        self.go().await?;
+        let result = read.await?;
+        self.come_back().await?;
+        Ok(result)
     }
 
-    async fn presence(&self) -> Result<Vec<Seen>, Error> {
-        self.read(self.inner.presence()).await
-    }
-
-    async fn output_of(&self, from: &[(ExecutionId, u64)], limit: u32) -> Result<Vec<OutputChunk>, Error> {
-        self.read(self.inner.output_of(from, limit)).await
-    }
-}
-
-#[async_trait]
-impl Store for Reached {
-    fn name(&self) -> &'static str {
-        "memory"
+    /// A write may fail before or after its effect.
+    async fn write<T, R>(&self, write: R) -> Result<T, Error>
+    where
+        T: Send,
+        R: Future<Output = Result<T, Error>> + Send,
+    {
+        self.go().await?;
+        if self.world.happens(self.health.get().fail_before_permille) {
+            return Err(away());
+        }
+        let result = write.await?;
+        let lost = self.world.happens(self.health.get().fail_after_permille);
+        self.come_back().await?;
+        if lost { Err(away()) } else { Ok(result) }
     }
 
     fn is_shared(&self) -> bool {
@@ -321,10 +300,6 @@ impl Store for Reached {
         let now = self.is_shared.then(|| self.world.now());
         self.come_back().await?;
         Ok(now)
-    }
-
-    async fn health(&self) -> Result<(), Error> {
-        self.read(self.inner.health()).await
     }
 
     async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
@@ -344,26 +319,6 @@ impl Store for Reached {
         Ok(events)
     }
 
-    async fn last_seq(&self) -> Result<u64, Error> {
-        self.read(self.inner.last_seq()).await
-    }
-
-    async fn cluster(&self, name_or_id: &str) -> Result<Option<ClusterId>, Error> {
-        self.read(self.inner.cluster(name_or_id)).await
-    }
-
-    async fn nodes(&self, cluster: Option<ClusterId>) -> Result<Vec<NodeRecord>, Error> {
-        self.read(self.inner.nodes(cluster)).await
-    }
-
-    async fn node(&self, id: NodeId) -> Result<Option<NodeRecord>, Error> {
-        self.read(self.inner.node(id)).await
-    }
-
-    async fn tombstones(&self, node: Option<NodeId>) -> Result<Vec<Tombstone>, Error> {
-        self.read(self.inner.tombstones(node)).await
-    }
-
     async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>, Error> {
         let effect = async {
             let current = self.inner.touch_nodes(seen, at).await?;
@@ -374,58 +329,6 @@ impl Store for Reached {
             Ok(current)
         };
         self.write(effect).await
-    }
-
-    async fn silent_nodes(&self, before: Timestamp) -> Result<Vec<NodeRecord>, Error> {
-        self.read(self.inner.silent_nodes(before)).await
-    }
-
-    async fn run(&self, id: &RunId) -> Result<Option<RunRecord>, Error> {
-        self.read(self.inner.run(id)).await
-    }
-
-    async fn runs(&self, filter: &RunFilter, page: Page) -> Result<Listed<RunRecord>, Error> {
-        self.read(self.inner.runs(filter, page)).await
-    }
-
-    async fn open_runs(&self) -> Result<Vec<RunRecord>, Error> {
-        self.read(self.inner.open_runs()).await
-    }
-
-    async fn open_run_owners(&self) -> Result<Vec<(RunId, ServerId)>, Error> {
-        self.read(self.inner.open_run_owners()).await
-    }
-
-    async fn holds(&self) -> Result<Vec<(NodeId, RunId)>, Error> {
-        self.read(self.inner.holds()).await
-    }
-
-    async fn uses(&self) -> Result<Vec<LimitUse>, Error> {
-        self.read(self.inner.uses()).await
-    }
-
-    async fn cached(
-        &self,
-        cluster: ClusterId,
-        keys: &[Arc<str>],
-    ) -> Result<BTreeMap<Arc<str>, Execution>, Error> {
-        self.read(self.inner.cached(cluster, keys)).await
-    }
-
-    async fn execution(&self, id: ExecutionId) -> Result<Option<Execution>, Error> {
-        self.read(self.inner.execution(id)).await
-    }
-
-    async fn executions(&self, filter: &ExecutionFilter, page: Page) -> Result<Listed<Execution>, Error> {
-        self.read(self.inner.executions(filter, page)).await
-    }
-
-    async fn executions_of(&self, run: &RunId) -> Result<Vec<Execution>, Error> {
-        self.read(self.inner.executions_of(run)).await
-    }
-
-    async fn open_executions(&self) -> Result<Vec<Execution>, Error> {
-        self.read(self.inner.open_executions()).await
     }
 
     async fn executions_by_id(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>, Error> {
@@ -441,47 +344,9 @@ impl Store for Reached {
         Ok(found)
     }
 
-    async fn held_by(&self, node: NodeId) -> Result<Vec<Execution>, Error> {
-        self.read(self.inner.held_by(node)).await
-    }
-
-    async fn node_totals(&self, node: NodeId) -> Result<NodeTotals, Error> {
-        self.read(self.inner.node_totals(node)).await
-    }
-
-    async fn append_output(&self, chunks: &[OutputChunk], keep_bytes: u64) -> Result<(), Error> {
-        self.write(self.inner.append_output(chunks, keep_bytes)).await
-    }
-
-    async fn output(&self, execution: ExecutionId, from: u64, limit: u32) -> Result<Vec<OutputChunk>, Error> {
-        self.read(self.inner.output(execution, from, limit)).await
-    }
-
-    async fn output_tail(&self, execution: ExecutionId, limit: u32) -> Result<Vec<OutputChunk>, Error> {
-        self.read(self.inner.output_tail(execution, limit)).await
-    }
-
-    async fn put_server(&self, server: &ServerRecord) -> Result<(), Error> {
-        self.write(self.inner.put_server(server)).await
-    }
-
     async fn remove_server(&self, id: ServerId) -> Result<(), Error> {
         self.write(self.inner.remove_server(id)).await?;
         self.announce(&News::Servers);
         Ok(())
     }
-
-    async fn servers(&self) -> Result<Vec<ServerRecord>, Error> {
-        self.read(self.inner.servers()).await
-    }
-
-    async fn tally(&self) -> Result<Tally, Error> {
-        self.read(self.inner.tally()).await
-    }
-
-    async fn prune(&self, before: Timestamp, most: u32) -> Result<u64, Error> {
-        self.write(self.inner.prune(before, most)).await
-    }
-
-    async fn close(&self) {}
 }

@@ -4,7 +4,7 @@ use downbeat_backends::Identity;
 use downbeat_core::Timestamp;
 use downbeat_core::execution::{Outcome, Verdict};
 use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId, RunId};
-use downbeat_proto::message::Held;
+use downbeat_proto::message::LeaseRef;
 
 /// All of it, in the order in which it happened.
 #[derive(Debug, Default)]
@@ -15,7 +15,7 @@ pub(crate) struct Truth {
     /// Renewals that the store took.
     pub(crate) renewals: Vec<Renewal>,
     /// Results that were on an agent's disk when it crashed.
-    pub(crate) kept: Vec<Held>,
+    pub(crate) kept: Vec<LeaseRef>,
     /// Runs that a client was told exist.
     pub(crate) accepted: Vec<RunId>,
     /// The true time of each commit, by sequence number, from 1.
@@ -39,7 +39,7 @@ pub(crate) struct Process {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Recorded {
-    pub(crate) held: Held,
+    pub(crate) held: LeaseRef,
     pub(crate) outcome: Outcome,
     pub(crate) at: Timestamp,
 }
@@ -90,6 +90,6 @@ impl Truth {
         outcome: Outcome,
         at: Timestamp,
     ) {
-        self.receipts.push(Recorded { held: Held { execution, token }, outcome, at });
+        self.receipts.push(Recorded { held: LeaseRef { execution, token }, outcome, at });
     }
 }

@@ -13,7 +13,7 @@ use downbeat_core::state::{Counted, LimitUse, Question, Tables, Verdicts, curren
 use downbeat_core::work::Parent;
 use jiff::Timestamp;
 
-use crate::rows::{Code, int};
+use crate::rows::{CachedRow, Code, columns, int};
 
 /// How a store learns that the id of a new execution is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -302,17 +302,19 @@ impl<'a> Dirty<'a> {
         totals.into_iter().map(|((kind, code), total)| Ended { kind, code, total }).collect()
     }
 
-    /// Results of this batch that may be used again: each with its key, and when it was there.
-    pub(crate) fn cached<'t>(
-        &self,
-        tables: &'t Tables,
-    ) -> impl Iterator<Item = (&'t Execution, &'t str, Timestamp)> {
+    /// Returns the results of this batch that may be used again.
+    pub(crate) fn cached<'t>(&self, tables: &'t Tables) -> impl Iterator<Item = CachedRow<'t>> {
         let executions = self.executions_added.iter().chain(&self.executions_altered);
         executions.filter_map(|id| {
             let execution = &tables.executions[id];
             let key = execution.cache_key.as_deref().filter(|_| execution.reused.is_none())?;
             match &execution.state {
-                State::Succeeded { outcome, .. } => Some((execution, key, outcome.ended_at())),
+                State::Succeeded { outcome, .. } => Some(CachedRow {
+                    execution: id.0,
+                    cache_key: key.into(),
+                    finished_at: outcome.ended_at().as_microsecond(),
+                    run: execution.run().as_str().into(),
+                }),
                 _ => None,
             }
         })
@@ -372,10 +374,11 @@ impl Places {
 pub(crate) const ENDED_EXECUTIONS: i16 = 1;
 pub(crate) const ENDED_RUNS: i16 = 2;
 
-/// So many rows of a kind have ended with this status.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Ended {
-    pub(crate) kind: i16,
-    pub(crate) code: i16,
-    pub(crate) total: i64,
+columns! {
+    /// So many rows of a kind have ended with this status.
+    struct Ended {
+        kind: i16,
+        code: i16,
+        total: i64,
+    }
 }

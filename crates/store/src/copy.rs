@@ -7,7 +7,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use downbeat_core::change::{Event, Refusal};
 use downbeat_core::execution::Execution;
-use downbeat_core::ids::{ExecutionId, NodeId, RunId, SessionId};
+use downbeat_core::ids::{NodeId, RunId, SessionId};
 use downbeat_core::limits;
 use downbeat_core::node::{Former, NodeRecord, Registration, Tombstone};
 use downbeat_core::run::RunRecord;
@@ -63,19 +63,6 @@ pub struct Kept {
 /// When a node's session was last heard of.
 pub type Seen = (NodeId, SessionId, Timestamp);
 
-/// What a copy is made from and kept up with. Every store is one.
-#[async_trait]
-pub trait Source: Send + Sync {
-    /// Sends all that a read can show (but servers) as of one sequence number, in parts. Waits while the receiver has
-    /// no room, and breaks off when it is gone.
-    async fn snapshot(&self, to: mpsc::Sender<Part>) -> Result<(), Error>;
-    async fn kept(&self) -> Result<Kept, Error>;
-    /// Of every node, by its id.
-    async fn presence(&self) -> Result<Vec<Seen>, Error>;
-    /// Output of several executions, each from an offset on: by execution, then in order, at most `limit` chunks.
-    async fn output_of(&self, from: &[(ExecutionId, u64)], limit: u32) -> Result<Vec<OutputChunk>, Error>;
-}
-
 /// What became of events that another store committed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Replicated {
@@ -102,7 +89,7 @@ pub trait Replica: Store {
     /// does not come, nothing has changed. Answers the snapshot's number.
     async fn replace(&self, parts: mpsc::Receiver<Part>) -> Result<u64, Error>;
     /// Applies events as another store did: with their numbers, in their order, all or none. Output comes with them, so
-    /// that whoever sees an execution's end finds what it wrote; it is appended as by [`Store::append_output`].
+    /// that whoever sees an execution's end finds what it wrote; it is appended as by [`Beside::append_output`](crate::Beside::append_output).
     async fn replicate(
         &self,
         events: &[Event],

@@ -1,10 +1,7 @@
 //! Owns the SQL text of counts and filtered lists, for both dialects: `$n` placeholders and their arguments.
 
-use downbeat_core::ids::RunId;
-use uuid::Uuid;
-
 use crate::port::{ExecutionFilter, RunFilter};
-use crate::rows::{Code, small};
+use crate::rows::{Code, Text, Value, small};
 
 /// What is open is counted, by the index of what is open; what has ended was counted when it ended.
 pub(crate) const OPEN_EXECUTIONS: &str =
@@ -16,18 +13,21 @@ pub(crate) const NODE_COUNTS: &str = "SELECT status, count(*) FROM presence GROU
 pub(crate) const NODE_TOTALS: &str = "SELECT status, count(*), max(granted_at), max(finished_at) FROM executions \
      WHERE coalesce(pinned, lease_node) = $1 AND reused IS NULL GROUP BY status ORDER BY status";
 
-/// An argument of a filter.
-#[derive(Debug, PartialEq)]
-pub(crate) enum Arg {
-    Id(Uuid),
-    Text(String),
-    Step(i32),
+/// An argument of a statement.
+pub(crate) type Arg = Box<dyn Value>;
+
+pub(crate) fn arg(value: impl Value + 'static) -> Arg {
+    Box::new(value)
 }
 
-/// A condition and its arguments.
-#[derive(Debug, Default)]
+pub(crate) fn text(text: &str) -> Arg {
+    arg(Text::from(text.to_owned()))
+}
+
+/// Conditions that must all hold, and their arguments.
+#[derive(Default)]
 pub(crate) struct Where {
-    clauses: Vec<String>,
+    pub(crate) clauses: Vec<String>,
     pub(crate) args: Vec<Arg>,
 }
 
@@ -35,11 +35,11 @@ impl Where {
     pub(crate) fn runs(filter: &RunFilter) -> Self {
         let mut condition = Self::default();
         if let Some(cluster) = filter.cluster {
-            condition.equal("r.cluster", Arg::Id(cluster.0));
+            condition.equal("r.cluster", arg(cluster.0));
         }
         condition.one_of("r.state", &filter.states);
         if let Some(job) = &filter.job {
-            condition.equal("r.job", Arg::Text(job.clone()));
+            condition.equal("r.job", text(job));
         }
         condition
     }
@@ -47,14 +47,14 @@ impl Where {
     pub(crate) fn executions(filter: &ExecutionFilter) -> Self {
         let mut condition = Self::default();
         if let Some(run) = &filter.run {
-            condition.equal("run", Arg::Text(RunId::as_str(run).to_owned()));
+            condition.equal("run", text(run.as_str()));
         }
         if let Some(node) = filter.node {
             // The expression that `executions_by_node` indexes. A pinned execution is only ever leased by its node.
-            condition.equal("coalesce(pinned, lease_node)", Arg::Id(node.0));
+            condition.equal("coalesce(pinned, lease_node)", arg(node.0));
         }
         if let Some(step) = filter.step {
-            condition.equal("step", Arg::Step(small(step)));
+            condition.equal("step", arg(small(step)));
         }
         condition.one_of("status", &filter.statuses);
         condition
@@ -71,20 +71,18 @@ impl Where {
             self.clauses.push(format!("{what} IN ({})", codes.join(", ")));
         }
     }
-
-    /// ` WHERE …`, or nothing.
-    pub(crate) fn sql(&self) -> String {
-        if self.clauses.is_empty() { String::new() } else { format!(" WHERE {}", self.clauses.join(" AND ")) }
-    }
 }
 
+/// Executions that have a lease. The lower bound leaves out pending ones; the upper one lets the index of open executions
+/// find them.
+pub(crate) const HELD: &str = "status <= 2 AND status >= 1";
+
 /// The nodes that runs have for themselves. What an ended run left is nobody's.
-pub(crate) const HOLDS: &str = "SELECT h.node, h.run FROM holds h \
-     WHERE EXISTS (SELECT 1 FROM runs r WHERE r.id = h.run AND r.state NOT IN (10, 11, 12))";
+pub(crate) const HOLDS: &str =
+    " WHERE EXISTS (SELECT 1 FROM runs r WHERE r.id = h.run AND r.state NOT IN (10, 11, 12))";
 
 /// Who has a place of a limit. One of a number at once counts as long as its execution has its lease.
-pub(crate) const USES: &str = "SELECT l.cluster, l.key, l.execution, l.granted_at, l.until FROM limit_uses l \
-     WHERE l.until IS NOT NULL OR EXISTS (SELECT 1 FROM executions e WHERE e.id = l.execution AND e.status IN (1, 2)) \
+pub(crate) const USES: &str = " WHERE l.until IS NOT NULL OR EXISTS (SELECT 1 FROM executions e WHERE e.id = l.execution AND e.status IN (1, 2)) \
      ORDER BY l.cluster, l.key, l.granted_at, l.execution";
 
 /// How many of them there are at once, of which its user says.

@@ -13,15 +13,17 @@ mod migrate;
 mod open;
 mod port;
 mod postgres;
+mod read;
 mod rows;
 mod sqlite;
 
-pub use copy::{Diverged, Kept, Part, Replica, Replicated, Seen, Source, open_replica};
+pub use copy::{Diverged, Kept, Part, Replica, Replicated, Seen, open_replica};
 pub use memory::MemoryStore;
 pub use open::open;
 pub use port::{
-    Committed, Error, EventFilter, ExecutionFilter, Listed, News, NodeTotals, OutputChunk, Page, RunFilter,
-    ServerRecord, Store, Tally,
+    Admission, Beside, Committed, Error, EventFilter, Events, ExecutionFilter, Executions, Listed, News,
+    NodeTotals, Nodes, Output, OutputChunk, Page, RunFilter, Runs, ServerRecord, Servers, Source, Store,
+    Tally, Totals, Wrapped, Wrapper,
 };
 pub use postgres::{PostgresStore, postgres_client};
 pub use sqlite::SqliteStore;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use downbeat_store::{MemoryStore, Replica, Store};
+use downbeat_store::{Events, MemoryStore, Replica, Store};
 
 struct Fresh {
     store: Arc<dyn Store>,

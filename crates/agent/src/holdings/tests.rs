@@ -23,8 +23,8 @@ fn assignment(number: u128, placed: bool) -> Assignment {
     }
 }
 
-fn held_of(number: u128) -> Held {
-    held(&assignment(number, true))
+fn held_of(number: u128) -> LeaseRef {
+    assignment(number, true).lease()
 }
 
 fn numbers(ready: &[Ready]) -> Vec<u128> {
@@ -87,7 +87,7 @@ fn a_refused_lease_stops_its_work_and_drops_its_result_but_keeps_its_slot_until_
 fn stopping_what_has_not_begun_takes_it_out_of_the_queue_and_reports_it() {
     let mut holdings = Holdings::new(1);
     holdings.assign(vec![assignment(1, true), assignment(2, true)], Instant::now());
-    assert_eq!(holdings.stop(held_of(2)).map(|a| held(&a)), Some(held_of(2)));
+    assert_eq!(holdings.stop(held_of(2)).map(|a| a.lease()), Some(held_of(2)));
     assert!(holdings.stop(held_of(2)).is_none(), "reported once");
     assert!(holdings.ended(held_of(1)).1.is_none());
     assert!(holdings.holds(held_of(2)), "held until it is acknowledged");

@@ -91,7 +91,7 @@ pub(super) mod tests {
     use downbeat_core::execution::{Outcome, Verdict};
     use downbeat_core::ids::{ExecutionId, LeaseToken, RunId};
     use downbeat_core::work::Parent;
-    use downbeat_proto::message::Held;
+    use downbeat_proto::message::LeaseRef;
     use jiff::Timestamp;
     use uuid::Uuid;
 
@@ -99,7 +99,7 @@ pub(super) mod tests {
 
     pub(in crate::outbox) fn result(number: u128) -> Finished {
         Finished {
-            held: Held {
+            held: LeaseRef {
                 execution: ExecutionId(Uuid::from_u128(number)),
                 token: LeaseToken(Uuid::from_u128(number)),
             },

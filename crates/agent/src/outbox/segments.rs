@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use downbeat_proto::message::{Finished, Held};
+use downbeat_proto::message::{Finished, LeaseRef};
 
 use super::record::{self, Rest};
 use crate::private;
@@ -32,7 +32,7 @@ pub(super) struct Segments {
     dir: PathBuf,
     /// Results in each file that are not acknowledged yet; a file that is not listed does not exist.
     live: BTreeMap<u64, usize>,
-    whereabouts: HashMap<Held, u64>,
+    whereabouts: HashMap<LeaseRef, u64>,
     active: Option<Active>,
     next: u64,
 }
@@ -101,7 +101,7 @@ impl Segments {
         self.dir.join(format!("{number:08}.log"))
     }
 
-    fn count_in(&mut self, held: Held, number: u64) {
+    fn count_in(&mut self, held: LeaseRef, number: u64) {
         *self.live.entry(number).or_default() += 1;
         // Kept twice: the newer one is what is left to forget.
         if let Some(former) = self.whereabouts.insert(held, number) {
@@ -173,7 +173,7 @@ impl Segments {
         }
     }
 
-    pub(super) fn forget(&mut self, results: &[Held]) {
+    pub(super) fn forget(&mut self, results: &[LeaseRef]) {
         for held in results {
             if let Some(number) = self.whereabouts.remove(held) {
                 self.count_out(number);

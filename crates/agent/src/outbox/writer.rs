@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use downbeat_proto::message::{Finished, Held};
+use downbeat_proto::message::{Finished, LeaseRef};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -30,7 +30,7 @@ const BATCH: usize = 4096;
 #[derive(Debug)]
 pub(crate) enum Command {
     Keep(Finished),
-    Forget(Vec<Held>),
+    Forget(Vec<LeaseRef>),
     Close,
     Abandon,
 }
@@ -108,7 +108,7 @@ impl Outbox {
         self.send(Command::Keep(finished));
     }
 
-    pub(crate) fn forget(&self, results: Vec<Held>) {
+    pub(crate) fn forget(&self, results: Vec<LeaseRef>) {
         if !results.is_empty() {
             self.send(Command::Forget(results));
         }
@@ -239,9 +239,9 @@ impl Writer {
     }
 
     /// What is forgotten before it was written must not be written after all: nobody would forget it again.
-    fn forget(&mut self, forgotten: &[Held], unwritten: &mut Vec<Finished>) {
+    fn forget(&mut self, forgotten: &[LeaseRef], unwritten: &mut Vec<Finished>) {
         if !unwritten.is_empty() || !self.unwritten.is_empty() {
-            let forgotten: HashSet<Held> = forgotten.iter().copied().collect();
+            let forgotten: HashSet<LeaseRef> = forgotten.iter().copied().collect();
             unwritten.retain(|finished| !forgotten.contains(&finished.held));
             self.unwritten.retain(|finished| !forgotten.contains(&finished.held));
         }

@@ -23,7 +23,7 @@ fn seen(chunks: &[Chunk]) -> Vec<(u64, &str)> {
 fn opened(bound: u64) -> (Arc<Outputs>, Arc<Buffer>) {
     let outputs = Outputs::new(bound);
     let buffer = outputs
-        .open(Held { execution: ExecutionId(Uuid::from_u128(1)), token: LeaseToken(Uuid::from_u128(2)) });
+        .open(LeaseRef { execution: ExecutionId(Uuid::from_u128(1)), token: LeaseToken(Uuid::from_u128(2)) });
     (outputs, buffer)
 }
 

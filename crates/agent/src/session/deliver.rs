@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use downbeat_core::ids::{NodeId, SessionId};
-use downbeat_proto::message::{Fault, Finished, Free, Held, Receipt, Report};
+use downbeat_proto::message::{Fault, Finished, Free, LeaseRef, Receipt, Report};
 use tokio::time::Instant;
 
 use super::report::{BATCH, batch_length};
@@ -30,7 +30,7 @@ pub(super) async fn deliver(
     while !left.is_empty() {
         let (count, bytes) = batch_length(left.make_contiguous(), most, pace.bytes());
         let finished: Vec<Finished> = left.range(..count).cloned().collect();
-        let held: Vec<Held> = finished.iter().map(|finished| finished.held).collect();
+        let held: Vec<LeaseRef> = finished.iter().map(|finished| finished.held).collect();
         let report = Report { node, session, started: Vec::new(), finished, free: Free::default(), poll: 0 };
         let link = links.lend().await;
         let asked = Instant::now();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use downbeat_core::collections::HashSet;
 use downbeat_core::ids::NodeId;
-use downbeat_proto::message::{Fault, Heartbeat, Held, Welcome};
+use downbeat_proto::message::{Fault, Heartbeat, LeaseRef, Welcome};
 use tokio::time::{Instant, timeout};
 
 use super::join::Came;
@@ -15,7 +15,7 @@ use crate::shared::Shared;
 /// An agent that stops does not wait longer than this to be heard.
 const GOODBYE: Duration = Duration::from_secs(1);
 
-fn beat(shared: &Shared, held: Vec<Held>, leaving: bool) -> Heartbeat {
+fn beat(shared: &Shared, held: Vec<LeaseRef>, leaving: bool) -> Heartbeat {
     Heartbeat { node: shared.node, session: shared.session, held, leaving, problems: shared.problems() }
 }
 
@@ -80,9 +80,9 @@ async fn rejoin(shared: &Shared, fault: &Fault) -> Result<(), Error> {
 }
 
 /// What a server has renewed. Of what its store has never heard of it can say nothing.
-fn without(mut held: Vec<Held>, unheard: &[Held]) -> Vec<Held> {
+fn without(mut held: Vec<LeaseRef>, unheard: &[LeaseRef]) -> Vec<LeaseRef> {
     if !unheard.is_empty() {
-        let unheard: HashSet<&Held> = unheard.iter().collect();
+        let unheard: HashSet<&LeaseRef> = unheard.iter().collect();
         held.retain(|held| !unheard.contains(held));
     }
     held

@@ -8,7 +8,7 @@ use downbeat_core::Dice;
 use downbeat_core::ids::{NodeId, SessionId};
 use downbeat_core::node::Description;
 use downbeat_proto::message::{
-    Fault, Held, Hello, OLDEST_PROTOCOL, PROTOCOL, Register, Welcome, agreed_protocol,
+    Fault, Hello, LeaseRef, OLDEST_PROTOCOL, PROTOCOL, Register, Welcome, agreed_protocol,
 };
 
 use crate::error::Error;
@@ -24,7 +24,7 @@ pub(crate) struct Joining {
     pub(crate) session: SessionId,
     pub(crate) installation: Installation,
     /// Results of former sessions that are still to be delivered.
-    undelivered: Mutex<Vec<Held>>,
+    undelivered: Mutex<Vec<LeaseRef>>,
     tuning: Tuning,
     dice: Mutex<Dice>,
 }
@@ -55,7 +55,7 @@ impl Joining {
         description: Description,
         session: SessionId,
         installation: Installation,
-        undelivered: Vec<Held>,
+        undelivered: Vec<LeaseRef>,
         tuning: Tuning,
         dice: Dice,
     ) -> Self {
@@ -64,7 +64,7 @@ impl Joining {
     }
 
     /// A server has these results, or they count no more.
-    pub(crate) fn delivered(&self, done: &[Held]) {
+    pub(crate) fn delivered(&self, done: &[LeaseRef]) {
         let mut undelivered = self.undelivered.lock().unwrap_or_else(PoisonError::into_inner);
         if !undelivered.is_empty() {
             undelivered.retain(|held| !done.contains(held));

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use downbeat_core::ids::NodeId;
 use downbeat_core::limits::UNDELIVERED;
-use downbeat_proto::message::{Finished, Held, Welcome};
+use downbeat_proto::message::{Finished, LeaseRef, Welcome};
 
 use super::deliver::deliver;
 use super::join::{Came, Joined, Joining};
@@ -49,9 +49,9 @@ pub(crate) async fn open(
                 // The tokens are the former session's, so it is the one that speaks.
                 let speaking = fs::read_to_string(&session_file).ok();
                 let speaking = speaking.and_then(|text| text.trim().parse().ok());
-                let all: Vec<Held> = former.iter().map(|finished| finished.held).collect();
+                let all: Vec<LeaseRef> = former.iter().map(|finished| finished.held).collect();
                 former = deliver(links, outbox, former, node, speaking.unwrap_or(session)).await;
-                let left: HashSet<Held> = former.iter().map(|finished| finished.held).collect();
+                let left: HashSet<LeaseRef> = former.iter().map(|finished| finished.held).collect();
                 joining.delivered(&all.into_iter().filter(|held| !left.contains(held)).collect::<Vec<_>>());
                 is_offered = true;
             }

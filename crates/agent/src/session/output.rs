@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use downbeat_proto::message::{Chunk, Fault, Held, Output};
+use downbeat_proto::message::{Chunk, Fault, LeaseRef, Output};
 use tokio::time::Instant;
 
 use crate::error::Error;
@@ -59,7 +59,7 @@ pub(super) async fn send(
     shared: &Shared,
     pace: &mut Pace,
     waiting_bytes: usize,
-    take: impl FnOnce(usize) -> (Vec<Held>, Vec<Chunk>),
+    take: impl FnOnce(usize) -> (Vec<LeaseRef>, Vec<Chunk>),
 ) -> Option<Result<(), Fault>> {
     // The link comes first: while no server is there, nothing is under way and an end does not wait for it.
     let link = shared.links.lend_for_output(waiting_bytes).await;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use downbeat_core::backend::params_bytes;
-use downbeat_proto::message::{Fault, Finished, Held, Receipt, Report, Started};
+use downbeat_proto::message::{Fault, Finished, LeaseRef, Receipt, Report, Started};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::time::Instant;
 
@@ -213,7 +213,7 @@ impl Reporter {
     fn acknowledge(&mut self, started_count: usize, finished_count: usize, receipts: &[Receipt]) {
         let (for_started, for_finished) = receipts.split_at(started_count);
         let started = self.queue.started.drain(..started_count).zip(for_started);
-        let mut refused: Vec<Held> =
+        let mut refused: Vec<LeaseRef> =
             started.filter(|(_, receipt)| **receipt == Receipt::Refused).map(|(one, _)| one.held).collect();
         let mut recorded = Vec::with_capacity(finished_count);
         for (finished, receipt) in self.queue.finished.drain(..finished_count).zip(for_finished) {
@@ -266,7 +266,8 @@ mod tests {
     use super::*;
 
     fn result(chunks: u64) -> Finished {
-        let held = Held { execution: ExecutionId(Uuid::from_u128(1)), token: LeaseToken(Uuid::from_u128(2)) };
+        let held =
+            LeaseRef { execution: ExecutionId(Uuid::from_u128(1)), token: LeaseToken(Uuid::from_u128(2)) };
         let at = Timestamp::now();
         let chunk = |number: u64| Chunk {
             execution: held.execution,

@@ -13,7 +13,7 @@ use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, RunId};
 use downbeat_core::work::Origin;
 use downbeat_proto::Link;
 use downbeat_proto::message::{
-    Assignment, Chunk, Fault, Finished, Heartbeat, HeartbeatAnswer, Held, Hello, Output, PROTOCOL, Poll,
+    Assignment, Chunk, Fault, Finished, Heartbeat, HeartbeatAnswer, Hello, LeaseRef, Output, PROTOCOL, Poll,
     PollAnswer, Receipt, Register, Report, ReportAnswer, Started, Welcome,
 };
 use serde_json::{Value, json};
@@ -41,12 +41,12 @@ pub(crate) struct State {
     pub(crate) finished: Vec<Finished>,
     pub(crate) chunks: Vec<Chunk>,
     /// The leases that output named.
-    pub(crate) speaking: HashSet<Held>,
+    pub(crate) speaking: HashSet<LeaseRef>,
     pub(crate) work: Vec<Assignment>,
-    pub(crate) stop: Vec<Held>,
-    pub(crate) refuse: Vec<Held>,
+    pub(crate) stop: Vec<LeaseRef>,
+    pub(crate) refuse: Vec<LeaseRef>,
     /// Leases that the store has never heard of.
-    pub(crate) unheard: Vec<Held>,
+    pub(crate) unheard: Vec<LeaseRef>,
     /// After so many hellos the release is one that does not know results that a registration announces.
     pub(crate) hellos_until_old: Option<u32>,
     /// The next registrations fail.
@@ -76,13 +76,13 @@ pub(crate) struct State {
     /// Bytes of text in each message of output.
     pub(crate) messages: Vec<usize>,
     /// Reports with one of these are rejected.
-    pub(crate) reject: Vec<Held>,
+    pub(crate) reject: Vec<LeaseRef>,
     /// Reports with any output are rejected.
     pub(crate) reject_output: bool,
     /// Reports are answered as if the node were not known.
     pub(crate) forgetful: bool,
     /// Results of each report that was rejected.
-    pub(crate) rejected: Vec<Vec<Held>>,
+    pub(crate) rejected: Vec<Vec<LeaseRef>>,
     pub(crate) end_with: Option<Fault>,
     /// What hellos and registrations are refused with, and how often that was.
     pub(crate) refuse_joining: Option<Fault>,
@@ -291,7 +291,7 @@ impl Link for Server {
             state.timed_out.push(report.finished.len());
             return Err(Fault::TimedOut("no answer in time".to_owned()));
         }
-        let results: Vec<Held> = report.finished.iter().map(|one| one.held).collect();
+        let results: Vec<LeaseRef> = report.finished.iter().map(|one| one.held).collect();
         if results.iter().any(|held| state.reject.contains(held))
             || (state.reject_output && report.finished.iter().any(|one| !one.output.is_empty()))
         {
@@ -379,8 +379,11 @@ pub(crate) fn start(server: &Arc<Server>, data: &Path) -> Handle {
     Agent::start(settings(data), Arc::new(Dial(server.clone())))
 }
 
-pub(crate) fn held(number: u128) -> Held {
-    Held { execution: ExecutionId(Uuid::from_u128(number)), token: LeaseToken(Uuid::from_u128(number << 64)) }
+pub(crate) fn held(number: u128) -> LeaseRef {
+    LeaseRef {
+        execution: ExecutionId(Uuid::from_u128(number)),
+        token: LeaseToken(Uuid::from_u128(number << 64)),
+    }
 }
 
 pub(crate) fn work(number: u128, backend: &str, action: &str, params: &Value) -> Assignment {
@@ -447,6 +450,6 @@ pub(crate) async fn eventually(what: &str, mut is: impl FnMut() -> bool) {
 }
 
 /// Held by the last heartbeat.
-pub(crate) fn last_held(state: &State) -> HashSet<Held> {
+pub(crate) fn last_held(state: &State) -> HashSet<LeaseRef> {
     state.heartbeats.last().map(|beat| beat.held.iter().copied().collect()).unwrap_or_default()
 }

@@ -186,6 +186,18 @@ impl State {
         }
     }
 
+    /// Returns the same lease, to be altered.
+    pub fn lease_mut(&mut self) -> Option<&mut Lease> {
+        match self {
+            State::Leased { lease, .. }
+            | State::Running { lease, .. }
+            | State::Succeeded { lease, .. }
+            | State::Lost { lease, .. } => Some(lease),
+            State::Failed { lease, .. } | State::Cancelled { lease, .. } => lease.as_mut(),
+            State::Pending { .. } | State::Skipped { .. } => None,
+        }
+    }
+
     /// What its agent reported of its end.
     pub fn outcome(&self) -> Option<&Outcome> {
         match self {

@@ -23,7 +23,7 @@ pub struct Gate<'a> {
     /// How many runs may be under way.
     pub limit: Option<u32>,
     /// How many runs may wait, including runs that there is room for right now.
-    pub max_pending: &'a dyn Fn() -> u32,
+    pub max_pending: &'a (dyn Fn() -> u32 + Sync),
 }
 
 /// A run that is to be created.

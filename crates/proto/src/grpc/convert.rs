@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::generated as wire;
-use crate::message::{Assignment, Chunk, Fault, Finished, Free, Held, Started};
+use crate::message::{Assignment, Chunk, Fault, Finished, Free, LeaseRef, Started};
 
 /// A run's id: a job's name, a colon and a time at most.
 const RUN_ID_BYTES: usize = limits::NAME_BYTES + 64;
@@ -55,18 +55,18 @@ fn run_id_to_wire(of: &Parent) -> String {
     }
 }
 
-fn held_pair(execution: &[u8], token: &[u8]) -> Result<Held, Fault> {
-    Ok(Held {
+fn held_pair(execution: &[u8], token: &[u8]) -> Result<LeaseRef, Fault> {
+    Ok(LeaseRef {
         execution: ExecutionId(uuid("execution_id", execution)?),
         token: LeaseToken(uuid("token", token)?),
     })
 }
 
-pub(super) fn held_from_wire(held: Vec<wire::Held>) -> Result<Vec<Held>, Fault> {
+pub(super) fn held_from_wire(held: Vec<wire::Held>) -> Result<Vec<LeaseRef>, Fault> {
     held.into_iter().map(|held| held_pair(&held.execution_id, &held.token)).collect()
 }
 
-pub(super) fn held_to_wire(held: Vec<Held>) -> Vec<wire::Held> {
+pub(super) fn held_to_wire(held: Vec<LeaseRef>) -> Vec<wire::Held> {
     held.into_iter()
         .map(|held| wire::Held { execution_id: bytes(held.execution.0), token: bytes(held.token.0) })
         .collect()

@@ -9,7 +9,7 @@ use downbeat_core::run::RunState;
 use downbeat_core::work::{Attempt, Parent, Work};
 use downbeat_core::{Change, Event};
 
-use super::board::{Board, Open, Stage};
+use super::board::{Board, OpenExecution, Stage};
 use super::post::{Holding, Post};
 use super::stray::Stray;
 use crate::works::Works;
@@ -67,9 +67,9 @@ impl Board {
             }
             Change::ExecutionLeased { execution, lease, .. } => {
                 let waited = self.open.get(execution).map(|open| {
-                    let place = open.place;
+                    let slot = open.slot;
                     if let Stage::Waiting { until } = open.stage {
-                        self.queue.remove(place, until, *execution);
+                        self.queue.remove(slot, until, *execution);
                     }
                     lease.granted_at.duration_since(open.created_at).unsigned_abs()
                 });
@@ -122,22 +122,22 @@ impl Board {
 
     /// Adds an open execution, from the feed or from the store.
     pub(crate) fn add_execution(&mut self, execution: &Execution, work: Arc<Work>, touched: &mut Touched) {
-        let place = self.queue.place(&work, execution);
+        let slot = self.queue.slot(&work, execution);
         let until = match execution.state {
             State::Pending { not_before } => not_before,
             _ => None,
         };
-        let open = Open {
+        let open = OpenExecution {
             attempt: Attempt::of(execution),
             parent: execution.of.parent(),
             work,
             is_placed: execution.pinned.is_none(),
-            place,
+            slot,
             created_at: execution.created_at,
             stage: Stage::Waiting { until },
         };
         if self.open.insert(execution.id, open).is_none() {
-            self.queue.hold(place);
+            self.queue.retain(slot);
         }
         if self.is_paused(&execution.of)
             && matches!(execution.state, State::Pending { .. })
@@ -147,7 +147,7 @@ impl Board {
             return;
         }
         match &execution.state {
-            State::Pending { not_before: None } => self.queue.push(place, execution.id),
+            State::Pending { not_before: None } => self.queue.push(slot, execution.id),
             State::Pending { not_before: Some(until) } => self.queue.delay(*until, execution.id),
             State::Leased { lease, stop } => {
                 self.waits.push(lease.granted_at.duration_since(execution.created_at).unsigned_abs());
@@ -206,21 +206,21 @@ impl Board {
     fn close(&mut self, execution: ExecutionId) {
         let Some(open) = self.open.remove(&execution) else { return };
         match open.stage {
-            Stage::Waiting { until } => self.queue.remove(open.place, until, execution),
+            Stage::Waiting { until } => self.queue.remove(open.slot, until, execution),
             Stage::Paused { .. } => {}
             Stage::Claimed { node, at } => {
                 self.with_post(node, |post| {
                     post.forget(execution);
                     post.give_back(open.is_placed);
                 });
-                self.give_places_back(open.place, execution, at);
+                self.give_places_back(open.slot, execution, at);
             }
             Stage::Held { node } => {
                 self.with_post(node, |post| post.forget(execution));
-                self.end_places(open.place, execution);
+                self.end_places(open.slot, execution);
             }
         }
-        self.queue.let_go(open.place);
+        self.queue.release(open.slot);
     }
 }
 

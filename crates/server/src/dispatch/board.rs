@@ -9,15 +9,15 @@ use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, Sess
 use downbeat_core::limits;
 use downbeat_core::node::{NodeRecord, NodeStatus, Reach};
 use downbeat_core::work::{Attempt, Parent, Work};
-use downbeat_proto::message::{Assignment, Free, Held, PollAnswer};
+use downbeat_proto::message::{Assignment, Free, LeaseRef, PollAnswer};
 use tokio::sync::oneshot;
 
 use super::pile::Share;
 use super::post::{Post, fitting};
-use super::queue::{Place, Queue};
+use super::queue::{Queue, QueueSlot};
 use super::schemas::{Catalogues, Schemas};
 use super::stray::{Stray, Strays};
-use super::uses::Uses;
+use super::uses::LimitUses;
 
 /// Why a poll cannot be parked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,18 +28,18 @@ pub(crate) enum Parking {
 
 /// An open execution.
 #[derive(Debug)]
-pub(super) struct Open {
+pub(super) struct OpenExecution {
     pub(super) attempt: Attempt,
     pub(super) parent: Parent,
     pub(super) work: Arc<Work>,
     /// Whether it takes a slot for placed work; else it is pinned, and takes the node's one for fleet work.
     pub(super) is_placed: bool,
-    pub(super) place: Place,
+    pub(super) slot: QueueSlot,
     pub(super) created_at: Timestamp,
     pub(super) stage: Stage,
 }
 
-impl Open {
+impl OpenExecution {
     pub(super) fn assignment(&self, token: LeaseToken) -> Assignment {
         Assignment::new(&self.work, &self.attempt, token)
     }
@@ -68,7 +68,7 @@ pub(super) enum Stage {
 #[derive(Debug, Default)]
 pub(crate) struct Board {
     pub(super) posts: HashMap<NodeId, Post>,
-    pub(super) open: HashMap<ExecutionId, Open>,
+    pub(super) open: HashMap<ExecutionId, OpenExecution>,
     pub(super) queue: Queue,
     /// Nodes that a run has for itself, and those that are kept free for one that is next.
     pub(super) holds: HashMap<NodeId, RunId>,
@@ -82,7 +82,7 @@ pub(crate) struct Board {
     pub(super) stray: Strays,
     /// Pending executions that were just cancelled, for the metrics: only here it is known that they were pending.
     pub(super) cancelled: usize,
-    pub(super) uses: Uses,
+    pub(super) uses: LimitUses,
     /// How long executions that were just leased had waited, for the metrics.
     pub(super) waits: Vec<std::time::Duration>,
 }
@@ -257,7 +257,7 @@ impl Board {
     }
 
     /// Whether a lease is the node's, as far as the board knows.
-    pub(crate) fn holds(&self, node: NodeId, held: &Held) -> bool {
+    pub(crate) fn holds(&self, node: NodeId, held: &LeaseRef) -> bool {
         let holding = self.posts.get(&node).and_then(|post| post.held.get(&held.execution));
         holding.is_some_and(|holding| holding.token == held.token)
     }
@@ -279,7 +279,12 @@ impl Board {
     /// What a node says it holds, held against the board: what it is to stop, and what the board does not know of. What
     /// the board knows and the node does not, for so long that it cannot be on its way, is handed over again; the result
     /// of a former session is lost.
-    pub(crate) fn review(&mut self, node: NodeId, held: &[Held], now: Timestamp) -> (Vec<Held>, Vec<Held>) {
+    pub(crate) fn review(
+        &mut self,
+        node: NodeId,
+        held: &[LeaseRef],
+        now: Timestamp,
+    ) -> (Vec<LeaseRef>, Vec<LeaseRef>) {
         let (mut stop, mut unknown) = (Vec::new(), Vec::new());
         let Some(post) = self.posts.get_mut(&node) else { return (stop, held.to_vec()) };
         self.stray.extend(post.no_longer_had(held, now));

@@ -13,7 +13,7 @@ use super::candidates::Candidates;
 use super::line::{Gate, Head};
 use super::pile::{Next, Where};
 use super::post::Holding;
-use super::queue::Place;
+use super::queue::QueueSlot;
 use super::stray::Stray;
 use super::uses::Bound;
 use crate::works::Works;
@@ -21,20 +21,20 @@ use crate::works::Works;
 /// With more lines than this the queue decides, and nothing is born leased: looking at all of them costs more than a write.
 const LINES_LOOKED_AT: usize = 64;
 
-/// What becomes of the first pile of a line.
-enum Turn {
-    Goes {
+/// The outcome of a turn: what the first pile of a line gets.
+enum ClaimTurn {
+    Claim {
         execution: ExecutionId,
         node: NodeId,
     },
-    /// Others' share until then.
-    IsLeft(Timestamp),
-    /// This limit has no place for it.
-    LacksPlace {
+    /// Left to other servers until then.
+    Deferred(Timestamp),
+    /// This limit is full.
+    LimitFull {
         bound: Bound,
         until: Option<Timestamp>,
     },
-    LacksNode,
+    NoNode,
 }
 
 impl Board {
@@ -60,12 +60,12 @@ impl Board {
                 continue;
             }
             let Some(work) = works.get(&execution.of) else { continue };
-            let (place, parent) = (self.queue.place(&work, execution), execution.of.parent());
-            let node = match place {
-                Place::Pinned(node, priority) => {
+            let (slot, parent) = (self.queue.slot(&work, execution), execution.of.parent());
+            let node = match slot {
+                QueueSlot::Pinned(node, priority) => {
                     Some(node).filter(|_| self.is_free_for(node, priority, &parent))
                 }
-                Place::Pile(pile) => {
+                QueueSlot::Pile(pile) => {
                     let candidates = candidates.get_or_insert_with(|| self.uncontested(work.priority));
                     match self.queue.pile_at(pile) {
                         Where::Placed(class) => candidates.best(class, self),
@@ -126,8 +126,8 @@ impl Board {
         for execution in self.queue.due(now) {
             if let Some(open) = self.open.get_mut(&execution) {
                 open.stage = Stage::Waiting { until: None };
-                let place = open.place;
-                self.queue.push(place, execution);
+                let slot = open.slot;
+                self.queue.push(slot, execution);
             }
         }
         let mut claims = Vec::new();
@@ -181,22 +181,22 @@ impl Board {
                 continue;
             }
             match self.turn_of(head.pile, &mut candidates, now) {
-                Turn::Goes { execution, node } => {
+                ClaimTurn::Claim { execution, node } => {
                     claims.push(self.claim_for(execution, node, &mut candidates, now, dice));
                     if heads.is_empty() && self.queue.is_alone(head.pile) {
                         self.claim_pile(head.pile, &mut candidates, now, dice, claims);
                     }
                     self.queue.served(head.pile);
                 }
-                Turn::IsLeft(until) => self.queue.leave(head.pile, until),
-                Turn::LacksPlace { bound, until } => match &gate {
+                ClaimTurn::Deferred(until) => self.queue.defer(head.pile, until),
+                ClaimTurn::LimitFull { bound, until } => match &gate {
                     Gate::Limit { bound: waits_for, .. } if *waits_for == bound => {
                         self.queue.close(&gate, until);
                         continue;
                     }
                     _ => self.queue.sleep(head.pile, &bound, until),
                 },
-                Turn::LacksNode => match &gate {
+                ClaimTurn::NoNode => match &gate {
                     Gate::Class(_) => continue,
                     // Others of its line may come before what it has to wait for.
                     Gate::Node(_) => {
@@ -205,13 +205,13 @@ impl Board {
                     }
                     // Nothing else of this line finds a slot either.
                     Gate::Limit { pinned: false, .. } if candidates.is_empty() => continue,
-                    Gate::Limit { .. } => self.queue.go_home(head.pile),
+                    Gate::Limit { .. } => self.queue.wait_for_node(head.pile),
                 },
             }
             heads.extend(self.queue.head(&gate).map(Reverse));
         }
         for pile in aside {
-            self.queue.go_home(pile);
+            self.queue.wait_for_node(pile);
         }
     }
 
@@ -225,29 +225,29 @@ impl Board {
         claims: &mut Vec<Change>,
     ) {
         self.queue.step_out(pile);
-        while let Turn::Goes { execution, node } = self.turn_of(pile, candidates, now) {
+        while let ClaimTurn::Claim { execution, node } = self.turn_of(pile, candidates, now) {
             claims.push(self.claim_for(execution, node, candidates, now, dice));
         }
-        self.queue.go_home(pile);
+        self.queue.wait_for_node(pile);
     }
 
-    fn turn_of(&mut self, pile: u32, candidates: &mut Candidates, now: Timestamp) -> Turn {
+    fn turn_of(&mut self, pile: u32, candidates: &mut Candidates, now: Timestamp) -> ClaimTurn {
         let execution = match self.queue.next(pile, now) {
             Some(Next::Now(execution)) => execution,
-            Some(Next::Later(until)) => return Turn::IsLeft(until),
+            Some(Next::Later(until)) => return ClaimTurn::Deferred(until),
             // A pile in a line has something.
-            None => return Turn::LacksNode,
+            None => return ClaimTurn::NoNode,
         };
-        for bound in self.queue.bounds(Place::Pile(pile)).iter().flat_map(|bounds| bounds.iter()) {
+        for bound in self.queue.bounds(QueueSlot::Pile(pile)).iter().flat_map(|bounds| bounds.iter()) {
             if let Some(full) = self.uses.full(bound, now) {
-                return Turn::LacksPlace { bound: bound.clone(), until: full.until() };
+                return ClaimTurn::LimitFull { bound: bound.clone(), until: full.until() };
             }
         }
         let node = match self.queue.pile_at(pile) {
             Where::Placed(class) => candidates.best(class, self),
             Where::Pinned(node) => Some(node).filter(|_| self.is_next_on(node, execution)),
         };
-        node.map_or(Turn::LacksNode, |node| Turn::Goes { execution, node })
+        node.map_or(ClaimTurn::NoNode, |node| ClaimTurn::Claim { execution, node })
     }
 
     /// Whether fleet work with limits may go to its node before what waits there without.
@@ -277,10 +277,10 @@ impl Board {
 
     fn claim_one(&mut self, execution: ExecutionId, node: NodeId, now: Timestamp, dice: &mut Dice) -> Change {
         let open = self.open.get_mut(&execution).expect("what waits in the queue is open");
-        let (place, placed, of) = (open.place, open.is_placed, open.parent.clone());
+        let (slot, placed, of) = (open.slot, open.is_placed, open.parent.clone());
         open.stage = Stage::Claimed { node, at: now };
-        self.queue.remove(place, None, execution);
-        self.take_places_at(place, execution, now);
+        self.queue.remove(slot, None, execution);
+        self.take_places_at(slot, execution, now);
         let lease = self.grant(execution, of.clone(), node, placed, now, dice);
         Change::ExecutionLeased { of, execution, lease }
     }
@@ -293,14 +293,14 @@ impl Board {
             && let Stage::Claimed { node, at } = open.stage
             && node == lease.node
         {
-            let place = open.place;
+            let slot = open.slot;
             if is_paused {
                 open.stage = Stage::Paused { until: None };
             } else {
                 open.stage = Stage::Waiting { until: None };
-                self.queue.push(place, *execution);
+                self.queue.push(slot, *execution);
             }
-            self.give_places_back(place, *execution, at);
+            self.give_places_back(slot, *execution, at);
         }
         // Also when another server was faster: the slot is free again.
         self.take_back(*execution, lease);

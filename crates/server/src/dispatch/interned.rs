@@ -60,15 +60,16 @@ impl<T> Interned<T> {
         &mut self.slots[index as usize].as_mut().expect("it lives while something is of it").value
     }
 
-    pub(super) fn hold(&mut self, index: u32) {
+    /// Counts one more user.
+    pub(super) fn retain(&mut self, index: u32) {
         if let Some(slot) = &mut self.slots[index as usize] {
             self.unused -= usize::from(slot.users == 0);
             slot.users += 1;
         }
     }
 
-    /// Answers what it was if nothing is of it any more.
-    pub(super) fn let_go(&mut self, index: u32) -> Option<T> {
+    /// Counts one user less. Returns the value if that was the last one.
+    pub(super) fn release(&mut self, index: u32) -> Option<T> {
         let slot = self.slots[index as usize].as_mut()?;
         slot.users -= 1;
         if slot.users > 0 {

@@ -1,4 +1,4 @@
-//! Owns piles: what waits and differs in nothing but its age. The same job's, for the same nodes, with the same limits.
+//! Owns piles. A pile is a set of interchangeable pending executions: same job, same eligible nodes, same limits.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -68,8 +68,8 @@ pub(super) enum Stand {
         /// The oldest of it, as the line has it.
         since: ExecutionId,
     },
-    /// It is others' share until then.
-    Left(Timestamp),
+    /// Left to other servers until then.
+    Deferred(Timestamp),
 }
 
 /// What to claim of a pile.

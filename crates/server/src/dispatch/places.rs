@@ -7,7 +7,7 @@ use downbeat_core::ids::ExecutionId;
 use downbeat_core::state::LimitUse;
 
 use super::board::{Board, Stage};
-use super::queue::Place;
+use super::queue::QueueSlot;
 use super::uses::{Key, LimitKind};
 
 impl Board {
@@ -22,7 +22,7 @@ impl Board {
                     self.uses.begin(key, execution, granted_at, until);
                 }
                 None if self.open.contains_key(&execution) => {
-                    self.uses.hold(Key { cluster, kind: LimitKind::AtOnce, name }, execution);
+                    self.uses.occupy(Key { cluster, kind: LimitKind::AtOnce, name }, execution);
                 }
                 None => {}
             }
@@ -30,8 +30,8 @@ impl Board {
     }
 
     /// It is given out at this time.
-    pub(super) fn take_places_at(&mut self, place: Place, execution: ExecutionId, at: Timestamp) {
-        for bound in self.queue.bounds(place).iter().flat_map(|bounds| bounds.iter()) {
+    pub(super) fn take_places_at(&mut self, slot: QueueSlot, execution: ExecutionId, at: Timestamp) {
+        for bound in self.queue.bounds(slot).iter().flat_map(|bounds| bounds.iter()) {
             self.uses.take(bound, execution, at);
         }
     }
@@ -39,7 +39,7 @@ impl Board {
     /// A lease was committed: this server's claim, or another's.
     pub(super) fn take_places(&mut self, execution: ExecutionId, lease: &Lease) {
         let Some(open) = self.open.get(&execution) else { return };
-        let Some(bounds) = self.queue.bounds(open.place) else { return };
+        let Some(bounds) = self.queue.bounds(open.slot) else { return };
         for bound in bounds.iter() {
             if let Stage::Claimed { at, .. } = open.stage
                 && at != lease.granted_at
@@ -51,8 +51,8 @@ impl Board {
         }
     }
 
-    pub(super) fn end_places(&mut self, place: Place, execution: ExecutionId) {
-        for bound in self.queue.bounds(place).iter().flat_map(|bounds| bounds.iter()) {
+    pub(super) fn end_places(&mut self, slot: QueueSlot, execution: ExecutionId) {
+        for bound in self.queue.bounds(slot).iter().flat_map(|bounds| bounds.iter()) {
             self.uses.hear(&bound.key);
             if self.uses.end(bound, execution) {
                 self.queue.wake(&bound.key);
@@ -61,8 +61,8 @@ impl Board {
     }
 
     /// The lease of this time was not given after all.
-    pub(super) fn give_places_back(&mut self, place: Place, execution: ExecutionId, at: Timestamp) {
-        for bound in self.queue.bounds(place).iter().flat_map(|bounds| bounds.iter()) {
+    pub(super) fn give_places_back(&mut self, slot: QueueSlot, execution: ExecutionId, at: Timestamp) {
+        for bound in self.queue.bounds(slot).iter().flat_map(|bounds| bounds.iter()) {
             if self.uses.give_back(bound, execution, at) {
                 self.queue.wake(&bound.key);
             }
@@ -73,7 +73,7 @@ impl Board {
     pub(crate) fn rest(&mut self, claim: &Change, name: &str, now: Timestamp) {
         let Change::ExecutionLeased { execution, .. } = claim else { return };
         let Some(open) = self.open.get(execution) else { return };
-        for bound in self.queue.bounds(open.place).iter().flat_map(|bounds| bounds.iter()) {
+        for bound in self.queue.bounds(open.slot).iter().flat_map(|bounds| bounds.iter()) {
             if &*bound.key.name == name {
                 self.uses.rest(&bound.key, now);
             }

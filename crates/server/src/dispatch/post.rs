@@ -7,7 +7,7 @@ use downbeat_core::ids::{ExecutionId, LeaseToken, SessionId};
 use downbeat_core::node::{NodeRecord, NodeStatus};
 use downbeat_core::work::Parent;
 use downbeat_core::{Timestamp, limits};
-use downbeat_proto::message::{Assignment, Free, Held, PollAnswer};
+use downbeat_proto::message::{Assignment, Free, LeaseRef, PollAnswer};
 use jiff::SignedDuration;
 use tokio::sync::oneshot;
 
@@ -28,7 +28,7 @@ pub(super) struct Post {
     asks_here: bool,
     /// Leases that were committed for this session and not yet handed over.
     ready: Vec<Assignment>,
-    stops: Vec<Held>,
+    stops: Vec<LeaseRef>,
     pub held: HashMap<ExecutionId, Holding>,
 }
 
@@ -165,7 +165,7 @@ impl Post {
         if let Some(held) = self.held.get_mut(&execution) {
             held.stop = true;
             if self.asks_here {
-                self.stops.push(Held { execution, token: held.token });
+                self.stops.push(LeaseRef { execution, token: held.token });
             }
         }
     }
@@ -200,16 +200,16 @@ impl Post {
 
     /// Results of former sessions that the agent has not listed for a while, so that it does not have them any more. One
     /// that was delivered is missing, too, until this server hears of its end: so it is waited for.
-    pub(super) fn no_longer_had(&mut self, listed: &[Held], now: Timestamp) -> Vec<Stray> {
+    pub(super) fn no_longer_had(&mut self, listed: &[LeaseRef], now: Timestamp) -> Vec<Stray> {
         let session = self.record.session;
         let mut former = self.held.iter_mut().filter(|(_, held)| held.session != session).peekable();
         if former.peek().is_none() {
             return Vec::new();
         }
-        let listed: HashSet<&Held> = listed.iter().collect();
+        let listed: HashSet<&LeaseRef> = listed.iter().collect();
         let gone = former.filter_map(|(&execution, holding)| {
             let token = holding.token;
-            if listed.contains(&Held { execution, token }) {
+            if listed.contains(&LeaseRef { execution, token }) {
                 holding.missing_since = None;
                 return None;
             }

@@ -19,7 +19,7 @@ use super::line::{Gate, Head, Lane, Line};
 use super::pile::{Next, Pile, Share, Stand, Where};
 use super::uses::{Bound, Key};
 
-/// So many are not worth dividing: whoever has room takes them, and a few claims in vain cost less than waiting.
+/// With this few, shares are ignored: a failed claim costs less than waiting.
 const FEW: usize = 4;
 
 /// What waits.
@@ -34,8 +34,8 @@ pub(super) struct Queue {
     /// The last ticket that was drawn.
     ticket: u64,
     lines: BTreeMap<Gate, Line>,
-    /// Piles that are others' share for a while.
-    left: BTreeSet<(Timestamp, u32)>,
+    /// Piles that are left to other servers for a while.
+    deferred: BTreeSet<(Timestamp, u32)>,
     /// The lines of each limit, those of them that may have room, and when others may.
     limited: BTreeMap<Key, BTreeSet<Gate>>,
     awake: BTreeSet<Gate>,
@@ -53,9 +53,9 @@ struct Shared {
     others: usize,
 }
 
-/// Where in the queue an execution waits.
+/// The position of an execution in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum QueueSlot {
     /// With the fleet work of a node: by priority, then by age.
     Pinned(NodeId, i32),
     Pile(u32),
@@ -66,15 +66,16 @@ impl Queue {
         self.length + self.delayed.len()
     }
 
-    /// Where an execution belongs.
-    pub(super) fn place(&mut self, work: &Work, execution: &Execution) -> Place {
+    /// Returns the slot of an execution.
+    pub(super) fn slot(&mut self, work: &Work, execution: &Execution) -> QueueSlot {
         match (execution.pinned, &execution.limits) {
-            (Some(node), None) => Place::Pinned(node, work.priority),
-            _ => Place::Pile(self.pile(work, execution)),
+            (Some(node), None) => QueueSlot::Pinned(node, work.priority),
+            _ => QueueSlot::Pile(self.pile(work, execution)),
         }
     }
 
-    /// This is done for every execution: one text says what it is of, and its parts are looked at only when it is new.
+    /// Finds or makes the pile of an execution. It runs for every execution, so one text identifies the pile, and the
+    /// parts are built only for a new one.
     fn pile(&mut self, work: &Work, execution: &Execution) -> u32 {
         let Execution { of, pinned, limits, .. } = execution;
         let mut text = std::mem::take(&mut self.text);
@@ -110,7 +111,7 @@ impl Queue {
             .classes
             .find(text)
             .unwrap_or_else(|| self.classes.add(text, Shared { class: Arc::new(make()), others: 0 }));
-        self.classes.hold(class);
+        self.classes.retain(class);
         class
     }
 
@@ -119,7 +120,7 @@ impl Queue {
             self.ticket += 1;
             self.lanes.add(text, Lane { priority, ticket: self.ticket })
         });
-        self.lanes.hold(lane);
+        self.lanes.retain(lane);
         lane
     }
 
@@ -131,23 +132,23 @@ impl Queue {
         self.piles.get(pile).at
     }
 
-    /// What an execution of this place takes one of.
-    pub(super) fn bounds(&self, place: Place) -> Option<Arc<[Bound]>> {
-        let Place::Pile(pile) = place else { return None };
+    /// The limits that an execution in this slot counts against.
+    pub(super) fn bounds(&self, slot: QueueSlot) -> Option<Arc<[Bound]>> {
+        let QueueSlot::Pile(pile) = slot else { return None };
         let bounds = &self.piles.get(pile).bounds;
         (!bounds.is_empty()).then(|| Arc::clone(bounds))
     }
 
-    /// Something open is of this place: its pile stays.
-    pub(super) fn hold(&mut self, place: Place) {
-        if let Place::Pile(pile) = place {
-            self.piles.hold(pile);
+    /// Counts an open execution of this slot: its pile stays while there is one.
+    pub(super) fn retain(&mut self, slot: QueueSlot) {
+        if let QueueSlot::Pile(pile) = slot {
+            self.piles.retain(pile);
         }
     }
 
-    pub(super) fn let_go(&mut self, place: Place) {
-        if let Place::Pile(pile) = place
-            && let Some(pile) = self.piles.let_go(pile)
+    pub(super) fn release(&mut self, slot: QueueSlot) {
+        if let QueueSlot::Pile(pile) = slot
+            && let Some(pile) = self.piles.release(pile)
         {
             self.drop_pile(&pile);
         }
@@ -162,18 +163,18 @@ impl Queue {
     }
 
     fn drop_pile(&mut self, pile: &Pile) {
-        self.lanes.let_go(pile.lane);
+        self.lanes.release(pile.lane);
         if let Where::Placed(class) = pile.at {
-            self.classes.let_go(class);
+            self.classes.release(class);
         }
     }
 
-    pub(super) fn push(&mut self, place: Place, execution: ExecutionId) {
-        let new = match place {
-            Place::Pinned(node, priority) => {
+    pub(super) fn push(&mut self, slot: QueueSlot, execution: ExecutionId) {
+        let new = match slot {
+            QueueSlot::Pinned(node, priority) => {
                 self.pinned.entry(node).or_default().insert((Reverse(priority), execution))
             }
-            Place::Pile(pile) => self.push_piled(pile, execution),
+            QueueSlot::Pile(pile) => self.push_piled(pile, execution),
         };
         self.length += usize::from(new);
     }
@@ -186,8 +187,8 @@ impl Queue {
         }
         match pile.stands {
             Stand::In { .. } => self.renew(index),
-            Stand::Left(_) if !is_own => {}
-            Stand::Nowhere | Stand::Left(_) => self.go_home(index),
+            Stand::Deferred(_) if !is_own => {}
+            Stand::Nowhere | Stand::Deferred(_) => self.wait_for_node(index),
         }
         if !is_own {
             self.count_others(index, |others| others + 1);
@@ -199,14 +200,14 @@ impl Queue {
         self.delayed.insert((until, execution));
     }
 
-    pub(super) fn remove(&mut self, place: Place, until: Option<Timestamp>, execution: ExecutionId) {
+    pub(super) fn remove(&mut self, slot: QueueSlot, until: Option<Timestamp>, execution: ExecutionId) {
         if let Some(until) = until
             && self.delayed.remove(&(until, execution))
         {
             return;
         }
-        let gone = match place {
-            Place::Pinned(node, priority) => {
+        let gone = match slot {
+            QueueSlot::Pinned(node, priority) => {
                 let Some(set) = self.pinned.get_mut(&node) else { return };
                 let gone = set.remove(&(Reverse(priority), execution));
                 if set.is_empty() {
@@ -214,7 +215,7 @@ impl Queue {
                 }
                 gone
             }
-            Place::Pile(pile) => self.remove_piled(pile, execution),
+            QueueSlot::Pile(pile) => self.remove_piled(pile, execution),
         };
         self.length -= usize::from(gone);
     }
@@ -257,13 +258,13 @@ impl Queue {
         }
     }
 
-    /// It stands nowhere, until it goes home.
+    /// Takes the pile out of its line, until it waits for a node again.
     pub(super) fn step_out(&mut self, index: u32) {
         let pile = self.piles.get_mut(index);
         match std::mem::take(&mut pile.stands) {
             Stand::Nowhere => {}
-            Stand::Left(until) => {
-                self.left.remove(&(until, index));
+            Stand::Deferred(until) => {
+                self.deferred.remove(&(until, index));
             }
             Stand::In { gate, since } => {
                 let Some(line) = self.lines.get_mut(&gate) else { return };
@@ -299,12 +300,13 @@ impl Queue {
         pile.stands = Stand::In { gate, since: oldest };
     }
 
-    /// It waits for a node.
-    pub(super) fn go_home(&mut self, pile: u32) {
+    /// Moves the pile to the line of its class or of its node.
+    pub(super) fn wait_for_node(&mut self, pile: u32) {
         self.stand_in(pile, self.piles.get(pile).at.gate());
     }
 
-    /// It waits for a place of a limit. The end of an execution tells of one; else it is looked at again at `until`.
+    /// Moves the pile to the line of a limit that is full. The end of an execution wakes the line; otherwise it is looked
+    /// at again at `until`.
     pub(super) fn sleep(&mut self, pile: u32, bound: &Bound, until: Option<Timestamp>) {
         let gate = self.limit_gate(pile, bound);
         self.awake.remove(&gate);
@@ -325,11 +327,11 @@ impl Queue {
         Gate::Limit { bound: bound.clone(), pinned }
     }
 
-    /// It is others' share until then.
-    pub(super) fn leave(&mut self, pile: u32, until: Timestamp) {
+    /// Leaves the pile to the servers that own its share, until `until`.
+    pub(super) fn defer(&mut self, pile: u32, until: Timestamp) {
         self.step_out(pile);
-        self.piles.get_mut(pile).stands = Stand::Left(until);
-        self.left.insert((until, pile));
+        self.piles.get_mut(pile).stands = Stand::Deferred(until);
+        self.deferred.insert((until, pile));
     }
 
     /// There may be room for a key.
@@ -339,10 +341,10 @@ impl Queue {
 
     /// What waited for this time comes back into the lines. Answers the retries among it.
     pub(super) fn due(&mut self, now: Timestamp) -> Vec<ExecutionId> {
-        while let Some(&(until, pile)) = self.left.first()
+        while let Some(&(until, pile)) = self.deferred.first()
             && until <= now
         {
-            self.go_home(pile);
+            self.wait_for_node(pile);
         }
         while self.alarms.first().is_some_and(|(until, _)| *until <= now) {
             let Some((_, key)) = self.alarms.pop_first() else { break };
@@ -362,9 +364,9 @@ impl Queue {
     /// When `due` has something to do next.
     pub(super) fn next_due(&self) -> Option<Timestamp> {
         let delayed = self.delayed.first().map(|(until, _)| *until);
-        let left = self.left.first().map(|(until, _)| *until);
+        let deferred = self.deferred.first().map(|(until, _)| *until);
         let alarm = self.alarms.first().map(|(until, _)| *until);
-        [delayed, left, alarm].into_iter().flatten().min()
+        [delayed, deferred, alarm].into_iter().flatten().min()
     }
 
     /// Fleet work without limits that waits for a node, in its order.
@@ -396,7 +398,7 @@ impl Queue {
     pub(super) fn gate(&self, pile: u32) -> Option<&Gate> {
         match &self.piles.get(pile).stands {
             Stand::In { gate, .. } => Some(gate),
-            Stand::Nowhere | Stand::Left(_) => None,
+            Stand::Nowhere | Stand::Deferred(_) => None,
         }
     }
 
@@ -427,7 +429,7 @@ impl Queue {
         gate.and_then(|gate| self.lines.get(gate)).is_some_and(Line::has_one)
     }
 
-    /// Its lane had its turn.
+    /// The pile's lane had its turn.
     pub(super) fn served(&mut self, pile: u32) {
         self.ticket += 1;
         let lane = self.piles.get(pile).lane;
@@ -446,10 +448,10 @@ impl Queue {
                 pile.insert(execution, share);
             }
             let after = pile.others();
-            let is_left = matches!(pile.stands, Stand::Left(_));
+            let is_deferred = matches!(pile.stands, Stand::Deferred(_));
             self.count_others(index, |others| others + after - before);
-            if is_left {
-                self.go_home(index);
+            if is_deferred {
+                self.wait_for_node(index);
             }
         }
     }

@@ -85,13 +85,13 @@ impl Board {
         for (execution, open) in of_run {
             match open.stage {
                 Stage::Waiting { until } if paused => {
-                    self.queue.remove(open.place, until, *execution);
+                    self.queue.remove(open.slot, until, *execution);
                     open.stage = Stage::Paused { until };
                 }
                 Stage::Paused { until } if !paused => {
                     open.stage = Stage::Waiting { until };
                     match until {
-                        None => self.queue.push(open.place, *execution),
+                        None => self.queue.push(open.slot, *execution),
                         Some(until) => self.queue.delay(until, *execution),
                     }
                 }

@@ -81,7 +81,7 @@ impl Full {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Uses {
+pub(super) struct LimitUses {
     keys: BTreeMap<Key, Count>,
     /// When there is something to forget of a key.
     expiring: BTreeSet<(Timestamp, Key)>,
@@ -134,7 +134,7 @@ impl Count {
     }
 }
 
-impl Uses {
+impl LimitUses {
     /// Why there is no place, if there is none.
     pub(super) fn full(&self, bound: &Bound, now: Timestamp) -> Option<Full> {
         let count = self.keys.get(&bound.key)?;
@@ -158,12 +158,12 @@ impl Uses {
     pub(super) fn take(&mut self, bound: &Bound, execution: ExecutionId, at: Timestamp) {
         self.prune(at);
         match bound.key.kind {
-            LimitKind::AtOnce => self.hold(bound.key.clone(), execution),
+            LimitKind::AtOnce => self.occupy(bound.key.clone(), execution),
             LimitKind::Rate => self.begin(bound.key.clone(), execution, at, at + bound.window()),
         }
     }
 
-    pub(super) fn hold(&mut self, key: Key, execution: ExecutionId) {
+    pub(super) fn occupy(&mut self, key: Key, execution: ExecutionId) {
         self.keys.entry(key).or_default().holders.insert(execution);
     }
 

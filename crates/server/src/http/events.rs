@@ -115,7 +115,7 @@ pub(super) async fn of_run(
     Query(query): Query<RunEventsQuery>,
     headers: HeaderMap,
 ) -> Answer<Response> {
-    let run = service.run(&caller, &id.as_str().into()).await?.id;
+    let run = service.run(&caller, &id.as_str().into()).await?.id.clone();
     let since = since(&service, query.since, &headers).await?.unwrap_or(0);
     if query.follow.is_on() {
         refuse_limit(query.limit)?;

@@ -92,27 +92,8 @@ impl Wake {
     }
 }
 
+/// Whether the execution may have ended with this change.
 fn concerns(change: &Change, id: ExecutionId) -> bool {
-    match change {
-        Change::ExecutionFinished { execution, .. }
-        | Change::ExecutionLost { execution, .. }
-        | Change::ExecutionCancelRequested { execution, .. }
-        | Change::ExecutionGivenUp { execution, .. }
-        | Change::ExecutionSkipped { execution, .. } => *execution == id,
-        Change::NodeRegistered { .. }
-        | Change::NodeMoved { .. }
-        | Change::NodeDrainSet { .. }
-        | Change::NodeProblemsSet { .. }
-        | Change::NodeDeleted { .. }
-        | Change::RunCreated { .. }
-        | Change::RunTaken { .. }
-        | Change::RunCancelRequested { .. }
-        | Change::RunPauseSet { .. }
-        | Change::RunAdmitted { .. }
-        | Change::ExecutionsAdded { .. }
-        | Change::ExecutionLeased { .. }
-        | Change::ExecutionStarted { .. }
-        | Change::RunMoved { .. }
-        | Change::Unknown { .. } => false,
-    }
+    let goes_on = matches!(change, Change::ExecutionLeased { .. } | Change::ExecutionStarted { .. });
+    change.execution() == Some(id) && !goes_on
 }

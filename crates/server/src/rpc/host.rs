@@ -10,7 +10,7 @@ use downbeat_core::level;
 use downbeat_core::node::{NodeStatus, bounded_problems};
 use downbeat_proto::Link;
 use downbeat_proto::message::{
-    Fault, Heartbeat, HeartbeatAnswer, Held, Hello, OLDEST_PROTOCOL, Output, PROTOCOL, Poll, PollAnswer,
+    Fault, Heartbeat, HeartbeatAnswer, Hello, LeaseRef, OLDEST_PROTOCOL, Output, PROTOCOL, Poll, PollAnswer,
     Register, Report, ReportAnswer, Welcome, agreed_protocol,
 };
 use downbeat_store as store;
@@ -23,9 +23,9 @@ pub(super) struct Sighted {
     /// The executions of the leases that count.
     pub(super) current: HashSet<ExecutionId>,
     /// Leases that do not count (any more).
-    refused: Vec<Held>,
+    refused: Vec<LeaseRef>,
     /// Leases that the store has never heard of, and another store may have given.
-    unheard: Vec<Held>,
+    unheard: Vec<LeaseRef>,
 }
 
 impl Sighted {
@@ -51,8 +51,8 @@ impl Host {
     }
 
     /// Which of these leases count. The store is asked only for what the board does not know.
-    pub(super) async fn sight(&self, node: NodeId, held: Vec<Held>) -> Result<Sighted, Fault> {
-        let (known, unknown): (Vec<Held>, Vec<Held>) = {
+    pub(super) async fn sight(&self, node: NodeId, held: Vec<LeaseRef>) -> Result<Sighted, Fault> {
+        let (known, unknown): (Vec<LeaseRef>, Vec<LeaseRef>) = {
             let board = self.parts.dispatcher.board();
             held.into_iter().partition(|held| board.holds(node, held))
         };
@@ -112,7 +112,7 @@ impl Host {
     }
 
     /// What the store says of leases that the board does not know.
-    async fn sight_in_store(&self, node: NodeId, unknown: Vec<Held>) -> Result<Sighted, Fault> {
+    async fn sight_in_store(&self, node: NodeId, unknown: Vec<LeaseRef>) -> Result<Sighted, Fault> {
         let executions: Vec<ExecutionId> = unknown.iter().map(|held| held.execution).collect();
         let stored = self.stored(&executions).await?;
         let mut sighted = Sighted::default();
@@ -149,7 +149,7 @@ impl Host {
     }
 }
 
-fn is_current(execution: &Execution, node: NodeId, held: Held) -> bool {
+fn is_current(execution: &Execution, node: NodeId, held: LeaseRef) -> bool {
     let lease = execution.state.lease();
     execution.state.status().is_open()
         && lease.is_some_and(|lease| lease.token == held.token && lease.node == node)

@@ -7,7 +7,7 @@ use downbeat_core::collections::HashSet;
 use downbeat_core::execution::State;
 use downbeat_core::ids::NodeId;
 use downbeat_core::work::{Attempt, Work};
-use downbeat_proto::message::{Assignment, Fault, Held, Poll, PollAnswer};
+use downbeat_proto::message::{Assignment, Fault, LeaseRef, Poll, PollAnswer};
 use tokio::sync::oneshot;
 
 use super::Host;
@@ -78,7 +78,7 @@ impl Host {
     }
 
     /// What is leased to this session and did not arrive, from the store: the board may be behind.
-    async fn resync(&self, poll: &Poll, held: &[Held]) -> Result<PollAnswer, Fault> {
+    async fn resync(&self, poll: &Poll, held: &[LeaseRef]) -> Result<PollAnswer, Fault> {
         let mut answer = PollAnswer::default();
         // Whatever is committed from here on waits for this poll, and is not lost with the one before.
         self.parts.dispatcher.board().unpark_any(poll.node);
@@ -92,7 +92,7 @@ impl Host {
                 continue;
             }
             if stop {
-                answer.stop.push(Held { execution: execution.id, token: lease.token });
+                answer.stop.push(LeaseRef { execution: execution.id, token: lease.token });
             }
             if arrived.contains(&execution.id) {
                 continue;

@@ -9,7 +9,7 @@ use downbeat_core::ids::{ExecutionId, NodeId, SessionId};
 use downbeat_core::limits;
 use downbeat_core::node::{Decision, Installation, Newcomer, Registration, Rule};
 use downbeat_core::{Change, Timestamp};
-use downbeat_proto::message::{Fault, Held, Register};
+use downbeat_proto::message::{Fault, LeaseRef, Register};
 use tracing::info;
 
 use super::Host;
@@ -96,16 +96,16 @@ impl Host {
         &self,
         node: NodeId,
         session: SessionId,
-        announced: &[Held],
+        announced: &[LeaseRef],
     ) -> Result<BTreeSet<ExecutionId>, Fault> {
         if announced.is_empty() {
             return Ok(BTreeSet::new());
         }
-        let announced: HashSet<&Held> = announced.iter().take(limits::UNDELIVERED).collect();
+        let announced: HashSet<&LeaseRef> = announced.iter().take(limits::UNDELIVERED).collect();
         let held = self.parts.store.held_by(node).await.map_err(unavailable)?;
         let counts = |execution: &Execution| {
             execution.state.lease().is_some_and(|lease| {
-                let held = Held { execution: execution.id, token: lease.token };
+                let held = LeaseRef { execution: execution.id, token: lease.token };
                 lease.session != session && announced.contains(&held)
             })
         };

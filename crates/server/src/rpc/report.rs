@@ -7,7 +7,7 @@ use downbeat_core::Change;
 use downbeat_core::execution::{Execution, Outcome, State, cut_reason};
 use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId};
 use downbeat_core::work::Work;
-use downbeat_proto::message::{Fault, Finished, Held, Receipt, Report, ReportAnswer};
+use downbeat_proto::message::{Fault, Finished, LeaseRef, Receipt, Report, ReportAnswer};
 use tracing::info;
 
 use super::Host;
@@ -27,7 +27,7 @@ impl Host {
         self.exists(node, session).await?;
         // A token says nothing when it is shown by a node that it was not given to.
         let said = started.iter().map(|started| started.held).chain(finished.iter().map(|one| one.held));
-        let said: Vec<Held> = said.collect();
+        let said: Vec<LeaseRef> = said.collect();
         let sighted = self.sight(node, said.clone()).await?;
         let current = &sighted.current;
         // Output first: whoever sees the result finds all of it. Only of leases that count.
@@ -74,16 +74,17 @@ impl Host {
         let without_effect = said.iter().zip(&is_recorded).filter(|(_, is_recorded)| !**is_recorded);
         let without_effect: Vec<ExecutionId> = without_effect.map(|(held, _)| held.execution).collect();
         let stored = self.stored(&without_effect).await?;
-        let receipts = said.into_iter().zip(is_recorded).map(|(Held { execution, token }, is_recorded)| {
-            if is_recorded {
-                return Receipt::Recorded;
-            }
-            let receipt = second_look(stored.get(&execution), node, token);
-            if receipt == Receipt::Refused {
-                info!(%execution, %node, "refused a report: its lease is no longer the current one");
-            }
-            receipt
-        });
+        let receipts =
+            said.into_iter().zip(is_recorded).map(|(LeaseRef { execution, token }, is_recorded)| {
+                if is_recorded {
+                    return Receipt::Recorded;
+                }
+                let receipt = second_look(stored.get(&execution), node, token);
+                if receipt == Receipt::Refused {
+                    info!(%execution, %node, "refused a report: its lease is no longer the current one");
+                }
+                receipt
+            });
         Ok(ReportAnswer { receipts: receipts.collect() })
     }
 

@@ -1,7 +1,7 @@
 //! Output: of one execution and of a run, whole and as it grows.
 
 use downbeat_core::ids::LeaseToken;
-use downbeat_proto::message::Held;
+use downbeat_proto::message::LeaseRef;
 use downbeat_testbed::in_process::{Setup, noop, send};
 use reqwest::Method;
 use serde_json::json;
@@ -131,7 +131,7 @@ async fn output_without_the_current_lease_is_dropped() {
     let id = setup.submit(&noop()).await;
     let work = agent.take().await;
     agent.write(&work, 0, "mine\n").await;
-    let forged = Held { execution: work.execution, token: LeaseToken(uuid::Uuid::nil()) };
+    let forged = LeaseRef { execution: work.execution, token: LeaseToken(uuid::Uuid::nil()) };
     agent.write_as(forged, &work, 5, "forged\n").await;
     agent.finish(&work, 0).await;
     setup.ended(&id).await;

@@ -9,8 +9,8 @@ use downbeat_core::node::Description;
 use downbeat_core::work::Origin;
 use downbeat_core::{Span, Timestamp};
 use downbeat_proto::message::{
-    Assignment, Fault, Finished, Free, Heartbeat, HeartbeatAnswer, Held, Hello, InstanceId, PROTOCOL, Poll,
-    Receipt, Register, Report,
+    Assignment, Fault, Finished, Free, Heartbeat, HeartbeatAnswer, Hello, InstanceId, LeaseRef, PROTOCOL,
+    Poll, Receipt, Register, Report,
 };
 use downbeat_server::Settings;
 use downbeat_store::ServerRecord;
@@ -57,11 +57,16 @@ impl Life {
         setup.server.link().register(self.register.clone()).await
     }
 
-    async fn beat_with(&self, setup: &Setup, held: Vec<Held>, leaving: bool) -> Result<Vec<Held>, Fault> {
+    async fn beat_with(
+        &self,
+        setup: &Setup,
+        held: Vec<LeaseRef>,
+        leaving: bool,
+    ) -> Result<Vec<LeaseRef>, Fault> {
         self.ask(setup, held, leaving).await.map(|answer| answer.refused)
     }
 
-    async fn ask(&self, setup: &Setup, held: Vec<Held>, leaving: bool) -> Result<HeartbeatAnswer, Fault> {
+    async fn ask(&self, setup: &Setup, held: Vec<LeaseRef>, leaving: bool) -> Result<HeartbeatAnswer, Fault> {
         let (node, session, problems) = (self.register.node, self.register.session, Vec::new());
         let beat = Heartbeat { node, session, held, leaving, problems };
         setup.server.link().heartbeat(beat).await
@@ -114,8 +119,8 @@ impl Life {
     }
 }
 
-fn held(work: &Assignment) -> Held {
-    Held { execution: work.execution, token: work.token }
+fn held(work: &Assignment) -> LeaseRef {
+    LeaseRef { execution: work.execution, token: work.token }
 }
 
 fn placed() -> Value {

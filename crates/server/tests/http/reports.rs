@@ -9,7 +9,7 @@ use downbeat_core::limits;
 use downbeat_core::node::Description;
 use downbeat_proto::Link;
 use downbeat_proto::grpc::Client;
-use downbeat_proto::message::{Fault, Heartbeat, Held, InstanceId, Register};
+use downbeat_proto::message::{Fault, Heartbeat, InstanceId, LeaseRef, Register};
 use downbeat_testbed::in_process::{Setup, outcome};
 use jiff::SignedDuration;
 use serde_json::{Value, json};
@@ -166,7 +166,7 @@ async fn a_heartbeat_lists_no_more_than_a_node_can_hold() {
     let agent = setup.agent("web-01", &[]).await;
     let link = Client::connect(&setup.server.grpc_addr().to_string()).await.unwrap();
     let held = |count: u128| {
-        let one = |number| Held {
+        let one = |number| LeaseRef {
             execution: ExecutionId(Uuid::from_u128(number)),
             token: LeaseToken(Uuid::from_u128(number)),
         };

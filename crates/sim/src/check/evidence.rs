@@ -10,7 +10,7 @@ use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
 use downbeat_core::node::NodeRecord;
 use downbeat_core::plan::Plan;
 use downbeat_core::run::RunRecord;
-use downbeat_store::{EventFilter, MemoryStore, Page, RunFilter, Store};
+use downbeat_store::{EventFilter, Events, Executions, MemoryStore, Nodes, Page, RunFilter, Runs};
 
 use super::feed;
 use crate::cluster::Cluster;

@@ -77,18 +77,7 @@ impl Story {
                     self.alter(*execution, Status::Cancelled);
                 }
             }
-            Change::NodeRegistered { .. }
-            | Change::NodeMoved { .. }
-            | Change::NodeDrainSet { .. }
-            | Change::NodeProblemsSet { .. }
-            | Change::NodeDeleted { .. }
-            | Change::RunCreated { .. }
-            | Change::RunTaken { .. }
-            | Change::RunCancelRequested { .. }
-            | Change::RunPauseSet { .. }
-            | Change::RunAdmitted { .. }
-            | Change::RunMoved { .. }
-            | Change::Unknown { .. } => {}
+            _ => debug_assert!(event.change.execution().is_none(), "{:?} alters an execution", event.change),
         }
     }
 

@@ -8,8 +8,8 @@ use downbeat_core::run::{RunMade, RunState};
 use tokio::sync::mpsc;
 
 use super::make::{
-    added, apply, at, created, execution, execution_id, leased, made, made_as, moved, node, registered, run,
-    session,
+    added, apply, at, created, execution, execution_id, leased, made, made_as, moved, node, registered,
+    run_id, session,
 };
 use super::{Snapshot, fill, fill_beside};
 use crate::copy::{Kept, Part, Replica};

@@ -16,10 +16,9 @@ use super::store::{State, end_of};
 use crate::batch::{Needs, NewIds};
 use crate::copy::{
     CHUNKS_PER_PART, Diverged, EVENTS_PER_PART, EXECUTIONS_PER_PART, HOLDS_PER_PART, Kept, NODES_PER_PART,
-    Part, RUNS_PER_PART, Replica, Replicated, Seen, Source, TOMBSTONES_PER_PART, broken_off, follows,
-    registration,
+    Part, RUNS_PER_PART, Replica, Replicated, Seen, TOMBSTONES_PER_PART, broken_off, follows, registration,
 };
-use crate::port::{Error, OutputChunk, ServerRecord};
+use crate::port::{Error, OutputChunk, ServerRecord, Source};
 
 impl State {
     fn parts(&self) -> Vec<Part> {
@@ -198,7 +197,8 @@ impl Replica for MemoryStore {
         if let Err(gap) = follows(state.last_seq, events) {
             return Ok(Replicated::Diverged(gap));
         }
-        let changes: Vec<Change> = events.iter().map(|event| event.change.settled().into_owned()).collect();
+        let changes: Vec<Change> =
+            events.iter().map(|event| event.change.without_volatile_guards().into_owned()).collect();
         if let Err((place, refusal)) = state.apply(&changes) {
             let (seq, kind) = (events[place].seq, changes[place].kind().to_owned());
             return Ok(Replicated::Diverged(Diverged::Refused { seq, kind, refusal }));

@@ -16,8 +16,9 @@ use tokio::sync::broadcast;
 
 use crate::copy::deleted_before;
 use crate::port::{
-    Committed, Error, EventFilter, ExecutionFilter, Listed, News, NodeTotals, OutputChunk, Page, RunFilter,
-    ServerRecord, Store, Tally,
+    Admission, Beside, Committed, Error, EventFilter, Events, ExecutionFilter, Executions, Listed, News,
+    NodeTotals, Nodes, Output, OutputChunk, Page, RunFilter, Runs, ServerRecord, Servers, Store, Tally,
+    Totals,
 };
 
 /// All state of one store.
@@ -214,38 +215,7 @@ pub(super) fn end_of(chunk: &OutputChunk) -> u64 {
 }
 
 #[async_trait]
-impl Store for MemoryStore {
-    fn name(&self) -> &'static str {
-        "memory"
-    }
-
-    async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
-        let mut guard = self.lock();
-        let state = &mut *guard;
-        let verdicts = state.tables.apply_all(changes);
-        let seqs = verdicts.seqs(state.last_seq);
-        for &place in &verdicts.applied {
-            state.record(Event { seq: state.last_seq + 1, server, change: changes[place].clone() });
-        }
-        Ok(Committed { outcomes: verdicts.outcomes, seqs })
-    }
-
-    async fn health(&self) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn is_shared(&self) -> bool {
-        false
-    }
-
-    fn news(&self) -> broadcast::Receiver<News> {
-        self.news.subscribe()
-    }
-
-    async fn now(&self) -> Result<Option<Timestamp>, Error> {
-        Ok(None)
-    }
-
+impl Events for MemoryStore {
     async fn events(&self, filter: &EventFilter, limit: u32) -> Result<Vec<Event>, Error> {
         let state = self.lock();
         let start = state.events.partition_point(|event| event.seq <= filter.since);
@@ -256,7 +226,10 @@ impl Store for MemoryStore {
     async fn last_seq(&self) -> Result<u64, Error> {
         Ok(self.lock().last_seq)
     }
+}
 
+#[async_trait]
+impl Nodes for MemoryStore {
     async fn cluster(&self, name_or_id: &str) -> Result<Option<ClusterId>, Error> {
         let state = self.lock();
         let by_id = name_or_id.parse().ok().filter(|id| state.tables.clusters.contains(id));
@@ -275,22 +248,13 @@ impl Store for MemoryStore {
         Ok(self.lock().tombstones(node))
     }
 
-    async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>, Error> {
-        let mut state = self.lock();
-        let touch = |&(node, session): &(NodeId, SessionId)| match state.tables.nodes.get_mut(&node) {
-            Some(node) if node.session == session => {
-                node.seen_at = node.seen_at.max(at);
-                true
-            }
-            _ => false,
-        };
-        Ok(seen.iter().map(touch).collect())
-    }
-
     async fn silent_nodes(&self, before: Timestamp) -> Result<Vec<NodeRecord>, Error> {
         Ok(self.lock().nodes(|node| node.status != NodeStatus::Offline && node.seen_at < before))
     }
+}
 
+#[async_trait]
+impl Runs for MemoryStore {
     async fn run(&self, id: &RunId) -> Result<Option<RunRecord>, Error> {
         Ok(self.lock().run(id))
     }
@@ -312,13 +276,43 @@ impl Store for MemoryStore {
     async fn open_run_owners(&self) -> Result<Vec<(RunId, ServerId)>, Error> {
         Ok(self.open_runs().await?.into_iter().map(|run| (run.id.clone(), run.live.owner)).collect())
     }
+}
 
-    async fn holds(&self) -> Result<Vec<(NodeId, RunId)>, Error> {
-        Ok(self.lock().tables.holds.iter().map(|(node, run)| (*node, run.clone())).collect())
+#[async_trait]
+impl Executions for MemoryStore {
+    async fn execution(&self, id: ExecutionId) -> Result<Option<Execution>, Error> {
+        Ok(self.lock().tables.executions.get(&id).cloned())
     }
 
-    async fn uses(&self) -> Result<Vec<LimitUse>, Error> {
-        Ok(self.lock().tables.uses.list())
+    async fn executions_by_id(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>, Error> {
+        let ids: BTreeSet<&ExecutionId> = ids.iter().collect();
+        let state = self.lock();
+        Ok(ids.into_iter().filter_map(|id| state.tables.executions.get(id).cloned()).collect())
+    }
+
+    async fn executions(&self, filter: &ExecutionFilter, page: Page) -> Result<Listed<Execution>, Error> {
+        let rows = self.lock().executions(|execution| {
+            filter.run.as_ref().is_none_or(|run| execution.run() == run)
+                && filter.node.is_none_or(|node| execution.node() == Some(node))
+                && filter.step.is_none_or(|step| execution.step() == step)
+                && (filter.statuses.is_empty() || filter.statuses.contains(&execution.state.status()))
+        });
+        Ok(window(rows, page))
+    }
+
+    async fn executions_of(&self, run: &RunId) -> Result<Vec<Execution>, Error> {
+        Ok(self.lock().executions(|execution| execution.run() == run))
+    }
+
+    async fn open_executions(&self) -> Result<Vec<Execution>, Error> {
+        Ok(self.lock().executions(|execution| execution.state.status().is_open()))
+    }
+
+    async fn held_by(&self, node: NodeId) -> Result<Vec<Execution>, Error> {
+        Ok(self.lock().executions(|execution| {
+            matches!(execution.state.status(), Status::Leased | Status::Running)
+                && execution.state.lease().is_some_and(|lease| lease.node == node)
+        }))
     }
 
     async fn cached(
@@ -340,56 +334,21 @@ impl Store for MemoryStore {
         }
         Ok(newest.into_iter().map(|(key, (_, execution))| (key, execution)).collect())
     }
+}
 
-    async fn execution(&self, id: ExecutionId) -> Result<Option<Execution>, Error> {
-        Ok(self.lock().tables.executions.get(&id).cloned())
+#[async_trait]
+impl Admission for MemoryStore {
+    async fn holds(&self) -> Result<Vec<(NodeId, RunId)>, Error> {
+        Ok(self.lock().tables.holds.iter().map(|(node, run)| (*node, run.clone())).collect())
     }
 
-    async fn executions(&self, filter: &ExecutionFilter, page: Page) -> Result<Listed<Execution>, Error> {
-        let rows = self.lock().executions(|execution| {
-            filter.run.as_ref().is_none_or(|run| execution.run() == run)
-                && filter.node.is_none_or(|node| execution.node() == Some(node))
-                && filter.step.is_none_or(|step| execution.step() == step)
-                && (filter.statuses.is_empty() || filter.statuses.contains(&execution.state.status()))
-        });
-        Ok(window(rows, page))
+    async fn uses(&self) -> Result<Vec<LimitUse>, Error> {
+        Ok(self.lock().tables.uses.list())
     }
+}
 
-    async fn executions_of(&self, run: &RunId) -> Result<Vec<Execution>, Error> {
-        Ok(self.lock().executions(|execution| execution.run() == run))
-    }
-
-    async fn open_executions(&self) -> Result<Vec<Execution>, Error> {
-        Ok(self.lock().executions(|execution| execution.state.status().is_open()))
-    }
-
-    async fn executions_by_id(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>, Error> {
-        let ids: BTreeSet<&ExecutionId> = ids.iter().collect();
-        let state = self.lock();
-        Ok(ids.into_iter().filter_map(|id| state.tables.executions.get(id).cloned()).collect())
-    }
-
-    async fn held_by(&self, node: NodeId) -> Result<Vec<Execution>, Error> {
-        Ok(self.lock().executions(|execution| {
-            matches!(execution.state.status(), Status::Leased | Status::Running)
-                && execution.state.lease().is_some_and(|lease| lease.node == node)
-        }))
-    }
-
-    async fn node_totals(&self, node: NodeId) -> Result<NodeTotals, Error> {
-        let all = self.lock().executions(|each| each.node() == Some(node) && each.reused.is_none());
-        let claimed_at = all.iter().filter_map(|each| each.state.lease()).map(|lease| lease.granted_at).max();
-        let finished_at =
-            all.iter().filter_map(|each| each.state.outcome()).map(|outcome| outcome.finished_at).max();
-        let executions = counts::<Status>(all.iter().map(|each| each.state.status()));
-        Ok(NodeTotals { executions, claimed_at, finished_at })
-    }
-
-    async fn append_output(&self, chunks: &[OutputChunk], keep_bytes: u64) -> Result<(), Error> {
-        self.lock().append(chunks, keep_bytes);
-        Ok(())
-    }
-
+#[async_trait]
+impl Output for MemoryStore {
     async fn output(&self, execution: ExecutionId, from: u64, limit: u32) -> Result<Vec<OutputChunk>, Error> {
         let state = self.lock();
         let chunks = state.output.get(&execution).into_iter().flatten();
@@ -402,6 +361,54 @@ impl Store for MemoryStore {
         let before = chunks.len().saturating_sub(limit as usize);
         Ok(chunks[before..].iter().map(|chunk| (*chunk).clone()).collect())
     }
+}
+
+#[async_trait]
+impl Servers for MemoryStore {
+    async fn servers(&self) -> Result<Vec<ServerRecord>, Error> {
+        Ok(self.lock().servers.values().cloned().collect())
+    }
+}
+
+#[async_trait]
+impl Totals for MemoryStore {
+    async fn tally(&self) -> Result<Tally, Error> {
+        let state = self.lock();
+        Ok(Tally {
+            runs: counts::<RunState>(state.tables.runs.values().map(RunLive::state)),
+            executions: counts::<Status>(state.tables.executions.values().map(|each| each.state.status())),
+            nodes: counts::<NodeStatus>(state.tables.nodes.values().map(|node| node.status)),
+        })
+    }
+
+    async fn node_totals(&self, node: NodeId) -> Result<NodeTotals, Error> {
+        let all = self.lock().executions(|each| each.node() == Some(node) && each.reused.is_none());
+        let claimed_at = all.iter().filter_map(|each| each.state.lease()).map(|lease| lease.granted_at).max();
+        let finished_at =
+            all.iter().filter_map(|each| each.state.outcome()).map(|outcome| outcome.finished_at).max();
+        let executions = counts::<Status>(all.iter().map(|each| each.state.status()));
+        Ok(NodeTotals { executions, claimed_at, finished_at })
+    }
+}
+
+#[async_trait]
+impl Beside for MemoryStore {
+    async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>, Error> {
+        let mut state = self.lock();
+        let touch = |&(node, session): &(NodeId, SessionId)| match state.tables.nodes.get_mut(&node) {
+            Some(node) if node.session == session => {
+                node.seen_at = node.seen_at.max(at);
+                true
+            }
+            _ => false,
+        };
+        Ok(seen.iter().map(touch).collect())
+    }
+
+    async fn append_output(&self, chunks: &[OutputChunk], keep_bytes: u64) -> Result<(), Error> {
+        self.lock().append(chunks, keep_bytes);
+        Ok(())
+    }
 
     async fn put_server(&self, server: &ServerRecord) -> Result<(), Error> {
         let mut state = self.lock();
@@ -413,19 +420,6 @@ impl Store for MemoryStore {
     async fn remove_server(&self, id: ServerId) -> Result<(), Error> {
         self.lock().servers.retain(|_, server| server.id != id);
         Ok(())
-    }
-
-    async fn servers(&self) -> Result<Vec<ServerRecord>, Error> {
-        Ok(self.lock().servers.values().cloned().collect())
-    }
-
-    async fn tally(&self) -> Result<Tally, Error> {
-        let state = self.lock();
-        Ok(Tally {
-            runs: counts::<RunState>(state.tables.runs.values().map(RunLive::state)),
-            executions: counts::<Status>(state.tables.executions.values().map(|each| each.state.status())),
-            nodes: counts::<NodeStatus>(state.tables.nodes.values().map(|node| node.status)),
-        })
     }
 
     async fn prune(&self, before: Timestamp, most: u32) -> Result<u64, Error> {
@@ -443,6 +437,40 @@ impl Store for MemoryStore {
             state.events.pop_front();
         }
         Ok(ended.len() as u64)
+    }
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    fn name(&self) -> &'static str {
+        "memory"
+    }
+
+    fn is_shared(&self) -> bool {
+        false
+    }
+
+    fn news(&self) -> broadcast::Receiver<News> {
+        self.news.subscribe()
+    }
+
+    async fn now(&self) -> Result<Option<Timestamp>, Error> {
+        Ok(None)
+    }
+
+    async fn health(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        let verdicts = state.tables.apply_all(changes);
+        let seqs = verdicts.seqs(state.last_seq);
+        for &place in &verdicts.applied {
+            state.record(Event { seq: state.last_seq + 1, server, change: changes[place].clone() });
+        }
+        Ok(Committed { outcomes: verdicts.outcomes, seqs })
     }
 
     async fn close(&self) {}

@@ -1,12 +1,15 @@
 //! Owns a commit on PostgreSQL: locks and loads, lets `tables` decide, writes, and finds out what became of a commit
 //! whose answer was lost.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use deadpool_postgres::{Object, Pool};
 use downbeat_core::change::Change;
-use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
-use downbeat_core::state::{Counted, LimitUse, Tables, Verdicts};
+use downbeat_core::execution::Execution;
+use downbeat_core::ids::{ClusterId, NodeId, RunId, ServerId, SessionId};
+use downbeat_core::run::RunLive;
+use downbeat_core::state::{Counted, NodeLive, Tables, Verdicts};
 use futures_util::join;
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
@@ -16,18 +19,14 @@ use uuid::Uuid;
 use super::connect::{answered, within, within_for};
 use super::failure::Failure;
 use super::save;
-use super::store::text;
 use crate::batch::{Asked, Dirty, Holds, Needs, NewIds, Places};
-use crate::filter::{COUNT_AT_ONCE, HOLDS};
+use crate::filter::{COUNT_AT_ONCE, HELD, HOLDS};
 use crate::port::{Committed, Error};
-use crate::rows::{
-    EXECUTION_COLUMNS, NODE_LIVE_COLUMNS, RUN_LIVE_COLUMNS, count, execution_row, json, node_live_row,
-    run_live_row, time, time_opt,
-};
+use crate::rows::{Record, Text, count, json};
 
 /// How often a batch is tried that other servers get in the way of.
 const TRIES: u32 = 5;
-/// How long the fate of a commit is asked for after the connection broke.
+/// How long the outcome of a commit is asked for after the connection broke.
 const ASK_FOR: Duration = Duration::from_secs(10);
 const ASK_EVERY: Duration = Duration::from_millis(100);
 
@@ -41,6 +40,21 @@ const LIMITS_LOCK: i64 = 0x646f_776e_6c69_6d73;
 const COUNT_RUNS: &str = "SELECT count(*) FILTER (WHERE state = 1 AND admitted_at IS NULL), \
      count(*) FILTER (WHERE state > 1 OR admitted_at IS NOT NULL) FROM runs \
      WHERE state NOT IN (10, 11, 12) AND state > 0 AND id <> ALL($1)";
+
+static NODES: LazyLock<String> = LazyLock::new(|| {
+    format!("{} WHERE node = ANY($1) ORDER BY node FOR UPDATE", <(NodeId, NodeLive)>::select())
+});
+static RUNS: LazyLock<String> = LazyLock::new(|| {
+    format!("{} WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE", <(RunId, RunLive)>::select())
+});
+static EXECUTIONS: LazyLock<String> =
+    LazyLock::new(|| format!("{} WHERE id = ANY($1) ORDER BY id FOR UPDATE", Execution::select()));
+/// No lock: nobody grants a lease meanwhile, and a refusal because of an end that is not seen yet may be retried.
+static EXECUTIONS_AT: LazyLock<String> =
+    LazyLock::new(|| format!("{} WHERE lease_node = ANY($1) AND {HELD}", Execution::select()));
+static HELD_NODES: LazyLock<String> = LazyLock::new(|| {
+    format!("{}{HOLDS} AND (h.node = ANY($1) OR h.run = ANY($2))", <(NodeId, RunId)>::select())
+});
 
 type Args<'a> = Vec<&'a (dyn ToSql + Sync)>;
 
@@ -103,7 +117,7 @@ async fn attempt(
             drop(Object::take(client));
             let last =
                 verdicts.applied.last().map(|&place| json(&changes[place])).transpose()?.unwrap_or_default();
-            settle(pool, server, &transaction, &last, verdicts, failure).await
+            find_outcome(pool, server, &transaction, &last, verdicts, failure).await
         }
         Err(failure) => {
             roll_back(client).await;
@@ -120,7 +134,7 @@ async fn roll_back(client: Object) {
 }
 
 /// The connection broke while the commit was under way. PostgreSQL remembers what became of the transaction.
-async fn settle(
+async fn find_outcome(
     pool: &Pool,
     server: ServerId,
     transaction: &str,
@@ -130,16 +144,16 @@ async fn settle(
 ) -> Result<Committed, Failure> {
     let give_up_at = tokio::time::Instant::now() + ASK_FOR;
     loop {
-        match fate(pool, server, transaction, last).await {
-            Ok(Fate::Committed { last_seq }) => {
+        match ask_outcome(pool, server, transaction, last).await {
+            Ok(Outcome::Committed { last_seq }) => {
                 let before = last_seq - verdicts.applied.len() as u64;
                 return Ok(Committed { seqs: verdicts.seqs(before), outcomes: verdicts.outcomes });
             }
-            Ok(Fate::Aborted) => return Err(failure),
-            Ok(Fate::Open) | Err(_) if tokio::time::Instant::now() < give_up_at => {
+            Ok(Outcome::Aborted) => return Err(failure),
+            Ok(Outcome::Open) | Err(_) if tokio::time::Instant::now() < give_up_at => {
                 tokio::time::sleep(ASK_EVERY).await;
             }
-            Ok(Fate::Open) | Err(_) => {
+            Ok(Outcome::Open) | Err(_) => {
                 let text = format!("{}; the last batch may have been kept", Error::from(failure));
                 return Err(Error::Unavailable(text).into());
             }
@@ -147,7 +161,7 @@ async fn settle(
     }
 }
 
-enum Fate {
+enum Outcome {
     Committed { last_seq: u64 },
     Aborted,
     Open,
@@ -155,15 +169,22 @@ enum Fate {
 
 /// `last` is the batch's last event. The transaction's id alone does not tell: after a crash PostgreSQL gives the id of a
 /// transaction that left no trace to another one.
-async fn fate(pool: &Pool, server: ServerId, transaction: &str, last: &str) -> Result<Fate, Failure> {
+async fn ask_outcome(
+    pool: &Pool,
+    server: ServerId,
+    transaction: &str,
+    last: &str,
+) -> Result<Outcome, Failure> {
     let client = pool.get().await?;
     answered(client, async |client: &mut Object| ask(client, server, transaction, last).await).await
 }
 
-async fn ask(client: &Object, server: ServerId, transaction: &str, last: &str) -> Result<Fate, Failure> {
+async fn ask(client: &Object, server: ServerId, transaction: &str, last: &str) -> Result<Outcome, Failure> {
     let row = match client.query_one("SELECT pg_xact_status($1::text::xid8)", &[&transaction]).await {
         // It is in the future: that of a transaction that a crash made undone.
-        Err(error) if error.code() == Some(&SqlState::INVALID_PARAMETER_VALUE) => return Ok(Fate::Aborted),
+        Err(error) if error.code() == Some(&SqlState::INVALID_PARAMETER_VALUE) => {
+            return Ok(Outcome::Aborted);
+        }
         row => row?,
     };
     Ok(match row.try_get::<_, Option<&str>>(0)? {
@@ -172,13 +193,13 @@ async fn ask(client: &Object, server: ServerId, transaction: &str, last: &str) -
             let sql = "SELECT seq, data FROM events WHERE server = $1 ORDER BY seq DESC LIMIT 1";
             match client.query_opt(sql, &[&server.0]).await? {
                 Some(row) if row.try_get::<_, &str>(1)? == last => {
-                    Fate::Committed { last_seq: count(row.try_get(0)?)? }
+                    Outcome::Committed { last_seq: count(row.try_get(0)?)? }
                 }
-                _ => Fate::Aborted,
+                _ => Outcome::Aborted,
             }
         }
-        Some("in progress") => Fate::Open,
-        _ => Fate::Aborted,
+        Some("in progress") => Outcome::Open,
+        _ => Outcome::Aborted,
     })
 }
 
@@ -204,60 +225,38 @@ fn beginning(needs: &Needs<'_>) -> String {
     sql
 }
 
-pub(super) fn hold(row: &Row) -> Result<(NodeId, RunId), Failure> {
-    Ok((NodeId(row.try_get(0)?), row.try_get::<_, String>(1)?.into()))
-}
-
 /// Begins a transaction, and locks and loads what the guards look at: one flight. Answers the transaction's id too.
 async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String), Failure> {
     let nodes: Vec<Uuid> = needs.nodes.iter().map(|node| node.0).collect();
-    let runs: Vec<_> = needs.runs.iter().map(|run| text(run.as_str())).collect();
+    let runs: Vec<_> = needs.runs.iter().map(|run| Text::from(run.as_str())).collect();
     let deleted_nodes: Vec<Uuid> = needs.deleted.iter().map(|(node, _)| node.0).collect();
     let deleted_sessions: Vec<Uuid> = needs.deleted.iter().map(|(_, session)| session.0).collect();
     let key_clusters: Vec<Uuid> = needs.keys.iter().map(|(cluster, _)| cluster.0).collect();
-    let keys: Vec<_> = needs.keys.iter().map(|(_, key)| text(key)).collect();
+    let keys: Vec<_> = needs.keys.iter().map(|(_, key)| Text::from(*key)).collect();
     let executions: Vec<Uuid> = needs.executions.iter().map(|execution| execution.0).collect();
     let held: Vec<Uuid> = needs.held.iter().map(|node| node.0).collect();
-    let holders: Vec<_> = needs.holders.iter().map(|run| text(run.as_str())).collect();
+    let holders: Vec<_> = needs.holders.iter().map(|run| Text::from(run.as_str())).collect();
     let taken: Vec<Uuid> = needs.taken.iter().map(|node| node.0).collect();
 
     let transaction = client.prepare_cached("SELECT pg_current_xact_id()::text").await?;
-    let clusters_sql = client.prepare_cached("SELECT id FROM clusters").await?;
-    let nodes_sql = client
-        .prepare_cached(&format!(
-            "SELECT {NODE_LIVE_COLUMNS} FROM presence WHERE node = ANY($1) ORDER BY node FOR UPDATE"
-        ))
-        .await?;
+    let clusters_sql = client.prepare_cached(ClusterId::select()).await?;
+    let nodes_sql = client.prepare_cached(&NODES).await?;
     let deleted_sql = client
         .prepare_cached(
             "SELECT t.node, t.session FROM unnest($1::uuid[], $2::uuid[]) AS d (node, session) \
              JOIN tombstones t ON t.node = d.node AND t.session = d.session",
         )
         .await?;
-    let runs_sql = client
-        .prepare_cached(&format!(
-            "SELECT {RUN_LIVE_COLUMNS} FROM runs WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE"
-        ))
-        .await?;
+    let runs_sql = client.prepare_cached(&RUNS).await?;
     let keys_sql = client
         .prepare_cached(
             "SELECT r.cluster, r.idempotency_key, r.id FROM unnest($1::uuid[], $2::text[]) AS k (cluster, key) \
              JOIN runs r ON r.cluster = k.cluster AND r.idempotency_key = k.key",
         )
         .await?;
-    let executions_sql = client
-        .prepare_cached(&format!(
-            "SELECT {EXECUTION_COLUMNS} FROM executions WHERE id = ANY($1) ORDER BY id FOR UPDATE"
-        ))
-        .await?;
-    let holds_sql =
-        client.prepare_cached(&format!("{HOLDS} AND (h.node = ANY($1) OR h.run = ANY($2))")).await?;
-    // No lock: nobody gives out a lease meanwhile, and an end that is not seen yet refuses what may be tried again.
-    let taken_sql = client
-        .prepare_cached(&format!(
-            "SELECT {EXECUTION_COLUMNS} FROM executions WHERE lease_node = ANY($1) AND status <= 2 AND status >= 1"
-        ))
-        .await?;
+    let executions_sql = client.prepare_cached(&EXECUTIONS).await?;
+    let holds_sql = client.prepare_cached(&HELD_NODES).await?;
+    let taken_sql = client.prepare_cached(&EXECUTIONS_AT).await?;
     let counts_sql = client.prepare_cached(COUNT_RUNS).await?;
 
     let (nodes_args, runs_args, keys_args, executions_args): (Args<'_>, Args<'_>, Args<'_>, Args<'_>) =
@@ -293,45 +292,26 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String), F
     );
     begun?;
     let mut tables = Tables::default();
-    for row in cluster_rows? {
-        tables.clusters.insert(ClusterId(row.try_get(0)?));
-    }
-    for row in node_rows? {
-        let (id, live) = node_live_row!(row, try_get).record()?;
-        tables.nodes.insert(id, live);
-    }
+    tables.clusters.extend(records::<ClusterId>(&cluster_rows?)?);
+    tables.nodes.extend(records(&node_rows?)?);
+    tables.runs.extend(records(&run_rows?)?);
+    tables.holds.extend(records(&hold_rows?)?);
+    let executions: Vec<Execution> = records(&taken_rows?)?;
+    tables.executions.extend(executions.into_iter().map(|execution| (execution.id, execution)));
+    let executions: Vec<Execution> = records(&execution_rows?)?;
+    tables.executions.extend(executions.into_iter().map(|execution| (execution.id, execution)));
     for row in deleted_rows? {
         tables.deleted.insert((NodeId(row.try_get(0)?), SessionId(row.try_get(1)?)));
-    }
-    for row in run_rows? {
-        tables.runs.extend([run_live_row!(row, try_get).record()?]);
     }
     for row in key_rows? {
         let run: RunId = row.try_get::<_, String>(2)?.into();
         tables.keys.insert((ClusterId(row.try_get(0)?), row.try_get(1)?), run);
     }
-    for row in hold_rows? {
-        tables.holds.extend([hold(&row)?]);
-    }
     for row in count_rows? {
         tables.elsewhere.waiting = u32::try_from(row.try_get::<_, i64>(0)?).unwrap_or(u32::MAX);
         tables.elsewhere.under_way = u32::try_from(row.try_get::<_, i64>(1)?).unwrap_or(u32::MAX);
     }
-    for row in taken_rows?.into_iter().chain(execution_rows?) {
-        let execution = execution_row!(row, try_get).record()?;
-        tables.executions.insert(execution.id, execution);
-    }
     Ok((tables, transaction?.try_get(0)?))
-}
-
-pub(super) fn limit_use(row: &Row) -> Result<LimitUse, Failure> {
-    Ok(LimitUse {
-        cluster: ClusterId(row.try_get(0)?),
-        key: row.try_get(1)?,
-        execution: ExecutionId(row.try_get(2)?),
-        granted_at: time(row.try_get(3)?)?,
-        until: time_opt(row.try_get(4)?)?,
-    })
 }
 
 /// Counts the uses of limits in which the batch needs room: alone among all who take one, so that nobody counts what
@@ -342,10 +322,10 @@ async fn count_uses(client: &Object, changes: &[Change], tables: &mut Tables) ->
     if asked.is_empty() {
         return Ok(());
     }
-    let runs: Vec<_> = asked.iter().map(|each| text(each.run.as_str())).collect();
+    let runs: Vec<_> = asked.iter().map(|each| Text::from(each.run.as_str())).collect();
     let created: Vec<Option<Uuid>> =
         asked.iter().map(|each| each.created_in.map(|cluster| cluster.0)).collect();
-    let keys: Vec<_> = asked.iter().map(|each| text(&each.key)).collect();
+    let keys: Vec<_> = asked.iter().map(|each| Text::from(&*each.key)).collect();
     let (mut since, mut at): (Vec<Option<i64>>, Vec<Option<i64>>) = (Vec::new(), Vec::new());
     for each in &asked {
         let window = match each.counted {
@@ -383,6 +363,10 @@ async fn count_uses(client: &Object, changes: &[Change], tables: &mut Tables) ->
         }
     }
     Ok(())
+}
+
+fn records<T: Record>(rows: &[Row]) -> Result<Vec<T>, Error> {
+    rows.iter().map(T::from_row).collect()
 }
 
 async fn when<F>(needed: bool, query: F) -> Result<Vec<Row>, tokio_postgres::Error>

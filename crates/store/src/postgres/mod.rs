@@ -29,6 +29,7 @@ mod save;
 mod snapshot;
 mod store;
 mod tls;
+mod write;
 
 pub use connect::postgres_client;
 pub use store::PostgresStore;

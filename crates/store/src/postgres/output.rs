@@ -1,35 +1,26 @@
-//! Owns output on PostgreSQL: appending behind what is there, cutting at the front, reading from an offset.
+//! Owns output on PostgreSQL: appending at the end, and cutting at the front.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use deadpool_postgres::{Object, Pool};
-use downbeat_core::execution::Stream;
 use downbeat_core::ids::ExecutionId;
-use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::connect::answered;
 use super::failure::Failure;
 use super::news::NOTIFY;
-use crate::port::{Error, OutputChunk};
-use crate::rows::{Code, count, int, time};
+use super::write::Write;
+use crate::port::OutputChunk;
+use crate::rows::{OutputRow, int};
 
 /// The executions' rows are locked: they say which are known, and two servers that append for one take turns.
 const ENDS: &str = "SELECT e.id, coalesce((SELECT o.start_byte + length(o.text) FROM output o \
      WHERE o.execution = e.id ORDER BY o.start_byte DESC LIMIT 1), 0) \
      FROM executions e WHERE e.id = ANY($1) ORDER BY e.id FOR NO KEY UPDATE OF e";
-const APPEND: &str = "INSERT INTO output (execution, start_byte, stream, at, text) \
-     SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::smallint[], $4::bigint[], $5::bytea[])";
+static APPEND: LazyLock<Write> = LazyLock::new(|| Write::insert::<OutputRow<'_>>("output"));
 const TRIM: &str = "DELETE FROM output o USING unnest($1::uuid[], $2::bigint[]) AS u (execution, keep_from) \
      WHERE o.execution = u.execution AND o.start_byte < u.keep_from";
-/// The first chunk wanted is the one that holds the offset; looking it up spares reading what lies before it.
-const READ: &str = "SELECT start_byte, stream, at, text FROM output WHERE execution = $1 AND start_byte >= coalesce(\
-     (SELECT max(start_byte) FROM output WHERE execution = $1 AND start_byte <= $2), 0) \
-     AND start_byte + length(text) > $2 ORDER BY start_byte LIMIT $3";
-
-const READ_TAIL: &str =
-    "SELECT start_byte, stream, at, text FROM output WHERE execution = $1 ORDER BY start_byte DESC LIMIT $2";
-
 pub(super) async fn append(
     pool: &Pool,
     chunks: &[OutputChunk],
@@ -55,7 +46,7 @@ async fn write(
     for row in transaction.query(&statement, &[&ids]).await? {
         ends.insert(ExecutionId(row.try_get(0)?), row.try_get::<_, i64>(1)?);
     }
-    let mut new: Vec<&OutputChunk> = Vec::new();
+    let mut new: Vec<OutputRow<'_>> = Vec::new();
     // Of each that got output where its last chunk begins: that one stays, for it tells where the output ends.
     let mut appended: BTreeMap<ExecutionId, i64> = BTreeMap::new();
     for chunk in chunks.iter().filter(|chunk| !chunk.text.is_empty()) {
@@ -64,17 +55,12 @@ async fn write(
         if start >= *end {
             *end = start.saturating_add(int(chunk.text.len() as u64));
             appended.insert(chunk.execution, start);
-            new.push(chunk);
+            new.push(OutputRow::of(chunk));
         }
     }
     if !new.is_empty() {
-        let executions: Vec<Uuid> = new.iter().map(|chunk| chunk.execution.0).collect();
-        let starts: Vec<i64> = new.iter().map(|chunk| int(chunk.offset)).collect();
-        let streams: Vec<i16> = new.iter().map(|chunk| chunk.stream.code()).collect();
-        let times: Vec<i64> = new.iter().map(|chunk| chunk.at.as_microsecond()).collect();
-        let texts: Vec<&[u8]> = new.iter().map(|chunk| chunk.text.as_bytes()).collect();
-        let statement = transaction.prepare_cached(APPEND).await?;
-        transaction.execute(&statement, &[&executions, &starts, &streams, &times, &texts]).await?;
+        let statement = transaction.prepare_cached(APPEND.sql()).await?;
+        transaction.execute_raw(&statement, APPEND.args(&new)).await?;
         let trimmed: Vec<Uuid> = appended.keys().map(|id| id.0).collect();
         let keep_from: Vec<i64> =
             appended.iter().map(|(id, &start)| start.min(ends[id].saturating_sub(int(keep_bytes)))).collect();
@@ -84,45 +70,4 @@ async fn write(
         transaction.execute(&statement, &[&news]).await?;
     }
     Ok(transaction.commit().await?)
-}
-
-pub(super) async fn read(
-    pool: &Pool,
-    execution: ExecutionId,
-    from: u64,
-    limit: u32,
-) -> Result<Vec<OutputChunk>, Failure> {
-    let client = pool.get().await?;
-    let rows = answered(client, async |client: &mut Object| {
-        let statement = client.prepare_cached(READ).await?;
-        Ok(client.query(&statement, &[&execution.0, &int(from), &i64::from(limit)]).await?)
-    })
-    .await?;
-    rows.iter().map(|row| chunk(execution, row)).collect()
-}
-
-pub(super) async fn read_tail(
-    pool: &Pool,
-    execution: ExecutionId,
-    limit: u32,
-) -> Result<Vec<OutputChunk>, Failure> {
-    let client = pool.get().await?;
-    let rows = answered(client, async |client: &mut Object| {
-        let statement = client.prepare_cached(READ_TAIL).await?;
-        Ok(client.query(&statement, &[&execution.0, &i64::from(limit)]).await?)
-    })
-    .await?;
-    rows.iter().rev().map(|row| chunk(execution, row)).collect()
-}
-
-pub(super) fn chunk(execution: ExecutionId, row: &Row) -> Result<OutputChunk, Failure> {
-    let text = String::from_utf8(row.try_get(3)?)
-        .map_err(|_| Error::Corrupt(format!("the output of execution `{execution}` is not UTF-8")))?;
-    Ok(OutputChunk {
-        execution,
-        offset: count(row.try_get(0)?)?,
-        stream: Stream::decode(row.try_get(1)?)?,
-        at: time(row.try_get(2)?)?,
-        text,
-    })
 }

@@ -1,47 +1,72 @@
-//! Owns how a stored event is read: also one of a kind that only a newer program knows.
+//! Owns the row of an event. Events of kinds that only a newer program knows can be read, too.
+
+use std::sync::LazyLock;
 
 use downbeat_core::change::{Change, Event};
 use downbeat_core::ids::ServerId;
 use uuid::Uuid;
 
-use super::scalar::{count, parse, time};
+use super::column::{Cells, Columns, columns};
+use super::record::Record;
+use super::scalar::{count, int, parse, time};
+use super::text::Text;
 use crate::port::Error;
 
-/// An event, in the order of [`EVENT_COLUMNS`].
-#[derive(Debug)]
-pub(crate) struct EventRow {
-    pub(crate) seq: i64,
-    pub(crate) at: i64,
-    pub(crate) server: Uuid,
-    pub(crate) kind: String,
-    pub(crate) run: Option<String>,
-    pub(crate) data: String,
+columns! {
+    /// The number of an event, and the server that committed it.
+    struct NumberColumns {
+        seq: i64,
+        server: Uuid,
+    }
 }
 
-pub(crate) const EVENT_COLUMNS: &str = "seq, at, server, kind, run, data";
+columns! {
+    /// The change of an event.
+    struct ChangeColumns<'a> {
+        at: i64,
+        kind: Text<'a>,
+        run: Option<Text<'a>>,
+        data: Text<'a>,
+    }
+}
 
-macro_rules! event_row {
-    ($row:expr, $get:ident) => {
-        $crate::rows::EventRow {
-            seq: $row.$get(0)?,
-            at: $row.$get(1)?,
-            server: $row.$get(2)?,
-            kind: $row.$get(3)?,
-            run: $row.$get(4)?,
-            data: $row.$get(5)?,
+/// A whole row of `events`.
+pub(crate) type EventRow<'a> = (NumberColumns, ChangeColumns<'a>);
+
+impl NumberColumns {
+    pub(crate) fn of(seq: u64, server: ServerId) -> Self {
+        Self { seq: int(seq), server: server.0 }
+    }
+}
+
+impl<'a> ChangeColumns<'a> {
+    /// `data` is the change as JSON.
+    pub(crate) fn of(change: &'a Change, data: impl Into<Text<'a>>) -> Self {
+        Self {
+            at: change.at().as_microsecond(),
+            kind: change.kind().into(),
+            run: change.run().map(|run| run.as_str().into()),
+            data: data.into(),
         }
-    };
+    }
 }
-pub(crate) use event_row;
 
-impl EventRow {
-    /// What cannot be read although its kind is known is damage; an unknown kind is news from the future.
-    pub(crate) fn record(self) -> Result<Event, Error> {
-        let change = if Change::KINDS.contains(&self.kind.as_str()) {
-            parse("event", &self.data)?
+impl Record for Event {
+    fn select() -> &'static str {
+        static SELECT: LazyLock<String> =
+            LazyLock::new(|| format!("SELECT {} FROM events", EventRow::names()));
+        &SELECT
+    }
+
+    /// An event that cannot be read although its kind is known is damaged; an unknown kind comes from a newer program.
+    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+        let (number, row) = EventRow::read(row, 0)?;
+        let change = if Change::KINDS.contains(&&*row.kind.0) {
+            parse("event", &row.data.0)?
         } else {
-            Change::Unknown { name: self.kind, run: self.run.map(Into::into), at: time(self.at)? }
+            let run = row.run.map(|run| String::from(run).into());
+            Change::Unknown { name: row.kind.into(), run, at: time(row.at)? }
         };
-        Ok(Event { seq: count(self.seq)?, server: ServerId(self.server), change })
+        Ok(Event { seq: count(number.seq)?, server: ServerId(number.server), change })
     }
 }

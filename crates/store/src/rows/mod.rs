@@ -1,21 +1,24 @@
-//! How records become columns and columns records, the same way for both SQL stores.
+//! How records become columns and columns become records, the same way for both SQL stores. A row declares its columns
+//! once; `column` derives all else from the declaration.
 
 mod codes;
+mod column;
 mod event;
 mod execution;
 mod node;
+mod record;
 mod run;
 mod scalar;
 mod state;
-mod totals;
+mod text;
 
 pub(crate) use codes::Code;
-pub(crate) use event::{EVENT_COLUMNS, EventRow, event_row};
-pub(crate) use execution::{EXECUTION_COLUMNS, ExecutionRow, execution_row};
-pub(crate) use node::{
-    NODE_COLUMNS, NODE_LIVE_COLUMNS, NodeLiveRow, NodeRow, TOMBSTONE_COLUMNS, TombstoneRow, node_live_row,
-    node_row, problems_column, registration_column, tombstone_row,
-};
-pub(crate) use run::{RUN_COLUMNS, RUN_LIVE_COLUMNS, RunLiveRow, RunRow, run_live_row, run_row};
-pub(crate) use scalar::{count, int, json, micros, params_column, small, small_count, time, time_opt};
-pub(crate) use state::StateColumns;
+pub(crate) use column::{Cell, Cells, Column, Columns, Value, columns, list};
+pub(crate) use event::{ChangeColumns, EventRow, NumberColumns};
+pub(crate) use execution::{ExecutionRow, execution_row};
+pub(crate) use node::{BuriedRow, DescribedRow, NodeLiveRow, ProblemsRow, TombstoneRow, description_row};
+pub(crate) use record::{CachedRow, HoldRow, LimitUseRow, OutputRow, Record, ServerRow};
+pub(crate) use run::{DefinedRow, RunLiveRow, RunRow, definition_row, run_row};
+pub(crate) use scalar::{count, int, json, small, time};
+pub(crate) use state::{LEASE_COLUMNS, StateColumns};
+pub(crate) use text::Text;

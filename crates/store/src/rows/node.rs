@@ -1,6 +1,7 @@
 //! Owns the rows of a node: the part that moves, and the whole.
 
 use std::borrow::Cow;
+use std::sync::LazyLock;
 
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, SessionId};
 use downbeat_core::node::{Installation, NodeRecord, NodeStatus, Registration, Tombstone};
@@ -9,38 +10,38 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::codes::Code;
+use super::column::{Cells, Columns, columns};
+use super::record::Record;
 use super::scalar::{json, parse, time};
+use super::text::Text;
+use crate::batch::Deleted;
 use crate::port::Error;
 
-/// The moving part of a node: a row of `presence`, in the order of [`NODE_LIVE_COLUMNS`].
-#[derive(Debug)]
-pub(crate) struct NodeLiveRow {
-    pub(crate) node: Uuid,
-    pub(crate) session: Uuid,
-    pub(crate) status: i16,
-    pub(crate) draining: bool,
-    pub(crate) registered_at: i64,
-    pub(crate) seen_at: i64,
+columns! {
+    /// The part of a node that moves: a row of `presence`.
+    struct NodeLiveRow {
+        node: Uuid,
+        session: Uuid,
+        status: i16,
+        draining: bool,
+        registered_at: i64,
+        seen_at: i64,
+    }
 }
-
-pub(crate) const NODE_LIVE_COLUMNS: &str = "node, session, status, draining, registered_at, seen_at";
-
-macro_rules! node_live_row {
-    ($row:expr, $get:ident) => {
-        $crate::rows::NodeLiveRow {
-            node: $row.$get(0)?,
-            session: $row.$get(1)?,
-            status: $row.$get(2)?,
-            draining: $row.$get(3)?,
-            registered_at: $row.$get(4)?,
-            seen_at: $row.$get(5)?,
-        }
-    };
-}
-pub(crate) use node_live_row;
 
 impl NodeLiveRow {
-    pub(crate) fn record(&self) -> Result<(NodeId, NodeLive), Error> {
+    pub(crate) fn of(node: NodeId, live: &NodeLive) -> Self {
+        Self {
+            node: node.0,
+            session: live.session.0,
+            status: live.status.code(),
+            draining: live.draining,
+            registered_at: live.registered_at.as_microsecond(),
+            seen_at: live.seen_at.as_microsecond(),
+        }
+    }
+
+    fn live(&self) -> Result<(NodeId, NodeLive), Error> {
         let live = NodeLive {
             session: SessionId(self.session),
             status: NodeStatus::decode(self.status)?,
@@ -52,31 +53,66 @@ impl NodeLiveRow {
     }
 }
 
-/// A node whole, in the order of [`NODE_COLUMNS`], which reads `presence` joined with `nodes`.
-#[derive(Debug)]
-pub(crate) struct NodeRow {
-    pub(crate) live: NodeLiveRow,
-    pub(crate) cluster: Uuid,
-    pub(crate) description: String,
-    pub(crate) registration: Option<String>,
-    pub(crate) problems: Option<String>,
+impl Record for (NodeId, NodeLive) {
+    fn select() -> &'static str {
+        static SELECT: LazyLock<String> =
+            LazyLock::new(|| format!("SELECT {} FROM presence", NodeLiveRow::names()));
+        &SELECT
+    }
+
+    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+        NodeLiveRow::read(row, 0)?.live()
+    }
 }
 
-pub(crate) const NODE_COLUMNS: &str = "p.node, p.session, p.status, p.draining, p.registered_at, p.seen_at, \
-     n.cluster, n.description, n.registration, n.problems";
+columns! {
+    /// The key of a row of `nodes`.
+    struct NodeKey<'a> {
+        id: Uuid,
+        hostname: Text<'a>,
+    }
+}
 
-macro_rules! node_row {
-    ($row:expr, $get:ident) => {
-        $crate::rows::NodeRow {
-            live: $crate::rows::node_live_row!($row, $get),
-            cluster: $row.$get(6)?,
-            description: $row.$get(7)?,
-            registration: $row.$get(8)?,
-            problems: $row.$get(9)?,
-        }
+columns! {
+    /// The rest of a row of `nodes`, which is read together with the node's row of `presence`.
+    struct DescriptionRow<'a> {
+        cluster: Uuid,
+        description: Text<'a>,
+        registration: Option<Text<'a>>,
+        problems: Option<Text<'a>>,
+    }
+}
+
+/// A whole row of `nodes`.
+pub(crate) type DescribedRow<'a> = (NodeKey<'a>, DescriptionRow<'a>);
+
+/// Returns the row that a registration writes. A new session has reported no problem yet.
+pub(crate) fn description_row(registration: &Registration) -> Result<DescribedRow<'_>, Error> {
+    let key =
+        NodeKey { id: registration.node.0, hostname: registration.description.hostname.as_str().into() };
+    let description = DescriptionRow {
+        cluster: registration.cluster.0,
+        description: json(&registration.description)?.into(),
+        registration: registration_column(registration)?.map(Text::from),
+        problems: None,
     };
+    Ok((key, description))
 }
-pub(crate) use node_row;
+
+columns! {
+    /// The problems that an agent reported.
+    struct ProblemsRow<'a> {
+        id: Uuid,
+        problems: Option<Text<'a>>,
+    }
+}
+
+impl ProblemsRow<'_> {
+    pub(crate) fn of(node: NodeId, problems: &[String]) -> Result<Self, Error> {
+        let problems = (!problems.is_empty()).then(|| json(&problems)).transpose()?.map(Text::from);
+        Ok(Self { id: node.0, problems })
+    }
+}
 
 /// What is kept of a registration beside its description. A program from before leaves that of an earlier session there.
 #[derive(Serialize, Deserialize)]
@@ -91,7 +127,7 @@ struct Kept<'a> {
 }
 
 /// The column `registration`: nothing where there is nothing to keep.
-pub(crate) fn registration_column(registration: &Registration) -> Result<Option<String>, Error> {
+fn registration_column(registration: &Registration) -> Result<Option<String>, Error> {
     let Registration { session, installation, undelivered, former, .. } = registration;
     if installation.is_none() && undelivered.is_empty() && former.displaced().is_none() {
         return Ok(None);
@@ -105,54 +141,86 @@ pub(crate) fn registration_column(registration: &Registration) -> Result<Option<
     json(&kept).map(Some)
 }
 
-/// The column `problems`: nothing where there are none.
-pub(crate) fn problems_column(problems: &[String]) -> Option<String> {
-    let text = || serde_json::to_string(problems).expect("texts are JSON");
-    (!problems.is_empty()).then(text)
+columns! {
+    /// A row of `tombstones`.
+    struct TombstoneRow<'a> {
+        node: Uuid,
+        session: Uuid,
+        cluster: Uuid,
+        hostname: Text<'a>,
+        at: i64,
+    }
 }
 
-/// A row of `tombstones`, in the order of [`TOMBSTONE_COLUMNS`].
-#[derive(Debug)]
-pub(crate) struct TombstoneRow {
-    pub(crate) node: Uuid,
-    pub(crate) session: Uuid,
-    pub(crate) cluster: Uuid,
-    pub(crate) hostname: String,
-    pub(crate) at: i64,
-}
-
-pub(crate) const TOMBSTONE_COLUMNS: &str = "node, session, cluster, hostname, at";
-
-macro_rules! tombstone_row {
-    ($row:expr, $get:ident) => {
-        $crate::rows::TombstoneRow {
-            node: $row.$get(0)?,
-            session: $row.$get(1)?,
-            cluster: $row.$get(2)?,
-            hostname: $row.$get(3)?,
-            at: $row.$get(4)?,
+impl<'a> TombstoneRow<'a> {
+    pub(crate) fn of(tombstone: &'a Tombstone) -> Self {
+        Self {
+            node: tombstone.node.0,
+            session: tombstone.session.0,
+            cluster: tombstone.cluster.0,
+            hostname: tombstone.hostname.as_str().into(),
+            at: tombstone.at.as_microsecond(),
         }
-    };
+    }
 }
-pub(crate) use tombstone_row;
 
-impl TombstoneRow {
-    pub(crate) fn record(self) -> Result<Tombstone, Error> {
+impl Record for Tombstone {
+    fn select() -> &'static str {
+        static SELECT: LazyLock<String> =
+            LazyLock::new(|| format!("SELECT {} FROM tombstones", TombstoneRow::names()));
+        &SELECT
+    }
+
+    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+        let row = TombstoneRow::read(row, 0)?;
         Ok(Tombstone {
-            node: NodeId(self.node),
-            session: SessionId(self.session),
-            cluster: ClusterId(self.cluster),
-            hostname: self.hostname,
-            at: time(self.at)?,
+            node: NodeId(row.node),
+            session: SessionId(row.session),
+            cluster: ClusterId(row.cluster),
+            hostname: row.hostname.into(),
+            at: time(row.at)?,
         })
     }
 }
 
-impl NodeRow {
-    pub(crate) fn record(self) -> Result<NodeRecord, Error> {
-        let (id, live) = self.live.record()?;
+columns! {
+    /// The tombstone of a node that is being deleted. Cluster and hostname are empty where `nodes` has them.
+    struct BuriedRow<'a> {
+        node: Uuid,
+        session: Uuid,
+        cluster: Option<Uuid>,
+        hostname: Option<Text<'a>>,
+        at: i64,
+    }
+}
+
+impl<'a> BuriedRow<'a> {
+    pub(crate) fn of(deleted: &Deleted<'a>) -> Self {
+        let Deleted { node, session, at, registration } = deleted;
+        Self {
+            node: node.0,
+            session: session.0,
+            cluster: registration.map(|registration| registration.cluster.0),
+            hostname: registration.map(|registration| registration.description.hostname.as_str().into()),
+            at: at.as_microsecond(),
+        }
+    }
+}
+
+impl Record for NodeRecord {
+    fn select() -> &'static str {
+        static SELECT: LazyLock<String> = LazyLock::new(|| {
+            let (live, rest) = (NodeLiveRow::names_in("p"), DescriptionRow::names_in("n"));
+            format!("SELECT {live}, {rest} FROM presence p JOIN nodes n ON n.id = p.node")
+        });
+        &SELECT
+    }
+
+    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+        let (live, row) = <(NodeLiveRow, DescriptionRow<'_>)>::read(row, 0)?;
+        let (id, live) = live.live()?;
         let kept: Option<Kept<'static>> =
-            self.registration.map(|kept| parse("registration", &kept)).transpose()?;
+            row.registration.map(|kept| parse("registration", &kept.0)).transpose()?;
         let kept = kept.filter(|kept| kept.session == live.session);
         let (installation, undelivered, displaced) = match kept {
             Some(kept) => (kept.installation, kept.undelivered, kept.displaced),
@@ -160,9 +228,9 @@ impl NodeRow {
         };
         Ok(NodeRecord {
             id,
-            cluster: ClusterId(self.cluster),
+            cluster: ClusterId(row.cluster),
             session: live.session,
-            description: parse("description", &self.description)?,
+            description: parse("description", &row.description.0)?,
             status: live.status,
             draining: live.draining,
             registered_at: live.registered_at,
@@ -170,9 +238,9 @@ impl NodeRow {
             installation: installation.map(Cow::into_owned),
             undelivered: undelivered.into_owned(),
             displaced,
-            problems: self
+            problems: row
                 .problems
-                .map(|problems| parse("problems", &problems))
+                .map(|problems| parse("problems", &problems.0))
                 .transpose()?
                 .unwrap_or_default(),
         })

@@ -1,56 +1,90 @@
-//! Owns the rows of a run: the part that moves, and the whole.
+//! Owns the rows of a run: the part that moves, the part that never changes, and the definition.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use downbeat_core::ids::{ClusterId, RunId, ServerId};
 use downbeat_core::run::{RunEnd, RunLive, RunMade, RunRecord, RunStage, RunState};
 use uuid::Uuid;
 
 use super::codes::Code;
-use super::scalar::{count, parse, time, time_opt};
+use super::column::{Cells, Columns, columns};
+use super::record::Record;
+use super::scalar::{count, int, json, micros, params_column, parse, time, time_opt};
+use super::text::Text;
 use crate::port::Error;
 
-/// The moving part of a row of `runs`, in the order of [`RUN_LIVE_COLUMNS`].
-#[derive(Debug)]
-pub(crate) struct RunLiveRow {
-    pub(crate) id: String,
-    pub(crate) state: i16,
-    pub(crate) started_at: Option<i64>,
-    pub(crate) finished_at: Option<i64>,
-    pub(crate) partial: Option<bool>,
-    pub(crate) error: Option<String>,
-    pub(crate) cancel_requested_at: Option<i64>,
-    pub(crate) paused_at: Option<i64>,
-    pub(crate) admitted_at: Option<i64>,
-    pub(crate) owner: Uuid,
-    pub(crate) epoch: i64,
+columns! {
+    /// The columns of `runs` that move.
+    struct RunLiveRow<'a> {
+        id: Text<'a>,
+        state: i16,
+        started_at: Option<i64>,
+        finished_at: Option<i64>,
+        partial: Option<bool>,
+        error: Option<Text<'a>>,
+        cancel_requested_at: Option<i64>,
+        paused_at: Option<i64>,
+        admitted_at: Option<i64>,
+        owner: Uuid,
+        epoch: i64,
+    }
 }
 
-pub(crate) const RUN_LIVE_COLUMNS: &str = "id, state, started_at, finished_at, partial, error, cancel_requested_at, paused_at, admitted_at, owner, epoch";
+columns! {
+    /// The columns of `runs` that never change.
+    struct RunMadeRow<'a> {
+        cluster: Uuid,
+        job: Option<Text<'a>>,
+        submitted_by: Text<'a>,
+        idempotency_key: Option<Text<'a>>,
+        created_at: i64,
+        retry_of: Option<Text<'a>>,
+        no_cache: bool,
+    }
+}
 
-macro_rules! run_live_row {
-    ($row:expr, $get:ident) => {
-        $crate::rows::RunLiveRow {
-            id: $row.$get(0)?,
-            state: $row.$get(1)?,
-            started_at: $row.$get(2)?,
-            finished_at: $row.$get(3)?,
-            partial: $row.$get(4)?,
-            error: $row.$get(5)?,
-            cancel_requested_at: $row.$get(6)?,
-            paused_at: $row.$get(7)?,
-            admitted_at: $row.$get(8)?,
-            owner: $row.$get(9)?,
-            epoch: $row.$get(10)?,
+columns! {
+    /// The key of a row of `definitions`.
+    struct DefinitionKey<'a> {
+        run: Text<'a>,
+    }
+}
+
+columns! {
+    /// The rest of a row of `definitions`, which is read together with the row of `runs`.
+    struct DefinitionRow<'a> {
+        definition: Text<'a>,
+        resolved: Text<'a>,
+        params: Option<Text<'a>>,
+    }
+}
+
+/// A whole row of `runs`.
+pub(crate) type RunRow<'a> = (RunLiveRow<'a>, RunMadeRow<'a>);
+
+/// A whole row of `definitions`.
+pub(crate) type DefinedRow<'a> = (DefinitionKey<'a>, DefinitionRow<'a>);
+
+impl<'a> RunLiveRow<'a> {
+    pub(crate) fn of(id: &'a RunId, live: &'a RunLive) -> Self {
+        Self {
+            id: id.as_str().into(),
+            state: live.state().code(),
+            started_at: micros(live.started_at),
+            finished_at: micros(live.finished_at()),
+            partial: live.end().map(|end| end.partial),
+            error: live.end().and_then(|end| end.error.as_deref()).map(Text::from),
+            cancel_requested_at: micros(live.cancel_requested_at),
+            paused_at: micros(live.paused_at),
+            admitted_at: micros(live.admitted_at),
+            owner: live.owner.0,
+            epoch: int(live.epoch),
         }
-    };
-}
-pub(crate) use run_live_row;
+    }
 
-impl RunLiveRow {
-    pub(crate) fn record(self) -> Result<(RunId, RunLive), Error> {
+    fn live(self) -> Result<(RunId, RunLive), Error> {
         let state = RunState::decode(self.state)?;
-        let end = RunEnd { partial: self.partial.unwrap_or_default(), error: self.error };
+        let end = RunEnd { partial: self.partial.unwrap_or_default(), error: self.error.map(String::from) };
         let end = time_opt(self.finished_at)?.map(|at| (at, end));
         let stage = RunStage::of(state, self.admitted_at.is_some(), end);
         let live = RunLive {
@@ -62,64 +96,69 @@ impl RunLiveRow {
             owner: ServerId(self.owner),
             epoch: count(self.epoch)?,
         };
-        Ok((RunId::from(self.id), live))
+        Ok((RunId::from(String::from(self.id)), live))
     }
 }
 
-/// A run whole, in the order of [`RUN_COLUMNS`], which reads `runs` joined with its `definitions`.
-#[derive(Debug)]
-pub(crate) struct RunRow {
-    pub(crate) live: RunLiveRow,
-    pub(crate) cluster: Uuid,
-    pub(crate) job: Option<String>,
-    pub(crate) by: String,
-    pub(crate) idempotency_key: Option<String>,
-    pub(crate) created_at: i64,
-    pub(crate) definition: String,
-    pub(crate) resolved: String,
-    pub(crate) params: Option<String>,
-    pub(crate) retry_of: Option<String>,
-    pub(crate) no_cache: bool,
-}
-
-pub(crate) const RUN_COLUMNS: &str = "r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, \
-     r.cancel_requested_at, r.paused_at, r.admitted_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, \
-     r.idempotency_key, r.created_at, d.definition, d.resolved, d.params, r.retry_of, r.no_cache";
-
-macro_rules! run_row {
-    ($row:expr, $get:ident) => {
-        $crate::rows::RunRow {
-            live: $crate::rows::run_live_row!($row, $get),
-            cluster: $row.$get(11)?,
-            job: $row.$get(12)?,
-            by: $row.$get(13)?,
-            idempotency_key: $row.$get(14)?,
-            created_at: $row.$get(15)?,
-            definition: $row.$get(16)?,
-            resolved: $row.$get(17)?,
-            params: $row.$get(18)?,
-            retry_of: $row.$get(19)?,
-            no_cache: $row.$get(20)?,
-        }
+pub(crate) fn run_row<'a>(run: &'a RunRecord, live: &'a RunLive) -> RunRow<'a> {
+    let made = RunMadeRow {
+        cluster: run.cluster.0,
+        job: run.job.as_deref().map(Text::from),
+        submitted_by: run.by.as_str().into(),
+        idempotency_key: run.idempotency_key.as_deref().map(Text::from),
+        created_at: run.created_at.as_microsecond(),
+        retry_of: run.retry_of.as_ref().map(|run| run.as_str().into()),
+        no_cache: run.no_cache,
     };
+    (RunLiveRow::of(&run.id, live), made)
 }
-pub(crate) use run_row;
 
-impl RunRow {
-    pub(crate) fn record(self) -> Result<RunRecord, Error> {
-        let (id, live) = self.live.record()?;
+pub(crate) fn definition_row(run: &RunRecord) -> Result<DefinedRow<'_>, Error> {
+    let definition = DefinitionRow {
+        definition: json(&run.definition)?.into(),
+        resolved: json(&run.resolved)?.into(),
+        params: params_column(&run.params).map(Text::from),
+    };
+    Ok((DefinitionKey { run: run.id.as_str().into() }, definition))
+}
+
+impl Record for (RunId, RunLive) {
+    fn select() -> &'static str {
+        static SELECT: LazyLock<String> =
+            LazyLock::new(|| format!("SELECT {} FROM runs", RunLiveRow::names()));
+        &SELECT
+    }
+
+    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+        RunLiveRow::read(row, 0)?.live()
+    }
+}
+
+impl Record for RunRecord {
+    fn select() -> &'static str {
+        static SELECT: LazyLock<String> = LazyLock::new(|| {
+            let (run, definition) = (RunRow::names_in("r"), DefinitionRow::names_in("d"));
+            format!("SELECT {run}, {definition} FROM runs r JOIN definitions d ON d.run = r.id")
+        });
+        &SELECT
+    }
+
+    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+        let ((live, made), definition) = <(RunRow<'_>, DefinitionRow<'_>)>::read(row, 0)?;
+        let (id, live) = live.live()?;
+        let params = definition.params.map(|params| parse("params", &params.0)).transpose()?;
         let made = RunMade {
             id,
-            cluster: ClusterId(self.cluster),
-            job: self.job,
-            definition: Arc::new(parse("definition", &self.definition)?),
-            resolved: Arc::new(parse("resolved targets", &self.resolved)?),
-            params: self.params.map(|params| parse("params", &params)).transpose()?.unwrap_or_default(),
-            retry_of: self.retry_of.map(RunId::from),
-            no_cache: self.no_cache,
-            by: self.by,
-            idempotency_key: self.idempotency_key,
-            created_at: time(self.created_at)?,
+            cluster: ClusterId(made.cluster),
+            job: made.job.map(String::from),
+            definition: Arc::new(parse("definition", &definition.definition.0)?),
+            resolved: Arc::new(parse("resolved targets", &definition.resolved.0)?),
+            params: params.unwrap_or_default(),
+            retry_of: made.retry_of.map(|run| String::from(run).into()),
+            no_cache: made.no_cache,
+            by: made.submitted_by.into(),
+            idempotency_key: made.idempotency_key.map(String::from),
+            created_at: time(made.created_at)?,
         };
         Ok(RunRecord { made: Arc::new(made), live })
     }

@@ -1,42 +1,52 @@
 //! Owns how an execution's state is spread over columns, so that it is rebuilt exactly.
 
-use downbeat_core::execution::{Lease, Outcome, State, Status, Verdict};
+use downbeat_core::execution::{Execution, Lease, Outcome, State, Status, Verdict};
 use downbeat_core::ids::{LeaseToken, NodeId, SessionId};
 use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::codes::Code;
+use super::column::columns;
 use super::scalar::{micros, params_column, parse, time, time_opt};
+use super::text::Text;
 use crate::port::Error;
 
-/// The columns that an execution's state is spread over. `S` is borrowed text when writing, owned when reading.
-#[derive(Debug)]
-pub(crate) struct StateColumns<S> {
-    pub(crate) status: i16,
-    pub(crate) not_before: Option<i64>,
-    pub(crate) token: Option<Uuid>,
-    pub(crate) lease_node: Option<Uuid>,
-    pub(crate) session: Option<Uuid>,
-    pub(crate) granted_at: Option<i64>,
-    pub(crate) stop: bool,
-    pub(crate) started_at: Option<i64>,
-    /// Present exactly when an agent reported an outcome.
-    pub(crate) verdict: Option<i16>,
-    pub(crate) exit_code: Option<i32>,
-    /// The outcome's error.
-    pub(crate) error: Option<S>,
-    pub(crate) finished_at: Option<i64>,
-    /// The state's own text: why it failed, was skipped, cancelled or lost.
-    pub(crate) reason: Option<S>,
-    pub(crate) ended_at: Option<i64>,
-    /// The outcome's, when there are some.
-    pub(crate) outputs: Option<String>,
+columns! {
+    /// The columns of `executions` that an execution's state is spread over, after its id.
+    struct StateColumns<'a> {
+        id: Uuid,
+        status: i16,
+        not_before: Option<i64>,
+        token: Option<Uuid>,
+        lease_node: Option<Uuid>,
+        session: Option<Uuid>,
+        granted_at: Option<i64>,
+        stop: bool,
+        started_at: Option<i64>,
+        /// Present exactly when an agent reported an outcome.
+        verdict: Option<i16>,
+        exit_code: Option<i32>,
+        /// The outcome's error.
+        error: Option<Text<'a>>,
+        finished_at: Option<i64>,
+        /// The state's own text: why it failed, was skipped, cancelled or lost.
+        reason: Option<Text<'a>>,
+        ended_at: Option<i64>,
+        /// The outcome's outputs, when there are some.
+        outputs: Option<Text<'a>>,
+    }
 }
 
-impl<'a> StateColumns<&'a str> {
-    pub(crate) fn of(state: &'a State) -> Self {
+/// The columns that only a new lease changes. The others are written without them, because SQLite writes an index again
+/// whenever an UPDATE names one of its columns.
+pub(crate) const LEASE_COLUMNS: [&str; 4] = ["token", "lease_node", "session", "granted_at"];
+
+impl<'a> StateColumns<'a> {
+    pub(crate) fn of(execution: &'a Execution) -> Self {
+        let state = &execution.state;
         let lease = state.lease();
         let mut row = StateColumns {
+            id: execution.id.0,
             status: state.status().code(),
             not_before: None,
             token: lease.map(|lease| lease.token.0),
@@ -85,19 +95,17 @@ impl<'a> StateColumns<&'a str> {
         let Some(outcome) = outcome else { return };
         self.verdict = Some(outcome.verdict.code());
         self.exit_code = outcome.exit_code;
-        self.error = outcome.error.as_deref();
+        self.error = outcome.error.as_deref().map(Text::from);
         self.started_at = Some(outcome.started_at.as_microsecond());
         self.finished_at = Some(outcome.finished_at.as_microsecond());
-        self.outputs = params_column(&outcome.outputs);
+        self.outputs = params_column(&outcome.outputs).map(Text::from);
     }
 
     fn put_end(&mut self, reason: Option<&'a str>, at: Timestamp) {
-        self.reason = reason;
+        self.reason = reason.map(Text::from);
         self.ended_at = Some(at.as_microsecond());
     }
-}
 
-impl StateColumns<String> {
     pub(crate) fn state(self) -> Result<State, Error> {
         let status = Status::decode(self.status)?;
         let missing = |column: &str| Error::Corrupt(format!("an execution that is {status} has no {column}"));
@@ -112,18 +120,19 @@ impl StateColumns<String> {
         };
         let held = || lease.ok_or_else(|| missing("lease"));
         let started_at = time_opt(self.started_at)?;
+        let reason = self.reason.map(String::from);
         let ended_at = || time(self.ended_at.ok_or_else(|| missing("end"))?);
         let outcome = match self.verdict {
             Some(verdict) => Some(Outcome {
                 verdict: Verdict::decode(verdict)?,
                 exit_code: self.exit_code,
-                error: self.error,
+                error: self.error.map(String::from),
                 started_at: started_at.ok_or_else(|| missing("start"))?,
                 finished_at: time(self.finished_at.ok_or_else(|| missing("finish"))?)?,
                 received_at: time_opt(self.ended_at)?,
                 outputs: self
                     .outputs
-                    .map(|outputs| parse("outputs", &outputs))
+                    .map(|outputs| parse("outputs", &outputs.0))
                     .transpose()?
                     .unwrap_or_default(),
             }),
@@ -140,21 +149,21 @@ impl StateColumns<String> {
             Status::Succeeded => {
                 State::Succeeded { lease: held()?, outcome: outcome.ok_or_else(|| missing("outcome"))? }
             }
-            Status::Failed => State::Failed { lease, outcome, error: self.reason, at: ended_at()? },
+            Status::Failed => State::Failed { lease, outcome, error: reason, at: ended_at()? },
             Status::Skipped => {
-                State::Skipped { at: ended_at()?, reason: self.reason.ok_or_else(|| missing("reason"))? }
+                State::Skipped { at: ended_at()?, reason: reason.ok_or_else(|| missing("reason"))? }
             }
             Status::Cancelled => State::Cancelled {
                 lease,
                 outcome,
                 at: ended_at()?,
-                reason: self.reason.ok_or_else(|| missing("reason"))?,
+                reason: reason.ok_or_else(|| missing("reason"))?,
             },
             Status::Lost => State::Lost {
                 lease: held()?,
                 started_at,
                 at: ended_at()?,
-                reason: self.reason.ok_or_else(|| missing("reason"))?,
+                reason: reason.ok_or_else(|| missing("reason"))?,
             },
         })
     }

@@ -1,21 +1,78 @@
 //! Owns a commit on SQLite: loads the rows that the batch looks at, lets `tables` decide, and writes each altered row
 //! once, with the events, in one transaction.
 
+use std::sync::LazyLock;
+
 use downbeat_core::change::Change;
+use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
-use downbeat_core::state::{Counted, LimitUse, Tables, Verdicts};
+use downbeat_core::run::RunLive;
+use downbeat_core::state::{Counted, NodeLive, Tables, Verdicts};
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
 use super::failure::Failure;
-use crate::batch::{Asked, Deleted, Dirty, Ended, Holds, Needs, NewIds, Places};
-use crate::filter::{COUNT_AT_ONCE, HOLDS};
+use super::write::{Write, fetch, fetch_each};
+use crate::batch::{Asked, Dirty, Ended, Holds, Needs, NewIds, Places};
+use crate::filter::{COUNT_AT_ONCE, HELD, HOLDS};
 use crate::port::{Committed, Error};
 use crate::rows::{
-    Code, EXECUTION_COLUMNS, NODE_LIVE_COLUMNS, RUN_LIVE_COLUMNS, StateColumns, count, execution_row, int,
-    json, micros, node_live_row, params_column, problems_column, registration_column, run_live_row, small,
-    time, time_opt,
+    BuriedRow, CachedRow, ChangeColumns, DefinedRow, DescribedRow, EventRow, ExecutionRow, HoldRow,
+    LEASE_COLUMNS, LimitUseRow, NodeLiveRow, NumberColumns, ProblemsRow, Record, RunLiveRow, RunRow,
+    StateColumns, count, definition_row, description_row, execution_row, int, run_row,
 };
+
+static NODE: LazyLock<String> =
+    LazyLock::new(|| format!("{} WHERE node = ?1", <(NodeId, NodeLive)>::select()));
+static RUN: LazyLock<String> = LazyLock::new(|| format!("{} WHERE id = ?1", <(RunId, RunLive)>::select()));
+pub(super) static EXECUTION: LazyLock<String> =
+    LazyLock::new(|| format!("{} WHERE id = ?1", Execution::select()));
+static EXECUTIONS_AT: LazyLock<String> =
+    LazyLock::new(|| format!("{} WHERE lease_node = ?1 AND {HELD}", Execution::select()));
+static HOLD_OF_NODE: LazyLock<String> =
+    LazyLock::new(|| format!("{}{HOLDS} AND h.node = ?1", <(NodeId, RunId)>::select()));
+static HOLDS_OF_RUN: LazyLock<String> =
+    LazyLock::new(|| format!("{}{HOLDS} AND h.run = ?1", <(NodeId, RunId)>::select()));
+
+static DESCRIBE: LazyLock<Write> = LazyLock::new(|| Write::upsert::<DescribedRow<'_>>("nodes"));
+static APPEAR: LazyLock<Write> = LazyLock::new(|| Write::upsert::<NodeLiveRow>("presence"));
+static ALTER_NODE: LazyLock<Write> = LazyLock::new(|| {
+    Write::update::<NodeLiveRow>("presence", |column| ["status", "draining"].contains(&column))
+});
+static SET_PROBLEMS: LazyLock<Write> = LazyLock::new(|| Write::update::<ProblemsRow<'_>>("nodes", |_| true));
+/// The cluster and hostname of a node that was registered in the same batch are given, those of others are stored. A
+/// program from before, which knows no tombstones, may have let a session in again.
+static BURY: LazyLock<Write> = LazyLock::new(|| {
+    Write::new::<BuriedRow<'_>>(
+        "INSERT INTO tombstones (node, session, cluster, hostname, at) \
+         SELECT ?1, ?2, coalesce(?3, n.cluster), coalesce(?4, n.hostname), ?5 \
+         FROM (SELECT 1) LEFT JOIN nodes n ON n.id = ?1 WHERE true \
+         ON CONFLICT (node, session) DO UPDATE SET at = excluded.at",
+    )
+});
+static CREATE_RUN: LazyLock<Write> = LazyLock::new(|| Write::insert::<RunRow<'_>>("runs"));
+static DEFINE_RUN: LazyLock<Write> = LazyLock::new(|| Write::insert::<DefinedRow<'_>>("definitions"));
+static ALTER_RUN: LazyLock<Write> = LazyLock::new(|| Write::update::<RunLiveRow<'_>>("runs", |_| true));
+static ADD_EXECUTION: LazyLock<Write> = LazyLock::new(|| Write::insert::<ExecutionRow<'_>>("executions"));
+static LEASE_EXECUTION: LazyLock<Write> =
+    LazyLock::new(|| Write::update::<StateColumns<'_>>("executions", |_| true));
+static ALTER_EXECUTION: LazyLock<Write> = LazyLock::new(|| {
+    Write::update::<StateColumns<'_>>("executions", |column| !LEASE_COLUMNS.contains(&column))
+});
+static CACHE: LazyLock<Write> = LazyLock::new(|| {
+    Write::new::<CachedRow<'_>>(
+        "INSERT INTO cached (execution, cluster, cache_key, finished_at) \
+         SELECT ?1, cluster, ?2, ?3 FROM runs WHERE id = ?4",
+    )
+});
+static HOLD: LazyLock<Write> = LazyLock::new(|| Write::upsert::<HoldRow<'_>>("holds"));
+static TAKE_PLACES: LazyLock<Write> = LazyLock::new(|| Write::insert::<LimitUseRow<'_>>("limit_uses"));
+/// Adds to the counts of rows that have ended, or subtracts from them.
+pub(super) static COUNT_ENDED: LazyLock<Write> = LazyLock::new(|| {
+    Write::insert::<Ended>("ended")
+        .then(" ON CONFLICT (kind, code) DO UPDATE SET total = total + excluded.total")
+});
+pub(super) static RECORD: LazyLock<Write> = LazyLock::new(|| Write::insert::<EventRow<'_>>("events"));
 
 pub(crate) fn commit(
     connection: &mut Connection,
@@ -49,33 +106,18 @@ fn attempt(
     save_executions(&transaction, &tables, &dirty)?;
     save_holds(&transaction, &Holds::of(&held, &tables.holds))?;
     save_places(&transaction, &Places::of(&tables, &dirty, &verdicts))?;
-    count_ended(&transaction, &dirty.ended(&tables))?;
+    COUNT_ENDED.each(&transaction, dirty.ended(&tables))?;
     let last_seq = save_events(&transaction, server, changes, &verdicts)?;
     transaction.commit()?;
     Ok(Committed { seqs: verdicts.seqs(last_seq), outcomes: verdicts.outcomes })
 }
 
-pub(super) fn hold(row: &rusqlite::Row<'_>) -> rusqlite::Result<(NodeId, RunId)> {
-    Ok((NodeId(row.get(0)?), row.get::<_, String>(1)?.into()))
-}
-
 pub(super) fn load(transaction: &Transaction<'_>, needs: &Needs<'_>) -> Result<Tables, Failure> {
     let mut tables = Tables::default();
     if needs.clusters {
-        let mut query = transaction.prepare_cached("SELECT id FROM clusters")?;
-        for id in query.query_map([], |row| row.get(0))? {
-            tables.clusters.insert(ClusterId(id?));
-        }
+        tables.clusters.extend(fetch::<ClusterId>(transaction, ClusterId::select(), [])?);
     }
-    if !needs.nodes.is_empty() {
-        let mut query = transaction
-            .prepare_cached(&format!("SELECT {NODE_LIVE_COLUMNS} FROM presence WHERE node = ?1"))?;
-        for node in &needs.nodes {
-            if let Some(row) = query.query_row([node.0], |row| Ok(node_live_row!(row, get))).optional()? {
-                tables.nodes.extend([row.record()?]);
-            }
-        }
-    }
+    tables.nodes.extend(fetch_each(transaction, &NODE, needs.nodes.iter().map(|node| [node.0]))?);
     if !needs.deleted.is_empty() {
         let sql = "SELECT EXISTS (SELECT 1 FROM tombstones WHERE node = ?1 AND session = ?2)";
         let mut query = transaction.prepare_cached(sql)?;
@@ -85,17 +127,7 @@ pub(super) fn load(transaction: &Transaction<'_>, needs: &Needs<'_>) -> Result<T
             }
         }
     }
-    if !needs.runs.is_empty() {
-        let mut query =
-            transaction.prepare_cached(&format!("SELECT {RUN_LIVE_COLUMNS} FROM runs WHERE id = ?1"))?;
-        for run in &needs.runs {
-            if let Some(row) =
-                query.query_row([run.as_str()], |row| Ok(run_live_row!(row, get))).optional()?
-            {
-                tables.runs.extend([row.record()?]);
-            }
-        }
-    }
+    tables.runs.extend(fetch_each(transaction, &RUN, needs.runs.iter().map(|run| [run.as_str()]))?);
     if !needs.keys.is_empty() {
         let mut query =
             transaction.prepare_cached("SELECT id FROM runs WHERE cluster = ?1 AND idempotency_key = ?2")?;
@@ -105,26 +137,11 @@ pub(super) fn load(transaction: &Transaction<'_>, needs: &Needs<'_>) -> Result<T
             tables.keys.extend(run.map(|run| ((cluster, key.to_owned()), run.into())));
         }
     }
-    if !needs.executions.is_empty() {
-        let mut query = transaction
-            .prepare_cached(&format!("SELECT {EXECUTION_COLUMNS} FROM executions WHERE id = ?1"))?;
-        for id in &needs.executions {
-            if let Some(row) = query.query_row([id.0], |row| Ok(execution_row!(row, get))).optional()? {
-                tables.executions.insert(*id, row.record()?);
-            }
-        }
-    }
-    if !needs.taken.is_empty() {
-        let mut query = transaction.prepare_cached(&format!(
-            "SELECT {EXECUTION_COLUMNS} FROM executions WHERE lease_node = ?1 AND status <= 2 AND status >= 1"
-        ))?;
-        for node in &needs.taken {
-            for row in query.query_map([node.0], |row| Ok(execution_row!(row, get)))? {
-                let execution = row?.record()?;
-                tables.executions.insert(execution.id, execution);
-            }
-        }
-    }
+    let executions: Vec<Execution> =
+        fetch_each(transaction, &EXECUTION, needs.executions.iter().map(|id| [id.0]))?;
+    let taken: Vec<Execution> =
+        fetch_each(transaction, &EXECUTIONS_AT, needs.taken.iter().map(|node| [node.0]))?;
+    tables.executions.extend(executions.into_iter().chain(taken).map(|execution| (execution.id, execution)));
     if needs.holds() && any_holds(transaction)? {
         load_holds(transaction, needs, &mut tables)?;
     }
@@ -141,16 +158,12 @@ fn any_holds(transaction: &Transaction<'_>) -> Result<bool, Failure> {
 }
 
 fn load_holds(transaction: &Transaction<'_>, needs: &Needs<'_>, tables: &mut Tables) -> Result<(), Failure> {
-    let mut by_node = transaction.prepare_cached(&format!("{HOLDS} AND h.node = ?1"))?;
-    for node in &needs.held {
-        tables.holds.extend(by_node.query_row([node.0], hold).optional()?);
-    }
-    let mut by_run = transaction.prepare_cached(&format!("{HOLDS} AND h.run = ?1"))?;
-    for run in &needs.holders {
-        for row in by_run.query_map([run.as_str()], hold)? {
-            tables.holds.extend([row?]);
-        }
-    }
+    tables.holds.extend(fetch_each(transaction, &HOLD_OF_NODE, needs.held.iter().map(|node| [node.0]))?);
+    tables.holds.extend(fetch_each(
+        transaction,
+        &HOLDS_OF_RUN,
+        needs.holders.iter().map(|run| [run.as_str()]),
+    )?);
     Ok(())
 }
 
@@ -197,30 +210,13 @@ fn count_uses(transaction: &Transaction<'_>, changes: &[Change], tables: &mut Ta
     Ok(())
 }
 
-pub(super) fn limit_use(row: &rusqlite::Row<'_>) -> Result<LimitUse, Failure> {
-    Ok(LimitUse {
-        cluster: ClusterId(row.get(0)?),
-        key: row.get(1)?,
-        execution: ExecutionId(row.get(2)?),
-        granted_at: time(row.get(3)?)?,
-        until: time_opt(row.get(4)?)?,
-    })
-}
-
 fn save_places(transaction: &Transaction<'_>, places: &Places) -> Result<(), Failure> {
     for execution in &places.given_back {
         transaction
             .prepare_cached("DELETE FROM limit_uses WHERE execution = ?1 AND until IS NULL")?
             .execute([execution.0])?;
     }
-    for LimitUse { cluster, key, execution, granted_at, until } in &places.taken {
-        let (granted_at, until) = (granted_at.as_microsecond(), micros(*until));
-        transaction
-            .prepare_cached(
-                "INSERT INTO limit_uses (execution, key, cluster, granted_at, until) VALUES (?1, ?2, ?3, ?4, ?5)",
-            )?
-            .execute(params![execution.0, key, cluster.0, granted_at, until])?;
-    }
+    TAKE_PLACES.each(transaction, places.taken.iter().map(LimitUseRow::of))?;
     if let Some(at) = places.over_at {
         forget_uses(transaction, at, places.most_over())?;
     }
@@ -240,14 +236,7 @@ pub(super) fn save_holds(transaction: &Transaction<'_>, holds: &Holds<'_>) -> Re
     for node in &holds.given_back {
         transaction.prepare_cached("DELETE FROM holds WHERE node = ?1")?.execute([node.0])?;
     }
-    for (node, run) in &holds.taken {
-        transaction
-            .prepare_cached(
-                "INSERT INTO holds (node, run) VALUES (?1, ?2) ON CONFLICT (node) DO UPDATE SET run = excluded.run",
-            )?
-            .execute(params![node.0, run.as_str()])?;
-    }
-    Ok(())
+    HOLD.each(transaction, holds.taken.iter().map(|(node, run)| HoldRow::of(*node, run)))
 }
 
 pub(super) fn save_nodes(
@@ -255,78 +244,17 @@ pub(super) fn save_nodes(
     tables: &Tables,
     dirty: &Dirty<'_>,
 ) -> Result<(), Failure> {
+    BURY.each(transaction, dirty.nodes_deleted.iter().map(BuriedRow::of))?;
     for deleted in &dirty.nodes_deleted {
-        bury(transaction, deleted)?;
+        // The node's presence goes with it.
+        transaction.prepare_cached("DELETE FROM nodes WHERE id = ?1")?.execute([deleted.node.0])?;
     }
-    for (id, registration) in &dirty.nodes_registered {
-        let live = &tables.nodes[id];
-        transaction
-            .prepare_cached(
-                "INSERT INTO nodes (id, cluster, hostname, description, registration, problems) \
-                 VALUES (?1, ?2, ?3, ?4, ?5, NULL) \
-                 ON CONFLICT (id) DO UPDATE SET cluster = excluded.cluster, hostname = excluded.hostname, \
-                 description = excluded.description, registration = excluded.registration, \
-                 problems = excluded.problems",
-            )?
-            .execute(params![
-                id.0,
-                registration.cluster.0,
-                registration.description.hostname,
-                json(&registration.description)?,
-                registration_column(registration)?
-            ])?;
-        transaction
-            .prepare_cached(
-                "INSERT INTO presence (node, session, status, draining, registered_at, seen_at) \
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6) \
-                 ON CONFLICT (node) DO UPDATE SET session = excluded.session, status = excluded.status, \
-                 draining = excluded.draining, registered_at = excluded.registered_at, seen_at = excluded.seen_at",
-            )?
-            .execute(params![
-                id.0,
-                live.session.0,
-                live.status.code(),
-                live.draining,
-                live.registered_at.as_microsecond(),
-                live.seen_at.as_microsecond()
-            ])?;
-    }
-    for id in &dirty.nodes_altered {
-        let live = &tables.nodes[id];
-        transaction
-            .prepare_cached("UPDATE presence SET status = ?2, draining = ?3 WHERE node = ?1")?
-            .execute(params![id.0, live.status.code(), live.draining])?;
-    }
-    for (id, problems) in &dirty.node_problems {
-        transaction
-            .prepare_cached("UPDATE nodes SET problems = ?2 WHERE id = ?1")?
-            .execute(params![id.0, problems_column(problems)])?;
-    }
-    Ok(())
-}
-
-/// Removes a node, and remembers that it was there. A program from before, which knows no tombstones, may have let a
-/// session in again.
-fn bury(transaction: &Transaction<'_>, deleted: &Deleted<'_>) -> Result<(), Failure> {
-    let (node, session, at) = (deleted.node.0, deleted.session.0, deleted.at.as_microsecond());
-    match deleted.registration {
-        Some(registration) => transaction
-            .prepare_cached(
-                "INSERT INTO tombstones (node, session, cluster, hostname, at) VALUES (?1, ?2, ?3, ?4, ?5) \
-                 ON CONFLICT (node, session) DO UPDATE SET at = excluded.at",
-            )?
-            .execute(params![node, session, registration.cluster.0, registration.description.hostname, at])?,
-        None => transaction
-            .prepare_cached(
-                "INSERT INTO tombstones (node, session, cluster, hostname, at) \
-                 SELECT id, ?2, cluster, hostname, ?3 FROM nodes WHERE id = ?1 \
-                 ON CONFLICT (node, session) DO UPDATE SET at = excluded.at",
-            )?
-            .execute(params![node, session, at])?,
-    };
-    // Its presence goes with it.
-    transaction.prepare_cached("DELETE FROM nodes WHERE id = ?1")?.execute([node])?;
-    Ok(())
+    let live = |id: &NodeId| NodeLiveRow::of(*id, &tables.nodes[id]);
+    DESCRIBE.try_each(transaction, dirty.nodes_registered.values().map(|one| description_row(one)))?;
+    APPEAR.each(transaction, dirty.nodes_registered.keys().map(live))?;
+    ALTER_NODE.each(transaction, dirty.nodes_altered.iter().map(live))?;
+    let problems = dirty.node_problems.iter().map(|(id, problems)| ProblemsRow::of(*id, problems));
+    SET_PROBLEMS.try_each(transaction, problems)
 }
 
 pub(super) fn save_runs(
@@ -334,68 +262,10 @@ pub(super) fn save_runs(
     tables: &Tables,
     dirty: &Dirty<'_>,
 ) -> Result<(), Failure> {
-    for (id, run) in &dirty.runs_created {
-        let live = &tables.runs[*id];
-        transaction
-            .prepare_cached(
-                "INSERT INTO runs (id, cluster, job, submitted_by, idempotency_key, created_at, state, started_at, \
-                 finished_at, partial, error, cancel_requested_at, paused_at, admitted_at, owner, epoch, retry_of, \
-                 no_cache) \
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)",
-            )?
-            .execute(params![
-                id.as_str(),
-                run.cluster.0,
-                run.job,
-                run.by,
-                run.idempotency_key,
-                run.created_at.as_microsecond(),
-                live.state().code(),
-                micros(live.started_at),
-                micros(live.finished_at()),
-                live.end().map(|end| end.partial),
-                live.end().and_then(|end| end.error.as_deref()),
-                micros(live.cancel_requested_at),
-                micros(live.paused_at),
-                micros(live.admitted_at),
-                live.owner.0,
-                int(live.epoch),
-                run.retry_of.as_ref().map(|run| run.as_str()),
-                run.no_cache
-            ])?;
-        transaction
-            .prepare_cached(
-                "INSERT INTO definitions (run, definition, resolved, params) VALUES (?1, ?2, ?3, ?4)",
-            )?
-            .execute(params![
-                id.as_str(),
-                json(&run.definition)?,
-                json(&run.resolved)?,
-                params_column(&run.params)
-            ])?;
-    }
-    for id in &dirty.runs_altered {
-        let live = &tables.runs[*id];
-        transaction
-            .prepare_cached(
-                "UPDATE runs SET state = ?2, started_at = ?3, finished_at = ?4, partial = ?5, error = ?6, \
-                 cancel_requested_at = ?7, paused_at = ?8, admitted_at = ?9, owner = ?10, epoch = ?11 WHERE id = ?1",
-            )?
-            .execute(params![
-                id.as_str(),
-                live.state().code(),
-                micros(live.started_at),
-                micros(live.finished_at()),
-                live.end().map(|end| end.partial),
-                live.end().and_then(|end| end.error.as_deref()),
-                micros(live.cancel_requested_at),
-                micros(live.paused_at),
-                micros(live.admitted_at),
-                live.owner.0,
-                int(live.epoch)
-            ])?;
-    }
-    Ok(())
+    let created = dirty.runs_created.values().map(|run| run_row(run, &tables.runs[&run.id]));
+    CREATE_RUN.each(transaction, created)?;
+    DEFINE_RUN.try_each(transaction, dirty.runs_created.values().map(|run| definition_row(run)))?;
+    ALTER_RUN.each(transaction, dirty.runs_altered.iter().map(|id| RunLiveRow::of(id, &tables.runs[*id])))
 }
 
 pub(super) fn save_executions(
@@ -403,123 +273,17 @@ pub(super) fn save_executions(
     tables: &Tables,
     dirty: &Dirty<'_>,
 ) -> Result<(), Failure> {
-    let mut insert = transaction.prepare_cached(
-        "INSERT INTO executions (id, run, step, pinned, attempt, created_at, status, not_before, token, lease_node, \
-         session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at, \
-         outputs, params, reused, item, limits, cache_key) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, \
-         ?22, ?23, ?24, ?25, ?26)",
-    )?;
-    for id in &dirty.executions_added {
-        let execution = &tables.executions[id];
-        let state = StateColumns::of(&execution.state);
-        insert.execute(params![
-            id.0,
-            execution.run().as_str(),
-            small(execution.step()),
-            execution.pinned.map(|node| node.0),
-            small(execution.attempt),
-            execution.created_at.as_microsecond(),
-            state.status,
-            state.not_before,
-            state.token,
-            state.lease_node,
-            state.session,
-            state.granted_at,
-            state.stop,
-            state.started_at,
-            state.verdict,
-            state.exit_code,
-            state.error,
-            state.finished_at,
-            state.reason,
-            state.ended_at,
-            state.outputs,
-            execution.params.as_deref().map(json).transpose()?,
-            execution.reused.map(|reused| reused.0),
-            execution.item().map(small),
-            execution.limits.as_deref().map(json).transpose()?,
-            execution.cache_key.as_deref()
-        ])?;
-    }
-    let mut lease = transaction.prepare_cached(
-        "UPDATE executions SET status = ?2, not_before = ?3, token = ?4, lease_node = ?5, session = ?6, \
-         granted_at = ?7, stop = ?8, started_at = ?9, verdict = ?10, exit_code = ?11, error = ?12, \
-         finished_at = ?13, reason = ?14, ended_at = ?15, outputs = ?16 WHERE id = ?1",
-    )?;
-    for id in &dirty.executions_leased {
-        let state = StateColumns::of(&tables.executions[id].state);
-        lease.execute(params![
-            id.0,
-            state.status,
-            state.not_before,
-            state.token,
-            state.lease_node,
-            state.session,
-            state.granted_at,
-            state.stop,
-            state.started_at,
-            state.verdict,
-            state.exit_code,
-            state.error,
-            state.finished_at,
-            state.reason,
-            state.ended_at,
-            state.outputs
-        ])?;
-    }
-    // Without the lease's columns: an index that holds a node is written again whenever one of them is named.
-    let mut update = transaction.prepare_cached(
-        "UPDATE executions SET status = ?2, not_before = ?3, stop = ?4, started_at = ?5, verdict = ?6, \
-         exit_code = ?7, error = ?8, finished_at = ?9, reason = ?10, ended_at = ?11, outputs = ?12 WHERE id = ?1",
-    )?;
-    for id in dirty.executions_altered.difference(&dirty.executions_leased) {
-        let state = StateColumns::of(&tables.executions[id].state);
-        update.execute(params![
-            id.0,
-            state.status,
-            state.not_before,
-            state.stop,
-            state.started_at,
-            state.verdict,
-            state.exit_code,
-            state.error,
-            state.finished_at,
-            state.reason,
-            state.ended_at,
-            state.outputs
-        ])?;
-    }
-    save_cached(transaction, tables, dirty)
+    let executions = &tables.executions;
+    let added = dirty.executions_added.iter().map(|id| execution_row(&executions[id]));
+    ADD_EXECUTION.try_each(transaction, added)?;
+    let state = |id: &ExecutionId| StateColumns::of(&executions[id]);
+    LEASE_EXECUTION.each(transaction, dirty.executions_leased.iter().map(state))?;
+    let others = dirty.executions_altered.difference(&dirty.executions_leased);
+    ALTER_EXECUTION.each(transaction, others.map(state))?;
+    CACHE.each(transaction, dirty.cached(tables))
 }
 
-fn save_cached(transaction: &Transaction<'_>, tables: &Tables, dirty: &Dirty<'_>) -> Result<(), Failure> {
-    for (execution, key, finished_at) in dirty.cached(tables) {
-        let (run, finished_at) = (execution.run().as_str(), finished_at.as_microsecond());
-        transaction
-            .prepare_cached(
-                "INSERT INTO cached (execution, cluster, cache_key, finished_at) \
-                 SELECT ?1, cluster, ?2, ?3 FROM runs WHERE id = ?4",
-            )?
-            .execute(params![execution.id.0, key, finished_at, run])?;
-    }
-    Ok(())
-}
-
-/// Adds to the counts of what has ended, or takes from them.
-pub(super) fn count_ended(transaction: &Transaction<'_>, ended: &[Ended]) -> Result<(), Failure> {
-    for Ended { kind, code, total } in ended {
-        transaction
-            .prepare_cached(
-                "INSERT INTO ended (kind, code, total) VALUES (?1, ?2, ?3) \
-                 ON CONFLICT (kind, code) DO UPDATE SET total = total + excluded.total",
-            )?
-            .execute(params![kind, code, total])?;
-    }
-    Ok(())
-}
-
-/// Numbers and writes the events; answers the number before the first.
+/// Numbers and writes the events. Returns the number before the first.
 fn save_events(
     transaction: &Transaction<'_>,
     server: ServerId,
@@ -530,10 +294,8 @@ fn save_events(
     let last: i64 = transaction
         .prepare_cached("UPDATE feed SET last_seq = last_seq + ?1 RETURNING last_seq")?
         .query_row([added], |row| row.get(0))?;
-    let before = last - added;
-    let mut insert = transaction.prepare_cached(
-        "INSERT INTO events (seq, at, server, kind, run, data) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-    )?;
+    let before = count(last - added)?;
+    let mut record = RECORD.prepare(transaction)?;
     let mut data = Vec::with_capacity(1024);
     for (seq, &place) in (before + 1..).zip(&verdicts.applied) {
         let change = &changes[place];
@@ -541,8 +303,7 @@ fn save_events(
         serde_json::to_writer(&mut data, change)
             .map_err(|error| Error::Corrupt(format!("cannot write a change as JSON: {error}")))?;
         let text = std::str::from_utf8(&data).expect("serde_json writes UTF-8");
-        let run = change.run().map(|run| run.as_str());
-        insert.execute(params![seq, change.at().as_microsecond(), server.0, change.kind(), run, text])?;
+        record.run(&(NumberColumns::of(seq, server), ChangeColumns::of(change, text)))?;
     }
-    Ok(count(before)?)
+    Ok(before)
 }

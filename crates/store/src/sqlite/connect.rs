@@ -33,7 +33,7 @@ pub(crate) static LISTENER: std::sync::OnceLock<fn(&str)> = std::sync::OnceLock:
 const APPLICATION_ID: i64 = 0x646f_776e;
 
 /// Creates the directory, and returns the one path that all spellings of the file share.
-pub(crate) fn settle(path: &Path) -> Result<PathBuf, Error> {
+pub(crate) fn resolve_path(path: &Path) -> Result<PathBuf, Error> {
     let failed = |error: std::io::Error| {
         Error::Unavailable(format!("cannot create the directory of `{}`: {error}", path.display()))
     };

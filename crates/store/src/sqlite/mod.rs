@@ -13,6 +13,7 @@ mod readers;
 mod replicate;
 mod snapshot;
 mod store;
+mod write;
 mod writer;
 
 pub use store::SqliteStore;

@@ -8,7 +8,7 @@ use downbeat_core::execution::Status;
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
-use super::commit::{count_ended, forget_uses};
+use super::commit::{COUNT_ENDED, forget_uses};
 use super::failure::Failure;
 use super::writer::Writer;
 use crate::batch::{ENDED_EXECUTIONS, ENDED_RUNS, Ended};
@@ -87,9 +87,8 @@ fn remove_some(connection: &mut Connection, run: &str) -> Result<bool, Failure> 
     for kind in gone {
         *totals.entry(kind).or_insert(0) -= 1;
     }
-    let totals: Vec<Ended> =
-        totals.into_iter().map(|((kind, code), total)| Ended { kind, code, total }).collect();
-    count_ended(&transaction, &totals)?;
+    let totals = totals.into_iter().map(|((kind, code), total)| Ended { kind, code, total });
+    COUNT_ENDED.each(&transaction, totals)?;
     transaction.commit()?;
     Ok(more)
 }

@@ -8,20 +8,23 @@ use async_trait::async_trait;
 use downbeat_core::change::{Change, Event};
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{NodeId, RunId};
-use downbeat_core::node::{NodeRecord, Registration, Tombstone};
+use downbeat_core::node::{NodeRecord, Registration};
 use downbeat_core::run::RunRecord;
 use downbeat_core::state::{NodeLive, Tables};
 use jiff::Timestamp;
 use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 use tokio::sync::mpsc;
 
-use super::commit::{count_ended, load, save_executions, save_holds, save_nodes, save_runs};
+use super::commit::{COUNT_ENDED, RECORD, load, save_executions, save_holds, save_nodes, save_runs};
 use super::failure::Failure;
+use super::output::APPEND;
+use super::store::ADD_SERVER;
+use super::write::Write;
 use super::{SqliteStore, output, prune};
 use crate::batch::{Dirty, Holds, Needs, NewIds};
 use crate::copy::{Diverged, Kept, Part, Replica, Replicated, Seen, broken_off, follows, registration};
 use crate::port::{Error, OutputChunk, ServerRecord};
-use crate::rows::{Code, count, int, json};
+use crate::rows::{ChangeColumns, NumberColumns, OutputRow, ServerRow, TombstoneRow, count, int, json};
 
 /// Whose a file is, as `PRAGMA user_version` says: the schema is the same, so it is no matter of migrations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,11 +89,14 @@ fn replace(connection: &mut Connection, mut parts: mpsc::Receiver<Part>) -> Resu
     while let Some(part) = parts.blocking_recv() {
         match part {
             Part::Nodes(nodes) => put_nodes(&transaction, nodes)?,
-            Part::Tombstones(tombstones) => put_tombstones(&transaction, &tombstones)?,
+            Part::Tombstones(tombstones) => {
+                Write::insert::<TombstoneRow<'_>>("tombstones")
+                    .each(&transaction, tombstones.iter().map(TombstoneRow::of))?;
+            }
             Part::Runs(runs) => put_runs(&transaction, &runs)?,
             Part::Holds(holds) => put_holds(&transaction, &holds)?,
             Part::Executions(executions) => put_executions(&transaction, executions)?,
-            Part::Output(chunks) => put_output(&transaction, &chunks)?,
+            Part::Output(chunks) => APPEND.each(&transaction, chunks.iter().map(OutputRow::of))?,
             Part::Events(events) => put_events(&transaction, &events)?,
             Part::End { seq } => {
                 transaction.execute("UPDATE feed SET last_seq = ?1", [int(seq)])?;
@@ -101,16 +107,6 @@ fn replace(connection: &mut Connection, mut parts: mpsc::Receiver<Part>) -> Resu
         }
     }
     Err(broken_off().into())
-}
-
-fn put_tombstones(transaction: &Transaction<'_>, tombstones: &[Tombstone]) -> Result<(), Failure> {
-    let mut insert = transaction.prepare_cached(
-        "INSERT INTO tombstones (node, session, cluster, hostname, at) VALUES (?1, ?2, ?3, ?4, ?5)",
-    )?;
-    for Tombstone { node, session, cluster, hostname, at } in tombstones {
-        insert.execute(params![node.0, session.0, cluster.0, hostname, at.as_microsecond()])?;
-    }
-    Ok(())
 }
 
 fn put_nodes(transaction: &Transaction<'_>, mut nodes: Vec<NodeRecord>) -> Result<(), Failure> {
@@ -130,7 +126,7 @@ fn put_runs(transaction: &Transaction<'_>, runs: &[RunRecord]) -> Result<(), Fai
     tables.runs.extend(runs.iter().map(|run| (run.id.clone(), run.live.clone())));
     let dirty = Dirty { runs_created: runs.iter().map(|run| (&run.id, run)).collect(), ..Dirty::default() };
     save_runs(transaction, &tables, &dirty)?;
-    count_ended(transaction, &dirty.ended(&tables))
+    COUNT_ENDED.each(transaction, dirty.ended(&tables))
 }
 
 fn put_holds(transaction: &Transaction<'_>, holds: &[(NodeId, RunId)]) -> Result<(), Failure> {
@@ -143,29 +139,14 @@ fn put_executions(transaction: &Transaction<'_>, executions: Vec<Execution>) -> 
     tables.executions.extend(executions.into_iter().map(|execution| (execution.id, execution)));
     let dirty = Dirty { executions_added: tables.executions.keys().copied().collect(), ..Dirty::default() };
     save_executions(transaction, &tables, &dirty)?;
-    count_ended(transaction, &dirty.ended(&tables))
-}
-
-fn put_output(transaction: &Transaction<'_>, chunks: &[OutputChunk]) -> Result<(), Failure> {
-    let mut insert = transaction.prepare_cached(
-        "INSERT INTO output (execution, start_byte, stream, at, text) VALUES (?1, ?2, ?3, ?4, ?5)",
-    )?;
-    for chunk in chunks {
-        let (start, at) = (int(chunk.offset), chunk.at.as_microsecond());
-        insert.execute(params![chunk.execution.0, start, chunk.stream.code(), at, chunk.text])?;
-    }
-    Ok(())
+    COUNT_ENDED.each(transaction, dirty.ended(&tables))
 }
 
 fn put_events(transaction: &Transaction<'_>, events: &[Event]) -> Result<(), Failure> {
-    let mut insert = transaction.prepare_cached(
-        "INSERT INTO events (seq, at, server, kind, run, data) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-    )?;
-    for Event { seq, server, change } in events {
-        let (at, run) = (change.at().as_microsecond(), change.run().map(|run| run.as_str()));
-        insert.execute(params![int(*seq), at, server.0, change.kind(), run, json(change)?])?;
-    }
-    Ok(())
+    let rows = events.iter().map(|Event { seq, server, change }| {
+        Ok((NumberColumns::of(*seq, *server), ChangeColumns::of(change, json(change)?)))
+    });
+    RECORD.try_each(transaction, rows)
 }
 
 fn replicate(
@@ -179,7 +160,8 @@ fn replicate(
     if let Err(gap) = follows(count(last)?, events) {
         return Ok(Replicated::Diverged(gap));
     }
-    let changes: Vec<Change> = events.iter().map(|event| event.change.settled().into_owned()).collect();
+    let changes: Vec<Change> =
+        events.iter().map(|event| event.change.without_volatile_guards().into_owned()).collect();
     let mut tables = load(&transaction, &Needs::of(&changes, NewIds::Checked))?;
     let held = tables.holds.clone();
     if let Err((place, refusal)) = tables.apply_in_order(&changes) {
@@ -192,7 +174,7 @@ fn replicate(
     save_runs(&transaction, &tables, &dirty)?;
     save_executions(&transaction, &tables, &dirty)?;
     save_holds(&transaction, &Holds::of(&held, &tables.holds))?;
-    count_ended(&transaction, &dirty.ended(&tables))?;
+    COUNT_ENDED.each(&transaction, dirty.ended(&tables))?;
     put_events(&transaction, events)?;
     output::append_within(&transaction, chunks, keep_bytes)?;
     let newest = events.last().map_or(last, |event| int(event.seq));
@@ -232,22 +214,7 @@ fn see(connection: &mut Connection, seen: &[Seen]) -> Result<(), Failure> {
 fn set_servers(connection: &mut Connection, servers: &[ServerRecord]) -> Result<(), Failure> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     transaction.execute("DELETE FROM servers", [])?;
-    for server in servers {
-        transaction.execute(
-            "INSERT INTO servers (id, name, http, grpc, version, started_at, seen_at, level) \
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-            params![
-                server.id.0,
-                server.name,
-                server.http,
-                server.grpc,
-                server.version,
-                server.started_at.as_microsecond(),
-                server.seen_at.as_microsecond(),
-                server.level
-            ],
-        )?;
-    }
+    ADD_SERVER.each(&transaction, servers.iter().map(ServerRow::of))?;
     Ok(transaction.commit()?)
 }
 

@@ -10,7 +10,7 @@ use downbeat_core::node::Description;
 use downbeat_proto::Link;
 use downbeat_proto::grpc::Client;
 use downbeat_proto::message::{
-    Assignment, Chunk, Finished, Free, Held, InstanceId, Output, Poll, Register, Report, Started,
+    Assignment, Chunk, Finished, Free, InstanceId, LeaseRef, Output, Poll, Register, Report, Started,
 };
 use downbeat_server::Server;
 use serde_json::json;
@@ -86,7 +86,7 @@ impl Agent {
     }
 
     /// Writes output of an execution with a lease of the test's choice.
-    pub async fn write_as(&self, held: Held, work: &Assignment, offset: u64, text: &str) {
+    pub async fn write_as(&self, held: LeaseRef, work: &Assignment, offset: u64, text: &str) {
         let chunks = vec![chunk(work, offset, text)];
         let output = Output { node: self.node, session: self.session, held: vec![held], chunks };
         self.link.output(output).await.unwrap();
@@ -132,8 +132,8 @@ pub fn outcome(exit_code: i32) -> Outcome {
     }
 }
 
-fn held(work: &Assignment) -> Held {
-    Held { execution: work.execution, token: work.token }
+fn held(work: &Assignment) -> LeaseRef {
+    LeaseRef { execution: work.execution, token: work.token }
 }
 
 fn chunk(work: &Assignment, offset: u64, text: &str) -> Chunk {

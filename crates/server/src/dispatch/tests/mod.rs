@@ -12,7 +12,7 @@ use downbeat_core::plan::{Plan, resolve};
 use downbeat_core::spec::Definition;
 use downbeat_core::work::{Origin, Parent, Work};
 use downbeat_core::{Change, Dice, Event, Timestamp};
-use downbeat_proto::message::{Free, Held, PollAnswer};
+use downbeat_proto::message::{Free, LeaseRef, PollAnswer};
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -320,7 +320,7 @@ fn what_a_node_should_have_long_since_is_handed_over_again() {
     world.reserve(&mut executions);
     world.add(&run, executions.clone());
     let answer = first.try_recv().expect("handed over, and lost on the way");
-    let held = Held { execution: executions[0].id, token: answer.assignments[0].token };
+    let held = LeaseRef { execution: executions[0].id, token: answer.assignments[0].token };
     let mut second = world.park(0, 2, WIDE);
     world.board.review(node_id(0), &[], world.now + SignedDuration::from_secs(10));
     assert!(second.try_recv().is_err(), "it may still be on its way");
@@ -340,16 +340,16 @@ fn the_result_of_a_former_session_is_lost_when_its_agent_has_not_listed_it_for_l
     world.reserve(&mut executions);
     world.add(&run, executions.clone());
     let token = poll.try_recv().expect("handed over").assignments[0].token;
-    let held = Held { execution: executions[0].id, token };
+    let held = LeaseRef { execution: executions[0].id, token };
     let mut next = record(0, SessionId(Uuid::from_u128(2)));
     next.undelivered = vec![held.execution];
     world.board.add_node(next);
-    let mut later = |seconds: i64, listed: &[Held]| {
+    let mut later = |seconds: i64, listed: &[LeaseRef]| {
         world.now += SignedDuration::from_secs(seconds);
         world.board.review(node_id(0), listed, world.now);
         let claims = world.board.claim(world.now, &mut world.dice);
         let lost = claims.into_iter().map(|claim| match claim {
-            Change::ExecutionLost { execution, token, reason, .. } => (Held { execution, token }, reason),
+            Change::ExecutionLost { execution, token, reason, .. } => (LeaseRef { execution, token }, reason),
             other => panic!("{other:?}"),
         });
         lost.collect::<Vec<_>>()
@@ -516,7 +516,7 @@ fn a_claim_that_another_server_won_gives_its_slot_back() {
     };
     world.commit(vec![Change::ExecutionLeased { of: Parent::Run(run.clone()), execution: first, lease }]);
     world.board.unclaim(&claims[0]);
-    assert!(world.board.holds(node_id(1), &Held { execution: first, token: lease.token }));
+    assert!(world.board.holds(node_id(1), &LeaseRef { execution: first, token: lease.token }));
     world.add(&run, executions[1..].to_vec());
     assert_eq!(claimed(&world.claim()), [executions[1].id]);
 }

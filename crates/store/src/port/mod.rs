@@ -1,0 +1,16 @@
+//! The `Store` port: what every store must do. The conformance suite is its specification.
+
+mod error;
+mod reads;
+mod record;
+mod store;
+
+pub use error::Error;
+pub use reads::{
+    Admission, Events, Executions, Nodes, Output, Runs, Servers, Source, Totals, Wrapped, Wrapper,
+};
+pub use record::{
+    Committed, EventFilter, ExecutionFilter, Listed, News, NodeTotals, OutputChunk, Page, RunFilter,
+    ServerRecord, Tally,
+};
+pub use store::{Beside, Store};

@@ -1,0 +1,251 @@
+//! Owns the reads of both SQL stores: one text for both dialects, with `$n` for arguments. Where the dialects differ, a
+//! [`Database`] has its own text.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use downbeat_core::change::Event;
+use downbeat_core::execution::{Execution, Status};
+use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
+use downbeat_core::node::{NodeRecord, NodeStatus, Tombstone};
+use downbeat_core::run::{RunRecord, RunState};
+use downbeat_core::state::LimitUse;
+use jiff::Timestamp;
+use tokio::sync::mpsc;
+use uuid::Uuid;
+
+use crate::batch::{ENDED_EXECUTIONS, ENDED_RUNS};
+use crate::copy::{Kept, Part, Seen};
+use crate::filter::{
+    Arg, HELD, HOLDS, NODE_COUNTS, NODE_TOTALS, OPEN_EXECUTIONS, OPEN_RUNS, USES, Where, arg, text,
+};
+use crate::port::{
+    Admission, Error, EventFilter, Events, ExecutionFilter, Executions, Listed, NodeTotals, Nodes, Output,
+    OutputChunk, Page, RunFilter, Runs, ServerRecord, Servers, Source, Tally, Totals,
+};
+use crate::rows::{Code, Record, count, int};
+
+/// A database that answers in rows.
+#[async_trait]
+pub(crate) trait Database: Send + Sync {
+    /// The statement that reads the highest sequence number.
+    const LAST_SEQ: &'static str;
+
+    /// Reads the rows of a record's SELECT, followed by `rest`.
+    async fn fetch<T: Record>(&self, rest: &str, args: Vec<Arg>) -> Result<Vec<T>, Error>;
+
+    /// Returns the SELECT of how many rows of a kind have ended with each status.
+    fn ended(kind: i16) -> String;
+
+    async fn fetch_executions(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>, Error>;
+
+    async fn fetch_cached(
+        &self,
+        cluster: ClusterId,
+        keys: &[Arc<str>],
+    ) -> Result<BTreeMap<Arc<str>, Execution>, Error>;
+
+    async fn fetch_output(&self, from: &[(ExecutionId, u64)], limit: u32) -> Result<Vec<OutputChunk>, Error>;
+
+    async fn send_snapshot(&self, to: mpsc::Sender<Part>) -> Result<(), Error>;
+}
+
+async fn one<T: Record>(database: &impl Database, rest: &str, args: Vec<Arg>) -> Result<Option<T>, Error> {
+    Ok(database.fetch(rest, args).await?.pop())
+}
+
+async fn number(database: &impl Database, sql: &str, args: Vec<Arg>) -> Result<u64, Error> {
+    count(one::<Option<i64>>(database, sql, args).await?.flatten().unwrap_or(0))
+}
+
+/// Reads one window of a list, and how many rows there are in all.
+async fn list<T: Record>(
+    database: &impl Database,
+    (table, order): (&str, &str),
+    condition: impl Fn() -> Where,
+    page: Page,
+) -> Result<Listed<T>, Error> {
+    let Where { clauses, args } = condition();
+    let wanted = if clauses.is_empty() { String::new() } else { format!(" WHERE {}", clauses.join(" AND ")) };
+    let total = number(database, &format!("SELECT count(*) FROM {table}{wanted}"), args).await?;
+    let (limit, offset) = (page.limit, int(page.offset));
+    let rest = format!("{wanted} ORDER BY {order} LIMIT {limit} OFFSET {offset}");
+    Ok(Listed { rows: database.fetch(&rest, condition().args).await?, total })
+}
+
+#[async_trait]
+impl<D: Database> Events for D {
+    async fn events(&self, filter: &EventFilter, limit: u32) -> Result<Vec<Event>, Error> {
+        let mut args = vec![arg(int(filter.since)), arg(i64::from(limit))];
+        args.extend(filter.run.as_ref().map(|run| text(run.as_str())));
+        let of_run = if filter.run.is_some() { "run = $3 AND " } else { "" };
+        self.fetch(&format!(" WHERE {of_run}seq > $1 ORDER BY seq LIMIT $2"), args).await
+    }
+
+    async fn last_seq(&self) -> Result<u64, Error> {
+        number(self, D::LAST_SEQ, vec![]).await
+    }
+}
+
+#[async_trait]
+impl<D: Database> Nodes for D {
+    async fn cluster(&self, name_or_id: &str) -> Result<Option<ClusterId>, Error> {
+        let id: Option<Uuid> = name_or_id.parse().ok();
+        let rest = " WHERE id = $1 OR name = $2 ORDER BY (id = $1) IS TRUE DESC LIMIT 1";
+        one(self, rest, vec![arg(id), text(name_or_id)]).await
+    }
+
+    async fn nodes(&self, cluster: Option<ClusterId>) -> Result<Vec<NodeRecord>, Error> {
+        let wanted = if cluster.is_some() { " WHERE n.cluster = $1" } else { "" };
+        let args = cluster.into_iter().map(|cluster| arg(cluster.0)).collect();
+        self.fetch(&format!("{wanted} ORDER BY n.hostname, n.id"), args).await
+    }
+
+    async fn node(&self, id: NodeId) -> Result<Option<NodeRecord>, Error> {
+        one(self, " WHERE n.id = $1", vec![arg(id.0)]).await
+    }
+
+    async fn tombstones(&self, node: Option<NodeId>) -> Result<Vec<Tombstone>, Error> {
+        let wanted = if node.is_some() { " WHERE node = $1" } else { "" };
+        let args = node.into_iter().map(|node| arg(node.0)).collect();
+        self.fetch(&format!("{wanted} ORDER BY node, at, session"), args).await
+    }
+
+    async fn silent_nodes(&self, before: Timestamp) -> Result<Vec<NodeRecord>, Error> {
+        let rest = " WHERE p.status <> $1 AND p.seen_at < $2 ORDER BY n.hostname, n.id";
+        self.fetch(rest, vec![arg(NodeStatus::Offline.code()), arg(before.as_microsecond())]).await
+    }
+}
+
+#[async_trait]
+impl<D: Database> Runs for D {
+    async fn run(&self, id: &RunId) -> Result<Option<RunRecord>, Error> {
+        one(self, " WHERE r.id = $1", vec![text(id.as_str())]).await
+    }
+
+    async fn runs(&self, filter: &RunFilter, page: Page) -> Result<Listed<RunRecord>, Error> {
+        list(self, ("runs r", "r.created_at DESC, r.id DESC"), || Where::runs(filter), page).await
+    }
+
+    async fn open_runs(&self) -> Result<Vec<RunRecord>, Error> {
+        self.fetch(" WHERE r.state NOT IN (10, 11, 12) ORDER BY r.created_at, r.id", vec![]).await
+    }
+
+    async fn open_run_owners(&self) -> Result<Vec<(RunId, ServerId)>, Error> {
+        self.fetch(" WHERE state NOT IN (10, 11, 12) ORDER BY created_at, id", vec![]).await
+    }
+}
+
+#[async_trait]
+impl<D: Database> Executions for D {
+    async fn execution(&self, id: ExecutionId) -> Result<Option<Execution>, Error> {
+        one(self, " WHERE id = $1", vec![arg(id.0)]).await
+    }
+
+    async fn executions_by_id(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>, Error> {
+        self.fetch_executions(ids).await
+    }
+
+    async fn executions(&self, filter: &ExecutionFilter, page: Page) -> Result<Listed<Execution>, Error> {
+        list(self, ("executions", "id"), || Where::executions(filter), page).await
+    }
+
+    async fn executions_of(&self, run: &RunId) -> Result<Vec<Execution>, Error> {
+        self.fetch(" WHERE run = $1 ORDER BY id", vec![text(run.as_str())]).await
+    }
+
+    async fn open_executions(&self) -> Result<Vec<Execution>, Error> {
+        self.fetch(" WHERE status <= 2 ORDER BY id", vec![]).await
+    }
+
+    async fn held_by(&self, node: NodeId) -> Result<Vec<Execution>, Error> {
+        self.fetch(&format!(" WHERE lease_node = $1 AND {HELD} ORDER BY id"), vec![arg(node.0)]).await
+    }
+
+    async fn cached(
+        &self,
+        cluster: ClusterId,
+        keys: &[Arc<str>],
+    ) -> Result<BTreeMap<Arc<str>, Execution>, Error> {
+        self.fetch_cached(cluster, keys).await
+    }
+}
+
+#[async_trait]
+impl<D: Database> Admission for D {
+    async fn holds(&self) -> Result<Vec<(NodeId, RunId)>, Error> {
+        self.fetch(&format!("{HOLDS} ORDER BY h.node"), vec![]).await
+    }
+
+    async fn uses(&self) -> Result<Vec<LimitUse>, Error> {
+        self.fetch(USES, vec![]).await
+    }
+}
+
+#[async_trait]
+impl<D: Database> Output for D {
+    async fn output(&self, execution: ExecutionId, from: u64, limit: u32) -> Result<Vec<OutputChunk>, Error> {
+        // The first chunk is the one that holds `from`: looking it up avoids reading all chunks before it.
+        let rest = " WHERE execution = $1 AND start_byte >= coalesce(\
+             (SELECT max(start_byte) FROM output WHERE execution = $1 AND start_byte <= $2), 0) \
+             AND start_byte + octet_length(text) > $2 ORDER BY start_byte LIMIT $3";
+        self.fetch(rest, vec![arg(execution.0), arg(int(from)), arg(i64::from(limit))]).await
+    }
+
+    async fn output_tail(&self, execution: ExecutionId, limit: u32) -> Result<Vec<OutputChunk>, Error> {
+        let rest = " WHERE execution = $1 ORDER BY start_byte DESC LIMIT $2";
+        let mut chunks: Vec<_> = self.fetch(rest, vec![arg(execution.0), arg(i64::from(limit))]).await?;
+        chunks.reverse();
+        Ok(chunks)
+    }
+}
+
+#[async_trait]
+impl<D: Database> Servers for D {
+    async fn servers(&self) -> Result<Vec<ServerRecord>, Error> {
+        self.fetch(" ORDER BY name", vec![]).await
+    }
+}
+
+#[async_trait]
+impl<D: Database> Totals for D {
+    async fn tally(&self) -> Result<Tally, Error> {
+        let runs = format!("{OPEN_RUNS} UNION ALL {} ORDER BY 1", D::ended(ENDED_RUNS));
+        let executions = format!("{OPEN_EXECUTIONS} UNION ALL {} ORDER BY 1", D::ended(ENDED_EXECUTIONS));
+        Ok(Tally {
+            runs: self.fetch::<(RunState, u64)>(&runs, vec![]).await?,
+            executions: self.fetch::<(Status, u64)>(&executions, vec![]).await?,
+            nodes: self.fetch::<(NodeStatus, u64)>(NODE_COUNTS, vec![]).await?,
+        })
+    }
+
+    async fn node_totals(&self, node: NodeId) -> Result<NodeTotals, Error> {
+        let mut totals = NodeTotals::default();
+        for part in self.fetch::<NodeTotals>(NODE_TOTALS, vec![arg(node.0)]).await? {
+            totals.executions.extend(part.executions);
+            totals.claimed_at = totals.claimed_at.max(part.claimed_at);
+            totals.finished_at = totals.finished_at.max(part.finished_at);
+        }
+        Ok(totals)
+    }
+}
+
+#[async_trait]
+impl<D: Database> Source for D {
+    async fn snapshot(&self, to: mpsc::Sender<Part>) -> Result<(), Error> {
+        self.send_snapshot(to).await
+    }
+
+    async fn kept(&self) -> Result<Kept, Error> {
+        Ok(one(self, "", vec![]).await?.unwrap_or_default())
+    }
+
+    async fn presence(&self) -> Result<Vec<Seen>, Error> {
+        self.fetch(" ORDER BY node", vec![]).await
+    }
+
+    async fn output_of(&self, from: &[(ExecutionId, u64)], limit: u32) -> Result<Vec<OutputChunk>, Error> {
+        self.fetch_output(from, limit).await
+    }
+}

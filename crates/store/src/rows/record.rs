@@ -1,0 +1,273 @@
+//! Owns what is read: a record has one SELECT, whose rows it is made of.
+
+use std::sync::LazyLock;
+
+use downbeat_core::execution::{Status, Stream};
+use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
+use downbeat_core::state::LimitUse;
+use uuid::Uuid;
+
+use super::codes::Code;
+use super::column::{Cells, Columns, columns};
+use super::scalar::{count, int, micros, small, small_count, time, time_opt};
+use super::text::{Bytes, Text};
+use crate::copy::{Kept, Seen};
+use crate::port::{Error, NodeTotals, OutputChunk, ServerRecord};
+
+/// What one row of a SELECT says.
+pub(crate) trait Record: Sized + Send + 'static {
+    /// Returns the SELECT without its conditions; nothing where each use has a text of its own.
+    fn select() -> &'static str {
+        ""
+    }
+
+    fn from_row(row: &impl Cells) -> Result<Self, Error>;
+}
+
+/// Declares the SELECT of a record: all columns of a row from a table with an alias.
+macro_rules! select {
+    ($row:ty, $alias:literal, $from:literal) => {
+        fn select() -> &'static str {
+            static SELECT: LazyLock<String> =
+                LazyLock::new(|| format!("SELECT {} FROM {} {}", <$row>::names_in($alias), $from, $alias));
+            &SELECT
+        }
+    };
+}
+
+/// A number, or nothing.
+impl Record for Option<i64> {
+    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+        row.cell(0)
+    }
+}
+
+impl Record for String {
+    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+        Ok(row.cell::<Text<'_>>(0)?.into())
+    }
+}
+
+impl Record for ClusterId {
+    fn select() -> &'static str {
+        "SELECT id FROM clusters"
+    }
+
+    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+        Ok(ClusterId(row.cell(0)?))
+    }
+}
+
+/// A run and its owner.
+impl Record for (RunId, ServerId) {
+    fn select() -> &'static str {
+        "SELECT id, owner FROM runs"
+    }
+
+    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+        Ok((String::from_row(row)?.into(), ServerId(row.cell(1)?)))
+    }
+}
+
+impl Record for Seen {
+    fn select() -> &'static str {
+        "SELECT node, session, seen_at FROM presence"
+    }
+
+    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+        Ok((NodeId(row.cell(0)?), SessionId(row.cell(1)?), time(row.cell(2)?)?))
+    }
+}
+
+impl Record for Kept {
+    fn select() -> &'static str {
+        "SELECT (SELECT min(seq) FROM events), r.finished_at, r.id, (SELECT min(at) FROM tombstones) \
+         FROM (SELECT 1) one LEFT JOIN \
+         (SELECT finished_at, id FROM runs WHERE finished_at IS NOT NULL AND state IN (10, 11, 12) \
+         ORDER BY finished_at, id LIMIT 1) r ON true"
+    }
+
+    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+        let first_seq: Option<i64> = row.cell(0)?;
+        let (at, id): (Option<i64>, Option<Text<'_>>) = (row.cell(1)?, row.cell(2)?);
+        Ok(Kept {
+            first_seq: first_seq.map(count).transpose()?,
+            first_ended: time_opt(at)?.zip(id.map(|id| String::from(id).into())),
+            first_deleted: time_opt(row.cell(3)?)?,
+        })
+    }
+}
+
+/// How many rows have a code.
+impl<C: Code + Send + 'static> Record for (C, u64) {
+    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+        Ok((C::decode(row.cell(0)?)?, count(row.cell(1)?)?))
+    }
+}
+
+/// The part of a node's totals that concerns one status.
+impl Record for NodeTotals {
+    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+        Ok(NodeTotals {
+            executions: vec![<(Status, u64)>::from_row(row)?],
+            claimed_at: time_opt(row.cell(2)?)?,
+            finished_at: time_opt(row.cell(3)?)?,
+        })
+    }
+}
+
+columns! {
+    /// A row of `holds`: an exclusive run has the node for itself.
+    struct HoldRow<'a> {
+        node: Uuid,
+        run: Text<'a>,
+    }
+}
+
+impl<'a> HoldRow<'a> {
+    pub(crate) fn of(node: NodeId, run: &'a RunId) -> Self {
+        Self { node: node.0, run: run.as_str().into() }
+    }
+}
+
+impl Record for (NodeId, RunId) {
+    select!(HoldRow<'_>, "h", "holds");
+
+    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+        let row = HoldRow::read(row, 0)?;
+        Ok((NodeId(row.node), String::from(row.run).into()))
+    }
+}
+
+columns! {
+    /// A row of `limit_uses`.
+    struct LimitUseRow<'a> {
+        execution: Uuid,
+        key: Text<'a>,
+        cluster: Uuid,
+        granted_at: i64,
+        until: Option<i64>,
+    }
+}
+
+impl<'a> LimitUseRow<'a> {
+    pub(crate) fn of(place: &'a LimitUse) -> Self {
+        Self {
+            execution: place.execution.0,
+            key: place.key.as_str().into(),
+            cluster: place.cluster.0,
+            granted_at: place.granted_at.as_microsecond(),
+            until: micros(place.until),
+        }
+    }
+}
+
+impl Record for LimitUse {
+    select!(LimitUseRow<'_>, "l", "limit_uses");
+
+    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+        let row = LimitUseRow::read(row, 0)?;
+        Ok(LimitUse {
+            cluster: ClusterId(row.cluster),
+            key: row.key.into(),
+            execution: ExecutionId(row.execution),
+            granted_at: time(row.granted_at)?,
+            until: time_opt(row.until)?,
+        })
+    }
+}
+
+columns! {
+    /// A result that may be used again. `cached` has the run's cluster instead of the run.
+    struct CachedRow<'a> {
+        execution: Uuid,
+        cache_key: Text<'a>,
+        finished_at: i64,
+        run: Text<'a>,
+    }
+}
+
+columns! {
+    /// A row of `output`.
+    struct OutputRow<'a> {
+        execution: Uuid,
+        start_byte: i64,
+        stream: i16,
+        at: i64,
+        text: Bytes<'a>,
+    }
+}
+
+impl<'a> OutputRow<'a> {
+    pub(crate) fn of(chunk: &'a OutputChunk) -> Self {
+        Self {
+            execution: chunk.execution.0,
+            start_byte: int(chunk.offset),
+            stream: chunk.stream.code(),
+            at: chunk.at.as_microsecond(),
+            text: Bytes(chunk.text.as_str().into()),
+        }
+    }
+}
+
+impl Record for OutputChunk {
+    select!(OutputRow<'_>, "o", "output");
+
+    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+        let row = OutputRow::read(row, 0)?;
+        Ok(OutputChunk {
+            execution: ExecutionId(row.execution),
+            offset: count(row.start_byte)?,
+            stream: Stream::decode(row.stream)?,
+            text: row.text.0.into_owned(),
+            at: time(row.at)?,
+        })
+    }
+}
+
+columns! {
+    /// A row of `servers`.
+    struct ServerRow<'a> {
+        name: Text<'a>,
+        id: Uuid,
+        http: Text<'a>,
+        grpc: Text<'a>,
+        version: Text<'a>,
+        started_at: i64,
+        seen_at: i64,
+        level: i32,
+    }
+}
+
+impl<'a> ServerRow<'a> {
+    pub(crate) fn of(server: &'a ServerRecord) -> Self {
+        Self {
+            name: server.name.as_str().into(),
+            id: server.id.0,
+            http: server.http.as_str().into(),
+            grpc: server.grpc.as_str().into(),
+            version: server.version.as_str().into(),
+            started_at: server.started_at.as_microsecond(),
+            seen_at: server.seen_at.as_microsecond(),
+            level: small(server.level),
+        }
+    }
+}
+
+impl Record for ServerRecord {
+    select!(ServerRow<'_>, "s", "servers");
+
+    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+        let row = ServerRow::read(row, 0)?;
+        Ok(ServerRecord {
+            id: ServerId(row.id),
+            name: row.name.into(),
+            http: row.http.into(),
+            grpc: row.grpc.into(),
+            version: row.version.into(),
+            started_at: time(row.started_at)?,
+            seen_at: time(row.seen_at)?,
+            level: small_count(row.level)?,
+        })
+    }
+}
