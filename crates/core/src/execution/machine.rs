@@ -1,4 +1,4 @@
-//! Decides how an execution moves. Every state handles every event; the error for an illegal event names the state and the event.
+//! Decides how an execution moves. Every state handles every event; the error for an illegal event names both.
 
 use jiff::Timestamp;
 
