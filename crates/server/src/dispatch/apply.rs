@@ -1,4 +1,4 @@
-//! Takes what was committed onto the board.
+//! Applies committed changes to the board.
 
 use std::sync::Arc;
 
@@ -14,17 +14,17 @@ use super::post::{Holding, Post};
 use super::stray::Stray;
 use crate::works::Works;
 
-/// Nodes whose polls may have something to answer, with the execution that it is.
+/// Executions and the nodes whose polls may return them.
 pub(crate) type Touched = Vec<(ExecutionId, NodeId)>;
 
 impl Board {
-    /// Takes in what was committed.
     pub(crate) fn apply(&mut self, events: &[Event], works: &Works) {
         let mut touched = Touched::new();
         for event in events {
             self.apply_one(&event.change, works, &mut touched);
         }
-        // In the order of their rows: what is handed out together comes back together, and is then written together.
+        // In the order of their rows: executions that are assigned together are reported and written
+        // together.
         touched.sort_unstable();
         for (_, node) in touched {
             self.with_post(node, Post::flush);
@@ -158,7 +158,7 @@ impl Board {
         }
     }
 
-    /// A lease was committed: the node is to get the work.
+    /// Assigns a newly leased execution to its node.
     fn hold(&mut self, execution: ExecutionId, lease: &Lease, stop: bool, touched: &mut Touched) {
         self.take_places(execution, lease);
         let Some(open) = self.open.get_mut(&execution) else { return };
@@ -171,9 +171,9 @@ impl Board {
         let is_former = post.record.session != lease.session;
         let is_kept = is_former && post.record.undelivered.contains(&execution);
         if (is_former && !is_kept) || post.record.status == NodeStatus::Offline {
-            // Nobody is there to take it, and nobody sweeps what is offline already.
+            // No agent is there to run it, and the sweep ignores nodes that are already offline.
             post.held.remove(&execution);
-            let (token, reason) = (lease.token, "its agent's session had ended".to_owned());
+            let (token, reason) = (lease.token, "the agent's session has ended".to_owned());
             self.stray.push(Stray { of, execution, token, reason, may_run: false });
             return;
         }
@@ -185,7 +185,7 @@ impl Board {
         }
     }
 
-    /// A lease whose work is known to have reached its node.
+    /// Notes a lease whose work is known to have reached its node.
     fn keep(&mut self, execution: ExecutionId, lease: &Lease, stop: bool) {
         self.take_places(execution, lease);
         let Some(open) = self.open.get_mut(&execution) else { return };
@@ -224,7 +224,7 @@ impl Board {
     }
 }
 
-/// A lease of a node that is not there.
+/// Returns a stray lease of a deleted node.
 fn of_deleted(of: Parent, execution: ExecutionId, token: LeaseToken) -> Stray {
-    Stray { of, execution, token, reason: "its node was deleted".to_owned(), may_run: true }
+    Stray { of, execution, token, reason: "the node was deleted".to_owned(), may_run: true }
 }

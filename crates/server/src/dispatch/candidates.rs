@@ -1,5 +1,6 @@
-//! Owns the nodes with a free slot for placed work, as each class ranks them, for as long as one turn of claims lasts.
-//! Within it slots are only taken, so a node's rank only falls: what is on top is checked when it is used.
+//! Owns the nodes with a free slot for placed work, ranked for each class, during one round of claims.
+//! Within a round slots are only used up, so the rank of a node only falls: the top entry is checked when
+//! it is used.
 
 use std::collections::{BTreeMap, BinaryHeap};
 
@@ -11,25 +12,26 @@ use downbeat_core::work::Parent;
 use super::board::Board;
 use super::class::Class;
 
-/// How many executions of a run nodes hold, by the value of a label: `None` for nodes without it.
+/// How many executions of a run nodes hold, by the value of a label; `None` counts nodes without the label.
 type Held = BTreeMap<Option<String>, u32>;
 
-/// See the module.
+/// The candidates are the nodes that can run one more placed execution.
 #[derive(Debug)]
 pub(super) struct Candidates {
     nodes: Vec<NodeId>,
     /// How many of the nodes still have a free slot.
     free: usize,
     classes: BTreeMap<u32, Ranked>,
-    /// Of runs that spread over labels.
+    /// For runs that spread over a label.
     held: BTreeMap<Parent, BTreeMap<String, Held>>,
 }
 
-/// The nodes of one class. All of a group have the same weight, and hold as many of the run together.
+/// The nodes of one class, in groups. The nodes of a group have the same weight, and the run's executions
+/// are counted for the group as a whole.
 #[derive(Debug, Default)]
 struct Ranked {
     groups: Vec<Group>,
-    /// The first of each group, with its rank when it was last looked at.
+    /// The best node of each group, with its rank when it was last checked.
     tops: BinaryHeap<(Rank, NodeId, usize)>,
 }
 
@@ -37,11 +39,11 @@ struct Ranked {
 struct Group {
     weight: u64,
     over: Over,
-    /// With their free slots when they were last looked at: the most on top, so that work spreads.
+    /// Nodes with their free slots when they were last checked. The node with most free slots is on top.
     nodes: BinaryHeap<(u32, NodeId)>,
 }
 
-/// What a group's nodes have in common when its class spreads.
+/// What the nodes of a group share when the class spreads.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Over {
     Nothing,
@@ -55,12 +57,12 @@ impl Candidates {
         Self { nodes, free, classes: BTreeMap::new(), held: BTreeMap::new() }
     }
 
-    /// Whether no slot is left.
+    /// Returns whether no slot is left.
     pub(super) fn is_empty(&self) -> bool {
         self.free == 0
     }
 
-    /// The best node that takes one more of this class.
+    /// Returns the best node that can run one more execution of this class.
     pub(super) fn best(&mut self, class: u32, board: &Board) -> Option<NodeId> {
         if self.is_empty() {
             return None;
@@ -87,7 +89,7 @@ impl Candidates {
         }
     }
 
-    /// A claim was made: in a slot for placed work, or not.
+    /// Counts a claim.
     pub(super) fn granted(&mut self, of: &Parent, node: NodeId, placed: bool, board: &Board) {
         if placed && board.free_slots(node) == 0 {
             self.free = self.free.saturating_sub(1);
@@ -120,7 +122,8 @@ impl Candidates {
         Ranked { groups, tops }
     }
 
-    /// Counts what the run of a class holds, if it spreads over a label: on all nodes, also those without a free slot.
+    /// Counts the executions of a run that spreads over a label, on all nodes, including those without a
+    /// free slot.
     fn count_groups(&mut self, rules: &Class, board: &Board) {
         let (Some(Spread::Label(label)), Some(parent)) = (&rules.placement.spread, &rules.parent) else {
             return;
@@ -171,7 +174,7 @@ impl Group {
 }
 
 impl Board {
-    /// Nodes with a free slot for placed work.
+    /// Returns the nodes with a free slot for placed work.
     pub(super) fn nodes_with_slots(&self) -> Vec<NodeId> {
         let free = self.posts.iter().filter(|(_, post)| post.free().placed > 0);
         free.map(|(node, _)| *node).collect()
@@ -185,7 +188,7 @@ impl Board {
         self.node(node)?.description.labels.get(label).cloned()
     }
 
-    /// The free slots of a node that fits the class by all that does not change within a turn, if it takes one more.
+    /// Returns the node's free slots if it can run one more. Checks only what changes within a round.
     fn takes(&self, rules: &Class, node: NodeId) -> Option<u32> {
         let post = self.posts.get(&node)?;
         let free = post.free().placed;
@@ -196,7 +199,7 @@ impl Board {
         (free > 0 && !is_full).then_some(free)
     }
 
-    /// The free slots of a node that could take one more of this class now.
+    /// Returns the free slots of a node that can run one more execution of this class now.
     pub(super) fn candidate(&self, class: u32, node: NodeId) -> Option<u32> {
         let rules = self.queue.class(class);
         let free = self.takes(rules, node)?;

@@ -59,7 +59,7 @@ impl Server {
     pub async fn stop(self) {
         info!("stopping");
         self.parts.closing.cancel();
-        self.parts.dispatcher.board().let_go();
+        self.parts.dispatcher.board().drop_polls();
         let grace = self.parts.settings.shutdown_grace.0;
         for listener in self.listeners {
             let abort = listener.abort_handle();

@@ -53,7 +53,7 @@ async fn an_exclusive_run_waits_for_a_step_and_holds_others_off() {
     assert_eq!(other.take_soon().await, []);
     let executions = setup.ok(&format!("/runs/{late}/executions")).await;
     let id = executions["data"][0]["id"].as_str().unwrap();
-    let kept = format!("the node is kept free for run {exclusive} (exclusive), which is next");
+    let kept = format!("the node is kept free for run {exclusive} (exclusive), which starts next");
     assert_eq!(setup.ok(&format!("/executions/{id}")).await["waiting"][0]["reason"], kept);
     agent.finish(&work, 0).await;
     let (one, two) = (agent.take().await, other.take().await);

@@ -77,7 +77,7 @@ async fn what_a_node_of_another_server_holds_takes_a_place_until_it_ends() {
     let first = one.submit(&limited(2, &json!({"db": 1}))).await;
     let held = here.take().await;
     // The other server's node gets nothing of it, and people are told why.
-    let why = |run: &Value| run["waiting"][0]["nodes"][0]["reason"] == "limit db: 1 of 1 are taken";
+    let why = |run: &Value| run["waiting"][0]["nodes"][0]["reason"] == "limit db: 1 of 1 in use";
     two.run_until(&first, why).await;
     assert!(there.take_soon().await.is_empty());
     // What needs no place goes by.
@@ -137,7 +137,7 @@ async fn a_server_that_starts_knows_what_was_given_out_within_a_rate() {
     let second = two.submit(&limited(1, &json!({"api": "2/1h"}))).await;
     let why = |run: &Value| {
         let reason = run["waiting"][0]["nodes"][0]["reason"].as_str().unwrap_or_default();
-        reason.starts_with("limit api: 2 within 1h were given out; next at ")
+        reason.starts_with("limit api: 2 started within 1h; next at ")
     };
     two.run_until(&second, why).await;
     assert!(agent.take_soon().await.is_empty());

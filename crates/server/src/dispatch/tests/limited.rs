@@ -181,7 +181,7 @@ fn what_another_server_gave_out_counts() {
     for claim in &claims {
         world.board.unclaim(claim);
     }
-    assert!(world.claim().is_empty(), "both places are taken");
+    assert!(world.claim().is_empty(), "both slots are in use");
     world.end(&theirs);
     let _poll = world.park(0, 2, Free { fleet: 0, placed: 8 });
     // Both ended, but only one more may begin within the hour.
@@ -311,7 +311,7 @@ fn reasons_say_what_an_execution_waits_for() {
         obstacles.into_iter().map(|found| format!("{}: {}", found.node, found.reason)).collect::<Vec<_>>()
     };
     let drained = "n2: is draining and takes no new work";
-    let turn = "the turn of its job has not come";
+    let turn = "other jobs come first";
     assert_eq!(
         reasons(&mut world, &execution, 0),
         [format!("n0: {turn}"), format!("n1: {turn}"), drained.to_owned()]
@@ -321,7 +321,7 @@ fn reasons_say_what_an_execution_waits_for() {
     let _poll = world.park(0, 1, WIDE);
     let claims = world.claim();
     world.commit(claims);
-    let taken = "n0: all slots are taken".to_owned();
+    let taken = "n0: all slots are in use".to_owned();
     assert_eq!(reasons(&mut world, &execution, 0), [taken, format!("n1: {turn}"), drained.to_owned()]);
     // Two limits are; then nodes that would take it say nothing.
     world.wait(&run, 4, Some(json!({"db": 2, "api": "2/1m"})));
@@ -333,10 +333,10 @@ fn reasons_say_what_an_execution_waits_for() {
     assert_eq!(
         reasons(&mut world, &execution, 30),
         [
-            "-: limit api: 2 within 1m were given out; next at 1970-01-01T00:17:40Z",
-            "-: limit db: 2 of 2 are taken",
+            "-: limit api: 2 started within 1m; next at 1970-01-01T00:17:40Z",
+            "-: limit db: 2 of 2 in use",
             drained,
         ]
     );
-    assert_eq!(reasons(&mut world, &execution, 60)[0], "-: limit db: 2 of 2 are taken");
+    assert_eq!(reasons(&mut world, &execution, 60)[0], "-: limit db: 2 of 2 in use");
 }

@@ -359,7 +359,7 @@ fn the_result_of_a_former_session_is_lost_when_its_agent_has_not_listed_it_for_l
     assert_eq!(later(80, &[held]), [], "its agent has it");
     assert_eq!(later(10, &[]), []);
     assert_eq!(later(90, &[]), []);
-    assert_eq!(later(1, &[]), [(held, "its agent no longer has its result".to_owned())]);
+    assert_eq!(later(1, &[]), [(held, "the agent no longer has its result".to_owned())]);
     assert_eq!(later(10, &[]), [], "its end is being committed");
     assert_eq!(later(100, &[]).len(), 1, "that was not committed");
 }
