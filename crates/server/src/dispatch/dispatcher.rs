@@ -118,8 +118,8 @@ impl Dispatcher {
                         }
                     }
                 }
-                Err(lost) => {
-                    warn!(%lost, claims = claims.len(), "cannot commit leases; they are retried");
+                Err(error) => {
+                    warn!(%error, claims = claims.len(), "cannot commit leases; they are retried");
                     self.board().claims_failed(claims);
                     tokio::time::sleep(AFTER_FAILURE).await;
                     self.wake();

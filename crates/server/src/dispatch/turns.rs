@@ -61,7 +61,9 @@ impl Board {
     pub(super) fn why_not(&self, node: NodeId) -> String {
         match (self.holds.get(&node), self.wanted.get(&node)) {
             (Some(run), _) => format!("the node is held by run {run} (exclusive)"),
-            (None, Some(run)) => format!("the node is kept free for run {run} (exclusive), which starts next"),
+            (None, Some(run)) => {
+                format!("the node is kept free for run {run} (exclusive), which starts next")
+            }
             (None, None) => "the node is free".to_owned(),
         }
     }

@@ -1,4 +1,4 @@
-//! Spawns the tasks of a connection, so that they log in the name of the server that they belong to.
+//! Spawns the tasks of a connection in the server's span, so that their log lines name the server.
 
 use hyper::rt::Executor;
 use tracing::{Instrument, Span};
@@ -8,7 +8,7 @@ use tracing::{Instrument, Span};
 pub(crate) struct Spawn(Span);
 
 impl Spawn {
-    /// In the span that is current now.
+    /// Uses the current span.
     pub(crate) fn current() -> Self {
         Self(Span::current())
     }

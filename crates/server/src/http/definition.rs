@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::media::Media;
 use super::payload::Payload;
-use super::problem::{HttpResult, Failure};
+use super::problem::{Failure, HttpResult};
 use crate::service::{Service, Submit};
 
 /// Larger bodies are parsed on a thread that blocks no other request; for smaller ones, the hand-over would

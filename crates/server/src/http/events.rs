@@ -18,7 +18,7 @@ use utoipa::IntoParams;
 
 use super::extract::{Flag, Id, Query, page};
 use super::follow::{Follower, Scope};
-use super::problem::{HttpResult, Failure};
+use super::problem::{Failure, HttpResult};
 use crate::caller::Caller;
 use crate::service::Service;
 

@@ -14,7 +14,7 @@ use downbeat_store::Page;
 use serde::de::{DeserializeOwned, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::problem::{HttpResult, Failure};
+use super::problem::{Failure, HttpResult};
 use crate::caller::Caller;
 
 /// Query parameters; unknown ones are refused by name.

@@ -30,7 +30,7 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, StatusCode};
 use downbeat_api::code;
 
-use super::problem::{HttpResult, Failure};
+use super::problem::{Failure, HttpResult};
 
 /// Browsers set headers with this prefix; no page can set or remove them.
 const OF_BROWSERS: &str = "sec-";

@@ -7,7 +7,7 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, StatusCode, header};
 use downbeat_api::code;
 
-use super::problem::{HttpResult, Failure};
+use super::problem::{Failure, HttpResult};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Media {

@@ -18,7 +18,7 @@ use utoipa::IntoParams;
 
 use super::events::{live, sse};
 use super::extract::{Flag, Id, Query};
-use super::problem::{HttpResult, Failure};
+use super::problem::{Failure, HttpResult};
 use super::wake::Wake;
 use crate::caller::Caller;
 use crate::service::Service;

@@ -68,14 +68,15 @@ fn reserve(room: &'static Semaphore, bytes: usize) -> Result<Option<SemaphorePer
     let count = u32::try_from(bytes.div_ceil(KIB)).unwrap_or(u32::MAX);
     let permits = room.try_acquire_many(count);
     permits.map(Some).map_err(|_| {
-        Error::Busy("the server is receiving too many large requests; try again".to_owned())
-            .into()
+        Error::Busy("the server is receiving too many large requests; try again".to_owned()).into()
     })
 }
 
 /// Attaches the permits that the body needs and releases the others.
 fn keep(bytes: Bytes, permits: Option<SemaphorePermit<'static>>) -> Bytes {
-    let Some(mut permits) = permits.filter(|_| bytes.len() > limits::SMALL_MESSAGE_BYTES) else { return bytes };
+    let Some(mut permits) = permits.filter(|_| bytes.len() > limits::SMALL_MESSAGE_BYTES) else {
+        return bytes;
+    };
     let unused = permits.num_permits().saturating_sub(bytes.len().div_ceil(KIB));
     drop(permits.split(unused));
     Bytes::from_owner(Reserved { bytes, _permits: permits })

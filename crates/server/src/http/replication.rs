@@ -14,7 +14,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use utoipa::IntoParams;
 
 use super::extract::{Flag, Query};
-use super::problem::{HttpResult, Failure};
+use super::problem::{Failure, HttpResult};
 use crate::replica::{Following, Since, Until, stream};
 use crate::service::Service;
 

@@ -91,7 +91,11 @@ async fn unknown_path(request: Request) -> Failure {
 }
 
 async fn wrong_method(request: Request) -> Failure {
-    let detail = format!("method `{}` is not allowed at `{}`; /api/v1/docs lists the methods", request.method(), request.uri().path());
+    let detail = format!(
+        "method `{}` is not allowed at `{}`; /api/v1/docs lists the methods",
+        request.method(),
+        request.uri().path()
+    );
     Failure::new(StatusCode::METHOD_NOT_ALLOWED, code::METHOD_NOT_ALLOWED, detail)
 }
 

@@ -17,7 +17,7 @@ use super::definition::{Body, QueryTarget};
 use super::docs::JobRequest;
 use super::extract::{Flag, Id, Nothing, Query, page, words};
 use super::payload::Payload;
-use super::problem::{HttpResult, Failure};
+use super::problem::{Failure, HttpResult};
 use super::{lookup, plans, waits};
 use crate::caller::Caller;
 use crate::error::Error;
@@ -232,7 +232,9 @@ pub(super) async fn show(
     let run = service.run(&caller, &id.as_str().into()).await?;
     if query.results == Some(Flag::Off) {
         if query.definition.is_on() {
-            return Err(Failure::bad_query("the query is wrong: definition: it cannot be used with `results=0`"));
+            return Err(Failure::bad_query(
+                "the query is wrong: definition: it cannot be used with `results=0`",
+            ));
         }
         return Ok(Json(Shown::Standing(stand(&service, &run).await?)));
     }

@@ -45,13 +45,18 @@ impl Default for PortLimits {
 }
 
 /// Serves until `closing`, and then until all current requests have a response.
-pub(crate) async fn serve(listener: TcpListener, router: Router, limits: PortLimits, closing: CancellationToken) {
+pub(crate) async fn serve(
+    listener: TcpListener,
+    router: Router,
+    port: PortLimits,
+    closing: CancellationToken,
+) {
     let spawn = Spawn::current();
     let mut builder = auto::Builder::new(spawn.clone());
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(limits.header)
+        .header_read_timeout(port.header)
         .max_buf_size(limits::HTTP_HEADER_BYTES);
     builder
         .http2()
@@ -63,14 +68,14 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, limits: PortLim
         .max_header_list_size(limits::HTTP_HEADER_BYTES as u32);
     let service = TowerToHyperService::new(router);
     let connections = GracefulShutdown::new();
-    let mut door = Door::new(listener, "http", limits.connections);
+    let mut door = Door::new(listener, "http", port.connections);
     while let Some((stream, permit)) = door.accept(&closing).await {
         let (builder, service) = (builder.clone(), service.clone());
         let (watcher, closing) = (connections.watcher(), closing.clone());
         spawn.execute(async move {
             let _permit = permit;
             let opened = tokio::select! {
-                opened = open(stream, limits.first_bytes) => opened,
+                opened = open(stream, port.first_bytes) => opened,
                 () = closing.cancelled() => None,
             };
             let Some((_, stream)) = opened else { return };

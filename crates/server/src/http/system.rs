@@ -18,7 +18,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::extract::{Nothing, Query, page};
-use super::problem::{HttpResult, Failure};
+use super::problem::{Failure, HttpResult};
 use crate::caller::Caller;
 use crate::replica::{Following, Lag};
 use crate::service::Service;

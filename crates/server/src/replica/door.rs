@@ -26,13 +26,11 @@ impl Door {
     async fn closed<T>(&self) -> Result<T, Fault> {
         let servers = self.parts.store.servers().await.unwrap_or_default();
         let doors: Vec<String> = servers.into_iter().map(|server| server.grpc).collect();
-        let at = if doors.is_empty() {
-            String::new()
-        } else {
-            format!(" at {}", doors.join(", "))
-        };
+        let at = if doors.is_empty() { String::new() } else { format!(" at {}", doors.join(", ")) };
         let primary = self.following.primary();
-        Err(Fault::Unavailable(format!("this is a read replica; connect agents to its primary {primary}{at}")))
+        Err(Fault::Unavailable(format!(
+            "this is a read replica; connect agents to its primary {primary}{at}"
+        )))
     }
 }
 

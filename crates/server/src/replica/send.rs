@@ -241,7 +241,9 @@ impl Sender {
                 self.send(&Frame::Part(piece)).await?;
             }
         }
-        reading.await.map_err(|error| store::Error::Unavailable(format!("cannot read a snapshot: {error}")))??;
+        reading
+            .await
+            .map_err(|error| store::Error::Unavailable(format!("cannot read a snapshot: {error}")))??;
         Ok(())
     }
 

@@ -23,7 +23,7 @@ impl Service {
         }
         let signs = self.parts.last_sign.is_fresh(self.parts.settings.server_stale_after.0);
         let silent = || (!signs).then(|| "the store does not answer".to_owned());
-        self.parts.journal.trouble().or_else(silent)
+        self.parts.journal.store_problem().or_else(silent)
     }
 
     /// How many nodes report that something is wrong with them.

@@ -60,10 +60,10 @@ fn large() -> Submit {
 async fn take_all(heavy: &HeavyWork) -> Vec<mpsc::Sender<()>> {
     let mut taken = Vec::new();
     for _ in 0..limits::PLANS_AT_ONCE {
-        let (let_go, held) = mpsc::channel::<()>();
+        let (finish, held) = mpsc::channel::<()>();
         let heavy = heavy.clone();
         tokio::spawn(async move { heavy.run(move || held.recv().unwrap_err()).await });
-        taken.push(let_go);
+        taken.push(finish);
     }
     until_left(heavy, limits::PLANS_WAITING).await;
     taken

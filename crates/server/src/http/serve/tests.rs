@@ -39,7 +39,12 @@ impl Port {
         };
         let router = Router::new().route("/", get(|| async { "hello" })).route("/events", get(stream));
         let closing = CancellationToken::new();
-        tokio::spawn(serve(listener, router, Grants { connections, first_bytes, header }, closing.clone()));
+        tokio::spawn(serve(
+            listener,
+            router,
+            PortLimits { connections, first_bytes, header },
+            closing.clone(),
+        ));
         Self { address, events, closing }
     }
 
