@@ -32,9 +32,7 @@ pub enum Error {
     #[error(transparent)]
     Conflict(#[from] Conflict),
     /// There is no room for more runs now.
-    #[error(
-        "{pending} runs are pending, and at most {most} may be (max_pending_runs); try again later"
-    )]
+    #[error("{pending} runs are pending, and at most {most} may be (max_pending_runs); try again later")]
     TooManyRuns { most: u32, pending: u32 },
     #[error("{0}")]
     Unavailable(String),

@@ -37,10 +37,10 @@ impl HeavyWork {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Error> {
-        let busy =
-            || Error::Busy("the server is busy with other large plans; try again".to_owned());
+        let busy = || Error::Busy("the server is busy with other large plans; try again".to_owned());
         let room = Arc::clone(&self.room).try_acquire_owned().map_err(|_| busy())?;
-        let thread = timeout(PATIENCE, Arc::clone(&self.threads).acquire_owned()).await.map_err(|_| busy())?;
+        let thread =
+            timeout(PATIENCE, Arc::clone(&self.threads).acquire_owned()).await.map_err(|_| busy())?;
         let thread = thread.expect("it is never closed");
         let done = tokio::task::spawn_blocking(move || {
             let _kept = (room, thread);

@@ -21,7 +21,7 @@ impl Board {
     }
 
     /// Returns another run that has an execution on the node.
-    pub(crate) fn at_work(&self, node: NodeId, but: &RunId) -> Option<&RunId> {
+    pub(crate) fn other_run_on(&self, node: NodeId, but: &RunId) -> Option<&RunId> {
         let held = self.posts.get(&node)?.held.values();
         held.map(|Holding { of: Parent::Run(run), .. }| run).find(|run| *run != but)
     }

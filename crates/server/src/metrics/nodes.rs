@@ -24,7 +24,7 @@ struct Counts {
 #[derive(Debug, Default)]
 struct Table {
     counts: HashMap<NodeId, Counts>,
-    /// The nodes that there are: only these are by_hostname.
+    /// The existing nodes: only these are shown.
     names: Vec<(NodeId, String)>,
 }
 

@@ -51,7 +51,11 @@ impl Host {
 
     /// Checks which of these leases are current. Reads the store only for leases that the board does not
     /// know.
-    pub(super) async fn check_leases(&self, node: NodeId, held: Vec<LeaseRef>) -> Result<CheckedLeases, Fault> {
+    pub(super) async fn check_leases(
+        &self,
+        node: NodeId,
+        held: Vec<LeaseRef>,
+    ) -> Result<CheckedLeases, Fault> {
         let (known, unknown): (Vec<LeaseRef>, Vec<LeaseRef>) = {
             let board = self.parts.dispatcher.board();
             held.into_iter().partition(|held| board.holds(node, held))
@@ -98,7 +102,12 @@ impl Host {
     }
 
     /// Records the problems of an agent's host, if they have changed.
-    async fn note_problems(&self, node: NodeId, session: SessionId, problems: Vec<String>) -> Result<(), Fault> {
+    async fn note_problems(
+        &self,
+        node: NodeId,
+        session: SessionId,
+        problems: Vec<String>,
+    ) -> Result<(), Fault> {
         let problems = bounded_problems(problems);
         let is_new = self.parts.dispatcher.board().node(node).is_some_and(|node| node.problems != problems);
         if is_new {

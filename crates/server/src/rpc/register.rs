@@ -74,7 +74,9 @@ impl Host {
             // The node changed between the read and the commit: decide again.
             tries -= 1;
             if tries == 0 {
-                return Err(Fault::Unavailable(format!("other agents are registering as node `{node}`; try again")));
+                return Err(Fault::Unavailable(format!(
+                    "other agents are registering as node `{node}`; try again"
+                )));
             }
         };
         self.end_former_sessions(node, session, &kept, is_another).await?;

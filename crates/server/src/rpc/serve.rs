@@ -29,7 +29,7 @@ const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 const WRONG_PORT: &str = concat!(
     "HTTP/1.1 400 Bad Request\r\n",
     "content-type: application/problem+json\r\n",
-    "content-length: 77\r\n",
+    "content-length: 177\r\n",
     "connection: close\r\n",
     "\r\n",
     r#"{"type":"about:blank","title":"Bad Request","status":400,"code":"wrong_port","#,

@@ -65,7 +65,10 @@ impl Server {
         for listener in self.listeners {
             let abort = listener.abort_handle();
             if tokio::time::timeout(grace, listener).await.is_err() {
-                warn!("requests were still in progress after {}; they are aborted", self.parts.settings.shutdown_grace);
+                warn!(
+                    "requests were still in progress after {}; they are aborted",
+                    self.parts.settings.shutdown_grace
+                );
                 abort.abort();
             }
         }

@@ -50,11 +50,11 @@ impl Link for Nobody {
     }
 }
 
-/// A port with this patience; it closes with the token.
-async fn port(patience: Patience) -> (SocketAddr, CancellationToken) {
+/// A port with this limits; it closes with the token.
+async fn port(limits: ConnectionLimits) -> (SocketAddr, CancellationToken) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, closing) = (listener.local_addr().unwrap(), CancellationToken::new());
-    tokio::spawn(serve_with(patience, listener, Arc::new(Nobody), closing.clone()));
+    tokio::spawn(serve_with(limits, listener, Arc::new(Nobody), closing.clone()));
     (address, closing)
 }
 
@@ -87,7 +87,7 @@ async fn greeted(address: SocketAddr) -> TcpStream {
 
 #[tokio::test]
 async fn a_peer_is_told_what_one_connection_may_do() {
-    let (address, _closing) = port(Patience::default()).await;
+    let (address, _closing) = port(ConnectionLimits::default()).await;
     let mut stream = greeted(address).await;
     let (kind, settings) = timeout(SOON, next(&mut stream)).await.unwrap().unwrap();
     assert_eq!(kind, SETTINGS);
@@ -101,7 +101,7 @@ async fn a_peer_is_told_what_one_connection_may_do() {
 
 #[tokio::test]
 async fn a_frame_that_is_too_large_ends_its_connection_before_it_is_read() {
-    let (address, _closing) = port(Patience::default()).await;
+    let (address, _closing) = port(ConnectionLimits::default()).await;
     for _ in 0..60 {
         let mut stream = greeted(address).await;
         // Only its head says how long it is.
@@ -122,8 +122,8 @@ async fn a_frame_that_is_too_large_ends_its_connection_before_it_is_read() {
 
 #[tokio::test]
 async fn silence_and_half_a_preface_are_not_waited_for() {
-    let patience = Patience { first_bytes: Duration::from_millis(50), ..Patience::default() };
-    let (address, _closing) = port(patience).await;
+    let limits = ConnectionLimits { first_bytes: Duration::from_millis(50), ..ConnectionLimits::default() };
+    let (address, _closing) = port(limits).await;
     for half in [&b""[..], &PREFACE[..10]] {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(half).await.unwrap();
@@ -133,15 +133,15 @@ async fn silence_and_half_a_preface_are_not_waited_for() {
 
 #[tokio::test]
 async fn a_connection_that_makes_no_call_is_closed() {
-    let patience = Patience { idle: Duration::from_millis(50), ..Patience::default() };
-    let (address, _closing) = port(patience).await;
+    let limits = ConnectionLimits { idle: Duration::from_millis(50), ..ConnectionLimits::default() };
+    let (address, _closing) = port(limits).await;
     closes(&mut greeted(address).await).await;
 }
 
 #[tokio::test]
 async fn connections_are_bounded_and_one_that_ends_makes_room() {
     let bounds = Bounds { total: 2, per_address: 2, loopback: 2 };
-    let (address, _closing) = port(Patience { bounds, ..Patience::default() }).await;
+    let (address, _closing) = port(ConnectionLimits { bounds, ..ConnectionLimits::default() }).await;
     let mut held = [greeted(address).await, greeted(address).await];
     for stream in &mut held {
         timeout(SOON, next(stream)).await.unwrap().expect("it is served");
@@ -162,7 +162,7 @@ async fn http1_is_told_that_this_is_the_port_of_agents() {
     assert!(head.contains(&format!("content-length: {}\r\n", body.len())), "{head} {}", body.len());
     let problem: serde_json::Value = serde_json::from_str(body).unwrap();
     assert_eq!(problem["code"], "wrong_port");
-    let (address, _closing) = port(Patience::default()).await;
+    let (address, _closing) = port(ConnectionLimits::default()).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(b"GET /api/v1/nodes HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
     let mut answer = String::new();
@@ -173,7 +173,7 @@ async fn http1_is_told_that_this_is_the_port_of_agents() {
 /// A whole message, as large as they come.
 #[tokio::test]
 async fn a_large_message_arrives_in_many_frames() {
-    let (address, _closing) = port(Patience::default()).await;
+    let (address, _closing) = port(ConnectionLimits::default()).await;
     let link = grpc::Client::connect(&address.to_string()).await.unwrap();
     let chunk = downbeat_proto::message::Chunk {
         execution: downbeat_core::ids::ExecutionId(uuid::Uuid::nil()),
