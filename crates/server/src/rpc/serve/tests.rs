@@ -1,4 +1,4 @@
-//! The agents' port against peers that are not agents.
+//! The agents' port with peers that are not agents.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::*;
 
-/// Nothing in these tests takes longer.
+/// The maximum duration in these tests.
 const SOON: Duration = Duration::from_secs(30);
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const HEADERS: u8 = 1;
@@ -50,7 +50,7 @@ impl Link for Nobody {
     }
 }
 
-/// A port with this limits; it closes with the token.
+/// Starts a port with these limits; it closes with the token.
 async fn port(limits: ConnectionLimits) -> (SocketAddr, CancellationToken) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, closing) = (listener.local_addr().unwrap(), CancellationToken::new());
@@ -63,7 +63,7 @@ fn frame(length: usize, kind: u8, flags: u8, stream: u32) -> Vec<u8> {
     [&length[1..], &[kind, flags], &stream.to_be_bytes()].concat()
 }
 
-/// The next frame: its kind and what it holds. Nothing at the end of the connection.
+/// Returns the kind and the content of the next frame; `None` at the end of the connection.
 async fn next(stream: &mut TcpStream) -> Option<(u8, Vec<u8>)> {
     let mut head = [0; 9];
     stream.read_exact(&mut head).await.ok()?;
@@ -104,7 +104,7 @@ async fn a_frame_that_is_too_large_ends_its_connection_before_it_is_read() {
     let (address, _closing) = port(ConnectionLimits::default()).await;
     for _ in 0..60 {
         let mut stream = greeted(address).await;
-        // Only its head says how long it is.
+        // Only its header declares a length.
         stream.write_all(&frame(10 * 1024 * 1024, HEADERS, 4, 1)).await.unwrap();
         let goaway = async {
             loop {
@@ -170,7 +170,7 @@ async fn http1_is_told_that_this_is_the_port_of_agents() {
     assert_eq!(answer, WRONG_PORT);
 }
 
-/// A whole message, as large as they come.
+/// A message of the maximum size.
 #[tokio::test]
 async fn a_large_message_arrives_in_many_frames() {
     let (address, _closing) = port(ConnectionLimits::default()).await;
