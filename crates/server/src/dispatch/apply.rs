@@ -9,7 +9,7 @@ use downbeat_core::run::RunState;
 use downbeat_core::work::{Attempt, Parent, Work};
 use downbeat_core::{Change, Event};
 
-use super::board::{Board, OpenExecution, Stage};
+use super::board::{Board, DispatchState, OpenExecution};
 use super::post::{Holding, Post};
 use super::stray::Stray;
 use crate::works::Works;
@@ -68,7 +68,7 @@ impl Board {
             Change::ExecutionLeased { execution, lease, .. } => {
                 let waited = self.open.get(execution).map(|open| {
                     let slot = open.slot;
-                    if let Stage::Waiting { until } = open.stage {
+                    if let DispatchState::Waiting { until } = open.stage {
                         self.queue.remove(slot, until, *execution);
                     }
                     lease.granted_at.duration_since(open.created_at).unsigned_abs()
@@ -84,11 +84,15 @@ impl Board {
             }
             Change::ExecutionCancelRequested { execution, .. } => {
                 match self.open.get(execution).map(|open| open.stage) {
-                    Some(Stage::Held { node }) => {
+                    Some(DispatchState::Leased { node }) => {
                         self.with_post(node, |post| post.stop(*execution));
                         touched.push((*execution, node));
                     }
-                    Some(Stage::Waiting { .. } | Stage::Paused { .. } | Stage::Claimed { .. }) => {
+                    Some(
+                        DispatchState::Waiting { .. }
+                        | DispatchState::Paused { .. }
+                        | DispatchState::Claimed { .. },
+                    ) => {
                         self.cancelled += 1;
                         self.close(*execution);
                     }
@@ -134,7 +138,7 @@ impl Board {
             is_placed: execution.pinned.is_none(),
             slot,
             created_at: execution.created_at,
-            stage: Stage::Waiting { until },
+            stage: DispatchState::Waiting { until },
         };
         if self.open.insert(execution.id, open).is_none() {
             self.queue.retain(slot);
@@ -143,7 +147,7 @@ impl Board {
             && matches!(execution.state, State::Pending { .. })
             && let Some(open) = self.open.get_mut(&execution.id)
         {
-            open.stage = Stage::Paused { until };
+            open.stage = DispatchState::Paused { until };
             return;
         }
         match &execution.state {
@@ -162,7 +166,7 @@ impl Board {
     fn hold(&mut self, execution: ExecutionId, lease: &Lease, stop: bool, touched: &mut Touched) {
         self.take_places(execution, lease);
         let Some(open) = self.open.get_mut(&execution) else { return };
-        open.stage = Stage::Held { node: lease.node };
+        open.stage = DispatchState::Leased { node: lease.node };
         let (of, placed) = (open.parent.clone(), open.is_placed);
         let Some(post) = self.posts.get_mut(&lease.node) else {
             self.stray.push(of_deleted(of, execution, lease.token));
@@ -189,7 +193,7 @@ impl Board {
     fn keep(&mut self, execution: ExecutionId, lease: &Lease, stop: bool) {
         self.take_places(execution, lease);
         let Some(open) = self.open.get_mut(&execution) else { return };
-        open.stage = Stage::Held { node: lease.node };
+        open.stage = DispatchState::Leased { node: lease.node };
         let (of, placed) = (open.parent.clone(), open.is_placed);
         match self.posts.get_mut(&lease.node) {
             Some(post) => {
@@ -206,16 +210,16 @@ impl Board {
     fn close(&mut self, execution: ExecutionId) {
         let Some(open) = self.open.remove(&execution) else { return };
         match open.stage {
-            Stage::Waiting { until } => self.queue.remove(open.slot, until, execution),
-            Stage::Paused { .. } => {}
-            Stage::Claimed { node, at } => {
+            DispatchState::Waiting { until } => self.queue.remove(open.slot, until, execution),
+            DispatchState::Paused { .. } => {}
+            DispatchState::Claimed { node, at } => {
                 self.with_post(node, |post| {
                     post.forget(execution);
                     post.give_back(open.is_placed);
                 });
                 self.give_places_back(open.slot, execution, at);
             }
-            Stage::Held { node } => {
+            DispatchState::Leased { node } => {
                 self.with_post(node, |post| post.forget(execution));
                 self.end_places(open.slot, execution);
             }

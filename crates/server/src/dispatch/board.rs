@@ -38,7 +38,7 @@ pub(super) struct OpenExecution {
     pub(super) is_placed: bool,
     pub(super) slot: QueueSlot,
     pub(super) created_at: Timestamp,
-    pub(super) stage: Stage,
+    pub(super) stage: DispatchState,
 }
 
 impl OpenExecution {
@@ -48,7 +48,7 @@ impl OpenExecution {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum DispatchState {
     Waiting {
         until: Option<Timestamp>,
     },
@@ -61,7 +61,7 @@ pub(super) enum Stage {
         node: NodeId,
         at: Timestamp,
     },
-    Held {
+    Leased {
         node: NodeId,
     },
 }
@@ -311,7 +311,9 @@ impl Board {
     }
 
     fn assign_again(&mut self, node: NodeId, execution: ExecutionId, now: Timestamp) {
-        let Some(open) = self.open.get(&execution).filter(|open| open.stage == (Stage::Held { node })) else {
+        let Some(open) =
+            self.open.get(&execution).filter(|open| open.stage == (DispatchState::Leased { node }))
+        else {
             return;
         };
         let Some(post) = self.posts.get_mut(&node) else { return };

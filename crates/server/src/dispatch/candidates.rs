@@ -13,7 +13,7 @@ use super::board::Board;
 use super::class::Class;
 
 /// How many executions of a run nodes hold, by the value of a label; `None` counts nodes without the label.
-type Held = BTreeMap<Option<String>, u32>;
+type HeldCounts = BTreeMap<Option<String>, u32>;
 
 /// The candidates are the nodes that can run one more placed execution.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(super) struct Candidates {
     free: usize,
     classes: BTreeMap<u32, Ranked>,
     /// For runs that spread over a label.
-    held: BTreeMap<Parent, BTreeMap<String, Held>>,
+    held: BTreeMap<Parent, BTreeMap<String, HeldCounts>>,
 }
 
 /// The nodes of one class, in groups. The nodes of a group have the same weight, and the run's executions
@@ -130,7 +130,7 @@ impl Candidates {
         };
         let of_parent = self.held.entry(parent.clone()).or_default();
         of_parent.entry(label.clone()).or_insert_with(|| {
-            let mut counts = Held::new();
+            let mut counts = HeldCounts::new();
             for post in board.posts.values().filter(|post| post.record.cluster == rules.cluster) {
                 let value = post.record.description.labels.get(label).cloned();
                 *counts.entry(value).or_default() += post.held_of(parent);
@@ -145,7 +145,7 @@ impl Group {
         &self,
         index: usize,
         rules: &Class,
-        held: &BTreeMap<Parent, BTreeMap<String, Held>>,
+        held: &BTreeMap<Parent, BTreeMap<String, HeldCounts>>,
         board: &Board,
     ) -> Option<(Rank, NodeId, usize)> {
         let &(free, node) = self.nodes.peek()?;
@@ -156,7 +156,7 @@ impl Group {
         &self,
         rules: &Class,
         free: u32,
-        held: &BTreeMap<Parent, BTreeMap<String, Held>>,
+        held: &BTreeMap<Parent, BTreeMap<String, HeldCounts>>,
         board: &Board,
     ) -> Rank {
         let held = match (&self.over, &rules.parent, &rules.placement.spread) {

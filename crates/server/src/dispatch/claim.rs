@@ -8,7 +8,7 @@ use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId};
 use downbeat_core::work::Parent;
 use downbeat_core::{Change, Dice, Timestamp};
 
-use super::board::{Board, Stage};
+use super::board::{Board, DispatchState};
 use super::candidates::Candidates;
 use super::line::{Gate, Head};
 use super::pile::{Next, Where};
@@ -127,7 +127,7 @@ impl Board {
         self.uses.prune(now);
         for execution in self.queue.due(now) {
             if let Some(open) = self.open.get_mut(&execution) {
-                open.stage = Stage::Waiting { until: None };
+                open.stage = DispatchState::Waiting { until: None };
                 let slot = open.slot;
                 self.queue.push(slot, execution);
             }
@@ -281,7 +281,7 @@ impl Board {
     fn claim_one(&mut self, execution: ExecutionId, node: NodeId, now: Timestamp, dice: &mut Dice) -> Change {
         let open = self.open.get_mut(&execution).expect("what waits in the queue is open");
         let (slot, placed, of) = (open.slot, open.is_placed, open.parent.clone());
-        open.stage = Stage::Claimed { node, at: now };
+        open.stage = DispatchState::Claimed { node, at: now };
         self.queue.remove(slot, None, execution);
         self.take_places_at(slot, execution, now);
         let lease = self.grant(execution, of.clone(), node, placed, now, dice);
@@ -293,14 +293,14 @@ impl Board {
         let Change::ExecutionLeased { execution, lease, .. } = change else { return };
         let is_paused = self.open.get(execution).is_some_and(|open| self.is_paused(&open.attempt.of));
         if let Some(open) = self.open.get_mut(execution)
-            && let Stage::Claimed { node, at } = open.stage
+            && let DispatchState::Claimed { node, at } = open.stage
             && node == lease.node
         {
             let slot = open.slot;
             if is_paused {
-                open.stage = Stage::Paused { until: None };
+                open.stage = DispatchState::Paused { until: None };
             } else {
-                open.stage = Stage::Waiting { until: None };
+                open.stage = DispatchState::Waiting { until: None };
                 self.queue.push(slot, *execution);
             }
             self.give_places_back(slot, *execution, at);

@@ -6,7 +6,7 @@ use downbeat_core::execution::Lease;
 use downbeat_core::ids::ExecutionId;
 use downbeat_core::state::LimitUse;
 
-use super::board::{Board, Stage};
+use super::board::{Board, DispatchState};
 use super::queue::QueueSlot;
 use super::uses::{Key, LimitKind};
 
@@ -42,7 +42,7 @@ impl Board {
         let Some(open) = self.open.get(&execution) else { return };
         let Some(bounds) = self.queue.bounds(open.slot) else { return };
         for bound in bounds.iter() {
-            if let Stage::Claimed { at, .. } = open.stage
+            if let DispatchState::Claimed { at, .. } = open.stage
                 && at != lease.granted_at
             {
                 self.uses.forget_begin(bound, execution, at);

@@ -6,7 +6,7 @@ use downbeat_core::collections::HashMap;
 use downbeat_core::ids::{ExecutionId, NodeId, RunId};
 use downbeat_core::work::{Origin, Parent};
 
-use super::board::{Board, Stage};
+use super::board::{Board, DispatchState};
 use super::post::Holding;
 
 impl Board {
@@ -87,12 +87,12 @@ impl Board {
             self.open.iter_mut().filter(|(_, open)| matches!(&open.parent, Parent::Run(of) if of == run));
         for (execution, open) in of_run {
             match open.stage {
-                Stage::Waiting { until } if paused => {
+                DispatchState::Waiting { until } if paused => {
                     self.queue.remove(open.slot, until, *execution);
-                    open.stage = Stage::Paused { until };
+                    open.stage = DispatchState::Paused { until };
                 }
-                Stage::Paused { until } if !paused => {
-                    open.stage = Stage::Waiting { until };
+                DispatchState::Paused { until } if !paused => {
+                    open.stage = DispatchState::Waiting { until };
                     match until {
                         None => self.queue.push(open.slot, *execution),
                         Some(until) => self.queue.delay(until, *execution),

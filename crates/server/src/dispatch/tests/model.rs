@@ -351,7 +351,7 @@ fn random_stories_are_told_by_the_rules() {
 
 /// Returns how many leases were granted.
 fn tell(seed: u64) -> usize {
-    let told = std::panic::catch_unwind(|| {
+    let result = std::panic::catch_unwind(|| {
         let mut story = Story::begin(seed);
         let mut given = 0;
         for _ in 0..40 {
@@ -363,5 +363,5 @@ fn tell(seed: u64) -> usize {
         }
         given
     });
-    told.unwrap_or_else(|_| panic!("DOWNBEAT_TEST_SEED={seed} tells it again"))
+    result.unwrap_or_else(|_| panic!("DOWNBEAT_TEST_SEED={seed} repeats it"))
 }

@@ -85,7 +85,7 @@ impl Client {
             }
             true
         };
-        tokio::time::timeout(DEADLINE, read).await.expect("the server answers or closes")
+        tokio::time::timeout(DEADLINE, read).await.expect("the server responds or closes")
     }
 
     async fn is_closed(&mut self) {
@@ -148,7 +148,7 @@ async fn one_address_gets_no_more_than_its_share() {
     assert!(one.is_served().await && two.is_served().await);
     assert!(!port.connect().await.is_served().await);
     assert!(port.connect_from(Ipv4Addr::new(127, 0, 0, 2)).await.is_served().await);
-    assert!(one.is_served().await, "the others go on");
+    assert!(one.is_served().await, "the others continue");
     drop(two);
     let again = async { while !port.connect().await.is_served().await {} };
     tokio::time::timeout(DEADLINE, again).await.expect("there is room again");

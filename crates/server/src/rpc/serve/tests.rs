@@ -24,29 +24,29 @@ const FRAME_SIZE_ERROR: u8 = 6;
 #[derive(Debug)]
 struct Nobody;
 
-fn nobody<T>() -> Result<T, Fault> {
-    Err(Fault::Unavailable("nobody is here".to_owned()))
+fn no_service<T>() -> Result<T, Fault> {
+    Err(Fault::Unavailable("no agent service".to_owned()))
 }
 
 #[async_trait]
 impl Link for Nobody {
     async fn hello(&self, _: Hello) -> Result<Welcome, Fault> {
-        nobody()
+        no_service()
     }
     async fn register(&self, _: Register) -> Result<(), Fault> {
-        nobody()
+        no_service()
     }
     async fn heartbeat(&self, _: Heartbeat) -> Result<HeartbeatAnswer, Fault> {
-        nobody()
+        no_service()
     }
     async fn poll(&self, _: Poll) -> Result<PollAnswer, Fault> {
-        nobody()
+        no_service()
     }
     async fn report(&self, _: Report) -> Result<ReportAnswer, Fault> {
-        nobody()
+        no_service()
     }
     async fn output(&self, _: Output) -> Result<(), Fault> {
-        nobody()
+        no_service()
     }
 }
 
@@ -91,12 +91,16 @@ async fn a_peer_is_told_what_one_connection_may_do() {
     let mut stream = greeted(address).await;
     let (kind, settings) = timeout(SOON, next(&mut stream)).await.unwrap().unwrap();
     assert_eq!(kind, SETTINGS);
-    let told = |number: u8| {
+    let announced = |number: u8| {
         let mut pairs = settings.chunks_exact(6);
-        let pair = pairs.find(|pair| pair[..2] == [0, number]).expect("the setting is told");
+        let pair = pairs.find(|pair| pair[..2] == [0, number]).expect("the setting is announced");
         u32::from_be_bytes(pair[2..].try_into().unwrap())
     };
-    assert_eq!((told(3), told(5), told(6)), (16, 64 * 1024, 8 * 1024), "streams, frame, headers");
+    assert_eq!(
+        (announced(3), announced(5), announced(6)),
+        (16, 64 * 1024, 8 * 1024),
+        "streams, frame, headers"
+    );
 }
 
 #[tokio::test]
@@ -108,13 +112,13 @@ async fn a_frame_that_is_too_large_ends_its_connection_before_it_is_read() {
         stream.write_all(&frame(10 * 1024 * 1024, HEADERS, 4, 1)).await.unwrap();
         let goaway = async {
             loop {
-                match next(&mut stream).await.expect("the server says why it goes") {
+                match next(&mut stream).await.expect("the server sends a reason") {
                     (GOAWAY, body) => return body,
                     _ => continue,
                 }
             }
         };
-        let goaway = timeout(SOON, goaway).await.expect("the server says so soon");
+        let goaway = timeout(SOON, goaway).await.expect("the server responds in time");
         assert_eq!(goaway[7], FRAME_SIZE_ERROR);
         closes(&mut stream).await;
     }
@@ -188,5 +192,5 @@ async fn a_large_message_arrives_in_many_frames() {
         held: Vec::new(),
         chunks: vec![chunk; 9 * 1024 * 1024 / limits::OUTPUT_CHUNK_BYTES],
     };
-    assert_eq!(link.output(output).await, nobody(), "it reached the host");
+    assert_eq!(link.output(output).await, no_service(), "it reached the host");
 }
