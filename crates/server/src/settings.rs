@@ -10,8 +10,7 @@ use downbeat_core::{Span, limits};
 pub struct Settings {
     /// `sqlite:PATH`, `postgres://…` or `memory:`.
     pub store: String,
-    /// URLs of a primary's servers, `http://HOST:PORT` each. If set, this server is a read replica of that
-    /// primary.
+    /// URLs of a primary's servers, `http://HOST:PORT` each. If set, this server is a read replica of that primary.
     pub replica_of: Vec<String>,
     /// The address for REST, live streams and metrics.
     pub http: SocketAddr,
@@ -35,8 +34,7 @@ pub struct Settings {
     pub lease_ttl: Span,
     /// How many days ended runs are kept; 0 keeps them forever.
     pub retention_days: u32,
-    /// How many runs may be in progress at once, over all servers of the store; further runs wait. Default:
-    /// no limit.
+    /// How many runs may be in progress at once, over all servers of the store; further runs wait. Default: no limit.
     pub max_concurrent_runs: Option<u32>,
     /// How many runs may be pending; more are refused.
     pub max_pending_runs: u32,

@@ -92,8 +92,7 @@ impl Works {
         self.runs().remove(run);
     }
 
-    /// Adds the plans of new runs. Called before the board sees the events, which may hold executions of
-    /// these runs.
+    /// Adds the plans of new runs. Called before the board sees the events, which may hold executions of these runs.
     pub(crate) fn learn(&self, events: &[Event]) {
         for event in events {
             if let Change::RunCreated { run, .. } = &event.change {

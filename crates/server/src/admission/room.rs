@@ -18,8 +18,7 @@ use crate::journal::Perform;
 use crate::metrics::Metrics;
 use crate::parts::Parts;
 
-/// The maximum time until a failed or refused admission is tried again: its obstacle may not be in the feed
-/// yet.
+/// The maximum time until a failed or refused admission is tried again: its obstacle may not be in the feed yet.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// The waiting room of runs; cheap to clone. The queue's lock is taken before the board's, and neither is

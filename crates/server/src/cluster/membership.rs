@@ -1,5 +1,4 @@
-//! Sends this server's heartbeats, and watches those of the others: it takes over runs whose owner is
-//! silent.
+//! Sends this server's heartbeats, and watches those of the others: it takes over runs whose owner is silent.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

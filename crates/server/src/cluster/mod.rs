@@ -1,5 +1,4 @@
-//! Owns the servers that share a store: which are alive, and which one takes over the runs of a server that
-//! is gone.
+//! Owns the servers that share a store: which are alive, and which one takes over the runs of a server that is gone.
 
 mod common;
 mod membership;

@@ -23,8 +23,7 @@ impl Board {
         for event in events {
             self.apply_one(&event.change, works, &mut touched);
         }
-        // In the order of their rows: executions that are assigned together are reported and written
-        // together.
+        // In the order of their rows: executions that are assigned together are reported and written together.
         touched.sort_unstable();
         for (_, node) in touched {
             self.with_post(node, Post::flush);

@@ -1,5 +1,4 @@
-//! Owns the board: every open execution and every node, as the feed reports them. It is synchronous and
-//! never waits.
+//! Owns the board: every open execution and every node, as the feed reports them. It is synchronous and never waits.
 
 use std::sync::Arc;
 
@@ -33,8 +32,7 @@ pub(super) struct OpenExecution {
     pub(super) attempt: Attempt,
     pub(super) parent: Parent,
     pub(super) work: Arc<Work>,
-    /// Whether it uses a slot for placed work. Otherwise it is pinned and uses the node's only slot for
-    /// fleet work.
+    /// Whether it uses a slot for placed work. Otherwise it is pinned and uses the node's only slot for fleet work.
     pub(super) is_placed: bool,
     pub(super) slot: QueueSlot,
     pub(super) created_at: Timestamp,

@@ -1,6 +1,5 @@
-//! Owns the nodes with a free slot for placed work, ranked for each class, during one round of claims.
-//! Within a round slots are only used up, so the rank of a node only falls: the top entry is checked when
-//! it is used.
+//! Owns the nodes with a free slot for placed work, ranked for each class, during one round of claims. Within a round
+//! slots are only used up, so the rank of a node only falls: the top entry is checked when it is used.
 
 use std::collections::{BTreeMap, BinaryHeap};
 
@@ -122,8 +121,7 @@ impl Candidates {
         Ranked { groups, tops }
     }
 
-    /// Counts the executions of a run that spreads over a label, on all nodes, including those without a
-    /// free slot.
+    /// Counts the executions of a run that spreads over a label, on all nodes, including those without a free slot.
     fn count_groups(&mut self, rules: &Class, board: &Board) {
         let (Some(Spread::Label(label)), Some(parent)) = (&rules.placement.spread, &rules.parent) else {
             return;

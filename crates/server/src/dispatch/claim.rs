@@ -18,8 +18,7 @@ use super::stray::Stray;
 use super::uses::Bound;
 use crate::works::Works;
 
-/// With more lines than this, new executions go to the queue: checking all lines costs more than a second
-/// write.
+/// With more lines than this, new executions go to the queue: checking all lines costs more than a second write.
 const LINES_LOOKED_AT: usize = 64;
 
 /// The result for the first pile of a line.
@@ -84,8 +83,7 @@ impl Board {
         }
     }
 
-    /// Returns whether fleet work of this priority can start on a node at once: older pending work comes
-    /// first.
+    /// Returns whether fleet work of this priority can start on a node at once: older pending work comes first.
     fn is_free_for(&mut self, node: NodeId, priority: i32, parent: &Parent) -> bool {
         let waits = self.next_pinned(node).is_some_and(|(first, _)| first <= Reverse(priority))
             || self.queue.first_limited(node).is_some_and(|first| first >= priority);
@@ -252,8 +250,7 @@ impl Board {
         node.map_or(ClaimTurn::NoNode, |node| ClaimTurn::Claim { execution, node })
     }
 
-    /// Returns whether fleet work with limits may start on its node before the work without limits that
-    /// waits there.
+    /// Returns whether fleet work with limits may start on its node before the work without limits that waits there.
     fn is_next_on(&self, node: NodeId, execution: ExecutionId) -> bool {
         let Some(open) = self.open.get(&execution) else { return false };
         let own = (Reverse(open.work.priority), execution);

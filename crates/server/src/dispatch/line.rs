@@ -17,8 +17,7 @@ pub(super) enum Gate {
     Class(u32),
     /// The node's slot for fleet work.
     Node(NodeId),
-    /// A slot of a limit. Pinned work has its own line: it uses other node slots and must not block placed
-    /// work.
+    /// A slot of a limit. Pinned work has its own line: it uses other node slots and must not block placed work.
     Limit { bound: Bound, pinned: bool },
 }
 
@@ -26,9 +25,8 @@ pub(super) enum Gate {
 #[derive(Debug)]
 pub(super) struct Lane {
     pub priority: i32,
-    /// Its turn. A lane gets a new ticket when it is created and whenever it was served; the lowest ticket
-    /// is next. So no lane is served twice before all others that can be served, and an idle lane saves up
-    /// at most one turn.
+    /// Its turn. A lane gets a new ticket when it is created and whenever it was served; the lowest ticket is next. So
+    /// no lane is served twice before all others that can be served, and an idle lane saves up at most one turn.
     pub ticket: u64,
 }
 

@@ -11,9 +11,8 @@ use super::queue::QueueSlot;
 use super::uses::{Key, LimitKind};
 
 impl Board {
-    /// Loads the uses that the store knows when a server starts: current leases, and recent leases that
-    /// count for a rate. Call it after the executions are loaded: an open execution frees its slot when it
-    /// ends.
+    /// Loads the uses that the store knows when a server starts: current leases, and recent leases that count for a
+    /// rate. Call it after the executions are loaded: an open execution frees its slot when it ends.
     pub(crate) fn load_uses(&mut self, uses: impl IntoIterator<Item = LimitUse>) {
         for LimitUse { cluster, key, execution, granted_at, until } in uses {
             let name = key.into();
@@ -70,8 +69,7 @@ impl Board {
         }
     }
 
-    /// Lets a limit rest: the store refused a claim because the limit is full, whatever the board has
-    /// counted.
+    /// Lets a limit rest: the store refused a claim because the limit is full, whatever the board has counted.
     pub(crate) fn rest(&mut self, claim: &Change, name: &str, now: Timestamp) {
         let Change::ExecutionLeased { execution, .. } = claim else { return };
         let Some(open) = self.open.get(execution) else { return };

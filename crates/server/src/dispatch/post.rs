@@ -198,9 +198,8 @@ impl Post {
         old.map(|(execution, _)| *execution)
     }
 
-    /// Returns the results of former sessions that the agent has not listed for a while, so it no longer
-    /// has them. A delivered result is also missing until this server sees its end in the feed, hence the
-    /// wait.
+    /// Returns the results of former sessions that the agent has not listed for a while, so it no longer has them. A
+    /// delivered result is also missing until this server sees its end in the feed, hence the wait.
     pub(super) fn lost_results(&mut self, listed: &[LeaseRef], now: Timestamp) -> Vec<Stray> {
         let session = self.record.session;
         let mut former = self.held.iter_mut().filter(|(_, held)| held.session != session).peekable();

@@ -458,8 +458,7 @@ impl Queue {
     }
 }
 
-/// Writes a text that identifies the lane. It holds the length of the job's name, because users choose the
-/// name.
+/// Writes a text that identifies the lane. It holds the length of the job's name, because users choose the name.
 fn write_lane(text: &mut String, work: &Work) {
     let (kind, name) = match &work.lane {
         work::Lane::Job(name) => ("job", name.as_str()),

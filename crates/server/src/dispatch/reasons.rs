@@ -29,8 +29,7 @@ impl Obstacle {
 }
 
 impl Board {
-    /// Returns why a due placed execution is not leased: reasons that apply to all nodes, then reasons per
-    /// node.
+    /// Returns why a due placed execution is not leased: reasons that apply to all nodes, then reasons per node.
     pub(crate) fn obstacles(&self, work: &Work, execution: &Execution, now: Timestamp) -> Vec<Obstacle> {
         let full = self.full(work.cluster, execution, now);
         let mut reasons = Vec::new();

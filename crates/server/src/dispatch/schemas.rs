@@ -16,8 +16,7 @@ const SWEEP_LEAST: usize = 1_024;
 #[derive(Debug, Default)]
 pub(super) struct Schemas {
     known: HashSet<Arc<BackendSchema>>,
-    /// How many the last sweep kept. The next sweep comes at twice as many, so its cost is spread over the
-    /// additions.
+    /// How many the last sweep kept. The next sweep comes at twice as many, so its cost is spread over the additions.
     kept: usize,
 }
 

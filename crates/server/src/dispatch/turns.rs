@@ -75,8 +75,7 @@ impl Board {
         })
     }
 
-    /// Removes the pending executions of a paused run from the queue, and puts them back when the run
-    /// continues.
+    /// Removes the pending executions of a paused run from the queue, and puts them back when the run continues.
     pub(crate) fn pause(&mut self, run: &RunId, paused: bool) {
         if paused {
             self.paused.insert(run.clone());

@@ -96,8 +96,7 @@ struct Count {
     rest: Option<Rest>,
 }
 
-/// A lease that counts for a rate: within the window of the limit that is checked, and not longer than its
-/// own window.
+/// A lease that counts for a rate: within the window of the limit that is checked, and not longer than its own window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Begun {
     at: Timestamp,

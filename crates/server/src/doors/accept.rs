@@ -31,8 +31,7 @@ impl Door {
         Self { listener, room: Room::new(bounds), key, refused: 0, logged_at: None }
     }
 
-    /// Returns the next connection, or `None` when the server closes. A connection without room is closed
-    /// at once.
+    /// Returns the next connection, or `None` when the server closes. A connection without room is closed at once.
     pub(crate) async fn accept(&mut self, closing: &CancellationToken) -> Option<(TcpStream, Permit)> {
         loop {
             let accepted = tokio::select! {

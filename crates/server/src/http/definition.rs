@@ -16,8 +16,7 @@ use super::payload::Payload;
 use super::problem::{Failure, HttpResult};
 use crate::service::{Service, Submit};
 
-/// Larger bodies are parsed on a thread that blocks no other request; for smaller ones, the hand-over would
-/// cost more.
+/// Larger bodies are parsed on a thread that blocks no other request; for smaller ones, the hand-over would cost more.
 const LARGE_BYTES: usize = 32 * 1024;
 
 /// A body that holds a job file.
@@ -56,8 +55,7 @@ impl<S: Send + Sync> FromRequest<S> for Body {
 }
 
 impl Body {
-    /// Parses the definition and checks it against the known backends. Applies the target and the cluster
-    /// of the query.
+    /// Parses the definition and checks it against the known backends. Applies the target and the cluster of the query.
     pub(super) async fn read(self, service: &Service, query: QueryTarget<'_>) -> HttpResult<Noted> {
         let target = match query.target {
             Some(text) => Some(
@@ -129,8 +127,7 @@ fn alone(spec::Noted { definition, notes }: spec::Noted) -> Noted {
     (Submit { definition, params: None, no_cache: false, idempotency_key: None }, notes)
 }
 
-/// Parses `{"definition": …, "params": {…}, "no_cache": true}`. The definition is an object or the text of
-/// a job file.
+/// Parses `{"definition": …, "params": {…}, "no_cache": true}`. The definition is an object or the text of a job file.
 fn with_params(
     fields: &serde_json::Map<String, Value>,
     catalogue: &Catalogue,

@@ -40,8 +40,7 @@ pub(super) fn base() -> OpenApi {
     Base::openapi()
 }
 
-/// Returns the document as it is served: every operation may return a problem, and a definition is a job
-/// file.
+/// Returns the document as it is served: every operation may return a problem, and a definition is a job file.
 pub(super) fn whole(mut document: OpenApi) -> Value {
     for item in document.paths.paths.values_mut() {
         for operation in item.get.iter_mut() {

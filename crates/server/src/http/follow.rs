@@ -87,8 +87,7 @@ impl Follower {
     }
 
     async fn read_store(&mut self) -> Result<(), store::Error> {
-        // Read before the page: everything up to this number is then seen, even if it belongs to other
-        // runs.
+        // Read before the page: everything up to this number is then seen, even if it belongs to other runs.
         let committed = self.store.last_seq().await?;
         let filter = EventFilter { since: self.seen, run: self.scope.run().cloned() };
         let at_once = self.pace.at_once();

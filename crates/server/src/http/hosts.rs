@@ -1,18 +1,16 @@
 //! Decides which host names a request may use, as a defence against DNS rebinding.
 //!
-//! A page at `http://evil.example:4680` may let its name resolve to 127.0.0.1 after it was loaded. The
-//! browser then treats this server as the page's own: the page can read everything, and its requests look
-//! like those of the same origin. Only the name in `Host` reveals it, so a browser must use a name that
-//! belongs to this server.
+//! A page at `http://evil.example:4680` may let its name resolve to 127.0.0.1 after it was loaded. The browser then
+//! treats this server as the page's own: the page can read everything, and its requests look like those of the same
+//! origin. Only the name in `Host` reveals it, so a browser must use a name that belongs to this server.
 //!
 //! | the server listens on | accepted |
 //! |---|---|
 //! | a loopback address | `localhost`, loopback addresses, `allowed_hosts` |
-//! | any other address | the same, every address, this machine's hostname; and any name, unless a browser sends the request |
+//! | any other address | the same, every address, this machine's hostname; other names only from programs |
 //!
-//! An address in `Host` cannot be rebound: no name was resolved. A request without `Host` does not come
-//! from a browser, which always sends it. `*.localhost` is not accepted, since another program may serve a
-//! page under such a name.
+//! An address in `Host` cannot be rebound: no name was resolved. A request without `Host` does not come from a browser,
+//! which always sends it. `*.localhost` is not accepted, since another program may serve a page under such a name.
 //!
 //! On a loopback address only programs of this machine connect, and they have no reason to use another
 //! name. A public server has many names (DNS, a balancer, `/etc/hosts`) that it cannot know, and `downbeat

@@ -1,5 +1,4 @@
-//! Owns REST, live streams, health and metrics over HTTP. It reads the store and calls the service; it
-//! decides nothing.
+//! Owns REST, live streams, health and metrics over HTTP. It reads the store and calls the service; it decides nothing.
 //!
 //! One file per resource; `downbeat_api` owns the types. A stream reads the store and is woken by the feed,
 //! so a slow client costs only its own reads.

@@ -55,8 +55,7 @@ pub(super) async fn observe(State(service): State<Service>, request: Request, ne
     response
 }
 
-/// Returns the method as a label: clients may invent methods, and each would be a series that is never
-/// freed.
+/// Returns the method as a label: clients may invent methods, and each would be a series that is never freed.
 fn labelled(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",

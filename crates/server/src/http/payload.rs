@@ -1,5 +1,4 @@
-//! Receives the body of a request, limited in size and time, and limits the total size of all bodies in
-//! memory.
+//! Receives the body of a request, limited in size and time, and limits the total size of all bodies in memory.
 
 use std::time::Duration;
 
@@ -54,8 +53,7 @@ fn most_bytes(headers: &HeaderMap) -> usize {
     length.unwrap_or(limits::JOB_FILE_BYTES).min(limits::JOB_FILE_BYTES)
 }
 
-/// Returns how long a body may take: a client that sends a byte now and then must not keep its connection
-/// forever.
+/// Returns how long a body may take: a client that sends a byte now and then must not keep its connection forever.
 fn time_limit(bytes: usize) -> Duration {
     Duration::from_secs(limits::HTTP_BODY_S + (bytes / limits::HTTP_BODY_BYTES_PER_S) as u64)
 }

@@ -63,8 +63,7 @@ pub(super) async fn plan(
     Ok(shown(service.plan(&caller, definition, &params.unwrap_or_default(), show).await?))
 }
 
-/// Writes a plan as JSON. The caller does this on the thread that compiled the plan: for a large plan it
-/// takes as long.
+/// Writes a plan as JSON. The caller does this on the thread that compiled the plan: for a large plan it takes as long.
 pub(super) fn written(plan: &Plan) -> Vec<u8> {
     serde_json::to_vec(plan).expect("views are plain data")
 }
@@ -75,8 +74,7 @@ pub(super) fn shown(plan: Vec<u8>) -> Response {
 
 /// Checks a definition without regard to the existing nodes
 ///
-/// Params are checked only if the request has some: a definition is valid without values for all its
-/// params.
+/// Params are checked only if the request has some: a definition is valid without values for all its params.
 #[utoipa::path(
     post, operation_id = "validateDefinition", path = "/validate", tag = "plans", params(PlanQuery),
     request_body(

@@ -1,5 +1,4 @@
-//! Owns the output of a whole run: the output of its executions in one stream, each chunk with its
-//! execution.
+//! Owns the output of a whole run: the output of its executions in one stream, each chunk with its execution.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -119,8 +119,7 @@ async fn load(service: &Service, run: &RunRecord) -> HttpResult<Run> {
 /// Loads a run without results.
 async fn stand(service: &Service, run: &RunRecord) -> HttpResult<RunStanding> {
     let executions = service.store().executions_of(&run.id).await?;
-    // Hostnames are needed only for the first failed executions, which texts name; the others are only
-    // counted.
+    // Hostnames are needed only for the first failed executions, which texts name; the others are only counted.
     let failed = executions
         .iter()
         .filter(|execution| matches!(execution.state.status(), Status::Failed | Status::Lost));

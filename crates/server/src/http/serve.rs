@@ -16,8 +16,7 @@ use tracing::debug;
 
 use crate::doors::{Bounds, Door, Spawn, open};
 
-/// An HTTP/2 client that is silent for this long is pinged, and disconnected if it does not respond for as
-/// long again.
+/// An HTTP/2 client that is silent for this long is pinged, and disconnected if it does not respond for as long again.
 const KEEPALIVE: Duration = Duration::from_secs(20);
 
 /// The limits of one port. Tests set their own.

@@ -82,8 +82,7 @@ impl Wake {
         tokio::time::timeout(LOOK_AGAIN, wait).await.unwrap_or(Look::AtAll)
     }
 
-    /// Returns all executions that have grown by now, so that a busy system wakes a stream once and not
-    /// once per chunk.
+    /// Returns all executions that have grown by now, so that a busy system wakes a stream once and not once per chunk.
     fn more_grown(&mut self, first: ExecutionId) -> BTreeSet<ExecutionId> {
         let mut grown = BTreeSet::from([first]);
         while let Ok(execution) = self.grown.try_recv() {

@@ -1,5 +1,4 @@
-//! Owns the feed: committed events, in order, for live streams. A reader that falls behind reads the store
-//! instead.
+//! Owns the feed: committed events, in order, for live streams. A reader that falls behind reads the store instead.
 //!
 //! The events that wait for the slowest reader are limited in bytes: a batch may be large, and a stalled
 //! reader (a paused `curl`) would otherwise keep a thousand of them in memory.

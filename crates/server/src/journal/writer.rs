@@ -31,8 +31,7 @@ const STORE_RETRY: Duration = Duration::from_millis(250);
 /// How long a failed commit counts against the store if nothing was committed since.
 const FAILURE_COUNTS: Duration = Duration::from_secs(10);
 
-/// A part that acts on committed events. Called in the order of commits, before the submitters get their
-/// outcomes.
+/// A part that acts on committed events. Called in the order of commits, before the submitters get their outcomes.
 pub(crate) trait Perform: Send + Sync + std::fmt::Debug {
     fn perform(&self, events: &Arc<[Event]>);
 }
@@ -71,8 +70,7 @@ struct Submission {
 pub(crate) struct CommitError(pub String);
 
 impl Journal {
-    /// Starts the journal's task. It ends when `stop` is cancelled and all submitted changes have an
-    /// outcome.
+    /// Starts the journal's task. It ends when `stop` is cancelled and all submitted changes have an outcome.
     pub(crate) fn start(
         store: Arc<dyn Store>,
         server: ServerId,
@@ -100,8 +98,7 @@ impl Journal {
         (Self { submissions, condition, level }, task)
     }
 
-    /// Commits changes in one batch with those of other submitters. Returns an outcome for each change, in
-    /// order.
+    /// Commits changes in one batch with those of other submitters. Returns an outcome for each change, in order.
     pub(crate) async fn commit(&self, changes: Vec<Change>) -> Result<Vec<Applied>, CommitError> {
         if !changes.iter().all(|change| self.level.allows(change)) {
             // Callers check the level before they decide; a part of a decision must not be committed alone.

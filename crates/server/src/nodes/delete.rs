@@ -20,8 +20,7 @@ pub enum Force {
     Off,
 }
 
-/// Deletes a node; its agent stops when it notices. Returns the earlier tombstone of a node that was
-/// deleted before.
+/// Deletes a node; its agent stops when it notices. Returns the earlier tombstone of a node that was deleted before.
 pub(crate) async fn delete(
     parts: &Parts,
     id: NodeId,

@@ -39,8 +39,7 @@ impl Sweeper {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(self.tick) => {}
             }
-            // The store was unavailable or slow, or this process was frozen: no lease could be renewed in
-            // this time.
+            // The store was unavailable or slow, or this process was frozen: no lease could be renewed in this time.
             let now = self.parts.clock.now();
             let frozen = now.duration_since(looked_at) > signed(self.tick * 4 + Duration::from_secs(1));
             looked_at = now;

@@ -1,5 +1,4 @@
-//! Limits the size of one line to a replica: a few rows may be large, and a replica refuses very long
-//! lines.
+//! Limits the size of one line to a replica: a few rows may be large, and a replica refuses very long lines.
 
 use downbeat_store::Part;
 use serde::Serialize;

@@ -1,5 +1,4 @@
-//! Owns the connection to a primary: which of its servers, from which event on, and the pause after a
-//! failure.
+//! Owns the connection to a primary: which of its servers, from which event on, and the pause after a failure.
 
 use std::time::Duration;
 

@@ -59,8 +59,7 @@ fn ended_at(state: &State) -> Option<Timestamp> {
 }
 
 impl Cursors {
-    /// Returns what to read before these events are sent: the rest of the output of the executions that
-    /// they end.
+    /// Returns what to read before these events are sent: the rest of the output of the executions that they end.
     pub(super) fn ending(&self, events: &[Event]) -> Vec<(ExecutionId, u64)> {
         let ended: BTreeSet<ExecutionId> = events.iter().filter_map(|event| ended(&event.change)).collect();
         ended.into_iter().map(|id| (id, self.from(id))).collect()

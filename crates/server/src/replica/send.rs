@@ -194,8 +194,7 @@ impl Sender {
                 mask_event(event);
                 since.fingerprint.as_deref().is_none_or(|known| known == fingerprint(event))
             }
-            // Its last event no longer exists here; the next one may be the first that does, or may still
-            // come.
+            // Its last event no longer exists here; the next one may be the first that does, or may still come.
             Some(event) => event.seq == since.seq + 1,
             None => since.seq == self.parts.store.last_seq().await?,
         })

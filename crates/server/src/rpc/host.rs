@@ -49,8 +49,7 @@ impl Host {
         Self { parts }
     }
 
-    /// Checks which of these leases are current. Reads the store only for leases that the board does not
-    /// know.
+    /// Checks which of these leases are current. Reads the store only for leases that the board does not know.
     pub(super) async fn check_leases(
         &self,
         node: NodeId,

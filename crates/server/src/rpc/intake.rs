@@ -1,6 +1,5 @@
-//! Limits the time that messages of agents take to arrive, and the memory of all messages together. A
-//! message is assembled as it arrives, so without this limit a few connections could make the server hold
-//! gigabytes.
+//! Limits the time that messages of agents take to arrive, and the memory of all messages together. A message is
+//! assembled as it arrives, so without this limit a few connections could make the server hold gigabytes.
 
 use std::error::Error;
 use std::pin::Pin;

@@ -43,8 +43,7 @@ impl Host {
         let (answer, mut answered) = oneshot::channel();
         dispatcher.board().park(poll.node, poll.session, poll.poll, poll.free, answer).map_err(|why| {
             match why {
-                // This server may only be behind: the heartbeat, which reads the store, decides what
-                // follows.
+                // This server may only be behind: the heartbeat, which reads the store, decides what follows.
                 Parking::UnknownNode => Fault::Unknown(format!("node `{}`", poll.node)),
                 Parking::OtherSession => superseded(poll.node),
             }
@@ -54,8 +53,7 @@ impl Host {
             dispatcher.wake();
         }
         let stopping = || Fault::Unavailable("the server is stopping".to_owned());
-        // The poll ended without a response: another session or a later poll replaced it, or the node was
-        // deleted.
+        // The poll ended without a response: another session or a later poll replaced it, or the node was deleted.
         let replaced = || {
             let session = dispatcher.board().node(poll.node).map(|node| node.session);
             match session {
@@ -81,8 +79,7 @@ impl Host {
     /// Returns leases of this session that did not arrive, from the store: the board may be behind.
     async fn resync(&self, poll: &Poll, held: &[LeaseRef]) -> Result<PollAnswer, Fault> {
         let mut answer = PollAnswer::default();
-        // Everything that is committed from here on waits for this poll, and is not lost with the one
-        // before.
+        // Everything that is committed from here on waits for this poll, and is not lost with the one before.
         self.parts.dispatcher.board().unpark_any(poll.node);
         let arrived: HashSet<_> = held.iter().map(|held| held.execution).collect();
         for execution in self.parts.store.held_by(poll.node).await.map_err(unavailable)? {

@@ -115,8 +115,7 @@ impl Host {
         Ok(held.iter().filter(|execution| counts(execution)).map(|execution| execution.id).collect())
     }
 
-    /// Ends the leases of former sessions. Called after the registration is committed: nothing more is
-    /// leased to them.
+    /// Ends the leases of former sessions. Called after the registration is committed: nothing more is leased to them.
     async fn end_former_sessions(
         &self,
         node: NodeId,

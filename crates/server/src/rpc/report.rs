@@ -19,8 +19,7 @@ type Declared = HashMap<ExecutionId, Arc<Work>>;
 impl Host {
     pub(super) async fn record(&self, report: Report) -> Result<ReportAnswer, Fault> {
         let Report { node, session, started, mut finished, free, poll } = report;
-        // The slots are free even if the commit fails. Claims for them can join the same batch, which saves
-        // one commit.
+        // The slots are free even if the commit fails. Claims for them can join the same batch, which saves one commit.
         if self.parts.dispatcher.board().refresh(node, session, poll, free) {
             self.parts.dispatcher.wake();
         }
@@ -30,8 +29,7 @@ impl Host {
         let leases: Vec<LeaseRef> = leases.collect();
         let checked = self.check_leases(node, leases.clone()).await?;
         let current = &checked.current;
-        // Output is written first, so that it is complete when the result is visible. Only of current
-        // leases.
+        // Output is written first, so that it is complete when the result is visible. Only of current leases.
         let output = finished.iter_mut().flat_map(|finished| std::mem::take(&mut finished.output));
         self.parts.outputs.append(output.filter(|chunk| current.contains(&chunk.execution))).await?;
         finished.retain(|one| current.contains(&one.held.execution));

@@ -18,8 +18,7 @@ use super::connected::Connected;
 use super::intake::Intake;
 use crate::doors::{Bounds, Door, Protocol, Spawn, open, refuse};
 
-/// A node that is silent for this long is pinged, and disconnected if it does not respond for as long
-/// again.
+/// A node that is silent for this long is pinged, and disconnected if it does not respond for as long again.
 const KEEPALIVE: Duration = Duration::from_secs(20);
 const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;

@@ -65,8 +65,7 @@ impl Actor {
         }
     }
 
-    /// Runs until the run ends, is disowned, or the server stops. The last two lose nothing: the store has
-    /// everything.
+    /// Runs until the run ends, is disowned, or the server stops. The last two lose nothing: the store has everything.
     pub(super) async fn run(mut self, stop: CancellationToken) {
         let again = std::mem::take(&mut self.again);
         if !again.is_empty() && self.commit(again, Reserving::Off, &stop).await.is_err() {

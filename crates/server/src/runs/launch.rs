@@ -35,8 +35,7 @@ pub(crate) async fn launch(parts: &Parts, launch: Launch) -> Result<Result<RunRe
     let mut run = RunRecord::new(made, parts.server);
     let (id, cluster, now) = (run.id.clone(), run.cluster, run.created_at);
     let mut dice = parts.chance.dice();
-    // Opened before the first decision, so that the run learns of every node that goes offline from here
-    // on.
+    // Opened before the first decision, so that the run learns of every node that goes offline from here on.
     let mailbox = parts.runs.open(&id);
     let gate = Gate {
         is_known: parts.level.reaches(level::FLEET),

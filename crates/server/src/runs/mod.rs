@@ -1,5 +1,4 @@
-//! Owns runs: one actor for each run that this server owns, and the registry that sends them committed
-//! events.
+//! Owns runs: one actor for each run that this server owns, and the registry that sends them committed events.
 
 mod actor;
 mod cache;

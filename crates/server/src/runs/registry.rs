@@ -67,8 +67,7 @@ impl Runs {
         self.mailboxes.lock().expect("nothing panics while it holds the mailboxes")
     }
 
-    /// Opens a run's mailbox. Called before the commit that creates or takes the run, so that nothing is
-    /// missed.
+    /// Opens a run's mailbox. Called before the commit that creates or takes the run, so that nothing is missed.
     pub(crate) fn open(&self, run: &RunId) -> Mailbox {
         let (sender, inputs) = mpsc::unbounded_channel();
         let own = sender.downgrade();

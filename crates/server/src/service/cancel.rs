@@ -8,8 +8,7 @@ use crate::caller::Caller;
 use crate::error::Error;
 
 impl Service {
-    /// Requests a run's end. Returns when the request is committed; the run's state shows when it has
-    /// ended.
+    /// Requests a run's end. Returns when the request is committed; the run's state shows when it has ended.
     pub async fn cancel(&self, caller: &Caller, run: &RunId) -> Result<(), Error> {
         let (by, at) = (caller.name().to_owned(), self.parts.clock.now());
         match self.commit_one(Change::RunCancelRequested { run: run.clone(), by, at }).await? {

@@ -1,5 +1,4 @@
-//! Finds the run, execution, node or cluster that a request names. Data of a found object is read from the
-//! store.
+//! Finds the run, execution, node or cluster that a request names. Data of a found object is read from the store.
 
 use std::str::FromStr;
 

@@ -69,8 +69,7 @@ impl Service {
         &self.parts.span
     }
 
-    /// Cancelled when open streams have to end: the server stops, or a replica replaces the copy that they
-    /// read.
+    /// Cancelled when open streams have to end: the server stops, or a replica replaces the copy that they read.
     pub fn streams(&self) -> CancellationToken {
         self.replica().map_or_else(|| self.parts.closing.clone(), Following::streams)
     }

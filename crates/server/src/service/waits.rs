@@ -13,8 +13,7 @@ use super::Service;
 use crate::dispatch::Obstacle;
 use crate::error::{Error, Noun};
 
-/// A node counts as silent after one and a half heartbeat intervals: before that, its next heartbeat may
-/// just be due.
+/// A node counts as silent after one and a half heartbeat intervals: before that, its next heartbeat may just be due.
 const MISSED: (u32, u32) = (3, 2);
 
 /// A node, and why it has not started an execution.

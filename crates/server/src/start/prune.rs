@@ -22,8 +22,7 @@ pub(super) async fn prune(parts: Parts, stop: CancellationToken) {
             () = tokio::time::sleep(PRUNE_EVERY) => {}
             () = stop.cancelled() => return,
         }
-        // Without retention, or with one longer than the calendar, no run is removed; the other cleanup
-        // still runs.
+        // Without retention, or with one longer than the calendar, no run is removed; the other cleanup still runs.
         let kept = SignedDuration::from_hours(24 * days);
         let before = parts.clock.now().checked_sub(kept).ok().filter(|_| days > 0);
         let before = before.unwrap_or(Timestamp::UNIX_EPOCH);

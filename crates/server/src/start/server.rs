@@ -55,8 +55,7 @@ impl Server {
         &self.service
     }
 
-    /// Stops the server: refuses new requests, finishes those in progress, and writes all submitted
-    /// changes.
+    /// Stops the server: refuses new requests, finishes those in progress, and writes all submitted changes.
     pub async fn stop(self) {
         info!("stopping");
         self.parts.closing.cancel();

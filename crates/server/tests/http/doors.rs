@@ -1,6 +1,5 @@
-//! Which requests are accepted: pages of other sites are refused by every route that changes something,
-//! foreign host names by every route. The routes come from the OpenAPI document, so that a new one cannot
-//! be forgotten.
+//! Which requests are accepted: pages of other sites are refused by every route that changes something, foreign host
+//! names by every route. The routes come from the OpenAPI document, so that a new one cannot be forgotten.
 
 use std::net::{Ipv4Addr, SocketAddr};
 

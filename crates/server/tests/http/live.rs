@@ -1,5 +1,4 @@
-//! The projection of a run: folding its events equals the server's view, after every event of every kind of
-//! run.
+//! The projection of a run: folding its events equals the server's view, after every event of every kind of run.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,4 @@
-//! Owns random work: runs of several shapes, agents that write, fail and finish, users who cancel and
-//! drain.
+//! Owns random work: runs of several shapes, agents that write, fail and finish, users who cancel and drain.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -103,8 +103,7 @@ impl Frames {
 const MANY: u64 = 1_200;
 const LARGE: u64 = 1_000;
 
-/// Creates `MANY` events. The first have about 16 kB each, together more than fits into an unread
-/// connection.
+/// Creates `MANY` events. The first have about 16 kB each, together more than fits into an unread connection.
 async fn make_events(primary: &Setup) {
     let groups: Vec<String> = (0..limits::GROUPS_PER_NODE).map(|number| format!("{number:0>250}")).collect();
     let groups: Vec<&str> = groups.iter().map(String::as_str).collect();

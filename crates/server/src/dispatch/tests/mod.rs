@@ -184,8 +184,7 @@ impl World {
         ids
     }
 
-    /// Claims this many executions for one node, one after the other: each ends before the next. Returns
-    /// their runs.
+    /// Claims this many executions for one node, one after the other: each ends before the next. Returns their runs.
     fn one_by_one(&mut self, slots: usize) -> Vec<String> {
         let mut runs = Vec::new();
         for _ in 0..slots {
