@@ -54,7 +54,6 @@ impl Clock {
         Duration::try_from(then.duration_since(self.now())).unwrap_or(Duration::ZERO)
     }
 
-    /// Reads the store's clock.
     pub(crate) async fn set_by(&self, store: &dyn Store) -> Result<(), store::Error> {
         let asked = Instant::now();
         let Some(reading) = store.now().await? else { return Ok(()) };

@@ -181,7 +181,6 @@ impl Metrics {
         self.0.runs[to as usize].inc();
     }
 
-    /// Counts the nodes by status.
     pub fn set_nodes(&self, nodes: impl Iterator<Item = NodeStatus>) {
         let mut counts = [0; NodeStatus::ALL.len()];
         for status in nodes {
@@ -239,7 +238,6 @@ impl Metrics {
         self.0.http_seconds.get_or_create(&Route { method, path }).observe(elapsed.as_secs_f64());
     }
 
-    /// Returns the metrics as OpenMetrics text.
     pub fn encode(&self) -> String {
         if let Some(bytes) = resident_bytes() {
             self.set(Figure::Memory, bytes);
@@ -250,7 +248,6 @@ impl Metrics {
     }
 }
 
-/// Registers a metric and returns it.
 fn registered<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
     registry.register(name, help, metric.clone());
     metric

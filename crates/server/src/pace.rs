@@ -11,7 +11,6 @@ const MOST: u32 = 50;
 /// A read with more bytes than this counts as one of large events.
 const LARGE_BYTES: usize = 1024 * 1024;
 
-/// The pace of one reader.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     at_once: u32,
@@ -24,7 +23,6 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// Returns how many events to read next.
     pub(crate) fn at_once(self) -> u32 {
         self.at_once
     }

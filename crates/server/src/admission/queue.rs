@@ -10,7 +10,6 @@ use downbeat_core::{Change, Timestamp};
 
 use crate::dispatch::Board;
 
-/// An open run.
 #[derive(Debug)]
 struct OpenRun {
     live: RunLive,
@@ -70,12 +69,10 @@ impl Queue {
         self.waiting
     }
 
-    /// Returns how many runs are in progress.
     pub(super) fn under_way(&self) -> usize {
         self.runs.len() - self.waiting
     }
 
-    /// Returns whether a run waits for nodes.
     pub(super) fn awaits_nodes(&self) -> bool {
         self.waiting > 0 && self.runs.values().any(|run| run.live.is_waiting() && run.exclusive)
     }

@@ -49,7 +49,6 @@ impl Admission {
         runs.iter().for_each(|run| queue.add(run));
     }
 
-    /// Returns how many runs wait.
     pub(crate) fn waiting(&self) -> usize {
         self.queue().waiting()
     }
@@ -77,7 +76,6 @@ impl Admission {
         self.wake.notify_one();
     }
 
-    /// Admits runs until `stop`.
     pub(crate) async fn run(self, parts: Parts, stop: CancellationToken) {
         loop {
             let waits = self.waiting() > 0;

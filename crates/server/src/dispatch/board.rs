@@ -19,14 +19,12 @@ use super::schemas::{Catalogues, Schemas};
 use super::stray::{Stray, Strays};
 use super::uses::LimitUses;
 
-/// Why a poll cannot be parked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Parking {
     UnknownNode,
     OtherSession,
 }
 
-/// An open execution.
 #[derive(Debug)]
 pub(super) struct OpenExecution {
     pub(super) attempt: Attempt,

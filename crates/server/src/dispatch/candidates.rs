@@ -56,7 +56,6 @@ impl Candidates {
         Self { nodes, free, classes: BTreeMap::new(), held: BTreeMap::new() }
     }
 
-    /// Returns whether no slot is left.
     pub(super) fn is_empty(&self) -> bool {
         self.free == 0
     }
@@ -88,7 +87,6 @@ impl Candidates {
         }
     }
 
-    /// Counts a claim.
     pub(super) fn granted(&mut self, of: &Parent, node: NodeId, placed: bool, board: &Board) {
         if placed && board.free_slots(node) == 0 {
             self.free = self.free.saturating_sub(1);

@@ -60,7 +60,6 @@ impl<T> Interned<T> {
         &mut self.slots[index as usize].as_mut().expect("it lives while something is of it").value
     }
 
-    /// Counts one more user.
     pub(super) fn retain(&mut self, index: u32) {
         if let Some(slot) = &mut self.slots[index as usize] {
             self.unused -= usize::from(slot.users == 0);

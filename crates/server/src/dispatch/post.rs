@@ -132,16 +132,17 @@ impl Post {
     }
 
     pub(super) fn take(&mut self, placed: bool) {
-        if let Some(parked) = &mut self.parked {
-            let slots = if placed { &mut parked.free.placed } else { &mut parked.free.fleet };
-            *slots = slots.saturating_sub(1);
-        }
+        self.set_slots(placed, |slots| slots.saturating_sub(1));
     }
 
     pub(super) fn give_back(&mut self, placed: bool) {
+        self.set_slots(placed, |slots| slots.saturating_add(1));
+    }
+
+    fn set_slots(&mut self, placed: bool, change: impl FnOnce(u32) -> u32) {
         if let Some(parked) = &mut self.parked {
             let slots = if placed { &mut parked.free.placed } else { &mut parked.free.fleet };
-            *slots = slots.saturating_add(1);
+            *slots = change(*slots);
         }
     }
 

@@ -67,7 +67,6 @@ impl Queue {
         self.length + self.delayed.len()
     }
 
-    /// Returns the slot of an execution.
     pub(super) fn slot(&mut self, work: &Work, execution: &Execution) -> QueueSlot {
         match (execution.pinned, &execution.limits) {
             (Some(node), None) => QueueSlot::Pinned(node, work.priority),

@@ -10,12 +10,10 @@ use super::board::{Board, DispatchState};
 use super::post::Holding;
 
 impl Board {
-    /// Returns the run that holds a node for itself.
     pub(crate) fn holder(&self, node: NodeId) -> Option<&RunId> {
         self.holds.get(&node)
     }
 
-    /// Returns how many nodes are held.
     pub(crate) fn held_nodes(&self) -> usize {
         self.holds.len()
     }
@@ -43,7 +41,6 @@ impl Board {
         is_new
     }
 
-    /// Returns whether the execution's run is paused.
     pub(super) fn is_paused(&self, of: &Origin) -> bool {
         match of {
             Origin::Step { run, .. } => self.paused.contains(run),

@@ -17,7 +17,6 @@ const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// bytes are unread resets the connection, and the peer would lose the response.
 const LEFT_OVER_BYTES: u64 = 64 * 1024;
 
-/// The protocol of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Http2,

@@ -3,12 +3,10 @@
 use hyper::rt::Executor;
 use tracing::{Instrument, Span};
 
-/// hyper's executor.
 #[derive(Clone, Debug)]
 pub(crate) struct Spawn(Span);
 
 impl Spawn {
-    /// Uses the current span.
     pub(crate) fn current() -> Self {
         Self(Span::current())
     }

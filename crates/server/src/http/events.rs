@@ -206,7 +206,6 @@ fn streamed(service: &Service, scope: Scope, since: u64) -> Response {
     live(service, events)
 }
 
-/// Returns a named event with JSON data.
 pub(super) fn sse(name: &str, data: &impl Serialize) -> SseEvent {
     let data = serde_json::to_string(data).expect("views are plain data");
     SseEvent::default().event(name).data(data)

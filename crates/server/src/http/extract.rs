@@ -13,6 +13,7 @@ use downbeat_core::shown::shown;
 use downbeat_store::Page;
 use serde::de::{DeserializeOwned, Visitor};
 use serde::{Deserialize, Deserializer};
+use utoipa::IntoParams;
 
 use super::problem::{Failure, HttpResult};
 use crate::caller::Caller;
@@ -72,6 +73,16 @@ const _: () = assert!(limits::PAGE_MOST == 1_000);
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Nothing {}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct PageQuery {
+    /// The number of rows; default 100, at most 1,000.
+    pub(super) limit: Option<u32>,
+    /// How many rows to skip.
+    pub(super) offset: Option<u64>,
+}
 
 /// The only variable segment of a path.
 #[derive(Clone, Debug)]

@@ -72,7 +72,6 @@ impl Follower {
         }
     }
 
-    /// Returns the next event, or `None` at the end.
     pub(super) async fn next(&mut self) -> Result<Option<Event>, store::Error> {
         loop {
             if let Some(event) = self.ready.pop_front() {

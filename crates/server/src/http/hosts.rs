@@ -35,7 +35,6 @@ const OF_BROWSERS: &str = "sec-";
 /// In `allowed_hosts`: every name.
 const ANY: &str = "*";
 
-/// The names of this server.
 #[derive(Clone, Debug)]
 pub(crate) struct Hosts {
     reach: Reach,

@@ -34,7 +34,6 @@ impl Media {
     }
 }
 
-/// Refuses a body whose type is missing or wrong.
 pub(super) fn check(request: &Request) -> HttpResult<()> {
     let has_body = !axum::body::HttpBody::is_end_stream(request.body());
     if has_body {

@@ -13,7 +13,7 @@ use downbeat_store::ExecutionFilter;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::extract::{Flag, Id, Nothing, Query, page, words};
+use super::extract::{Flag, Id, Nothing, PageQuery, Query, page, words};
 use super::problem::HttpResult;
 use super::runs;
 use crate::caller::Caller;
@@ -261,25 +261,15 @@ pub(super) async fn delete(
     }
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct DeletedQuery {
-    /// The number of rows; default 100, at most 1,000.
-    limit: Option<u32>,
-    /// How many rows to skip.
-    offset: Option<u64>,
-}
-
 /// Lists deleted nodes, the latest first, for as long as the store remembers them
 #[utoipa::path(
-    get, operation_id = "listDeletedNodes", path = "/deleted-nodes", tag = "nodes", params(DeletedQuery),
+    get, operation_id = "listDeletedNodes", path = "/deleted-nodes", tag = "nodes", params(PageQuery),
     responses((status = 200, description = "One page of deleted nodes", body = List<DeletedNode>))
 )]
 pub(super) async fn list_deleted(
     State(service): State<Service>,
     caller: Caller,
-    Query(query): Query<DeletedQuery>,
+    Query(query): Query<PageQuery>,
 ) -> HttpResult<Json<List<DeletedNode>>> {
     let page = page(query.limit, query.offset)?;
     let mut deleted: Vec<DeletedNode> =
@@ -300,25 +290,15 @@ async fn set_drain(
     Ok(Json(Node::from(service.node(caller, &node.to_string(), None).await?)))
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct ClustersQuery {
-    /// The number of rows; default 100, at most 1,000.
-    limit: Option<u32>,
-    /// How many rows to skip.
-    offset: Option<u64>,
-}
-
 /// Lists clusters
 #[utoipa::path(
-    get, operation_id = "listClusters", path = "/clusters", tag = "clusters", params(ClustersQuery),
+    get, operation_id = "listClusters", path = "/clusters", tag = "clusters", params(PageQuery),
     responses((status = 200, description = "One page of clusters", body = List<Cluster>))
 )]
 pub(super) async fn clusters(
     State(service): State<Service>,
     caller: Caller,
-    Query(query): Query<ClustersQuery>,
+    Query(query): Query<PageQuery>,
 ) -> HttpResult<Json<List<Cluster>>> {
     let page = page(query.limit, query.offset)?;
     let all = vec![shown_cluster(&service, &caller, ClusterId::DEFAULT).await?];

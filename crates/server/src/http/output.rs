@@ -128,7 +128,6 @@ async fn whole(store: &dyn Store, execution: &Record, from: u64) -> HttpResult<O
     })
 }
 
-/// A reader of one execution's output.
 struct Tail {
     store: Arc<dyn Store>,
     execution: ExecutionId,

@@ -40,7 +40,6 @@ pub(crate) fn router(service: Service, hosts: Hosts) -> Router {
         .with_state(service)
 }
 
-/// Returns the API's OpenAPI document.
 pub fn openapi() -> Value {
     described().1
 }

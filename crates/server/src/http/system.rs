@@ -14,10 +14,8 @@ use downbeat_core::ids::ServerId;
 use downbeat_core::node::NodeStatus;
 use downbeat_core::run::RunStatus;
 use downbeat_store::{ServerRecord, Tally};
-use serde::Deserialize;
-use utoipa::IntoParams;
 
-use super::extract::{Nothing, Query, page};
+use super::extract::{Nothing, PageQuery, Query, page};
 use super::problem::{Failure, HttpResult};
 use crate::caller::Caller;
 use crate::replica::{Following, Lag};
@@ -53,25 +51,15 @@ pub(super) async fn status(
     }))
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct ServersQuery {
-    /// The number of rows; default 100, at most 1,000.
-    limit: Option<u32>,
-    /// How many rows to skip.
-    offset: Option<u64>,
-}
-
 /// Lists the servers that share this store; on a read replica, those of its primary and itself
 #[utoipa::path(
-    get, operation_id = "listServers", path = "/servers", tag = "system", params(ServersQuery),
+    get, operation_id = "listServers", path = "/servers", tag = "system", params(PageQuery),
     responses((status = 200, description = "One page of servers", body = List<Server>))
 )]
 pub(super) async fn servers(
     State(service): State<Service>,
     caller: Caller,
-    Query(query): Query<ServersQuery>,
+    Query(query): Query<PageQuery>,
 ) -> HttpResult<Json<List<Server>>> {
     let page = page(query.limit, query.offset)?;
     Ok(Json(List::cut(servers_now(&service, &caller).await?, page.limit, page.offset)))

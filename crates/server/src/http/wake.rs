@@ -38,7 +38,6 @@ impl Wake {
         Self { grown: service.output_grown(), feed: service.feed().subscribe() }
     }
 
-    /// Waits until one execution may have new output.
     pub(super) async fn execution(&mut self, id: ExecutionId) {
         let wait = async {
             loop {
@@ -60,7 +59,6 @@ impl Wake {
         let _ = tokio::time::timeout(LOOK_AGAIN, wait).await;
     }
 
-    /// Waits until a run may have new output.
     pub(super) async fn run(&mut self, id: &RunId) -> Look {
         let wait = async {
             loop {

@@ -16,7 +16,6 @@ use crate::size::size;
 /// How many batches a slow stream may be behind before it has to read the store.
 const BATCHES: usize = 1_024;
 
-/// The feed of committed events.
 #[derive(Clone, Debug)]
 pub struct Feed {
     sender: broadcast::Sender<Arc<Batch>>,
@@ -43,7 +42,6 @@ struct Waiting {
     batches: Mutex<VecDeque<Weak<Batch>>>,
 }
 
-/// One reader of the feed.
 #[derive(Debug)]
 pub struct Batches(broadcast::Receiver<Arc<Batch>>);
 

@@ -116,7 +116,6 @@ impl Journal {
         outcomes.pop().ok_or_else(|| CommitError("the journal returned no outcome".to_owned()))
     }
 
-    /// Returns whether the last commit succeeded.
     pub(crate) fn is_available(&self) -> bool {
         self.condition.available.load(Ordering::Acquire)
     }

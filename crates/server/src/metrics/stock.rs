@@ -3,7 +3,6 @@
 use super::Figure;
 use crate::parts::Parts;
 
-/// Updates these metrics.
 pub(crate) async fn update(parts: &Parts) {
     let metrics = &parts.metrics;
     {

@@ -46,7 +46,6 @@ pub(crate) struct Applier {
     diverged: bool,
 }
 
-/// A snapshot that is being received.
 #[derive(Debug)]
 struct Loading {
     parts: mpsc::Sender<Part>,

@@ -15,7 +15,6 @@ pub(super) const LINE_BYTES: usize = 64 * 1024 * 1024;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Frame {
-    /// The first frame.
     Hello {
         version: u32,
         server: String,

@@ -263,7 +263,6 @@ impl Sender {
         }
     }
 
-    /// Sends a batch of the feed.
     async fn take(&mut self, batch: &[Event]) -> Result<(), Ended> {
         let known = batch.partition_point(|event| event.seq <= self.seen);
         match batch.get(known) {

@@ -34,7 +34,6 @@ struct Counts {
     in_progress: AtomicU64,
 }
 
-/// A call in progress.
 #[derive(Debug)]
 struct CallInProgress(Calls);
 

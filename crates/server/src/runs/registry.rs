@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use downbeat_core::collections::HashMap;
+use downbeat_core::execution::{Status, Verdict};
 use downbeat_core::ids::{NodeId, RunId};
 use downbeat_core::node::NodeStatus;
 use downbeat_core::run::Course;
@@ -111,22 +112,15 @@ impl Runs {
     fn count(&self, change: &Change) {
         match change {
             Change::ExecutionFinished { outcome, .. } => {
-                use downbeat_core::execution::{Status, Verdict};
                 self.metrics.execution_ended(match outcome.verdict {
                     Verdict::Succeeded => Status::Succeeded,
                     Verdict::Failed => Status::Failed,
                     Verdict::Cancelled => Status::Cancelled,
                 });
             }
-            Change::ExecutionLost { .. } => {
-                self.metrics.execution_ended(downbeat_core::execution::Status::Lost);
-            }
-            Change::ExecutionGivenUp { .. } => {
-                self.metrics.execution_ended(downbeat_core::execution::Status::Failed);
-            }
-            Change::ExecutionSkipped { .. } => {
-                self.metrics.execution_ended(downbeat_core::execution::Status::Skipped);
-            }
+            Change::ExecutionLost { .. } => self.metrics.execution_ended(Status::Lost),
+            Change::ExecutionGivenUp { .. } => self.metrics.execution_ended(Status::Failed),
+            Change::ExecutionSkipped { .. } => self.metrics.execution_ended(Status::Skipped),
             Change::ExecutionsAdded { executions, .. } => {
                 // Reused results were counted in their own run.
                 let own = executions.iter().filter(|execution| execution.reused.is_none());

@@ -10,7 +10,6 @@ use crate::error::Error;
 use crate::nodes::{self, Force};
 
 impl Service {
-    /// Deletes a node; see [`Force`].
     pub async fn delete_node(&self, caller: &Caller, node: NodeId, force: Force) -> Result<Tombstone, Error> {
         change_in_time(nodes::delete(&self.parts, node, force, caller)).await?
     }

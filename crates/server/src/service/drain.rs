@@ -15,7 +15,6 @@ pub enum Drain {
 }
 
 impl Service {
-    /// Drains a node, or ends the drain.
     pub async fn set_drain(&self, caller: &Caller, node: NodeId, drain: Drain) -> Result<(), Error> {
         let (draining, by, at) = (drain == Drain::On, caller.name().to_owned(), self.parts.clock.now());
         let change = Change::NodeDrainSet { node, draining, by, at };

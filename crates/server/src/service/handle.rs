@@ -38,7 +38,6 @@ impl Service {
         &self.parts.metrics
     }
 
-    /// Returns the metrics as OpenMetrics text.
     pub(crate) async fn figures(&self) -> String {
         metrics::update(&self.parts).await;
         self.parts.metrics.encode()

@@ -26,7 +26,6 @@ impl Service {
         self.parts.journal.store_problem().or_else(silent)
     }
 
-    /// Returns how many nodes report problems.
     pub(crate) fn nodes_with_problems(&self) -> u64 {
         let board = self.parts.dispatcher.board();
         board.nodes().filter(|node| !node.problems.is_empty()).count() as u64

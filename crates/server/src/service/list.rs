@@ -30,7 +30,6 @@ impl Service {
         Ok(self.parts.store.executions(filter, page).await?)
     }
 
-    /// Returns the nodes of a cluster, or of all clusters.
     pub async fn nodes(
         &self,
         _caller: &Caller,
@@ -57,7 +56,6 @@ impl Service {
         Ok(self.parts.store.tally().await?)
     }
 
-    /// Returns the servers that share the store.
     pub async fn servers(&self, _caller: &Caller) -> Result<Vec<ServerRecord>, Error> {
         Ok(self.parts.store.servers().await?)
     }

@@ -13,7 +13,6 @@ impl Service {
         self.set_paused(caller, run, true).await
     }
 
-    /// Continues a paused run.
     pub async fn resume(&self, caller: &Caller, run: &RunId) -> Result<(), Error> {
         self.set_paused(caller, run, false).await
     }

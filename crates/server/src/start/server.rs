@@ -12,7 +12,6 @@ use crate::parts::Parts;
 use crate::rpc::Host;
 use crate::service::Service;
 
-/// A running server.
 #[derive(Debug)]
 pub struct Server {
     pub(super) service: Service,
@@ -31,12 +30,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Returns the address of the HTTP port.
     pub fn http_addr(&self) -> SocketAddr {
         self.http_addr
     }
 
-    /// Returns the address for agents.
     pub fn grpc_addr(&self) -> SocketAddr {
         self.grpc_addr
     }
