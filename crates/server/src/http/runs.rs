@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use downbeat_api::{Execution, List, Names, NodeReason, Plan, Rules, Run, RunStanding, RunSummary, code};
+use downbeat_api::{EndRules, Execution, List, Names, NodeReason, Plan, Run, RunProgress, RunSummary, code};
 use downbeat_core::execution::{Execution as Record, Status};
 use downbeat_core::ids::RunId;
 use downbeat_core::run::{RunRecord, RunState, RunStatus};
@@ -117,7 +117,7 @@ async fn load(service: &Service, run: &RunRecord) -> HttpResult<Run> {
 }
 
 /// Loads a run without results.
-async fn stand(service: &Service, run: &RunRecord) -> HttpResult<RunStanding> {
+async fn load_progress(service: &Service, run: &RunRecord) -> HttpResult<RunProgress> {
     let executions = service.store().executions_of(&run.id).await?;
     // Hostnames are needed only for the first failed executions, which texts name; the others are only counted.
     let failed = executions
@@ -130,7 +130,7 @@ async fn stand(service: &Service, run: &RunRecord) -> HttpResult<RunStanding> {
         Some(plan) => Plan::of(&plan),
         None => service.plan_of(run.clone(), |plan| Plan::of(&plan)).await?,
     };
-    Ok(RunStanding::of(&shown, &plan, &Rules::of(&plan)))
+    Ok(RunProgress::of(&shown, &plan, &EndRules::of(&plan)))
 }
 
 /// Returns the silent nodes of a run, or none if the run has ended.
@@ -214,7 +214,7 @@ pub(super) struct ShowQuery {
 #[allow(clippy::large_enum_variant)]
 pub(super) enum Shown {
     Whole(Run),
-    Standing(RunStanding),
+    Progress(RunProgress),
 }
 
 /// Shows a run with the results of every step on every node, or with `results=0` the progress of each step
@@ -235,7 +235,7 @@ pub(super) async fn show(
                 "the query is wrong: definition: it cannot be used with `results=0`",
             ));
         }
-        return Ok(Json(Shown::Standing(stand(&service, &run).await?)));
+        return Ok(Json(Shown::Progress(load_progress(&service, &run).await?)));
     }
     let mut shown = load(&service, &run).await?;
     if query.definition.is_on() {
