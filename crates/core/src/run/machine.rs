@@ -1,4 +1,4 @@
-//! Decides how a run moves. Every stage answers every event; an event that is not allowed names both.
+//! Decides how a run moves. Every stage handles every event; the error for an illegal event names the stage and the event.
 
 use jiff::Timestamp;
 
@@ -7,7 +7,7 @@ use super::words::RunState;
 use crate::change::Change;
 use crate::ids::{RunId, ServerId};
 
-/// A fact about a run. Facts from the owner show its epoch.
+/// A fact about a run. Facts from the owner contain its epoch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RunEvent<'a> {
     /// Another server owns the run.
@@ -16,14 +16,14 @@ pub enum RunEvent<'a> {
     CancelRequested { at: Timestamp },
     /// A person paused or resumed the run.
     PauseSet { paused: bool, at: Timestamp },
-    /// The run's turn has come.
+    /// The run may begin: admission found room for it.
     Admitted { epoch: u64, at: Timestamp },
-    /// The run went through these states. `end` says how it ended, if it did.
+    /// The run went through these states. `end` is set if the run ended.
     Moved { epoch: u64, path: &'a [RunState], end: Option<&'a RunEnd>, at: Timestamp },
 }
 
 impl<'a> RunEvent<'a> {
-    /// Returns the run that a change moves, and how.
+    /// Returns the run that a change moves, and the event.
     pub fn of(change: &'a Change) -> Option<(&'a RunId, Self)> {
         match change {
             Change::RunTaken { run, owner, epoch, at: _ } => {
@@ -68,7 +68,7 @@ pub enum Illegal {
     NoSuchMove { from: RunState, to: RunState },
 }
 
-/// The one place where a run's next stage is decided.
+/// Returns the next stage of a run. No other code decides it.
 pub fn step(live: &RunLive, event: &RunEvent<'_>) -> Result<RunLive, Illegal> {
     let wrong = || Err(Illegal::WrongState { state: live.state(), event: event.name() });
     check_epoch(live, event)?;

@@ -105,7 +105,7 @@ impl Progress {
         }
     }
 
-    /// Makes the decisions that were not recorded, and repeats requests that may have been missed.
+    /// Makes the decisions that were not recorded, and repeats requests that may have been lost.
     pub fn go_on(&mut self, turn: &mut Turn<'_>) {
         if self.is_ended() {
             return;
@@ -127,7 +127,7 @@ impl Progress {
         self.follow_ends(resume.walks, turn);
         self.passes.add_due(resume.passes);
         self.withdraw(turn);
-        // Nodes that went offline or were deleted while no server observed the run.
+        // Nodes may have gone offline or been deleted while no server observed the run.
         let reach = turn.reach;
         let over = self.pending_over(|active| reach(active.node?).fails(active.patience.is_some()));
         self.give_up(over, turn);
@@ -147,7 +147,7 @@ impl Progress {
         let open = if history.has_no_items(&self.plan, pass) || !(recorded || began) {
             self.plain_walks_of(pass)
         } else {
-            // It had items when it began, and they evaluate to the same again.
+            // The pass had items when it began, and they evaluate to the same values again.
             self.walks_of(pass).unwrap_or_else(|_| self.plain_walks_of(pass))
         };
         if began {
@@ -162,16 +162,16 @@ impl Progress {
         }
     }
 
-    /// Whether a pass began that the run has reached. Its records need not show it: all of its leaves may have been
-    /// skipped one by one, or carried over from another run.
+    /// Returns whether a pass began that the run has reached. Its records need not show it: all its leaves may have
+    /// been skipped one by one, or carried over from another run.
     fn would_begin(&mut self, pass: PassIx) -> bool {
         match self.plan.shape {
             Shape::List => {
-                // All that came before it has ended, so all failures that matter to it are known.
+                // Everything before this pass has ended, so all failures that matter to it are known.
                 self.count_failures();
                 self.pass_runs(pass).is_ok()
             }
-            // Whether fail-fast was triggered is not known yet, and makes no difference to passes that depend on this one.
+            // It is not known yet whether fail-fast was triggered; it makes no difference to passes that depend on this one.
             Shape::Graph => self.condition_holds(pass).is_ok(),
         }
     }
@@ -198,7 +198,7 @@ impl Progress {
         self.walk_ended(pass, walk);
     }
 
-    /// Restores how often an instance was tried.
+    /// Restores how many attempts an instance has had.
     fn restore_counts(&mut self, at: At, attempts: &[&Execution]) {
         let Some((last, before)) = attempts.split_last() else { return };
         if last.attempt > 1 || !matches!(last.state, State::Skipped { .. }) {
@@ -247,7 +247,7 @@ impl Progress {
             }
             State::Lost { at: time, .. } | State::Cancelled { at: time, .. } => {
                 self.passes.mark_ran(at.pass);
-                // A final end is known to be final before anything is retried: it may have triggered fail-fast.
+                // Whether an end was final is decided before anything is retried: a final end may have triggered fail-fast.
                 if self.has_resends(at) && !went_on(self) {
                     self.resume.ended.push(Ended { at, end: End::Lost });
                     return Recorded::Open;
@@ -267,12 +267,12 @@ impl Progress {
         };
         let node = self.pinned(at);
         let patience = (resent && node.is_some()).then(|| execution.created_at + self.patience(at.step));
-        // When nodes were last checked is not on record: the wait counts from now.
+        // The records do not show when nodes were last checked: the wait counts from now.
         let unfit_since = None;
         self.attempts.add(execution.id, Active { at, node, leased, patience, not_before, unfit_since });
     }
 
-    /// Marks a failure as when it happened. Its consequences are decided when all failures are known.
+    /// Records a failure with the time at which it happened. Its consequences are decided when all failures are known.
     fn restore_failure(&mut self, at: At, cause: Cause, time: Timestamp) {
         let node = self.note_failure(at);
         let At { pass, step, .. } = at;
@@ -287,7 +287,7 @@ fn is_loss(state: &State) -> bool {
 fn ended_at(state: &State) -> Option<Timestamp> {
     match state {
         State::Pending { .. } | State::Leased { .. } | State::Running { .. } | State::Skipped { .. } => None,
-        // Releases without receipts recorded an agent's clock, which may lag: no attempt ended before it was leased.
+        // Releases without receipts recorded the agent's clock, which may lag. No attempt ended before it was leased.
         State::Succeeded { outcome, lease } => Some(outcome.ended_at().max(lease.granted_at)),
         State::Failed { at, lease, .. } | State::Cancelled { at, lease, .. } => {
             Some(lease.map_or(*at, |lease| lease.granted_at.max(*at)))
