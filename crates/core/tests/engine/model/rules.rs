@@ -1,4 +1,4 @@
-//! The rules of `docs/fleet.md` and `docs/graph.md`, each below the sentence that it comes from.
+//! The rules of `docs/fleet.md` and `docs/graph.md`, each below the sentence that it implements.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -53,7 +53,7 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// Whether retries or the delivery rule leave an attempt.
+    /// Returns whether the retries or the delivery rule allow another attempt.
     pub(super) fn may_come_again(&self, instance: usize) -> bool {
         let Instance { attempts, step, node, .. } = &self.instances[instance];
         let task = self.task(instance);
@@ -78,24 +78,25 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// After a stop nothing is begun; after fail-fast struck only what answers failures.
+    /// Returns whether the instance may begin: after a stop nothing may, and after fail-fast only steps that run after
+    /// failures.
     pub(super) fn goes_on(&self, instance: usize) -> bool {
         self.stop.is_none() && (self.struck.is_none() || self.is_answer(instance))
     }
 
-    /// All leaves of an instance's branch, on its node or for its item.
+    /// Returns all leaves of an instance's branch, on its node or for its item.
     pub(super) fn walk(&self, instance: usize) -> impl Iterator<Item = &Instance> {
         let Instance { part, node, item, .. } = self.instances[instance];
         self.instances.iter().filter(move |i| i.part == part && i.node == node && i.item == item)
     }
 
-    /// The earlier leaves of the branch on this node.
+    /// Returns the earlier leaves of the branch on this node.
     pub(super) fn earlier_leaves(&self, instance: usize) -> impl Iterator<Item = &Instance> {
         let leaf = self.instances[instance].leaf;
         self.walk(instance).filter(move |other| other.leaf < leaf)
     }
 
-    /// Whether an instance is what its walk has come to.
+    /// Returns whether an instance is the next of its walk.
     pub(super) fn is_next(&self, instance: usize) -> bool {
         let Instance { part, attempts, fate, .. } = &self.instances[instance];
         attempts.is_empty()
@@ -113,7 +114,7 @@ impl<'a> Tables<'a> {
         self.case.definition.tasks[entry].for_each().is_some()
     }
 
-    /// Whether its walks begin one after the other, as there is room.
+    /// Returns whether its walks begin one after the other, as capacity allows.
     pub(super) fn is_bounded(&self, part: usize) -> bool {
         self.case.definition.max_parallel.is_some() || self.most_items(part).is_some()
     }
@@ -157,7 +158,7 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// Whether all of an entry was taken over, or it has no items.
+    /// Returns whether all of an entry was taken over, or it has no items.
     pub(super) fn is_whole(&self, part: usize) -> bool {
         let Part { entry, wave, .. } = self.parts[part];
         if !self.goes_over_items(entry) {
@@ -234,7 +235,7 @@ impl<'a> Tables<'a> {
         self.parts.iter().any(|part| part.wave == Some(wave) && part.stage == Stage::Began)
     }
 
-    /// Whether the turn of an entry means that it runs.
+    /// Returns whether an entry that is due runs, or why it is skipped.
     pub(super) fn part_runs(&self, part: usize) -> Result<(), Why> {
         if self.stop.is_some() {
             return Err(Why::Stopped);
@@ -298,7 +299,7 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// Whether a node takes part in an entry that begins.
+    /// Returns whether a node takes part in an entry that begins, or why not.
     pub(super) fn node_joins(&self, instance: usize) -> Result<(), Why> {
         let Instance { entry, node, .. } = self.instances[instance];
         let Some(node) = node else { return Ok(()) };
@@ -332,7 +333,7 @@ impl<'a> Tables<'a> {
         &self.case.definition.tasks[entry].leaves()[leaf]
     }
 
-    /// The condition inside a branch; a leaf of its own has it as an entry.
+    /// Returns the condition inside a branch. For a leaf outside a branch, the entry has the condition.
     pub(super) fn leaf_condition(&self, instance: usize) -> Option<Condition> {
         match &self.case.definition.tasks[self.instances[instance].entry] {
             Entry::Branch(branch) => branch.tasks[self.instances[instance].leaf].condition,
@@ -362,7 +363,7 @@ impl<'a> Tables<'a> {
         self.places.iter().position(|&place| task(place).name.as_deref() == Some(name))
     }
 
-    /// What an instance's params come to.
+    /// Returns the rendered params of an instance.
     pub(crate) fn given(&self, instance: usize) -> Given {
         let Instance { entry, node, item, .. } = self.instances[instance];
         let params = &self.task(instance).params;
@@ -449,7 +450,7 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// Whether an entry is done again when another one is.
+    /// Returns whether an entry runs again when another one does.
     fn follows(&self, entry: usize, from: usize) -> bool {
         if !self.graph || entry == from {
             return entry >= from;
