@@ -44,7 +44,7 @@ impl<'a> Tables<'a> {
     }
 
     /// "`max_failures` is the budget: a number of nodes, or a part of all nodes (rounded down)." Without a roll-out
-    /// fail-fast strikes with the first failure, and `continue` never.
+    /// it is 0 for fail-fast and unlimited for `continue`.
     pub(super) fn budget(&self) -> usize {
         match (&self.case.definition.rollout, self.case.definition.strategy()) {
             (Some(rollout), _) => self.amount(rollout.max_failures),
@@ -59,7 +59,7 @@ impl<'a> Tables<'a> {
         let task = self.task(instance);
         let (last, before) = attempts.split_last().expect("it has an attempt");
         match last.status {
-            // "Lost attempts do not count against `retry`." What was never sent is not tried again.
+            // "Lost attempts do not count against `retry`." An attempt that was never sent is not retried.
             Status::Failed => {
                 let failed = before.iter().filter(|attempt| attempt.status == Status::Failed).count();
                 last.sent && failed < task.retry.map_or(0, |retry| retry.max as usize)
@@ -176,8 +176,8 @@ impl<'a> Tables<'a> {
             })
     }
 
-    /// "`run pause` lets what runs end and begins nothing more." "Cancel works on a paused run." What was taken over
-    /// whole begins nothing. A wave waits for its pause.
+    /// "`run pause` lets what runs end and begins nothing more." "Cancel works on a paused run." A part that was
+    /// taken over as a whole is not held up, because it begins nothing. A wave waits for its pause.
     pub(super) fn is_held_up(&self, part: usize) -> bool {
         if self.paused && self.stop.is_none() {
             return !self.is_whole(part);
@@ -185,7 +185,7 @@ impl<'a> Tables<'a> {
         self.wave_begins().is_some_and(|at| self.now < at)
     }
 
-    /// While something waits for a node it is looked "at least eight times within the shortest `placement_timeout`, and every
+    /// While an execution waits for a node, the engine looks for one "at least eight times within the shortest `placement_timeout`, and every
     /// ten seconds".
     pub(crate) fn latest_look(&self) -> Option<i64> {
         let waits = |i: &Instance| i.node.is_none() && i.status() == Some(Status::Pending);
@@ -221,7 +221,7 @@ impl<'a> Tables<'a> {
     }
 
     /// "`pause` is waited between the end of a wave and the beginning of the next." It counts from the end of the last
-    /// attempt. Nothing is waited for when nothing more begins.
+    /// attempt. There is no pause when nothing more begins.
     pub(super) fn wave_begins(&self) -> Option<i64> {
         let rollout = self.case.definition.rollout.as_ref()?;
         let wave = self.parts.iter().find(|part| part.stage == Stage::Due)?.wave?;
@@ -284,8 +284,8 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// "An entry failed when any of its instances did; else it succeeded when any of them ran; else it was skipped." What was
-    /// taken over counts where its turn came; a task without items succeeded.
+    /// "An entry failed when any of its instances did; else it succeeded when any of them ran; else it was skipped." Executions
+    /// that were taken over count when their part is due; a task without items succeeded.
     pub(super) fn end_of(&self, part: usize) -> Fate {
         let fates = || self.instances.iter().filter(|i| i.part == part).filter_map(|i| i.fate);
         if self.parts[part].stage == Stage::Skipped {
@@ -392,8 +392,8 @@ impl<'a> Tables<'a> {
             |instance: &Instance| instance.said.clone().filter(|_| instance.fate == Some(Fate::Succeeded));
         let all = || self.instances.iter().filter(|other| other.step == step);
         if self.goes_over_items(theirs) && theirs != entry {
-            // "The list of what the items said, in their order, with `null` for those that said nothing." Of a task that
-            // was skipped it is missing.
+            // "The list of what the items said, in their order, with `null` for those that said nothing." For a
+            // skipped task the list is missing.
             let items = self.parts.iter().find(|part| part.entry == theirs)?.items.as_ref()?;
             let said = |item: usize| {
                 self.instance_at((step, None, Some(item))).and_then(|i| said(&self.instances[i]))
@@ -408,7 +408,7 @@ impl<'a> Tables<'a> {
     }
 
     /// "Equal backend, action, params (as they came out) and declared outputs; on each node its own, for a task with a
-    /// target." Nothing for a task without `cache`.
+    /// target." `None` for a task without `cache`.
     pub(crate) fn inputs(&self, instance: usize) -> Option<String> {
         let task = self.task(instance);
         task.cache?;
@@ -458,8 +458,8 @@ impl<'a> Tables<'a> {
         self.parts[entry].after.iter().any(|&before| self.follows(before, from))
     }
 
-    /// "Nor is anything of a node on which one of them ran, for it may have undone what was done there." The same of what a
-    /// branch did without a node of its own, be it for an item.
+    /// "Nor is anything of a node on which one of them ran, for it may have undone what was done there." The same
+    /// holds for a branch without its own node, and for one of its items.
     fn may_be_undone(&self, instance: usize) -> bool {
         let Instance { node, item, entry, .. } = self.instances[instance];
         (0..self.instances.len()).filter(|&i| self.is_answer(i) && self.instances[i].was_tried()).any(|i| {

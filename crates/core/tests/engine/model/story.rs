@@ -328,7 +328,7 @@ impl<'a> Story<'a> {
         self.tables.instances.iter().filter(waits).map(|i| i.step).find(|step| self.tables.unfit[*step])
     }
 
-    /// "After a server was replaced the time counts anew", of what it found.
+    /// "After a server was replaced the time counts anew", for executions that were waiting.
     fn forget_looks(&mut self) {
         for id in std::mem::take(&mut self.world.remembered) {
             let execution = &self.world.executions[&id];

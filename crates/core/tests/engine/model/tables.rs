@@ -334,7 +334,7 @@ impl<'a> Tables<'a> {
         self.end(instance, status, None);
     }
 
-    /// It is looked at whether nodes fit what waits. "Waiting for a slot, for a limit or for its turn does not count."
+    /// Updates whether nodes fit the pending instances. "Waiting for a slot, for a limit or for its turn does not count."
     pub(crate) fn looked(&mut self) {
         for i in 0..self.instances.len() {
             let Instance { node, step, .. } = self.instances[i];
@@ -445,7 +445,7 @@ impl<'a> Tables<'a> {
             Status::Succeeded => Fate::Succeeded,
             // "An instance fails when its last attempt failed."
             Status::Failed => Fate::Failed,
-            // "Otherwise it fails as lost." Cancelled by its agent alone is as good as lost.
+            // "Otherwise it fails as lost." An attempt that only its agent cancelled counts as lost.
             Status::Lost | Status::Cancelled if self.stop.is_none() => Fate::Failed,
             Status::Lost | Status::Cancelled => Fate::Stopped,
             // It was withdrawn before it was sent: if an earlier attempt failed, the instance failed.
@@ -520,8 +520,8 @@ impl<'a> Tables<'a> {
         self.instances[instance].fate = Some(Fate::Skipped);
     }
 
-    /// "What was not begun is skipped." The entry that it struck in has begun on all of its nodes: what waits there gets
-    /// its one attempt, but no other one.
+    /// "What was not begun is skipped." The part in which fail-fast began has begun on all of its nodes: pending
+    /// instances there keep their first attempt, but are not retried.
     fn withdraw(&mut self) -> bool {
         let Some(struck) = self.struck else { return false };
         let mut any = false;
@@ -556,7 +556,7 @@ impl<'a> Tables<'a> {
         !gone.is_empty()
     }
 
-    /// "Each node walks its leaves at its own pace." What has begun goes on; what does not run is skipped, in any case.
+    /// "Each node walks its leaves at its own pace." Walks that have begun continue; leaves that do not run are skipped.
     fn walk_on(&mut self) -> bool {
         let next = |&i: &usize| self.is_next(i) && (self.leaf_runs(i).is_err() || self.walk_has_begun(i));
         let Some(i) = (0..self.instances.len()).filter(next).min_by_key(|&i| self.instances[i].order())
@@ -643,7 +643,7 @@ impl<'a> Tables<'a> {
                 self.skip(i, why);
             }
         }
-        // "An entry begins on all of its nodes at once", but where there are bounds: there one after the other.
+        // "An entry begins on all of its nodes at once", except where there are bounds: there one after the other.
         if !self.is_bounded(part) {
             for i in 0..self.instances.len() {
                 if self.instances[i].part == part && self.is_next(i) {
