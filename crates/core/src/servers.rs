@@ -28,7 +28,7 @@ pub struct Silence {
     pub gone_after: SignedDuration,
 }
 
-/// What one server concludes from all signs of life.
+/// The conclusions of one server from all signs of life.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Look {
     /// The servers that are alive. Work is divided among them in this order.
@@ -38,15 +38,15 @@ pub struct Look {
     /// A server that was started later with this server's name. The earlier one stops signing: otherwise the two would
     /// replace each other forever.
     pub replaced_by: Option<ServerId>,
-    /// Servers that are silent for so long that they do not come back under their ids: their records are removed.
+    /// Servers that have been silent for so long that they cannot return under their ids: their records are removed.
     pub forgotten: Vec<ServerId>,
-    /// Open runs whose owner is gone, and runs of this server without an actor: the commit that made it their owner took
-    /// effect without its knowing, or what followed failed.
+    /// Open runs whose owner is gone, and runs of this server without an actor: this server did not learn that the commit
+    /// which made it the owner took effect, or a later action failed.
     pub ownerless: Vec<RunId>,
 }
 
-/// Looks at the signs of all servers. `open` are the open runs with their owners; `has_actor` is asked for runs of this
-/// server.
+/// Evaluates the signs of life of all servers. `open` are the open runs with their owners; `has_actor` is called for
+/// runs of this server.
 pub fn look(
     own: &Sign<'_>,
     servers: &[Sign<'_>],

@@ -74,7 +74,7 @@ pub fn step(live: &RunLive, event: &RunEvent<'_>) -> Result<RunLive, Illegal> {
     check_epoch(live, event)?;
     match live.stage {
         RunStage::Waiting => match *event {
-            // A person who paused or cancelled the run was told so: it takes nothing.
+            // A person paused or cancelled the run and got a confirmation, so the run must not start.
             RunEvent::Admitted { .. } if live.paused_at.is_some() || live.cancel_requested_at.is_some() => {
                 wrong()
             }
@@ -102,7 +102,7 @@ pub fn step(live: &RunLive, event: &RunEvent<'_>) -> Result<RunLive, Illegal> {
             | RunEvent::Moved { .. } => step_open(live, event),
         },
         RunStage::Ended(_) => match *event {
-            // A path without a state alters nothing.
+            // An empty path changes nothing.
             RunEvent::Moved { epoch: _, path, end, at } => walk(live, path, end, at),
             RunEvent::Taken { .. }
             | RunEvent::CancelRequested { .. }
@@ -121,7 +121,7 @@ fn check_epoch(live: &RunLive, event: &RunEvent<'_>) -> Result<(), Illegal> {
     if is_current { Ok(()) } else { Err(Illegal::StaleEpoch) }
 }
 
-/// Decides what has the same effect in every stage of a run that has not ended.
+/// Decides the events that have the same effect in every stage of a run that has not ended.
 fn step_open(live: &RunLive, event: &RunEvent<'_>) -> Result<RunLive, Illegal> {
     let wrong = || Err(Illegal::WrongState { state: live.state(), event: event.name() });
     match *event {
@@ -135,7 +135,7 @@ fn step_open(live: &RunLive, event: &RunEvent<'_>) -> Result<RunLive, Illegal> {
     }
 }
 
-/// Walks the whole path, or nothing of it.
+/// Applies the whole path, or nothing of it.
 fn walk(live: &RunLive, path: &[RunState], end: Option<&RunEnd>, at: Timestamp) -> Result<RunLive, Illegal> {
     let mut next = live.clone();
     for &to in path {
@@ -150,29 +150,29 @@ fn walk(live: &RunLive, path: &[RunState], end: Option<&RunEnd>, at: Timestamp) 
     Ok(next)
 }
 
-/// Returns the states that may follow: the one table of transitions.
+/// Returns the states that may follow. This is the only table of transitions.
 pub fn successors(from: RunState) -> &'static [RunState] {
     use RunState::*;
     match from {
         PreRun => &[Pending, Cancelled, Failed, Orphaned],
-        // Without constraints there is nothing to check: straight to starting.
+        // A run without constraints starts at once.
         Pending => &[ConditionPending, Starting, Terminating, Cancelled, Failed, Orphaned],
         ConditionPending => &[ConditionRunning, Cancelled, Failed, Orphaned],
         ConditionRunning => &[ActionPending, Starting, Cancelled, Failed, Orphaned],
         ActionPending => &[ActionRunning, Cancelled, Failed, Orphaned],
-        // `wait` and `retry_later` go back; the others go on or end the run.
+        // `wait` and `retry_later` go back; the other actions continue or end the run.
         ActionRunning => &[Pending, Starting, Cancelled, Failed, Orphaned],
         Starting => &[Running, Terminating, Orphaned],
         Running => &[Terminating, Orphaned],
         Terminating => &[Completed, Failed, Cancelled, Retrying, Orphaned],
         Retrying => &[Pending, Cancelled, Failed, Orphaned],
-        // Taken over after all, or given up by a person.
+        // A server took the run over after all, or a person gave it up.
         Orphaned => &[Pending, Running, Terminating, Cancelled, Failed],
         Completed | Failed | Cancelled => &[],
     }
 }
 
-/// Checks several transitions, as one change may hold them.
+/// Checks several transitions that one change contains.
 pub fn check_path(from: RunState, path: &[RunState]) -> Result<RunState, Illegal> {
     path.iter().try_fold(from, |from, &to| {
         if successors(from).contains(&to) { Ok(to) } else { Err(Illegal::NoSuchMove { from, to }) }

@@ -15,7 +15,7 @@ use crate::ids::{ClusterId, NodeId, RunId, ServerId};
 use crate::plan::{NodeIx, SetIx, StepIx};
 use crate::spec::{Definition, Rollout};
 
-/// A node that a run concerns, with the name that people know it by.
+/// A node of a run, with its hostname for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRef {
     pub id: NodeId,

@@ -11,7 +11,7 @@ use crate::plan::{ItemIx, Items, PassIx};
 use crate::run::Instance;
 
 impl Progress {
-    /// Returns the items of a pass, if it has any. They depend only on records, so that they are the same each time.
+    /// Returns the items of a pass, if it has any. They depend only on records, so they are the same each time.
     pub(super) fn items_of(&mut self, pass: PassIx) -> Result<Option<Arc<[Value]>>, String> {
         let plan = Arc::clone(&self.plan);
         let entry = plan.entry_of(pass);

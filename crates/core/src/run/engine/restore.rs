@@ -1,7 +1,7 @@
-//! Rebuilds a run's progress from its recorded executions, so that a run continues where it was.
+//! Rebuilds a run's progress from its recorded executions, so that another server can continue the run.
 //!
-//! Records win over decisions that would be made now. Only when all records are known are the decisions made that
-//! were not recorded before the former owner died.
+//! Records win over decisions that would be made now. Decisions that the former owner did not record are made only
+//! after all records are read.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::ids::NodeId;
 use crate::plan::{NodeIx, PassIx, Plan, Shape, StepIx, WalkIx};
 use crate::run::{Instance, RunRecord, RunState};
 
-/// What restoring found to be decided once everything recorded is known.
+/// Open questions that restoring found. They are decided after all records are read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Resume {
     stop: Option<Stop>,
@@ -28,7 +28,7 @@ pub(super) struct Resume {
     passes: Vec<PassIx>,
 }
 
-/// A failure that is on record. Failures count in this order.
+/// A recorded failure. Failures count in the order of these fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Failure {
     cause: Cause,
@@ -42,20 +42,20 @@ struct Failure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Cause {
     Own,
-    /// Its next attempt was withdrawn by fail-fast: whatever the clocks say, something else had failed before.
+    /// Fail-fast withdrew the next attempt: another instance must have failed before, whatever the clocks show.
     Withdrawn,
 }
 
-/// Whether an instance is over, as its records show.
+/// Whether an instance has ended, according to its records.
 enum Recorded {
-    /// An attempt is open, or it is not decided whether another one follows.
+    /// An attempt is open, or it is not decided yet whether another one follows.
     Open,
     Over,
 }
 
 impl Progress {
-    /// Returns the progress of `run` as its record and executions show it. `go_on` decides what is open.
-    /// `stop`: the run was asked to stop before, so that its cancelled attempts were meant to be.
+    /// Returns the progress of `run` as its record and executions show it. `go_on` makes the open decisions.
+    /// `stop` is set if the run was asked to stop before: then its cancelled attempts were cancelled on purpose.
     pub fn restore(
         plan: Arc<Plan>,
         run: &RunRecord,
@@ -81,7 +81,7 @@ impl Progress {
         progress
     }
 
-    /// Counts failures in the order in which they happened: it decides which of them triggered fail-fast.
+    /// Counts failures in the order in which they happened, because the order decides which one triggered fail-fast.
     fn count_failures(&mut self) {
         let mut failures = std::mem::take(&mut self.resume.failures);
         failures.sort_unstable();
@@ -90,7 +90,7 @@ impl Progress {
         }
     }
 
-    /// Notes what succeeded in the run that this one retries.
+    /// Records the instances that succeeded in the run that this one retries.
     fn restore_carried(&mut self, executions: &[Execution]) {
         let nodes = self.plan.resolved.nodes.iter().zip((0..).map(NodeIx));
         let index: HashMap<NodeId, NodeIx> = nodes.map(|(node, index)| (node.id, index)).collect();
