@@ -258,8 +258,8 @@ fn connect(definition: &Definition, entries: &mut [PlanEntry]) -> Result<(), Err
     Ok(())
 }
 
-/// Returns the task's own delivery. By default placed work is delivered at least once, and pinned work only if it is
-/// idempotent.
+/// Returns the task's own delivery. By default placed or idempotent work is delivered at least once, and other work at
+/// most once.
 fn delivery(task: &Task, placed: bool, idempotent: bool) -> Delivery {
     match task.delivery {
         Some(delivery) => delivery,

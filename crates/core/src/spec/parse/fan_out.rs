@@ -218,7 +218,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks that a task with `for_each` has no nodes of its own: each item runs on a node that fits.
+    /// Checks that a task with `for_each` has no `target`, since each item runs on a node that fits, and that no task
+    /// has too many limits together with the job's.
     pub(super) fn fan_out_rules(&mut self, path: Path<'_>, items: &[Node<'_>], definition: &Definition) {
         for (index, (item, entry)) in items.iter().zip(&definition.tasks).enumerate() {
             if entry.for_each().is_some() && !definition.is_placed(entry) {
