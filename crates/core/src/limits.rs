@@ -34,7 +34,7 @@ pub const LISTED_PER_MESSAGE: usize = 4_096;
 /// Leases in one message of an agent: results of former sessions, results on their way, running work, and work that
 /// waits for its slots.
 pub const HELD_PER_MESSAGE: usize = UNDELIVERED + 4 * SLOTS_PER_NODE as usize;
-/// Chunks of output in one message: agents collect them by bytes, so many tiny ones may be sent together.
+/// Chunks of output in one message: agents collect them by bytes, so that a message may contain many tiny ones.
 pub const CHUNKS_PER_MESSAGE: usize = 65_536;
 /// Output kept of one execution; the tail is kept.
 pub const OUTPUT_BYTES: usize = 1024 * 1024;
