@@ -1,4 +1,4 @@
-//! Owns the shape of work: the task for a node, and the rules by which a node is chosen. Work is derived from the job
+//! Owns the shape of work: the action that a node runs, and the rules by which a node is chosen. Work is derived from the job
 //! definition and is never stored.
 
 use std::sync::Arc;
