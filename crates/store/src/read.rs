@@ -24,7 +24,7 @@ use crate::port::{
     Admission, Error, EventFilter, Events, ExecutionFilter, Executions, Listed, NodeTotals, Nodes, Output,
     OutputChunk, Page, RunFilter, Runs, ServerRecord, Servers, Source, Tally, Totals,
 };
-use crate::rows::{Code, Record, count, int};
+use crate::rows::{Code, Record, condition, count, int};
 
 /// A database that answers in rows.
 #[async_trait]
@@ -129,11 +129,13 @@ impl<D: Database> Runs for D {
     }
 
     async fn open_runs(&self) -> Result<Vec<RunRecord>, Error> {
-        self.fetch(" WHERE r.state NOT IN (10, 11, 12) ORDER BY r.created_at, r.id", vec![]).await
+        let rest = concat!(" WHERE r.state ", condition!(open runs), " ORDER BY r.created_at, r.id");
+        self.fetch(rest, vec![]).await
     }
 
     async fn open_run_owners(&self) -> Result<Vec<(RunId, ServerId)>, Error> {
-        self.fetch(" WHERE state NOT IN (10, 11, 12) ORDER BY created_at, id", vec![]).await
+        let rest = concat!(" WHERE state ", condition!(open runs), " ORDER BY created_at, id");
+        self.fetch(rest, vec![]).await
     }
 }
 
@@ -156,7 +158,7 @@ impl<D: Database> Executions for D {
     }
 
     async fn open_executions(&self) -> Result<Vec<Execution>, Error> {
-        self.fetch(" WHERE status <= 2 ORDER BY id", vec![]).await
+        self.fetch(concat!(" WHERE ", condition!(open executions), " ORDER BY id"), vec![]).await
     }
 
     async fn held_by(&self, node: NodeId) -> Result<Vec<Execution>, Error> {

@@ -22,7 +22,7 @@ use super::save;
 use crate::batch::{Asked, Dirty, Holds, Needs, NewIds, Places};
 use crate::filter::{COUNT_AT_ONCE, HELD, HOLDS};
 use crate::port::{Committed, Error};
-use crate::rows::{Record, Text, count, json};
+use crate::rows::{Record, Text, condition, count, json};
 
 /// How often a batch is tried that other servers get in the way of.
 const TRIES: u32 = 5;
@@ -37,9 +37,17 @@ const NODES_LOCK: i64 = 0x646f_776e_6e6f_6465;
 /// Whoever takes a place of a limit has this lock: "downlims".
 const LIMITS_LOCK: i64 = 0x646f_776e_6c69_6d73;
 /// Of the runs that are not loaded, those that wait and those that are under way.
-const COUNT_RUNS: &str = "SELECT count(*) FILTER (WHERE state = 1 AND admitted_at IS NULL), \
-     count(*) FILTER (WHERE state > 1 OR admitted_at IS NOT NULL) FROM runs \
-     WHERE state NOT IN (10, 11, 12) AND state > 0 AND id <> ALL($1)";
+const COUNT_RUNS: &str = concat!(
+    "SELECT count(*) FILTER (WHERE ",
+    condition!(run waits),
+    "), count(*) FILTER (WHERE ",
+    condition!(run had its turn),
+    ") FROM runs WHERE state ",
+    condition!(open runs),
+    " AND ",
+    condition!(run is due),
+    " AND id <> ALL($1)"
+);
 
 static NODES: LazyLock<String> = LazyLock::new(|| {
     format!("{} WHERE node = ANY($1) ORDER BY node FOR UPDATE", <(NodeId, NodeLive)>::select())

@@ -7,13 +7,16 @@ use jiff::Timestamp;
 use super::failure::Failure;
 use crate::copy::deleted_before;
 use crate::filter::LEFT_BEHIND;
-use crate::rows::count;
+use crate::rows::{condition, count};
 
 /// Rows that one transaction removes.
 const ROWS: i64 = 2_000;
 
-const ENDED: &str = "SELECT id FROM runs WHERE finished_at < $1 AND finished_at IS NOT NULL \
-     AND state IN (10, 11, 12) ORDER BY finished_at, id LIMIT $2";
+const ENDED: &str = concat!(
+    "SELECT id FROM runs WHERE finished_at < $1 AND finished_at IS NOT NULL AND state ",
+    condition!(ended runs),
+    " ORDER BY finished_at, id LIMIT $2"
+);
 /// With their output and what is known of their results, and taken from the counts of what has ended.
 const REMOVE_SOME: &str = "WITH gone AS (DELETE FROM executions WHERE id IN (SELECT id FROM executions \
      WHERE run = $1 ORDER BY id LIMIT $2 FOR UPDATE) RETURNING id, status), \

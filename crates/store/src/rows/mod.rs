@@ -12,7 +12,7 @@ mod scalar;
 mod state;
 mod text;
 
-pub(crate) use codes::Code;
+pub(crate) use codes::{Code, condition};
 pub(crate) use column::{Cell, Cells, Column, Columns, Value, columns, list};
 pub(crate) use event::{ChangeColumns, EventRow, NumberColumns};
 pub(crate) use execution::{ExecutionRow, execution_row};

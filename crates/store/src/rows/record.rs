@@ -7,7 +7,7 @@ use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, Sessio
 use downbeat_core::state::LimitUse;
 use uuid::Uuid;
 
-use super::codes::Code;
+use super::codes::{Code, condition};
 use super::column::{Cells, Columns, columns};
 use super::scalar::{count, int, micros, small, small_count, time, time_opt};
 use super::text::{Bytes, Text};
@@ -81,10 +81,13 @@ impl Record for Seen {
 
 impl Record for Kept {
     fn select() -> &'static str {
-        "SELECT (SELECT min(seq) FROM events), r.finished_at, r.id, (SELECT min(at) FROM tombstones) \
-         FROM (SELECT 1) one LEFT JOIN \
-         (SELECT finished_at, id FROM runs WHERE finished_at IS NOT NULL AND state IN (10, 11, 12) \
-         ORDER BY finished_at, id LIMIT 1) r ON true"
+        concat!(
+            "SELECT (SELECT min(seq) FROM events), r.finished_at, r.id, (SELECT min(at) FROM tombstones) \
+             FROM (SELECT 1) one LEFT JOIN \
+             (SELECT finished_at, id FROM runs WHERE finished_at IS NOT NULL AND state ",
+            condition!(ended runs),
+            " ORDER BY finished_at, id LIMIT 1) r ON true"
+        )
     }
 
     fn from_row(row: &impl Cells) -> Result<Self, Error> {

@@ -19,7 +19,7 @@ use crate::port::{Committed, Error};
 use crate::rows::{
     BuriedRow, CachedRow, ChangeColumns, DefinedRow, DescribedRow, EventRow, ExecutionRow, HoldRow,
     LEASE_COLUMNS, LimitUseRow, NodeLiveRow, NumberColumns, ProblemsRow, Record, RunLiveRow, RunRow,
-    StateColumns, count, definition_row, description_row, execution_row, int, run_row,
+    StateColumns, condition, count, definition_row, description_row, execution_row, int, run_row,
 };
 
 static NODE: LazyLock<String> =
@@ -169,7 +169,14 @@ fn load_holds(transaction: &Transaction<'_>, needs: &Needs<'_>, tables: &mut Tab
 
 /// Counts the runs that are not among those that were loaded.
 fn count_runs(transaction: &Transaction<'_>, tables: &mut Tables) -> Result<(), Failure> {
-    let sql = "SELECT id, state = 1 AND admitted_at IS NULL FROM runs WHERE state NOT IN (10, 11, 12) AND state > 0";
+    let sql = concat!(
+        "SELECT id, ",
+        condition!(run waits),
+        " FROM runs WHERE state ",
+        condition!(open runs),
+        " AND ",
+        condition!(run is due)
+    );
     let mut query = transaction.prepare_cached(sql)?;
     let mut rows = query.query([])?;
     while let Some(row) = rows.next()? {

@@ -15,7 +15,7 @@ use crate::batch::{ENDED_EXECUTIONS, ENDED_RUNS, Ended};
 use crate::copy::deleted_before;
 use crate::filter::LEFT_BEHIND;
 use crate::port::Error;
-use crate::rows::{Code, count};
+use crate::rows::{Code, condition, count};
 
 /// Rows that one transaction removes: some 20 ms of the writer's time.
 const ROWS: i64 = 2_000;
@@ -45,10 +45,11 @@ pub(super) async fn remove(writer: &Writer, run: Arc<str>) -> Result<(), Error> 
 }
 
 fn ended(connection: &Connection, before: i64, most: u32) -> Result<Vec<String>, Failure> {
-    let mut query = connection.prepare_cached(
-        "SELECT id FROM runs WHERE finished_at < ?1 AND finished_at IS NOT NULL AND state IN (10, 11, 12) \
-         ORDER BY finished_at, id LIMIT ?2",
-    )?;
+    let mut query = connection.prepare_cached(concat!(
+        "SELECT id FROM runs WHERE finished_at < ?1 AND finished_at IS NOT NULL AND state ",
+        condition!(ended runs),
+        " ORDER BY finished_at, id LIMIT ?2"
+    ))?;
     let runs = query.query_map(params![before, most], |row| row.get(0))?.collect::<Result<_, _>>()?;
     Ok(runs)
 }

@@ -24,7 +24,9 @@ use super::{SqliteStore, output, prune};
 use crate::batch::{Dirty, Holds, Needs, NewIds};
 use crate::copy::{Diverged, Kept, Part, Replica, Replicated, Seen, broken_off, follows, registration};
 use crate::port::{Error, OutputChunk, ServerRecord};
-use crate::rows::{ChangeColumns, NumberColumns, OutputRow, ServerRow, TombstoneRow, count, int, json};
+use crate::rows::{
+    ChangeColumns, NumberColumns, OutputRow, ServerRow, TombstoneRow, condition, count, int, json,
+};
 
 /// Whose a file is, as `PRAGMA user_version` says: the schema is the same, so it is no matter of migrations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,7 +187,8 @@ fn replicate(
 
 /// Ended runs before the first that is kept.
 fn gone(connection: &Connection, kept: &Kept) -> Result<Vec<String>, Failure> {
-    let ended = "SELECT id FROM runs WHERE finished_at IS NOT NULL AND state IN (10, 11, 12)";
+    let ended =
+        concat!("SELECT id FROM runs WHERE finished_at IS NOT NULL AND state ", condition!(ended runs));
     let runs = match &kept.first_ended {
         Some((at, id)) => connection
             .prepare_cached(&format!("{ended} AND (finished_at, id) < (?1, ?2)"))?
