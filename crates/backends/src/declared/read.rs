@@ -28,7 +28,7 @@ pub(super) struct Action {
 
 /// Why a declaration is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("invalid value of `{key}`: {reason}")]
+#[error("bad value of `{key}`: {reason}")]
 pub struct Refused {
     /// The key in the settings, such as `backends.backup.actions.now.argv`.
     pub key: String,
