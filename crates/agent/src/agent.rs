@@ -183,7 +183,7 @@ async fn run(
             outgoing,
             heard: Mutex::new(began),
             renewed: Notify::new(),
-            doubt: Notify::new(),
+            heartbeat_now: Notify::new(),
             complaints: Mutex::default(),
             poll_again: Notify::new(),
             abandon: orders.abandon.clone(),

@@ -44,7 +44,7 @@ impl Client {
     pub async fn connect(address: &str) -> Result<Self, Fault> {
         let uri = if address.contains("://") { address.to_owned() } else { format!("http://{address}") };
         let endpoint = Endpoint::from_shared(uri)
-            .map_err(|_| Fault::Rejected(format!("`{address}` is no address; write HOST:PORT")))?
+            .map_err(|_| Fault::Rejected(format!("`{address}` is not a valid address; write HOST:PORT")))?
             .connect_timeout(CONNECT_TIMEOUT)
             .tcp_nodelay(true)
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
@@ -103,11 +103,11 @@ fn foreign(address: &str, status: &Status) -> Option<Fault> {
     }
     let what = match std::error::Error::source(status) {
         // A server that is ending looks the same.
-        Some(source) => format!("hung up at the first word ({})", innermost(source)),
-        None => "does not speak the agent protocol".to_owned(),
+        Some(source) => format!("closed the connection during hello ({})", innermost(source)),
+        None => "does not support the agent protocol".to_owned(),
     };
     Some(Fault::Unavailable(format!(
-        "`{address}` {what}; is this the REST port? agents dial the gRPC port, {AGENT_PORT} unless told otherwise"
+        "`{address}` {what}; is this the REST port? agents connect to the gRPC port, by default {AGENT_PORT}"
     )))
 }
 
