@@ -1,4 +1,4 @@
-//! Calls and answers of the agent protocol as bytes, for nodes that are to cost less than any gRPC client.
+//! Calls and responses of the agent protocol as bytes, for nodes that cost less than any gRPC client.
 
 use downbeat_proto::grpc::generated as wire;
 use downbeat_proto::grpc::request::{
@@ -62,7 +62,7 @@ pub(crate) fn call_to_bytes(call: Call) -> Result<(Kind, Vec<u8>), Fault> {
     })
 }
 
-/// Reads the answer to a call of this kind.
+/// Decodes the response to a call of this kind.
 pub(crate) fn answer_from_bytes(kind: Kind, bytes: &[u8]) -> Result<Answer, Fault> {
     Ok(match kind {
         Kind::Hello => Answer::Hello(welcome_from_wire(decode(bytes)?)?),

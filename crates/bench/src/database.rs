@@ -1,5 +1,5 @@
-//! Owns a database of the bench's own in the PostgreSQL that it is pointed to: made before the load and dropped after
-//! it, so that no load meets what another one left.
+//! Owns a temporary database in the given PostgreSQL: created before the load and dropped after it, so that loads do not
+//! influence each other.
 
 use reqwest::Url;
 use tokio_postgres::Client;
@@ -8,17 +8,17 @@ use uuid::Uuid;
 use super::server::cannot;
 use crate::failure::Failure;
 
-/// See the module. It is there until [`Database::remove`].
+/// A temporary database, which exists until [`Database::remove`].
 #[derive(Debug)]
 pub(super) struct Database {
-    /// Any database of the same server: one cannot be dropped from within.
+    /// Another database of the same server: a database cannot be dropped from within.
     outside: String,
     location: String,
     name: String,
 }
 
 impl Database {
-    /// `outside` is a location as `server --store` takes it.
+    /// Creates a database. `outside` is a location as for `server --store`.
     pub(super) async fn create(outside: &str) -> Result<Self, Failure> {
         let (location, name) = beside(outside, &format!("bench_{}", Uuid::new_v4().simple()))?;
         let client = connect(outside).await?;
@@ -35,7 +35,7 @@ impl Database {
         connect(&self.location).await
     }
 
-    /// Whoever is connected still is thrown out.
+    /// Drops the database and closes all connections to it.
     pub(super) async fn remove(&self) -> Result<(), Failure> {
         let client = connect(&self.outside).await?;
         let dropped = client.batch_execute(&format!("DROP DATABASE {} WITH (FORCE)", self.name)).await;
@@ -43,7 +43,7 @@ impl Database {
     }
 }
 
-/// The same server's location with another database.
+/// Returns the location of another database on the same server.
 fn beside(location: &str, name: &str) -> Result<(String, String), Failure> {
     let mut url = Url::parse(location).map_err(|error| {
         Failure::bad_input(format!("`{location}` is no location of a PostgreSQL: {error}"))

@@ -14,13 +14,13 @@ pub enum Code {
     Bug,
 }
 
-/// What went wrong, as a person reads it.
+/// A failure as a user reads it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     pub code: Code,
     pub message: String,
     pub details: Vec<String>,
-    /// What was measured nevertheless.
+    /// The measurements until the failure.
     pub measured: Vec<Part>,
 }
 

@@ -1,4 +1,4 @@
-//! Owns what a load came to, as a document and as a table.
+//! Owns the result of a load, as a document and as a table.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,14 +22,14 @@ pub(super) struct Figures {
     pub nodes: u32,
     pub seconds: f64,
     pub per_second: f64,
-    /// As a client sees it: from submit to durable result, or what the load is about.
+    /// As a client sees it: from submit to durable result, or the subject of the load.
     pub p50_ms: f64,
     pub p99_ms: f64,
     pub server_rss_bytes: u64,
     pub server_cpu_seconds: f64,
     #[serde(flatten)]
     pub more: BTreeMap<&'static str, f64>,
-    /// What each server did of it.
+    /// The share of each server.
     pub servers: Vec<Share>,
 }
 

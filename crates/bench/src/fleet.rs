@@ -1,5 +1,5 @@
-//! `bench fleet`: barrier steps over many simulated nodes, each with its own connection and session, in a process apart
-//! from the server's. From submit to the run's end, with every result durable.
+//! `bench fleet`: barrier steps over many simulated nodes, each with its own connection and session, in a separate
+//! process. Measures from submit to the end of the run, with every result durable.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -18,37 +18,37 @@ use crate::Note;
 use crate::failure::Failure;
 use crate::page::Part;
 
-/// What `--scale` measures: nodes, and steps of the list.
+/// The sizes of `--scale`: nodes, and steps of the list.
 const SIZES: [(u32, u32); 6] = [(100, 1), (300, 1), (1_000, 1), (3_000, 1), (9_000, 1), (1_000, 10)];
 const PARKED: &str = "downbeat_polls_parked";
 const ENDED: &str = r#"downbeat_runs{state="completed"}"#;
 
 #[derive(Debug, Args)]
 pub(crate) struct FleetArgs {
-    /// Simulated nodes
+    /// Number of simulated nodes
     #[arg(long, default_value_t = 1_000)]
     nodes: u32,
     /// Steps in the list; each is a barrier
     #[arg(long, default_value_t = 1)]
     steps: u32,
-    /// How often the list is run
+    /// How often to run the list
     #[arg(long, default_value_t = 5)]
     rounds: u32,
     /// One step over 100, 300, 1,000, 3,000 and 9,000 nodes, and ten steps over 1,000: is the cost per node the same?
     #[arg(long, conflicts_with_all = ["nodes", "steps"])]
     scale: bool,
-    /// sqlite (a fresh file), or a PostgreSQL, in which a database is made and dropped: postgres://…
+    /// sqlite (a fresh file), or a PostgreSQL in which a database is created and dropped: postgres://…
     #[arg(long, default_value = "sqlite")]
     store: String,
 }
 
-/// What one load came to, or several of growing size.
+/// The result of one load, or of several with growing size.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub(super) enum Fleet {
     One(Figures),
     Scale {
-        /// The largest: what the load is about.
+        /// The largest size.
         #[serde(flatten)]
         largest: Box<Figures>,
         sizes: Vec<Figures>,
@@ -154,9 +154,9 @@ impl Size {
         })
     }
 
-    /// Submits, and waits for the end; then until every node is back at its poll.
+    /// Submits, waits for the end, then waits until every node polls again.
     async fn round(&self, server: &Server) -> Result<Duration, Failure> {
-        // Asking costs the server as much as there are nodes: the time between is what is not known of the result.
+        // A request costs the server time per node: the pause between requests limits the precision.
         let every = Duration::from_micros(u64::from(self.nodes)).clamp(LOOK_LEAST, LOOK_MOST);
         let before = server.metrics().await?.get(ENDED);
         let begun = Instant::now();

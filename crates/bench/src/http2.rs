@@ -1,7 +1,7 @@
-//! Owns a gRPC connection with as little around it as HTTP/2 allows: no tasks, no queues, one write for whatever is said
-//! at once. Thousands of simulated nodes share the cores with the server that they are to measure.
+//! Owns a gRPC connection with the least that HTTP/2 allows: no tasks, no queues, one write for everything that is sent
+//! at once. Thousands of simulated nodes share the cores with the server that they measure.
 //!
-//! It relies on what nodes say being small: they never have more under way than a window takes, so none is counted.
+//! It relies on small messages: nodes never have more in flight than a window allows, so windows are not counted.
 
 use std::io;
 
@@ -12,9 +12,9 @@ use crate::bare::Kind;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const FRAME_HEAD: usize = 9;
-/// Before each message: a byte that says that it is not compressed, and its length.
+/// Precedes each message: a byte for "not compressed", and its length.
 const MESSAGE_HEAD: usize = 5;
-/// Messages of nodes are smaller than the largest frame that every HTTP/2 takes.
+/// Messages of nodes are smaller than the largest frame that every HTTP/2 peer accepts.
 const FRAME_MOST: usize = 16_384;
 const READ: usize = 512;
 
@@ -31,19 +31,19 @@ const ACK: u8 = 1;
 const END_HEADERS: u8 = 4;
 const PADDED: u8 = 8;
 
-/// So much may be received over the connection's whole life without saying that it was: more than any bench brings.
+/// The receive window of the connection: more than any bench receives, so it is never updated.
 const WINDOW: u32 = 0x7fff_ffff - 65_535;
 
-/// HPACK: places in the static table, and the first place of what was said before.
+/// HPACK: indexes in the static table, and the first index of the dynamic table.
 const METHOD_POST: u8 = 3;
 const SCHEME_HTTP: u8 = 6;
 const AUTHORITY: u8 = 1;
 const PATH: u8 = 4;
 const CONTENT_TYPE: u8 = 31;
 const NEW_NAME: u8 = 0;
-const SAID_BEFORE: usize = 62;
+const FIRST_DYNAMIC: usize = 62;
 
-/// See the module.
+/// A connection to a server.
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: TcpStream,
@@ -53,10 +53,10 @@ pub(super) struct Connection {
     /// The number of the next request.
     next: u32,
     open: Vec<Open>,
-    said: Said,
+    sent: SentFields,
 }
 
-/// A request whose answer is not complete.
+/// A request whose response is not complete.
 #[derive(Debug)]
 struct Open {
     number: u32,
@@ -64,9 +64,10 @@ struct Open {
     message: Vec<u8>,
 }
 
-/// The header fields that the other side keeps, in the order in which it heard them: only their places are said again.
+/// The header fields in the peer's dynamic table, in the order in which they were sent: afterwards only their indexes
+/// are sent.
 #[derive(Debug, Default)]
-struct Said(Vec<Field>);
+struct SentFields(Vec<Field>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Field {
@@ -90,11 +91,11 @@ impl Connection {
             outbound,
             next: 1,
             open: Vec::new(),
-            said: Said::default(),
+            sent: SentFields::default(),
         })
     }
 
-    /// Puts a request into what is sent next.
+    /// Adds a request to the next write.
     pub(super) fn say(&mut self, kind: Kind, message: &[u8]) -> io::Result<()> {
         if MESSAGE_HEAD + message.len() > FRAME_MOST {
             return Err(io::Error::other("a message is longer than a frame"));
@@ -102,7 +103,7 @@ impl Connection {
         let number = self.next;
         self.next += 2;
         let mut fields = Vec::with_capacity(160);
-        self.said.write(&mut fields, kind, &self.authority);
+        self.sent.write(&mut fields, kind, &self.authority);
         frame(&mut self.outbound, HEADERS, END_HEADERS, number, &fields);
         let length = MESSAGE_HEAD + message.len();
         frame_head(&mut self.outbound, length, DATA, END_STREAM, number);
@@ -119,12 +120,12 @@ impl Connection {
         Ok(())
     }
 
-    /// The next answer, whichever request it is to. What was received is kept when this is dropped before it is done.
+    /// Returns the next response, of any request. Received bytes are kept if the call is dropped.
     pub(super) async fn hear(&mut self) -> io::Result<(Kind, Vec<u8>)> {
         loop {
             let answer = self.take_frames();
             if !self.outbound.is_empty() {
-                // Small and seldom: it fits into what the kernel takes at once.
+                // Small and rare: the kernel accepts it at once.
                 self.stream.try_write(&self.outbound)?;
                 self.outbound.clear();
             }
@@ -138,7 +139,7 @@ impl Connection {
         }
     }
 
-    /// Takes in whole frames, until one completes an answer.
+    /// Reads complete frames until one completes a response.
     fn take_frames(&mut self) -> io::Result<Option<(Kind, Vec<u8>)>> {
         let inbound = std::mem::take(&mut self.inbound);
         let mut rest = &inbound[..];
@@ -186,7 +187,7 @@ impl Connection {
     }
 }
 
-/// The length of the first frame, if it is complete.
+/// Returns the length of the first frame, if it is complete.
 fn whole_frame(bytes: &[u8]) -> Option<usize> {
     let head = bytes.get(..FRAME_HEAD)?;
     let length = FRAME_HEAD + u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
@@ -205,8 +206,8 @@ fn frame(out: &mut Vec<u8>, kind: u8, flags: u8, number: u32, body: &[u8]) {
     out.extend(body);
 }
 
-impl Said {
-    /// The header fields of a request.
+impl SentFields {
+    /// Writes the header fields of a request.
     fn write(&mut self, out: &mut Vec<u8>, kind: Kind, authority: &str) {
         out.extend([0x80 | METHOD_POST, 0x80 | SCHEME_HTTP]);
         self.field(out, Field::Path(kind), PATH, "", kind.path());
@@ -216,9 +217,9 @@ impl Said {
     }
 
     fn field(&mut self, out: &mut Vec<u8>, field: Field, name_at: u8, name: &str, value: &str) {
-        if let Some(place) = self.0.iter().rev().position(|said| *said == field) {
-            // The last that was said has the first place.
-            out.push(0x80 | u8::try_from(SAID_BEFORE + place).expect("there are few fields"));
+        if let Some(place) = self.0.iter().rev().position(|sent| *sent == field) {
+            // The last field has the first index.
+            out.push(0x80 | u8::try_from(FIRST_DYNAMIC + place).expect("there are few fields"));
             return;
         }
         out.push(0x40 | name_at);
@@ -237,10 +238,10 @@ mod tests {
 
     #[test]
     fn what_was_said_before_is_said_by_its_place() {
-        let (mut said, mut first, mut again, mut other) = (Said::default(), vec![], vec![], vec![]);
-        said.write(&mut first, Kind::Poll, "h:1");
-        said.write(&mut again, Kind::Poll, "h:1");
-        said.write(&mut other, Kind::Report, "h:1");
+        let (mut sent, mut first, mut again, mut other) = (SentFields::default(), vec![], vec![], vec![]);
+        sent.write(&mut first, Kind::Poll, "h:1");
+        sent.write(&mut again, Kind::Poll, "h:1");
+        sent.write(&mut other, Kind::Report, "h:1");
         assert_eq!(first[..3], [0x83, 0x86, 0x44]);
         assert_eq!(again, [0x83, 0x86, 0x80 | 65, 0x80 | 64, 0x80 | 63, 0x80 | 62]);
         // A new path comes before the others in the table.

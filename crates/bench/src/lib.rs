@@ -1,5 +1,5 @@
-//! `downbeat bench`: measures a server, its store and its agents on this machine. Servers are processes of their own, and
-//! so are the many simulated nodes of `fleet` and the agents of `graph`; other agents live in this process. All speak over
+//! `downbeat bench`: measures a server, its store and its agents on this machine. Servers are separate processes, and so
+//! are the simulated nodes of `fleet` and the agents of `graph`; other agents run in this process. All connections use
 //! loopback.
 //!
 //! Invariant: nothing in here prints.
@@ -31,5 +31,5 @@ pub use failure::{Code, Failure};
 pub use loads::{BenchArgs, Output, Report, run};
 pub use page::Part;
 
-/// How a load says how far it is.
+/// Receives the progress of a load.
 pub type Note = fn(&str);

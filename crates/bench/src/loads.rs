@@ -1,4 +1,4 @@
-//! The loads: their arguments, and what one comes to.
+//! The loads: their arguments and their results.
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -16,30 +16,30 @@ pub struct BenchArgs {
 
 #[derive(Debug, Subcommand)]
 enum Load {
-    /// No-op executions over some nodes: how many per second, and how long one takes from submit to result
+    /// No-op executions over some nodes: rate, and time from submit to result
     Tasks(tasks::TasksArgs),
     /// Barrier steps over many simulated nodes, each with its own connection
     Fleet(fleet::FleetArgs),
-    /// Graphs of placed tasks on real agents: one after the other, all at once, processes, and how fast a plan is made
+    /// Graphs of placed tasks on real agents: in sequence, all at once, processes, and the speed of planning
     Graph(graph::GraphArgs),
     #[command(hide = true)]
     Plans(graph::PlansArgs),
     #[command(hide = true)]
     Nodes(nodes::NodesArgs),
-    /// kill -9 of servers that share a PostgreSQL: how long their runs stand still until another moves them on
+    /// kill -9 of servers that share a PostgreSQL: how long their runs stand still until another server continues them
     Takeover(takeover::TakeoverArgs),
     /// No-ops for half an hour over a million finished executions in a PostgreSQL: do claims become slower?
     Claims(claims::ClaimsArgs),
 }
 
 impl BenchArgs {
-    /// Whether it leaves the other cores to what is measured.
+    /// Returns whether it leaves the other cores to the measured processes.
     pub fn is_modest(&self) -> bool {
         matches!(self.load, Load::Nodes(_) | Load::Plans(_))
     }
 }
 
-/// What a load came to.
+/// The result of a load.
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
 pub struct Report(Measured);
@@ -54,7 +54,7 @@ enum Measured {
 }
 
 impl Report {
-    /// Returns the report as people read it.
+    /// Returns the report for people.
     pub fn page(&self) -> Vec<Part> {
         match &self.0 {
             Measured::Figures(figures) => figures.page(),
@@ -65,7 +65,7 @@ impl Report {
     }
 }
 
-/// What is to be printed when a load is over.
+/// The output of a load.
 #[derive(Debug)]
 pub enum Output {
     Report(Box<Report>),
@@ -73,7 +73,7 @@ pub enum Output {
     Raw(String),
 }
 
-/// Runs a load. `note` is told how far it is.
+/// Runs a load. Calls `note` with its progress.
 pub async fn run(args: BenchArgs, note: Note) -> Result<Output, Failure> {
     let measured = match args.load {
         Load::Tasks(args) => Measured::Figures(tasks::measure(args, note).await?),

@@ -1,5 +1,5 @@
-//! Owns a simulated node: the real protocol over a connection of its own, with nothing behind it. What it is given
-//! succeeds at once.
+//! Owns a simulated node: the real protocol over its own connection, without any backend. Every execution succeeds at
+//! once.
 
 use std::io;
 use std::time::Duration;
@@ -21,7 +21,7 @@ const WAIT: Duration = Duration::from_secs(30);
 const IDLE: Free = Free { fleet: 1, placed: 1 };
 const BUSY: Free = Free { fleet: 0, placed: 0 };
 
-/// One node that is registered and about to poll.
+/// One registered node that is about to poll.
 #[derive(Debug)]
 pub(super) struct Node {
     connection: Connection,
@@ -48,9 +48,9 @@ impl Node {
         Ok(Self { connection, id, session, heartbeat_interval: welcome.heartbeat_interval, poll: 0 })
     }
 
-    /// Until the connection fails.
+    /// Serves until the connection fails.
     pub(super) async fn serve(mut self) -> io::Result<()> {
-        // Machines do not beat in step.
+        // Real machines do not send their heartbeats at the same time.
         let phase = f64::from(self.id.0.as_u128() as u16) / f64::from(u16::MAX);
         let beat = sleep_until(Instant::now() + self.heartbeat_interval.mul_f64(phase));
         tokio::pin!(beat);
@@ -75,7 +75,7 @@ impl Node {
         }
     }
 
-    /// As with an agent, the next poll is under way before the work is done, and the report says that there is room.
+    /// As in an agent, the next poll is sent before the work is done, and the report announces free slots.
     fn work(&mut self, assignments: Vec<Assignment>) -> io::Result<()> {
         if assignments.is_empty() {
             return self.ask_for_work(IDLE);

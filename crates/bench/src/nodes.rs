@@ -1,5 +1,5 @@
-//! Owns the process that simulated nodes live in. It is neither the server's nor the one that measures, so that each
-//! one's part of the cores is known.
+//! Owns the process of the simulated nodes. It is neither the server nor the process that measures, so that the CPU time
+//! of each is known.
 
 use std::process::Stdio;
 
@@ -17,16 +17,16 @@ use crate::failure::{Code, Failure};
 /// Nodes that join at the same time: the listener's queue is short.
 const JOINING: usize = 256;
 
-/// Simulated nodes, in this process, for as long as standard input is open
+/// Run simulated nodes in this process, as long as standard input is open
 #[derive(Debug, Args)]
 pub(crate) struct NodesArgs {
-    /// Where the server listens for agents: HOST:PORT
+    /// Address of the server for agents: HOST:PORT
     address: String,
-    /// Nodes, each with a connection and a session of its own
+    /// Number of nodes, each with its own connection and session
     count: u32,
 }
 
-/// What the process does.
+/// Runs the nodes.
 pub(super) async fn serve(args: NodesArgs) -> Result<(), Failure> {
     process::make_room_for(args.count)?;
     let nodes: Vec<Node> = stream::iter(0..args.count)
@@ -40,17 +40,17 @@ pub(super) async fn serve(args: NodesArgs) -> Result<(), Failure> {
     let mut nothing = [0];
     tokio::select! {
         Some(Ok(Err(fault))) = serving.next() => Err(cannot("go on as a node", &fault)),
-        // Whoever started this is done, or gone.
+        // The process that started this one is done or gone.
         _ = stdin.read(&mut nothing) => Ok(()),
     }
 }
 
-/// Such a process, as the one that started it sees it. It ends with this.
+/// A process of simulated nodes, seen from its parent. Dropping it ends the process.
 #[derive(Debug)]
 pub(super) struct Nodes {
     child: Child,
     id: u32,
-    /// Open for as long as the nodes are wanted; waiting for the child would close it.
+    /// Open as long as the nodes are needed; waiting for the child would close it.
     _stdin: Option<ChildStdin>,
 }
 
@@ -69,7 +69,7 @@ impl Nodes {
         Ok(Self { child, id, _stdin: stdin })
     }
 
-    /// Waits for the end that is not to come: it has said on standard error why.
+    /// Waits for an end that is not expected: the process has printed the reason to standard error.
     pub(super) async fn failed(&mut self) -> Failure {
         let status =
             self.child.wait().await.map_or_else(|error| error.to_string(), |status| status.to_string());

@@ -1,4 +1,4 @@
-//! Owns what each server did of a load: read when it begins, and again when it is over.
+//! Owns each server's share of a load: read at its start and at its end.
 
 use serde::Serialize;
 
@@ -18,7 +18,7 @@ pub(super) struct Share {
     pub rss_bytes: u64,
 }
 
-/// What the servers had done when a load began.
+/// The figures of the servers when a load started.
 #[derive(Debug)]
 pub(super) struct Meter(Vec<Share>);
 
@@ -35,7 +35,7 @@ impl Meter {
         Ok(so_far)
     }
 
-    /// What they did since.
+    /// Returns the shares since then.
     pub(super) async fn end(&self, site: &Site) -> Result<Vec<Share>, Failure> {
         let now = Self::so_far(site).await?;
         Ok(now.into_iter().zip(&self.0).map(|(now, before)| now.since(before)).collect())

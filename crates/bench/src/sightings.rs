@@ -1,4 +1,4 @@
-//! Owns what a client sees of runs on a live stream, and when it saw it.
+//! Owns the events of runs that a client received on a live stream, and when.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,19 +10,19 @@ use tokio::task::JoinHandle;
 
 use crate::failure::Failure;
 
-/// What was seen of one run.
+/// The events of one run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sight {
-    /// Executions.
+    /// Finished executions.
     pub finished: u64,
     /// The server that created it.
     pub creator: Option<String>,
     pub owner: Option<String>,
-    /// When another server had become its owner, since it was last asked to look anew.
+    /// When another server became its owner, since the last reset.
     pub taken: Option<Instant>,
-    /// When it was first moved on after that, by what only an owner commits.
+    /// When the new owner first continued it, seen by an event that only an owner commits.
     pub moved_on: Option<Instant>,
-    /// How it ended.
+    /// The final status.
     pub status: Option<String>,
 }
 
@@ -33,7 +33,7 @@ struct Seen {
     failure: Option<Failure>,
 }
 
-/// See the module; follows until it is dropped.
+/// The received events of all runs; follows the stream until it is dropped.
 #[derive(Debug)]
 pub(super) struct Sightings {
     seen: Arc<Mutex<Seen>>,
@@ -76,12 +76,12 @@ impl Sightings {
         self.seen().events
     }
 
-    /// From here on only what is taken later counts. Answers how many runs had been taken.
-    pub(super) fn look_anew(&self) -> u64 {
-        self.seen().look_anew()
+    /// Resets: only later take-overs count. Returns how many runs had been taken over.
+    pub(super) fn reset(&self) -> u64 {
+        self.seen().reset()
     }
 
-    /// Why nothing more will come.
+    /// Returns why the stream has ended.
     pub(super) fn failure(&self) -> Option<Failure> {
         self.seen().failure.clone()
     }
@@ -94,7 +94,7 @@ impl Drop for Sightings {
 }
 
 impl Seen {
-    fn look_anew(&mut self) -> u64 {
+    fn reset(&mut self) -> u64 {
         let taken = self.runs.values().filter(|sight| sight.taken.is_some()).count();
         for sight in self.runs.values_mut() {
             (sight.taken, sight.moved_on) = (None, None);
@@ -159,7 +159,7 @@ mod tests {
         for (kind, owner) in [("run_created", "a"), ("run_taken", "b"), ("run_moved", "b")] {
             seen.take(&json!({"run": "r", "kind": kind, "data": {"owner": owner}}), Instant::now());
         }
-        assert_eq!((seen.look_anew(), seen.look_anew()), (1, 0));
+        assert_eq!((seen.reset(), seen.reset()), (1, 0));
         let sight = &seen.runs["r"];
         assert_eq!((sight.creator.as_deref(), sight.owner.as_deref()), (Some("a"), Some("b")));
         assert_eq!((sight.taken, sight.moved_on), (None, None));

@@ -1,5 +1,5 @@
-//! Owns the system under test: servers as processes on one store, and agents in this process. Everything is gone when
-//! the load is over, also when it fails or is interrupted.
+//! Owns the system under test: servers as processes on one store, and agents in this process. Everything is removed
+//! after the load, even if it fails or is interrupted.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use super::database::Database;
 use super::server::{Launch, Server, cannot};
 use crate::failure::{Code, Failure};
 
-/// What is to be started.
+/// The system to start.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
-    /// `sqlite` for a fresh file, or any location that `server --store` takes; on a PostgreSQL a fresh database is made.
+    /// `sqlite` for a fresh file, or a location as for `server --store`; on a PostgreSQL a fresh database is created.
     pub store: String,
     pub servers: u32,
-    /// What is said to every server besides.
+    /// Additional arguments of every server.
     pub flags: Vec<String>,
 }
 
@@ -31,7 +31,7 @@ impl Wanted {
         self.store.starts_with("postgres://") || self.store.starts_with("postgresql://")
     }
 
-    /// Loads that look into the database itself.
+    /// Checks that the store is a PostgreSQL, for loads that read the database itself.
     pub(super) fn needs_postgres(&self) -> Result<(), Failure> {
         if self.is_postgres() {
             return Ok(());
@@ -54,17 +54,17 @@ impl Wanted {
     }
 }
 
-/// See the module.
+/// The running system under test.
 #[derive(Debug)]
 pub(super) struct Site {
     pub servers: Vec<Server>,
-    /// Which kind of store.
+    /// The kind of store.
     pub store: String,
     database: Option<Database>,
     directory: TempDir,
 }
 
-/// Starts sites, does the work, and clears up whatever became of it.
+/// Starts sites, runs the work, and removes everything, whatever the result.
 pub(super) async fn within<T>(
     wanted: &[Wanted],
     work: impl AsyncFnOnce(&mut [Site]) -> Result<T, Failure>,
@@ -134,12 +134,12 @@ impl Site {
         }
     }
 
-    /// The one that is asked when any will do. What another one commits reaches it with the feed.
+    /// Returns the server for requests that any server can handle. Commits of other servers reach it through the feed.
     pub(super) fn first(&self) -> &Server {
         &self.servers[0]
     }
 
-    /// Servers take turns.
+    /// Returns the next server, in turn.
     pub(super) fn server(&self, turn: u64) -> &Server {
         let count = self.servers.len() as u64;
         &self.servers[usize::try_from(turn % count).unwrap_or(0)]
@@ -149,8 +149,8 @@ impl Site {
         self.database.as_ref().ok_or_else(|| Failure::bug("there is no database in this store"))
     }
 
-    /// Real agents, spread over the servers: each knows all of them, another one first. Answers when all servers see
-    /// all of them.
+    /// Starts real agents, spread over the servers: each knows all of them, another one first. Returns when all servers
+    /// see all agents.
     pub(super) async fn join(&self, nodes: u32, slots: u32) -> Result<Vec<Handle>, Failure> {
         let agents = (0..nodes).map(|index| self.agent(index, slots)).collect();
         let online = r#"downbeat_nodes{status="online"}"#;
@@ -170,7 +170,7 @@ impl Site {
         Agent::start(settings, Arc::new(Grpc))
     }
 
-    /// Gone with the site.
+    /// Removed with the site.
     pub(super) fn directory(&self) -> &Path {
         self.directory.path()
     }

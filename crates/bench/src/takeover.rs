@@ -1,5 +1,5 @@
-//! `bench takeover`: `kill -9` of servers that own runs, and how long those runs stand still until another server has
-//! moved them on. What was finished before is not to be done again.
+//! `bench takeover`: `kill -9` of servers that own runs, and how long those runs stand still until another server
+//! continues them. Finished executions must not run again.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
@@ -16,30 +16,30 @@ use super::tasks::own_cpu_seconds;
 use crate::Note;
 use crate::failure::Failure;
 
-/// How often a condition is looked at. What is measured is when events came, not when this was noticed.
+/// How often a condition is checked. The time of the events is measured, not the time of the check.
 const LOOK: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Args)]
 pub(crate) struct TakeoverArgs {
-    /// A PostgreSQL, in which a database is made and dropped: postgres://…
+    /// A PostgreSQL in which a database is created and dropped: postgres://…
     #[arg(long)]
     store: String,
-    /// Servers that share it
+    /// Servers that share the database
     #[arg(long, default_value_t = 3)]
     servers: u32,
-    /// Servers that are killed, one after the other, each chosen at random
+    /// How many servers are killed, one after the other, each chosen at random
     #[arg(long, default_value_t = 20)]
     rounds: u32,
     /// The servers' server_stale_after
     #[arg(long, value_name = "DURATION", default_value = "2s")]
     stale_after: Span,
-    /// Runs under way on each server
+    /// Running runs on each server
     #[arg(long, default_value_t = 4)]
     runs: u32,
-    /// What one task of a run takes
+    /// How long one task of a run takes
     #[arg(long, value_name = "DURATION", default_value = "100ms")]
     task: Span,
-    /// Agents
+    /// Number of agents
     #[arg(long, default_value_t = 6)]
     nodes: u32,
 }
@@ -57,23 +57,23 @@ pub(super) async fn measure(args: TakeoverArgs, note: Note) -> Result<Figures, F
     within(&[wanted], async |sites: &mut [Site]| load(&mut sites[0], &args, note).await).await
 }
 
-/// What all rounds came to.
+/// The results of all rounds.
 struct Findings {
-    /// From the kill to the event that says who owns the run now.
+    /// From the kill to the event that names the new owner.
     taken: Latencies,
     /// From the kill to the first event that only the new owner can have committed.
     moved_on: Latencies,
-    /// Executions of a step that had succeeded before.
+    /// Executions of a step that had already succeeded.
     repeated: u64,
-    /// Attempts that were lost: their step was sent again, which is no repetition of what was finished.
+    /// Lost attempts: their step was retried, which does not repeat finished work.
     lost: u64,
-    /// Runs that were taken from a server that lived.
+    /// Runs that were taken from a living server.
     robbed: u64,
     finished: u64,
 }
 
 async fn load(site: &mut Site, args: &TakeoverArgs, note: Note) -> Result<Figures, Failure> {
-    // Every run has a task under way; a slot for each of them, also on a single node that is left.
+    // Every run has a running task; each needs a slot, even if only one node is left.
     let agents = site.join(args.nodes, args.servers * args.runs).await?;
     let mut dice = Dice::new(uuid::Uuid::new_v4().as_u64_pair().0);
     let mut findings = Findings {
@@ -137,12 +137,13 @@ fn figures(
         server_rss_bytes: site.rss_bytes(),
         server_cpu_seconds: site.cpu_seconds() - cpu_before,
         more,
-        // Whoever was killed counts from anew.
+        // Left out: the counters of a killed server start again at 0.
         servers: Vec::new(),
     }
 }
 
-/// Runs on every server, one server killed, its runs moved on, all of them completed. Answers what is to be told of it.
+/// Starts runs on every server, kills one server, waits until its runs continue and all runs complete. Returns a line
+/// about the round.
 async fn round(
     site: &mut Site,
     args: &TakeoverArgs,
@@ -167,10 +168,10 @@ async fn round(
         }
     }
     until("every run to finish a step", &seen, || runs.iter().all(|run| seen.of(run).finished > 0)).await?;
-    // At any moment between two of its signs of life.
+    // At a random time between two heartbeats.
     tokio::time::sleep(dice.up_to(args.stale_after.0 / 2)).await;
 
-    findings.robbed += seen.look_anew();
+    findings.robbed += seen.reset();
     let victims_id = of_victim.and_then(|run| seen.of(&run).creator);
     let (orphans, others): (Vec<&String>, Vec<&String>) =
         runs.iter().partition(|run| seen.of(run).owner == victims_id);
@@ -202,7 +203,7 @@ async fn round(
     Ok(format!("{name} killed, its {} runs moved on within {} ms", orphans.len(), longest.as_millis()))
 }
 
-/// One task after the other, for as long as a take-over may take and a while.
+/// One task after the other, for longer than a take-over may take.
 fn job(args: &TakeoverArgs) -> Value {
     let whole = args.stale_after.0 * 3 + Duration::from_secs(2);
     let steps = (whole.as_secs_f64() / args.task.0.as_secs_f64())
@@ -230,12 +231,12 @@ async fn look_for_repetitions(server: &Server, run: &str, findings: &mut Finding
     Ok(())
 }
 
-/// What was tried of one run, in the order of creation.
+/// The attempts of one run, in the order of creation.
 #[derive(Debug, Default)]
 struct Attempts {
-    /// Steps.
+    /// The steps that succeeded.
     succeeded: HashSet<u64>,
-    /// Whatever comes after a success repeats it.
+    /// Every attempt after a success repeats it.
     repeated: u64,
     lost: u64,
 }

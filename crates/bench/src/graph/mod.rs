@@ -1,5 +1,5 @@
-//! `bench graph`: graphs of placed tasks through real agents, from submit to the run's end with every result durable, and
-//! what planning such a run costs.
+//! `bench graph`: graphs of placed tasks on real agents, from submit to the end of the run with every result durable,
+//! and the cost of planning such a run.
 
 mod forks;
 mod jobs;
@@ -19,32 +19,32 @@ use crate::Note;
 use crate::failure::Failure;
 use crate::page::Part;
 
-/// Steps of the published comparisons: one after the other, and at once.
+/// Steps of the published comparisons: in sequence, and at once.
 const SEQUENTIAL: usize = 40;
 const PARALLEL: usize = 400;
 
 #[derive(Debug, Args)]
 pub(crate) struct GraphArgs {
-    /// What is measured
+    /// What to measure
     #[arg(long, value_enum, default_value_t = Shape::All)]
     shape: Shape,
-    /// How often each graph is run
+    /// How often to run each graph
     #[arg(long, default_value_t = 5)]
     rounds: u32,
-    /// Tasks in each graph [default: 40 one after the other, 400 in parallel, 10,000 otherwise]
+    /// Tasks in each graph [default: 40 in sequence, 400 in parallel, 10,000 otherwise]
     #[arg(long)]
     n: Option<usize>,
     /// Slots of each agent [default: 32; 128 for `exec`, 256 for `noop`]
     #[arg(long)]
     slots: Option<u32>,
-    /// sqlite (a fresh file), or a PostgreSQL, in which a database is made and dropped: postgres://…
+    /// sqlite (a fresh file), or a PostgreSQL in which a database is created and dropped: postgres://…
     #[arg(long, default_value = "sqlite")]
     store: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Shape {
-    /// 40 tasks, each after the one before, on one agent: no-ops, processes, shells
+    /// 40 tasks in sequence on one agent: no-ops, processes, shells
     Sequential,
     /// 400 tasks at once on one agent: no-ops, shells
     Parallel,
@@ -52,15 +52,15 @@ enum Shape {
     Noop,
     /// 10,000 processes in one run on one agent, against the rate at which this machine starts processes
     Exec,
-    /// A run of 10,000 steps: read, compiled and begun, without a server; memory per step
+    /// A run of 10,000 steps, read, compiled and started without a server; memory per step
     Plan,
     All,
 }
 
-/// What the graphs came to.
+/// The results of the graphs.
 #[derive(Debug, Serialize)]
 pub(super) struct Graph {
-    /// The largest: what the load is about.
+    /// The result of the largest graph.
     #[serde(flatten)]
     largest: Shaped,
     shapes: Vec<Shaped>,
@@ -70,7 +70,7 @@ pub(super) struct Graph {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Shaped {
     shape: &'static str,
-    /// What each task does, or what is planned.
+    /// The action of each task, or the planned graph.
     work: &'static str,
     #[serde(flatten)]
     figures: Figures,
@@ -118,14 +118,14 @@ pub(super) async fn measure(args: GraphArgs, note: Note) -> Result<Graph, Failur
             add("plan", name, plans::measure(name, make, size(most), rounds, note).await?);
         }
     }
-    // The first of those that are as large.
+    // The first of the largest ones.
     let largest = shapes.iter().rev().max_by_key(|shaped| shaped.rank()).cloned();
     let largest = largest.ok_or_else(|| Failure::bug("nothing was measured"))?;
     Ok(Graph { largest, shapes })
 }
 
 impl Shaped {
-    /// Runs come before what only plans them.
+    /// Runs come before plans.
     fn rank(&self) -> (bool, u64) {
         (self.figures.nodes > 0, self.figures.n)
     }

@@ -1,4 +1,4 @@
-//! Owns the loads that go through a server and real agents: chains, and many tasks at once.
+//! Owns the loads on a server and real agents: chains, and many tasks at once.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -17,22 +17,22 @@ use super::jobs::{self, Work};
 use crate::Note;
 use crate::failure::Failure;
 
-/// An agent that is never short of a slot while a result is on its way.
+/// One agent that always has a free slot while a result is being sent.
 pub(super) const ONE: Crew = Crew { nodes: 1, slots: 32 };
-/// The same where processes are counted: so many that several results are written with each commit.
+/// One agent for process loads: with this many slots, each commit contains several results.
 pub(super) const CROWDED: Crew = Crew { nodes: 1, slots: 128 };
 /// As in `bench tasks`.
 pub(super) const EIGHT: Crew = Crew { nodes: 8, slots: 256 };
 const ENDED: &str = r#"downbeat_runs{state="completed"}"#;
 const PARKED: &str = "downbeat_polls_parked";
-/// How often the server is asked whether a run has ended: what is not known of the result. Asking costs it time.
+/// How often the server is asked whether a run has ended, which limits the precision. Each request costs server time.
 const LOOK: Duration = Duration::from_millis(10);
 /// Runs that do not count: they warm up connections and caches.
 const WARM_UP: u32 = 2;
-/// Processes that tell the machine's own rate, before and after; no more than are measured.
+/// Processes that measure the machine's own rate, before and after; no more than the load has.
 const FORKS: u32 = 3_000;
 
-/// A load on a fresh store, with agents of its own.
+/// A load on a fresh store, with its own agents.
 pub(super) trait Measured: Sync {
     fn crew(&self) -> Crew;
 
@@ -55,7 +55,7 @@ pub(super) trait Measured: Sync {
     }
 }
 
-/// Each task after the one before.
+/// Each task after the previous one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sequential {
     pub work: Work,
@@ -148,7 +148,7 @@ impl Measured for Parallel {
 }
 
 impl Parallel {
-    /// How long submitting took, and until the run had ended. Then until every agent is back at its poll.
+    /// Returns how long submitting took, and the time until the run had ended. Then waits until every agent polls again.
     async fn round(&self, server: &Server, definition: &Value) -> Result<(Duration, Duration), Failure> {
         let before = server.metrics().await?.get(ENDED);
         let begun = Instant::now();
@@ -161,7 +161,7 @@ impl Parallel {
     }
 }
 
-/// The load between two measurements of what the machine does by itself: its neighbours take what they take.
+/// Runs the load between two measurements of the machine's own rate, which other machines on the same host may change.
 pub(super) async fn beside_forks(load: &Parallel, store: &str, note: Note) -> Result<Figures, Failure> {
     let processes = u32::try_from(load.steps).unwrap_or(FORKS).min(FORKS);
     let rate = async || {
@@ -219,10 +219,10 @@ async fn until_ended(
     }
 }
 
-/// What the agent says of a chain that ended.
+/// The times of an ended chain that its agent reported.
 #[derive(Debug, Default, PartialEq)]
 struct Chain {
-    /// In which a task ran.
+    /// The time in which a task ran.
     work: Duration,
     /// From the end of each task to the start of the next.
     gaps: Vec<Duration>,
@@ -265,7 +265,7 @@ fn span(row: &Value) -> Option<(Timestamp, Timestamp)> {
     Some((time("started_at")?, time("finished_at")?))
 }
 
-/// What server and agents had used when a load began.
+/// The usage of server and agents when a load started.
 struct Spent {
     meter: Meter,
     agents: f64,
