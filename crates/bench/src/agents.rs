@@ -1,5 +1,5 @@
-//! Owns agents as processes of their own, as machines run them: what they do on the cores is told apart from the server's
-//! part and from the bench's.
+//! Owns agents as separate processes, as on real machines: their CPU time is measured apart from the server's and the
+//! bench's.
 
 use std::fs::OpenOptions;
 use std::process::{Child, Command, Stdio};
@@ -12,22 +12,22 @@ use crate::failure::Failure;
 
 const ONLINE: &str = r#"downbeat_nodes{status="online"}"#;
 
-/// What the agents of a load are like.
+/// The number and size of a load's agents.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Crew {
     pub nodes: u32,
-    /// Of each.
+    /// Slots of each agent.
     pub slots: u32,
 }
 
-/// Running agents. They end with this.
+/// Running agents. They end when this is dropped.
 #[derive(Debug)]
 pub(super) struct Agents {
     children: Vec<Child>,
 }
 
 impl Agents {
-    /// Answers when the server sees all of them.
+    /// Starts the agents and waits until the server sees all of them.
     pub(super) async fn join(site: &Site, crew: Crew) -> Result<Self, Failure> {
         let mut agents = Self { children: Vec::new() };
         for number in 0..crew.nodes {
@@ -41,7 +41,7 @@ impl Agents {
         self.children.iter().map(|child| process::cpu_seconds(child.id())).sum()
     }
 
-    /// The same of the processes that they started and that have ended.
+    /// Returns the CPU time of the processes that the agents started and that have ended.
     pub(super) fn work_cpu_seconds(&self) -> f64 {
         self.children.iter().map(|child| process::children_cpu_seconds(child.id())).sum()
     }

@@ -1,4 +1,4 @@
-//! Calls and answers of the agent protocol as bytes, for nodes that are to cost less than any gRPC client.
+//! Encodes calls and responses of the agent protocol, for simulated nodes that must cost less than any gRPC client.
 
 use downbeat_proto::grpc::generated as wire;
 use downbeat_proto::grpc::request::{
@@ -10,7 +10,7 @@ use downbeat_proto::message::{
 };
 use prost::Message;
 
-/// The kinds of call of an agent.
+/// The kinds of calls of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Hello,
@@ -39,7 +39,7 @@ pub(crate) enum Answer {
 }
 
 impl Kind {
-    /// Returns the path that it is posted to.
+    /// Returns the path of the call.
     pub(crate) fn path(self) -> &'static str {
         match self {
             Kind::Hello => "/downbeat.agent.v1.Agent/Hello",
@@ -51,7 +51,7 @@ impl Kind {
     }
 }
 
-/// Returns the message of a call, without gRPC's five bytes before it.
+/// Returns the message of a call, without gRPC's five-byte prefix.
 pub(crate) fn call_to_bytes(call: Call) -> Result<(Kind, Vec<u8>), Fault> {
     Ok(match call {
         Call::Hello(hello) => (Kind::Hello, hello_to_wire(hello).encode_to_vec()),
@@ -62,7 +62,7 @@ pub(crate) fn call_to_bytes(call: Call) -> Result<(Kind, Vec<u8>), Fault> {
     })
 }
 
-/// Reads the answer to a call of this kind.
+/// Decodes the response to a call of this kind.
 pub(crate) fn answer_from_bytes(kind: Kind, bytes: &[u8]) -> Result<Answer, Fault> {
     Ok(match kind {
         Kind::Hello => Answer::Hello(welcome_from_wire(decode(bytes)?)?),

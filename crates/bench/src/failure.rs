@@ -1,4 +1,4 @@
-//! Why a load failed.
+//! The error type of a load.
 
 use downbeat_client::Error;
 
@@ -14,13 +14,13 @@ pub enum Code {
     Bug,
 }
 
-/// What went wrong, as a person reads it.
+/// An error message for a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     pub code: Code,
     pub message: String,
     pub details: Vec<String>,
-    /// What was measured nevertheless.
+    /// The results that were measured before the failure.
     pub measured: Vec<Part>,
 }
 

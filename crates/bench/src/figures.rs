@@ -1,4 +1,4 @@
-//! Owns what a load came to, as a document and as a table.
+//! Owns the result of a load, as a document and as a table.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::page::Part;
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Figures {
     pub load: &'static str,
-    /// What `n` counts.
+    /// The things that `n` counts.
     #[serde(skip)]
     pub counted: &'static str,
     pub store: String,
@@ -22,14 +22,14 @@ pub(super) struct Figures {
     pub nodes: u32,
     pub seconds: f64,
     pub per_second: f64,
-    /// As a client sees it: from submit to durable result, or what the load is about.
+    /// From submit to durable result, as a client sees it; some loads measure another duration.
     pub p50_ms: f64,
     pub p99_ms: f64,
     pub server_rss_bytes: u64,
     pub server_cpu_seconds: f64,
     #[serde(flatten)]
     pub more: BTreeMap<&'static str, f64>,
-    /// What each server did of it.
+    /// Each server's share of the load.
     pub servers: Vec<Share>,
 }
 
@@ -63,7 +63,9 @@ pub(super) struct Latencies(Histogram<u64>);
 impl Latencies {
     pub(super) fn new() -> Result<Self, Failure> {
         let histogram = Histogram::new_with_bounds(1, 600_000_000, 3);
-        histogram.map(Self).map_err(|error| Failure::bug(format!("cannot count latencies: {error}")))
+        histogram
+            .map(Self)
+            .map_err(|error| Failure::bug(format!("cannot create the latency histogram: {error}")))
     }
 
     pub(super) fn add(&mut self, latency: Duration) {

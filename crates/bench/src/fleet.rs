@@ -1,5 +1,5 @@
-//! `bench fleet`: barrier steps over many simulated nodes, each with its own connection and session, in a process apart
-//! from the server's. From submit to the run's end, with every result durable.
+//! `bench fleet`: barrier steps over many simulated nodes, each with its own connection and session, in a separate
+//! process. Measures from submit to the run's end, with every result durable.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::Note;
 use crate::failure::Failure;
 use crate::page::Part;
 
-/// What `--scale` measures: nodes, and steps of the list.
+/// The sizes that `--scale` measures: nodes and steps.
 const SIZES: [(u32, u32); 6] = [(100, 1), (300, 1), (1_000, 1), (3_000, 1), (9_000, 1), (1_000, 10)];
 const PARKED: &str = "downbeat_polls_parked";
 const ENDED: &str = r#"downbeat_runs{state="completed"}"#;
@@ -31,24 +31,24 @@ pub(crate) struct FleetArgs {
     /// Steps in the list; each is a barrier
     #[arg(long, default_value_t = 1)]
     steps: u32,
-    /// How often the list is run
+    /// How often to run the list
     #[arg(long, default_value_t = 5)]
     rounds: u32,
-    /// One step over 100, 300, 1,000, 3,000 and 9,000 nodes, and ten steps over 1,000: is the cost per node the same?
+    /// Measure one step on 100, 300, 1,000, 3,000 and 9,000 nodes and ten steps on 1,000, to compare the cost per node
     #[arg(long, conflicts_with_all = ["nodes", "steps"])]
     scale: bool,
-    /// sqlite (a fresh file), or a PostgreSQL, in which a database is made and dropped: postgres://…
+    /// sqlite (a new file), or a PostgreSQL server (postgres://…), in which a temporary database is created
     #[arg(long, default_value = "sqlite")]
     store: String,
 }
 
-/// What one load came to, or several of growing size.
+/// The result of one load, or of several with growing size.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub(super) enum Fleet {
     One(Figures),
     Scale {
-        /// The largest: what the load is about.
+        /// The result with the most executions.
         #[serde(flatten)]
         largest: Box<Figures>,
         sizes: Vec<Figures>,
@@ -93,7 +93,7 @@ struct Size {
 impl Size {
     async fn load(&self, site: &Site, note: Note) -> Result<Figures, Failure> {
         let server = site.first();
-        note(&format!("{} nodes join", self.nodes));
+        note(&format!("starting {} nodes", self.nodes));
         let begun = Instant::now();
         let mut nodes = Nodes::start(&server.grpc, self.nodes)?;
         let process = nodes.id();
@@ -154,9 +154,9 @@ impl Size {
         })
     }
 
-    /// Submits, and waits for the end; then until every node is back at its poll.
+    /// Submits a run and waits for its end, then until every node polls again.
     async fn round(&self, server: &Server) -> Result<Duration, Failure> {
-        // Asking costs the server as much as there are nodes: the time between is what is not known of the result.
+        // Polling costs the server time proportional to the number of nodes; the interval is the measurement's error.
         let every = Duration::from_micros(u64::from(self.nodes)).clamp(LOOK_LEAST, LOOK_MOST);
         let before = server.metrics().await?.get(ENDED);
         let begun = Instant::now();

@@ -1,7 +1,7 @@
-//! Owns a gRPC connection with as little around it as HTTP/2 allows: no tasks, no queues, one write for whatever is said
-//! at once. Thousands of simulated nodes share the cores with the server that they are to measure.
+//! Owns a minimal gRPC connection over HTTP/2: no tasks, no queues, one write for all pending requests. Thousands of
+//! simulated nodes share the cores with the server that they measure.
 //!
-//! It relies on what nodes say being small: they never have more under way than a window takes, so none is counted.
+//! It relies on small messages: nodes never have more in flight than a window allows, so flow control is not tracked.
 
 use std::io;
 
@@ -12,9 +12,9 @@ use crate::bare::Kind;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const FRAME_HEAD: usize = 9;
-/// Before each message: a byte that says that it is not compressed, and its length.
+/// The head of each message: a byte (0 for not compressed) and the length.
 const MESSAGE_HEAD: usize = 5;
-/// Messages of nodes are smaller than the largest frame that every HTTP/2 takes.
+/// Messages of nodes are smaller than the largest frame that every HTTP/2 peer accepts.
 const FRAME_MOST: usize = 16_384;
 const READ: usize = 512;
 
@@ -31,19 +31,19 @@ const ACK: u8 = 1;
 const END_HEADERS: u8 = 4;
 const PADDED: u8 = 8;
 
-/// So much may be received over the connection's whole life without saying that it was: more than any bench brings.
+/// The receive window of the whole connection: more than any bench receives, so it is never updated.
 const WINDOW: u32 = 0x7fff_ffff - 65_535;
 
-/// HPACK: places in the static table, and the first place of what was said before.
+/// HPACK: indexes in the static table, and the first index of the dynamic table.
 const METHOD_POST: u8 = 3;
 const SCHEME_HTTP: u8 = 6;
 const AUTHORITY: u8 = 1;
 const PATH: u8 = 4;
 const CONTENT_TYPE: u8 = 31;
 const NEW_NAME: u8 = 0;
-const SAID_BEFORE: usize = 62;
+const DYNAMIC_FIRST: usize = 62;
 
-/// See the module.
+/// A connection; see the module.
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: TcpStream,
@@ -52,21 +52,21 @@ pub(super) struct Connection {
     outbound: Vec<u8>,
     /// The number of the next request.
     next: u32,
-    open: Vec<Open>,
-    said: Said,
+    open: Vec<PendingCall>,
+    sent: SentFields,
 }
 
-/// A request whose answer is not complete.
+/// A request whose response is not complete.
 #[derive(Debug)]
-struct Open {
+struct PendingCall {
     number: u32,
     kind: Kind,
     message: Vec<u8>,
 }
 
-/// The header fields that the other side keeps, in the order in which it heard them: only their places are said again.
+/// The header fields in the peer's dynamic table, in order; they are sent again by index only.
 #[derive(Debug, Default)]
-struct Said(Vec<Field>);
+struct SentFields(Vec<Field>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Field {
@@ -90,26 +90,26 @@ impl Connection {
             outbound,
             next: 1,
             open: Vec::new(),
-            said: Said::default(),
+            sent: SentFields::default(),
         })
     }
 
-    /// Puts a request into what is sent next.
-    pub(super) fn say(&mut self, kind: Kind, message: &[u8]) -> io::Result<()> {
+    /// Adds a request to the next write.
+    pub(super) fn send(&mut self, kind: Kind, message: &[u8]) -> io::Result<()> {
         if MESSAGE_HEAD + message.len() > FRAME_MOST {
             return Err(io::Error::other("a message is longer than a frame"));
         }
         let number = self.next;
         self.next += 2;
         let mut fields = Vec::with_capacity(160);
-        self.said.write(&mut fields, kind, &self.authority);
+        self.sent.write(&mut fields, kind, &self.authority);
         frame(&mut self.outbound, HEADERS, END_HEADERS, number, &fields);
         let length = MESSAGE_HEAD + message.len();
         frame_head(&mut self.outbound, length, DATA, END_STREAM, number);
         self.outbound.push(0);
         self.outbound.extend(u32::try_from(message.len()).unwrap_or(u32::MAX).to_be_bytes());
         self.outbound.extend(message);
-        self.open.push(Open { number, kind, message: Vec::new() });
+        self.open.push(PendingCall { number, kind, message: Vec::new() });
         Ok(())
     }
 
@@ -119,12 +119,12 @@ impl Connection {
         Ok(())
     }
 
-    /// The next answer, whichever request it is to. What was received is kept when this is dropped before it is done.
-    pub(super) async fn hear(&mut self) -> io::Result<(Kind, Vec<u8>)> {
+    /// Returns the next response to any request. Received bytes are kept if the future is dropped.
+    pub(super) async fn receive(&mut self) -> io::Result<(Kind, Vec<u8>)> {
         loop {
-            let answer = self.take_frames();
+            let answer = self.read_frames();
             if !self.outbound.is_empty() {
-                // Small and seldom: it fits into what the kernel takes at once.
+                // Small and rare: it fits into the kernel's send buffer.
                 self.stream.try_write(&self.outbound)?;
                 self.outbound.clear();
             }
@@ -138,8 +138,8 @@ impl Connection {
         }
     }
 
-    /// Takes in whole frames, until one completes an answer.
-    fn take_frames(&mut self) -> io::Result<Option<(Kind, Vec<u8>)>> {
+    /// Handles complete frames until one completes a response.
+    fn read_frames(&mut self) -> io::Result<Option<(Kind, Vec<u8>)>> {
         let inbound = std::mem::take(&mut self.inbound);
         let mut rest = &inbound[..];
         let mut answer = Ok(None);
@@ -175,10 +175,10 @@ impl Connection {
         if !matches!(kind, DATA | HEADERS) || flags & END_STREAM == 0 {
             return Ok(None);
         }
-        let Some(place) = self.open.iter().position(|open| open.number == number) else { return Ok(None) };
-        let Open { kind, mut message, .. } = self.open.swap_remove(place);
+        let Some(index) = self.open.iter().position(|open| open.number == number) else { return Ok(None) };
+        let PendingCall { kind, mut message, .. } = self.open.swap_remove(index);
         if message.len() < MESSAGE_HEAD {
-            // An error has a status and no message.
+            // An error has a status but no message.
             return Err(io::Error::other(format!("{} was refused", kind.path())));
         }
         message.drain(..MESSAGE_HEAD);
@@ -186,7 +186,7 @@ impl Connection {
     }
 }
 
-/// The length of the first frame, if it is complete.
+/// Returns the length of the first frame if it is complete.
 fn whole_frame(bytes: &[u8]) -> Option<usize> {
     let head = bytes.get(..FRAME_HEAD)?;
     let length = FRAME_HEAD + u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
@@ -205,8 +205,8 @@ fn frame(out: &mut Vec<u8>, kind: u8, flags: u8, number: u32, body: &[u8]) {
     out.extend(body);
 }
 
-impl Said {
-    /// The header fields of a request.
+impl SentFields {
+    /// Writes the header fields of a request.
     fn write(&mut self, out: &mut Vec<u8>, kind: Kind, authority: &str) {
         out.extend([0x80 | METHOD_POST, 0x80 | SCHEME_HTTP]);
         self.field(out, Field::Path(kind), PATH, "", kind.path());
@@ -216,9 +216,9 @@ impl Said {
     }
 
     fn field(&mut self, out: &mut Vec<u8>, field: Field, name_at: u8, name: &str, value: &str) {
-        if let Some(place) = self.0.iter().rev().position(|said| *said == field) {
-            // The last that was said has the first place.
-            out.push(0x80 | u8::try_from(SAID_BEFORE + place).expect("there are few fields"));
+        if let Some(index) = self.0.iter().rev().position(|sent| *sent == field) {
+            // The most recent entry has the first index.
+            out.push(0x80 | u8::try_from(DYNAMIC_FIRST + index).expect("there are few fields"));
             return;
         }
         out.push(0x40 | name_at);
@@ -237,13 +237,13 @@ mod tests {
 
     #[test]
     fn what_was_said_before_is_said_by_its_place() {
-        let (mut said, mut first, mut again, mut other) = (Said::default(), vec![], vec![], vec![]);
-        said.write(&mut first, Kind::Poll, "h:1");
-        said.write(&mut again, Kind::Poll, "h:1");
-        said.write(&mut other, Kind::Report, "h:1");
+        let (mut sent, mut first, mut again, mut other) = (SentFields::default(), vec![], vec![], vec![]);
+        sent.write(&mut first, Kind::Poll, "h:1");
+        sent.write(&mut again, Kind::Poll, "h:1");
+        sent.write(&mut other, Kind::Report, "h:1");
         assert_eq!(first[..3], [0x83, 0x86, 0x44]);
         assert_eq!(again, [0x83, 0x86, 0x80 | 65, 0x80 | 64, 0x80 | 63, 0x80 | 62]);
-        // A new path comes before the others in the table.
+        // A new path precedes the others in the table.
         assert_eq!(other[other.len() - 3..], [0x80 | 65, 0x80 | 64, 0x80 | 63]);
     }
 

@@ -1,8 +1,8 @@
-//! `downbeat bench`: measures a server, its store and its agents on this machine. Servers are processes of their own, and
-//! so are the many simulated nodes of `fleet` and the agents of `graph`; other agents live in this process. All speak over
+//! `downbeat bench`: measures a server, its store and its agents on this machine. Servers, the simulated nodes of
+//! `fleet` and the agents of `graph` are separate processes; other agents run in this process. All communicate over
 //! loopback.
 //!
-//! Invariant: nothing in here prints.
+//! Invariant: this crate prints nothing.
 
 mod agents;
 mod bare;
@@ -31,5 +31,5 @@ pub use failure::{Code, Failure};
 pub use loads::{BenchArgs, Output, Report, run};
 pub use page::Part;
 
-/// How a load says how far it is.
+/// Reports the progress of a load.
 pub type Note = fn(&str);

@@ -1,4 +1,4 @@
-//! The loads: their arguments, and what one comes to.
+//! The loads: their arguments and reports.
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -16,30 +16,32 @@ pub struct BenchArgs {
 
 #[derive(Debug, Subcommand)]
 enum Load {
-    /// No-op executions over some nodes: how many per second, and how long one takes from submit to result
+    /// Run no-op executions on some nodes; measure the rate and the latency from submit to result
     Tasks(tasks::TasksArgs),
-    /// Barrier steps over many simulated nodes, each with its own connection
+    /// Run barrier steps on many simulated nodes, each with its own connection
     Fleet(fleet::FleetArgs),
-    /// Graphs of placed tasks on real agents: one after the other, all at once, processes, and how fast a plan is made
+    /// Run graphs of placed tasks on real agents: sequential, parallel, processes; measure planning
     Graph(graph::GraphArgs),
     #[command(hide = true)]
     Plans(graph::PlansArgs),
     #[command(hide = true)]
     Nodes(nodes::NodesArgs),
-    /// kill -9 of servers that share a PostgreSQL: how long their runs stand still until another moves them on
+    /// Kill servers that share a PostgreSQL with kill -9; measure how long their runs stand still until another server
+    /// continues them
     Takeover(takeover::TakeoverArgs),
-    /// No-ops for half an hour over a million finished executions in a PostgreSQL: do claims become slower?
+    /// Run no-ops for half an hour with a million finished executions in a PostgreSQL, to see whether claims become
+    /// slower
     Claims(claims::ClaimsArgs),
 }
 
 impl BenchArgs {
-    /// Whether it leaves the other cores to what is measured.
+    /// Returns true if this process must not use all cores, to leave them to the measured processes.
     pub fn is_modest(&self) -> bool {
         matches!(self.load, Load::Nodes(_) | Load::Plans(_))
     }
 }
 
-/// What a load came to.
+/// The result of a load.
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
 pub struct Report(Measured);
@@ -54,7 +56,7 @@ enum Measured {
 }
 
 impl Report {
-    /// Returns the report as people read it.
+    /// Returns the report as parts to print.
     pub fn page(&self) -> Vec<Part> {
         match &self.0 {
             Measured::Figures(figures) => figures.page(),
@@ -65,15 +67,15 @@ impl Report {
     }
 }
 
-/// What is to be printed when a load is over.
+/// The output of a finished load.
 #[derive(Debug)]
 pub enum Output {
     Report(Box<Report>),
-    /// Text for the process that started this one.
+    /// Text for the parent process.
     Raw(String),
 }
 
-/// Runs a load. `note` is told how far it is.
+/// Runs a load and reports its progress to `note`.
 pub async fn run(args: BenchArgs, note: Note) -> Result<Output, Failure> {
     let measured = match args.load {
         Load::Tasks(args) => Measured::Figures(tasks::measure(args, note).await?),

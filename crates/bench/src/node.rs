@@ -1,5 +1,5 @@
-//! Owns a simulated node: the real protocol over a connection of its own, with nothing behind it. What it is given
-//! succeeds at once.
+//! Owns a simulated node: the real protocol over its own connection, without any work. Every assignment succeeds at
+//! once.
 
 use std::io;
 use std::time::Duration;
@@ -21,7 +21,7 @@ const WAIT: Duration = Duration::from_secs(30);
 const IDLE: Free = Free { fleet: 1, placed: 1 };
 const BUSY: Free = Free { fleet: 0, placed: 0 };
 
-/// One node that is registered and about to poll.
+/// A registered node that has not polled yet.
 #[derive(Debug)]
 pub(super) struct Node {
     connection: Connection,
@@ -48,9 +48,9 @@ impl Node {
         Ok(Self { connection, id, session, heartbeat_interval: welcome.heartbeat_interval, poll: 0 })
     }
 
-    /// Until the connection fails.
+    /// Serves until the connection fails.
     pub(super) async fn serve(mut self) -> io::Result<()> {
-        // Machines do not beat in step.
+        // Real machines do not send heartbeats at the same time.
         let phase = f64::from(self.id.0.as_u128() as u16) / f64::from(u16::MAX);
         let beat = sleep_until(Instant::now() + self.heartbeat_interval.mul_f64(phase));
         tokio::pin!(beat);
@@ -59,7 +59,7 @@ impl Node {
             self.connection.send().await?;
             tokio::select! {
                 biased;
-                heard = self.connection.hear() => {
+                heard = self.connection.receive() => {
                     let (kind, message) = heard?;
                     if let Answer::Poll(answer) = answer_from_bytes(kind, &message).map_err(io::Error::other)? {
                         self.work(answer.assignments)?;
@@ -69,13 +69,13 @@ impl Node {
                     beat.as_mut().reset(Instant::now() + self.heartbeat_interval);
                     let (node, session) = (self.id, self.session);
                     let (held, leaving, problems) = (Vec::new(), false, Vec::new());
-                    self.say(Call::Heartbeat(Heartbeat { node, session, held, leaving, problems }))?;
+                    self.send(Call::Heartbeat(Heartbeat { node, session, held, leaving, problems }))?;
                 }
             }
         }
     }
 
-    /// As with an agent, the next poll is under way before the work is done, and the report says that there is room.
+    /// Sends the next poll before the work is done, like an agent; the report carries the free slots.
     fn work(&mut self, assignments: Vec<Assignment>) -> io::Result<()> {
         if assignments.is_empty() {
             return self.ask_for_work(IDLE);
@@ -83,13 +83,13 @@ impl Node {
         self.ask_for_work(BUSY)?;
         let finished = assignments.into_iter().map(done).collect();
         let (node, session, poll) = (self.id, self.session, self.poll);
-        self.say(Call::Report(Report { node, session, started: Vec::new(), finished, free: IDLE, poll }))
+        self.send(Call::Report(Report { node, session, started: Vec::new(), finished, free: IDLE, poll }))
     }
 
     fn ask_for_work(&mut self, free: Free) -> io::Result<()> {
         self.poll += 1;
         let (node, session, poll) = (self.id, self.session, self.poll);
-        self.say(Call::Poll(Poll { node, session, free, poll, resync: None, wait: WAIT }))
+        self.send(Call::Poll(Poll { node, session, free, poll, resync: None, wait: WAIT }))
     }
 
     fn say(&mut self, call: Call) -> io::Result<()> {
@@ -99,18 +99,18 @@ impl Node {
 
 fn say(connection: &mut Connection, call: Call) -> io::Result<()> {
     let (kind, message) = call_to_bytes(call).map_err(io::Error::other)?;
-    connection.say(kind, &message)
+    connection.send(kind, &message)
 }
 
 async fn ask(connection: &mut Connection, call: Call) -> io::Result<Answer> {
     say(connection, call)?;
     connection.send().await?;
-    let (kind, message) = connection.hear().await?;
+    let (kind, message) = connection.receive().await?;
     answer_from_bytes(kind, &message).map_err(io::Error::other)
 }
 
 fn unexpected() -> io::Error {
-    io::Error::other("an answer to something else")
+    io::Error::other("a response to another request")
 }
 
 fn registration(

@@ -1,5 +1,5 @@
-//! Owns the process that simulated nodes live in. It is neither the server's nor the one that measures, so that each
-//! one's part of the cores is known.
+//! Owns the process of the simulated nodes. It is separate from the server and from the measuring process, so that each
+//! one's CPU time is known.
 
 use std::process::Stdio;
 
@@ -14,19 +14,19 @@ use super::process;
 use super::server::cannot;
 use crate::failure::{Code, Failure};
 
-/// Nodes that join at the same time: the listener's queue is short.
+/// Nodes that register at the same time: the listener's queue is short.
 const JOINING: usize = 256;
 
-/// Simulated nodes, in this process, for as long as standard input is open
+/// Run simulated nodes in this process while standard input is open
 #[derive(Debug, Args)]
 pub(crate) struct NodesArgs {
-    /// Where the server listens for agents: HOST:PORT
+    /// Address where the server listens for agents: HOST:PORT
     address: String,
-    /// Nodes, each with a connection and a session of its own
+    /// Nodes, each with its own connection and session
     count: u32,
 }
 
-/// What the process does.
+/// Runs the process.
 pub(super) async fn serve(args: NodesArgs) -> Result<(), Failure> {
     process::make_room_for(args.count)?;
     let nodes: Vec<Node> = stream::iter(0..args.count)
@@ -39,18 +39,18 @@ pub(super) async fn serve(args: NodesArgs) -> Result<(), Failure> {
     let mut stdin = tokio::io::stdin();
     let mut nothing = [0];
     tokio::select! {
-        Some(Ok(Err(fault))) = serving.next() => Err(cannot("go on as a node", &fault)),
-        // Whoever started this is done, or gone.
+        Some(Ok(Err(fault))) = serving.next() => Err(cannot("continue as a node", &fault)),
+        // The parent process has finished or ended.
         _ = stdin.read(&mut nothing) => Ok(()),
     }
 }
 
-/// Such a process, as the one that started it sees it. It ends with this.
+/// The parent's handle of the process, which ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Nodes {
     child: Child,
     id: u32,
-    /// Open for as long as the nodes are wanted; waiting for the child would close it.
+    /// Kept open while the nodes are needed; waiting for the child would close it.
     _stdin: Option<ChildStdin>,
 }
 
@@ -69,7 +69,7 @@ impl Nodes {
         Ok(Self { child, id, _stdin: stdin })
     }
 
-    /// Waits for the end that is not to come: it has said on standard error why.
+    /// Waits for the process to end, which only happens on failure; the cause is on its standard error.
     pub(super) async fn failed(&mut self) -> Failure {
         let status =
             self.child.wait().await.map_or_else(|error| error.to_string(), |status| status.to_string());

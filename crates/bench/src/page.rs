@@ -1,10 +1,9 @@
-//! Reports as people read them, before they are laid out.
+//! The parts of a report, before they are formatted.
 
-/// A part of a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
     Line(String),
-    /// Names and values, one under the other.
+    /// Names and values, one per line.
     Facts(Vec<(&'static str, String)>),
     Table {
         head: Vec<&'static str>,

@@ -1,24 +1,24 @@
-//! Owns what the kernel says of a process under test: its time on the cores, its memory, its open files.
+//! Reads the kernel's figures of a process: its CPU time, memory and open files.
 
 use downbeat_agent::raise_open_files;
 
 use crate::failure::Failure;
 
-/// Files that a process has open besides its connections: the store, logs, the runtime's own.
+/// Open files besides connections: the store, logs, the runtime's own.
 const OTHER_FILES: u64 = 200;
 
-/// User and system time that a living process used so far.
+/// Returns the user and system time of a running process.
 pub(super) fn cpu_seconds(process: u32) -> f64 {
     // Fields 14 and 15 of the whole line.
     seconds(process, 11)
 }
 
-/// The same of the processes that it started and waited for.
+/// Returns the same for the processes that it started and waited for.
 pub(super) fn children_cpu_seconds(process: u32) -> f64 {
     seconds(process, 13)
 }
 
-/// Two fields of what the kernel counts for a process, counted after its name, which may hold blanks.
+/// Returns the sum of two fields of `/proc/PID/stat`, counted after the name, which may contain blanks.
 fn seconds(process: u32, first: usize) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
@@ -33,8 +33,8 @@ pub(super) fn rss_bytes(process: u32) -> u64 {
     line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok()).unwrap_or(0) * 1024
 }
 
-/// Lets this process, and those that it starts, have as many files open as the system allows; an error when so many
-/// connections are more than that.
+/// Raises the limit of open files of this process and its children to the system's maximum; fails if that is too low
+/// for `connections`.
 pub(super) fn make_room_for(connections: u32) -> Result<(), Failure> {
     let needed = u64::from(connections) + OTHER_FILES;
     let hard = raise_open_files()

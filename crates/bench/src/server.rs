@@ -1,4 +1,4 @@
-//! Owns one server under test: a process of its own that can be killed and started again at the same addresses.
+//! Owns one measured server: a process that can be killed and restarted at the same addresses.
 
 use std::fs::OpenOptions;
 use std::path::PathBuf;
@@ -12,20 +12,20 @@ use serde_json::Value;
 use super::process;
 use crate::failure::{Code, Failure};
 
-/// A server starts within this, or something is wrong.
+/// The timeout of a server's start.
 const START: Duration = Duration::from_secs(30);
-/// A load that makes no progress for this long is given up.
+/// The time without progress after which a load is aborted.
 pub(super) const STUCK: Duration = Duration::from_secs(60);
 
-/// How a server is started.
+/// The settings of a server's process.
 #[derive(Clone, Debug)]
 pub(super) struct Launch {
     pub name: String,
-    /// As `server --store` takes it.
+    /// A location as in `server --store`.
     pub store: String,
-    /// Where its log and its addresses are written.
+    /// The directory of its log and addresses.
     pub directory: PathBuf,
-    /// What is said to it besides.
+    /// Additional arguments.
     pub flags: Vec<String>,
 }
 
@@ -36,7 +36,7 @@ struct Ready {
     url: String,
 }
 
-/// A running server and how to reach it.
+/// A running server and its client.
 #[derive(Debug)]
 pub(super) struct Server {
     launch: Launch,
@@ -45,7 +45,7 @@ pub(super) struct Server {
     pub grpc: String,
     pub url: String,
     client: reqwest::Client,
-    /// User and system time of its former lives.
+    /// User and system time of its earlier processes.
     spent: f64,
 }
 
@@ -69,20 +69,20 @@ impl Server {
         Ok(server)
     }
 
-    /// `kill -9`.
+    /// Ends the process with `kill -9`.
     pub(super) fn kill(&mut self) {
         self.spent = self.cpu_seconds();
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Starts it again, where it was.
+    /// Starts it again at the same addresses.
     pub(super) async fn start_again(&mut self) -> Result<(), Failure> {
         let begun = Instant::now();
         loop {
             self.child = self.launch.spawn(&self.http, &self.grpc)?;
             match self.until_ready().await {
-                // A connection of somebody else may have its port for a moment.
+                // Another connection may use its port for a moment.
                 Err(_) if begun.elapsed() < START => tokio::time::sleep(Duration::from_millis(100)).await,
                 result => return result.map(drop),
             }
@@ -113,19 +113,19 @@ impl Server {
         &self.launch.name
     }
 
-    /// Submits a definition; answers the run's id.
+    /// Submits a definition; returns the run's id.
     pub(super) async fn submit(&self, definition: &Value) -> Result<String, Failure> {
         let sent = self.client.post(format!("{}/api/v1/runs", self.url)).json(definition).send().await;
         let response = sent.map_err(|error| cannot("submit", &error))?;
         let status = response.status();
-        let body: Value = response.json().await.map_err(|error| cannot("read an answer", &error))?;
+        let body: Value = response.json().await.map_err(|error| cannot("read a response", &error))?;
         match body["id"].as_str() {
             Some(id) if status.is_success() => Ok(id.to_owned()),
             _ => Err(Failure::new(Code::Refused, format!("a run was not accepted: {body}"))),
         }
     }
 
-    /// What a path of the API answers.
+    /// Returns the response of an API path.
     pub(super) async fn get(&self, path: &str) -> Result<Value, Failure> {
         let response = self.client.get(format!("{}/api/v1/{path}", self.url)).send().await;
         let response = response.and_then(reqwest::Response::error_for_status);
@@ -133,26 +133,26 @@ impl Server {
         response.json().await.map_err(|error| cannot(&format!("read {path}"), &error))
     }
 
-    /// The number of the last event.
+    /// Returns the number of the last event.
     pub(super) async fn last_seq(&self) -> Result<u64, Failure> {
         let page = self.get("events?follow=0&limit=1").await?;
         Ok(page["data"][0]["seq"].as_u64().unwrap_or(0))
     }
 
-    /// The live stream of all events from now on.
+    /// Returns the live stream of all events from now on.
     pub(super) async fn events(&self) -> Result<Feed, Failure> {
         let response = self.client.get(format!("{}/api/v1/events", self.url)).send().await;
         let response = response.map_err(|error| cannot("follow events", &error))?;
         Ok(Feed::new(response, self.url.clone()))
     }
 
-    /// All figures of `/metrics`.
+    /// Returns all metrics.
     pub(super) async fn metrics(&self) -> Result<Metrics, Failure> {
         let text = async { self.client.get(format!("{}/metrics", self.url)).send().await?.text().await };
         text.await.map(Metrics).map_err(|error| cannot("read metrics", &error))
     }
 
-    /// Waits until a figure has reached a value.
+    /// Waits until a metric has reached a value.
     pub(super) async fn reached(&self, name: &str, value: f64, every: Duration) -> Result<(), Failure> {
         let (mut last, mut since) = (-1.0, Instant::now());
         loop {
@@ -165,7 +165,7 @@ impl Server {
             }
             if since.elapsed() > STUCK {
                 return Err(Failure::bug(format!(
-                    "`{name}` of {} stands at {now} of {value} for {} s",
+                    "`{name}` of {} has been at {now} of {value} for {} s",
                     self.launch.name,
                     STUCK.as_secs()
                 )));
@@ -178,7 +178,7 @@ impl Server {
         process::rss_bytes(self.child.id())
     }
 
-    /// User and system time that it used so far, over all its lives.
+    /// Returns the user and system time of all its processes.
     pub(super) fn cpu_seconds(&self) -> f64 {
         self.spent + process::cpu_seconds(self.child.id())
     }
@@ -186,7 +186,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Its data goes with it: nothing is worth a graceful stop.
+        // Its data is removed with it, so a graceful stop is not needed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -224,7 +224,7 @@ impl Launch {
 pub(super) struct Metrics(String);
 
 impl Metrics {
-    /// One figure, its name with labels as it is printed; 0 when it is not there.
+    /// Returns one metric, by its name with labels as printed; 0 if it is missing.
     pub(super) fn get(&self, name: &str) -> f64 {
         let line = self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         line.and_then(|value| value.trim().parse().ok()).unwrap_or(0.0)

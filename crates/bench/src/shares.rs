@@ -1,4 +1,4 @@
-//! Owns what each server did of a load: read when it begins, and again when it is over.
+//! Owns each server's share of a load: metrics are read at its start and at its end.
 
 use serde::Serialize;
 
@@ -7,7 +7,7 @@ use super::site::Site;
 use crate::failure::Failure;
 use crate::page::Part;
 
-/// One server's part of a load.
+/// One server's share of a load.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Share {
     pub name: String,
@@ -18,7 +18,7 @@ pub(super) struct Share {
     pub rss_bytes: u64,
 }
 
-/// What the servers had done when a load began.
+/// The servers' metrics at the start of a load.
 #[derive(Debug)]
 pub(super) struct Meter(Vec<Share>);
 
@@ -35,7 +35,7 @@ impl Meter {
         Ok(so_far)
     }
 
-    /// What they did since.
+    /// Returns the difference since the start.
     pub(super) async fn end(&self, site: &Site) -> Result<Vec<Share>, Failure> {
         let now = Self::so_far(site).await?;
         Ok(now.into_iter().zip(&self.0).map(|(now, before)| now.since(before)).collect())

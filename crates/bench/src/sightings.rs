@@ -1,4 +1,4 @@
-//! Owns what a client sees of runs on a live stream, and when it saw it.
+//! Owns a client's view of runs on a live stream, with the times of the events.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,19 +10,19 @@ use tokio::task::JoinHandle;
 
 use crate::failure::Failure;
 
-/// What was seen of one run.
+/// The events of one run so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sight {
-    /// Executions.
+    /// Finished executions.
     pub finished: u64,
     /// The server that created it.
     pub creator: Option<String>,
     pub owner: Option<String>,
-    /// When another server had become its owner, since it was last asked to look anew.
+    /// When another server became its owner, since the last `forget_takeovers`.
     pub taken: Option<Instant>,
-    /// When it was first moved on after that, by what only an owner commits.
+    /// When the new owner first committed something that only an owner commits.
     pub moved_on: Option<Instant>,
-    /// How it ended.
+    /// The final status.
     pub status: Option<String>,
 }
 
@@ -33,7 +33,7 @@ struct Seen {
     failure: Option<Failure>,
 }
 
-/// See the module; follows until it is dropped.
+/// A view of all runs; it follows the stream until it is dropped.
 #[derive(Debug)]
 pub(super) struct Sightings {
     seen: Arc<Mutex<Seen>>,
@@ -43,11 +43,11 @@ pub(super) struct Sightings {
 impl Sightings {
     pub(super) fn follow(mut feed: Feed) -> Self {
         let seen: Arc<Mutex<Seen>> = Arc::default();
-        let told = Arc::clone(&seen);
+        let shared = Arc::clone(&seen);
         let following = tokio::spawn(async move {
             loop {
                 let next = feed.next().await;
-                let mut seen = told.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut seen = shared.lock().unwrap_or_else(PoisonError::into_inner);
                 match next {
                     Ok(Some(message)) => match message.decode::<Value>() {
                         Ok(event) => seen.take(&event, Instant::now()),
@@ -76,12 +76,12 @@ impl Sightings {
         self.seen().events
     }
 
-    /// From here on only what is taken later counts. Answers how many runs had been taken.
-    pub(super) fn look_anew(&self) -> u64 {
-        self.seen().look_anew()
+    /// Forgets all takeovers so far. Returns how many runs had been taken over.
+    pub(super) fn forget_takeovers(&self) -> u64 {
+        self.seen().forget_takeovers()
     }
 
-    /// Why nothing more will come.
+    /// Returns the reason if the stream has ended.
     pub(super) fn failure(&self) -> Option<Failure> {
         self.seen().failure.clone()
     }
@@ -94,7 +94,7 @@ impl Drop for Sightings {
 }
 
 impl Seen {
-    fn look_anew(&mut self) -> u64 {
+    fn forget_takeovers(&mut self) -> u64 {
         let taken = self.runs.values().filter(|sight| sight.taken.is_some()).count();
         for sight in self.runs.values_mut() {
             (sight.taken, sight.moved_on) = (None, None);
@@ -114,7 +114,7 @@ impl Seen {
                 sight.owner = owner();
                 sight.taken = sight.taken.or(Some(now));
             }
-            // Reports may come through any server; these two come from the owner.
+            // Reports may come through any server; only the owner commits these two.
             Some("executions_added" | "run_moved") if sight.taken.is_some() => {
                 sight.moved_on = sight.moved_on.or(Some(now));
             }
@@ -159,7 +159,7 @@ mod tests {
         for (kind, owner) in [("run_created", "a"), ("run_taken", "b"), ("run_moved", "b")] {
             seen.take(&json!({"run": "r", "kind": kind, "data": {"owner": owner}}), Instant::now());
         }
-        assert_eq!((seen.look_anew(), seen.look_anew()), (1, 0));
+        assert_eq!((seen.forget_takeovers(), seen.forget_takeovers()), (1, 0));
         let sight = &seen.runs["r"];
         assert_eq!((sight.creator.as_deref(), sight.owner.as_deref()), (Some("a"), Some("b")));
         assert_eq!((sight.taken, sight.moved_on), (None, None));

@@ -1,5 +1,5 @@
-//! Owns the system under test: servers as processes on one store, and agents in this process. Everything is gone when
-//! the load is over, also when it fails or is interrupted.
+//! Owns the measured system: servers as processes on one store, and agents in this process. Everything is removed at
+//! the end, also after a failure or an interrupt.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use super::database::Database;
 use super::server::{Launch, Server, cannot};
 use crate::failure::{Code, Failure};
 
-/// What is to be started.
+/// The requested system.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
-    /// `sqlite` for a fresh file, or any location that `server --store` takes; on a PostgreSQL a fresh database is made.
+    /// `sqlite` for a new file, or a location as in `server --store`; in PostgreSQL a temporary database is created.
     pub store: String,
     pub servers: u32,
-    /// What is said to every server besides.
+    /// Additional arguments of every server.
     pub flags: Vec<String>,
 }
 
@@ -31,13 +31,13 @@ impl Wanted {
         self.store.starts_with("postgres://") || self.store.starts_with("postgresql://")
     }
 
-    /// Loads that look into the database itself.
+    /// Fails unless the store is PostgreSQL; for loads that query the database.
     pub(super) fn needs_postgres(&self) -> Result<(), Failure> {
         if self.is_postgres() {
             return Ok(());
         }
         Err(Failure::bad_input(
-            "this load needs --store postgres://…: it is about servers that share a PostgreSQL",
+            "this load measures servers that share a PostgreSQL; use --store postgres://…",
         ))
     }
 
@@ -47,24 +47,24 @@ impl Wanted {
         }
         if self.servers > 1 && !self.is_postgres() {
             return Err(Failure::bad_input(
-                "only a PostgreSQL is shared: several --servers need --store postgres://…",
+                "SQLite cannot be shared by several servers; use --store postgres://… or --servers 1",
             ));
         }
         Ok(())
     }
 }
 
-/// See the module.
+/// The running system; see the module.
 #[derive(Debug)]
 pub(super) struct Site {
     pub servers: Vec<Server>,
-    /// Which kind of store.
+    /// The kind of the store.
     pub store: String,
     database: Option<Database>,
     directory: TempDir,
 }
 
-/// Starts sites, does the work, and clears up whatever became of it.
+/// Starts sites, runs the load, and removes everything in any case.
 pub(super) async fn within<T>(
     wanted: &[Wanted],
     work: impl AsyncFnOnce(&mut [Site]) -> Result<T, Failure>,
@@ -99,7 +99,7 @@ pub(super) async fn within<T>(
 
 impl Site {
     async fn make(wanted: &Wanted) -> Result<Self, Failure> {
-        let directory = tempfile::tempdir().map_err(|error| cannot("make a directory", &error))?;
+        let directory = tempfile::tempdir().map_err(|error| cannot("create a directory", &error))?;
         let database = match wanted.is_postgres() {
             true => Some(Database::create(&wanted.store).await?),
             false => None,
@@ -134,12 +134,12 @@ impl Site {
         }
     }
 
-    /// The one that is asked when any will do. What another one commits reaches it with the feed.
+    /// Returns a server for requests that any server can answer. It sees other servers' commits through the feed.
     pub(super) fn first(&self) -> &Server {
         &self.servers[0]
     }
 
-    /// Servers take turns.
+    /// Returns the servers in turn.
     pub(super) fn server(&self, turn: u64) -> &Server {
         let count = self.servers.len() as u64;
         &self.servers[usize::try_from(turn % count).unwrap_or(0)]
@@ -149,8 +149,8 @@ impl Site {
         self.database.as_ref().ok_or_else(|| Failure::bug("there is no database in this store"))
     }
 
-    /// Real agents, spread over the servers: each knows all of them, another one first. Answers when all servers see
-    /// all of them.
+    /// Starts real agents, spread over the servers: each knows all servers, in a different order. Waits until all
+    /// servers see all agents.
     pub(super) async fn join(&self, nodes: u32, slots: u32) -> Result<Vec<Handle>, Failure> {
         let agents = (0..nodes).map(|index| self.agent(index, slots)).collect();
         let online = r#"downbeat_nodes{status="online"}"#;
@@ -170,7 +170,7 @@ impl Site {
         Agent::start(settings, Arc::new(Grpc))
     }
 
-    /// Gone with the site.
+    /// Returns the site's temporary directory.
     pub(super) fn directory(&self) -> &Path {
         self.directory.path()
     }

@@ -1,4 +1,4 @@
-//! Owns what `bench claims` came to: one row for each window of time, side by side when two loads ran at once.
+//! Owns the result of `bench claims`: one row per time window, with two loads in the same row if they ran at once.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use super::tables::Tables;
 use crate::failure::Failure;
 use crate::page::Part;
 
-/// One part of the time.
+/// One time window.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Window {
-    /// Its end, from the load's begin.
+    /// Its end, since the load's start.
     pub until_seconds: f64,
     /// Executions that were leased.
     pub claims: u64,
     pub claims_per_second: f64,
-    /// From pending to leased; nothing for those that were born leased.
+    /// From pending to leased; without executions that were added as leased.
     pub wait_p50_ms: f64,
     pub wait_p99_ms: f64,
     pub changes_per_commit: f64,
@@ -28,7 +28,7 @@ pub(super) struct Window {
     pub server_rss_bytes: u64,
 }
 
-/// One load.
+/// The result of one load.
 #[derive(Debug, Serialize)]
 pub(super) struct Side {
     pub held_transaction: bool,
@@ -36,7 +36,7 @@ pub(super) struct Side {
     pub finished: u64,
     pub claims: u64,
     pub seconds: f64,
-    /// The last window's claims in those of the first one.
+    /// The ratio of the last window's claims to the first one's.
     pub last_of_first: f64,
     pub server_rss_bytes: u64,
     pub windows: Vec<Window>,
@@ -52,7 +52,7 @@ pub(super) struct Side {
 pub(super) struct Soak {
     load: &'static str,
     store: String,
-    /// Claims of all sides.
+    /// Claims of all loads.
     n: u64,
     nodes: u32,
     seconds: f64,
@@ -68,7 +68,7 @@ pub(super) struct Soak {
 }
 
 impl Window {
-    /// Without its claims: those are counted when the load is over.
+    /// Creates a window without its claims, which are counted at the end of the load.
     pub(super) fn of(until: Duration, shares: &[Share], tables: &Tables, server_rss_bytes: u64) -> Self {
         Self {
             until_seconds: until.as_secs_f64(),
@@ -92,7 +92,7 @@ impl Window {
     }
 }
 
-/// What one load left behind, besides its windows.
+/// The rest of a load's result, besides its windows.
 #[derive(Debug)]
 pub(super) struct Remains {
     pub held_transaction: bool,
@@ -103,7 +103,7 @@ pub(super) struct Remains {
 }
 
 impl Side {
-    /// `waits` has one entry for each window; together they took so many microseconds.
+    /// `waits` has one entry per window; all windows together last `micros` microseconds.
     pub(super) fn of(
         mut windows: Vec<Window>,
         waits: &[Latencies],
@@ -174,7 +174,7 @@ impl Soak {
         let mut rows = vec![
             ("load", self.load.to_owned()),
             ("store", self.store.clone()),
-            ("finished before", format!("{finished}, run within {:.0} s", self.preload_seconds)),
+            ("finished before the load", format!("{finished}, in {:.0} s", self.preload_seconds)),
             ("seconds", format!("{:.0}", self.seconds)),
             ("nodes", self.nodes.to_string()),
             ("server memory", mib(self.server_rss_bytes as f64)),
@@ -193,7 +193,7 @@ impl Soak {
         vec![Part::Facts(rows), self.windows(), self.ends()]
     }
 
-    /// Two loads that ran at once stand side by side: the machine's noise is the same for both.
+    /// Two loads that ran at once share their rows: both had the same disturbances.
     fn windows(&self) -> Part {
         let head = ["claims/s", "p50", "p99", "ms per commit", "dead rows", "database"];
         let held = ["held: claims/s", "p50", "p99", "ms per commit", "dead rows", "database"];
@@ -219,7 +219,7 @@ impl Soak {
         Part::Table { head, rows }
     }
 
-    /// The tables when it was over.
+    /// The tables at the end of the load.
     fn ends(&self) -> Part {
         let head = vec!["load", "table", "rows", "dead rows", "size", "autovacuums"];
         let mut rows = Vec::new();

@@ -1,5 +1,5 @@
-//! Owns the look into the database under test: how large its tables are, how many dead rows they hold, and how long
-//! executions had waited. For what no figure of the product tells.
+//! Reads the measured database: the size of its tables, their dead rows, and how long executions were pending; the
+//! product has no metrics for these.
 
 use std::time::Duration;
 
@@ -13,23 +13,23 @@ use crate::failure::Failure;
 const TABLES: &str = "SELECT relname::text, n_live_tup, n_dead_tup, pg_total_relation_size(relid), \
      autovacuum_count + autoanalyze_count FROM pg_stat_user_tables ORDER BY 4 DESC, 1";
 const SIZE: &str = "SELECT pg_database_size(current_database())";
-/// Waits in tenths of a millisecond, and a minute at most: so many rows and no more.
+/// Waits in tenths of a millisecond, a minute at most, which bounds the number of rows.
 const WAITS: &str = "SELECT (granted_at - $1) * $3 / ($2 - $1), \
      least(greatest(granted_at - created_at, 0), 60000000) / 100, count(*) \
      FROM executions WHERE granted_at >= $1 AND granted_at < $2 GROUP BY 1, 2";
 
-/// One table at one moment, as PostgreSQL's statistics have it.
+/// One table's statistics in PostgreSQL at one time.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct TableState {
     pub name: String,
     pub rows: i64,
     pub dead_rows: i64,
-    /// With its indexes.
+    /// Including its indexes.
     pub bytes: i64,
     pub autovacuums: i64,
 }
 
-/// All tables at one moment, the largest first.
+/// All tables at one time, the largest first.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Tables {
     pub database_bytes: i64,
@@ -57,10 +57,10 @@ impl Tables {
     }
 }
 
-/// The database's clock in microseconds, as times are kept.
+/// Returns the database's time in microseconds, as stored times are.
 pub(super) async fn now(client: &Client) -> Result<i64, Failure> {
     let sql = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
-    Ok(client.query_one(sql, &[]).await.map_err(|error| cannot("ask for the time", &error))?.get(0))
+    Ok(client.query_one(sql, &[]).await.map_err(|error| cannot("read the database's time", &error))?.get(0))
 }
 
 pub(super) async fn count_runs(client: &Client) -> Result<i64, Failure> {
@@ -68,7 +68,7 @@ pub(super) async fn count_runs(client: &Client) -> Result<i64, Failure> {
     Ok(counted.map_err(|error| cannot("count runs", &error))?.get(0))
 }
 
-/// From pending to leased, for each of so many parts of the time between two moments.
+/// Returns the waits from pending to leased, for each of `windows` equal parts of a period.
 pub(super) async fn waits(
     client: &Client,
     from: i64,

@@ -1,5 +1,5 @@
-//! `bench takeover`: `kill -9` of servers that own runs, and how long those runs stand still until another server has
-//! moved them on. What was finished before is not to be done again.
+//! `bench takeover`: kills servers that own runs with `kill -9` and measures how long the runs stand still until
+//! another server continues them. Finished steps must not be repeated.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
@@ -16,27 +16,27 @@ use super::tasks::own_cpu_seconds;
 use crate::Note;
 use crate::failure::Failure;
 
-/// How often a condition is looked at. What is measured is when events came, not when this was noticed.
+/// How often a condition is checked. The result uses the events' times, so this is not an error of measurement.
 const LOOK: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Args)]
 pub(crate) struct TakeoverArgs {
-    /// A PostgreSQL, in which a database is made and dropped: postgres://…
+    /// A PostgreSQL server (postgres://…), in which a temporary database is created
     #[arg(long)]
     store: String,
-    /// Servers that share it
+    /// Servers that share the database
     #[arg(long, default_value_t = 3)]
     servers: u32,
-    /// Servers that are killed, one after the other, each chosen at random
+    /// How many servers to kill, one after the other, each chosen at random
     #[arg(long, default_value_t = 20)]
     rounds: u32,
-    /// The servers' server_stale_after
+    /// The servers' `server_stale_after`
     #[arg(long, value_name = "DURATION", default_value = "2s")]
     stale_after: Span,
-    /// Runs under way on each server
+    /// Runs in progress on each server
     #[arg(long, default_value_t = 4)]
     runs: u32,
-    /// What one task of a run takes
+    /// Duration of each task
     #[arg(long, value_name = "DURATION", default_value = "100ms")]
     task: Span,
     /// Agents
@@ -46,10 +46,10 @@ pub(crate) struct TakeoverArgs {
 
 pub(super) async fn measure(args: TakeoverArgs, note: Note) -> Result<Figures, Failure> {
     if args.servers < 2 {
-        return Err(Failure::bad_input("--servers must be at least 2: somebody has to take over"));
+        return Err(Failure::bad_input("--servers must be at least 2: another server has to take over"));
     }
     if args.task.0.is_zero() || args.stale_after.0.is_zero() {
-        return Err(Failure::bad_input("--task and --stale-after must be longer than nothing"));
+        return Err(Failure::bad_input("--task and --stale-after must be greater than 0"));
     }
     let mut wanted = Wanted::new(&args.store, args.servers);
     wanted.needs_postgres()?;
@@ -57,23 +57,23 @@ pub(super) async fn measure(args: TakeoverArgs, note: Note) -> Result<Figures, F
     within(&[wanted], async |sites: &mut [Site]| load(&mut sites[0], &args, note).await).await
 }
 
-/// What all rounds came to.
+/// The results of all rounds.
 struct Findings {
-    /// From the kill to the event that says who owns the run now.
+    /// From the kill to the event that names the run's new owner.
     taken: Latencies,
     /// From the kill to the first event that only the new owner can have committed.
     moved_on: Latencies,
     /// Executions of a step that had succeeded before.
     repeated: u64,
-    /// Attempts that were lost: their step was sent again, which is no repetition of what was finished.
+    /// Lost attempts: their step was resent, which does not repeat a finished step.
     lost: u64,
-    /// Runs that were taken from a server that lived.
+    /// Runs that were taken over from a running server.
     robbed: u64,
     finished: u64,
 }
 
 async fn load(site: &mut Site, args: &TakeoverArgs, note: Note) -> Result<Figures, Failure> {
-    // Every run has a task under way; a slot for each of them, also on a single node that is left.
+    // Each run has one task in progress; a single remaining node must have a slot for all of them.
     let agents = site.join(args.nodes, args.servers * args.runs).await?;
     let mut dice = Dice::new(uuid::Uuid::new_v4().as_u64_pair().0);
     let mut findings = Findings {
@@ -137,12 +137,13 @@ fn figures(
         server_rss_bytes: site.rss_bytes(),
         server_cpu_seconds: site.cpu_seconds() - cpu_before,
         more,
-        // Whoever was killed counts from anew.
+        // The counters of a killed server restart at zero.
         servers: Vec::new(),
     }
 }
 
-/// Runs on every server, one server killed, its runs moved on, all of them completed. Answers what is to be told of it.
+/// Starts runs on every server, kills one, and waits until its runs continue and all runs complete. Returns a line for
+/// the log.
 async fn round(
     site: &mut Site,
     args: &TakeoverArgs,
@@ -167,7 +168,7 @@ async fn round(
         }
     }
     until("every run to finish a step", &seen, || runs.iter().all(|run| seen.of(run).finished > 0)).await?;
-    // At any moment between two of its signs of life.
+    // At a random time between two of the server's heartbeats.
     tokio::time::sleep(dice.up_to(args.stale_after.0 / 2)).await;
 
     findings.robbed += seen.look_anew();
@@ -176,7 +177,8 @@ async fn round(
         runs.iter().partition(|run| seen.of(run).owner == victims_id);
     let killed = Instant::now();
     site.servers[victim].kill();
-    until("its runs to move on", &seen, || orphans.iter().all(|run| seen.of(run).moved_on.is_some())).await?;
+    until("its runs to continue", &seen, || orphans.iter().all(|run| seen.of(run).moved_on.is_some()))
+        .await?;
     let mut longest = Duration::ZERO;
     for run in &orphans {
         let sight = seen.of(run);
@@ -199,10 +201,10 @@ async fn round(
         }
         look_for_repetitions(&site.servers[witness], run, findings).await?;
     }
-    Ok(format!("{name} killed, its {} runs moved on within {} ms", orphans.len(), longest.as_millis()))
+    Ok(format!("{name} killed, its {} runs continued within {} ms", orphans.len(), longest.as_millis()))
 }
 
-/// One task after the other, for as long as a take-over may take and a while.
+/// A chain of tasks that lasts longer than a takeover.
 fn job(args: &TakeoverArgs) -> Value {
     let whole = args.stale_after.0 * 3 + Duration::from_secs(2);
     let steps = (whole.as_secs_f64() / args.task.0.as_secs_f64())
@@ -230,12 +232,12 @@ async fn look_for_repetitions(server: &Server, run: &str, findings: &mut Finding
     Ok(())
 }
 
-/// What was tried of one run, in the order of creation.
+/// The attempts of one run, in the order of creation.
 #[derive(Debug, Default)]
 struct Attempts {
     /// Steps.
     succeeded: HashSet<u64>,
-    /// Whatever comes after a success repeats it.
+    /// Attempts of a step that had succeeded.
     repeated: u64,
     lost: u64,
 }
@@ -265,7 +267,7 @@ async fn until(what: &str, seen: &Sightings, mut holds: impl FnMut() -> bool) ->
         }
         if since.elapsed() > STUCK {
             return Err(Failure::bug(format!(
-                "waited in vain for {what}: no event for {} s",
+                "timed out waiting for {what}: no event for {} s",
                 STUCK.as_secs()
             )));
         }

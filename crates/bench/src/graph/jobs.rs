@@ -1,20 +1,20 @@
-//! Owns the graphs that are measured, as the JSON that a client submits.
+//! Owns the measured graphs, as JSON that a client submits.
 
 use serde_json::{Value, json};
 
-/// A script, as somebody would write it who tries out what a step costs: ten Fibonacci numbers.
+/// A script that a user would write to measure a step's cost: ten Fibonacci numbers.
 const FIBONACCI: &str = "a=0 b=1; for _ in {1..10}; do c=$((a+b)) a=$b b=$c; done; echo $a";
-/// How many tasks of the layer before each task of a layer waits for.
+/// The number of tasks in the previous layer that each task depends on.
 const EDGES: usize = 3;
 
-/// What each task does.
+/// The work of each task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
-    /// Nothing: what is left is Downbeat's own.
+    /// Nothing: only Downbeat's own cost remains.
     Noop,
-    /// The least that a process can do.
+    /// The cheapest process.
     True,
-    /// Some light work: a shell that computes.
+    /// Light work: a shell that computes.
     Fibonacci,
 }
 
@@ -30,7 +30,7 @@ impl Work {
     fn task(self, name: &str, after: &[String]) -> Value {
         let mut task = match self {
             Work::Noop => json!({"name": name, "backend": "test", "action": "noop"}),
-            // One word: a job file of 10,000 of them is just below what one may have.
+            // The short form: a job file with 10,000 of them is just below the size limit.
             Work::True => {
                 json!({"name": name, "backend": "exec", "action": "run", "params": {"command": "/bin/true"}})
             }
@@ -45,7 +45,7 @@ impl Work {
     }
 }
 
-/// One after the other.
+/// A chain: each task depends on the previous one.
 pub(super) fn chain(work: Work, steps: usize) -> Value {
     let name = |step: usize| format!("s{step}");
     let tasks = (0..steps).map(|step| {
@@ -55,7 +55,7 @@ pub(super) fn chain(work: Work, steps: usize) -> Value {
     graph("chain", &tasks.collect::<Vec<_>>())
 }
 
-/// All at once, after the first.
+/// All tasks depend only on the first.
 pub(super) fn wide(work: Work, steps: usize) -> Value {
     let root = "r".to_owned();
     let mut tasks = vec![work.task(&root, &[])];
@@ -63,7 +63,7 @@ pub(super) fn wide(work: Work, steps: usize) -> Value {
     graph("wide", &tasks)
 }
 
-/// Layers, as many as each is wide. Every task waits for a few of the layer before.
+/// A square of layers. Every task depends on a few tasks of the previous layer.
 pub(super) fn layers(work: Work, steps: usize) -> Value {
     let width = steps.isqrt().max(1);
     let name = |step: usize| format!("s{step}");

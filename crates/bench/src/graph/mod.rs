@@ -1,5 +1,5 @@
-//! `bench graph`: graphs of placed tasks through real agents, from submit to the run's end with every result durable, and
-//! what planning such a run costs.
+//! `bench graph`: graphs of placed tasks on real agents, from submit to the run's end with every result durable, and
+//! the cost of planning such a run.
 
 mod forks;
 mod jobs;
@@ -19,58 +19,58 @@ use crate::Note;
 use crate::failure::Failure;
 use crate::page::Part;
 
-/// Steps of the published comparisons: one after the other, and at once.
+/// The number of steps in published comparisons, sequential and parallel.
 const SEQUENTIAL: usize = 40;
 const PARALLEL: usize = 400;
 
 #[derive(Debug, Args)]
 pub(crate) struct GraphArgs {
-    /// What is measured
+    /// What to measure
     #[arg(long, value_enum, default_value_t = Shape::All)]
     shape: Shape,
-    /// How often each graph is run
+    /// How often to run each graph
     #[arg(long, default_value_t = 5)]
     rounds: u32,
-    /// Tasks in each graph [default: 40 one after the other, 400 in parallel, 10,000 otherwise]
+    /// Tasks per graph [default: 40 for `sequential`, 400 for `parallel`, 10,000 otherwise]
     #[arg(long)]
     n: Option<usize>,
     /// Slots of each agent [default: 32; 128 for `exec`, 256 for `noop`]
     #[arg(long)]
     slots: Option<u32>,
-    /// sqlite (a fresh file), or a PostgreSQL, in which a database is made and dropped: postgres://…
+    /// sqlite (a new file), or a PostgreSQL server (postgres://…), in which a temporary database is created
     #[arg(long, default_value = "sqlite")]
     store: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Shape {
-    /// 40 tasks, each after the one before, on one agent: no-ops, processes, shells
+    /// 40 sequential tasks on one agent: no-ops, processes, shells
     Sequential,
-    /// 400 tasks at once on one agent: no-ops, shells
+    /// 400 parallel tasks on one agent: no-ops, shells
     Parallel,
-    /// 10,000 no-ops in one run, over eight agents
+    /// 10,000 no-ops in one run, on eight agents
     Noop,
-    /// 10,000 processes in one run on one agent, against the rate at which this machine starts processes
+    /// 10,000 processes in one run on one agent, compared with the rate at which this machine starts processes
     Exec,
-    /// A run of 10,000 steps: read, compiled and begun, without a server; memory per step
+    /// Read, compile and start a run of 10,000 steps without a server; memory per step
     Plan,
     All,
 }
 
-/// What the graphs came to.
+/// The results of all graphs.
 #[derive(Debug, Serialize)]
 pub(super) struct Graph {
-    /// The largest: what the load is about.
+    /// The result with the most steps.
     #[serde(flatten)]
     largest: Shaped,
     shapes: Vec<Shaped>,
 }
 
-/// One graph.
+/// The result of one graph.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Shaped {
     shape: &'static str,
-    /// What each task does, or what is planned.
+    /// The work of each task, or the name of the planned graph.
     work: &'static str,
     #[serde(flatten)]
     figures: Figures,
@@ -118,14 +118,14 @@ pub(super) async fn measure(args: GraphArgs, note: Note) -> Result<Graph, Failur
             add("plan", name, plans::measure(name, make, size(most), rounds, note).await?);
         }
     }
-    // The first of those that are as large.
+    // `max_by_key` returns the last maximum; `rev` makes it the first.
     let largest = shapes.iter().rev().max_by_key(|shaped| shaped.rank()).cloned();
     let largest = largest.ok_or_else(|| Failure::bug("nothing was measured"))?;
     Ok(Graph { largest, shapes })
 }
 
 impl Shaped {
-    /// Runs come before what only plans them.
+    /// Ranks measured runs above plans.
     fn rank(&self) -> (bool, u64) {
         (self.figures.nodes > 0, self.figures.n)
     }

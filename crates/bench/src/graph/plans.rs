@@ -1,5 +1,5 @@
-//! Owns what planning a large run costs, without a server: from the bytes of a job file to the first turn's changes, and
-//! the memory of what is kept of it.
+//! Measures the cost of planning a large run without a server: from the bytes of a job file to the changes of the first
+//! turn, and the memory of the result.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
@@ -29,19 +29,19 @@ use crate::Note;
 use crate::failure::Failure;
 
 type Make = fn(Work, usize) -> Value;
-/// What is planned.
+/// The planned graphs.
 pub(super) const SHAPES: [(&str, Make); 3] =
     [("chain", jobs::chain), ("layers", jobs::layers), ("wide", jobs::wide)];
-/// Each round plans so often.
+/// Plans per round.
 const TIMES: u32 = 4;
-/// Memory is counted in pages: so many steps are kept at once that it does not matter; of tiny graphs, which nobody
-/// wants to know this of, only so many plans.
+/// Memory is counted in pages, so this many steps are kept to make rounding irrelevant; small graphs, whose memory does
+/// not matter, are kept at most `PLANS_KEPT` times.
 const STEPS_KEPT: usize = 100_000;
 const PLANS_KEPT: usize = 200;
-/// A part of the largest graph, for which memory per step is to be the same.
+/// The fraction of the largest graph that must need the same memory per step.
 const PART: usize = 10;
 
-/// One plan, from a file's bytes to the changes of its first turn, and how long each part took.
+/// One plan, from a file's bytes to the changes of its first turn, and the duration of each part.
 struct Planned {
     progress: Progress,
     changes: Vec<Change>,
@@ -51,7 +51,7 @@ struct Planned {
 }
 
 impl Planned {
-    /// As a server does it with what was submitted.
+    /// Plans submitted bytes as a server does.
     fn from_json(bytes: &[u8], catalogue: &Catalogue) -> Result<Self, Failure> {
         let begun = Instant::now();
         let value: Value = serde_json::from_slice(bytes).map_err(|error| cannot("read JSON", &error))?;
@@ -74,7 +74,7 @@ impl Planned {
         self.read + self.compile + self.turn
     }
 
-    /// The turn after the first task: of a wide graph, the one that adds all others.
+    /// Runs the turn after the first task; in a wide graph this turn adds all other tasks.
     fn second_turn(&mut self) -> Duration {
         let added = self.changes.iter().find_map(|change| match change {
             Change::ExecutionsAdded { executions, .. } => executions.first(),
@@ -174,21 +174,21 @@ pub(super) async fn measure(
     })
 }
 
-/// The slower way, which knows lines and columns: what `job run -f` does with a file before it sends it.
+/// Measures the slower parser that knows lines and columns, as `job run -f` uses it.
 fn read_with_places(bytes: &[u8], catalogue: &Catalogue) -> Result<Duration, Failure> {
     let begun = Instant::now();
     spec::parse_bytes(bytes, "graph.yaml", catalogue).map_err(|problems| refused(&problems))?;
     Ok(begun.elapsed())
 }
 
-/// Keeps so many plans of one graph in this process, and says what a step of them takes
+/// Keeps several plans of one graph in this process and prints the memory per step
 #[derive(Debug, Args)]
 pub(crate) struct PlansArgs {
     name: String,
     steps: usize,
 }
 
-/// What that process does.
+/// Runs the process of `PlansArgs`.
 pub(in super::super) fn hold(args: &PlansArgs) -> Result<String, Failure> {
     let make = SHAPES.iter().find(|(name, _)| *name == args.name);
     let (_, make) = make.ok_or_else(|| Failure::bad_input(format!("there is no graph `{}`", args.name)))?;
@@ -197,7 +197,7 @@ pub(in super::super) fn hold(args: &PlansArgs) -> Result<String, Failure> {
     let own = std::process::id();
     let count = STEPS_KEPT.div_ceil(args.steps.max(1)).min(PLANS_KEPT);
     let mut kept = Vec::with_capacity(count);
-    // What reading needs for a moment is asked for once, and not counted.
+    // The first plan allocates the parser's temporary memory, which is not counted.
     let first = Planned::from_json(&bytes, &catalogue)?.progress;
     let before = process::rss_bytes(own);
     for _ in 0..count {
@@ -208,7 +208,7 @@ pub(in super::super) fn hold(args: &PlansArgs) -> Result<String, Failure> {
     Ok(format!("{}\n", grown as f64 / (count * args.steps) as f64))
 }
 
-/// A process of its own has no memory that others left for it to use.
+/// Measures in a new process, which has no free memory of earlier plans to reuse.
 async fn bytes_per_step(name: &str, steps: usize) -> Result<f64, Failure> {
     let program = std::env::current_exe().map_err(|error| cannot("find this program", &error))?;
     let ended = Command::new(program)
