@@ -1,4 +1,4 @@
-//! Where state lives: one port, three implementations, one conformance suite.
+//! Stores all state: one port, three implementations, one conformance suite.
 //!
 //! Invariant: no store decides. `downbeat_core::state` says what a change does and which guard refuses it; a SQL store
 //! loads the rows that a batch looks at, applies the batch to them there, and writes back what differs.

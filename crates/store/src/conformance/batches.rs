@@ -1,4 +1,4 @@
-//! What a store does with a batch: its order, its guards, its events.
+//! Cases about batches: their order, their guards, their events.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -128,7 +128,7 @@ pub async fn a_refused_change_leaves_no_trace_and_harms_no_other(store: Arc<dyn 
     assert!(outcomes.iter().all(Result::is_err), "{outcomes:?}");
     assert!(seqs.iter().all(Option::is_none));
     assert_eq!(Snapshot::of(&store).await, before);
-    // With one good change among them, exactly that one is there.
+    // With one valid change among them, only that one is applied.
     let mut mixed = refused;
     mixed.insert(5, finished(1, 9, 9, Verdict::Succeeded));
     let Committed { outcomes, seqs } = commit(&store, &mixed).await;

@@ -1,4 +1,4 @@
-//! What a store does that holds the copy of another one.
+//! Cases about a store that is the copy of another one.
 
 use std::sync::Arc;
 
@@ -19,11 +19,11 @@ use crate::port::{Error, EventFilter, ServerRecord, Store};
 
 async fn sight(store: &Arc<dyn Replica>) -> Snapshot {
     let store: Arc<dyn Store> = Arc::<dyn Replica>::clone(store);
-    assert_eq!(store.uses().await.unwrap(), [], "a copy gives nothing out");
+    assert_eq!(store.uses().await.unwrap(), [], "a copy has no leases");
     of(&store).await
 }
 
-/// A store with something of everything, whose copy others are to be.
+/// Returns a store with rows of every kind, to be copied.
 async fn primary() -> Arc<dyn Store> {
     let primary: Arc<dyn Store> = Arc::new(MemoryStore::new());
     fill(&primary).await;
@@ -40,7 +40,7 @@ async fn copy(primary: &Arc<dyn Store>, replica: &Arc<dyn Replica>) {
     let (sender, parts) = mpsc::channel(2);
     let (sent, replaced) = tokio::join!(primary.snapshot(sender), replica.replace(parts));
     sent.expect("a snapshot is sent");
-    replaced.expect("a snapshot is taken");
+    replaced.expect("a snapshot is written");
 }
 
 async fn events(primary: &Arc<dyn Store>) -> Vec<Event> {
@@ -81,7 +81,7 @@ pub async fn events_are_applied_with_their_numbers_and_servers(replica: Arc<dyn 
     let primary: Arc<dyn Store> = Arc::new(MemoryStore::new());
     fill(&primary).await;
     primary.commit(server(7), &[created(60), keyed(61, "key")]).await.unwrap();
-    // Kinds come in whatever order the commits had.
+    // The kinds of changes follow in the order of the commits.
     apply(&primary, &[moved(60, &[RunState::Cancelled], 70)]).await;
     apply(&primary, &[registered(1, session(8), 80)]).await;
     let mut rest = &events(&primary).await[..];
@@ -103,13 +103,14 @@ pub async fn events_go_on_where_a_copy_ended(replica: Arc<dyn Replica>) {
     let seq = primary.last_seq().await.unwrap();
     apply(&primary, &[created(80), added(80, vec![execution(800, 80, leased(800, 1))])]).await;
     apply(&primary, &[finished(80, 800, 800, Verdict::Failed)]).await;
-    // Two of one execution, of which the first is past what is kept; one of an execution that came with the events.
+    // Two chunks of one execution, the first of which is dropped by the size limit; one of an execution that is among
+    // the events.
     let chunks = [chunk(9, 0, "gone"), chunk(9, 4, "kept"), chunk(800, 3, "text")];
     primary.append_output(&chunks, 4).await.unwrap();
     let new = primary.events(&EventFilter { since: seq, run: None }, 100).await.unwrap();
     assert_eq!(replica.replicate(&new, &chunks, 4).await.unwrap(), Replicated::Applied);
     assert_eq!(sight(&replica).await, of(&primary).await);
-    // Output alone, and what was sent before.
+    // Output without events, and a chunk that was sent before.
     let more = [chunks[2].clone(), chunk(800, 7, "more")];
     primary.append_output(&more, 100).await.unwrap();
     assert_eq!(replica.replicate(&[], &more, 100).await.unwrap(), Replicated::Applied);
@@ -165,7 +166,7 @@ pub async fn what_the_primary_forgot_is_forgotten(replica: Arc<dyn Replica>) {
         replica.forget(&primary.kept().await.unwrap()).await.unwrap();
         assert_eq!(sight(&replica).await, of(&primary).await);
     }
-    // A key that is free again there is free here.
+    // A key that is free again in the primary is free in the copy.
     let seq = primary.last_seq().await.unwrap();
     apply(&primary, &[keyed(9, "key-1")]).await;
     let new = primary.events(&EventFilter { since: seq, run: None }, 100).await.unwrap();
@@ -200,5 +201,5 @@ pub async fn servers_are_those_that_were_told_last(replica: Arc<dyn Replica>) {
     assert_eq!(replica.servers().await.unwrap(), [record(3, "a"), record(2, "b")]);
     let primary = primary().await;
     copy(&primary, &replica).await;
-    assert_eq!(replica.servers().await.unwrap().len(), 2, "a copy leaves them alone");
+    assert_eq!(replica.servers().await.unwrap().len(), 2, "replication does not change servers");
 }

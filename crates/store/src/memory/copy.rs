@@ -1,4 +1,5 @@
-//! Owns copies on maps: a snapshot is a clone, a copy is made aside and put in the place of what was there.
+//! Owns copies of the memory store: a snapshot is a clone; a new copy is built separately and then replaces the old
+//! state.
 
 use std::collections::BTreeMap;
 
@@ -120,7 +121,7 @@ fn pick(tables: &Tables, needs: &Needs<'_>) -> Tables {
     picked
 }
 
-/// Replaces the rows that were picked; `held` is what the picked runs held before.
+/// Replaces the picked rows; `held` are the former holds of the picked runs.
 fn put_back(tables: &mut Tables, picked: Tables, needs: &Needs<'_>, held: &BTreeMap<NodeId, RunId>) {
     tables.holds.retain(|node, _| !held.contains_key(node));
     tables.holds.extend(picked.holds);

@@ -1,4 +1,4 @@
-//! The `Store` port: what every store must do. The conformance suite is its specification.
+//! The `Store` port. The conformance suite is its specification.
 
 mod error;
 mod reads;

@@ -1,4 +1,4 @@
-//! Owns the connections to PostgreSQL, their settings, and the migrations.
+//! Owns the connections to PostgreSQL, their settings, and running the migrations.
 
 use std::time::Duration;
 
@@ -12,38 +12,38 @@ use crate::migrate::{self, Ran};
 use crate::port::Error;
 use crate::rows::small;
 
-/// How long a server is waited for.
+/// The timeout of connecting.
 const CONNECT: Duration = Duration::from_secs(5);
 /// How long a query waits for a free connection before the store counts as unavailable.
 const WAIT: Duration = Duration::from_secs(30);
-/// Any one piece of work is answered within this, or the connection is given up: its server is frozen or out of reach.
+/// The timeout of one unit of work. After it the connection is dropped: PostgreSQL hangs or is unreachable.
 const ANSWER: Duration = Duration::from_secs(15);
-/// How soon a connection on which nothing is said is found to be broken.
+/// How soon a broken idle connection is detected.
 const KEEPALIVE: Duration = Duration::from_secs(5);
-/// Locks migrations against servers that start at the same moment: "downbeat", cut to eight bytes.
+/// Locks migrations against servers that start at the same time: "downbeat", cut to eight bytes.
 const MIGRATION_LOCK: i64 = 0x646f_776e_6265_6174;
-/// How long a migration waits for a lock. Whoever wants the table meanwhile queues behind it: a wait for somebody's
-/// long transaction would silence all other servers.
+/// How long a migration waits for a lock. Later users of the table queue behind it, so waiting for a long transaction
+/// would block all other servers.
 const LOCK_WAIT: &str = "SET LOCAL lock_timeout = '500ms'";
 const LOCK_PAUSE: Duration = Duration::from_millis(500);
-/// How often it is tried: for a minute.
+/// The number of tries: for a minute.
 const LOCK_TRIES: u32 = 60;
-/// The commits' statements find their rows by index, always. A plan that was made while the tables were small would
-/// read them whole, and stays until the next ANALYZE.
+/// Forces index scans for the commits' statements. A plan made while the tables were small would scan them, and stays
+/// until the next ANALYZE.
 const BY_INDEX: &str = "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off \
                         -c plan_cache_mode=force_generic_plan -c jit=off";
 const ALIKE: &str = "-c jit=off";
-/// A server that was frozen or cut off in the middle of a transaction keeps its locks no longer than this.
+/// A server that hangs or is cut off during a transaction keeps its locks no longer than this.
 const LET_GO: &str = "-c idle_in_transaction_session_timeout=5s -c lock_timeout=12s";
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
     Commits,
     Queries,
 }
 
-/// Where the database is, and how its connections are encrypted.
+/// The database's address, and how its connections are encrypted.
 #[derive(Clone)]
 pub(crate) struct Target {
     pub(crate) config: Config,
@@ -67,7 +67,7 @@ pub(crate) fn target(location: &str) -> Result<Target, Error> {
     Ok(Target { config, tls })
 }
 
-/// A connection for whoever has a use for the database itself, encrypted as the location says.
+/// Opens a connection for direct use of the database, encrypted as in the location.
 pub async fn postgres_client(location: &str) -> Result<Client, Error> {
     let Target { config, tls } = target(location)?;
     let (client, connection) = config.connect(tls).await.map_err(Failure::from)?;
@@ -81,7 +81,7 @@ pub(crate) fn pool(target: &Target, purpose: Use, size: usize) -> Result<Pool, E
     let settings = if purpose == Use::Commits { BY_INDEX } else { ALIKE };
     let options = format!("{} {settings} {LET_GO}", config.get_options().unwrap_or_default());
     config.options(options.trim());
-    // Fast: a connection is only asked whether it is closed. One that died unseen fails its next statement.
+    // Fast: only checks whether a connection is closed. One that broke unnoticed fails its next statement.
     let manager =
         Manager::from_config(config, tls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
     Pool::builder(manager)
@@ -93,12 +93,12 @@ pub(crate) fn pool(target: &Target, purpose: Use, size: usize) -> Result<Pool, E
         .map_err(|error| Error::Unavailable(format!("cannot set up connections to PostgreSQL: {error}")))
 }
 
-/// Waits for a piece of work, but not for ever. Whoever hears of the silence throws the connection away.
+/// Waits for a unit of work, with a timeout. After a timeout the caller must drop the connection.
 pub(crate) async fn within<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     within_for(0, work).await
 }
 
-/// Work on many rows takes its time: a thousand of them are written in far less than a second.
+/// The same with a longer timeout for many rows: a thousand are written in far less than a second.
 pub(crate) async fn within_for<T>(
     rows: usize,
     work: impl Future<Output = Result<T, Failure>>,
@@ -107,8 +107,8 @@ pub(crate) async fn within_for<T>(
     tokio::time::timeout(patience, work).await.unwrap_or(Err(Failure::Silent(patience)))
 }
 
-/// Waits for a piece of work on a connection, but not for ever. A connection that did not answer is thrown away: what
-/// was asked on it may still be answered, and must not be taken for the answer to something else.
+/// Waits for a unit of work on a connection, with a timeout, and then drops the connection: a late response must not be
+/// taken for the response to the next statement.
 pub(crate) async fn answered<T>(
     client: Object,
     work: impl AsyncFnOnce(&mut Object) -> Result<T, Failure>,
@@ -121,7 +121,7 @@ pub(crate) async fn answered<T>(
     result
 }
 
-/// Runs what is missing, each migration in its own transaction; servers that start together take turns.
+/// Runs the missing migrations, each in its own transaction; servers that start together take turns.
 pub(crate) async fn migrate(client: &mut Client) -> Result<(), Failure> {
     let mut tries = 0;
     loop {
@@ -131,7 +131,7 @@ pub(crate) async fn migrate(client: &mut Client) -> Result<(), Failure> {
             Err(failure) if failure.is_held_up() => {
                 tries += 1;
                 if tries == LOCK_TRIES {
-                    let why = "a migration waits for a lock: end the long transactions on this database, then start";
+                    let why = "a migration cannot get its lock; end the long transactions on this database, then start again";
                     return Err(Error::Unavailable(why.to_owned()).into());
                 }
                 tokio::time::sleep(LOCK_PAUSE).await;
@@ -141,7 +141,7 @@ pub(crate) async fn migrate(client: &mut Client) -> Result<(), Failure> {
     }
 }
 
-/// Runs the first migration that is missing. False: there is none.
+/// Runs the first missing migration. Returns false if there is none.
 async fn run_next(client: &mut Client) -> Result<bool, Failure> {
     let transaction = client.transaction().await?;
     transaction.execute("SELECT pg_advisory_xact_lock($1)", &[&MIGRATION_LOCK]).await?;
@@ -167,9 +167,9 @@ async fn run_next(client: &mut Client) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// What the store has.
+/// Returns the store's migrations.
 async fn ran(transaction: &Transaction<'_>) -> Result<Vec<Ran>, Failure> {
-    // Programs without the rule for schema changes made the table without the last two columns.
+    // Programs without the rule for schema changes created the table without the last two columns.
     let known = "SELECT count(*) FROM information_schema.columns WHERE table_schema = current_schema() \
                  AND table_name = 'migrations' AND column_name IN ('works_since', 'program')";
     if transaction.query_one(known, &[]).await?.try_get::<_, i64>(0)? < 2 {
@@ -194,7 +194,7 @@ async fn ran(transaction: &Transaction<'_>) -> Result<Vec<Ran>, Failure> {
     Ok(ran)
 }
 
-/// One that is no number of ours is beyond all that we know.
+/// A stored number that is not a `u32` counts as newer than all known ones.
 fn number(stored: i32) -> u32 {
     u32::try_from(stored).unwrap_or(u32::MAX)
 }

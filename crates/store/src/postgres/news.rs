@@ -1,5 +1,5 @@
-//! Owns the news between servers: one NOTIFY for a batch, one connection that listens. A notification only says that
-//! there is something; what it is, the tables say.
+//! Owns notifications between servers: one NOTIFY per batch, one connection that listens. A notification only says that
+//! something changed; readers then read the tables.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,26 +13,26 @@ use uuid::Uuid;
 use super::connect::Target;
 use crate::port::News;
 
-/// News that a reader may be behind. One that is further behind looks at everything.
+/// The capacity of a reader's queue. A reader that falls further behind reads everything.
 const BEHIND: usize = 1_024;
-/// How long to wait before listening again after the connection broke.
+/// The delay before listening again after the connection broke.
 const LISTEN_AGAIN: Duration = Duration::from_millis(250);
-/// Ids in one notification: PostgreSQL takes less than 8,000 bytes.
+/// Ids per notification: PostgreSQL accepts less than 8,000 bytes.
 const MOST_IDS: usize = 200;
 
-/// What a commit sends, in the same transaction: `$1` is the payload.
+/// The statement that a commit sends in the same transaction: `$1` is the payload.
 pub(super) const NOTIFY: &str = "SELECT pg_notify('downbeat', $1)";
 
-/// The listener, and how this store's own notifications are told from those of others.
+/// The listener, which ignores this store's own notifications.
 pub(super) struct Listener {
-    /// Names this store in all that it sends.
+    /// Identifies this store in all its notifications.
     own: String,
     news: broadcast::Sender<News>,
     _listening: DropGuard,
 }
 
 impl Listener {
-    /// Listens until it is dropped, through as many connections as it takes.
+    /// Listens until it is dropped, and reconnects as often as necessary.
     pub(super) fn start(target: Target) -> Self {
         let (own, news) = (Uuid::new_v4().simple().to_string(), broadcast::channel(BEHIND).0);
         let stop = CancellationToken::new();
@@ -41,7 +41,7 @@ impl Listener {
             let listening = async {
                 loop {
                     if let Err(error) = listen(&target, &name, &announce).await {
-                        tracing::debug!(%error, "the connection that listens broke");
+                        tracing::debug!(%error, "the connection for notifications broke");
                     }
                     tokio::time::sleep(LISTEN_AGAIN).await;
                 }
@@ -58,7 +58,7 @@ impl Listener {
         self.news.subscribe()
     }
 
-    /// The payload that tells the others.
+    /// Returns the payload of a notification.
     pub(super) fn payload(&self, news: &News) -> String {
         let own = &self.own;
         match news {
@@ -89,14 +89,14 @@ async fn listen(
             listening = &mut begin, if !begun => {
                 listening?;
                 begun = true;
-                // Whatever was said before was not heard.
+                // Notifications before this were missed.
                 let _ = news.send(News::Anything);
             }
             message = messages.next() => match message {
                 None => return Ok(()),
                 Some(Ok(AsyncMessage::Notification(said))) => {
                     if let Some(heard) = read(own, &said) {
-                        // Nobody asks: nobody to tell.
+                        // An error means that there is no receiver.
                         let _ = news.send(heard);
                     }
                 }
@@ -107,7 +107,7 @@ async fn listen(
     }
 }
 
-/// Nothing when it is this store's own.
+/// Returns nothing for this store's own notification.
 fn read(own: &str, said: &Notification) -> Option<News> {
     understand(own, said.payload())
 }
@@ -125,7 +125,7 @@ fn understand(own: &str, payload: &str) -> Option<News> {
                 ids.split(',').map(|id| id.parse().map(ExecutionId)).collect();
             ids.map_or(News::Anything, News::Output)
         }
-        // A newer server may have more to say.
+        // A newer server may send other kinds.
         _ => News::Anything,
     })
 }

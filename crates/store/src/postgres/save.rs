@@ -1,6 +1,6 @@
-//! Owns the second flight of a commit: every altered row once, each kind as one statement over arrays, then the
-//! numbers, the events and COMMIT. Statements are sent without waiting; when one fails, PostgreSQL turns the COMMIT
-//! that follows into a ROLLBACK, so the earlier answers are looked at first.
+//! Owns the second flight of a commit: every changed row once, each kind as one statement over arrays, then the
+//! numbers, the events and COMMIT. Statements are sent without waiting; if one fails, PostgreSQL turns the following
+//! COMMIT into a ROLLBACK, so the earlier responses are checked first.
 
 use std::sync::LazyLock;
 
@@ -29,8 +29,8 @@ static ALTER_NODES: LazyLock<Write> = LazyLock::new(|| {
     Write::update::<NodeLiveRow>("presence", |column| ["status", "draining"].contains(&column))
 });
 static SET_PROBLEMS: LazyLock<Write> = LazyLock::new(|| Write::update::<ProblemsRow<'_>>("nodes", |_| true));
-/// The cluster and hostname of a node that was registered in the same batch are given, those of others are stored. A
-/// server from before, which knows no tombstones, may have let a session in again.
+/// The batch provides the cluster and hostname of a node that it also registers; those of others are stored. The upsert
+/// is for older servers, which ignore tombstones and may have accepted a session again.
 static BURY: LazyLock<Write> = LazyLock::new(|| {
     Write::new::<BuriedRow<'_>>(format!(
         "INSERT INTO tombstones (node, session, cluster, hostname, at) \
@@ -40,7 +40,7 @@ static BURY: LazyLock<Write> = LazyLock::new(|| {
         unnest::<BuriedRow<'_>>()
     ))
 });
-/// The nodes' presence goes with them.
+/// The nodes' presence is removed with them.
 const DELETE_NODES: &str = "DELETE FROM nodes WHERE id = ANY($1)";
 static CREATE_RUNS: LazyLock<Write> = LazyLock::new(|| Write::insert::<RunRow<'_>>("runs"));
 static DEFINE_RUNS: LazyLock<Write> = LazyLock::new(|| Write::insert::<DefinedRow<'_>>("definitions"));
@@ -49,10 +49,10 @@ static ADD_EXECUTIONS: LazyLock<Write> = LazyLock::new(|| Write::insert::<Execut
 static ALTER_EXECUTIONS: LazyLock<Write> =
     LazyLock::new(|| Write::update::<StateColumns<'_>>("executions", |_| true));
 static COUNT: LazyLock<Write> = LazyLock::new(|| Write::insert::<Ended>("ended_lately"));
-/// Whoever has this lock, and nobody else, numbers events. It is let go by the commit.
+/// The lock for numbering events. The commit releases it.
 const LOCK_NUMBERS: &str = "SELECT 1 FROM feed WHERE one = 1 FOR UPDATE";
-/// A statement of its own, after the lock: it sees what the last committer wrote. `feed` knows the last number where
-/// the events themselves are past retention.
+/// A separate statement after the lock, so that it sees the last committer's events. `feed` has the last number if the
+/// events themselves were pruned.
 static RECORD: LazyLock<String> = LazyLock::new(|| {
     let (names, server) = (ChangeColumns::names(), ChangeColumns::COUNT + 1);
     let arrays = list(&ChangeColumns::columns(), |number, column| format!("${number}::{}[]", column.kind));
@@ -71,7 +71,7 @@ const GIVE_BACK: &str = "DELETE FROM holds WHERE node = ANY($1)";
 static TAKE: LazyLock<Write> = LazyLock::new(|| Write::upsert::<HoldRow<'_>>("holds"));
 static TAKE_PLACES: LazyLock<Write> = LazyLock::new(|| Write::insert::<LimitUseRow<'_>>("limit_uses"));
 const GIVE_PLACES_BACK: &str = "DELETE FROM limit_uses WHERE execution = ANY($1) AND until IS NULL";
-/// Only by whoever has the lock of limits; who prunes passes over what is locked.
+/// Requires the lock of limits; pruning skips locked rows.
 const FORGET_PLACES: &str = "DELETE FROM limit_uses WHERE (execution, key) IN \
      (SELECT execution, key FROM limit_uses WHERE until <= $1 ORDER BY until LIMIT $2)";
 static CACHE: LazyLock<Write> = LazyLock::new(|| {

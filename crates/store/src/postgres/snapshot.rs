@@ -1,5 +1,5 @@
-//! Owns snapshots on PostgreSQL: one transaction of isolation REPEATABLE READ, read through portals, so that all parts
-//! are of the same sequence number, and bounded.
+//! Owns snapshots on PostgreSQL: one REPEATABLE READ transaction, read through portals, so that all parts have the same
+//! sequence number and bounded size.
 
 use deadpool_postgres::{Pool, Transaction};
 use downbeat_core::change::Event;
@@ -48,7 +48,7 @@ pub(super) async fn send_all(pool: &Pool, to: &mpsc::Sender<Part>) -> Result<(),
     let mut client = pool.get().await?;
     let isolated = client.build_transaction().isolation_level(IsolationLevel::RepeatableRead);
     let view = isolated.read_only(true).start().await?;
-    // The receiver may be slow; the sender ends it when it takes too long.
+    // The receiver may be slow; the sender stops it if it takes too long.
     view.batch_execute("SET LOCAL idle_in_transaction_session_timeout = '90s'").await?;
     let seq = count(view.query_one(PostgresStore::LAST_SEQ, &[]).await?.try_get(0)?)?;
     send::<NodeRecord>(&view, to, "", NODES_PER_PART, Part::Nodes).await?;

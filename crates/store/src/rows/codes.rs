@@ -1,4 +1,4 @@
-//! Owns the numbers that stand for statuses in the databases. They are stored: none is ever given another meaning.
+//! Owns the stored numbers of statuses. They never change their meaning.
 
 use downbeat_core::execution::{Status, Stream, Verdict};
 use downbeat_core::node::NodeStatus;
@@ -33,8 +33,8 @@ macro_rules! codes {
     };
 }
 
-// The SQL knows three of these by number: open executions are those up to 2, held ones are 1 and 2, offline nodes
-// are 2. Ended runs are 10 to 12.
+// The SQL uses these numbers: open executions are 0 to 2, leased ones are 1 and 2, offline nodes are 2, ended runs are
+// 10 to 12.
 codes!("execution status" Status {
     Pending = 0, Leased = 1, Running = 2, Succeeded = 3, Failed = 4, Skipped = 5, Cancelled = 6, Lost = 7,
 });

@@ -1,4 +1,4 @@
-//! Owns what is read: a record has one SELECT, whose rows it is made of.
+//! Owns the records that are read: each has one SELECT and a conversion of its rows.
 
 use std::sync::LazyLock;
 
@@ -14,9 +14,9 @@ use super::text::{Bytes, Text};
 use crate::copy::{Kept, Seen};
 use crate::port::{Error, NodeTotals, OutputChunk, ServerRecord};
 
-/// What one row of a SELECT says.
+/// A value that is read from one row of a SELECT.
 pub(crate) trait Record: Sized + Send + 'static {
-    /// Returns the SELECT without its conditions; nothing where each use has a text of its own.
+    /// Returns the SELECT without conditions; empty if each use has its own text.
     fn select() -> &'static str {
         ""
     }
@@ -35,7 +35,6 @@ macro_rules! select {
     };
 }
 
-/// A number, or nothing.
 impl Record for Option<i64> {
     fn from_row(row: &impl Cells) -> Result<Self, Error> {
         row.cell(0)
@@ -98,14 +97,14 @@ impl Record for Kept {
     }
 }
 
-/// How many rows have a code.
+/// The number of rows with a code.
 impl<C: Code + Send + 'static> Record for (C, u64) {
     fn from_row(row: &impl Cells) -> Result<Self, Error> {
         Ok((C::decode(row.cell(0)?)?, count(row.cell(1)?)?))
     }
 }
 
-/// The part of a node's totals that concerns one status.
+/// The totals of a node for one status.
 impl Record for NodeTotals {
     fn from_row(row: &impl Cells) -> Result<Self, Error> {
         Ok(NodeTotals {
@@ -117,7 +116,7 @@ impl Record for NodeTotals {
 }
 
 columns! {
-    /// A row of `holds`: an exclusive run has the node for itself.
+    /// A row of `holds`: an exclusive run holds the node.
     struct HoldRow<'a> {
         node: Uuid,
         run: Text<'a>,
@@ -178,7 +177,7 @@ impl Record for LimitUse {
 }
 
 columns! {
-    /// A result that may be used again. `cached` has the run's cluster instead of the run.
+    /// A result that may be reused. `cached` has the run's cluster instead of the run.
     struct CachedRow<'a> {
         execution: Uuid,
         cache_key: Text<'a>,

@@ -1,4 +1,4 @@
-//! Owns a commit on SQLite: loads the rows that the batch looks at, lets `tables` decide, and writes each altered row
+//! Owns a commit on SQLite: loads the rows that the batch reads, lets `tables` decide, and writes each changed row
 //! once, with the events, in one transaction.
 
 use std::sync::LazyLock;
@@ -40,8 +40,8 @@ static ALTER_NODE: LazyLock<Write> = LazyLock::new(|| {
     Write::update::<NodeLiveRow>("presence", |column| ["status", "draining"].contains(&column))
 });
 static SET_PROBLEMS: LazyLock<Write> = LazyLock::new(|| Write::update::<ProblemsRow<'_>>("nodes", |_| true));
-/// The cluster and hostname of a node that was registered in the same batch are given, those of others are stored. A
-/// program from before, which knows no tombstones, may have let a session in again.
+/// The batch provides the cluster and hostname of a node that it also registers; those of others are stored. The upsert
+/// is for older programs, which ignore tombstones and may have accepted a session again.
 static BURY: LazyLock<Write> = LazyLock::new(|| {
     Write::new::<BuriedRow<'_>>(
         "INSERT INTO tombstones (node, session, cluster, hostname, at) \
@@ -80,7 +80,7 @@ pub(crate) fn commit(
     changes: &[Change],
 ) -> Result<Committed, Failure> {
     match attempt(connection, server, changes, NewIds::Trusted) {
-        // An execution that exists already: look before the next leap.
+        // An execution exists already: check the ids before the second try.
         Err(failure) if failure.is_violated_key() => attempt(connection, server, changes, NewIds::Checked),
         result => result,
     }
@@ -151,7 +151,7 @@ pub(super) fn load(transaction: &Transaction<'_>, needs: &Needs<'_>) -> Result<T
     Ok(tables)
 }
 
-/// Mostly there are none: then nothing is looked up for each node.
+/// Usually there are none, which saves a lookup for each node.
 fn any_holds(transaction: &Transaction<'_>) -> Result<bool, Failure> {
     let sql = "SELECT EXISTS (SELECT 1 FROM holds)";
     Ok(transaction.prepare_cached(sql)?.query_row([], |row| row.get(0))?)
@@ -167,7 +167,7 @@ fn load_holds(transaction: &Transaction<'_>, needs: &Needs<'_>, tables: &mut Tab
     Ok(())
 }
 
-/// Counts the runs that are not among those that were loaded.
+/// Counts the runs that were not loaded.
 fn count_runs(transaction: &Transaction<'_>, tables: &mut Tables) -> Result<(), Failure> {
     let sql = "SELECT id, state = 1 AND admitted_at IS NULL FROM runs WHERE state NOT IN (10, 11, 12) AND state > 0";
     let mut query = transaction.prepare_cached(sql)?;
@@ -182,14 +182,14 @@ fn count_runs(transaction: &Transaction<'_>, tables: &mut Tables) -> Result<(), 
     Ok(())
 }
 
-/// Counts the uses of limits in which the batch needs room.
+/// Counts the uses of the limits that the batch needs.
 fn count_uses(transaction: &Transaction<'_>, changes: &[Change], tables: &mut Tables) -> Result<(), Failure> {
     for asked in Asked::of(changes, tables) {
         let home: Option<_> = transaction
             .prepare_cached("SELECT cluster FROM runs WHERE id = ?1")?
             .query_row([asked.run.as_str()], |row| row.get(0))
             .optional()?;
-        // A run that is neither there nor created has nothing that could be leased.
+        // A run that neither exists nor is created has nothing to lease.
         let Some(cluster) = home.map(ClusterId).or(asked.created_in) else { continue };
         let count: i64 = match asked.counted {
             Counted::AtOnce => transaction
@@ -223,7 +223,7 @@ fn save_places(transaction: &Transaction<'_>, places: &Places) -> Result<(), Fai
     Ok(())
 }
 
-/// Removes uses of rates that are over, at most so many. Answers how many went.
+/// Removes at most `most` expired uses of rates. Returns how many it removed.
 pub(super) fn forget_uses(connection: &Connection, at: Timestamp, most: i64) -> Result<usize, Failure> {
     let mut remove = connection.prepare_cached(
         "DELETE FROM limit_uses WHERE (execution, key) IN \
@@ -246,7 +246,7 @@ pub(super) fn save_nodes(
 ) -> Result<(), Failure> {
     BURY.each(transaction, dirty.nodes_deleted.iter().map(BuriedRow::of))?;
     for deleted in &dirty.nodes_deleted {
-        // The node's presence goes with it.
+        // The node's presence is removed with it.
         transaction.prepare_cached("DELETE FROM nodes WHERE id = ?1")?.execute([deleted.node.0])?;
     }
     let live = |id: &NodeId| NodeLiveRow::of(*id, &tables.nodes[id]);

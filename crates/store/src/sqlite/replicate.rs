@@ -1,5 +1,5 @@
-//! Owns a copy on SQLite: whose file it is, a snapshot taken in as one transaction, and events with the numbers that
-//! they have elsewhere.
+//! Owns a copy on SQLite: the mark of its file, replacing it with a snapshot in one transaction, and applying events
+//! with the primary's numbers.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,13 +26,13 @@ use crate::copy::{Diverged, Kept, Part, Replica, Replicated, Seen, broken_off, f
 use crate::port::{Error, OutputChunk, ServerRecord};
 use crate::rows::{ChangeColumns, NumberColumns, OutputRow, ServerRow, TombstoneRow, count, int, json};
 
-/// Whose a file is, as `PRAGMA user_version` says: the schema is the same, so it is no matter of migrations.
+/// The owner of a file, stored as `PRAGMA user_version`: the schema is the same, so a migration does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
     Server = 0,
-    /// A replica's, that has no whole copy yet.
+    /// A replica without a complete copy.
     Replica = 1,
-    /// A replica's, with a whole copy in it.
+    /// A replica with a complete copy.
     Copied = 2,
 }
 
@@ -42,7 +42,7 @@ fn owner(connection: &Connection) -> Result<i64, Failure> {
     Ok(connection.pragma_query_value(None, OWNER, |row| row.get(0))?)
 }
 
-/// A server must not write to a copy, and a copy must not take the place of a server's state.
+/// Checks the owner: a server must not write to a copy, and a copy must not replace a server's state.
 pub(super) fn claim(connection: &Connection, wanted: Owner, path: &Path) -> Result<(), Failure> {
     let found = owner(connection)?;
     let path = path.display();
@@ -51,7 +51,7 @@ pub(super) fn claim(connection: &Connection, wanted: Owner, path: &Path) -> Resu
             return Ok(());
         }
         let text = format!(
-            "`{path}` is a replica's copy, which no server may write to; name another store, or start with --replica-of"
+            "`{path}` is a replica's copy, and a server must not write to it; use another --store, or start with --replica-of"
         );
         return Err(Error::Misused(text).into());
     }
@@ -61,7 +61,7 @@ pub(super) fn claim(connection: &Connection, wanted: Owner, path: &Path) -> Resu
     let used: bool = connection.query_row("SELECT last_seq > 0 FROM feed", [], |row| row.get(0))?;
     if used {
         let text = format!(
-            "`{path}` holds a server's runs, not a replica's copy, and would be overwritten; name another store"
+            "`{path}` contains a server's runs and would be overwritten by the copy; use another --store"
         );
         return Err(Error::Misused(text).into());
     }
@@ -70,7 +70,7 @@ pub(super) fn claim(connection: &Connection, wanted: Owner, path: &Path) -> Resu
 
 fn replace(connection: &mut Connection, mut parts: mpsc::Receiver<Part>) -> Result<u64, Failure> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    // Definitions and presence go with what they belong to.
+    // Definitions and presence are removed with their rows.
     let tables = [
         "output",
         "events",
@@ -183,7 +183,7 @@ fn replicate(
     Ok(Replicated::Applied)
 }
 
-/// Ended runs before the first that is kept.
+/// Returns the ended runs before the first one that is kept.
 fn gone(connection: &Connection, kept: &Kept) -> Result<Vec<String>, Failure> {
     let ended = "SELECT id FROM runs WHERE finished_at IS NOT NULL AND state IN (10, 11, 12)";
     let runs = match &kept.first_ended {

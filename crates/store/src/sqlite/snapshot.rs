@@ -1,5 +1,5 @@
-//! Owns snapshots on SQLite: one read transaction on one connection, so that all parts are of the same sequence number
-//! however long it takes. Writers are not held up; the log grows until it ends.
+//! Owns snapshots on SQLite: one read transaction on one connection, so that all parts have the same sequence number.
+//! Writers are not blocked; the log grows until it ends.
 
 use downbeat_core::change::Event;
 use downbeat_core::execution::Execution;
@@ -43,7 +43,7 @@ fn send<T: Record>(
 }
 
 pub(super) fn send_all(connection: &Connection, to: &mpsc::Sender<Part>) -> Result<(), Failure> {
-    // Ends with its drop: there is nothing to commit.
+    // Dropping it ends the transaction: there is nothing to commit.
     let view = connection.unchecked_transaction()?;
     let seq: i64 = view.query_row("SELECT last_seq FROM feed", [], |row| row.get(0))?;
     send::<NodeRecord>(&view, to, "", NODES_PER_PART, Part::Nodes)?;

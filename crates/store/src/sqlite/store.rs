@@ -1,4 +1,4 @@
-//! Owns the port on SQLite. The texts of reads are `read`'s, commits are `commit`'s.
+//! Implements the port on SQLite. `read` has the texts of reads, `commit` the commits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -34,12 +34,12 @@ pub struct SqliteStore {
     files: Arc<Files>,
     pub(super) writer: Writer,
     pub(super) readers: Readers,
-    /// Nobody speaks here: one server has the file.
+    /// Never sends: only one server uses the file.
     news: broadcast::Sender<News>,
 }
 
 impl SqliteStore {
-    /// Opens the file, creating it and its directory, and brings its schema up to date.
+    /// Opens the file, creating it and its directory, and migrates the schema.
     pub async fn open(path: &Path) -> Result<Self, Error> {
         Self::open_as(path, Owner::Server).await
     }
@@ -57,17 +57,17 @@ impl SqliteStore {
             Ok(Self { files, writer, readers, news: broadcast::channel(1).0 })
         })
         .await
-        .map_err(|error| Error::Unavailable(format!("opening the store was broken off: {error}")))?
+        .map_err(|error| Error::Unavailable(format!("opening the store was interrupted: {error}")))?
     }
 
-    /// Lets every connection of this process that is opened from now on tell its statements, for tests.
+    /// Reports the statements of every connection that this process opens from now on; for tests.
     #[cfg(feature = "conformance")]
     #[doc(hidden)]
-    pub fn tell_statements(listener: fn(&str)) {
+    pub fn record_statements(listener: fn(&str)) {
         connect::LISTENER.get_or_init(|| listener);
     }
 
-    /// Bounds the file to this many pages more than it has: a full disk, for tests.
+    /// Limits the file to this many additional pages, like a full disk; for tests.
     #[doc(hidden)]
     pub async fn bound_pages(&self, more: Option<u32>) -> Result<(), Error> {
         self.writer
@@ -214,11 +214,11 @@ impl Store for SqliteStore {
         let files = Arc::clone(&self.files);
         tokio::task::spawn_blocking(move || files.can_be_written())
             .await
-            .map_err(|error| Error::Unavailable(format!("a look at the store was broken off: {error}")))?
+            .map_err(|error| Error::Unavailable(format!("a check of the store was interrupted: {error}")))?
     }
 
     async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
-        // Cheap: what is large in a change is shared, and the thread cannot borrow.
+        // Cheap: large parts of a change are shared, and the thread cannot borrow.
         let changes = changes.to_vec();
         let files = Arc::clone(&self.files);
         self.writer
