@@ -203,7 +203,7 @@ impl Soak {
         let count = self.sides.iter().map(|side| side.windows.len()).min().unwrap_or(0);
         for index in 0..count {
             let first = &self.sides[0].windows[index];
-            let mut row = vec![place(index, count), format!("{:.1} min", first.until_seconds / 60.0)];
+            let mut row = vec![window_label(index, count), format!("{:.1} min", first.until_seconds / 60.0)];
             for window in self.sides.iter().map(|side| &side.windows[index]) {
                 row.extend([
                     format!("{:.0}", window.claims_per_second),
@@ -239,7 +239,7 @@ impl Soak {
     }
 }
 
-fn place(index: usize, count: usize) -> String {
+fn window_label(index: usize, count: usize) -> String {
     let number = index + 1;
     match index {
         0 => format!("{number} start"),

@@ -1,5 +1,5 @@
-//! Measures commits: `commit_rate LOCATION [SECONDS]`, where LOCATION is as in `open`. Each batch adds executions that
-//! are born leased and ends those of the batch before: what a busy server writes.
+//! Measures commits: `commit_rate LOCATION [SECONDS]`, where LOCATION is as in `open`. Like a busy server, each batch
+//! adds leased executions and ends those of the batch before.
 
 #![allow(clippy::print_stdout, reason = "a program that prints a table")]
 
@@ -17,7 +17,7 @@ use jiff::Timestamp;
 const NODES: usize = 100;
 
 fn now() -> Timestamp {
-    Timestamp::from_microsecond(Timestamp::now().as_microsecond()).expect("now is a time")
+    Timestamp::from_microsecond(Timestamp::now().as_microsecond()).expect("now is a valid time")
 }
 
 fn create(run: &RunId, owner: ServerId) -> Change {
@@ -26,7 +26,7 @@ fn create(run: &RunId, owner: ServerId) -> Change {
         id: run.clone(),
         cluster: ClusterId::DEFAULT,
         job: None,
-        definition: std::sync::Arc::new(serde_json::from_value(task).expect("it is a definition")),
+        definition: std::sync::Arc::new(serde_json::from_value(task).expect("the definition is valid")),
         resolved: std::sync::Arc::new(Resolved::default()),
         by: "bench".to_owned(),
         idempotency_key: None,
@@ -59,7 +59,7 @@ fn born(dice: &mut Dice, run: &RunId, node: NodeId, session: SessionId) -> Execu
 
 fn ended(execution: &Execution) -> Change {
     let at = now();
-    let token = execution.state.lease().expect("it was born leased").token;
+    let token = execution.state.lease().expect("it was added with a lease").token;
     let outcome = Outcome {
         verdict: Verdict::Succeeded,
         exit_code: Some(0),

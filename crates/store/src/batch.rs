@@ -41,7 +41,7 @@ pub(crate) struct Needs<'a> {
     /// Runs whose holds are read because the runs end.
     pub(crate) holders: BTreeSet<&'a RunId>,
     /// Nodes whose leased executions are read because an exclusive run takes the nodes.
-    pub(crate) taken: BTreeSet<NodeId>,
+    pub(crate) reserved: BTreeSet<NodeId>,
     /// The guards read how many runs are waiting and how many are active.
     pub(crate) counts: bool,
 }
@@ -93,7 +93,7 @@ impl<'a> Needs<'a> {
                     needs.runs.insert(run);
                     needs.counts |= limit.is_some();
                     needs.held.extend(nodes);
-                    needs.taken.extend(nodes);
+                    needs.reserved.extend(nodes);
                 }
                 Change::RunMoved { run, path, .. } => {
                     needs.runs.insert(run);
@@ -154,11 +154,11 @@ impl<'a> LimitCheck<'a> {
             changes.iter().flat_map(of).filter(|execution| execution.limits.is_some())
         };
         let new: BTreeMap<ExecutionId, &Execution> = added().map(|each| (each.id, each)).collect();
-        let mut asked = BTreeSet::new();
+        let mut checks = BTreeSet::new();
         let mut ask = |run: &'a RunId, execution: &Execution, at: Timestamp| {
             for (key, limit) in execution.limits.iter().flat_map(|limits| limits.iter()) {
                 let counted = Counted::of(*limit, at);
-                asked.insert(Self { run, created_in: None, key: key.clone(), counted });
+                checks.insert(Self { run, created_in: None, key: key.clone(), counted });
             }
         };
         for execution in added() {
@@ -172,16 +172,16 @@ impl<'a> LimitCheck<'a> {
                 known.into_iter().flatten().for_each(|each| ask(run, each, lease.granted_at));
             }
         }
-        if asked.is_empty() {
-            return asked;
+        if checks.is_empty() {
+            return checks;
         }
         let created = |change: &'a Change| match change {
             Change::RunCreated { run, .. } => Some((&run.id, run.cluster)),
             _ => None,
         };
         let created: BTreeMap<&RunId, ClusterId> = changes.iter().filter_map(created).collect();
-        let place = |one: Self| Self { created_in: created.get(one.run).copied(), ..one };
-        asked.into_iter().map(place).collect()
+        let index = |one: Self| Self { created_in: created.get(one.run).copied(), ..one };
+        checks.into_iter().map(index).collect()
     }
 
     /// Records the run's cluster and the number of uses that count.
@@ -224,8 +224,8 @@ impl<'a> Dirty<'a> {
     /// `applied` are the indexes of the applied changes, in the order of application.
     pub(crate) fn of(changes: &'a [Change], applied: &[usize]) -> Self {
         let mut dirty = Self::default();
-        for &place in applied {
-            match &changes[place] {
+        for &index in applied {
+            match &changes[index] {
                 Change::NodeRegistered { registration } => {
                     dirty.nodes_registered.insert(registration.node, registration);
                     // A new session has not reported any problems.
@@ -325,48 +325,48 @@ impl<'a> Dirty<'a> {
 /// The batch's changes to `holds`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Holds<'a> {
-    pub(crate) given_back: Vec<NodeId>,
-    pub(crate) taken: Vec<(NodeId, &'a RunId)>,
+    pub(crate) removed: Vec<NodeId>,
+    pub(crate) added: Vec<(NodeId, &'a RunId)>,
 }
 
 impl<'a> Holds<'a> {
     pub(crate) fn of(before: &BTreeMap<NodeId, RunId>, after: &'a BTreeMap<NodeId, RunId>) -> Self {
-        let taken = after.iter().filter(|(node, run)| before.get(node) != Some(run));
+        let added = after.iter().filter(|(node, run)| before.get(node) != Some(run));
         Self {
-            given_back: before.keys().filter(|node| !after.contains_key(node)).copied().collect(),
-            taken: taken.map(|(node, run)| (*node, run)).collect(),
+            removed: before.keys().filter(|node| !after.contains_key(node)).copied().collect(),
+            added: added.map(|(node, run)| (*node, run)).collect(),
         }
     }
 }
 
 /// The batch's changes to `limit_uses`.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Places {
-    pub(crate) taken: Vec<LimitUse>,
+pub(crate) struct LimitChanges {
+    pub(crate) added: Vec<LimitUse>,
     /// Executions that no longer count against an `AtOnce` limit.
-    pub(crate) given_back: Vec<ExecutionId>,
+    pub(crate) removed: Vec<ExecutionId>,
     /// Uses of rates that expire before this time are removed.
-    pub(crate) over_at: Option<Timestamp>,
+    pub(crate) expired_at: Option<Timestamp>,
 }
 
-impl Places {
+impl LimitChanges {
     /// Returns how many expired uses a batch removes at most: more than it adds, so that they do not accumulate.
-    pub(crate) fn most_over(&self) -> i64 {
-        int(1_000 + 2 * self.taken.len() as u64)
+    pub(crate) fn max_expired(&self) -> i64 {
+        int(1_000 + 2 * self.added.len() as u64)
     }
 
     pub(crate) fn of(tables: &Tables, dirty: &Dirty<'_>, verdicts: &Verdicts) -> Self {
         let counts_at_once = |limits: &Limits| limits.values().any(|limit| matches!(limit, Limit::AtOnce(_)));
-        let given_back = dirty.executions_altered.iter().filter(|id| {
+        let removed = dirty.executions_altered.iter().filter(|id| {
             let Execution { limits, state, .. } = &tables.executions[id];
             limits.as_deref().is_some_and(counts_at_once)
                 && !state.status().is_open()
                 && state.lease().is_some()
         });
         Self {
-            taken: tables.uses.list(),
-            given_back: given_back.copied().collect(),
-            over_at: verdicts.uses_over,
+            added: tables.uses.list(),
+            removed: removed.copied().collect(),
+            expired_at: verdicts.uses_over,
         }
     }
 }

@@ -112,8 +112,7 @@ pub async fn open_replica(location: &str) -> Result<Arc<dyn Replica>, Error> {
     }
     if location.starts_with("postgres://") || location.starts_with("postgresql://") {
         return Err(Error::Misused(
-            "a replica cannot use PostgreSQL; use --store sqlite:PATH or memory:"
-                .to_owned(),
+            "a replica cannot use PostgreSQL; use --store sqlite:PATH or memory:".to_owned(),
         ));
     }
     match location.strip_prefix("sqlite:") {

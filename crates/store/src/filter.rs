@@ -90,5 +90,5 @@ pub(crate) const COUNT_AT_ONCE: &str = "SELECT count(*) FROM limit_uses l JOIN e
      WHERE l.until IS NULL AND e.status IN (1, 2)";
 
 /// Removes uses that no longer count: an older program ended their executions.
-pub(crate) const LEFT_BEHIND: &str = "DELETE FROM limit_uses WHERE until IS NULL AND NOT EXISTS \
+pub(crate) const REMOVE_STALE_USES: &str = "DELETE FROM limit_uses WHERE until IS NULL AND NOT EXISTS \
      (SELECT 1 FROM executions e WHERE e.id = limit_uses.execution AND e.status IN (1, 2))";

@@ -68,10 +68,10 @@ pub(super) fn layers(work: Work, steps: usize) -> Value {
     let width = steps.isqrt().max(1);
     let name = |step: usize| format!("s{step}");
     let tasks = (0..steps).map(|step| {
-        let (layer, place) = (step / width, step % width);
+        let (layer, column) = (step / width, step % width);
         let after: Vec<String> = match layer.checked_sub(1) {
             Some(before) => {
-                (0..EDGES.min(width)).map(|edge| name(before * width + (place + edge) % width)).collect()
+                (0..EDGES.min(width)).map(|edge| name(before * width + (column + edge) % width)).collect()
             }
             None => Vec::new(),
         };

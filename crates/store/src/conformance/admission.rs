@@ -48,7 +48,7 @@ pub async fn a_run_is_paused_and_resumed_until_it_ends(store: Arc<dyn Store>) {
     apply(&store, &[set(1, true, 9)]).await;
     assert_eq!(read(&store, 1).await, living(1, RunLive { paused_at: Some(at(9)), ..RunLive::new(SERVER) }));
     refuse(&store, set(1, true, 10), Refusal::WrongState).await;
-    // The run can still move while it waits, so that it can be cancelled.
+    // A paused run still moves, because its running work ends.
     apply(&store, &[moved(1, &START, 11)]).await;
     assert_eq!(read(&store, 1).await.live.paused_at, Some(at(9)));
     let outcomes = commit(&store, &[set(1, false, 12), set(1, false, 13)]).await.outcomes;

@@ -34,10 +34,7 @@ async fn found(store: &Arc<dyn Store>, keys: &[&str]) -> Vec<(String, u32)> {
     let keys: Vec<Arc<str>> = keys.iter().map(|key| Arc::from(*key)).collect();
     let found = store.cached(ClusterId::DEFAULT, &keys).await.unwrap();
     let number = |execution: &Execution| (0..1_000).find(|&number| execution_id(number) == execution.id);
-    found
-        .iter()
-        .map(|(key, each)| (key.to_string(), number(each).expect("the test created it")))
-        .collect()
+    found.iter().map(|(key, each)| (key.to_string(), number(each).expect("the test created it"))).collect()
 }
 
 fn all(pairs: &[(&str, u32)]) -> Vec<(String, u32)> {

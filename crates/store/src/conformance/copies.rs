@@ -17,7 +17,7 @@ use crate::memory::MemoryStore;
 use crate::port::{Error, OutputChunk, Store};
 
 /// Reads everything except servers and limit uses, which are not in a snapshot.
-pub(super) async fn sight(store: &Arc<dyn Store>) -> Snapshot {
+pub(super) async fn dump(store: &Arc<dyn Store>) -> Snapshot {
     Snapshot { servers: Vec::new(), uses: Vec::new(), ..Snapshot::of(store).await }
 }
 
@@ -40,10 +40,10 @@ pub(super) fn chunk(number: u32, offset: u64, text: &str) -> OutputChunk {
 }
 
 pub async fn a_snapshot_is_all_there_is(store: Arc<dyn Store>) {
-    assert_eq!(sight(&copy(&store).await).await, sight(&store).await);
+    assert_eq!(dump(&copy(&store).await).await, dump(&store).await);
     fill(&store).await;
     fill_beside(&store).await;
-    assert_eq!(sight(&copy(&store).await).await, sight(&store).await);
+    assert_eq!(dump(&copy(&store).await).await, dump(&store).await);
 }
 
 pub async fn a_large_snapshot_comes_in_parts(store: Arc<dyn Store>) {
@@ -70,13 +70,13 @@ pub async fn a_large_snapshot_comes_in_parts(store: Arc<dyn Store>) {
     let (sent, counts) = tokio::join!(store.snapshot(sender), count);
     sent.unwrap();
     assert_eq!(counts, [3, 3, 4, 1]);
-    assert_eq!(sight(&copy(&store).await).await, sight(&store).await);
+    assert_eq!(dump(&copy(&store).await).await, dump(&store).await);
 }
 
 pub async fn a_snapshot_is_of_one_moment(store: Arc<dyn Store>) {
     fill(&store).await;
     fill_beside(&store).await;
-    let before = sight(&store).await;
+    let before = dump(&store).await;
     let (sender, mut sent) = mpsc::channel(1);
     let (forward, parts) = mpsc::channel(1);
     let disturb = async {
@@ -96,8 +96,8 @@ pub async fn a_snapshot_is_of_one_moment(store: Arc<dyn Store>) {
     sent.unwrap();
     assert_eq!(replaced.unwrap(), before.last_seq);
     let memory: Arc<dyn Store> = memory;
-    assert_eq!(sight(&memory).await, before);
-    assert_ne!(sight(&store).await, before);
+    assert_eq!(dump(&memory).await, before);
+    assert_ne!(dump(&store).await, before);
 }
 
 pub async fn a_snapshot_that_nobody_takes_is_broken_off(store: Arc<dyn Store>) {
@@ -106,7 +106,7 @@ pub async fn a_snapshot_that_nobody_takes_is_broken_off(store: Arc<dyn Store>) {
     drop(parts);
     let error = store.snapshot(sender).await.unwrap_err();
     assert!(matches!(error, Error::Unavailable(_)), "{error}");
-    assert_eq!(sight(&copy(&store).await).await, sight(&store).await);
+    assert_eq!(dump(&copy(&store).await).await, dump(&store).await);
 }
 
 pub async fn what_is_kept_begins_where_pruning_ended(store: Arc<dyn Store>) {

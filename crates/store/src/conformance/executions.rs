@@ -186,10 +186,10 @@ pub async fn every_state_answers_every_event_as_the_machine_says(store: Arc<dyn 
     apply(&store, &[created(1)]).await;
     let mut number = 0;
     for state in states() {
-        for place in 0..events(0).len() {
+        for index in 0..events(0).len() {
             number += 1;
             apply(&store, &[added(1, vec![execution(number, 1, state.clone())])]).await;
-            let (event, change) = events(number).swap_remove(place);
+            let (event, change) = events(number).swap_remove(index);
             let stepped = step(&state, &event);
             let outcome: Applied = try_one(&store, change).await;
             let what = format!("{state:?}\n{event:?}");

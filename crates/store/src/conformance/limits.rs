@@ -17,8 +17,7 @@ use super::make::{
 use crate::port::Store;
 
 fn limits(limits: &[(&str, &str)]) -> Option<Arc<Limits>> {
-    let read =
-        |&(key, limit): &(&str, &str)| (key.to_owned(), limit.parse().expect("the limit is valid"));
+    let read = |&(key, limit): &(&str, &str)| (key.to_owned(), limit.parse().expect("the limit is valid"));
     Some(Arc::new(limits.iter().map(read).collect()))
 }
 
@@ -51,14 +50,14 @@ async fn wait(store: &Arc<dyn Store>, numbers: std::ops::RangeInclusive<u32>, ke
 }
 
 /// Returns the used keys, each with its execution.
-async fn taken(store: &Arc<dyn Store>) -> Vec<(String, u32)> {
+async fn used(store: &Arc<dyn Store>) -> Vec<(String, u32)> {
     let number = |used: &LimitUse| (0..10_000).find(|&number| execution_id(number) == used.execution);
     let uses = store.uses().await.unwrap();
     uses.iter().map(|used| (used.key.clone(), number(used).expect("the test created it"))).collect()
 }
 
-fn places(places: &[(&str, u32)]) -> Vec<(String, u32)> {
-    places.iter().map(|&(key, number)| (key.to_owned(), number)).collect()
+fn uses(uses: &[(&str, u32)]) -> Vec<(String, u32)> {
+    uses.iter().map(|&(key, number)| (key.to_owned(), number)).collect()
 }
 
 pub async fn a_limit_is_full_when_so_many_have_a_place(store: Arc<dyn Store>) {
@@ -139,11 +138,11 @@ pub async fn every_end_of_a_lease_gives_its_place_back(store: Arc<dyn Store>) {
             refuse(&store, give(1, 9, 20), full("db")).await;
         }
         apply(&store, std::slice::from_ref(end)).await;
-        let held: Vec<_> = taken(&store).await.into_iter().filter(|(key, _)| key == "db").collect();
+        let held: Vec<_> = used(&store).await.into_iter().filter(|(key, _)| key == "db").collect();
         assert_eq!(held, [], "{end:?}");
     }
     // In a rate each use counts until its period is over.
-    assert_eq!(taken(&store).await.len(), 8);
+    assert_eq!(used(&store).await.len(), 8);
     apply(&store, &[give(1, 9, 20)]).await;
 }
 
@@ -171,7 +170,7 @@ pub async fn what_never_had_a_lease_takes_no_place(store: Arc<dyn Store>) {
         ..limited(4, 1, State::Succeeded { lease: lease(9, 1), outcome }, &[("db", "1"), ("api", "1/1h")])
     };
     apply(&store, &[added(1, vec![reused])]).await;
-    assert_eq!(taken(&store).await, []);
+    assert_eq!(used(&store).await, []);
 }
 
 pub async fn a_rate_counts_what_was_given_out_within_its_time(store: Arc<dyn Store>) {
@@ -184,14 +183,14 @@ pub async fn a_rate_counts_what_was_given_out_within_its_time(store: Arc<dyn Sto
     refuse(&store, give(1, 3, 79), full("api")).await;
     // The first use is a minute old.
     apply(&store, &[give(1, 3, 80)]).await;
-    assert_eq!(taken(&store).await, places(&[("api", 2), ("api", 3)]));
+    assert_eq!(used(&store).await, uses(&[("api", 2), ("api", 3)]));
     refuse(&store, give(1, 4, 109), full("api")).await;
     apply(&store, &[give(1, 4, 110)]).await;
-    assert_eq!(taken(&store).await, places(&[("api", 3), ("api", 4)]));
+    assert_eq!(used(&store).await, uses(&[("api", 3), ("api", 4)]));
     let until: Vec<_> = store.uses().await.unwrap().into_iter().map(|used| used.until).collect();
     assert_eq!(until, [Some(at(140)), Some(at(170))]);
     apply(&store, &[give(1, 5, 1_000), give(1, 6, 1_000)]).await;
-    assert_eq!(taken(&store).await, places(&[("api", 5), ("api", 6)]), "expired uses are removed");
+    assert_eq!(used(&store).await, uses(&[("api", 5), ("api", 6)]), "expired uses are removed");
 }
 
 pub async fn one_full_limit_of_several_refuses_and_takes_nothing(store: Arc<dyn Store>) {
@@ -201,12 +200,12 @@ pub async fn one_full_limit_of_several_refuses_and_takes_nothing(store: Arc<dyn 
     wait(&store, 3..=3, &[("a", "1"), ("c", "1/1h")]).await;
     apply(&store, &[give(1, 1, 20)]).await;
     refuse(&store, give(1, 2, 21), full("b")).await;
-    assert_eq!(taken(&store).await, places(&[("b", 1)]));
+    assert_eq!(used(&store).await, uses(&[("b", 1)]));
     apply(&store, &[give(1, 3, 21)]).await;
-    assert_eq!(taken(&store).await, places(&[("a", 3), ("b", 1), ("c", 3)]));
+    assert_eq!(used(&store).await, uses(&[("a", 3), ("b", 1), ("c", 3)]));
     apply(&store, &[finished(1, 1, 1, Verdict::Succeeded), finished(1, 3, 3, Verdict::Succeeded)]).await;
     refuse(&store, give(1, 2, 22), full("c")).await;
-    assert_eq!(taken(&store).await, places(&[("c", 3)]));
+    assert_eq!(used(&store).await, uses(&[("c", 3)]));
 }
 
 pub async fn each_is_held_to_its_own_number(store: Arc<dyn Store>) {
@@ -218,7 +217,7 @@ pub async fn each_is_held_to_its_own_number(store: Arc<dyn Store>) {
     apply(&store, &[give(1, 2, 20)]).await;
     apply(&store, &[finished(1, 1, 1, Verdict::Failed), finished(1, 2, 2, Verdict::Failed)]).await;
     apply(&store, &[give(1, 4, 21)]).await;
-    // A key's limit of three applies after one of one.
+    // An execution whose limit is three still gets a slot after one whose limit is one.
     apply(&store, &[give(1, 3, 22)]).await;
     refuse(&store, give(1, 5, 23), full("db")).await;
     // Rates of different lengths.
@@ -265,7 +264,7 @@ pub async fn earlier_leases_of_a_batch_count_and_its_ends_do_not_yet(store: Arc<
     // Leased and ended in one batch: the slot is free afterwards, but was used within the batch.
     let batch = [give(1, 3, 22), give(1, 4, 22), finished(1, 3, 3, Verdict::Succeeded)];
     assert_eq!(commit(&store, &batch).await.outcomes, [Ok(()), Err(full("db")), Ok(())]);
-    assert_eq!(taken(&store).await, places(&[("db", 2)]));
+    assert_eq!(used(&store).await, uses(&[("db", 2)]));
     // Added, leased and ended in one batch, in a run that the batch creates.
     let batch = [
         created(2),
@@ -275,12 +274,12 @@ pub async fn earlier_leases_of_a_batch_count_and_its_ends_do_not_yet(store: Arc<
         finished(2, 11, 11, Verdict::Failed),
     ];
     assert_eq!(commit(&store, &batch).await.outcomes, [Ok(()), Ok(()), Ok(()), Err(full("db")), Ok(())]);
-    assert_eq!(taken(&store).await, places(&[("db", 2)]));
+    assert_eq!(used(&store).await, uses(&[("db", 2)]));
     // A rate also counts an execution that was leased and ended in one batch.
     wait(&store, 21..=23, &[("api", "2/1h")]).await;
     let batch = [give(1, 21, 30), give(1, 22, 30), give(1, 23, 30), finished(1, 21, 21, Verdict::Failed)];
     assert_eq!(commit(&store, &batch).await.outcomes, [Ok(()), Ok(()), Err(full("api")), Ok(())]);
-    assert_eq!(taken(&store).await, places(&[("api", 21), ("api", 22), ("db", 2)]));
+    assert_eq!(used(&store).await, uses(&[("api", 21), ("api", 22), ("db", 2)]));
 }
 
 pub async fn what_is_born_leased_takes_its_place_or_is_not_born(store: Arc<dyn Store>) {
@@ -288,7 +287,7 @@ pub async fn what_is_born_leased_takes_its_place_or_is_not_born(store: Arc<dyn S
     let db = [("db", "2")];
     let running = State::Running { lease: since(2, 20), started_at: at(21), stop: false };
     apply(&store, &[added(1, vec![limited(1, 1, born(1, 20), &db), limited(2, 1, running, &db)])]).await;
-    assert_eq!(taken(&store).await, places(&[("db", 1), ("db", 2)]));
+    assert_eq!(used(&store).await, uses(&[("db", 1), ("db", 2)]));
     refuse(&store, added(1, vec![limited(3, 1, born(3, 22), &db)]), full("db")).await;
     assert_eq!(store.execution(execution_id(3)).await.unwrap(), None);
     apply(&store, &[finished(1, 1, 1, Verdict::Succeeded), finished(1, 2, 2, Verdict::Succeeded)]).await;
@@ -297,9 +296,9 @@ pub async fn what_is_born_leased_takes_its_place_or_is_not_born(store: Arc<dyn S
         added(1, (4..=6).map(|number| limited(number, 1, born(number, 30), keys)).collect())
     };
     refuse(&store, three(&[("api", "9/1h"), ("db", "2")]), full("db")).await;
-    assert_eq!(taken(&store).await, []);
+    assert_eq!(used(&store).await, []);
     apply(&store, &[three(&[("api", "9/1h"), ("db", "3")])]).await;
-    assert_eq!(taken(&store).await.len(), 6);
+    assert_eq!(used(&store).await.len(), 6);
     // In the batch that creates the run, with an id that is in use and one that is not.
     let clash =
         added(7, vec![limited(7, 7, born(7, 40), &[("z", "1")]), limited(4, 7, born(4, 40), &[("z", "2")])]);
@@ -308,7 +307,7 @@ pub async fn what_is_born_leased_takes_its_place_or_is_not_born(store: Arc<dyn S
         commit(&store, &[created(7), clash, fine]).await.outcomes,
         [Ok(()), Err(Refusal::WrongState), Ok(())]
     );
-    assert_eq!(taken(&store).await.last(), Some(&("z".to_owned(), 8)));
+    assert_eq!(used(&store).await.last(), Some(&("z".to_owned(), 8)));
 }
 
 pub async fn a_run_that_goes_takes_its_places_with_it(store: Arc<dyn Store>) {
@@ -319,12 +318,12 @@ pub async fn a_run_that_goes_takes_its_places_with_it(store: Arc<dyn Store>) {
     // The end of the run does not end a lease.
     refuse(&store, give(2, 2, 40), full("db")).await;
     assert_eq!(store.prune(at(31), 10).await.unwrap(), 1);
-    assert_eq!(taken(&store).await, places(&[("api", 1)]), "the hour has not passed");
+    assert_eq!(used(&store).await, uses(&[("api", 1)]), "the hour has not passed");
     apply(&store, &[give(2, 2, 40)]).await;
     store.prune(at(20 + 3_599), 10).await.unwrap();
-    assert_eq!(taken(&store).await, places(&[("api", 1), ("db", 2)]));
+    assert_eq!(used(&store).await, uses(&[("api", 1), ("db", 2)]));
     store.prune(at(20 + 3_600), 10).await.unwrap();
-    assert_eq!(taken(&store).await, places(&[("db", 2)]));
+    assert_eq!(used(&store).await, uses(&[("db", 2)]));
 }
 
 pub async fn a_key_may_be_any_text(store: Arc<dyn Store>) {
@@ -336,7 +335,7 @@ pub async fn a_key_may_be_any_text(store: Arc<dyn Store>) {
         apply(&store, &[give(1, 2 * number, 20)]).await;
         refuse(&store, give(1, 2 * number + 1, 20), full(key)).await;
     }
-    assert_eq!(taken(&store).await.len(), keys.len());
+    assert_eq!(used(&store).await.len(), keys.len());
 }
 
 pub async fn a_large_number_is_counted(store: Arc<dyn Store>) {
@@ -355,8 +354,8 @@ pub async fn a_large_number_is_counted(store: Arc<dyn Store>) {
     let day = 86_400 + 20;
     apply(&store, &[give(1, MANY + 1, day)]).await;
     store.prune(at(day), 10).await.unwrap();
-    let rates = taken(&store).await.into_iter().filter(|(key, _)| key == "rate");
-    assert_eq!(rates.collect::<Vec<_>>(), places(&[("rate", MANY + 1)]));
+    let rates = used(&store).await.into_iter().filter(|(key, _)| key == "rate");
+    assert_eq!(rates.collect::<Vec<_>>(), uses(&[("rate", MANY + 1)]));
 }
 
 /// For stores that can create a second cluster. Not a case of the suite, because the port cannot.

@@ -21,8 +21,7 @@ pub const UNKNOWN_CLUSTER: ClusterId = ClusterId(Uuid::from_u128(0xdead));
 
 /// Returns a time `second` seconds into the tests, with microseconds as real times have.
 pub fn at(second: i64) -> Timestamp {
-    Timestamp::from_microsecond(1_800_000_000_000_123 + second * 1_000_000)
-        .expect("the time is valid")
+    Timestamp::from_microsecond(1_800_000_000_000_123 + second * 1_000_000).expect("the time is valid")
 }
 
 fn id(kind: u128, number: u32) -> Uuid {
@@ -182,7 +181,7 @@ pub fn outcome(verdict: Verdict) -> Outcome {
     let (exit_code, error) = match verdict {
         Verdict::Succeeded => (Some(0), None),
         Verdict::Failed => (Some(-7), Some("it broke".to_owned())),
-        Verdict::Cancelled => (None, Some("told to stop".to_owned())),
+        Verdict::Cancelled => (None, Some("cancelled".to_owned())),
     };
     let outputs = Params::new();
     let (started_at, finished_at, received_at) = (at(30), at(31), Some(at(32)));

@@ -17,7 +17,7 @@ use crate::copy::{Diverged, Kept, Replica, Replicated};
 use crate::memory::MemoryStore;
 use crate::port::{Error, EventFilter, ServerRecord, Store};
 
-async fn sight(store: &Arc<dyn Replica>) -> Snapshot {
+async fn dump(store: &Arc<dyn Replica>) -> Snapshot {
     let store: Arc<dyn Store> = Arc::<dyn Replica>::clone(store);
     assert_eq!(store.uses().await.unwrap(), [], "a copy has no leases");
     of(&store).await
@@ -33,7 +33,7 @@ async fn primary() -> Arc<dyn Store> {
 }
 
 async fn of(primary: &Arc<dyn Store>) -> Snapshot {
-    super::copies::sight(primary).await
+    super::copies::dump(primary).await
 }
 
 async fn copy(primary: &Arc<dyn Store>, replica: &Arc<dyn Replica>) {
@@ -52,17 +52,17 @@ pub async fn a_copy_takes_the_place_of_everything(replica: Arc<dyn Replica>) {
     let primary = primary().await;
     copy(&primary, &replica).await;
     assert!(replica.is_copied().await.unwrap());
-    assert_eq!(sight(&replica).await, of(&primary).await);
+    assert_eq!(dump(&replica).await, of(&primary).await);
     let other: Arc<dyn Store> = Arc::new(MemoryStore::new());
     apply(&other, &[created(90), registered(7, session(7), 7)]).await;
     copy(&other, &replica).await;
-    assert_eq!(sight(&replica).await, of(&other).await);
+    assert_eq!(dump(&replica).await, of(&other).await);
 }
 
 pub async fn a_copy_that_does_not_end_changes_nothing(replica: Arc<dyn Replica>) {
     let primary = primary().await;
     copy(&primary, &replica).await;
-    let before = sight(&replica).await;
+    let before = dump(&replica).await;
     let other: Arc<dyn Store> = Arc::new(MemoryStore::new());
     apply(&other, &[created(90)]).await;
     let (sender, mut sent) = mpsc::channel(2);
@@ -73,7 +73,7 @@ pub async fn a_copy_that_does_not_end_changes_nothing(replica: Arc<dyn Replica>)
     };
     let (_, replaced, ()) = tokio::join!(other.snapshot(sender), replica.replace(parts), cut);
     assert!(matches!(replaced, Err(Error::Unavailable(_))), "{replaced:?}");
-    assert_eq!(sight(&replica).await, before);
+    assert_eq!(dump(&replica).await, before);
     assert!(replica.is_copied().await.unwrap());
 }
 
@@ -93,7 +93,7 @@ pub async fn events_are_applied_with_their_numbers_and_servers(replica: Arc<dyn 
             break;
         }
     }
-    assert_eq!(sight(&replica).await, of(&primary).await);
+    assert_eq!(dump(&replica).await, of(&primary).await);
     assert_eq!(replica.replicate(&[], &[], 0).await.unwrap(), Replicated::Applied);
 }
 
@@ -109,18 +109,18 @@ pub async fn events_go_on_where_a_copy_ended(replica: Arc<dyn Replica>) {
     primary.append_output(&chunks, 4).await.unwrap();
     let new = primary.events(&EventFilter { since: seq, run: None }, 100).await.unwrap();
     assert_eq!(replica.replicate(&new, &chunks, 4).await.unwrap(), Replicated::Applied);
-    assert_eq!(sight(&replica).await, of(&primary).await);
+    assert_eq!(dump(&replica).await, of(&primary).await);
     // Output without events, and a chunk that was sent before.
     let more = [chunks[2].clone(), chunk(800, 7, "more")];
     primary.append_output(&more, 100).await.unwrap();
     assert_eq!(replica.replicate(&[], &more, 100).await.unwrap(), Replicated::Applied);
-    assert_eq!(sight(&replica).await, of(&primary).await);
+    assert_eq!(dump(&replica).await, of(&primary).await);
 }
 
 pub async fn a_refused_event_diverges_and_leaves_no_trace(replica: Arc<dyn Replica>) {
     let primary = primary().await;
     copy(&primary, &replica).await;
-    let before = sight(&replica).await;
+    let before = dump(&replica).await;
     let event = |more: u64, change: Change| Event { seq: before.last_seq + more, server: SERVER, change };
     let cases = [
         (keyed(71, "key"), Refusal::KeyInUse(run_id(70))),
@@ -132,20 +132,20 @@ pub async fn a_refused_event_diverges_and_leaves_no_trace(replica: Arc<dyn Repli
         let (seq, kind) = (before.last_seq + 2, change.kind().to_owned());
         let replicated = replica.replicate(&[event(1, created(75)), event(2, change)], &[], 0).await.unwrap();
         assert_eq!(replicated, Replicated::Diverged(Diverged::Refused { seq, kind, refusal }));
-        assert_eq!(sight(&replica).await, before);
+        assert_eq!(dump(&replica).await, before);
     }
 }
 
 pub async fn a_gap_and_an_event_seen_before_diverge(replica: Arc<dyn Replica>) {
     let primary = primary().await;
     copy(&primary, &replica).await;
-    let before = sight(&replica).await;
+    let before = dump(&replica).await;
     let last = before.last_seq;
     let event = |seq: u64| Event { seq, server: SERVER, change: created(75) };
     for events in [vec![event(last)], vec![event(last + 2)], vec![event(last + 1), event(last + 3)]] {
         let replicated = replica.replicate(&events, &[], 0).await.unwrap();
         assert!(matches!(replicated, Replicated::Diverged(Diverged::Gap { .. })), "{replicated:?}");
-        assert_eq!(sight(&replica).await, before);
+        assert_eq!(dump(&replica).await, before);
     }
 }
 
@@ -164,7 +164,7 @@ pub async fn what_the_primary_forgot_is_forgotten(replica: Arc<dyn Replica>) {
     for before in [at(102), at(103), at(1_000)] {
         primary.prune(before, 100).await.unwrap();
         replica.forget(&primary.kept().await.unwrap()).await.unwrap();
-        assert_eq!(sight(&replica).await, of(&primary).await);
+        assert_eq!(dump(&replica).await, of(&primary).await);
     }
     // A key that is free again in the primary is free in the copy.
     let seq = primary.last_seq().await.unwrap();
@@ -172,7 +172,7 @@ pub async fn what_the_primary_forgot_is_forgotten(replica: Arc<dyn Replica>) {
     let new = primary.events(&EventFilter { since: seq, run: None }, 100).await.unwrap();
     assert_eq!(replica.replicate(&new, &[], 0).await.unwrap(), Replicated::Applied);
     replica.forget(&Kept { first_seq: Some(seq + 1), ..Kept::default() }).await.unwrap();
-    assert_eq!(sight(&replica).await, of(&primary).await);
+    assert_eq!(dump(&replica).await, of(&primary).await);
 }
 
 pub async fn heartbeats_are_taken_for_the_current_session(replica: Arc<dyn Replica>) {

@@ -100,13 +100,14 @@ pub async fn fill_fleet(store: &Arc<dyn Store>) {
     fill_first(store).await;
     let paused = Change::RunPauseSet { run: run_id(82), paused: true, by: "ada".to_owned(), at: at(47) };
     apply(store, &[created(81), created(82), created(83), admitted(81, Some(9), &[3, 4]), paused]).await;
-    let said = Change::ExecutionFinished {
+    let finished = Change::ExecutionFinished {
         of: Parent::Run(run_id(81)),
         execution: execution_id(81),
         token: token(81),
         outcome: outcome_with_outputs(),
     };
-    apply(store, &[added(81, vec![execution(81, 81, leased(81, 3))]), said, admitted(83, None, &[5])]).await;
+    apply(store, &[added(81, vec![execution(81, 81, leased(81, 3))]), finished, admitted(83, None, &[5])])
+        .await;
     apply(store, &[moved(83, &[RunState::Cancelled], 48)]).await;
 }
 

@@ -467,8 +467,8 @@ impl Store for MemoryStore {
         let state = &mut *guard;
         let verdicts = state.tables.apply_all(changes);
         let seqs = verdicts.seqs(state.last_seq);
-        for &place in &verdicts.applied {
-            state.record(Event { seq: state.last_seq + 1, server, change: changes[place].clone() });
+        for &index in &verdicts.applied {
+            state.record(Event { seq: state.last_seq + 1, server, change: changes[index].clone() });
         }
         Ok(Committed { outcomes: verdicts.outcomes, seqs })
     }

@@ -36,9 +36,9 @@ pub enum Error {
     #[error("{0}")]
     Misused(String),
     /// The database file is damaged.
-    #[error("the database {0}: stop the server and restore a copy")]
+    #[error("the database {0}: stop the server and restore a backup")]
     Damaged(String),
     /// Stored data cannot be decoded, or a statement is wrong.
-    #[error("the store holds or was given something unreadable: {0}")]
+    #[error("invalid data in the store, or an invalid query: {0}")]
     Corrupt(String),
 }

@@ -19,7 +19,7 @@ use uuid::Uuid;
 use super::connect::{answered, within, within_for};
 use super::failure::Failure;
 use super::save;
-use crate::batch::{Asked, Dirty, Holds, Needs, NewIds, Places};
+use crate::batch::{Dirty, Holds, LimitChanges, LimitCheck, Needs, NewIds};
 use crate::filter::{COUNT_AT_ONCE, HELD, HOLDS};
 use crate::port::{Committed, Error};
 use crate::rows::{Record, Text, count, json};
@@ -109,15 +109,15 @@ async fn attempt(
     }
     let dirty = Dirty::of(changes, &verdicts.applied);
     let holds = Holds::of(&held, &tables.holds);
-    let places = Places::of(&tables, &dirty, &verdicts);
-    let rows = tables.executions.len() + changes.len() + holds.taken.len() + places.taken.len();
-    let saved = save::save(&client, server, changes, &verdicts, &tables, &dirty, &holds, &places, news);
+    let limits = LimitChanges::of(&tables, &dirty, &verdicts);
+    let rows = tables.executions.len() + changes.len() + holds.added.len() + limits.added.len();
+    let saved = save::save(&client, server, changes, &verdicts, &tables, &dirty, &holds, &limits, news);
     match within_for(rows, saved).await {
         Ok(before) => Ok(Committed { seqs: verdicts.seqs(count(before)?), outcomes: verdicts.outcomes }),
         Err(failure) if failure.is_silence() => {
             drop(Object::take(client));
             let last =
-                verdicts.applied.last().map(|&place| json(&changes[place])).transpose()?.unwrap_or_default();
+                verdicts.applied.last().map(|&index| json(&changes[index])).transpose()?.unwrap_or_default();
             find_outcome(pool, server, &transaction, &last, verdicts, failure).await
         }
         Err(failure) => {
@@ -218,7 +218,7 @@ fn beginning(needs: &Needs<'_>) -> String {
     if needs.new_nodes {
         sql += &format!("; SELECT pg_advisory_xact_lock({NODES_LOCK})");
     }
-    if !needs.taken.is_empty() {
+    if !needs.reserved.is_empty() {
         sql += "; LOCK TABLE holds IN EXCLUSIVE MODE";
     } else if needs.holds() {
         sql += "; LOCK TABLE holds IN ROW EXCLUSIVE MODE";
@@ -238,7 +238,7 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String), F
     let executions: Vec<Uuid> = needs.executions.iter().map(|execution| execution.0).collect();
     let held: Vec<Uuid> = needs.held.iter().map(|node| node.0).collect();
     let holders: Vec<_> = needs.holders.iter().map(|run| Text::from(run.as_str())).collect();
-    let taken: Vec<Uuid> = needs.taken.iter().map(|node| node.0).collect();
+    let taken: Vec<Uuid> = needs.reserved.iter().map(|node| node.0).collect();
 
     let transaction = client.prepare_cached("SELECT pg_current_xact_id()::text").await?;
     let clusters_sql = client.prepare_cached(ClusterId::select()).await?;
@@ -320,16 +320,16 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String), F
 /// time. The lock comes after those of rows, and its owner never waits for a row of another. Freeing a slot needs no
 /// lock: a slot that is not visible as free yet may be requested again.
 async fn count_uses(client: &Object, changes: &[Change], tables: &mut Tables) -> Result<(), Failure> {
-    let asked: Vec<Asked<'_>> = Asked::of(changes, tables).into_iter().collect();
-    if asked.is_empty() {
+    let checks: Vec<LimitCheck<'_>> = LimitCheck::of(changes, tables).into_iter().collect();
+    if checks.is_empty() {
         return Ok(());
     }
-    let runs: Vec<_> = asked.iter().map(|each| Text::from(each.run.as_str())).collect();
+    let runs: Vec<_> = checks.iter().map(|each| Text::from(each.run.as_str())).collect();
     let created: Vec<Option<Uuid>> =
-        asked.iter().map(|each| each.created_in.map(|cluster| cluster.0)).collect();
-    let keys: Vec<_> = asked.iter().map(|each| Text::from(&*each.key)).collect();
+        checks.iter().map(|each| each.created_in.map(|cluster| cluster.0)).collect();
+    let keys: Vec<_> = checks.iter().map(|each| Text::from(&*each.key)).collect();
     let (mut since, mut at): (Vec<Option<i64>>, Vec<Option<i64>>) = (Vec::new(), Vec::new());
-    for each in &asked {
+    for each in &checks {
         let window = match each.counted {
             Counted::AtOnce => None,
             Counted::Within { since, at } => Some((since.as_microsecond(), at.as_microsecond())),
@@ -354,14 +354,14 @@ async fn count_uses(client: &Object, changes: &[Change], tables: &mut Tables) ->
     locked?;
     let mut answers = Vec::new();
     for row in rows? {
-        let place = usize::try_from(row.try_get::<_, i64>(0)? - 1).unwrap_or(usize::MAX);
+        let index = usize::try_from(row.try_get::<_, i64>(0)? - 1).unwrap_or(usize::MAX);
         let count = u32::try_from(row.try_get::<_, i64>(2)?).unwrap_or(u32::MAX);
-        answers.push((place, ClusterId(row.try_get(1)?), count));
+        answers.push((index, ClusterId(row.try_get(1)?), count));
     }
-    for (place, asked) in asked.into_iter().enumerate() {
+    for (index, check) in checks.into_iter().enumerate() {
         // A run that neither exists nor is created has nothing to lease.
-        if let Some((_, cluster, count)) = answers.pop_if(|answer| answer.0 == place) {
-            asked.answer(cluster, count, tables);
+        if let Some((_, cluster, count)) = answers.pop_if(|answer| answer.0 == index) {
+            check.record(cluster, count, tables);
         }
     }
     Ok(())

@@ -32,13 +32,13 @@ const LOCK_TRIES: u32 = 60;
 /// until the next ANALYZE.
 const BY_INDEX: &str = "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off \
                         -c plan_cache_mode=force_generic_plan -c jit=off";
-const ALIKE: &str = "-c jit=off";
+const NO_JIT: &str = "-c jit=off";
 /// A server that hangs or is cut off during a transaction keeps its locks no longer than this.
-const LET_GO: &str = "-c idle_in_transaction_session_timeout=5s -c lock_timeout=12s";
+const TIMEOUTS: &str = "-c idle_in_transaction_session_timeout=5s -c lock_timeout=12s";
 
 /// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Use {
+pub(crate) enum Purpose {
     Commits,
     Queries,
 }
@@ -76,10 +76,10 @@ pub async fn postgres_client(location: &str) -> Result<Client, Error> {
     Ok(client)
 }
 
-pub(crate) fn pool(target: &Target, purpose: Use, size: usize) -> Result<Pool, Error> {
+pub(crate) fn pool(target: &Target, purpose: Purpose, size: usize) -> Result<Pool, Error> {
     let Target { mut config, tls } = target.clone();
-    let settings = if purpose == Use::Commits { BY_INDEX } else { ALIKE };
-    let options = format!("{} {settings} {LET_GO}", config.get_options().unwrap_or_default());
+    let settings = if purpose == Purpose::Commits { BY_INDEX } else { NO_JIT };
+    let options = format!("{} {settings} {TIMEOUTS}", config.get_options().unwrap_or_default());
     config.options(options.trim());
     // Fast: only checks whether a connection is closed. One that broke unnoticed fails its next statement.
     let manager =

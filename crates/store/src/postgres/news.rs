@@ -94,10 +94,10 @@ async fn listen(
             }
             message = messages.next() => match message {
                 None => return Ok(()),
-                Some(Ok(AsyncMessage::Notification(said))) => {
-                    if let Some(heard) = read(own, &said) {
+                Some(Ok(AsyncMessage::Notification(notification))) => {
+                    if let Some(received) = read(own, &notification) {
                         // An error means that there is no receiver.
-                        let _ = news.send(heard);
+                        let _ = news.send(received);
                     }
                 }
                 Some(Ok(_)) => {}
@@ -108,8 +108,8 @@ async fn listen(
 }
 
 /// Returns nothing for this store's own notification.
-fn read(own: &str, said: &Notification) -> Option<News> {
-    understand(own, said.payload())
+fn read(own: &str, notification: &Notification) -> Option<News> {
+    understand(own, notification.payload())
 }
 
 fn understand(own: &str, payload: &str) -> Option<News> {

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::failure::Failure;
 use crate::copy::deleted_before;
-use crate::filter::LEFT_BEHIND;
+use crate::filter::REMOVE_STALE_USES;
 use crate::rows::count;
 
 /// Rows that one transaction removes.
@@ -55,7 +55,7 @@ pub(super) async fn prune(pool: &Pool, before: Timestamp, most: u32) -> Result<u
     client.execute(REMEMBER_NUMBER, &[]).await?;
     let statement = client.prepare_cached(REMOVE_EVENTS).await?;
     while client.execute(&statement, &[&before, &ROWS]).await? > 0 {}
-    client.execute(LEFT_BEHIND, &[]).await?;
+    client.execute(REMOVE_STALE_USES, &[]).await?;
     while client.execute(REMOVE_USES, &[&before, &ROWS]).await? > 0 {}
     client.execute(ADD_UP, &[]).await?;
     client.execute(FORGET_DELETED, &[&deleted_before(at).as_microsecond()]).await?;

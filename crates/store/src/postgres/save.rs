@@ -15,7 +15,7 @@ use uuid::Uuid;
 use super::failure::Failure;
 use super::news::NOTIFY;
 use super::write::{Flight, Write, arrays, unnest};
-use crate::batch::{Dirty, Ended, Holds, Places};
+use crate::batch::{Dirty, Ended, Holds, LimitChanges};
 use crate::port::Error;
 use crate::rows::{
     BuriedRow, CachedRow, ChangeColumns, Columns, DefinedRow, DescribedRow, ExecutionRow, HoldRow,
@@ -31,7 +31,7 @@ static ALTER_NODES: LazyLock<Write> = LazyLock::new(|| {
 static SET_PROBLEMS: LazyLock<Write> = LazyLock::new(|| Write::update::<ProblemsRow<'_>>("nodes", |_| true));
 /// The batch provides the cluster and hostname of a node that it also registers; those of others are stored. The upsert
 /// is for older servers, which ignore tombstones and may have accepted a session again.
-static BURY: LazyLock<Write> = LazyLock::new(|| {
+static INSERT_TOMBSTONES: LazyLock<Write> = LazyLock::new(|| {
     Write::new::<BuriedRow<'_>>(format!(
         "INSERT INTO tombstones (node, session, cluster, hostname, at) \
          SELECT u.node, u.session, coalesce(u.cluster, n.cluster), coalesce(u.hostname, n.hostname), u.at \
@@ -72,7 +72,7 @@ static TAKE: LazyLock<Write> = LazyLock::new(|| Write::upsert::<HoldRow<'_>>("ho
 static TAKE_PLACES: LazyLock<Write> = LazyLock::new(|| Write::insert::<LimitUseRow<'_>>("limit_uses"));
 const GIVE_PLACES_BACK: &str = "DELETE FROM limit_uses WHERE execution = ANY($1) AND until IS NULL";
 /// Requires the lock of limits; pruning skips locked rows.
-const FORGET_PLACES: &str = "DELETE FROM limit_uses WHERE (execution, key) IN \
+const REMOVE_EXPIRED_USES: &str = "DELETE FROM limit_uses WHERE (execution, key) IN \
      (SELECT execution, key FROM limit_uses WHERE until <= $1 ORDER BY until LIMIT $2)";
 static CACHE: LazyLock<Write> = LazyLock::new(|| {
     Write::new::<CachedRow<'_>>(format!(
@@ -92,7 +92,7 @@ pub(super) async fn save(
     tables: &Tables,
     dirty: &Dirty<'_>,
     holds: &Holds<'_>,
-    places: &Places,
+    limits: &LimitChanges,
     news: &str,
 ) -> Result<i64, Failure> {
     let executions = &tables.executions;
@@ -114,15 +114,15 @@ pub(super) async fn save(
     let added = dirty.executions_added.iter().map(|id| execution_row(&executions[id]));
     let added = added.collect::<Result<Vec<_>, _>>()?;
     let altered: Vec<_> = dirty.executions_altered.iter().map(state).collect();
-    let taken: Vec<_> = holds.taken.iter().map(|(node, run)| HoldRow::of(*node, run)).collect();
+    let taken: Vec<_> = holds.added.iter().map(|(node, run)| HoldRow::of(*node, run)).collect();
     let cached: Vec<_> = dirty.cached(tables).collect();
-    let taken_places: Vec<_> = places.taken.iter().map(LimitUseRow::of).collect();
+    let added_uses: Vec<_> = limits.added.iter().map(LimitUseRow::of).collect();
     let ended = dirty.ended(tables);
-    let event = |&place: &usize| Ok(ChangeColumns::of(&changes[place], json(&changes[place])?));
+    let event = |&index: &usize| Ok(ChangeColumns::of(&changes[index], json(&changes[index])?));
     let events = verdicts.applied.iter().map(event).collect::<Result<Vec<_>, Error>>()?;
 
     let mut flight = Flight::default();
-    flight.rows(&BURY, &buried);
+    flight.rows(&INSERT_TOMBSTONES, &buried);
     if !buried.is_empty() {
         let nodes: Vec<Uuid> = buried.iter().map(|buried| buried.node).collect();
         flight.push(DELETE_NODES, vec![Box::new(nodes)]);
@@ -136,19 +136,19 @@ pub(super) async fn save(
     flight.rows(&ALTER_RUNS, &altered_runs);
     flight.rows(&ADD_EXECUTIONS, &added);
     flight.rows(&ALTER_EXECUTIONS, &altered);
-    if !holds.given_back.is_empty() {
-        let nodes: Vec<Uuid> = holds.given_back.iter().map(|node| node.0).collect();
+    if !holds.removed.is_empty() {
+        let nodes: Vec<Uuid> = holds.removed.iter().map(|node| node.0).collect();
         flight.push(GIVE_BACK, vec![Box::new(nodes)]);
     }
     flight.rows(&TAKE, &taken);
     flight.rows(&CACHE, &cached);
-    if !places.given_back.is_empty() {
-        let executions: Vec<Uuid> = places.given_back.iter().map(|execution| execution.0).collect();
+    if !limits.removed.is_empty() {
+        let executions: Vec<Uuid> = limits.removed.iter().map(|execution| execution.0).collect();
         flight.push(GIVE_PLACES_BACK, vec![Box::new(executions)]);
     }
-    flight.rows(&TAKE_PLACES, &taken_places);
-    if let Some(at) = places.over_at {
-        flight.push(FORGET_PLACES, vec![Box::new(at.as_microsecond()), Box::new(places.most_over())]);
+    flight.rows(&TAKE_PLACES, &added_uses);
+    if let Some(at) = limits.expired_at {
+        flight.push(REMOVE_EXPIRED_USES, vec![Box::new(at.as_microsecond()), Box::new(limits.max_expired())]);
     }
     flight.rows(&COUNT, &ended);
     let flight = flight.prepare(client).await?;

@@ -14,7 +14,7 @@ use super::PostgresStore;
 use super::failure::Failure;
 use crate::copy::{
     CHUNKS_PER_PART, EVENTS_PER_PART, EXECUTIONS_PER_PART, HOLDS_PER_PART, NODES_PER_PART, Part,
-    RUNS_PER_PART, TOMBSTONES_PER_PART, broken_off,
+    RUNS_PER_PART, TOMBSTONES_PER_PART, interrupted,
 };
 use crate::filter::HOLDS;
 use crate::port::OutputChunk;
@@ -36,7 +36,7 @@ async fn send<T: Record>(
         let last = rows.len() < size;
         if !rows.is_empty() {
             let rows = rows.iter().map(T::from_row).collect::<Result<Vec<_>, _>>()?;
-            to.send(part(rows)).await.map_err(|_| broken_off())?;
+            to.send(part(rows)).await.map_err(|_| interrupted())?;
         }
         if last {
             return Ok(());
@@ -59,6 +59,6 @@ pub(super) async fn send_all(pool: &Pool, to: &mpsc::Sender<Part>) -> Result<(),
     send::<OutputChunk>(&view, to, " ORDER BY execution, start_byte", CHUNKS_PER_PART, Part::Output).await?;
     send::<Event>(&view, to, " ORDER BY seq", EVENTS_PER_PART, Part::Events).await?;
     view.rollback().await?;
-    to.send(Part::End { seq }).await.map_err(|_| broken_off())?;
+    to.send(Part::End { seq }).await.map_err(|_| interrupted())?;
     Ok(())
 }

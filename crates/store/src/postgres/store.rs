@@ -14,7 +14,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Config, Row};
 use uuid::Uuid;
 
-use super::connect::{self, Use};
+use super::connect::{self, Purpose};
 use super::failure::Failure;
 use super::news::{Listener, NOTIFY};
 use super::write::{self, Write};
@@ -52,8 +52,8 @@ impl PostgresStore {
     /// Connects and migrates the schema.
     pub async fn open(location: &str) -> Result<Self, Error> {
         let target = connect::target(location)?;
-        let commits = connect::pool(&target, Use::Commits, 1)?;
-        let queries = connect::pool(&target, Use::Queries, CONNECTIONS)?;
+        let commits = connect::pool(&target, Purpose::Commits, 1)?;
+        let queries = connect::pool(&target, Purpose::Queries, CONNECTIONS)?;
         let mut client = queries.get().await.map_err(Failure::from)?;
         connect::migrate(&mut client).await?;
         drop(client);

@@ -86,7 +86,7 @@ impl Write {
     pub(super) fn update<R: Columns>(table: &str, is_set: impl Fn(&str) -> bool) -> Self {
         let (key, rest) = R::chosen(is_set);
         let (mut columns, mut given) = (vec![0], vec![key]);
-        columns.extend(rest.iter().map(|(place, _)| place));
+        columns.extend(rest.iter().map(|(index, _)| index));
         given.extend(rest.iter().map(|(_, column)| column));
         let sets = list(&given[1..], |_, column| format!("{0} = u.{0}", column.name));
         let rows = unnested(&given);

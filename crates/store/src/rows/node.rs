@@ -116,7 +116,7 @@ impl ProblemsRow<'_> {
 
 /// The stored part of a registration besides its description. An older program leaves that of an earlier session there.
 #[derive(Serialize, Deserialize)]
-struct Kept<'a> {
+struct StoredRegistration<'a> {
     session: SessionId,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     installation: Option<Cow<'a, Installation>>,
@@ -132,7 +132,7 @@ fn registration_column(registration: &Registration) -> Result<Option<String>, Er
     if installation.is_none() && undelivered.is_empty() && former.displaced().is_none() {
         return Ok(None);
     }
-    let kept = Kept {
+    let kept = StoredRegistration {
         session: *session,
         installation: installation.as_ref().map(Cow::Borrowed),
         undelivered: Cow::Borrowed(undelivered),
@@ -219,7 +219,7 @@ impl Record for NodeRecord {
     fn from_row(row: &impl Cells) -> Result<Self, Error> {
         let (live, row) = <(NodeLiveRow, DescriptionRow<'_>)>::read(row, 0)?;
         let (id, live) = live.live()?;
-        let kept: Option<Kept<'static>> =
+        let kept: Option<StoredRegistration<'static>> =
             row.registration.map(|kept| parse("registration", &kept.0)).transpose()?;
         let kept = kept.filter(|kept| kept.session == live.session);
         let (installation, undelivered, displaced) = match kept {

@@ -150,13 +150,13 @@ columns! {
 }
 
 impl<'a> LimitUseRow<'a> {
-    pub(crate) fn of(place: &'a LimitUse) -> Self {
+    pub(crate) fn of(limit: &'a LimitUse) -> Self {
         Self {
-            execution: place.execution.0,
-            key: place.key.as_str().into(),
-            cluster: place.cluster.0,
-            granted_at: place.granted_at.as_microsecond(),
-            until: micros(place.until),
+            execution: limit.execution.0,
+            key: limit.key.as_str().into(),
+            cluster: limit.cluster.0,
+            granted_at: limit.granted_at.as_microsecond(),
+            until: micros(limit.until),
         }
     }
 }

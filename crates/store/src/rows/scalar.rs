@@ -6,7 +6,8 @@ use jiff::Timestamp;
 use crate::port::Error;
 
 pub(crate) fn time(micros: i64) -> Result<Timestamp, Error> {
-    Timestamp::from_microsecond(micros).map_err(|_| Error::Corrupt(format!("{micros} µs is not a valid time")))
+    Timestamp::from_microsecond(micros)
+        .map_err(|_| Error::Corrupt(format!("{micros} µs is not a valid time")))
 }
 
 pub(crate) fn micros(at: Option<Timestamp>) -> Option<i64> {

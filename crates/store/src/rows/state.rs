@@ -108,7 +108,8 @@ impl<'a> StateColumns<'a> {
 
     pub(crate) fn state(self) -> Result<State, Error> {
         let status = Status::decode(self.status)?;
-        let missing = |column: &str| Error::Corrupt(format!("an execution with status {status} has no {column}"));
+        let missing =
+            |column: &str| Error::Corrupt(format!("an execution with status {status} has no {column}"));
         let lease = match (self.token, self.lease_node, self.session, self.granted_at) {
             (Some(token), Some(node), Some(session), Some(granted_at)) => Some(Lease {
                 token: LeaseToken(token),

@@ -13,7 +13,7 @@ use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, 
 
 use super::failure::Failure;
 use super::write::{Write, fetch, fetch_each};
-use crate::batch::{Asked, Dirty, Ended, Holds, Needs, NewIds, Places};
+use crate::batch::{Dirty, Ended, Holds, LimitChanges, LimitCheck, Needs, NewIds};
 use crate::filter::{COUNT_AT_ONCE, HELD, HOLDS};
 use crate::port::{Committed, Error};
 use crate::rows::{
@@ -42,7 +42,7 @@ static ALTER_NODE: LazyLock<Write> = LazyLock::new(|| {
 static SET_PROBLEMS: LazyLock<Write> = LazyLock::new(|| Write::update::<ProblemsRow<'_>>("nodes", |_| true));
 /// The batch provides the cluster and hostname of a node that it also registers; those of others are stored. The upsert
 /// is for older programs, which ignore tombstones and may have accepted a session again.
-static BURY: LazyLock<Write> = LazyLock::new(|| {
+static INSERT_TOMBSTONES: LazyLock<Write> = LazyLock::new(|| {
     Write::new::<BuriedRow<'_>>(
         "INSERT INTO tombstones (node, session, cluster, hostname, at) \
          SELECT ?1, ?2, coalesce(?3, n.cluster), coalesce(?4, n.hostname), ?5 \
@@ -105,7 +105,7 @@ fn attempt(
     save_runs(&transaction, &tables, &dirty)?;
     save_executions(&transaction, &tables, &dirty)?;
     save_holds(&transaction, &Holds::of(&held, &tables.holds))?;
-    save_places(&transaction, &Places::of(&tables, &dirty, &verdicts))?;
+    save_places(&transaction, &LimitChanges::of(&tables, &dirty, &verdicts))?;
     COUNT_ENDED.each(&transaction, dirty.ended(&tables))?;
     let last_seq = save_events(&transaction, server, changes, &verdicts)?;
     transaction.commit()?;
@@ -140,7 +140,7 @@ pub(super) fn load(transaction: &Transaction<'_>, needs: &Needs<'_>) -> Result<T
     let executions: Vec<Execution> =
         fetch_each(transaction, &EXECUTION, needs.executions.iter().map(|id| [id.0]))?;
     let taken: Vec<Execution> =
-        fetch_each(transaction, &EXECUTIONS_AT, needs.taken.iter().map(|node| [node.0]))?;
+        fetch_each(transaction, &EXECUTIONS_AT, needs.reserved.iter().map(|node| [node.0]))?;
     tables.executions.extend(executions.into_iter().chain(taken).map(|execution| (execution.id, execution)));
     if needs.holds() && any_holds(transaction)? {
         load_holds(transaction, needs, &mut tables)?;
@@ -184,17 +184,17 @@ fn count_runs(transaction: &Transaction<'_>, tables: &mut Tables) -> Result<(), 
 
 /// Counts the uses of the limits that the batch needs.
 fn count_uses(transaction: &Transaction<'_>, changes: &[Change], tables: &mut Tables) -> Result<(), Failure> {
-    for asked in Asked::of(changes, tables) {
+    for check in LimitCheck::of(changes, tables) {
         let home: Option<_> = transaction
             .prepare_cached("SELECT cluster FROM runs WHERE id = ?1")?
-            .query_row([asked.run.as_str()], |row| row.get(0))
+            .query_row([check.run.as_str()], |row| row.get(0))
             .optional()?;
         // A run that neither exists nor is created has nothing to lease.
-        let Some(cluster) = home.map(ClusterId).or(asked.created_in) else { continue };
-        let count: i64 = match asked.counted {
+        let Some(cluster) = home.map(ClusterId).or(check.created_in) else { continue };
+        let count: i64 = match check.counted {
             Counted::AtOnce => transaction
                 .prepare_cached(&format!("{COUNT_AT_ONCE} AND l.cluster = ?1 AND l.key = ?2"))?
-                .query_row(params![cluster.0, asked.key], |row| row.get(0))?,
+                .query_row(params![cluster.0, check.key], |row| row.get(0))?,
             Counted::Within { since, at } => {
                 let (since, at) = (since.as_microsecond(), at.as_microsecond());
                 transaction
@@ -202,23 +202,23 @@ fn count_uses(transaction: &Transaction<'_>, changes: &[Change], tables: &mut Ta
                         "SELECT count(*) FROM limit_uses WHERE cluster = ?1 AND key = ?2 AND granted_at > ?3 \
                          AND until > ?4",
                     )?
-                    .query_row(params![cluster.0, asked.key, since, at], |row| row.get(0))?
+                    .query_row(params![cluster.0, check.key, since, at], |row| row.get(0))?
             }
         };
-        asked.answer(cluster, u32::try_from(count).unwrap_or(u32::MAX), tables);
+        check.record(cluster, u32::try_from(count).unwrap_or(u32::MAX), tables);
     }
     Ok(())
 }
 
-fn save_places(transaction: &Transaction<'_>, places: &Places) -> Result<(), Failure> {
-    for execution in &places.given_back {
+fn save_places(transaction: &Transaction<'_>, limits: &LimitChanges) -> Result<(), Failure> {
+    for execution in &limits.removed {
         transaction
             .prepare_cached("DELETE FROM limit_uses WHERE execution = ?1 AND until IS NULL")?
             .execute([execution.0])?;
     }
-    TAKE_PLACES.each(transaction, places.taken.iter().map(LimitUseRow::of))?;
-    if let Some(at) = places.over_at {
-        forget_uses(transaction, at, places.most_over())?;
+    TAKE_PLACES.each(transaction, limits.added.iter().map(LimitUseRow::of))?;
+    if let Some(at) = limits.expired_at {
+        forget_uses(transaction, at, limits.max_expired())?;
     }
     Ok(())
 }
@@ -233,10 +233,10 @@ pub(super) fn forget_uses(connection: &Connection, at: Timestamp, most: i64) -> 
 }
 
 pub(super) fn save_holds(transaction: &Transaction<'_>, holds: &Holds<'_>) -> Result<(), Failure> {
-    for node in &holds.given_back {
+    for node in &holds.removed {
         transaction.prepare_cached("DELETE FROM holds WHERE node = ?1")?.execute([node.0])?;
     }
-    HOLD.each(transaction, holds.taken.iter().map(|(node, run)| HoldRow::of(*node, run)))
+    HOLD.each(transaction, holds.added.iter().map(|(node, run)| HoldRow::of(*node, run)))
 }
 
 pub(super) fn save_nodes(
@@ -244,7 +244,7 @@ pub(super) fn save_nodes(
     tables: &Tables,
     dirty: &Dirty<'_>,
 ) -> Result<(), Failure> {
-    BURY.each(transaction, dirty.nodes_deleted.iter().map(BuriedRow::of))?;
+    INSERT_TOMBSTONES.each(transaction, dirty.nodes_deleted.iter().map(BuriedRow::of))?;
     for deleted in &dirty.nodes_deleted {
         // The node's presence is removed with it.
         transaction.prepare_cached("DELETE FROM nodes WHERE id = ?1")?.execute([deleted.node.0])?;
@@ -297,8 +297,8 @@ fn save_events(
     let before = count(last - added)?;
     let mut record = RECORD.prepare(transaction)?;
     let mut data = Vec::with_capacity(1024);
-    for (seq, &place) in (before + 1..).zip(&verdicts.applied) {
-        let change = &changes[place];
+    for (seq, &index) in (before + 1..).zip(&verdicts.applied) {
+        let change = &changes[index];
         data.clear();
         serde_json::to_writer(&mut data, change)
             .map_err(|error| Error::Corrupt(format!("cannot write a change as JSON: {error}")))?;

@@ -30,9 +30,9 @@ impl Failure {
             Some(ErrorCode::DiskFull) => {
                 Error::Unavailable(format!("no space left for `{path}`; free space on its disk"))
             }
-            Some(ErrorCode::SystemIoFailure) => Error::Unavailable(format!(
-                "`{path}` cannot be read or written ({error}): check its disk"
-            )),
+            Some(ErrorCode::SystemIoFailure) => {
+                Error::Unavailable(format!("`{path}` cannot be read or written ({error}): check its disk"))
+            }
             Some(
                 ErrorCode::DatabaseBusy
                 | ErrorCode::DatabaseLocked

@@ -55,8 +55,7 @@ pub(crate) fn make_private(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes the permissions of others. A file that others cannot read keeps its group permissions, which somebody set on
-/// purpose.
+/// Sets `mode` if others have any permission; otherwise group permissions, which somebody set on purpose, stay.
 fn restrict(path: &Path, mode: u32) -> io::Result<()> {
     let found = match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -126,7 +125,7 @@ impl Files {
                 Ok(_) | Err(_) => {
                     return Err(Error::Unavailable(format!(
                         "`{}` was removed or replaced while the server had it open: put it back, or stop the server and \
-                         restore a copy",
+                         restore a backup",
                         file.display()
                     )));
                 }
@@ -150,9 +149,7 @@ impl Files {
         #[allow(clippy::useless_conversion, reason = "the width of these numbers differs between systems")]
         let free_bytes = u64::from(disk.blocks_available()) * u64::from(disk.fragment_size());
         if free_bytes < LEAST_FREE_BYTES {
-            return Err(Error::Unavailable(format!(
-                "no space left for `{path}`; free space on its disk"
-            )));
+            return Err(Error::Unavailable(format!("no space left for `{path}`; free space on its disk")));
         }
         Ok(())
     }

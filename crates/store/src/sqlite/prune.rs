@@ -13,7 +13,7 @@ use super::failure::Failure;
 use super::writer::Writer;
 use crate::batch::{ENDED_EXECUTIONS, ENDED_RUNS, Ended};
 use crate::copy::deleted_before;
-use crate::filter::LEFT_BEHIND;
+use crate::filter::REMOVE_STALE_USES;
 use crate::port::Error;
 use crate::rows::{Code, count};
 
@@ -118,6 +118,6 @@ pub(super) fn forget_deleted(connection: &Connection, before: Timestamp) -> Resu
 /// Removes a part of the limit uses that no longer count: of expired rates, and of executions that ended without
 /// freeing them.
 fn remove_uses(connection: &mut Connection, before: Timestamp) -> Result<bool, Failure> {
-    connection.prepare_cached(LEFT_BEHIND)?.execute([])?;
+    connection.prepare_cached(REMOVE_STALE_USES)?.execute([])?;
     Ok(forget_uses(connection, before, ROWS)? as i64 == ROWS)
 }

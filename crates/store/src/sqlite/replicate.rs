@@ -22,7 +22,7 @@ use super::store::ADD_SERVER;
 use super::write::Write;
 use super::{SqliteStore, output, prune};
 use crate::batch::{Dirty, Holds, Needs, NewIds};
-use crate::copy::{Diverged, Kept, Part, Replica, Replicated, Seen, broken_off, follows, registration};
+use crate::copy::{Diverged, Kept, Part, Replica, Replicated, Seen, follows, interrupted, registration};
 use crate::port::{Error, OutputChunk, ServerRecord};
 use crate::rows::{ChangeColumns, NumberColumns, OutputRow, ServerRow, TombstoneRow, count, int, json};
 
@@ -106,7 +106,7 @@ fn replace(connection: &mut Connection, mut parts: mpsc::Receiver<Part>) -> Resu
             }
         }
     }
-    Err(broken_off().into())
+    Err(interrupted().into())
 }
 
 fn put_nodes(transaction: &Transaction<'_>, mut nodes: Vec<NodeRecord>) -> Result<(), Failure> {
@@ -114,8 +114,8 @@ fn put_nodes(transaction: &Transaction<'_>, mut nodes: Vec<NodeRecord>) -> Resul
     tables.nodes.extend(nodes.iter().map(|node| (node.id, NodeLive::of(node))));
     let problems: Vec<(NodeId, Vec<String>)> =
         nodes.iter_mut().map(|node| (node.id, std::mem::take(&mut node.problems))).collect();
-    let said = problems.iter().filter(|(_, problems)| !problems.is_empty());
-    let node_problems = said.map(|(node, problems)| (*node, &problems[..])).collect();
+    let reported = problems.iter().filter(|(_, problems)| !problems.is_empty());
+    let node_problems = reported.map(|(node, problems)| (*node, &problems[..])).collect();
     let registrations: Vec<Registration> = nodes.into_iter().map(registration).collect();
     let nodes_registered = registrations.iter().map(|one| (one.node, one)).collect();
     save_nodes(transaction, &tables, &Dirty { nodes_registered, node_problems, ..Dirty::default() })
@@ -131,7 +131,7 @@ fn put_runs(transaction: &Transaction<'_>, runs: &[RunRecord]) -> Result<(), Fai
 
 fn put_holds(transaction: &Transaction<'_>, holds: &[(NodeId, RunId)]) -> Result<(), Failure> {
     let taken = holds.iter().map(|(node, run)| (*node, run)).collect();
-    save_holds(transaction, &Holds { taken, ..Holds::default() })
+    save_holds(transaction, &Holds { added: taken, ..Holds::default() })
 }
 
 fn put_executions(transaction: &Transaction<'_>, executions: Vec<Execution>) -> Result<(), Failure> {
@@ -164,8 +164,8 @@ fn replicate(
         events.iter().map(|event| event.change.without_volatile_guards().into_owned()).collect();
     let mut tables = load(&transaction, &Needs::of(&changes, NewIds::Checked))?;
     let held = tables.holds.clone();
-    if let Err((place, refusal)) = tables.apply_in_order(&changes) {
-        let (seq, kind) = (events[place].seq, changes[place].kind().to_owned());
+    if let Err((index, refusal)) = tables.apply_in_order(&changes) {
+        let (seq, kind) = (events[index].seq, changes[index].kind().to_owned());
         return Ok(Replicated::Diverged(Diverged::Refused { seq, kind, refusal }));
     }
     let all: Vec<usize> = (0..changes.len()).collect();

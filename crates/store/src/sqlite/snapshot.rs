@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use super::failure::Failure;
 use crate::copy::{
     CHUNKS_PER_PART, EVENTS_PER_PART, EXECUTIONS_PER_PART, HOLDS_PER_PART, NODES_PER_PART, Part,
-    RUNS_PER_PART, TOMBSTONES_PER_PART, broken_off,
+    RUNS_PER_PART, TOMBSTONES_PER_PART, interrupted,
 };
 use crate::filter::HOLDS;
 use crate::port::OutputChunk;
@@ -34,7 +34,7 @@ fn send<T: Record>(
         let last = row.is_none();
         gathered.extend(row);
         if gathered.len() == size || (last && !gathered.is_empty()) {
-            to.blocking_send(part(std::mem::take(&mut gathered))).map_err(|_| broken_off())?;
+            to.blocking_send(part(std::mem::take(&mut gathered))).map_err(|_| interrupted())?;
         }
         if last {
             return Ok(());
@@ -53,6 +53,6 @@ pub(super) fn send_all(connection: &Connection, to: &mpsc::Sender<Part>) -> Resu
     send::<Execution>(&view, to, "", EXECUTIONS_PER_PART, Part::Executions)?;
     send::<OutputChunk>(&view, to, " ORDER BY execution, start_byte", CHUNKS_PER_PART, Part::Output)?;
     send::<Event>(&view, to, " ORDER BY seq", EVENTS_PER_PART, Part::Events)?;
-    to.blocking_send(Part::End { seq: count(seq)? }).map_err(|_| broken_off())?;
+    to.blocking_send(Part::End { seq: count(seq)? }).map_err(|_| interrupted())?;
     Ok(())
 }

@@ -77,7 +77,7 @@ impl Write {
         let sets: Vec<_> =
             (2..).zip(&rest).map(|(n, (_, column))| format!("{} = ?{n}", column.name)).collect();
         let sql = format!("UPDATE {table} SET {} WHERE {} = ?1", sets.join(", "), key.name);
-        let columns = [0].into_iter().chain(rest.into_iter().map(|(place, _)| place)).collect();
+        let columns = [0].into_iter().chain(rest.into_iter().map(|(index, _)| index)).collect();
         Self { sql, columns }
     }
 

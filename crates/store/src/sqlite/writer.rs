@@ -36,10 +36,9 @@ impl Writer {
             drop(connection);
             drop(lock);
         };
-        let thread = thread::Builder::new()
-            .name("sqlite-writer".to_owned())
-            .spawn(run)
-            .map_err(|error| Error::Unavailable(format!("cannot start the store's writing thread: {error}")))?;
+        let thread = thread::Builder::new().name("sqlite-writer".to_owned()).spawn(run).map_err(|error| {
+            Error::Unavailable(format!("cannot start the store's writing thread: {error}"))
+        })?;
         Ok(Self { files, queue: Mutex::new(Some(queue)), thread: Mutex::new(Some(thread)) })
     }
 
