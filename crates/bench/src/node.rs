@@ -92,18 +92,18 @@ impl Node {
         self.send(Call::Poll(Poll { node, session, free, poll, resync: None, wait: WAIT }))
     }
 
-    fn say(&mut self, call: Call) -> io::Result<()> {
-        say(&mut self.connection, call)
+    fn send(&mut self, call: Call) -> io::Result<()> {
+        send(&mut self.connection, call)
     }
 }
 
-fn say(connection: &mut Connection, call: Call) -> io::Result<()> {
+fn send(connection: &mut Connection, call: Call) -> io::Result<()> {
     let (kind, message) = call_to_bytes(call).map_err(io::Error::other)?;
     connection.send(kind, &message)
 }
 
 async fn ask(connection: &mut Connection, call: Call) -> io::Result<Answer> {
-    say(connection, call)?;
+    send(connection, call)?;
     connection.send().await?;
     let (kind, message) = connection.receive().await?;
     answer_from_bytes(kind, &message).map_err(io::Error::other)

@@ -273,7 +273,7 @@ async fn keep_server(cluster: Arc<Cluster>, number: usize) {
             host,
             gate: gate.clone(),
             broken: cluster.broken,
-            news: cluster.notifier.listen(host, &gate),
+            hints: cluster.notifier.listen(host, &gate),
             notifier: cluster.notifier.clone(),
             is_shared: cluster.shape.is_shared,
         }));

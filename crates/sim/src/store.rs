@@ -13,7 +13,7 @@ use downbeat_core::execution::{Execution, State, Status};
 use downbeat_core::ids::{ExecutionId, NodeId, ServerId, SessionId};
 use downbeat_core::work::Parent;
 use downbeat_store::{
-    Beside, Committed, Error, EventFilter, Events, Executions, MemoryStore, News, Runs, Store, Wrapper,
+    Committed, DirectWrites, Error, EventFilter, Events, Executions, Hint, MemoryStore, Runs, Store, Wrapper,
 };
 use jiff::Timestamp;
 use tokio::sync::broadcast;
@@ -55,12 +55,12 @@ impl Health {
 /// Notifies servers about changes of others. A notification is a hint: it may arrive late or never.
 #[derive(Debug, Default)]
 pub(crate) struct Notifier {
-    listening: Mutex<Vec<(HostId, Gate, broadcast::Sender<News>)>>,
+    listening: Mutex<Vec<(HostId, Gate, broadcast::Sender<Hint>)>>,
 }
 
 impl Notifier {
     /// Registers one session of a server.
-    pub(crate) fn listen(&self, host: HostId, gate: &Gate) -> broadcast::Sender<News> {
+    pub(crate) fn listen(&self, host: HostId, gate: &Gate) -> broadcast::Sender<Hint> {
         let sender = broadcast::channel(64).0;
         let mut listening = self.listening.lock().unwrap_or_else(PoisonError::into_inner);
         listening.retain(|(_, gate, _)| !gate.is_closed());
@@ -73,7 +73,7 @@ impl Notifier {
 #[derive(Debug)]
 pub(crate) struct ServerStore {
     pub(crate) notifier: Arc<Notifier>,
-    pub(crate) news: broadcast::Sender<News>,
+    pub(crate) hints: broadcast::Sender<Hint>,
     /// True if several servers may share the store, which then has its own clock.
     pub(crate) is_shared: bool,
     pub(crate) inner: Arc<MemoryStore>,
@@ -139,12 +139,12 @@ impl ServerStore {
             truth.counts.commits += 1;
             truth.commits.extend(committed.seqs.iter().flatten().map(|_| now));
         });
-        self.announce(&News::Events);
+        self.announce(&Hint::Events);
         Ok(committed)
     }
 
     /// Notifies the other servers, if they can be reached.
-    fn announce(&self, news: &News) {
+    fn announce(&self, hint: &Hint) {
         let troubles = self.health.get();
         let listening = self.notifier.listening.lock().unwrap_or_else(PoisonError::into_inner);
         for (host, gate, sender) in listening.iter() {
@@ -154,13 +154,13 @@ impl ServerStore {
             }
             let delay = self.world.up_to(troubles.delay);
             if delay.is_zero() {
-                let _ = sender.send(news.clone());
+                let _ = sender.send(hint.clone());
                 continue;
             }
-            let (sender, news) = (sender.clone(), news.clone());
+            let (sender, hint) = (sender.clone(), hint.clone());
             tokio::spawn(async move {
                 tokio::time::sleep(delay).await;
-                let _ = sender.send(news);
+                let _ = sender.send(hint);
             });
         }
     }
@@ -291,8 +291,8 @@ impl Wrapper for ServerStore {
         self.is_shared
     }
 
-    fn news(&self) -> broadcast::Receiver<News> {
-        self.news.subscribe()
+    fn hints(&self) -> broadcast::Receiver<Hint> {
+        self.hints.subscribe()
     }
 
     async fn now(&self) -> Result<Option<Timestamp>, Error> {
@@ -346,7 +346,7 @@ impl Wrapper for ServerStore {
 
     async fn remove_server(&self, id: ServerId) -> Result<(), Error> {
         self.write(self.inner.remove_server(id)).await?;
-        self.announce(&News::Servers);
+        self.announce(&Hint::Servers);
         Ok(())
     }
 }

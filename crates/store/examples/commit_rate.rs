@@ -40,7 +40,7 @@ fn create(run: &RunId, owner: ServerId) -> Change {
     Change::RunCreated { run, max_pending: None }
 }
 
-fn born(dice: &mut Dice, run: &RunId, node: NodeId, session: SessionId) -> Execution {
+fn new_leased(dice: &mut Dice, run: &RunId, node: NodeId, session: SessionId) -> Execution {
     let at = now();
     let lease = Lease { token: LeaseToken(dice.uuid()), node, session, granted_at: at };
     Execution {
@@ -85,7 +85,7 @@ async fn measure(store: &dyn Store, dice: &mut Dice, size: usize, length: Durati
         let new: Vec<Execution> = (0..size)
             .map(|place| {
                 let (node, session) = nodes[place % NODES];
-                born(dice, &run, node, session)
+                new_leased(dice, &run, node, session)
             })
             .collect();
         let mut batch: Vec<Change> = open.iter().map(ended).collect();

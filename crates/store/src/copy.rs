@@ -90,7 +90,7 @@ pub trait Replica: Store {
     async fn replace(&self, parts: mpsc::Receiver<Part>) -> Result<u64, Error>;
     /// Applies events of another store with their numbers, in their order, all or none. Output comes with them, so that
     /// a reader who sees an execution's end also finds its output; it is appended as by
-    /// [`Beside::append_output`](crate::Beside::append_output).
+    /// [`DirectWrites::append_output`](crate::DirectWrites::append_output).
     async fn replicate(
         &self,
         events: &[Event],

@@ -141,7 +141,7 @@ mod tests {
             let sql: Vec<_> = migration.sql.lines().filter(|line| !line.starts_with("--")).collect();
             let sql = sql.join(" ").to_uppercase();
             for word in taking {
-                assert!(!sql.contains(word), "migration {} says {word}", migration.number);
+                assert!(!sql.contains(word), "migration {} contains {word}", migration.number);
             }
         }
     }

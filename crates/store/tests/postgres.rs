@@ -140,7 +140,7 @@ async fn two_servers_that_create_one_run_at_once_make_it_once() {
 }
 
 #[tokio::test]
-async fn a_broken_connection_is_made_anew_and_nothing_is_lost_or_doubled() {
+async fn a_broken_connection_is_replaced_and_nothing_is_lost_or_doubled() {
     let Fresh { store, database } = fresh().await;
     apply(&store, &[created(1)]).await;
     for number in 2..=20 {
@@ -226,8 +226,8 @@ async fn two_servers_never_share_a_held_node_nor_exceed_a_limit() {
     for round in 0..ROUNDS {
         let first = round * 10 + 1;
         let runs: Vec<u32> = (first..first + 5).collect();
-        let born: Vec<Change> = runs.iter().map(|&number| created(number)).collect();
-        apply(&store, &born).await;
+        let creations: Vec<Change> = runs.iter().map(|&number| created(number)).collect();
+        apply(&store, &creations).await;
         let (plain, mine, theirs) = (runs[0], runs[1], runs[2]);
         let work =
             added(plain, vec![execution(first, plain, pending()), execution(first + 1, plain, pending())]);
@@ -314,7 +314,7 @@ async fn two_servers_together_fill_a_queue_exactly() {
 
 /// A backup or a snapshot for a replica reads for a long time; neither prevents servers from taking nodes.
 #[tokio::test]
-async fn whoever_only_reads_keeps_nobody_from_taking_nodes() {
+async fn a_reader_does_not_prevent_taking_nodes() {
     let Fresh { store, database } = fresh().await;
     let mut backup = database.client().await;
     let long = backup.transaction().await.unwrap();

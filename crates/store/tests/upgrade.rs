@@ -14,7 +14,7 @@ use downbeat_store::conformance::make::{
     registration_of, run_id, server, session,
 };
 use downbeat_store::conformance::{Snapshot, fill, fill_beside, fill_first, fill_fleet, fill_graph};
-use downbeat_store::{Error, EventFilter, News, ServerRecord, SqliteStore, Store};
+use downbeat_store::{Error, EventFilter, Hint, ServerRecord, SqliteStore, Store};
 use downbeat_testbed::Database;
 use rusqlite::Connection;
 use tempfile::TempDir;
@@ -153,7 +153,7 @@ async fn old_and_new_servers_commit_side_by_side_and_leave_no_gap() {
     migrate_postgres(&database).await;
     assert_eq!(Snapshot::of(&old).await, before);
     let new = downbeat_store::open(&database.url).await.unwrap();
-    let mut news = old.news();
+    let mut hints = old.hints();
     let commit = |store: &Arc<dyn Store>, number: u32| {
         let store = Arc::clone(store);
         tokio::spawn(async move {
@@ -178,8 +178,8 @@ async fn old_and_new_servers_commit_side_by_side_and_leave_no_gap() {
     assert!(
         new.run(&run_id(1_000)).await.unwrap().is_some() && old.run(&run_id(2_000)).await.unwrap().is_some()
     );
-    let heard = tokio::time::timeout(std::time::Duration::from_secs(20), news.recv());
-    assert!(matches!(heard.await.expect("a hint arrives"), Ok(News::Events | News::Anything)));
+    let heard = tokio::time::timeout(std::time::Duration::from_secs(20), hints.recv());
+    assert!(matches!(heard.await.expect("a hint arrives"), Ok(Hint::Events | Hint::Anything)));
     old.close().await;
     new.close().await;
     database.drop().await;

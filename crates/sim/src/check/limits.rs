@@ -37,10 +37,10 @@ fn per_node(findings: &mut Findings, evidence: &Evidence) {
                 }
             }
             Change::ExecutionsAdded { run, executions, .. } => {
-                let born = executions.iter().filter(|each| each.state.status() == Status::Leased);
-                let born =
-                    born.filter_map(|each| Some((run, StepIx(each.step()), each.id, *each.state.lease()?)));
-                leased.extend(born);
+                let new_leased = executions.iter().filter(|each| each.state.status() == Status::Leased);
+                let new_leased = new_leased
+                    .filter_map(|each| Some((run, StepIx(each.step()), each.id, *each.state.lease()?)));
+                leased.extend(new_leased);
             }
             _ => {}
         }
@@ -89,8 +89,10 @@ fn named(findings: &mut Findings, events: &[Event]) {
             }
             Change::ExecutionsAdded { run, executions, .. } => {
                 known.extend(executions.iter().filter_map(|each| Some((each.id, each.limits.as_ref()?))));
-                let born = executions.iter().filter(|each| each.state.status() == Status::Leased);
-                leased.extend(born.filter_map(|each| Some((each.id, each.state.lease()?.granted_at, run))));
+                let new_leased = executions.iter().filter(|each| each.state.status() == Status::Leased);
+                leased.extend(
+                    new_leased.filter_map(|each| Some((each.id, each.state.lease()?.granted_at, run))),
+                );
             }
             Change::ExecutionLeased { of: Parent::Run(run), execution, lease } => {
                 leased.push((*execution, lease.granted_at, run));

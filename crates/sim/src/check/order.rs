@@ -212,11 +212,11 @@ fn pass_of(plan: &Plan, step: StepIx, node: Option<NodeId>) -> PassIx {
 
 /// Returns how many nodes failed for good in a step without a failure handler.
 fn failed_nodes(plan: &Plan, attempts: &[&Attempt]) -> u32 {
-    let answers = |step: StepIx| {
+    let handles = |step: StepIx| {
         let step = &plan.steps[step];
         [step.condition, plan.entries[step.entry].condition].contains(&Some(Condition::OnFailure))
     };
-    let failed = last(attempts.iter().copied().filter(|attempt| !answers(attempt.step)));
+    let failed = last(attempts.iter().copied().filter(|attempt| !handles(attempt.step)));
     let mut nodes: Vec<Option<NodeId>> = failed
         .into_iter()
         .filter(|(_, status)| is_failed(*status))

@@ -54,7 +54,7 @@ pub(super) fn results(evidence: &Evidence) -> Findings {
             if *count > 1 {
                 findings.add(format_args!("{execution} has {count} applied results"));
             }
-            made_up(&mut findings, evidence, *execution, outcome);
+            check_origin(&mut findings, evidence, *execution, outcome);
         }
     }
     for receipt in &evidence.truth.receipts {
@@ -107,7 +107,7 @@ fn is_same(kept: &Outcome, received: &Outcome) -> bool {
 }
 
 /// Checks that a result comes from a process of that execution, on the node that had the lease.
-fn made_up(findings: &mut Findings, evidence: &Evidence, execution: ExecutionId, outcome: &Outcome) {
+fn check_origin(findings: &mut Findings, evidence: &Evidence, execution: ExecutionId, outcome: &Outcome) {
     let lease = evidence.tables.executions.get(&execution).and_then(|each| each.state.lease().copied());
     let host = lease.and_then(|lease| evidence.hosts.get(&lease.node).copied());
     let brought_about = evidence.truth.of(execution).any(|process| {

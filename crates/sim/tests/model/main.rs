@@ -5,10 +5,7 @@
 //! that may crash; leases that may end at any time, as clock drift could cause; reports that arrive late, twice, out of
 //! order or never. The checker tries every order.
 
-#![expect(
-    clippy::print_stdout,
-    reason = "statistics, and the path to a broken rule"
-)]
+#![expect(clippy::print_stdout, reason = "statistics, and the path to a broken rule")]
 
 mod actions;
 mod commit;

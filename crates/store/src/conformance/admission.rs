@@ -170,10 +170,10 @@ pub async fn a_held_node_is_given_nothing_of_another_run(store: Arc<dyn Store>) 
     assert_eq!(store.execution(execution_id(2)).await.unwrap().unwrap().state, pending());
     apply(&store, &[given(1, 1, 1), given(2, 3, 2)]).await;
     // Added with a lease there: the whole change is refused.
-    let born = |of| added(of, vec![execution(10, of, leased(10, 2)), execution(11, of, leased(11, 1))]);
-    refuse(&store, born(2), Refusal::NodeHeld(run_id(1))).await;
+    let new_leased = |of| added(of, vec![execution(10, of, leased(10, 2)), execution(11, of, leased(11, 1))]);
+    refuse(&store, new_leased(2), Refusal::NodeHeld(run_id(1))).await;
     assert_eq!(store.execution(execution_id(10)).await.unwrap(), None);
-    apply(&store, &[born(1)]).await;
+    apply(&store, &[new_leased(1)]).await;
 }
 
 pub async fn a_run_that_ends_gives_its_nodes_back(store: Arc<dyn Store>) {

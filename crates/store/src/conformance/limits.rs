@@ -30,7 +30,7 @@ fn since(number: u32, second: i64) -> Lease {
     Lease { token: token(number), node: node(1), session: session(1), granted_at: at(second) }
 }
 
-fn born(number: u32, second: i64) -> State {
+fn new_leased(number: u32, second: i64) -> State {
     State::Leased { lease: since(number, second), stop: false }
 }
 
@@ -286,23 +286,29 @@ pub async fn what_is_born_leased_takes_its_place_or_is_not_born(store: Arc<dyn S
     apply(&store, &[created(1)]).await;
     let db = [("db", "2")];
     let running = State::Running { lease: since(2, 20), started_at: at(21), stop: false };
-    apply(&store, &[added(1, vec![limited(1, 1, born(1, 20), &db), limited(2, 1, running, &db)])]).await;
+    apply(&store, &[added(1, vec![limited(1, 1, new_leased(1, 20), &db), limited(2, 1, running, &db)])])
+        .await;
     assert_eq!(used(&store).await, uses(&[("db", 1), ("db", 2)]));
-    refuse(&store, added(1, vec![limited(3, 1, born(3, 22), &db)]), full("db")).await;
+    refuse(&store, added(1, vec![limited(3, 1, new_leased(3, 22), &db)]), full("db")).await;
     assert_eq!(store.execution(execution_id(3)).await.unwrap(), None);
     apply(&store, &[finished(1, 1, 1, Verdict::Succeeded), finished(1, 2, 2, Verdict::Succeeded)]).await;
     // All or nothing: executions before the one without room use no slot.
     let three = |keys: &[(&str, &str)]| {
-        added(1, (4..=6).map(|number| limited(number, 1, born(number, 30), keys)).collect())
+        added(1, (4..=6).map(|number| limited(number, 1, new_leased(number, 30), keys)).collect())
     };
     refuse(&store, three(&[("api", "9/1h"), ("db", "2")]), full("db")).await;
     assert_eq!(used(&store).await, []);
     apply(&store, &[three(&[("api", "9/1h"), ("db", "3")])]).await;
     assert_eq!(used(&store).await.len(), 6);
     // In the batch that creates the run, with an id that is in use and one that is not.
-    let clash =
-        added(7, vec![limited(7, 7, born(7, 40), &[("z", "1")]), limited(4, 7, born(4, 40), &[("z", "2")])]);
-    let fine = added(7, vec![limited(8, 7, born(8, 40), &[("z", "1")])]);
+    let clash = added(
+        7,
+        vec![
+            limited(7, 7, new_leased(7, 40), &[("z", "1")]),
+            limited(4, 7, new_leased(4, 40), &[("z", "2")]),
+        ],
+    );
+    let fine = added(7, vec![limited(8, 7, new_leased(8, 40), &[("z", "1")])]);
     assert_eq!(
         commit(&store, &[created(7), clash, fine]).await.outcomes,
         [Ok(()), Err(Refusal::WrongState), Ok(())]
@@ -312,7 +318,7 @@ pub async fn what_is_born_leased_takes_its_place_or_is_not_born(store: Arc<dyn S
 
 pub async fn a_run_that_goes_takes_its_places_with_it(store: Arc<dyn Store>) {
     apply(&store, &[created(1), created(2)]).await;
-    apply(&store, &[added(1, vec![limited(1, 1, born(1, 20), &[("api", "1/1h"), ("db", "1")])])]).await;
+    apply(&store, &[added(1, vec![limited(1, 1, new_leased(1, 20), &[("api", "1/1h"), ("db", "1")])])]).await;
     apply(&store, &[added(2, vec![limited(2, 2, pending(), &[("db", "1")])])]).await;
     apply(&store, &[moved(1, &[RunState::Cancelled], 30)]).await;
     // The end of the run does not end a lease.

@@ -16,9 +16,9 @@ use tokio::sync::broadcast;
 
 use crate::copy::deleted_before;
 use crate::port::{
-    Admission, Beside, Committed, Error, EventFilter, Events, ExecutionFilter, Executions, Listed, News,
-    NodeTotals, Nodes, Output, OutputChunk, Page, RunFilter, Runs, ServerRecord, Servers, Store, Tally,
-    Totals,
+    Admission, Committed, DirectWrites, Error, EventFilter, Events, ExecutionFilter, Executions, Hint,
+    Listed, NodeTotals, Nodes, Output, OutputChunk, Page, RunFilter, Runs, ServerRecord, Servers, Store,
+    Tally, Totals,
 };
 
 /// All state of one store.
@@ -45,7 +45,7 @@ pub(super) struct State {
 /// The reference store.
 pub struct MemoryStore {
     state: Mutex<State>,
-    news: broadcast::Sender<News>,
+    hints: broadcast::Sender<Hint>,
 }
 
 impl fmt::Debug for MemoryStore {
@@ -63,7 +63,7 @@ impl Default for MemoryStore {
 impl MemoryStore {
     /// Returns an empty store with the cluster `default`.
     pub fn new() -> Self {
-        Self { state: Mutex::new(State::empty()), news: broadcast::channel(1).0 }
+        Self { state: Mutex::new(State::empty()), hints: broadcast::channel(1).0 }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -392,7 +392,7 @@ impl Totals for MemoryStore {
 }
 
 #[async_trait]
-impl Beside for MemoryStore {
+impl DirectWrites for MemoryStore {
     async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>, Error> {
         let mut state = self.lock();
         let touch = |&(node, session): &(NodeId, SessionId)| match state.tables.nodes.get_mut(&node) {
@@ -450,8 +450,8 @@ impl Store for MemoryStore {
         false
     }
 
-    fn news(&self) -> broadcast::Receiver<News> {
-        self.news.subscribe()
+    fn hints(&self) -> broadcast::Receiver<Hint> {
+        self.hints.subscribe()
     }
 
     async fn now(&self) -> Result<Option<Timestamp>, Error> {

@@ -14,9 +14,9 @@ use downbeat_core::state::LimitUse;
 use jiff::Timestamp;
 use tokio::sync::{broadcast, mpsc};
 
-use super::store::{Beside, Store};
+use super::store::{DirectWrites, Store};
 use super::{
-    Committed, Error, EventFilter, ExecutionFilter, Listed, News, NodeTotals, OutputChunk, Page, RunFilter,
+    Committed, Error, EventFilter, ExecutionFilter, Hint, Listed, NodeTotals, OutputChunk, Page, RunFilter,
     ServerRecord, Tally,
 };
 use crate::copy::{Kept, Part, Seen};
@@ -67,8 +67,8 @@ macro_rules! reads {
                 self.store().is_shared()
             }
 
-            fn news(&self) -> broadcast::Receiver<News> {
-                self.store().news()
+            fn hints(&self) -> broadcast::Receiver<Hint> {
+                self.store().hints()
             }
 
             async fn now(&self) -> Result<Option<Timestamp>, Error> {
@@ -199,7 +199,7 @@ reads! {
 pub struct Wrapped<W>(pub W);
 
 #[async_trait]
-impl<W: Wrapper> Beside for Wrapped<W> {
+impl<W: Wrapper> DirectWrites for Wrapped<W> {
     async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>, Error> {
         self.0.touch_nodes(seen, at).await
     }
@@ -231,8 +231,8 @@ impl<W: Wrapper> Store for Wrapped<W> {
         self.0.is_shared()
     }
 
-    fn news(&self) -> broadcast::Receiver<News> {
-        self.0.news()
+    fn hints(&self) -> broadcast::Receiver<Hint> {
+        self.0.hints()
     }
 
     async fn now(&self) -> Result<Option<Timestamp>, Error> {

@@ -110,7 +110,7 @@ pub struct NodeTotals {
 /// A notification about another server. It is only a hint: the receiver reads the store to act on it, and also reads
 /// the store periodically without one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum News {
+pub enum Hint {
     /// Events were committed.
     Events,
     /// A server signed off.

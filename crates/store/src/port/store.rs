@@ -7,13 +7,13 @@ use jiff::Timestamp;
 use tokio::sync::broadcast;
 
 use super::reads::{Admission, Events, Executions, Nodes, Output, Runs, Servers, Source, Totals};
-use super::{Committed, Error, News, OutputChunk, ServerRecord};
+use super::{Committed, Error, Hint, OutputChunk, ServerRecord};
 
 /// Stores all state. Implementations do not differ in anything that the conformance suite can observe.
 #[async_trait]
 pub trait Store:
     Admission
-    + Beside
+    + DirectWrites
     + Events
     + Executions
     + Nodes
@@ -32,7 +32,7 @@ pub trait Store:
     fn is_shared(&self) -> bool;
 
     /// Returns notifications about other servers, from now on. A store that is not shared has none.
-    fn news(&self) -> broadcast::Receiver<News>;
+    fn hints(&self) -> broadcast::Receiver<Hint>;
 
     /// Returns the time of the store's own clock, which decides between servers that share it.
     async fn now(&self) -> Result<Option<Timestamp>, Error>;
@@ -52,7 +52,7 @@ pub trait Store:
 
 /// The writes besides [`Store::commit`]. They change no state that a guard reads, and create no events.
 #[async_trait]
-pub trait Beside: Send + Sync {
+pub trait DirectWrites: Send + Sync {
     /// Records heartbeats in one write. Returns, for each, whether that session is the node's current one; only those
     /// are recorded.
     async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>, Error>;

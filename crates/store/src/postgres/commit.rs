@@ -63,17 +63,17 @@ pub(crate) async fn commit(
     pool: &Pool,
     server: ServerId,
     changes: &[Change],
-    news: &str,
+    hints: &str,
 ) -> Result<Committed, Error> {
     let mut new_ids = NewIds::Trusted;
     for _ in 1..TRIES {
-        match attempt(pool, server, changes, new_ids, news).await {
+        match attempt(pool, server, changes, new_ids, hints).await {
             Err(failure) if failure.is_violated_key() => new_ids = NewIds::Checked,
             Err(failure) if failure.is_collision() => {}
             result => return Ok(result?),
         }
     }
-    Ok(attempt(pool, server, changes, new_ids, news).await?)
+    Ok(attempt(pool, server, changes, new_ids, hints).await?)
 }
 
 async fn attempt(
@@ -81,7 +81,7 @@ async fn attempt(
     server: ServerId,
     changes: &[Change],
     new_ids: NewIds,
-    news: &str,
+    hints: &str,
 ) -> Result<Committed, Failure> {
     let client = pool.get().await?;
     let begun = within(async {
@@ -111,10 +111,10 @@ async fn attempt(
     let holds = Holds::of(&held, &tables.holds);
     let limits = LimitChanges::of(&tables, &dirty, &verdicts);
     let rows = tables.executions.len() + changes.len() + holds.added.len() + limits.added.len();
-    let saved = save::save(&client, server, changes, &verdicts, &tables, &dirty, &holds, &limits, news);
+    let saved = save::save(&client, server, changes, &verdicts, &tables, &dirty, &holds, &limits, hints);
     match within_for(rows, saved).await {
         Ok(before) => Ok(Committed { seqs: verdicts.seqs(count(before)?), outcomes: verdicts.outcomes }),
-        Err(failure) if failure.is_silence() => {
+        Err(failure) if failure.is_disconnected() => {
             drop(Object::take(client));
             let last =
                 verdicts.applied.last().map(|&index| json(&changes[index])).transpose()?.unwrap_or_default();
@@ -210,7 +210,7 @@ async fn ask(client: &Object, server: ServerId, transaction: &str, last: &str) -
 /// - Only one server at a time registers new nodes: there is no row yet that could be locked.
 /// - A server that takes nodes for a run excludes all that grant leases or free nodes: each locks the table before
 ///   it reads, so that it sees the others' changes. Servers that only read never wait.
-fn beginning(needs: &Needs<'_>) -> String {
+fn lock_statements(needs: &Needs<'_>) -> String {
     let mut sql = "BEGIN".to_owned();
     if needs.counts {
         sql += &format!("; SELECT pg_advisory_xact_lock({COUNTS_LOCK})");
@@ -263,7 +263,7 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String), F
 
     let (nodes_args, runs_args, keys_args, executions_args): (Args<'_>, Args<'_>, Args<'_>, Args<'_>) =
         (vec![&nodes], vec![&runs], vec![&key_clusters, &keys], vec![&executions]);
-    let beginning = beginning(needs);
+    let beginning = lock_statements(needs);
     let (holds_args, taken_args): (Args<'_>, Args<'_>) = (vec![&held, &holders], vec![&taken]);
     let deleted_args: Args<'_> = vec![&deleted_nodes, &deleted_sessions];
     let (
@@ -352,15 +352,15 @@ async fn count_uses(client: &Object, changes: &[Change], tables: &mut Tables) ->
     let args: Args<'_> = vec![&runs, &created, &keys, &since, &at];
     let (locked, rows) = join!(client.query(&lock, &[]), client.query(&counts, &args));
     locked?;
-    let mut answers = Vec::new();
+    let mut counts = Vec::new();
     for row in rows? {
         let index = usize::try_from(row.try_get::<_, i64>(0)? - 1).unwrap_or(usize::MAX);
         let count = u32::try_from(row.try_get::<_, i64>(2)?).unwrap_or(u32::MAX);
-        answers.push((index, ClusterId(row.try_get(1)?), count));
+        counts.push((index, ClusterId(row.try_get(1)?), count));
     }
     for (index, check) in checks.into_iter().enumerate() {
         // A run that neither exists nor is created has nothing to lease.
-        if let Some((_, cluster, count)) = answers.pop_if(|answer| answer.0 == index) {
+        if let Some((_, cluster, count)) = counts.pop_if(|row| row.0 == index) {
             check.record(cluster, count, tables);
         }
     }

@@ -128,7 +128,7 @@ pub(crate) async fn migrate(client: &mut Client) -> Result<(), Failure> {
         match run_next(client).await {
             Ok(true) => {}
             Ok(false) => return Ok(()),
-            Err(failure) if failure.is_held_up() => {
+            Err(failure) if failure.is_lock_timeout() => {
                 tries += 1;
                 if tries == LOCK_TRIES {
                     let why = "a migration cannot get its lock; end the long transactions on this database, then start again";

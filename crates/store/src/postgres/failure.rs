@@ -41,12 +41,12 @@ impl Failure {
     }
 
     /// Returns true if a lock did not become free in time.
-    pub(crate) fn is_held_up(&self) -> bool {
+    pub(crate) fn is_lock_timeout(&self) -> bool {
         self.state() == Some(&SqlState::LOCK_NOT_AVAILABLE)
     }
 
     /// Returns true if the connection broke: the effect of the last statement is unknown.
-    pub(crate) fn is_silence(&self) -> bool {
+    pub(crate) fn is_disconnected(&self) -> bool {
         match self {
             Failure::Sql(error) => error.code().is_none_or(|state| state.code().starts_with("57P")),
             Failure::Silent(_) => true,

@@ -11,7 +11,7 @@
 //! commit later. The lock is acquired and released inside the second flight, so nobody waits for the network while
 //! holding it.
 //!
-//! How servers notify each other: a batch ends with one NOTIFY; see `news`.
+//! How servers notify each other: a batch ends with one NOTIFY; see `hints`.
 //!
 //! How it stays fast while a long transaction prevents PostgreSQL from removing dead rows: there is no row that every
 //! commit rewrites, and no commit searches the tables for work. A batch finds its rows by their ids.
@@ -22,7 +22,7 @@
 mod commit;
 mod connect;
 mod failure;
-mod news;
+mod hints;
 mod output;
 mod prune;
 mod save;

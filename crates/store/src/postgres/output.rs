@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::connect::answered;
 use super::failure::Failure;
-use super::news::NOTIFY;
+use super::hints::NOTIFY;
 use super::write::Write;
 use crate::port::OutputChunk;
 use crate::rows::{OutputRow, int};
@@ -25,17 +25,17 @@ pub(super) async fn append(
     pool: &Pool,
     chunks: &[OutputChunk],
     keep_bytes: u64,
-    news: &str,
+    hints: &str,
 ) -> Result<(), Failure> {
     let client = pool.get().await?;
-    answered(client, async |client: &mut Object| write(client, chunks, keep_bytes, news).await).await
+    answered(client, async |client: &mut Object| write(client, chunks, keep_bytes, hints).await).await
 }
 
 async fn write(
     client: &mut Object,
     chunks: &[OutputChunk],
     keep_bytes: u64,
-    news: &str,
+    hints: &str,
 ) -> Result<(), Failure> {
     let transaction = client.transaction().await?;
     let mut ids: Vec<Uuid> = chunks.iter().map(|chunk| chunk.execution.0).collect();
@@ -68,7 +68,7 @@ async fn write(
         let statement = transaction.prepare_cached(TRIM).await?;
         transaction.execute(&statement, &[&trimmed, &keep_from]).await?;
         let statement = transaction.prepare_cached(NOTIFY).await?;
-        transaction.execute(&statement, &[&news]).await?;
+        transaction.execute(&statement, &[&hints]).await?;
     }
     Ok(transaction.commit().await?)
 }

@@ -13,7 +13,7 @@ use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::failure::Failure;
-use super::news::NOTIFY;
+use super::hints::NOTIFY;
 use super::write::{Flight, Write, arrays, unnest};
 use crate::batch::{Dirty, Ended, Holds, LimitChanges};
 use crate::port::Error;
@@ -93,7 +93,7 @@ pub(super) async fn save(
     dirty: &Dirty<'_>,
     holds: &Holds<'_>,
     limits: &LimitChanges,
-    news: &str,
+    hints: &str,
 ) -> Result<i64, Failure> {
     let executions = &tables.executions;
     let live = |id: &NodeId| NodeLiveRow::of(*id, &tables.nodes[id]);
@@ -158,7 +158,7 @@ pub(super) async fn save(
     record_args.push(Box::new(server.0));
     let record_args: Vec<_> = record_args.iter().map(|arg| &**arg as &(dyn ToSql + Sync)).collect();
     let notify = client.prepare_cached(NOTIFY).await?;
-    let notify_args: [&(dyn ToSql + Sync); 1] = [&news];
+    let notify_args: [&(dyn ToSql + Sync); 1] = [&hints];
 
     let (written, locked, recorded, notified, committed) = join!(
         flight.send(client),

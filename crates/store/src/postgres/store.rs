@@ -16,12 +16,12 @@ use uuid::Uuid;
 
 use super::connect::{self, Purpose};
 use super::failure::Failure;
-use super::news::{Listener, NOTIFY};
+use super::hints::{Listener, NOTIFY};
 use super::write::{self, Write};
 use super::{commit, output, prune, snapshot};
 use crate::copy::Part;
 use crate::filter::Arg;
-use crate::port::{Beside, Committed, Error, News, OutputChunk, ServerRecord, Store};
+use crate::port::{Committed, DirectWrites, Error, Hint, OutputChunk, ServerRecord, Store};
 use crate::read::Database;
 use crate::rows::{Columns, OutputRow, Record, ServerRow, Text, int, time};
 
@@ -139,7 +139,7 @@ impl Database for PostgresStore {
 }
 
 #[async_trait]
-impl Beside for PostgresStore {
+impl DirectWrites for PostgresStore {
     async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>, Error> {
         // Locks rows by id, as commits do.
         let sql = "WITH seen AS (SELECT p.node, p.session FROM presence p \
@@ -158,8 +158,8 @@ impl Beside for PostgresStore {
 
     async fn append_output(&self, chunks: &[OutputChunk], keep_bytes: u64) -> Result<(), Error> {
         let executions: BTreeSet<ExecutionId> = chunks.iter().map(|chunk| chunk.execution).collect();
-        let news = self.listener.payload(&News::Output(executions.into_iter().collect()));
-        Ok(output::append(&self.queries, chunks, keep_bytes, &news).await?)
+        let hints = self.listener.payload(&Hint::Output(executions.into_iter().collect()));
+        Ok(output::append(&self.queries, chunks, keep_bytes, &hints).await?)
     }
 
     async fn put_server(&self, server: &ServerRecord) -> Result<(), Error> {
@@ -180,7 +180,7 @@ impl Beside for PostgresStore {
 
     async fn remove_server(&self, id: ServerId) -> Result<(), Error> {
         self.rows("DELETE FROM servers WHERE id = $1", &[&id.0]).await?;
-        self.rows(NOTIFY, &[&self.listener.payload(&News::Servers)]).await?;
+        self.rows(NOTIFY, &[&self.listener.payload(&Hint::Servers)]).await?;
         Ok(())
     }
 
@@ -199,7 +199,7 @@ impl Store for PostgresStore {
         true
     }
 
-    fn news(&self) -> broadcast::Receiver<News> {
+    fn hints(&self) -> broadcast::Receiver<Hint> {
         self.listener.subscribe()
     }
 
@@ -224,8 +224,8 @@ impl Store for PostgresStore {
     async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
         // A separate task: a dropped caller must not leave a transaction open.
         let (pool, changes) = (self.commits.clone(), changes.to_vec());
-        let news = self.listener.payload(&News::Events);
-        tokio::spawn(async move { commit::commit(&pool, server, &changes, &news).await })
+        let hints = self.listener.payload(&Hint::Events);
+        tokio::spawn(async move { commit::commit(&pool, server, &changes, &hints).await })
             .await
             .map_err(|error| Error::Unavailable(format!("a commit was interrupted: {error}")))?
     }

@@ -69,7 +69,7 @@ pub(super) fn prepare(config: &mut Config, encryption: &Encryption) -> Result<Ma
         None if is_local(config) => SslMode::Disable,
         None => {
             return Err(Error::BadOption(
-                "the store is on another host: say sslmode=require (TLS) or sslmode=disable in its URL, such as \
+                "the store is on another host: set sslmode=require (TLS) or sslmode=disable in its URL, such as \
                  postgres://USER@HOST/DATABASE?sslmode=require"
                     .to_owned(),
             ));
@@ -150,7 +150,7 @@ mod tests {
             "postgres://u@127.0.0.1,db/x",
         ] {
             let refused = mode_of(location).unwrap_err();
-            assert!(refused.contains("say sslmode=require (TLS) or sslmode=disable"), "{refused}");
+            assert!(refused.contains("set sslmode=require (TLS) or sslmode=disable"), "{refused}");
             assert!(!refused.contains("u:p"), "{refused}");
         }
         assert_eq!(mode_of("postgres://u@db/x?sslmode=disable"), Ok(SslMode::Disable));

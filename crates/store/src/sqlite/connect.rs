@@ -48,7 +48,7 @@ pub(crate) fn resolve_path(path: &Path) -> Result<PathBuf, Error> {
 
 /// Locks the file until the returned handle is dropped.
 pub(crate) fn lock(path: &Path) -> Result<File, Error> {
-    let lock_path = file::beside(path, ".lock");
+    let lock_path = file::sibling(path, ".lock");
     let file = file::make_file(&lock_path)
         .map_err(|error| Error::Unavailable(format!("cannot create `{}`: {error}", lock_path.display())))?;
     match file.try_lock() {

@@ -21,10 +21,10 @@ const PRIVATE_FILE: u32 = 0o600;
 const LEAST_FREE_BYTES: u64 = 1024 * 1024;
 
 /// The suffixes of the files that SQLite and this program keep next to the database.
-const BESIDE: [&str; 3] = ["-wal", "-shm", ".lock"];
+const SUFFIXES: [&str; 3] = ["-wal", "-shm", ".lock"];
 
 /// Returns the path of a file next to the database.
-pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
+pub(crate) fn sibling(path: &Path, suffix: &str) -> PathBuf {
     let mut name: OsString = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
@@ -43,7 +43,7 @@ pub(crate) fn make_file(path: &Path) -> io::Result<File> {
 /// Makes the files of an earlier release private, and their directory if it contains nothing else. Files of another
 /// owner stay unchanged: they may be shared on purpose, and only their owner can change them.
 pub(crate) fn make_private(path: &Path) -> io::Result<()> {
-    for file in [path.to_owned()].into_iter().chain(BESIDE.map(|suffix| beside(path, suffix))) {
+    for file in [path.to_owned()].into_iter().chain(SUFFIXES.map(|suffix| sibling(path, suffix))) {
         restrict(&file, PRIVATE_FILE)?;
     }
     let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
@@ -87,7 +87,7 @@ impl Files {
         Ok(Self {
             path: path.to_owned(),
             database: known(path)?,
-            log: known(&beside(path, "-wal"))?,
+            log: known(&sibling(path, "-wal"))?,
             damage: Mutex::default(),
         })
     }
@@ -114,8 +114,8 @@ impl Files {
     }
 
     /// Fails if one of the files is no longer at its path.
-    pub(crate) fn are_there(&self) -> Result<(), Error> {
-        let log = beside(&self.path, "-wal");
+    pub(crate) fn check_exist(&self) -> Result<(), Error> {
+        let log = sibling(&self.path, "-wal");
         for (file, known) in [(&self.path, self.database), (&log, self.log)] {
             match identity(file) {
                 Ok(found) if found == known => {}
@@ -135,11 +135,11 @@ impl Files {
     }
 
     /// Fails if the files are damaged or missing, or if their disk is full or read-only.
-    pub(crate) fn can_be_written(&self) -> Result<(), Error> {
+    pub(crate) fn check_writable(&self) -> Result<(), Error> {
         if let Some(damage) = self.damage().clone() {
             return Err(Error::Damaged(damage));
         }
-        self.are_there()?;
+        self.check_exist()?;
         let path = self.path.display();
         let disk = statvfs(&self.path)
             .map_err(|error| Error::Unavailable(format!("cannot access the disk of `{path}`: {error}")))?;

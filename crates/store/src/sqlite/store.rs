@@ -22,7 +22,7 @@ use super::writer::Writer;
 use super::{commit, connect, output, prune, replicate, snapshot};
 use crate::copy::Part;
 use crate::filter::Arg;
-use crate::port::{Beside, Committed, Error, News, Output, OutputChunk, ServerRecord, Store};
+use crate::port::{Committed, DirectWrites, Error, Hint, Output, OutputChunk, ServerRecord, Store};
 use crate::read::Database;
 use crate::rows::{Record, ServerRow};
 
@@ -35,7 +35,7 @@ pub struct SqliteStore {
     pub(super) writer: Writer,
     pub(super) readers: Readers,
     /// Never sends: only one server uses the file.
-    news: broadcast::Sender<News>,
+    hints: broadcast::Sender<Hint>,
 }
 
 impl SqliteStore {
@@ -54,7 +54,7 @@ impl SqliteStore {
             let files = Arc::new(Files::of(&path)?);
             let writer = Writer::start(Arc::clone(&files), connection, lock)?;
             let readers = Readers::new(Arc::clone(&files));
-            Ok(Self { files, writer, readers, news: broadcast::channel(1).0 })
+            Ok(Self { files, writer, readers, hints: broadcast::channel(1).0 })
         })
         .await
         .map_err(|error| Error::Unavailable(format!("opening the store was interrupted: {error}")))?
@@ -152,7 +152,7 @@ fn touch(connection: &mut Connection, seen: &[(NodeId, SessionId)], at: i64) -> 
 }
 
 #[async_trait]
-impl Beside for SqliteStore {
+impl DirectWrites for SqliteStore {
     async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>, Error> {
         let seen = seen.to_vec();
         self.writer.run(move |connection| touch(connection, &seen, at.as_microsecond())).await
@@ -202,8 +202,8 @@ impl Store for SqliteStore {
         false
     }
 
-    fn news(&self) -> broadcast::Receiver<News> {
-        self.news.subscribe()
+    fn hints(&self) -> broadcast::Receiver<Hint> {
+        self.hints.subscribe()
     }
 
     async fn now(&self) -> Result<Option<Timestamp>, Error> {
@@ -212,7 +212,7 @@ impl Store for SqliteStore {
 
     async fn health(&self) -> Result<(), Error> {
         let files = Arc::clone(&self.files);
-        tokio::task::spawn_blocking(move || files.can_be_written())
+        tokio::task::spawn_blocking(move || files.check_writable())
             .await
             .map_err(|error| Error::Unavailable(format!("a check of the store was interrupted: {error}")))?
     }
@@ -223,7 +223,7 @@ impl Store for SqliteStore {
         let files = Arc::clone(&self.files);
         self.writer
             .run(move |connection| {
-                files.are_there()?;
+                files.check_exist()?;
                 commit::commit(connection, server, &changes)
             })
             .await
