@@ -16,7 +16,6 @@ const ONLINE: &str = r#"downbeat_nodes{status="online"}"#;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Crew {
     pub nodes: u32,
-    /// Slots of each agent.
     pub slots: u32,
 }
 

@@ -39,7 +39,6 @@ pub(crate) enum Answer {
 }
 
 impl Kind {
-    /// Returns the path of the call.
     pub(crate) fn path(self) -> &'static str {
         match self {
             Kind::Hello => "/downbeat.agent.v1.Agent/Hello",

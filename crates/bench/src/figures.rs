@@ -29,7 +29,6 @@ pub(super) struct Figures {
     pub server_cpu_seconds: f64,
     #[serde(flatten)]
     pub more: BTreeMap<&'static str, f64>,
-    /// Each server's share of the load.
     pub servers: Vec<Share>,
 }
 

@@ -95,7 +95,7 @@ impl Connection {
     }
 
     /// Adds a request to the next write.
-    pub(super) fn send(&mut self, kind: Kind, message: &[u8]) -> io::Result<()> {
+    pub(super) fn queue(&mut self, kind: Kind, message: &[u8]) -> io::Result<()> {
         if MESSAGE_HEAD + message.len() > FRAME_MOST {
             return Err(io::Error::other("a message is longer than a frame"));
         }

@@ -20,12 +20,12 @@ mod page;
 mod process;
 mod server;
 mod shares;
-mod sightings;
 mod site;
 mod soak;
 mod tables;
 mod takeover;
 mod tasks;
+mod watcher;
 
 pub use failure::{Code, Failure};
 pub use loads::{BenchArgs, Output, Report, run};

@@ -69,7 +69,7 @@ impl Node {
                     beat.as_mut().reset(Instant::now() + self.heartbeat_interval);
                     let (node, session) = (self.id, self.session);
                     let (held, leaving, problems) = (Vec::new(), false, Vec::new());
-                    self.send(Call::Heartbeat(Heartbeat { node, session, held, leaving, problems }))?;
+                    self.queue(Call::Heartbeat(Heartbeat { node, session, held, leaving, problems }))?;
                 }
             }
         }
@@ -83,27 +83,27 @@ impl Node {
         self.ask_for_work(BUSY)?;
         let finished = assignments.into_iter().map(done).collect();
         let (node, session, poll) = (self.id, self.session, self.poll);
-        self.send(Call::Report(Report { node, session, started: Vec::new(), finished, free: IDLE, poll }))
+        self.queue(Call::Report(Report { node, session, started: Vec::new(), finished, free: IDLE, poll }))
     }
 
     fn ask_for_work(&mut self, free: Free) -> io::Result<()> {
         self.poll += 1;
         let (node, session, poll) = (self.id, self.session, self.poll);
-        self.send(Call::Poll(Poll { node, session, free, poll, resync: None, wait: WAIT }))
+        self.queue(Call::Poll(Poll { node, session, free, poll, resync: None, wait: WAIT }))
     }
 
-    fn send(&mut self, call: Call) -> io::Result<()> {
-        send(&mut self.connection, call)
+    fn queue(&mut self, call: Call) -> io::Result<()> {
+        queue(&mut self.connection, call)
     }
 }
 
-fn send(connection: &mut Connection, call: Call) -> io::Result<()> {
+fn queue(connection: &mut Connection, call: Call) -> io::Result<()> {
     let (kind, message) = call_to_bytes(call).map_err(io::Error::other)?;
-    connection.send(kind, &message)
+    connection.queue(kind, &message)
 }
 
 async fn ask(connection: &mut Connection, call: Call) -> io::Result<Answer> {
-    send(connection, call)?;
+    queue(connection, call)?;
     connection.send().await?;
     let (kind, message) = connection.receive().await?;
     answer_from_bytes(kind, &message).map_err(io::Error::other)

@@ -146,13 +146,11 @@ impl Server {
         Ok(Feed::new(response, self.url.clone()))
     }
 
-    /// Returns all metrics.
     pub(super) async fn metrics(&self) -> Result<Metrics, Failure> {
         let text = async { self.client.get(format!("{}/metrics", self.url)).send().await?.text().await };
         text.await.map(Metrics).map_err(|error| cannot("read metrics", &error))
     }
 
-    /// Waits until a metric has reached a value.
     pub(super) async fn reached(&self, name: &str, value: f64, every: Duration) -> Result<(), Failure> {
         let (mut last, mut since) = (-1.0, Instant::now());
         loop {
@@ -219,7 +217,6 @@ impl Launch {
     }
 }
 
-/// The text of `/metrics`.
 #[derive(Debug)]
 pub(super) struct Metrics(String);
 

@@ -58,7 +58,6 @@ impl Wanted {
 #[derive(Debug)]
 pub(super) struct Site {
     pub servers: Vec<Server>,
-    /// The kind of the store.
     pub store: String,
     database: Option<Database>,
     directory: TempDir,

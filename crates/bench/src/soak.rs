@@ -10,7 +10,6 @@ use super::tables::Tables;
 use crate::failure::Failure;
 use crate::page::Part;
 
-/// One time window.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Window {
     /// Its end, since the load's start.

@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 
 use super::figures::{Figures, Latencies};
 use super::server::{STUCK, Server};
-use super::sightings::Sightings;
 use super::site::{Site, Wanted, within};
 use super::tasks::own_cpu_seconds;
+use super::watcher::RunWatcher;
 use crate::Note;
 use crate::failure::Failure;
 
@@ -154,7 +154,7 @@ async fn round(
     let victim = usize::try_from(dice.below(count as u64)).unwrap_or(0);
     let living: Vec<usize> = (0..count).filter(|index| *index != victim).collect();
     let witness = living[usize::try_from(dice.below(living.len() as u64)).unwrap_or(0)];
-    let seen = Sightings::follow(site.servers[witness].events().await?);
+    let seen = RunWatcher::follow(site.servers[witness].events().await?);
 
     let definition = job(args);
     let (mut runs, mut of_victim) = (Vec::new(), None);
@@ -256,7 +256,7 @@ impl Attempts {
     }
 }
 
-async fn until(what: &str, seen: &Sightings, mut holds: impl FnMut() -> bool) -> Result<(), Failure> {
+async fn until(what: &str, seen: &RunWatcher, mut holds: impl FnMut() -> bool) -> Result<(), Failure> {
     let (mut events, mut since) = (seen.events(), Instant::now());
     while !holds() {
         if let Some(failure) = seen.failure() {

@@ -12,11 +12,10 @@ use downbeat_server::{Caller, Class, Drain, Force, Service, Submit};
 use crate::cluster::Cluster;
 use crate::jobs::job;
 
-/// The caller of all requests.
 static SIM: Caller = Caller::named("sim");
 
 /// How long a client waits for a response.
-const PATIENCE: Duration = Duration::from_secs(10);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Calls a random server. Returns nothing if the server does not respond in time or crashes.
 async fn ask<T, F: Future<Output = T>>(cluster: &Cluster, what: impl FnOnce(Service) -> F) -> Option<T> {
@@ -26,7 +25,7 @@ async fn ask<T, F: Future<Output = T>>(cluster: &Cluster, what: impl FnOnce(Serv
     tokio::select! {
         biased;
         () = gate.closed() => None,
-        answer = tokio::time::timeout(PATIENCE, what(service)) => answer.ok(),
+        answer = tokio::time::timeout(RESPONSE_TIMEOUT, what(service)) => answer.ok(),
     }
 }
 

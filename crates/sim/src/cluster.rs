@@ -119,7 +119,6 @@ impl Slot {
 }
 
 impl Cluster {
-    /// Starts all hosts.
     pub(crate) fn start(
         world: &Arc<World>,
         seed: u64,

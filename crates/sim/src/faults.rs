@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::client;
 use crate::cluster::Cluster;
-use crate::network::Weather;
+use crate::network::NetworkFaults;
 use crate::stranger;
 use crate::world::{HostId, World};
 
@@ -101,9 +101,9 @@ pub(crate) async fn inject(cluster: &Arc<Cluster>, kinds: Kinds, duration: Durat
 
 pub(crate) fn heal(cluster: &Cluster) {
     cluster.world.log(format_args!("everything heals"));
-    cluster.network.set_weather(Weather::default());
+    cluster.network.set_weather(NetworkFaults::default());
     cluster.network.unblock_all();
-    cluster.health.set(|troubles| *troubles = crate::store::Troubles::default());
+    cluster.health.set(|troubles| *troubles = crate::store::StoreFaults::default());
     cluster.set_clocks_right();
 }
 
@@ -149,7 +149,7 @@ fn partition(cluster: &Arc<Cluster>, duration: Duration) {
 
 fn change_weather(cluster: &Cluster) {
     let world = &cluster.world;
-    let weather = Weather {
+    let weather = NetworkFaults {
         delay: world.up_to(Duration::from_millis(1 << world.below(11))),
         late_permille: world.below(2) * world.below(60),
         lost_permille: world.below(2) * world.below(150),
@@ -182,6 +182,6 @@ fn trouble_store(cluster: &Arc<Cluster>, duration: Duration) {
     let cluster = cluster.clone();
     tokio::spawn(async move {
         tokio::time::sleep(duration).await;
-        cluster.health.set(|troubles| *troubles = crate::store::Troubles::default());
+        cluster.health.set(|troubles| *troubles = crate::store::StoreFaults::default());
     });
 }

@@ -25,7 +25,7 @@ const KEEPALIVE: Duration = Duration::from_secs(40);
 
 /// The current faults of the whole network.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Weather {
+pub(crate) struct NetworkFaults {
     /// The longest usual delay of one direction.
     pub(crate) delay: Duration,
     /// The share of calls that are delayed for long, in a thousand: others overtake them.
@@ -41,7 +41,7 @@ const SHORT_BYTES: usize = 256;
 
 #[derive(Debug, Default)]
 struct State {
-    weather: Weather,
+    weather: NetworkFaults,
     /// Directions in which nothing arrives.
     blocked: BTreeSet<(HostId, HostId)>,
     listening: BTreeMap<HostId, (Arc<dyn Link>, Gate)>,
@@ -62,7 +62,7 @@ impl Network {
         with(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(crate) fn set_weather(&self, weather: Weather) {
+    pub(crate) fn set_weather(&self, weather: NetworkFaults) {
         self.state(|state| state.weather = weather);
     }
 

@@ -17,9 +17,9 @@ use crate::truth::Counts;
 use crate::world::World;
 
 /// How long runs may take to end after everything has healed: longer than any timeout in the product.
-const PATIENCE: Duration = Duration::from_secs(45 * 60);
+const END_TIMEOUT: Duration = Duration::from_secs(45 * 60);
 /// The time for the last receipts and feeds.
-const AFTERMATH: Duration = Duration::from_secs(15);
+const DRAIN_TIME: Duration = Duration::from_secs(15);
 
 /// A deliberate defect, to prove that the checkers find it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,10 +163,10 @@ async fn simulate(setup: Setup) -> Outcome {
         if open.is_empty() && clients.iter().all(|client| client.is_finished()) {
             break;
         }
-        if healed.elapsed() > PATIENCE {
+        if healed.elapsed() > END_TIMEOUT {
             let open: Vec<String> = open.iter().map(|run| run.id.to_string()).collect();
             let what = format!(
-                "{PATIENCE:?} after everything healed these runs have not ended: {}",
+                "{END_TIMEOUT:?} after everything healed these runs have not ended: {}",
                 open.join(", ")
             );
             violations.push(Violation { checker: Checker::Ends, what });
@@ -174,7 +174,7 @@ async fn simulate(setup: Setup) -> Outcome {
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
-    tokio::time::sleep(AFTERMATH).await;
+    tokio::time::sleep(DRAIN_TIME).await;
     violations.extend(check(&Evidence::gather(&cluster, setup.broken).await));
     let simulated = world.clock.elapsed();
     let counts = world.truth(|truth| truth.counts);

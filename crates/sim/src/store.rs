@@ -26,11 +26,11 @@ use crate::world::{HostId, World};
 /// The store's current faults, for all servers.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
-    state: Mutex<Troubles>,
+    state: Mutex<StoreFaults>,
 }
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Troubles {
+pub(crate) struct StoreFaults {
     /// The longest usual delay of one direction.
     pub(crate) delay: Duration,
     /// The share of slow calls, in a thousand.
@@ -43,11 +43,11 @@ pub(crate) struct Troubles {
 }
 
 impl Health {
-    pub(crate) fn set(&self, change: impl FnOnce(&mut Troubles)) {
+    pub(crate) fn set(&self, change: impl FnOnce(&mut StoreFaults)) {
         change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    fn get(&self) -> Troubles {
+    fn get(&self) -> StoreFaults {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -90,7 +90,7 @@ fn away() -> Error {
 
 impl ServerStore {
     /// Waits for the request's delivery; the call takes effect after it.
-    async fn go(&self) -> Result<(), Error> {
+    async fn send_request(&self) -> Result<(), Error> {
         self.gate.pass().await;
         let troubles = self.health.get();
         self.travel(&troubles).await;
@@ -102,7 +102,7 @@ impl ServerStore {
     }
 
     /// Waits for the response's delivery.
-    async fn come_back(&self) -> Result<(), Error> {
+    async fn receive_response(&self) -> Result<(), Error> {
         self.travel(&self.health.get()).await;
         self.gate.pass().await;
         if self.health.get().away_from.contains(&self.host) {
@@ -111,7 +111,7 @@ impl ServerStore {
         Ok(())
     }
 
-    async fn travel(&self, troubles: &Troubles) {
+    async fn travel(&self, troubles: &StoreFaults) {
         let mut delay = self.world.up_to(troubles.delay);
         if self.world.happens(troubles.slow_permille) {
             delay += self.world.up_to(Duration::from_secs(8));
@@ -265,9 +265,9 @@ impl Wrapper for ServerStore {
         T: Send,
         R: Future<Output = Result<T, Error>> + Send,
     {
-        self.go().await?;
+        self.send_request().await?;
         let result = read.await?;
-        self.come_back().await?;
+        self.receive_response().await?;
         Ok(result)
     }
 
@@ -277,13 +277,13 @@ impl Wrapper for ServerStore {
         T: Send,
         R: Future<Output = Result<T, Error>> + Send,
     {
-        self.go().await?;
+        self.send_request().await?;
         if self.world.happens(self.health.get().fail_before_permille) {
             return Err(away());
         }
         let result = write.await?;
         let lost = self.world.happens(self.health.get().fail_after_permille);
-        self.come_back().await?;
+        self.receive_response().await?;
         if lost { Err(away()) } else { Ok(result) }
     }
 
@@ -296,9 +296,9 @@ impl Wrapper for ServerStore {
     }
 
     async fn now(&self) -> Result<Option<Timestamp>, Error> {
-        self.go().await?;
+        self.send_request().await?;
         let now = self.is_shared.then(|| self.world.now());
-        self.come_back().await?;
+        self.receive_response().await?;
         Ok(now)
     }
 

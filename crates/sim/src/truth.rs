@@ -23,7 +23,6 @@ pub(crate) struct Truth {
     pub(crate) counts: Counts,
 }
 
-/// One process on a host.
 #[derive(Clone, Debug)]
 pub(crate) struct Process {
     pub(crate) identity: Identity,

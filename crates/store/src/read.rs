@@ -26,7 +26,6 @@ use crate::port::{
 };
 use crate::rows::{Code, Record, count, int};
 
-/// A database that returns rows.
 #[async_trait]
 pub(crate) trait Database: Send + Sync {
     /// The statement that reads the highest sequence number.

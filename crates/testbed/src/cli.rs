@@ -51,7 +51,6 @@ impl Server {
         self.json(&["run", "show", id])["status"].as_str().unwrap().to_owned()
     }
 
-    /// Waits until `count` nodes are online.
     #[track_caller]
     pub fn nodes_online(&self, count: usize) {
         until("the nodes are online", || {

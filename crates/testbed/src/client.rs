@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// The timeout of a request.
-const PATIENCE: Duration = Duration::from_secs(4);
+const TIMEOUT: Duration = Duration::from_secs(4);
 
 /// A client of several servers.
 #[derive(Clone, Debug)]
@@ -30,7 +29,7 @@ impl Client {
     }
 
     async fn answer(request: reqwest::RequestBuilder) -> Option<Answer> {
-        let response = request.timeout(PATIENCE).send().await.ok()?;
+        let response = request.timeout(TIMEOUT).send().await.ok()?;
         let status = response.status().as_u16();
         let retry_after =
             response.headers().get("retry-after").map(|value| value.to_str().unwrap().to_owned());
@@ -82,7 +81,6 @@ impl Client {
         None
     }
 
-    /// Returns all pages of a list.
     pub async fn list(&self, server: usize, path: &str) -> Option<Vec<Value>> {
         let mut all: Vec<Value> = Vec::new();
         let separator = if path.contains('?') { '&' } else { '?' };
@@ -113,6 +111,6 @@ impl Client {
     pub async fn stream(&self, server: usize, last: u64) -> Option<reqwest::Response> {
         let url = format!("{}/api/v1/events?since=0", self.servers[server]);
         let request = self.http.get(url).header("Last-Event-ID", last.to_string()).send();
-        tokio::time::timeout(PATIENCE, request).await.ok()?.ok()
+        tokio::time::timeout(TIMEOUT, request).await.ok()?.ok()
     }
 }

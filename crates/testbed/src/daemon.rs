@@ -43,7 +43,6 @@ impl Daemon {
         Self::new(directory, name, &["agent", "--server", servers, "--hostname", name, "--data", &data])
     }
 
-    /// Adds arguments.
     pub fn with(mut self, arguments: &[&str]) -> Self {
         self.words.extend(arguments.iter().map(|&word| word.to_owned()));
         self

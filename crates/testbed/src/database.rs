@@ -59,7 +59,6 @@ impl Database {
         connect(&self.url.parse().expect("the database's URL is valid")).await
     }
 
-    /// Runs statements.
     pub async fn run(&self, sql: &str) {
         self.client().await.batch_execute(sql).await.expect("a statement runs");
     }

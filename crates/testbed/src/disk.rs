@@ -25,7 +25,6 @@ impl SmallDisk {
         self.path.join("ballast")
     }
 
-    /// Fills the disk.
     pub fn fill(&self) {
         // The write must fail with `no space left`.
         let _ = std::fs::write(self.ballast(), vec![0_u8; self.bytes]);

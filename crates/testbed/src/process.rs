@@ -77,7 +77,6 @@ impl Process {
         signal(self.id(), what);
     }
 
-    /// Kills it, and waits until it has ended.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -48,7 +48,6 @@ impl Server {
         Self { daemon, http, grpc, directory: directory.to_owned(), ready }
     }
 
-    /// Adds arguments.
     pub fn with(mut self, arguments: &[&str]) -> Self {
         self.daemon = self.daemon.with(arguments);
         self

@@ -45,7 +45,6 @@ impl Builder {
         self
     }
 
-    /// Sets flags of all its agents.
     pub fn agent_flags(mut self, flags: &[&str]) -> Self {
         self.flags = flags.iter().map(|&flag| flag.to_owned()).collect();
         self
@@ -157,7 +156,6 @@ impl Site {
         .await
     }
 
-    /// Waits until a run has ended, and returns it.
     pub async fn ended(&self, run: &str) -> Value {
         eventually(&format!("run {run} ends"), || async {
             let view = self.get(&format!("runs/{run}")).await?;
@@ -171,13 +169,11 @@ impl Site {
         eventually("executions are listed", || self.client.list(0, &path)).await
     }
 
-    /// Returns the work of a node.
     pub async fn work(&self, node: &str) -> Value {
         let path = format!("nodes/{node}/workers");
         eventually("the node's work is shown", || self.get(&path)).await
     }
 
-    /// Waits until `wanted` returns true for the work of a node.
     pub async fn work_until(&self, node: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let wanted = &wanted;
         eventually(&format!("{node} has the expected work"), || async {

@@ -7,7 +7,6 @@ const FIBONACCI: &str = "a=0 b=1; for _ in {1..10}; do c=$((a+b)) a=$b b=$c; don
 /// The number of tasks in the previous layer that each task depends on.
 const EDGES: usize = 3;
 
-/// The work of each task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
     /// Nothing: only Downbeat's own cost remains.

@@ -57,7 +57,6 @@ enum Shape {
     All,
 }
 
-/// The results of all graphs.
 #[derive(Debug, Serialize)]
 pub(super) struct Graph {
     /// The result with the most steps.
@@ -111,7 +110,7 @@ pub(super) async fn measure(args: GraphArgs, note: Note) -> Result<Graph, Failur
     if wanted(Shape::Exec) {
         let (work, steps) = (Work::True, size(most));
         let load = Parallel { work, steps, rounds, crew: crew(runs::CROWDED) };
-        add("exec", work.name(), runs::beside_forks(&load, store, note).await?);
+        add("exec", work.name(), runs::between_fork_rates(&load, store, note).await?);
     }
     if wanted(Shape::Plan) {
         for (name, make) in plans::SHAPES {

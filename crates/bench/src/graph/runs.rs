@@ -36,7 +36,6 @@ const FORKS: u32 = 3_000;
 pub(super) trait Measured: Sync {
     fn crew(&self) -> Crew;
 
-    /// Runs the load.
     fn load(
         &self,
         site: &Site,

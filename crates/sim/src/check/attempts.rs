@@ -46,7 +46,6 @@ impl AttemptLog {
         self.of_run.get(run).into_iter().flatten().map(|id| &self.attempts[id])
     }
 
-    /// Applies one event.
     pub(super) fn apply(&mut self, event: &Event) {
         match &event.change {
             Change::ExecutionsAdded { run, executions, .. } => {

@@ -196,7 +196,6 @@ fn begins(findings: &mut Findings, plan: &Plan, execution: &Execution, attempts:
     }
 }
 
-/// Returns the pass of an instance.
 fn pass_of(plan: &Plan, step: StepIx, node: Option<NodeId>) -> PassIx {
     let entry = plan.steps[step].entry;
     let has = |pass: PassIx| {

@@ -188,13 +188,11 @@ pub fn outcome(verdict: Verdict) -> Outcome {
     Outcome { verdict, exit_code, error, outputs, started_at, finished_at, received_at }
 }
 
-/// A success with outputs.
 pub fn outcome_with_outputs() -> Outcome {
     let outputs = Params::from([("version".to_owned(), json!("1.2 'ü' \0")), ("n".to_owned(), json!(7))]);
     Outcome { outputs, ..outcome(Verdict::Succeeded) }
 }
 
-/// An origin: a step of a run.
 pub fn origin(of: u32, step: u32, item: Option<u32>) -> Origin {
     Origin::Step { run: run_id(of), step, item }
 }

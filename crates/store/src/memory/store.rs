@@ -21,12 +21,10 @@ use crate::port::{
     Tally, Totals,
 };
 
-/// All state of one store.
 #[derive(Default)]
 pub(super) struct State {
     pub(super) tables: Tables,
     pub(super) cluster_names: BTreeMap<String, ClusterId>,
-    /// The latest registration of each node.
     pub(super) registrations: BTreeMap<NodeId, Registration>,
     /// The problems of each node that reported some.
     pub(super) problems: BTreeMap<NodeId, Vec<String>>,

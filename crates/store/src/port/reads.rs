@@ -48,16 +48,13 @@ macro_rules! reads {
         /// [`Wrapper::write`]; a method that does more is overridden.
         #[async_trait]
         pub trait Wrapper: Debug + Send + Sync + 'static {
-            /// Returns the wrapped store.
             fn store(&self) -> &dyn Store;
 
-            /// Wraps a read.
             async fn read<T, R>(&self, read: R) -> Result<T, Error>
             where
                 T: Send,
                 R: Future<Output = Result<T, Error>> + Send;
 
-            /// Wraps a write.
             async fn write<T, R>(&self, write: R) -> Result<T, Error>
             where
                 T: Send,
@@ -99,7 +96,6 @@ macro_rules! reads {
 }
 
 reads! {
-    /// The event feed.
     trait Events {
         /// Returns events in order, at most `limit`.
         async fn events(&self, filter: &EventFilter, limit: u32) -> Vec<Event>;
@@ -109,7 +105,6 @@ reads! {
 
     /// Clusters and their nodes.
     trait Nodes {
-        /// Returns the id of a cluster with this name or id.
         async fn cluster(&self, name_or_id: &str) -> Option<ClusterId>;
         /// Returns the nodes of a cluster (or of all), by hostname.
         async fn nodes(&self, cluster: Option<ClusterId>) -> Vec<NodeRecord>;
@@ -121,7 +116,6 @@ reads! {
         async fn silent_nodes(&self, before: Timestamp) -> Vec<NodeRecord>;
     }
 
-    /// Runs.
     trait Runs {
         async fn run(&self, id: &RunId) -> Option<RunRecord>;
         /// Returns runs, newest first (by creation, then id).
@@ -132,7 +126,6 @@ reads! {
         async fn open_run_owners(&self) -> Vec<(RunId, ServerId)>;
     }
 
-    /// Executions.
     trait Executions {
         async fn execution(&self, id: ExecutionId) -> Option<Execution>;
         /// Returns those of these executions that exist, by id, each once.
@@ -158,7 +151,6 @@ reads! {
         async fn uses(&self) -> Vec<LimitUse>;
     }
 
-    /// The output of executions.
     trait Output {
         /// Returns output from a byte offset on, in order, at most `limit` chunks. The first chunk's offset shows
         /// whether older output was cut.
@@ -173,7 +165,6 @@ reads! {
         async fn servers(&self) -> Vec<ServerRecord>;
     }
 
-    /// Counts.
     trait Totals {
         async fn tally(&self) -> Tally;
         /// Counts the executions that are pinned to a node or were leased by it. Empty for an unknown node.

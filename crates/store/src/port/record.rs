@@ -10,7 +10,6 @@ use downbeat_core::run::RunState;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// The result of a commit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Committed {
     /// For each change of the batch, in the given order: applied, or refused with the reason.
@@ -19,7 +18,6 @@ pub struct Committed {
     pub seqs: Vec<Option<u64>>,
 }
 
-/// A page of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Page {
     pub limit: u32,
@@ -33,7 +31,6 @@ pub struct Listed<T> {
     pub total: u64,
 }
 
-/// Selects runs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunFilter {
     pub cluster: Option<ClusterId>,
@@ -42,7 +39,6 @@ pub struct RunFilter {
     pub job: Option<String>,
 }
 
-/// Selects executions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ExecutionFilter {
     pub run: Option<RunId>,
@@ -53,7 +49,6 @@ pub struct ExecutionFilter {
     pub statuses: Vec<Status>,
 }
 
-/// Selects events.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EventFilter {
     /// Only those with a higher sequence number.

@@ -27,8 +27,8 @@ use crate::rows::{Record, Text, count, json};
 /// How often a batch is retried after conflicts with other servers.
 const TRIES: u32 = 5;
 /// How long to query the outcome of a commit after the connection broke.
-const ASK_FOR: Duration = Duration::from_secs(10);
-const ASK_EVERY: Duration = Duration::from_millis(100);
+const OUTCOME_TIMEOUT: Duration = Duration::from_secs(10);
+const OUTCOME_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The lock for counting runs: "downruns".
 const COUNTS_LOCK: i64 = 0x646f_776e_7275_6e73;
@@ -143,7 +143,7 @@ async fn find_outcome(
     verdicts: Verdicts,
     failure: Failure,
 ) -> Result<Committed, Failure> {
-    let give_up_at = tokio::time::Instant::now() + ASK_FOR;
+    let give_up_at = tokio::time::Instant::now() + OUTCOME_TIMEOUT;
     loop {
         match ask_outcome(pool, server, transaction, last).await {
             Ok(Outcome::Committed { last_seq }) => {
@@ -152,7 +152,7 @@ async fn find_outcome(
             }
             Ok(Outcome::Aborted) => return Err(failure),
             Ok(Outcome::Open) | Err(_) if tokio::time::Instant::now() < give_up_at => {
-                tokio::time::sleep(ASK_EVERY).await;
+                tokio::time::sleep(OUTCOME_INTERVAL).await;
             }
             Ok(Outcome::Open) | Err(_) => {
                 let text = format!("{}; the last batch may have been committed", Error::from(failure));

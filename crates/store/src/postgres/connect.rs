@@ -12,12 +12,11 @@ use crate::migrate::{self, Ran};
 use crate::port::Error;
 use crate::rows::small;
 
-/// The timeout of connecting.
-const CONNECT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a query waits for a free connection before the store counts as unavailable.
-const WAIT: Duration = Duration::from_secs(30);
+const POOL_TIMEOUT: Duration = Duration::from_secs(30);
 /// The timeout of one unit of work. After it the connection is dropped: PostgreSQL hangs or is unreachable.
-const ANSWER: Duration = Duration::from_secs(15);
+const WORK_TIMEOUT: Duration = Duration::from_secs(15);
 /// How soon a broken idle connection is detected.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 /// Locks migrations against servers that start at the same time: "downbeat", cut to eight bytes.
@@ -36,7 +35,6 @@ const NO_JIT: &str = "-c jit=off";
 /// A server that hangs or is cut off during a transaction keeps its locks no longer than this.
 const TIMEOUTS: &str = "-c idle_in_transaction_session_timeout=5s -c lock_timeout=12s";
 
-/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Commits,
@@ -55,11 +53,11 @@ pub(crate) fn target(location: &str) -> Result<Target, Error> {
     let mut config: Config = plain.parse().map_err(|_| Error::BadLocation(location.to_owned()))?;
     let tls = tls::prepare(&mut config, &encryption)?;
     if config.get_connect_timeout().is_none() {
-        config.connect_timeout(CONNECT);
+        config.connect_timeout(CONNECT_TIMEOUT);
     }
     config.keepalives_idle(KEEPALIVE).keepalives_interval(KEEPALIVE).keepalives_retries(3);
     if config.get_tcp_user_timeout().is_none() {
-        config.tcp_user_timeout(ANSWER);
+        config.tcp_user_timeout(WORK_TIMEOUT);
     }
     if config.get_application_name().is_none() {
         config.application_name("downbeat");
@@ -87,8 +85,8 @@ pub(crate) fn pool(target: &Target, purpose: Purpose, size: usize) -> Result<Poo
     Pool::builder(manager)
         .max_size(size)
         .runtime(Runtime::Tokio1)
-        .wait_timeout(Some(WAIT))
-        .create_timeout(Some(2 * CONNECT))
+        .wait_timeout(Some(POOL_TIMEOUT))
+        .create_timeout(Some(2 * CONNECT_TIMEOUT))
         .build()
         .map_err(|error| Error::Unavailable(format!("cannot set up connections to PostgreSQL: {error}")))
 }
@@ -103,7 +101,7 @@ pub(crate) async fn within_for<T>(
     rows: usize,
     work: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
-    let patience = ANSWER + Duration::from_secs(rows as u64 / 1_000);
+    let patience = WORK_TIMEOUT + Duration::from_secs(rows as u64 / 1_000);
     tokio::time::timeout(patience, work).await.unwrap_or(Err(Failure::Silent(patience)))
 }
 

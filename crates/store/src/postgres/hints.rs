@@ -14,7 +14,7 @@ use super::connect::Target;
 use crate::port::Hint;
 
 /// The capacity of a reader's queue. A reader that falls further behind reads everything.
-const BEHIND: usize = 1_024;
+const QUEUE: usize = 1_024;
 /// The delay before listening again after the connection broke.
 const LISTEN_AGAIN: Duration = Duration::from_millis(250);
 /// Ids per notification: PostgreSQL accepts less than 8,000 bytes.
@@ -34,7 +34,7 @@ pub(super) struct Listener {
 impl Listener {
     /// Listens until it is dropped, and reconnects as often as necessary.
     pub(super) fn start(target: Target) -> Self {
-        let (own, hints) = (Uuid::new_v4().simple().to_string(), broadcast::channel(BEHIND).0);
+        let (own, hints) = (Uuid::new_v4().simple().to_string(), broadcast::channel(QUEUE).0);
         let stop = CancellationToken::new();
         let (announce, name, stopped) = (hints.clone(), own.clone(), stop.clone());
         tokio::spawn(async move {
@@ -58,7 +58,6 @@ impl Listener {
         self.hints.subscribe()
     }
 
-    /// Returns the payload of a notification.
     pub(super) fn payload(&self, hint: &Hint) -> String {
         let own = &self.own;
         match hint {

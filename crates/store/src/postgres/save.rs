@@ -23,9 +23,9 @@ use crate::rows::{
     execution_row, json, list, run_row,
 };
 
-static DESCRIBE: LazyLock<Write> = LazyLock::new(|| Write::upsert::<DescribedRow<'_>>("nodes"));
-static APPEAR: LazyLock<Write> = LazyLock::new(|| Write::upsert::<NodeLiveRow>("presence"));
-static ALTER_NODES: LazyLock<Write> = LazyLock::new(|| {
+static PUT_NODES: LazyLock<Write> = LazyLock::new(|| Write::upsert::<DescribedRow<'_>>("nodes"));
+static PUT_PRESENCE: LazyLock<Write> = LazyLock::new(|| Write::upsert::<NodeLiveRow>("presence"));
+static UPDATE_NODES: LazyLock<Write> = LazyLock::new(|| {
     Write::update::<NodeLiveRow>("presence", |column| ["status", "draining"].contains(&column))
 });
 static SET_PROBLEMS: LazyLock<Write> = LazyLock::new(|| Write::update::<ProblemsRow<'_>>("nodes", |_| true));
@@ -44,16 +44,16 @@ static INSERT_TOMBSTONES: LazyLock<Write> = LazyLock::new(|| {
 const DELETE_NODES: &str = "DELETE FROM nodes WHERE id = ANY($1)";
 static CREATE_RUNS: LazyLock<Write> = LazyLock::new(|| Write::insert::<RunRow<'_>>("runs"));
 static DEFINE_RUNS: LazyLock<Write> = LazyLock::new(|| Write::insert::<DefinedRow<'_>>("definitions"));
-static ALTER_RUNS: LazyLock<Write> = LazyLock::new(|| Write::update::<RunLiveRow<'_>>("runs", |_| true));
-static ADD_EXECUTIONS: LazyLock<Write> = LazyLock::new(|| Write::insert::<ExecutionRow<'_>>("executions"));
-static ALTER_EXECUTIONS: LazyLock<Write> =
+static UPDATE_RUNS: LazyLock<Write> = LazyLock::new(|| Write::update::<RunLiveRow<'_>>("runs", |_| true));
+static INSERT_EXECUTIONS: LazyLock<Write> = LazyLock::new(|| Write::insert::<ExecutionRow<'_>>("executions"));
+static UPDATE_EXECUTIONS: LazyLock<Write> =
     LazyLock::new(|| Write::update::<StateColumns<'_>>("executions", |_| true));
 static COUNT: LazyLock<Write> = LazyLock::new(|| Write::insert::<Ended>("ended_lately"));
 /// The lock for numbering events. The commit releases it.
 const LOCK_NUMBERS: &str = "SELECT 1 FROM feed WHERE one = 1 FOR UPDATE";
 /// A separate statement after the lock, so that it sees the last committer's events. `feed` has the last number if the
 /// events themselves were pruned.
-static RECORD: LazyLock<String> = LazyLock::new(|| {
+static INSERT_EVENTS: LazyLock<String> = LazyLock::new(|| {
     let (names, server) = (ChangeColumns::names(), ChangeColumns::COUNT + 1);
     let arrays = list(&ChangeColumns::columns(), |number, column| format!("${number}::{}[]", column.kind));
     format!(
@@ -67,14 +67,14 @@ static RECORD: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-const GIVE_BACK: &str = "DELETE FROM holds WHERE node = ANY($1)";
-static TAKE: LazyLock<Write> = LazyLock::new(|| Write::upsert::<HoldRow<'_>>("holds"));
-static TAKE_PLACES: LazyLock<Write> = LazyLock::new(|| Write::insert::<LimitUseRow<'_>>("limit_uses"));
-const GIVE_PLACES_BACK: &str = "DELETE FROM limit_uses WHERE execution = ANY($1) AND until IS NULL";
+const DELETE_HOLDS: &str = "DELETE FROM holds WHERE node = ANY($1)";
+static PUT_HOLDS: LazyLock<Write> = LazyLock::new(|| Write::upsert::<HoldRow<'_>>("holds"));
+static INSERT_USES: LazyLock<Write> = LazyLock::new(|| Write::insert::<LimitUseRow<'_>>("limit_uses"));
+const DELETE_USES: &str = "DELETE FROM limit_uses WHERE execution = ANY($1) AND until IS NULL";
 /// Requires the lock of limits; pruning skips locked rows.
 const REMOVE_EXPIRED_USES: &str = "DELETE FROM limit_uses WHERE (execution, key) IN \
      (SELECT execution, key FROM limit_uses WHERE until <= $1 ORDER BY until LIMIT $2)";
-static CACHE: LazyLock<Write> = LazyLock::new(|| {
+static INSERT_CACHED: LazyLock<Write> = LazyLock::new(|| {
     Write::new::<CachedRow<'_>>(format!(
         "INSERT INTO cached (execution, cluster, cache_key, finished_at) \
          SELECT u.execution, r.cluster, u.cache_key, u.finished_at FROM {} JOIN runs r ON r.id = u.run",
@@ -127,33 +127,33 @@ pub(super) async fn save(
         let nodes: Vec<Uuid> = buried.iter().map(|buried| buried.node).collect();
         flight.push(DELETE_NODES, vec![Box::new(nodes)]);
     }
-    flight.rows(&DESCRIBE, &described);
-    flight.rows(&APPEAR, &appeared);
-    flight.rows(&ALTER_NODES, &altered_nodes);
+    flight.rows(&PUT_NODES, &described);
+    flight.rows(&PUT_PRESENCE, &appeared);
+    flight.rows(&UPDATE_NODES, &altered_nodes);
     flight.rows(&SET_PROBLEMS, &problems);
     flight.rows(&CREATE_RUNS, &created);
     flight.rows(&DEFINE_RUNS, &defined);
-    flight.rows(&ALTER_RUNS, &altered_runs);
-    flight.rows(&ADD_EXECUTIONS, &added);
-    flight.rows(&ALTER_EXECUTIONS, &altered);
+    flight.rows(&UPDATE_RUNS, &altered_runs);
+    flight.rows(&INSERT_EXECUTIONS, &added);
+    flight.rows(&UPDATE_EXECUTIONS, &altered);
     if !holds.removed.is_empty() {
         let nodes: Vec<Uuid> = holds.removed.iter().map(|node| node.0).collect();
-        flight.push(GIVE_BACK, vec![Box::new(nodes)]);
+        flight.push(DELETE_HOLDS, vec![Box::new(nodes)]);
     }
-    flight.rows(&TAKE, &taken);
-    flight.rows(&CACHE, &cached);
+    flight.rows(&PUT_HOLDS, &taken);
+    flight.rows(&INSERT_CACHED, &cached);
     if !limits.removed.is_empty() {
         let executions: Vec<Uuid> = limits.removed.iter().map(|execution| execution.0).collect();
-        flight.push(GIVE_PLACES_BACK, vec![Box::new(executions)]);
+        flight.push(DELETE_USES, vec![Box::new(executions)]);
     }
-    flight.rows(&TAKE_PLACES, &added_uses);
+    flight.rows(&INSERT_USES, &added_uses);
     if let Some(at) = limits.expired_at {
         flight.push(REMOVE_EXPIRED_USES, vec![Box::new(at.as_microsecond()), Box::new(limits.max_expired())]);
     }
     flight.rows(&COUNT, &ended);
     let flight = flight.prepare(client).await?;
     let lock_numbers = client.prepare_cached(LOCK_NUMBERS).await?;
-    let record = client.prepare_cached(&RECORD).await?;
+    let record = client.prepare_cached(&INSERT_EVENTS).await?;
     let mut record_args = arrays(&events, 0..ChangeColumns::COUNT);
     record_args.push(Box::new(server.0));
     let record_args: Vec<_> = record_args.iter().map(|arg| &**arg as &(dyn ToSql + Sync)).collect();

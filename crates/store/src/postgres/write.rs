@@ -99,7 +99,6 @@ impl Write {
 
 pub(super) type Args<'a> = Vec<Box<dyn ToSql + Sync + Send + 'a>>;
 
-/// Returns one array for each of these columns.
 pub(super) fn arrays<R: Columns>(rows: &[R], columns: impl Iterator<Item = usize>) -> Args<'_> {
     let array = |column| -> Vec<Arg<'_>> { rows.iter().map(|row| Arg(row.value(column))).collect() };
     columns.map(|column| Box::new(array(column)) as _).collect()

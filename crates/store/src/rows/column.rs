@@ -8,7 +8,6 @@ use uuid::Uuid;
 use super::text::{Bytes, Text};
 use crate::port::Error;
 
-/// A column of a table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Column {
     pub(crate) name: &'static str,

@@ -21,7 +21,6 @@ columns! {
 }
 
 columns! {
-    /// The change of an event.
     struct ChangeColumns<'a> {
         at: i64,
         kind: Text<'a>,

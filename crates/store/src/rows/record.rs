@@ -57,7 +57,6 @@ impl Record for ClusterId {
     }
 }
 
-/// A run and its owner.
 impl Record for (RunId, ServerId) {
     fn select() -> &'static str {
         "SELECT id, owner FROM runs"

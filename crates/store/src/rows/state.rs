@@ -26,7 +26,6 @@ columns! {
         /// Present exactly when an agent reported an outcome.
         verdict: Option<i16>,
         exit_code: Option<i32>,
-        /// The outcome's error.
         error: Option<Text<'a>>,
         finished_at: Option<i64>,
         /// The state's own text: why it failed, was skipped, cancelled or lost.

@@ -34,9 +34,9 @@ static HOLD_OF_NODE: LazyLock<String> =
 static HOLDS_OF_RUN: LazyLock<String> =
     LazyLock::new(|| format!("{}{HOLDS} AND h.run = ?1", <(NodeId, RunId)>::select()));
 
-static DESCRIBE: LazyLock<Write> = LazyLock::new(|| Write::upsert::<DescribedRow<'_>>("nodes"));
-static APPEAR: LazyLock<Write> = LazyLock::new(|| Write::upsert::<NodeLiveRow>("presence"));
-static ALTER_NODE: LazyLock<Write> = LazyLock::new(|| {
+static PUT_NODES: LazyLock<Write> = LazyLock::new(|| Write::upsert::<DescribedRow<'_>>("nodes"));
+static PUT_PRESENCE: LazyLock<Write> = LazyLock::new(|| Write::upsert::<NodeLiveRow>("presence"));
+static UPDATE_NODE: LazyLock<Write> = LazyLock::new(|| {
     Write::update::<NodeLiveRow>("presence", |column| ["status", "draining"].contains(&column))
 });
 static SET_PROBLEMS: LazyLock<Write> = LazyLock::new(|| Write::update::<ProblemsRow<'_>>("nodes", |_| true));
@@ -52,27 +52,27 @@ static INSERT_TOMBSTONES: LazyLock<Write> = LazyLock::new(|| {
 });
 static CREATE_RUN: LazyLock<Write> = LazyLock::new(|| Write::insert::<RunRow<'_>>("runs"));
 static DEFINE_RUN: LazyLock<Write> = LazyLock::new(|| Write::insert::<DefinedRow<'_>>("definitions"));
-static ALTER_RUN: LazyLock<Write> = LazyLock::new(|| Write::update::<RunLiveRow<'_>>("runs", |_| true));
-static ADD_EXECUTION: LazyLock<Write> = LazyLock::new(|| Write::insert::<ExecutionRow<'_>>("executions"));
+static UPDATE_RUN: LazyLock<Write> = LazyLock::new(|| Write::update::<RunLiveRow<'_>>("runs", |_| true));
+static INSERT_EXECUTION: LazyLock<Write> = LazyLock::new(|| Write::insert::<ExecutionRow<'_>>("executions"));
 static LEASE_EXECUTION: LazyLock<Write> =
     LazyLock::new(|| Write::update::<StateColumns<'_>>("executions", |_| true));
-static ALTER_EXECUTION: LazyLock<Write> = LazyLock::new(|| {
+static UPDATE_EXECUTION: LazyLock<Write> = LazyLock::new(|| {
     Write::update::<StateColumns<'_>>("executions", |column| !LEASE_COLUMNS.contains(&column))
 });
-static CACHE: LazyLock<Write> = LazyLock::new(|| {
+static INSERT_CACHED: LazyLock<Write> = LazyLock::new(|| {
     Write::new::<CachedRow<'_>>(
         "INSERT INTO cached (execution, cluster, cache_key, finished_at) \
          SELECT ?1, cluster, ?2, ?3 FROM runs WHERE id = ?4",
     )
 });
-static HOLD: LazyLock<Write> = LazyLock::new(|| Write::upsert::<HoldRow<'_>>("holds"));
-static TAKE_PLACES: LazyLock<Write> = LazyLock::new(|| Write::insert::<LimitUseRow<'_>>("limit_uses"));
+static PUT_HOLDS: LazyLock<Write> = LazyLock::new(|| Write::upsert::<HoldRow<'_>>("holds"));
+static INSERT_USES: LazyLock<Write> = LazyLock::new(|| Write::insert::<LimitUseRow<'_>>("limit_uses"));
 /// Adds to the counts of rows that have ended, or subtracts from them.
 pub(super) static COUNT_ENDED: LazyLock<Write> = LazyLock::new(|| {
     Write::insert::<Ended>("ended")
         .then(" ON CONFLICT (kind, code) DO UPDATE SET total = total + excluded.total")
 });
-pub(super) static RECORD: LazyLock<Write> = LazyLock::new(|| Write::insert::<EventRow<'_>>("events"));
+pub(super) static INSERT_EVENTS: LazyLock<Write> = LazyLock::new(|| Write::insert::<EventRow<'_>>("events"));
 
 pub(crate) fn commit(
     connection: &mut Connection,
@@ -216,7 +216,7 @@ fn save_places(transaction: &Transaction<'_>, limits: &LimitChanges) -> Result<(
             .prepare_cached("DELETE FROM limit_uses WHERE execution = ?1 AND until IS NULL")?
             .execute([execution.0])?;
     }
-    TAKE_PLACES.each(transaction, limits.added.iter().map(LimitUseRow::of))?;
+    INSERT_USES.each(transaction, limits.added.iter().map(LimitUseRow::of))?;
     if let Some(at) = limits.expired_at {
         forget_uses(transaction, at, limits.max_expired())?;
     }
@@ -236,7 +236,7 @@ pub(super) fn save_holds(transaction: &Transaction<'_>, holds: &Holds<'_>) -> Re
     for node in &holds.removed {
         transaction.prepare_cached("DELETE FROM holds WHERE node = ?1")?.execute([node.0])?;
     }
-    HOLD.each(transaction, holds.added.iter().map(|(node, run)| HoldRow::of(*node, run)))
+    PUT_HOLDS.each(transaction, holds.added.iter().map(|(node, run)| HoldRow::of(*node, run)))
 }
 
 pub(super) fn save_nodes(
@@ -250,9 +250,9 @@ pub(super) fn save_nodes(
         transaction.prepare_cached("DELETE FROM nodes WHERE id = ?1")?.execute([deleted.node.0])?;
     }
     let live = |id: &NodeId| NodeLiveRow::of(*id, &tables.nodes[id]);
-    DESCRIBE.try_each(transaction, dirty.nodes_registered.values().map(|one| description_row(one)))?;
-    APPEAR.each(transaction, dirty.nodes_registered.keys().map(live))?;
-    ALTER_NODE.each(transaction, dirty.nodes_altered.iter().map(live))?;
+    PUT_NODES.try_each(transaction, dirty.nodes_registered.values().map(|one| description_row(one)))?;
+    PUT_PRESENCE.each(transaction, dirty.nodes_registered.keys().map(live))?;
+    UPDATE_NODE.each(transaction, dirty.nodes_altered.iter().map(live))?;
     let problems = dirty.node_problems.iter().map(|(id, problems)| ProblemsRow::of(*id, problems));
     SET_PROBLEMS.try_each(transaction, problems)
 }
@@ -265,7 +265,7 @@ pub(super) fn save_runs(
     let created = dirty.runs_created.values().map(|run| run_row(run, &tables.runs[&run.id]));
     CREATE_RUN.each(transaction, created)?;
     DEFINE_RUN.try_each(transaction, dirty.runs_created.values().map(|run| definition_row(run)))?;
-    ALTER_RUN.each(transaction, dirty.runs_altered.iter().map(|id| RunLiveRow::of(id, &tables.runs[*id])))
+    UPDATE_RUN.each(transaction, dirty.runs_altered.iter().map(|id| RunLiveRow::of(id, &tables.runs[*id])))
 }
 
 pub(super) fn save_executions(
@@ -275,12 +275,12 @@ pub(super) fn save_executions(
 ) -> Result<(), Failure> {
     let executions = &tables.executions;
     let added = dirty.executions_added.iter().map(|id| execution_row(&executions[id]));
-    ADD_EXECUTION.try_each(transaction, added)?;
+    INSERT_EXECUTION.try_each(transaction, added)?;
     let state = |id: &ExecutionId| StateColumns::of(&executions[id]);
     LEASE_EXECUTION.each(transaction, dirty.executions_leased.iter().map(state))?;
     let others = dirty.executions_altered.difference(&dirty.executions_leased);
-    ALTER_EXECUTION.each(transaction, others.map(state))?;
-    CACHE.each(transaction, dirty.cached(tables))
+    UPDATE_EXECUTION.each(transaction, others.map(state))?;
+    INSERT_CACHED.each(transaction, dirty.cached(tables))
 }
 
 /// Numbers and writes the events. Returns the number before the first.
@@ -295,7 +295,7 @@ fn save_events(
         .prepare_cached("UPDATE feed SET last_seq = last_seq + ?1 RETURNING last_seq")?
         .query_row([added], |row| row.get(0))?;
     let before = count(last - added)?;
-    let mut record = RECORD.prepare(transaction)?;
+    let mut record = INSERT_EVENTS.prepare(transaction)?;
     let mut data = Vec::with_capacity(1024);
     for (seq, &index) in (before + 1..).zip(&verdicts.applied) {
         let change = &changes[index];

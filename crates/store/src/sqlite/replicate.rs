@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 use tokio::sync::mpsc;
 
-use super::commit::{COUNT_ENDED, RECORD, load, save_executions, save_holds, save_nodes, save_runs};
+use super::commit::{COUNT_ENDED, INSERT_EVENTS, load, save_executions, save_holds, save_nodes, save_runs};
 use super::failure::Failure;
 use super::output::APPEND;
 use super::store::ADD_SERVER;
@@ -146,7 +146,7 @@ fn put_events(transaction: &Transaction<'_>, events: &[Event]) -> Result<(), Fai
     let rows = events.iter().map(|Event { seq, server, change }| {
         Ok((NumberColumns::of(*seq, *server), ChangeColumns::of(change, json(change)?)))
     });
-    RECORD.try_each(transaction, rows)
+    INSERT_EVENTS.try_each(transaction, rows)
 }
 
 fn replicate(

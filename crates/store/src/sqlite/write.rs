@@ -111,7 +111,6 @@ impl Write {
     }
 }
 
-/// A prepared [`Write`].
 pub(super) struct Prepared<'a> {
     statement: CachedStatement<'a>,
     columns: &'a [usize],

@@ -52,7 +52,6 @@ impl Agent {
         self.session
     }
 
-    /// Waits for work.
     pub async fn take(&mut self) -> Assignment {
         let wait = async {
             loop {

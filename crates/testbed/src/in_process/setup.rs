@@ -84,7 +84,6 @@ impl Setup {
         answer.body["id"].as_str().expect("a run has an id").to_owned()
     }
 
-    /// Waits until `wanted` returns true for a run.
     pub async fn run_until(&self, id: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let (path, wanted) = (format!("/runs/{id}"), &wanted);
         match within(DEADLINE, || async { Some(self.ok(&path).await).filter(wanted) }).await {

@@ -12,35 +12,33 @@ use crate::failure::Failure;
 
 /// The events of one run so far.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Sight {
+pub(super) struct RunEvents {
     /// Finished executions.
     pub finished: u64,
-    /// The server that created it.
     pub creator: Option<String>,
     pub owner: Option<String>,
     /// When another server became its owner, since the last `forget_takeovers`.
     pub taken: Option<Instant>,
     /// When the new owner first committed something that only an owner commits.
     pub moved_on: Option<Instant>,
-    /// The final status.
     pub status: Option<String>,
 }
 
 #[derive(Debug, Default)]
 struct Seen {
-    runs: HashMap<String, Sight>,
+    runs: HashMap<String, RunEvents>,
     events: u64,
     failure: Option<Failure>,
 }
 
 /// A view of all runs; it follows the stream until it is dropped.
 #[derive(Debug)]
-pub(super) struct Sightings {
+pub(super) struct RunWatcher {
     seen: Arc<Mutex<Seen>>,
     following: JoinHandle<()>,
 }
 
-impl Sightings {
+impl RunWatcher {
     pub(super) fn follow(mut feed: Feed) -> Self {
         let seen: Arc<Mutex<Seen>> = Arc::default();
         let shared = Arc::clone(&seen);
@@ -68,7 +66,7 @@ impl Sightings {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn of(&self, run: &str) -> Sight {
+    pub(super) fn of(&self, run: &str) -> RunEvents {
         self.seen().runs.get(run).cloned().unwrap_or_default()
     }
 
@@ -87,7 +85,7 @@ impl Sightings {
     }
 }
 
-impl Drop for Sightings {
+impl Drop for RunWatcher {
     fn drop(&mut self) {
         self.following.abort();
     }
