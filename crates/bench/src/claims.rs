@@ -122,7 +122,7 @@ impl<'a> Load<'a> {
             self.submit_while(rest, |submitted| submitted <= full).await?;
         }
         self.until_all_ended().await?;
-        // Counts the added rows, which reveals lost or repeated executions.
+        // Fails if executions were lost.
         let done = self.site.first().metrics().await?.get(DONE);
         if done < self.args.finished as f64 {
             return Err(Failure::bug(format!("{done} of {} executions succeeded", self.args.finished)));

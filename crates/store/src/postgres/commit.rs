@@ -16,7 +16,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use super::connect::{answered, within, within_for};
+use super::connect::{run_work, within, within_for};
 use super::failure::Failure;
 use super::save;
 use crate::batch::{Dirty, Holds, LimitChanges, LimitCheck, Needs, NewIds};
@@ -127,7 +127,7 @@ async fn attempt(
     }
 }
 
-/// Drops a connection whose transaction cannot be ended; PostgreSQL then ends the transaction.
+/// Rolls back, or drops the connection if that fails; PostgreSQL then ends the transaction.
 async fn roll_back(client: Object) {
     if within(async { Ok(client.batch_execute("ROLLBACK").await?) }).await.is_err() {
         drop(Object::take(client));
@@ -177,7 +177,7 @@ async fn ask_outcome(
     last: &str,
 ) -> Result<Outcome, Failure> {
     let client = pool.get().await?;
-    answered(client, async |client: &mut Object| ask(client, server, transaction, last).await).await
+    run_work(client, async |client: &mut Object| ask(client, server, transaction, last).await).await
 }
 
 async fn ask(client: &Object, server: ServerId, transaction: &str, last: &str) -> Result<Outcome, Failure> {

@@ -101,13 +101,13 @@ pub(crate) async fn within_for<T>(
     rows: usize,
     work: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
-    let patience = WORK_TIMEOUT + Duration::from_secs(rows as u64 / 1_000);
-    tokio::time::timeout(patience, work).await.unwrap_or(Err(Failure::Silent(patience)))
+    let timeout = WORK_TIMEOUT + Duration::from_secs(rows as u64 / 1_000);
+    tokio::time::timeout(timeout, work).await.unwrap_or(Err(Failure::Silent(timeout)))
 }
 
-/// Waits for a unit of work on a connection, with a timeout, and then drops the connection: a late response must not be
-/// taken for the response to the next statement.
-pub(crate) async fn answered<T>(
+/// Runs a unit of work on a connection. After a timeout it drops the connection: a late response must not be taken for
+/// the response to the next statement.
+pub(crate) async fn run_work<T>(
     client: Object,
     work: impl AsyncFnOnce(&mut Object) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
@@ -129,7 +129,8 @@ pub(crate) async fn migrate(client: &mut Client) -> Result<(), Failure> {
             Err(failure) if failure.is_lock_timeout() => {
                 tries += 1;
                 if tries == LOCK_TRIES {
-                    let why = "a migration cannot get its lock; end the long transactions on this database, then start again";
+                    let why =
+                        "a migration cannot get its lock; end long transactions on this database, then retry";
                     return Err(Error::Unavailable(why.to_owned()).into());
                 }
                 tokio::time::sleep(LOCK_PAUSE).await;

@@ -7,7 +7,7 @@ use deadpool_postgres::{Object, Pool};
 use downbeat_core::ids::ExecutionId;
 use uuid::Uuid;
 
-use super::connect::answered;
+use super::connect::run_work;
 use super::failure::Failure;
 use super::hints::NOTIFY;
 use super::write::Write;
@@ -28,7 +28,7 @@ pub(super) async fn append(
     hints: &str,
 ) -> Result<(), Failure> {
     let client = pool.get().await?;
-    answered(client, async |client: &mut Object| write(client, chunks, keep_bytes, hints).await).await
+    run_work(client, async |client: &mut Object| write(client, chunks, keep_bytes, hints).await).await
 }
 
 async fn write(

@@ -63,7 +63,7 @@ impl PostgresStore {
 
     pub(super) async fn rows(&self, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Failure> {
         let client = self.queries.get().await?;
-        connect::answered(client, async |client: &mut Object| {
+        connect::run_work(client, async |client: &mut Object| {
             let statement = client.prepare_cached(sql).await?;
             Ok(client.query(&statement, args).await?)
         })
@@ -166,7 +166,7 @@ impl DirectWrites for PostgresStore {
         let rows = [ServerRow::of(server)];
         let put = async {
             let client = self.queries.get().await?;
-            connect::answered(client, async |client: &mut Object| {
+            connect::run_work(client, async |client: &mut Object| {
                 let transaction = client.transaction().await?;
                 let remove = "DELETE FROM servers WHERE name = $1 OR id = $2";
                 transaction.execute(remove, &[&Text::from(&*server.name), &server.id.0]).await?;

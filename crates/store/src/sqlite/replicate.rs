@@ -51,7 +51,7 @@ pub(super) fn claim(connection: &Connection, wanted: Owner, path: &Path) -> Resu
             return Ok(());
         }
         let text = format!(
-            "`{path}` is a replica's copy, and a server must not write to it; use another --store, or start with --replica-of"
+            "`{path}` is a replica's copy and must not be written; use another --store, or start with --replica-of"
         );
         return Err(Error::Misused(text).into());
     }
