@@ -1,4 +1,4 @@
-//! Owns the codes of problems: what programs tell errors apart by.
+//! Owns the codes of problems, by which programs distinguish errors.
 
 /// The header `Idempotency-Key` is empty, too long, or not visible ASCII.
 pub const BAD_IDEMPOTENCY_KEY: &str = "bad_idempotency_key";
@@ -10,7 +10,7 @@ pub const BAD_PATH: &str = "bad_path";
 pub const BAD_QUERY: &str = "bad_query";
 /// A bug in the server; its log has more.
 pub const BUG: &str = "bug";
-/// Too many large plans are being made.
+/// Too many large plans are being computed.
 pub const BUSY: &str = "busy";
 /// The state of the run or node does not allow the request.
 pub const CONFLICT: &str = "conflict";
@@ -28,11 +28,11 @@ pub const METHOD_NOT_ALLOWED: &str = "method_not_allowed";
 pub const NOT_FOUND: &str = "not_found";
 /// The server cannot do its work at the moment.
 pub const NOT_READY: &str = "not_ready";
-/// The server is a read replica; `primary` names a server that takes the request.
+/// The server is a read replica; `primary` names a server that accepts the request.
 pub const READ_ONLY_REPLICA: &str = "read_only_replica";
-/// The run cannot start on its nodes; `nodes` says why.
+/// The run cannot start on its nodes; `nodes` has the reasons.
 pub const REFUSED: &str = "refused";
-/// The request is well-formed, and asks for something that is not possible.
+/// The request is well-formed but not possible.
 pub const REJECTED: &str = "rejected";
 /// The body did not arrive in time.
 pub const REQUEST_TIMEOUT: &str = "request_timeout";

@@ -1,4 +1,4 @@
-//! Owns how a recorded change is shown: who, what, when, in a line for people and in data for programs.
+//! Owns how a recorded change is shown: a line for people and data for programs.
 //!
 //! Lease tokens never leave the server: a program that has one could report for the execution.
 
@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::happened::Happened;
+use crate::event_body::EventBody;
 
 /// A recorded change. In a stream the event's name is its kind and its id is `seq`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -18,9 +18,9 @@ pub struct Event {
     pub seq: u64,
     #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
-    /// `kind` says what happened, and `data` what else is known of it.
+    /// `kind` is what happened; `data` has the details.
     #[serde(flatten)]
-    pub happened: Happened,
+    pub body: EventBody,
     /// The server that committed it.
     #[schema(value_type = Uuid)]
     pub server: ServerId,
@@ -30,9 +30,9 @@ pub struct Event {
     pub execution: Option<ExecutionId>,
     #[schema(value_type = Option<Uuid>)]
     pub node: Option<NodeId>,
-    /// Who asked for it, where a person or program did.
+    /// Who requested it, if a person or program did.
     pub by: Option<String>,
-    /// What happened, in one line for people.
+    /// A description of the event in one line, for people.
     pub text: String,
 }
 
@@ -42,7 +42,7 @@ impl Event {
         Self {
             seq: record.seq,
             at: change.at(),
-            happened: Happened::of(change),
+            body: EventBody::of(change),
             server: record.server,
             run: change.run().cloned(),
             execution: change.execution(),
@@ -53,19 +53,19 @@ impl Event {
     }
 }
 
-/// Returns what happened, in one line for people.
+/// Describes a change in one line.
 fn text(change: &Change) -> String {
     match change {
         Change::NodeRegistered { registration } => {
             format!("node {} registered", registration.description.hostname)
         }
         Change::NodeMoved { from, to, .. } => {
-            format!("node went from {} to {}", from.as_str(), to.as_str())
+            format!("node changed from {} to {}", from.as_str(), to.as_str())
         }
         Change::NodeDrainSet { draining: true, .. } => "node is drained".to_owned(),
-        Change::NodeDrainSet { draining: false, .. } => "node takes work again".to_owned(),
+        Change::NodeDrainSet { draining: false, .. } => "node accepts new tasks again".to_owned(),
         Change::NodeProblemsSet { problems, .. } if problems.is_empty() => {
-            "node has no problems any more".to_owned()
+            "node no longer has problems".to_owned()
         }
         Change::NodeProblemsSet { problems, .. } => format!("node has problems: {}", problems.join("; ")),
         Change::NodeDeleted { .. } => "node was deleted".to_owned(),
@@ -77,7 +77,7 @@ fn text(change: &Change) -> String {
                 nodes => format!(" on {}", many(nodes, "node")),
             };
             let again = match &run.retry_of {
-                Some(first) => format!(", trying run {first} again"),
+                Some(first) => format!(", a retry of run {first}"),
                 None => String::new(),
             };
             format!("run of {name} created: {}{places}{again}", many(steps, "step"))
@@ -86,19 +86,19 @@ fn text(change: &Change) -> String {
         Change::RunCancelRequested { .. } => "cancel requested".to_owned(),
         Change::RunPauseSet { paused: true, .. } => "run paused".to_owned(),
         Change::RunPauseSet { paused: false, .. } => "run resumed".to_owned(),
-        Change::RunAdmitted { nodes, .. } if nodes.is_empty() => "run let in".to_owned(),
+        Change::RunAdmitted { nodes, .. } if nodes.is_empty() => "run admitted".to_owned(),
         Change::RunAdmitted { nodes, .. } => {
-            format!("run let in; it holds {}", many(nodes.len(), "node"))
+            format!("run admitted; it holds {}", many(nodes.len(), "node"))
         }
         Change::ExecutionsAdded { executions, .. } => {
             let carried = executions.iter().filter(|execution| execution.is_carried()).count();
             let cached = executions.iter().filter(|execution| execution.is_cached()).count();
             let mut text = format!("{} added", many(executions.len(), "execution"));
-            for (count, whence) in [(carried, "taken over"), (cached, "cached")] {
+            for (count, source) in [(carried, "reused"), (cached, "cached")] {
                 match count {
                     0 => {}
-                    count if count == executions.len() => text.push_str(&format!(", {whence}")),
-                    count => text.push_str(&format!(", {count} of them {whence}")),
+                    count if count == executions.len() => text.push_str(&format!(", {source}")),
+                    count => text.push_str(&format!(", {count} of them {source}")),
                 }
             }
             text
@@ -116,7 +116,7 @@ fn text(change: &Change) -> String {
             format!("execution {verdict}{code}{error}")
         }
         Change::ExecutionLost { reason, .. } => format!("execution lost: {reason}"),
-        Change::ExecutionCancelRequested { reason, .. } => format!("execution is to stop: {reason}"),
+        Change::ExecutionCancelRequested { reason, .. } => format!("execution stop requested: {reason}"),
         Change::ExecutionGivenUp { error, .. } => format!("execution given up: {error}"),
         Change::ExecutionSkipped { reason, .. } => format!("execution skipped: {reason}"),
         Change::RunMoved { path, end, .. } => {
@@ -124,10 +124,12 @@ fn text(change: &Change) -> String {
             match (path.last(), error) {
                 (Some(to), Some(error)) => format!("run is {to}: {error}"),
                 (Some(to), None) => format!("run is {to}"),
-                (None, _) => "run stays where it is".to_owned(),
+                (None, _) => "run state unchanged".to_owned(),
             }
         }
-        Change::Unknown { .. } => "a newer server wrote this; this one does not know its kind".to_owned(),
+        Change::Unknown { .. } => {
+            "recorded by a newer server; this version does not know its kind".to_owned()
+        }
     }
 }
 
@@ -144,9 +146,9 @@ mod tests {
         let run = Some(RunId::from("run".to_owned()));
         let change = Change::Unknown { name: "job_stored".to_owned(), run, at: Timestamp::UNIX_EPOCH };
         let event = Event::of(&Record { seq: 7, server: ServerId(uuid::Uuid::from_u128(1)), change });
-        assert_eq!((event.seq, event.happened.kind()), (7, "job_stored"));
+        assert_eq!((event.seq, event.body.kind()), (7, "job_stored"));
         assert_eq!(event.run.as_ref().map(RunId::as_str), Some("run"));
-        assert_eq!(event.text, "a newer server wrote this; this one does not know its kind");
+        assert_eq!(event.text, "recorded by a newer server; this version does not know its kind");
     }
 
     #[test]
@@ -154,7 +156,7 @@ mod tests {
         let text = r#"{"seq":7,"at":"1970-01-01T00:00:00Z","kind":"job_stored","data":{"job":"x"},
             "server":"00000000-0000-0000-0000-000000000001","run":null,"execution":null,"node":null,"by":null,"text":"t"}"#;
         let event: Event = serde_json::from_str(text).unwrap();
-        assert_eq!(event.happened.kind(), "job_stored");
+        assert_eq!(event.body.kind(), "job_stored");
         let value: serde_json::Value = serde_json::from_str(text).unwrap();
         assert_eq!(serde_json::to_value(&event).unwrap(), value);
     }

@@ -24,10 +24,10 @@ pub struct Execution {
     pub step: u32,
     /// The task's name, or `backend action`.
     pub task: String,
-    /// Its place among the items of its task's `for_each`, from 0.
+    /// Its index among the items of its task's `for_each`, from 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub item: Option<u32>,
-    /// The hostname of the node that has, had or will have it; null while no node is bound to it.
+    /// The hostname of the node that runs, ran or will run it; null while no node is bound to it.
     pub node: Option<String>,
     #[schema(value_type = Option<Uuid>)]
     pub node_id: Option<NodeId>,
@@ -42,7 +42,7 @@ pub struct Execution {
     pub reason: Option<String>,
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
-    /// A retry that is pending is not sent before.
+    /// A pending retry does not start before this time.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub not_before: Option<Timestamp>,
     #[schema(value_type = Option<String>, format = DateTime)]
@@ -54,40 +54,40 @@ pub struct Execution {
     /// From start to finish.
     #[schema(value_type = Option<String>, example = "1.5s")]
     pub duration: Option<Span>,
-    /// The execution of an earlier run whose result was taken over: nothing was done here.
+    /// The execution of an earlier run whose result was reused; this one did not run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Uuid>)]
     pub reused: Option<ExecutionId>,
-    /// The result that was taken over came from the cache: an earlier one with equal inputs.
+    /// The reused result came from the cache: an earlier result with equal inputs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cached: bool,
-    /// What it takes one of from its lease to its end, keys as they came out.
+    /// The limits that it uses from its lease to its end, with evaluated keys.
     #[serde(default, skip_serializing_if = "Limits::is_empty")]
     #[schema(value_type = Object)]
     pub limits: Limits,
-    /// Names what went into it, when its task is cached: equal keys, equal results.
+    /// Identifies the inputs if its task is cached: equal keys mean equal results.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_key: Option<String>,
-    /// Its params as they came out, when its task's hold expressions.
+    /// Its evaluated params, if its task's params contain expressions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub params: Option<Params>,
-    /// What it said for the outputs that its task declares.
+    /// The values of the outputs that its task declares.
     #[serde(default, skip_serializing_if = "Params::is_empty")]
     #[schema(value_type = Object)]
     pub outputs: Params,
-    /// Why each node has not taken it, while it is pending. Only where a single execution is shown.
+    /// Why no node runs it yet, while it is pending. Only if a single execution is requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waiting: Vec<Waiting>,
 }
 
-/// A node, and why it has not taken a pending execution.
+/// A node, and why it does not run a pending execution yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Waiting {
     /// `-` stands for all nodes.
     pub node: String,
     pub reason: String,
-    /// One word for the reason, which stays the same while times in the text change.
+    /// A single word for the reason, which stays the same while times in the text change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
 }
@@ -97,7 +97,7 @@ pub struct Waiting {
 pub struct Names(HashMap<NodeId, String>);
 
 impl Names {
-    /// Those that a run settled on when it was created.
+    /// Returns the hostnames of the nodes that a run resolved when it was created.
     pub fn of_run(run: &RunRecord) -> Self {
         Self(run.resolved.nodes.iter().map(|node| (node.id, node.hostname.clone())).collect())
     }
@@ -110,13 +110,13 @@ impl Names {
         self.0.contains_key(&node)
     }
 
-    /// The hostname; the id of a node that is no longer known.
+    /// Returns the hostname, or the id of a node that is no longer known.
     pub fn get(&self, node: NodeId) -> String {
         self.0.get(&node).cloned().unwrap_or_else(|| node.to_string())
     }
 }
 
-/// Everything about how an execution ended or stands that a view shows.
+/// The facts about an execution's state that views show.
 pub(crate) struct Facts {
     pub(crate) exit_code: Option<i32>,
     pub(crate) error: Option<String>,
@@ -174,7 +174,7 @@ impl Facts {
 
     pub(crate) fn duration(&self) -> Option<Span> {
         let (started, finished) = (self.started_at?, self.finished_at?);
-        // Both lie within the lease's span; a clock of a server that was set back must not show a negative length.
+        // Both times are within the lease; if a server's clock was set back, the duration is zero, not negative.
         Some(Span(finished.duration_since(started).try_into().unwrap_or_default()))
     }
 }

@@ -5,14 +5,14 @@ use utoipa::ToSchema;
 
 use crate::Event;
 
-/// One window of a list.
+/// One page of a list.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct List<T> {
     pub data: Vec<T>,
     pub pagination: Pagination,
 }
 
-/// Which window of how much.
+/// The position of a page in its list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Pagination {
     pub limit: u32,
@@ -21,20 +21,20 @@ pub struct Pagination {
     pub has_more: bool,
 }
 
-/// One page of events: they are numbered, so that a page goes on after a number and not after a count.
+/// One page of events. Events are numbered, so a page continues after a number instead of an offset.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct EventList {
     pub data: Vec<Event>,
     pub pagination: EventPagination,
 }
 
-/// Which page of events.
+/// The position of a page in the list of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EventPagination {
     pub limit: u32,
-    /// The page has events after this number.
+    /// The page has the events after this number.
     pub offset: u64,
-    /// How many there are after `offset`; null when there are more than this page has.
+    /// How many events follow `offset`; null if there are more than this page has.
     pub total: Option<u64>,
     pub has_more: bool,
     /// The `since` of the next page.
@@ -42,13 +42,13 @@ pub struct EventPagination {
 }
 
 impl<T> List<T> {
-    /// The rows of one window, out of `total`.
+    /// Returns a page with these rows of `total`.
     pub fn window(data: Vec<T>, limit: u32, offset: u64, total: u64) -> Self {
         let has_more = offset.saturating_add(data.len() as u64) < total;
         Self { data, pagination: Pagination { limit, offset, total, has_more } }
     }
 
-    /// The window of a list that is at hand as a whole.
+    /// Cuts a page out of the complete list.
     pub fn cut(all: Vec<T>, limit: u32, offset: u64) -> Self {
         let total = all.len() as u64;
         let first = usize::try_from(offset).unwrap_or(usize::MAX);

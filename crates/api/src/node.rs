@@ -23,16 +23,16 @@ pub struct NodeSummary {
     pub cluster: ClusterId,
     #[schema(schema_with = schema::node_status)]
     pub status: NodeStatus,
-    /// Drained by a person: finishes what it has, takes no new work.
+    /// Drained by a person: running executions finish, no new ones start.
     pub draining: bool,
     pub groups: Vec<String>,
     pub labels: BTreeMap<String, String>,
-    /// cpu, memory, gpu, …: a text or a number each.
+    /// cpu, memory, gpu, …: each a string or a number.
     #[schema(value_type = Object)]
     pub capabilities: BTreeMap<String, Value>,
     /// Names of the backends that it offers.
     pub backends: Vec<String>,
-    /// How many placed executions it carries out at once.
+    /// How many placed executions it runs at once.
     pub slots: u32,
     /// The agent's version.
     pub version: String,
@@ -41,12 +41,12 @@ pub struct NodeSummary {
     /// The last heartbeat.
     #[schema(value_type = String, format = DateTime)]
     pub seen_at: Timestamp,
-    /// What is wrong on the host, as its agent says.
+    /// Problems of the host that its agent reports.
     #[serde(default)]
     pub problems: Vec<String>,
 }
 
-/// A node with everything that it says of itself.
+/// A node with everything that it has reported.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Node {
     #[schema(value_type = Uuid)]
@@ -54,20 +54,20 @@ pub struct Node {
     pub hostname: String,
     #[schema(value_type = Uuid)]
     pub cluster: ClusterId,
-    /// One life of its agent.
+    /// The session of its agent: one run of the agent process.
     #[schema(value_type = Uuid)]
     pub session: SessionId,
     #[schema(schema_with = schema::node_status)]
     pub status: NodeStatus,
-    /// Drained by a person: finishes what it has, takes no new work.
+    /// Drained by a person: running executions finish, no new ones start.
     pub draining: bool,
     pub groups: Vec<String>,
     pub labels: BTreeMap<String, String>,
-    /// cpu, memory, gpu, …: a text or a number each.
+    /// cpu, memory, gpu, …: each a string or a number.
     #[schema(value_type = Object)]
     pub capabilities: BTreeMap<String, Value>,
     pub backends: Vec<Backend>,
-    /// How many placed executions it carries out at once.
+    /// How many placed executions it runs at once.
     pub slots: u32,
     /// The agent's version.
     pub version: String,
@@ -76,12 +76,12 @@ pub struct Node {
     /// The last heartbeat.
     #[schema(value_type = String, format = DateTime)]
     pub seen_at: Timestamp,
-    /// What is wrong on the host, as its agent says.
+    /// Problems of the host that its agent reports.
     #[serde(default)]
     pub problems: Vec<String>,
 }
 
-/// A node that was deleted. What was done there is still shown by its hostname.
+/// A deleted node. Its executions are still shown with its hostname.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DeletedNode {
     #[schema(value_type = Uuid)]
@@ -89,14 +89,15 @@ pub struct DeletedNode {
     pub hostname: String,
     #[schema(value_type = Uuid)]
     pub cluster: ClusterId,
-    /// The life of its agent that was deleted with it. That agent ends; one that is started anew registers again.
+    /// The session of its agent that was deleted with it. That agent exits; an agent that is started again registers
+    /// again.
     #[schema(value_type = Uuid)]
     pub session: SessionId,
     #[schema(value_type = String, format = DateTime)]
     pub deleted_at: Timestamp,
 }
 
-/// Something that a node can do.
+/// A backend that a node offers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Backend {
     pub name: String,
@@ -107,7 +108,7 @@ pub struct Backend {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Action {
     pub name: String,
-    /// Whether doing it twice leaves the host as doing it once.
+    /// Whether running it twice has the same effect as running it once.
     pub idempotent: bool,
     pub params: Vec<Param>,
 }
@@ -123,7 +124,7 @@ pub struct Param {
     pub help: String,
 }
 
-/// A named set of nodes, and how many there are of each status.
+/// A named set of nodes, and how many nodes have each status.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Cluster {
     #[schema(value_type = Uuid)]

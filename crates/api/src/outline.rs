@@ -1,5 +1,5 @@
-//! Owns what of a run's plan its view is derived from. The server makes it from the record of a run, a client from the plan
-//! that the server shows.
+//! Owns the parts of a plan from which a run's view is derived. The server creates them from the record of a run, a
+//! client from the plan that the server returns.
 
 use downbeat_core::run::RunRecord;
 use downbeat_core::run::again::answering_steps;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::plan::{Plan, Step, Where};
 use crate::rollout::waves;
 
-/// The parts of a plan that never change while its run goes on.
+/// The parts of a plan that a run's view needs; they never change.
 #[derive(Clone, Debug, Default)]
 pub struct Outline {
     pub(crate) steps: Vec<StepOutline>,
@@ -18,13 +18,13 @@ pub struct Outline {
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StepOutline {
-    /// How many instances it has; nothing where that shows only when its turn comes.
+    /// The number of instances; unknown until the items are evaluated.
     pub(crate) instances: Option<u64>,
     pub(crate) has_items: bool,
-    /// Every wave of a roll-out runs it.
+    /// It runs in every wave of a roll-out.
     pub(crate) in_waves: bool,
-    /// It runs when something failed: its own failure does not count.
-    pub(crate) answers: bool,
+    /// It runs after a failure (`on_failure`): its own failure does not count.
+    pub(crate) handles_failure: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -47,7 +47,8 @@ impl Outline {
                     instances: instances(nodes, items),
                     has_items: items.is_some(),
                     in_waves: entry.condition() != Some(Condition::OnFailure),
-                    answers: answering.contains(&u32::try_from(steps.len()).expect("plans are bounded")),
+                    handles_failure: answering
+                        .contains(&u32::try_from(steps.len()).expect("plans are bounded")),
                 });
             }
         }
@@ -58,12 +59,12 @@ impl Outline {
         Self { steps, rollout }
     }
 
-    /// A plan shows the condition of a branch at its first leaf.
+    /// Creates the outline of a plan. A plan shows the condition of a branch at its first leaf.
     pub fn of_plan(plan: &Plan) -> Self {
-        let answers = |step: &Step| step.condition == Some(Condition::OnFailure);
+        let handles_failure = |step: &Step| step.condition == Some(Condition::OnFailure);
         let first_of = |entry: u32| plan.steps.iter().find(|step| step.entry == entry);
         let outline = |step: &Step| {
-            let entry_answers = first_of(step.entry).is_some_and(answers);
+            let entry_handles_failure = first_of(step.entry).is_some_and(handles_failure);
             let nodes = match &step.place {
                 Where::Nodes(nodes) => nodes.len() as u64,
                 Where::Placed(_) => 1,
@@ -72,8 +73,8 @@ impl Outline {
             StepOutline {
                 instances: instances(nodes, items),
                 has_items: items.is_some(),
-                in_waves: !entry_answers,
-                answers: entry_answers || answers(step),
+                in_waves: !entry_handles_failure,
+                handles_failure: entry_handles_failure || handles_failure(step),
             }
         };
         let rollout = plan.rollout.as_ref().map(|rollout| RolloutOutline {

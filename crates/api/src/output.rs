@@ -11,22 +11,22 @@ use utoipa::ToSchema;
 pub struct Output {
     #[schema(value_type = Uuid)]
     pub execution: ExecutionId,
-    /// Where `text` begins in all that the execution wrote, in bytes.
+    /// Where `text` starts in the whole output of the execution, in bytes.
     pub offset: u64,
-    /// Where the next request goes on.
+    /// The offset of the next request.
     pub next: u64,
-    /// Something between the offset that was asked for and `offset` is no longer kept.
+    /// A part between the requested offset and `offset` is no longer kept.
     pub truncated: bool,
-    /// Everything has been written, and all of it up to its end is here.
+    /// The execution has ended, and this is the end of its output.
     pub complete: bool,
     pub text: String,
     pub chunks: Vec<Chunk>,
 }
 
-/// A piece of output. In a stream, the event `output`.
+/// A chunk of output. In a stream, the event `output`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Chunk {
-    /// Where it begins in all that the execution wrote, in bytes.
+    /// Where it starts in the whole output of the execution, in bytes.
     pub offset: u64,
     /// `stdout` or `stderr`.
     #[schema(value_type = String, example = "stdout")]
@@ -36,7 +36,7 @@ pub struct Chunk {
     pub at: Timestamp,
 }
 
-/// A piece of output of a run, with whose it is. In a stream, the event `output`.
+/// A chunk of a run's output, with its execution and node. In a stream, the event `output`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RunChunk {
     #[schema(value_type = Uuid)]
@@ -44,7 +44,7 @@ pub struct RunChunk {
     pub step: u32,
     /// The step's name, or `backend action`.
     pub task: String,
-    /// Its place among the items of its task's `for_each`, from 0.
+    /// Its index among the items of its task's `for_each`, from 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub item: Option<u32>,
     /// The node's hostname.
@@ -54,7 +54,7 @@ pub struct RunChunk {
     pub chunk: Chunk,
 }
 
-/// The last event of a stream, `end`: nothing more will come.
+/// The last event of a stream, `end`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct End {
     #[schema(value_type = String)]

@@ -1,4 +1,4 @@
-//! Owns how a plan is shown: steps, where each runs, how often, and what it waits for.
+//! Owns how a plan is shown: its steps, their nodes, their retries and their dependencies.
 
 use downbeat_core::Span;
 use downbeat_core::backend::Params;
@@ -13,41 +13,41 @@ use crate::problem::NodeReason;
 use crate::rollout::PlannedRollout;
 use crate::schema;
 
-/// What would run, or runs, where and in which order.
+/// The steps of a job, with their nodes and their order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Plan {
     pub job: Option<String>,
-    /// `list`: one entry after the other. `graph`: tasks say what they depend on.
+    /// `list`: one entry after the other. `graph`: tasks declare their dependencies.
     #[serde(default)]
     #[schema(schema_with = schema::shape)]
     pub shape: Shape,
     /// `fail-fast` or `continue`.
     pub strategy: String,
-    /// Holds its nodes from its start to its end.
+    /// No other run uses its nodes from its start to its end.
     #[serde(default)]
     pub exclusive: bool,
-    /// Among runs that wait, and among work that waits for nodes: higher ones first.
+    /// Order among pending runs and among executions that wait for nodes: higher values first.
     #[serde(default)]
     pub priority: i32,
-    /// For the whole run; null is for ever.
+    /// For the whole run; null means no limit.
     #[serde(default)]
     #[schema(value_type = Option<String>, example = "30m")]
     pub timeout: Option<Span>,
-    /// Executions of the run that may be open at once.
+    /// How many executions of the run may be open at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_parallel: Option<u32>,
-    /// Its waves, if it is a roll-out. Each walks the whole list before the next begins.
+    /// Its waves, if it is a roll-out. Each wave runs the whole list before the next one starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<PlannedRollout>,
     /// Every node that any step targets, by hostname.
     pub nodes: Vec<NodeName>,
-    /// Those of them that are stale or offline now, and what becomes of their steps.
+    /// The nodes that are stale or offline now, and what happens to their steps.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub silent: Vec<NodeReason>,
-    /// Nodes that the targets mean and that are left out.
+    /// Nodes that match the targets but are left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<NodeReason>,
-    /// What in the definition is valid, and probably not meant.
+    /// Parts of the definition that are valid but probably not intended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
     pub steps: Vec<Step>,
@@ -61,26 +61,26 @@ pub struct NodeName {
     pub hostname: String,
 }
 
-/// A task's place in the plan.
+/// A task's step in the plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Step {
     pub index: u32,
-    /// Its place among the top-level tasks; the leaves of a branch have the same.
+    /// Its index among the top-level tasks; the leaves of a branch have the same.
     #[serde(default)]
     pub entry: u32,
     /// The task's name, or `backend action`.
     pub name: String,
     pub backend: String,
     pub action: String,
-    /// The branch that it is a leaf of, if it has a name.
+    /// The name of the branch that it belongs to, if any.
     pub branch: Option<String>,
     #[serde(rename = "where")]
     pub place: Where,
     #[schema(schema_with = schema::condition)]
     pub condition: Option<Condition>,
-    /// What ends before this begins.
+    /// The steps that must end before this one starts.
     pub after: Vec<Edge>,
-    /// As they are written: expressions are worked out for each attempt.
+    /// As they are written: expressions are evaluated for each attempt.
     #[serde(default)]
     #[schema(value_type = Object)]
     pub params: Params,
@@ -88,41 +88,41 @@ pub struct Step {
     #[serde(default)]
     #[schema(value_type = String, example = "30m")]
     pub timeout: Span,
-    /// How often a failed instance is tried again.
+    /// How often a failed instance is retried.
     #[serde(default)]
     pub retries: u32,
-    /// `at_least_once`: a lost attempt is sent again. `at_most_once`: it has failed.
+    /// `at_least_once`: a lost attempt is retried. `at_most_once`: it fails.
     #[serde(default)]
     pub delivery: String,
-    /// Whether every node declares that doing it twice is harmless; null for a placed step.
+    /// Whether every node declares that running it twice is harmless; null for a placed step.
     #[serde(default)]
     pub idempotent: Option<bool>,
-    /// Names that it says values for.
+    /// The outputs that it declares.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub outputs: Vec<String>,
-    /// Where a placed step may run, if not anywhere.
+    /// Where a placed step may run; absent if anywhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub placement: Option<Placement>,
-    /// Once for each of these; the leaves of a branch have their branch's.
+    /// The items; the step runs once for each. The leaves of a branch have those of their branch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub for_each: Option<ForEach>,
-    /// What it takes one of, with what its job says of all; keys as they are written.
+    /// The limits that it uses, including those of its job; keys as they are written.
     #[serde(default, skip_serializing_if = "Limits::is_empty")]
     #[schema(value_type = Object)]
     pub limits: Limits,
-    /// Whether an earlier result will do, and how old it may be.
+    /// Whether an earlier result may be reused, and how old it may be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub cache: Option<Cache>,
-    /// How long a placed step may wait while no node fits it.
+    /// How long a placed step may wait while no node fits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "30m")]
     pub placement_timeout: Option<Span>,
 }
 
-/// Hostnames, or the text `placed`: once, on a node that fits.
+/// Hostnames, or the string `placed`: once, on a node that fits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum Where {
@@ -136,21 +136,21 @@ impl Where {
     }
 }
 
-/// An earlier step, and how it is waited for.
+/// An earlier step, and how this step waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Edge {
     pub step: u32,
-    /// `barrier`: every instance of it has ended. `per_node`: its instance on the same node has.
+    /// `barrier`: all of its instances have ended. `per_node`: its instance on the same node has ended.
     #[schema(schema_with = schema::edge_kind)]
     pub kind: EdgeKind,
 }
 
-/// A definition in which nothing is wrong.
+/// A valid definition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Valid {
     pub valid: bool,
     pub job: Option<String>,
-    /// How many steps it has.
+    /// The number of steps.
     pub steps: u32,
 }
 
@@ -232,7 +232,7 @@ impl Plan {
     }
 }
 
-/// Nodes that a run's targets mean and that take no new work.
+/// Returns the nodes that match a run's targets but are drained.
 pub(crate) fn left_out(resolved: &Resolved) -> Vec<NodeReason> {
     let nodes = resolved.left_out.iter();
     nodes.map(|node| NodeReason::from((node.hostname.clone(), "is drained"))).collect()

@@ -1,4 +1,4 @@
-//! Owns the shape of an error answer (RFC 9457). Which error becomes which problem is `http::problem`'s.
+//! Owns the shape of an error response (RFC 9457). `http::problem` maps errors to problems.
 
 use std::fmt;
 
@@ -6,25 +6,25 @@ use downbeat_core::spec;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Why a request was not carried out (`application/problem+json`).
+/// Why a request failed (`application/problem+json`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
-    /// `about:blank`: the code says which problem it is.
+    /// Always `about:blank`; `code` identifies the problem.
     #[serde(rename = "type")]
     pub kind: String,
     pub title: String,
     pub status: u16,
-    /// One line for people: what could not be done, and why.
+    /// One line for people: what failed, and why.
     pub detail: String,
     /// For programs: `invalid_definition`, `refused`, `not_found`, `conflict`, `unavailable`, …
     pub code: String,
-    /// What is wrong with the definition that was sent, one by one.
+    /// All mistakes in the definition that was sent.
     #[serde(default)]
     pub errors: Vec<FieldError>,
-    /// The nodes that stand in the way of a refused run.
+    /// The nodes that prevent a refused run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<NodeReason>,
-    /// Of a refusal by a read replica: the server that would carry it out.
+    /// Set by a read replica: the server that accepts the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub primary: Option<String>,
 }
@@ -34,7 +34,7 @@ pub struct Problem {
 pub struct FieldError {
     /// The field: `tasks[0].params.command`.
     pub path: String,
-    /// From 1; absent where the place in the text is not known.
+    /// From 1; absent if the position in the text is not known.
     pub line: Option<u32>,
     pub column: Option<u32>,
     pub message: String,
@@ -47,7 +47,7 @@ impl From<spec::Problem> for FieldError {
     }
 }
 
-/// A node, and what is the matter with it.
+/// A node, and a reason that concerns it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NodeReason {
     pub node: String,
@@ -60,14 +60,14 @@ impl From<(String, &str)> for NodeReason {
     }
 }
 
-/// How many mistakes or nodes a detail names before it only counts them; all are in the lists.
+/// How many mistakes or nodes a detail names; the lists contain all of them.
 pub const NAMED: usize = 3;
 
 impl Problem {
-    /// The detail without the nodes at its end, for those who show the list of nodes as well.
+    /// Returns the detail without the nodes at its end, for callers that also show the list of nodes.
     pub fn message(&self) -> &str {
         let detail = self.detail.as_str();
-        // A server from before names all nodes there, also those that it named before.
+        // An older server appends all nodes, even those that the message already names.
         let all = listed(self.nodes.iter());
         let without = |(at, _): (usize, &str)| {
             let message = &detail[..at];
@@ -77,18 +77,18 @@ impl Problem {
         detail.match_indices(" (").find_map(without).unwrap_or(detail)
     }
 
-    /// The nodes of which the message does not say already what is the matter.
-    pub fn unsaid_nodes(&self) -> impl Iterator<Item = &NodeReason> {
-        unsaid(self.message(), &self.nodes)
+    /// Returns the nodes whose reason the message does not contain.
+    pub fn unmentioned_nodes(&self) -> impl Iterator<Item = &NodeReason> {
+        unmentioned(self.message(), &self.nodes)
     }
 }
 
-/// A message with the first nodes at its end, unless it says of them already what is the matter.
+/// Appends the first nodes to a message, unless it already contains their reasons.
 pub fn with_nodes(message: &str, nodes: &[NodeReason]) -> String {
-    format!("{message}{}", listed(unsaid(message, nodes)))
+    format!("{message}{}", listed(unmentioned(message, nodes)))
 }
 
-fn unsaid<'n>(message: &str, nodes: &'n [NodeReason]) -> impl Iterator<Item = &'n NodeReason> {
+fn unmentioned<'n>(message: &str, nodes: &'n [NodeReason]) -> impl Iterator<Item = &'n NodeReason> {
     nodes.iter().filter(move |node| !node.reason.split("; ").all(|part| message.contains(part)))
 }
 
@@ -98,7 +98,7 @@ fn listed<'n>(nodes: impl Iterator<Item = &'n NodeReason>) -> String {
     if nodes.is_empty() { String::new() } else { format!(" ({})", named_of(named, nodes.len())) }
 }
 
-/// The first few, and how many more there are.
+/// Joins the first few and the number of the others.
 pub fn named_of(named: impl Iterator<Item = String>, count: usize) -> String {
     let text = named.collect::<Vec<_>>().join("; ");
     if count > NAMED { format!("{text}; and {} more", count - NAMED) } else { text }
@@ -131,12 +131,12 @@ mod tests {
 
     #[test]
     fn what_the_message_says_of_a_node_is_not_repeated() {
-        let said = problem(
+        let mentioned = problem(
             "step 0 (x) is refused on t1: env.B: must be a text; y: z; nothing was started",
             &[("t1", "env.B: must be a text; y: z")],
         );
-        assert_eq!(said.detail, said.message());
-        assert_eq!(said.unsaid_nodes().count(), 0);
+        assert_eq!(mentioned.detail, mentioned.message());
+        assert_eq!(mentioned.unmentioned_nodes().count(), 0);
     }
 
     #[test]
@@ -148,7 +148,7 @@ mod tests {
             "cannot (a lacks backend `exec`; b lacks backend `exec`; c lacks backend `exec`; and 1 more)"
         ));
         assert_eq!(many.message(), "4 of (all) the nodes cannot");
-        assert_eq!(many.unsaid_nodes().count(), 4);
+        assert_eq!(many.unmentioned_nodes().count(), 4);
     }
 
     #[test]
@@ -156,6 +156,6 @@ mod tests {
         let mut old = problem("refused: X; nothing was started", &[("t1", "X")]);
         old.detail = "refused: X; nothing was started (t1 X)".to_owned();
         assert_eq!(old.message(), "refused: X; nothing was started");
-        assert_eq!(old.unsaid_nodes().count(), 0);
+        assert_eq!(old.unmentioned_nodes().count(), 0);
     }
 }

@@ -1,17 +1,17 @@
-//! Owns which requests exist: the method, the path and the type of the answer of each, in one table.
+//! Owns the requests: method, path and response type of each, in one table.
 
 use std::fmt::Display;
 use std::marker::PhantomData;
 
 use crate::{
     Cluster, DeletedNode, EventList, Execution, List, Node, NodeSummary, NodeWork, Output, Plan, Run,
-    RunChunk, RunStanding, RunSummary, Server, Status, Valid,
+    RunChunk, RunProgress, RunSummary, Server, Status, Valid,
 };
 
-/// The port on which a server answers REST requests unless it is set otherwise.
+/// The default port of the REST API.
 pub const HTTP_PORT: u16 = 4680;
 
-/// Every path below begins with this.
+/// The prefix of every path below.
 pub const ROOT: [&str; 2] = ["api", "v1"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,18 +21,18 @@ pub enum Method {
     Delete,
 }
 
-/// A request whose answer is a `T`.
+/// A request whose response is a `T`.
 #[derive(Debug)]
 pub struct Request<T> {
     pub method: Method,
     template: &'static str,
     id: Option<String>,
     pub query: Vec<(&'static str, String)>,
-    answer: PhantomData<fn() -> T>,
+    response: PhantomData<fn() -> T>,
 }
 
 impl<T> Request<T> {
-    /// The segments of the path after [`ROOT`], not encoded: an id is data, not a path.
+    /// Returns the segments of the path after [`ROOT`], not encoded: an id is data, not a path.
     pub fn segments(&self) -> impl Iterator<Item = &str> {
         let segment =
             |segment| if segment == "{id}" { self.id.as_deref().unwrap_or_default() } else { segment };
@@ -55,10 +55,10 @@ impl<T> Request<T> {
         }
     }
 
-    /// The same request, of whose answer the caller reads a part.
+    /// Returns the same request for a caller that reads only a part of the response.
     pub fn reading<Part>(self) -> Request<Part> {
-        let Self { method, template, id, query, answer: _ } = self;
-        Request { method, template, id, query, answer: PhantomData }
+        let Self { method, template, id, query, response: _ } = self;
+        Request { method, template, id, query, response: PhantomData }
     }
 }
 
@@ -69,13 +69,13 @@ impl<T> Clone for Request<T> {
 }
 
 macro_rules! requests {
-    ($($method:ident $template:literal $name:ident($($id:ident)?) -> $answer:ty;)*) => {
+    ($($method:ident $template:literal $name:ident($($id:ident)?) -> $response:ty;)*) => {
         $(
             #[doc = concat!("`", stringify!($method), " /api/v1/", $template, "`")]
-            pub fn $name($($id: impl Display)?) -> Request<$answer> {
+            pub fn $name($($id: impl Display)?) -> Request<$response> {
                 let id = None::<String>$(.or(Some($id.to_string())))?;
                 let (method, template) = (Method::$method, $template);
-                Request { method, template, id, query: Vec::new(), answer: PhantomData }
+                Request { method, template, id, query: Vec::new(), response: PhantomData }
             }
         )*
 
@@ -117,8 +117,8 @@ requests! {
     Get "status" status() -> Status;
 }
 
-/// A run without its results.
-pub fn standing(id: impl Display) -> Request<RunStanding> {
+/// Reads a run without its results.
+pub fn run_progress(id: impl Display) -> Request<RunProgress> {
     run(id).with("results", 0).reading()
 }
 

@@ -1,4 +1,4 @@
-//! Owns how a roll-out is shown: its waves, how far it is, and which nodes it never touched.
+//! Owns how a roll-out is shown: its waves, its progress, and the nodes that it never touched.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,24 +13,24 @@ use utoipa::ToSchema;
 use crate::outline::{Outline, RolloutOutline};
 use crate::run::{InstanceResult, RunSummary};
 
-/// How far a roll-out is.
+/// The progress of a roll-out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Rollout {
     pub waves: Vec<Wave>,
-    /// The wave that is under way, or the last one that was; from 1, null before the first.
+    /// The running wave, or the last one that ran; from 1, null before the first.
     pub wave: Option<u32>,
     /// Nodes that failed, each counted once.
     pub failed: u32,
-    /// How many nodes may fail. One more, and no further wave begins.
+    /// How many nodes may fail. After one more failure, no further wave starts.
     pub budget: u32,
 }
 
-/// Some of the nodes, which walk the whole list before the next ones begin.
+/// A part of the nodes. It runs the whole list before the next wave starts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Wave {
     /// From 1.
     pub wave: u32,
-    /// Hostnames; left out with `results=0`, since the plan has them.
+    /// Hostnames; left out with `results=0`, because the plan has them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<String>,
     pub status: WaveStatus,
@@ -39,25 +39,25 @@ pub struct Wave {
     pub failed: Option<u32>,
 }
 
-/// Where a wave stands.
+/// The status of a wave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WaveStatus {
     Waiting,
     Running,
     Ended,
-    /// It never began, and will not.
+    /// It did not start and will not.
     Skipped,
 }
 
-/// What a roll-out will do.
+/// The plan of a roll-out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PlannedRollout {
     pub waves: Vec<PlannedWave>,
-    /// Between the end of a wave and the beginning of the next.
+    /// The time between the end of a wave and the start of the next.
     #[schema(value_type = String, example = "5m")]
     pub pause: Span,
-    /// How many nodes may fail. One more, and no further wave begins.
+    /// How many nodes may fail. After one more failure, no further wave starts.
     pub budget: u32,
 }
 
@@ -76,13 +76,13 @@ impl PlannedRollout {
     }
 }
 
-/// The hostnames of each wave. A roll-out has one set of nodes.
+/// Returns the hostnames of each wave. A roll-out has one set of nodes.
 pub(crate) fn waves(resolved: &Resolved) -> Vec<Vec<String>> {
     let nodes = resolved.sets.first().map(Vec::as_slice).unwrap_or_default();
-    let mut begin = 0;
+    let mut start = 0;
     let part = |&end: &u32| {
-        let part = &nodes[begin..end as usize];
-        begin = end as usize;
+        let part = &nodes[start..end as usize];
+        start = end as usize;
         part.iter().map(|index| resolved.nodes[*index].hostname.clone()).collect()
     };
     resolved.waves.iter().map(part).collect()
@@ -90,33 +90,33 @@ pub(crate) fn waves(resolved: &Resolved) -> Vec<Vec<String>> {
 
 type Results = BTreeMap<u32, BTreeMap<String, InstanceResult>>;
 
-/// How the nodes of a wave stand in the steps that waves walk.
+/// The results of a wave's nodes in the steps of the wave.
 #[derive(Default)]
-struct Walked {
+struct WaveResults {
     wanted: usize,
     ended: usize,
     reused: usize,
-    /// Something of this run's own was begun there.
-    begun: bool,
+    /// An execution of this run was started there.
+    started: bool,
 }
 
-impl Walked {
+impl WaveResults {
     fn of(nodes: &[String], steps: &[u32], results: &Results) -> Self {
-        let mut walked = Self { wanted: nodes.len() * steps.len(), ..Self::default() };
+        let mut results_of_wave = Self { wanted: nodes.len() * steps.len(), ..Self::default() };
         for step in steps.iter().filter_map(|step| results.get(step)) {
             for result in nodes.iter().filter_map(|node| step.get(node)) {
-                walked.ended += usize::from(!result.status.is_open());
-                walked.reused += usize::from(result.reused.is_some());
-                walked.begun |= result.reused.is_none() && result.status != Status::Skipped;
+                results_of_wave.ended += usize::from(!result.status.is_open());
+                results_of_wave.reused += usize::from(result.reused.is_some());
+                results_of_wave.started |= result.reused.is_none() && result.status != Status::Skipped;
             }
         }
-        walked
+        results_of_wave
     }
 
-    /// `over`: nothing more begins.
+    /// Returns the status. `over`: no further wave starts.
     fn status(&self, has_ended: bool, over: bool) -> WaveStatus {
         let all = self.ended == self.wanted;
-        let done = self.begun || self.reused == self.wanted;
+        let done = self.started || self.reused == self.wanted;
         match (done, all) {
             (true, true) => WaveStatus::Ended,
             (true, false) if has_ended => WaveStatus::Ended,
@@ -128,7 +128,7 @@ impl Walked {
 }
 
 impl Rollout {
-    /// Of a run that is one, with the nodes that it never touched once that is certain.
+    /// Returns the progress of a roll-out, and the nodes that it never touched as soon as that is certain.
     pub(crate) fn of(outline: &Outline, run: &RunSummary, results: &Results) -> Option<(Self, Vec<String>)> {
         let RolloutOutline { waves, budget } = outline.rollout.as_ref()?;
         let failed = failed(outline, run, results);
@@ -139,7 +139,7 @@ impl Rollout {
         let waves: Vec<Wave> = (1..)
             .zip(waves)
             .map(|(wave, nodes)| {
-                let status = Walked::of(nodes, &steps, results).status(has_ended, over);
+                let status = WaveResults::of(nodes, &steps, results).status(has_ended, over);
                 Wave { wave, nodes: nodes.clone(), status, failed: None }
             })
             .collect();
@@ -159,7 +159,7 @@ fn current(waves: &[Wave]) -> Option<u32> {
 /// Returns how many nodes have a failure that counts.
 fn failed(outline: &Outline, run: &RunSummary, results: &Results) -> u32 {
     let state = if run.cancel_requested_at.is_some() { RunState::Cancelled } else { run.state };
-    let counts = |step: u32| outline.steps.get(step as usize).is_none_or(|step| !step.answers);
+    let counts = |step: u32| outline.steps.get(step as usize).is_none_or(|step| !step.handles_failure);
     let nodes: BTreeSet<&str> = results
         .iter()
         .filter(|(step, _)| counts(**step))
@@ -183,12 +183,12 @@ mod tests {
 
     use super::*;
 
-    /// Four nodes in three waves: one, one and two. Two steps, and one that answers failures. One node may fail.
+    /// Four nodes in three waves: one, one and two. Two steps, and an `on_failure` step. One node may fail.
     fn run(state: RunState) -> RunRecord {
         let task = json!({"backend": "test", "action": "noop"});
-        let answer = json!({"backend": "test", "action": "noop", "condition": "on_failure"});
+        let on_failure = json!({"backend": "test", "action": "noop", "condition": "on_failure"});
         let definition = json!({
-            "target": "all", "rollout": {"batch": [1, 1, 2], "max_failures": 1}, "tasks": [task, task, answer],
+            "target": "all", "rollout": {"batch": [1, 1, 2], "max_failures": 1}, "tasks": [task, task, on_failure],
         });
         let nodes = (1..=4).map(|number| NodeRef {
             id: NodeId(Uuid::from_u128(number)),
@@ -220,7 +220,7 @@ mod tests {
         run
     }
 
-    /// By step, then by node; `+` marks what was taken over.
+    /// Results by step, then by node; `+` marks reused ones.
     fn results(steps: &[&[&str]]) -> Results {
         let result = |text: &str| InstanceResult {
             status: Status::parse(text.trim_end_matches('+')).unwrap(),
@@ -273,7 +273,7 @@ mod tests {
                 1,
                 0,
             ),
-            // The second failure is beyond the budget: it is certain that the rest is never touched.
+            // The second failure exceeds the budget: it is certain that the other nodes are never touched.
             (
                 RunState::Running,
                 &[&["failed", "failed"], &["skipped", "skipped"]],
@@ -294,9 +294,9 @@ mod tests {
                 2,
                 2,
             ),
-            // Cancelled before it began.
+            // Cancelled before it started.
             (RunState::Cancelled, &[], [Skipped, Skipped, Skipped], None, 0, 4),
-            // Tried again: the first wave is done, a part of the third too, and neither has begun here.
+            // A retry: the first wave is done, and a part of the third; neither has started here.
             (
                 RunState::Running,
                 &[&["succeeded+", "running", "succeeded+", "-"], &["succeeded+"]],

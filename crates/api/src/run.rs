@@ -1,4 +1,4 @@
-//! Owns how a run is shown: alone with every step's result on every node, and short in lists.
+//! Owns how a run is shown: with the result of every step on every node, and short in lists.
 
 use std::collections::BTreeMap;
 
@@ -16,9 +16,9 @@ use crate::execution::{Facts, Names, Waiting};
 use crate::outline::Outline;
 use crate::plan::left_out;
 use crate::problem::NodeReason;
+use crate::progress::StepProgress;
 use crate::rollout::Rollout;
 use crate::schema;
-use crate::standing::StepStanding;
 
 /// The key of a placed step's result while no node is bound to it.
 const UNBOUND: &str = "-";
@@ -28,37 +28,36 @@ const UNBOUND: &str = "-";
 pub struct Run {
     #[serde(flatten)]
     pub summary: RunSummary,
-    /// The lowest step that has not ended; null when all have.
+    /// The lowest step that has not ended; null if all have.
     pub step: Option<u32>,
-    /// Hostnames of the nodes that its targets came to.
+    /// Hostnames of the nodes that its targets resolved to.
     pub expected: Vec<String>,
-    /// Nodes that its targets meant when it was created, and that were left out.
+    /// Nodes that matched its targets when it was created but were left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<NodeReason>,
-    /// Its nodes that are stale or offline now, and what becomes of their steps; only while the run goes on.
+    /// Its nodes that are stale or offline now, and what happens to their steps; only until the run ends.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub silent: Vec<NodeReason>,
     /// Instances (step × node, step × item) by the status of their last attempt.
     pub counts: Counts,
-    /// By step, then by hostname; `-` stands for a placed step that no node has taken yet, and `[3]` for the item with
-    /// that number of a step with `for_each`.
+    /// By step, then by hostname; `-` is the key of a placed step that no node has leased yet, and `[3]` of the item
+    /// with that number of a step with `for_each`.
     #[schema(value_type = BTreeMap<String, BTreeMap<String, InstanceResult>>)]
     pub results: BTreeMap<u32, BTreeMap<String, InstanceResult>>,
-    /// The values of the job's params, the defaults among them.
+    /// The values of the job's params, including defaults.
     #[serde(default, skip_serializing_if = "Params::is_empty")]
     #[schema(value_type = Object)]
     pub params: Params,
-    /// How far its roll-out is, if it is one.
+    /// The progress of its roll-out, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<Rollout>,
-    /// Hostnames of nodes that the roll-out never touched; known once it has ended, or its budget is spent.
+    /// Hostnames of nodes that the roll-out never touched; known after it has ended or exceeded its budget.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub untouched: Vec<String>,
-    /// Steps that wait: placed ones with why each node has not taken them, others with the nodes that they wait for; the
-    /// first few.
+    /// The first steps that wait: placed ones with why no node runs them yet, others with the nodes that they wait for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waiting: Vec<StepWaiting>,
-    /// The definition that it runs, when asked for with `definition=1`.
+    /// Its definition, if requested with `definition=1`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub definition: Option<Value>,
@@ -73,19 +72,19 @@ pub struct RunSummary {
     pub job: Option<String>,
     #[schema(value_type = Uuid)]
     pub cluster: ClusterId,
-    /// Where it stands, strictly.
+    /// The exact state.
     #[schema(schema_with = schema::run_state)]
     pub state: RunState,
-    /// The coarse view, for people.
+    /// The coarse status, for people.
     #[schema(schema_with = schema::run_status)]
     pub status: RunStatus,
-    /// Something failed, and the rest went on.
+    /// Something failed, and the rest continued.
     pub partial: bool,
-    /// How many steps its plan has; with `results=0`, how each of them stands.
+    /// The number of steps in its plan; with `results=0`, the progress of each step.
     pub steps: Steps,
-    /// How many nodes its targets came to.
+    /// The number of nodes that its targets resolved to.
     pub nodes: u32,
-    /// Who asked for it.
+    /// Who requested it.
     pub by: String,
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
@@ -96,38 +95,38 @@ pub struct RunSummary {
     /// From start to finish.
     #[schema(value_type = Option<String>, example = "2.3s")]
     pub duration: Option<Span>,
-    /// When somebody asked to cancel it.
+    /// When its cancellation was requested.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub cancel_requested_at: Option<Timestamp>,
-    /// A person has paused it: nothing more of it begins.
+    /// A person has paused it: no further execution starts.
     #[serde(default)]
     pub paused: bool,
-    /// Since when.
+    /// Since when it is paused.
     #[serde(default)]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub paused_at: Option<Timestamp>,
-    /// The run that this one tries again.
+    /// The run that this one retries.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub retry_of: Option<RunId>,
-    /// Nothing is taken from the cache.
+    /// The cache is not used.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_cache: bool,
-    /// Why it has not begun, while it waits for its turn.
+    /// Why it has not started, while it waits for admission.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_reason: Option<String>,
     pub error: Option<String>,
-    /// The server that walks its plan.
+    /// The server that executes its plan.
     #[schema(value_type = Uuid)]
     pub owner: ServerId,
 }
 
-/// The steps of a run: their number, or how each stands.
+/// The steps of a run: their number, or the progress of each.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum Steps {
     Count(u32),
-    Each(Vec<StepStanding>),
+    Each(Vec<StepProgress>),
 }
 
 impl Steps {
@@ -139,16 +138,16 @@ impl Steps {
     }
 }
 
-/// How one step went on one node, or for one item.
+/// The result of one step on one node, or for one item.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct InstanceResult {
-    /// Of the last attempt.
+    /// The status of the last attempt.
     #[schema(schema_with = schema::execution_status)]
     pub status: Status,
-    /// Its place among the items of its task's `for_each`, from 0.
+    /// Its index among the items of its task's `for_each`, from 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub item: Option<u32>,
-    /// The hostname of the node that has or had the item, if one does.
+    /// The hostname of the node that runs or ran the item, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
     pub attempts: u32,
@@ -161,24 +160,24 @@ pub struct InstanceResult {
     /// Why it was skipped or cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The last line that it wrote to its standard error, if it failed; of the first few.
+    /// The last line of its standard error, if it failed; only for the first failures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stderr: Option<String>,
-    /// Why it has not begun, while it waits for its node.
+    /// Why it has not started, while it waits for its node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<String>,
-    /// The execution of an earlier run whose result was taken over: nothing was done here.
+    /// The execution of an earlier run whose result was reused; this one did not run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Uuid>)]
     pub reused: Option<ExecutionId>,
-    /// The result that was taken over came from the cache: an earlier one with equal inputs.
+    /// The reused result came from the cache: an earlier result with equal inputs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cached: bool,
-    /// What it said for the outputs that its task declares.
+    /// The values of the outputs that its task declares.
     #[serde(default, skip_serializing_if = "Params::is_empty")]
     #[schema(value_type = Object)]
     pub outputs: Params,
-    /// The last attempt.
+    /// The execution of the last attempt.
     #[schema(value_type = Uuid)]
     pub execution: ExecutionId,
 }
@@ -188,13 +187,13 @@ pub struct InstanceResult {
 pub struct StepWaiting {
     pub step: u32,
     pub task: String,
-    /// The item that waits, of a step with `for_each`.
+    /// The item that waits, if the step has `for_each`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub item: Option<u32>,
-    /// How many other items of the step wait too; of a step on several nodes, how many nodes more than `nodes` has.
+    /// How many other items of the step also wait; for a step on several nodes, how many nodes `nodes` does not list.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub others: u64,
-    /// It is bound to the nodes in `nodes` and waits for them; otherwise any node may take it.
+    /// It waits for the nodes in `nodes`; otherwise any node may run it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub bound: bool,
     #[schema(value_type = Uuid)]
@@ -206,7 +205,7 @@ pub(crate) fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// How many instances there are of each status. While a run goes on, those that have no attempt yet are pending.
+/// The number of instances with each status. Until a run ends, instances without an attempt count as pending.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Counts {
     pub pending: u64,
@@ -221,7 +220,7 @@ pub struct Counts {
 
 impl Counts {
     fn add(&mut self, status: Status) {
-        let place = match status {
+        let count = match status {
             Status::Pending => &mut self.pending,
             Status::Leased => &mut self.leased,
             Status::Running => &mut self.running,
@@ -231,7 +230,7 @@ impl Counts {
             Status::Cancelled => &mut self.cancelled,
             Status::Lost => &mut self.lost,
         };
-        *place += 1;
+        *count += 1;
     }
 
     pub fn total(&self) -> u64 {
@@ -279,14 +278,14 @@ impl RunSummary {
 }
 
 impl Run {
-    /// The run with its executions, which come in the order of their ids: a later attempt replaces an earlier one.
+    /// Creates the view of a run. Executions are ordered by id: a later attempt replaces an earlier one.
     pub fn of(run: &RunRecord, executions: &[Record], names: &Names) -> Self {
         let mut results: BTreeMap<u32, BTreeMap<String, InstanceResult>> = BTreeMap::new();
         let mut placed_attempt: BTreeMap<u32, u32> = BTreeMap::new();
         for record in executions {
             let step = results.entry(record.step()).or_default();
             if record.pinned.is_none() && record.item().is_none() {
-                // One instance, whichever node had it last: the earlier attempts are in the list of executions.
+                // A placed step has one result; the list of executions has its earlier attempts.
                 let newest = placed_attempt.entry(record.step()).or_default();
                 if record.attempt < *newest {
                     continue;
@@ -321,13 +320,13 @@ impl Run {
         shown
     }
 
-    /// Sets what follows from the results and the state: the counts, the current step, and how far a roll-out is.
+    /// Derives the counts, the current step and the progress of a roll-out from the results and the state.
     pub fn derive(&mut self, outline: &Outline) {
         let has_ended = self.summary.state.is_terminal();
         let wanted: Vec<Option<u64>> = (0..)
             .zip(&outline.steps)
             .map(|(step, outline)| match self.results.get(&step) {
-                // A task that was skipped as a whole, or whose items could not be worked out, has one result for all.
+                // A task that was skipped as a whole, or whose items could not be evaluated, has one result for all.
                 Some(results)
                     if outline.has_items && results.values().any(|result| result.item.is_none()) =>
                 {
@@ -341,7 +340,7 @@ impl Run {
             counts.add(result.status);
         }
         if !has_ended {
-            // Of items that are not known yet there is at least one to come, as far as anybody knows.
+            // A step whose items are not known yet counts as one pending instance.
             let known = |step: u32| self.results.get(&step).map_or(1, |results| results.len() as u64);
             let all: u64 =
                 (0..).zip(&wanted).map(|(step, wanted)| wanted.unwrap_or_else(|| known(step))).sum();
@@ -366,7 +365,7 @@ impl Run {
 }
 
 impl InstanceResult {
-    /// `node` is whose it is, where the key does not say it.
+    /// Creates a result. `node` is its node, unless the key names it.
     fn of(record: &Record, node: Option<String>) -> Self {
         let facts = Facts::of(&record.state);
         Self {

@@ -1,4 +1,4 @@
-//! Owns how the domain's own types are described in the OpenAPI document; the domain itself does not know OpenAPI.
+//! Describes types of core in the OpenAPI document; core does not know OpenAPI.
 
 use downbeat_core::execution::{Status, Verdict};
 use downbeat_core::node::NodeStatus;
@@ -16,7 +16,7 @@ pub(crate) fn run_state() -> Schema {
     names(RunState::ALL.map(RunState::as_str))
 }
 
-/// What an agent reported of an attempt that ended.
+/// Describes the outcome of an attempt.
 pub(crate) fn outcome() -> Schema {
     let text = || ObjectBuilder::new().schema_type(SchemaType::Type(Type::String));
     let time = || text().format(Some(SchemaFormat::KnownFormat(KnownFormat::DateTime)));
@@ -59,7 +59,7 @@ pub(crate) fn shape() -> Schema {
     words([Shape::List, Shape::Graph])
 }
 
-/// An enum by the words that its variants serialise to.
+/// Describes an enum by the strings that its variants serialize to.
 fn words<T: Serialize>(variants: impl IntoIterator<Item = T>) -> Schema {
     let words =
         variants.into_iter().map(|variant| serde_json::to_value(variant).expect("a variant is a word"));

@@ -15,45 +15,45 @@ use utoipa::ToSchema;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Status {
     pub version: String,
-    /// The name of the server that answers.
+    /// The name of the server that responded.
     pub server: String,
-    /// `replica` when the server that answers is a read replica.
+    /// `replica` if the server that responded is a read replica.
     #[serde(default)]
     pub role: Role,
-    /// How far a read replica is behind; absent on a primary.
+    /// The lag of a read replica; absent on a primary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replica: Option<Replica>,
     /// `sqlite`, `postgres` or `memory`.
     pub store: String,
-    /// Why the store takes no writes, or may not keep them: a full, read-only or damaged disk, a file that is gone.
+    /// Why the store refuses writes, or may lose them: a full, read-only or damaged disk, a missing file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store_problem: Option<String>,
-    /// How long the server that answers has been up.
+    /// The uptime of the server that responded.
     #[schema(value_type = String, example = "3h12m")]
     pub uptime: Span,
     pub servers: Vec<Server>,
-    /// Runs by status; every status is there.
+    /// Runs by status; every status is present.
     #[schema(value_type = BTreeMap<String, u64>)]
     pub runs: BTreeMap<RunStatus, u64>,
-    /// Executions by status; every status is there.
+    /// Executions by status; every status is present.
     #[schema(value_type = BTreeMap<String, u64>)]
     pub executions: BTreeMap<ExecutionStatus, u64>,
-    /// Nodes by status; every status is there.
+    /// Nodes by status; every status is present.
     #[schema(value_type = BTreeMap<String, u64>)]
     pub nodes: BTreeMap<NodeStatus, u64>,
-    /// Nodes whose agents say that something is wrong on their hosts.
+    /// Nodes whose agents report problems of their hosts.
     #[serde(default)]
     pub nodes_with_problems: u64,
 }
 
-/// What a server is to its store.
+/// The role of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// It reads and writes.
+    /// Reads and writes.
     #[default]
     Primary,
-    /// It has a copy, and only shows it.
+    /// Has a copy of the store and only reads it.
     Replica,
 }
 
@@ -66,21 +66,21 @@ impl Role {
     }
 }
 
-/// How far a read replica is behind its primary.
+/// The lag of a read replica behind its primary.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Replica {
-    /// Where writes and agents belong.
+    /// The server for writes and agents.
     pub primary: String,
-    /// Whether it follows at the moment.
+    /// Whether it follows the primary now.
     pub connected: bool,
     /// The last event in the copy.
     pub seq: u64,
-    /// Events that the copy lacks, as last heard; null when nothing was heard yet.
+    /// Events that the copy lacks, as last reported; null before the first report.
     pub lag_events: Option<u64>,
-    /// How old the copy is; null when that is not known yet.
+    /// The age of the copy; null if it is not known yet.
     #[schema(value_type = Option<String>, example = "120ms")]
     pub lag: Option<Span>,
-    /// How often the copy was made anew since the start.
+    /// How often the whole copy was fetched again since the start.
     pub copies: u64,
     /// Why the primary is not followed.
     pub error: Option<String>,
@@ -99,10 +99,10 @@ pub struct Server {
     pub version: String,
     #[schema(value_type = String, format = DateTime)]
     pub started_at: Timestamp,
-    /// Its last sign of life.
+    /// Its last heartbeat.
     #[schema(value_type = String, format = DateTime)]
     pub seen_at: Timestamp,
-    /// Whether it gave signs of life lately. The runs of one that did not go on elsewhere.
+    /// Whether its heartbeats are recent. If not, other servers take over its runs.
     pub alive: bool,
     /// Runs that it owns and that have not ended.
     pub runs: u64,

@@ -1,4 +1,4 @@
-//! Owns how a node's work is shown: what it holds, for how long, and what it has done.
+//! Owns how a node's executions are shown: those that it has leased, and the totals of finished ones.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 
 use crate::schema;
 
-/// What a node is at, and what it has done.
+/// The executions that a node has leased, and the totals of finished ones.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NodeWork {
     #[schema(value_type = Uuid)]
@@ -22,27 +22,26 @@ pub struct NodeWork {
     pub hostname: String,
     #[schema(schema_with = schema::node_status)]
     pub status: NodeStatus,
-    /// Drained by a person: finishes what it has, takes no new work.
+    /// Drained by a person: running executions finish, no new ones start.
     pub draining: bool,
-    /// For placed work. Work that is pinned to the node has a lane of its own.
+    /// Slots for placed executions. Executions that target the node itself do not need one.
     pub slots: Slots,
-    /// What it holds a lease of, the oldest first.
+    /// The executions that it has leased, the oldest first.
     pub held: Vec<HeldWork>,
-    /// Its executions by status, as far as they are kept; every status is there. What was taken over from an earlier run
-    /// is not counted.
+    /// Its executions by status, as far as they are kept; every status is present. Reused results are not counted.
     #[schema(value_type = BTreeMap<String, u64>)]
     pub totals: BTreeMap<Status, u64>,
-    /// Attempts that were lost: their lease was not renewed in time, or their agent began anew without their result.
+    /// Lost attempts: their lease was not renewed in time, or their agent restarted without their result.
     pub expired_leases: u64,
     /// The latest of the three below.
     #[schema(value_type = String, format = DateTime)]
     pub active_at: Timestamp,
     #[schema(value_type = String, format = DateTime)]
     pub heartbeat_at: Timestamp,
-    /// When it was last given something.
+    /// When it last leased an execution.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub claimed_at: Option<Timestamp>,
-    /// When something last came to its end, by the node's own clock.
+    /// When an execution last ended, by the node's own clock.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub finished_at: Option<Timestamp>,
 }
@@ -54,7 +53,7 @@ pub struct Slots {
     pub free: u32,
 }
 
-/// An execution that a node holds.
+/// An execution that a node has leased.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HeldWork {
     #[schema(value_type = Uuid)]
@@ -65,28 +64,28 @@ pub struct HeldWork {
     pub step: u32,
     /// The task's name, or `backend action`.
     pub task: String,
-    /// Its place among the items of its task's `for_each`, from 0.
+    /// Its index among the items of its task's `for_each`, from 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub item: Option<u32>,
     /// From 1.
     pub attempt: u32,
     #[schema(schema_with = schema::execution_status)]
     pub status: Status,
-    /// It was told to stop.
+    /// It was asked to stop.
     pub stopping: bool,
-    /// It takes a slot; else it is pinned to the node.
+    /// It uses a slot; otherwise it targets the node itself.
     pub placed: bool,
-    /// What the process or container is called on the node.
+    /// The name of the process or container on the node.
     pub name: String,
     #[schema(value_type = String, format = DateTime)]
     pub leased_at: Timestamp,
     /// How long it has been leased.
     #[schema(value_type = String, example = "12s")]
     pub lease_age: Span,
-    /// When the lease ends unless a heartbeat renews it.
+    /// When the lease expires unless a heartbeat renews it.
     #[schema(value_type = String, format = DateTime)]
     pub expires_at: Timestamp,
-    /// How long that is from now; nothing is left when it is overdue.
+    /// The time until then; zero if it is overdue.
     #[schema(value_type = String, example = "18s")]
     pub expires_in: Span,
     #[schema(value_type = Option<String>, format = DateTime)]
@@ -94,7 +93,7 @@ pub struct HeldWork {
 }
 
 impl HeldWork {
-    /// Nothing of an execution that nobody holds.
+    /// Returns the leased execution; nothing if it has no lease.
     pub fn of(
         execution: &Execution,
         run: Option<&RunRecord>,
@@ -109,7 +108,7 @@ impl HeldWork {
         };
         let task = run.and_then(|run| run.definition.steps().nth(execution.step() as usize));
         let ttl = SignedDuration::try_from(lease_ttl).unwrap_or(SignedDuration::MAX);
-        // As the sweep sees it: every heartbeat renews all leases of a node.
+        // As in the sweep: every heartbeat renews all leases of a node.
         let expires_at = lease.granted_at.max(node.seen_at).checked_add(ttl).unwrap_or(Timestamp::MAX);
         Some(Self {
             execution: execution.id,
@@ -132,17 +131,17 @@ impl HeldWork {
     }
 }
 
-/// As the agent calls it: no two attempts share a name.
+/// Returns the name that the agent uses: no two attempts share one.
 fn name(execution: &Execution, backend: Option<&str>) -> String {
     let (id, attempt) = (execution.id, execution.attempt);
     match backend {
-        // Containers have no dots in their names for the engines' sake.
+        // Container names contain no dots, so that every engine accepts them.
         Some("docker") => format!("downbeat-{id}-{attempt}"),
         _ => format!("{id}.{attempt}"),
     }
 }
 
-/// In whole milliseconds: people read it.
+/// Rounds down to milliseconds, for readability.
 fn between(from: Timestamp, to: Timestamp) -> Span {
     let length = Duration::try_from(to.duration_since(from)).unwrap_or_default();
     Span(Duration::from_millis(u64::try_from(length.as_millis()).unwrap_or(u64::MAX)))

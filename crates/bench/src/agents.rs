@@ -1,5 +1,5 @@
-//! Owns agents as separate processes, as on real machines: their CPU time is measured apart from the server's and the
-//! bench's.
+//! Owns agents as separate processes, as on real machines: their CPU time is distinguished from that of the server and
+//! of the bench.
 
 use std::fs::OpenOptions;
 use std::process::{Child, Command, Stdio};
@@ -12,14 +12,15 @@ use crate::failure::Failure;
 
 const ONLINE: &str = r#"downbeat_nodes{status="online"}"#;
 
-/// The number and size of a load's agents.
+/// The agents of a load.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Crew {
     pub nodes: u32,
+    /// The slots of each agent.
     pub slots: u32,
 }
 
-/// Running agents. They end when this is dropped.
+/// Running agents. Dropping this ends them.
 #[derive(Debug)]
 pub(super) struct Agents {
     children: Vec<Child>,
@@ -40,7 +41,7 @@ impl Agents {
         self.children.iter().map(|child| process::cpu_seconds(child.id())).sum()
     }
 
-    /// Returns the CPU time of the processes that the agents started and that have ended.
+    /// Returns the time of the processes that they started and that have ended.
     pub(super) fn work_cpu_seconds(&self) -> f64 {
         self.children.iter().map(|child| process::children_cpu_seconds(child.id())).sum()
     }

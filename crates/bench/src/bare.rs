@@ -1,4 +1,4 @@
-//! Encodes calls and responses of the agent protocol, for simulated nodes that must cost less than any gRPC client.
+//! Calls and responses of the agent protocol as bytes, for nodes that cost less than any gRPC client.
 
 use downbeat_proto::grpc::generated as wire;
 use downbeat_proto::grpc::request::{
@@ -10,7 +10,7 @@ use downbeat_proto::message::{
 };
 use prost::Message;
 
-/// The kinds of calls of an agent.
+/// The kinds of call of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Hello,
@@ -39,6 +39,7 @@ pub(crate) enum Answer {
 }
 
 impl Kind {
+    /// Returns the path that it is posted to.
     pub(crate) fn path(self) -> &'static str {
         match self {
             Kind::Hello => "/downbeat.agent.v1.Agent/Hello",
@@ -50,7 +51,7 @@ impl Kind {
     }
 }
 
-/// Returns the message of a call, without gRPC's five-byte prefix.
+/// Returns the message of a call, without gRPC's five bytes before it.
 pub(crate) fn call_to_bytes(call: Call) -> Result<(Kind, Vec<u8>), Fault> {
     Ok(match call {
         Call::Hello(hello) => (Kind::Hello, hello_to_wire(hello).encode_to_vec()),

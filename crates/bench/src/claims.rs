@@ -1,6 +1,6 @@
-//! `bench claims`: a steady full load of placed no-ops on a table with many finished executions. It shows whether
-//! claims become slower over time. Dead rows are a known problem of queues in PostgreSQL, and an open transaction
-//! prevents their removal.
+//! `bench claims`: a steady full load of placed no-ops over a table with many finished executions, and whether claims
+//! become slower with time. Dead rows are the known problem of queues in PostgreSQL, and an open transaction prevents
+//! their removal.
 
 use std::time::{Duration, Instant};
 
@@ -18,29 +18,29 @@ use super::tasks::{DONE, job, own_cpu_seconds};
 use crate::Note;
 use crate::failure::Failure;
 
-/// How often it checks for ended runs and submits the next ones.
+/// How often to check for ended runs and submit the next ones.
 const LOOK: Duration = Duration::from_millis(20);
 const COMPLETED: &str = r#"downbeat_runs{state="completed"}"#;
 const LEASED: &str = "downbeat_pending_to_leased_seconds_count";
 
 #[derive(Debug, Args)]
 pub(crate) struct ClaimsArgs {
-    /// A PostgreSQL server (postgres://…), in which a temporary database is created
+    /// A PostgreSQL in which a database is created and dropped: postgres://…
     #[arg(long)]
     store: String,
-    /// Duration of the load
+    /// How long the load runs
     #[arg(long, default_value_t = 30.0)]
     minutes: f64,
-    /// Executions to run and finish before the load starts
+    /// How many executions have finished before the load; they really run
     #[arg(long, default_value_t = 1_000_000)]
     finished: u64,
-    /// Keep a transaction with a snapshot open on another connection during the load
+    /// Another connection keeps a transaction with a snapshot open from before the load to its end
     #[arg(long)]
     held_transaction: bool,
-    /// Run two loads at the same time on two databases: one with an open transaction, one without
+    /// Two loads at the same time on two databases: one with an open transaction, one without
     #[arg(long, conflicts_with = "held_transaction")]
     both: bool,
-    /// Number of time windows to report
+    /// How many parts of the time are reported separately
     #[arg(long, default_value_t = 10)]
     windows: u32,
     /// Servers of each load
@@ -49,13 +49,13 @@ pub(crate) struct ClaimsArgs {
     /// Agents of each load
     #[arg(long, default_value_t = 8)]
     nodes: u32,
-    /// Slots of each agent: fewer than pending executions, so that most of them wait for a claim
+    /// Slots of each agent: fewer than there are executions, so that most wait for a claim
     #[arg(long, default_value_t = 64)]
     slots: u32,
-    /// Executions per run
+    /// Executions in one run
     #[arg(long, default_value_t = 1_000)]
     per_run: u64,
-    /// Runs in progress at the same time
+    /// Runs in progress at once
     #[arg(long, default_value_t = 4)]
     runs: u64,
 }
@@ -77,7 +77,7 @@ pub(super) async fn measure(args: ClaimsArgs, note: Note) -> Result<Soak, Failur
         try_join_all(loads.iter_mut().map(Load::preload)).await?;
         let preloaded = begun.elapsed();
         for load in &mut loads {
-            load.clean_tables().await?;
+            load.settle_down().await?;
         }
         let own_before = own_cpu_seconds();
         let sides = try_join_all(loads.iter_mut().map(Load::run)).await?;
@@ -92,9 +92,9 @@ struct Load<'a> {
     site: &'a Site,
     args: &'a ClaimsArgs,
     note: Note,
-    /// Queries the tables.
+    /// The connection for table statistics.
     client: Client,
-    /// The connection with the open transaction, and the number of runs in its snapshot.
+    /// The connection whose transaction has a snapshot, and the number of runs in it.
     holder: Option<(Client, i64)>,
     held: bool,
     submitted: u64,
@@ -112,9 +112,9 @@ impl<'a> Load<'a> {
         if self.held { "held transaction" } else { "no held transaction" }
     }
 
-    /// Runs the executions that must be finished before the load.
+    /// Runs the executions that finish before the load.
     async fn preload(&mut self) -> Result<(), Failure> {
-        (self.note)(&format!("{}: running {} executions before the load", self.name(), self.args.finished));
+        (self.note)(&format!("{}: {} executions first", self.name(), self.args.finished));
         let full = self.args.finished / self.args.per_run;
         let rest = self.args.finished % self.args.per_run;
         self.submit_while(self.args.per_run, |submitted| submitted < full).await?;
@@ -122,7 +122,7 @@ impl<'a> Load<'a> {
             self.submit_while(rest, |submitted| submitted <= full).await?;
         }
         self.until_all_ended().await?;
-        // Fails if executions were lost.
+        // Counts the added rows: a lost or repeated execution would show.
         let done = self.site.first().metrics().await?.get(DONE);
         if done < self.args.finished as f64 {
             return Err(Failure::bug(format!("{done} of {} executions succeeded", self.args.finished)));
@@ -130,14 +130,14 @@ impl<'a> Load<'a> {
         Ok(())
     }
 
-    /// Vacuums the tables so that both loads start clean, then opens the transaction.
-    async fn clean_tables(&mut self) -> Result<(), Failure> {
+    /// Starts both loads with clean tables, then opens the transaction.
+    async fn settle_down(&mut self) -> Result<(), Failure> {
         let vacuumed = self.client.batch_execute("VACUUM (ANALYZE)").await;
         vacuumed.map_err(|error| cannot("vacuum", &error))?;
         if self.held {
             let client = self.site.database()?.connect().await?;
             let begun = client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY").await;
-            begun.map_err(|error| cannot("open a transaction", &error))?;
+            begun.map_err(|error| cannot("hold a transaction", &error))?;
             let runs = tables::count_runs(&client).await?;
             self.holder = Some((client, runs));
         }
@@ -171,7 +171,7 @@ impl<'a> Load<'a> {
         Side::of(windows, &waits, until - from, remains)
     }
 
-    /// Keeps `runs` runs in progress while `more` returns true.
+    /// Keeps this many runs in progress, until enough have run.
     async fn submit_while(&mut self, size: u64, more: impl Fn(u64) -> bool) -> Result<(), Failure> {
         let definition = job(size);
         let (mut last, mut since) = (0, Instant::now());
@@ -183,7 +183,7 @@ impl<'a> Load<'a> {
             if since.elapsed() > STUCK {
                 let (all, seconds) = (self.submitted, STUCK.as_secs());
                 return Err(Failure::bug(format!(
-                    "{completed} of {all} runs completed, but none in the last {seconds} s"
+                    "{completed} of {all} runs completed, and none for {seconds} s"
                 )));
             }
             let open = self.submitted.saturating_sub(completed);
@@ -210,20 +210,18 @@ impl<'a> Load<'a> {
         self.site.first().reached(COMPLETED, self.submitted as f64, LOOK).await
     }
 
-    /// Fails if the snapshot has changed, which means that the transaction was not open.
+    /// Checks that the snapshot is unchanged, which proves that the transaction was open.
     async fn still_held(&self) -> Result<(), Failure> {
         let Some((client, runs)) = &self.holder else { return Ok(()) };
         let now = tables::count_runs(client).await?;
         if now == *runs {
             return Ok(());
         }
-        Err(Failure::bug(format!(
-            "the snapshot had {runs} runs and now has {now}: the transaction was not open"
-        )))
+        Err(Failure::bug(format!("the held snapshot showed {runs} runs, and now {now}")))
     }
 }
 
-/// Samples servers and tables at the end of each window.
+/// Reads servers and tables at the end of each window.
 struct Sampler<'a> {
     site: &'a Site,
     client: Client,

@@ -1,5 +1,5 @@
-//! Owns the bench's own database in a given PostgreSQL: created before the load and dropped after it, so that loads do
-//! not influence each other.
+//! Owns a temporary database in the given PostgreSQL: created before the load and dropped after it, so that loads do not
+//! influence each other.
 
 use reqwest::Url;
 use tokio_postgres::Client;
@@ -8,22 +8,22 @@ use uuid::Uuid;
 use super::server::cannot;
 use crate::failure::Failure;
 
-/// A temporary database; it exists until [`Database::remove`].
+/// A temporary database, which exists until [`Database::remove`].
 #[derive(Debug)]
 pub(super) struct Database {
-    /// Another database of the same server: a database cannot be dropped through itself.
+    /// Another database of the same server: a database cannot be dropped from within.
     outside: String,
     location: String,
     name: String,
 }
 
 impl Database {
-    /// Creates the database; `outside` is a location as in `server --store`.
+    /// Creates a database. `outside` is a location as for `server --store`.
     pub(super) async fn create(outside: &str) -> Result<Self, Failure> {
-        let (location, name) = sibling_location(outside, &format!("bench_{}", Uuid::new_v4().simple()))?;
+        let (location, name) = beside(outside, &format!("bench_{}", Uuid::new_v4().simple()))?;
         let client = connect(outside).await?;
         let made = client.batch_execute(&format!("CREATE DATABASE {name}")).await;
-        made.map_err(|error| cannot("create a database for the bench", &error))?;
+        made.map_err(|error| cannot("make a database for the bench", &error))?;
         Ok(Self { outside: outside.to_owned(), location, name })
     }
 
@@ -35,7 +35,7 @@ impl Database {
         connect(&self.location).await
     }
 
-    /// Drops the database and closes all its connections.
+    /// Drops the database and closes all connections to it.
     pub(super) async fn remove(&self) -> Result<(), Failure> {
         let client = connect(&self.outside).await?;
         let dropped = client.batch_execute(&format!("DROP DATABASE {} WITH (FORCE)", self.name)).await;
@@ -44,9 +44,9 @@ impl Database {
 }
 
 /// Returns the location of another database on the same server.
-fn sibling_location(location: &str, name: &str) -> Result<(String, String), Failure> {
+fn beside(location: &str, name: &str) -> Result<(String, String), Failure> {
     let mut url = Url::parse(location).map_err(|error| {
-        Failure::bad_input(format!("`{location}` is not a valid PostgreSQL location: {error}"))
+        Failure::bad_input(format!("`{location}` is no location of a PostgreSQL: {error}"))
     })?;
     url.set_path(name);
     Ok((url.to_string(), name.to_owned()))
@@ -67,8 +67,8 @@ mod tests {
             ("postgres://u@h", "postgres://u@h/bench_1"),
             ("postgresql://h:1/a?connect_timeout=3", "postgresql://h:1/bench_1?connect_timeout=3"),
         ] {
-            assert_eq!(sibling_location(location, "bench_1").unwrap().0, expected);
+            assert_eq!(beside(location, "bench_1").unwrap().0, expected);
         }
-        assert!(sibling_location("not a location", "x").is_err());
+        assert!(beside("no location", "x").is_err());
     }
 }

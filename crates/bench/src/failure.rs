@@ -1,4 +1,4 @@
-//! The error type of a load.
+//! Why a load failed.
 
 use downbeat_client::Error;
 
@@ -14,13 +14,13 @@ pub enum Code {
     Bug,
 }
 
-/// An error message for a person.
+/// A failure as a user reads it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     pub code: Code,
     pub message: String,
     pub details: Vec<String>,
-    /// The results that were measured before the failure.
+    /// The measurements until the failure.
     pub measured: Vec<Part>,
 }
 

@@ -14,7 +14,7 @@ use crate::page::Part;
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Figures {
     pub load: &'static str,
-    /// The things that `n` counts.
+    /// What `n` counts.
     #[serde(skip)]
     pub counted: &'static str,
     pub store: String,
@@ -22,13 +22,14 @@ pub(super) struct Figures {
     pub nodes: u32,
     pub seconds: f64,
     pub per_second: f64,
-    /// From submit to durable result, as a client sees it; some loads measure another duration.
+    /// As a client sees it: from submit to durable result, or the subject of the load.
     pub p50_ms: f64,
     pub p99_ms: f64,
     pub server_rss_bytes: u64,
     pub server_cpu_seconds: f64,
     #[serde(flatten)]
     pub more: BTreeMap<&'static str, f64>,
+    /// The share of each server.
     pub servers: Vec<Share>,
 }
 
@@ -62,9 +63,7 @@ pub(super) struct Latencies(Histogram<u64>);
 impl Latencies {
     pub(super) fn new() -> Result<Self, Failure> {
         let histogram = Histogram::new_with_bounds(1, 600_000_000, 3);
-        histogram
-            .map(Self)
-            .map_err(|error| Failure::bug(format!("cannot create the latency histogram: {error}")))
+        histogram.map(Self).map_err(|error| Failure::bug(format!("cannot count latencies: {error}")))
     }
 
     pub(super) fn add(&mut self, latency: Duration) {

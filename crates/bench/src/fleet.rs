@@ -1,5 +1,5 @@
 //! `bench fleet`: barrier steps over many simulated nodes, each with its own connection and session, in a separate
-//! process. Measures from submit to the run's end, with every result durable.
+//! process. Measures from submit to the end of the run, with every result durable.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -18,14 +18,14 @@ use crate::Note;
 use crate::failure::Failure;
 use crate::page::Part;
 
-/// The sizes that `--scale` measures: nodes and steps.
+/// The sizes of `--scale`: nodes, and steps of the list.
 const SIZES: [(u32, u32); 6] = [(100, 1), (300, 1), (1_000, 1), (3_000, 1), (9_000, 1), (1_000, 10)];
 const PARKED: &str = "downbeat_polls_parked";
 const ENDED: &str = r#"downbeat_runs{state="completed"}"#;
 
 #[derive(Debug, Args)]
 pub(crate) struct FleetArgs {
-    /// Simulated nodes
+    /// Number of simulated nodes
     #[arg(long, default_value_t = 1_000)]
     nodes: u32,
     /// Steps in the list; each is a barrier
@@ -34,10 +34,10 @@ pub(crate) struct FleetArgs {
     /// How often to run the list
     #[arg(long, default_value_t = 5)]
     rounds: u32,
-    /// Measure one step on 100, 300, 1,000, 3,000 and 9,000 nodes and ten steps on 1,000, to compare the cost per node
+    /// One step over 100, 300, 1,000, 3,000 and 9,000 nodes, and ten steps over 1,000: is the cost per node the same?
     #[arg(long, conflicts_with_all = ["nodes", "steps"])]
     scale: bool,
-    /// sqlite (a new file), or a PostgreSQL server (postgres://…), in which a temporary database is created
+    /// sqlite (a fresh file), or a PostgreSQL in which a database is created and dropped: postgres://…
     #[arg(long, default_value = "sqlite")]
     store: String,
 }
@@ -48,7 +48,7 @@ pub(crate) struct FleetArgs {
 pub(super) enum Fleet {
     One(Figures),
     Scale {
-        /// The result with the most executions.
+        /// The largest size.
         #[serde(flatten)]
         largest: Box<Figures>,
         sizes: Vec<Figures>,
@@ -83,6 +83,7 @@ pub(super) async fn measure(args: FleetArgs, note: Note) -> Result<Fleet, Failur
     Ok(Fleet::Scale { largest: Box::new(all[largest].clone()), sizes: all })
 }
 
+/// One load.
 struct Size {
     nodes: u32,
     steps: u32,
@@ -92,7 +93,7 @@ struct Size {
 impl Size {
     async fn load(&self, site: &Site, note: Note) -> Result<Figures, Failure> {
         let server = site.first();
-        note(&format!("starting {} nodes", self.nodes));
+        note(&format!("{} nodes join", self.nodes));
         let begun = Instant::now();
         let mut nodes = Nodes::start(&server.grpc, self.nodes)?;
         let process = nodes.id();
@@ -153,9 +154,9 @@ impl Size {
         })
     }
 
-    /// Submits a run and waits for its end, then until every node polls again.
+    /// Submits, waits for the end, then waits until every node polls again.
     async fn round(&self, server: &Server) -> Result<Duration, Failure> {
-        // Polling costs the server time proportional to the number of nodes; the interval is the measurement's error.
+        // A request costs the server time per node: the pause between requests limits the precision.
         let every = Duration::from_micros(u64::from(self.nodes)).clamp(LOOK_LEAST, LOOK_MOST);
         let before = server.metrics().await?.get(ENDED);
         let begun = Instant::now();

@@ -1,7 +1,7 @@
-//! Owns a minimal gRPC connection over HTTP/2: no tasks, no queues, one write for all pending requests. Thousands of
-//! simulated nodes share the cores with the server that they measure.
+//! Owns a gRPC connection with the least that HTTP/2 allows: no tasks, no queues, one write for everything that is sent
+//! at once. Thousands of simulated nodes share the cores with the server that they measure.
 //!
-//! It relies on small messages: nodes never have more in flight than a window allows, so flow control is not tracked.
+//! It relies on small messages: nodes never have more in flight than a window allows, so windows are not counted.
 
 use std::io;
 
@@ -12,7 +12,7 @@ use crate::bare::Kind;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const FRAME_HEAD: usize = 9;
-/// The head of each message: a byte (0 for not compressed) and the length.
+/// Precedes each message: a byte for "not compressed", and its length.
 const MESSAGE_HEAD: usize = 5;
 /// Messages of nodes are smaller than the largest frame that every HTTP/2 peer accepts.
 const FRAME_MOST: usize = 16_384;
@@ -31,7 +31,7 @@ const ACK: u8 = 1;
 const END_HEADERS: u8 = 4;
 const PADDED: u8 = 8;
 
-/// The receive window of the whole connection: more than any bench receives, so it is never updated.
+/// The receive window of the connection: more than any bench receives, so it is never updated.
 const WINDOW: u32 = 0x7fff_ffff - 65_535;
 
 /// HPACK: indexes in the static table, and the first index of the dynamic table.
@@ -41,9 +41,9 @@ const AUTHORITY: u8 = 1;
 const PATH: u8 = 4;
 const CONTENT_TYPE: u8 = 31;
 const NEW_NAME: u8 = 0;
-const DYNAMIC_FIRST: usize = 62;
+const FIRST_DYNAMIC: usize = 62;
 
-/// A connection; see the module.
+/// A connection to a server.
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: TcpStream,
@@ -52,19 +52,20 @@ pub(super) struct Connection {
     outbound: Vec<u8>,
     /// The number of the next request.
     next: u32,
-    open: Vec<PendingCall>,
+    open: Vec<Open>,
     sent: SentFields,
 }
 
 /// A request whose response is not complete.
 #[derive(Debug)]
-struct PendingCall {
+struct Open {
     number: u32,
     kind: Kind,
     message: Vec<u8>,
 }
 
-/// The header fields in the peer's dynamic table, in order; they are sent again by index only.
+/// The header fields in the peer's dynamic table, in the order in which they were sent: afterwards only their indexes
+/// are sent.
 #[derive(Debug, Default)]
 struct SentFields(Vec<Field>);
 
@@ -95,7 +96,7 @@ impl Connection {
     }
 
     /// Adds a request to the next write.
-    pub(super) fn queue(&mut self, kind: Kind, message: &[u8]) -> io::Result<()> {
+    pub(super) fn say(&mut self, kind: Kind, message: &[u8]) -> io::Result<()> {
         if MESSAGE_HEAD + message.len() > FRAME_MOST {
             return Err(io::Error::other("a message is longer than a frame"));
         }
@@ -109,7 +110,7 @@ impl Connection {
         self.outbound.push(0);
         self.outbound.extend(u32::try_from(message.len()).unwrap_or(u32::MAX).to_be_bytes());
         self.outbound.extend(message);
-        self.open.push(PendingCall { number, kind, message: Vec::new() });
+        self.open.push(Open { number, kind, message: Vec::new() });
         Ok(())
     }
 
@@ -119,12 +120,12 @@ impl Connection {
         Ok(())
     }
 
-    /// Returns the next response to any request. Received bytes are kept if the future is dropped.
-    pub(super) async fn receive(&mut self) -> io::Result<(Kind, Vec<u8>)> {
+    /// Returns the next response, of any request. Received bytes are kept if the call is dropped.
+    pub(super) async fn hear(&mut self) -> io::Result<(Kind, Vec<u8>)> {
         loop {
-            let answer = self.read_frames();
+            let answer = self.take_frames();
             if !self.outbound.is_empty() {
-                // Small and rare: it fits into the kernel's send buffer.
+                // Small and rare: the kernel accepts it at once.
                 self.stream.try_write(&self.outbound)?;
                 self.outbound.clear();
             }
@@ -138,8 +139,8 @@ impl Connection {
         }
     }
 
-    /// Handles complete frames until one completes a response.
-    fn read_frames(&mut self) -> io::Result<Option<(Kind, Vec<u8>)>> {
+    /// Reads complete frames until one completes a response.
+    fn take_frames(&mut self) -> io::Result<Option<(Kind, Vec<u8>)>> {
         let inbound = std::mem::take(&mut self.inbound);
         let mut rest = &inbound[..];
         let mut answer = Ok(None);
@@ -175,10 +176,10 @@ impl Connection {
         if !matches!(kind, DATA | HEADERS) || flags & END_STREAM == 0 {
             return Ok(None);
         }
-        let Some(index) = self.open.iter().position(|open| open.number == number) else { return Ok(None) };
-        let PendingCall { kind, mut message, .. } = self.open.swap_remove(index);
+        let Some(place) = self.open.iter().position(|open| open.number == number) else { return Ok(None) };
+        let Open { kind, mut message, .. } = self.open.swap_remove(place);
         if message.len() < MESSAGE_HEAD {
-            // An error has a status but no message.
+            // An error has a status and no message.
             return Err(io::Error::other(format!("{} was refused", kind.path())));
         }
         message.drain(..MESSAGE_HEAD);
@@ -186,7 +187,7 @@ impl Connection {
     }
 }
 
-/// Returns the length of the first frame if it is complete.
+/// Returns the length of the first frame, if it is complete.
 fn whole_frame(bytes: &[u8]) -> Option<usize> {
     let head = bytes.get(..FRAME_HEAD)?;
     let length = FRAME_HEAD + u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
@@ -216,9 +217,9 @@ impl SentFields {
     }
 
     fn field(&mut self, out: &mut Vec<u8>, field: Field, name_at: u8, name: &str, value: &str) {
-        if let Some(index) = self.0.iter().rev().position(|sent| *sent == field) {
-            // The most recent entry has the first index.
-            out.push(0x80 | u8::try_from(DYNAMIC_FIRST + index).expect("there are few fields"));
+        if let Some(place) = self.0.iter().rev().position(|sent| *sent == field) {
+            // The last field has the first index.
+            out.push(0x80 | u8::try_from(FIRST_DYNAMIC + place).expect("there are few fields"));
             return;
         }
         out.push(0x40 | name_at);
@@ -243,7 +244,7 @@ mod tests {
         sent.write(&mut other, Kind::Report, "h:1");
         assert_eq!(first[..3], [0x83, 0x86, 0x44]);
         assert_eq!(again, [0x83, 0x86, 0x80 | 65, 0x80 | 64, 0x80 | 63, 0x80 | 62]);
-        // A new path precedes the others in the table.
+        // A new path comes before the others in the table.
         assert_eq!(other[other.len() - 3..], [0x80 | 65, 0x80 | 64, 0x80 | 63]);
     }
 

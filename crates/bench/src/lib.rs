@@ -1,8 +1,8 @@
-//! `downbeat bench`: measures a server, its store and its agents on this machine. Servers, the simulated nodes of
-//! `fleet` and the agents of `graph` are separate processes; other agents run in this process. All communicate over
+//! `downbeat bench`: measures a server, its store and its agents on this machine. Servers are separate processes, and so
+//! are the simulated nodes of `fleet` and the agents of `graph`; other agents run in this process. All connections use
 //! loopback.
 //!
-//! Invariant: this crate prints nothing.
+//! Invariant: nothing in here prints.
 
 mod agents;
 mod bare;
@@ -20,16 +20,16 @@ mod page;
 mod process;
 mod server;
 mod shares;
+mod sightings;
 mod site;
 mod soak;
 mod tables;
 mod takeover;
 mod tasks;
-mod watcher;
 
 pub use failure::{Code, Failure};
 pub use loads::{BenchArgs, Output, Report, run};
 pub use page::Part;
 
-/// Reports the progress of a load.
+/// Receives the progress of a load.
 pub type Note = fn(&str);

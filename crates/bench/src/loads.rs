@@ -1,4 +1,4 @@
-//! The loads: their arguments and reports.
+//! The loads: their arguments and their results.
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -16,26 +16,24 @@ pub struct BenchArgs {
 
 #[derive(Debug, Subcommand)]
 enum Load {
-    /// Run no-op executions on some nodes; measure the rate and the latency from submit to result
+    /// No-op executions over some nodes: rate, and time from submit to result
     Tasks(tasks::TasksArgs),
-    /// Run barrier steps on many simulated nodes, each with its own connection
+    /// Barrier steps over many simulated nodes, each with its own connection
     Fleet(fleet::FleetArgs),
-    /// Run graphs of placed tasks on real agents: sequential, parallel, processes; measure planning
+    /// Graphs of placed tasks on real agents: in sequence, all at once, processes, and the speed of planning
     Graph(graph::GraphArgs),
     #[command(hide = true)]
     Plans(graph::PlansArgs),
     #[command(hide = true)]
     Nodes(nodes::NodesArgs),
-    /// Kill servers that share a PostgreSQL with kill -9; measure how long their runs stand still until another server
-    /// continues them
+    /// kill -9 of servers that share a PostgreSQL: how long their runs stand still until another server continues them
     Takeover(takeover::TakeoverArgs),
-    /// Run no-ops for half an hour with a million finished executions in a PostgreSQL, to see whether claims become
-    /// slower
+    /// No-ops for half an hour over a million finished executions in a PostgreSQL: do claims become slower?
     Claims(claims::ClaimsArgs),
 }
 
 impl BenchArgs {
-    /// Returns true if this process must not use all cores, to leave them to the measured processes.
+    /// Returns whether it leaves the other cores to the measured processes.
     pub fn is_modest(&self) -> bool {
         matches!(self.load, Load::Nodes(_) | Load::Plans(_))
     }
@@ -56,7 +54,7 @@ enum Measured {
 }
 
 impl Report {
-    /// Returns the report as parts to print.
+    /// Returns the report for people.
     pub fn page(&self) -> Vec<Part> {
         match &self.0 {
             Measured::Figures(figures) => figures.page(),
@@ -67,15 +65,15 @@ impl Report {
     }
 }
 
-/// The output of a finished load.
+/// The output of a load.
 #[derive(Debug)]
 pub enum Output {
     Report(Box<Report>),
-    /// Text for the parent process.
+    /// Text for the process that started this one.
     Raw(String),
 }
 
-/// Runs a load and reports its progress to `note`.
+/// Runs a load. Calls `note` with its progress.
 pub async fn run(args: BenchArgs, note: Note) -> Result<Output, Failure> {
     let measured = match args.load {
         Load::Tasks(args) => Measured::Figures(tasks::measure(args, note).await?),

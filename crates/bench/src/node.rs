@@ -1,4 +1,4 @@
-//! Owns a simulated node: the real protocol over its own connection, without any work. Every assignment succeeds at
+//! Owns a simulated node: the real protocol over its own connection, without any backend. Every execution succeeds at
 //! once.
 
 use std::io;
@@ -21,7 +21,7 @@ const WAIT: Duration = Duration::from_secs(30);
 const IDLE: Free = Free { fleet: 1, placed: 1 };
 const BUSY: Free = Free { fleet: 0, placed: 0 };
 
-/// A registered node that has not polled yet.
+/// One registered node that is about to poll.
 #[derive(Debug)]
 pub(super) struct Node {
     connection: Connection,
@@ -50,7 +50,7 @@ impl Node {
 
     /// Serves until the connection fails.
     pub(super) async fn serve(mut self) -> io::Result<()> {
-        // Real machines do not send heartbeats at the same time.
+        // Real machines do not send their heartbeats at the same time.
         let phase = f64::from(self.id.0.as_u128() as u16) / f64::from(u16::MAX);
         let beat = sleep_until(Instant::now() + self.heartbeat_interval.mul_f64(phase));
         tokio::pin!(beat);
@@ -59,7 +59,7 @@ impl Node {
             self.connection.send().await?;
             tokio::select! {
                 biased;
-                heard = self.connection.receive() => {
+                heard = self.connection.hear() => {
                     let (kind, message) = heard?;
                     if let Answer::Poll(answer) = answer_from_bytes(kind, &message).map_err(io::Error::other)? {
                         self.work(answer.assignments)?;
@@ -69,13 +69,13 @@ impl Node {
                     beat.as_mut().reset(Instant::now() + self.heartbeat_interval);
                     let (node, session) = (self.id, self.session);
                     let (held, leaving, problems) = (Vec::new(), false, Vec::new());
-                    self.queue(Call::Heartbeat(Heartbeat { node, session, held, leaving, problems }))?;
+                    self.say(Call::Heartbeat(Heartbeat { node, session, held, leaving, problems }))?;
                 }
             }
         }
     }
 
-    /// Sends the next poll before the work is done, like an agent; the report carries the free slots.
+    /// As in an agent, the next poll is sent before the work is done, and the report announces free slots.
     fn work(&mut self, assignments: Vec<Assignment>) -> io::Result<()> {
         if assignments.is_empty() {
             return self.ask_for_work(IDLE);
@@ -83,34 +83,34 @@ impl Node {
         self.ask_for_work(BUSY)?;
         let finished = assignments.into_iter().map(done).collect();
         let (node, session, poll) = (self.id, self.session, self.poll);
-        self.queue(Call::Report(Report { node, session, started: Vec::new(), finished, free: IDLE, poll }))
+        self.say(Call::Report(Report { node, session, started: Vec::new(), finished, free: IDLE, poll }))
     }
 
     fn ask_for_work(&mut self, free: Free) -> io::Result<()> {
         self.poll += 1;
         let (node, session, poll) = (self.id, self.session, self.poll);
-        self.queue(Call::Poll(Poll { node, session, free, poll, resync: None, wait: WAIT }))
+        self.say(Call::Poll(Poll { node, session, free, poll, resync: None, wait: WAIT }))
     }
 
-    fn queue(&mut self, call: Call) -> io::Result<()> {
-        queue(&mut self.connection, call)
+    fn say(&mut self, call: Call) -> io::Result<()> {
+        say(&mut self.connection, call)
     }
 }
 
-fn queue(connection: &mut Connection, call: Call) -> io::Result<()> {
+fn say(connection: &mut Connection, call: Call) -> io::Result<()> {
     let (kind, message) = call_to_bytes(call).map_err(io::Error::other)?;
-    connection.queue(kind, &message)
+    connection.say(kind, &message)
 }
 
 async fn ask(connection: &mut Connection, call: Call) -> io::Result<Answer> {
-    queue(connection, call)?;
+    say(connection, call)?;
     connection.send().await?;
-    let (kind, message) = connection.receive().await?;
+    let (kind, message) = connection.hear().await?;
     answer_from_bytes(kind, &message).map_err(io::Error::other)
 }
 
 fn unexpected() -> io::Error {
-    io::Error::other("a response to another request")
+    io::Error::other("an answer to something else")
 }
 
 fn registration(

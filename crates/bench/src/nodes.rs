@@ -1,5 +1,5 @@
-//! Owns the process of the simulated nodes. It is separate from the server and from the measuring process, so that each
-//! one's CPU time is known.
+//! Owns the process of the simulated nodes. It is neither the server nor the process that measures, so that the CPU time
+//! of each is known.
 
 use std::process::Stdio;
 
@@ -14,19 +14,19 @@ use super::process;
 use super::server::cannot;
 use crate::failure::{Code, Failure};
 
-/// Nodes that register at the same time: the listener's queue is short.
+/// Nodes that join at the same time: the listener's queue is short.
 const JOINING: usize = 256;
 
-/// Run simulated nodes in this process while standard input is open
+/// Run simulated nodes in this process, as long as standard input is open
 #[derive(Debug, Args)]
 pub(crate) struct NodesArgs {
-    /// Address where the server listens for agents: HOST:PORT
+    /// Address of the server for agents: HOST:PORT
     address: String,
-    /// Nodes, each with its own connection and session
+    /// Number of nodes, each with its own connection and session
     count: u32,
 }
 
-/// Runs the process.
+/// Runs the nodes.
 pub(super) async fn serve(args: NodesArgs) -> Result<(), Failure> {
     process::make_room_for(args.count)?;
     let nodes: Vec<Node> = stream::iter(0..args.count)
@@ -39,18 +39,18 @@ pub(super) async fn serve(args: NodesArgs) -> Result<(), Failure> {
     let mut stdin = tokio::io::stdin();
     let mut nothing = [0];
     tokio::select! {
-        Some(Ok(Err(fault))) = serving.next() => Err(cannot("continue as a node", &fault)),
-        // The parent process has finished or ended.
+        Some(Ok(Err(fault))) = serving.next() => Err(cannot("go on as a node", &fault)),
+        // The process that started this one is done or gone.
         _ = stdin.read(&mut nothing) => Ok(()),
     }
 }
 
-/// The parent's handle of the process, which ends when this is dropped.
+/// A process of simulated nodes, seen from its parent. Dropping it ends the process.
 #[derive(Debug)]
 pub(super) struct Nodes {
     child: Child,
     id: u32,
-    /// Kept open while the nodes are needed; waiting for the child would close it.
+    /// Open as long as the nodes are needed; waiting for the child would close it.
     _stdin: Option<ChildStdin>,
 }
 
@@ -69,7 +69,7 @@ impl Nodes {
         Ok(Self { child, id, _stdin: stdin })
     }
 
-    /// Waits for the process to end, which only happens on failure; the cause is on its standard error.
+    /// Waits for an end that is not expected: the process has printed the reason to standard error.
     pub(super) async fn failed(&mut self) -> Failure {
         let status =
             self.child.wait().await.map_or_else(|error| error.to_string(), |status| status.to_string());

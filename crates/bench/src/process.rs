@@ -1,24 +1,24 @@
-//! Reads the kernel's figures of a process: its CPU time, memory and open files.
+//! Reads the kernel's figures of a process under test: CPU time, memory, open files.
 
 use downbeat_agent::raise_open_files;
 
 use crate::failure::Failure;
 
-/// Open files besides connections: the store, logs, the runtime's own.
+/// Files that a process opens besides its connections: the store, logs, the runtime's own.
 const OTHER_FILES: u64 = 200;
 
-/// Returns the user and system time of a running process.
+/// Returns the user and system time of a living process.
 pub(super) fn cpu_seconds(process: u32) -> f64 {
     // Fields 14 and 15 of the whole line.
     seconds(process, 11)
 }
 
-/// Returns the same for the processes that it started and waited for.
+/// Returns the time of the processes that it started and waited for.
 pub(super) fn children_cpu_seconds(process: u32) -> f64 {
     seconds(process, 13)
 }
 
-/// Returns the sum of two fields of `/proc/PID/stat`, counted after the name, which may contain blanks.
+/// Returns two fields of a process's statistics, counted after its name, which may contain blanks.
 fn seconds(process: u32, first: usize) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
@@ -33,8 +33,7 @@ pub(super) fn rss_bytes(process: u32) -> u64 {
     line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok()).unwrap_or(0) * 1024
 }
 
-/// Raises the limit of open files of this process and its children to the system's maximum; fails if that is too low
-/// for `connections`.
+/// Raises the limit of open files of this process and its children; fails if this many connections exceed it.
 pub(super) fn make_room_for(connections: u32) -> Result<(), Failure> {
     let needed = u64::from(connections) + OTHER_FILES;
     let hard = raise_open_files()

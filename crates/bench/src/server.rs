@@ -1,4 +1,4 @@
-//! Owns one measured server: a process that can be killed and restarted at the same addresses.
+//! Owns one server under test: a separate process that can be killed and restarted at the same addresses.
 
 use std::fs::OpenOptions;
 use std::path::PathBuf;
@@ -12,18 +12,18 @@ use serde_json::Value;
 use super::process;
 use crate::failure::{Code, Failure};
 
-/// The timeout of a server's start.
+/// A server starts within this time, or something is wrong.
 const START: Duration = Duration::from_secs(30);
-/// The time without progress after which a load is aborted.
+/// A load without progress for this long fails.
 pub(super) const STUCK: Duration = Duration::from_secs(60);
 
-/// The settings of a server's process.
+/// How to start a server.
 #[derive(Clone, Debug)]
 pub(super) struct Launch {
     pub name: String,
-    /// A location as in `server --store`.
+    /// A location as for `server --store`.
     pub store: String,
-    /// The directory of its log and addresses.
+    /// The directory of its log and its addresses.
     pub directory: PathBuf,
     /// Additional arguments.
     pub flags: Vec<String>,
@@ -36,7 +36,7 @@ struct Ready {
     url: String,
 }
 
-/// A running server and its client.
+/// A running server and how to reach it.
 #[derive(Debug)]
 pub(super) struct Server {
     launch: Launch,
@@ -69,14 +69,14 @@ impl Server {
         Ok(server)
     }
 
-    /// Ends the process with `kill -9`.
+    /// Kills the process with `kill -9`.
     pub(super) fn kill(&mut self) {
         self.spent = self.cpu_seconds();
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Starts it again at the same addresses.
+    /// Restarts it at the same addresses.
     pub(super) async fn start_again(&mut self) -> Result<(), Failure> {
         let begun = Instant::now();
         loop {
@@ -113,19 +113,19 @@ impl Server {
         &self.launch.name
     }
 
-    /// Submits a definition; returns the run's id.
+    /// Submits a definition and returns the run's id.
     pub(super) async fn submit(&self, definition: &Value) -> Result<String, Failure> {
         let sent = self.client.post(format!("{}/api/v1/runs", self.url)).json(definition).send().await;
         let response = sent.map_err(|error| cannot("submit", &error))?;
         let status = response.status();
-        let body: Value = response.json().await.map_err(|error| cannot("read a response", &error))?;
+        let body: Value = response.json().await.map_err(|error| cannot("read an answer", &error))?;
         match body["id"].as_str() {
             Some(id) if status.is_success() => Ok(id.to_owned()),
             _ => Err(Failure::new(Code::Refused, format!("a run was not accepted: {body}"))),
         }
     }
 
-    /// Returns the response of an API path.
+    /// Returns the response to a path of the API.
     pub(super) async fn get(&self, path: &str) -> Result<Value, Failure> {
         let response = self.client.get(format!("{}/api/v1/{path}", self.url)).send().await;
         let response = response.and_then(reqwest::Response::error_for_status);
@@ -139,18 +139,20 @@ impl Server {
         Ok(page["data"][0]["seq"].as_u64().unwrap_or(0))
     }
 
-    /// Returns the live stream of all events from now on.
+    /// Opens the live stream of all events from now on.
     pub(super) async fn events(&self) -> Result<Feed, Failure> {
         let response = self.client.get(format!("{}/api/v1/events", self.url)).send().await;
         let response = response.map_err(|error| cannot("follow events", &error))?;
         Ok(Feed::new(response, self.url.clone()))
     }
 
+    /// Returns all figures of `/metrics`.
     pub(super) async fn metrics(&self) -> Result<Metrics, Failure> {
         let text = async { self.client.get(format!("{}/metrics", self.url)).send().await?.text().await };
         text.await.map(Metrics).map_err(|error| cannot("read metrics", &error))
     }
 
+    /// Waits until a figure has reached a value.
     pub(super) async fn reached(&self, name: &str, value: f64, every: Duration) -> Result<(), Failure> {
         let (mut last, mut since) = (-1.0, Instant::now());
         loop {
@@ -163,7 +165,7 @@ impl Server {
             }
             if since.elapsed() > STUCK {
                 return Err(Failure::bug(format!(
-                    "`{name}` of {} has been at {now} of {value} for {} s",
+                    "`{name}` of {} stands at {now} of {value} for {} s",
                     self.launch.name,
                     STUCK.as_secs()
                 )));
@@ -176,7 +178,7 @@ impl Server {
         process::rss_bytes(self.child.id())
     }
 
-    /// Returns the user and system time of all its processes.
+    /// Returns the user and system time so far, over all of its processes.
     pub(super) fn cpu_seconds(&self) -> f64 {
         self.spent + process::cpu_seconds(self.child.id())
     }
@@ -184,7 +186,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Its data is removed with it, so a graceful stop is not needed.
+        // Its data is deleted too, so a graceful stop is not needed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -217,11 +219,12 @@ impl Launch {
     }
 }
 
+/// The text of `/metrics`.
 #[derive(Debug)]
 pub(super) struct Metrics(String);
 
 impl Metrics {
-    /// Returns one metric, by its name with labels as printed; 0 if it is missing.
+    /// Returns one figure by its name with labels, as printed; 0 if it is missing.
     pub(super) fn get(&self, name: &str) -> f64 {
         let line = self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         line.and_then(|value| value.trim().parse().ok()).unwrap_or(0.0)

@@ -1,4 +1,4 @@
-//! Owns each server's share of a load: metrics are read at its start and at its end.
+//! Owns each server's share of a load: read at its start and at its end.
 
 use serde::Serialize;
 
@@ -7,7 +7,7 @@ use super::site::Site;
 use crate::failure::Failure;
 use crate::page::Part;
 
-/// One server's share of a load.
+/// One server's part of a load.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Share {
     pub name: String,
@@ -18,7 +18,7 @@ pub(super) struct Share {
     pub rss_bytes: u64,
 }
 
-/// The servers' metrics at the start of a load.
+/// The figures of the servers when a load started.
 #[derive(Debug)]
 pub(super) struct Meter(Vec<Share>);
 
@@ -35,7 +35,7 @@ impl Meter {
         Ok(so_far)
     }
 
-    /// Returns the difference since the start.
+    /// Returns the shares since then.
     pub(super) async fn end(&self, site: &Site) -> Result<Vec<Share>, Failure> {
         let now = Self::so_far(site).await?;
         Ok(now.into_iter().zip(&self.0).map(|(now, before)| now.since(before)).collect())

@@ -1,5 +1,5 @@
-//! Owns the measured system: servers as processes on one store, and agents in this process. Everything is removed at
-//! the end, also after a failure or an interrupt.
+//! Owns the system under test: servers as processes on one store, and agents in this process. Everything is removed
+//! after the load, even if it fails or is interrupted.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use super::database::Database;
 use super::server::{Launch, Server, cannot};
 use crate::failure::{Code, Failure};
 
-/// The requested system.
+/// The system to start.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
-    /// `sqlite` for a new file, or a location as in `server --store`; in PostgreSQL a temporary database is created.
+    /// `sqlite` for a fresh file, or a location as for `server --store`; on a PostgreSQL a fresh database is created.
     pub store: String,
     pub servers: u32,
     /// Additional arguments of every server.
@@ -31,13 +31,13 @@ impl Wanted {
         self.store.starts_with("postgres://") || self.store.starts_with("postgresql://")
     }
 
-    /// Fails unless the store is PostgreSQL; for loads that query the database.
+    /// Checks that the store is a PostgreSQL, for loads that read the database itself.
     pub(super) fn needs_postgres(&self) -> Result<(), Failure> {
         if self.is_postgres() {
             return Ok(());
         }
         Err(Failure::bad_input(
-            "this load measures servers that share a PostgreSQL; use --store postgres://…",
+            "this load needs --store postgres://…: it is about servers that share a PostgreSQL",
         ))
     }
 
@@ -47,23 +47,24 @@ impl Wanted {
         }
         if self.servers > 1 && !self.is_postgres() {
             return Err(Failure::bad_input(
-                "SQLite cannot be shared by several servers; use --store postgres://… or --servers 1",
+                "only a PostgreSQL is shared: several --servers need --store postgres://…",
             ));
         }
         Ok(())
     }
 }
 
-/// The running system; see the module.
+/// The running system under test.
 #[derive(Debug)]
 pub(super) struct Site {
     pub servers: Vec<Server>,
+    /// The kind of store.
     pub store: String,
     database: Option<Database>,
     directory: TempDir,
 }
 
-/// Starts sites, runs the load, and removes everything in any case.
+/// Starts sites, runs the work, and removes everything, whatever the result.
 pub(super) async fn within<T>(
     wanted: &[Wanted],
     work: impl AsyncFnOnce(&mut [Site]) -> Result<T, Failure>,
@@ -98,7 +99,7 @@ pub(super) async fn within<T>(
 
 impl Site {
     async fn make(wanted: &Wanted) -> Result<Self, Failure> {
-        let directory = tempfile::tempdir().map_err(|error| cannot("create a directory", &error))?;
+        let directory = tempfile::tempdir().map_err(|error| cannot("make a directory", &error))?;
         let database = match wanted.is_postgres() {
             true => Some(Database::create(&wanted.store).await?),
             false => None,
@@ -133,12 +134,12 @@ impl Site {
         }
     }
 
-    /// Returns a server for requests that any server can answer. It sees other servers' commits through the feed.
+    /// Returns the server for requests that any server can handle. Commits of other servers reach it through the feed.
     pub(super) fn first(&self) -> &Server {
         &self.servers[0]
     }
 
-    /// Returns the servers in turn.
+    /// Returns the next server, in turn.
     pub(super) fn server(&self, turn: u64) -> &Server {
         let count = self.servers.len() as u64;
         &self.servers[usize::try_from(turn % count).unwrap_or(0)]
@@ -148,8 +149,8 @@ impl Site {
         self.database.as_ref().ok_or_else(|| Failure::bug("there is no database in this store"))
     }
 
-    /// Starts real agents, spread over the servers: each knows all servers, in a different order. Waits until all
-    /// servers see all agents.
+    /// Starts real agents, spread over the servers: each knows all of them, another one first. Returns when all servers
+    /// see all agents.
     pub(super) async fn join(&self, nodes: u32, slots: u32) -> Result<Vec<Handle>, Failure> {
         let agents = (0..nodes).map(|index| self.agent(index, slots)).collect();
         let online = r#"downbeat_nodes{status="online"}"#;
@@ -169,7 +170,7 @@ impl Site {
         Agent::start(settings, Arc::new(Grpc))
     }
 
-    /// Returns the site's temporary directory.
+    /// Removed with the site.
     pub(super) fn directory(&self) -> &Path {
         self.directory.path()
     }

@@ -1,4 +1,4 @@
-//! Owns the result of `bench claims`: one row per time window, with two loads in the same row if they ran at once.
+//! Owns the result of `bench claims`: one row for each window of time, side by side if two loads ran at once.
 
 use std::time::Duration;
 
@@ -10,14 +10,15 @@ use super::tables::Tables;
 use crate::failure::Failure;
 use crate::page::Part;
 
+/// One window of time.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Window {
-    /// Its end, since the load's start.
+    /// Its end, from the start of the load.
     pub until_seconds: f64,
-    /// Executions that were leased.
+    /// Leased executions.
     pub claims: u64,
     pub claims_per_second: f64,
-    /// From pending to leased; without executions that were added as leased.
+    /// From pending to leased; 0 for executions that were created leased.
     pub wait_p50_ms: f64,
     pub wait_p99_ms: f64,
     pub changes_per_commit: f64,
@@ -27,7 +28,7 @@ pub(super) struct Window {
     pub server_rss_bytes: u64,
 }
 
-/// The result of one load.
+/// One load.
 #[derive(Debug, Serialize)]
 pub(super) struct Side {
     pub held_transaction: bool,
@@ -35,7 +36,7 @@ pub(super) struct Side {
     pub finished: u64,
     pub claims: u64,
     pub seconds: f64,
-    /// The ratio of the last window's claims to the first one's.
+    /// The claims of the last window relative to the first.
     pub last_of_first: f64,
     pub server_rss_bytes: u64,
     pub windows: Vec<Window>,
@@ -51,7 +52,7 @@ pub(super) struct Side {
 pub(super) struct Soak {
     load: &'static str,
     store: String,
-    /// Claims of all loads.
+    /// The claims of all loads.
     n: u64,
     nodes: u32,
     seconds: f64,
@@ -67,7 +68,7 @@ pub(super) struct Soak {
 }
 
 impl Window {
-    /// Creates a window without its claims, which are counted at the end of the load.
+    /// Creates a window without its claims, which are counted after the load.
     pub(super) fn of(until: Duration, shares: &[Share], tables: &Tables, server_rss_bytes: u64) -> Self {
         Self {
             until_seconds: until.as_secs_f64(),
@@ -91,7 +92,7 @@ impl Window {
     }
 }
 
-/// The rest of a load's result, besides its windows.
+/// The other measurements of one load.
 #[derive(Debug)]
 pub(super) struct Remains {
     pub held_transaction: bool,
@@ -102,7 +103,7 @@ pub(super) struct Remains {
 }
 
 impl Side {
-    /// `waits` has one entry per window; all windows together last `micros` microseconds.
+    /// Adds the claims. `waits` has one entry for each window; together they took this many microseconds.
     pub(super) fn of(
         mut windows: Vec<Window>,
         waits: &[Latencies],
@@ -173,7 +174,7 @@ impl Soak {
         let mut rows = vec![
             ("load", self.load.to_owned()),
             ("store", self.store.clone()),
-            ("finished before the load", format!("{finished}, in {:.0} s", self.preload_seconds)),
+            ("finished before", format!("{finished}, run within {:.0} s", self.preload_seconds)),
             ("seconds", format!("{:.0}", self.seconds)),
             ("nodes", self.nodes.to_string()),
             ("server memory", mib(self.server_rss_bytes as f64)),
@@ -192,7 +193,7 @@ impl Soak {
         vec![Part::Facts(rows), self.windows(), self.ends()]
     }
 
-    /// Two loads that ran at once share their rows: both had the same disturbances.
+    /// Two loads that ran at once are side by side: the machine's noise is the same for both.
     fn windows(&self) -> Part {
         let head = ["claims/s", "p50", "p99", "ms per commit", "dead rows", "database"];
         let held = ["held: claims/s", "p50", "p99", "ms per commit", "dead rows", "database"];
@@ -202,7 +203,7 @@ impl Soak {
         let count = self.sides.iter().map(|side| side.windows.len()).min().unwrap_or(0);
         for index in 0..count {
             let first = &self.sides[0].windows[index];
-            let mut row = vec![window_label(index, count), format!("{:.1} min", first.until_seconds / 60.0)];
+            let mut row = vec![place(index, count), format!("{:.1} min", first.until_seconds / 60.0)];
             for window in self.sides.iter().map(|side| &side.windows[index]) {
                 row.extend([
                     format!("{:.0}", window.claims_per_second),
@@ -218,7 +219,7 @@ impl Soak {
         Part::Table { head, rows }
     }
 
-    /// The tables at the end of the load.
+    /// Renders the tables at the end.
     fn ends(&self) -> Part {
         let head = vec!["load", "table", "rows", "dead rows", "size", "autovacuums"];
         let mut rows = Vec::new();
@@ -238,7 +239,7 @@ impl Soak {
     }
 }
 
-fn window_label(index: usize, count: usize) -> String {
+fn place(index: usize, count: usize) -> String {
     let number = index + 1;
     match index {
         0 => format!("{number} start"),

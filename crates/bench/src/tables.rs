@@ -1,5 +1,5 @@
-//! Reads the measured database: the size of its tables, their dead rows, and how long executions were pending; the
-//! product has no metrics for these.
+//! Reads the database under test: the size of its tables, their dead rows, and how long executions waited. No metric of
+//! the product has these figures.
 
 use std::time::Duration;
 
@@ -13,23 +13,23 @@ use crate::failure::Failure;
 const TABLES: &str = "SELECT relname::text, n_live_tup, n_dead_tup, pg_total_relation_size(relid), \
      autovacuum_count + autoanalyze_count FROM pg_stat_user_tables ORDER BY 4 DESC, 1";
 const SIZE: &str = "SELECT pg_database_size(current_database())";
-/// Waits in tenths of a millisecond, a minute at most, which bounds the number of rows.
+/// Waits in tenths of a millisecond, at most a minute: this bounds the number of rows.
 const WAITS: &str = "SELECT (granted_at - $1) * $3 / ($2 - $1), \
      least(greatest(granted_at - created_at, 0), 60000000) / 100, count(*) \
      FROM executions WHERE granted_at >= $1 AND granted_at < $2 GROUP BY 1, 2";
 
-/// One table's statistics in PostgreSQL at one time.
+/// One table at one time, from PostgreSQL's statistics.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct TableState {
     pub name: String,
     pub rows: i64,
     pub dead_rows: i64,
-    /// Including its indexes.
+    /// With its indexes.
     pub bytes: i64,
     pub autovacuums: i64,
 }
 
-/// All tables at one time, the largest first.
+/// Returns all tables, the largest first.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Tables {
     pub database_bytes: i64,
@@ -57,10 +57,10 @@ impl Tables {
     }
 }
 
-/// Returns the database's time in microseconds, as stored times are.
+/// Returns the database's clock in microseconds, as times are stored.
 pub(super) async fn now(client: &Client) -> Result<i64, Failure> {
     let sql = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
-    Ok(client.query_one(sql, &[]).await.map_err(|error| cannot("read the database's time", &error))?.get(0))
+    Ok(client.query_one(sql, &[]).await.map_err(|error| cannot("ask for the time", &error))?.get(0))
 }
 
 pub(super) async fn count_runs(client: &Client) -> Result<i64, Failure> {
@@ -68,7 +68,7 @@ pub(super) async fn count_runs(client: &Client) -> Result<i64, Failure> {
     Ok(counted.map_err(|error| cannot("count runs", &error))?.get(0))
 }
 
-/// Returns the waits from pending to leased, for each of `windows` equal parts of a period.
+/// Returns the waits from pending to leased, for each of this many parts of the time.
 pub(super) async fn waits(
     client: &Client,
     from: i64,

@@ -1,5 +1,5 @@
-//! `bench takeover`: kills servers that own runs with `kill -9` and measures how long the runs stand still until
-//! another server continues them. Finished steps must not be repeated.
+//! `bench takeover`: `kill -9` of servers that own runs, and how long those runs stand still until another server
+//! continues them. Finished executions must not run again.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
@@ -10,46 +10,46 @@ use serde_json::{Value, json};
 
 use super::figures::{Figures, Latencies};
 use super::server::{STUCK, Server};
+use super::sightings::Sightings;
 use super::site::{Site, Wanted, within};
 use super::tasks::own_cpu_seconds;
-use super::watcher::RunWatcher;
 use crate::Note;
 use crate::failure::Failure;
 
-/// How often a condition is checked. The result uses the events' times, so this is not an error of measurement.
+/// How often a condition is checked. The time of the events is measured, not the time of the check.
 const LOOK: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Args)]
 pub(crate) struct TakeoverArgs {
-    /// A PostgreSQL server (postgres://…), in which a temporary database is created
+    /// A PostgreSQL in which a database is created and dropped: postgres://…
     #[arg(long)]
     store: String,
     /// Servers that share the database
     #[arg(long, default_value_t = 3)]
     servers: u32,
-    /// How many servers to kill, one after the other, each chosen at random
+    /// How many servers are killed, one after the other, each chosen at random
     #[arg(long, default_value_t = 20)]
     rounds: u32,
-    /// The servers' `server_stale_after`
+    /// The servers' server_stale_after
     #[arg(long, value_name = "DURATION", default_value = "2s")]
     stale_after: Span,
-    /// Runs in progress on each server
+    /// Running runs on each server
     #[arg(long, default_value_t = 4)]
     runs: u32,
-    /// Duration of each task
+    /// How long one task of a run takes
     #[arg(long, value_name = "DURATION", default_value = "100ms")]
     task: Span,
-    /// Agents
+    /// Number of agents
     #[arg(long, default_value_t = 6)]
     nodes: u32,
 }
 
 pub(super) async fn measure(args: TakeoverArgs, note: Note) -> Result<Figures, Failure> {
     if args.servers < 2 {
-        return Err(Failure::bad_input("--servers must be at least 2: another server has to take over"));
+        return Err(Failure::bad_input("--servers must be at least 2: somebody has to take over"));
     }
     if args.task.0.is_zero() || args.stale_after.0.is_zero() {
-        return Err(Failure::bad_input("--task and --stale-after must be greater than 0"));
+        return Err(Failure::bad_input("--task and --stale-after must be longer than nothing"));
     }
     let mut wanted = Wanted::new(&args.store, args.servers);
     wanted.needs_postgres()?;
@@ -59,21 +59,21 @@ pub(super) async fn measure(args: TakeoverArgs, note: Note) -> Result<Figures, F
 
 /// The results of all rounds.
 struct Findings {
-    /// From the kill to the event that names the run's new owner.
+    /// From the kill to the event that names the new owner.
     taken: Latencies,
     /// From the kill to the first event that only the new owner can have committed.
     moved_on: Latencies,
-    /// Executions of a step that had succeeded before.
+    /// Executions of a step that had already succeeded.
     repeated: u64,
-    /// Lost attempts: their step was resent, which does not repeat a finished step.
+    /// Lost attempts: their step was retried, which does not repeat finished work.
     lost: u64,
-    /// Runs that were taken over from a running server.
-    taken_early: u64,
+    /// Runs that were taken from a living server.
+    robbed: u64,
     finished: u64,
 }
 
 async fn load(site: &mut Site, args: &TakeoverArgs, note: Note) -> Result<Figures, Failure> {
-    // Each run has one task in progress; a single remaining node must have a slot for all of them.
+    // Every run has a running task; each needs a slot, even if only one node is left.
     let agents = site.join(args.nodes, args.servers * args.runs).await?;
     let mut dice = Dice::new(uuid::Uuid::new_v4().as_u64_pair().0);
     let mut findings = Findings {
@@ -81,13 +81,13 @@ async fn load(site: &mut Site, args: &TakeoverArgs, note: Note) -> Result<Figure
         moved_on: Latencies::new()?,
         repeated: 0,
         lost: 0,
-        taken_early: 0,
+        robbed: 0,
         finished: 0,
     };
     let (begun, cpu_before, own_before) = (Instant::now(), site.cpu_seconds(), own_cpu_seconds());
     for number in 1..=args.rounds {
-        let summary = round(site, args, &mut dice, &mut findings).await?;
-        note(&format!("round {number} of {}: {summary}", args.rounds));
+        let told = round(site, args, &mut dice, &mut findings).await?;
+        note(&format!("round {number} of {}: {told}", args.rounds));
     }
     let figures = figures(site, args, &findings, begun.elapsed(), cpu_before, own_before);
     drop(agents);
@@ -118,7 +118,7 @@ fn figures(
         ("p50 of stale_after", moved_on.ms(0.5) / stale_ms),
         ("p99 of stale_after", moved_on.ms(0.99) / stale_ms),
         ("rounds", f64::from(args.rounds)),
-        ("runs taken from a living server", findings.taken_early as f64),
+        ("runs taken from a living server", findings.robbed as f64),
         ("stale_after ms", stale_ms),
         ("taken max ms", taken.most_ms()),
         ("taken p50 ms", taken.ms(0.5)),
@@ -137,13 +137,13 @@ fn figures(
         server_rss_bytes: site.rss_bytes(),
         server_cpu_seconds: site.cpu_seconds() - cpu_before,
         more,
-        // The counters of a killed server restart at zero.
+        // Left out: the counters of a killed server start again at 0.
         servers: Vec::new(),
     }
 }
 
-/// Starts runs on every server, kills one, and waits until its runs continue and all runs complete. Returns a line for
-/// the log.
+/// Starts runs on every server, kills one server, waits until its runs continue and all runs complete. Returns a line
+/// about the round.
 async fn round(
     site: &mut Site,
     args: &TakeoverArgs,
@@ -154,7 +154,7 @@ async fn round(
     let victim = usize::try_from(dice.below(count as u64)).unwrap_or(0);
     let living: Vec<usize> = (0..count).filter(|index| *index != victim).collect();
     let witness = living[usize::try_from(dice.below(living.len() as u64)).unwrap_or(0)];
-    let seen = RunWatcher::follow(site.servers[witness].events().await?);
+    let seen = Sightings::follow(site.servers[witness].events().await?);
 
     let definition = job(args);
     let (mut runs, mut of_victim) = (Vec::new(), None);
@@ -168,17 +168,16 @@ async fn round(
         }
     }
     until("every run to finish a step", &seen, || runs.iter().all(|run| seen.of(run).finished > 0)).await?;
-    // At a random time between two of the server's heartbeats.
+    // At a random time between two heartbeats.
     tokio::time::sleep(dice.up_to(args.stale_after.0 / 2)).await;
 
-    findings.taken_early += seen.forget_takeovers();
+    findings.robbed += seen.reset();
     let victims_id = of_victim.and_then(|run| seen.of(&run).creator);
     let (orphans, others): (Vec<&String>, Vec<&String>) =
         runs.iter().partition(|run| seen.of(run).owner == victims_id);
     let killed = Instant::now();
     site.servers[victim].kill();
-    until("its runs to continue", &seen, || orphans.iter().all(|run| seen.of(run).moved_on.is_some()))
-        .await?;
+    until("its runs to move on", &seen, || orphans.iter().all(|run| seen.of(run).moved_on.is_some())).await?;
     let mut longest = Duration::ZERO;
     for run in &orphans {
         let sight = seen.of(run);
@@ -193,7 +192,7 @@ async fn round(
     site.servers[victim].start_again().await?;
 
     until("every run to end", &seen, || runs.iter().all(|run| seen.of(run).status.is_some())).await?;
-    findings.taken_early += others.iter().filter(|run| seen.of(run).taken.is_some()).count() as u64;
+    findings.robbed += others.iter().filter(|run| seen.of(run).taken.is_some()).count() as u64;
     for run in &runs {
         let status = seen.of(run).status;
         if status.as_deref() != Some("completed") {
@@ -201,10 +200,10 @@ async fn round(
         }
         look_for_repetitions(&site.servers[witness], run, findings).await?;
     }
-    Ok(format!("{name} killed, its {} runs continued within {} ms", orphans.len(), longest.as_millis()))
+    Ok(format!("{name} killed, its {} runs moved on within {} ms", orphans.len(), longest.as_millis()))
 }
 
-/// A chain of tasks that lasts longer than a takeover.
+/// One task after the other, for longer than a take-over may take.
 fn job(args: &TakeoverArgs) -> Value {
     let whole = args.stale_after.0 * 3 + Duration::from_secs(2);
     let steps = (whole.as_secs_f64() / args.task.0.as_secs_f64())
@@ -235,9 +234,9 @@ async fn look_for_repetitions(server: &Server, run: &str, findings: &mut Finding
 /// The attempts of one run, in the order of creation.
 #[derive(Debug, Default)]
 struct Attempts {
-    /// Steps.
+    /// The steps that succeeded.
     succeeded: HashSet<u64>,
-    /// Attempts of a step that had succeeded.
+    /// Every attempt after a success repeats it.
     repeated: u64,
     lost: u64,
 }
@@ -256,7 +255,7 @@ impl Attempts {
     }
 }
 
-async fn until(what: &str, seen: &RunWatcher, mut holds: impl FnMut() -> bool) -> Result<(), Failure> {
+async fn until(what: &str, seen: &Sightings, mut holds: impl FnMut() -> bool) -> Result<(), Failure> {
     let (mut events, mut since) = (seen.events(), Instant::now());
     while !holds() {
         if let Some(failure) = seen.failure() {
@@ -267,7 +266,7 @@ async fn until(what: &str, seen: &RunWatcher, mut holds: impl FnMut() -> bool) -
         }
         if since.elapsed() > STUCK {
             return Err(Failure::bug(format!(
-                "timed out waiting for {what}: no event for {} s",
+                "waited in vain for {what}: no event for {} s",
                 STUCK.as_secs()
             )));
         }

@@ -16,35 +16,35 @@ use crate::failure::Failure;
 
 #[derive(Debug, Args)]
 pub(crate) struct TasksArgs {
-    /// Executions
+    /// Number of executions
     #[arg(long, default_value_t = 100_000)]
     n: u64,
-    /// Agents, each with its own connection
+    /// Number of agents, each with its own connection
     #[arg(long, default_value_t = 8)]
     nodes: u32,
     /// Slots of each agent
     #[arg(long, default_value_t = 256)]
     slots: u32,
-    /// Executions per run
+    /// Executions in one run
     #[arg(long, default_value_t = 1_000)]
     per_run: u64,
-    /// Runs to submit at the same time
+    /// Runs that are submitted at once
     #[arg(long, default_value_t = 4)]
     submitters: usize,
-    /// Single tasks to run in sequence, to measure the latency
+    /// Single tasks in sequence, for the latency
     #[arg(long, default_value_t = 500)]
     singles: u32,
     /// Servers that share the store; agents and submitters are spread over them
     #[arg(long, default_value_t = 1)]
     servers: u32,
-    /// sqlite (a new file), or a PostgreSQL server (postgres://…), in which a temporary database is created
+    /// sqlite (a fresh file), or a PostgreSQL in which a database is created and dropped: postgres://…
     #[arg(long, default_value = "sqlite")]
     store: String,
 }
 
-/// Every server counts the executions of all servers.
+/// A metric that every server counts for all servers.
 pub(super) const DONE: &str = r#"downbeat_executions_total{outcome="succeeded"}"#;
-/// The first tasks at a server warm up connections and caches.
+/// The first tasks of a server warm up connections and caches.
 const WARM_UP: u32 = 20;
 
 pub(super) async fn measure(args: TasksArgs, note: Note) -> Result<Figures, Failure> {
@@ -55,7 +55,7 @@ pub(super) async fn measure(args: TasksArgs, note: Note) -> Result<Figures, Fail
 async fn load(site: &Site, args: &TasksArgs, note: Note) -> Result<Figures, Failure> {
     let agents = site.join(args.nodes, args.slots).await?;
 
-    note(&format!("{} single tasks in sequence", args.singles));
+    note(&format!("{} single tasks, one after the other", args.singles));
     let mut latencies = Latencies::new()?;
     let servers = u32::try_from(site.servers.len()).unwrap_or(u32::MAX);
     for (server, number) in site.servers.iter().zip(0..) {
@@ -83,7 +83,7 @@ async fn load(site: &Site, args: &TasksArgs, note: Note) -> Result<Figures, Fail
     let (shares, events) = (meter.end(site).await?, server.last_seq().await? - events_before);
     let changes: f64 = shares.iter().map(|share| share.changes).sum();
     let more = BTreeMap::from([
-        // Mostly changes that another server made first. Every change that is not refused is an event.
+        // Mostly changes that another server committed first. Every accepted change is an event.
         ("changes refused", (changes - events as f64).max(0.0)),
         ("submitted after seconds", submitted.as_secs_f64()),
         ("changes per commit", changes_per_commit(&shares)),
@@ -109,7 +109,7 @@ async fn load(site: &Site, args: &TasksArgs, note: Note) -> Result<Figures, Fail
     Ok(figures)
 }
 
-/// A job of parallel no-ops: a root, and all others after it.
+/// Returns parallel no-ops: a root, and all others after it.
 pub(super) fn job(size: u64) -> Value {
     let mut tasks = vec![json!({"name": "root", "backend": "test", "action": "noop"})];
     tasks.extend((1..size).map(|index| {
@@ -118,7 +118,7 @@ pub(super) fn job(size: u64) -> Value {
     json!({"name": "bench", "tasks": tasks})
 }
 
-/// Submits one task after the other and waits for each result on the live stream, as a client does.
+/// Submits one task after the other, and waits for each result as a client does: on the live stream.
 async fn singles(server: &Server, count: u32, latencies: &mut Latencies) -> Result<(), Failure> {
     if count == 0 {
         return Ok(());
@@ -144,7 +144,7 @@ async fn singles(server: &Server, count: u32, latencies: &mut Latencies) -> Resu
     Ok(())
 }
 
-/// Returns the user and system time of this process, which runs the agents.
+/// Returns user and system time of this process, which contains the agents.
 pub(super) fn own_cpu_seconds() -> f64 {
     use nix::sys::resource::{UsageWho, getrusage};
     use nix::sys::time::TimeValLike;

@@ -1,4 +1,4 @@
-//! Owns the way from arguments to an exit code.
+//! Turns arguments into an exit code.
 
 use std::future::Future;
 use std::panic;
@@ -13,10 +13,10 @@ use crate::exit::{Code, Failure};
 use crate::out::{Format, Out};
 use crate::{bench, completions, event, job, later, node, run, serve, server_list, status};
 
-/// Threads of an agent that wait for files. Each is ended after ten seconds without work.
+/// The limit of an agent's threads that wait for files. Tokio ends each after ten seconds without work.
 const AGENT_BLOCKING_THREADS: usize = 32;
 
-/// The whole program.
+/// Runs the program.
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -39,38 +39,38 @@ pub fn main() -> ExitCode {
             out.failure(&failure);
             failure.code.into()
         }
-        // The hook has said what happened.
+        // The hook has printed it.
         Err(_) => Code::Bug.into(),
     }
 }
 
-/// What clap says of a mistake, in one line: what is wrong, what was meant, and where the help is.
+/// Shortens clap's error text to one line: the mistake, clap's suggestion, and the command whose help explains it.
 fn mistake(text: &str) -> String {
     let mut parts = text.trim().split("\n\n").map(one_line);
     let first = parts.next().unwrap_or_default();
-    let mut told = plain(first.trim_start_matches("error: "));
+    let mut text = plain(first.trim_start_matches("error: "));
     let mut command = None;
     for part in parts {
         if let Some(tip) = part.strip_prefix("tip: ") {
-            // How a flag becomes a value is nothing that anybody wanted to know.
+            // clap also explains how to pass a flag as a value, which is never what the user meant.
             let tips = tip.split(" tip: ").filter(|tip| !tip.starts_with("to pass '"));
-            tips.for_each(|tip| told.push_str(&format!("; {tip}")));
+            tips.for_each(|tip| text.push_str(&format!("; {tip}")));
         } else if let Some(usage) = part.strip_prefix("Usage: ") {
             let words =
                 usage.split(' ').take_while(|word| !word.starts_with(['[', '<', '-']) && word.is_ascii());
             let lower = words.filter(|word| !word.contains(char::is_uppercase)).collect::<Vec<_>>();
             command = Some(lower.join(" "));
         } else if part.starts_with('[') {
-            told.push_str(&format!(" {part}"));
+            text.push_str(&format!(" {part}"));
         }
     }
     match command {
-        Some(command) => format!("{told}; see `{command} --help`"),
-        None => told,
+        Some(command) => format!("{text}; see `{command} --help`"),
+        None => text,
     }
 }
 
-/// What Rust's standard library and clap say of values, for people.
+/// Replaces phrases of Rust's standard library and of clap by plain ones.
 fn plain(text: &str) -> String {
     text.replace("the following required arguments were not provided:", "missing:")
         .replace(": invalid digit found in string", ": not a whole number")
@@ -107,19 +107,19 @@ fn dispatch(cli: Cli, out: Out) -> Result<(), Failure> {
     }
 }
 
-/// For what serves: the whole machine.
+/// Runs a server, with all cores.
 fn on_all_cores<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     blocked_on(tokio::runtime::Builder::new_multi_thread(), work)
 }
 
-/// For an agent: it leaves the machine to what it runs there.
+/// Runs an agent with few threads: the machine belongs to its tasks.
 fn on_two_threads<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     runtime.worker_threads(2).max_blocking_threads(AGENT_BLOCKING_THREADS);
     blocked_on(runtime, work)
 }
 
-/// For what asks: starts faster, and has one thing to do.
+/// Runs a client command: one thread starts faster and is enough.
 fn on_one_thread<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     blocked_on(tokio::runtime::Builder::new_current_thread(), work)
 }
@@ -133,7 +133,7 @@ fn blocked_on<T>(
         .build()
         .map_err(|error| Failure::bug(format!("cannot start the runtime: {error}")))?;
     let result = runtime.block_on(work);
-    // Reading standard input cannot be called off; waiting for it would hang the end.
+    // A blocked read of standard input cannot be cancelled; waiting for it would block the exit.
     runtime.shutdown_background();
     result
 }
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_mistake_in_the_arguments_is_one_line_that_names_the_help() {
-        let mut told = String::new();
+        let mut text = String::new();
         for line in [
             "run show",
             "run show last --node",
@@ -165,8 +165,8 @@ mod tests {
             let error = Cli::try_parse_from(words).expect_err(line);
             let message = mistake(&error.to_string());
             assert_eq!(message.lines().count(), 1, "{message}");
-            told.push_str(&format!("downbeat {line}\n  {message}\n"));
+            text.push_str(&format!("downbeat {line}\n  {message}\n"));
         }
-        insta::assert_snapshot!(told);
+        insta::assert_snapshot!(text);
     }
 }

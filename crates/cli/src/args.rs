@@ -14,7 +14,7 @@ const STYLES: Styles = Styles::styled()
     .literal(AnsiColor::Cyan.on_default())
     .placeholder(AnsiColor::Cyan.on_default());
 
-/// Runs jobs on many machines, and shows what became of them.
+/// Runs jobs on many machines and shows their results.
 #[derive(Debug, Parser)]
 #[command(
     name = "downbeat",
@@ -33,11 +33,11 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// What every command takes, before or after its verb.
+/// The options of every command, accepted before or after its verb.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
-    /// How results are printed: table, json or yaml
+    /// Output format: table, json or yaml
     #[arg(
         short,
         long,
@@ -49,31 +49,31 @@ pub(crate) struct Global {
     )]
     pub(crate) output: Format,
 
-    /// The server's URL, or DOWNBEAT_SERVER [default: http://127.0.0.1:4680]; several, repeated or with commas, are
-    /// tried in turn; for `agent`: HOST:PORT to dial, repeatable
+    /// URL of the server, or DOWNBEAT_SERVER [default: http://127.0.0.1:4680]; several, repeated or comma-separated, are
+    /// tried in order; for `agent`: HOST:PORT to connect to, repeatable
     #[arg(long, global = true, value_name = "ADDR")]
     pub(crate) server: Vec<String>,
 
-    /// The cluster that is meant, or DOWNBEAT_CLUSTER [default: default]
+    /// Name of the cluster, or DOWNBEAT_CLUSTER [default: default]
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) cluster: Option<String>,
 }
 
 impl Global {
-    /// What was not said by a flag may have been said by the environment.
+    /// Fills unset flags from the environment.
     pub(crate) fn or_environment(mut self) -> Self {
-        let said = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         if self.server.is_empty() {
-            self.server.extend(said("DOWNBEAT_SERVER"));
+            self.server.extend(variable("DOWNBEAT_SERVER"));
         }
-        self.cluster = self.cluster.or_else(|| said("DOWNBEAT_CLUSTER"));
+        self.cluster = self.cluster.or_else(|| variable("DOWNBEAT_CLUSTER"));
         self
     }
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Server and nodes in one process, to try things out
+    /// Start a server and nodes in one process, to try things out
     Dev(serve::dev::DevArgs),
     /// Start a server
     Server(serve::server::ServerArgs),
@@ -82,30 +82,30 @@ pub(crate) enum Command {
     /// Run, plan and check jobs
     #[command(subcommand)]
     Job(job::Verb),
-    /// Look at runs, follow, pause, cancel and retry them
+    /// List, show, follow, pause, cancel and retry runs
     #[command(subcommand)]
     Run(run::Verb),
-    /// Look at nodes and their work, drain them
+    /// List, show and drain nodes
     #[command(subcommand)]
     Node(node::Verb),
-    /// What happened, in order
+    /// List events in order
     #[command(subcommand)]
     Event(event::Verb),
-    /// The servers that share this store
+    /// List the servers that share this store
     ServerList,
-    /// The whole system at a glance
+    /// Show the whole system at a glance
     Status,
     /// Measure: tasks per second, latency, memory
     Bench(downbeat_bench::BenchArgs),
-    /// Ends work of an agent that cannot; agents start it
+    /// Stop the tasks of an agent that died; agents start it
     #[command(hide = true)]
     Guard,
-    /// Completions for a shell, on standard output
+    /// Print shell completions to standard output
     Completions {
         #[arg(value_enum)]
         shell: Shell,
     },
-    /// A command that does not exist, and what came after it
+    /// A command that does not exist, with its arguments
     #[command(external_subcommand)]
     Unknown(Vec<String>),
 }
@@ -116,7 +116,7 @@ mod tests {
 
     use super::*;
 
-    /// All commands, as the words that lead to them.
+    /// Collects the path of every command.
     fn commands(command: &clap::Command, path: &[String], found: &mut Vec<Vec<String>>) {
         found.push(path.to_vec());
         for below in command.get_subcommands() {

@@ -1,4 +1,4 @@
-//! `bench`: prints what the loads of the bench crate come to.
+//! `bench`: prints the results of the bench crate's loads.
 
 use downbeat_bench::{BenchArgs, Code as Cause, Output, Part};
 

@@ -1,4 +1,4 @@
-//! `completions`: what a shell needs to complete our commands.
+//! `completions`: prints the script with which a shell completes our commands.
 
 use clap::CommandFactory;
 use clap_complete::{Shell, generate};

@@ -1,5 +1,5 @@
-//! Owns which servers the commands ask, and how an error of the client becomes a failure: the detail as its line, mistakes
-//! and nodes as its list.
+//! Owns which servers the commands connect to, and how a client error becomes a failure: the detail is its line,
+//! mistakes and nodes are its list.
 
 use downbeat_api::{FieldError, Problem, code};
 use downbeat_client::{Client, Error};
@@ -7,10 +7,10 @@ use downbeat_client::{Client, Error};
 use crate::args::Global;
 use crate::exit::{Code, Failure};
 
-/// How the server begins when a parameter of a query is wrong; most have the name of the flag that they come from.
-const WRONG_QUERY: &str = "the query is wrong: ";
+/// The prefix of the server's error about a query parameter; most parameters have the name of the flag that sets them.
+const QUERY_ERROR: &str = "the query is wrong: ";
 
-/// Nodes that are listed one by one before the rest is only counted.
+/// Nodes that are listed one by one; the others are only counted.
 const MOST_NODES: usize = 20;
 
 /// Returns a client of the servers that flags or the environment name.
@@ -41,13 +41,13 @@ pub(crate) fn failure_in(error: Error, file: Option<&str>) -> Failure {
 
 /// Returns the failure of a run whose params are wrong, found by the server or by the CLI.
 pub(crate) fn params_failure(code: Code, problems: Vec<String>) -> Failure {
-    Failure::new(code, "the params of the run are not valid; --param NAME=VALUE gives one")
+    Failure::new(code, "the params of the run are not valid; set them with --param NAME=VALUE")
         .with_details(problems)
 }
 
 fn refused(code: Code, problem: Problem, file: Option<&str>) -> Failure {
     if let Some(primary) = &problem.primary {
-        let hint = format!("say it to the primary: --server {primary}");
+        let hint = format!("send this to the primary: --server {primary}");
         return Failure::new(code, problem.detail).with_details(vec![hint]);
     }
     if problem.code == code::INVALID_PARAMS {
@@ -56,14 +56,14 @@ fn refused(code: Code, problem: Problem, file: Option<&str>) -> Failure {
         };
         return params_failure(code, problem.errors.iter().map(param).collect());
     }
-    // A user writes flags, and not queries.
-    if let Some(parameter) = problem.detail.strip_prefix(WRONG_QUERY) {
+    // Users write flags, not query parameters.
+    if let Some(parameter) = problem.detail.strip_prefix(QUERY_ERROR) {
         return Failure::new(code, format!("--{parameter}"));
     }
     match (problem.errors.as_slice(), file) {
         ([], _) => {
             let mut nodes: Vec<String> =
-                problem.unsaid_nodes().map(|node| format!("{}: {}", node.node, node.reason)).collect();
+                problem.unmentioned_nodes().map(|node| format!("{}: {}", node.node, node.reason)).collect();
             let more = nodes.len().saturating_sub(MOST_NODES);
             nodes.truncate(MOST_NODES);
             nodes.extend((more > 0).then(|| format!("and {more} more")));
@@ -81,15 +81,15 @@ fn refused(code: Code, problem: Problem, file: Option<&str>) -> Failure {
     }
 }
 
-/// `file:line:column: path: message`. Places in a text that nobody wrote are left out.
+/// Renders `file:line:column: path: message`. Positions in a generated text are left out.
 fn mistake(error: &FieldError, file: Option<&str>) -> String {
-    let place = match (file, error.line, error.column) {
+    let position = match (file, error.line, error.column) {
         (Some(file), Some(line), Some(column)) => format!("{file}:{line}:{column}: "),
         (Some(file), _, _) => format!("{file}: "),
         (None, _, _) => String::new(),
     };
-    // The one task of a command line has no place in a list.
+    // The only task of a command line needs no index.
     let path = if file.is_none() { error.path.trim_start_matches("tasks[0].") } else { &error.path };
     let path = if path.is_empty() { String::new() } else { format!("{path}: ") };
-    format!("{place}{path}{}", error.message)
+    format!("{position}{path}{}", error.message)
 }

@@ -1,9 +1,9 @@
-//! Owns the exit codes: what each kind of failure ends the program with. Nobody else names a number.
+//! Owns the exit codes: which number each kind of failure ends the program with. No other file names a number.
 
 use std::fmt;
 use std::process::ExitCode;
 
-/// Why the program ends with something else than 0.
+/// The reason why the program ends with a code other than 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Code {
     /// The run failed or was cancelled.
@@ -15,15 +15,15 @@ pub(crate) enum Code {
     Refused = 5,
     NotAllowed = 6,
     Bug = 70,
-    /// Something on this machine is in the way that may pass: a disk that is full or read-only, a data directory that
-    /// another agent still has. `EX_TEMPFAIL` of sysexits.h; whoever starts the program may start it again.
-    InTheWay = 75,
-    /// Ctrl-C while waiting, as shells number it: a script that waits for a run must not go on.
+    /// A condition on this machine that may pass: a full or read-only disk, a data directory that another agent still
+    /// uses. `EX_TEMPFAIL` of sysexits.h: a supervisor may start the program again.
+    TemporaryFailure = 75,
+    /// Ctrl-C while waiting, with the number that shells use: a script that waits for a run must not continue.
     Interrupted = 130,
 }
 
 impl Code {
-    /// The one place where an HTTP status becomes an exit code.
+    /// Maps an HTTP status to an exit code. This is the only place that does.
     pub(crate) fn of_status(status: u16) -> Self {
         match status {
             400 | 405 | 406 | 408 | 411 | 413 | 414 | 415 | 422 | 431 => Code::BadInput,
@@ -42,11 +42,11 @@ impl From<Code> for ExitCode {
     }
 }
 
-/// What went wrong, as a person reads it: one line, and where it helps a list below.
+/// A failure as a user reads it: one line, and optional details below it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) code: Code,
-    /// Empty when everything was said on standard output already.
+    /// Empty if everything was already printed to standard output.
     pub(crate) message: String,
     pub(crate) details: Vec<String>,
 }
@@ -68,12 +68,12 @@ impl Failure {
         Self::new(Code::Bug, message)
     }
 
-    /// The run ended other than well; what is to say about it was printed.
+    /// Returns the failure of a run that failed or was cancelled; its result is already printed.
     pub(crate) fn run_failed() -> Self {
         Self::new(Code::RunFailed, "")
     }
 
-    /// Ctrl-C while waiting; what is to say about it was printed.
+    /// Returns the failure of a command that Ctrl-C interrupted while it waited; its note is already printed.
     pub(crate) fn interrupted() -> Self {
         Self::new(Code::Interrupted, "")
     }

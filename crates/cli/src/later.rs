@@ -1,4 +1,5 @@
-//! Owns the answer to a command that does not exist: one of a later version, one of another noun, or a typing error.
+//! Owns the error for a command that does not exist: a command of a later version, a verb of another noun, or a typing
+//! error.
 
 use clap::{Command, CommandFactory};
 use downbeat_core::nearest::nearest;
@@ -8,10 +9,10 @@ use crate::args::Cli;
 use crate::exit::Failure;
 
 const STORED_JOBS: &str = "stored jobs are not available in this version; use `downbeat job run -f FILE`";
-const ACCOUNTS: &str = "logins and permissions are not available in this version: whoever reaches the server may do \
+const ACCOUNTS: &str = "logins and permissions are not available in this version: anyone who reaches the server can do \
                         everything; keep its ports inside a network that you trust";
 
-/// Commands of later versions: noun, verb (nothing: all of them), and what to do instead.
+/// Commands of later versions: noun, verbs (empty: all), and what to use instead.
 const LATER: &[(&str, &[&str], &str)] = &[
     (
         "job",
@@ -24,7 +25,7 @@ const LATER: &[(&str, &[&str], &str)] = &[
     (
         "run",
         &["approve"],
-        "approvals are not available in this version; `downbeat run pause` and `resume` hold a run",
+        "approvals are not available in this version; use `downbeat run pause` and `downbeat run resume`",
     ),
     ("node", &["revoke", "reset"], ACCOUNTS),
     (
@@ -48,7 +49,7 @@ const LATER: &[(&str, &[&str], &str)] = &[
     (
         "audit",
         &[],
-        "`audit` is not available in this version; `downbeat event list` shows what happened, and who asked for it",
+        "`audit` is not available in this version; `downbeat event list` shows what happened and who requested it",
     ),
     ("login", &[], ACCOUNTS),
     ("logout", &[], ACCOUNTS),
@@ -61,7 +62,7 @@ const LATER: &[(&str, &[&str], &str)] = &[
     ("kubernetes", &[], "`kubernetes` is not available in this version"),
 ];
 
-/// What is said of `downbeat NOUN VERB …` when there is no such verb; without a noun, of `downbeat WORD …`.
+/// Returns the error for `downbeat NOUN VERB …` without such a verb; without a noun, for `downbeat WORD …`.
 pub(crate) fn unknown(noun: Option<&str>, words: &[String]) -> Failure {
     let word = words.first().map(String::as_str).unwrap_or_default();
     let of_later = |(later, verbs, _): &&(&str, &[&str], &str)| match noun {
@@ -90,9 +91,9 @@ fn names(command: &Command) -> impl Iterator<Item = &str> {
     command.get_subcommands().map(Command::get_name)
 }
 
-/// The same verb of the noun that has it: `downbeat logs` is `downbeat run logs`.
+/// Returns the command of another noun with this verb: `downbeat logs` is `downbeat run logs`.
 fn elsewhere(all: &Command, word: &str) -> Option<String> {
-    // Runs first: they are what people look for most.
+    // Runs first: users look for them most often.
     let first = all.find_subcommand("run").into_iter();
     let has = |noun: &&Command| noun.find_subcommand(word).is_some();
     first.chain(all.get_subcommands()).find(has).map(|noun| format!("downbeat {} {word}", noun.get_name()))
@@ -106,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_command_that_does_not_exist_is_answered_in_one_line_that_helps() {
-        for (words, told) in [
+        for (words, expected) in [
             ("job apply -f x.yaml", STORED_JOBS),
             ("job list", STORED_JOBS),
             ("job backfill etl --from x", STORED_JOBS),
@@ -125,12 +126,12 @@ mod tests {
             ("frobnicate", "`downbeat` has no command `frobnicate`; commands: dev, server"),
         ] {
             let failure = refusal(words);
-            assert!(failure.message.contains(told), "{words}: {}", failure.message);
+            assert!(failure.message.contains(expected), "{words}: {}", failure.message);
             assert_eq!((failure.code, failure.message.lines().count()), (Code::BadInput, 1), "{words}");
         }
     }
 
-    /// As the program reads it.
+    /// Parses the words as the program does.
     fn refusal(words: &str) -> Failure {
         use clap::Parser;
 

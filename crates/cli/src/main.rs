@@ -1,4 +1,4 @@
-//! The `downbeat` program. Everything that it does is in the library beside it.
+//! The `downbeat` program. The library of this crate does all the work.
 
 use std::process::ExitCode;
 

@@ -1,24 +1,25 @@
-//! Owns how the address of a server is written.
+//! Parses the address of a server.
 
 use downbeat_api::request::HTTP_PORT;
 use reqwest::Url;
 
 use crate::error::Error;
 
-/// Reads a URL, HOST or HOST:PORT. Without a port, only a URL means HTTP's own port: a proxy listens there.
+/// Parses a URL, HOST or HOST:PORT. A URL without a port means port 80, where a proxy listens; HOST means the server's
+/// own port.
 pub fn url(server: &str) -> Result<Url, Error> {
     let is_url = server.contains("://");
     let text = if is_url { server.to_owned() } else { format!("http://{server}") };
     let wrong = |why: &str| Error::BadAddress { server: server.to_owned(), why: why.to_owned() };
     let mut url = Url::parse(&text).map_err(|error| wrong(&error.to_string()))?;
     if url.scheme() == "https" {
-        return Err(wrong("servers do not speak TLS in this version"));
+        return Err(wrong("https is not supported in this version"));
     }
     if url.scheme() != "http" {
-        return Err(wrong(&format!("`{}` is not http", url.scheme())));
+        return Err(wrong(&format!("`{}` is not supported", url.scheme())));
     }
     if url.host_str().is_none() {
-        return Err(wrong("it names no host"));
+        return Err(wrong("the host is missing"));
     }
     if !is_url && !names_port(server) {
         let _ = url.set_port(Some(HTTP_PORT));
@@ -26,13 +27,13 @@ pub fn url(server: &str) -> Result<Url, Error> {
     Ok(url)
 }
 
-/// Returns whether HOST:PORT has its port: `[::1]` has not.
+/// Returns whether HOST:PORT has a port: `[::1]` has none.
 fn names_port(server: &str) -> bool {
     let authority = server.split('/').next().unwrap_or_default();
     authority.rsplit(']').next().unwrap_or_default().contains(':')
 }
 
-/// Returns whether the URL names this machine. A proxy for the outside cannot reach this machine's ports.
+/// Returns whether the URL names this machine. A proxy for other hosts cannot reach its ports.
 pub fn is_local(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default();
     host == "localhost" || host.starts_with("127.") || host == "[::1]"

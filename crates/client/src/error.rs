@@ -1,4 +1,4 @@
-//! Owns why a request failed, and the text that a person reads then.
+//! Owns the errors of requests, and their texts for users.
 
 use std::error::Error as _;
 
@@ -12,39 +12,39 @@ pub enum Error {
     /// The address of a server cannot be used.
     #[error("`{server}` is not a server's URL: {why}; write http://HOST:PORT")]
     BadAddress { server: String, why: String },
-    /// No server answered, or the connection broke. `why` is the system's own word for it.
+    /// No server responded, or the connection broke. `why` is the error text of the system.
     #[error(
-        "cannot reach {base}: {why}; {}is `downbeat server` or `downbeat dev` running? (--server or DOWNBEAT_SERVER names another)",
+        "cannot reach {base}: {why}; {}is `downbeat server` or `downbeat dev` running? (set another address with --server or DOWNBEAT_SERVER)",
         port_hint(base)
     )]
     Unreachable { base: String, why: String },
-    /// Something answered that does not speak HTTP/1. Trying again changes nothing.
+    /// The response was not HTTP/1. A retry would fail too.
     #[error(
-        "{base} does not answer in HTTP/1: is this the agents' port? REST is on {HTTP_PORT} unless the server says otherwise"
+        "{base} does not respond with HTTP/1: is this the agents' port? The default port of REST is {HTTP_PORT}"
     )]
     OtherProtocol { base: String },
-    /// The server answered with a problem.
+    /// The server responded with a problem.
     #[error("{}", .0.detail)]
     Problem(Box<Problem>),
-    /// Something answered that is not a downbeat server: a proxy, or another program.
+    /// The response did not come from a downbeat server, but from a proxy or another program.
     #[error(
-        "{base} answered {status}, which is not an answer of a downbeat server; does --server or DOWNBEAT_SERVER name the REST port of one?"
+        "{base} responded {status}, but is not a downbeat server; set --server or DOWNBEAT_SERVER to the REST port of one"
     )]
     Foreign { base: String, status: reqwest::StatusCode },
-    /// The answer cannot be read.
-    #[error("{base} answered something that this downbeat cannot read: {why}; are both of one version?")]
+    /// The response cannot be decoded.
+    #[error("cannot read the response of {base}: {why}; do server and client have the same version?")]
     Unreadable { base: String, why: String },
-    /// An event of a stream cannot be read.
+    /// An event of a stream cannot be decoded.
     #[error("cannot read the event `{name}`: {why}")]
     UnreadableEvent { name: String, why: String },
-    #[error("the server sent an event without end")]
-    EndlessEvent,
+    #[error("the server sent an event that is too large")]
+    EventTooLarge,
     #[error("cannot set up the client: {0}")]
     Setup(String),
 }
 
 impl Error {
-    /// Returns the status of the answer, if a server or something else answered with an error.
+    /// Returns the HTTP status of an error response.
     pub fn status(&self) -> Option<u16> {
         match self {
             Error::Problem(problem) => Some(problem.status),
@@ -53,23 +53,23 @@ impl Error {
         }
     }
 
-    /// Returns whether no server could be asked: it is away, cannot do its work, or a proxy cannot reach it.
+    /// Returns whether no server could handle the request: it is down, it has no store, or a proxy cannot reach it.
     pub fn is_unreachable(&self) -> bool {
         matches!(self, Error::Unreachable { .. } | Error::OtherProtocol { .. })
             || self.status().is_some_and(|status| matches!(status, 502..=504))
     }
 
-    /// The request was not answered, or the answer broke off.
-    pub(crate) fn unanswered(base: &str, error: &reqwest::Error) -> Self {
+    /// Returns the error of a request without a complete response.
+    pub(crate) fn no_response(base: &str, error: &reqwest::Error) -> Self {
         let base = base.to_owned();
         if is_other_protocol(error) {
             return Error::OtherProtocol { base };
         }
-        let why = if error.is_timeout() { "no answer in time".to_owned() } else { root_cause(error) };
+        let why = if error.is_timeout() { "no response in time".to_owned() } else { root_cause(error) };
         Error::Unreachable { base, why }
     }
 
-    /// The request was answered with an error.
+    /// Returns the error of an error response.
     pub(crate) async fn refused(base: &str, response: Response) -> Self {
         let status = response.status();
         let text = response.text().await.unwrap_or_default();
@@ -82,14 +82,14 @@ impl Error {
 
 fn port_hint(base: &str) -> String {
     let no_port = Url::parse(base).is_ok_and(|url| url.port().is_none());
-    let hint = || format!("servers listen on port {HTTP_PORT}, and the URL names none; ");
+    let hint = || format!("servers listen on port {HTTP_PORT}, and the URL has no port; ");
     no_port.then(hint).unwrap_or_default()
 }
 
-/// Returns whether something answered that is not HTTP/1. A gRPC server greets with a frame of HTTP/2, which arrives before
-/// the request was sent, or where the status line should be.
+/// Returns whether the peer does not use HTTP/1. A gRPC server sends an HTTP/2 frame first, which arrives before the
+/// request is sent, or in place of the status line.
 pub(crate) fn is_other_protocol(error: &reqwest::Error) -> bool {
-    const SIGNS: [&str; 3] = [
+    const MARKERS: [&str; 3] = [
         "invalid HTTP version parsed",
         "invalid HTTP status-code parsed",
         "received unexpected message from connection",
@@ -97,7 +97,7 @@ pub(crate) fn is_other_protocol(error: &reqwest::Error) -> bool {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = error.source();
     while let Some(error) = cause {
         let text = error.to_string();
-        if SIGNS.iter().any(|sign| text.contains(sign)) {
+        if MARKERS.iter().any(|marker| text.contains(marker)) {
             return true;
         }
         cause = error.source();
@@ -105,7 +105,7 @@ pub(crate) fn is_other_protocol(error: &reqwest::Error) -> bool {
     false
 }
 
-/// Returns the system's own word for an error, which is the last in the chain.
+/// Returns the error text of the system, which is the last of the chain.
 fn root_cause(error: &reqwest::Error) -> String {
     let mut cause = error.source();
     let mut last = error.to_string();

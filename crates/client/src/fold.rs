@@ -1,15 +1,15 @@
-//! Owns the projection of a run: the view that `GET /runs/{id}` returns, kept up to date by the run's events.
+//! Owns the projection of a run: the view that `GET /runs/{id}` returns, updated by the run's events.
 //!
-//! The view that it begins with may be newer than the event that it goes on after, so events may come that the view has
-//! already: such an event changes nothing, since no result and no ended run goes back to an earlier state.
+//! The first view may be newer than the event after which the stream starts, so the view may already contain some
+//! events. Applying them again changes nothing: no result and no ended run returns to an earlier state.
 //!
-//! Not in events, and therefore as old as the last read: why something waits, which nodes are silent, and the last line that
-//! a failed instance wrote.
+//! Events do not contain why something waits, which nodes are silent, and the last line of a failed instance's output.
+//! These are as old as the last read.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use downbeat_api::{
-    AddedExecution, Ended, Event, Execution, Happened, InstanceResult, Outline, Plan, Reported, Run,
+    AddedExecution, Ended, Event, EventBody, Execution, InstanceResult, Outline, Plan, Reported, Run,
     StepWaiting, Where,
 };
 use downbeat_core::execution::{Outcome, Status, Verdict, fit_into_lease};
@@ -20,32 +20,33 @@ use downbeat_core::{Span, Timestamp};
 /// The key of a placed step's result while no node is bound to it.
 const UNBOUND: &str = "-";
 
-/// The view of a run, and what is needed to keep it up to date.
+/// The view of a run, and the state to update it.
 #[derive(Clone, Debug)]
 pub struct Projection {
     run: Run,
     outline: Outline,
-    /// Whether each step is placed: it has one result for all of its attempts.
+    /// Whether each step is placed: such a step has one result for all attempts.
     placed: Vec<bool>,
     hostnames: HashMap<NodeId, String>,
-    /// Where the result of each execution is, and when it was leased if that was seen.
-    places: HashMap<ExecutionId, Place>,
-    /// Executions of which no event said everything that the view shows.
+    /// The position of each execution's result, and when the execution was leased if that is known.
+    positions: HashMap<ExecutionId, ResultPosition>,
+    /// Executions whose events lack a part of the view.
     incomplete: BTreeSet<ExecutionId>,
-    /// The last event that was applied.
+    /// The last applied event.
     seq: u64,
     is_derived: bool,
 }
 
+/// The position of an execution's result in the view.
 #[derive(Clone, Debug)]
-struct Place {
+struct ResultPosition {
     step: u32,
     key: String,
     leased_at: Option<Timestamp>,
 }
 
 impl Projection {
-    /// `run` must have been read after the event with the number `seq` was committed.
+    /// Creates a projection. `run` must have been read after the event `seq` was committed.
     pub fn new(run: Run, plan: &Plan, seq: u64) -> Self {
         let hostnames = plan.nodes.iter().map(|node| (node.id, node.hostname.clone())).collect();
         let mut projection = Self {
@@ -53,7 +54,7 @@ impl Projection {
             outline: Outline::of_plan(plan),
             placed: plan.steps.iter().map(|step| matches!(step.place, Where::Placed(_))).collect(),
             hostnames,
-            places: HashMap::new(),
+            positions: HashMap::new(),
             incomplete: BTreeSet::new(),
             seq,
             is_derived: true,
@@ -62,7 +63,7 @@ impl Projection {
         projection
     }
 
-    /// Replaces the view by one that was read after the event with the number `seq` was committed.
+    /// Replaces the view by one that was read after the event `seq` was committed.
     pub fn replace(&mut self, run: Run, seq: u64) {
         (self.run, self.seq, self.is_derived) = (run, seq, true);
         self.incomplete.clear();
@@ -70,14 +71,15 @@ impl Projection {
     }
 
     fn index(&mut self) {
-        let leased_at = |execution| self.places.get(execution).and_then(|place| place.leased_at);
+        let leased_at = |execution| self.positions.get(execution).and_then(|position| position.leased_at);
         let results = self.run.results.iter().flat_map(|(step, results)| {
             results.iter().map(|(key, result)| {
-                let place = Place { step: *step, key: key.clone(), leased_at: leased_at(&result.execution) };
-                (result.execution, place)
+                let position =
+                    ResultPosition { step: *step, key: key.clone(), leased_at: leased_at(&result.execution) };
+                (result.execution, position)
             })
         });
-        self.places = results.collect();
+        self.positions = results.collect();
     }
 
     /// Returns the view.
@@ -95,40 +97,41 @@ impl Projection {
         &self.run
     }
 
-    /// Returns the number of the last event that was applied.
+    /// Returns the number of the last applied event.
     pub fn seq(&self) -> u64 {
         self.seq
     }
 
-    /// Returns the nodes of an event whose hostnames are not known; [`learn`](Self::learn) them before it is applied.
-    pub fn strangers(&self, event: &Event) -> Vec<NodeId> {
-        let added: &[AddedExecution] = match &event.happened {
-            Happened::ExecutionsAdded { executions } => executions,
+    /// Returns the nodes of an event without a known hostname; [`set_hostname`](Self::set_hostname) must be called
+    /// before the event is applied.
+    pub fn unknown_nodes(&self, event: &Event) -> Vec<NodeId> {
+        let added: &[AddedExecution] = match &event.body {
+            EventBody::ExecutionsAdded { executions } => executions,
             _ => &[],
         };
         let nodes = event.node.into_iter().chain(added.iter().filter_map(|execution| execution.node));
         nodes.filter(|node| !self.hostnames.contains_key(node)).collect()
     }
 
-    /// Takes in the hostname of a node.
-    pub fn learn(&mut self, node: NodeId, hostname: String) {
+    /// Sets the hostname of a node.
+    pub fn set_hostname(&mut self, node: NodeId, hostname: String) {
         self.hostnames.insert(node, hostname);
     }
 
-    /// Takes in why the run and its steps wait.
+    /// Sets why the run and its steps wait.
     pub fn set_waiting(&mut self, pending_reason: Option<String>, waiting: Vec<StepWaiting>) {
         self.run.summary.pending_reason = pending_reason;
         self.run.waiting = waiting;
         self.is_derived = false;
     }
 
-    /// Returns the executions that have to be read, since no event said everything of them; [`complete`](Self::complete)
-    /// takes them in.
+    /// Returns the executions that have to be read because their events lack a part of the view;
+    /// [`complete`](Self::complete) completes them.
     pub fn take_incomplete(&mut self) -> BTreeSet<ExecutionId> {
         std::mem::take(&mut self.incomplete)
     }
 
-    /// Takes in an execution that was read.
+    /// Completes the result of an execution that was read.
     pub fn complete(&mut self, execution: &Execution) {
         let Some(result) = self.result(execution.id) else { return };
         result.status = execution.status;
@@ -141,7 +144,7 @@ impl Projection {
         result.outputs.clone_from(&execution.outputs);
     }
 
-    /// Takes in what happened. Events that were applied before change nothing.
+    /// Applies an event. Events that were applied before change nothing.
     pub fn apply(&mut self, event: &Event) {
         if event.seq <= self.seq {
             return;
@@ -149,58 +152,58 @@ impl Projection {
         (self.seq, self.is_derived) = (event.seq, false);
         let at = event.at;
         let summary = &mut self.run.summary;
-        match &event.happened {
-            Happened::RunTaken { owner, .. } => summary.owner = *owner,
-            Happened::RunCancelRequested {} => summary.cancel_requested_at = Some(at),
-            Happened::RunPauseSet { paused, .. } => {
+        match &event.body {
+            EventBody::RunTaken { owner, .. } => summary.owner = *owner,
+            EventBody::RunCancelRequested {} => summary.cancel_requested_at = Some(at),
+            EventBody::RunPauseSet { paused, .. } => {
                 summary.paused_at = paused.then_some(at);
                 summary.paused = *paused && !summary.state.is_terminal();
             }
-            Happened::RunAdmitted { .. } => summary.pending_reason = None,
-            Happened::RunMoved { path, end, .. } => self.move_run(path, end.as_ref(), at),
-            Happened::ExecutionsAdded { executions } => {
+            EventBody::RunAdmitted { .. } => summary.pending_reason = None,
+            EventBody::RunMoved { path, end, .. } => self.move_run(path, end.as_ref(), at),
+            EventBody::ExecutionsAdded { executions } => {
                 for execution in executions {
                     self.add(execution, at);
                 }
             }
-            Happened::ExecutionLeased {} => self.lease(event),
-            Happened::ExecutionStarted {} => {
+            EventBody::ExecutionLeased {} => self.lease(event),
+            EventBody::ExecutionStarted {} => {
                 self.change(event, Status::Leased, |result| result.status = Status::Running);
             }
-            Happened::ExecutionFinished(Reported(outcome)) => self.finish(event, outcome),
-            Happened::ExecutionLost { reason } => {
+            EventBody::ExecutionFinished(Reported(outcome)) => self.finish(event, outcome),
+            EventBody::ExecutionLost { reason } => {
                 let lost = self.change(event, Status::Running, |result| {
                     result.status = Status::Lost;
                     result.error = Some(reason.clone());
                 });
-                // How long it ran is not in the event.
+                // The event does not contain how long it ran.
                 self.incomplete.extend(event.execution.filter(|_| lost));
             }
-            Happened::ExecutionCancelRequested { reason } => {
+            EventBody::ExecutionCancelRequested { reason } => {
                 self.change(event, Status::Pending, |result| {
                     result.status = Status::Cancelled;
                     result.reason = Some(reason.clone());
                 });
             }
-            Happened::ExecutionGivenUp { error } => {
+            EventBody::ExecutionGivenUp { error } => {
                 self.change(event, Status::Pending, |result| {
                     result.status = Status::Failed;
                     result.error = Some(error.clone());
                 });
             }
-            Happened::ExecutionSkipped { reason } => {
+            EventBody::ExecutionSkipped { reason } => {
                 self.change(event, Status::Pending, |result| {
                     result.status = Status::Skipped;
                     result.reason = Some(reason.clone());
                 });
             }
-            Happened::RunCreated { .. }
-            | Happened::NodeRegistered { .. }
-            | Happened::NodeMoved { .. }
-            | Happened::NodeDrainSet { .. }
-            | Happened::NodeProblemsSet { .. }
-            | Happened::NodeDeleted { .. }
-            | Happened::Unknown(_) => {}
+            EventBody::RunCreated { .. }
+            | EventBody::NodeRegistered { .. }
+            | EventBody::NodeMoved { .. }
+            | EventBody::NodeDrainSet { .. }
+            | EventBody::NodeProblemsSet { .. }
+            | EventBody::NodeDeleted { .. }
+            | EventBody::Unknown(_) => {}
         }
     }
 
@@ -244,7 +247,7 @@ impl Projection {
         } else if !results.get(&key).is_none_or(is_newer) {
             return;
         }
-        // A server of an earlier release says less of an execution that ended as it was created.
+        // An older server sends fewer facts about an execution that ended when it was created.
         let is_incomplete = match added.status {
             Status::Pending | Status::Leased | Status::Running => false,
             Status::Succeeded => added.reused.is_none(),
@@ -253,7 +256,7 @@ impl Projection {
         };
         self.incomplete.extend(is_incomplete.then_some(added.id));
         let leased_at = (added.status == Status::Leased).then_some(at);
-        self.places.insert(added.id, Place { step: added.step, key: key.clone(), leased_at });
+        self.positions.insert(added.id, ResultPosition { step: added.step, key: key.clone(), leased_at });
         let result = InstanceResult {
             status: added.status,
             item: added.item,
@@ -273,14 +276,15 @@ impl Projection {
         results.insert(key, result);
     }
 
-    /// Returns the result that shows an execution; nothing if a later attempt took its place.
+    /// Returns the result of an execution; nothing if a later attempt replaced it.
     fn result(&mut self, execution: ExecutionId) -> Option<&mut InstanceResult> {
-        let place = self.places.get(&execution)?;
-        let result = self.run.results.get_mut(&place.step)?.get_mut(&place.key)?;
+        let position = self.positions.get(&execution)?;
+        let result = self.run.results.get_mut(&position.step)?.get_mut(&position.key)?;
         (result.execution == execution).then_some(result)
     }
 
-    /// Changes the result of the event's execution, unless it is past `latest` already. Returns whether it was changed.
+    /// Changes the result of the event's execution, unless its status is already after `latest`. Returns whether it was
+    /// changed.
     fn change(&mut self, event: &Event, latest: Status, change: impl FnOnce(&mut InstanceResult)) -> bool {
         let result = event.execution.and_then(|execution| self.result(execution));
         let Some(result) = result.filter(|result| result.status.is_open() && result.status <= latest) else {
@@ -299,22 +303,23 @@ impl Projection {
                 result.node.clone_from(&hostname);
             }
         });
-        let place = event.execution.filter(|_| leased).and_then(|execution| self.places.get_mut(&execution));
-        let Some(place) = place else { return };
-        place.leased_at = Some(event.at);
-        // A placed result is found under the node that has it.
-        let results: Option<&mut BTreeMap<_, _>> = self.run.results.get_mut(&place.step);
-        if let (UNBOUND, Some(hostname), Some(results)) = (place.key.as_str(), hostname, results)
+        let position =
+            event.execution.filter(|_| leased).and_then(|execution| self.positions.get_mut(&execution));
+        let Some(position) = position else { return };
+        position.leased_at = Some(event.at);
+        // A placed result gets the hostname of its node as key.
+        let results: Option<&mut BTreeMap<_, _>> = self.run.results.get_mut(&position.step);
+        if let (UNBOUND, Some(hostname), Some(results)) = (position.key.as_str(), hostname, results)
             && let Some(result) = results.remove(UNBOUND)
         {
             results.insert(hostname.clone(), result);
-            place.key = hostname;
+            position.key = hostname;
         }
     }
 
     fn finish(&mut self, event: &Event, outcome: &Outcome) {
-        let place = event.execution.and_then(|execution| self.places.get(&execution));
-        let outcome = match place.and_then(|place| place.leased_at) {
+        let position = event.execution.and_then(|execution| self.positions.get(&execution));
+        let outcome = match position.and_then(|position| position.leased_at) {
             Some(leased_at) => fit_into_lease(outcome.clone(), leased_at),
             None => outcome.clone(),
         };
@@ -339,7 +344,7 @@ impl Projection {
     }
 }
 
-/// Returns a duration as the server writes it: rounded for people.
+/// Returns a duration with the server's rounding.
 fn between(started: Timestamp, finished: Timestamp) -> Span {
     let exact = Span(finished.duration_since(started).try_into().unwrap_or_default());
     exact.to_string().parse().unwrap_or(exact)

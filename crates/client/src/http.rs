@@ -1,4 +1,4 @@
-//! Owns requests to servers: which server is asked, what is sent, and when a request is sent again.
+//! Owns requests to servers: which server gets a request, its body, and when it is repeated.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,26 +20,26 @@ use crate::address::{is_local, url};
 use crate::error::{Error, is_other_protocol};
 use crate::sse::Feed;
 
-/// A server that does not accept a connection within this is away.
+/// A server that does not accept a connection within this time is unreachable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The slowest answers are plans of a million instances: seconds.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// The slowest responses are plans of a million instances: seconds.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long a server that answered before is waited for while it is away, and how long between two tries.
+/// How long to wait for a server that responded before, and the pause between two attempts.
 const PATIENCE: Duration = Duration::from_secs(60);
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
-/// A client of one server, or of several that share a store: whichever answers.
+/// A client of one server, or of several that share a store: any of them may respond.
 #[derive(Clone, Debug)]
 pub struct Client {
     http: reqwest::Client,
     servers: Arc<[Url]>,
-    /// The server that answered last; the others are tried when it does not.
+    /// The server that responded last; if it fails, the others are tried.
     current: Arc<AtomicUsize>,
     cluster: Option<String>,
 }
 
-/// What is sent with a request.
+/// The body of a request.
 #[derive(Clone, Debug)]
 pub enum Body {
     Empty,
@@ -53,7 +53,7 @@ pub enum Body {
 }
 
 impl Body {
-    /// Returns the text and its content type. JSON is YAML too, so one type serves both and errors keep their line and
+    /// Returns the text and its content type. JSON is valid YAML, so one type serves both and errors keep their line and
     /// column.
     fn encode(self) -> Option<(String, &'static str)> {
         match self {
@@ -75,14 +75,15 @@ impl Body {
 }
 
 impl Client {
-    /// Each text may name several servers, separated by commas; with none, a server on this machine is asked.
+    /// Creates a client. Each text may name several servers, separated by commas; the default is a server on this
+    /// machine.
     pub fn new(servers: &[String], cluster: Option<String>) -> Result<Self, Error> {
         let named = servers.iter().flat_map(|text| text.split(',')).map(str::trim);
         let mut urls: Vec<Url> = named.filter(|text| !text.is_empty()).map(url).collect::<Result<_, _>>()?;
         if urls.is_empty() {
             urls.push(url(&format!("127.0.0.1:{HTTP_PORT}"))?);
         }
-        // Servers speak plain HTTP: without this the host's certificates are read, and a host without any is an error.
+        // Servers use plain HTTP: without this, reqwest reads the host's certificates and fails on a host without any.
         let mut builder =
             reqwest::Client::builder().connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true).tls_certs_only([]);
         if urls.iter().all(is_local) {
@@ -92,12 +93,12 @@ impl Client {
         Ok(Self { http, servers: urls.into(), current: Arc::default(), cluster })
     }
 
-    /// Returns the cluster that was named, if one was.
+    /// Returns the cluster that was set, if any.
     pub fn cluster(&self) -> Option<&str> {
         self.cluster.as_deref()
     }
 
-    /// Returns the server that answered last.
+    /// Returns the server that responded last.
     pub fn base(&self) -> &str {
         self.server().as_str().trim_end_matches('/')
     }
@@ -110,28 +111,28 @@ impl Client {
         self.current.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Asks one server after the other until one answers. For requests that may be repeated: reads, and deletions, whose
-    /// second time changes nothing.
+    /// Sends a request to one server after the other until one responds. Only for requests that may be repeated: reads,
+    /// and deletions, which change nothing the second time.
     pub async fn ask<T: DeserializeOwned>(&self, request: Request<T>) -> Result<T, Error> {
-        let response = self.fetch(|| self.build(&request).timeout(ANSWER_TIMEOUT)).await?;
-        let text = response.bytes().await.map_err(|error| Error::unanswered(self.base(), &error))?;
+        let response = self.fetch(|| self.build(&request).timeout(RESPONSE_TIMEOUT)).await?;
+        let text = response.bytes().await.map_err(|error| Error::no_response(self.base(), &error))?;
         self.read(&text)
     }
 
-    /// Asks until a server answers, for a while: for callers that had an answer before. `away` is called once, with the
-    /// server that is waited for.
+    /// Repeats a request for a while until a server responds, for callers that had a response before. Calls
+    /// `unreachable` once, with the server that it waits for.
     pub async fn ask_patiently<T: DeserializeOwned>(
         &self,
         request: Request<T>,
-        away: impl Fn(&str),
+        unreachable: impl Fn(&str),
     ) -> Result<T, Error> {
         let give_up_at = Instant::now() + PATIENCE;
-        let mut said = false;
+        let mut reported = false;
         loop {
             match self.ask(request.clone()).await {
                 Err(error) if error.is_unreachable() && Instant::now() < give_up_at => {
-                    if !std::mem::replace(&mut said, true) {
-                        away(self.base());
+                    if !std::mem::replace(&mut reported, true) {
+                        unreachable(self.base());
                     }
                     sleep(RETRY_PAUSE).await;
                 }
@@ -140,8 +141,8 @@ impl Client {
         }
     }
 
-    /// Sends a request that changes something. It is repeated only where that is safe: when no server was reached, or when
-    /// an idempotency key makes the repetition return the first answer.
+    /// Sends a request that changes something. It is repeated only if that is safe: if no server was reached, or if an
+    /// idempotency key makes the repetition return the first response.
     pub async fn send<T: DeserializeOwned>(
         &self,
         request: Request<T>,
@@ -150,7 +151,7 @@ impl Client {
     ) -> Result<T, Error> {
         let body = body.encode();
         let build = || {
-            let mut built = self.build(&request).timeout(ANSWER_TIMEOUT);
+            let mut built = self.build(&request).timeout(RESPONSE_TIMEOUT);
             if let Some(key) = idempotency_key {
                 built = built.header("idempotency-key", key);
             }
@@ -161,28 +162,28 @@ impl Client {
         };
         let give_up_at = Instant::now() + PATIENCE;
         let mut broken = false;
-        // Servers that were not even reached.
-        let mut away = 0;
+        // Servers that could not be reached.
+        let mut unreachable = 0;
         loop {
-            let answer = match build().send().await {
+            let outcome = match build().send().await {
                 Ok(response) if response.status().is_success() => response.bytes().await,
-                Ok(response) if is_away(&response) && away + 1 < self.servers.len() => {
-                    away += 1;
+                Ok(response) if is_unavailable(&response) && unreachable + 1 < self.servers.len() => {
+                    unreachable += 1;
                     self.try_next();
                     continue;
                 }
                 Ok(response) => return Err(Error::refused(self.base(), response).await),
                 Err(error) => Err(error),
             };
-            match answer {
+            match outcome {
                 Ok(text) => return self.read(&text),
-                // No server received the request: another server may be asked.
-                Err(error) if error.is_connect() && away + 1 < self.servers.len() => {
-                    away += 1;
+                // No server received the request: another one may get it.
+                Err(error) if error.is_connect() && unreachable + 1 < self.servers.len() => {
+                    unreachable += 1;
                     self.try_next();
                 }
-                // The connection broke, and it is not known whether the request was carried out: with a key it is safe
-                // to repeat it, also while the server restarts.
+                // The connection broke, and the request may have been executed: with a key it is safe to repeat it, also
+                // while the server restarts.
                 Err(error)
                     if idempotency_key.is_some()
                         && (broken || !error.is_connect())
@@ -191,11 +192,11 @@ impl Client {
                         && Instant::now() < give_up_at =>
                 {
                     broken = true;
-                    away = 0;
+                    unreachable = 0;
                     self.try_next();
                     sleep(RETRY_PAUSE).await;
                 }
-                Err(error) => return Err(Error::unanswered(self.base(), &error)),
+                Err(error) => return Err(Error::no_response(self.base(), &error)),
             }
         }
     }
@@ -213,7 +214,7 @@ impl Client {
         }
     }
 
-    /// Returns the rows of a list from this one on, as many as one answer holds.
+    /// Returns one page of a list, from this row on.
     pub async fn page<T: DeserializeOwned>(
         &self,
         request: Request<List<T>>,
@@ -222,7 +223,7 @@ impl Client {
         self.ask(request.with("limit", limits::PAGE_MOST).with("offset", offset)).await
     }
 
-    /// Returns the events after this number, to the end of what there is.
+    /// Returns all events after this number.
     pub async fn all_events(&self, request: Request<EventList>, mut since: u64) -> Result<Vec<Event>, Error> {
         let mut events = Vec::new();
         loop {
@@ -237,13 +238,13 @@ impl Client {
         }
     }
 
-    /// Returns the number of the last event; 0 when there is none.
+    /// Returns the number of the last event; 0 if there is none.
     pub async fn last_seq(&self) -> Result<u64, Error> {
         let page = self.ask(request::events().with("follow", 0).with("limit", 1)).await?;
         Ok(page.data.last().map_or(0, |event| event.seq))
     }
 
-    /// Opens a stream of server-sent events, after `last`.
+    /// Opens a stream of server-sent events that starts after `last`.
     pub async fn feed<T>(&self, request: &Request<T>, last: Option<&str>) -> Result<Feed, Error> {
         let build = || {
             let built = self.build(request).header(ACCEPT, "text/event-stream");
@@ -263,7 +264,7 @@ impl Client {
     ) -> Result<impl Stream<Item = Result<Bytes, Error>> + Unpin + use<T>, Error> {
         let response = self.fetch(|| self.build(request)).await?;
         let base = self.base().to_owned();
-        Ok(response.bytes_stream().map(move |piece| piece.map_err(|error| Error::unanswered(&base, &error))))
+        Ok(response.bytes_stream().map(move |piece| piece.map_err(|error| Error::no_response(&base, &error))))
     }
 
     /// Returns the text of a path outside of the API: `/metrics`, `/healthz`, `/readyz`.
@@ -271,10 +272,10 @@ impl Client {
         let build = || {
             let mut url = self.server().clone();
             url.set_path(path);
-            self.http.get(url).timeout(ANSWER_TIMEOUT)
+            self.http.get(url).timeout(RESPONSE_TIMEOUT)
         };
         let response = self.fetch(build).await?;
-        response.text().await.map_err(|error| Error::unanswered(self.base(), &error))
+        response.text().await.map_err(|error| Error::no_response(self.base(), &error))
     }
 
     fn build<T>(&self, request: &Request<T>) -> RequestBuilder {
@@ -297,9 +298,9 @@ impl Client {
             tries += 1;
             let error = match build().send().await {
                 Ok(response) if response.status().is_success() => return Ok(response),
-                Ok(response) if is_away(&response) => Error::refused(self.base(), response).await,
+                Ok(response) if is_unavailable(&response) => Error::refused(self.base(), response).await,
                 Ok(response) => return Err(Error::refused(self.base(), response).await),
-                Err(error) => Error::unanswered(self.base(), &error),
+                Err(error) => Error::no_response(self.base(), &error),
             };
             self.try_next();
             if tries >= self.servers.len() {
@@ -314,8 +315,8 @@ impl Client {
     }
 }
 
-/// Returns whether the server is up, and cannot do its work: it stops, or its store is away.
-fn is_away(response: &Response) -> bool {
+/// Returns whether the server runs but cannot work: it is stopping, or its store is unavailable.
+fn is_unavailable(response: &Response) -> bool {
     response.status() == StatusCode::SERVICE_UNAVAILABLE
 }
 
@@ -376,7 +377,7 @@ mod tests {
         served.abort();
     }
 
-    /// The first bytes of a gRPC server: its settings, in HTTP/2.
+    /// The first bytes of a gRPC server: its HTTP/2 settings.
     const GREETING: &[u8] = &[0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 5, 0, 0, 64, 0];
 
     #[tokio::test]
@@ -387,7 +388,7 @@ mod tests {
             let mut connections = 0_u32;
             while let Ok((mut stream, _)) = listener.accept().await {
                 connections += 1;
-                // One greets at once, one waits for the request: both have been seen.
+                // One server sends at once, one waits for the request: both occur.
                 if connections.is_multiple_of(2) {
                     let _ = stream.read(&mut [0; 16]).await;
                 }

@@ -1,7 +1,7 @@
-//! A client of the REST API: requests that go to whichever of several servers answers, event streams that resume where
-//! they broke, and runs that are read once and then follow their events.
+//! A client of the REST API: requests to any of several servers, event streams that resume after a broken connection,
+//! and runs that are read once and then updated by their events.
 //!
-//! Invariant: nothing in here prints, and nothing depends on the server.
+//! Invariant: nothing in this crate prints, and nothing depends on the server.
 
 mod address;
 mod error;
@@ -15,6 +15,6 @@ pub use address::{is_local, url};
 pub use error::Error;
 pub use fold::Projection;
 pub use http::{Body, Client};
-pub use live::{Heard, Live};
+pub use live::{Live, Update};
 pub use sse::{Feed, Message};
 pub use stream::Stream;

@@ -1,11 +1,11 @@
-//! Owns following a run: its view is read once, and kept up to date by the run's event stream.
+//! Follows a run: its view is read once, then updated by the run's event stream.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
 use downbeat_api::request::Request;
-use downbeat_api::{Event, EventList, Plan, Run, RunStanding, request};
+use downbeat_api::{Event, EventList, Plan, Run, RunProgress, request};
 use downbeat_core::ids::{NodeId, RunId};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout_at};
@@ -13,12 +13,12 @@ use tokio::time::{Instant, timeout_at};
 use crate::error::Error;
 use crate::fold::Projection;
 use crate::http::Client;
-use crate::stream::{Away, Stream};
+use crate::stream::{OnUnreachable, Stream};
 
 /// Up to this many nodes or executions are read one by one, more with one request for all.
 const ONE_BY_ONE: usize = 8;
 
-/// A run that is followed.
+/// A followed run.
 pub struct Live {
     client: Client,
     id: RunId,
@@ -26,34 +26,42 @@ pub struct Live {
     projection: Projection,
     stream: Stream<EventList>,
     has_ended: bool,
-    away: Away,
+    unreachable: OnUnreachable,
 }
 
-/// What was heard of a run.
+/// The result of waiting for an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
-    Something,
-    /// The run has ended, and every event of it was applied.
+pub enum Update {
+    Event,
+    /// The run has ended, and all of its events were applied.
     End,
-    Nothing,
+    Timeout,
 }
 
 impl Client {
-    /// Reads a run, and returns it with the stream of its events. `away` is called with the server that is waited for
-    /// when none answers.
+    /// Reads a run and opens the stream of its events. Calls `unreachable` with the server that it waits for if none
+    /// responds.
     pub async fn follow(
         &self,
         id: &RunId,
-        away: impl Fn(&str) + Send + Sync + 'static,
+        unreachable: impl Fn(&str) + Send + Sync + 'static,
     ) -> Result<Live, Error> {
-        let seq = self.ask_patiently(last_event(), &away).await?;
-        let run = self.ask_patiently(request::run(id), &away).await?;
-        let plan = self.ask_patiently(request::run_plan(id), &away).await?;
-        let away: Away = Arc::new(away);
+        let seq = self.ask_patiently(last_event(), &unreachable).await?;
+        let run = self.ask_patiently(request::run(id), &unreachable).await?;
+        let plan = self.ask_patiently(request::run_plan(id), &unreachable).await?;
+        let unreachable: OnUnreachable = Arc::new(unreachable);
         let seq = seq.data.last().map_or(0, |event| event.seq);
         let projection = Projection::new(run, &plan, seq);
-        let stream = self.stream_telling(events_after(id, seq), Arc::clone(&away));
-        Ok(Live { client: self.clone(), id: id.clone(), plan, projection, stream, has_ended: false, away })
+        let stream = self.stream_reporting(events_after(id, seq), Arc::clone(&unreachable));
+        Ok(Live {
+            client: self.clone(),
+            id: id.clone(),
+            plan,
+            projection,
+            stream,
+            has_ended: false,
+            unreachable,
+        })
     }
 }
 
@@ -70,56 +78,56 @@ impl Live {
         &self.plan
     }
 
-    /// Returns the run as of the last event that was heard.
+    /// Returns the run as of the last applied event.
     pub fn run(&mut self) -> &Run {
         self.projection.run()
     }
 
-    /// Returns the run as of the last event that was heard, and its plan.
+    /// Returns the run as of the last applied event, and its plan.
     pub fn view(&mut self) -> (&Run, &Plan) {
         (self.projection.run(), &self.plan)
     }
 
-    /// Returns whether the run has ended, and every event of it was applied.
+    /// Returns whether the run has ended and all of its events were applied.
     pub fn has_ended(&self) -> bool {
         self.has_ended
     }
 
-    /// Waits for the next event of the run until the given time, and takes it in.
-    pub async fn hear(&mut self, until: Instant) -> Result<Heard, Error> {
+    /// Waits for the next event of the run until the given time, and applies it.
+    pub async fn next_update(&mut self, until: Instant) -> Result<Update, Error> {
         if self.has_ended {
-            return Ok(Heard::End);
+            return Ok(Update::End);
         }
         match self.stream.connect().await {
             Ok(()) => {}
-            // The server does not know the last event: its store is another one.
+            // The server does not know the last event: it has another store.
             Err(Error::Problem(problem)) if problem.status == 400 => {
                 self.restart().await?;
-                return Ok(Heard::Something);
+                return Ok(Update::Event);
             }
             Err(error) => return Err(error),
         }
         match timeout_at(until, self.stream.receive()).await {
             Ok(Some(Some(message))) => {
                 self.apply(&message.decode()?).await?;
-                Ok(Heard::Something)
+                Ok(Update::Event)
             }
             Ok(Some(None)) => {
                 self.has_ended = true;
                 if !self.run().summary.state.is_terminal() {
                     self.refresh().await?;
                 }
-                Ok(Heard::End)
+                Ok(Update::End)
             }
-            // Nothing came until then; or the connection broke, and the next call resumes it.
-            Ok(None) | Err(_) => Ok(Heard::Nothing),
+            // No event in time; or the connection broke, and the next call resumes it.
+            Ok(None) | Err(_) => Ok(Update::Timeout),
         }
     }
 
     async fn apply(&mut self, event: &Event) -> Result<(), Error> {
-        let strangers = self.projection.strangers(event);
-        if !strangers.is_empty() {
-            self.learn(strangers).await?;
+        let unknown_nodes = self.projection.unknown_nodes(event);
+        if !unknown_nodes.is_empty() {
+            self.read_hostnames(unknown_nodes).await?;
         }
         self.projection.apply(event);
         let incomplete = self.projection.take_incomplete();
@@ -133,26 +141,26 @@ impl Live {
         Ok(())
     }
 
-    /// Placed executions may be at any node of the cluster.
-    async fn learn(&mut self, strangers: Vec<NodeId>) -> Result<(), Error> {
+    /// Placed executions may be on any node of the cluster.
+    async fn read_hostnames(&mut self, unknown_nodes: Vec<NodeId>) -> Result<(), Error> {
         let cluster = self.run().summary.cluster;
         let nodes = self.client.all_pages(request::cluster_nodes(cluster)).await?;
         let mut hostnames: HashMap<NodeId, String> =
             nodes.into_iter().map(|node| (node.id, node.hostname)).collect();
-        if strangers.iter().any(|node| !hostnames.contains_key(node)) {
+        if unknown_nodes.iter().any(|node| !hostnames.contains_key(node)) {
             let deleted = self.client.all_pages(request::deleted_nodes()).await?;
             for node in deleted {
                 hostnames.entry(node.id).or_insert(node.hostname);
             }
         }
-        for node in strangers {
+        for node in unknown_nodes {
             hostnames.entry(node).or_insert_with(|| node.to_string());
         }
-        hostnames.into_iter().for_each(|(node, hostname)| self.projection.learn(node, hostname));
+        hostnames.into_iter().for_each(|(node, hostname)| self.projection.set_hostname(node, hostname));
         Ok(())
     }
 
-    /// Reads the whole run once more: for what no event says.
+    /// Reads the whole run again, for facts that events do not contain.
     pub async fn refresh(&mut self) -> Result<(), Error> {
         let run = self.ask(request::run(&self.id)).await?;
         self.projection.replace(run, self.projection.seq());
@@ -160,31 +168,32 @@ impl Live {
     }
 
     /// Reads why the run and its steps wait, without its results.
-    pub async fn look(&mut self) -> Result<(), Error> {
-        match self.ask(request::standing(&self.id)).await {
-            Ok(standing) => {
-                let RunStanding { summary, waiting, .. } = standing;
+    pub async fn refresh_waiting(&mut self) -> Result<(), Error> {
+        match self.ask(request::run_progress(&self.id)).await {
+            Ok(progress) => {
+                let RunProgress { summary, waiting, .. } = progress;
                 self.projection.set_waiting(summary.pending_reason, waiting);
                 Ok(())
             }
-            // A server of an earlier release shows whole runs only.
+            // An older server returns only whole runs.
             Err(Error::Problem(problem)) if problem.status == 400 => self.refresh().await,
             Err(error) => Err(error),
         }
     }
 
-    /// Begins again with the run as it is now.
+    /// Starts again with the current run.
     async fn restart(&mut self) -> Result<(), Error> {
         let seq = self.ask(last_event()).await?.data.last().map_or(0, |event| event.seq);
         let run = self.ask(request::run(&self.id)).await?;
         self.projection.replace(run, seq);
-        self.stream = self.client.stream_telling(events_after(&self.id, seq), Arc::clone(&self.away));
+        self.stream =
+            self.client.stream_reporting(events_after(&self.id, seq), Arc::clone(&self.unreachable));
         Ok(())
     }
 
-    /// The server answered before: it is waited for while it is away.
+    /// Waits for a server that is unreachable: it responded before.
     async fn ask<T: DeserializeOwned>(&self, request: Request<T>) -> Result<T, Error> {
-        self.client.ask_patiently(request, &*self.away).await
+        self.client.ask_patiently(request, &*self.unreachable).await
     }
 }
 

@@ -1,4 +1,4 @@
-//! Owns reading a stream of server-sent events.
+//! Reads a stream of server-sent events.
 
 use std::fmt;
 use std::pin::Pin;
@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use crate::error::Error;
 
-/// No event of ours is near this; a stream without line ends must not fill the memory.
+/// No event of a server is near this size; a stream without line ends must not fill the memory.
 const MOST_BUFFERED_BYTES: usize = 32 * 1024 * 1024;
 
 /// One event of a stream.
@@ -43,7 +43,7 @@ impl Feed {
         Self { bytes: Box::pin(bytes), base, parser: Parser::default() }
     }
 
-    /// Returns the next event, or nothing when the server ended the stream. Dropping the call loses nothing.
+    /// Returns the next event, or nothing if the server ended the stream. The call may be dropped without losing data.
     pub async fn next(&mut self) -> Result<Option<Message>, Error> {
         loop {
             if let Some(message) = self.parser.message() {
@@ -51,7 +51,7 @@ impl Feed {
             }
             match self.bytes.next().await {
                 None => return Ok(None),
-                Some(Err(error)) => return Err(Error::unanswered(&self.base, &error)),
+                Some(Err(error)) => return Err(Error::no_response(&self.base, &error)),
                 Some(Ok(piece)) => self.parser.push(&piece)?,
             }
         }
@@ -67,28 +67,28 @@ impl fmt::Debug for Feed {
 #[derive(Debug, Default)]
 struct Parser {
     buffer: Vec<u8>,
-    /// Bytes of `buffer` that were read.
-    taken: usize,
+    /// Bytes of `buffer` that were parsed.
+    parsed: usize,
     partial: Message,
     has_data: bool,
 }
 
 impl Parser {
     fn push(&mut self, piece: &[u8]) -> Result<(), Error> {
-        self.buffer.drain(..self.taken);
-        self.taken = 0;
+        self.buffer.drain(..self.parsed);
+        self.parsed = 0;
         self.buffer.extend_from_slice(piece);
         if self.buffer.len() > MOST_BUFFERED_BYTES {
-            return Err(Error::EndlessEvent);
+            return Err(Error::EventTooLarge);
         }
         Ok(())
     }
 
-    /// The next whole message, if it is there.
+    /// Returns the next complete message.
     fn message(&mut self) -> Option<Message> {
-        while let Some(end) = self.buffer[self.taken..].iter().position(|byte| *byte == b'\n') {
-            let line = String::from_utf8_lossy(&self.buffer[self.taken..self.taken + end]).into_owned();
-            self.taken += end + 1;
+        while let Some(end) = self.buffer[self.parsed..].iter().position(|byte| *byte == b'\n') {
+            let line = String::from_utf8_lossy(&self.buffer[self.parsed..self.parsed + end]).into_owned();
+            self.parsed += end + 1;
             let line = line.strip_suffix('\r').unwrap_or(&line);
             if line.is_empty() {
                 let message = std::mem::take(&mut self.partial);

@@ -1,4 +1,4 @@
-//! Owns streams that resume: when a connection breaks, the next one begins after the last event that was received.
+//! Owns streams that resume: after a broken connection, the next one starts after the last received event.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,42 +11,54 @@ use crate::error::Error;
 use crate::http::Client;
 use crate::sse::{Feed, Message};
 
-/// How long between two tries to resume, and how many in a row may fail.
+/// The pause between two attempts to reconnect, and how many in a row may fail.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 const MOST_RETRIES: u32 = 60;
 
-/// The last message of a stream: nothing more follows.
+/// The last message of a stream.
 const END: &str = "end";
 
-/// Called with a server that does not answer, when it begins to be waited for.
-pub(crate) type Away = Arc<dyn Fn(&str) + Send + Sync>;
+/// Called with a server that does not respond, before the client waits for it.
+pub(crate) type OnUnreachable = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// A stream of server-sent events that resumes.
 pub struct Stream<T> {
     client: Client,
     request: Request<T>,
     feed: Option<Feed>,
-    /// The id of the last message that was received.
+    /// The id of the last received message.
     last: Option<String>,
     was_open: bool,
     failures: u32,
-    away: Away,
+    on_unreachable: OnUnreachable,
 }
 
 impl Client {
-    /// Returns a stream, which connects with the first message that is asked for.
+    /// Returns a stream, which connects when the first message is requested.
     pub fn stream<T>(&self, request: Request<T>) -> Stream<T> {
-        self.stream_telling(request, Arc::new(|_: &str| {}))
+        self.stream_reporting(request, Arc::new(|_: &str| {}))
     }
 
-    pub(crate) fn stream_telling<T>(&self, request: Request<T>, away: Away) -> Stream<T> {
-        Stream { client: self.clone(), request, feed: None, last: None, was_open: false, failures: 0, away }
+    pub(crate) fn stream_reporting<T>(
+        &self,
+        request: Request<T>,
+        on_unreachable: OnUnreachable,
+    ) -> Stream<T> {
+        Stream {
+            client: self.clone(),
+            request,
+            feed: None,
+            last: None,
+            was_open: false,
+            failures: 0,
+            on_unreachable,
+        }
     }
 }
 
 impl<T> Stream<T> {
-    /// Returns the next message, or nothing when the stream has ended. Connects again as often as it takes, once the first
-    /// connection was made.
+    /// Returns the next message, or nothing if the stream has ended. Once the first connection was made, reconnects
+    /// after failures.
     pub async fn next(&mut self) -> Result<Option<Message>, Error> {
         loop {
             self.connect().await?;
@@ -57,14 +69,14 @@ impl<T> Stream<T> {
         }
     }
 
-    /// Makes sure that the stream is connected.
+    /// Connects the stream if it is not connected.
     pub(crate) async fn connect(&mut self) -> Result<(), Error> {
         while self.feed.is_none() {
             match self.client.feed(&self.request, self.last.as_deref()).await {
                 Ok(feed) => (self.feed, self.was_open, self.failures) = (Some(feed), true, 0),
                 Err(error) if error.is_unreachable() && self.was_open && self.failures < MOST_RETRIES => {
                     if self.failures == 0 {
-                        (self.away)(self.client.base());
+                        (self.on_unreachable)(self.client.base());
                     }
                     self.failures += 1;
                     sleep(RETRY_PAUSE).await;
@@ -75,8 +87,8 @@ impl<T> Stream<T> {
         Ok(())
     }
 
-    /// Returns the next message of the connection, `Some(None)` at the end of the stream, and nothing when the connection
-    /// broke. Dropping the call loses nothing.
+    /// Returns the next message of the connection, `Some(None)` at the end of the stream, and nothing if the connection
+    /// broke. The call may be dropped without losing data.
     pub(crate) async fn receive(&mut self) -> Option<Option<Message>> {
         let feed = self.feed.as_mut()?;
         match feed.next().await {

@@ -1,4 +1,4 @@
-//! Measures how fast the machine itself starts processes: tight loops that start `/bin/true` and wait for it.
+//! Measures the machine's own rate of processes: tight loops that start `/bin/true` and wait for it.
 
 use std::process::{Command, Stdio};
 use std::thread;
@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crate::failure::Failure;
 
-/// A loop waits while its process runs. If others use the cores as well, more loops than cores get a larger share.
+/// A loop waits while its process runs. If others use the cores too, more loops than cores get a larger share.
 const CROWD: u32 = 4;
 
 /// Processes per second.
@@ -17,7 +17,7 @@ pub(super) struct Rate {
 }
 
 impl Rate {
-    /// Runs `processes` processes twice and waits for them; blocks the thread.
+    /// Blocks until this many have ended, twice.
     pub(super) fn count(processes: u32) -> Result<Self, Failure> {
         let threads = u32::try_from(cores()).unwrap_or(u32::MAX);
         let crowd = threads.saturating_mul(CROWD);
@@ -50,7 +50,7 @@ pub(super) fn cores() -> usize {
     thread::available_parallelism().map_or(1, |cores| cores.get())
 }
 
-/// Starts a process with the least effort: without pipes, environment or process group.
+/// Starts the smallest process: no pipes, no own environment, no group.
 fn start_and_wait() -> std::io::Result<()> {
     let mut command = Command::new("/bin/true");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

@@ -1,19 +1,20 @@
-//! Owns the measured graphs, as JSON that a client submits.
+//! Owns the measured graphs, as the JSON that a client submits.
 
 use serde_json::{Value, json};
 
-/// A script that a user would write to measure a step's cost: ten Fibonacci numbers.
+/// A script that a user might write to measure the cost of a step: ten Fibonacci numbers.
 const FIBONACCI: &str = "a=0 b=1; for _ in {1..10}; do c=$((a+b)) a=$b b=$c; done; echo $a";
-/// The number of tasks in the previous layer that each task depends on.
+/// How many tasks of the previous layer each task waits for.
 const EDGES: usize = 3;
 
+/// The action of each task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
     /// Nothing: only Downbeat's own cost remains.
     Noop,
-    /// The cheapest process.
+    /// The smallest possible process.
     True,
-    /// Light work: a shell that computes.
+    /// A shell that computes a little.
     Fibonacci,
 }
 
@@ -29,7 +30,7 @@ impl Work {
     fn task(self, name: &str, after: &[String]) -> Value {
         let mut task = match self {
             Work::Noop => json!({"name": name, "backend": "test", "action": "noop"}),
-            // The short form: a job file with 10,000 of them is just below the size limit.
+            // One word: a job file with 10,000 of them is just below the size limit.
             Work::True => {
                 json!({"name": name, "backend": "exec", "action": "run", "params": {"command": "/bin/true"}})
             }
@@ -44,7 +45,7 @@ impl Work {
     }
 }
 
-/// A chain: each task depends on the previous one.
+/// One task after the other.
 pub(super) fn chain(work: Work, steps: usize) -> Value {
     let name = |step: usize| format!("s{step}");
     let tasks = (0..steps).map(|step| {
@@ -54,7 +55,7 @@ pub(super) fn chain(work: Work, steps: usize) -> Value {
     graph("chain", &tasks.collect::<Vec<_>>())
 }
 
-/// All tasks depend only on the first.
+/// All tasks at once, after the first.
 pub(super) fn wide(work: Work, steps: usize) -> Value {
     let root = "r".to_owned();
     let mut tasks = vec![work.task(&root, &[])];
@@ -62,15 +63,15 @@ pub(super) fn wide(work: Work, steps: usize) -> Value {
     graph("wide", &tasks)
 }
 
-/// A square of layers. Every task depends on a few tasks of the previous layer.
+/// Layers, as many as each is wide. Every task waits for a few tasks of the previous layer.
 pub(super) fn layers(work: Work, steps: usize) -> Value {
     let width = steps.isqrt().max(1);
     let name = |step: usize| format!("s{step}");
     let tasks = (0..steps).map(|step| {
-        let (layer, column) = (step / width, step % width);
+        let (layer, place) = (step / width, step % width);
         let after: Vec<String> = match layer.checked_sub(1) {
             Some(before) => {
-                (0..EDGES.min(width)).map(|edge| name(before * width + (column + edge) % width)).collect()
+                (0..EDGES.min(width)).map(|edge| name(before * width + (place + edge) % width)).collect()
             }
             None => Vec::new(),
         };

@@ -1,5 +1,5 @@
-//! `bench graph`: graphs of placed tasks on real agents, from submit to the run's end with every result durable, and
-//! the cost of planning such a run.
+//! `bench graph`: graphs of placed tasks on real agents, from submit to the end of the run with every result durable,
+//! and the cost of planning such a run.
 
 mod forks;
 mod jobs;
@@ -19,7 +19,7 @@ use crate::Note;
 use crate::failure::Failure;
 use crate::page::Part;
 
-/// The number of steps in published comparisons, sequential and parallel.
+/// Steps of the published comparisons: in sequence, and at once.
 const SEQUENTIAL: usize = 40;
 const PARALLEL: usize = 400;
 
@@ -31,45 +31,46 @@ pub(crate) struct GraphArgs {
     /// How often to run each graph
     #[arg(long, default_value_t = 5)]
     rounds: u32,
-    /// Tasks per graph [default: 40 for `sequential`, 400 for `parallel`, 10,000 otherwise]
+    /// Tasks in each graph [default: 40 in sequence, 400 in parallel, 10,000 otherwise]
     #[arg(long)]
     n: Option<usize>,
     /// Slots of each agent [default: 32; 128 for `exec`, 256 for `noop`]
     #[arg(long)]
     slots: Option<u32>,
-    /// sqlite (a new file), or a PostgreSQL server (postgres://…), in which a temporary database is created
+    /// sqlite (a fresh file), or a PostgreSQL in which a database is created and dropped: postgres://…
     #[arg(long, default_value = "sqlite")]
     store: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Shape {
-    /// 40 sequential tasks on one agent: no-ops, processes, shells
+    /// 40 tasks in sequence on one agent: no-ops, processes, shells
     Sequential,
-    /// 400 parallel tasks on one agent: no-ops, shells
+    /// 400 tasks at once on one agent: no-ops, shells
     Parallel,
-    /// 10,000 no-ops in one run, on eight agents
+    /// 10,000 no-ops in one run, over eight agents
     Noop,
-    /// 10,000 processes in one run on one agent, compared with the rate at which this machine starts processes
+    /// 10,000 processes in one run on one agent, against the rate at which this machine starts processes
     Exec,
-    /// Read, compile and start a run of 10,000 steps without a server; memory per step
+    /// A run of 10,000 steps, read, compiled and started without a server; memory per step
     Plan,
     All,
 }
 
+/// The results of the graphs.
 #[derive(Debug, Serialize)]
 pub(super) struct Graph {
-    /// The result with the most steps.
+    /// The result of the largest graph.
     #[serde(flatten)]
     largest: Shaped,
     shapes: Vec<Shaped>,
 }
 
-/// The result of one graph.
+/// One graph.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Shaped {
     shape: &'static str,
-    /// The work of each task, or the name of the planned graph.
+    /// The action of each task, or the planned graph.
     work: &'static str,
     #[serde(flatten)]
     figures: Figures,
@@ -110,21 +111,21 @@ pub(super) async fn measure(args: GraphArgs, note: Note) -> Result<Graph, Failur
     if wanted(Shape::Exec) {
         let (work, steps) = (Work::True, size(most));
         let load = Parallel { work, steps, rounds, crew: crew(runs::CROWDED) };
-        add("exec", work.name(), runs::between_fork_rates(&load, store, note).await?);
+        add("exec", work.name(), runs::beside_forks(&load, store, note).await?);
     }
     if wanted(Shape::Plan) {
         for (name, make) in plans::SHAPES {
             add("plan", name, plans::measure(name, make, size(most), rounds, note).await?);
         }
     }
-    // `max_by_key` returns the last maximum; `rev` makes it the first.
+    // The first of the largest ones.
     let largest = shapes.iter().rev().max_by_key(|shaped| shaped.rank()).cloned();
     let largest = largest.ok_or_else(|| Failure::bug("nothing was measured"))?;
     Ok(Graph { largest, shapes })
 }
 
 impl Shaped {
-    /// Ranks measured runs above plans.
+    /// Runs come before plans.
     fn rank(&self) -> (bool, u64) {
         (self.figures.nodes > 0, self.figures.n)
     }

@@ -1,5 +1,5 @@
 //! Measures the cost of planning a large run without a server: from the bytes of a job file to the changes of the first
-//! turn, and the memory of the result.
+//! turn, and the memory of the plan.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
@@ -32,16 +32,16 @@ type Make = fn(Work, usize) -> Value;
 /// The planned graphs.
 pub(super) const SHAPES: [(&str, Make); 3] =
     [("chain", jobs::chain), ("layers", jobs::layers), ("wide", jobs::wide)];
-/// Plans per round.
+/// How often each round plans.
 const TIMES: u32 = 4;
-/// Memory is counted in pages, so this many steps are kept to make rounding irrelevant; small graphs, whose memory does
-/// not matter, are kept at most `PLANS_KEPT` times.
+/// Memory is counted in pages: enough steps are kept at once to make the rounding irrelevant; for tiny graphs at most
+/// this many plans.
 const STEPS_KEPT: usize = 100_000;
 const PLANS_KEPT: usize = 200;
-/// The fraction of the largest graph that must need the same memory per step.
+/// The divisor for a smaller graph, whose memory per step should be the same.
 const PART: usize = 10;
 
-/// One plan, from a file's bytes to the changes of its first turn, and the duration of each part.
+/// One plan, from the bytes of a file to the changes of its first turn, and the duration of each part.
 struct Planned {
     progress: Progress,
     changes: Vec<Change>,
@@ -51,7 +51,7 @@ struct Planned {
 }
 
 impl Planned {
-    /// Plans submitted bytes as a server does.
+    /// Plans as a server does with a submitted definition.
     fn from_json(bytes: &[u8], catalogue: &Catalogue) -> Result<Self, Failure> {
         let begun = Instant::now();
         let value: Value = serde_json::from_slice(bytes).map_err(|error| cannot("read JSON", &error))?;
@@ -74,7 +74,7 @@ impl Planned {
         self.read + self.compile + self.turn
     }
 
-    /// Runs the turn after the first task; in a wide graph this turn adds all other tasks.
+    /// Runs the turn after the first task: for a wide graph, the turn that adds all other tasks.
     fn second_turn(&mut self) -> Duration {
         let added = self.changes.iter().find_map(|change| match change {
             Change::ExecutionsAdded { executions, .. } => executions.first(),
@@ -174,21 +174,21 @@ pub(super) async fn measure(
     })
 }
 
-/// Measures the slower parser that knows lines and columns, as `job run -f` uses it.
+/// Reads with lines and columns, which is slower: `job run -f` does this before it sends a file.
 fn read_with_places(bytes: &[u8], catalogue: &Catalogue) -> Result<Duration, Failure> {
     let begun = Instant::now();
     spec::parse_bytes(bytes, "graph.yaml", catalogue).map_err(|problems| refused(&problems))?;
     Ok(begun.elapsed())
 }
 
-/// Keeps several plans of one graph in this process and prints the memory per step
+/// Keep plans of one graph in this process, and print the memory per step
 #[derive(Debug, Args)]
 pub(crate) struct PlansArgs {
     name: String,
     steps: usize,
 }
 
-/// Runs the process of `PlansArgs`.
+/// Returns the memory per step, measured in this process.
 pub(in super::super) fn hold(args: &PlansArgs) -> Result<String, Failure> {
     let make = SHAPES.iter().find(|(name, _)| *name == args.name);
     let (_, make) = make.ok_or_else(|| Failure::bad_input(format!("there is no graph `{}`", args.name)))?;
@@ -197,7 +197,7 @@ pub(in super::super) fn hold(args: &PlansArgs) -> Result<String, Failure> {
     let own = std::process::id();
     let count = STEPS_KEPT.div_ceil(args.steps.max(1)).min(PLANS_KEPT);
     let mut kept = Vec::with_capacity(count);
-    // The first plan allocates the parser's temporary memory, which is not counted.
+    // Memory that only reading needs is allocated once before, so that it is not counted.
     let first = Planned::from_json(&bytes, &catalogue)?.progress;
     let before = process::rss_bytes(own);
     for _ in 0..count {
@@ -208,7 +208,7 @@ pub(in super::super) fn hold(args: &PlansArgs) -> Result<String, Failure> {
     Ok(format!("{}\n", grown as f64 / (count * args.steps) as f64))
 }
 
-/// Measures in a new process, which has no free memory of earlier plans to reuse.
+/// Measures in a new process, which has no free memory from earlier work.
 async fn bytes_per_step(name: &str, steps: usize) -> Result<f64, Failure> {
     let program = std::env::current_exe().map_err(|error| cannot("find this program", &error))?;
     let ended = Command::new(program)

@@ -1,4 +1,4 @@
-//! Owns the loads with a server and real agents: chains, and many tasks at once.
+//! Owns the loads on a server and real agents: chains, and many tasks at once.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -19,23 +19,24 @@ use crate::failure::Failure;
 
 /// One agent that always has a free slot while a result is being sent.
 pub(super) const ONE: Crew = Crew { nodes: 1, slots: 32 };
-/// One agent with enough slots for processes that each commit contains several results.
+/// One agent for process loads: with this many slots, each commit contains several results.
 pub(super) const CROWDED: Crew = Crew { nodes: 1, slots: 128 };
-/// The same as in `bench tasks`.
+/// As in `bench tasks`.
 pub(super) const EIGHT: Crew = Crew { nodes: 8, slots: 256 };
 const ENDED: &str = r#"downbeat_runs{state="completed"}"#;
 const PARKED: &str = "downbeat_polls_parked";
-/// How often it asks the server whether a run has ended: the measurement's error. Each request costs the server time.
+/// How often the server is asked whether a run has ended, which limits the precision. Each request costs server time.
 const LOOK: Duration = Duration::from_millis(10);
 /// Runs that do not count: they warm up connections and caches.
 const WARM_UP: u32 = 2;
-/// Processes that measure the machine's own rate, before and after; at most as many as the load has.
+/// Processes that measure the machine's own rate, before and after; no more than the load has.
 const FORKS: u32 = 3_000;
 
-/// A load on a new store with its own agents.
+/// A load on a fresh store, with its own agents.
 pub(super) trait Measured: Sync {
     fn crew(&self) -> Crew;
 
+    /// The load itself.
     fn load(
         &self,
         site: &Site,
@@ -54,7 +55,7 @@ pub(super) trait Measured: Sync {
     }
 }
 
-/// Each task depends on the previous one.
+/// Each task after the previous one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sequential {
     pub work: Work,
@@ -92,7 +93,7 @@ impl Measured for Sequential {
             chain.gaps.iter().for_each(|gap| gaps.add(*gap));
             let name = self.work.name();
             note(&format!(
-                "{} × {name} in sequence, round {round} of {}: {:.1} ms, of which {:.1} ms are work",
+                "{} × {name} one after the other, round {round} of {}: {:.1} ms, of which {:.1} ms are work",
                 self.steps,
                 self.rounds,
                 took.as_secs_f64() * 1e3,
@@ -129,10 +130,7 @@ impl Measured for Parallel {
         for round in 1..=self.rounds {
             let (submitted, took) = self.round(server, &definition).await?;
             let (name, ms) = (self.work.name(), took.as_secs_f64() * 1e3);
-            note(&format!(
-                "{} × {name} in parallel, round {round} of {}: {ms:.0} ms",
-                self.steps, self.rounds
-            ));
+            note(&format!("{} × {name} at once, round {round} of {}: {ms:.0} ms", self.steps, self.rounds));
             rounds.add(took);
             submits.add(submitted);
             total += took;
@@ -150,7 +148,7 @@ impl Measured for Parallel {
 }
 
 impl Parallel {
-    /// Returns the duration of the submit and of the whole run, then waits until every agent polls again.
+    /// Returns how long submitting took, and the time until the run had ended. Then waits until every agent polls again.
     async fn round(&self, server: &Server, definition: &Value) -> Result<(Duration, Duration), Failure> {
         let before = server.metrics().await?.get(ENDED);
         let begun = Instant::now();
@@ -163,8 +161,8 @@ impl Parallel {
     }
 }
 
-/// Runs the load between two measurements of the machine's own rate, because other programs may use the cores.
-pub(super) async fn between_fork_rates(load: &Parallel, store: &str, note: Note) -> Result<Figures, Failure> {
+/// Runs the load between two measurements of the machine's own rate, which other machines on the same host may change.
+pub(super) async fn beside_forks(load: &Parallel, store: &str, note: Note) -> Result<Figures, Failure> {
     let processes = u32::try_from(load.steps).unwrap_or(FORKS).min(FORKS);
     let rate = async || {
         let counted = tokio::task::spawn_blocking(move || Rate::count(processes)).await;
@@ -193,7 +191,7 @@ pub(super) async fn between_fork_rates(load: &Parallel, store: &str, note: Note)
     Ok(figures)
 }
 
-/// Submits a run and waits for its end on the live stream, as a client does.
+/// Submits, and waits for the end as a client does: on the live stream.
 async fn until_ended(
     server: &Server,
     feed: &mut Feed,
@@ -221,10 +219,10 @@ async fn until_ended(
     }
 }
 
-/// The agent's times for a chain that ended.
+/// The times of an ended chain that its agent reported.
 #[derive(Debug, Default, PartialEq)]
 struct Chain {
-    /// The total time in which a task ran.
+    /// The time in which a task ran.
     work: Duration,
     /// From the end of each task to the start of the next.
     gaps: Vec<Duration>,
@@ -267,7 +265,7 @@ fn span(row: &Value) -> Option<(Timestamp, Timestamp)> {
     Some((time("started_at")?, time("finished_at")?))
 }
 
-/// The CPU time of server and agents at the start of a load.
+/// The usage of server and agents when a load started.
 struct Spent {
     meter: Meter,
     agents: f64,

@@ -1,4 +1,4 @@
-//! `event list`: what was recorded, and with `-f` what is being recorded.
+//! `event list`: recorded events, and with `-f` also new ones.
 
 use clap::Args;
 use downbeat_api::request::Request;
@@ -11,13 +11,13 @@ use crate::render::EventLines;
 
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
-    /// Go on with what happens, until Ctrl-C
+    /// Continue with new events, until Ctrl-C
     #[arg(short, long)]
     follow: bool,
-    /// Only events after this number; without it the latest, or with -f what happens from now on
+    /// Only events after this number; by default the latest, or with -f only new ones
     #[arg(long, value_name = "SEQ")]
     since: Option<u64>,
-    /// At most this many; without it 100
+    /// At most this many; default 100
     #[arg(long, value_name = "N", conflicts_with = "follow", value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: Option<u32>,
 }
@@ -29,29 +29,29 @@ pub(super) async fn run(args: ListArgs, client: &Client, out: Out) -> Result<(),
         return follow(request, lines, client, out).await;
     }
     let events = client.ask(request.with("follow", 0).with_any("limit", args.limit)).await?;
-    out.result(&events, || told(&events.data, lines))?;
+    out.result(&events, || render_events(&events.data, lines))?;
     if events.pagination.has_more && out.format() == Format::Table {
-        out.note(&format!("there is more: --since {}", events.pagination.next));
+        out.note(&format!("more events follow; use --since {}", events.pagination.next));
     }
     Ok(())
 }
 
-/// Lines that know the nodes by name, for people.
+/// Returns lines that show nodes by name; the other formats need no names.
 async fn lines(client: &Client, out: Out) -> Result<EventLines, Failure> {
     if out.format() != Format::Table {
         return Ok(EventLines::default());
     }
     let nodes = client.all_pages(request::nodes()).await?;
     let mut names: Vec<_> = nodes.into_iter().map(|node| (node.id, node.hostname)).collect();
-    // A server from before has none.
+    // An older server does not list deleted nodes.
     if let Ok(deleted) = client.page(request::deleted_nodes(), 0).await {
         names.splice(0..0, deleted.data.into_iter().map(|node| (node.id, node.hostname)));
     }
     Ok(EventLines::new(names))
 }
 
-/// One line per event.
-pub(crate) fn told(events: &[Event], mut lines: EventLines) -> String {
+/// Renders one line per event.
+pub(crate) fn render_events(events: &[Event], mut lines: EventLines) -> String {
     if events.is_empty() {
         return "no events\n".to_owned();
     }

@@ -11,9 +11,9 @@ use crate::out::Out;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Events in the order of commits
+    /// List events in the order of commits
     List(list::ListArgs),
-    /// A verb that does not exist, and what came after it
+    /// A verb that does not exist, with its arguments
     #[command(external_subcommand)]
     Unknown(Vec<String>),
 }
@@ -25,4 +25,4 @@ pub(crate) async fn run(verb: Verb, client: &Client, out: Out) -> Result<(), Fai
     }
 }
 
-pub(crate) use list::{follow, told};
+pub(crate) use list::{follow, render_events};

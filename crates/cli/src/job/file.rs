@@ -1,4 +1,4 @@
-//! Owns reading a job file: from a path, or from standard input.
+//! Reads a job file from a path or from standard input.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -7,7 +7,7 @@ use downbeat_core::limits;
 
 use crate::exit::Failure;
 
-/// A job file's bytes, and what it is called in messages.
+/// The bytes of a job file, and its name in messages.
 #[derive(Debug)]
 pub(super) struct JobFile {
     pub(super) bytes: Vec<u8>,
@@ -15,7 +15,7 @@ pub(super) struct JobFile {
 }
 
 impl JobFile {
-    /// `-` is standard input.
+    /// Reads the file; `-` is standard input.
     pub(super) fn read(path: &str) -> Result<Self, Failure> {
         let (name, bytes) = if path == "-" {
             ("<stdin>", bounded(io::stdin().lock()))
@@ -23,7 +23,7 @@ impl JobFile {
             (path, File::open(path).and_then(bounded))
         };
         let bytes =
-            bytes.map_err(|error| Failure::bad_input(format!("cannot read {name}: {}", told(&error))))?;
+            bytes.map_err(|error| Failure::bad_input(format!("cannot read {name}: {}", describe(&error))))?;
         Ok(Self { bytes, name: name.to_owned() })
     }
 
@@ -35,14 +35,14 @@ impl JobFile {
     }
 }
 
-/// One byte more than is allowed is enough to refuse it; the rest is not read.
+/// Reads at most one byte more than is allowed: enough to refuse the file.
 fn bounded(input: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     input.take(limits::JOB_FILE_BYTES as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-fn told(error: &io::Error) -> String {
+fn describe(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "no such file".to_owned(),
         io::ErrorKind::PermissionDenied => "permission denied".to_owned(),

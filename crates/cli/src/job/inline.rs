@@ -1,7 +1,7 @@
-//! Owns how one task is written on the command line: `BACKEND ACTION [--KEY VALUE]…`.
+//! Reads one task from the command line: `BACKEND ACTION [--KEY VALUE]…`.
 //!
-//! What a param means is the catalogue's, or for a backend that only nodes know, a node's that offers it: the values are
-//! coerced to what the action declares.
+//! Values get the types that the action declares: in the catalogue, or, for a backend that only nodes have, on a node
+//! that offers it.
 
 use clap::{ArgAction, Args, Command, FromArgMatches};
 use downbeat_api::{NodeSummary, request};
@@ -14,29 +14,29 @@ use super::run::RunOptions;
 use crate::args::Global;
 use crate::exit::Failure;
 
-/// One task as a definition, and the options with what was said after ACTION.
+/// The definition of one task, and the options, including those after ACTION.
 #[derive(Debug)]
 pub(super) struct Inline {
     pub(super) options: RunOptions,
     pub(super) global: Global,
     pub(super) definition: Value,
-    /// A backend that only nodes know: what its params mean is to be asked.
-    foreign: Option<Foreign>,
+    /// Set for a backend that only nodes have: a node declares its params.
+    node_backend: Option<NodeBackend>,
 }
 
 #[derive(Debug)]
-struct Foreign {
+struct NodeBackend {
     backend: String,
     action: String,
     given: Given,
 }
 
 impl Inline {
-    /// The definition, with the params of a backend that only nodes know as a node declares them.
+    /// Returns the definition. Params of a backend that only nodes have get the types that a node declares.
     pub(super) async fn with_node_schema(self, client: &Client) -> Result<Value, Failure> {
-        let Self { mut definition, foreign, .. } = self;
-        if let Some(Foreign { backend, action, given }) = foreign
-            && let Some(schema) = asked(client, &backend, &action).await?
+        let Self { mut definition, node_backend, .. } = self;
+        if let Some(NodeBackend { backend, action, given }) = node_backend
+            && let Some(schema) = node_schema(client, &backend, &action).await?
         {
             definition["tasks"][0]["params"] = json!(coerce(&schema, given));
         }
@@ -44,7 +44,7 @@ impl Inline {
     }
 }
 
-/// The first node that offers a backend, if one does.
+/// Returns the first node that offers a backend.
 async fn offering(client: &Client, backend: &str) -> Result<Option<NodeSummary>, Failure> {
     let nodes = request::cluster_nodes(client.cluster().unwrap_or("default"));
     let mut seen = 0;
@@ -59,8 +59,8 @@ async fn offering(client: &Client, backend: &str) -> Result<Option<NodeSummary>,
     }
 }
 
-/// What a node that offers it declares of an action; nothing when no node does.
-async fn asked(client: &Client, backend: &str, action: &str) -> Result<Option<ActionSchema>, Failure> {
+/// Returns the schema of an action from a node that offers it, if one does.
+async fn node_schema(client: &Client, backend: &str, action: &str) -> Result<Option<ActionSchema>, Failure> {
     let Some(node) = offering(client, backend).await? else { return Ok(None) };
     let node = client.ask(request::node(node.id)).await?;
     let offered = node.backends.into_iter().find(|offered| offered.name == backend);
@@ -92,7 +92,7 @@ pub(super) fn read(
         options.update_from_arg_matches(&matches).map_err(wrong)?;
         let output = global.output;
         global.update_from_arg_matches(&matches).map_err(wrong)?;
-        // The default of `--output` is not something that was said.
+        // The default of `--output` must not replace a format that was set before.
         if matches.value_source("output") != Some(clap::parser::ValueSource::CommandLine) {
             global.output = output;
         }
@@ -105,8 +105,8 @@ pub(super) fn read(
         None => coerce(&undeclared(&action), given.clone()),
     };
     let definition = definition(&backend, &action, &json!(params), &options, &global);
-    let foreign = schema.is_none().then_some(Foreign { backend, action, given });
-    Ok(Inline { options, global, definition, foreign })
+    let node_backend = schema.is_none().then_some(NodeBackend { backend, action, given });
+    Ok(Inline { options, global, definition, node_backend })
 }
 
 fn definition(backend: &str, action: &str, params: &Value, options: &RunOptions, global: &Global) -> Value {
@@ -132,7 +132,7 @@ fn undeclared(action: &str) -> ActionSchema {
     ActionSchema { name: action.to_owned(), idempotent: false, params: Vec::new() }
 }
 
-/// A word alone may be a backend without its action, a file, or the name of a job of a later version.
+/// Explains a word without an action: a backend, a file, or a job of a later version.
 fn no_action(word: &str) -> Failure {
     let is_file = [".yaml", ".yml", ".json"].iter().any(|end| word.ends_with(end));
     if is_file || std::path::Path::new(word).is_file() {
@@ -145,7 +145,7 @@ fn no_action(word: &str) -> Failure {
             Failure::bad_input(format!("ACTION is missing: backend `{word}` has {}", actions.join(", ")))
         }
         Err(_) => Failure::bad_input(format!(
-            "ACTION is missing behind BACKEND `{word}`; if `{word}` is a job: stored jobs are not available in this \
+            "ACTION is missing after BACKEND `{word}`; if `{word}` is a job: stored jobs are not available in this \
              version, use `downbeat job run -f FILE`"
         )),
     }
@@ -168,17 +168,17 @@ fn name(word: Option<String>, what: &str) -> Result<String, Failure> {
     }
 }
 
-/// The options that may come late.
+/// Returns the options that are also accepted after ACTION.
 fn late_command() -> Command {
     let command =
         Global::augment_args(RunOptions::augment_args(Command::new("job run").no_binary_name(true)));
-    // `--file` is no late option, and clap refuses a conflict with what is not there.
+    // `--file` is not accepted here, but clap refuses a conflict with an unknown argument.
     command.arg(clap::Arg::new("file").long("file").hide(true)).disable_help_flag(true)
 }
 
 type Given = Vec<(String, String)>;
 
-/// Params, and the words that are options of the run.
+/// Separates the params from the options of the run.
 fn split(
     schema: Option<&ActionSchema>,
     words: impl Iterator<Item = String>,
@@ -206,7 +206,7 @@ fn split(
         }
         let Some(key) = bare.strip_prefix("--").filter(|key| !key.is_empty()) else {
             return Err(Failure::bad_input(format!(
-                "unexpected `{word}`: params are written --KEY VALUE, and a value with blanks needs quotes"
+                "unexpected `{word}`: write params as --KEY VALUE, and quote values with spaces"
             )));
         };
         let value = match attached {
@@ -216,7 +216,7 @@ fn split(
                 None if matches!(kind, Some(ParamKind::Boolean)) => "true".to_owned(),
                 None => {
                     return Err(Failure::bad_input(format!(
-                        "`--{key}` has no value; one that begins with dashes is written --{key}=VALUE"
+                        "`--{key}` has no value; write --{key}=VALUE if the value starts with dashes"
                     )));
                 }
             },
@@ -231,7 +231,7 @@ fn declared(schema: Option<&ActionSchema>, long: &str) -> Option<ParamKind> {
     schema?.params.iter().find(|param| param.name == name).map(|param| param.kind)
 }
 
-/// Without clap's own `error:` and usage.
+/// Returns the first line of clap's error, without `error:` and usage.
 fn first_line(text: &str) -> String {
     text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()
 }
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_said() {
-        for (words, told) in [
+        for (words, expected) in [
             (vec![], "BACKEND is missing"),
             (vec!["exec"], "ACTION is missing: backend `exec` has run, shell"),
             (vec!["etl"], "stored jobs are not available in this version, use `downbeat job run -f FILE`"),
@@ -313,7 +313,7 @@ mod tests {
             (vec!["test", "noop", "--wait", "--watch"], "cannot be used"),
         ] {
             let failure = read_words(&words).unwrap_err();
-            assert!(failure.message.contains(told), "{words:?}: {}", failure.message);
+            assert!(failure.message.contains(expected), "{words:?}: {}", failure.message);
         }
     }
 }

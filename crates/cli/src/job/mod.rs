@@ -1,4 +1,4 @@
-//! `job …`: what is to be done, where and in which order.
+//! `job …`: runs, plans and checks jobs.
 
 mod file;
 mod inline;
@@ -20,13 +20,13 @@ use crate::out::Out;
 pub(crate) enum Verb {
     /// Run one task, or a job file, now
     Run(run::RunArgs),
-    /// Show what would run where and in which order; starts nothing
+    /// Show which steps would run where and in which order; starts nothing
     Plan(plan::PlanArgs),
     /// Check a job file; needs no server
     Validate(validate::ValidateArgs),
-    /// The job file's JSON schema, for editors
+    /// Print the JSON schema of job files, for editors
     Schema,
-    /// A verb that does not exist, and what came after it
+    /// A verb that does not exist, with its arguments
     #[command(external_subcommand)]
     Unknown(Vec<String>),
 }

@@ -1,16 +1,16 @@
-//! Owns how the params of a run are written on the command line: `--param NAME=VALUE`.
+//! Reads the params of a run from the command line: `--param NAME=VALUE`.
 
 use downbeat_core::backend::Params;
 use serde_json::Value;
 
 use crate::exit::Failure;
 
-/// Every value is a text; what type it is to have, the job file says.
+/// Returns every value as a string; the job file declares its type.
 pub(super) fn read(given: &[String]) -> Result<Params, Failure> {
     let mut params = Params::new();
     for text in given {
         let Some((name, value)) = text.split_once('=').filter(|(name, _)| !name.trim().is_empty()) else {
-            return Err(Failure::bad_input(format!("--param `{text}` is not NAME=VALUE")));
+            return Err(Failure::bad_input(format!("--param `{text}` is not valid; write NAME=VALUE")));
         };
         let name = name.trim().to_owned();
         if params.contains_key(&name) {
@@ -35,12 +35,12 @@ mod tests {
     #[test]
     fn a_value_is_everything_after_the_first_sign() {
         assert_eq!(of(&["a=1", "b=", "c=x=y z"]).unwrap(), json!({"a": "1", "b": "", "c": "x=y z"}));
-        for (given, told) in [
-            (&["a"][..], "`a` is not NAME=VALUE"),
-            (&["=1"], "not NAME=VALUE"),
+        for (given, expected) in [
+            (&["a"][..], "`a` is not valid; write NAME=VALUE"),
+            (&["=1"], "write NAME=VALUE"),
             (&["a=1", "a=2"], "given twice"),
         ] {
-            assert!(of(given).unwrap_err().contains(told), "{given:?}");
+            assert!(of(given).unwrap_err().contains(expected), "{given:?}");
         }
     }
 }

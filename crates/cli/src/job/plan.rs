@@ -16,13 +16,13 @@ pub(crate) struct PlanArgs {
     /// Job file, YAML or JSON; `-` reads standard input
     #[arg(short, long, value_name = "FILE")]
     file: String,
-    /// Where it would run instead: all, group:web, node:web-01, or a selector
+    /// Where to run instead: all, group:web, node:web-01, or a selector
     #[arg(long, value_name = "TARGET")]
     target: Option<String>,
     /// A param of the job, repeatable
     #[arg(long, value_name = "NAME=VALUE")]
     param: Vec<String>,
-    /// Every node by name, however many there are; of a graph also every param
+    /// Name every node, however many there are; for a graph also show every param
     #[arg(long)]
     all: bool,
 }

@@ -1,4 +1,4 @@
-//! `job run`: submits a task or a job file, and stays with the run if asked to.
+//! `job run`: submits a task or a job file, and waits for the run if requested.
 
 use clap::Args;
 use downbeat_api::request;
@@ -33,7 +33,7 @@ pub(crate) struct RunArgs {
     #[arg(short, long, value_name = "FILE", conflicts_with = "task")]
     file: Option<String>,
 
-    /// One task: backend, action and the action's params. A param that is repeated is a list
+    /// One task: backend, action and the action's params; a repeated param is a list
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,
@@ -43,11 +43,11 @@ pub(crate) struct RunArgs {
     task: Vec<String>,
 }
 
-/// What belongs to the run and not to the task. Understood before BACKEND, and after ACTION too where the action has
-/// no param of that name.
+/// The options of the run, not of the task. Accepted before BACKEND, and after ACTION unless the action has a param of
+/// that name.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RunOptions {
-    /// Where: all, group:web, node:web-01, or a selector; without it a task runs once, on a node that fits
+    /// Where to run: all, group:web, node:web-01, or a selector; by default a task runs once, on a node that fits
     #[arg(long, value_name = "TARGET")]
     pub(super) target: Option<String>,
 
@@ -59,7 +59,7 @@ pub(crate) struct RunOptions {
     #[arg(long)]
     pub(super) watch: bool,
 
-    /// Submitting again with the same key returns the first run
+    /// A repeated request with the same key returns the first run
     #[arg(long, value_name = "KEY")]
     pub(super) idempotency_key: Option<String>,
 
@@ -67,71 +67,71 @@ pub(crate) struct RunOptions {
     #[arg(long, value_name = "DURATION", conflicts_with = "file")]
     pub(super) timeout: Option<Span>,
 
-    /// One task: how often it is tried again when it failed
+    /// One task: how often it is retried after a failure
     #[arg(long, value_name = "N", conflicts_with = "file")]
     pub(super) max_retries: Option<u32>,
 
-    /// A job file: a param of the job, repeatable
+    /// Job file: a param of the job, repeatable
     #[arg(long, value_name = "NAME=VALUE")]
     pub(super) param: Vec<String>,
 
-    /// Do everything, also what a task with `cache` has done before with equal inputs
+    /// Run every task, even if a task with `cache` already succeeded with the same inputs
     #[arg(long)]
     pub(super) no_cache: bool,
 }
 
-/// What is to be run.
-enum Asked {
+/// The definition to submit.
+enum Submission {
     File { name: String, body: Body },
     Task(Box<Inline>),
 }
 
-/// Says what is valid in a definition, and probably not meant. What is not valid, the server says.
-fn note_signs(text: &str, file: &str, out: Out) {
+/// Prints notes about valid but probably unintended parts of a definition. The server reports errors.
+fn print_notes(text: &str, file: &str, out: Out) {
     let Ok(noted) = spec::parse_noting(text, file, &Catalogue::builtin()) else { return };
     for note in &noted.notes {
-        // The one task of a command line has no place in a file.
+        // The only task of a command line has no position in a file.
         out.note(&if file.is_empty() { note.message.clone() } else { note.render(file) });
     }
 }
 
 pub(super) async fn run(args: RunArgs, global: &Global, out: Out) -> Result<(), Failure> {
-    let (options, global, asked, target) = match args.file {
+    let (options, global, submission, target) = match args.file {
         Some(path) => {
             let (text, name) = JobFile::read(&path)?.text()?;
-            note_signs(&text, &name, out);
+            print_notes(&text, &name, out);
             let target = args.options.target.clone();
             let params = params::read(&args.options.param)?;
             let no_cache = args.options.no_cache;
             let body = Body::Definition { text, params, no_cache };
-            (args.options, global.clone(), Asked::File { name, body }, target)
+            (args.options, global.clone(), Submission::File { name, body }, target)
         }
         None => {
             let inline = inline::read(args.options, global.clone().or_environment(), args.task)?;
             let (options, global) = (inline.options.clone(), inline.global.clone());
             if !options.param.is_empty() {
                 return Err(Failure::bad_input(
-                    "--param is for job files; the params of one task are written --KEY VALUE",
+                    "--param is for job files; write the params of one task as --KEY VALUE",
                 ));
             }
-            (options, global, Asked::Task(Box::new(inline)), None)
+            (options, global, Submission::Task(Box::new(inline)), None)
         }
     };
-    // What was said after ACTION may have named another server or format.
+    // Options after ACTION may name another server or format.
     let client = connect(&global)?;
     let out = out.with_format(global.output);
-    let (file, body) = match asked {
-        Asked::File { name, body } => (Some(name), body),
-        Asked::Task(inline) => {
+    let (file, body) = match submission {
+        Submission::File { name, body } => (Some(name), body),
+        Submission::Task(inline) => {
             let text = inline.with_node_schema(&client).await?.to_string();
-            note_signs(&text, "", out);
+            print_notes(&text, "", out);
             (None, Body::Definition { text, params: Params::new(), no_cache: options.no_cache })
         }
     };
-    // The definition of one task names its cluster itself.
+    // The definition of one task contains its cluster.
     let cluster = client.cluster().filter(|_| file.is_some());
     let request = request::submit().with_any("target", target).with_any("cluster", cluster);
-    // A key of its own lets the client repeat what a broken connection left unanswered.
+    // With its own key the client can repeat the request after a broken connection.
     let key = options.idempotency_key.clone().unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
     let submitted = client.send(request, body, Some(&key)).await;
     let run = submitted.map_err(|error| failure_in(error, file.as_deref()))?;

@@ -1,4 +1,4 @@
-//! `job validate`: checks a job file by itself, without a server.
+//! `job validate`: checks a job file without a server.
 
 use clap::Args;
 use downbeat_api::FieldError;
@@ -19,7 +19,7 @@ pub(crate) struct ValidateArgs {
     /// Job file, YAML or JSON; `-` reads standard input
     #[arg(short, long, value_name = "FILE")]
     file: String,
-    /// A param of the job, repeatable: with any, all that a run needs are checked
+    /// A param of the job, repeatable; if any is set, all required params are checked
     #[arg(long, value_name = "NAME=VALUE")]
     param: Vec<String>,
 }

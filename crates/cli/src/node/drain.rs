@@ -13,11 +13,11 @@ pub(super) enum Drain {
 }
 
 pub(super) async fn run(name: &str, drain: Drain, client: &Client, out: Out) -> Result<(), Failure> {
-    let (request, told) = match drain {
-        Drain::On => (request::drain(name), "finishes what it has and takes no new work"),
-        Drain::Off => (request::undrain(name), "takes work again"),
+    let (request, text) = match drain {
+        Drain::On => (request::drain(name), "is draining: running tasks finish, no new ones start"),
+        Drain::Off => (request::undrain(name), "accepts new tasks again"),
     };
     let request = request.with_any("cluster", client.cluster());
     let node = client.send(request, Body::Empty, None).await?;
-    out.result(&node, || format!("node {} {told}", node.hostname))
+    out.result(&node, || format!("node {} {text}", node.hostname))
 }

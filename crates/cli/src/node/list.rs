@@ -11,16 +11,16 @@ use crate::render::node_table;
 
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
-    /// Only those that are online, stale or offline
+    /// Only nodes that are online, stale or offline
     #[arg(long, value_name = "STATUS")]
     status: Option<String>,
-    /// Only those of this group
+    /// Only nodes of this group
     #[arg(long, value_name = "GROUP")]
     group: Option<String>,
     /// At most this many
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
-    /// Leave out the first ones
+    /// Skip this many nodes
     #[arg(long, value_name = "N", default_value_t = 0)]
     offset: u64,
 }

@@ -1,4 +1,4 @@
-//! `node …`: the machines.
+//! `node …`: nodes and their executions.
 
 mod delete;
 mod drain;
@@ -15,41 +15,41 @@ use crate::out::Out;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// All nodes of the cluster
+    /// List the nodes of the cluster
     List(list::ListArgs),
-    /// A node with everything that it says of itself
+    /// Show a node with everything that it has reported
     Show {
         /// Hostname or id
         node: String,
     },
-    /// What a node holds right now, for how long, and what it has done
+    /// Show the executions that a node has leased, and the totals of finished ones
     Work {
         /// Hostname or id
         node: String,
     },
-    /// Remove a node that is gone for good: what it holds is lost, what waits for it fails
+    /// Remove a node that will not return: its running executions are lost, those that wait for it fail
     #[command(
-        after_help = "The agent of a deleted node ends, with exit code 4, when it hears of it. Started again, it \
-                            registers the node anew."
+        after_help = "The agent of a deleted node exits with code 4 when it notices this. If it is started again, it \
+                            registers the node again."
     )]
     Delete {
         /// Hostname or id
         node: String,
-        /// Also when it is online
+        /// Also if the node is online
         #[arg(long)]
         force: bool,
     },
-    /// Let a node finish what it has and take no new work
+    /// Drain a node: running tasks finish, no new ones start
     Drain {
         /// Hostname or id
         node: String,
     },
-    /// Let a drained node take work again
+    /// Let a drained node accept new tasks again
     Undrain {
         /// Hostname or id
         node: String,
     },
-    /// A verb that does not exist, and what came after it
+    /// A verb that does not exist, with its arguments
     #[command(external_subcommand)]
     Unknown(Vec<String>),
 }

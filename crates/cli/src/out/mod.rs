@@ -1,4 +1,4 @@
-//! What is printed: the one way to standard output and standard error, and the formats that it takes.
+//! Printing: the only access to standard output and standard error, and the output formats.
 
 mod sink;
 mod yaml;

@@ -1,5 +1,5 @@
-//! Owns standard output and standard error. Text is written with colours in it; they are taken out where the other
-//! end is no terminal or `NO_COLOR` is set.
+//! Owns standard output and standard error. Text contains colours; they are removed if the reader is not a terminal or
+//! `NO_COLOR` is set.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -11,21 +11,21 @@ use serde::Serialize;
 use super::yaml;
 use crate::exit::{Code, Failure};
 
-/// How results are printed.
+/// The format of results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     #[default]
     Table,
-    // One document, or one per line for what goes on.
+    // One document, or one per line for a stream.
     Json,
-    // One document, or several for what goes on.
+    // One document, or several for a stream.
     Yaml,
 }
 
-/// A narrower terminal wraps lines by itself: nothing could be laid out in it.
+/// A narrower terminal wraps lines by itself: no layout would fit.
 const NARROWEST_TERMINAL: usize = 40;
 
-/// The way out.
+/// Standard output and standard error of the program, with a format.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Out {
     format: Format,
@@ -37,7 +37,7 @@ impl Out {
         Self { format, terminal: io::stdout().is_terminal() }
     }
 
-    /// The same way out, with another format.
+    /// Returns the same output with another format.
     pub(crate) fn with_format(self, format: Format) -> Self {
         Self { format, ..self }
     }
@@ -46,44 +46,44 @@ impl Out {
         self.format
     }
 
-    /// Whether somebody looks: progress bars and wrapped columns.
+    /// Returns whether standard output is a terminal, which gets progress bars and wrapped columns.
     pub(crate) fn is_terminal(self) -> bool {
         self.terminal
     }
 
-    /// Whether what others wrote may be painted.
+    /// Returns whether output of tasks may be coloured.
     pub(crate) fn has_colour(self) -> bool {
         self.terminal && anstream::stdout().current_choice() != anstream::ColorChoice::Never
     }
 
-    /// Columns to wrap at: those of the terminal, or `COLUMNS` if it is set. Nothing where nobody looks, so that a pipe
-    /// gets whole lines.
+    /// Returns the columns to wrap at: `COLUMNS` if it is set, otherwise those of the terminal. Returns `None` without a
+    /// terminal, so that a pipe gets whole lines.
     pub(crate) fn width(self) -> Option<usize> {
         if !self.terminal {
             return None;
         }
-        let said = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
-        let columns = match said {
+        let set = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+        let columns = match set {
             Some(columns) => columns,
             None => usize::from(crossterm::terminal::size().ok()?.0),
         };
         Some(columns).filter(|columns| *columns >= NARROWEST_TERMINAL)
     }
 
-    /// Text as it is, with a line end if it has none.
+    /// Prints text, with a line end if it has none.
     pub(crate) fn text(self, text: &str) -> Result<(), Failure> {
         let mut stdout = anstream::stdout().lock();
         let end = if text.ends_with('\n') || text.is_empty() { "" } else { "\n" };
         written(write!(stdout, "{text}{end}").and_then(|()| stdout.flush()))
     }
 
-    /// What somebody else wrote, byte for byte.
+    /// Prints output of a task, byte for byte.
     pub(crate) fn raw(self, text: &str) -> Result<(), Failure> {
         let mut stdout = io::stdout().lock();
         written(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()))
     }
 
-    /// One result: `table` draws it for people, the other formats are drawn from the value itself.
+    /// Prints one result: `table` draws it for users, the other formats serialize the value.
     pub(crate) fn result<T: Serialize>(
         self,
         value: &T,
@@ -96,7 +96,7 @@ impl Out {
         }
     }
 
-    /// One of many results that come over time: a line of JSON, or a YAML document with its separator.
+    /// Prints one result of a stream: a line of JSON, or a YAML document with its separator.
     pub(crate) fn item<T: Serialize>(self, value: &T, line: impl FnOnce() -> String) -> Result<(), Failure> {
         match self.format {
             Format::Table => self.text(&line()),
@@ -105,17 +105,17 @@ impl Out {
         }
     }
 
-    /// Something to know that is no result.
+    /// Prints a note, which is not a result, to standard error.
     pub(crate) fn note(self, text: &str) {
         let mut stderr = anstream::stderr().lock();
-        // Nothing is left to tell it to when standard error is gone.
+        // If standard error is closed, the note is lost.
         let _ = writeln!(stderr, "{text}");
     }
 
-    /// Why the program ends.
+    /// Prints why the program ends.
     pub(crate) fn failure(self, failure: &Failure) {
         if !failure.message.is_empty() {
-            // It may repeat what nodes say of themselves.
+            // The text may contain names that nodes have chosen.
             let failure = failure.to_string();
             self.note(&format!("{} {}", "error:".red().bold(), escaped(&failure)));
         }
@@ -135,7 +135,7 @@ fn compact<T: Serialize>(value: &T) -> Result<String, Failure> {
     serde_json::to_string(value).map_err(|error| Failure::bug(format!("cannot print the result: {error}")))
 }
 
-/// A reader that left (`| head`) is no failure of ours: the program ends quietly, as if it were done.
+/// Ends the program quietly if the reader has closed the pipe (`| head`).
 fn written(result: io::Result<()>) -> Result<(), Failure> {
     match result {
         Ok(()) => Ok(()),

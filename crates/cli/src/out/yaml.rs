@@ -1,4 +1,4 @@
-//! Owns how a result looks as YAML: block style, texts quoted as in JSON where they could be read as something else.
+//! Owns how a result looks as YAML: block style; strings that could be read as another type are quoted as in JSON.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 const INDENT: &str = "  ";
 
-/// A whole document with its last line end.
+/// Returns a whole document, with its last line end.
 pub(crate) fn document(value: &Value) -> String {
     let mut text = String::new();
     block(&mut text, value, 0);
@@ -29,7 +29,7 @@ fn block(text: &mut String, value: &Value, depth: usize) {
                 text.push_str("- ");
                 let mut inner = String::new();
                 block(&mut inner, item, depth + 1);
-                // Its first line stands behind the dash, which is as wide as an indent.
+                // The first line follows the dash, which is as wide as an indent.
                 text.push_str(&inner[(depth + 1) * INDENT.len()..]);
             }
         }
@@ -66,12 +66,12 @@ fn indent(text: &mut String, depth: usize) {
 fn scalar(value: &Value) -> String {
     match value {
         Value::String(text) => scalar_text(text),
-        // Empty ones are written as in JSON; full ones never come here.
+        // Empty lists and maps are written as in JSON; others are blocks.
         other => other.to_string(),
     }
 }
 
-/// Plain where no reader of YAML 1.1 or 1.2 could take it for anything but this text.
+/// Returns the text unquoted if every reader of YAML 1.1 and 1.2 reads it as this string.
 fn scalar_text(text: &str) -> String {
     let plain_chars = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | ' ');
     let starts_like_text = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/');

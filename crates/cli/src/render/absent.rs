@@ -1,4 +1,4 @@
-//! Owns how nodes are named that a run has to do without: drained ones that were left out, and silent ones.
+//! Owns how a run's absent nodes are named: drained nodes that were left out, and silent nodes.
 
 use downbeat_api::{NodeReason, Run};
 
@@ -13,7 +13,7 @@ pub(super) fn left_out(nodes: &[NodeReason], rows: Rows) -> String {
         .join(", ")
 }
 
-/// `o1, o2: offline: their steps fail …`, one sentence per kind of silence.
+/// Renders `o1, o2: offline: their steps fail …`, one sentence per reason.
 pub(super) fn silent(nodes: &[NodeReason], rows: Rows) -> String {
     by_reason(nodes)
         .iter()
@@ -25,7 +25,7 @@ pub(super) fn silent(nodes: &[NodeReason], rows: Rows) -> String {
         .join("; ")
 }
 
-/// What is to be said of a run's nodes when it begins, a line each.
+/// Returns the lines about absent nodes that are printed when a run starts.
 pub(crate) fn absences(run: &Run) -> Vec<String> {
     let mut lines = Vec::new();
     if !run.left_out.is_empty() {
@@ -37,7 +37,7 @@ pub(crate) fn absences(run: &Run) -> Vec<String> {
     lines
 }
 
-/// The sentence about one node, as it is said of several.
+/// Turns the sentence about one node into one about several.
 fn of_several(reason: &str) -> String {
     let reason = match reason.split_once(' ') {
         Some(("is", rest)) => format!("are {rest}"),
@@ -47,7 +47,7 @@ fn of_several(reason: &str) -> String {
     reason.replace("it is ", "they are ").replace("its ", "their ").replace("for it,", "for them,")
 }
 
-/// Nodes that share a reason, in the order in which the reasons come.
+/// Groups nodes by reason, in the order of the first node of each.
 fn by_reason(nodes: &[NodeReason]) -> Vec<(&str, Vec<String>)> {
     let mut found: Vec<(&str, Vec<String>)> = Vec::new();
     for NodeReason { node, reason } in nodes {

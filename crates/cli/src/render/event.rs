@@ -1,24 +1,24 @@
-//! Owns how an event looks: one line. What earlier events said of an execution and of a node is told with it.
+//! Owns how an event looks: one line, completed with facts about its execution and node from earlier events.
 
 use std::collections::HashMap;
 
-use downbeat_api::{AddedExecution, Event, Happened};
+use downbeat_api::{AddedExecution, Event, EventBody};
 use downbeat_core::ids::{ExecutionId, NodeId, RunId};
 
 use super::table::{Tone, one_line, painted};
 use super::time::millisecond;
 
-/// Events in their order, as lines.
+/// Renders events, in their order, as lines.
 #[derive(Debug, Default)]
 pub(crate) struct EventLines {
     hostnames: HashMap<NodeId, String>,
-    /// Of the runs that go on.
-    executions: HashMap<RunId, HashMap<ExecutionId, Place>>,
+    /// Executions of the runs that have not ended.
+    executions: HashMap<RunId, HashMap<ExecutionId, Position>>,
 }
 
-/// An execution's place in its run.
+/// The position of an execution in its run.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct Position {
     step: u32,
     item: Option<u32>,
     attempt: u32,
@@ -26,24 +26,19 @@ struct Place {
 }
 
 impl EventLines {
-    /// With the names of nodes that are known beforehand.
+    /// Starts with the names of nodes that are already known.
     pub(crate) fn new(hostnames: impl IntoIterator<Item = (NodeId, String)>) -> Self {
         Self { hostnames: hostnames.into_iter().collect(), executions: HashMap::new() }
     }
 
-    /// `12  2025-06-01T10:00:00.000Z  execution_started  execution started (run 0197…, step 0 on web-01)`.
+    /// Renders `12  2025-06-01T10:00:00.000Z  execution_started  execution started (run 0197…, step 0 on web-01)`.
     pub(crate) fn line(&mut self, event: &Event) -> String {
         self.learn(event);
         let about = self.about(event);
         self.forget(event);
         let about = if about.is_empty() { String::new() } else { format!(" ({})", about.join(", ")) };
         let head = painted(&format!("{:<8}{}", event.seq, millisecond(event.at)), Tone::Dim);
-        format!(
-            "{head}  {:<26} {}{}",
-            event.happened.kind(),
-            one_line(&event.text),
-            painted(&about, Tone::Dim)
-        )
+        format!("{head}  {:<26} {}{}", event.body.kind(), one_line(&event.text), painted(&about, Tone::Dim))
     }
 
     fn about(&self, event: &Event) -> Vec<String> {
@@ -51,20 +46,20 @@ impl EventLines {
         if let Some(run) = &event.run {
             about.push(format!("run {run}"));
         }
-        let place = self.place(event);
-        match (place, event.execution) {
-            (Some(place), _) => {
-                let node = place.node.map(|node| format!(" on {}", self.name(node))).unwrap_or_default();
-                let item = place.item.map(|item| format!("[{item}]")).unwrap_or_default();
-                about.push(format!("step {}{item}{node}", place.step));
-                if place.attempt > 1 {
-                    about.push(format!("attempt {}", place.attempt));
+        let position = self.position(event);
+        match (position, event.execution) {
+            (Some(position), _) => {
+                let node = position.node.map(|node| format!(" on {}", self.name(node))).unwrap_or_default();
+                let item = position.item.map(|item| format!("[{item}]")).unwrap_or_default();
+                about.push(format!("step {}{item}{node}", position.step));
+                if position.attempt > 1 {
+                    about.push(format!("attempt {}", position.attempt));
                 }
             }
             (None, Some(execution)) => about.push(format!("execution {execution}")),
             (None, None) => {}
         }
-        if let (None, Some(node)) = (place, event.node) {
+        if let (None, Some(node)) = (position, event.node) {
             about.push(format!("node {}", self.name(node)));
         }
         if let Some(by) = &event.by {
@@ -73,9 +68,9 @@ impl EventLines {
         about
     }
 
-    fn place(&self, event: &Event) -> Option<&Place> {
-        let only = || match &event.happened {
-            Happened::ExecutionsAdded { executions } => match executions.as_slice() {
+    fn position(&self, event: &Event) -> Option<&Position> {
+        let only = || match &event.body {
+            EventBody::ExecutionsAdded { executions } => match executions.as_slice() {
                 [only] => Some(only.id),
                 _ => None,
             },
@@ -89,28 +84,28 @@ impl EventLines {
     }
 
     fn learn(&mut self, event: &Event) {
-        if let (Some(node), Happened::NodeRegistered { hostname, .. }) = (event.node, &event.happened) {
+        if let (Some(node), EventBody::NodeRegistered { hostname, .. }) = (event.node, &event.body) {
             self.hostnames.insert(node, hostname.clone());
         }
         let Some(run) = &event.run else { return };
-        if let Happened::ExecutionsAdded { executions } = &event.happened {
-            let place = |added: &AddedExecution| {
+        if let EventBody::ExecutionsAdded { executions } = &event.body {
+            let position = |added: &AddedExecution| {
                 let AddedExecution { step, item, attempt, node, .. } = *added;
-                (added.id, Place { step, item, attempt, node })
+                (added.id, Position { step, item, attempt, node })
             };
-            self.executions.entry(run.clone()).or_default().extend(executions.iter().map(place));
+            self.executions.entry(run.clone()).or_default().extend(executions.iter().map(position));
         }
         let known = self.executions.get_mut(run);
         if let (Some(known), Some(execution), Some(node)) = (known, event.execution, event.node)
-            && let Some(place) = known.get_mut(&execution)
+            && let Some(position) = known.get_mut(&execution)
         {
-            place.node = Some(node);
+            position.node = Some(node);
         }
     }
 
-    /// Nothing follows the end of a run, and a stream may go on for weeks.
+    /// Removes the executions of an ended run: no event follows, and a stream may last for weeks.
     fn forget(&mut self, event: &Event) {
-        if let (Some(run), Happened::RunMoved { state: Some(state), .. }) = (&event.run, &event.happened)
+        if let (Some(run), EventBody::RunMoved { state: Some(state), .. }) = (&event.run, &event.body)
             && state.is_terminal()
         {
             self.executions.remove(run);

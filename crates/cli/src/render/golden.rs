@@ -1,7 +1,8 @@
 //! The look of every page, held against golden files.
 
 use downbeat_api::{
-    EventList, List, Node, NodeSummary, NodeWork, Plan, Rules, Run, RunStanding, RunSummary, Server, Status,
+    EndRules, EventList, List, Node, NodeSummary, NodeWork, Plan, Run, RunProgress, RunSummary, Server,
+    Status,
 };
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
@@ -27,8 +28,8 @@ fn id(number: u64) -> String {
     format!("0198c0de-0000-7000-8000-{number:012}")
 }
 
-fn standing(run: &Run, plan: &Plan) -> RunStanding {
-    RunStanding::of(run, plan, &Rules::of(plan))
+fn progress(run: &Run, plan: &Plan) -> RunProgress {
+    RunProgress::of(run, plan, &EndRules::of(plan))
 }
 
 fn changed(view: &mut Value, changes: Value) {
@@ -146,8 +147,8 @@ fn a_list_of_runs() {
 
 #[test]
 fn lines_of_a_run_that_is_watched() {
-    let mut story = Story::new(plan());
-    let before = story.tallies(&standing(&running(), &plan()));
+    let mut lines = WatchLines::new(plan());
+    let before = lines.tallies(&progress(&running(), &plan()));
     let mut later = running();
     let step = later.results.get_mut(&1).unwrap();
     step.insert(
@@ -158,9 +159,9 @@ fn lines_of_a_run_that_is_watched() {
         2,
         view(json!({"web-01": result("skipped", None, json!({"reason": "fail-fast has struck"}))})),
     );
-    let after = story.tallies(&standing(&later, &plan()));
+    let after = lines.tallies(&progress(&later, &plan()));
     let mut text = String::new();
-    for line in [story.ended(&before), story.ended(&after)].concat() {
+    for line in [lines.ended(&before), lines.ended(&after)].concat() {
         text.push_str(&line);
         text.push('\n');
     }
@@ -173,7 +174,7 @@ fn a_plan() {
     insta::assert_snapshot!(plain(&plan_page(&plan(), Rows::Few, None)));
 }
 
-/// `name>after,after`: a graph of placed tasks, each with what is said of it.
+/// `name>after,after`: a graph of placed tasks, each with its rules.
 fn graph_plan(tasks: &[(&str, Value)]) -> Plan {
     let split = |text: &str| -> (String, Vec<String>) {
         let (name, after) = text.split_once('>').unwrap_or((text, ""));
@@ -272,7 +273,7 @@ fn a_plan_of_a_large_graph_is_in_layers() {
 #[test]
 fn a_plan_whose_lines_nobody_could_follow_is_in_layers() {
     let names: Vec<String> = (0..50).map(|number| format!("t{number}")).collect();
-    // Each second half task waits for a set of its own.
+    // Each task of the second half has its own dependencies.
     let tasks: Vec<(String, Value)> = (0..50)
         .map(|number: usize| {
             let after: Vec<&str> = (0..25)
@@ -437,17 +438,17 @@ fn a_fan_out_that_waits_says_for_how_many() {
 
 #[test]
 fn lines_of_a_fan_out_that_is_watched() {
-    let mut story = Story::new(nightly());
+    let mut lines = WatchLines::new(nightly());
     let mut text = String::new();
     let mut tell = |run: &Run| {
-        let tallies = story.tallies(&standing(run, &nightly()));
-        story.ended(&tallies).iter().for_each(|line| text.push_str(&format!("{line}\n")));
+        let tallies = lines.tallies(&progress(run, &nightly()));
+        lines.ended(&tallies).iter().for_each(|line| text.push_str(&format!("{line}\n")));
         text.push_str("-\n");
     };
     let end = fan_out(4);
     let mut run = fan_out(4);
     run.summary = view(summary(json!({})));
-    // As far as is known there may be more items, until something that waits for them begins.
+    // More items may follow until a task that waits for them starts.
     run.results.retain(|step, _| *step < 3);
     tell(&run);
     run.results.clone_from(&end.results);
@@ -456,7 +457,7 @@ fn lines_of_a_fan_out_that_is_watched() {
     insta::assert_snapshot!(plain(&text));
 }
 
-/// Ten nodes in three waves; the second wave spent the budget.
+/// Ten nodes in three waves; the second wave exceeded the budget.
 fn stopped_rollout() -> Run {
     let host = |number: usize| format!("web-{number:02}");
     let nodes = |range: std::ops::RangeInclusive<usize>| json!(range.map(host).collect::<Vec<_>>());
@@ -569,10 +570,10 @@ fn a_run_on_many_nodes() {
 
 #[test]
 fn lines_of_a_roll_out_that_is_watched() {
-    let mut story = Story::new(rollout_plan(10, &[1, 2, 7]));
+    let mut lines = WatchLines::new(rollout_plan(10, &[1, 2, 7]));
     let mut text = String::new();
     let mut tell = |run: &Run| {
-        for line in story.news(&standing(run, &rollout_plan(10, &[1, 2, 7])), now()) {
+        for line in lines.changes(&progress(run, &rollout_plan(10, &[1, 2, 7])), now()) {
             text.push_str(&format!("{line}\n"));
         }
         text.push_str("-\n");

@@ -1,40 +1,40 @@
-//! Owns how a graph is drawn: a row for each task, and on its left lines down from what it waits for.
+//! Owns how a graph is drawn: a row for each task, with lines on its left that come down from its dependencies.
 //!
-//! Pure: which task waits for which, in; rows with their lines, out. A line carries everything of its sources to everything
-//! that still waits for them, so following any line down leads from a dependency to a task that has it, and to no other.
+//! Pure: takes the dependencies, returns rows with their lines. A line connects all of its sources with all tasks that
+//! still wait for them, so every line leads down from a dependency to a task that has it, and to no other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A task that something waits for, and one that nothing does.
-const PASSED_ON: char = '●';
-const LAST: char = '○';
-/// Tasks that wait for the same and that the same waits for: from the first of them to the last.
+/// A task that others wait for, and one that no task waits for.
+const NEEDED: char = '●';
+const UNNEEDED: char = '○';
+/// Tasks with the same dependencies and the same dependants: from the first to the last.
 const FIRST_OF: char = '┏';
 const ONE_OF: char = '┣';
 const LAST_OF: char = '┗';
 
-/// Columns of a line with the gap beside it.
+/// The columns of a line and the gap on its right.
 const LANE: usize = 2;
 
-/// A drawing.
+/// A drawn graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Drawing {
     pub(super) rows: Vec<Row>,
-    /// Columns that the lines take.
+    /// The columns of the lines.
     pub(super) width: usize,
 }
 
-/// One row of it.
+/// One row of a drawing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Row {
-    /// The task beside it; a row without one only leads lines together.
+    /// The task on this row; a row without one only joins lines.
     pub(super) task: Option<usize>,
     pub(super) lines: String,
-    /// The lines beside what else is said of the task.
+    /// The lines on further rows of the same task.
     pub(super) below: String,
 }
 
-/// Tasks in layers: each waits only for tasks in layers before its own.
+/// Returns the tasks in layers: each task waits only for tasks in earlier layers.
 pub(super) fn layers(after: &[Vec<usize>]) -> Vec<Vec<usize>> {
     let mut depth: Vec<usize> = vec![0; after.len()];
     for task in order(after, &before(after)) {
@@ -47,7 +47,7 @@ pub(super) fn layers(after: &[Vec<usize>]) -> Vec<Vec<usize>> {
     layers
 }
 
-/// Tasks that wait for the same and that the same waits for, in the order of their first.
+/// Returns groups of tasks with the same dependencies and the same dependants, ordered by their first task.
 pub(super) fn alike(after: &[Vec<usize>]) -> Vec<Vec<usize>> {
     let before = before(after);
     let mut found: BTreeMap<(BTreeSet<usize>, &BTreeSet<usize>), Vec<usize>> = BTreeMap::new();
@@ -59,7 +59,7 @@ pub(super) fn alike(after: &[Vec<usize>]) -> Vec<Vec<usize>> {
     classes
 }
 
-/// For each task those that wait for it.
+/// Returns for each task the tasks that wait for it.
 fn before(after: &[Vec<usize>]) -> Vec<BTreeSet<usize>> {
     let mut before = vec![BTreeSet::new(); after.len()];
     for (task, former) in after.iter().enumerate() {
@@ -70,7 +70,7 @@ fn before(after: &[Vec<usize>]) -> Vec<BTreeSet<usize>> {
     before
 }
 
-/// Each after all that it waits for; what follows a task comes before what stands beside it, so that branches stay together.
+/// Orders each task after its dependencies. Dependants come before unrelated tasks, so that branches stay together.
 fn order(after: &[Vec<usize>], before: &[BTreeSet<usize>]) -> Vec<usize> {
     let mut missing: Vec<usize> =
         after.iter().map(|former| former.iter().collect::<BTreeSet<_>>().len()).collect();
@@ -88,7 +88,7 @@ fn order(after: &[Vec<usize>], before: &[BTreeSet<usize>]) -> Vec<usize> {
     order
 }
 
-/// Draws a graph without cycles; `after` says for each task what it waits for.
+/// Draws a graph without cycles; `after` holds the dependencies of each task.
 pub(super) fn draw(after: &[Vec<usize>]) -> Drawing {
     let classes = alike(after);
     let mut class_of = vec![0; after.len()];
@@ -106,21 +106,21 @@ pub(super) fn draw(after: &[Vec<usize>]) -> Drawing {
     let before = before(&after);
     let order = order(&after, &before);
     let mut lanes = Lanes::default();
-    for (place, &class) in order.iter().enumerate() {
+    for (index, &class) in order.iter().enumerate() {
         lanes.add(class, &classes[class], &before[class]);
-        lanes.lead_together(order.get(place + 1).copied());
+        lanes.join_lines(order.get(index + 1).copied());
     }
     Drawing { rows: lanes.rows, width: lanes.width * LANE }
 }
 
-/// The lines that go on, from the left.
+/// The open lines, from the left.
 #[derive(Debug, Default)]
 struct Lanes {
-    /// What still waits for the sources of each; nothing where there is no line.
+    /// The tasks that still wait for the sources of each line; empty if the lane has no line.
     waiting: Vec<BTreeSet<usize>>,
     rows: Vec<Row>,
     width: usize,
-    /// Where the row before ends in a bracket that nothing comes of.
+    /// The lane in which the previous row ends in a bracket that no task waits for.
     ended: Option<usize>,
 }
 
@@ -140,33 +140,33 @@ impl Lanes {
         }
         self.width = self.width.max(self.waiting.len());
         if self.ended == Some(own) {
-            // Or it would look as if the one came of the other.
+            // Without this row, the next task would seem to depend on the bracket above.
             let lines = lines(&above, None);
             self.rows.push(Row { task: None, below: lines.clone(), lines });
         }
-        let begins = self.drawn(&above, &from, own, glyph(0, tasks.len(), before));
+        let begins = self.draw_task_row(&above, &from, own, glyph(0, tasks.len(), before));
         self.waiting[own].clone_from(before);
         let last = tasks.len() - 1;
-        for (place, &task) in tasks.iter().enumerate() {
+        for (index, &task) in tasks.iter().enumerate() {
             let here = |glyph| lines(&self.waiting, Some((own, glyph)));
-            let lines = if place == 0 { begins.clone() } else { here(glyph(place, tasks.len(), before)) };
-            let below = if place < last { here('┃') } else { self::lines(&self.waiting, None) };
+            let lines = if index == 0 { begins.clone() } else { here(glyph(index, tasks.len(), before)) };
+            let below = if index < last { here('┃') } else { self::lines(&self.waiting, None) };
             self.rows.push(Row { task: Some(task), lines, below });
         }
         self.ended = (last > 0 && before.is_empty()).then_some(own);
     }
 
-    /// The row in which lines reach a task.
-    fn drawn(&self, above: &[BTreeSet<usize>], from: &[usize], own: usize, glyph: char) -> String {
+    /// Returns the row in which lines reach a task.
+    fn draw_task_row(&self, above: &[BTreeSet<usize>], from: &[usize], own: usize, glyph: char) -> String {
         let first = from.iter().copied().chain([own]).min().unwrap_or(own);
         let last = from.iter().copied().chain([own]).max().unwrap_or(own);
         let mut text = String::new();
         for lane in 0..self.waiting.len() {
-            let goes_on = !self.waiting[lane].is_empty();
+            let continues = !self.waiting[lane].is_empty();
             text.push(if lane == own {
                 glyph
             } else if from.contains(&lane) {
-                match (lane == first, lane == last, goes_on) {
+                match (lane == first, lane == last, continues) {
                     (true, _, true) => '├',
                     (true, _, false) => '└',
                     (_, true, true) => '┤',
@@ -186,8 +186,8 @@ impl Lanes {
         text.trim_end().to_owned()
     }
 
-    /// Lines to the same tasks become one, unless they end in the next row anyway.
-    fn lead_together(&mut self, next: Option<usize>) {
+    /// Joins lines to the same tasks, unless they end in the next row.
+    fn join_lines(&mut self, next: Option<usize>) {
         let mut same: BTreeMap<&BTreeSet<usize>, Vec<usize>> = BTreeMap::new();
         for (lane, waiting) in self.waiting.iter().enumerate().filter(|(_, waiting)| !waiting.is_empty()) {
             same.entry(waiting).or_default().push(lane);
@@ -224,17 +224,17 @@ impl Lanes {
     }
 }
 
-fn glyph(place: usize, count: usize, before: &BTreeSet<usize>) -> char {
-    match (place, count) {
-        (_, 1) if before.is_empty() => LAST,
-        (_, 1) => PASSED_ON,
+fn glyph(index: usize, count: usize, before: &BTreeSet<usize>) -> char {
+    match (index, count) {
+        (_, 1) if before.is_empty() => UNNEEDED,
+        (_, 1) => NEEDED,
         (0, _) => FIRST_OF,
-        (place, count) if place + 1 == count => LAST_OF,
+        (index, count) if index + 1 == count => LAST_OF,
         _ => ONE_OF,
     }
 }
 
-/// Lines that only go on, with a task's own sign among them.
+/// Returns the lines that continue, with the sign of a task among them.
 fn lines(waiting: &[BTreeSet<usize>], own: Option<(usize, char)>) -> String {
     let mut text = String::new();
     for (lane, waiting) in waiting.iter().enumerate() {
@@ -254,13 +254,13 @@ mod tests {
 
     use super::*;
 
-    /// `a b>a c>a,b`: names, and what each waits for.
+    /// Reads `a b>a c>a,b`: names and their dependencies.
     fn graph(text: &str) -> (Vec<String>, Vec<Vec<usize>>) {
         let words = || text.split_whitespace().map(|word| word.split_once('>').unwrap_or((word, "")));
         let names: Vec<String> = words().map(|(name, _)| name.to_owned()).collect();
-        let place = |name: &str| names.iter().position(|known| known == name).expect("a task of the graph");
+        let index = |name: &str| names.iter().position(|known| known == name).expect("a task of the graph");
         let after =
-            words().map(|(_, after)| after.split(',').filter(|name| !name.is_empty()).map(place).collect());
+            words().map(|(_, after)| after.split(',').filter(|name| !name.is_empty()).map(index).collect());
         (names.clone(), after.collect())
     }
 
@@ -274,7 +274,7 @@ mod tests {
         rows.iter().map(line).collect()
     }
 
-    /// Follows every line, by what is drawn alone: for each task what it waits for.
+    /// Follows every drawn line and returns the dependencies of each task.
     fn followed(drawing: &Drawing, tasks: usize) -> Vec<BTreeSet<usize>> {
         let mut after = vec![BTreeSet::new(); tasks];
         let mut above: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); drawing.width];
@@ -283,7 +283,7 @@ mod tests {
         for row in &drawing.rows {
             let signs: Vec<char> =
                 row.lines.chars().chain(std::iter::repeat(' ')).take(drawing.width).collect();
-            let is_task = |sign: char| [PASSED_ON, LAST, FIRST_OF, ONE_OF, LAST_OF].contains(&sign);
+            let is_task = |sign: char| [NEEDED, UNNEEDED, FIRST_OF, ONE_OF, LAST_OF].contains(&sign);
             let own = signs.iter().position(|sign| is_task(*sign));
             assert_eq!(own.is_some(), row.task.is_some(), "{row:?}");
             let mut below: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); drawing.width];
@@ -303,7 +303,7 @@ mod tests {
             for column in (0..drawing.width).filter(|column| joined(*column)) {
                 reached.extend(above[column].iter().copied());
             }
-            // All that is joined is joined by one stroke without a gap.
+            // Everything that is joined is joined by one stroke without a gap.
             if let (Some(first), Some(last)) = (span.iter().min(), span.iter().max()) {
                 let between = &signs[*first..=*last];
                 assert!(between.iter().skip(1).step_by(LANE).all(|sign| *sign == '─'), "{row:?}");
@@ -311,7 +311,7 @@ mod tests {
             match (own, row.task) {
                 (Some(own), Some(task)) => {
                     let sign = signs[own];
-                    if [PASSED_ON, LAST, FIRST_OF].contains(&sign) {
+                    if [NEEDED, UNNEEDED, FIRST_OF].contains(&sign) {
                         reached.extend(above[own].iter().copied());
                         assert!(bracket.is_none());
                         bracket = Some((own, reached.clone(), BTreeSet::new()));
@@ -320,10 +320,10 @@ mod tests {
                     assert_eq!(*column, own, "{row:?}");
                     after[task].clone_from(from);
                     members.insert(task);
-                    if sign == PASSED_ON || sign == LAST_OF {
+                    if sign == NEEDED || sign == LAST_OF {
                         below[own].clone_from(members);
                     }
-                    if [PASSED_ON, LAST, LAST_OF].contains(&sign) {
+                    if [NEEDED, UNNEEDED, LAST_OF].contains(&sign) {
                         bracket = None;
                     }
                 }
@@ -334,19 +334,19 @@ mod tests {
                 }
                 _ => {}
             }
-            // A bracket that nothing comes of leaves no line, and nothing that could be taken for one.
-            let goes_on =
+            // A bracket that no task waits for must leave no line, and nothing that looks like one.
+            let continues =
                 |column: usize| row.below.chars().nth(column).is_some_and(|sign| "│┃".contains(sign));
             if let Some(column) = ended.take() {
-                assert!(!is_task(signs[column]), "one seems to come of the other: {row:?}");
+                assert!(!is_task(signs[column]), "a task seems to depend on the bracket above: {row:?}");
             }
-            if let Some(own) = own.filter(|own| signs[*own] == LAST_OF && !goes_on(*own)) {
+            if let Some(own) = own.filter(|own| signs[*own] == LAST_OF && !continues(*own)) {
                 below[own].clear();
                 ended = Some(own);
             }
             for (column, sources) in below.iter().enumerate().filter(|(column, _)| column % LANE == 0) {
                 assert_eq!(
-                    goes_on(column),
+                    continues(column),
                     !sources.is_empty() || bracket.as_ref().is_some_and(|open| open.0 == column),
                     "{row:?}"
                 );
@@ -363,9 +363,9 @@ mod tests {
         let tasks = usize::try_from(1 + below(if seed.is_multiple_of(10) { 40 } else { 9 })).unwrap();
         let density = 1 + below(6);
         let mut names: Vec<usize> = (0..tasks).collect();
-        // Files do not list tasks in the order of what they wait for.
-        for place in (1..tasks).rev() {
-            names.swap(place, usize::try_from(below(place as u64 + 1)).unwrap());
+        // Files do not list tasks in the order of their dependencies.
+        for index in (1..tasks).rev() {
+            names.swap(index, usize::try_from(below(index as u64 + 1)).unwrap());
         }
         let mut after = vec![Vec::new(); tasks];
         for task in 1..tasks {
@@ -425,7 +425,7 @@ mod tests {
                  cleanup>fetch,mail,archive,metrics metrics",
             ),
             ("lines cross without touching", "a b c d>a,c e>b,d f>a,e g>b"),
-            ("nothing comes of a bracket", "a b>a c>a d e>d"),
+            ("no task waits for a bracket", "a b>a c>a d e>d"),
             ("alone", "a"),
             ("apart", "a b c>b"),
         ];

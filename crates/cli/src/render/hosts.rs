@@ -1,10 +1,10 @@
-//! Owns how many nodes are named: a few one by one, many only counted.
+//! Owns how lists of nodes are written: a few one by one, many only counted.
 
 /// How much of a long list is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rows {
     Few,
-    /// However long it is.
+    /// All of it.
     All,
 }
 
@@ -14,7 +14,7 @@ impl Rows {
     }
 }
 
-/// Hostnames that are listed one by one before the rest is only counted.
+/// Hostnames that are listed one by one; the others are only counted.
 const MOST_NAMED: usize = 8;
 
 /// `web-01, web-02`, or `web-01, … and 7 more`.

@@ -1,4 +1,4 @@
-//! Text for people. Everything here is a pure function of what is shown, the time and the width.
+//! Text for users. Every function here is pure: it depends on its arguments, the time and the width.
 
 mod absent;
 mod event;
@@ -11,10 +11,10 @@ mod progress;
 mod rollout;
 mod run;
 mod status;
-mod story;
 pub(crate) mod table;
 mod time;
 mod waits;
+mod watch_lines;
 mod work;
 
 pub(crate) use absent::absences;
@@ -25,8 +25,8 @@ pub(crate) use plan::plan_page;
 pub(crate) use progress::Tally;
 pub(crate) use run::{run_line, run_page, run_table, started_line};
 pub(crate) use status::{server_table, status_page};
-pub(crate) use story::Story;
 pub(crate) use waits::Waits;
+pub(crate) use watch_lines::WatchLines;
 pub(crate) use work::work_page;
 
 #[cfg(test)]

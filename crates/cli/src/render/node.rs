@@ -8,10 +8,10 @@ use serde_json::Value;
 use super::table::{Cell, Table, Tone, facts_within};
 use super::time::{age, second};
 
-/// Nodes, as the server ordered them.
+/// Renders nodes in the order of the server.
 pub(crate) fn node_table(nodes: &[NodeSummary], now: Timestamp, width: Option<usize>) -> String {
     if nodes.is_empty() {
-        return "no nodes; `downbeat agent --server HOST:4681` on a machine makes it one\n".to_owned();
+        return "no nodes; start `downbeat agent --server HOST:4681` on a machine to add it\n".to_owned();
     }
     let mut table = Table::new(["NODE", "STATUS", "GROUPS", "LABELS", "SLOTS", "SEEN", "BACKENDS"])
         .may_cut("LABELS", 8)
@@ -32,7 +32,7 @@ pub(crate) fn node_table(nodes: &[NodeSummary], now: Timestamp, width: Option<us
     table.draw(width)
 }
 
-/// A node with everything that it says of itself.
+/// Renders a node with everything that it has reported.
 pub(crate) fn node_page(node: &Node, now: Timestamp, width: Option<usize>) -> String {
     let labels = node.labels.iter().map(|(name, value)| label(name, value)).collect::<Vec<_>>().join(", ");
     let capabilities = node
@@ -84,7 +84,7 @@ pub(super) fn node_status(status: NodeStatus, draining: bool) -> Cell {
     Cell::new(status_text(status, draining), tone)
 }
 
-/// With a mark when something is wrong on the host; `node show` says what.
+/// Renders the status, marked if the host has a problem; `node show` lists the problems.
 fn marked(status: NodeStatus, draining: bool, problems: &[String]) -> Cell {
     let text = status_text(status, draining);
     match problems.len() {

@@ -1,5 +1,5 @@
-//! Owns how a plan looks: nodes and waves, then the steps in order: what each does, where, and what it waits for. A graph is
-//! drawn first, by `plan_graph`.
+//! Owns how a plan looks: nodes and waves, then the steps in order: action, nodes, and dependencies. `plan_graph` draws
+//! a graph first.
 
 use downbeat_api::{EdgeKind, Plan, Shape, Step, Where};
 use downbeat_core::Span;
@@ -14,17 +14,17 @@ use super::rollout::{planned, planned_waves};
 use super::table::{Cell, Table, Tone, facts};
 use super::time::short;
 
-/// A param that is longer is cut.
+/// Longer params are cut.
 const MOST_VALUE_CHARS: usize = 60;
 
-/// What would run where, and in which order.
+/// Renders which steps run where, and in which order.
 pub(crate) fn plan_page(plan: &Plan, rows: Rows, width: Option<usize>) -> String {
     let names: Vec<String> = plan.nodes.iter().map(|node| node.hostname.clone()).collect();
     let mut head = vec![
         ("job", plan.job.as_deref().unwrap_or("-").into()),
         ("steps", plan.steps.len().to_string().into()),
     ];
-    // A job that is placed has no nodes before it runs.
+    // A placed job has no nodes before it runs.
     if !names.is_empty() {
         head.push(("nodes", format!("{}: {}", names.len(), hosts(&names, rows)).into()));
     }
@@ -39,7 +39,7 @@ pub(crate) fn plan_page(plan: &Plan, rows: Rows, width: Option<usize>) -> String
         None => head.push(("strategy", plan.strategy.as_str().into())),
     }
     if plan.exclusive {
-        head.push(("exclusive", "yes: no other run does anything on its nodes meanwhile".into()));
+        head.push(("exclusive", "yes: no other run uses its nodes at the same time".into()));
     }
     if plan.priority != 0 {
         head.push(("priority", plan.priority.to_string().into()));
@@ -70,7 +70,7 @@ pub(crate) fn plan_page(plan: &Plan, rows: Rows, width: Option<usize>) -> String
     text
 }
 
-/// The rule that all placed steps have, if they have one.
+/// Returns the placement that all placed steps share, if they do.
 fn common_placement(plan: &Plan) -> Option<&Placement> {
     let mut placed = plan.steps.iter().filter(|step| matches!(step.place, Where::Placed(_)));
     let first = placed.next()?.placement.as_ref()?;
@@ -78,7 +78,7 @@ fn common_placement(plan: &Plan) -> Option<&Placement> {
 }
 
 fn steps(plan: &Plan, all: &[String], rows: Rows, width: Option<usize>) -> String {
-    // Few jobs have any of what stands there.
+    // Few jobs need this column.
     let with_rules = plan.steps.iter().any(|step| !bounds(step).is_empty());
     let rules = with_rules.then_some("RULES");
     let head = ["STEP", "TASK", "BACKEND", "AFTER", "WHEN", "TIMEOUT", "RETRIES", "IF LOST", "WHERE"];
@@ -114,7 +114,7 @@ fn after(step: &Step) -> Cell {
     }
     let edges = step.after.iter().map(|edge| match edge.kind {
         EdgeKind::Barrier => edge.step.to_string(),
-        EdgeKind::PerNode => format!("{} on the node", edge.step),
+        EdgeKind::PerNode => format!("{} on the same node", edge.step),
     });
     edges.collect::<Vec<_>>().join(", ").into()
 }
@@ -128,16 +128,16 @@ pub(super) fn when(condition: Option<Condition>) -> &'static str {
     }
 }
 
-/// A server from before does not say it.
+/// Returns `-` for an older server, which does not send the timeout.
 fn timeout(step: &Step) -> String {
     if step.timeout.is_zero() { "-".to_owned() } else { short(step.timeout) }
 }
 
-/// What becomes of an attempt of which nobody knows how far it came.
+/// Returns how an attempt continues whose result is unknown.
 fn if_lost(step: &Step) -> &'static str {
     match (step.delivery.as_str(), step.idempotent) {
-        ("at_least_once", Some(true)) => "again (idempotent)",
-        ("at_least_once", _) => "again",
+        ("at_least_once", Some(true)) => "retried (idempotent)",
+        ("at_least_once", _) => "retried",
         _ => "fails",
     }
 }
@@ -161,7 +161,7 @@ pub(super) fn rules_of(placement: &Placement, rows: Rows) -> String {
     members(&serde_json::to_value(placement).unwrap_or_default(), rows)
 }
 
-/// What multiplies a step, bounds it, and spares it: `for each of 3 items; limits db=4; cached`.
+/// Returns the items, limits and cache rules of a step: `for each of 3 items; limits db=4; cached`.
 pub(super) fn bounds(step: &Step) -> Vec<String> {
     let mut found: Vec<String> = step.for_each.as_ref().map(each).into_iter().collect();
     if !step.limits.is_empty() {

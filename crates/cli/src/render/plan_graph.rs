@@ -1,4 +1,4 @@
-//! Owns how the tasks of a graph look in a plan: drawn with lines, or in layers and a list when there are many.
+//! Owns how the tasks of a graph look in a plan: drawn with lines, or as layers and a list if there are many.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ use super::plan::{bounds, each, rules_of, when};
 use super::table::{Cell, GAP, NARROWEST_COLUMN, Table, Tone, one_line, painted, wrapped};
 use super::time::short;
 
-/// More tasks than this, or lines that take more columns, are not drawn: nobody could follow them.
+/// More tasks than this, or lines with more columns, are not drawn: nobody could follow them.
 const MOST_DRAWN: usize = 60;
 const WIDEST_LINES: usize = 40;
-/// Rows of the list in place of a drawing.
+/// The rows of the list that replaces a drawing.
 const MOST_LISTED: usize = 200;
 
 /// A top-level task of the graph.
@@ -48,8 +48,8 @@ impl Task<'_> {
     }
 }
 
-/// What is said beside the lines.
-struct Said {
+/// The cells on the right of a task's lines.
+struct TaskCells {
     task: String,
     step: String,
     does: String,
@@ -57,7 +57,7 @@ struct Said {
     rules: String,
 }
 
-/// The tasks of a graph, and what each waits for. `common` is the placement that was told before.
+/// Renders the tasks of a graph and their dependencies. `common` is the placement that the head already shows.
 pub(super) fn graph(
     plan: &Plan,
     all: &[String],
@@ -67,14 +67,14 @@ pub(super) fn graph(
 ) -> String {
     let tasks = tasks(plan);
     let after: Vec<Vec<usize>> = tasks.iter().map(|task| task.after.clone()).collect();
-    let said: Vec<Vec<Said>> = tasks.iter().map(|task| said(task, all, common, rows)).collect();
+    let cells: Vec<Vec<TaskCells>> = tasks.iter().map(|task| cells_of(task, all, common, rows)).collect();
     if tasks.len() <= MOST_DRAWN {
         let drawing = draw(&after);
         if drawing.width <= WIDEST_LINES {
-            return drawn(&drawing, &said, width);
+            return drawn(&drawing, &cells, width);
         }
     }
-    format!("{}\n{}", layered(&tasks, &after, rows, width), listed(&tasks, &after, &said, rows, width))
+    format!("{}\n{}", layered(&tasks, &after, rows, width), listed(&tasks, &after, &cells, rows, width))
 }
 
 fn tasks(plan: &Plan) -> Vec<Task<'_>> {
@@ -89,18 +89,18 @@ fn tasks(plan: &Plan) -> Vec<Task<'_>> {
     entries.map(task).collect()
 }
 
-/// A line for the task, and one for each leaf of a branch.
-fn said(task: &Task<'_>, all: &[String], common: Option<&Placement>, rows: Rows) -> Vec<Said> {
+/// Returns a row for the task, and one for each leaf of a branch.
+fn cells_of(task: &Task<'_>, all: &[String], common: Option<&Placement>, rows: Rows) -> Vec<TaskCells> {
     let first = task.first();
     let place = place(first, all);
     if !task.is_branch() {
         let rules = one_line(&rules(first, common, rows).join("; "));
         let does = format!("{} {}", first.backend, first.action);
-        return vec![Said { task: task.name(), step: first.index.to_string(), does, place, rules }];
+        return vec![TaskCells { task: task.name(), step: first.index.to_string(), does, place, rules }];
     }
     let mut whole: Vec<String> = first.for_each.as_ref().map(each).into_iter().collect();
     whole.extend(condition(first));
-    let head = Said {
+    let head = TaskCells {
         task: task.name(),
         step: task.numbers(),
         does: format!("{} leaves", task.steps.len()),
@@ -108,13 +108,13 @@ fn said(task: &Task<'_>, all: &[String], common: Option<&Placement>, rows: Rows)
         rules: one_line(&whole.join("; ")),
     };
     let leaves = task.steps.iter().enumerate().map(|(place, step)| {
-        // What is the branch's was said with it.
+        // Rules of the branch are in its own row.
         let mut own = step.clone();
         own.for_each = None;
         if place == 0 {
             own.condition = None;
         }
-        Said {
+        TaskCells {
             task: format!("  {}", step.name),
             step: step.index.to_string(),
             does: format!("{} {}", step.backend, step.action),
@@ -138,7 +138,7 @@ fn condition(step: &Step) -> Option<String> {
     step.condition.filter(|condition| *condition != Condition::OnSuccess).map(|it| when(Some(it)).to_owned())
 }
 
-/// Everything that is not as it is when nothing is said.
+/// Returns every rule that differs from the default.
 fn rules(step: &Step, common: Option<&Placement>, rows: Rows) -> Vec<String> {
     let mut found: Vec<String> = condition(step).into_iter().collect();
     if let Some(placement) = step.placement.as_ref().filter(|placement| Some(*placement) != common) {
@@ -155,38 +155,38 @@ fn rules(step: &Step, common: Option<&Placement>, rows: Rows) -> Vec<String> {
         found.push(format!("timeout {}", short(step.timeout)));
     }
     if !step.outputs.is_empty() {
-        found.push(format!("says {}", step.outputs.join(", ")));
+        found.push(format!("outputs {}", step.outputs.join(", ")));
     }
     found
 }
 
-/// A row with its task's words beside the lines; those of a leaf go on with what is below.
-struct Beside<'s> {
+/// A drawn row with the cells of its task; wrapped cells continue next to `below`.
+struct DrawnRow<'s> {
     lines: &'s str,
     below: &'s str,
-    said: Option<&'s Said>,
+    cells: Option<&'s TaskCells>,
 }
 
-fn drawn(drawing: &Drawing, said: &[Vec<Said>], width: Option<usize>) -> String {
-    let mut rows: Vec<Beside<'_>> = Vec::new();
+fn drawn(drawing: &Drawing, cells: &[Vec<TaskCells>], width: Option<usize>) -> String {
+    let mut rows: Vec<DrawnRow<'_>> = Vec::new();
     for Row { task, lines, below } in &drawing.rows {
-        let of_task = task.map(|task| said[task].as_slice()).unwrap_or_default();
-        rows.push(Beside { lines, below, said: of_task.first() });
-        rows.extend(of_task.iter().skip(1).map(|leaf| Beside { lines: below, below, said: Some(leaf) }));
+        let of_task = task.map(|task| cells[task].as_slice()).unwrap_or_default();
+        rows.push(DrawnRow { lines, below, cells: of_task.first() });
+        rows.extend(of_task.iter().skip(1).map(|leaf| DrawnRow { lines: below, below, cells: Some(leaf) }));
     }
-    let told = || said.iter().flatten();
-    let longest = |of: fn(&Said) -> &str, head: &str| {
-        told().map(|said| of(said).chars().count()).chain([head.len()]).max().unwrap_or(0)
+    let all_cells = || cells.iter().flatten();
+    let longest = |of: fn(&TaskCells) -> &str, head: &str| {
+        all_cells().map(|cells| of(cells).chars().count()).chain([head.len()]).max().unwrap_or(0)
     };
     let widths = [
-        longest(|said| &said.task, "TASK"),
-        longest(|said| &said.step, "STEP"),
-        longest(|said| &said.does, "DOES"),
-        longest(|said| &said.place, "WHERE"),
+        longest(|cells| &cells.task, "TASK"),
+        longest(|cells| &cells.step, "STEP"),
+        longest(|cells| &cells.does, "DOES"),
+        longest(|cells| &cells.place, "WHERE"),
     ];
     let before_rules = drawing.width + 1 + widths.iter().map(|width| width + GAP).sum::<usize>();
     let room = width.map(|width| width.saturating_sub(before_rules)).filter(|room| *room >= NARROWEST_COLUMN);
-    let cells = |lines: &str, cells: [&str; 4], rules: &str| {
+    let row_text = |lines: &str, cells: [&str; 4], rules: &str| {
         let [task, step, does, place] = cells;
         let [tasks, steps, do_width, places] = widths;
         let (lanes, gap) = (drawing.width + 1, "  ");
@@ -195,39 +195,39 @@ fn drawn(drawing: &Drawing, said: &[Vec<Said>], width: Option<usize>) -> String 
         );
         line.trim_end().to_owned() + "\n"
     };
-    let has_rules = told().any(|said| !said.rules.is_empty());
-    let head = cells("", ["TASK", "STEP", "DOES", "WHERE"], if has_rules { "RULES" } else { "" });
+    let has_rules = all_cells().any(|cells| !cells.rules.is_empty());
+    let head = row_text("", ["TASK", "STEP", "DOES", "WHERE"], if has_rules { "RULES" } else { "" });
     let mut text = painted(head.trim_end_matches('\n'), Tone::Dim) + "\n";
-    for Beside { lines, below, said } in rows {
-        let Some(Said { task, step, does, place, rules }) = said else {
+    for DrawnRow { lines, below, cells } in rows {
+        let Some(TaskCells { task, step, does, place, rules }) = cells else {
             text.push_str(&format!("{lines}\n"));
             continue;
         };
         let mut parts = room.map_or_else(|| vec![rules.clone()], |room| wrapped(rules, room)).into_iter();
-        text.push_str(&cells(lines, [task, step, does, place], &parts.next().unwrap_or_default()));
-        parts.for_each(|part| text.push_str(&cells(below, [""; 4], &part)));
+        text.push_str(&row_text(lines, [task, step, does, place], &parts.next().unwrap_or_default()));
+        parts.for_each(|part| text.push_str(&row_text(below, [""; 4], &part)));
     }
     text.push_str(&format!("\n{}\n", painted(&legend(drawing), Tone::Dim)));
     text
 }
 
-/// Only of what is there.
+/// Explains only the signs that occur.
 fn legend(drawing: &Drawing) -> String {
     let has = |sign: char| drawing.rows.iter().any(|row| row.lines.contains(sign));
-    let mut told = vec!["● what waits for it is below"];
+    let mut parts = vec!["● tasks that wait for it are below"];
     if has('○') {
-        told.push("○ nothing waits for it");
+        parts.push("○ nothing waits for it");
     }
     if has('┏') {
-        told.push("┏ ┗ side by side");
+        parts.push("┏ ┗ side by side");
     }
     if drawing.rows.iter().any(|row| row.lines.contains("─│")) {
-        told.push("─│─ lines that only cross");
+        parts.push("─│─ lines that only cross");
     }
-    told.join(" · ")
+    parts.join(" · ")
 }
 
-/// How many tasks may run side by side.
+/// Renders how many tasks may run at the same time.
 fn layered(tasks: &[Task<'_>], after: &[Vec<usize>], rows: Rows, width: Option<usize>) -> String {
     let mut table = Table::new(["LAYER", "TASKS", "WHICH"]);
     for (layer, members) in (1..).zip(layers(after)) {
@@ -238,17 +238,17 @@ fn layered(tasks: &[Task<'_>], after: &[Vec<usize>], rows: Rows, width: Option<u
     table.draw(width)
 }
 
-/// Every task with what it waits for. Tasks that differ in nothing but their name share a row.
+/// Lists every task with its dependencies. Tasks that differ only in their name share a row.
 fn listed(
     tasks: &[Task<'_>],
     after: &[Vec<usize>],
-    said: &[Vec<Said>],
+    cells: &[Vec<TaskCells>],
     rows: Rows,
     width: Option<usize>,
 ) -> String {
     let mut table = Table::new(["TASK", "STEP", "DOES", "WHERE", "← AFTER", "RULES"]);
     let same = |one: usize, other: usize| {
-        let words = |task: usize| said[task].iter().map(|said| (&said.does, &said.place, &said.rules));
+        let words = |task: usize| cells[task].iter().map(|cells| (&cells.does, &cells.place, &cells.rules));
         words(one).eq(words(other)) && !tasks[one].is_branch()
     };
     let mut count = 0;
@@ -265,7 +265,7 @@ fn listed(
             let (first, last) = (part[0], part[part.len() - 1]);
             let names: Vec<String> = after[first].iter().map(|former| tasks[*former].name()).collect();
             let after = if names.is_empty() { "-".to_owned() } else { hosts(&names, rows) };
-            for (place, words) in said[first].iter().enumerate() {
+            for (place, words) in cells[first].iter().enumerate() {
                 let (task, step) = if part.len() > 1 {
                     let (from, to) = (tasks[first].name(), tasks[last].name());
                     (format!("{from} … {to} ({})", part.len()), String::new())

@@ -1,40 +1,40 @@
-//! Owns how a step stands over all of its nodes or items: the counts, and the line about one that has ended.
+//! Owns the progress of a step over all of its nodes or items: the counts, and the line about a step that has ended.
 
-use downbeat_api::StepStanding;
+use downbeat_api::StepProgress;
 use downbeat_core::Span;
 use downbeat_core::execution::Status;
 
 use super::table::{Tone, one_line, painted};
 use super::time::short;
 
-/// How one step stands, over all of its nodes or items.
+/// The progress of one step over all of its nodes or items.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) index: u32,
     pub(crate) name: String,
-    /// How many instances it has in all.
+    /// The number of instances.
     pub(crate) wanted: u64,
     pub(crate) running: u64,
     pub(crate) succeeded: u64,
-    /// Of the succeeded ones, those whose result came from the cache.
+    /// The succeeded ones whose result came from the cache.
     pub(crate) cached: u64,
-    /// Of the succeeded ones, those that an earlier run had done.
+    /// The succeeded ones that an earlier run had done.
     pub(crate) reused: u64,
     pub(crate) failed: u64,
     pub(crate) skipped: u64,
     pub(crate) cancelled: u64,
-    /// Of the failed and cancelled ones, those that may be retried.
+    /// The failed and cancelled ones that may be retried.
     pub(crate) undecided: u64,
-    /// The most attempts that an instance took.
+    /// The highest number of attempts of an instance.
     pub(crate) attempts: u32,
-    /// How long the slowest instance took.
+    /// The duration of the slowest instance.
     pub(crate) longest: Option<Span>,
-    /// Why the first instance that went wrong or was left out did or was.
+    /// The reason of the first instance that failed or was skipped.
     pub(crate) why: Option<String>,
 }
 
-impl From<&StepStanding> for Tally {
-    fn from(step: &StepStanding) -> Self {
+impl From<&StepProgress> for Tally {
+    fn from(step: &StepProgress) -> Self {
         Self {
             index: step.step,
             name: step.task.clone(),
@@ -55,7 +55,7 @@ impl From<&StepStanding> for Tally {
 }
 
 impl Tally {
-    /// Instances that have ended for good.
+    /// Returns the number of instances whose result is final.
     pub(crate) fn ended(&self) -> u64 {
         (self.succeeded + self.failed + self.skipped + self.cancelled).saturating_sub(self.undecided)
     }
@@ -64,7 +64,7 @@ impl Tally {
         self.ended() >= self.wanted
     }
 
-    /// Instances that have not ended.
+    /// Returns the number of instances whose result is not final.
     pub(crate) fn open(&self) -> u64 {
         self.wanted.saturating_sub(self.ended())
     }
@@ -77,14 +77,19 @@ pub(crate) fn step_line(tally: &Tally) -> String {
         parts.push(painted("reused", Tone::Good));
     } else if tally.succeeded > 0 || tally.skipped < tally.wanted {
         let tone = if tally.succeeded == tally.wanted { Tone::Good } else { Tone::Plain };
-        let taken = [(tally.reused, "reused"), (tally.cached, "cached")];
-        let taken: Vec<String> = taken
+        let without_attempt = [(tally.reused, "reused"), (tally.cached, "cached")];
+        let without_attempt: Vec<String> = without_attempt
             .iter()
             .filter(|(count, _)| *count > 0)
             .map(|(count, word)| format!("{count} {word}"))
             .collect();
-        let taken = if taken.is_empty() { String::new() } else { format!(" ({})", taken.join(", ")) };
-        parts.push(painted(&format!("{}/{} succeeded{taken}", tally.succeeded, tally.wanted), tone));
+        let without_attempt = if without_attempt.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", without_attempt.join(", "))
+        };
+        parts
+            .push(painted(&format!("{}/{} succeeded{without_attempt}", tally.succeeded, tally.wanted), tone));
     }
     for (count, word, tone) in [
         (tally.failed, "failed", Tone::Bad),

@@ -1,4 +1,4 @@
-//! Owns how a roll-out looks: its waves, what was never touched, and the lines about waves that come and go.
+//! Owns how a roll-out looks: its waves, its untouched nodes, and the lines about waves that start and end.
 
 use downbeat_api::{PlannedRollout, Rollout, WaveStatus};
 use downbeat_core::spec::budget_text;
@@ -8,10 +8,10 @@ use super::table::{Cell, Table, Tone};
 use super::time::short;
 
 /// `wave 2 of 4, 1 of 2 allowed failures`.
-pub(super) fn standing(rollout: &Rollout) -> String {
+pub(super) fn position(rollout: &Rollout) -> String {
     let all = rollout.waves.len();
     let wave = match rollout.wave {
-        None => format!("{all} waves, none has begun"),
+        None => format!("{all} waves, none has started"),
         Some(wave) => format!("wave {wave} of {all}"),
     };
     format!("{wave}, {}", failures(rollout))
@@ -22,13 +22,13 @@ fn failures(rollout: &Rollout) -> String {
     match (failed, budget) {
         (0, 0) => "no node may fail".to_owned(),
         (failed, budget) if failed > budget => {
-            format!("{}: no further wave begins", budget_text(*failed, *budget))
+            format!("{}; no further wave starts", budget_text(*failed, *budget))
         }
         (failed, budget) => format!("{failed} of {budget} allowed failures"),
     }
 }
 
-/// Every wave with its nodes.
+/// Renders every wave with its nodes.
 pub(super) fn waves(rollout: &Rollout, rows: Rows, width: Option<usize>) -> String {
     let mut table = Table::new(["WAVE", "STATUS", "NODES", "WHICH"]);
     for wave in &rollout.waves {
@@ -48,7 +48,7 @@ pub(super) fn waves(rollout: &Rollout, rows: Rows, width: Option<usize>) -> Stri
     table.draw(width)
 }
 
-/// Every wave of a roll-out that has not begun.
+/// Renders every wave of a roll-out that has not started.
 pub(super) fn planned_waves(rollout: &PlannedRollout, rows: Rows, width: Option<usize>) -> String {
     let mut table = Table::new(["WAVE", "NODES", "WHICH"]);
     for wave in &rollout.waves {
@@ -80,7 +80,7 @@ pub(super) fn planned(rollout: &PlannedRollout) -> String {
     format!("{waves}{pause}, {budget}")
 }
 
-/// `wave 2 of 4 begins: web-02, web-03`.
-pub(super) fn begins(wave: u32, waves: usize, nodes: &[String]) -> String {
-    format!("wave {wave} of {waves} begins: {}", hosts(nodes, Rows::Few))
+/// Renders `wave 2 of 4 starts: web-02, web-03`.
+pub(super) fn starts(wave: u32, waves: usize, nodes: &[String]) -> String {
+    format!("wave {wave} of {waves} starts: {}", hosts(nodes, Rows::Few))
 }

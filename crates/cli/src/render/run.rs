@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use downbeat_api::{InstanceResult, Plan, Run, RunSummary, Step, StepStanding, StepWaiting};
+use downbeat_api::{InstanceResult, Plan, Run, RunSummary, Step, StepProgress, StepWaiting};
 use downbeat_core::Span;
 use downbeat_core::execution::Status;
 use downbeat_core::run::RunStatus;
@@ -11,28 +11,28 @@ use jiff::Timestamp;
 use super::absent::{left_out, silent};
 use super::hosts::{Rows, hosts};
 use super::progress::Tally;
-use super::rollout::{standing, waves};
+use super::rollout::{position, waves};
 use super::table::{Cell, Table, Tone, facts_within, one_line, painted};
 use super::time::{age, elapsed, second, short};
 use super::waits::{awaited, wait_reason, waiting_task};
 
-/// From this width on a list of runs has room for whole ids.
+/// From this width on, a list of runs shows whole ids.
 const WIDE_COLUMNS: usize = 120;
 const UUID_CHARS: usize = 36;
-/// The time of a run's creation, to the millisecond: what comes after it is chance.
+/// The part of an id that holds the run's creation time in milliseconds; the rest is random.
 const SHORTEST_ID: usize = 13;
-/// Of more steps than this only the first are shown: those that went wrong, then those at work.
+/// Of more steps than this only the first are shown: failed ones, then running ones.
 const MOST_STEPS: usize = 50;
 
-/// More instances than this are only counted, except those that went wrong.
+/// More instances than this are only counted, except failed ones.
 const MOST_INSTANCES: usize = 60;
-/// Of those that went wrong, how many are shown.
+/// How many failed instances are shown.
 const MOST_FAILURES: usize = 40;
-/// A step with more items than this has one row for all of them, and a row for each of the first that went wrong.
+/// A step with more items than this has one row for all, and a row for each of the first failed items.
 const MOST_ITEMS: usize = 12;
 const MOST_FAILED_ITEMS: usize = 10;
 
-/// Runs, as the server ordered them.
+/// Renders runs in the order of the server.
 pub(crate) fn run_table(runs: &[RunSummary], now: Timestamp, width: Option<usize>) -> String {
     if runs.is_empty() {
         return "no runs\n".to_owned();
@@ -61,7 +61,7 @@ pub(crate) fn run_table(runs: &[RunSummary], now: Timestamp, width: Option<usize
     table.draw(width)
 }
 
-/// In a narrow terminal, the beginnings of ids that tell these runs apart: every command takes them.
+/// Returns the ids. A narrow terminal gets the shortest unique prefixes, which every command accepts.
 fn ids(runs: &[RunSummary], width: Option<usize>) -> Vec<&str> {
     let ids = || runs.iter().map(|run| run.id.as_str());
     if width.is_none_or(|width| width >= WIDE_COLUMNS) {
@@ -69,28 +69,28 @@ fn ids(runs: &[RunSummary], width: Option<usize>) -> Vec<&str> {
     }
     let is_short_of = |id: &str, length: usize| id.len() != UUID_CHARS || !id.is_char_boundary(length);
     let tells_apart = |length: &usize| {
-        let beginnings: BTreeSet<&str> =
+        let prefixes: BTreeSet<&str> =
             ids().map(|id| if is_short_of(id, *length) { id } else { &id[..*length] }).collect();
-        beginnings.len() == runs.len()
+        prefixes.len() == runs.len()
     };
     let length = (SHORTEST_ID..UUID_CHARS).find(tells_apart).unwrap_or(UUID_CHARS);
     ids().map(|id| if is_short_of(id, length) { id } else { &id[..length] }).collect()
 }
 
-/// One line that says that a run was created.
+/// Renders the line about a created run.
 pub(crate) fn started_line(run: &RunSummary) -> String {
     let name = run.job.as_deref().map(|job| format!(" ({job})")).unwrap_or_default();
     let id = &run.id;
     match &run.pending_reason {
         Some(reason) => format!("run {id}{name} {}; `downbeat run watch {id}` follows it", one_line(reason)),
         None if run.state.is_terminal() => {
-            format!("run {id}{name} is {} already; `downbeat run show {id}` shows it", run.status)
+            format!("run {id}{name} is already {}; `downbeat run show {id}` shows it", run.status)
         }
         None => format!("run {id}{name} started; `downbeat run watch {id}` follows it"),
     }
 }
 
-/// One line that says how a run stands.
+/// Renders the line about a run's status.
 pub(crate) fn run_line(run: &RunSummary, now: Timestamp) -> String {
     let name = run.job.as_deref().map(|job| format!(" ({job})")).unwrap_or_default();
     let took = duration(run, now);
@@ -102,11 +102,11 @@ pub(crate) fn run_line(run: &RunSummary, now: Timestamp) -> String {
         format!(" for {took}")
     };
     let error = run.error.as_deref().map(|error| format!(": {}", one_line(error))).unwrap_or_default();
-    let (text, tone) = told(run);
+    let (text, tone) = status_text(run);
     format!("run {}{name} {}{took}{error}", run.id, painted(&text, tone))
 }
 
-/// A run with every step on every node, or with the counts of each step when there are many.
+/// Renders a run with every step on every node, or with counts per step if there are many.
 pub(crate) fn run_page(run: &Run, plan: &Plan, rows: Rows, now: Timestamp, width: Option<usize>) -> String {
     let mut text = facts_within(&head(run, rows, now), width);
     if let Some(rollout) = &run.rollout {
@@ -114,17 +114,18 @@ pub(crate) fn run_page(run: &Run, plan: &Plan, rows: Rows, now: Timestamp, width
     }
     let untouched: BTreeSet<&str> = match rows {
         Rows::All => BTreeSet::new(),
-        // They are named below, and there is nothing else to say of them.
+        // They are named below.
         Rows::Few => run.untouched.iter().map(String::as_str).collect(),
     };
     let shown = |node: &str| !untouched.contains(node);
     let rows_of = |results: &Results| match folded(results, rows) {
-        Some(wrong) => 1 + wrong.len().min(MOST_FAILED_ITEMS),
+        Some(failed) => 1 + failed.len().min(MOST_FAILED_ITEMS),
         None => results.keys().filter(|node| shown(node)).count(),
     };
-    // A step that nothing has happened to has a row of its own.
-    let untold = plan.steps.iter().filter(|step| run.results.get(&step.index).is_none_or(BTreeMap::is_empty));
-    let all = untold.count() + run.results.values().map(rows_of).sum::<usize>();
+    // A step without results has a row of its own.
+    let without_results =
+        plan.steps.iter().filter(|step| run.results.get(&step.index).is_none_or(BTreeMap::is_empty));
+    let all = without_results.count() + run.results.values().map(rows_of).sum::<usize>();
     if rows == Rows::All || all <= MOST_INSTANCES {
         text.push_str(&format!("\n{}", results(run, plan, rows, shown, width)));
         if run.results.values().any(|results| folded(results, rows).is_some()) {
@@ -134,13 +135,13 @@ pub(crate) fn run_page(run: &Run, plan: &Plan, rows: Rows, now: Timestamp, width
         text.push_str(&format!("\n{}", counted(run, plan, rows, width)));
         text.push_str(&failures(run, plan, width));
     }
-    // A step on nodes has its reasons in the rows, unless they were only counted.
-    let is_told = |step: &StepWaiting| step.bound && (rows == Rows::All || all <= MOST_INSTANCES);
-    text.push_str(&waiting(run.waiting.iter().filter(|step| !is_told(step))));
+    // Rows of steps on nodes show their reasons, unless the rows were only counted.
+    let is_in_rows = |step: &StepWaiting| step.bound && (rows == Rows::All || all <= MOST_INSTANCES);
+    text.push_str(&waiting(run.waiting.iter().filter(|step| !is_in_rows(step))));
     if !run.untouched.is_empty() {
         text.push_str(&format!("\nnever touched: {}\n", hosts(&run.untouched, rows)));
     }
-    text.push_str(&again(run));
+    text.push_str(&next_commands(run));
     text
 }
 
@@ -163,7 +164,7 @@ fn head(run: &Run, rows: Rows, now: Timestamp) -> Vec<(&'static str, Cell)> {
     }
     if let Some(rollout) = &run.rollout {
         let tone = if rollout.failed > rollout.budget { Tone::Bad } else { Tone::Plain };
-        head.push(("rollout", Cell::new(standing(rollout), tone)));
+        head.push(("rollout", Cell::new(position(rollout), tone)));
     }
     if !run.params.is_empty() {
         let params = run.params.iter().map(|(name, value)| format!("{name}={}", plain(value)));
@@ -177,8 +178,12 @@ fn head(run: &Run, rows: Rows, now: Timestamp) -> Vec<(&'static str, Cell)> {
     }
     head.push(("created", created.into()));
     if let (true, Some(at)) = (summary.paused, summary.paused_at) {
-        let text =
-            format!("{} ({} ago); `downbeat run resume {}` goes on", second(at), age(at, now), summary.id);
+        let text = format!(
+            "{} ({} ago); `downbeat run resume {}` continues it",
+            second(at),
+            age(at, now),
+            summary.id
+        );
         head.push(("paused", Cell::new(text, Tone::Busy)));
     }
     if let Some(reason) = &summary.pending_reason {
@@ -202,23 +207,23 @@ fn target(expected: &[String], rows: Rows) -> String {
 /// The results of one step.
 type Results = BTreeMap<String, InstanceResult>;
 
-/// By hostname, and items by their number.
+/// Orders results by hostname, items by their number.
 fn in_order(results: &Results) -> Vec<(&String, &InstanceResult)> {
     let mut rows: Vec<(&String, &InstanceResult)> = results.iter().collect();
     rows.sort_by_key(|(node, result)| (result.item, *node));
     rows
 }
 
-/// If a step has so many items that they share a row: those that went wrong.
+/// Returns the failed results of a step with so many items that they share a row.
 fn folded(results: &Results, rows: Rows) -> Option<Vec<(&String, &InstanceResult)>> {
     let items = results.values().filter(|result| result.item.is_some()).count();
     if rows == Rows::All || items <= MOST_ITEMS {
         return None;
     }
-    Some(in_order(results).into_iter().filter(|(_, result)| is_wrong(result)).collect())
+    Some(in_order(results).into_iter().filter(|(_, result)| is_failed(result)).collect())
 }
 
-fn is_wrong(result: &InstanceResult) -> bool {
+fn is_failed(result: &InstanceResult) -> bool {
     matches!(result.status, Status::Failed | Status::Lost | Status::Cancelled)
 }
 
@@ -231,9 +236,9 @@ fn instances() -> Table {
         .may_cut("NODE", 10)
 }
 
-/// How a step stands, whatever may come of it.
+/// Returns the counts of a step; failures count as final.
 fn tally(step: &Step, run: &Run) -> Tally {
-    Tally::from(&StepStanding::of(step, run, true, |_, _| false))
+    Tally::from(&StepProgress::of(step, run, true, |_, _| false))
 }
 
 fn results(run: &Run, plan: &Plan, rows: Rows, shown: impl Fn(&str) -> bool, width: Option<usize>) -> String {
@@ -242,9 +247,9 @@ fn results(run: &Run, plan: &Plan, rows: Rows, shown: impl Fn(&str) -> bool, wid
         let number = step.index.to_string();
         match run.results.get(&step.index).filter(|results| !results.is_empty()) {
             Some(results) => {
-                if let Some(wrong) = folded(results, rows) {
+                if let Some(failed) = folded(results, rows) {
                     table.row(items(&number, step, run));
-                    for (node, result) in wrong.into_iter().take(MOST_FAILED_ITEMS) {
+                    for (node, result) in failed.into_iter().take(MOST_FAILED_ITEMS) {
                         table.row(instance(&number, &step.name, node, result));
                     }
                     continue;
@@ -277,7 +282,8 @@ fn results(run: &Run, plan: &Plan, rows: Rows, shown: impl Fn(&str) -> bool, wid
     table.draw(width)
 }
 
-/// Whatever is skipped is recorded, so a step without results in a run that went well had nothing to go over.
+/// Returns whether the step had no items. Skipped instances are recorded, so a step without results in a completed run
+/// had none.
 fn has_no_items(step: &Step, run: &Run) -> bool {
     step.for_each.as_ref().is_some_and(|each| match each.items.as_array() {
         Some(items) => items.is_empty(),
@@ -285,7 +291,7 @@ fn has_no_items(step: &Step, run: &Run) -> bool {
     })
 }
 
-/// One row for all items of a step.
+/// Renders one row for all items of a step.
 fn items(number: &str, step: &Step, run: &Run) -> [Cell; 8] {
     let tally = tally(step, run);
     let results = run.results.get(&step.index).into_iter().flatten();
@@ -308,10 +314,9 @@ fn items(number: &str, step: &Step, run: &Run) -> [Cell; 8] {
         (tally.running, "running"),
         (open.saturating_sub(tally.running), "pending"),
     ];
-    let told = counts.iter().filter(|(count, _)| *count > 0).map(|(count, word)| format!("{count} {word}"));
+    let texts = counts.iter().filter(|(count, _)| *count > 0).map(|(count, word)| format!("{count} {word}"));
     let shown = tally.failed + tally.cancelled > MOST_FAILED_ITEMS as u64;
-    let first =
-        if shown { format!("; the first {MOST_FAILED_ITEMS} that went wrong:") } else { String::new() };
+    let first = if shown { format!("; the first {MOST_FAILED_ITEMS} failures:") } else { String::new() };
     [
         number.into(),
         format!("{}[0-{}]", step.name, tally.wanted.saturating_sub(1)).into(),
@@ -324,11 +329,11 @@ fn items(number: &str, step: &Step, run: &Run) -> [Cell; 8] {
         "-".into(),
         tally.longest.map_or_else(|| "-".to_owned(), short).into(),
         "-".into(),
-        Cell::new(format!("{}{first}", told.collect::<Vec<_>>().join(", ")), Tone::Dim),
+        Cell::new(format!("{}{first}", texts.collect::<Vec<_>>().join(", ")), Tone::Dim),
     ]
 }
 
-/// A row per step: how many of its instances stand where. Of very many steps, those that something is to be said of.
+/// Renders a row per step with the counts of its instances. Of very many steps, only the most urgent.
 fn counted(run: &Run, plan: &Plan, rows: Rows, width: Option<usize>) -> String {
     let with_items = plan.steps.iter().any(|step| step.for_each.is_some());
     let mut table = Table::new([
@@ -376,7 +381,7 @@ fn counted(run: &Run, plan: &Plan, rows: Rows, width: Option<usize>) -> String {
     text
 }
 
-/// What a reader wants to see first has the lowest number.
+/// Orders steps for the reader: the most urgent has the lowest number.
 fn urgency(tally: &Tally) -> u8 {
     if tally.failed + tally.cancelled > 0 {
         0
@@ -389,13 +394,13 @@ fn urgency(tally: &Tally) -> u8 {
     }
 }
 
-/// The instances that went wrong; the first of them.
+/// Renders the first failed instances.
 fn failures(run: &Run, plan: &Plan, width: Option<usize>) -> String {
     let mut table = instances();
     let mut found = 0;
     for step in &plan.steps {
         let results = run.results.get(&step.index).map(in_order).unwrap_or_default();
-        for (node, result) in results.into_iter().filter(|(_, result)| is_wrong(result)) {
+        for (node, result) in results.into_iter().filter(|(_, result)| is_failed(result)) {
             found += 1;
             if found <= MOST_FAILURES {
                 table.row(instance(&step.index.to_string(), &step.name, node, result));
@@ -406,29 +411,30 @@ fn failures(run: &Run, plan: &Plan, width: Option<usize>) -> String {
     match found {
         0 => format!("\n{all}"),
         found if found > MOST_FAILURES => {
-            format!("\n{}\n{} more went wrong; {all}", table.draw(width), found - MOST_FAILURES)
+            format!("\n{}\n{} more failed; {all}", table.draw(width), found - MOST_FAILURES)
         }
         _ => format!("\n{}\n{all}", table.draw(width)),
     }
 }
 
-/// How to go on with a run that did not end well.
-fn again(run: &Run) -> String {
+/// Suggests commands for a run that did not succeed.
+fn next_commands(run: &Run) -> String {
     let (summary, id) = (&run.summary, &run.summary.id);
     let well = summary.status == RunStatus::Completed && !summary.partial;
     if well || !summary.state.is_terminal() {
         return String::new();
     }
-    let mut text = format!("\ndownbeat run retry {id}   # what did not succeed; what did is kept\n");
+    let mut text =
+        format!("\ndownbeat run retry {id}   # runs what did not succeed; keeps the other results\n");
     // With one node it would be the same.
     if run.counts.failed + run.counts.lost > 0 && run.expected.len() > 1 {
-        text.push_str(&format!("downbeat run retry {id} --failed-only   # the failed nodes only\n"));
+        text.push_str(&format!("downbeat run retry {id} --failed-only   # only the failed nodes\n"));
     }
     text.push_str(&logs_of_failure(run));
     text
 }
 
-/// How to read what the first instance that failed wrote.
+/// Suggests the command that prints the output of the first failed instance.
 fn logs_of_failure(run: &Run) -> String {
     let failed = |result: &InstanceResult| result.status == Status::Failed && result.attempts_made() > 0;
     let found = run.results.iter().find_map(|(step, results)| {
@@ -441,10 +447,10 @@ fn logs_of_failure(run: &Run) -> String {
         Some(item) => format!("--step {step} --item {item}"),
         None => format!("--node {node}"),
     };
-    format!("downbeat run logs {id} {part}   # what it wrote\n")
+    format!("downbeat run logs {id} {part}   # its output\n")
 }
 
-/// A value as it was written: texts without their quotes.
+/// Returns a value as it is written: strings without quotes.
 fn plain(value: &serde_json::Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
@@ -476,19 +482,19 @@ fn instance(step: &str, task: &str, node: &str, result: &InstanceResult) -> [Cel
     ]
 }
 
-/// Why it stands where it does, or what it said.
+/// Returns the reason of the status, or the outputs.
 fn detail(result: &InstanceResult) -> String {
     if let Some(why) = result.error.as_ref().or(result.reason.as_ref()).or(result.waits.as_ref()) {
-        // An error that has the line already says it once.
+        // The error may already contain the line.
         let wrote = result.stderr.as_ref().filter(|line| !why.contains(line.as_str()));
         return wrote.map_or_else(|| why.clone(), |line| format!("{why}: {line}"));
     }
-    let said = result.outputs.iter().map(|(name, value)| format!("{name}={}", plain(value)));
+    let outputs = result.outputs.iter().map(|(name, value)| format!("{name}={}", plain(value)));
     let reused = result.reused.map(|first| match result.cached {
         true => format!("from execution {first}"),
         false => "reused".to_owned(),
     });
-    reused.into_iter().chain(said).collect::<Vec<_>>().join(" ")
+    reused.into_iter().chain(outputs).collect::<Vec<_>>().join(" ")
 }
 
 fn waiting<'a>(steps: impl Iterator<Item = &'a StepWaiting>) -> String {
@@ -513,11 +519,11 @@ fn waiting<'a>(steps: impl Iterator<Item = &'a StepWaiting>) -> String {
 }
 
 fn status(run: &RunSummary) -> Cell {
-    let (text, tone) = told(run);
+    let (text, tone) = status_text(run);
     Cell::new(text, tone)
 }
 
-fn told(run: &RunSummary) -> (String, Tone) {
+fn status_text(run: &RunSummary) -> (String, Tone) {
     let tone = match run.status {
         RunStatus::Completed => Tone::Good,
         RunStatus::Failed | RunStatus::Cancelled => Tone::Bad,
@@ -543,7 +549,7 @@ pub(super) fn status_tone(status: Status) -> Tone {
     }
 }
 
-/// From start to end, or up to now.
+/// Returns the time from start to end, or until now.
 fn duration(run: &RunSummary, now: Timestamp) -> String {
     match (run.duration, run.started_at) {
         (Some(duration), _) => short(duration),

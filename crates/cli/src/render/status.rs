@@ -1,4 +1,4 @@
-//! Owns how the whole system looks at a glance.
+//! Owns how the status of the whole system looks.
 
 use downbeat_api::{Replica, Server, Status};
 use downbeat_core::execution::Status as ExecutionStatus;
@@ -10,7 +10,7 @@ use super::run::status_tone;
 use super::table::{Cell, Table, Tone, facts, painted};
 use super::time::{age, short};
 
-/// The whole system on one page.
+/// Renders the whole system on one page.
 pub(crate) fn status_page(status: &Status, now: Timestamp, width: Option<usize>) -> String {
     let nodes = counts(status.nodes.iter().map(|(node, count)| {
         let tone = match node {
@@ -54,7 +54,7 @@ pub(crate) fn status_page(status: &Status, now: Timestamp, width: Option<usize>)
     format!("{text}\n{}", server_table(&status.servers, now, width))
 }
 
-/// The servers that share the store.
+/// Renders the servers that share the store.
 pub(crate) fn server_table(servers: &[Server], now: Timestamp, width: Option<usize>) -> String {
     let mut table =
         Table::new(["SERVER", "ROLE", "STATUS", "RUNS", "HTTP", "GRPC", "VERSION", "UP", "SEEN", "ID"]);
@@ -75,27 +75,27 @@ pub(crate) fn server_table(servers: &[Server], now: Timestamp, width: Option<usi
     table.draw(width)
 }
 
-/// `12 events, 0.4s`, and why when the primary is not followed.
+/// Renders `12 events, 0.4s`, with the error if the replica does not follow the primary.
 fn behind(replica: &Replica) -> String {
     let events = match replica.lag_events {
         Some(1) => "1 event".to_owned(),
         Some(count) => format!("{count} events"),
-        None => "not known how many events".to_owned(),
+        None => "unknown number of events".to_owned(),
     };
     let age = replica.lag.map(|lag| format!(", {}", short(lag))).unwrap_or_default();
     let tone = if replica.connected && replica.lag_events == Some(0) { Tone::Good } else { Tone::Busy };
-    let told = painted(&format!("{events}{age}"), tone);
+    let text = painted(&format!("{events}{age}"), tone);
     match &replica.error {
-        Some(error) if !replica.connected => format!("{told} {}", painted(&format!("({error})"), Tone::Bad)),
-        _ => told,
+        Some(error) if !replica.connected => format!("{text} {}", painted(&format!("({error})"), Tone::Bad)),
+        _ => text,
     }
 }
 
-/// `3 online, 1 stale`; zeros are left out.
+/// Renders `3 online, 1 stale`; zeros are left out.
 pub(super) fn counts<'a>(parts: impl Iterator<Item = (u64, &'a str, Tone)>) -> String {
-    let told: Vec<String> = parts
+    let text: Vec<String> = parts
         .filter(|(count, ..)| *count > 0)
         .map(|(count, name, tone)| painted(&format!("{count} {name}"), tone))
         .collect();
-    if told.is_empty() { "none".to_owned() } else { told.join(", ") }
+    if text.is_empty() { "none".to_owned() } else { text.join(", ") }
 }

@@ -1,11 +1,11 @@
-//! Owns the look of tables: columns two blanks apart, no lines, and no line wider than the terminal. The last column is
-//! wrapped; columns that may be narrower are cut with `…` where it would else have no room.
+//! Owns the look of tables: columns two blanks apart, no ruled lines, and no row wider than the terminal. The last
+//! column is wrapped; columns that may be narrower are cut with `…` to make room for it.
 
 use downbeat_core::shown::is_unprintable;
 use owo_colors::OwoColorize;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// What a cell wants to say with its colour.
+/// The meaning of a cell's colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tone {
     Plain,
@@ -15,7 +15,7 @@ pub(crate) enum Tone {
     Dim,
 }
 
-/// One cell.
+/// A cell of a table.
 #[derive(Clone, Debug)]
 pub(crate) struct Cell {
     text: String,
@@ -27,7 +27,7 @@ impl Cell {
         Self { text: one_line(&text.into()), tone }
     }
 
-    /// Text that is taken as it is, blanks and colours. In a column colours would count as letters.
+    /// Keeps blanks and colours of the text. In a column with others, colours would count as characters.
     pub(crate) fn painted(text: String) -> Self {
         Self { text, tone: Tone::Plain }
     }
@@ -39,25 +39,25 @@ impl<T: Into<String>> From<T> for Cell {
     }
 }
 
-/// Rows under a head.
+/// Rows under a header.
 #[derive(Debug)]
 pub(crate) struct Table {
     head: Vec<&'static str>,
     rows: Vec<Vec<Cell>>,
-    /// Columns that may be cut, the first of them first, each to a number of columns of the terminal.
+    /// Columns that may be cut, in this order, each with its least width.
     narrower: Vec<(usize, usize)>,
-    /// Shorter names of columns, for a terminal in which the long ones have no room.
+    /// Shorter column names for a terminal without room for the long ones.
     short: Vec<(usize, &'static str)>,
-    /// The last column is cut and not wrapped: a row is a line.
+    /// The last column is cut instead of wrapped: every row is one line.
     one_line_each: bool,
 }
 
 pub(super) const GAP: usize = 2;
-/// Narrower than this a wrapped column is unreadable: it runs over instead.
+/// A wrapped column narrower than this is unreadable: it exceeds the terminal instead.
 pub(super) const NARROWEST_COLUMN: usize = 20;
-/// For a last column of this width other columns get shorter names.
+/// To give the last column this width, other columns get their short names.
 const COMFORTABLE_COLUMN: usize = 40;
-/// Other columns are cut until a last column that is wrapped, or cut, has this width.
+/// To give the last column this width, wrapped or cut, other columns are cut.
 const WRAPPED_COLUMN: usize = 28;
 const CUT_COLUMN: usize = 16;
 
@@ -76,21 +76,21 @@ impl Table {
         self.rows.push(cells.into_iter().collect());
     }
 
-    /// In a narrow terminal the column with this name may be cut, but not below `least`.
+    /// Allows to cut a column in a narrow terminal, but not below `least`.
     pub(crate) fn may_cut(mut self, column: &str, least: usize) -> Self {
         let column = self.head.iter().position(|name| *name == column);
         self.narrower.extend(column.map(|column| (column, least)));
         self
     }
 
-    /// In a narrow terminal the column has another name.
+    /// Sets the name of a column for a narrow terminal.
     pub(crate) fn or_short(mut self, column: &str, short: &'static str) -> Self {
         let column = self.head.iter().position(|name| *name == column);
         self.short.extend(column.map(|column| (column, short)));
         self
     }
 
-    /// A row is a line, however much its last cell has to say.
+    /// Makes every row one line: the last cell is cut.
     pub(crate) fn one_line_each(mut self) -> Self {
         self.one_line_each = true;
         self
@@ -101,12 +101,12 @@ impl Table {
         let mut widths = self.widths(&head);
         let last = widths.len().saturating_sub(1);
         let least = if self.one_line_each { CUT_COLUMN } else { WRAPPED_COLUMN };
-        // What the last column needs at least, if it is not shorter anyway.
+        // The least width of the last column, unless its cells are shorter.
         let rest = widths.get(last).map_or(0, |natural| least.min(*natural));
         let before = |widths: &[usize]| widths[..last].iter().map(|width| width + GAP).sum::<usize>();
         let over = |widths: &[usize]| (before(widths) + rest).saturating_sub(width.unwrap_or(usize::MAX));
-        let wish = widths.get(last).map_or(0, |natural| COMFORTABLE_COLUMN.min(*natural));
-        if width.is_some_and(|width| before(&widths) + wish > width) {
+        let comfortable = widths.get(last).map_or(0, |natural| COMFORTABLE_COLUMN.min(*natural));
+        if width.is_some_and(|width| before(&widths) + comfortable > width) {
             for (column, short) in &self.short {
                 head[*column] = short;
             }
@@ -178,7 +178,7 @@ impl Table {
     }
 }
 
-/// What becomes of a last cell that is too long.
+/// How a last cell is drawn that is too long.
 #[derive(Clone, Copy, Debug)]
 enum LastColumn {
     Whole,
@@ -186,20 +186,20 @@ enum LastColumn {
     Cut(usize),
 }
 
-/// Names and values, one under the other.
+/// Renders names and values, one pair per line.
 pub(crate) fn facts(rows: &[(&str, Cell)]) -> String {
     facts_within(rows, None)
 }
 
-/// The same, with long values wrapped to the terminal.
+/// Renders names and values, with long values wrapped to the terminal.
 pub(crate) fn facts_within(rows: &[(&str, Cell)], width: Option<usize>) -> String {
     let names = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let room = width.map(|width| width.saturating_sub(names + GAP)).filter(|room| *room >= NARROWEST_COLUMN);
     let mut text = String::new();
     for (name, cell) in rows {
         let lines = room.map_or_else(|| vec![cell.text.clone()], |room| wrapped(&cell.text, room));
-        for (place, line) in lines.iter().enumerate() {
-            let name = if place == 0 { name } else { "" };
+        for (index, line) in lines.iter().enumerate() {
+            let name = if index == 0 { name } else { "" };
             let name = painted(&format!("{name:names$}"), Tone::Dim);
             text.push_str(&format!("{name}  {}\n", painted(line, cell.tone)));
         }
@@ -217,7 +217,7 @@ pub(crate) fn painted(text: &str, tone: Tone) -> String {
     }
 }
 
-/// At most so many columns of the terminal, with `…` in place of what is cut.
+/// Cuts the text to this many columns, with `…` in place of the rest.
 fn cut(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_owned();
@@ -226,7 +226,7 @@ fn cut(text: &str, width: usize) -> String {
     format!("{}…", kept.trim_end())
 }
 
-/// The longest beginning that takes at most so many columns, and the rest. Some characters take two.
+/// Splits off the longest prefix with at most this many columns. Some characters take two.
 fn split_at_width(text: &str, width: usize) -> (&str, &str) {
     let mut taken = 0;
     for (at, c) in text.char_indices() {
@@ -238,7 +238,7 @@ fn split_at_width(text: &str, width: usize) -> (&str, &str) {
     (text, "")
 }
 
-/// Breaks at blanks where it can.
+/// Wraps the text, at blanks where it can.
 pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     let mut length = 0;
@@ -265,7 +265,7 @@ pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// What comes from hosts may hold line ends and control characters: neither may break the table or the terminal.
+/// Replaces line ends and control characters: texts from hosts must not break the table or the terminal.
 pub(crate) fn one_line(text: &str) -> String {
     let cleaned: String = text.chars().map(|c| if is_unprintable(c) { ' ' } else { c }).collect();
     if cleaned.contains("  ") {

@@ -1,11 +1,11 @@
-//! Owns how times are told: as an age where that helps, otherwise to the second in UTC.
+//! Owns how times are written: as an age where that helps, otherwise to the second in UTC.
 
 use std::time::Duration;
 
 use downbeat_core::Span;
 use jiff::Timestamp;
 
-/// How long before `now` it was: `12s`, `5m`, `3h`, `2d`.
+/// Returns the time between `at` and `now`: `12s`, `5m`, `3h`, `2d`.
 pub(crate) fn age(at: Timestamp, now: Timestamp) -> String {
     let seconds = elapsed(at, now).as_secs();
     match seconds {
@@ -16,14 +16,14 @@ pub(crate) fn age(at: Timestamp, now: Timestamp) -> String {
     }
 }
 
-/// Nothing when the clocks disagree.
+/// Returns the elapsed time; zero if the clocks disagree.
 pub(crate) fn elapsed(from: Timestamp, to: Timestamp) -> Duration {
     to.duration_since(from).try_into().unwrap_or_default()
 }
 
-const SHORTEST_TOLD: Duration = Duration::from_micros(100);
+const SHORTEST_SHOWN: Duration = Duration::from_micros(100);
 
-/// A duration as short as it is still telling.
+/// Returns a duration in a short form: `950ms`, `12.3s`, `1h2m`.
 pub(crate) fn short(span: Span) -> String {
     let duration = span.0;
     if duration >= Duration::from_secs(60) {
@@ -33,28 +33,28 @@ pub(crate) fn short(span: Span) -> String {
         format!("{}s", text.strip_suffix(".0").unwrap_or(&text))
     } else if duration >= Duration::from_millis(10) {
         format!("{}ms", duration.as_millis())
-    } else if duration < SHORTEST_TOLD {
+    } else if duration < SHORTEST_SHOWN {
         "<0.1ms".to_owned()
     } else {
         format!("{:.1}ms", duration.as_secs_f64() * 1e3)
     }
 }
 
-/// The two largest units: `3h5m`, `1m2s`, `2d`.
+/// Returns the two largest units: `3h5m`, `1m2s`, `2d`.
 fn composed(seconds: u64) -> String {
     let units =
         [(seconds / 86_400, "d"), (seconds / 3_600 % 24, "h"), (seconds / 60 % 60, "m"), (seconds % 60, "s")];
     let first = units.iter().position(|(count, _)| *count > 0).unwrap_or(units.len() - 1);
-    let told = units[first..].iter().take(2).filter(|(count, _)| *count > 0);
-    told.map(|(count, unit)| format!("{count}{unit}")).collect()
+    let parts = units[first..].iter().take(2).filter(|(count, _)| *count > 0);
+    parts.map(|(count, unit)| format!("{count}{unit}")).collect()
 }
 
-/// To the second, in UTC.
+/// Returns the time to the second, in UTC.
 pub(crate) fn second(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// To the millisecond, in UTC.
+/// Returns the time to the millisecond, in UTC.
 pub(crate) fn millisecond(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string()
 }
@@ -67,7 +67,7 @@ mod tests {
     fn durations_are_told_in_two_units_at_most() {
         assert_eq!(short(Span(Duration::from_micros(99))), "<0.1ms");
         assert_eq!(short(Span(Duration::from_micros(100))), "0.1ms");
-        for (millis, told) in [
+        for (millis, text) in [
             (0, "<0.1ms"),
             (2, "2.0ms"),
             (950, "950ms"),
@@ -79,7 +79,7 @@ mod tests {
             (86_405_000, "1d"),
             (97_200_000, "1d3h"),
         ] {
-            assert_eq!(short(Span::from_millis(millis)), told);
+            assert_eq!(short(Span::from_millis(millis)), text);
         }
     }
 

@@ -1,51 +1,51 @@
-//! Owns what is told of a run and of steps that wait: each reason once, and again when it changes.
+//! Owns the lines about a run and steps that wait: each reason is printed once, and again when it changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use downbeat_api::{RunStanding, StepWaiting, Waiting};
+use downbeat_api::{RunProgress, StepWaiting, Waiting};
 use jiff::{SignedDuration, Timestamp};
 
 use super::run::task_label;
 use super::table::{Tone, one_line, painted};
 
-/// What fits somewhere is taken sooner than this.
-const WAIT_WORTH_TELLING: SignedDuration = SignedDuration::from_secs(1);
+/// A placed execution that fits a node is leased sooner than this.
+const LEAST_WAIT: SignedDuration = SignedDuration::from_secs(1);
 /// More nodes than this are only counted.
 const MOST_NODES: usize = 5;
 
-/// What was told of waiting.
+/// The reasons that were already printed.
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
-    /// How long a step has to wait before it is told.
-    worth_telling: SignedDuration,
+    /// How long a step has to wait before it is printed.
+    least_wait: SignedDuration,
     steps: BTreeMap<u32, Wait>,
     paused: bool,
-    /// Why the run has not begun.
+    /// Why the run has not started.
     pending: Option<String>,
 }
 
 /// A step that waits.
 #[derive(Clone, Debug)]
 struct Wait {
-    /// The reasons, without what changes from moment to moment.
+    /// The reasons, without values that change all the time.
     signature: BTreeSet<String>,
     since: Timestamp,
-    told: bool,
+    printed: bool,
 }
 
 impl Waits {
-    /// For those who look often.
+    /// For callers that update often.
     pub(crate) fn new() -> Self {
-        Self { worth_telling: WAIT_WORTH_TELLING, ..Self::default() }
+        Self { least_wait: LEAST_WAIT, ..Self::default() }
     }
 
-    /// For those who look so rarely that whatever waits has waited for a while.
+    /// For callers that update so rarely that every wait has lasted for a while.
     pub(crate) fn patient() -> Self {
         Self::default()
     }
 
-    /// Lines about why the run does not begin, about a pause, and about steps that wait.
-    pub(crate) fn news(&mut self, run: &RunStanding, now: Timestamp) -> Vec<String> {
+    /// Returns the lines about a pending run, a pause, and waiting steps.
+    pub(crate) fn changes(&mut self, run: &RunProgress, now: Timestamp) -> Vec<String> {
         let mut lines = Vec::new();
         let summary = &run.summary;
         if summary.pending_reason != self.pending {
@@ -57,25 +57,25 @@ impl Waits {
             lines.push(if self.paused {
                 let id = &summary.id;
                 let paused = painted("paused", Tone::Busy);
-                format!("{paused}: what runs ends, nothing more begins; `downbeat run resume {id}` goes on")
+                format!("{paused}: running tasks finish, no new ones start; `downbeat run resume {id}` continues it")
             } else {
-                "the run goes on".to_owned()
+                "the run continues".to_owned()
             });
         }
         lines.extend(self.steps(run, now));
         lines
     }
 
-    fn steps(&mut self, run: &RunStanding, now: Timestamp) -> Vec<String> {
+    fn steps(&mut self, run: &RunProgress, now: Timestamp) -> Vec<String> {
         let mut lines = Vec::new();
         let mut still = BTreeMap::new();
-        for step in run.waiting.iter().filter(|step| is_worth_telling(step)) {
+        for step in run.waiting.iter().filter(|step| needs_line(step)) {
             let signature = signature(step);
             let before = self.steps.remove(&step.step).filter(|wait| wait.signature == signature);
-            let mut wait = before.unwrap_or(Wait { signature, since: now, told: false });
-            let lasts = is_lasting(step) || now.duration_since(wait.since) >= self.worth_telling;
-            if !wait.told && lasts {
-                wait.told = true;
+            let mut wait = before.unwrap_or(Wait { signature, since: now, printed: false });
+            let lasts = is_lasting(step) || now.duration_since(wait.since) >= self.least_wait;
+            if !wait.printed && lasts {
+                wait.printed = true;
                 lines.push(wait_line(step));
             }
             still.insert(step.step, wait);
@@ -85,17 +85,17 @@ impl Waits {
     }
 }
 
-/// The pause of a run is told by itself, and the next attempt of what failed waits for its time, not for a node.
-fn is_worth_telling(step: &StepWaiting) -> bool {
-    let is_told = |node: &Waiting| match node.cause.as_deref() {
+/// Returns whether a step needs a line. A pause has its own line, and a retry waits for its time, not for a node.
+fn needs_line(step: &StepWaiting) -> bool {
+    let is_covered = |node: &Waiting| match node.cause.as_deref() {
         Some(cause) => matches!(cause, "paused" | "retry"),
-        // A server from before names no causes.
+        // An older server sends no causes.
         None => node.reason == "the run is paused" || node.reason.starts_with("it failed before"),
     };
-    step.nodes.is_empty() || !step.nodes.iter().all(is_told)
+    step.nodes.is_empty() || !step.nodes.iter().all(is_covered)
 }
 
-/// A node that is silent or drained stays so for longer than anybody looks.
+/// Returns whether a node is silent or drained: that usually lasts, so the line is printed at once.
 fn is_lasting(step: &StepWaiting) -> bool {
     let lasts = |node: &Waiting| matches!(node.cause.as_deref(), Some("silent" | "offline" | "drained"));
     step.bound && step.nodes.iter().any(lasts)
@@ -103,7 +103,7 @@ fn is_lasting(step: &StepWaiting) -> bool {
 
 fn signature(step: &StepWaiting) -> BTreeSet<String> {
     let part = |node: &Waiting| match node.cause.as_deref() {
-        // Which nodes are at work changes all the time, and does not matter.
+        // Which nodes are busy changes all the time and does not matter.
         Some("busy") => "busy".to_owned(),
         Some(cause) => format!("{}: {cause}", node.node),
         None => format!("{}: {}", node.node, node.reason),
@@ -160,7 +160,7 @@ pub(super) fn waiting_task(step: &StepWaiting) -> String {
     format!("{}{others}", task_label(&step.task, step.item))
 }
 
-/// A reason that holds for all nodes has no node before it.
+/// A reason that applies to every node is shown without a node name.
 pub(super) fn wait_reason(waiting: &Waiting) -> String {
     let reason = one_line(&waiting.reason);
     if waiting.node == "-" { reason } else { format!("{}: {reason}", waiting.node) }
@@ -172,7 +172,7 @@ mod tests {
 
     use super::*;
 
-    fn standing(waiting: Value) -> RunStanding {
+    fn waiting_run(waiting: Value) -> RunProgress {
         let id = "0198c0de-0000-7000-8000-000000000005";
         let mut waiting = waiting;
         for step in waiting.as_array_mut().unwrap() {
@@ -188,38 +188,38 @@ mod tests {
         .unwrap()
     }
 
-    fn told(waits: &mut Waits, run: &RunStanding, second: i64) -> Vec<String> {
-        let lines = waits.news(run, Timestamp::from_second(second).unwrap());
+    fn printed(waits: &mut Waits, run: &RunProgress, second: i64) -> Vec<String> {
+        let lines = waits.changes(run, Timestamp::from_second(second).unwrap());
         lines.iter().map(|line| anstream::adapter::strip_str(line).to_string()).collect()
     }
 
     #[test]
     fn a_placed_step_that_fits_nowhere_says_so_once_and_not_at_once() {
         let mut waits = Waits::new();
-        let run = standing(json!([{"step": 2, "task": "s2", "nodes": [
+        let run = waiting_run(json!([{"step": 2, "task": "s2", "nodes": [
             {"node": "a", "reason": "lacks label `gpu`"}, {"node": "b", "reason": "is offline"}]}]));
-        assert_eq!(told(&mut waits, &run, 0), [""; 0], "it may be taken the next moment");
+        assert_eq!(printed(&mut waits, &run, 0), [""; 0], "it may be taken the next moment");
         assert_eq!(
-            told(&mut waits, &run, 1),
+            printed(&mut waits, &run, 1),
             ["step 2 s2 waits: no node fits now (a: lacks label `gpu`; b: is offline)"]
         );
-        assert_eq!(told(&mut waits, &run, 2), [""; 0], "once");
+        assert_eq!(printed(&mut waits, &run, 2), [""; 0], "once");
     }
 
     #[test]
     fn a_silent_node_is_told_at_once_and_again_only_when_the_reason_changes() {
         let mut waits = Waits::new();
         let run = |cause: &str, reason: &str| {
-            standing(json!([{"step": 0, "task": "deploy", "bound": true,
+            waiting_run(json!([{"step": 0, "task": "deploy", "bound": true,
                 "nodes": [{"node": "web-30", "reason": reason, "cause": cause}]}]))
         };
         let silent = run("silent", "silent for 42s; fails when it is offline, in 58s");
         let line = "step 0 deploy waits for web-30, silent for 42s; fails when it is offline, in 58s";
-        assert_eq!(told(&mut waits, &silent, 0), [line]);
+        assert_eq!(printed(&mut waits, &silent, 0), [line]);
         let later = run("silent", "silent for 43s; fails when it is offline, in 57s");
-        assert_eq!(told(&mut waits, &later, 1), [""; 0], "only the times have changed");
+        assert_eq!(printed(&mut waits, &later, 1), [""; 0], "only the times have changed");
         let drained = run("drained", "drained");
-        assert_eq!(told(&mut waits, &drained, 2), ["step 0 deploy waits for web-30, drained"]);
+        assert_eq!(printed(&mut waits, &drained, 2), ["step 0 deploy waits for web-30, drained"]);
     }
 
     #[test]
@@ -230,22 +230,22 @@ mod tests {
                 .iter()
                 .map(|node| json!({"node": node, "reason": "busy with run x", "cause": "busy"}))
                 .collect();
-            standing(json!([{"step": 0, "task": "t", "bound": true, "others": others, "nodes": nodes}]))
+            waiting_run(json!([{"step": 0, "task": "t", "bound": true, "others": others, "nodes": nodes}]))
         };
-        assert_eq!(told(&mut waits, &run(&["a", "b"], 2), 0), [""; 0]);
+        assert_eq!(printed(&mut waits, &run(&["a", "b"], 2), 0), [""; 0]);
         assert_eq!(
-            told(&mut waits, &run(&["b", "c"], 1), 1),
+            printed(&mut waits, &run(&["b", "c"], 1), 1),
             ["step 0 t waits for b, c and 1 other node, busy with run x"]
         );
-        assert_eq!(told(&mut waits, &run(&["c"], 0), 5), [""; 0]);
+        assert_eq!(printed(&mut waits, &run(&["c"], 0), 5), [""; 0]);
     }
 
     #[test]
     fn who_looks_rarely_is_told_at_the_first_look() {
-        let run = standing(
+        let run = waiting_run(
             json!([{"step": 0, "task": "t", "nodes": [{"node": "a", "reason": "lacks backend `docker`"}]}]),
         );
         let line = "step 0 t waits: no node fits now (a: lacks backend `docker`)";
-        assert_eq!(told(&mut Waits::patient(), &run, 0), [line]);
+        assert_eq!(printed(&mut Waits::patient(), &run, 0), [line]);
     }
 }

@@ -1,4 +1,4 @@
-//! Owns how a node's work looks.
+//! Owns how a node's executions look.
 
 use downbeat_api::{HeldWork, NodeWork};
 use jiff::Timestamp;
@@ -9,7 +9,7 @@ use super::status::counts;
 use super::table::{Cell, Table, Tone, facts};
 use super::time::{age, second, short};
 
-/// What a node is at, and what it has done.
+/// Renders the executions that a node has leased, and the totals of those that it has finished.
 pub(crate) fn work_page(work: &NodeWork, now: Timestamp, width: Option<usize>) -> String {
     let slots = format!("{} of {} free", work.slots.free, work.slots.total);
     let totals = work.totals.iter().map(|(status, count)| (*count, status.as_str(), status_tone(*status)));
@@ -34,7 +34,7 @@ pub(crate) fn work_page(work: &NodeWork, now: Timestamp, width: Option<usize>) -
         ("last active", format!("{} ({})", second(work.active_at), parts.join(", ")).into()),
     ]);
     if work.held.is_empty() {
-        return format!("{head}\nit holds nothing\n");
+        return format!("{head}\nno leased executions\n");
     }
     let mut table =
         Table::new(["RUN", "JOB", "STEP", "TASK", "ATTEMPT", "STATUS", "LEASED", "EXPIRES IN", "NAME"]);

@@ -1,4 +1,4 @@
-//! Owns the progress bars of a run that is watched on a terminal: one per step, on standard error.
+//! Owns the progress bars of a watched run on a terminal: one per step, on standard error.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use crate::out::Out;
 use crate::render::Tally;
 
-/// More bars than this scroll off the screen: only the steps that are at work are shown then.
+/// More bars than this would scroll off the screen: then only active steps have one.
 const MOST_BARS: usize = 12;
 const TICK: Duration = Duration::from_millis(100);
 
-/// The bars.
+/// The progress bars of a run.
 pub(super) struct Bars {
     all: MultiProgress,
     bars: Vec<Option<ProgressBar>>,
@@ -21,17 +21,17 @@ pub(super) struct Bars {
     out: Out,
 }
 
-/// What a line is made of.
+/// The widths of the parts of a bar's line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Layout {
     name_width: usize,
-    /// Nothing where there is no room for a bar.
+    /// 0 if the terminal has no room for a bar.
     bar_width: usize,
 }
 
 /// Spinner, number, counts and the blanks between them.
 const FIXED_COLUMNS: usize = 17;
-/// For what the counts are made of; the rest is cut.
+/// Columns for the counts by status; the rest is cut.
 const MESSAGE_COLUMNS: usize = 10;
 
 impl Layout {
@@ -56,7 +56,7 @@ impl Layout {
 }
 
 impl Bars {
-    /// Nothing where nobody looks.
+    /// Returns `None` if the output is not a terminal.
     pub(super) fn on_terminal(out: Out, plan: &Plan) -> Option<Self> {
         if !out.is_terminal() || !std::io::stderr().is_terminal() {
             return None;
@@ -66,22 +66,22 @@ impl Bars {
         Some(Self { all: MultiProgress::new(), bars: vec![None; plan.steps.len()], layout, out })
     }
 
-    /// A line above the bars.
-    pub(super) fn say(&self, line: &str) {
+    /// Prints a line above the bars.
+    pub(super) fn print_above(&self, line: &str) {
         self.all.suspend(|| self.out.note(line));
     }
 
     pub(super) fn show(&mut self, tallies: &[Tally], run: &RunSummary) {
         let few = tallies.len() <= MOST_BARS;
-        for (place, tally) in self.bars.iter_mut().zip(tallies) {
+        for (slot, tally) in self.bars.iter_mut().zip(tallies) {
             let active = tally.running > 0 || (tally.ended() > 0 && !tally.has_ended());
-            if place.is_none() && (few || active) {
-                *place = Some(bar(&self.all, tally, self.layout));
+            if slot.is_none() && (few || active) {
+                *slot = Some(bar(&self.all, tally, self.layout));
             }
-            let Some(bar) = place else { continue };
+            let Some(bar) = slot else { continue };
             bar.set_length(tally.wanted);
             bar.set_position(tally.ended());
-            bar.set_message(told(tally));
+            bar.set_message(counts_text(tally));
             if (tally.has_ended() || run.state.is_terminal()) && !bar.is_finished() {
                 if few { bar.abandon() } else { bar.finish_and_clear() }
             }
@@ -104,7 +104,7 @@ fn prefix(tally: &Tally, width: usize) -> String {
     format!("{:>3} {:<width$.width$}", tally.index, tally.name)
 }
 
-fn told(tally: &Tally) -> String {
+fn counts_text(tally: &Tally) -> String {
     let parts = [
         (tally.succeeded.saturating_sub(tally.cached + tally.reused), "ok"),
         (tally.reused, "reused"),
@@ -114,12 +114,12 @@ fn told(tally: &Tally) -> String {
         (tally.skipped, "skipped"),
         (tally.running, "running"),
     ];
-    let told: Vec<String> = parts
+    let parts: Vec<String> = parts
         .into_iter()
         .filter(|(count, _)| *count > 0)
         .map(|(count, word)| format!("{count} {word}"))
         .collect();
-    told.join(", ")
+    parts.join(", ")
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use crate::render::EventLines;
 pub(crate) struct EventsArgs {
     #[command(flatten)]
     run: Which,
-    /// Go on with what happens, until the run has ended
+    /// Continue with new events, until the run has ended
     #[arg(short, long)]
     follow: bool,
     /// Only events after this number
@@ -29,7 +29,7 @@ pub(super) async fn run(args: EventsArgs, client: &Client, out: Out) -> Result<(
         Format::Table => {
             let plan = client.ask(request::run_plan(&id)).await?;
             let mut names: Vec<_> = plan.nodes.into_iter().map(|node| (node.id, node.hostname)).collect();
-            // Any node may have what is placed.
+            // Placed steps may run on any node.
             if plan.steps.iter().any(|step| matches!(step.place, Where::Placed(_))) {
                 let run: RunSummary = client.ask(request::run(&id).reading()).await?;
                 let nodes = client.all_pages(request::cluster_nodes(run.cluster)).await?;
@@ -44,9 +44,9 @@ pub(super) async fn run(args: EventsArgs, client: &Client, out: Out) -> Result<(
         return event::follow(request.with("follow", 1), lines, client, out).await;
     }
     let events = client.ask(request.with("limit", limits::PAGE_MOST)).await?;
-    out.result(&events, || event::told(&events.data, lines))?;
+    out.result(&events, || event::render_events(&events.data, lines))?;
     if events.pagination.has_more && out.format() == Format::Table {
-        out.note(&format!("there is more: --since {}", events.pagination.next));
+        out.note(&format!("more events follow; use --since {}", events.pagination.next));
     }
     Ok(())
 }

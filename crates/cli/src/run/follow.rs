@@ -1,10 +1,10 @@
-//! Owns when somebody who follows a run looks at it: the view comes from the run's events, and the server is asked only for
-//! what events do not say.
+//! Owns when the view of a followed run is updated: it is built from the run's events, and the server is read only for
+//! facts that events do not contain.
 
 use std::time::Duration;
 
-use downbeat_api::{Plan, Rules, Run, RunStanding};
-use downbeat_client::{Client, Heard, Live};
+use downbeat_api::{EndRules, Plan, Run, RunProgress};
+use downbeat_client::{Client, Live, Update};
 use downbeat_core::execution::Status;
 use downbeat_core::ids::{ExecutionId, RunId};
 use downbeat_core::run::RunStatus;
@@ -13,83 +13,82 @@ use tokio::time::Instant;
 use crate::exit::Failure;
 use crate::out::Out;
 
-/// Looking more often than this shows nothing that a person could see.
+/// A person would not see faster updates.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
-/// The view of a run with more instances than this takes a while to make: it is looked at less often.
+/// Building the view of a run with more instances than this takes time: it is updated less often.
 const MANY_INSTANCES: u64 = 1_000;
 const PAUSE_OF_MANY: Duration = Duration::from_millis(500);
-/// While something waits, the server is asked why this often.
+/// While an execution is pending, the server is asked for the reason this often.
 const REASONS_PAUSE: Duration = Duration::from_secs(1);
-/// The server works for these questions at most one part in this many of the time.
-const PAUSE_PER_QUESTION: u32 = 10;
+/// Reading reasons takes at most one part in this many of the server's time.
+const PAUSE_PER_READ: u32 = 10;
 
-/// Somebody who only waits is told what for: first after this time, then after twice as long, and so on.
+/// `--wait` prints what the run waits for: first after this time, then after twice as long, and so on.
 const FIRST_GLANCE: Duration = Duration::from_secs(3);
 const LONGEST_GLANCE: Duration = Duration::from_secs(30);
 
-/// A run that is followed.
+/// A run that a command follows.
 pub(super) struct Follow {
     live: Live,
-    rules: Rules,
+    rules: EndRules,
     /// When the view was last returned.
     shown_at: Option<Instant>,
-    /// When the server is asked next for what events do not say.
-    ask_at: Instant,
-    /// An execution that is pending, and since when that is known.
+    /// When the server is asked next for facts that events do not contain.
+    read_at: Instant,
+    /// The first pending execution, and since when it is known to be pending.
     waits: Option<(ExecutionId, Instant)>,
-    /// Nothing was heard of the run for a while.
+    /// No event of the run arrived for a while.
     is_quiet: bool,
-    /// How many failed instances the last whole view had.
+    /// The number of failed instances in the last view that was read whole.
     failed: u64,
 }
 
 impl Follow {
     pub(super) async fn new(client: &Client, id: &RunId, out: Out) -> Result<Self, Failure> {
-        let away = move |base: &str| out.note(&format!("{base} is away; waiting for it"));
+        let away = move |base: &str| out.note(&format!("{base} does not respond; waiting for it"));
         let mut live = client.follow(id, away).await?;
         let failed = live.run().counts.failed;
-        let rules = Rules::of(live.plan());
-        let ask_at = Instant::now() + REASONS_PAUSE;
-        Ok(Self { live, rules, shown_at: None, ask_at, waits: None, is_quiet: false, failed })
+        let rules = EndRules::of(live.plan());
+        let read_at = Instant::now() + REASONS_PAUSE;
+        Ok(Self { live, rules, shown_at: None, read_at, waits: None, is_quiet: false, failed })
     }
 
     pub(super) fn plan(&self) -> &Plan {
         self.live.plan()
     }
 
-    /// Returns how the run stands at the next moment worth looking; the first time at once.
-    pub(super) async fn next_standing(&mut self) -> Result<RunStanding, Failure> {
-        self.hear_news().await?;
-        if self.is_time_to_ask() {
+    /// Returns the progress of the run after its next change; the first time at once.
+    pub(super) async fn next_progress(&mut self) -> Result<RunProgress, Failure> {
+        self.wait_for_change().await?;
+        if self.is_time_to_read() {
             let started = Instant::now();
-            self.live.look().await?;
-            self.asked(started);
+            self.live.refresh_waiting().await?;
+            self.schedule_next_read(started);
         }
         self.shown_at = Some(Instant::now());
-        Ok(self.standing())
+        Ok(self.progress())
     }
 
-    /// Returns the whole run at the next moment worth looking; the first time at once.
+    /// Returns the whole run after its next change; the first time at once.
     pub(super) async fn next_run(&mut self) -> Result<Run, Failure> {
-        self.hear_news().await?;
-        let is_due = self.is_quiet && Instant::now() >= self.ask_at;
-        if is_due || self.is_time_to_ask() || self.live.run().counts.failed != self.failed {
+        self.wait_for_change().await?;
+        let is_due = self.is_quiet && Instant::now() >= self.read_at;
+        if is_due || self.is_time_to_read() || self.live.run().counts.failed != self.failed {
             self.read_whole().await?;
         }
         self.shown_at = Some(Instant::now());
         Ok(self.live.run().clone())
     }
 
-    /// Waits for the end of the run. Meanwhile shows how it stands, at the moments at which a person who waits begins
-    /// to wonder.
-    pub(super) async fn until_end(&mut self, mut glance: impl FnMut(&RunStanding)) -> Result<(), Failure> {
+    /// Waits for the end of the run. Calls `glance` with its progress, at growing intervals.
+    pub(super) async fn until_end(&mut self, mut glance: impl FnMut(&RunProgress)) -> Result<(), Failure> {
         let mut pause = FIRST_GLANCE;
         let mut glance_at = Instant::now() + pause;
         while !self.live.has_ended() {
-            let heard = self.live.hear(glance_at).await?;
-            if heard == Heard::Nothing && Instant::now() >= glance_at {
-                self.live.look().await?;
-                glance(&self.standing());
+            let update = self.live.next_update(glance_at).await?;
+            if update == Update::Timeout && Instant::now() >= glance_at {
+                self.live.refresh_waiting().await?;
+                glance(&self.progress());
                 pause = (pause * 2).min(LONGEST_GLANCE);
                 glance_at = Instant::now() + pause;
             }
@@ -97,16 +96,16 @@ impl Follow {
         Ok(())
     }
 
-    /// Reads what no event says: why something waits, and the last words of what failed.
+    /// Reads facts that events do not contain: why executions wait, and the last output lines of failed ones.
     async fn read_whole(&mut self) -> Result<(), Failure> {
         let started = Instant::now();
         self.live.refresh().await?;
-        self.asked(started);
+        self.schedule_next_read(started);
         self.failed = self.live.run().counts.failed;
         Ok(())
     }
 
-    /// Returns the run at its end, and its plan. The run is read once more only if something failed.
+    /// Returns the ended run and its plan. Reads the run again only if an instance failed.
     pub(super) async fn at_end(&mut self) -> Result<(&Run, &Plan), Failure> {
         if self.live.run().counts.failed != self.failed {
             self.read_whole().await?;
@@ -114,27 +113,27 @@ impl Follow {
         Ok(self.live.view())
     }
 
-    fn standing(&mut self) -> RunStanding {
+    fn progress(&mut self) -> RunProgress {
         let (run, plan) = self.live.view();
-        RunStanding::of(run, plan, &self.rules)
+        RunProgress::of(run, plan, &self.rules)
     }
 
-    /// Waits until something happened to the run; what comes in quick succession is one piece of news.
-    async fn hear_news(&mut self) -> Result<(), Failure> {
+    /// Waits until the run changes; changes in quick succession count as one.
+    async fn wait_for_change(&mut self) -> Result<(), Failure> {
         let Some(shown_at) = self.shown_at else { return Ok(()) };
         let is_large = self.live.run().counts.total() > MANY_INSTANCES;
         let pause = if is_large { PAUSE_OF_MANY } else { SHORTEST_PAUSE };
-        let mut heard = self.live.hear(shown_at + REASONS_PAUSE).await?;
-        self.is_quiet = heard == Heard::Nothing;
-        while heard == Heard::Something && Instant::now() < shown_at + pause {
-            heard = self.live.hear(shown_at + pause).await?;
+        let mut update = self.live.next_update(shown_at + REASONS_PAUSE).await?;
+        self.is_quiet = update == Update::Timeout;
+        while update == Update::Event && Instant::now() < shown_at + pause {
+            update = self.live.next_update(shown_at + pause).await?;
         }
         Ok(())
     }
 
-    /// Returns whether the server is to be asked why something waits: the run waits for its turn, or one execution has been
-    /// pending for a while.
-    fn is_time_to_ask(&mut self) -> bool {
+    /// Returns whether to ask the server why something waits: the run is pending, or one execution has been pending for
+    /// a while.
+    fn is_time_to_read(&mut self) -> bool {
         let now = Instant::now();
         let run = self.live.run();
         let mut pending =
@@ -148,11 +147,11 @@ impl Follow {
             }
         };
         let waits = self.waits.is_some_and(|(_, since)| now - since >= REASONS_PAUSE);
-        now >= self.ask_at && (waits || run.summary.status == RunStatus::Pending)
+        now >= self.read_at && (waits || run.summary.status == RunStatus::Pending)
     }
 
-    fn asked(&mut self, started: Instant) {
+    fn schedule_next_read(&mut self, started: Instant) {
         let now = Instant::now();
-        self.ask_at = now + REASONS_PAUSE.max((now - started) * PAUSE_PER_QUESTION);
+        self.read_at = now + REASONS_PAUSE.max((now - started) * PAUSE_PER_READ);
     }
 }

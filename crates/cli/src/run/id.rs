@@ -1,4 +1,4 @@
-//! Owns how a run may be named: by its id, by a unique beginning of it, or as the last one.
+//! Resolves the RUN argument: an id, a unique start of an id, or `last`.
 
 use downbeat_api::{List, RunSummary, request};
 use downbeat_client::Client;
@@ -9,19 +9,19 @@ use downbeat_core::nearest::nearest_within;
 use super::Which;
 use crate::exit::Failure;
 
-/// How far back a beginning is looked for.
+/// How many pages of runs are searched for an id.
 const MOST_PAGES: u64 = 10;
 /// A whole UUID; scheduled runs have a colon in their id.
 const WHOLE_ID_CHARS: usize = 36;
-/// How many of several are named.
+/// How many matching runs an error lists.
 const MOST_NAMED: usize = 5;
 
 impl Which {
-    /// The id that is meant.
+    /// Returns the id of the run.
     pub(super) async fn resolve(&self, client: &Client) -> Result<RunId, Failure> {
         let text = self.run.as_str();
         if text.trim().is_empty() {
-            return Err(Failure::bad_input("RUN is empty: write an id, a beginning of one, or `last`"));
+            return Err(Failure::bad_input("RUN is empty; write an id, the start of an id, or `last`"));
         }
         if text.chars().count() >= WHOLE_ID_CHARS || text.contains(':') {
             return Ok(text.into());
@@ -32,16 +32,16 @@ impl Which {
             return run.map(|run| run.id).ok_or_else(|| Failure::not_found("there is no run yet"));
         }
         let mut found = Vec::new();
-        let mut near = None;
+        let mut similar = None;
         for number in 0..MOST_PAGES {
             let runs = page(client, limits::PAGE_MOST, number * u64::from(limits::PAGE_MOST)).await?;
-            near = near.or_else(|| nearly(text, runs.data.iter().map(|run| run.id.as_str())));
+            similar = similar.or_else(|| find_similar(text, runs.data.iter().map(|run| run.id.as_str())));
             found.extend(runs.data.into_iter().map(|run| run.id).filter(|id| id.as_str().starts_with(text)));
             if !runs.pagination.has_more {
                 break;
             }
         }
-        only(text, found, near.as_deref())
+        only(text, found, similar.as_deref())
     }
 }
 
@@ -50,29 +50,30 @@ async fn page(client: &Client, limit: u32, offset: u64) -> Result<List<RunSummar
     Ok(client.ask(runs.with_any("cluster", client.cluster())).await?)
 }
 
-/// The id whose beginning is a typing error away, when only one is: ids of runs are much alike.
-fn nearly<'i>(text: &str, ids: impl Iterator<Item = &'i str>) -> Option<String> {
+/// Returns the id whose start differs by one typing error, if only one does: ids of runs are similar.
+fn find_similar<'i>(text: &str, ids: impl Iterator<Item = &'i str>) -> Option<String> {
     const SHORTEST: usize = 6;
     let length = text.chars().count();
-    let beginning = |id: &'i str| id.char_indices().nth(length).map_or(id, |(end, _)| &id[..end]);
-    let mut close = ids.filter(|id| nearest_within(text, [beginning(id)], 1).is_some());
+    let prefix = |id: &'i str| id.char_indices().nth(length).map_or(id, |(end, _)| &id[..end]);
+    let mut close = ids.filter(|id| nearest_within(text, [prefix(id)], 1).is_some());
     let first = close.next().filter(|_| length >= SHORTEST)?;
     close.next().is_none().then(|| first.to_owned())
 }
 
-fn only(text: &str, mut found: Vec<RunId>, near: Option<&str>) -> Result<RunId, Failure> {
+fn only(text: &str, mut found: Vec<RunId>, similar: Option<&str>) -> Result<RunId, Failure> {
     match found.len() {
         0 => {
-            let advice = match near {
-                Some(near) => format!("did you mean {near}?"),
+            let advice = match similar {
+                Some(similar) => format!("did you mean {similar}?"),
                 None => "`downbeat run list` shows the runs".to_owned(),
             };
-            Err(Failure::not_found(format!("there is no run `{text}`, nor one whose id begins so; {advice}")))
+            Err(Failure::not_found(format!("no run has an id that is or starts with `{text}`; {advice}")))
         }
         1 => Ok(found.remove(0)),
         count => {
             let named = found.iter().take(MOST_NAMED).map(RunId::to_string).collect();
-            Err(Failure::bad_input(format!("`{text}` may be any of {count} runs")).with_details(named))
+            Err(Failure::bad_input(format!("`{text}` matches {count} runs; write more of the id"))
+                .with_details(named))
         }
     }
 }
@@ -85,13 +86,13 @@ mod tests {
     #[test]
     fn a_typing_error_in_an_id_finds_the_run_that_was_meant() {
         let ids = ["01a2b3c4-0000", "01a2ffff-0000"];
-        let near = |text: &str| nearly(text, ids.into_iter());
-        assert_eq!(near("01a2b3c5").as_deref(), Some("01a2b3c4-0000"));
-        assert_eq!(near("01a2bc34").as_deref(), Some("01a2b3c4-0000"));
-        assert_eq!(near("01b2").as_deref(), None, "too short to tell");
-        assert_eq!(near("ffffffff").as_deref(), None);
-        let told = only("01a2b3c5", Vec::new(), near("01a2b3c5").as_deref()).unwrap_err();
-        assert!(told.message.ends_with("did you mean 01a2b3c4-0000?"), "{}", told.message);
+        let similar = |text: &str| find_similar(text, ids.into_iter());
+        assert_eq!(similar("01a2b3c5").as_deref(), Some("01a2b3c4-0000"));
+        assert_eq!(similar("01a2bc34").as_deref(), Some("01a2b3c4-0000"));
+        assert_eq!(similar("01b2").as_deref(), None, "too short to tell");
+        assert_eq!(similar("ffffffff").as_deref(), None);
+        let failure = only("01a2b3c5", Vec::new(), similar("01a2b3c5").as_deref()).unwrap_err();
+        assert!(failure.message.ends_with("did you mean 01a2b3c4-0000?"), "{}", failure.message);
     }
 
     #[test]

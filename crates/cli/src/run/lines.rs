@@ -1,4 +1,4 @@
-//! Owns how pieces of output of many executions become lines that do not mix.
+//! Turns output chunks of many executions into lines that do not mix.
 
 use std::collections::BTreeMap;
 
@@ -9,49 +9,50 @@ use owo_colors::OwoColorize;
 
 use crate::render::table::one_line;
 
-/// Whether lines say whose they are.
+/// The prefix of each line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Prefix {
     None,
     /// `web-01 | line`.
     Node,
-    /// `shard[3] web-01 | line`: items of one task are alike, and any node may have any of them.
+    /// `shard[3] web-01 | line`: any node may have any item of a task.
     Item,
 }
 
-/// Whether standard error has a colour.
+/// The colour of standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Colour {
     On,
     Off,
 }
 
-/// A line that is this long is printed before it has ended.
+/// A longer line is printed before it ends.
 const LONGEST_LINE_BYTES: usize = 64 * 1024;
 
-/// Lines in the making.
+/// The lines of several executions.
 #[derive(Debug)]
 pub(super) struct Lines {
     prefix: Prefix,
     colour: Colour,
-    /// Prefixes are padded to the longest that was seen.
+    /// Prefixes are padded to the longest one so far.
     width: usize,
-    /// Whose line was printed last and does not end in a line end.
+    /// The execution and stream whose printed line has no line end yet.
     unfinished: Option<(ExecutionId, Stream)>,
-    open: BTreeMap<ExecutionId, Open>,
+    open: BTreeMap<ExecutionId, OpenLines>,
 }
 
+/// Output of one execution that was not printed yet.
 #[derive(Debug, Default)]
-struct Open {
+struct OpenLines {
     whose: String,
-    /// Bytes of the execution's output that were printed or are held.
+    /// Bytes of the execution's output that were printed or are buffered.
     next: u64,
-    /// What has no line end yet, of each stream.
+    /// Text without a line end yet, per stream.
     out: String,
     err: String,
 }
 
-impl Open {
+impl OpenLines {
     fn line(&mut self, stream: Stream) -> &mut String {
         match stream {
             Stream::Stdout => &mut self.out,
@@ -65,17 +66,18 @@ impl Lines {
         Self { prefix, colour, width: 0, unfinished: None, open: BTreeMap::new() }
     }
 
-    /// Whether it was not pushed before.
+    /// Returns whether the chunk was not pushed before.
     pub(super) fn is_new(&self, chunk: &RunChunk) -> bool {
         self.open.get(&chunk.execution).is_none_or(|open| chunk.chunk.offset >= open.next)
     }
 
-    /// What is to be printed now that this piece came.
+    /// Adds a chunk and returns the text to print now.
     pub(super) fn push(&mut self, chunk: &RunChunk) -> String {
         let whose = self.whose(chunk);
         self.width = self.width.max(whose.chars().count());
         let is_first = !self.open.contains_key(&chunk.execution);
-        let open = self.open.entry(chunk.execution).or_insert_with(|| Open { whose, ..Open::default() });
+        let open =
+            self.open.entry(chunk.execution).or_insert_with(|| OpenLines { whose, ..OpenLines::default() });
         let missing = chunk.chunk.offset.saturating_sub(open.next);
         open.next = chunk.chunk.offset + chunk.chunk.text.len() as u64;
         let mut notes = String::new();
@@ -91,13 +93,13 @@ impl Lines {
         if self.prefix == Prefix::None { self.flow(chunk, &notes) } else { self.whole_lines(chunk, &notes) }
     }
 
-    /// As it was written, at once: it may be a prompt or the dots of a progress. A line that another stream or attempt
-    /// breaks into is ended.
+    /// Returns the text as it was written, at once: it may be a prompt or a progress display. A line that another stream
+    /// or attempt interrupts gets a line end.
     fn flow(&mut self, chunk: &RunChunk, notes: &str) -> String {
         let (whose, written) = ((chunk.execution, chunk.chunk.stream), chunk.chunk.text.as_str());
         let mut text = String::new();
-        let breaks_in = !notes.is_empty() || self.unfinished.is_some_and(|last| last != whose);
-        if self.unfinished.is_some() && breaks_in && !(written.is_empty() && notes.is_empty()) {
+        let interrupts = !notes.is_empty() || self.unfinished.is_some_and(|last| last != whose);
+        if self.unfinished.is_some() && interrupts && !(written.is_empty() && notes.is_empty()) {
             text.push('\n');
             self.unfinished = None;
         }
@@ -109,17 +111,17 @@ impl Lines {
         text
     }
 
-    /// Only lines that have ended, each with its prefix.
+    /// Returns only complete lines, each with its prefix.
     fn whole_lines(&mut self, chunk: &RunChunk, notes: &str) -> String {
         let stream = chunk.chunk.stream;
         let Some(open) = self.open.get_mut(&chunk.execution) else { return String::new() };
         let mut text = String::new();
         let whose = open.whose.clone();
         if !notes.is_empty() {
-            // What was held belongs before what is missing.
+            // Buffered text precedes the missing bytes.
             for stream in [Stream::Stdout, Stream::Stderr] {
-                let held = std::mem::take(open.line(stream));
-                prefixed(&mut text, &held, &whose, self.width, stream, self.colour);
+                let buffered = std::mem::take(open.line(stream));
+                prefixed(&mut text, &buffered, &whose, self.width, stream, self.colour);
             }
             prefixed(&mut text, notes, &whose, self.width, Stream::Stdout, self.colour);
         }
@@ -161,18 +163,18 @@ impl Lines {
         if chunk.attempt > 1 { format!("{whose} attempt {}", chunk.attempt) } else { whose }
     }
 
-    /// Whether what was printed last does not end in a line end: a prompt would follow on the same line.
+    /// Returns whether the last printed text has no line end: a shell prompt would follow on the same line.
     pub(super) fn is_unfinished(&self) -> bool {
         self.unfinished.is_some()
     }
 
-    /// What never ended in a line end.
+    /// Returns the buffered text that never got a line end.
     pub(super) fn finish(&mut self) -> String {
         let mut text = String::new();
         for mut open in std::mem::take(&mut self.open).into_values() {
             for stream in [Stream::Stdout, Stream::Stderr] {
-                let held = std::mem::take(open.line(stream));
-                prefixed(&mut text, &held, &open.whose, self.width, stream, self.colour);
+                let buffered = std::mem::take(open.line(stream));
+                prefixed(&mut text, &buffered, &open.whose, self.width, stream, self.colour);
             }
         }
         text

@@ -11,16 +11,16 @@ use crate::render::run_table;
 
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
-    /// Only those that are pending, running, completed, failed or cancelled; several with commas
+    /// Only runs that are pending, running, completed, failed or cancelled; several, comma-separated
     #[arg(long, value_name = "STATUS")]
     status: Option<String>,
-    /// Only those of this job
+    /// Only runs of this job
     #[arg(long, value_name = "NAME")]
     job: Option<String>,
     /// At most this many
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
-    /// Leave out the newest ones
+    /// Skip this many of the newest runs
     #[arg(long, value_name = "N", default_value_t = 0)]
     offset: u64,
 }

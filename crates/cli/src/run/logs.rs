@@ -1,4 +1,4 @@
-//! `run logs`: what a run's processes wrote.
+//! `run logs`: the output of a run's processes.
 
 use std::collections::BTreeMap;
 
@@ -19,16 +19,16 @@ use crate::out::{Format, Out};
 pub(crate) struct LogsArgs {
     #[command(flatten)]
     run: Which,
-    /// Only of this node, by hostname or id
+    /// Only output of this node, by hostname or id
     #[arg(long, value_name = "NODE")]
     node: Option<String>,
-    /// Only of this step, by its number or its task's name
+    /// Only output of this step, by its number or its task's name
     #[arg(long, value_name = "STEP")]
     step: Option<String>,
-    /// Only of the item with this number, from 0, of a task with `for_each`
+    /// Only output of the item with this number, from 0, of a task with `for_each`
     #[arg(long, value_name = "N")]
     item: Option<u32>,
-    /// Go on as it is written, until the run has ended
+    /// Continue with new output, until the run has ended
     #[arg(short, long)]
     follow: bool,
 }
@@ -65,18 +65,18 @@ async fn logs(args: &LogsArgs, id: &RunId, client: &Client, out: Out) -> Result<
         (Format::Json | Format::Yaml, true) => Printer::Items,
         (Format::Json | Format::Yaml, false) => Printer::Document(Vec::new()),
     };
-    streamed(request, lines, &mut printer, client, out).await?;
+    print_stream(request, lines, &mut printer, client, out).await?;
     match printer {
         Printer::Document(data) => out.result(&json!({ "data": data }), String::new),
         Printer::Lines | Printer::Items => Ok(()),
     }
 }
 
-/// What a line has to say of whose it is.
+/// Returns the prefix that tells the lines of this request apart.
 fn prefix(args: &LogsArgs, run: &Run) -> Prefix {
-    let is_meant = |item: u32| args.item.is_none_or(|meant| meant == item);
+    let matches_item = |item: u32| args.item.is_none_or(|meant| meant == item);
     let has_items = |results: &&BTreeMap<String, InstanceResult>| {
-        results.values().any(|result| result.item.is_some_and(is_meant))
+        results.values().any(|result| result.item.is_some_and(matches_item))
     };
     match (run.results.values().filter(has_items).count(), args.item) {
         (0, _) if args.node.is_none() && part::hostnames(run).len() > 1 => Prefix::Node,
@@ -87,15 +87,15 @@ fn prefix(args: &LogsArgs, run: &Run) -> Prefix {
     }
 }
 
-/// What becomes of a piece of output.
+/// How chunks are printed.
 enum Printer {
     Lines,
     Items,
     Document(Vec<RunChunk>),
 }
 
-/// A stream that resumes begins at its beginning again: the offsets of the chunks show what was printed before.
-async fn streamed(
+/// Prints a stream. A resumed stream starts from the beginning again: the offsets of the chunks show which were printed.
+async fn print_stream(
     request: Request<RunChunk>,
     mut lines: Lines,
     printer: &mut Printer,

@@ -1,4 +1,4 @@
-//! `run …`: what was started, and what became of it.
+//! `run …`: runs and their results.
 
 mod bars;
 mod cancel;
@@ -26,13 +26,13 @@ pub(crate) use watch::{wait, watch};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Runs, newest first
+    /// List runs, newest first
     List(list::ListArgs),
-    /// A run with every step on every node
+    /// Show a run with every step on every node
     Show {
         #[command(flatten)]
         run: Which,
-        /// Every instance, however many there are
+        /// Show every instance, however many there are
         #[arg(long)]
         all: bool,
     },
@@ -41,36 +41,36 @@ pub(crate) enum Verb {
         #[command(flatten)]
         run: Which,
     },
-    /// What a run's processes wrote, on standard output; lines of standard error are marked
+    /// Print the output of a run's processes to standard output; lines of standard error are marked
     Logs(logs::LogsArgs),
-    /// What happened to a run, in order
+    /// List the events of a run, in order
     Events(events::EventsArgs),
-    /// Let what runs end, and begin nothing more
+    /// Pause a run: running tasks finish, no new ones start
     Pause {
         #[command(flatten)]
         run: Which,
     },
-    /// Go on with a run that is paused
+    /// Continue a paused run
     Resume {
         #[command(flatten)]
         run: Which,
     },
-    /// Stop a run and everything that it started
+    /// Stop a run and all of its running tasks
     Cancel {
         #[command(flatten)]
         run: Which,
     },
-    /// A new run that does what an ended one did not; what succeeded is taken over
+    /// Start a new run of what did not succeed in an ended run; successful results are reused
     Retry(retry::RetryArgs),
-    /// A verb that does not exist, and what came after it
+    /// A verb that does not exist, with its arguments
     #[command(external_subcommand)]
     Unknown(Vec<String>),
 }
 
-/// A run that is meant.
+/// The run that a command works on.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Which {
-    /// Its id, a beginning of it that no other run has, or `last`
+    /// Id of the run, a unique start of the id, or `last`
     #[arg(value_name = "RUN")]
     run: String,
 }

@@ -1,4 +1,4 @@
-//! Owns how a part of a run is named: one of its steps, one of its nodes. What the run does not have is not found.
+//! Resolves a part of a run: a step, an item, a node. Parts that the run does not have are "not found".
 
 use downbeat_api::{Plan, Run, Step, Where, request};
 use downbeat_client::Client;
@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 
 use crate::exit::Failure;
 
-/// How many of several steps are named.
+/// How many steps an error names.
 const MOST_NAMED: usize = 3;
 
-/// The step with this number, or else the only one of this name.
+/// Returns the step with this number, or the only step with this name.
 pub(super) fn step(text: &str, plan: &Plan) -> Result<u32, Failure> {
     if let Some(step) =
         text.parse().ok().and_then(|index: u32| plan.steps.iter().find(|step| step.index == index))
@@ -23,17 +23,17 @@ pub(super) fn step(text: &str, plan: &Plan) -> Result<u32, Failure> {
         [] => {
             let last = plan.steps.len().saturating_sub(1);
             Err(Failure::not_found(format!(
-                "the run has no step `{text}`; its steps have the numbers 0 to {last}, and names: see `run show`"
+                "the run has no step `{text}`; use a number from 0 to {last} or a name that `run show` lists"
             )))
         }
         [first, .., last] => Err(Failure::bad_input(format!(
-            "{} steps are called `{text}`, from {first} to {last}: name one by its number",
+            "{} steps are called `{text}`, from {first} to {last}; use a step number instead",
             named.len()
         ))),
     }
 }
 
-/// Whether a task of the run, or the one of this step, has so many items that this is one of them.
+/// Checks that a task of the run, or the task of `step`, has an item with this number.
 pub(super) fn check_item(item: u32, step: Option<u32>, run: &Run, plan: &Plan) -> Result<(), Failure> {
     let over_items = |each: &&Step| each.for_each.is_some() && step.is_none_or(|step| step == each.index);
     let steps: Vec<&Step> = plan.steps.iter().filter(over_items).collect();
@@ -42,8 +42,8 @@ pub(super) fn check_item(item: u32, step: Option<u32>, run: &Run, plan: &Plan) -
         let has = if step.is_some() { "has no" } else { "has" };
         return Err(Failure::bad_input(format!("--item: {which} {has} `for_each`, so there are no items")));
     }
-    // Items that an expression names come only when the task's turn has come.
-    let may_come = |each: &Step| {
+    // Items of an expression are known only after it is evaluated.
+    let may_get_items = |each: &Step| {
         let is_written = each.for_each.as_ref().is_some_and(|each| each.items.is_array());
         !is_written && !run.summary.state.is_terminal()
     };
@@ -52,7 +52,7 @@ pub(super) fn check_item(item: u32, step: Option<u32>, run: &Run, plan: &Plan) -
         let there = run.results.get(&each.index).into_iter().flatten();
         written.max(there.filter(|(_, result)| result.item.is_some()).count())
     };
-    if steps.iter().any(|each| (item as usize) < count(each) || may_come(each)) {
+    if steps.iter().any(|each| (item as usize) < count(each) || may_get_items(each)) {
         return Ok(());
     }
     let has = |each: &&Step| match count(each) {
@@ -67,7 +67,7 @@ pub(super) fn check_item(item: u32, step: Option<u32>, run: &Run, plan: &Plan) -
     Err(Failure::not_found(format!("there is no item {item}: {}", named.join("; "))))
 }
 
-/// Hostnames of the nodes that have or may have written something.
+/// Returns the hostnames of the nodes that have written output or may still write some.
 pub(super) fn hostnames(run: &Run) -> BTreeSet<&str> {
     let with_results = run.results.values().flatten().filter_map(|(key, result)| match result.item {
         None => Some(key),
@@ -76,7 +76,7 @@ pub(super) fn hostnames(run: &Run) -> BTreeSet<&str> {
     run.expected.iter().chain(with_results).map(String::as_str).filter(|node| *node != "-").collect()
 }
 
-/// Whether a node, by hostname or id, has or may get a part in a run.
+/// Checks that a node, given by hostname or id, has a part in the run or may still get one.
 pub(super) async fn check_node(text: &str, run: &Run, plan: &Plan, client: &Client) -> Result<(), Failure> {
     let has = |hostname: &str| hostnames(run).contains(hostname);
     if has(text) {
@@ -84,11 +84,14 @@ pub(super) async fn check_node(text: &str, run: &Run, plan: &Plan, client: &Clie
     }
     let node = client.ask(request::node(text).with("cluster", run.summary.cluster)).await?;
     let hostname = node.hostname.as_str();
-    let goes_on = !run.summary.state.is_terminal();
-    if has(hostname) || (goes_on && plan.steps.iter().any(|step| matches!(step.place, Where::Placed(_)))) {
+    let continues = !run.summary.state.is_terminal();
+    if has(hostname) || (continues && plan.steps.iter().any(|step| matches!(step.place, Where::Placed(_)))) {
         return Ok(());
     }
-    Err(Failure::not_found(format!("node `{text}` has no part in run {}", run.summary.id)))
+    Err(Failure::not_found(format!(
+        "node `{text}` has no part in run {}; `downbeat run show` lists its nodes",
+        run.summary.id
+    )))
 }
 
 #[cfg(test)]

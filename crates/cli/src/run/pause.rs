@@ -11,12 +11,12 @@ pub(super) async fn pause(which: &Which, client: &Client, out: Out) -> Result<()
     let id = which.resolve(client).await?;
     let run: RunSummary = client.send(request::pause(&id).reading(), Body::Empty, None).await?;
     out.result(&run, || {
-        format!("run {id} is paused: what runs ends, nothing more begins; `downbeat run resume {id}` goes on")
+        format!("run {id} is paused: running tasks finish, no new ones start; `downbeat run resume {id}` continues it")
     })
 }
 
 pub(super) async fn resume(which: &Which, client: &Client, out: Out) -> Result<(), Failure> {
     let id = which.resolve(client).await?;
     let run: RunSummary = client.send(request::resume(&id).reading(), Body::Empty, None).await?;
-    out.result(&run, || format!("run {id} goes on"))
+    out.result(&run, || format!("run {id} continues"))
 }

@@ -1,4 +1,4 @@
-//! `run retry`: a new run that does what an ended one did not.
+//! `run retry`: starts a new run of the parts of an ended run that did not succeed.
 
 use clap::Args;
 use downbeat_api::request;
@@ -15,11 +15,11 @@ pub(crate) struct RetryArgs {
     #[command(flatten)]
     run: Which,
 
-    /// Only on the nodes on which something failed
+    /// Only on the nodes on which a task failed
     #[arg(long)]
     failed_only: bool,
 
-    /// Also this task and all that follows it, however they ended; by name, or by the number of its step
+    /// Also run this task and all tasks after it again, whatever their result; by name, or by the number of its step
     #[arg(long, value_name = "TASK", conflicts_with = "failed_only")]
     from: Option<String>,
 
@@ -31,17 +31,17 @@ pub(crate) struct RetryArgs {
     #[arg(long)]
     watch: bool,
 
-    /// Asking again with the same key returns the first run
+    /// A repeated request with the same key returns the first run
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
 }
 
 pub(super) async fn run(args: RetryArgs, client: &Client, out: Out) -> Result<(), Failure> {
     let first = args.run.resolve(client).await?;
-    // A key of its own lets the client repeat what a broken connection left unanswered.
+    // With its own key the client can repeat the request after a broken connection.
     let key = args.idempotency_key.unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
     let mut body = json!({"failed_only": args.failed_only});
-    // A server from before knows no such field.
+    // An older server refuses the field.
     if let Some(task) = args.from {
         body["from"] = json!(task);
     }

@@ -1,6 +1,6 @@
-//! `run watch`, and what `job run --wait` and `--watch` do after the run was created.
+//! `run watch`, and the second half of `job run --wait` and `--watch`, after the run is created.
 //!
-//! Ctrl-C ends the watching, never the run.
+//! Ctrl-C stops the watching, never the run.
 
 use std::collections::BTreeMap;
 
@@ -15,11 +15,11 @@ use super::bars::Bars;
 use super::follow::Follow;
 use crate::exit::Failure;
 use crate::out::{Format, Out};
-use crate::render::{Rows, Story, Waits, run_line, run_page};
+use crate::render::{Rows, Waits, WatchLines, run_line, run_page};
 
 pub(super) async fn run(which: &Which, client: &Client, out: Out) -> Result<(), Failure> {
     let id = which.resolve(client).await?;
-    // A server that is not there at all is no server that went away: said at once.
+    // Fails at once if no server responds: the stream below would wait for a server that went away.
     client.ask(request::runs().with("limit", 1)).await?;
     watch(id, client, out).await
 }
@@ -28,22 +28,22 @@ pub(super) async fn run(which: &Which, client: &Client, out: Out) -> Result<(), 
 pub(crate) async fn watch(id: RunId, client: &Client, out: Out) -> Result<(), Failure> {
     let watching = async {
         if out.format() == Format::Table {
-            shown(id.clone(), client, out).await
+            show_progress(id.clone(), client, out).await
         } else {
-            listed(id.clone(), client, out).await
+            print_documents(id.clone(), client, out).await
         }
     };
     detachable(&id, out, watching).await
 }
 
-/// Waits for a run, then shows it; the exit code is its result. Says on standard error what it waits for.
+/// Waits for a run, then shows it; the exit code is its result. Prints to standard error what the run waits for.
 pub(crate) async fn wait(id: RunId, client: &Client, out: Out) -> Result<(), Failure> {
     let waiting = async {
         let mut follow = Follow::new(client, &id, out).await?;
         let mut waits = Waits::patient();
         follow
-            .until_end(|standing| {
-                waits.news(standing, Timestamp::now()).iter().for_each(|line| out.note(line));
+            .until_end(|progress| {
+                waits.changes(progress, Timestamp::now()).iter().for_each(|line| out.note(line));
             })
             .await?;
         let (run, plan) = follow.at_end().await?;
@@ -57,7 +57,7 @@ pub(crate) async fn wait(id: RunId, client: &Client, out: Out) -> Result<(), Fai
     detachable(&id, out, waiting).await
 }
 
-/// The exit code that a run's end amounts to.
+/// Returns the exit code for the status of an ended run.
 fn ended(run: &RunSummary) -> Result<(), Failure> {
     match run.status {
         RunStatus::Completed => Ok(()),
@@ -67,7 +67,8 @@ fn ended(run: &RunSummary) -> Result<(), Failure> {
     }
 }
 
-/// Until it is done, or until Ctrl-C: then the run goes on, and the exit code says that nobody waited for its end.
+/// Runs `work` until it is done or Ctrl-C. After Ctrl-C the run continues, and the exit code shows that its result is
+/// unknown.
 pub(super) async fn detachable(
     id: &RunId,
     out: Out,
@@ -78,64 +79,64 @@ pub(super) async fn detachable(
         _ = tokio::signal::ctrl_c() => {
             // The terminal has just echoed ^C.
             let line_end = if out.is_terminal() { "\n" } else { "" };
-            out.note(&format!("{line_end}the run goes on; `downbeat run watch {id}`"));
+            out.note(&format!("{line_end}the run continues; `downbeat run watch {id}` follows it"));
             Err(Failure::interrupted())
         }
     }
 }
 
-/// For people: bars on a terminal, a line per step elsewhere, and the page at the end.
-async fn shown(id: RunId, client: &Client, out: Out) -> Result<(), Failure> {
+/// Shows the run to a user: bars on a terminal, otherwise a line per step, and the page at the end.
+async fn show_progress(id: RunId, client: &Client, out: Out) -> Result<(), Failure> {
     let mut follow = Follow::new(client, &id, out).await?;
-    let mut story = Story::new(follow.plan().clone());
-    let mut bars = Bars::on_terminal(out, story.plan());
+    let mut lines = WatchLines::new(follow.plan().clone());
+    let mut bars = Bars::on_terminal(out, lines.plan());
     loop {
-        let standing = follow.next_standing().await?;
+        let progress = follow.next_progress().await?;
         let now = Timestamp::now();
-        let tallies = story.tallies(&standing);
-        let news = story.news(&standing, now);
+        let tallies = lines.tallies(&progress);
+        let changes = lines.changes(&progress, now);
         match &mut bars {
             Some(bars) => {
-                news.iter().for_each(|line| bars.say(line));
-                bars.show(&tallies, &standing.summary);
+                changes.iter().for_each(|line| bars.print_above(line));
+                bars.show(&tallies, &progress.summary);
             }
             None => {
-                for line in news.into_iter().chain(story.ended(&tallies)) {
+                for line in changes.into_iter().chain(lines.ended(&tallies)) {
                     out.text(&line)?;
                 }
             }
         }
-        if standing.summary.state.is_terminal() {
+        if progress.summary.state.is_terminal() {
             drop(bars);
             if out.is_terminal() {
                 let (run, plan) = follow.at_end().await?;
                 out.text(&format!("\n{}", run_page(run, plan, Rows::Few, now, out.width())))?;
             } else {
-                out.text(&run_line(&standing.summary, now))?;
+                out.text(&run_line(&progress.summary, now))?;
             }
-            return ended(&standing.summary);
+            return ended(&progress.summary);
         }
     }
 }
 
-/// For programs: the run as a document each time that it has changed.
-async fn listed(id: RunId, client: &Client, out: Out) -> Result<(), Failure> {
+/// Prints the run as a document each time it changes, for programs.
+async fn print_documents(id: RunId, client: &Client, out: Out) -> Result<(), Failure> {
     let mut follow = Follow::new(client, &id, out).await?;
     let mut before: Option<Run> = None;
     loop {
         let run = follow.next_run().await?;
-        let lasting = without_times(run.clone());
-        if before.as_ref() != Some(&lasting) {
+        let comparable = without_times(run.clone());
+        if before.as_ref() != Some(&comparable) {
             out.item(&run, String::new)?;
         }
         if run.summary.state.is_terminal() {
             return ended(&run.summary);
         }
-        before = Some(lasting);
+        before = Some(comparable);
     }
 }
 
-/// How long a node has been silent changes every second, and is no news.
+/// Removes how long each node has been silent: it changes every second.
 fn without_times(mut run: Run) -> Run {
     run.results.values_mut().flat_map(BTreeMap::values_mut).for_each(|result| result.waits = None);
     for node in run.waiting.iter_mut().flat_map(|step| &mut step.nodes) {

@@ -18,15 +18,15 @@ use crate::settings::{AGENT, AgentKeys, Derived, Flags, Given, Loaded, Sources, 
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The server to dial is --server HOST[:PORT], else DOWNBEAT_AGENT_SERVER, else `server` in section [agent] \
-                  of the settings [default: 127.0.0.1:4681]. DOWNBEAT_SERVER is the clients' URL, and not read here."
+    after_help = "The agent connects to --server HOST[:PORT], else DOWNBEAT_AGENT_SERVER, else `server` in section [agent] \
+                  of the settings [default: 127.0.0.1:4681]. DOWNBEAT_SERVER is for client commands and is not read here."
 )]
 pub(crate) struct AgentArgs {
     #[command(flatten)]
     flags: Flags<AgentKeys>,
     #[command(flatten)]
     common: Common,
-    /// Show the settings and where each came from; start nothing
+    /// Print the settings and the source of each; start nothing
     #[arg(long)]
     print_config: bool,
 }
@@ -48,7 +48,7 @@ impl From<&AgentKeys> for Settings {
     fn from(keys: &AgentKeys) -> Self {
         let defaults = Settings::new(keys.data.clone());
         Settings {
-            // Checked when they were read.
+            // Checked on load.
             servers: keys.servers().unwrap_or_default(),
             cluster: keys.cluster.clone(),
             hostname: keys.hostname.clone(),
@@ -60,7 +60,7 @@ impl From<&AgentKeys> for Settings {
             only: keys.only.as_ref().map(|only| only.0.clone()),
             pass_env: keys.pass_env.0.clone(),
             guard: Some(GUARD.into()),
-            // Checked when they were read.
+            // Checked on load.
             backend: keys.backend_settings().unwrap_or_default(),
             drain_timeout: keys.drain_timeout.0,
             ..defaults
@@ -82,10 +82,10 @@ pub(crate) async fn run(args: AgentArgs, global: Global, out: Out) -> Result<(),
     }
     logging::start(&keys.log_level, keys.log_format)?;
     let settings = within_open_files(Settings { backends, ..Settings::from(&keys) });
-    logging::last_word(serve(settings).await, keys.log_format)
+    logging::log_failure(serve(settings).await, keys.log_format)
 }
 
-/// Allows the agent as many open files as the system does, and no more slots than they are enough for.
+/// Raises the limit of open files, and reduces the slots to what the limit allows.
 fn within_open_files(mut settings: Settings) -> Settings {
     match raise_open_files() {
         Ok(open_files) => {
@@ -94,14 +94,14 @@ fn within_open_files(mut settings: Settings) -> Settings {
                 tracing::warn!(
                     slots = settings.slots,
                     open_files,
-                    "there are {most} slots only: more need more open files; raise \
+                    "using only {most} slots: more need more open files; raise \
                      LimitNOFILE= of the unit, or `ulimit -Hn`"
                 );
                 settings.slots = most;
             }
         }
         Err(error) => {
-            tracing::warn!(%error, "cannot raise the limit of open files: it bounds how much runs at once");
+            tracing::warn!(%error, "cannot raise the limit of open files, which limits how many tasks run at once");
         }
     }
     settings
@@ -110,19 +110,20 @@ fn within_open_files(mut settings: Settings) -> Settings {
 async fn serve(settings: Settings) -> Result<(), Failure> {
     let mut stop = Stop::listen()?;
     tokio::spawn(reap_orphans());
-    // Another directory is another agent, that neither delivers the old results nor ends the old processes.
+    // Logged because an agent with another directory is another agent: it neither delivers old results nor stops old
+    // processes.
     tracing::info!(hostname = settings.hostname, data = %absolute(&settings.data), "the agent starts");
     let mut agent = Agent::start(settings, Arc::new(Grpc));
     tokio::select! {
         ended = agent.wait() => return ended.map_err(|error| agent_ended(&error)),
-        () = stop.asked() => {}
+        () = stop.requested() => {}
     }
     agent.drain();
-    match stop.or_insist(agent.wait()).await {
+    match stop.unless_forced(agent.wait()).await {
         Ok(ended) => ended.map_err(|error| agent_ended(&error)),
-        Err(insisted) => {
+        Err(forced) => {
             agent.kill().await;
-            Err(insisted.into())
+            Err(forced.into())
         }
     }
 }

@@ -22,11 +22,11 @@ use crate::exit::{Code, Failure};
 use crate::out::Out;
 use crate::settings::LogFormat;
 
-/// Nobody waits for long when trying things out.
+/// Short: nobody wants to wait when trying things out.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
-/// Of each node; the same on every machine, so that what is tried out here behaves alike there.
+/// The slots of each node; fixed, so that examples behave the same on every machine.
 const SLOTS: u32 = 4;
-/// The label that a node has its number in.
+/// The label that holds the number of a node.
 const NUMBER: &str = "number";
 /// Nodes of the same process register within milliseconds, unless something is wrong.
 const REGISTER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -34,22 +34,22 @@ const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Args)]
 pub(crate) struct DevArgs {
-    /// Where everything is kept; the next start goes on with it
+    /// Data directory; the next start continues with it
     #[arg(long, value_name = "DIR", default_value = "./downbeat-data/dev")]
     data: PathBuf,
-    /// Where REST is served
+    /// Address of the REST API
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:4680")]
     http: SocketAddr,
-    /// Where agents dial in
+    /// Address for agents
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:4681")]
     grpc: SocketAddr,
-    /// How many nodes
+    /// Number of nodes
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(0..=1000))]
     nodes: u32,
-    /// Groups that every node belongs to, with commas
+    /// Groups of every node, comma-separated
     #[arg(long, value_name = "GROUPS", default_value = "dev", value_delimiter = ',')]
     groups: Vec<String>,
-    /// error, warn, info, debug or trace, or a filter
+    /// Log level (error, warn, info, debug, trace) or a filter
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     log_level: String,
     /// Write the addresses to this file when everything is up
@@ -78,20 +78,20 @@ pub(crate) async fn run(args: DevArgs, out: Out) -> Result<(), Failure> {
         .collect();
 
     tokio::select! {
-        registered = registered(&server, &hostnames) => registered?,
-        failure = first_to_end(&mut agents) => return Err(failure),
-        () = stop.asked() => return end(&mut stop, &mut agents, server).await,
+        registered = wait_until_registered(&server, &hostnames) => registered?,
+        failure = first_failure(&mut agents) => return Err(failure),
+        () = stop.requested() => return end(&mut stop, &mut agents, server).await,
     }
-    forget_others(&server, &hostnames).await;
+    delete_old_nodes(&server, &hostnames).await;
     let ready = Ready::of(&server, hostnames);
     announce(&ready, args.ready_file.as_deref(), out, || banner(&ready, &args.groups, &args.data))?;
 
     tokio::select! {
-        failure = first_to_end(&mut agents) => {
+        failure = first_failure(&mut agents) => {
             server.stop().await;
             return Err(failure);
         }
-        () = stop.asked() => {}
+        () = stop.requested() => {}
     }
     out.note("stopping");
     end(&mut stop, &mut agents, server).await
@@ -117,8 +117,8 @@ fn start_agent(args: &DevArgs, server: &Server, hostname: &str, number: u32) -> 
     Agent::start(settings, Arc::new(Grpc))
 }
 
-/// Until all of the nodes are online.
-async fn registered(server: &Server, hostnames: &[String]) -> Result<(), Failure> {
+/// Waits until all nodes are online.
+async fn wait_until_registered(server: &Server, hostnames: &[String]) -> Result<(), Failure> {
     let give_up_at = Instant::now() + REGISTER_TIMEOUT;
     let started_at = server.service().started_at();
     loop {
@@ -126,7 +126,7 @@ async fn registered(server: &Server, hostnames: &[String]) -> Result<(), Failure
         let nodes = nodes
             .map_err(|error| Failure::new(Code::Unreachable, format!("cannot look for nodes: {error}")))?;
         let online = |hostname: &String| {
-            // A node of the same name may be there from the last time.
+            // The store may contain a node of the same name from an earlier start.
             nodes.iter().any(|node| {
                 node.description.hostname == *hostname
                     && node.status == NodeStatus::Online
@@ -143,10 +143,10 @@ async fn registered(server: &Server, hostnames: &[String]) -> Result<(), Failure
     }
 }
 
-/// Nodes of an earlier start with more of them are gone for good: what is for all nodes must not wait for them.
-async fn forget_others(server: &Server, hostnames: &[String]) {
+/// Deletes nodes of an earlier start with more nodes: runs on all nodes must not wait for them.
+async fn delete_old_nodes(server: &Server, hostnames: &[String]) {
     let Ok(nodes) = server.service().store().nodes(None).await else { return };
-    // An agent of somebody else may have such a name, but not the label too.
+    // An agent that was started by hand may have such a name, but not also the label.
     let is_ours = |node: &NodeRecord| {
         let number = node.description.labels.get(NUMBER);
         number.is_some_and(|number| node.description.hostname == format!("node-{number}"))
@@ -154,46 +154,46 @@ async fn forget_others(server: &Server, hostnames: &[String]) {
     let gone =
         nodes.into_iter().filter(|node| is_ours(node) && !hostnames.contains(&node.description.hostname));
     for node in gone {
-        // The process that had them has ended: they are online only in the store, if at all.
+        // Their process has ended, so they are online only in the store, if at all.
         if let Err(error) = server.service().delete_node(&Caller::named("dev"), node.id, Force::On).await {
             tracing::warn!(hostname = node.description.hostname, %error, "cannot delete a node of an earlier start");
         }
     }
 }
 
-/// Agents end by themselves only when something is wrong. Without agents nobody ever does.
-async fn first_to_end(agents: &mut Vec<Handle>) -> Failure {
+/// Waits until an agent fails. Without agents, waits forever.
+async fn first_failure(agents: &mut Vec<Handle>) -> Failure {
     loop {
         if agents.is_empty() {
             return std::future::pending().await;
         }
         let (ended, index, _) = select_all(agents.iter_mut().map(|agent| Box::pin(agent.wait()))).await;
         match ended {
-            Ok(()) => return Failure::bug("an agent ended without being told to"),
-            // Somebody deleted its node, and the others go on.
+            Ok(()) => return Failure::bug("an agent ended unexpectedly"),
+            // Its node was deleted; the other agents continue.
             Err(AgentError::NotFound(_)) => drop(agents.swap_remove(index)),
             Err(error) => return agent_ended(&error),
         }
     }
 }
 
-/// Gracefully, unless a second signal comes: then everything that runs is killed.
+/// Stops gracefully; a second signal kills everything that runs.
 async fn end(stop: &mut Stop, agents: &mut [Handle], server: Server) -> Result<(), Failure> {
-    match stop.or_insist(drained(agents, server)).await {
+    match stop.unless_forced(drain_all(agents, server)).await {
         Ok(()) => Ok(()),
-        Err(insisted) => {
+        Err(forced) => {
             join_all(agents.iter_mut().map(Handle::kill)).await;
-            Err(insisted.into())
+            Err(forced.into())
         }
     }
 }
 
-/// Agents first: what they finish is still taken.
-async fn drained(agents: &mut [Handle], server: Server) {
+/// Agents first: the server still accepts their last results.
+async fn drain_all(agents: &mut [Handle], server: Server) {
     agents.iter().for_each(Handle::drain);
     for agent_end in join_all(agents.iter_mut().map(Handle::wait)).await {
         if let Err(error) = agent_end {
-            tracing::warn!(%error, "an agent did not end well");
+            tracing::warn!(%error, "an agent ended with an error");
         }
     }
     server.stop().await;
@@ -216,7 +216,7 @@ fn banner(ready: &Ready, groups: &[String], data: &Path) -> String {
            nodes   {nodes}, groups {groups}\n  \
            allowed {allowed}\n  \
            data    {data}\n\n\
-         go on in another terminal:\n  \
+         continue in another terminal:\n  \
            downbeat job run{at} --target all --watch exec run --command 'uptime -p'\n  \
            downbeat run list{at}\n  \
            downbeat status{at}\n\n\

@@ -13,8 +13,8 @@ use crate::exit::Failure;
 use crate::render::table::one_line;
 use crate::settings::LogFormat;
 
-/// Say something of every frame at `debug`; who wants to read it names them in the filter.
-const TALKATIVE: [&str; 5] = ["h2", "hyper", "hyper_util", "tonic", "tower"];
+/// Libraries that log every frame at `debug`; a filter can name them explicitly.
+const VERBOSE: [&str; 5] = ["h2", "hyper", "hyper_util", "tonic", "tower"];
 
 /// Starts the logs. `level` is a level, or a filter such as `info,downbeat_server=debug`.
 pub(super) fn start(level: &str, format: LogFormat) -> Result<(), Failure> {
@@ -41,8 +41,8 @@ pub(super) fn start(level: &str, format: LogFormat) -> Result<(), Failure> {
     Ok(())
 }
 
-/// With JSON on standard error, why the process ends is a line of the log too.
-pub(super) fn last_word(result: Result<(), Failure>, format: LogFormat) -> Result<(), Failure> {
+/// Also logs the failure that ends the process if the log is JSON: standard error then contains only JSON.
+pub(super) fn log_failure(result: Result<(), Failure>, format: LogFormat) -> Result<(), Failure> {
     result.map_err(|failure| {
         if format != LogFormat::Json || failure.message.is_empty() || !tracing::enabled!(Level::ERROR) {
             return failure;
@@ -52,7 +52,7 @@ pub(super) fn last_word(result: Result<(), Failure>, format: LogFormat) -> Resul
     })
 }
 
-/// A filter takes any word as a target's name, so a level that is none has to be found here.
+/// Returns the filter of a level. `EnvFilter` accepts any word as a target, so unknown levels are refused here.
 fn filter(level: &str) -> Result<EnvFilter, Failure> {
     let wrong = |why: &str| {
         Failure::bad_input(format!(
@@ -60,21 +60,22 @@ fn filter(level: &str) -> Result<EnvFilter, Failure> {
         ))
     };
     for part in level.split(',') {
-        // The empty text is a level to the parser, and a mistake to everybody else.
+        // The parser accepts the empty string as a level; a user meant something else.
         let is_level = !part.trim().is_empty() && part.trim().parse::<LevelFilter>().is_ok();
         if !is_level && !part.contains('=') {
-            return Err(wrong(&format!("`{part}` is no level")));
+            return Err(wrong(&format!("`{part}` is not a level")));
         }
     }
     let filter = EnvFilter::try_new(level).map_err(|error| wrong(&error.to_string()))?;
     Ok(quieted(level).into_iter().fold(filter, EnvFilter::add_directive))
 }
 
-/// What keeps the talkative at `info` where the filter lets everybody say more and does not name them.
+/// Returns directives that keep the verbose libraries at `info` if the filter sets a lower default and does not name
+/// them.
 fn quieted(level: &str) -> Vec<Directive> {
     let parts = level.split(',').map(str::trim);
-    let says_more = |part: &str| part.parse::<LevelFilter>().is_ok_and(|level| level > LevelFilter::INFO);
-    if !parts.clone().any(says_more) {
+    let is_verbose = |part: &str| part.parse::<LevelFilter>().is_ok_and(|level| level > LevelFilter::INFO);
+    if !parts.clone().any(is_verbose) {
         return Vec::new();
     }
     let named = |target: &str| {
@@ -83,7 +84,7 @@ fn quieted(level: &str) -> Vec<Directive> {
             name == target || name.strip_prefix(target).is_some_and(|rest| rest.starts_with("::"))
         })
     };
-    let quiet = TALKATIVE.iter().filter(|target| !named(target));
+    let quiet = VERBOSE.iter().filter(|target| !named(target));
     quiet.map(|target| format!("{target}=info").parse().expect("a target and a level")).collect()
 }
 
@@ -103,13 +104,13 @@ mod tests {
 
     #[test]
     fn debug_is_ours_unless_others_are_named() {
-        let told = |level| quieted(level).iter().map(ToString::to_string).collect::<Vec<_>>();
+        let directives = |level| quieted(level).iter().map(ToString::to_string).collect::<Vec<_>>();
         let all = ["h2=info", "hyper=info", "hyper_util=info", "tonic=info", "tower=info"];
-        assert_eq!(told("debug"), all);
-        assert_eq!(told("TRACE,downbeat_server=warn"), all);
-        assert_eq!(told("debug,h2=trace,hyper::proto=debug"), all[2..]);
+        assert_eq!(directives("debug"), all);
+        assert_eq!(directives("TRACE,downbeat_server=warn"), all);
+        assert_eq!(directives("debug,h2=trace,hyper::proto=debug"), all[2..]);
         for level in ["info", "warn", "off", "warn,downbeat_server=debug"] {
-            assert_eq!(told(level), [""; 0], "{level} must not make them say more");
+            assert_eq!(directives(level), [""; 0], "{level} must not make them log more");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Owns what is said when everything is up: for people on standard output, for scripts as a document or in a file.
+//! Owns the message that everything is up: for users on standard output, for scripts as a document or in a file.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -10,7 +10,7 @@ use super::store::shown;
 use crate::exit::Failure;
 use crate::out::Out;
 
-/// Where everything listens.
+/// The addresses of a started server.
 #[derive(Debug, Serialize)]
 pub(super) struct Ready {
     pub(super) http: SocketAddr,
@@ -18,7 +18,7 @@ pub(super) struct Ready {
     pub(super) url: String,
     pub(super) nodes: Vec<String>,
     pub(super) pid: u32,
-    /// Nothing was ever written to the store.
+    /// The store was empty.
     #[serde(skip)]
     pub(super) store_is_new: bool,
 }
@@ -43,18 +43,18 @@ impl Ready {
             return format!("downbeat read replica is up: REST at {url}, primary {of}, copy in {store}");
         }
         let (url, grpc, store) = (&self.url, self.grpc, shown(store));
-        // Whoever expected to find a fleet in it has started the server in another directory, or named another store.
-        let new = if self.store_is_new { " (a new, empty store was made)" } else { "" };
+        // Helps to notice a server that was started in the wrong directory or with the wrong store.
+        let new = if self.store_is_new { " (a new, empty store was created)" } else { "" };
         format!("downbeat server is up: REST at {url}, agents at {grpc}, store {store}{new}")
     }
 }
 
-/// Says that everything is up. The file appears whole or not at all.
+/// Announces that everything is up. The file is renamed into place, so a reader never sees a part of it.
 pub(super) fn announce(
     ready: &Ready,
     file: Option<&Path>,
     out: Out,
-    told: impl FnOnce() -> String,
+    text: impl FnOnce() -> String,
 ) -> Result<(), Failure> {
     if let Some(path) = file {
         let text = serde_json::to_string(ready)
@@ -64,5 +64,5 @@ pub(super) fn announce(
             .and_then(|()| std::fs::rename(&part, path))
             .map_err(|error| Failure::bad_input(format!("cannot write {}: {error}", path.display())))?;
     }
-    out.result(ready, told)
+    out.result(ready, text)
 }

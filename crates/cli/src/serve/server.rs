@@ -19,7 +19,7 @@ pub(crate) struct ServerArgs {
     flags: Flags<ServerKeys>,
     #[command(flatten)]
     common: Common,
-    /// Show the settings and where each came from; start nothing
+    /// Print the settings and the source of each; start nothing
     #[arg(long)]
     print_config: bool,
     /// Write the addresses to this file when everything is up
@@ -27,22 +27,22 @@ pub(crate) struct ServerArgs {
     ready_file: Option<PathBuf>,
 }
 
-/// What server and agent have in common.
+/// The options of both server and agent.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Common {
-    /// Settings [default: ./downbeat.toml or /etc/downbeat/downbeat.toml]
+    /// Settings file [default: ./downbeat.toml or /etc/downbeat/downbeat.toml]
     #[arg(long, value_name = "FILE", env = "DOWNBEAT_CONFIG", hide_env_values = true)]
     config: Option<PathBuf>,
-    /// error, warn, info, debug or trace, or a filter [default: info]
+    /// Log level (error, warn, info, debug, trace) or a filter [default: info]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
-    /// text or json [default: text]
+    /// Log format: text or json [default: text]
     #[arg(long, value_name = "FORMAT")]
     log_format: Option<String>,
 }
 
 impl Common {
-    /// All sources of settings, with these flags.
+    /// Returns all sources of settings, with these flags.
     pub(super) fn sources(&self, mut flags: Vec<(&'static str, Given, &'static str)>) -> Sources {
         let own =
             [("log_level", &self.log_level, "--log-level"), ("log_format", &self.log_format, "--log-format")];
@@ -53,7 +53,7 @@ impl Common {
     }
 }
 
-/// The variables of this process. Those that are not UTF-8 cannot be settings.
+/// Returns the environment of this process. Variables that are not UTF-8 cannot be settings.
 fn environment() -> Vec<(String, String)> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -102,11 +102,11 @@ pub(crate) async fn run(args: ServerArgs, out: Out) -> Result<(), Failure> {
         return out.result(&shown, || shown.toml());
     }
     logging::start(&keys.log_level, keys.log_format)?;
-    // Every node is a connection, and a connection is a file.
+    // Every node is a connection, and a connection is an open file.
     if let Err(error) = downbeat_agent::raise_open_files() {
-        tracing::warn!(%error, "cannot raise the limit of open files: it bounds how many nodes can connect");
+        tracing::warn!(%error, "cannot raise the limit of open files, which limits how many nodes can connect");
     }
-    logging::last_word(serve(&keys, args.ready_file.as_deref(), out).await, keys.log_format)
+    logging::log_failure(serve(&keys, args.ready_file.as_deref(), out).await, keys.log_format)
 }
 
 async fn serve(keys: &ServerKeys, ready_file: Option<&Path>, out: Out) -> Result<(), Failure> {
@@ -114,7 +114,7 @@ async fn serve(keys: &ServerKeys, ready_file: Option<&Path>, out: Out) -> Result
     let server = started(Settings::from(keys)).await?;
     let ready = Ready::of(&server, Vec::new());
     announce(&ready, ready_file, out, || ready.server_line(&keys.store, &keys.replica_of.0))?;
-    stop.asked().await;
+    stop.requested().await;
     tracing::info!(grace = %Span(keys.shutdown_grace.0), "stopping");
-    Ok(stop.or_insist(server.stop()).await?)
+    Ok(stop.unless_forced(server.stop()).await?)
 }

@@ -1,4 +1,4 @@
-//! Owns how a component that does not start, or ends by itself, becomes a failure.
+//! Maps errors of a component that does not start, or that ends by itself, to failures.
 
 use std::io::ErrorKind;
 
@@ -29,7 +29,7 @@ pub(super) async fn started(settings: Settings) -> Result<Server, Failure> {
     })
 }
 
-/// Why an agent ended by itself.
+/// Returns the failure of an agent that ended by itself.
 pub(super) fn agent_ended(error: &AgentError) -> Failure {
     let code = match error {
         AgentError::NoServer
@@ -39,7 +39,7 @@ pub(super) fn agent_ended(error: &AgentError) -> Failure {
         AgentError::Data { .. }
         | AgentError::DataInUse(_)
         | AgentError::Ledger(_)
-        | AgentError::OtherCluster { .. } => Code::InTheWay,
+        | AgentError::OtherCluster { .. } => Code::TemporaryFailure,
         AgentError::NotFound(_) => Code::NotFound,
         AgentError::Superseded(_) => Code::Refused,
         AgentError::Bug(_) => Code::Bug,
@@ -68,7 +68,7 @@ mod tests {
 
     use super::*;
 
-    /// The unit of systemd restarts the agent unless it ends with 2, 4 or 5.
+    /// The systemd unit restarts the agent unless it exits with 2, 4 or 5.
     #[test]
     fn an_agent_that_starting_again_may_help_does_not_end_with_a_code_that_prevents_it() {
         let data = || "/data".into();

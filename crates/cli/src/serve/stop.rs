@@ -1,4 +1,4 @@
-//! Owns the signals that end a process: the first asks, the second insists.
+//! Owns the signals that stop a process: the first stops it gracefully, the second at once.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use tokio::time::Instant;
 
 use crate::exit::{Code, Failure};
 
-/// Within this time the same signal again is the same request: `timeout` signals a process and then its group, which is
-/// that process again.
+/// The same signal within this time is the same request: `timeout` signals a process and then its group, which contains
+/// that process.
 const SAME_REQUEST: Duration = Duration::from_secs(1);
 
 /// SIGTERM and SIGINT.
@@ -19,18 +19,18 @@ pub(super) struct Stop {
     first: Option<(SignalKind, Instant)>,
 }
 
-/// A second signal came before a graceful end was done.
+/// A second signal arrived before the graceful stop was done.
 #[derive(Debug)]
-pub(super) struct Insisted;
+pub(super) struct Forced;
 
-impl From<Insisted> for Failure {
-    fn from(_: Insisted) -> Self {
-        Failure::new(Code::RunFailed, "ended at once, as told by a second signal")
+impl From<Forced> for Failure {
+    fn from(_: Forced) -> Self {
+        Failure::new(Code::RunFailed, "stopped at once by a second signal")
     }
 }
 
 impl Stop {
-    /// From here on the signals no longer end the process by themselves.
+    /// Starts to listen: from now on the signals no longer end the process.
     pub(super) fn listen() -> Result<Self, Failure> {
         let listen =
             |kind| signal(kind).map_err(|error| Failure::bug(format!("cannot listen for signals: {error}")));
@@ -41,8 +41,8 @@ impl Stop {
         })
     }
 
-    /// The next signal.
-    pub(super) async fn asked(&mut self) {
+    /// Waits for the next signal.
+    pub(super) async fn requested(&mut self) {
         loop {
             let kind = tokio::select! {
                 _ = self.terminate.recv() => SignalKind::terminate(),
@@ -56,11 +56,11 @@ impl Stop {
         }
     }
 
-    /// Carries out a graceful end, unless a second signal comes.
-    pub(super) async fn or_insist<T>(&mut self, graceful: impl Future<Output = T>) -> Result<T, Insisted> {
+    /// Runs a graceful stop until it is done or a second signal arrives.
+    pub(super) async fn unless_forced<T>(&mut self, graceful: impl Future<Output = T>) -> Result<T, Forced> {
         tokio::select! {
             result = graceful => Ok(result),
-            () = self.asked() => Err(Insisted),
+            () = self.requested() => Err(Forced),
         }
     }
 }
@@ -82,6 +82,6 @@ mod tests {
         assert!(is_same_request(first, terminate, at));
         assert!(is_same_request(first, terminate, at + Duration::from_millis(999)));
         assert!(!is_same_request(first, terminate, at + SAME_REQUEST));
-        assert!(!is_same_request(first, interrupt, at), "a person who presses Ctrl-C insists");
+        assert!(!is_same_request(first, interrupt, at), "a user who presses Ctrl-C wants to force it");
     }
 }

@@ -1,15 +1,15 @@
-//! Owns how a store and a directory are named to people: by paths that mean the same wherever they are read.
+//! Owns how stores and directories are shown to users: with absolute paths.
 
 use std::path::Path;
 
 use crate::settings::without_password;
 
-/// The path from the root on; as it is where that cannot be found out.
+/// Returns the absolute path, or the path itself if it cannot be resolved.
 pub(super) fn absolute(path: &Path) -> String {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
 }
 
-/// The location of a store, without its password.
+/// Returns the location of a store, without its password.
 pub(super) fn shown(location: &str) -> String {
     match location.strip_prefix("sqlite:") {
         Some(path) => format!("sqlite:{}", absolute(Path::new(path))),

@@ -1,4 +1,4 @@
-//! Owns the agent's settings: their rows, their types, and what they must satisfy.
+//! Owns the agent's settings: their rows, their types, and their checks.
 
 use std::path::PathBuf;
 
@@ -8,16 +8,16 @@ use downbeat_core::node::Description;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::dial::dialled;
+use super::dial::with_port;
 use super::kinds::{Labels, List, LogFormat, duration, some_number};
 use super::server::hostname;
 use super::table::Fallback::{Follows, Is, Unset};
 use super::table::Repeats::{Each, Joined};
 use super::table::{HasSection, Section, Setting};
 
-/// The settings of single backends: a section of the file, and no variable or flag.
+/// The key of the settings of single backends: a section of the file, without variable or flag.
 pub(crate) const BACKEND: &str = "backend";
-/// What `docker_socket` is short for.
+/// The key that `docker_socket` is short for.
 const DOCKER_SOCKET: &str = "backend.docker.socket";
 
 /// Section `[agent]` of `downbeat.toml`.
@@ -25,30 +25,30 @@ pub(crate) const AGENT: Section = Section { name: "agent", settings: SETTINGS };
 
 #[rustfmt::skip]
 const SETTINGS: &[Setting] = &[
-    Setting::new("server", "", Is("127.0.0.1:4681"), "Where servers listen for agents; the next one is used when one fails"),
+    Setting::new("server", "", Is("127.0.0.1:4681"), "Addresses of the servers; if one fails, the next is used"),
     Setting::new("cluster", "", Is("default"), "The cluster that the node belongs to"),
-    Setting::new("hostname", "--hostname NAME", Follows("the machine's hostname"), "What this node is called"),
-    Setting::new("groups", "--groups GROUPS", Is(""), "Groups that this node belongs to, with commas")
+    Setting::new("hostname", "--hostname NAME", Follows("the machine's hostname"), "Name of this node"),
+    Setting::new("groups", "--groups GROUPS", Is(""), "Groups that this node belongs to, comma-separated")
         .repeats(Joined),
     Setting::new("labels", "--label NAME=VALUE", Is(""), "A label, as name=value; repeatable")
         .repeats(Each),
     Setting::new("capabilities", "--capability NAME=VALUE", Is(""),
-        "A capability in addition to those that are found, as name=value; repeatable").repeats(Each),
+        "A capability in addition to the detected ones, as name=value; repeatable").repeats(Each),
     Setting::new("slots", "--slots N", Follows("number of processors"), "How many placed executions run at once"),
     Setting::new("allow", "--allow BACKEND", Is(""),
         "Offer a backend that could do anything on this host: exec, docker, file or http; repeatable").repeats(Joined),
-    Setting::new("only", "--only BACKENDS", Unset, "Offer nothing but these backends, with commas").repeats(Joined),
+    Setting::new("only", "--only BACKENDS", Unset, "Offer only these backends, comma-separated").repeats(Joined),
     Setting::new("pass_env", "--pass-env NAME", Is(""),
         "Pass an environment variable of the agent to its jobs, as NAME or PREFIX_*; repeatable").repeats(Joined),
     Setting::new("docker_socket", "", Unset,
         "The container engine, unix:///PATH or tcp://HOST:PORT; short for `socket` in [agent.backend.docker]"),
     Setting::new(BACKEND, "", Unset, "Settings of single backends, [agent.backend.NAME]; only in the file"),
     Setting::new("data", "--data DIR", Is("./downbeat-data/agent"),
-        "Where results are kept until they are acknowledged"),
+        "Directory that keeps results until the server acknowledges them"),
     Setting::new("drain_timeout", "--drain-timeout DURATION", Is("30s"),
-        "How long running work may take to end when the agent is stopped"),
-    Setting::new("log_level", "", Is("info"), "error, warn, info, debug or trace, or a filter"),
-    Setting::new("log_format", "", Is("text"), "text or json"),
+        "How long running tasks may take to end when the agent stops"),
+    Setting::new("log_level", "", Is("info"), "Log level (error, warn, info, debug, trace) or a filter"),
+    Setting::new("log_format", "", Is("text"), "Log format: text or json"),
 ];
 
 /// The values of the section.
@@ -84,10 +84,10 @@ impl HasSection for AgentKeys {
 }
 
 impl AgentKeys {
-    /// Checks what single values cannot show. Returns the key that is wrong, and why.
+    /// Checks values that depend on each other. Returns the wrong key, and why it is wrong.
     pub(crate) fn check(&self) -> Result<(), (&'static str, String)> {
         if self.server.0.is_empty() {
-            return Err(("server", "names no address; write HOST:PORT".to_owned()));
+            return Err(("server", "is empty; write HOST:PORT".to_owned()));
         }
         self.servers().map_err(|error| ("server", error))?;
         if let Some(refused) = self.pass_env.0.iter().find_map(|entry| Environment::refused(entry)) {
@@ -107,7 +107,7 @@ impl AgentKeys {
         }
     }
 
-    /// The node as these keys describe it.
+    /// Returns the node as these keys describe it.
     fn description(&self) -> Description {
         Description {
             hostname: self.hostname.clone(),
@@ -120,12 +120,12 @@ impl AgentKeys {
         }
     }
 
-    /// The addresses to dial, each with its port.
+    /// Returns the addresses to connect to, each with its port.
     pub(crate) fn servers(&self) -> Result<Vec<String>, String> {
-        self.server.0.iter().map(|text| dialled(text)).collect()
+        self.server.0.iter().map(|text| with_port(text)).collect()
     }
 
-    /// The settings of single backends. `docker_socket` is short for one of them.
+    /// Returns the settings of single backends, including `docker_socket`.
     pub(crate) fn backend_settings(&self) -> Result<BackendSettings, DeclarationRefused> {
         let mut section = json!(self.backend.clone().unwrap_or_default());
         if let Some(socket) = self.docker_socket.as_deref().filter(|socket| !socket.is_empty()) {

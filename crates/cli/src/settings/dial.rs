@@ -1,31 +1,31 @@
-//! Owns where an agent dials: `HOST`, `HOST:PORT` or `http://HOST:PORT` in, `HOST:PORT` out.
+//! Parses the address that an agent connects to: `HOST`, `HOST:PORT` or `http://HOST:PORT` in, `HOST:PORT` out.
 
 use downbeat_core::shown::shown;
 
-/// Where servers listen for agents, unless an address names another port.
+/// The default port for agents.
 const PORT: u16 = 4681;
 
-/// The address with its port.
-pub(crate) fn dialled(text: &str) -> Result<String, String> {
-    let wrong = || format!("`{}` is not an address; write HOST:PORT", shown(text));
+/// Returns the address with its port.
+pub(crate) fn with_port(text: &str) -> Result<String, String> {
+    let invalid = || format!("`{}` is not an address; write HOST:PORT", shown(text));
     let address = match text.split_once("://") {
         None => text,
         Some(("http", rest)) => rest.strip_suffix('/').unwrap_or(rest),
         Some(("https", _)) => {
             return Err(format!(
-                "`{}` asks for TLS, which agents cannot do yet; write HOST:PORT to connect in clear text",
+                "`{}` requires TLS, which agents do not support yet; write HOST:PORT to connect in clear text",
                 shown(text)
             ));
         }
-        Some(_) => return Err(wrong()),
+        Some(_) => return Err(invalid()),
     };
     let (host, port) = match address.strip_prefix('[') {
         // [::1] and [::1]:4681
         Some(rest) => {
-            let (host, port) = rest.split_once(']').ok_or_else(wrong)?;
+            let (host, port) = rest.split_once(']').ok_or_else(invalid)?;
             (
                 format!("[{host}]"),
-                if port.is_empty() { None } else { Some(port.strip_prefix(':').ok_or_else(wrong)?) },
+                if port.is_empty() { None } else { Some(port.strip_prefix(':').ok_or_else(invalid)?) },
             )
         }
         None => match address.split_once(':') {
@@ -38,9 +38,9 @@ pub(crate) fn dialled(text: &str) -> Result<String, String> {
     let bare = host.trim_matches(['[', ']']);
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '%');
     if bare.is_empty() || !bare.chars().all(is_plain) {
-        return Err(wrong());
+        return Err(invalid());
     }
-    let port = port.map_or(Ok(PORT), str::parse).map_err(|_| wrong())?;
+    let port = port.map_or(Ok(PORT), str::parse).map_err(|_| invalid())?;
     Ok(format!("{host}:{port}"))
 }
 
@@ -59,14 +59,14 @@ mod tests {
             ("[::1]", "[::1]:4681"),
             ("[::1]:7", "[::1]:7"),
         ] {
-            assert_eq!(dialled(text).as_deref(), Ok(expected), "{text}");
+            assert_eq!(with_port(text).as_deref(), Ok(expected), "{text}");
         }
     }
 
     #[test]
     fn an_address_that_promises_tls_is_refused() {
-        let refused = dialled("https://downbeat.internal:4681").unwrap_err();
-        assert!(refused.contains("asks for TLS") && refused.contains("write HOST:PORT"), "{refused}");
+        let refused = with_port("https://downbeat.internal:4681").unwrap_err();
+        assert!(refused.contains("requires TLS") && refused.contains("write HOST:PORT"), "{refused}");
     }
 
     #[test]
@@ -74,7 +74,7 @@ mod tests {
         for text in
             ["", ":4681", "a:b", "a:99999", "ftp://a:1", "http://a:1/x", "http://joe@a:1", "a b", "[::1"]
         {
-            assert!(dialled(text).unwrap_err().contains("write HOST:PORT"), "{text}");
+            assert!(with_port(text).unwrap_err().contains("write HOST:PORT"), "{text}");
         }
     }
 }

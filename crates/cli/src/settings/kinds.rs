@@ -1,5 +1,5 @@
-//! Owns the kinds of values that settings hold, each readable from a config file's own types and from the plain text
-//! of a flag or an environment variable.
+//! Owns the types of setting values. Each is read from a config file's own types and from the text of a flag or an
+//! environment variable.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -29,12 +29,12 @@ impl std::str::FromStr for Size {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is not a size; write a number and a unit: 512KiB, 1MiB, 2GiB");
+        let invalid = || format!("`{text}` is not a size; write a number and a unit: 512KiB, 1MiB, 2GiB");
         let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
         let (number, unit) = text.split_at(digits);
-        let (_, factor) = SIZE_UNITS.iter().find(|(name, _)| *name == unit.trim()).ok_or_else(wrong)?;
-        let number: u64 = number.parse().map_err(|_| wrong())?;
-        number.checked_mul(*factor).map(Self).ok_or_else(wrong)
+        let (_, factor) = SIZE_UNITS.iter().find(|(name, _)| *name == unit.trim()).ok_or_else(invalid)?;
+        let number: u64 = number.parse().map_err(|_| invalid())?;
+        number.checked_mul(*factor).map(Self).ok_or_else(invalid)
     }
 }
 
@@ -77,7 +77,7 @@ impl<'de> Deserialize<'de> for Size {
     }
 }
 
-/// A whole number, also when it was written as text.
+/// Reads a whole number, also from text.
 pub(crate) fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     struct Read;
     impl Visitor<'_> for Read {
@@ -93,18 +93,18 @@ pub(crate) fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, 
         }
         fn visit_i64<E: Error>(self, number: i64) -> Result<u32, E> {
             u32::try_from(number)
-                .map_err(|_| E::custom(format!("`{number}` is not a whole number from 0 on")))
+                .map_err(|_| E::custom(format!("`{number}` is not a whole number of at least 0")))
         }
     }
     deserializer.deserialize_any(Read)
 }
 
-/// As `number`, for a key that may be absent.
+/// Reads a number for a key that may be absent.
 pub(crate) fn some_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
     number(deserializer).map(Some)
 }
 
-/// A duration. Its own reader takes text only and says no more than that.
+/// Reads a duration. `Span`'s own reader has a less helpful error for other types than text.
 pub(crate) fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Span, D::Error> {
     struct Read;
     impl Visitor<'_> for Read {
@@ -119,12 +119,12 @@ pub(crate) fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Spa
     deserializer.deserialize_any(Read)
 }
 
-/// As `duration`, for a key that may be absent.
+/// Reads a duration for a key that may be absent.
 pub(crate) fn some_duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Span>, D::Error> {
     duration(deserializer).map(Some)
 }
 
-/// Where to listen.
+/// Reads an address to listen on.
 pub(crate) fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
     let text = String::deserialize(deserializer)?;
     let text = text.replace("localhost:", "127.0.0.1:");
@@ -135,7 +135,7 @@ pub(crate) fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Sock
     })
 }
 
-/// Texts: an array, or one text with commas.
+/// A list of texts: an array, or one text with commas.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub(crate) struct List(pub(crate) Vec<String>);
@@ -152,7 +152,7 @@ impl<'de> Deserialize<'de> for List {
         impl<'de> Visitor<'de> for Read {
             type Value = List;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of texts")
+                f.write_str("a list of strings")
             }
             fn visit_str<E: Error>(self, text: &str) -> Result<List, E> {
                 Ok(List::split(text))
@@ -175,14 +175,14 @@ impl<'de> Deserialize<'de> for List {
 pub(crate) struct Labels(pub(crate) BTreeMap<String, serde_json::Value>);
 
 impl Labels {
-    /// As texts, where numbers mean what they look like.
+    /// Returns the values as text, numbers as they are written.
     pub(crate) fn texts(&self) -> BTreeMap<String, String> {
         let text =
             |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         self.0.iter().map(|(name, value)| (name.clone(), text(value))).collect()
     }
 
-    /// Numbers that came as text are numbers: `memory_mb=4096` of a flag is the same as of a file.
+    /// Returns the values, with numbers parsed from text: `memory_mb=4096` is the same in a flag and in a file.
     pub(crate) fn values(&self) -> BTreeMap<String, serde_json::Value> {
         let value = |value: &serde_json::Value| match value.as_str().map(str::parse::<serde_json::Number>) {
             Some(Ok(number)) => serde_json::Value::Number(number),
@@ -192,8 +192,8 @@ impl Labels {
     }
 }
 
-/// `name=value`, or a name alone.
-fn labelled<E: Error>(pair: &str) -> Result<(String, serde_json::Value), E> {
+/// Parses `name=value`, or a name alone.
+fn parse_pair<E: Error>(pair: &str) -> Result<(String, serde_json::Value), E> {
     let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
     if name.trim().is_empty() {
         return Err(E::custom(format!("`{pair}` has no name; write name=value")));
@@ -207,16 +207,16 @@ impl<'de> Deserialize<'de> for Labels {
         impl<'de> Visitor<'de> for Read {
             type Value = Labels;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a table of values by name, or a text such as disk=ssd,zone=a")
+                f.write_str("a table of values by name, or a string such as disk=ssd,zone=a")
             }
             fn visit_str<E: Error>(self, text: &str) -> Result<Labels, E> {
-                List::split(text).0.iter().map(|pair| labelled(pair)).collect::<Result<_, E>>().map(Labels)
+                List::split(text).0.iter().map(|pair| parse_pair(pair)).collect::<Result<_, E>>().map(Labels)
             }
-            /// Of flags, which are not cut at commas: `--label note=a,b` is one label.
+            /// Reads the values of flags, which are not split at commas: `--label note=a,b` is one label.
             fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut pairs: A) -> Result<Labels, A::Error> {
                 let mut labels = BTreeMap::new();
                 while let Some(pair) = pairs.next_element::<String>()? {
-                    labels.extend([labelled(&pair)?]);
+                    labels.extend([parse_pair(&pair)?]);
                 }
                 Ok(Labels(labels))
             }
@@ -225,7 +225,7 @@ impl<'de> Deserialize<'de> for Labels {
                 while let Some((name, value)) = pairs.next_entry::<String, serde_json::Value>()? {
                     if value.is_array() || value.is_object() || value.is_null() {
                         return Err(A::Error::custom(format!(
-                            "`{name}` must be a text, a number or true or false"
+                            "`{name}` must be a string, a number, true or false"
                         )));
                     }
                     labels.insert(name, value);
@@ -237,7 +237,7 @@ impl<'de> Deserialize<'de> for Labels {
     }
 }
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LogFormat {

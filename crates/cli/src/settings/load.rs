@@ -1,5 +1,5 @@
-//! Owns the order of the sources: defaults, file, environment, flags. Unknown keys are refused by name, and a bad
-//! value is one line that names its key and where it was written.
+//! Owns the order of the sources: defaults, file, environment, flags. Unknown keys are refused, and the error of a bad
+//! value is one line that names its key and its source.
 
 use std::path::{Path, PathBuf};
 
@@ -18,13 +18,13 @@ use crate::exit::Failure;
 
 const PREFIX: &str = "DOWNBEAT_";
 
-/// Variables with our prefix that are no settings: the client's URL, and where the settings are.
+/// Variables with our prefix that are not settings: the client's URL, and the path of the config file.
 const OTHER_VARIABLES: [&str; 2] = ["DOWNBEAT_SERVER", "DOWNBEAT_CONFIG"];
 
-/// Where values come from, beside the defaults.
+/// The sources of values other than the defaults.
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
-    /// Named by `--config`; otherwise the usual places are tried.
+    /// The file of `--config`; otherwise the default paths are tried.
     pub(crate) config: Option<PathBuf>,
     pub(crate) environment: Vec<(String, String)>,
     /// Key, value, and the flag's name.
@@ -34,23 +34,23 @@ pub(crate) struct Sources {
 /// The value of a flag.
 #[derive(Clone, Debug)]
 pub(crate) enum Given {
-    /// One text; where a list is wanted, commas separate.
+    /// One text; commas separate the elements of a list.
     Text(String),
-    /// A flag that is repeated: each text as it is, commas and all.
+    /// The texts of a repeated flag; commas belong to the values.
     Each(Vec<String>),
 }
 
-/// The agent's own backends: the only part of the file that is a tree, and that neither environment nor flags can say.
+/// The agent's own backends: the only part of the file with nested sections; environment and flags cannot set it.
 const BACKENDS: &str = "backends";
 
-/// Settings that were read, and where each of them came from.
+/// The loaded settings, and the source of each.
 #[derive(Debug)]
 pub(crate) struct Loaded<T> {
     pub(crate) keys: T,
     pub(crate) shown: Shown,
 }
 
-/// The value of a key that was not set and follows from something else.
+/// The value of an unset key that is derived from others.
 #[derive(Debug)]
 pub(crate) struct Derived {
     pub(crate) key: &'static str,
@@ -95,7 +95,7 @@ impl Provider for FileSection {
     }
 }
 
-/// Reads a section from all sources, and checks it.
+/// Loads a section from all sources, and checks it.
 pub(crate) fn load<T: DeserializeOwned + serde::Serialize>(
     section: Section,
     sources: &Sources,
@@ -145,7 +145,7 @@ pub(crate) fn load<T: DeserializeOwned + serde::Serialize>(
     Ok(Loaded { keys, shown })
 }
 
-/// The file that is read: the one named, or the first of the usual places that is there.
+/// Returns the config file: the given one, or the first default path that exists.
 fn config_path(named: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
     if let Some(path) = named {
         return match path.try_exists() {
@@ -156,12 +156,12 @@ fn config_path(named: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
             Err(error) => Err(Failure::bad_input(format!("cannot read {}: {error}", path.display()))),
         };
     }
-    let usual = ["downbeat.toml", "/etc/downbeat/downbeat.toml"].map(PathBuf::from);
-    Ok(usual.into_iter().find(|path| path.is_file()))
+    let defaults = ["downbeat.toml", "/etc/downbeat/downbeat.toml"].map(PathBuf::from);
+    Ok(defaults.into_iter().find(|path| path.is_file()))
 }
 
-/// A section's values. The whole file is held against what is known, so that a typo in the section of another
-/// component is found by whoever reads the file first.
+/// Returns the values of a section. Checks the keys of all sections, so that a typo is found by the first component that
+/// reads the file.
 fn file_section(path: &Path, section: Section) -> Result<Dict, Failure> {
     let file: Dict = read_file(path)?;
     let mut wanted = Dict::new();
@@ -182,9 +182,9 @@ fn file_section(path: &Path, section: Section) -> Result<Dict, Failure> {
         };
         for key in values.keys() {
             if !known.has(key) {
-                let place = format!("section [{name}] of {}", path.display());
+                let section = format!("section [{name}] of {}", path.display());
                 return Err(Failure::bad_input(format!(
-                    "unknown key `{key}` in {place}; {}",
+                    "unknown key `{key}` in {section}; {}",
                     advice(key, &known.keys().collect::<Vec<_>>(), "keys")
                 )));
             }
@@ -202,7 +202,7 @@ fn read_file<T: DeserializeOwned>(path: &Path) -> Result<T, Failure> {
     toml::from_str(&text).map_err(|error| not_toml(path, &text, &error))
 }
 
-/// The backends that the file declares, and how they are shown.
+/// Returns the backends that the file declares, and how they are shown.
 pub(crate) fn load_backends(sources: &Sources) -> Result<(Vec<Declared>, Option<Tree>), Failure> {
     let Some(path) = config_path(sources.config.as_deref())? else { return Ok((Vec::new(), None)) };
     let mut file: serde_json::Map<String, serde_json::Value> = read_file(&path)?;
@@ -213,7 +213,7 @@ pub(crate) fn load_backends(sources: &Sources) -> Result<(Vec<Declared>, Option<
     Ok((declared, Some(Tree { name: BACKENDS, value, source })))
 }
 
-/// `downbeat.toml:3:7: message`.
+/// Renders `downbeat.toml:3:7: message`.
 fn not_toml(path: &Path, text: &str, error: &toml::de::Error) -> Failure {
     let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
     let line = before.matches('\n').count() + 1;
@@ -227,13 +227,13 @@ fn from_environment(
 ) -> Result<Vec<(&'static str, String, String)>, Failure> {
     let mut found = Vec::new();
     for (variable, value) in environment {
-        if !variable.starts_with(PREFIX) || is_no_setting(variable) {
+        if !variable.starts_with(PREFIX) || is_not_setting(variable) {
             continue;
         }
         let known = |section: Section| section.keys().find(|key| *variable == section.variable(key));
         match (known(section), [SERVER, AGENT].into_iter().any(|other| known(other).is_some())) {
             (Some(key), _) => found.push((key, value.clone(), variable.clone())),
-            // The other component's: both may share an environment.
+            // A setting of the other component: both may share an environment.
             (None, true) => {}
             (None, false) => {
                 let names: Vec<String> = [SERVER, AGENT]
@@ -251,9 +251,9 @@ fn from_environment(
     Ok(found)
 }
 
-/// Not ours to judge: the client's, what an agent sets for its jobs (one of which may run this program), those of tests, and what Kubernetes puts into every container beside a service
-/// that is called `downbeat`.
-fn is_no_setting(variable: &str) -> bool {
+/// Returns whether a variable is not a setting: those of clients and tests, those that an agent sets for its jobs (a job
+/// may run this program), and those that Kubernetes sets in every container next to a service called `downbeat`.
+fn is_not_setting(variable: &str) -> bool {
     OTHER_VARIABLES.contains(&variable)
         || JOB_VARIABLES.contains(&variable)
         || variable.starts_with("DOWNBEAT_TEST_")
@@ -270,13 +270,13 @@ fn refused(error: &figment2::Error, source_of: &dyn Fn(&str) -> String) -> Failu
         Kind::InvalidType(found, expected) | Kind::InvalidValue(found, expected) => {
             format!("{} is not {expected}", shown_actual(&found.to_string()))
         }
-        Kind::UnknownVariant(found, expected) => format!("`{found}` is none of {}", expected.join(", ")),
+        Kind::UnknownVariant(found, expected) => format!("`{found}` is not one of {}", expected.join(", ")),
         other => other.to_string(),
     };
     bad_value(&key, &source_of(error.path.first().map_or("", String::as_str)), &one_line(&why))
 }
 
-/// `string "abc"` → `abc`: the kind is clear from the value.
+/// Shortens `string "abc"` to `abc`: the type is clear from the value.
 fn shown_actual(found: &str) -> String {
     match found.find(['"', '`']) {
         Some(start) => format!("`{}`", found[start..].trim_matches(['"', '`'])),

@@ -1,5 +1,5 @@
-//! Settings of server and agent: file, environment and flags, later ones win, and each value remembers where it
-//! came from. What the values mean is the components' own affair.
+//! Settings of server and agent: file, environment and flags. Later sources win, and each value keeps its source. The
+//! components define what the values mean.
 
 mod agent;
 mod dial;

@@ -1,4 +1,4 @@
-//! Owns the server's settings: their rows, their types, and what they must satisfy.
+//! Owns the server's settings: their rows, their types, and their checks.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -16,19 +16,19 @@ pub(crate) const SERVER: Section = Section { name: "server", settings: SETTINGS 
 #[rustfmt::skip]
 const SETTINGS: &[Setting] = &[
     Setting::new("store", "--store STORE", Is("sqlite:./downbeat-data/downbeat.db"),
-        "Where state lives: sqlite:PATH, postgres://USER@HOST:PORT/DATABASE, or memory:"),
+        "Where state is stored: sqlite:PATH, postgres://USER@HOST:PORT/DATABASE, or memory:"),
     Setting::new("replica_of", "--replica-of URL", Unset,
-        "Be a read replica of the server at this URL; several of one site with commas"),
-    Setting::new("http", "--http ADDR", Is("127.0.0.1:4680"), "Where REST is served"),
+        "Run as a read replica of the server at this URL; several servers of one site, comma-separated"),
+    Setting::new("http", "--http ADDR", Is("127.0.0.1:4680"), "Address of the REST API"),
     Setting::new("allowed_hosts", "--allowed-hosts NAMES", Unset,
-        "More names by which browsers, and on a loopback address all clients, may reach --http, with commas; * is any"),
-    Setting::new("grpc", "--grpc ADDR", Is("127.0.0.1:4681"), "Where agents dial in"),
-    Setting::new("name", "--name NAME", Follows("hostname and gRPC port"), "What this server is called, stable over restarts"),
+        "Additional host names that browsers (on a loopback address: all clients) may use for --http, comma-separated; * allows any"),
+    Setting::new("grpc", "--grpc ADDR", Is("127.0.0.1:4681"), "Address for agents"),
+    Setting::new("name", "--name NAME", Follows("hostname and gRPC port"), "Name of this server; keep it over restarts"),
     Setting::new("heartbeat_interval", "--heartbeat-interval DURATION", Is("10s"), "How often agents send a heartbeat"),
     Setting::new("node_stale_after", "--node-stale-after DURATION", Follows("3 heartbeat intervals"),
-        "Silence after which a node gets no new work"),
+        "Silence after which a node gets no new executions"),
     Setting::new("node_offline_after", "--node-offline-after DURATION", Follows("10 heartbeat intervals"),
-        "Silence after which the work of a node is lost"),
+        "Silence after which the executions of a node are lost"),
     Setting::new("server_stale_after", "--server-stale-after DURATION", Is("10s"),
         "Silence after which other servers take over the runs of a server"),
     Setting::new("lease_ttl", "--lease-ttl DURATION", Is("30s"), "How long a lease lasts without a heartbeat"),
@@ -36,11 +36,11 @@ const SETTINGS: &[Setting] = &[
     Setting::new("max_concurrent_runs", "--max-concurrent-runs RUNS", Follows("any number"),
         "How many runs may be in progress at once over all servers of the store; the others wait"),
     Setting::new("max_pending_runs", "--max-pending-runs RUNS", Is("1000"), "How many runs may wait; more are refused"),
-    Setting::new("output_max", "--output-max SIZE", Is("1MiB"), "How much output of one execution is kept: its tail"),
+    Setting::new("output_max", "--output-max SIZE", Is("1MiB"), "How much output of one execution is kept, from its end"),
     Setting::new("shutdown_grace", "--shutdown-grace DURATION", Is("30s"),
         "How long a graceful stop waits for requests in progress"),
-    Setting::new("log_level", "", Is("info"), "error, warn, info, debug or trace, or a filter"),
-    Setting::new("log_format", "", Is("text"), "text or json"),
+    Setting::new("log_level", "", Is("info"), "Log level (error, warn, info, debug, trace) or a filter"),
+    Setting::new("log_format", "", Is("text"), "Log format: text or json"),
 ];
 
 /// The values of the section.
@@ -85,7 +85,7 @@ impl HasSection for ServerKeys {
     const SECTION: Section = SERVER;
 }
 
-/// This machine's name.
+/// Returns this machine's name.
 pub(crate) fn hostname() -> String {
     nix::unistd::gethostname()
         .ok()
@@ -102,7 +102,7 @@ impl ServerKeys {
         self.node_offline_after.unwrap_or(Span(self.heartbeat_interval.0 * 10))
     }
 
-    /// Checks what single values cannot show. Returns the key that is wrong, and why.
+    /// Checks values that depend on each other. Returns the wrong key, and why it is wrong.
     pub(crate) fn check(&self) -> Result<(), (&'static str, String)> {
         let zero = Span::default();
         for (key, span) in [
@@ -112,7 +112,7 @@ impl ServerKeys {
             ("node_stale_after", self.node_stale_after()),
         ] {
             if span == zero {
-                return Err((key, "must be longer than nothing".to_owned()));
+                return Err((key, "must be longer than 0".to_owned()));
             }
         }
         for url in &self.replica_of.0 {
@@ -133,7 +133,7 @@ impl ServerKeys {
             return Err((
                 "server_stale_after",
                 format!(
-                    "{} is shorter than 1s: busy servers would be taken for gone",
+                    "{} is shorter than 1s: busy servers would be considered dead",
                     self.server_stale_after
                 ),
             ));
@@ -143,7 +143,7 @@ impl ServerKeys {
             ("max_pending_runs", Some(self.max_pending_runs)),
         ] {
             if most == Some(0) {
-                return Err((key, "must be 1 at least: with 0 no run would ever begin".to_owned()));
+                return Err((key, "must be at least 1: with 0 no run could ever start".to_owned()));
             }
         }
         if self.name.as_ref().is_some_and(|name| name.trim().is_empty()) {
@@ -167,7 +167,7 @@ impl ServerKeys {
         Ok(())
     }
 
-    /// Whether a node that misses one heartbeat keeps its status and its leases.
+    /// Checks that a node keeps its status and its leases if it misses one heartbeat.
     fn check_heartbeats(&self) -> Result<(), (&'static str, String)> {
         let interval = self.heartbeat_interval;
         let shortest = Span(Duration::from_millis(limits::HEARTBEAT_LEAST_MS));
@@ -176,8 +176,8 @@ impl ServerKeys {
         }
         let least = Span(interval.0.saturating_mul(limits::SILENCE_LEAST_INTERVALS));
         for (key, span, effect) in [
-            ("lease_ttl", self.lease_ttl, "leases would run out"),
-            ("node_stale_after", self.node_stale_after(), "nodes would become stale again and again"),
+            ("lease_ttl", self.lease_ttl, "leases would expire"),
+            ("node_stale_after", self.node_stale_after(), "nodes would become stale repeatedly"),
         ] {
             if span < least {
                 let why = format!(

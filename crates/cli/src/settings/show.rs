@@ -1,18 +1,18 @@
-//! Owns how settings are shown: each key with its value and where that came from.
+//! Owns how settings are shown: each key with its value and its source.
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-/// A section's outcome.
+/// The loaded values of a section.
 #[derive(Debug)]
 pub(crate) struct Shown {
     pub(crate) section: &'static str,
     pub(crate) rows: Vec<Row>,
-    /// What is shown as the file has it.
+    /// A part that is shown as it is in the file.
     pub(crate) tree: Option<Tree>,
 }
 
-/// A part of the file that has sections of its own.
+/// A part of the file with nested sections.
 #[derive(Debug)]
 pub(crate) struct Tree {
     pub(crate) name: &'static str,
@@ -28,7 +28,7 @@ pub(crate) struct Row {
 }
 
 impl Shown {
-    /// A valid section of `downbeat.toml`, with the sources as comments.
+    /// Renders a valid section of `downbeat.toml`, with the sources as comments.
     pub(crate) fn toml(&self) -> String {
         let lines: Vec<(String, &str)> =
             self.rows.iter().map(|row| (line(row), row.source.as_str())).collect();
@@ -47,9 +47,9 @@ impl Shown {
 
 fn line(row: &Row) -> String {
     match &row.value {
-        // TOML has no null: a comment keeps the line and says that nothing was set.
+        // TOML has no null: a comment shows that the key is not set.
         Value::Null => format!("# {} =", row.key),
-        _ => format!("{} = {}", row.key, toml_value(&open(row))),
+        _ => format!("{} = {}", row.key, toml_value(&printable(row))),
     }
 }
 
@@ -68,8 +68,8 @@ fn toml_value(value: &Value) -> String {
     }
 }
 
-/// What may be printed of a value.
-fn open(row: &Row) -> Value {
+/// Returns the value without secrets.
+fn printable(row: &Row) -> Value {
     match (row.key, &row.value) {
         ("store", Value::String(store)) => without_password(store).into(),
         (_, value) => value.clone(),
@@ -81,7 +81,7 @@ impl Serialize for Shown {
         let rows: Map<String, Value> = self
             .rows
             .iter()
-            .map(|row| (row.key.to_owned(), json!({"value": open(row), "source": row.source})))
+            .map(|row| (row.key.to_owned(), json!({"value": printable(row), "source": row.source})))
             .collect();
         let mut shown = json!({ self.section: rows });
         if let Some(Tree { name, value, source }) = &self.tree {
@@ -91,7 +91,7 @@ impl Serialize for Shown {
     }
 }
 
-/// `postgres://user:secret@host/db` is printed without the secret.
+/// Removes the password from `postgres://user:secret@host/db`.
 pub(crate) fn without_password(store: &str) -> String {
     let Some((scheme, rest)) = store.split_once("://") else { return store.to_owned() };
     match rest.rsplit_once('@') {

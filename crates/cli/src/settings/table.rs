@@ -1,5 +1,5 @@
-//! Owns the shape of a setting: one row holds its key, its flag, its default and its meaning. Files, variables, flags, help,
-//! `--print-config` and `docs/settings.md` follow from the rows; the types of the values are in the section's keys.
+//! Owns the shape of a setting: one row has its key, flag, default and meaning. Files, variables, flags, help,
+//! `--print-config` and `docs/settings.md` are derived from the rows; the types of the values are in the section's keys.
 
 use std::marker::PhantomData;
 
@@ -13,19 +13,19 @@ const PREFIX: &str = "DOWNBEAT_";
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setting {
     pub(crate) key: &'static str,
-    /// `--name VALUE`; empty: it has no flag of its own here.
+    /// `--name VALUE`; empty if it has no flag in this table.
     pub(crate) flag: &'static str,
     pub(crate) repeats: Repeats,
     pub(crate) default: Fallback,
     pub(crate) help: &'static str,
 }
 
-/// What holds when nothing is set.
+/// The value of an unset setting.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fallback {
-    /// This value, as text. It may be empty.
+    /// A constant, as text. It may be empty.
     Is(&'static str),
-    /// It follows from something else, in these words.
+    /// Derived from something else, which this text describes.
     Follows(&'static str),
     Unset,
 }
@@ -34,9 +34,9 @@ pub(crate) enum Fallback {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Repeats {
     Never,
-    /// Commas separate values too.
+    /// Commas also separate values.
     Joined,
-    /// A value may hold commas.
+    /// A value may contain commas.
     Each,
 }
 
@@ -54,7 +54,7 @@ impl Setting {
         Self { repeats, ..self }
     }
 
-    /// The flag as people write it, and the name of its value.
+    /// Returns the flag, and the name of its value.
     fn flag(&self) -> Option<(&'static str, &'static str)> {
         self.flag.split_once(' ')
     }
@@ -75,7 +75,7 @@ impl Setting {
         Some(Arg::new(self.key).long(long).value_name(value).action(action).help(help))
     }
 
-    /// The value that the command line gives.
+    /// Returns the value on the command line.
     fn given(&self, matches: &ArgMatches) -> Option<(&'static str, Given, &'static str)> {
         let (flag, _) = self.flag()?;
         let mut values = matches.get_many::<String>(self.key)?.cloned();
@@ -88,7 +88,7 @@ impl Setting {
     }
 }
 
-/// One of the file's sections.
+/// One section of the file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Section {
     pub(crate) name: &'static str,
@@ -104,7 +104,8 @@ impl Section {
         self.keys().any(|known| known == key)
     }
 
-    /// `DOWNBEAT_SERVER` is the client's URL, so the address that an agent dials has a longer name.
+    /// Returns the environment variable of a key. `DOWNBEAT_SERVER` is the client's URL, so the server of an agent has a
+    /// longer name.
     pub(crate) fn variable(&self, key: &str) -> String {
         match (self.name, key) {
             ("agent", "server") => format!("{PREFIX}AGENT_SERVER"),
@@ -113,12 +114,12 @@ impl Section {
     }
 }
 
-/// Which section's flags a command has.
+/// The section whose flags a command has.
 pub(crate) trait HasSection: Clone + std::fmt::Debug + Send + Sync + 'static {
     const SECTION: Section;
 }
 
-/// The flags of a section, as clap sees them.
+/// The flags of a section, for clap.
 #[derive(Clone, Debug)]
 pub(crate) struct Flags<S> {
     pub(crate) given: Vec<(&'static str, Given, &'static str)>,

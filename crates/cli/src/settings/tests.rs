@@ -1,4 +1,4 @@
-//! Rules of the settings: who wins, and what is refused with which words.
+//! Rules of the settings: which source wins, and how bad values are refused.
 
 use std::io::Write;
 
@@ -21,7 +21,7 @@ fn sources(
     environment: &[(&str, &str)],
     flags: &[(&'static str, &str, &'static str)],
 ) -> Sources {
-    // Without a file of its own a test would read what lies in the directory that it runs in.
+    // Without its own file a test would read the one in its working directory.
     Sources {
         config: config.map(|file| file.path().to_owned()),
         environment: environment
@@ -74,7 +74,7 @@ fn later_sources_win_and_each_value_says_where_it_came_from() {
 #[test]
 fn what_is_wrong_is_said_in_one_line_that_names_the_key() {
     let empty = file("");
-    let mut told = String::new();
+    let mut errors = String::new();
     for text in [
         "[server]\nstroe = \"x\"",
         "[server]\nwhatever = 1",
@@ -103,18 +103,18 @@ fn what_is_wrong_is_said_in_one_line_that_names_the_key() {
         let file = file(text);
         let message = server(&sources(Some(&file), &[], &[])).unwrap_err();
         assert_eq!(message.lines().count(), 1, "{message}");
-        told.push_str(&format!(
+        errors.push_str(&format!(
             "{text:?}\n  {}\n",
             message.replace(file.path().to_str().unwrap(), "downbeat.toml")
         ));
     }
     for variable in [("DOWNBEAT_HTTP", "nowhere"), ("DOWNBEAT_STROE", "x"), ("DOWNBEAT_BOGUS", "1")] {
         let message = server(&sources(Some(&empty), &[variable], &[])).unwrap_err();
-        told.push_str(&format!("{}={}\n  {message}\n", variable.0, variable.1));
+        errors.push_str(&format!("{}={}\n  {message}\n", variable.0, variable.1));
     }
     let message = server(&sources(Some(&empty), &[], &[("grpc", "1:2:3", "--grpc")])).unwrap_err();
-    told.push_str(&format!("--grpc 1:2:3\n  {message}\n"));
-    insta::assert_snapshot!(told);
+    errors.push_str(&format!("--grpc 1:2:3\n  {message}\n"));
+    insta::assert_snapshot!(errors);
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn variables_that_are_no_settings_are_let_be() {
     assert!(server(&sources(Some(&empty), &environment, &[])).is_ok());
 }
 
-/// `exec run "downbeat agent"`: what an agent sets for its jobs does not keep one of them from being a downbeat.
+/// `exec run "downbeat agent"`: variables that an agent sets for its jobs do not prevent a job from running downbeat.
 #[test]
 fn variables_that_jobs_get_are_let_be() {
     let empty = file("");
@@ -168,7 +168,7 @@ fn an_agent_does_not_dial_in_clear_text_where_tls_was_asked_for() {
     assert_eq!(refused.code, Code::BadInput);
     assert_eq!(
         refused.message,
-        "bad value of `server` (--server): `https://downbeat.internal:4681` asks for TLS, which agents cannot do yet; \
+        "bad value of `server` (--server): `https://downbeat.internal:4681` requires TLS, which agents do not support yet; \
          write HOST:PORT to connect in clear text"
     );
 }
@@ -269,13 +269,13 @@ fn backends_of_the_users_own_are_read_and_shown() {
     let again: toml::Table = toml::from_str(&shown).expect("what is shown is TOML again");
     assert_eq!(again["backends"], toml::from_str::<toml::Table>(BACKUP).unwrap()["backends"], "{shown}");
     assert!(shown.contains(&format!("# {}\n[backends", file.path().display())), "{shown}");
-    // A server that reads the same file lets them be.
+    // A server that reads the same file ignores them.
     assert!(server(&sources).is_ok());
 }
 
 #[test]
 fn a_declaration_that_cannot_be_meant_is_one_line_that_names_its_key() {
-    let mut told = String::new();
+    let mut errors = String::new();
     for (from, to) in [
         ("--level={level}", "--level={lvl}"),
         (", \"{paths}\"]", "]"),
@@ -293,19 +293,19 @@ fn a_declaration_that_cannot_be_meant_is_one_line_that_names_its_key() {
         ("BACKUP_MODE", "1MODE"),
     ] {
         let text = BACKUP.replacen(from, to, 1);
-        // The name occurs in every section's header.
+        // The name is in the header of every section.
         let text =
             if to == "[backends.exec]" { BACKUP.replace("backends.backup", "backends.exec") } else { text };
         assert_ne!(text, BACKUP, "{from}");
         let file = file(&text);
         let message = load_backends(&sources(Some(&file), &[], &[])).unwrap_err().message;
         assert_eq!(message.lines().count(), 1, "{message}");
-        told.push_str(&format!(
+        errors.push_str(&format!(
             "{from} -> {to}\n  {}\n",
             message.replace(file.path().to_str().unwrap(), "downbeat.toml")
         ));
     }
-    insta::assert_snapshot!(told);
+    insta::assert_snapshot!(errors);
 }
 
 #[test]
@@ -339,7 +339,7 @@ fn what_a_node_says_of_itself_is_checked_before_it_starts() {
 const BEGIN: &str = "<!-- written from the tables of settings: UPDATE_GOLDEN=1 -->\n";
 const END: &str = "<!-- end -->";
 
-/// The sections as the page of settings lists them.
+/// Renders the tables of the page of settings.
 fn page() -> String {
     let mut page = String::new();
     for section in [SERVER, AGENT] {
@@ -388,7 +388,7 @@ fn the_page_of_settings_lists_them_as_they_are() {
     assert_eq!(found, page(), "write it again with UPDATE_GOLDEN=1");
 }
 
-/// Programs that embed a server start from its own defaults, and people from those of the table.
+/// Programs that embed a server use its own defaults, users those of the table.
 #[test]
 fn the_defaults_of_the_table_are_those_of_the_server() {
     let empty = file("");

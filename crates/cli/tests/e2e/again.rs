@@ -59,7 +59,7 @@ fn a_paused_run_begins_nothing_more_until_it_is_resumed() {
     assert_eq!((&run["paused"], &run["status"]), (&json!(true), &json!("running")));
     assert_eq!(run["results"].get("1"), None, "nothing of the second step is begun: {run}");
     let page = dev.run(&["run", "show", &id]).ok();
-    assert!(page.contains("running, paused") && page.contains("goes on"), "{page}");
+    assert!(page.contains("running, paused") && page.contains("continues it"), "{page}");
     assert!(dev.run(&["run", "list"]).ok().contains("running, paused"));
     assert_eq!(did(&dev), ["first node-1"]);
     let resumed: Value = dev.run(&["run", "resume", &id, "-o", "json"]).json();
@@ -95,11 +95,11 @@ fn stopped_rollout(dev: &Dev) -> String {
     let done = dev.run(&["job", "run", "-f", "job.json", "--param", &dir, "--watch"]);
     assert_eq!(done.code, 1, "{done:?}");
     let lines = [
-        "wave 1 of 3 begins: node-1",
-        "wave 1 of 3 ended well",
-        "wave 2 of 3 begins: node-2, node-3",
+        "wave 1 of 3 starts: node-1",
+        "wave 1 of 3 ended without failures",
+        "wave 2 of 3 starts: node-2, node-3",
         "wave 2 of 3 ended, 1 of 2 failed",
-        "1 node failed, none was allowed: no further wave begins",
+        "1 node failed, none was allowed; no further wave starts",
     ];
     let mut rest = done.stdout.lines();
     for line in lines {
@@ -206,7 +206,7 @@ fn params_are_given_and_shown_and_what_is_wrong_with_them_is_named() {
             ),
             (&["--param", "version=1", "--param", "count=many"], "count: must be a number"),
             (&["--param", "count=1"], "version: has no default and must be given"),
-            (&["--param", "version"], "--param `version` is not NAME=VALUE"),
+            (&["--param", "version"], "--param `version` is not valid; write NAME=VALUE"),
         ] {
             let done = dev.run(&[&["job", verb, "-f", "job.json"], params].concat());
             assert_eq!(done.code, 2, "{verb} {params:?}: {done:?}");

@@ -150,7 +150,7 @@ fn bad_settings_stop_the_start_with_one_line() {
         (&["server", "--log-level", "loud"], "bad value of `log_level`"),
         (&["agent", "--slots", "none"], "bad value of `slots` (--slots)"),
         (&["agent", "--log-level", "error", "--allow", "exce"], "exce"),
-        (&["agent", "--server", "https://127.0.0.1:4681"], "asks for TLS"),
+        (&["agent", "--server", "https://127.0.0.1:4681"], "requires TLS"),
         (&["agent", "--pass-env", "NOTIFY_SOCKET"], "never passed on"),
         (
             &["server", "--store", "postgres://joe:secret@db.invalid/x"],

@@ -11,7 +11,7 @@ fn dev_stops_when_it_is_told_to_and_goes_on_with_its_data() {
     assert_eq!(dev.run(&["run", "watch", &id]).code, 0);
     let done = dev.stop();
     assert_eq!(done.code, 0, "{done:?}");
-    assert!(done.stdout.contains("go on in another terminal"), "{done:?}");
+    assert!(done.stdout.contains("continue in another terminal"), "{done:?}");
     dev.serve();
     assert_eq!(dev.run_status(&id), "completed");
 }

@@ -38,7 +38,7 @@ fn ctrl_c_while_waiting_exits_with_130_and_the_run_goes_on() {
         waiting.signal(Signal::SIGINT);
         let done = waiting.wait();
         assert_eq!(done.code, 130, "{args:?}: {done:?}");
-        assert!(done.stderr.contains("the run goes on; `downbeat run watch "), "{args:?}: {done:?}");
+        assert!(done.stderr.contains("the run continues; `downbeat run watch "), "{args:?}: {done:?}");
     }
     assert_eq!(dev.run_status(&id), "running");
 }
@@ -174,6 +174,6 @@ fn logs_tell_streams_attempts_and_items_apart() {
     // The page of the run says where it failed, and what it wrote.
     let show = dev.run(&["run", "show", "last"]).ok();
     assert!(show.contains("exited with code 3: err"), "{show}");
-    assert!(show.contains(" --step 0 --item 0   # what it wrote"), "{show}");
+    assert!(show.contains(" --step 0 --item 0   # its output"), "{show}");
     assert!(!show.contains("--failed-only"), "it has no nodes of its own: {show}");
 }

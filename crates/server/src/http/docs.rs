@@ -54,7 +54,7 @@ pub(super) fn whole(mut document: OpenApi) -> Value {
     let mut document = serde_json::to_value(&document).expect("an OpenAPI document is plain data");
     let schemas = &mut document["components"]["schemas"];
     // The document describes the kinds of events that this server knows.
-    if let Some(kinds) = schemas["Happened"]["oneOf"].as_array_mut() {
+    if let Some(kinds) = schemas["EventBody"]["oneOf"].as_array_mut() {
         kinds.retain(|kind| kind["properties"]["kind"]["enum"] != json!(["unknown"]));
     }
     document["components"]["schemas"]["JobFile"] = job_file();

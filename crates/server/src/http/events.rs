@@ -187,7 +187,7 @@ fn streamed(service: &Service, scope: Scope, since: u64) -> Response {
             let mut follower = follower?;
             match follower.next().await {
                 Ok(Some(event)) => {
-                    let sent = sse(event.happened.kind(), &event).id(event.seq.to_string());
+                    let sent = sse(event.body.kind(), &event).id(event.seq.to_string());
                     Some((sent, Some(follower)))
                 }
                 Ok(None) => {

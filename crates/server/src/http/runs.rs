@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use downbeat_api::{Execution, List, Names, NodeReason, Plan, Rules, Run, RunStanding, RunSummary, code};
+use downbeat_api::{EndRules, Execution, List, Names, NodeReason, Plan, Run, RunProgress, RunSummary, code};
 use downbeat_core::execution::{Execution as Record, Status};
 use downbeat_core::ids::RunId;
 use downbeat_core::run::{RunRecord, RunState, RunStatus};
@@ -117,7 +117,7 @@ async fn load(service: &Service, run: &RunRecord) -> Answer<Run> {
 }
 
 /// The same without results.
-async fn stand(service: &Service, run: &RunRecord) -> Answer<RunStanding> {
+async fn stand(service: &Service, run: &RunRecord) -> Answer<RunProgress> {
     let executions = service.store().executions_of(&run.id).await?;
     // Nobody reads the hostnames of what is only counted; those of the first that failed are in texts.
     let failed = executions
@@ -130,7 +130,7 @@ async fn stand(service: &Service, run: &RunRecord) -> Answer<RunStanding> {
         Some(plan) => Plan::of(&plan),
         None => service.plan_of(run.clone(), |plan| Plan::of(&plan)).await?,
     };
-    Ok(RunStanding::of(&shown, &plan, &Rules::of(&plan)))
+    Ok(RunProgress::of(&shown, &plan, &EndRules::of(&plan)))
 }
 
 /// The nodes of a run that nothing is heard of; of one that has ended nobody asks any more.
@@ -214,7 +214,7 @@ pub(super) struct ShowQuery {
 #[allow(clippy::large_enum_variant)]
 pub(super) enum Shown {
     Whole(Run),
-    Standing(RunStanding),
+    Standing(RunProgress),
 }
 
 /// Shows a run with the results of every step on every node, or with `results=0` how each step stands

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use downbeat_api::{Run, request};
-use downbeat_client::{Client, Heard, Projection};
+use downbeat_client::{Client, Projection, Update};
 use downbeat_core::ids::RunId;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -48,10 +48,10 @@ impl Folded {
     async fn catch_up(&mut self) {
         let nodes = self.client.all_pages(request::nodes()).await.unwrap();
         for projection in &mut self.projections {
-            nodes.iter().for_each(|node| projection.learn(node.id, node.hostname.clone()));
+            nodes.iter().for_each(|node| projection.set_hostname(node.id, node.hostname.clone()));
             let events = request::run_events(&self.id);
             for event in self.client.all_events(events, projection.seq()).await.unwrap() {
-                assert_eq!(projection.strangers(&event), []);
+                assert_eq!(projection.unknown_nodes(&event), []);
                 projection.apply(&event);
             }
             for execution in projection.take_incomplete() {
@@ -207,7 +207,7 @@ async fn following_a_run_costs_the_server_one_read_of_it() {
             }
         }
     };
-    let hear = async { while live.hear(Instant::now() + DEADLINE).await.unwrap() != Heard::End {} };
+    let hear = async { while live.next_update(Instant::now() + DEADLINE).await.unwrap() != Update::End {} };
     tokio::join!(work, hear);
     let reads = r#"downbeat_http_requests_total{method="GET",path="/api/v1/runs/{id}",status="200"} "#;
     let metrics = client.text("/metrics").await.unwrap();

@@ -21,7 +21,7 @@ fn the_document_is_the_one_that_was_agreed_on() {
 #[test]
 fn every_kind_of_event_is_described_with_its_data() {
     let document = downbeat_server::http::openapi();
-    let kinds = document["components"]["schemas"]["Happened"]["oneOf"].as_array().unwrap();
+    let kinds = document["components"]["schemas"]["EventBody"]["oneOf"].as_array().unwrap();
     for kind in Change::KINDS {
         let of_kind = |schema: &&Value| schema["properties"]["kind"]["enum"] == json!([kind]);
         let described = kinds.iter().find(of_kind).unwrap_or_else(|| panic!("{kind} has no schema"));

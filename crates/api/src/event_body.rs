@@ -1,6 +1,6 @@
-//! Owns what each kind of event tells programs: `kind`, and the `data` that belongs to it.
+//! Owns the typed data of each kind of event: `kind`, and the `data` that belongs to it.
 //!
-//! A client folds these into the view of a run: a fact that the view shows and that no earlier event has is in here.
+//! A client folds these into the view of a run: every fact in the view that no earlier event has must be here.
 
 use downbeat_core::Span;
 use downbeat_core::backend::Params;
@@ -17,10 +17,10 @@ use utoipa::{PartialSchema, ToSchema};
 use crate::execution::Facts;
 use crate::schema;
 
-/// What happened: `kind` names it, `data` depends on the kind.
+/// The kind of an event, and its data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "kind", content = "data", rename_all = "snake_case")]
-pub enum Happened {
+pub enum EventBody {
     /// An agent registered its node, or registered it again.
     NodeRegistered {
         hostname: String,
@@ -38,12 +38,12 @@ pub enum Happened {
     NodeDrainSet {
         draining: bool,
     },
-    /// All problems of the node; they replace the former ones.
+    /// All problems of the node; they replace the earlier ones.
     NodeProblemsSet {
         problems: Vec<String>,
     },
     NodeDeleted {
-        /// The session that was deleted with it.
+        /// The session that was deleted with the node.
         #[schema(value_type = Uuid)]
         session: SessionId,
     },
@@ -58,7 +58,7 @@ pub enum Happened {
         /// The cache is not used.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         no_cache: bool,
-        /// The run that this one tries again.
+        /// The run that this one retries.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[schema(value_type = Option<String>)]
         retry_of: Option<RunId>,
@@ -73,7 +73,7 @@ pub enum Happened {
     RunPauseSet {
         paused: bool,
     },
-    /// The run's turn has come.
+    /// The run was admitted: it may start.
     RunAdmitted {
         /// How many nodes it holds, if it is exclusive.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -88,7 +88,7 @@ pub enum Happened {
     ExecutionLost {
         reason: String,
     },
-    /// A pending execution is cancelled at once, any other is asked to stop.
+    /// A pending execution is cancelled at once; a leased or running one is asked to stop.
     ExecutionCancelRequested {
         reason: String,
     },
@@ -99,7 +99,7 @@ pub enum Happened {
         reason: String,
     },
     RunMoved {
-        /// The states that the run went through; the last one is its state now.
+        /// The states that the run passed through; the last one is its current state.
         #[schema(value_type = Vec<String>)]
         path: Vec<RunState>,
         #[schema(schema_with = schema::run_state)]
@@ -109,12 +109,12 @@ pub enum Happened {
         #[serde(flatten)]
         end: Option<Ended>,
     },
-    /// A kind that a newer server wrote.
+    /// A kind that only a newer server knows.
     #[serde(untagged)]
     Unknown(UnknownKind),
 }
 
-/// An execution that was added. Most are pending or leased; some are created in the state in which they stay.
+/// An added execution. Most are pending or leased; some are created in their final state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AddedExecution {
     #[schema(value_type = Uuid)]
@@ -126,7 +126,7 @@ pub struct AddedExecution {
     pub attempt: u32,
     #[schema(schema_with = schema::execution_status)]
     pub status: Status,
-    /// Its place among the items of its task's `for_each`, from 0.
+    /// Its index among the items of its task's `for_each`, from 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub item: Option<u32>,
     /// Its result came from the cache.
@@ -152,7 +152,7 @@ pub struct AddedExecution {
     pub outputs: Params,
 }
 
-/// What an agent reported of an attempt that ended.
+/// The outcome of an attempt that an agent reported.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Reported(pub Outcome);
@@ -168,7 +168,7 @@ impl ToSchema for Reported {}
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Ended {
-    /// Something failed, and the rest went on.
+    /// Something failed, and the rest continued.
     #[schema(required = false)]
     pub partial: bool,
     pub error: Option<String>,
@@ -182,25 +182,25 @@ pub struct UnknownKind {
     pub data: Value,
 }
 
-impl Happened {
+impl EventBody {
     pub(crate) fn of(change: &Change) -> Self {
         match change {
             Change::NodeRegistered { registration } => {
                 let description = &registration.description;
-                Happened::NodeRegistered {
+                EventBody::NodeRegistered {
                     hostname: description.hostname.clone(),
                     groups: description.groups.clone(),
                     session: registration.session,
                     version: description.version.clone(),
                 }
             }
-            Change::NodeMoved { from, to, .. } => Happened::NodeMoved { from: *from, to: *to },
-            Change::NodeDrainSet { draining, .. } => Happened::NodeDrainSet { draining: *draining },
+            Change::NodeMoved { from, to, .. } => EventBody::NodeMoved { from: *from, to: *to },
+            Change::NodeDrainSet { draining, .. } => EventBody::NodeDrainSet { draining: *draining },
             Change::NodeProblemsSet { problems, .. } => {
-                Happened::NodeProblemsSet { problems: problems.clone() }
+                EventBody::NodeProblemsSet { problems: problems.clone() }
             }
-            Change::NodeDeleted { session, .. } => Happened::NodeDeleted { session: *session },
-            Change::RunCreated { run, .. } => Happened::RunCreated {
+            Change::NodeDeleted { session, .. } => EventBody::NodeDeleted { session: *session },
+            Change::RunCreated { run, .. } => EventBody::RunCreated {
                 job: run.job.clone(),
                 state: run.state(),
                 steps: run.definition.steps().count(),
@@ -209,33 +209,33 @@ impl Happened {
                 no_cache: run.no_cache,
                 retry_of: run.retry_of.clone(),
             },
-            Change::RunTaken { owner, epoch, .. } => Happened::RunTaken { owner: *owner, epoch: *epoch },
-            Change::RunCancelRequested { .. } => Happened::RunCancelRequested {},
-            Change::RunPauseSet { paused, .. } => Happened::RunPauseSet { paused: *paused },
+            Change::RunTaken { owner, epoch, .. } => EventBody::RunTaken { owner: *owner, epoch: *epoch },
+            Change::RunCancelRequested { .. } => EventBody::RunCancelRequested {},
+            Change::RunPauseSet { paused, .. } => EventBody::RunPauseSet { paused: *paused },
             Change::RunAdmitted { nodes, .. } => {
-                Happened::RunAdmitted { held: Some(nodes.len()).filter(|held| *held > 0) }
+                EventBody::RunAdmitted { held: Some(nodes.len()).filter(|held| *held > 0) }
             }
             Change::ExecutionsAdded { executions, .. } => {
-                Happened::ExecutionsAdded { executions: executions.iter().map(AddedExecution::of).collect() }
+                EventBody::ExecutionsAdded { executions: executions.iter().map(AddedExecution::of).collect() }
             }
-            Change::ExecutionLeased { .. } => Happened::ExecutionLeased {},
-            Change::ExecutionStarted { .. } => Happened::ExecutionStarted {},
+            Change::ExecutionLeased { .. } => EventBody::ExecutionLeased {},
+            Change::ExecutionStarted { .. } => EventBody::ExecutionStarted {},
             Change::ExecutionFinished { outcome, .. } => {
-                Happened::ExecutionFinished(Reported(outcome.clone()))
+                EventBody::ExecutionFinished(Reported(outcome.clone()))
             }
-            Change::ExecutionLost { reason, .. } => Happened::ExecutionLost { reason: reason.clone() },
+            Change::ExecutionLost { reason, .. } => EventBody::ExecutionLost { reason: reason.clone() },
             Change::ExecutionCancelRequested { reason, .. } => {
-                Happened::ExecutionCancelRequested { reason: reason.clone() }
+                EventBody::ExecutionCancelRequested { reason: reason.clone() }
             }
-            Change::ExecutionGivenUp { error, .. } => Happened::ExecutionGivenUp { error: error.clone() },
-            Change::ExecutionSkipped { reason, .. } => Happened::ExecutionSkipped { reason: reason.clone() },
-            Change::RunMoved { path, end, .. } => Happened::RunMoved {
+            Change::ExecutionGivenUp { error, .. } => EventBody::ExecutionGivenUp { error: error.clone() },
+            Change::ExecutionSkipped { reason, .. } => EventBody::ExecutionSkipped { reason: reason.clone() },
+            Change::RunMoved { path, end, .. } => EventBody::RunMoved {
                 path: path.clone(),
                 state: path.last().copied(),
                 status: path.last().map(|state| state.status()),
                 end: end.as_ref().map(|end| Ended { partial: end.partial, error: end.error.clone() }),
             },
-            Change::Unknown { name, .. } => Happened::Unknown(UnknownKind {
+            Change::Unknown { name, .. } => EventBody::Unknown(UnknownKind {
                 kind: name.clone(),
                 data: Value::Object(serde_json::Map::new()),
             }),
@@ -245,26 +245,26 @@ impl Happened {
     /// Returns `kind`: one of [`Change::KINDS`], or a name that this program does not know.
     pub fn kind(&self) -> &str {
         match self {
-            Happened::NodeRegistered { .. } => "node_registered",
-            Happened::NodeMoved { .. } => "node_moved",
-            Happened::NodeDrainSet { .. } => "node_drain_set",
-            Happened::NodeProblemsSet { .. } => "node_problems_set",
-            Happened::NodeDeleted { .. } => "node_deleted",
-            Happened::RunCreated { .. } => "run_created",
-            Happened::RunTaken { .. } => "run_taken",
-            Happened::RunCancelRequested {} => "run_cancel_requested",
-            Happened::RunPauseSet { .. } => "run_pause_set",
-            Happened::RunAdmitted { .. } => "run_admitted",
-            Happened::ExecutionsAdded { .. } => "executions_added",
-            Happened::ExecutionLeased {} => "execution_leased",
-            Happened::ExecutionStarted {} => "execution_started",
-            Happened::ExecutionFinished(_) => "execution_finished",
-            Happened::ExecutionLost { .. } => "execution_lost",
-            Happened::ExecutionCancelRequested { .. } => "execution_cancel_requested",
-            Happened::ExecutionGivenUp { .. } => "execution_given_up",
-            Happened::ExecutionSkipped { .. } => "execution_skipped",
-            Happened::RunMoved { .. } => "run_moved",
-            Happened::Unknown(unknown) => &unknown.kind,
+            EventBody::NodeRegistered { .. } => "node_registered",
+            EventBody::NodeMoved { .. } => "node_moved",
+            EventBody::NodeDrainSet { .. } => "node_drain_set",
+            EventBody::NodeProblemsSet { .. } => "node_problems_set",
+            EventBody::NodeDeleted { .. } => "node_deleted",
+            EventBody::RunCreated { .. } => "run_created",
+            EventBody::RunTaken { .. } => "run_taken",
+            EventBody::RunCancelRequested {} => "run_cancel_requested",
+            EventBody::RunPauseSet { .. } => "run_pause_set",
+            EventBody::RunAdmitted { .. } => "run_admitted",
+            EventBody::ExecutionsAdded { .. } => "executions_added",
+            EventBody::ExecutionLeased {} => "execution_leased",
+            EventBody::ExecutionStarted {} => "execution_started",
+            EventBody::ExecutionFinished(_) => "execution_finished",
+            EventBody::ExecutionLost { .. } => "execution_lost",
+            EventBody::ExecutionCancelRequested { .. } => "execution_cancel_requested",
+            EventBody::ExecutionGivenUp { .. } => "execution_given_up",
+            EventBody::ExecutionSkipped { .. } => "execution_skipped",
+            EventBody::RunMoved { .. } => "run_moved",
+            EventBody::Unknown(unknown) => &unknown.kind,
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Owns how a run stands, step by step, without the results of every node and item: what somebody who watches it needs.
+//! Owns the progress of a run per step, without the results of every node and item: enough to watch a run.
 //!
-//! Whether an instance that failed is retried is the engine's to decide. Until it has decided, such an instance counts as
-//! undecided, so that nobody is told of an end that was none.
+//! The engine decides whether a failed instance is retried. Until it has decided, the instance counts as undecided, so
+//! that no end is shown too early.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,72 +18,72 @@ use crate::plan::{Plan, Step, Where};
 use crate::rollout::{Rollout, Wave};
 use crate::run::{Counts, InstanceResult, Run, RunSummary, StepWaiting, Steps, is_zero};
 
-/// A run without its results: as large as its plan, whatever the number of its nodes and items.
+/// A run without its results: its size depends on the plan, not on the number of nodes and items.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct RunStanding {
+pub struct RunProgress {
     #[serde(flatten)]
     pub summary: RunSummary,
-    /// The lowest step that has not ended; null when all have.
+    /// The lowest step that has not ended; null if all have.
     pub step: Option<u32>,
     /// Instances (step × node, step × item) by the status of their last attempt.
     pub counts: Counts,
-    /// How far its roll-out is, if it is one.
+    /// The progress of its roll-out, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<Rollout>,
-    /// Steps that wait, and why; the first few.
+    /// The first steps that wait, and why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waiting: Vec<StepWaiting>,
 }
 
-/// How one step stands, over all of its nodes or items.
+/// The progress of one step over all of its nodes or items.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct StepStanding {
+pub struct StepProgress {
     pub step: u32,
     /// The task's name, or `backend action`.
     pub task: String,
-    /// Instances by the status of their last attempt; statuses that none has are left out.
+    /// Instances by the status of their last attempt; statuses without instances are left out.
     #[schema(value_type = BTreeMap<String, u64>)]
     pub counts: BTreeMap<Status, u64>,
-    /// How many instances it has in all, as far as that is known.
+    /// The number of instances, as far as it is known.
     #[serde(default)]
     pub instances: u64,
-    /// Of the succeeded ones, those whose result came from the cache.
+    /// The succeeded ones whose result came from the cache.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub cached: u64,
-    /// Of the succeeded ones, those that an earlier run had done.
+    /// The succeeded ones that an earlier run had done.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub reused: u64,
-    /// Of the failed, lost and cancelled ones, those that may be retried.
+    /// The failed, lost and cancelled ones that may be retried.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub undecided: u64,
-    /// The most attempts that an instance took.
+    /// The highest number of attempts of an instance.
     #[serde(default)]
     pub attempts: u32,
-    /// How long the slowest instance took.
+    /// The duration of the slowest instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "2.3s")]
     pub longest: Option<Span>,
-    /// Why the first instance that went wrong or was left out did or was.
+    /// The reason of the first instance that failed or was skipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
-/// What decides whether an instance that did not succeed has ended: worked out once for a plan.
+/// The rules of a plan that decide whether an unsuccessful instance has ended. They are computed once.
 #[derive(Clone, Debug, Default)]
-pub struct Rules {
+pub struct EndRules {
     steps: Vec<StepRules>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct StepRules {
     retries: bool,
-    /// The steps that begin only when this one has ended, or its instance on their node.
+    /// The steps that start only after this one has ended, or its instance on their node.
     followers: Vec<(u32, EdgeKind)>,
-    /// Of them, those beyond its entry: they begin when all of its items have ended.
+    /// The followers outside of its entry: they start when all of its items have ended.
     beyond: Vec<u32>,
 }
 
-impl Rules {
+impl EndRules {
     pub fn of(plan: &Plan) -> Self {
         let mut steps: Vec<StepRules> = plan
             .steps
@@ -98,7 +98,7 @@ impl Rules {
             for edge in &step.after {
                 let Some(former) = plan.steps.get(edge.step as usize) else { continue };
                 let within = former.entry == step.entry && step.for_each.is_some();
-                // An item walks the leaves of its branch at its own pace.
+                // An item passes through the leaves of its branch independently of other items.
                 let kind = if within { EdgeKind::PerNode } else { edge.kind };
                 steps[edge.step as usize].followers.push((step.index, kind));
                 if former.for_each.is_some() && !within {
@@ -112,22 +112,22 @@ impl Rules {
 }
 
 impl StepRules {
-    /// An attempt that failed or was lost ends its instance only if no other follows. Whether one follows shows when
-    /// something that waited for the instance has begun, or when the run has ended.
-    fn may_come_back(&self, node: &str, result: &InstanceResult, run: &Run) -> bool {
-        let unsure = match result.status {
+    /// Returns whether another attempt may follow. That is decided when a follower of the instance has started, or when
+    /// the run has ended.
+    fn may_be_retried(&self, node: &str, result: &InstanceResult, run: &Run) -> bool {
+        let is_open = match result.status {
             Status::Failed => self.retries,
             Status::Lost | Status::Cancelled => true,
             Status::Pending | Status::Leased | Status::Running | Status::Succeeded | Status::Skipped => false,
         };
-        unsure && !run.summary.state.is_terminal() && !self.has_followed(node, run)
+        is_open && !run.summary.state.is_terminal() && !self.has_follower_started(node, run)
     }
 
-    fn is_left_behind(&self, run: &Run) -> bool {
+    fn has_later_entry_started(&self, run: &Run) -> bool {
         self.beyond.iter().any(|step| run.results.get(step).is_some_and(|results| !results.is_empty()))
     }
 
-    fn has_followed(&self, node: &str, run: &Run) -> bool {
+    fn has_follower_started(&self, node: &str, run: &Run) -> bool {
         self.followers.iter().any(|(step, kind)| {
             run.results.get(step).is_some_and(|results| match kind {
                 EdgeKind::Barrier => !results.is_empty(),
@@ -137,8 +137,8 @@ impl StepRules {
     }
 }
 
-impl RunStanding {
-    pub fn of(run: &Run, plan: &Plan, rules: &Rules) -> Self {
+impl RunProgress {
+    pub fn of(run: &Run, plan: &Plan, rules: &EndRules) -> Self {
         let none = StepRules::default();
         let rules_of = |step: &Step| rules.steps.get(step.index as usize).unwrap_or(&none);
         let over = run.summary.state.is_terminal();
@@ -147,12 +147,12 @@ impl RunStanding {
             .iter()
             .map(|step| {
                 let rules = rules_of(step);
-                let is_over = over || rules.is_left_behind(run);
-                StepStanding::of(step, run, is_over, |node, result| rules.may_come_back(node, result, run))
+                let is_over = over || rules.has_later_entry_started(run);
+                StepProgress::of(step, run, is_over, |node, result| rules.may_be_retried(node, result, run))
             })
             .collect();
         let rollout = run.rollout.as_ref().map(|rollout| Rollout {
-            waves: rollout.waves.iter().map(|wave| wave_standing(wave, run, rules)).collect(),
+            waves: rollout.waves.iter().map(|wave| wave_progress(wave, run, rules)).collect(),
             ..rollout.clone()
         });
         let summary = RunSummary { steps: Steps::Each(steps), ..run.summary.clone() };
@@ -160,7 +160,7 @@ impl RunStanding {
         Self { summary, step, counts, rollout, waiting }
     }
 
-    pub fn steps(&self) -> &[StepStanding] {
+    pub fn steps(&self) -> &[StepProgress] {
         match &self.summary.steps {
             Steps::Each(steps) => steps,
             Steps::Count(_) => &[],
@@ -168,17 +168,17 @@ impl RunStanding {
     }
 }
 
-fn wave_standing(wave: &Wave, run: &Run, rules: &Rules) -> Wave {
+fn wave_progress(wave: &Wave, run: &Run, rules: &EndRules) -> Wave {
     Wave { nodes: Vec::new(), failed: failed_in(wave, run, rules), ..wave.clone() }
 }
 
-/// How many nodes of a wave failed; nothing while one of them may be retried.
-fn failed_in(wave: &Wave, run: &Run, rules: &Rules) -> Option<u32> {
+/// Returns how many nodes of a wave failed; nothing while one of them may be retried.
+fn failed_in(wave: &Wave, run: &Run, rules: &EndRules) -> Option<u32> {
     let mut failed = BTreeSet::new();
     for (step, rules) in (0..).zip(&rules.steps) {
         let Some(results) = run.results.get(&step) else { continue };
         for (node, result) in wave.nodes.iter().filter_map(|node| Some((node, results.get(node)?))) {
-            if rules.may_come_back(node, result, run) {
+            if rules.may_be_retried(node, result, run) {
                 return None;
             }
             if has_failed(result.status, result.attempts, run.summary.state) {
@@ -189,22 +189,22 @@ fn failed_in(wave: &Wave, run: &Run, rules: &Rules) -> Option<u32> {
     Some(u32::try_from(failed.len()).unwrap_or(u32::MAX))
 }
 
-impl StepStanding {
-    /// How many instances have this status.
+impl StepProgress {
+    /// Returns how many instances have this status.
     pub fn count(&self, status: Status) -> u64 {
         self.counts.get(&status).copied().unwrap_or_default()
     }
 
-    /// `may_come_back` says whether an instance that did not succeed may be retried, and `is_over` whether more items may
-    /// come than are there.
+    /// Creates the progress of a step. `may_be_retried` tells whether an unsuccessful instance may be retried, and
+    /// `is_over` whether all items are known.
     pub fn of(
         step: &Step,
         run: &Run,
         is_over: bool,
-        may_come_back: impl Fn(&str, &InstanceResult) -> bool,
+        may_be_retried: impl Fn(&str, &InstanceResult) -> bool,
     ) -> Self {
         let results = run.results.get(&step.index);
-        let mut standing = Self {
+        let mut progress = Self {
             step: step.index,
             task: step.name.clone(),
             instances: instances(step, results, is_over),
@@ -212,45 +212,45 @@ impl StepStanding {
         };
         let mut longest: Option<Duration> = None;
         for (node, result) in results.into_iter().flatten() {
-            *standing.counts.entry(result.status).or_default() += 1;
-            standing.cached += u64::from(result.cached);
-            standing.reused += u64::from(result.reused.is_some() && !result.cached);
-            standing.undecided += u64::from(may_come_back(node, result));
-            standing.attempts = standing.attempts.max(result.attempts_made());
+            *progress.counts.entry(result.status).or_default() += 1;
+            progress.cached += u64::from(result.cached);
+            progress.reused += u64::from(result.reused.is_some() && !result.cached);
+            progress.undecided += u64::from(may_be_retried(node, result));
+            progress.attempts = progress.attempts.max(result.attempts_made());
             if result.reused.is_none() {
                 longest = longest.max(result.duration.map(|duration| duration.0));
             }
-            if standing.why.is_none() {
-                standing.why = match (&result.error, &result.reason) {
+            if progress.why.is_none() {
+                progress.why = match (&result.error, &result.reason) {
                     (Some(error), _) => Some(format!("{}: {error}", result.whose(node))),
                     (None, Some(reason)) => Some(reason.clone()),
                     (None, None) => None,
                 };
             }
         }
-        standing.longest = longest.map(Span);
-        standing
+        progress.longest = longest.map(Span);
+        progress
     }
 }
 
 fn instances(step: &Step, results: Option<&BTreeMap<String, InstanceResult>>, is_over: bool) -> u64 {
     let there = results.map_or(0, |results| results.len() as u64);
-    // Skipped as a whole, or its items could not be worked out.
+    // Skipped as a whole, or its items could not be evaluated.
     let as_a_whole = results.is_some_and(|results| results.values().any(|result| result.item.is_none()));
     match (&step.place, step.for_each.as_ref().map(|each| &each.items)) {
         (Where::Nodes(nodes), _) => nodes.len() as u64,
         (Where::Placed(_), None) => 1,
         (Where::Placed(_), Some(_)) if as_a_whole => there,
         (Where::Placed(_), Some(Value::Array(items))) => items.len() as u64,
-        // How many there are shows only when what follows them begins.
+        // The number of items is known only when a follower starts.
         (Where::Placed(_), Some(_)) if is_over => there.max(1),
         (Where::Placed(_), Some(_)) => there + 1,
     }
 }
 
 impl InstanceResult {
-    /// Attempts that a node was asked to make: the last one was not if it waits, was withdrawn, or failed without
-    /// being sent.
+    /// Returns how many attempts were sent to a node: the last one was not if it is pending, was skipped, or failed
+    /// before that.
     pub fn attempts_made(&self) -> u32 {
         if self.reused.is_some() {
             return 0;
@@ -263,7 +263,7 @@ impl InstanceResult {
         if sent { self.attempts } else { self.attempts.saturating_sub(1) }
     }
 
-    /// `web-01`, or `item 3 on web-01`; `key` is its key among the results of its step.
+    /// Returns `web-01`, or `item 3 on web-01`; `key` is its key among the results of its step.
     fn whose(&self, key: &str) -> String {
         match (self.item, &self.node) {
             (None, _) => key.to_owned(),

@@ -1,4 +1,4 @@
-//! Owns a client's view of runs on a live stream, with the times of the events.
+//! Owns the events of runs that a client received on a live stream, and when.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,42 +10,44 @@ use tokio::task::JoinHandle;
 
 use crate::failure::Failure;
 
-/// The events of one run so far.
+/// The events of one run.
 #[derive(Clone, Debug, Default)]
-pub(super) struct RunEvents {
+pub(super) struct Sight {
     /// Finished executions.
     pub finished: u64,
+    /// The server that created it.
     pub creator: Option<String>,
     pub owner: Option<String>,
-    /// When another server became its owner, since the last `forget_takeovers`.
+    /// When another server became its owner, since the last reset.
     pub taken: Option<Instant>,
-    /// When the new owner first committed something that only an owner commits.
+    /// When the new owner first continued it, seen by an event that only an owner commits.
     pub moved_on: Option<Instant>,
+    /// The final status.
     pub status: Option<String>,
 }
 
 #[derive(Debug, Default)]
 struct Seen {
-    runs: HashMap<String, RunEvents>,
+    runs: HashMap<String, Sight>,
     events: u64,
     failure: Option<Failure>,
 }
 
-/// A view of all runs; it follows the stream until it is dropped.
+/// The received events of all runs; follows the stream until it is dropped.
 #[derive(Debug)]
-pub(super) struct RunWatcher {
+pub(super) struct Sightings {
     seen: Arc<Mutex<Seen>>,
     following: JoinHandle<()>,
 }
 
-impl RunWatcher {
+impl Sightings {
     pub(super) fn follow(mut feed: Feed) -> Self {
         let seen: Arc<Mutex<Seen>> = Arc::default();
-        let shared = Arc::clone(&seen);
+        let told = Arc::clone(&seen);
         let following = tokio::spawn(async move {
             loop {
                 let next = feed.next().await;
-                let mut seen = shared.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut seen = told.lock().unwrap_or_else(PoisonError::into_inner);
                 match next {
                     Ok(Some(message)) => match message.decode::<Value>() {
                         Ok(event) => seen.take(&event, Instant::now()),
@@ -66,7 +68,7 @@ impl RunWatcher {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn of(&self, run: &str) -> RunEvents {
+    pub(super) fn of(&self, run: &str) -> Sight {
         self.seen().runs.get(run).cloned().unwrap_or_default()
     }
 
@@ -74,25 +76,25 @@ impl RunWatcher {
         self.seen().events
     }
 
-    /// Forgets all takeovers so far. Returns how many runs had been taken over.
-    pub(super) fn forget_takeovers(&self) -> u64 {
-        self.seen().forget_takeovers()
+    /// Resets: only later take-overs count. Returns how many runs had been taken over.
+    pub(super) fn reset(&self) -> u64 {
+        self.seen().reset()
     }
 
-    /// Returns the reason if the stream has ended.
+    /// Returns why the stream has ended.
     pub(super) fn failure(&self) -> Option<Failure> {
         self.seen().failure.clone()
     }
 }
 
-impl Drop for RunWatcher {
+impl Drop for Sightings {
     fn drop(&mut self) {
         self.following.abort();
     }
 }
 
 impl Seen {
-    fn forget_takeovers(&mut self) -> u64 {
+    fn reset(&mut self) -> u64 {
         let taken = self.runs.values().filter(|sight| sight.taken.is_some()).count();
         for sight in self.runs.values_mut() {
             (sight.taken, sight.moved_on) = (None, None);
@@ -112,7 +114,7 @@ impl Seen {
                 sight.owner = owner();
                 sight.taken = sight.taken.or(Some(now));
             }
-            // Reports may come through any server; only the owner commits these two.
+            // Reports may come through any server; these two come from the owner.
             Some("executions_added" | "run_moved") if sight.taken.is_some() => {
                 sight.moved_on = sight.moved_on.or(Some(now));
             }
@@ -157,7 +159,7 @@ mod tests {
         for (kind, owner) in [("run_created", "a"), ("run_taken", "b"), ("run_moved", "b")] {
             seen.take(&json!({"run": "r", "kind": kind, "data": {"owner": owner}}), Instant::now());
         }
-        assert_eq!((seen.forget_takeovers(), seen.forget_takeovers()), (1, 0));
+        assert_eq!((seen.reset(), seen.reset()), (1, 0));
         let sight = &seen.runs["r"];
         assert_eq!((sight.creator.as_deref(), sight.owner.as_deref()), (Some("a"), Some("b")));
         assert_eq!((sight.taken, sight.moved_on), (None, None));

@@ -1,74 +1,74 @@
-//! Owns what is told of a run that is watched, and that each thing is told once.
+//! Owns the lines that are printed while a run is watched, each of them once.
 
 use std::collections::BTreeSet;
 
-use downbeat_api::{Plan, Rollout, RunStanding, WaveStatus};
+use downbeat_api::{Plan, Rollout, RunProgress, WaveStatus};
 use downbeat_core::spec::budget_text;
 use jiff::Timestamp;
 
 use super::progress::{Tally, step_line};
-use super::rollout::begins;
+use super::rollout::starts;
 use super::table::{Tone, painted};
 use super::waits::Waits;
 
-/// A run's plan, and what was told so far.
+/// The plan of a watched run, and which lines were printed.
 #[derive(Debug)]
-pub(crate) struct Story {
+pub(crate) struct WatchLines {
     plan: Plan,
-    told: BTreeSet<u32>,
+    printed: BTreeSet<u32>,
     waits: Waits,
-    waves: WavesTold,
+    waves: PrintedWaves,
 }
 
-/// What was told of the waves of a roll-out.
+/// The waves of a roll-out that were printed.
 #[derive(Debug, Default)]
-struct WavesTold {
-    begun: BTreeSet<u32>,
+struct PrintedWaves {
+    started: BTreeSet<u32>,
     ended: BTreeSet<u32>,
     spent: bool,
 }
 
-impl Story {
+impl WatchLines {
     pub(crate) fn new(plan: Plan) -> Self {
-        Self { plan, told: BTreeSet::new(), waits: Waits::new(), waves: WavesTold::default() }
+        Self { plan, printed: BTreeSet::new(), waits: Waits::new(), waves: PrintedWaves::default() }
     }
 
     pub(crate) fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// Every step, as it stands.
-    pub(crate) fn tallies(&self, run: &RunStanding) -> Vec<Tally> {
+    /// Returns the progress of every step.
+    pub(crate) fn tallies(&self, run: &RunProgress) -> Vec<Tally> {
         run.steps().iter().map(Tally::from).collect()
     }
 
-    /// A line for each step that has ended since the last time.
+    /// Returns a line for each step that has ended since the last call.
     pub(crate) fn ended(&mut self, tallies: &[Tally]) -> Vec<String> {
-        // Of no items there is nothing to tell.
+        // A step without items gets no line.
         let ended = tallies.iter().filter(|tally| tally.has_ended() && tally.wanted > 0);
-        ended.filter(|tally| self.told.insert(tally.index)).map(step_line).collect()
+        ended.filter(|tally| self.printed.insert(tally.index)).map(step_line).collect()
     }
 
-    /// Lines about waves that began or ended since the last time, and about what the run and its steps wait for.
-    pub(crate) fn news(&mut self, run: &RunStanding, now: Timestamp) -> Vec<String> {
-        let mut lines = self.waits.news(run, now);
+    /// Returns lines about waves that started or ended since the last call, and about reasons to wait.
+    pub(crate) fn changes(&mut self, run: &RunProgress, now: Timestamp) -> Vec<String> {
+        let mut lines = self.waits.changes(run, now);
         lines.extend(self.waves(run));
         lines
     }
 
-    fn waves(&mut self, run: &RunStanding) -> Vec<String> {
+    fn waves(&mut self, run: &RunProgress) -> Vec<String> {
         let Some(rollout) = &run.rollout else { return Vec::new() };
         let mut lines = Vec::new();
         for wave in &rollout.waves {
-            let begun = matches!(wave.status, WaveStatus::Running | WaveStatus::Ended);
+            let started = matches!(wave.status, WaveStatus::Running | WaveStatus::Ended);
             let nodes = nodes_of(&self.plan, wave.wave);
-            if begun && self.waves.begun.insert(wave.wave) {
-                lines.push(begins(wave.wave, rollout.waves.len(), nodes));
+            if started && self.waves.started.insert(wave.wave) {
+                lines.push(starts(wave.wave, rollout.waves.len(), nodes));
             }
             if wave.status == WaveStatus::Ended && !self.waves.ended.contains(&wave.wave) {
                 let Some(failed) = wave.failed else { continue };
                 let went = match failed {
-                    0 => painted("ended well", Tone::Good),
+                    0 => painted("ended without failures", Tone::Good),
                     failed => {
                         let count = nodes.len();
                         format!("ended, {}", painted(&format!("{failed} of {count} failed"), Tone::Bad))
@@ -78,12 +78,12 @@ impl Story {
                 lines.push(format!("wave {} of {} {went}", wave.wave, rollout.waves.len()));
             }
         }
-        // Once the wave that it was spent in has ended: it does not change what that does.
-        let ended = self.waves.ended.len() == self.waves.begun.len();
+        // Printed after the wave that exceeded the budget has ended: the wave itself continues.
+        let ended = self.waves.ended.len() == self.waves.started.len();
         if ended && rollout.failed > rollout.budget && !std::mem::replace(&mut self.waves.spent, true) {
             let Rollout { failed, budget, .. } = rollout;
             let spent = painted(&budget_text(*failed, *budget), Tone::Bad);
-            lines.push(format!("{spent}: no further wave begins"));
+            lines.push(format!("{spent}; no further wave starts"));
         }
         lines
     }
@@ -99,7 +99,7 @@ fn nodes_of(plan: &Plan, wave: u32) -> &[String] {
 mod tests {
     use std::collections::BTreeMap;
 
-    use downbeat_api::{Rules, Run};
+    use downbeat_api::{EndRules, Run};
     use serde::de::DeserializeOwned;
     use serde_json::{Value, json};
 
@@ -113,8 +113,8 @@ mod tests {
         format!("0198c0de-0000-7000-8000-{number:012}")
     }
 
-    /// Two steps on two nodes, then a placed one; the first is tried again when it fails.
-    fn story(kind: &str) -> Story {
+    /// Two steps on two nodes, then a placed one; the first has a retry.
+    fn watch_lines(kind: &str) -> WatchLines {
         let step = |index: u32, place: Value, after: Value| {
             json!({"index": index, "entry": index, "name": format!("s{index}"), "backend": "test", "action": "noop",
                    "branch": null, "where": place, "condition": null, "after": after, "retries": u32::from(index == 0)})
@@ -124,7 +124,7 @@ mod tests {
             step(1, json!(["a", "b"]), json!([{"step": 0, "kind": kind}])),
             step(2, json!("placed"), json!([{"step": 1, "kind": "barrier"}])),
         ]}));
-        Story::new(plan)
+        WatchLines::new(plan)
     }
 
     fn run(state: &str, results: &[(u32, &str, &str, u32)]) -> Run {
@@ -142,50 +142,60 @@ mod tests {
         }))
     }
 
-    fn tallies(story: &Story, run: &Run) -> Vec<Tally> {
-        let plan = story.plan();
-        story.tallies(&RunStanding::of(run, plan, &Rules::of(plan)))
+    fn tallies(lines: &WatchLines, run: &Run) -> Vec<Tally> {
+        let plan = lines.plan();
+        lines.tallies(&RunProgress::of(run, plan, &EndRules::of(plan)))
     }
 
-    fn lines(story: &mut Story, run: &Run) -> Vec<String> {
-        let tallies = tallies(story, run);
-        story.ended(&tallies).iter().map(|line| anstream::adapter::strip_str(line).to_string()).collect()
+    fn ended_lines(lines: &mut WatchLines, run: &Run) -> Vec<String> {
+        let tallies = tallies(lines, run);
+        lines.ended(&tallies).iter().map(|line| anstream::adapter::strip_str(line).to_string()).collect()
     }
 
     #[test]
     fn a_step_that_may_be_tried_again_has_not_ended() {
-        let mut story = story("barrier");
+        let mut lines = watch_lines("barrier");
         let failed = run("running", &[(0, "a", "failed", 1), (0, "b", "failed", 1)]);
-        assert_eq!(lines(&mut story, &failed), [""; 0]);
-        assert_eq!(tallies(&story, &failed)[0].ended(), 0);
+        assert_eq!(ended_lines(&mut lines, &failed), [""; 0]);
+        assert_eq!(tallies(&lines, &failed)[0].ended(), 0);
         assert_eq!(
-            lines(&mut story, &run("running", &[(0, "a", "pending", 2), (0, "b", "running", 2)])),
+            ended_lines(&mut lines, &run("running", &[(0, "a", "pending", 2), (0, "b", "running", 2)])),
             [""; 0]
         );
         let again = run("running", &[(0, "a", "succeeded", 2), (0, "b", "succeeded", 2)]);
-        assert_eq!(lines(&mut story, &again), ["step 0 s0: 2/2 succeeded in 1s after 2 attempts"]);
-        assert_eq!(lines(&mut story, &again), [""; 0], "once");
+        assert_eq!(ended_lines(&mut lines, &again), ["step 0 s0: 2/2 succeeded in 1s after 2 attempts"]);
+        assert_eq!(ended_lines(&mut lines, &again), [""; 0], "once");
     }
 
     #[test]
     fn a_failure_is_told_when_something_later_began_or_the_run_has_ended() {
         let failed = [(0, "a", "failed", 2), (0, "b", "succeeded", 1)];
-        let told = ["step 0 s0: 1/2 succeeded, 1 failed in 1s after 2 attempts"];
+        let line = ["step 0 s0: 1/2 succeeded, 1 failed in 1s after 2 attempts"];
         let with = |more| [&failed[..], &[more]].concat();
         let on_b = with((1, "b", "running", 1));
-        assert_eq!(lines(&mut story("barrier"), &run("running", &on_b)), told);
-        assert_eq!(lines(&mut story("per_node"), &run("running", &on_b)), [""; 0], "b says nothing of a");
-        assert_eq!(lines(&mut story("per_node"), &run("running", &with((1, "a", "skipped", 1)))), told);
-        assert_eq!(lines(&mut story("per_node"), &run("failed", &failed)), told);
+        assert_eq!(ended_lines(&mut watch_lines("barrier"), &run("running", &on_b)), line);
+        assert_eq!(
+            ended_lines(&mut watch_lines("per_node"), &run("running", &on_b)),
+            [""; 0],
+            "b does not decide a"
+        );
+        assert_eq!(
+            ended_lines(&mut watch_lines("per_node"), &run("running", &with((1, "a", "skipped", 1)))),
+            line
+        );
+        assert_eq!(ended_lines(&mut watch_lines("per_node"), &run("failed", &failed)), line);
     }
 
     #[test]
     fn without_retries_a_failure_is_the_end_and_a_loss_may_not_be() {
         let failed = run("running", &[(1, "a", "failed", 1), (1, "b", "succeeded", 1)]);
-        assert_eq!(lines(&mut story("barrier"), &failed), ["step 1 s1: 1/2 succeeded, 1 failed in 1s"]);
+        assert_eq!(
+            ended_lines(&mut watch_lines("barrier"), &failed),
+            ["step 1 s1: 1/2 succeeded, 1 failed in 1s"]
+        );
         for status in ["lost", "cancelled"] {
             let lost = run("running", &[(1, "a", status, 1), (1, "b", "succeeded", 1)]);
-            assert_eq!(lines(&mut story("barrier"), &lost), [""; 0], "{status}");
+            assert_eq!(ended_lines(&mut watch_lines("barrier"), &lost), [""; 0], "{status}");
         }
     }
 
@@ -195,8 +205,11 @@ mod tests {
         for result in retried.results.get_mut(&0).unwrap().values_mut() {
             result.reused = Some(result.execution);
         }
-        assert_eq!(lines(&mut story("barrier"), &retried), ["step 0 s0: reused"]);
+        assert_eq!(ended_lines(&mut watch_lines("barrier"), &retried), ["step 0 s0: reused"]);
         retried.results.get_mut(&0).unwrap().get_mut("b").unwrap().reused = None;
-        assert_eq!(lines(&mut story("barrier"), &retried), ["step 0 s0: 2/2 succeeded (1 reused) in 1s"]);
+        assert_eq!(
+            ended_lines(&mut watch_lines("barrier"), &retried),
+            ["step 0 s0: 2/2 succeeded (1 reused) in 1s"]
+        );
     }
 }
