@@ -1,4 +1,4 @@
-//! Owns the numbers that stand for statuses in the databases. They are stored: none is ever given another meaning.
+//! Owns the stored numbers of statuses. They never change their meaning.
 
 use downbeat_core::execution::{Status, Stream, Verdict};
 use downbeat_core::node::NodeStatus;

@@ -1,5 +1,5 @@
-//! How records become columns and columns become records, the same way for both SQL stores. A row declares its columns
-//! once; `column` derives all else from the declaration.
+//! Converts records to columns and back, in the same way for both SQL stores. A row declares its columns once; `column`
+//! derives the rest.
 
 mod codes;
 mod column;
