@@ -58,7 +58,7 @@ pub enum Change {
     /// Pauses or resumes a run. Guard: the run has not ended, and is not in that condition already.
     RunPauseSet { run: RunId, paused: bool, by: String, at: Timestamp },
     /// Admits a waiting run; an exclusive run then holds its nodes. Guard: the run's epoch, the run waits and is neither
-    /// paused nor cancelled, fewer than `limit` runs are under way, and no other run holds one of `nodes` or runs work there.
+    /// paused nor cancelled, fewer than `limit` runs are under way, and no other run holds one of `nodes` or uses it.
     RunAdmitted {
         run: RunId,
         epoch: u64,

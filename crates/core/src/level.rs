@@ -1,7 +1,7 @@
 //! Decides when a new kind of change may be written: when every living server can read it.
 //!
 //! A level is a number that rises with each release that adds a kind of change, or a value to a closed set within one
-//! (a run state, a verdict). Each server publishes the level of its program with its signs of life. Code that decides
+//! (a run state, a verdict). Each server publishes the level of its program with its heartbeats. Code that decides
 //! calls [`allows`] before it creates a change of a new kind; if the result is false, it does as the release before did.
 //! The journal checks again. Unknown fields need no level: readers ignore them.
 

@@ -34,13 +34,13 @@ pub const LISTED_PER_MESSAGE: usize = 4_096;
 /// Leases in one message of an agent: results of former sessions, results on their way, running work, and work that
 /// waits for its slots.
 pub const HELD_PER_MESSAGE: usize = UNDELIVERED + 4 * SLOTS_PER_NODE as usize;
-/// Chunks of output in one message: agents collect them by bytes, so many tiny ones may be sent together.
+/// Chunks of output in one message: agents collect them by bytes, so that a message may contain many tiny ones.
 pub const CHUNKS_PER_MESSAGE: usize = 65_536;
 /// Output kept of one execution; the tail is kept.
 pub const OUTPUT_BYTES: usize = 1024 * 1024;
 /// One stored piece of output. Small enough that dropping whole pieces keeps the tail close to its bound.
 pub const OUTPUT_CHUNK_BYTES: usize = 16 * 1024;
-/// The minimum of kept output of one execution: less could not hold one line of an error.
+/// The smallest setting for the kept output of one execution: less could not hold one line of an error.
 pub const OUTPUT_LEAST_BYTES: u64 = 1024;
 /// The minimum interval of heartbeats: with a shorter one a server would do nothing else.
 pub const HEARTBEAT_LEAST_MS: u64 = 100;
@@ -68,7 +68,7 @@ pub const AGENT_IDLE_S: u64 = 120;
 pub const AGENT_STREAMS: u32 = 16;
 pub const AGENT_FRAME_BYTES: u32 = 64 * 1024;
 pub const AGENT_HEADER_BYTES: u32 = 8 * 1024;
-/// How long the message of one call may take to arrive: this many seconds, plus one for each so many bytes.
+/// How long the message of one call may take to arrive: this many seconds, plus one second for each `MESSAGE_BYTES_PER_S`.
 pub const MESSAGE_S: u64 = 30;
 pub const MESSAGE_BYTES_PER_S: usize = 16 * 1024;
 /// Large messages that a server keeps in memory at once: of all connections, and of one. The first bytes of each
@@ -95,7 +95,7 @@ pub const INSTANCE_BYTES: usize = 64;
 /// How long the tombstone of a deleted node is kept beyond the retention of runs. Until then its session gets the
 /// reason when it calls, and its executions show its hostname.
 pub const TOMBSTONE_DAYS: i64 = 30;
-/// The maximum of retries of a task.
+/// The maximum number of retries of a task.
 pub const RETRIES: u32 = 100;
 /// A task's timeout: minimum, maximum and default, in seconds.
 pub const TASK_TIMEOUT_LEAST_S: u64 = 1;
@@ -118,7 +118,7 @@ pub const PREFERENCES: usize = 32;
 pub const WEIGHT_MOST: u32 = 100;
 /// How often a step is sent again after its lease was lost.
 pub const RESENDS_AFTER_LOSS: u32 = 3;
-/// The maximum nesting of params, and the maximum of values in a job file: a bound on hostile input.
+/// The maximum nesting of params, and the maximum number of values in a job file: a bound on hostile input.
 pub const NESTING_DEPTH: usize = 32;
 pub const JOB_FILE_VALUES: usize = 500_000;
 /// A selector: longer ones enumerate nodes, and should use a group or a label.
@@ -165,10 +165,10 @@ pub const HTTP_HEADER_BYTES: usize = 64 * 1024;
 /// Concurrent requests on one HTTP/2 connection, and one frame, which is kept in memory completely.
 pub const HTTP_STREAMS: u32 = 100;
 pub const HTTP_FRAME_BYTES: u32 = 64 * 1024;
-/// How long the body of one request may take: this many seconds, plus one for each so many bytes.
+/// How long the body of one request may take: this many seconds, plus one second for each `HTTP_BODY_BYTES_PER_S`.
 pub const HTTP_BODY_S: u64 = 30;
 pub const HTTP_BODY_BYTES_PER_S: usize = 16 * 1024;
-/// Request bodies that a server keeps in memory at once, of all connections. Bodies up to `SMALL_MESSAGE_BYTES` do not count.
+/// Request bodies in a server's memory at once, of all connections. Bodies up to `SMALL_MESSAGE_BYTES` do not count.
 pub const HTTP_BODIES_BYTES: usize = 64 * 1024 * 1024;
 /// Plans and large job files that are processed at once, and how many more may wait: each uses a processor for up to
 /// seconds and up to hundreds of megabytes.

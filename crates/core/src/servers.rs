@@ -1,4 +1,4 @@
-//! Decides from the servers' signs of life which servers are alive and which runs have lost their owner.
+//! Decides from the servers' heartbeats which servers are alive and which runs have lost their owner.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::{Timestamp, level};
 /// How long a server that is gone stays listed.
 const FORGET_AFTER: SignedDuration = SignedDuration::from_hours(24);
 
-/// A server's last sign of life.
+/// A server's last heartbeat.
 #[derive(Clone, Copy, Debug)]
 pub struct Sign<'s> {
     pub id: ServerId,
@@ -28,7 +28,7 @@ pub struct Silence {
     pub gone_after: SignedDuration,
 }
 
-/// The conclusions of one server from all signs of life.
+/// The conclusions of one server from the heartbeats of all servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Look {
     /// The servers that are alive. Work is divided among them in this order.
@@ -45,7 +45,7 @@ pub struct Look {
     pub ownerless: Vec<RunId>,
 }
 
-/// Evaluates the signs of life of all servers. `open` are the open runs with their owners; `has_actor` is called for
+/// Evaluates the heartbeats of all servers. `open` are the open runs with their owners; `has_actor` is called for
 /// runs of this server.
 pub fn look(
     own: &Sign<'_>,

@@ -19,9 +19,9 @@ use crate::plan::Plan;
 pub struct Gate<'a> {
     /// Whether every server that shares the store supports admission. If not, no run waits.
     pub is_known: bool,
-    /// The maximum of runs under way.
+    /// The maximum number of runs under way.
     pub limit: Option<u32>,
-    /// The maximum of waiting runs, including those for which there is room now.
+    /// The maximum number of waiting runs, including those for which there is room now.
     pub max_pending: &'a (dyn Fn() -> u32 + Sync),
 }
 
@@ -184,7 +184,7 @@ impl Course {
     }
 }
 
-/// Returns whether the run was asked to stop under its former owner: then its attempts were cancelled on purpose.
+/// Returns why the run had to stop under its former owner, if it had to: then its attempts were cancelled on purpose.
 fn requested_stop(run: &RunRecord, now: Timestamp) -> Option<Stop> {
     if run.live.cancel_requested_at.is_some() {
         return Some(Stop::Cancelled);

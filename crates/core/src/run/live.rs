@@ -28,7 +28,7 @@ pub enum RunStage {
     /// The whole run will be retried.
     Retrying,
     Ended(Ended),
-    /// The owner stopped sending signs of life, and no server could take over.
+    /// The owner stopped sending heartbeats, and no server could take over.
     Orphaned,
 }
 

@@ -1,4 +1,4 @@
-//! Decides how a run moves. Every stage handles every event; the error for an illegal event names the stage and the event.
+//! Decides how a run moves. Every stage handles every event; the error for an illegal event names both.
 
 use jiff::Timestamp;
 

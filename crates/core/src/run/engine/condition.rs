@@ -84,7 +84,7 @@ impl Progress {
                 }
                 match self.failures.fail_fast() {
                     // An offline node triggered fail-fast while this pass began: the other nodes get their one attempt,
-                    // unless the pass starts its walks one after the other.
+                    // unless `max_parallel` can make them wait for room.
                     Some((pass, _)) if !begun && pass == at.pass && !self.is_bounded(pass) => Ok(()),
                     Some((_, step)) if !self.plan.answers_failures(at.step) => {
                         Err(format!("{} failed", self.step_text(step)))

@@ -52,7 +52,7 @@ impl Outputs {
     }
 
     /// Returns a step's outputs as the instance `speaker` of `entry` sees them: those of its own node or item, or of the
-    /// only instance. If another entry has items, it sees the outputs of all of them.
+    /// only instance. For a step of another entry with items, returns the outputs of all items.
     fn seen_from(&mut self, plan: &Plan, step: StepIx, entry: EntryIx, speaker: Speaker) -> Data {
         let theirs = plan.steps[step].entry;
         if plan.entries[theirs].each.is_some() && theirs != entry {

@@ -247,7 +247,7 @@ impl Progress {
             }
             State::Lost { at: time, .. } | State::Cancelled { at: time, .. } => {
                 self.passes.mark_ran(at.pass);
-                // Whether an end was final is decided before anything is retried: a final end may have triggered fail-fast.
+                // Final ends are identified before anything is retried: one of them may have triggered fail-fast.
                 if self.has_resends(at) && !went_on(self) {
                     self.resume.ended.push(Ended { at, end: End::Lost });
                     return Recorded::Open;
