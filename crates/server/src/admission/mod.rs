@@ -1,5 +1,5 @@
-//! Owns admission: which runs wait for their turn, and who admits them. `downbeat_core::admission` decides
-//! whose turn it is; a guard of the store ensures that servers together do not admit too many.
+//! Owns admission: which runs wait, and which server admits them. `downbeat_core::admission` decides which run
+//! is next; a guard of the store ensures that servers together do not admit too many.
 
 mod queue;
 mod room;

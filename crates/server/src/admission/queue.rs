@@ -1,4 +1,4 @@
-//! Owns what admission knows of open runs, kept up to date by the feed. It is synchronous and never waits.
+//! Owns the open runs as admission sees them, kept up to date by the feed. It is synchronous and never waits.
 
 use std::sync::Arc;
 

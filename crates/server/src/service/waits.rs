@@ -24,12 +24,12 @@ pub(crate) struct NodeWaits {
 }
 
 impl Service {
-    /// Returns why a run waits for its turn, if it does.
+    /// Returns why a run waits for admission, if it does.
     pub fn pending_reason(&self, run: &RunRecord) -> Option<String> {
         self.pending_reasons(std::slice::from_ref(run)).remove(&run.id)
     }
 
-    /// Returns why runs wait for their turn, for those that do.
+    /// Returns why runs wait for admission, for those that do.
     pub fn pending_reasons(&self, runs: &[RunRecord]) -> HashMap<RunId, String> {
         if !runs.iter().any(|run| run.live.is_waiting()) {
             return HashMap::default();
