@@ -1,4 +1,4 @@
-//! Owns the life of an agent: start, session, drain, end. What happens within a session is `session`'s.
+//! Owns an agent from start to end: start, session, drain, end. The loops of a session belong to `session`.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -27,17 +27,17 @@ use crate::stop::Reason;
 use crate::surroundings::Surroundings;
 use crate::values;
 
-/// Beyond the grace period, for KILL to take effect and streams to be read.
+/// In addition to the grace period: time for KILL to take effect and for streams to be read.
 const KILL_MARGIN: Duration = Duration::from_secs(12);
 
-/// How long an agent that is killed waits for its last results to be on disk.
+/// How long a killed agent waits for its last results to be written.
 const CLOSE_FOR: Duration = Duration::from_secs(2);
 
-/// Starts agents. Any number may live in one process, each with its own data directory.
+/// Starts agents. One process may run several, each with its own data directory.
 #[derive(Clone, Copy, Debug)]
 pub struct Agent;
 
-/// A running agent. It goes on when the handle is dropped.
+/// A running agent. It continues when the handle is dropped.
 #[derive(Debug)]
 pub struct Handle {
     orders: Orders,
@@ -52,7 +52,7 @@ struct Orders {
 }
 
 impl Agent {
-    /// To be called within a tokio runtime. Why it could not start, the handle says.
+    /// Starts an agent; call it within a tokio runtime. The handle returns the error if the start fails.
     pub fn start(settings: Settings, connector: Arc<dyn Connector>) -> Handle {
         let orders = Orders::default();
         let task = tokio::spawn({
@@ -65,7 +65,7 @@ impl Agent {
         Handle { orders, task }
     }
 
-    /// The same with a world of the caller's.
+    /// Starts an agent in an environment that the caller provides.
     pub fn start_within(
         settings: Settings,
         connector: Arc<dyn Connector>,
@@ -78,13 +78,13 @@ impl Agent {
 }
 
 impl Handle {
-    /// Tells the agent to take no new work, finish what it has, and end.
+    /// Asks the agent to accept no new work, finish its current work, and end.
     pub fn drain(&self) {
         self.orders.drain.cancel();
     }
 
-    /// Until it ended: because it was drained, because its node was deleted, or because a newer session of its installation
-    /// has the node. What else ends it, [`Error`] says.
+    /// Waits until the agent ended: it was drained, its node was deleted, a newer session of its installation has the
+    /// node, or another [`Error`] occurred.
     pub async fn wait(&mut self) -> Result<(), Error> {
         (&mut self.task).await.unwrap_or_else(|error| Err(Error::Bug(error.to_string())))
     }
@@ -94,8 +94,7 @@ impl Handle {
         self.wait().await
     }
 
-    /// Kills everything that it runs and ends it, without finishing or reporting anything. The next start delivers the
-    /// results that it has.
+    /// Kills all processes of the agent and ends it without reporting. The next start delivers the results that exist.
     pub async fn kill(&mut self) {
         self.orders.kill.cancel();
         if !self.task.is_finished() {
@@ -103,8 +102,8 @@ impl Handle {
         }
     }
 
-    /// Ends it as `kill -9` would, but for the processes that it started, which are left running in either case:
-    /// nothing is finished, reported or cleared away. For tests and simulations.
+    /// Ends the agent as `kill -9` would: nothing is finished, reported or removed, and processes continue. For tests
+    /// and simulations.
     pub async fn abandon(mut self) {
         self.orders.abandon.cancel();
         let _ = self.wait().await;
@@ -138,11 +137,11 @@ async fn run(
 
     let life = async {
         let offer = Offer::new(&settings, host.as_ref())?;
-        // First of all: what a former life left running must not meet what this one is given.
+        // Before anything else: leftover work of the previous run must not overlap with new work.
         let values = settings.data.join("values");
         values::sweep(&values);
         for identity in host.sweep(settings.grace).await {
-            tracing::warn!(execution = %identity, "ended what the last session left running");
+            tracing::warn!(execution = %identity, "ended work that the previous session left running");
         }
         let installation = Installation::open(&settings.data, host.boot(), wall(), drawn)
             .map_err(|error| Error::Data { path: settings.data.clone(), error })?;
@@ -184,9 +183,9 @@ async fn run(
             outgoing,
             heard: Mutex::new(began),
             renewed: Notify::new(),
-            doubt: Notify::new(),
+            heartbeat_now: Notify::new(),
             complaints: Mutex::default(),
-            ask_anew: Notify::new(),
+            poll_again: Notify::new(),
             abandon: orders.abandon.clone(),
             holdings: Mutex::new(Holdings::new(settings.slots)),
             changed: Notify::new(),
@@ -199,7 +198,7 @@ async fn run(
         () = orders.kill.cancelled() => {
             orders.abandon.cancel();
             host.kill_all().await;
-            // A disk that hangs does not hold up whoever asked twice.
+            // A disk that hangs does not delay the end that was requested twice.
             let _ = timeout(CLOSE_FOR, outbox.close()).await;
             return Ok(());
         }
@@ -213,7 +212,7 @@ async fn run(
     result
 }
 
-/// The loops of a session, until it is drained or one of them says that it is over.
+/// Runs the loops of a session until it is drained or one of them ends.
 async fn serve(
     shared: &Arc<Shared>,
     reports: UnboundedReceiver<Outgoing>,
@@ -232,14 +231,14 @@ async fn serve(
         biased;
         over = loops.join_next() => over,
         () = drained(shared, drain, drain_timeout) => {
-            // No beat may follow the last one.
+            // No heartbeat may follow the goodbye.
             loops.shutdown().await;
             session::leave(shared).await;
             return Ok(());
         }
     };
     loops.shutdown().await;
-    // The node is no longer this agent's, and so is nothing that it runs.
+    // The node no longer belongs to this agent, nor do its leases.
     shared.holdings().stop_all(Reason::Fenced);
     let _ = timeout(shared.grace + KILL_MARGIN, shared.until(Holdings::is_idle)).await;
     Err(match over {
@@ -251,21 +250,22 @@ async fn serve(
 
 async fn drained(shared: &Shared, drain: &CancellationToken, drain_timeout: Duration) {
     drain.cancelled().await;
-    tracing::info!(node = %shared.node, "draining: no new work is taken");
+    tracing::info!(node = %shared.node, "draining: refusing new work");
     shared.holdings().drain();
     let _ = shared.outgoing.send(Outgoing::Offer);
-    // What was given to this node in this moment is still to come, or it would be lost though it never began.
-    shared.ask_anew.notify_one();
+    // Work that was just assigned to this node may still be on its way. Without this poll it would be lost before it
+    // started.
+    shared.poll_again.notify_one();
     if timeout(shared.tuning.farewell, shared.until(Holdings::is_complete)).await.is_err() {
-        tracing::debug!(node = %shared.node, "no server says what is still on its way here");
+        tracing::debug!(node = %shared.node, "no server responded to the last poll");
     }
     if timeout(drain_timeout, shared.until(Holdings::is_idle)).await.is_err() {
-        tracing::warn!(node = %shared.node, "the work did not end in time; it is ended");
+        tracing::warn!(node = %shared.node, "work did not end in time; stopping it");
         shared.holdings().stop_all(Reason::Shutdown);
         let _ = timeout(shared.grace + KILL_MARGIN, shared.until(Holdings::is_idle)).await;
     }
     if timeout(shared.tuning.farewell, shared.until(Holdings::is_empty)).await.is_err() {
-        tracing::warn!(node = %shared.node, "results are left; the next start delivers them");
+        tracing::warn!(node = %shared.node, "some results were not delivered; the next start delivers them");
     }
     tracing::info!(node = %shared.node, "drained");
 }

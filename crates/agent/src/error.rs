@@ -1,4 +1,4 @@
-//! Owns the reasons for which an agent ends by itself. Everything that may pass is waited for instead.
+//! Owns the reasons for which an agent ends by itself. The agent retries everything else.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,34 +12,34 @@ use downbeat_proto::message::Fault;
 pub enum Error {
     #[error("cannot use data directory `{path}`: {error}")]
     Data { path: PathBuf, error: io::Error },
-    #[error("data directory `{0}` is in use by another agent; give each its own")]
+    #[error("data directory `{0}` is in use by another agent; give each agent its own directory")]
     DataInUse(PathBuf),
     #[error(transparent)]
     Ledger(#[from] LedgerError),
-    #[error("no server to dial: name at least one")]
+    #[error("no server is configured; name at least one")]
     NoServer,
-    #[error("there is no backend `{name}` to {setting}; {advice}")]
+    #[error("cannot {setting} backend `{name}`: no such backend; {advice}")]
     UnknownBackend { setting: &'static str, name: String, advice: String },
-    #[error("what this node says of itself is not allowed: {0}")]
+    #[error("the description of this node is not valid: {0}")]
     Description(#[from] BadDescription),
-    #[error("`only` leaves no backend: {names} may run anything at all; add --allow {names}")]
+    #[error("`only` leaves no backend: {names} can run any command and must be allowed; add --allow {names}")]
     NothingToOffer { names: String },
-    #[error("its node was deleted: {0}; start the agent again if the node is to be there")]
+    #[error("the node was deleted: {0}; restart the agent to register it again")]
     NotFound(String),
-    #[error("a newer agent of this installation has its node: {0}")]
+    #[error("a newer agent of this installation owns the node: {0}")]
     Superseded(String),
     #[error(
-        "cluster `{cluster}` is another one now: this node was {node} and would be {there}; start the agent again to \
+        "cluster `{cluster}` was replaced: this node was {node} and would become {there}; restart the agent to \
          register there"
     )]
     OtherCluster { cluster: String, node: NodeId, there: NodeId },
-    #[error("a part of the agent broke down: {0}")]
+    #[error("a part of the agent failed: {0}")]
     Bug(String),
 }
 
 impl Error {
-    /// What ends an agent, when it is the answer to a registration; of a heartbeat only `not found` does, since it makes the
-    /// agent register again for the other. Whatever else a server says, the agent goes on trying.
+    /// Returns the error that ends the agent if a registration fails with `fault`; `None` if the agent
+    /// retries. After a heartbeat only `NotFound` ends it: `Superseded` makes it register again.
     pub(crate) fn from_session(fault: &Fault) -> Option<Self> {
         match fault {
             Fault::NotFound(text) => Some(Self::NotFound(text.clone())),

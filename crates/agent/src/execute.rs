@@ -1,4 +1,5 @@
-//! Owns one piece of work from its turn to its result: backend, timeout, output. Lanes and leases are `holdings`'.
+//! Owns one assignment from its start to its result: backend, timeout, output. Lanes and leases belong to
+//! `holdings`.
 
 use std::io;
 use std::panic::AssertUnwindSafe;
@@ -21,7 +22,7 @@ use crate::shared::{Shared, identity};
 use crate::stop::Reason;
 use crate::values::{Expected, Listener};
 
-/// Carries out this and, one after the other, whatever its lane hands on.
+/// Executes this assignment, then each one that its lane hands on.
 pub(crate) fn spawn(shared: &Arc<Shared>, ready: Ready) {
     let shared = shared.clone();
     tokio::spawn(async move {
@@ -63,14 +64,16 @@ async fn execute(shared: &Arc<Shared>, ready: Ready) -> Finished {
             let finish = AssertUnwindSafe(attempt(shared, ready, sink.clone(), file, started_at))
                 .catch_unwind()
                 .await
-                .unwrap_or_else(|_| Finish::failed(None, "the backend panicked; the agent's log says where"));
+                .unwrap_or_else(|_| Finish::failed(None, "the backend panicked; see the agent's log"));
             sink.finish();
             match expected {
                 Some(expected) => expected.gather(finish).await,
                 None => (finish, Params::new()),
             }
         }
-        Err(error) => (Finish::failed(None, format!("cannot take its outputs: {error}")), Params::new()),
+        Err(error) => {
+            (Finish::failed(None, format!("cannot prepare the file for its outputs: {error}")), Params::new())
+        }
     };
     let output = buffer.close().await;
     let finished_at = (shared.wall)().max(started_at);
@@ -87,7 +90,7 @@ async fn execute(shared: &Arc<Shared>, ready: Ready) -> Finished {
     Finished { held, of, outcome, output }
 }
 
-/// Prepares for the values that the task is to say, if it declares any.
+/// Prepares to read the outputs that the task declares, if any.
 fn expected(shared: &Shared, ready: &Ready, tap: Tap) -> io::Result<Option<(Expected, Arc<Listener>)>> {
     let assignment = &ready.assignment;
     if assignment.outputs.is_empty() {
@@ -108,7 +111,7 @@ async fn attempt(
         Ok(found) => found,
         Err(error) => return Finish::failed(None, error),
     };
-    // Checked here too: a server's word is not a reason to run what the schema refuses.
+    // The agent checks again: it does not rely on the server to refuse invalid params.
     let params = match check_params(action, &assignment.params) {
         Ok(params) => params,
         Err(problems) => {
@@ -141,7 +144,7 @@ async fn attempt(
         guard: guarded.as_ref().map(|guarded| guarded.guard.clone()),
     });
     tokio::pin!(work);
-    // Biased: work that is done at its first poll never touches a timer.
+    // Biased: work that is done at its first poll needs no timer.
     let early = tokio::select! {
         biased;
         finish = &mut work => Some(finish),

@@ -1,4 +1,4 @@
-//! Owns the guards of running work, and until when each lets its work go on.
+//! Owns the guards of running work and their deadlines.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use downbeat_proto::message::LeaseRef;
 
 use crate::shared::Shared;
 
-/// By lease. Only work that must never overlap has one.
+/// The guards by lease. Only work that must never overlap has one.
 #[derive(Debug, Default)]
 pub(crate) struct Guards(Mutex<HashMap<LeaseRef, Guard>>);
 
@@ -18,7 +18,7 @@ impl Guards {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leases were renewed.
+    /// Moves the deadlines after leases were renewed.
     pub(crate) fn extend(&self, deadlines: impl Fn(LeaseRef) -> Option<Deadlines>) {
         for (held, guard) in self.all().iter() {
             if let Some(deadlines) = deadlines(*held) {
@@ -28,7 +28,7 @@ impl Guards {
     }
 }
 
-/// One piece of work and its guard. Dropped before `done`, the guard ends the work.
+/// A piece of work and its guard. Dropped before `done`, the guard ends the work.
 pub(crate) struct Guarded {
     shared: Arc<Shared>,
     held: LeaseRef,
@@ -36,11 +36,11 @@ pub(crate) struct Guarded {
 }
 
 impl Guarded {
-    /// None where the host has no guards.
+    /// Returns `None` on a host without guards.
     pub(crate) fn new(shared: &Arc<Shared>, held: LeaseRef) -> Option<Self> {
         let guard = shared.deadlines(held).and_then(|deadlines| shared.host.guard(deadlines));
         let Some(guard) = guard else {
-            tracing::debug!(execution = %held.execution, "no guard: this work ends early only while the agent lives");
+            tracing::debug!(execution = %held.execution, "no guard: only a running agent can end this work early");
             return None;
         };
         shared.guards.all().insert(held, guard.clone());
@@ -58,8 +58,9 @@ impl Drop for Guarded {
     }
 }
 
-/// When a guard acts on a lease that was assured at a time and lasts for `lease_ttl`. The agent itself ends the work after
-/// `term`: the guard leaves it a quarter of the rest for that, and is done a quarter before the lease ends.
+/// Returns when a guard acts on a lease that was renewed at `assured` and lasts for `lease_ttl`. The agent itself ends
+/// the work after `term`: the guard leaves it a quarter of the rest for that, and is done a quarter before the lease
+/// ends.
 pub(crate) fn deadlines(assured: Duration, lease_ttl: Duration, term: Duration) -> Deadlines {
     let quarter = lease_ttl.saturating_sub(term) / 4;
     Deadlines { end: assured + term + quarter, kill: assured + lease_ttl.saturating_sub(quarter) }

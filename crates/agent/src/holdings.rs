@@ -1,5 +1,5 @@
-//! Owns what an agent holds: every lease that it has not been relieved of, and the two lanes that the work runs in.
-//! Sync and without effects of its own but setting `Stop`s; who calls it performs the rest.
+//! Owns everything that an agent holds: its leases, and the two lanes in which their work runs. Synchronous, without
+//! effects except setting `Stop`s; the caller performs the others.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,22 +12,21 @@ use tokio::time::Instant;
 
 use crate::stop::{Reason, Stop};
 
-/// All that an agent has taken on.
 #[derive(Debug)]
 pub(crate) struct Holdings {
     items: HashMap<LeaseRef, Item>,
-    /// Pinned work: one at a time, in order, so that two changes never happen at once on a host.
+    /// Pinned work: one at a time, in order, so that two changes never run on a host at the same time.
     fleet: Lane,
-    /// Placed work: as many as there are slots.
+    /// Placed work: one per slot.
     placed: Lane,
     draining: bool,
-    /// While draining: a server has said all that is on its way here, and nothing more comes.
+    /// While draining: a server has sent everything that was on its way here.
     is_complete: bool,
-    /// What was let go of last. An answer that was under way meanwhile may hand it over once more.
+    /// The leases that were removed last. A late response may contain them again.
     former: Former,
-    /// The number of the poll that is under way.
+    /// The number of the current poll.
     poll: u64,
-    /// The results that no server acknowledged yet: how many they are, and the output of all of them.
+    /// Unacknowledged results: their number and the size of their output.
     unsent: usize,
     unsent_bytes: usize,
 }
@@ -35,11 +34,11 @@ pub(crate) struct Holdings {
 #[derive(Debug)]
 struct Item {
     placed: bool,
-    /// Must never overlap with another attempt: runs only while the lease is known to be the agent's.
+    /// Must never overlap with another attempt: runs only while the lease is certainly valid.
     stop_on_disconnect: bool,
-    /// Only such work says so.
+    /// Set only for work with `stop_on_disconnect`.
     begun: bool,
-    /// The lease was the agent's at this time, or later: no server ends it within a term of that.
+    /// The lease was valid at this time or later: no server ends it within a term of it.
     assured: Instant,
     /// Output of its result that is still to be sent.
     unsent_bytes: usize,
@@ -48,12 +47,11 @@ struct Item {
 
 #[derive(Debug)]
 enum Phase {
-    /// Waits for its lane.
     Queued,
     Running(Arc<Stop>),
-    /// The lease is gone, the work is being ended. It still occupies its lane.
+    /// The lease is lost and the work is being ended. It still occupies its lane.
     Fenced,
-    /// Has a result that no server acknowledged yet.
+    /// Has a result that no server has acknowledged yet.
     Finished,
 }
 
@@ -64,7 +62,7 @@ struct Lane {
     queue: VecDeque<Assignment>,
 }
 
-/// The last leases that an agent was relieved of, so many that none of them can still be on its way.
+/// The last leases that were removed: so many that no older one can still be on its way.
 #[derive(Debug, Default)]
 struct Former {
     order: VecDeque<LeaseRef>,
@@ -90,18 +88,18 @@ impl Former {
     }
 }
 
-/// Work whose turn it is.
+/// Work that can start now.
 #[derive(Debug)]
 pub(crate) struct Ready {
     pub(crate) assignment: Assignment,
     pub(crate) stop: Arc<Stop>,
 }
 
-/// What is to become of a result.
+/// What happens to a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Report,
-    /// Its lease was lost while it ran.
+    /// The lease was lost while the work ran.
     Drop,
 }
 
@@ -140,8 +138,8 @@ impl Holdings {
         }
     }
 
-    /// Takes on work; what is or was known already was sent twice. Answers what can begin now.
-    /// A server heard of this node then: no lease that it has ends within a term of that.
+    /// Adds assignments and returns those that can start now. Known leases are ignored: they were sent twice. A server
+    /// renewed this node at `heard`, so none of its leases ends within a term of it.
     pub(crate) fn assign(&mut self, assignments: Vec<Assignment>, heard: Instant) -> Vec<Ready> {
         for assignment in assignments {
             if self.former.contains(assignment.lease()) {
@@ -178,7 +176,7 @@ impl Holdings {
         Some(Ready { assignment, stop })
     }
 
-    /// Work ended. Says what becomes of its result, and what runs in its place.
+    /// Ends work. Returns what happens to its result, and the next work of its lane.
     pub(crate) fn ended(&mut self, held: LeaseRef) -> (Fate, Option<Ready>) {
         let Some(item) = self.items.get_mut(&held) else { return (Fate::Drop, None) };
         let placed = item.placed;
@@ -189,7 +187,7 @@ impl Holdings {
                 Fate::Report
             }
             Phase::Fenced => {
-                self.let_go(held);
+                self.remove(held);
                 Fate::Drop
             }
             // Neither occupies the lane.
@@ -200,7 +198,7 @@ impl Holdings {
         (fate, self.next(placed))
     }
 
-    /// Work was ended because the agent stops. Nothing runs in its place.
+    /// Removes work that ended because the agent stops. Its lane starts nothing else.
     pub(crate) fn abandoned(&mut self, held: LeaseRef) {
         let Some(item) = self.items.get(&held) else { return };
         let placed = item.placed;
@@ -208,17 +206,17 @@ impl Holdings {
             let lane = self.lane(placed);
             lane.running = lane.running.saturating_sub(1);
         }
-        self.let_go(held);
+        self.remove(held);
     }
 
-    /// A server has the result.
+    /// Removes a result that a server has.
     pub(crate) fn acknowledged(&mut self, held: LeaseRef) {
         if self.items.get(&held).is_some_and(|item| matches!(item.phase, Phase::Finished)) {
-            self.let_go(held);
+            self.remove(held);
         }
     }
 
-    /// A result of a former life of the agent: held, as if it had ended now.
+    /// Holds a result of an earlier run of the agent, as if it had ended now.
     pub(crate) fn hold_former(&mut self, held: LeaseRef, unsent_bytes: usize, now: Instant) {
         let (placed, stop_on_disconnect, begun, phase) = (true, false, false, Phase::Finished);
         self.items
@@ -227,7 +225,7 @@ impl Holdings {
         self.wait_to_send(held, unsent_bytes);
     }
 
-    /// The result of this has so much output that is to be sent.
+    /// Notes that the result of this work has this much output to send.
     pub(crate) fn wait_to_send(&mut self, held: LeaseRef, unsent_bytes: usize) {
         if let Some(item) = self.items.get_mut(&held) {
             item.unsent_bytes += unsent_bytes;
@@ -235,7 +233,7 @@ impl Holdings {
         }
     }
 
-    /// So much of the output of a result was sent, or dropped.
+    /// Notes that this much output of a result was sent or dropped.
     pub(crate) fn sent(&mut self, held: LeaseRef, bytes: usize) {
         if let Some(item) = self.items.get_mut(&held) {
             let bytes = bytes.min(item.unsent_bytes);
@@ -244,13 +242,13 @@ impl Holdings {
         }
     }
 
-    /// So many results, or so much of their output, wait to be sent that no more work is taken on: a slow line must not
-    /// fill the memory, and all that is held has to fit into one message.
+    /// Returns whether so many results, or so much output, are pending that the agent refuses work: a slow connection
+    /// must not fill the memory, and all held leases have to fit into one message.
     pub(crate) fn is_clogged(&self) -> bool {
         self.unsent_bytes >= UNSENT_BYTES || self.unsent >= UNSENT_RESULTS
     }
 
-    fn let_go(&mut self, held: LeaseRef) {
+    fn remove(&mut self, held: LeaseRef) {
         if let Some(item) = self.items.remove(&held) {
             self.unsent_bytes = self.unsent_bytes.saturating_sub(item.unsent_bytes);
             self.unsent -= usize::from(matches!(item.phase, Phase::Finished));
@@ -258,7 +256,7 @@ impl Holdings {
         self.former.push(held);
     }
 
-    /// The lease is not the current one: the work is killed, its result dropped.
+    /// Ends work whose lease is no longer valid, and drops its result.
     pub(crate) fn refused(&mut self, held: LeaseRef) {
         let Some(item) = self.items.get_mut(&held) else { return };
         match &item.phase {
@@ -269,14 +267,14 @@ impl Holdings {
             }
             Phase::Queued => {
                 let placed = item.placed;
-                self.let_go(held);
+                self.remove(held);
                 self.unqueue(placed, held);
             }
-            Phase::Finished => self.let_go(held),
+            Phase::Finished => self.remove(held),
         }
     }
 
-    /// The server wants it stopped. What had not begun is answered, to be reported as cancelled.
+    /// Stops work that a server cancelled. Returns work that had not started, to be reported as cancelled.
     pub(crate) fn stop(&mut self, held: LeaseRef) -> Option<Assignment> {
         let item = self.items.get_mut(&held)?;
         match &item.phase {
@@ -287,7 +285,7 @@ impl Holdings {
                 self.unqueue(placed, held)
             }
             Phase::Running(stop) => {
-                stop.request(Reason::Told);
+                stop.request(Reason::Cancelled);
                 None
             }
             Phase::Fenced | Phase::Finished => None,
@@ -300,7 +298,7 @@ impl Holdings {
         queue.remove(at)
     }
 
-    /// A server took a renewal of these that was asked for then.
+    /// Notes that a server granted a renewal of these leases requested at `asked`.
     pub(crate) fn renewed(&mut self, renewed: &[LeaseRef], asked: Instant) {
         for held in renewed {
             if let Some(item) = self.items.get_mut(held) {
@@ -309,19 +307,19 @@ impl Holdings {
         }
     }
 
-    /// The lease was the agent's at this time, or later.
+    /// Returns a time at which the lease was certainly valid.
     pub(crate) fn assured(&self, held: LeaseRef) -> Option<Instant> {
         self.items.get(&held).map(|item| item.assured)
     }
 
-    /// Begins what must never overlap, unless its lease may have ended: then it has to be renewed first.
+    /// Starts work that must never overlap. Returns false if its lease may have ended and has to be renewed first.
     pub(crate) fn begin(&mut self, held: LeaseRef, term: Duration, now: Instant) -> bool {
         let Some(item) = self.items.get_mut(&held) else { return false };
         item.begun = now < item.assured + term;
         item.begun
     }
 
-    /// Ends what must never overlap with another attempt and was not renewed for a term. Answers when the next is due.
+    /// Ends work that must never overlap and was not renewed for a term. Returns when the next one is due.
     pub(crate) fn cut_off(&self, term: Duration, now: Instant, reason: Reason) -> Option<Instant> {
         let begun = self.items.values().filter(|item| item.stop_on_disconnect && item.begun);
         let mut next = None;
@@ -346,7 +344,7 @@ impl Holdings {
         self.draining
     }
 
-    /// Nothing more is on its way here.
+    /// Notes that no more work is on its way here.
     pub(crate) fn complete(&mut self) {
         self.is_complete = true;
     }
@@ -355,7 +353,7 @@ impl Holdings {
         self.is_complete
     }
 
-    /// Ends all that runs. What had not begun is let go of unreported: it is lost, and sent again.
+    /// Stops all running work. Work that had not started is dropped unreported: it counts as lost and is retried.
     pub(crate) fn stop_all(&mut self, reason: Reason) {
         self.draining = true;
         self.fleet.queue.clear();
@@ -369,7 +367,7 @@ impl Holdings {
         }
     }
 
-    /// Every lease that the agent still claims, results that wait for their receipt among them.
+    /// Returns every lease that the agent still claims, including those of unacknowledged results.
     pub(crate) fn held(&self) -> Vec<LeaseRef> {
         let claimed = self.items.iter().filter(|(_, item)| !matches!(item.phase, Phase::Fenced));
         claimed.map(|(held, _)| *held).collect()
@@ -383,8 +381,8 @@ impl Holdings {
         self.items.get(&held).is_some_and(|item| matches!(item.phase, Phase::Running(_)))
     }
 
-    /// Begins the next poll. Number and free slots belong together, so that a report that names this poll cannot
-    /// offer slots that its answer has already filled.
+    /// Starts the next poll. Number and free slots belong together: a report that names this poll cannot offer slots
+    /// that its response has already filled.
     pub(crate) fn begin_poll(&mut self) -> (u64, Free) {
         self.poll += 1;
         (self.poll, self.free())
@@ -401,7 +399,7 @@ impl Holdings {
         Free { fleet: self.fleet.free(), placed: self.placed.free() }
     }
 
-    /// Nothing runs, nothing waits to run.
+    /// Returns whether nothing runs or is queued.
     pub(crate) fn is_idle(&self) -> bool {
         self.items.values().all(|item| matches!(item.phase, Phase::Finished))
     }

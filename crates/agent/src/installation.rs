@@ -1,5 +1,5 @@
-//! Owns who an agent is beyond one life: an id that only this installation knows, and a counter of its starts. Servers
-//! let nobody else be a node while it is alive.
+//! Owns the identity of an agent across restarts: a secret id of the installation and a counter of its
+//! starts. Servers refuse other installations for a node while its agent is alive.
 
 use std::fs;
 use std::io;
@@ -11,22 +11,22 @@ use uuid::Uuid;
 
 use crate::private;
 
-/// The installation, in one of its lives.
+/// The installation and the number of this start.
 #[derive(Clone, Debug)]
 pub(crate) struct Installation {
-    /// The id in the data directory and that of the machine's boot: a machine that was cloned with its data directory has
-    /// booted another time, and is another installation.
+    /// The id in the data directory plus the machine's boot id: a machine that was cloned with its data
+    /// directory has another boot id, and is another installation.
     pub(crate) id: InstanceId,
-    /// Rises with each start.
+    /// Increases with each start.
     pub(crate) life: u64,
-    /// What could not be written, for people.
+    /// The file that could not be written, for users.
     pub(crate) problem: Option<String>,
 }
 
 impl Installation {
-    /// Reads who this is, or notes it for the first time, and that it has started once more. A disk that takes no writes
-    /// does not hold up the start: the clock sees to it that the next life comes after this one, and an id that is
-    /// nowhere written holds for this life. Only an id that is there and cannot be read is an error.
+    /// Reads or creates the id, and counts this start. A disk that refuses writes does not prevent the start:
+    /// the clock keeps the counter increasing, and an id that was not written is valid for this run. Only an
+    /// existing id that cannot be read is an error.
     pub(crate) fn open(data: &Path, boot: Option<Uuid>, now: Timestamp, drawn: Uuid) -> io::Result<Self> {
         let file = data.join("instance");
         let mut problem = None;
@@ -38,7 +38,8 @@ impl Installation {
             }
         };
         let file = data.join("life");
-        // The clock helps a data directory that was brought back from a backup: its lives come after those since then.
+        // The clock helps a data directory that was restored from a backup: its counter must exceed those
+        // used since.
         let clock = u64::try_from(now.as_second()).unwrap_or(0);
         let last = read::<u64>(&file).unwrap_or_else(|error| {
             tracing::warn!(file = %file.display(), %error, "cannot read how often this agent was started");
@@ -52,14 +53,14 @@ impl Installation {
     }
 }
 
-/// Nothing: there is no such file, or what it holds is none of ours. A file that cannot be read is an error: whoever makes
-/// up another id is another installation.
+/// Returns `None` if the file is missing or its content is invalid. A file that cannot be read is an error: a
+/// new id would make this another installation.
 fn read<T: std::str::FromStr>(file: &Path) -> io::Result<Option<T>> {
     match fs::read_to_string(file) {
         Ok(text) => {
             let value = text.trim().parse().ok();
             if value.is_none() {
-                tracing::warn!(file = %file.display(), "cannot make sense of this file; it is made anew");
+                tracing::warn!(file = %file.display(), "this file is not valid; creating it again");
             }
             Ok(value)
         }
@@ -69,11 +70,11 @@ fn read<T: std::str::FromStr>(file: &Path) -> io::Result<Option<T>> {
     }
 }
 
-/// Returns what is wrong if it cannot be written.
+/// Returns the problem if the file cannot be written.
 fn note(file: &Path, text: &str) -> Option<String> {
     let error = private::write(file, text).err()?;
     let file = file.display();
-    tracing::warn!(%file, %error, "cannot write who this agent is; it goes on without");
+    tracing::warn!(%file, %error, "cannot write the agent's identity; continuing without");
     Some(format!(
         "cannot write {file}: {error}; a restart of the agent may be taken for another installation"
     ))
@@ -93,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn an_installation_keeps_its_id_and_counts_its_lives() {
+    fn an_installation_keeps_its_id_and_counts_its_starts() {
         let data = tempfile::tempdir().unwrap();
         let first = open(data.path(), BOOT, 1_000, 1);
         let second = open(data.path(), BOOT, 1_000, 2);
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_data_directory_from_a_backup_has_newer_lives_than_those_since() {
+    fn a_data_directory_from_a_backup_continues_after_the_starts_since() {
         let data = tempfile::tempdir().unwrap();
         let before = open(data.path(), BOOT, 1_000, 1);
         let since = open(data.path(), BOOT, 1_010, 2);
@@ -130,7 +131,7 @@ mod tests {
     fn a_disk_that_takes_no_writes_does_not_hold_up_the_start() {
         let data = tempfile::tempdir().unwrap();
         let written = open(data.path(), BOOT, 1_000, 1);
-        // Nothing can be renamed over a directory that is not empty, and no part be written.
+        // The agent cannot write `*.part` where a directory of that name exists.
         for part in ["instance.part", "life.part"] {
             fs::create_dir(data.path().join(part)).unwrap();
         }
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_hold_something_else_are_made_anew() {
+    fn files_with_invalid_content_are_created_again() {
         let data = tempfile::tempdir().unwrap();
         fs::write(data.path().join("instance"), b"\xff\x00").unwrap();
         fs::write(data.path().join("life"), "many").unwrap();

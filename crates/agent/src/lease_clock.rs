@@ -1,5 +1,5 @@
-//! Owns the time by which leases run out on the agent's side. It goes on while the machine is suspended, as the server's
-//! does: an agent that wakes up must not grant itself the rest of a term that is long over.
+//! Owns the clock by which leases expire on the agent's side. It also counts the time that the machine is
+//! suspended, as the server's clock does: an agent that wakes up must not use the rest of an expired lease.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::surroundings::Host;
 #[derive(Debug)]
 pub(crate) struct LeaseClock {
     host: Arc<dyn Host>,
-    /// The time since boot when the clock was started; none on a host that is never suspended.
+    /// The time since boot when the clock was started; `None` on a host that is never suspended.
     boot: Option<Duration>,
     started: Instant,
 }
@@ -30,7 +30,7 @@ impl LeaseClock {
         }
     }
 
-    /// A time of this clock as time since boot.
+    /// Converts a time of this clock to the time since boot.
     pub(crate) fn since_boot(&self, time: Instant) -> Option<Duration> {
         Some(self.boot? + time.saturating_duration_since(self.started))
     }

@@ -1,6 +1,7 @@
-//! The agent: leases, children, outbox and output of one host. It dials out to servers and does what they hand it.
+//! The agent: leases, processes, outbox and output of one host. It connects to servers and runs the work that
+//! they assign.
 //!
-//! Invariant: no gRPC type in here. What carries the protocol comes in as a [`Connector`].
+//! Invariant: no gRPC type in this crate. A [`Connector`] provides the transport.
 
 mod agent;
 mod error;

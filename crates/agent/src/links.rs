@@ -1,6 +1,8 @@
-//! Owns the way to a server: which one, when to try again, when to try another. What is said over it is not its own.
+//! Owns the connections to servers: which server, when to retry, when to try another one. It does not know
+//! the messages.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -16,13 +18,13 @@ use tokio::time::Instant;
 use crate::output::pace;
 use crate::settings::Tuning;
 
-/// While no server answers, each address is complained about this often: whoever looks at the log sees it, and a night
-/// does not fill a disk.
+/// How often the same warning is logged while no server responds: often enough to be seen, and a night of them does not
+/// fill the disk.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
-/// A bulk link that nobody used for this long is closed.
+/// A bulk link that is unused for this long is closed.
 const BULK_IDLE: Duration = Duration::from_secs(30);
 
-/// Makes links: gRPC, or whatever a test or a simulation puts in its place.
+/// Creates links: gRPC, or a replacement in tests and simulations.
 #[async_trait]
 pub trait Connector: Send + Sync + std::fmt::Debug + 'static {
     async fn connect(&self, address: &str) -> Result<Arc<dyn Link>, Fault>;
@@ -39,22 +41,23 @@ impl Connector for Grpc {
     }
 }
 
-/// The ways to one server, shared by all parts of the agent: one for control (hello, registration, heartbeats, polls,
-/// reports), which is always wanted, and one for bulk (much output), which is opened on demand. On a slow line
-/// heartbeats and polls so never queue behind output.
+/// The links to one server, shared by all parts of the agent: one for control (hello, registration,
+/// heartbeats, polls, reports), which is always open, and one for bulk output, which is opened on demand. On
+/// a slow network heartbeats and polls thus never queue behind output.
 #[derive(Debug)]
 pub(crate) struct Links {
     connector: Arc<dyn Connector>,
     addresses: Vec<String>,
-    /// Whose links they are: several agents may share a log.
+    /// Names the agent in the log, which several agents may share.
     hostname: String,
     tuning: Tuning,
-    /// Calls and connects that failed since the last call that did not.
+    /// Calls and connects that failed since the last successful call.
     failures: AtomicU32,
-    /// A server has answered before.
+    /// A server has responded before.
     known: AtomicBool,
-    complaints: std::sync::Mutex<Complaints>,
-    /// Apart from `connecting`, which is locked while no server is there: a call that ends does not wait for that.
+    complaints: std::sync::Mutex<Complaints<String>>,
+    /// Not part of `connecting`, which stays locked while no server responds: a call that ends must not wait
+    /// for it.
     current: std::sync::Mutex<Option<Lent>>,
     connecting: Mutex<Connecting>,
     bulk: Mutex<Bulk>,
@@ -71,17 +74,16 @@ struct Connecting {
 #[derive(Debug, Default)]
 struct Bulk {
     link: Option<Lent>,
-    /// A link that nobody used for a while is closed.
     used_at: Option<Instant>,
-    /// Not to be opened again before this.
+    /// Not opened again before this time.
     not_before: Option<Instant>,
 }
 
-/// When each address was last complained about, since a server last answered.
-#[derive(Debug, Default)]
-struct Complaints(HashMap<String, Instant>);
+/// When each key was last warned about.
+#[derive(Debug)]
+pub(crate) struct Complaints<K>(HashMap<K, Instant>);
 
-/// What a link is for.
+/// The purpose of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Control,
@@ -95,24 +97,25 @@ pub(crate) struct Lent {
     pub(crate) purpose: Purpose,
     address: Arc<str>,
     link: Arc<dyn Link>,
-    /// Calls that were answered over this link, and how many were when it was lent.
+    /// Calls that the server responded to over this link, and their number when the link was lent.
     answered: Arc<AtomicU64>,
     answered_before: u64,
 }
 
-impl Complaints {
-    fn is_due(&mut self, address: &str, now: Instant) -> bool {
-        match self.0.get_mut(address) {
-            Some(last) if now.duration_since(*last) < COMPLAIN_EVERY => false,
-            Some(last) => {
-                *last = now;
-                true
-            }
-            None => {
-                self.0.insert(address.to_owned(), now);
-                true
-            }
+impl<K> Default for Complaints<K> {
+    fn default() -> Self {
+        Self(HashMap::new())
+    }
+}
+
+impl<K: Eq + Hash> Complaints<K> {
+    pub(crate) fn is_due(&mut self, key: K, now: Instant) -> bool {
+        let last = self.0.entry(key).or_insert(now);
+        let is_due = *last == now || now.duration_since(*last) >= COMPLAIN_EVERY;
+        if is_due {
+            *last = now;
         }
+        is_due
     }
 }
 
@@ -125,12 +128,12 @@ impl Lent {
         Self { answered_before: self.answered.load(Ordering::Relaxed), ..self.clone() }
     }
 
-    /// Whether both are one link.
+    /// Returns whether both are the same link.
     pub(crate) fn is(&self, other: &Lent) -> bool {
         self.number == other.number
     }
 
-    /// Whether another call over this link was answered since it was lent for this one.
+    /// Returns whether another call over this link got a response since it was lent for this one.
     fn was_answered_meanwhile(&self) -> bool {
         self.answered.load(Ordering::Relaxed) != self.answered_before
     }
@@ -167,14 +170,14 @@ impl Links {
         }
     }
 
-    /// The control link; connects, for as long as it takes, when there is none.
+    /// Returns the control link. Connects first, for as long as it takes, if there is none.
     pub(crate) async fn lend(&self) -> Lent {
         if let Some(lent) = &*self.current() {
             return lent.for_a_call();
         }
         let mut connecting = self.connecting.lock().await;
         loop {
-            // Somebody else may have connected meanwhile.
+            // Another task may have connected in the meantime.
             if let Some(lent) = &*self.current() {
                 return lent.for_a_call();
             }
@@ -195,13 +198,15 @@ impl Links {
         }
     }
 
-    /// The link for a call that carries this many bytes of output. A few go over the control link: a second connection
-    /// for each node that prints a line would cost a server of thousands of nodes dearly.
+    /// Returns the link for a call that carries this much output. Small output uses the control link: a
+    /// second connection for each node that prints a line would be too expensive for a server with thousands
+    /// of nodes.
     pub(crate) async fn lend_for_output(&self, bytes: usize) -> Lent {
         let control = self.lend().await;
         let mut bulk = self.bulk.lock().await;
         bulk.used_at = Some(Instant::now());
-        // To the server that the control link leads to: the other one may have been given up because of its server.
+        // The bulk link has to lead to the same server as the control link, which may have moved to another
+        // one.
         let open = bulk.link.as_ref().filter(|link| link.address == control.address);
         if let Some(link) = open {
             return link.for_a_call();
@@ -214,7 +219,7 @@ impl Links {
         match self.connector.connect(&control.address).await {
             Ok(link) => {
                 tracing::debug!(hostname = %self.hostname, server = %control.address, "connected for output");
-                // Numbers tell links apart. Control links have those from 1 on.
+                // Control links are numbered from 1.
                 let link = Lent::new(0, Purpose::Bulk, &control.address, link);
                 let lent = link.for_a_call();
                 bulk.link = Some(link);
@@ -228,9 +233,9 @@ impl Links {
         }
     }
 
-    /// Closes the bulk link when nobody used it for a while. To be called now and then.
+    /// Closes the bulk link if it was unused for a while. Call this from time to time.
     pub(crate) fn close_idle(&self, now: Instant) {
-        // Locked: it is being opened.
+        // A locked link is being opened.
         if let Ok(mut bulk) = self.bulk.try_lock()
             && bulk.used_at.is_some_and(|used_at| now.duration_since(used_at) >= BULK_IDLE)
         {
@@ -238,11 +243,12 @@ impl Links {
         }
     }
 
-    /// Every call ends with this: what failed in passing is tried at the next server.
-    pub(crate) async fn settle<T>(&self, lent: &Lent, result: &Result<T, Fault>) {
+    /// Notes the result of a call. After a failure to reach the server, the next call goes to the next
+    /// server.
+    pub(crate) async fn note_result<T>(&self, lent: &Lent, result: &Result<T, Fault>) {
         match result {
             Err(Fault::TimedOut(_)) if lent.was_answered_meanwhile() => {
-                tracing::debug!(hostname = %self.hostname, server = %lent.address, "a call timed out; others are answered");
+                tracing::debug!(hostname = %self.hostname, server = %lent.address, "a call timed out; other calls succeed");
             }
             Err(fault @ (Fault::Unavailable(_) | Fault::TimedOut(_))) => match lent.purpose {
                 Purpose::Control => {
@@ -250,9 +256,9 @@ impl Links {
                         self.failed(&lent.address, fault);
                     }
                 }
-                Purpose::Bulk => self.settle_bulk(lent, fault).await,
+                Purpose::Bulk => self.note_bulk_failure(lent, fault).await,
             },
-            // Whatever it said: it is there.
+            // Any response proves that the server is there.
             Ok(_) | Err(_) => {
                 lent.answered.fetch_add(1, Ordering::Relaxed);
                 if result.is_ok() {
@@ -262,9 +268,9 @@ impl Links {
         }
     }
 
-    /// A failure of the bulk link says nothing about the control link, and does not close it.
-    async fn settle_bulk(&self, lent: &Lent, fault: &Fault) {
-        tracing::debug!(hostname = %self.hostname, server = %lent.address, %fault, "output was not taken");
+    /// A failure of the bulk link does not close the control link.
+    async fn note_bulk_failure(&self, lent: &Lent, fault: &Fault) {
+        tracing::debug!(hostname = %self.hostname, server = %lent.address, %fault, "cannot send output");
         let mut bulk = self.bulk.lock().await;
         if bulk.link.as_ref().is_some_and(|link| Arc::ptr_eq(&link.answered, &lent.answered)) {
             bulk.link = None;
@@ -278,18 +284,18 @@ impl Links {
         self.known.store(true, Ordering::Relaxed);
         if self.failures.load(Ordering::Relaxed) > 0 && self.failures.swap(0, Ordering::Relaxed) > 0 {
             self.complaints().0.clear();
-            tracing::info!(hostname = %self.hostname, server = %lent.address, "a server answers");
+            tracing::info!(hostname = %self.hostname, server = %lent.address, "a server responds again");
         }
     }
 
-    /// This server answers, and refuses what others may take: the next call goes to the next one.
+    /// Uses the next server for the next call: this one responds, and refuses what others may accept.
     pub(crate) fn move_on(&self, lent: &Lent) {
         if self.addresses.len() > 1 {
             self.give_up(lent);
         }
     }
 
-    /// Returns whether it was still the one that calls go over.
+    /// Drops this link if calls still use it. Returns whether they did.
     fn give_up(&self, lent: &Lent) -> bool {
         let mut current = self.current();
         let is_current = current.as_ref().is_some_and(|link| link.is(lent));
@@ -304,30 +310,30 @@ impl Links {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Until another call found that this link leads nowhere.
+    /// Waits until another call found this link broken.
     pub(crate) async fn given_up(&self, lent: &Lent) {
-        // It cannot be closed while `self` is here.
+        // The channel cannot close while `self` exists.
         let _ = self.given_up.subscribe().wait_for(|number| *number >= lent.number).await;
     }
 
-    fn complaints(&self) -> std::sync::MutexGuard<'_, Complaints> {
+    fn complaints(&self) -> std::sync::MutexGuard<'_, Complaints<String>> {
         self.complaints.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn failed(&self, address: &str, fault: &Fault) {
         let failures = self.failures.fetch_add(1, Ordering::Relaxed);
         let (hostname, server) = (&self.hostname, address);
-        if !self.complaints().is_due(address, Instant::now()) {
-            tracing::debug!(%hostname, server, %fault, "no server reached");
+        if !self.complaints().is_due(address.to_owned(), Instant::now()) {
+            tracing::debug!(%hostname, server, %fault, "cannot reach the server");
         } else if failures == 0 && self.known.load(Ordering::Relaxed) {
-            tracing::warn!(%hostname, server, %fault, "lost the server; trying on");
+            tracing::warn!(%hostname, server, %fault, "lost the server; retrying");
         } else {
-            tracing::warn!(%hostname, server, %fault, "no server reached; trying on");
+            tracing::warn!(%hostname, server, %fault, "cannot reach the server; retrying");
         }
     }
 }
 
-/// Half of it is certain, half is chance: thousands of agents that lost one server must not come back as one.
+/// Half of the pause is random: thousands of agents that lost one server must not reconnect at the same time.
 fn pause(failures: u32, tuning: &Tuning, dice: &mut Dice) -> Duration {
     let doubled = tuning.backoff_least.saturating_mul(1 << (failures - 1).min(16));
     let half = doubled.min(tuning.backoff_most) / 2;

@@ -1,4 +1,4 @@
-//! Owns what a node offers: its backends, and what it found out about its host.
+//! Owns the offer of a node: its backends and the detected capabilities of its host.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,8 +34,11 @@ impl Offer {
         let catalogue = Catalogue::builtin();
         let mut names: Vec<&str> = all.iter().map(|offered| offered.schema.name.as_str()).collect();
         for schema in catalogue.backends().iter().filter(|schema| !names.contains(&schema.name.as_str())) {
-            // One setting serves hosts of many kinds: what this one has no tool for is known, and not offered.
-            tracing::debug!(backend = schema.name, "not offered: what it needs is not on this host");
+            // The same settings may serve different hosts: a known backend without tools is not an error.
+            tracing::debug!(
+                backend = schema.name,
+                "not offered: this host does not have the tools that it needs"
+            );
         }
         names.extend(catalogue.backends().iter().map(|schema| schema.name.as_str()));
         names.sort_unstable();
@@ -56,7 +59,7 @@ impl Offer {
                 return Err(Error::NothingToOffer { names: forbidden.join(",") });
             }
             tracing::warn!(
-                "this node offers no backend: the settings leave none that this host has the tools for"
+                "this node offers no backend: the settings allow none that this host has the tools for"
             );
         }
         let mut capabilities = host.capabilities();
@@ -80,7 +83,7 @@ impl Offer {
         &self.description
     }
 
-    /// The error is for the one who wrote the job.
+    /// Returns the backend and its action. The error is for the job's author.
     pub(crate) fn action(
         &self,
         backend: &str,
@@ -161,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_do_anything_is_offered_only_when_allowed() {
+    fn a_backend_that_could_do_anything_is_offered_only_when_allowed() {
         assert_eq!(offered(|_| {}).unwrap(), "test ping");
         assert_eq!(offered(|s| s.allow = vec!["exec".to_owned()]).unwrap(), "test ping exec");
         let all = |s: &mut Settings| s.allow = all_that_need_allow().map(str::to_owned).collect();
@@ -178,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_host_has_tools_for_is_offered() {
+    fn backends_whose_tools_the_host_has_are_offered() {
         let apt_get = Tools { apt_get: Some("/usr/bin/apt-get".into()), ..Tools::default() };
         assert_eq!(offered_with(apt_get.clone(), |_| {}).unwrap(), "test ping apt");
         let only = |s: &mut Settings| s.only = Some(vec!["systemd".to_owned(), "apt".to_owned()]);
@@ -196,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_declared_is_offered_without_more_words_and_narrowed() {
+    fn a_declared_backend_needs_no_allow_and_only_narrows_it() {
         let declared = serde_json::json!({"actions": {"now": {"argv": ["/bin/true"]}}});
         let declared = downbeat_backends::Declared::read("backup", &declared).unwrap();
         for (only, offers) in [("backup", true), ("ping", false)] {
@@ -221,15 +224,15 @@ mod tests {
         let only = |s: &mut Settings| s.only = Some(vec!["exec".to_owned()]);
         assert_eq!(
             offered(only).unwrap_err().to_string(),
-            "`only` leaves no backend: exec may run anything at all; add --allow exec"
+            "`only` leaves no backend: exec can run any command and must be allowed; add --allow exec"
         );
-        // The same settings may serve hosts of many kinds.
+        // The same settings may serve different hosts.
         assert_eq!(offered(|s| s.only = Some(vec!["apt".to_owned()])).unwrap(), "");
     }
 
     #[test]
     fn a_backend_that_does_not_exist_stops_the_start() {
         let error = offered(|s| s.allow = vec!["exce".to_owned()]).unwrap_err();
-        assert_eq!(error.to_string(), "there is no backend `exce` to allow; did you mean `exec`?");
+        assert_eq!(error.to_string(), "cannot allow backend `exce`: no such backend; did you mean `exec`?");
     }
 }

@@ -1,5 +1,5 @@
-//! Owns output between a backend and a server: a bounded buffer per execution, and what of them is under way. The
-//! sending is `session::output`'s.
+//! Owns output between a backend and a server: one bounded buffer per execution, and the chunks that are being sent.
+//! `session::output` sends them.
 
 pub(crate) mod pace;
 
@@ -13,14 +13,14 @@ use downbeat_core::limits::{OUTPUT_BYTES, OUTPUT_CHUNK_BYTES};
 use downbeat_proto::message::{Chunk, LeaseRef};
 use tokio::sync::Notify;
 
-/// With this much waiting, waiting for more gains nothing.
+/// With this much output pending, waiting for more has no benefit.
 const HURRY_BYTES: usize = 256 * 1024;
 
-/// What a chunk costs beyond its text, in a message and about the same in memory: a program that writes byte by byte
-/// to two streams in turn makes messages that consist of little else.
+/// The cost of a chunk beyond its text, in a message and about the same in memory: a program that writes byte by byte
+/// to two streams alternately creates messages that consist mostly of this.
 const CHUNK_OVERHEAD_BYTES: usize = 64;
 
-/// What chunks cost in a message.
+/// Returns the cost of chunks in a message.
 pub(crate) fn cost_bytes(chunks: &[Chunk]) -> usize {
     chunks.iter().map(cost).sum()
 }
@@ -32,7 +32,7 @@ fn cost(chunk: &Chunk) -> usize {
 /// The output of all executions that wrote something and have not ended.
 #[derive(Debug)]
 pub(crate) struct Outputs {
-    /// Of each execution at most chunks of this cost are kept, the tail.
+    /// The cost of chunks kept per execution. Older ones are dropped.
     bound_bytes: usize,
     buffers: Mutex<HashMap<LeaseRef, Arc<Buffer>>>,
     turn: AtomicUsize,
@@ -40,28 +40,28 @@ pub(crate) struct Outputs {
     pub(crate) hurry: Notify,
 }
 
-/// One execution's output that was not sent yet.
+/// The unsent output of one execution.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     held: LeaseRef,
     outputs: Arc<Outputs>,
     state: Mutex<State>,
-    settled: Notify,
+    sent: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
     chunks: VecDeque<Chunk>,
-    /// What the chunks cost.
+    /// The cost of the chunks.
     bytes: usize,
-    /// So many chunks at the front were sent once, and perhaps arrived: they must be sent again as they were, or a
-    /// server that has them could not tell.
+    /// The number of chunks at the front that were sent once and may have arrived. They must be sent again unchanged,
+    /// or a server could not recognize them.
     sealed: usize,
     under_way: bool,
     listed: bool,
 }
 
-/// What is being sent of one buffer.
+/// Chunks of one buffer that are being sent.
 #[derive(Debug)]
 pub(crate) struct Taken {
     buffer: Arc<Buffer>,
@@ -76,7 +76,7 @@ impl Outputs {
     pub(crate) fn new(output_max_bytes: u64) -> Arc<Self> {
         let text_bytes = usize::try_from(output_max_bytes).unwrap_or(usize::MAX).min(OUTPUT_BYTES);
         Arc::new(Self {
-            // So that full chunks come to the whole of it.
+            // Large enough for full chunks of that much text.
             bound_bytes: text_bytes + text_bytes.div_ceil(OUTPUT_CHUNK_BYTES) * CHUNK_OVERHEAD_BYTES,
             buffers: Mutex::default(),
             turn: AtomicUsize::new(0),
@@ -85,12 +85,12 @@ impl Outputs {
         })
     }
 
-    /// A buffer for a new execution. One that nothing is written to costs nobody anything.
+    /// Returns a buffer for a new execution. It is listed when something is written to it.
     pub(crate) fn open(self: &Arc<Self>, held: LeaseRef) -> Arc<Buffer> {
-        Arc::new(Buffer { held, outputs: self.clone(), state: Mutex::default(), settled: Notify::new() })
+        Arc::new(Buffer { held, outputs: self.clone(), state: Mutex::default(), sent: Notify::new() })
     }
 
-    /// About how much waits to be sent; counts no further than to `most`.
+    /// Returns about how much is pending, counting up to `most`.
     pub(crate) fn waiting_bytes(&self, most: usize) -> usize {
         let mut bytes = 0;
         for buffer in self.listed() {
@@ -102,15 +102,15 @@ impl Outputs {
         bytes
     }
 
-    /// Who holds a buffer's state may lock the list, so nobody locks them the other way round.
+    /// Holders of a buffer's state may lock the list, so never lock them in the other order.
     fn listed(&self) -> Vec<Arc<Buffer>> {
         lock(&self.buffers).values().cloned().collect()
     }
 
-    /// Takes chunks of this cost at most; each of what is taken has to be settled.
+    /// Takes chunks of at most this cost. The caller ends each with `done` or `put_back`.
     pub(crate) fn take(&self, message_bytes: usize) -> Vec<Taken> {
         let mut buffers = self.listed();
-        // Small messages of a slow line are not all of the one execution that happens to come first.
+        // On a slow network the small messages must not all belong to the first execution.
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % buffers.len().max(1);
         buffers.rotate_left(turn);
         let mut room = message_bytes;
@@ -126,7 +126,7 @@ impl Outputs {
     }
 }
 
-/// The end that a backend's sink writes to.
+/// The receiver of a backend's output.
 #[derive(Debug)]
 pub(crate) struct Tap(pub(crate) Arc<Buffer>);
 
@@ -156,7 +156,7 @@ impl State {
     fn push(&mut self, held: LeaseRef, piece: Piece) {
         self.bytes += piece.text.len();
         let stderr = piece.stream == Stream::Stderr;
-        // A program that writes line by line would else cost a chunk per line.
+        // Otherwise a program that writes line by line would cost a chunk per line.
         if self.chunks.len() > self.sealed
             && let Some(last) = self.chunks.back_mut()
             && last.stderr == stderr
@@ -176,7 +176,7 @@ impl State {
         });
     }
 
-    /// The gap shows in the offsets.
+    /// The offsets show the gap.
     fn drop_oldest(&mut self) {
         if let Some(oldest) = self.chunks.pop_front() {
             self.bytes -= cost(&oldest);
@@ -208,11 +208,11 @@ impl Buffer {
         state.chunks.drain(..count).collect()
     }
 
-    /// Ends the buffer and answers what was not sent. Waits for what is under way: the rest must not overtake it,
-    /// since a server drops what begins below what it has.
+    /// Closes the buffer and returns its unsent output. Waits for chunks that are being sent: the rest must not
+    /// overtake them, since a server drops output below the offset that it has.
     pub(crate) async fn close(&self) -> Vec<Chunk> {
         loop {
-            let settled = self.settled.notified();
+            let sent = self.sent.notified();
             {
                 let mut state = lock(&self.state);
                 if !state.under_way {
@@ -223,7 +223,7 @@ impl Buffer {
                     return std::mem::take(&mut state.chunks).into();
                 }
             }
-            settled.await;
+            sent.await;
         }
     }
 }
@@ -237,14 +237,14 @@ impl Taken {
         &self.chunks
     }
 
-    /// It arrived, or never will.
+    /// The chunks arrived, or never will.
     pub(crate) fn done(self) {
         lock(&self.buffer.state).under_way = false;
-        self.buffer.settled.notify_waiters();
+        self.buffer.sent.notify_waiters();
     }
 
-    /// It may not have arrived: back to the front, as it was. Unless what came after it had to be dropped meanwhile:
-    /// of too much output the tail is kept, not scraps from before a gap.
+    /// Puts chunks that may not have arrived back, unchanged. If later output was dropped since, drops them too: of too
+    /// much output only the tail is kept.
     pub(crate) fn put_back(self) {
         {
             let mut state = lock(&self.buffer.state);
@@ -261,7 +261,7 @@ impl Taken {
                 state.drop_oldest();
             }
         }
-        self.buffer.settled.notify_waiters();
+        self.buffer.sent.notify_waiters();
     }
 }
 

@@ -1,5 +1,5 @@
-//! Owns who may read what an agent keeps: its own user only. Results carry output of root's jobs and lease tokens, so
-//! modes are set here, whatever the umask is, also on what an older release made.
+//! Owns the permissions of the agent's files: only its own user may read them, since results contain lease tokens and
+//! output of root's jobs. The modes are independent of the umask, and are also set on files of older releases.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
@@ -9,25 +9,25 @@ use std::path::Path;
 pub(crate) use downbeat_backends::private::{DIR_MODE, FILE_MODE, write};
 
 const STICKY: u32 = 0o1000;
-/// What an agent keeps directly in its data directory.
+/// The entries of the data directory.
 const KEPT: [&str; 8] = ["lock", "session", "instance", "life", "containers", "outbox", "running", "values"];
 
-/// Makes a directory, and those above it, that only its owner can enter. One that exists is left as it is.
+/// Creates a directory, and its parents, that only its owner can enter. Does not change an existing one.
 pub(crate) fn create_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(DIR_MODE).create(path)
 }
 
-/// Opens a file for writing, emptied, that only its owner can read.
+/// Opens a file for writing, truncated, that only its owner can read.
 pub(crate) fn create(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(FILE_MODE).open(path)?;
     file.set_permissions(Permissions::from_mode(FILE_MODE))?;
     Ok(file)
 }
 
-/// Makes the data directory, and closes it to others with all that an agent kept in it before.
+/// Creates the data directory, or removes the access of others to it and to the agent's files in it.
 pub(crate) fn claim(data: &Path) -> io::Result<()> {
     let is_ours = match fs::read_dir(data) {
-        // A directory that somebody shares with the agent (`/tmp`, a home) stays as its owner wants it.
+        // A directory that the agent shares (`/tmp`, a home directory) keeps its mode.
         Ok(mut entries) => entries.next().is_none() || data.join("outbox").is_dir(),
         Err(_) => true,
     };
@@ -41,7 +41,7 @@ pub(crate) fn claim(data: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A directory and the files in it, or a file. Links are not followed.
+/// Removes the access of others to a file, or to a directory and its files. Does not follow links.
 fn close_all(path: &Path) {
     let Ok(metadata) = fs::symlink_metadata(path) else { return };
     if metadata.is_dir() {
@@ -60,7 +60,7 @@ fn close(path: &Path, mode: u32) {
     let is_open =
         fs::symlink_metadata(path).is_ok_and(|found| found.permissions().mode() & 0o777 & !mode != 0);
     if is_open && let Err(error) = fs::set_permissions(path, Permissions::from_mode(mode)) {
-        tracing::warn!(path = %path.display(), %error, "others on this host can read what the agent keeps here");
+        tracing::warn!(path = %path.display(), %error, "other users of this host can read the agent's files here");
     }
 }
 
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_older_agent_kept_is_closed_to_others() {
+    fn files_of_an_older_agent_are_closed_to_others() {
         let dir = tempfile::tempdir().unwrap();
         let data = dir.path().join("data");
         fs::create_dir_all(data.join("outbox")).unwrap();
@@ -104,7 +104,7 @@ mod tests {
         fs::create_dir_all(shared.join("outbox")).unwrap();
         fs::set_permissions(&shared, Permissions::from_mode(0o1777)).unwrap();
         claim(&shared).unwrap();
-        assert_eq!(mode(&shared), 0o777, "a sticky directory is everybody's");
+        assert_eq!(mode(&shared), 0o777, "a sticky directory is shared");
         assert_eq!(mode(&shared.join("outbox")), DIR_MODE);
     }
 

@@ -1,4 +1,4 @@
-//! Owns what can be set about an agent. Reading files, environment and flags is the CLI's.
+//! Owns the settings of an agent. The CLI reads files, environment and flags.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,35 +11,36 @@ use serde_json::Value;
 /// One agent's settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Servers to dial, `host:port` each. The first that answers is used; the others when it fails.
+    /// Servers to connect to, `host:port` each. The agent uses the first that responds, and the others when
+    /// it fails.
     pub servers: Vec<String>,
     /// Name or id of the cluster.
     pub cluster: String,
-    /// With the cluster it is the node's identity.
+    /// The node's identity, together with the cluster.
     pub hostname: String,
     pub groups: Vec<String>,
     pub labels: BTreeMap<String, String>,
-    /// Over and above what the agent finds out by itself; the same name replaces what it found.
+    /// Added to the capabilities that the agent detects; the same name replaces a detected one.
     pub capabilities: BTreeMap<String, Value>,
     /// How many placed executions run at once.
     pub slots: u32,
-    /// Backends that could do anything on the host, and are offered only when named here: `exec`, `docker`, `file`,
-    /// `http`.
+    /// Backends that could do anything on the host, and are offered only if named here: `exec`, `docker`,
+    /// `file`, `http`.
     pub allow: Vec<String>,
-    /// Offer nothing but these.
+    /// Offers only these.
     pub only: Option<Vec<String>>,
-    /// Backends of the user's own. That they are declared is their permission.
+    /// The user's own backends. Their declaration permits them.
     pub backends: Vec<Declared>,
-    /// Environment variables of the agent that work gets beside the usual few: `NAME` or `PREFIX_*`.
+    /// Environment variables of the agent that work gets in addition to the usual few: `NAME` or `PREFIX_*`.
     pub pass_env: Vec<String>,
-    /// The program whose command `guard` ends `on_disconnect: stop` work when the agent cannot; `/proc/self/exe` in a
-    /// process of that program. Without one such work ends only while the agent lives.
+    /// The program whose command `guard` ends `on_disconnect: stop` work when the agent cannot;
+    /// `/proc/self/exe` in a process of that program. Without one, only a running agent can end such work.
     pub guard: Option<PathBuf>,
     /// The settings of single backends, `[agent.backend.NAME]`.
     pub backend: BackendSettings,
-    /// Results that are not yet acknowledged and the record of what runs. One agent per directory.
+    /// Holds unacknowledged results and the ledger of processes. One agent per directory.
     pub data: PathBuf,
-    /// How long current work may take to end when the agent is told to stop.
+    /// How long current work may take to end when the agent is asked to stop.
     pub drain_timeout: Duration,
     /// From TERM to KILL.
     pub grace: Duration,
@@ -47,7 +48,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The defaults, with everything that is kept in `data`.
+    /// Returns the defaults; `data` is the data directory.
     pub fn new(data: PathBuf) -> Self {
         Self {
             servers: vec!["127.0.0.1:4681".to_owned()],
@@ -72,7 +73,7 @@ impl Settings {
         }
     }
 
-    /// What the host calls itself.
+    /// Returns the hostname of the system.
     pub fn system_hostname() -> String {
         nix::unistd::gethostname()
             .ok()
@@ -82,22 +83,23 @@ impl Settings {
     }
 }
 
-/// Numbers that no user has a reason to change, and tests and simulations have.
+/// Settings that only tests and simulations have a reason to change.
 #[derive(Clone, Copy, Debug)]
 pub struct Tuning {
-    /// How long a poll parks at the server.
+    /// How long a poll waits at the server.
     pub poll_wait: Duration,
-    /// Work that is done sooner says its start and its end at once.
+    /// Work that ends sooner reports its start together with its end.
     pub started_after: Duration,
-    /// How long output waits for more of it.
+    /// How long output waits for more output.
     pub output_interval: Duration,
-    /// Between attempts to reach a server: the first pause, doubled up to the last, each jittered.
+    /// Pauses between attempts to reach a server: the first one, doubled up to the last, each with jitter.
     pub backoff_least: Duration,
     pub backoff_most: Duration,
-    /// The same between attempts to be taken as a node, when a server refuses that.
+    /// The same between attempts to register when a server refuses the node.
     pub refused_least: Duration,
     pub refused_most: Duration,
-    /// For the last results to be acknowledged when the agent stops. What is not is delivered by the next start.
+    /// The time for the last results to be acknowledged when the agent stops. The next start delivers the
+    /// others.
     pub farewell: Duration,
 }
 

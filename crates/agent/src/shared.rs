@@ -1,4 +1,4 @@
-//! Owns what the parts of one session share, and the few steps that concern several of them.
+//! Owns the state that the parts of one session share, and the operations that concern several parts.
 
 use std::mem::{Discriminant, discriminant};
 use std::path::PathBuf;
@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use downbeat_backends::{Deadlines, Environment, Identity};
-use downbeat_core::collections::HashMap;
 use downbeat_core::execution::{Outcome, Verdict};
 use downbeat_core::ids::{NodeId, SessionId};
 use downbeat_core::limits::{UNSENT_BYTES, UNSENT_RESULTS};
@@ -21,31 +20,13 @@ use crate::execute;
 use crate::guards::{self, Guards};
 use crate::holdings::{Fate, Holdings, Ready};
 use crate::lease_clock::LeaseClock;
-use crate::links::Links;
+use crate::links::{Complaints, Links};
 use crate::offer::Offer;
 use crate::outbox::Outbox;
 use crate::output::{Outputs, cost_bytes};
 use crate::session::{Joining, Outgoing};
 use crate::settings::Tuning;
 use crate::surroundings::{Host, Wall};
-
-/// While servers refuse what an agent asks, each kind of refusal is complained about this often.
-const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
-
-/// When each kind of fault was last complained about.
-#[derive(Debug, Default)]
-pub(crate) struct Complaints(HashMap<Discriminant<Fault>, Instant>);
-
-impl Complaints {
-    fn is_due(&mut self, fault: &Fault, now: Instant) -> bool {
-        let last = self.0.entry(discriminant(fault)).or_insert(now);
-        let is_due = *last == now || now.duration_since(*last) >= COMPLAIN_EVERY;
-        if is_due {
-            *last = now;
-        }
-        is_due
-    }
-}
 
 /// One session of an agent.
 pub(crate) struct Shared {
@@ -54,11 +35,11 @@ pub(crate) struct Shared {
     pub(crate) heartbeat_interval: Duration,
     pub(crate) lease_ttl: Duration,
     pub(crate) grace: Duration,
-    /// The directory of the files in which tasks say values.
+    /// The directory of the files in which tasks set outputs.
     pub(crate) values: PathBuf,
     pub(crate) tuning: Tuning,
     pub(crate) wall: Wall,
-    /// The time by which leases run out.
+    /// The clock by which leases expire.
     pub(crate) clock: LeaseClock,
     pub(crate) host: Arc<dyn Host>,
     /// The environment of programs that work starts.
@@ -66,26 +47,26 @@ pub(crate) struct Shared {
     pub(crate) guards: Guards,
     pub(crate) offer: Offer,
     pub(crate) links: Arc<Links>,
-    /// How it became its node, should a server ask for that again.
+    /// The data for registering again, if a server asks for it.
     pub(crate) joining: Arc<Joining>,
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) outputs: Arc<Outputs>,
-    /// What is to be reported. Results get here by the outbox.
+    /// Facts to report. Results get here through the outbox.
     pub(crate) outgoing: UnboundedSender<Outgoing>,
-    /// When the last sign of life was sent that a server answered.
+    /// When the last heartbeat that a server responded to was sent.
     pub(crate) heard: Mutex<Instant>,
-    /// Leases were renewed, or work began that ends without that.
+    /// Leases were renewed, or work started that ends unless they are.
     pub(crate) renewed: Notify,
-    /// A server does not know this session: the next heartbeat, which alone decides, comes at once.
-    pub(crate) doubt: Notify,
-    /// What calls failed with, as far as it was said.
-    pub(crate) complaints: Mutex<Complaints>,
-    /// Wakes the poll: what arrived is to be told anew.
-    pub(crate) ask_anew: Notify,
-    /// Everything is dropped where it stands.
+    /// Triggers the next heartbeat at once, which checks whether the session is still valid.
+    pub(crate) heartbeat_now: Notify,
+    /// Faults of calls, to limit how often each is logged.
+    pub(crate) complaints: Mutex<Complaints<Discriminant<Fault>>>,
+    /// Wakes the poll: the server has to send the assignments again.
+    pub(crate) poll_again: Notify,
+    /// Drops all work at once, unfinished.
     pub(crate) abandon: CancellationToken,
     pub(crate) holdings: Mutex<Holdings>,
-    /// Something ended or was acknowledged.
+    /// Work ended or a result was acknowledged.
     pub(crate) changed: Notify,
 }
 
@@ -94,8 +75,8 @@ impl Shared {
         self.holdings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes on what the answer to a poll brought. How old its leases are, nobody knows: they may have been on their way
-    /// for long.
+    /// Accepts assignments from a poll. They may have been delayed on the network, so the age of their leases
+    /// is unknown.
     pub(crate) fn assign(self: &Arc<Self>, assignments: Vec<Assignment>) {
         let heard = *self.heard.lock().expect("nothing panics while it holds this");
         let ready = self.holdings().assign(assignments, heard);
@@ -104,8 +85,8 @@ impl Shared {
         }
     }
 
-    pub(crate) fn stop(&self, told: &[LeaseRef]) {
-        for held in told {
+    pub(crate) fn stop(&self, leases: &[LeaseRef]) {
+        for held in leases {
             let unbegun = self.holdings().stop(*held);
             if let Some(assignment) = unbegun {
                 self.outbox.keep(cancelled_unbegun(&assignment, (self.wall)()));
@@ -113,13 +94,13 @@ impl Shared {
         }
     }
 
-    /// The last look, after the agent was told to stop, was answered.
-    pub(crate) fn looked_last(&self) {
+    /// Notes that the last poll, after the agent was asked to stop, is done.
+    pub(crate) fn last_poll_done(&self) {
         self.holdings().complete();
         self.changed.notify_waiters();
     }
 
-    /// A server has these results.
+    /// Removes results that a server has recorded.
     pub(crate) fn recorded(&self, recorded: Vec<LeaseRef>) {
         self.relieve(|holdings| recorded.iter().for_each(|held| holdings.acknowledged(*held)));
         self.joining.delivered(&recorded);
@@ -127,21 +108,21 @@ impl Shared {
         self.changed.notify_waiters();
     }
 
-    /// So much of the output of a result needs to be sent no more.
+    /// Notes that this much output of a result no longer has to be sent.
     pub(crate) fn sent(&self, held: LeaseRef, bytes: usize) {
         self.relieve(|holdings| holdings.sent(held, bytes));
     }
 
-    /// Lets go of results. A node that took no work because of them takes some again.
-    fn relieve(&self, let_go: impl FnOnce(&mut Holdings)) {
+    /// Removes results. A node that refused work because of them accepts work again.
+    fn relieve(&self, remove: impl FnOnce(&mut Holdings)) {
         let is_relieved = {
             let mut holdings = self.holdings();
             let was_clogged = holdings.is_clogged();
-            let_go(&mut holdings);
+            remove(&mut holdings);
             was_clogged && !holdings.is_clogged()
         };
         if is_relieved {
-            tracing::info!(node = %self.node, "enough results were delivered; new work is taken again");
+            tracing::info!(node = %self.node, "enough results were delivered; accepting new work again");
             let _ = self.outgoing.send(Outgoing::Offer);
         }
     }
@@ -153,7 +134,7 @@ impl Shared {
         self.relieve(|holdings| {
             for held in &refused {
                 if holdings.holds(*held) {
-                    tracing::warn!(node = %self.node, execution = %held.execution, "the lease was lost; its work is ended");
+                    tracing::warn!(node = %self.node, execution = %held.execution, "the lease was lost; ending its work");
                 }
                 holdings.refused(*held);
             }
@@ -163,7 +144,7 @@ impl Shared {
         self.changed.notify_waiters();
     }
 
-    /// Results that a former life left. They are in the outbox already.
+    /// Holds the results of an earlier run of the agent. They are in the outbox already.
     pub(crate) fn hold_former(&self, results: Vec<Finished>) {
         let now = self.clock.now();
         for finished in results {
@@ -172,7 +153,7 @@ impl Shared {
         }
     }
 
-    /// Work ended: its result goes its way, its lane goes on with what is answered.
+    /// Keeps the result of work that ended. Returns the next work of its lane.
     pub(crate) fn ended(&self, finished: Finished) -> Option<Ready> {
         let (fate, next) = self.end(&finished);
         match fate {
@@ -191,18 +172,18 @@ impl Shared {
             holdings.wait_to_send(finished.held, cost_bytes(&finished.output));
         }
         if holdings.is_clogged() && !was_clogged {
-            tracing::warn!(node = %self.node, "many results or much output wait to be delivered; no new work is taken until they are");
+            tracing::warn!(node = %self.node, "too many results or too much output pending; refusing new work until they are delivered");
         }
         ended
     }
 
-    /// What is wrong on this host, for people.
+    /// Returns the problems of this host, for users.
     pub(crate) fn problems(&self) -> Vec<String> {
         let clogged = self.holdings().is_clogged().then(|| {
             let mebibytes = UNSENT_BYTES / (1024 * 1024);
             format!(
-                "{UNSENT_RESULTS} results or {mebibytes} MiB of output wait to be delivered; no new work is taken \
-                 until they are: the line to the servers is slow"
+                "{UNSENT_RESULTS} results or {mebibytes} MiB of output are pending; the node refuses new work until \
+                 they are delivered: the connection to the servers is slow"
             )
         });
         let unwritten = self.joining.installation.problem.clone();
@@ -215,31 +196,36 @@ impl Shared {
             .collect()
     }
 
-    /// Work was ended because the agent stops: it is let go of unreported, so that it is lost and sent again.
+    /// Drops work unreported that ended because the agent stops: it counts as lost and is retried.
     pub(crate) fn abandoned(&self, held: LeaseRef) {
         self.holdings().abandoned(held);
         self.changed.notify_waiters();
     }
 
-    /// A call other than the heartbeat was answered with a fault that trying again does not pass. The server may only
-    /// be behind (it has just started, or the node registered at another one), so the heartbeat is asked.
-    pub(crate) async fn doubted(&self, call: &str, fault: &Fault) {
-        if self.complaints.lock().unwrap_or_else(PoisonError::into_inner).is_due(fault, Instant::now()) {
+    /// Handles a fault of a call that a retry does not solve. The server may only be behind (it has just
+    /// started, or the node registered at another one), so a heartbeat checks the session.
+    pub(crate) async fn recheck_session(&self, call: &str, fault: &Fault) {
+        if self
+            .complaints
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_due(discriminant(fault), Instant::now())
+        {
             tracing::warn!(node = %self.node, call, %fault, "a call failed");
         } else {
             tracing::debug!(node = %self.node, call, %fault, "a call failed");
         }
-        self.doubt.notify_one();
+        self.heartbeat_now.notify_one();
         tokio::time::sleep(self.tuning.backoff_most).await;
     }
 
-    /// How long work that must never overlap goes on after its lease was known to be the agent's. Its end takes up to
+    /// Returns how long work that must never overlap continues after its last renewal. Ending it takes up to
     /// the grace period, and the lease has to last until then.
     pub(crate) fn term(&self) -> Duration {
         self.lease_ttl.saturating_sub(self.grace).max(self.lease_ttl / 2)
     }
 
-    /// A server took a renewal that was asked for then.
+    /// Notes that a server granted a renewal requested at `asked`.
     pub(crate) fn renewed(&self, held: &[LeaseRef], asked: Instant) {
         *self.heard.lock().expect("nothing panics while it holds this") = asked;
         self.holdings().renewed(held, asked);
@@ -247,15 +233,15 @@ impl Shared {
         self.renewed.notify_waiters();
     }
 
-    /// When a guard ends this work, unless the lease is renewed. None when the agent does not hold it, or its host has no
-    /// clock for guards.
+    /// Returns when a guard ends this work unless the lease is renewed; `None` if the agent does not hold it
+    /// or the host has no clock for guards.
     pub(crate) fn deadlines(&self, held: LeaseRef) -> Option<Deadlines> {
         let assured = self.holdings().assured(held)?;
         Some(guards::deadlines(self.clock.since_boot(assured)?, self.lease_ttl, self.term()))
     }
 
-    /// Waits until the lease of work that must never overlap is known to be the agent's. What arrives late, or waited
-    /// for its lane, may have been given to another node meanwhile.
+    /// Waits until work that must never overlap certainly has its lease. An assignment that arrived late, or
+    /// waited for its lane, may have been leased to another node.
     pub(crate) async fn begin(&self, held: LeaseRef) {
         let mut is_asked = false;
         loop {
@@ -264,15 +250,15 @@ impl Shared {
                 self.renewed.notify_waiters();
                 return;
             }
-            // Once: a server that cannot renew it is not asked in a tight loop.
+            // Once: a server that cannot renew the lease must not be asked in a tight loop.
             if !std::mem::replace(&mut is_asked, true) {
-                self.doubt.notify_one();
+                self.heartbeat_now.notify_one();
             }
             renewed.await;
         }
     }
 
-    /// Waits until what the agent holds is as `is` wants it.
+    /// Waits until the holdings satisfy `is`.
     pub(crate) async fn until(&self, is: impl Fn(&Holdings) -> bool) {
         loop {
             let changed = self.changed.notified();
@@ -295,7 +281,7 @@ fn cancelled_unbegun(assignment: &Assignment, now: Timestamp) -> Finished {
         outcome: Outcome {
             verdict: Verdict::Cancelled,
             exit_code: None,
-            error: Some("cancelled before it began".to_owned()),
+            error: Some("cancelled before it started".to_owned()),
             started_at: now,
             finished_at: now,
             outputs: Default::default(),
@@ -315,11 +301,11 @@ mod tests {
             (|why: u32| Fault::Occupied(why.to_string()), Fault::Unknown(String::new()));
         let (mut complaints, start) = (Complaints::default(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
-        assert!(complaints.is_due(&occupied(0), at(0)));
-        assert!(!complaints.is_due(&occupied(1), at(5)), "only its words are others");
-        assert!(complaints.is_due(&unknown, at(6)));
-        assert!(!complaints.is_due(&occupied(2), at(59)));
-        assert!(complaints.is_due(&occupied(3), at(60)));
-        assert!(!complaints.is_due(&occupied(4), at(61)));
+        assert!(complaints.is_due(discriminant(&occupied(0)), at(0)));
+        assert!(!complaints.is_due(discriminant(&occupied(1)), at(5)), "only the text differs");
+        assert!(complaints.is_due(discriminant(&unknown), at(6)));
+        assert!(!complaints.is_due(discriminant(&occupied(2)), at(59)));
+        assert!(complaints.is_due(discriminant(&occupied(3)), at(60)));
+        assert!(!complaints.is_due(discriminant(&occupied(4)), at(61)));
     }
 }

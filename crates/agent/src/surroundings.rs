@@ -1,5 +1,5 @@
-//! Owns what an agent needs of the world beside servers: time of day, chance, a disk, a host to do things on. The
-//! system gives them; a simulation gives its own.
+//! Owns the environment of an agent except servers: clock, randomness, disk, host. The system provides it, or
+//! a simulation.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,68 +24,69 @@ use crate::error::Error;
 use crate::private;
 use crate::settings::Settings;
 
-/// Where an agent lives.
+/// The environment of an agent.
 #[derive(Clone)]
 pub struct Surroundings {
     pub wall: Wall,
-    /// All chance of this agent.
+    /// Seeds all random choices of this agent.
     pub seed: u64,
     pub disk: Disk,
     pub host: Arc<dyn Host>,
 }
 
-/// Who writes the results that are kept.
+/// How results are written to disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disk {
-    /// A thread of its own, which gathers.
+    /// By a thread of its own, in batches.
     Thread,
-    /// Whoever has a result, at once: for simulations, which have one thread.
+    /// By the caller, at once: for simulations, which have one thread.
     Inline,
 }
 
-/// The machine that an agent works on.
+/// The machine that an agent runs on.
 #[async_trait]
 pub trait Host: Send + Sync + fmt::Debug + 'static {
-    /// Everything that could be offered: what this machine has no tool for is not.
+    /// Returns all backends that this machine has the tools for.
     fn backends(&self) -> Vec<Arc<dyn Backend>>;
     fn capabilities(&self) -> BTreeMap<String, Value>;
-    /// An id for a new installation. Whoever can guess it can take its node.
+    /// Returns an id for a new installation. It is a secret: knowing it is enough to take over the node.
     fn draw_instance(&self, dice: &mut Dice) -> Uuid {
         dice.uuid()
     }
-    /// Names the time since the machine was last started; nothing where that cannot be known.
+    /// Returns the id of the machine's current boot, if known.
     fn boot(&self) -> Option<Uuid> {
         None
     }
-    /// Ends what a former life of the agent left running, and answers what that was.
+    /// Ends work that an earlier run of the agent left running, and returns its identities.
     async fn sweep(&self, grace: Duration) -> Vec<Identity>;
 
     /// Kills all processes of running work at once. The next start removes containers.
     async fn kill_all(&self) {}
 
-    /// The environment of programs that work starts.
+    /// Returns the environment of programs that work starts.
     fn environment(&self) -> Environment {
         Environment::default()
     }
 
-    /// The time since boot, with the time that the machine was suspended. None on a host that is never suspended.
+    /// Returns the time since boot, including suspended time; `None` on a host that is never suspended.
     fn boot_time(&self) -> Option<Duration> {
         None
     }
 
-    /// A guard for one piece of work, which ends it when the agent cannot. None where there is none to be had.
+    /// Returns a guard for one piece of work, which ends it when the agent cannot; `None` if the host has
+    /// none.
     fn guard(&self, _: Deadlines) -> Option<Guard> {
         None
     }
 
-    /// What is wrong with this machine, for people.
+    /// Returns the problems of this machine, for users.
     fn problems(&self) -> Vec<String> {
         Vec::new()
     }
 }
 
 impl Surroundings {
-    /// The real ones; the record of what runs is kept in the agent's directory.
+    /// Returns the real environment; the ledger of processes is in the agent's data directory.
     pub(crate) fn of_system(settings: &Settings) -> Result<Self, Error> {
         let data: &Path = &settings.data;
         private::claim(data).map_err(|error| Error::Data { path: data.to_owned(), error })?;
@@ -124,7 +125,6 @@ impl fmt::Debug for Surroundings {
 #[derive(Debug)]
 pub(crate) struct Machine {
     ledger: Arc<Ledger>,
-    /// Everything that could be offered.
     backends: Vec<Arc<dyn Backend>>,
     environment: Environment,
     /// The program that guards work.
@@ -145,7 +145,7 @@ impl Host for Machine {
         self.ledger.kill_all().await;
     }
 
-    /// Not by the dice: session ids are drawn with them, and are no secret.
+    /// Not from `dice`: session ids are drawn from them and are not secret.
     fn draw_instance(&self, _: &mut Dice) -> Uuid {
         Uuid::new_v4()
     }

@@ -1,5 +1,5 @@
-//! Owns the values that a task says for later ones: lines of a file that it is given, or the last JSON object that it
-//! prints on a line of its own.
+//! Owns the outputs that a task sets for later tasks: lines of a file, or the last JSON object on a line of
+//! its own on standard output.
 
 mod file;
 
@@ -17,12 +17,12 @@ use tokio::time::timeout;
 
 use crate::output::Tap;
 
-/// How long the file of an attempt's values may take to read. Its lane is held meanwhile.
+/// How long reading the file of outputs may take. The attempt keeps its lane until then.
 const GATHER_FOR: Duration = Duration::from_secs(30);
-/// Few, because each may hang with the disk.
+/// Few, because each reader may hang with the disk.
 static READERS: Places = Places::new(2, GATHER_FOR);
 
-/// Looks at the output of a task that declares values, and passes it on.
+/// Searches the output of a task that declares outputs for JSON objects, and passes the output on.
 #[derive(Debug)]
 pub(crate) struct Listener {
     tap: Tap,
@@ -31,14 +31,14 @@ pub(crate) struct Listener {
 
 #[derive(Debug, Default)]
 struct Heard {
-    /// The line of standard output that has not ended; nothing once it is longer than all values may be.
+    /// The unfinished line of standard output, up to the size limit of all outputs.
     line: Option<String>,
     too_long: bool,
-    /// The last line that was an object.
+    /// The last line that was a JSON object.
     object: Option<Map<String, Value>>,
 }
 
-/// What is expected of one attempt.
+/// The outputs that one attempt is expected to set.
 #[derive(Debug)]
 pub(crate) struct Expected {
     names: Vec<String>,
@@ -82,7 +82,7 @@ impl Heard {
         }
     }
 
-    /// The last object, when all was heard.
+    /// Returns the last object, after all output was received.
     fn ended(&mut self) -> Option<Map<String, Value>> {
         self.line_ended();
         self.object.take()
@@ -98,7 +98,7 @@ impl Heard {
 }
 
 impl Expected {
-    /// Prepares for an attempt that is to say `names`. What it writes goes to `tap`, and is listened to.
+    /// Prepares for an attempt that has to set `names`. Its output is searched and goes to `tap`.
     pub(crate) fn new(
         names: &[String],
         dir: &Path,
@@ -115,10 +115,11 @@ impl Expected {
         self.file.clone()
     }
 
-    /// What was said, once the attempt ended. One that succeeded without saying all of it has failed.
+    /// Returns the outputs of an attempt that ended. An attempt that succeeded without setting all of them
+    /// fails.
     pub(crate) async fn gather(self, finish: Finish) -> (Finish, Params) {
         let Self { names, file, listener } = self;
-        // A disk that hangs holds up this attempt, and no other.
+        // A disk that hangs blocks only this attempt.
         let read = READERS.run(move || {
             let text = file::read(&file);
             file::remove(&file);
@@ -127,7 +128,7 @@ impl Expected {
         let text = match timeout(GATHER_FOR, read).await {
             Ok(read) => read.unwrap_or_else(|error| Err(error.to_string())),
             Err(_) => {
-                Err("cannot read the file $DOWNBEAT_OUTPUT: the agent's disk does not answer".to_owned())
+                Err("cannot read the file $DOWNBEAT_OUTPUT: the agent's disk does not respond".to_owned())
             }
         };
         if finish.verdict != Verdict::Succeeded {
@@ -140,7 +141,7 @@ impl Expected {
     }
 }
 
-/// The values of `names`: lines of the file, and members of the object for what the file does not say.
+/// Returns the values of `names`. Lines of the file take precedence over members of the object.
 fn values(names: &[String], text: &str, object: Option<Map<String, Value>>) -> Result<Params, String> {
     let mut values: Params =
         object.unwrap_or_default().into_iter().filter(|(name, _)| names.contains(name)).collect();
@@ -163,7 +164,7 @@ fn values(names: &[String], text: &str, object: Option<Map<String, Value>>) -> R
     Ok(values)
 }
 
-/// Removes what attempts of a former life left.
+/// Removes the files that earlier runs of the agent left.
 pub(crate) fn sweep(dir: &Path) {
     file::remove(dir);
 }

@@ -1,4 +1,4 @@
-//! Owns `Backend`: the one trait between an agent and what it can do, and what passes through it.
+//! Owns `Backend`, the only trait between an agent and its backends, and the types of its calls.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,17 +14,16 @@ use crate::environment::Environment;
 use crate::guard::Guard;
 use crate::output::OutputSink;
 
-/// Something that an agent can do.
 #[async_trait]
 pub trait Backend: Send + Sync + fmt::Debug {
     fn schema(&self) -> BackendSchema;
 
-    /// Carries out one action to its end, or ends it early once `call.cancel` is set; never returns while anything
-    /// that it started and was told to stop still runs.
+    /// Runs one action to its end, or ends it early once `call.cancel` is set. Never returns while a process that it
+    /// started and was asked to stop still runs.
     async fn run(&self, call: Call) -> Finish;
 
-    /// Ends what an earlier process of the agent left behind outside of its process tree, and returns what that was.
-    /// A failure must not keep the agent from starting.
+    /// Ends work that an earlier run of the agent left outside of its process tree, and returns its identities. A
+    /// failure must not prevent the agent from starting.
     async fn sweep(&self) -> Vec<Identity> {
         Vec::new()
     }
@@ -38,19 +37,19 @@ pub struct Call {
     pub params: Params,
     pub identity: Identity,
     pub output: OutputSink,
-    /// Where a program may say values for later tasks, as lines `name=value`.
+    /// The file in which a program may set outputs for later tasks, as lines `name=value`.
     pub values: Option<PathBuf>,
-    /// Set when the work is to end early. Why is the agent's to know.
+    /// Set when the work has to end early. The agent knows why.
     pub cancel: CancellationToken,
-    /// From asking to end until force is used.
+    /// The time from TERM to KILL.
     pub grace: Duration,
     /// The environment of the programs that it starts, before its own variables.
     pub environment: Environment,
-    /// Ends what it starts when the agent cannot. Only for work that must never overlap with another attempt.
+    /// Ends its processes when the agent cannot. Only for work that must never overlap with another attempt.
     pub guard: Option<Guard>,
 }
 
-/// The name of what runs: no two attempts ever share one.
+/// The name of an attempt: no two attempts share one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
     pub execution: ExecutionId,
@@ -73,7 +72,7 @@ impl std::str::FromStr for Identity {
     }
 }
 
-/// How it ended.
+/// How the work ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finish {
     pub verdict: Verdict,

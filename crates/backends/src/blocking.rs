@@ -1,5 +1,5 @@
-//! Owns the threads that wait for files which users name. A mount whose server is gone never answers, and keeps the thread
-//! that asks it. So only a few ask at once: the others are needed, among other things to end work.
+//! Owns the threads that access files that users name. A mount whose server is gone never responds, and blocks the
+//! thread. So only a few run at once: the other threads are needed, for example to end work.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use tokio::time::timeout;
 /// For working directories, programs, and files that backends read and write.
 pub(crate) static USERS_FILES: Places = Places::new(8, Duration::from_secs(5));
 
-/// So many calls at once.
+/// A limit of concurrent blocking calls.
 #[derive(Debug)]
 pub struct Places {
     free: Semaphore,
@@ -25,8 +25,8 @@ impl Places {
         Self { free: Semaphore::const_new(places), returned: AtomicU64::new(0), patience }
     }
 
-    /// Runs this on a thread that may block. Fails when no place is free, and no call has returned for a while. Whoever
-    /// drops this before the end leaves the call, and its place, to itself.
+    /// Runs a call on a thread that may block. Fails if no place is free and no call has returned for a while. Dropping
+    /// this future leaves the call, and its place, running.
     pub async fn run<T: Send + 'static>(
         &'static self,
         call: impl FnOnce() -> T + Send + 'static,
@@ -41,7 +41,7 @@ impl Places {
                 Err(_) => {
                     return Err(io::Error::new(
                         io::ErrorKind::TimedOut,
-                        "a mount of this host does not answer, and too much waits for it already",
+                        "a mount of this host does not respond, and too many calls wait for it already",
                     ));
                 }
             }
@@ -52,7 +52,7 @@ impl Places {
             drop(place);
             value
         });
-        called.await.map_err(|error| io::Error::other(format!("the work broke down: {error}")))
+        called.await.map_err(|error| io::Error::other(format!("the call failed: {error}")))
     }
 }
 
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn calls_that_hang_keep_their_places_and_nobody_waits_for_one_for_ever() {
+    async fn calls_that_hang_keep_their_places_and_no_call_waits_forever() {
         static PLACES: Places = Places::new(2, Duration::from_millis(10));
         let (answers, hung) = (0..2).map(|_| channel::<()>()).unzip::<_, _, Vec<_>, Vec<_>>();
         for mount in hung {

@@ -1,16 +1,16 @@
 //! Owns the environment that work starts with: a short list of the agent's own variables, and those that its settings
-//! name. Everything else that the agent has, secrets among it, stays with the agent.
+//! name. The agent's other variables, including secrets, are not passed on.
 
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 
 use crate::variables::JOB_VARIABLES;
 
-/// Variables of the agent that every work gets: where programs are, whose it is, language and time zone.
+/// Variables of the agent that all work gets: search path, user, language and time zone.
 const PASSED: [&str; 10] =
     ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR"];
 
-/// Variables by which a service manager addresses the agent alone. They are never passed on.
+/// Variables that a service manager sets for the agent alone. They are never passed on.
 const NEVER: [&str; 12] = [
     "NOTIFY_SOCKET",
     "INVOCATION_ID",
@@ -26,20 +26,20 @@ const NEVER: [&str; 12] = [
     "WATCHDOG_USEC",
 ];
 
-/// For an agent that has no search path.
+/// For an agent without a search path.
 pub(crate) const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Built once, when the agent starts; copies share it.
+/// The environment of work. Created once, when the agent starts; copies share it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Environment(Arc<[(OsString, OsString)]>);
 
 impl Environment {
-    /// What work gets of the variables of this process. `pass` names more of them: `NAME`, or `PREFIX*`.
+    /// Returns the variables of this process that work gets. `pass` names more of them: `NAME`, or `PREFIX*`.
     pub fn of_process(pass: &[String]) -> Self {
         Self::of(std::env::vars_os(), pass)
     }
 
-    /// What work gets of these variables.
+    /// Returns those of `variables` that work gets.
     pub fn of(variables: impl IntoIterator<Item = (OsString, OsString)>, pass: &[String]) -> Self {
         let mut passed: Vec<(OsString, OsString)> =
             variables.into_iter().filter(|(name, _)| is_passed(name, pass)).collect();
@@ -50,14 +50,14 @@ impl Environment {
         Self(passed.into())
     }
 
-    /// What is wrong with an entry of `pass`.
+    /// Returns why an entry of `pass` is invalid.
     pub fn refused(entry: &str) -> Option<String> {
         let name = entry.strip_suffix('*').unwrap_or(entry);
         if name.contains(['=', '*', '\0', ' ']) || entry.is_empty() {
             return Some(format!("`{entry}` is not the name of a variable; write NAME or PREFIX_*"));
         }
         if is_reserved(entry) {
-            return Some(format!("`{entry}` is the agent's own and is never passed on; remove it"));
+            return Some(format!("`{entry}` belongs to the agent and is never passed on; remove it"));
         }
         None
     }
@@ -79,7 +79,7 @@ fn is_reserved(name: &str) -> bool {
 }
 
 fn is_passed(name: &OsStr, pass: &[String]) -> bool {
-    // A name that is not text cannot be written in the settings.
+    // A name that is not UTF-8 cannot be written in the settings.
     let Some(name) = name.to_str() else { return false };
     if is_reserved(name) {
         return false;
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_addressed_to_the_agent_alone_is_never_passed() {
+    fn variables_for_the_agent_alone_are_never_passed() {
         let all = passed(&AGENT, &["*", "NOTIFY_SOCKET"]);
         assert_eq!(all.len(), AGENT.len() - 3, "{all:?}");
         assert!(!all.iter().any(|one| one.starts_with("NOTIFY_") || one.starts_with("DOWNBEAT_EXECUTION")));

@@ -1,6 +1,6 @@
-//! How a thing is done on a host: backends behind one trait, their processes and their output.
+//! Backends run actions on a host: one trait, their processes and their output.
 //!
-//! Invariant: nothing here knows of leases, servers or the protocol. A backend is called, writes output, ends.
+//! Invariant: nothing here knows leases, servers or the protocol. A backend is called, writes output, ends.
 
 mod backend;
 mod blocking;

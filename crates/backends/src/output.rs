@@ -1,5 +1,5 @@
-//! Owns the way of output out of a backend: bytes of two streams in, pieces of text with their place out. Keeping
-//! and sending them is the receiver's.
+//! Owns the output of a backend: bytes of two streams in, pieces of text with their offset out. The receiver keeps and
+//! sends them.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +9,6 @@ use jiff::Timestamp;
 
 use crate::utf8::Decoder;
 
-/// Which side of a process wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
     Stdout,
@@ -19,22 +18,22 @@ pub enum Stream {
 /// A piece of output: valid UTF-8, at most `limits::OUTPUT_CHUNK_BYTES`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Where it begins in the text of both streams together, in bytes.
+    /// Where it starts in the text of both streams together, in bytes.
     pub offset: u64,
     pub stream: Stream,
     pub text: String,
     pub at: Timestamp,
 }
 
-/// The time of day.
+/// Returns the time of day.
 pub type Wall = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// Whoever takes the pieces. Called in order, under a lock: must be quick.
+/// Receives pieces, in order and under a lock: must be quick.
 pub trait Receive: Send + Sync {
     fn piece(&self, piece: Piece);
 }
 
-/// What a backend writes to. Clones write to the same place.
+/// The sink that a backend writes to. Clones write to the same output.
 #[derive(Clone)]
 pub struct OutputSink {
     shared: Arc<Shared>,
@@ -67,7 +66,7 @@ impl OutputSink {
         self.deliver(&mut streams, stream, &text);
     }
 
-    /// At the end of the work: lets go of half characters.
+    /// Writes incomplete characters at the end of the work.
     pub fn finish(&self) {
         let mut streams = self.shared.streams.lock().unwrap_or_else(PoisonError::into_inner);
         let (stdout, stderr) = (streams.stdout.finish(), streams.stderr.finish());

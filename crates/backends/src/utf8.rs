@@ -1,14 +1,14 @@
-//! Owns the decoding of one stream of bytes into text, piece by piece. Where the text goes is `output`'s.
+//! Owns the decoding of one stream of bytes into text, piece by piece.
 
-/// Remembers a character that a read cut in two.
+/// Keeps a character that a read cut in two.
 #[derive(Debug, Default)]
 pub(crate) struct Decoder {
     held: Vec<u8>,
 }
 
 impl Decoder {
-    /// The text of these bytes; what may be the beginning of a character waits for the next call. Bytes that are no
-    /// UTF-8 become U+FFFD, and so does NUL: it is valid UTF-8, but PostgreSQL's text cannot hold it.
+    /// Returns the text of these bytes. The beginning of a character waits for the next call. Bytes that are not UTF-8
+    /// become U+FFFD, and so does NUL: it is valid UTF-8, but PostgreSQL's text cannot hold it.
     pub(crate) fn decode(&mut self, bytes: &[u8]) -> String {
         let joined;
         let mut rest = if self.held.is_empty() {
@@ -42,7 +42,7 @@ impl Decoder {
         }
     }
 
-    /// At the end: what waits is not going to be completed.
+    /// Decodes an incomplete character at the end of the stream.
     pub(crate) fn finish(&mut self) -> String {
         if self.held.is_empty() {
             return String::new();
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_utf8_is_marked() {
+    fn invalid_utf8_is_marked() {
         assert_eq!(decoded(&[b"a\xffb\xc3(c\xe2\x82"]), "a\u{fffd}b\u{fffd}(c\u{fffd}");
         assert_eq!(decoded(&[b"\xe2\x82", b"x"]), "\u{fffd}x");
     }

@@ -75,7 +75,7 @@ async fn what_could_be_taken_for_an_option_is_refused_where_nothing_protects_it(
         let outcome = bench.try_run(&declared, "do", &given).await;
         assert_eq!(outcome.is_ok(), passes, "{outcome:?}");
         if let Err(refused) = outcome {
-            assert!(refused.starts_with("x") && refused.contains("does not begin with a dash"), "{refused}");
+            assert!(refused.starts_with("x") && refused.contains("must not start with a dash"), "{refused}");
             assert_eq!(program.seen(), None);
         }
         assert!(bench.try_run(&declared, "do", &params(&json!({"x": "a-b"}))).await.is_ok());
@@ -96,10 +96,10 @@ fn what_could_not_be_meant_is_refused_with_its_key() {
         (json!({"actions": {"Do": {}}}), "backends.own.actions.Do".to_owned(), "is not a name"),
         (json!({"action": {}}), "backends.own.action".to_owned(), "did you mean `actions`?"),
         (action(json!({})), format!("{key}.argv"), "is empty"),
-        (action(json!({"argv": "/bin/x"})), format!("{key}.argv"), "must be a list of texts"),
+        (action(json!({"argv": "/bin/x"})), format!("{key}.argv"), "must be a list of strings"),
         (action(json!({"argv": ["x"]})), format!("{key}.argv"), "absolute path"),
         (action(json!({"argv": ["/bin/x", "{p}"]})), format!("{key}.argv"), "declare it in"),
-        (action(json!({"argv": ["/bin/x", "{{p}}"]})), format!("{key}.argv"), "not doubled"),
+        (action(json!({"argv": ["/bin/x", "{{p}}"]})), format!("{key}.argv"), "must not be doubled"),
         (action(json!({"argv": ["/bin/{p}"]})), format!("{key}.argv"), "must not be a param"),
         (action(json!({"argv": ["/bin/bash", "-c", "x"]})), format!("{key}.argv"), "as a script"),
         (

@@ -267,7 +267,7 @@ async fn more_memory_than_its_limit_ends_it(site: Site) {
     assert_eq!((finish.verdict, finish.exit_code), (Verdict::Failed, Some(137)));
     let error = match site.kind {
         Kind::Docker => "exited with code 137: out of memory (its limit is 16m)",
-        Kind::Podman => "exited with code 137: killed, maybe for more memory than its limit of 16m",
+        Kind::Podman => "exited with code 137: killed, possibly for exceeding its memory limit of 16m",
     };
     assert_eq!(finish.error.as_deref(), Some(error));
     assert!(site.gone().await);
@@ -309,7 +309,7 @@ async fn an_image_that_is_missing_is_named(site: Site) {
         finish,
         Finish::failed(
             None,
-            "there is no image `downbeat-nowhere:1` on the host, and `pull: never` asks no registry"
+            "image `downbeat-nowhere:1` is not on the host, and `pull: never` forbids pulling it"
         )
     );
     for pull in ["missing", "always"] {
@@ -493,14 +493,15 @@ async fn an_engine_that_goes_away_is_named_and_its_container_removed_when_it_is_
     let (finish, ()) = tokio::join!(site.shell("echo ready; sleep 604"), crash);
     assert_eq!((finish.verdict, finish.exit_code), (Verdict::Failed, None));
     let error = finish.error.unwrap();
-    let begin = format!("lost the container while it ran: the container engine at {} is away (", site.socket);
+    let begin =
+        format!("lost the container while it ran: cannot reach the container engine at {} (", site.socket);
     assert!(error.starts_with(&begin), "{error}");
     assert!(error.ends_with("could not be removed and may still run") && !error.contains('\n'), "{error}");
 
     // Away from the beginning.
     let finish = site.shell("true").await;
     let error = finish.error.unwrap();
-    assert!(error.starts_with(&format!("the container engine at {} is away (", site.socket)), "{error}");
+    assert!(error.starts_with(&format!("cannot reach the container engine at {} (", site.socket)), "{error}");
 
     own.start();
     let mark = std::fs::read_to_string(site.bench.dir.path().join("containers")).unwrap().trim().to_owned();

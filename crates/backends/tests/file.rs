@@ -116,10 +116,10 @@ async fn what_fails_leaves_the_file_as_it_was_and_nothing_beside_it() {
     let path = place.path("kept");
     fs::write(&path, "before").unwrap();
     let error = place.failed("write", json!({"path": path, "content": "x", "owner": "no-such-user"})).await;
-    assert_eq!(error, "param `owner`: there is no user `no-such-user` on this host");
+    assert_eq!(error, "param `owner`: user `no-such-user` does not exist on this host");
     let error =
         place.failed("write", json!({"path": path, "content": "x", "owner": "0:no-such-group"})).await;
-    assert_eq!(error, "param `owner`: there is no group `no-such-group` on this host");
+    assert_eq!(error, "param `owner`: group `no-such-group` does not exist on this host");
     assert!(
         place
             .failed("write", json!({"path": place.path("no/file"), "content": "x"}))
@@ -159,7 +159,7 @@ async fn what_a_killed_agent_left_behind_is_removed_and_what_is_being_written_is
     let held = fs::File::create(&draft).unwrap();
     held.lock().unwrap();
     let error = place.failed("write", json!({"path": place.path("motd"), "content": "other"})).await;
-    assert_eq!(error, "cannot write `/motd`: another write of it is under way");
+    assert_eq!(error, "cannot write `/motd`: another write of it is in progress");
     assert!(draft.exists());
     drop(held);
     place.done("write", json!({"path": place.path("motd"), "content": "other"})).await;
@@ -225,7 +225,7 @@ async fn absent_removes_files_links_and_empty_directories() {
     for name in ["file", "link", "full/inside"] {
         let params = json!({"path": place.path(name)});
         assert_eq!(place.done("absent", params.clone()).await, format!("removed /{name}\n"));
-        assert_eq!(place.done("absent", params).await, format!("unchanged /{name}: it is not there\n"));
+        assert_eq!(place.done("absent", params).await, format!("unchanged /{name}: it does not exist\n"));
     }
     fs::write(place.path("full/file"), "x").unwrap();
     let error = place.failed("absent", json!({"path": place.path("full")})).await;

@@ -118,7 +118,7 @@ async fn what_is_expected_decides() {
     let (bench, base) = (Bench::new(), serve(router()).await);
     for (path, expect, error) in [
         ("empty", Value::Null, None),
-        ("teapot", Value::Null, Some("the status is 418 I'm a teapot, not 2xx")),
+        ("teapot", Value::Null, Some("the status is 418 I'm a teapot; expected 2xx")),
         ("teapot", json!({"status": [200, "418"]}), None),
         ("teapot", json!({"status": "4xx", "contains": "stout"}), None),
         (
@@ -126,25 +126,27 @@ async fn what_is_expected_decides() {
             json!({"status": 418, "contains": "thin"}),
             Some("the response does not contain \"thin\""),
         ),
-        ("echo", json!({"status": [204, 301]}), Some("the status is 200 OK, not 204 or 301")),
+        ("echo", json!({"status": [204, 301]}), Some("the status is 200 OK; expected 204 or 301")),
         ("large", json!({"contains": "9012345678901234567890"}), None),
         ("object", json!({"headers": {"Content-Type": "JSON"}, "json": {"ready": true, "count": 3}}), None),
         ("object", json!({"headers": {"x-none": ""}}), Some("the response has no header `x-none`")),
         (
             "object",
             json!({"headers": {"Content-Type": "text"}}),
-            Some("the header `content-type` is \"application/json\", without \"text\""),
+            Some("the header `content-type` is \"application/json\"; expected it to contain \"text\""),
         ),
-        ("object", json!({"json": {"ready": false}}), Some("`ready` of the response is true, not false")),
+        (
+            "object",
+            json!({"json": {"ready": false}}),
+            Some("`ready` of the response is true; expected false"),
+        ),
         ("object", json!({"json": {"gone": 1}}), Some("the response has no `gone`")),
-        ("teapot", json!({"status": 418, "json": {}}), Some("the response is no JSON object")),
-        ("large", json!({"json": {}}), Some("the response is too long to look for JSON in it")),
+        ("teapot", json!({"status": 418, "json": {}}), Some("the response is not a JSON object")),
+        ("large", json!({"json": {}}), Some("the response is too long to be checked as JSON")),
         (
             "echo",
             json!({"stat": 1}),
-            Some(
-                "param `expect`: there is no `stat` to expect; there are status, contains, headers and json",
-            ),
+            Some("param `expect`: unknown key `stat`; write status, contains, headers or json"),
         ),
     ] {
         let mut params = json!({"url": format!("{base}/{path}")});
@@ -183,9 +185,9 @@ async fn what_people_write_by_hand_elsewhere_has_its_param() {
         (json!({"body": "x", "json": 1}), "params `body` and `json`: only one of them is sent; remove one"),
         (
             json!({"bearer": "a", "headers": {"authorization": "x"}}),
-            "param `headers.Authorization`: is said by",
+            "param `headers.Authorization`: is already set by",
         ),
-        (json!({"url": login, "bearer": "a"}), "param `bearer`: the URL names a user already"),
+        (json!({"url": login, "bearer": "a"}), "param `bearer`: the URL already contains a user"),
     ] {
         let mut given = json!({"url": format!("{base}/who")});
         given.as_object_mut().unwrap().extend(params.as_object().unwrap().clone());
@@ -213,7 +215,7 @@ async fn an_object_over_several_lines_is_one_line_where_values_are_wanted() {
 async fn what_does_not_end_is_given_up_on() {
     let (bench, base) = (Bench::new(), serve(router()).await);
     let finish = request(&bench, json!({"url": format!("{base}/begins"), "timeout": "200ms"})).await;
-    assert_eq!(finish, Finish::failed(None, "the exchange took longer than 200ms"));
+    assert_eq!(finish, Finish::failed(None, "timed out after 200ms"));
     let finish = request(&bench, json!({"url": format!("{base}/endless")})).await;
     assert_eq!(finish, Finish::failed(None, "the response is longer than 64 MiB"));
 }
@@ -297,15 +299,12 @@ async fn headers_and_body_never_reach_another_origin() {
 async fn what_would_frame_the_request_anew_is_refused() {
     let (bench, base) = (Bench::new(), serve(router()).await);
     for (headers, told) in [
-        (
-            json!({"Content-Length": "1"}),
-            "param `headers.Content-Length`: is set by the request itself; remove it",
-        ),
+        (json!({"Content-Length": "1"}), "param `headers.Content-Length`: is set by the backend; remove it"),
         (
             json!({"transfer-encoding": "chunked"}),
-            "param `headers.transfer-encoding`: is set by the request itself; remove it",
+            "param `headers.transfer-encoding`: is set by the backend; remove it",
         ),
-        (json!({"A": "1", "a": "2"}), "param `headers.a`: is there twice, in capitals and not"),
+        (json!({"A": "1", "a": "2"}), "param `headers.a`: is set twice, with different case; remove one"),
     ] {
         let finish = request(&bench, json!({"url": base, "headers": headers})).await;
         assert_eq!(finish.error.as_deref(), Some(told));
@@ -330,7 +329,7 @@ async fn who_does_not_answer_is_named_without_the_password() {
         stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf").await.unwrap();
     };
     let (finish, ()) = tokio::join!(request(&bench, json!({"url": format!("http://{address}/")})), cut);
-    assert!(finish.error.unwrap().starts_with("the response broke off: "));
+    assert!(finish.error.unwrap().starts_with("the response was interrupted: "));
     assert_eq!(bench.stdout(), "half");
 }
 

@@ -51,7 +51,7 @@ async fn without_an_installer_it_is_said_where_to_put_one() {
         bench.run(&rke2, "install", json!({})).await,
         Finish::failed(
             None,
-            "there is no installer of RKE2 on this host; put RKE2's install.sh at /usr/local/bin/rke2-install.sh"
+            "this host has no installer of RKE2; put RKE2's install.sh at /usr/local/bin/rke2-install.sh"
         )
     );
 }

@@ -1,5 +1,5 @@
-//! Owns how long a call may take. A deadline grows with the bytes that the call carries, so that a slow line is a slow
-//! line and not a dead server.
+//! Owns the deadlines of calls. A deadline grows with the bytes that the call carries, so that a slow network does not
+//! look like a dead server.
 
 use std::time::Duration;
 
@@ -7,17 +7,17 @@ use downbeat_core::limits::POLL_ANSWER_BYTES;
 
 /// A commit, and a margin for a busy store.
 const CALL: Duration = Duration::from_secs(10);
-/// The slowest line that carries every message in time.
+/// The slowest network that carries every message in time.
 const LINE_BYTES_PER_SECOND: u64 = 16 * 1024;
 
-/// Returns how long a call may take whose request and answer have at most so many bytes together.
+/// Returns how long a call may take whose request and response have at most this many bytes together.
 pub fn deadline(bytes: usize) -> Duration {
     let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
     CALL.saturating_add(Duration::from_millis(bytes.saturating_mul(1_000) / LINE_BYTES_PER_SECOND))
 }
 
-/// Returns how long a poll may take that parks for `wait`. How much work comes back is not known before: a dead server
-/// is found by the calls beside it, which are answered at once.
+/// Returns how long a poll may take that waits for `wait`. The size of its response is not known before: other calls,
+/// with immediate responses, detect a dead server.
 pub fn poll_deadline(wait: Duration) -> Duration {
     wait.saturating_add(deadline(POLL_ANSWER_BYTES))
 }

@@ -1,6 +1,6 @@
 //! The agent protocol: its messages, the rules of a session, and how gRPC carries them.
 //!
-//! Invariant: no tonic type is needed to speak the protocol; [`Link`] is all that agents and servers know of it.
+//! Invariant: no tonic type is needed to use the protocol; agents and servers know only [`Link`].
 
 mod deadline;
 pub mod grpc;

@@ -1,5 +1,5 @@
-//! Owns `Link`: the protocol as calls. An agent holds one to reach a server, a server is one to its agents. What
-//! carries the calls in between is not said here.
+//! Owns `Link`: the protocol as calls. An agent uses one to reach a server; a server implements it for its agents. The
+//! transport is not defined here.
 
 use async_trait::async_trait;
 
@@ -8,13 +8,13 @@ use crate::message::{
     Welcome,
 };
 
-/// What an agent asks of a server. Both sides implement it: the server itself, and whatever reaches it from afar.
+/// The calls of an agent to a server. The server implements it, and so does each transport.
 #[async_trait]
 pub trait Link: Send + Sync + std::fmt::Debug + 'static {
     async fn hello(&self, hello: Hello) -> Result<Welcome, Fault>;
     async fn register(&self, register: Register) -> Result<(), Fault>;
     async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<HeartbeatAnswer, Fault>;
-    /// Parks until there is work, something to stop, or the wait is over.
+    /// Waits until there is work, work to stop, or `wait` is over.
     async fn poll(&self, poll: Poll) -> Result<PollAnswer, Fault>;
     async fn report(&self, report: Report) -> Result<ReportAnswer, Fault>;
     async fn output(&self, output: Output) -> Result<(), Fault>;

@@ -1,4 +1,4 @@
-//! Owns the protocol's messages as the agent and the server think of them: no gRPC type beyond this crate's `grpc`.
+//! Owns the protocol's messages as the agent and the server use them: no gRPC type outside of this crate's `grpc`.
 
 use downbeat_core::backend::{Params, params_bytes};
 use downbeat_core::execution::Outcome;
@@ -9,26 +9,25 @@ use jiff::Timestamp;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The protocol's number: the newest that this program speaks.
+/// The newest protocol number that this program supports.
 ///
-/// Messages only grow, and what is new in them may be passed over: whoever does not know a field or a call does as
-/// before, so agents and servers of neighbouring releases understand each other without a new number. The number rises
-/// when something cannot be passed over (a new value of a closed set, another meaning), and what it stands for is used
-/// only with whoever agreed to it. A session outlives the server that it began with: the release that brings a number
-/// understands it, the next one makes use of it.
+/// Messages only grow, and new parts may be ignored: a program that does not know a field or a call works as before, so
+/// agents and servers of neighbouring releases need no new number. The number increases when something cannot be
+/// ignored (a new value of a closed set, another meaning), and such features are used only with a peer that agreed to
+/// it. A session outlives the server that it started with: the release that introduces a number understands it, the
+/// next one uses it.
 pub const PROTOCOL: u32 = 1;
 
-/// The oldest number that this program still speaks: that of the release before, at least.
+/// The oldest number that this program supports: at least that of the previous release.
 pub const OLDEST_PROTOCOL: u32 = 1;
 
-/// The number that a server and an agent speak with each other: the newest that both know. Nothing: they have none in
-/// common, as far as this side can tell.
+/// Returns the newest protocol number that both sides support; `None` if there is none.
 pub fn agreed_protocol(theirs: u32) -> Option<u32> {
     let common = theirs.min(PROTOCOL);
     (common >= OLDEST_PROTOCOL).then_some(common)
 }
 
-/// Who is there, and which cluster does a name mean.
+/// Introduces an agent, and asks which cluster a name means.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hello {
     pub cluster: String,
@@ -36,7 +35,7 @@ pub struct Hello {
     pub protocol: u32,
 }
 
-/// What an agent has to know of the server.
+/// The server's response to a hello.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Welcome {
     pub cluster: ClusterId,
@@ -46,7 +45,7 @@ pub struct Welcome {
     pub lease_ttl: Duration,
     pub output_max_bytes: u64,
     pub protocol: u32,
-    /// Leases of results that a registration announces are kept. Servers from before there was this do not.
+    /// Leases of results that a registration announces are kept. Older servers do not keep them.
     pub keeps_undelivered: bool,
 }
 
@@ -58,13 +57,13 @@ pub struct Register {
     pub session: SessionId,
     pub description: Description,
     pub instance: InstanceId,
-    /// Results of former sessions that the agent still has.
+    /// Results of earlier sessions that the agent still has.
     pub undelivered: Vec<LeaseRef>,
-    /// Rises with each start of the installation.
+    /// Increases with each start of the installation.
     pub life: u64,
 }
 
-/// Shows that an agent is the installation that had the node before: whoever knows it may take the node. It is in no log.
+/// Proves that an agent is the installation that had the node before. It is a secret and never logged.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct InstanceId(pub Vec<u8>);
 
@@ -74,7 +73,7 @@ impl std::fmt::Debug for InstanceId {
     }
 }
 
-/// An execution that an agent holds, with its right to it.
+/// An execution that an agent holds, with the token of its lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeaseRef {
     pub execution: ExecutionId,
@@ -86,9 +85,9 @@ pub struct Heartbeat {
     pub node: NodeId,
     pub session: SessionId,
     pub held: Vec<LeaseRef>,
-    /// The last one of this session: the agent was told to stop, and gives up what it does not hold.
+    /// The last one of this session: the agent stops, and gives up the leases that it does not list.
     pub leaving: bool,
-    /// What is wrong on the host, for people.
+    /// The problems of the host, for users.
     pub problems: Vec<String>,
 }
 
@@ -98,11 +97,11 @@ pub struct HeartbeatAnswer {
     pub refused: Vec<LeaseRef>,
     /// Stop the work and report it as cancelled.
     pub stop: Vec<LeaseRef>,
-    /// The store has never heard of these. Neither refused nor renewed: another store may have given them.
+    /// The store does not know these. Neither refused nor renewed: another store may have granted them.
     pub unheard: Vec<LeaseRef>,
 }
 
-/// What a node could take on now.
+/// The work that a node could accept now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Free {
     pub fleet: u32,
@@ -116,7 +115,7 @@ pub struct Poll {
     pub free: Free,
     /// Numbers the polls of a session.
     pub poll: u64,
-    /// After a poll whose answer may not have arrived: all that did arrive and is not yet acknowledged.
+    /// After a poll whose response may not have arrived: all leases that did arrive and are not yet acknowledged.
     pub resync: Option<Vec<LeaseRef>>,
     pub wait: Duration,
 }
@@ -135,12 +134,12 @@ pub struct Assignment {
     pub params: Arc<Params>,
     pub timeout: Duration,
     pub stop_on_disconnect: bool,
-    /// Values that it is to say when it succeeds.
+    /// Outputs that it has to set when it succeeds.
     pub outputs: Vec<String>,
 }
 
 impl Assignment {
-    /// What an agent is told of an attempt that is leased to its node.
+    /// Returns the message for an attempt that is leased to a node.
     pub fn new(work: &Work, attempt: &Attempt, token: LeaseToken) -> Self {
         Self {
             execution: attempt.execution,
@@ -161,7 +160,7 @@ impl Assignment {
         LeaseRef { execution: self.execution, token: self.token }
     }
 
-    /// About how many bytes it takes on the wire.
+    /// Returns about how many bytes it takes on the wire.
     pub fn wire_bytes(&self) -> usize {
         256 + self.backend.len() + self.action.len() + params_bytes(&self.params)
     }
@@ -196,14 +195,14 @@ pub struct Report {
     pub started: Vec<Started>,
     pub finished: Vec<Finished>,
     pub free: Free,
-    /// The poll that was parked when `free` was counted.
+    /// The poll that was pending when `free` was counted.
     pub poll: u64,
 }
 
-/// What became of one reported fact.
+/// The result of one reported fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Receipt {
-    /// Durable now, or before.
+    /// Durable, now or before.
     Recorded,
     /// The lease was not the current one: nothing was recorded, and nothing will be.
     Refused,
@@ -234,29 +233,29 @@ pub struct Output {
     pub chunks: Vec<Chunk>,
 }
 
-/// Why the other side did not do what was asked.
+/// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// The node was deleted on purpose while it had this session. An agent that is told so ends.
+    /// The node was deleted on purpose while it had this session. The agent ends.
     #[error("not found: {0}")]
     NotFound(String),
-    /// A newer session of this installation has the node. An agent that is told so ends.
+    /// A newer session of this installation has the node. The agent ends.
     #[error("superseded: {0}")]
     Superseded(String),
-    /// The server has never heard of the node or its cluster. The agent registers again and keeps its work.
+    /// The server does not know the node or its cluster. The agent registers again and keeps its work.
     #[error("unknown: {0}")]
     Unknown(String),
     /// The node is online as another installation. The agent tries again, with a growing pause.
     #[error("occupied: {0}")]
     Occupied(String),
-    /// The request makes no sense. Repeating it does not help.
+    /// The request is invalid. A retry does not help.
     #[error("rejected: {0}")]
     Rejected(String),
-    /// Try again, here or at another server.
+    /// Retry, here or at another server.
     #[error("unavailable: {0}")]
     Unavailable(String),
-    /// No answer came in time: the line is slow, or the server is gone. Try again, with less at once. Set by the
-    /// caller's side; no server answers with it.
+    /// No response in time: the network is slow, or the server is gone. Retry with smaller messages. Set by the
+    /// caller's side; no server returns it.
     #[error("timed out: {0}")]
     TimedOut(String),
 }

@@ -305,14 +305,15 @@ async fn a_port_that_is_not_for_agents_is_named_with_the_one_that_is() {
     );
 
     let hello = Hello { cluster: "default".to_owned(), version: "0.1.0".to_owned(), protocol: 1 };
-    for (address, what) in
-        [(http1_address, "hung up at the first word"), (http2_address, "does not speak the agent protocol")]
-    {
+    for (address, what) in [
+        (http1_address, "closed the connection during hello"),
+        (http2_address, "does not support the agent protocol"),
+    ] {
         let client = Client::connect(&address.to_string()).await.unwrap();
         let fault = client.hello(hello.clone()).await.unwrap_err();
         let Fault::Unavailable(text) = &fault else { panic!("{fault}") };
         assert!(text.starts_with(&format!("`{address}` {what}")), "{text}");
-        let hint = "is this the REST port? agents dial the gRPC port, 4681 unless told otherwise";
+        let hint = "is this the REST port? agents connect to the gRPC port, by default 4681";
         assert!(text.ends_with(hint), "{text}");
     }
 }

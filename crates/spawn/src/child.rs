@@ -1,5 +1,5 @@
-//! Owns what the child does between its birth and the program: it shares the parent's memory, so it makes system calls
-//! and nothing else. It allocates nothing, takes no lock and cannot panic.
+//! Owns the child between its creation and the program. It shares the parent's memory, so it only makes system calls:
+//! it does not allocate, lock or panic.
 
 use std::ffi::{c_char, c_int};
 use std::ptr;
@@ -11,7 +11,7 @@ const SIGNALS: c_int = 64;
 const FIRST_FREE_FD: c_int = 3;
 const EXIT_CODE: c_int = 127;
 
-/// Everything that the child needs, made by the parent. Lists end with a null pointer.
+/// Everything that the child needs, created by the parent. Lists end with a null pointer.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) programs: *const *const c_char,
@@ -22,14 +22,14 @@ pub(crate) struct Plan {
     pub(crate) umask: u32,
     pub(crate) open_files: Option<libc::rlimit64>,
     pub(crate) adopts: bool,
-    /// Written by the child when it does not get as far as the program.
+    /// Written by the child if it cannot execute the program.
     pub(crate) failure: Option<(Step, c_int)>,
 }
 
 /// The first and only function of the child.
 ///
 /// # Safety
-/// To be called in a child of `clone::vfork`, with the plan that the suspended parent made.
+/// Call it in a child of `clone::vfork`, with the plan of the suspended parent.
 pub(crate) unsafe extern "C" fn run(plan: *mut Plan) -> ! {
     // SAFETY: the parent made it and is suspended.
     unsafe {
@@ -39,7 +39,7 @@ pub(crate) unsafe extern "C" fn run(plan: *mut Plan) -> ! {
     }
 }
 
-/// Returns only what failed.
+/// Returns only after a failure.
 unsafe fn become_program(plan: &Plan) -> (Step, c_int) {
     // SAFETY: system calls with numbers, and with pointers that the parent made valid.
     unsafe {
@@ -48,7 +48,7 @@ unsafe fn become_program(plan: &Plan) -> (Step, c_int) {
         }
         let mut stdio = plan.stdio;
         for fd in &mut stdio {
-            // One that is itself 0, 1 or 2 would be overwritten by its neighbour, or closed by the execution.
+            // A file that is itself 0, 1 or 2 would be overwritten by another, or closed by the execution.
             if *fd < FIRST_FREE_FD {
                 *fd = libc::fcntl(*fd, libc::F_DUPFD_CLOEXEC, FIRST_FREE_FD);
             }
@@ -72,7 +72,7 @@ unsafe fn become_program(plan: &Plan) -> (Step, c_int) {
         }
         // Ignored signals would stay ignored, and a handler of the parent's must not run here once they are unblocked.
         for signal in 1..=SIGNALS {
-            // Not glibc's function, which may take a lock. All zero is the default.
+            // Not glibc's function, which may lock. All zero is the default.
             let default = [0u64; 4];
             libc::syscall(libc::SYS_rt_sigaction, signal, &raw const default, 0usize, size_of::<u64>());
         }
@@ -81,7 +81,7 @@ unsafe fn become_program(plan: &Plan) -> (Step, c_int) {
     }
 }
 
-/// Executes the first program that can be; as with `execvp`, one that may not be executed counts only if no other can.
+/// Executes the first program that can be; as with `execvp`, a permission error counts only if no other can.
 unsafe fn execute(plan: &Plan) -> c_int {
     let mut failure = libc::ENOENT;
     let mut program = plan.programs;
@@ -100,7 +100,7 @@ unsafe fn execute(plan: &Plan) -> c_int {
     failure
 }
 
-/// The suspended parent's own: this child has no storage of its own.
+/// Reads the suspended parent's errno: this child has no storage of its own.
 unsafe fn errno() -> c_int {
     // SAFETY: always a valid pointer.
     unsafe { *libc::__errno_location() }

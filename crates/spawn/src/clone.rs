@@ -16,7 +16,7 @@ const FLAGS: u64 = (libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD).cast
 
 pub(crate) const IS_SUPPORTED: bool = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
 
-/// What the child stands on: a part of the suspended parent's own stack.
+/// The child's stack: a part of the suspended parent's own stack.
 #[repr(C, align(16))]
 pub(crate) struct Stack(MaybeUninit<[u8; STACK_BYTES]>);
 
@@ -43,7 +43,7 @@ struct CloneArgs {
     cgroup: u64,
 }
 
-/// What a child runs.
+/// The function that a child runs.
 type Entry = unsafe extern "C" fn(*mut Plan) -> !;
 
 /// Returns in the parent only, after the child has executed a program or ended. Fails with an error number.
@@ -74,7 +74,7 @@ pub(crate) unsafe fn vfork(
             // SAFETY: the caller's.
             unsafe { call_and_run(libc::SYS_clone3, call, entry, plan) }
         }
-        // The older call is there also where a container's filter denies the newer.
+        // Containers that deny the newer call allow the older one.
         None => {
             let flags = FLAGS | u64::from(libc::SIGCHLD.cast_unsigned());
             let call = [flags as usize, top, (&raw mut pidfd).expose_provenance()];
@@ -158,7 +158,7 @@ unsafe fn call_and_run(_: i64, _: [usize; 3], _: Entry, _: *mut Plan) -> isize {
     -(libc::ENOSYS as isize)
 }
 
-/// Of this thread; returns the former mask. Not glibc's function, which leaves out two signals of its own.
+/// Sets the mask of this thread; returns the former one. Not glibc's function, which leaves out two signals of its own.
 pub(crate) fn set_signal_mask(mask: u64) -> u64 {
     let mut former: u64 = 0;
     // SAFETY: the kernel's set of signals is eight bytes.

@@ -1,4 +1,4 @@
-//! Owns the safe side: what is to be started, what came of it, and how its end is learned.
+//! Owns the safe side: the command to start, its result, and waiting for its end.
 
 use std::ffi::{CStr, CString, c_char};
 use std::io;
@@ -18,14 +18,14 @@ use crate::clone::{self, Stack};
 pub struct Command<'a> {
     /// Paths of the program, tried in order as `execvp` does. A name without a slash is not searched for.
     pub programs: &'a [CString],
-    /// With the name of the program, which comes first.
+    /// Including the name of the program, which comes first.
     pub args: &'a [CString],
     /// `NAME=value`, all of it: nothing is inherited.
     pub env: &'a [CString],
     pub dir: Option<&'a CStr>,
     /// Input, output, errors.
     pub stdio: [BorrowedFd<'a>; 3],
-    /// A directory of a cgroup v2 hierarchy, in which the process is born.
+    /// A directory of a cgroup v2 hierarchy, in which the process is started.
     pub cgroup: Option<BorrowedFd<'a>>,
     pub umask: u32,
     pub open_files: Option<OpenFiles>,
@@ -40,7 +40,7 @@ pub struct OpenFiles {
     pub hard: u64,
 }
 
-/// A process that executes its program. Whoever drops this before the end leaves a zombie.
+/// A process that executes its program. Dropping this before its end leaves a zombie.
 #[derive(Debug)]
 pub struct Started {
     pub pid: i32,
@@ -48,7 +48,7 @@ pub struct Started {
     pub(crate) pidfd: OwnedFd,
 }
 
-/// What failed.
+/// The step that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     Clone,
@@ -79,7 +79,7 @@ impl Error {
     }
 }
 
-/// Whether `spawn` works here at all: it needs pidfds that can be waited for, of Linux 5.4.
+/// Returns whether `spawn` works on this kernel: it needs pidfds that can be waited for, of Linux 5.4.
 pub fn is_supported() -> bool {
     static SUPPORTED: OnceLock<bool> = OnceLock::new();
     *SUPPORTED.get_or_init(|| clone::IS_SUPPORTED && has_pidfds())
@@ -94,7 +94,7 @@ fn has_pidfds() -> bool {
             _ => return false,
         }
     };
-    // No process is its own child. A kernel that cannot wait for a pidfd says EINVAL.
+    // No process is its own child. A kernel that cannot wait for a pidfd returns EINVAL.
     let waited = Started { pid: 0, pidfd }.try_wait();
     waited.is_err_and(|error| error.raw_os_error() == Some(libc::ECHILD))
 }
@@ -131,7 +131,7 @@ pub fn spawn(command: &Command<'_>) -> Result<Started, Error> {
     match unsafe { ptr::read_volatile(&raw const plan.failure) } {
         None => Ok(started),
         Some((step, errno)) => {
-            // It ends without delay, and nobody else waits for it.
+            // It ends at once, and no other code waits for it.
             let _ = started.wait(0);
             Err(Error::new(step, errno))
         }
@@ -139,7 +139,7 @@ pub fn spawn(command: &Command<'_>) -> Result<Started, Error> {
 }
 
 impl Started {
-    /// How it ended; nothing while it runs. To be called until it has ended, and not after.
+    /// Returns how it ended; `None` while it runs. Call it until it has ended, and not after.
     pub fn try_wait(&self) -> io::Result<Option<ExitStatus>> {
         self.wait(libc::WNOHANG)
     }
@@ -175,12 +175,12 @@ fn exit_status(code: i32, status: i32) -> ExitStatus {
     })
 }
 
-/// As C has lists: the end is a null pointer. Valid for as long as the texts are.
+/// Returns a list as in C, with a null pointer at its end. Valid for as long as the texts are.
 fn pointers(texts: &[CString]) -> Vec<*const c_char> {
     texts.iter().map(|text| text.as_ptr()).chain([ptr::null()]).collect()
 }
 
-/// All signals of this thread are blocked, until this is dropped.
+/// Blocks all signals of this thread until it is dropped.
 struct Signals {
     former: u64,
 }

@@ -1,5 +1,5 @@
-//! Starts processes that are inside their control group from their first instruction: `clone3` with
-//! `CLONE_INTO_CGROUP`, which neither the standard library nor glibc before 2.39 offers.
+//! Starts processes that are in their control group from their first instruction: `clone3` with `CLONE_INTO_CGROUP`,
+//! which neither the standard library nor glibc before 2.39 offers.
 //!
 //! Invariant: this is the only crate with unsafe code, and it decides nothing. A parent that is suspended until its
 //! child executes the program (`CLONE_VFORK`), a child that calls nothing but system calls, and one function around

@@ -20,7 +20,7 @@ impl AsRawFd for Started {
 }
 
 impl Watched {
-    /// To be called within a tokio runtime.
+    /// Call it within a tokio runtime.
     pub fn new(started: Started) -> io::Result<Self> {
         // SAFETY: the pidfd is owned by what is handed over, and nobody can take or close it there.
         let watched = unsafe { AsyncFd::register_with_interest(started, Interest::READABLE) };

@@ -32,7 +32,7 @@ fn numbers(ready: &[Ready]) -> Vec<u128> {
 }
 
 #[test]
-fn fleet_work_runs_one_at_a_time_in_order_beside_placed_work() {
+fn fleet_work_runs_one_at_a_time_in_order_in_parallel_with_placed_work() {
     let mut holdings = Holdings::new(2);
     let work = vec![assignment(1, false), assignment(2, true), assignment(3, false), assignment(4, false)];
     assert_eq!(numbers(&holdings.assign(work, Instant::now())), [1, 2]);
@@ -43,7 +43,7 @@ fn fleet_work_runs_one_at_a_time_in_order_beside_placed_work() {
 }
 
 #[test]
-fn what_arrives_once_more_after_it_was_acknowledged_or_refused_does_not_run_again() {
+fn an_assignment_repeated_after_its_end_does_not_run_again() {
     let mut holdings = Holdings::new(4);
     holdings.assign(vec![assignment(1, true), assignment(2, true)], Instant::now());
     holdings.ended(held_of(1));
@@ -58,7 +58,7 @@ fn what_arrives_once_more_after_it_was_acknowledged_or_refused_does_not_run_agai
 }
 
 #[test]
-fn what_was_sent_twice_runs_once_even_after_its_end() {
+fn an_assignment_sent_twice_runs_once_even_after_its_end() {
     let mut holdings = Holdings::new(4);
     assert_eq!(
         numbers(&holdings.assign(vec![assignment(1, true), assignment(1, true)], Instant::now())),
@@ -84,7 +84,7 @@ fn a_refused_lease_stops_its_work_and_drops_its_result_but_keeps_its_slot_until_
 }
 
 #[test]
-fn stopping_what_has_not_begun_takes_it_out_of_the_queue_and_reports_it() {
+fn stopping_queued_work_removes_it_from_the_queue_and_reports_it() {
     let mut holdings = Holdings::new(1);
     holdings.assign(vec![assignment(1, true), assignment(2, true)], Instant::now());
     assert_eq!(holdings.stop(held_of(2)).map(|a| a.lease()), Some(held_of(2)));
@@ -125,15 +125,15 @@ fn only_work_that_must_not_overlap_is_ended_when_cut_off() {
 fn work_that_must_not_overlap_begins_only_with_a_lease_that_cannot_have_ended() {
     let (mut holdings, term, now) = (Holdings::new(2), Duration::from_secs(25), Instant::now());
     let ready = holdings.assign(vec![Assignment { stop_on_disconnect: true, ..assignment(1, true) }], now);
-    assert!(!holdings.begin(held_of(1), term, now + term), "it was on its way for too long");
+    assert!(!holdings.begin(held_of(1), term, now + term), "its lease may have ended on the way");
     holdings.cut_off(term, now + term, Reason::CutOff(term));
-    assert!(!ready[0].stop.token().is_cancelled(), "nothing of it runs yet");
+    assert!(!ready[0].stop.token().is_cancelled(), "it has not started");
     holdings.renewed(&[held_of(1)], now + term);
     assert!(holdings.begin(held_of(1), term, now + term));
 }
 
 #[test]
-fn what_is_done_and_recorded_is_not_begun_again_by_a_server_that_is_behind() {
+fn recorded_work_is_not_started_again_by_a_server_that_is_behind() {
     let mut holdings = Holdings::new(1);
     assert_eq!(numbers(&holdings.assign(vec![assignment(1, true)], Instant::now())), [1]);
     holdings.ended(held_of(1));
@@ -144,7 +144,7 @@ fn what_is_done_and_recorded_is_not_begun_again_by_a_server_that_is_behind() {
         [2]
     );
     assert_eq!(holdings.held(), [held_of(2)]);
-    // Another lease of the same execution is another matter.
+    // Another lease of the same execution does run.
     let again = Assignment { token: LeaseToken(Uuid::from_u128(9)), ..assignment(1, true) };
     holdings.ended(held_of(2));
     assert_eq!(numbers(&holdings.assign(vec![again], Instant::now())), [1]);
@@ -167,13 +167,13 @@ fn only_the_last_leases_are_remembered() {
 }
 
 #[test]
-fn a_result_of_a_former_life_is_held_until_it_is_acknowledged_and_takes_no_slot() {
+fn a_result_of_a_former_run_is_held_until_it_is_acknowledged_and_takes_no_slot() {
     let mut holdings = Holdings::new(2);
     holdings.hold_former(held_of(1), 10, Instant::now());
     assert_eq!(holdings.held(), [held_of(1)]);
     assert_eq!(holdings.offer().1, Free { fleet: 1, placed: 2 });
     assert!(holdings.is_idle() && !holdings.is_empty());
-    assert!(holdings.assign(vec![assignment(1, true)], Instant::now()).is_empty(), "it was done before");
+    assert!(holdings.assign(vec![assignment(1, true)], Instant::now()).is_empty(), "it is done already");
     holdings.acknowledged(held_of(1));
     assert!(holdings.is_empty());
 }
@@ -205,7 +205,7 @@ fn an_agent_that_cannot_deliver_its_results_takes_no_new_work_until_it_can() {
         for number in work {
             holdings.ended(held_of(number));
         }
-        assert!(holdings.held().len() <= UNSENT_RESULTS + slots as usize, "it goes on without end");
+        assert!(holdings.held().len() <= UNSENT_RESULTS + slots as usize, "the number has a limit");
     }
     assert!(holdings.is_clogged());
     let relieved = last - UNSENT_RESULTS as u128 + 1;
@@ -216,7 +216,7 @@ fn an_agent_that_cannot_deliver_its_results_takes_no_new_work_until_it_can() {
 }
 
 #[test]
-fn results_of_a_former_life_count_until_a_server_has_them() {
+fn results_of_a_former_run_count_until_a_server_has_them() {
     let mut holdings = Holdings::new(1);
     for number in 0..UNDELIVERED as u128 {
         holdings.hold_former(held_of(number), 0, Instant::now());
@@ -230,12 +230,12 @@ fn results_of_a_former_life_count_until_a_server_has_them() {
 }
 
 #[test]
-fn output_that_was_sent_or_dropped_keeps_no_work_away() {
+fn output_that_was_sent_or_dropped_does_not_block_new_work() {
     let mut holdings = Holdings::new(2);
     holdings.hold_former(held_of(1), UNSENT_BYTES, Instant::now());
     assert!(holdings.is_clogged());
     holdings.sent(held_of(1), 1);
-    assert!(!holdings.is_clogged(), "its receipt is still to come");
+    assert!(!holdings.is_clogged(), "only its receipt is pending");
     holdings.wait_to_send(held_of(1), 1);
     assert!(holdings.is_clogged());
     holdings.acknowledged(held_of(1));

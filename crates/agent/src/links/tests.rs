@@ -9,7 +9,7 @@ use super::*;
 
 const MUCH: usize = 1024 * 1024;
 
-/// A server that takes connections and is never called.
+/// A server that accepts connections and is never called.
 #[derive(Debug, Default)]
 struct Doors {
     connects: std::sync::Mutex<Vec<String>>,
@@ -64,14 +64,14 @@ fn timed_out() -> Result<(), Fault> {
 }
 
 #[tokio::test]
-async fn a_timeout_closes_a_link_only_if_nothing_else_was_answered_over_it_meanwhile() {
+async fn a_timeout_closes_a_link_only_if_nothing_else_was_answered_over_it_since() {
     let (links, doors) = links();
     let (slow, quick) = (links.lend().await, links.lend().await);
-    links.settle(&quick, &Ok(())).await;
-    links.settle(&slow, &timed_out()).await;
+    links.note_result(&quick, &Ok(())).await;
+    links.note_result(&slow, &timed_out()).await;
     assert!(links.lend().await.is(&slow), "the server is there");
     let again = links.lend().await;
-    links.settle(&again, &timed_out()).await;
+    links.note_result(&again, &timed_out()).await;
     assert!(!links.lend().await.is(&again));
     assert_eq!(*doors.connects.lock().unwrap(), ["a:1", "b:1"], "the next server is tried");
 }
@@ -80,12 +80,12 @@ async fn a_timeout_closes_a_link_only_if_nothing_else_was_answered_over_it_meanw
 async fn a_call_that_failed_does_not_wait_for_the_next_connection() {
     let (links, doors) = links();
     let (first, second) = (links.lend().await, links.lend().await);
-    links.settle(&first, &timed_out()).await;
+    links.note_result(&first, &timed_out()).await;
     doors.refuses.store(true, Ordering::Relaxed);
     let connecting = links.lend();
     tokio::pin!(connecting);
     assert!(connecting.as_mut().now_or_never().is_none(), "no server is there");
-    assert!(links.settle(&second, &timed_out()).now_or_never().is_some());
+    assert!(links.note_result(&second, &timed_out()).now_or_never().is_some());
     links.move_on(&second);
     doors.refuses.store(false, Ordering::Relaxed);
     assert!(!connecting.await.is(&second));
@@ -98,10 +98,10 @@ async fn a_failure_of_the_bulk_link_leaves_the_control_link_alone() {
     for fault in [timed_out(), Err(Fault::Unavailable("reset".to_owned()))] {
         let bulk = links.lend_for_output(MUCH).await;
         assert_eq!(bulk.purpose, Purpose::Bulk);
-        links.settle(&bulk, &fault).await;
+        links.note_result(&bulk, &fault).await;
         assert!(links.lend().await.is(&control));
     }
-    // After an outright failure the next message takes the other way, so that nothing waits for ever.
+    // After a connection failure the next message uses the control link, so that nothing waits forever.
     assert_eq!(links.lend_for_output(MUCH).await.purpose, Purpose::Control);
     assert_eq!(*doors.connects.lock().unwrap(), ["a:1"; 3]);
 }
@@ -111,7 +111,7 @@ async fn a_second_connection_is_opened_for_much_output_and_closed_when_nobody_ne
     let (links, doors) = links();
     assert_eq!(links.lend_for_output(100).await.purpose, Purpose::Control);
     assert_eq!(links.lend_for_output(MUCH).await.purpose, Purpose::Bulk);
-    assert_eq!(links.lend_for_output(100).await.purpose, Purpose::Bulk, "once it is there it is used");
+    assert_eq!(links.lend_for_output(100).await.purpose, Purpose::Bulk, "an open link is used");
     let now = Instant::now();
     links.close_idle(now + BULK_IDLE / 2);
     assert_eq!(links.lend_for_output(100).await.purpose, Purpose::Bulk);
@@ -133,7 +133,7 @@ async fn the_bulk_link_follows_the_control_link_to_the_next_server() {
     let (links, doors) = links();
     links.lend_for_output(MUCH).await;
     let control = links.lend().await;
-    links.settle(&control, &Err::<(), _>(Fault::Unavailable("gone".to_owned()))).await;
+    links.note_result(&control, &Err::<(), _>(Fault::Unavailable("gone".to_owned()))).await;
     links.lend_for_output(MUCH).await;
     assert_eq!(*doors.connects.lock().unwrap(), ["a:1", "a:1", "b:1", "b:1"]);
 }

@@ -1,4 +1,4 @@
-//! The outbox: results on disk until a server acknowledged them, so that neither a crash of the agent nor one of the
+//! The outbox keeps results on disk until a server acknowledges them, so that neither a crash of the agent nor of the
 //! server loses any.
 
 mod record;

@@ -1,10 +1,10 @@
-//! Owns the form of one kept result: length, checksum, payload. A tail that a crash tore is told from a record.
+//! Owns the format of a stored result: length, checksum, payload. Detects a record that a crash truncated.
 
 use downbeat_proto::grpc::{finished_from_bytes, finished_to_bytes};
 use downbeat_proto::message::Finished;
 
 const HEADER_BYTES: usize = 8;
-/// Far above any result (1 MiB of output): a length beyond it is a torn or foreign header.
+/// Far above any result (1 MiB of output): a larger length is a truncated or foreign header.
 const MOST_BYTES: usize = 64 * 1024 * 1024;
 
 pub(super) fn append(buffer: &mut Vec<u8>, finished: &Finished) {
@@ -15,17 +15,17 @@ pub(super) fn append(buffer: &mut Vec<u8>, finished: &Finished) {
     buffer.extend_from_slice(&payload);
 }
 
-/// What follows the last record that can be read.
+/// The bytes after the last readable record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rest {
     Nothing,
-    /// So many bytes of a record whose writing was interrupted.
+    /// This many bytes of a record whose writing was interrupted.
     Torn(usize),
-    /// So many bytes that were never written like this.
+    /// This many bytes that the agent never wrote like this.
     Damaged(usize),
 }
 
-/// All records up to the first that is not whole.
+/// Returns all records up to the first incomplete one.
 pub(super) fn read(mut bytes: &[u8]) -> (Vec<Finished>, Rest) {
     let mut records = Vec::new();
     while let Some((finished, rest)) = first(bytes) {
@@ -35,7 +35,7 @@ pub(super) fn read(mut bytes: &[u8]) -> (Vec<Finished>, Rest) {
     (records, rest(bytes))
 }
 
-/// A crash leaves the beginning of a record, or zeros where its contents should be.
+/// A crash leaves the beginning of a record, or zeros instead of its content.
 fn rest(bytes: &[u8]) -> Rest {
     if bytes.is_empty() {
         return Rest::Nothing;
@@ -62,7 +62,7 @@ fn first(bytes: &[u8]) -> Option<(Finished, &[u8])> {
     Some((finished_from_bytes(payload).ok()?, rest))
 }
 
-/// CRC-32 (IEEE), the one of gzip and Ethernet.
+/// CRC-32 (IEEE), as in gzip and Ethernet.
 fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc, byte| {
         let index = (crc ^ u32::from(*byte)) & 0xff;
@@ -147,23 +147,23 @@ pub(super) mod tests {
             broken[at] ^= 1;
             let (records, rest) = read(&broken);
             assert_eq!(records, vec![], "byte {at}");
-            // Only the length may look as if the rest had not been written.
+            // Only a wrong length may look like an interrupted write.
             assert!(rest == Rest::Damaged(bytes.len()) || at < 4, "byte {at}: {rest:?}");
         }
     }
 
     #[test]
-    fn what_a_task_said_is_kept() {
-        let mut said = result(1);
-        said.outcome.outputs = [("version".to_owned(), serde_json::json!("1.2"))].into();
+    fn outputs_of_a_task_are_kept() {
+        let mut finished = result(1);
+        finished.outcome.outputs = [("version".to_owned(), serde_json::json!("1.2"))].into();
         let mut bytes = Vec::new();
-        append(&mut bytes, &said);
-        assert_eq!(read(&bytes), (vec![said], Rest::Nothing));
+        append(&mut bytes, &finished);
+        assert_eq!(read(&bytes), (vec![finished], Rest::Nothing));
     }
 
     #[test]
-    fn a_record_of_a_program_that_knew_no_values_is_read() {
-        // As the release before wrote `result(1)`.
+    fn a_record_of_a_release_without_outputs_is_read() {
+        // As the previous release wrote `result(1)`.
         let payload = "0a10000000000000000000000000000000011210000000000000000000000000000000011a0372756e20022803\
                        3203776879";
         let payload: Vec<u8> = (0..payload.len())
@@ -176,6 +176,6 @@ pub(super) mod tests {
         assert_eq!(read(&bytes), (vec![result(1)], Rest::Nothing));
         let mut written = Vec::new();
         append(&mut written, &result(1));
-        assert_eq!(written, bytes, "a result without values is written as before");
+        assert_eq!(written, bytes, "a result without outputs is written as before");
     }
 }

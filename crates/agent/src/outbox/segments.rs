@@ -1,4 +1,5 @@
-//! Owns the outbox's files: results are appended to the newest, and a file goes when all in it are acknowledged.
+//! Owns the files of the outbox: results are appended to the newest, and a file is removed when all of its results are
+//! acknowledged.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File, OpenOptions};
@@ -11,26 +12,26 @@ use downbeat_proto::message::{Finished, LeaseRef};
 use super::record::{self, Rest};
 use crate::private;
 
-/// A file that grew beyond this gets a successor: one result that is never acknowledged keeps at most this much.
+/// A file larger than this gets a successor: one result that is never acknowledged keeps at most this much.
 const SEGMENT_BYTES: u64 = 8 * 1024 * 1024;
-/// A file whose results are all acknowledged is emptied once it is this large, or nothing happens: doing so after
-/// each batch would cost a journal commit of the file system every time.
+/// A file whose results are all acknowledged is emptied when it is this large or the outbox is idle: emptying it after
+/// each batch would cost a journal commit of the file system each time.
 const EMPTY_AT_BYTES: u64 = 1024 * 1024;
-/// What a disk must take before it counts as mended.
+/// How much a failed disk must accept before it counts as working.
 const PROBE_BYTES: usize = 4 * 1024;
 
-/// What a former life left.
+/// The content that an earlier run of the agent left.
 #[derive(Debug, Default)]
 pub(super) struct Former {
     pub(super) results: Vec<Finished>,
-    /// Files that cannot be read, or not to their end, and why.
+    /// Files that cannot be read completely, and why.
     pub(super) damaged: Vec<String>,
 }
 
 #[derive(Debug)]
 pub(super) struct Segments {
     dir: PathBuf,
-    /// Results in each file that are not acknowledged yet; a file that is not listed does not exist.
+    /// The number of unacknowledged results per file; a file that is not listed does not exist.
     live: BTreeMap<u64, usize>,
     whereabouts: HashMap<LeaseRef, u64>,
     active: Option<Active>,
@@ -45,14 +46,14 @@ struct Active {
 }
 
 impl Active {
-    /// Somebody removed the file: what is written to it is not kept.
+    /// Returns whether the file was deleted, so that writes to it are lost.
     fn is_removed(&self) -> bool {
         self.file.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
     }
 }
 
 impl Segments {
-    /// Reads what a former life left. Its files are only read; new results go to a new one.
+    /// Reads the files of earlier runs. New results go to a new file.
     pub(super) fn open(dir: &Path) -> io::Result<(Self, Former)> {
         private::create_dir(dir)?;
         let mut numbers: Vec<u64> = fs::read_dir(dir)?
@@ -71,7 +72,7 @@ impl Segments {
             let path = segments.path(number);
             let bytes = match fs::read(&path) {
                 Ok(bytes) => bytes,
-                // It stays where it is, for whoever mends the disk.
+                // The file stays, for the person who repairs the disk.
                 Err(error) => {
                     former.damaged.push(format!("{}: {error}", path.display()));
                     continue;
@@ -81,7 +82,7 @@ impl Segments {
             match rest {
                 Rest::Nothing => {}
                 Rest::Torn(bytes) => {
-                    tracing::warn!(file = %path.display(), bytes, "the outbox ends in a torn record; it is left out");
+                    tracing::warn!(file = %path.display(), bytes, "the outbox ends in an incomplete record; ignoring it");
                 }
                 Rest::Damaged(bytes) => {
                     former.damaged.push(format!("{}: {bytes} bytes cannot be read", path.display()));
@@ -103,7 +104,7 @@ impl Segments {
 
     fn count_in(&mut self, held: LeaseRef, number: u64) {
         *self.live.entry(number).or_default() += 1;
-        // Kept twice: the newer one is what is left to forget.
+        // Kept twice: only the newer copy counts.
         if let Some(former) = self.whereabouts.insert(held, number) {
             self.count_out(former);
         }
@@ -113,19 +114,19 @@ impl Segments {
         let Some(live) = self.live.get_mut(&number) else { return };
         match live.checked_sub(1) {
             Some(fewer) => *live = fewer,
-            None => tracing::error!(number, "more results of an outbox file were forgotten than it has"),
+            None => tracing::error!(number, "more results of an outbox file were removed than it contains"),
         }
         self.tidy(number);
     }
 
-    /// All of them, durably, or none.
+    /// Writes all of them durably, or none.
     pub(super) fn append(&mut self, results: &[Finished]) -> io::Result<()> {
         let mut buffer = Vec::new();
         for finished in results {
             record::append(&mut buffer, finished);
         }
         if self.active.as_ref().is_some_and(Active::is_removed) {
-            tracing::warn!(outbox = %self.dir.display(), "a file of the outbox was removed; the outbox goes on in a new one");
+            tracing::warn!(outbox = %self.dir.display(), "a file of the outbox was removed; continuing in a new one");
             self.retire_active();
         }
         if self.active.as_ref().is_none_or(|active| active.bytes >= SEGMENT_BYTES) {
@@ -134,7 +135,7 @@ impl Segments {
         let active = self.active.as_mut().expect("a segment was begun");
         let written = active.file.write_all(&buffer).and_then(|()| active.file.sync_data());
         if let Err(error) = written {
-            // Half a record in the middle would hide all that follow it. Whoever cannot even shorten starts afresh.
+            // Half a record in the middle would hide all that follow. A file that cannot be truncated is given up.
             if active.file.set_len(active.bytes).is_err() {
                 self.retire_active();
             }
@@ -149,14 +150,14 @@ impl Segments {
     }
 
     fn begin_segment(&mut self) -> io::Result<()> {
-        // Each attempt has a number of its own: what is left of one that failed is in nobody's way.
+        // Each attempt has its own number, so that a file of a failed attempt is not in the way.
         let number = self.next;
         self.next += 1;
         private::create_dir(&self.dir)?;
         let path = self.path(number);
         let mut new = OpenOptions::new();
         let file = new.append(true).create_new(true).mode(private::FILE_MODE).open(&path)?;
-        // The file's name is part of what has to survive.
+        // The file's name has to survive a crash too.
         if let Err(error) = File::open(&self.dir).and_then(|dir| dir.sync_all()) {
             let _ = fs::remove_file(&path);
             return Err(error);
@@ -198,7 +199,7 @@ impl Segments {
         }
     }
 
-    /// Whether the disk takes anything again.
+    /// Checks whether the disk accepts writes again.
     pub(super) fn probe(&self) -> io::Result<()> {
         private::create_dir(&self.dir)?;
         let path = self.dir.join("probe");
@@ -209,7 +210,7 @@ impl Segments {
         probed
     }
 
-    /// Nothing happens for now: a good moment to leave nothing behind.
+    /// Empties the current file while the outbox is idle.
     pub(super) fn rest(&mut self) {
         if let Some(active) = &mut self.active
             && active.bytes > 0
@@ -290,7 +291,7 @@ mod tests {
         drop(segments);
         assert_eq!(former(dir.path()), vec![]);
     }
-    /// Does something as a user whom modes bind: root is made one, in a thread of its own.
+    /// Runs `what` as a user who is bound by file modes. Root becomes one, in a thread of its own.
     fn as_somebody(dir: &Path, what: impl FnOnce() + Send) {
         use nix::unistd::{Gid, Uid, chown, geteuid, setfsuid};
         const NOBODY: u32 = 65_534;
@@ -316,7 +317,7 @@ mod tests {
         let dir = temporary.path();
         as_somebody(dir, || {
             let (mut segments, _) = Segments::open(dir).unwrap();
-            // It can be written, and cannot be opened to be synced.
+            // The directory can be written, but cannot be opened to be synced.
             set_mode(dir, 0o300);
             for _ in 0..3 {
                 assert_eq!(
@@ -335,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_was_removed_is_made_again() {
+    fn a_directory_that_was_removed_is_created_again() {
         let temporary = tempfile::tempdir().unwrap();
         let dir = temporary.path().join("outbox");
         let (mut segments, _) = Segments::open(&dir).unwrap();
@@ -349,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_is_told_and_costs_no_other() {
+    fn a_damaged_file_is_reported_and_others_are_read() {
         let dir = tempfile::tempdir().unwrap();
         let (mut segments, _) = Segments::open(dir.path()).unwrap();
         segments.append(&[result(1)]).unwrap();
@@ -361,7 +362,7 @@ mod tests {
         let mut bytes = fs::read(&path).unwrap();
         *bytes.last_mut().unwrap() ^= 1;
         fs::write(&path, &bytes).unwrap();
-        // What cannot be read at all.
+        // A file that cannot be read at all.
         fs::create_dir(dir.path().join("00000099.log")).unwrap();
         let found = Segments::open(dir.path()).unwrap().1;
         assert_eq!(found.results, [result(2)]);

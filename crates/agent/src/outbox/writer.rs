@@ -1,5 +1,5 @@
-//! Owns the writing of the outbox, by a thread that gathers: group commit. A batch is whatever queued up while the last was written;
-//! results go on to be reported only when they are on disk.
+//! Owns the writing of the outbox by one thread: group commit. A batch is everything that queued up while the last one
+//! was written; results are reported only when they are on disk.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -20,11 +20,11 @@ use crate::private;
 use crate::session::Outgoing;
 use crate::surroundings::Disk;
 
-/// Without anything to write for this long, acknowledged results are cleared away.
+/// Idle for this long, the writer removes acknowledged results.
 const REST_AFTER: Duration = Duration::from_secs(1);
-/// While results cannot be written, writing them is tried again this often.
+/// How often writing is retried while it fails.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
-/// Results in one batch, so that a slow disk delays no result by more than one batch of bounded size.
+/// Results in one batch, so that a slow disk delays a result by at most one batch of bounded size.
 const BATCH: usize = 4096;
 
 #[derive(Debug)]
@@ -35,30 +35,30 @@ pub(crate) enum Command {
     Abandon,
 }
 
-/// Neither queue behind this needs a bound of its own: what is in them is held, and servers bound what a node holds.
+/// The queues need no limit of their own: they contain only held leases, and servers limit how many a node holds.
 #[derive(Debug)]
 pub(crate) enum Outbox {
     Thread {
         commands: Sender<Command>,
-        /// Says when the thread has ended.
+        /// Completes when the thread has ended.
         ended: Mutex<Option<oneshot::Receiver<()>>>,
         problems: Arc<Problems>,
     },
-    /// Nothing is written once it is abandoned. The lock is let go of with it.
+    /// Writes nothing once it is abandoned. The lock is released with it.
     Inline { writer: Mutex<Option<(Writer, File)>>, abandoned: CancellationToken, problems: Arc<Problems> },
 }
 
-/// What is wrong with the outbox, for people.
+/// The problems of the outbox, for users.
 #[derive(Debug, Default)]
 pub(crate) struct Problems {
-    /// Found when it was opened.
+    /// Found when the outbox was opened.
     damaged: Vec<String>,
     /// Why the last write failed.
     failing: Mutex<Option<String>>,
 }
 
 impl Outbox {
-    /// Opens the outbox of a data directory, which it locks, and answers what a former life left in it.
+    /// Opens and locks the outbox of a data directory, and returns the results of earlier runs in it.
     pub(crate) fn open(
         data: &Path,
         disk: Disk,
@@ -76,10 +76,7 @@ impl Outbox {
         let dir = data.join("outbox");
         let (segments, former) = Segments::open(&dir).map_err(failed)?;
         for damaged in &former.damaged {
-            tracing::error!(
-                file = damaged,
-                "a file of the outbox is damaged; results that were in it may be lost"
-            );
+            tracing::error!(file = damaged, "a file of the outbox is damaged; its results may be lost");
         }
         let problems = Arc::new(Problems { damaged: former.damaged, failing: Mutex::default() });
         let (unwritten, tried) = (Vec::new(), Instant::now());
@@ -103,7 +100,7 @@ impl Outbox {
         Ok((outbox, former.results))
     }
 
-    /// Writes a result; it goes on to the report queue when it is durable.
+    /// Writes a result. It goes to the report queue when it is durable.
     pub(crate) fn keep(&self, finished: Finished) {
         self.send(Command::Keep(finished));
     }
@@ -114,7 +111,7 @@ impl Outbox {
         }
     }
 
-    /// What is wrong with it now, for people.
+    /// Returns the current problems of the outbox, for users.
     pub(crate) fn problems(&self) -> Vec<String> {
         let (Self::Thread { problems, .. } | Self::Inline { problems, .. }) = self;
         let damaged = problems
@@ -142,7 +139,7 @@ impl Outbox {
         }
     }
 
-    /// Writes what is queued, and lets go of the directory.
+    /// Writes queued results and releases the directory.
     pub(crate) async fn close(&self) {
         self.finish(Command::Close).await;
     }
@@ -157,7 +154,7 @@ impl Outbox {
         match self {
             Self::Thread { ended, .. } => {
                 let ended = ended.lock().unwrap_or_else(PoisonError::into_inner).take();
-                // Not joined: whoever gives up waiting for a disk that hangs must be able to leave.
+                // Not joined: a caller that stops waiting for a disk that hangs must be able to end.
                 if let Some(ended) = ended {
                     let _ = ended.await;
                 }
@@ -205,7 +202,7 @@ impl Writer {
         }
     }
 
-    /// Nothing: there will be none.
+    /// Returns `None` when no more commands follow.
     fn next_command(&mut self, received: &Receiver<Command>) -> Option<Command> {
         let mut wait = REST_AFTER;
         loop {
@@ -217,7 +214,7 @@ impl Writer {
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     self.segments.rest();
-                    // Woken by the next command only: an idle agent does not tick.
+                    // Only the next command wakes it: an idle agent does not tick.
                     return received.recv().ok();
                 }
                 Err(RecvTimeoutError::Disconnected) => return None,
@@ -225,7 +222,7 @@ impl Writer {
         }
     }
 
-    /// One command by itself.
+    /// Executes one command.
     fn carry_out(&mut self, command: Command) {
         match command {
             Command::Keep(finished) => self.write(vec![finished]),
@@ -238,7 +235,7 @@ impl Writer {
         }
     }
 
-    /// What is forgotten before it was written must not be written after all: nobody would forget it again.
+    /// Results that are forgotten before they were written must not be written later: they would stay forever.
     fn forget(&mut self, forgotten: &[LeaseRef], unwritten: &mut Vec<Finished>) {
         if !unwritten.is_empty() || !self.unwritten.is_empty() {
             let forgotten: HashSet<LeaseRef> = forgotten.iter().copied().collect();
@@ -266,7 +263,7 @@ impl Writer {
         }
     }
 
-    /// The last chance of what could not be written.
+    /// Tries one last time to write the unwritten results.
     fn close(&mut self) {
         if self.is_failing() {
             self.retry();
@@ -282,7 +279,7 @@ impl Writer {
         self.problems.failing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tries what could not be written once more.
+    /// Retries writing the unwritten results.
     fn retry(&mut self) {
         let retried = if self.unwritten.is_empty() {
             self.segments.probe()
@@ -310,7 +307,7 @@ impl Writer {
         if self.failing().replace(problem).is_none() {
             tracing::error!(
                 outbox = %self.dir.display(), %error,
-                "results cannot be written to disk; they are in memory until a server has them"
+                "results cannot be written to disk; keeping them in memory until a server has them"
             );
         }
     }
@@ -337,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_in_the_batch_that_would_keep_it_is_neither_written_nor_reported() {
+    fn a_result_forgotten_within_its_batch_is_neither_written_nor_reported() {
         let dir = tempfile::tempdir().unwrap();
         let (commands, received) = channel();
         for command in [
@@ -356,18 +353,18 @@ mod tests {
     }
 
     #[test]
-    fn results_that_could_not_be_written_are_written_when_the_disk_is_mended_unless_a_server_has_them() {
+    fn results_that_could_not_be_written_are_written_when_the_disk_is_repaired_unless_a_server_has_them() {
         let temporary = tempfile::tempdir().unwrap();
         let dir = temporary.path().join("outbox");
         let (mut writer, mut reported) = writer(&dir);
-        // No file can be made where no directory is.
+        // No file can be created where the directory is missing.
         fs::remove_dir(&dir).unwrap();
         fs::write(&dir, "").unwrap();
         for number in 1..=3 {
             writer.carry_out(Command::Keep(result(number)));
-            assert!(reported.try_recv().is_ok(), "it is reported all the same");
+            assert!(reported.try_recv().is_ok(), "it is reported anyway");
         }
-        let problem = writer.failing().clone().expect("it is told");
+        let problem = writer.failing().clone().expect("the problem is reported");
         assert!(problem.starts_with("results cannot be written to disk: "), "{problem}");
         assert!(problem.contains(&dir.display().to_string()), "{problem}");
         writer.carry_out(Command::Forget(vec![result(2).held]));
@@ -378,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_closes_tries_once_more_to_write_what_could_not_be_written() {
+    fn closing_retries_the_results_that_could_not_be_written() {
         let temporary = tempfile::tempdir().unwrap();
         let dir = temporary.path().join("outbox");
         let (mut writer, _reported) = writer(&dir);
@@ -396,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mended_disk_is_noticed_without_anything_to_write() {
+    fn a_repaired_disk_is_noticed_without_anything_to_write() {
         let temporary = tempfile::tempdir().unwrap();
         let dir = temporary.path().join("outbox");
         let (mut writer, _reported) = writer(&dir);

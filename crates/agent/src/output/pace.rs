@@ -1,5 +1,5 @@
-//! Owns how much output one message carries: much over a fast line, for the sake of the store; little over a slow one,
-//! so that what else has to pass does not wait.
+//! Owns the amount of output per message: large on a fast network, which helps the store; small on a slow one, so that
+//! other messages do not wait.
 
 use std::time::Duration;
 
@@ -8,18 +8,18 @@ use downbeat_proto::message::Chunk;
 
 use super::{CHUNK_OVERHEAD_BYTES, cost};
 
-/// One full chunk. On a line of 20 kB/s it takes less than a second.
+/// One full chunk. At 20 kB/s it takes less than a second.
 pub(crate) const LEAST_BYTES: usize = OUTPUT_CHUNK_BYTES + CHUNK_OVERHEAD_BYTES;
 const FIRST_BYTES: usize = 64 * 1024;
 const MOST_BYTES: usize = 1024 * 1024;
-/// The most that a message over the control link carries, which heartbeats may have to wait for.
+/// The limit for the control link, where heartbeats may have to wait for the message.
 const MOST_CONTROL_BYTES: usize = 256 * 1024;
 /// A message that took longer makes the next one smaller.
 const SLOW: Duration = Duration::from_secs(1);
 /// A full message that took less makes the next one larger.
 const FAST: Duration = Duration::from_millis(200);
 
-/// The size of the next message, learned from how long the last ones took.
+/// The size of the next message, learned from the duration of the last ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pace {
     bytes: usize,
@@ -35,12 +35,12 @@ impl Pace {
         Self { bytes: FIRST_BYTES, most_bytes: MOST_CONTROL_BYTES }
     }
 
-    /// At least `LEAST_BYTES`, so that a message holds one chunk in any case.
+    /// At least `LEAST_BYTES`, so that a message always fits one chunk.
     pub(crate) fn bytes(self) -> usize {
         self.bytes
     }
 
-    /// A message of this cost was answered after this time.
+    /// Adapts the size after a message of this cost took this time.
     pub(crate) fn answered(&mut self, sent_bytes: usize, took: Duration) {
         if took > SLOW {
             self.slower();
@@ -49,13 +49,13 @@ impl Pace {
         }
     }
 
-    /// A message was not answered in time.
+    /// Reduces the size after a timeout.
     pub(crate) fn slower(&mut self) {
         self.bytes = (self.bytes / 2).max(LEAST_BYTES);
     }
 }
 
-/// How many of these chunks fit into a message of this size; one in any case.
+/// Returns how many of these chunks fit into a message of this size; at least one.
 pub(crate) fn fitting(chunks: &[Chunk], message_bytes: usize) -> usize {
     let mut bytes = 0;
     let fitting = chunks.iter().take_while(|chunk| {
@@ -69,8 +69,8 @@ pub(crate) fn fitting(chunks: &[Chunk], message_bytes: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// The size that a line of this speed leads to.
-    fn settled(bytes_per_second: usize) -> usize {
+    /// Returns the size that a network of this speed leads to.
+    fn learned_size(bytes_per_second: usize) -> usize {
         let mut pace = Pace::of_bulk();
         for _ in 0..20 {
             let took_ms = pace.bytes() * 1_000 / bytes_per_second;
@@ -81,15 +81,15 @@ mod tests {
 
     #[test]
     fn messages_are_large_on_a_fast_line_and_take_about_a_second_on_a_slow_one() {
-        assert_eq!(settled(100_000_000), MOST_BYTES);
-        assert_eq!(settled(1_000_000), 256 * 1024);
-        assert_eq!(settled(100_000), 64 * 1024);
-        assert_eq!(settled(20_000), LEAST_BYTES);
-        assert_eq!(settled(1_000), LEAST_BYTES, "one chunk goes in any case");
+        assert_eq!(learned_size(100_000_000), MOST_BYTES);
+        assert_eq!(learned_size(1_000_000), 256 * 1024);
+        assert_eq!(learned_size(100_000), 64 * 1024);
+        assert_eq!(learned_size(20_000), LEAST_BYTES);
+        assert_eq!(learned_size(1_000), LEAST_BYTES, "one chunk goes in any case");
     }
 
     #[test]
-    fn messages_that_are_not_full_say_nothing_about_the_line() {
+    fn messages_that_are_not_full_do_not_change_the_size() {
         let mut pace = Pace::of_bulk();
         for _ in 0..20 {
             pace.answered(100, Duration::from_millis(1));

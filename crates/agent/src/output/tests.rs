@@ -1,4 +1,4 @@
-//! What is kept of output, in which pieces, and when it may end.
+//! Which output is kept, in which chunks, and when a buffer closes.
 
 use downbeat_core::ids::{ExecutionId, LeaseToken};
 use jiff::Timestamp;

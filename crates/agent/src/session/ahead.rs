@@ -1,6 +1,5 @@
-//! Owns the output of results that have much of it: it is sent ahead, piece by piece, over a link that nothing else
-//! waits for. Then the result is reported as any other. A server drops pieces that it has, so all of it may be sent
-//! again.
+//! Owns the output of results with much of it: it is sent ahead, piece by piece, over the bulk link. Then the result is
+//! reported like any other. A server drops pieces that it has, so all of it may be sent again.
 
 use std::sync::Arc;
 
@@ -15,7 +14,7 @@ use crate::output::cost_bytes;
 use crate::output::pace::{Pace, fitting};
 use crate::shared::Shared;
 
-/// Sends for as long as the session lives, one result after the other.
+/// Sends one result after the other until the session ends.
 pub(crate) async fn send_ahead(shared: Arc<Shared>, mut large: UnboundedReceiver<Finished>) -> Error {
     let mut pace = Pace::of_bulk();
     while let Some(mut finished) = large.recv().await {
@@ -26,7 +25,7 @@ pub(crate) async fn send_ahead(shared: Arc<Shared>, mut large: UnboundedReceiver
     Error::Bug("the queue of large results was closed".to_owned())
 }
 
-/// Sends all output of a result. False: nobody wants the result any more.
+/// Sends all output of a result. Returns false if the result is no longer wanted.
 async fn send_output(shared: &Shared, pace: &mut Pace, finished: &mut Finished) -> bool {
     let held = finished.held;
     loop {
@@ -44,12 +43,12 @@ async fn send_output(shared: &Shared, pace: &mut Pace, finished: &mut Finished) 
                 let sent: Vec<Chunk> = finished.output.drain(..count).collect();
                 shared.sent(held, cost_bytes(&sent));
             }
-            // The pause is in finding the next server, or the call took long.
+            // The pause is in connecting to the next server, or the call took long.
             Some(Err(Fault::Unavailable(_) | Fault::TimedOut(_))) => {}
             Some(Err(Fault::Rejected(why))) => {
                 shared.sent(held, drop_output(finished, &why));
             }
-            Some(Err(fault)) => shared.doubted("output", &fault).await,
+            Some(Err(fault)) => shared.recheck_session("output", &fault).await,
         }
     }
 }

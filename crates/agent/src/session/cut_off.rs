@@ -1,4 +1,5 @@
-//! Owns the agent's own end of a lease: work that must never overlap ends when it could not be renewed for a term.
+//! Owns the expiry of leases on the agent's side: work that must never overlap ends if its lease was not renewed for a
+//! term.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,10 +8,10 @@ use crate::error::Error;
 use crate::shared::Shared;
 use crate::stop::Reason;
 
-/// Timers stand still while the machine is suspended, leases do not: the clock is looked at this often.
+/// Timers stop while the machine is suspended, leases do not, so the clock is checked this often.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Watches for as long as the session lives.
+/// Watches until the session ends.
 pub(crate) async fn cut_off(shared: Arc<Shared>) -> Error {
     let reason = Reason::CutOff(shared.term());
     loop {
@@ -18,7 +19,7 @@ pub(crate) async fn cut_off(shared: Arc<Shared>) -> Error {
         let now = shared.clock.now();
         let next = shared.holdings().cut_off(shared.term(), now, reason);
         match next {
-            // A renewal puts it off; looking in vain costs nothing.
+            // A renewal moves the deadline; an unneeded check costs nothing.
             Some(due) => tokio::select! {
                 biased;
                 () = tokio::time::sleep(due.saturating_duration_since(now).min(LOOK)) => {}

@@ -1,5 +1,5 @@
-//! Owns the delivery of a former life's results to a server that does not keep their leases when a new session registers
-//! (a release from before there was `undelivered`): they have to be delivered first.
+//! Owns the delivery of results of an earlier run to a server that ends their leases when a new session registers (a
+//! release without `undelivered`): they have to be delivered first.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ use crate::links::Links;
 use crate::outbox::Outbox;
 use crate::output::pace::Pace;
 
-/// Answers what no server took. It stays in the outbox.
+/// Returns the results that no server accepted. They stay in the outbox.
 pub(super) async fn deliver(
     links: &Links,
     outbox: &Outbox,
@@ -24,7 +24,7 @@ pub(super) async fn deliver(
     let mut left = VecDeque::from(former);
     let mut undelivered = Vec::new();
     if !left.is_empty() {
-        tracing::info!(%node, results = left.len(), "delivering what the last session left");
+        tracing::info!(%node, results = left.len(), "delivering results of the previous session");
     }
     let (mut most, mut pace) = (BATCH, Pace::of_bulk());
     while !left.is_empty() {
@@ -35,12 +35,12 @@ pub(super) async fn deliver(
         let link = links.lend().await;
         let asked = Instant::now();
         let answer = link.report(report).await;
-        links.settle(&link, &answer).await;
+        links.note_result(&link, &answer).await;
         match answer {
             Ok(answer) if answer.receipts.len() == count => {
                 let refused = answer.receipts.iter().filter(|receipt| **receipt == Receipt::Refused).count();
                 if refused > 0 {
-                    tracing::warn!(%node, refused, "results of the last session came too late");
+                    tracing::warn!(%node, refused, "results of the previous session arrived too late");
                 }
                 most = (most * 2).min(BATCH);
                 pace.answered(bytes, asked.elapsed());
@@ -49,7 +49,7 @@ pub(super) async fn deliver(
             }
             Ok(answer) => {
                 let receipts = answer.receipts.len();
-                tracing::error!(%node, receipts, facts = count, "a report was answered wrongly; its results are kept");
+                tracing::error!(%node, receipts, facts = count, "invalid response to a report; keeping its results");
                 undelivered.extend(left.drain(..count));
             }
             Err(Fault::Unavailable(_)) => {}
@@ -62,7 +62,7 @@ pub(super) async fn deliver(
                 drop_output(&mut left[0], &why);
             }
             Err(fault) => {
-                tracing::error!(%node, results = count, %fault, "results of the last session are not taken; they are kept");
+                tracing::error!(%node, results = count, %fault, "the server refused results of the previous session; keeping them");
                 undelivered.extend(left.drain(..count));
             }
         }

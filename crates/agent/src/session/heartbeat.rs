@@ -1,4 +1,4 @@
-//! Owns the renewal of leases: one heartbeat for all of them, and what its answer takes away.
+//! Owns the renewal of leases: one heartbeat for all of them, which also returns the lost ones.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,38 +12,38 @@ use super::join::Came;
 use crate::error::Error;
 use crate::shared::Shared;
 
-/// An agent that stops does not wait longer than this to be heard.
+/// How long an agent that stops waits for a response to its goodbye.
 const GOODBYE: Duration = Duration::from_secs(1);
 
 fn beat(shared: &Shared, held: Vec<LeaseRef>, leaving: bool) -> Heartbeat {
     Heartbeat { node: shared.node, session: shared.session, held, leaving, problems: shared.problems() }
 }
 
-/// Says goodbye, once and if a server answers: silence says the same, only later.
+/// Sends a goodbye, once. Without it servers notice the silence, only later.
 pub(crate) async fn leave(shared: &Shared) {
-    let said = async {
+    let sent = async {
         let link = shared.links.lend().await;
         let held = shared.holdings().held();
         link.heartbeat(beat(shared, held, true)).await
     };
-    if !matches!(timeout(GOODBYE, said).await, Ok(Ok(_))) {
-        tracing::debug!(node = %shared.node, "nobody heard the goodbye");
+    if !matches!(timeout(GOODBYE, sent).await, Ok(Ok(_))) {
+        tracing::debug!(node = %shared.node, "no server responded to the goodbye");
     }
 }
 
 /// Why an agent does not register again with a server.
 enum Unwanted {
-    /// It would end the leases of results that it does not have yet.
+    /// The server would end the leases of results that it does not have yet.
     LosesResults,
     Ends(Error),
 }
 
-/// The server does not have this session: it registers again, as the same one. What runs goes on, and the next heartbeats
-/// say which of its leases count. Only when another installation has the node does all work end here.
+/// Registers the same session again with a server that does not know it. Running work continues; the next heartbeats
+/// show which leases are still valid. Only if another installation has the node does all work end here.
 async fn rejoin(shared: &Shared, fault: &Fault) -> Result<(), Error> {
     tracing::warn!(node = %shared.node, session = %shared.session, %fault, "registering again");
     let end_work = || {
-        // Whoever took the node over while this agent was silent has ended its leases.
+        // The installation that took over the node while this agent was silent has ended its leases.
         let held = shared.holdings().held();
         shared.refused(held);
     };
@@ -57,7 +57,7 @@ async fn rejoin(shared: &Shared, fault: &Fault) -> Result<(), Error> {
         }
         match fault {
             _ if welcome.keeps_undelivered => None,
-            // The newest registration wins there, so this one must not be made.
+            // The newest registration wins there, so the agent must not register.
             Fault::Superseded(why) => Some(Unwanted::Ends(Error::Superseded(why.clone()))),
             _ => shared.joining.has_undelivered().then_some(Unwanted::LosesResults),
         }
@@ -70,8 +70,8 @@ async fn rejoin(shared: &Shared, fault: &Fault) -> Result<(), Error> {
     match shared.joining.join(&shared.links, decline, refused).await? {
         Came::Joined(_) => {
             tracing::info!(node = %shared.node, session = %shared.session, "registered again");
-            // What was on its way here may be lost.
-            shared.ask_anew.notify_one();
+            // Assignments on their way here may be lost.
+            shared.poll_again.notify_one();
             Ok(())
         }
         Came::Declined(Unwanted::LosesResults) => Ok(()),
@@ -79,7 +79,7 @@ async fn rejoin(shared: &Shared, fault: &Fault) -> Result<(), Error> {
     }
 }
 
-/// What a server has renewed. Of what its store has never heard of it can say nothing.
+/// Returns the leases that a server renewed, without those that its store does not know.
 fn without(mut held: Vec<LeaseRef>, unheard: &[LeaseRef]) -> Vec<LeaseRef> {
     if !unheard.is_empty() {
         let unheard: HashSet<&LeaseRef> = unheard.iter().collect();
@@ -88,24 +88,24 @@ fn without(mut held: Vec<LeaseRef>, unheard: &[LeaseRef]) -> Vec<LeaseRef> {
     held
 }
 
-/// Beats until a server says that this node is no longer this agent's.
+/// Sends heartbeats until the node no longer belongs to this agent.
 pub(crate) async fn heartbeat(shared: Arc<Shared>) -> Error {
-    // How often it registered again since a heartbeat was taken.
+    // Registrations since the last successful heartbeat.
     let mut rejoined = 0;
-    // Since when the cluster is another one.
+    // Since when the cluster has been another one.
     let mut elsewhere = None;
     loop {
         tokio::select! {
             biased;
             () = tokio::time::sleep(shared.heartbeat_interval) => {}
-            () = shared.doubt.notified() => {}
+            () = shared.heartbeat_now.notified() => {}
         }
         loop {
             let link = shared.links.lend().await;
             let held = shared.holdings().held();
             let asked = shared.clock.now();
             let answer = link.heartbeat(beat(&shared, held.clone(), false)).await;
-            shared.links.settle(&link, &answer).await;
+            shared.links.note_result(&link, &answer).await;
             match answer {
                 Ok(answer) => {
                     (rejoined, elsewhere) = (0, None);
@@ -115,29 +115,29 @@ pub(crate) async fn heartbeat(shared: Arc<Shared>) -> Error {
                     shared.links.close_idle(Instant::now());
                     break;
                 }
-                // The pause is in finding the next server.
+                // The pause is in connecting to the next server.
                 Err(Fault::Unavailable(_) | Fault::TimedOut(_)) => {}
-                // No heartbeat says for good that the node is another's: the registration, which shows who this agent is,
-                // decides.
+                // A heartbeat cannot decide that the node belongs to another agent. The registration, which proves the
+                // identity, does.
                 Err(fault @ (Fault::Unknown(_) | Fault::Occupied(_) | Fault::Superseded(_))) => {
-                    // Servers that disagree about this node must not make a storm of it.
+                    // Servers that disagree about this node must not cause a storm of registrations.
                     if rejoined > 0 {
                         tokio::time::sleep(shared.joining.pause(rejoined)).await;
                     }
                     rejoined += 1;
                     match rejoin(&shared, &fault).await {
                         Ok(()) => {}
-                        // The wrong store, perhaps, for a while: the work goes on for as long as its leases may.
+                        // Perhaps the wrong store, temporarily: work continues as long as its leases may last.
                         Err(error @ Error::OtherCluster { .. }) => {
                             let since = *elsewhere.get_or_insert(asked);
                             if shared.clock.now().saturating_duration_since(since) >= shared.lease_ttl {
                                 return error;
                             }
-                            tracing::error!(node = %shared.node, %error, "trying on");
+                            tracing::error!(node = %shared.node, %error, "retrying");
                         }
                         Err(error) => return error,
                     }
-                    // The next one says what of the work still counts.
+                    // The next heartbeat shows which leases are still valid.
                 }
                 Err(fault) => {
                     if let Some(error) = Error::from_session(&fault) {

@@ -1,5 +1,5 @@
-//! Owns how an agent becomes its node: hello, then register, for as long as it takes. What a server says is a reason to try
-//! again, with a pause that grows, but for two things: the node was deleted, or a newer session of it exists.
+//! Owns how an agent becomes its node: hello, then register, for as long as it takes. It retries after any response,
+//! with a growing pause, except two: the node was deleted, or a newer session of it exists.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -16,27 +16,26 @@ use crate::installation::Installation;
 use crate::links::{Lent, Links};
 use crate::settings::Tuning;
 
-/// What an agent says to become its node; the same each time in one life.
+/// The data that an agent registers with; the same in one run of the agent.
 #[derive(Debug)]
 pub(crate) struct Joining {
     pub(crate) cluster: String,
     pub(crate) description: Description,
     pub(crate) session: SessionId,
     pub(crate) installation: Installation,
-    /// Results of former sessions that are still to be delivered.
+    /// Results of earlier sessions that are still to be delivered.
     undelivered: Mutex<Vec<LeaseRef>>,
     tuning: Tuning,
     dice: Mutex<Dice>,
 }
 
-/// What came of it.
 #[derive(Debug)]
 pub(crate) struct Joined {
     pub(crate) node: NodeId,
     pub(crate) welcome: Welcome,
 }
 
-/// How an attempt to become the node went.
+/// The result of an attempt to become the node.
 #[derive(Debug)]
 pub(crate) enum Came<D> {
     Joined(Joined),
@@ -44,7 +43,7 @@ pub(crate) enum Came<D> {
     Declined(D),
 }
 
-/// The line or the server failed, and `Links` has seen to it.
+/// Returns whether the network or the server failed. `Links` handles these.
 fn may_pass(fault: &Fault) -> bool {
     matches!(fault, Fault::Unavailable(_) | Fault::TimedOut(_))
 }
@@ -63,7 +62,7 @@ impl Joining {
         Self { cluster, description, session, installation, undelivered, tuning, dice }
     }
 
-    /// A server has these results, or they count no more.
+    /// Removes results that a server has, or that no longer count.
     pub(crate) fn delivered(&self, done: &[LeaseRef]) {
         let mut undelivered = self.undelivered.lock().unwrap_or_else(PoisonError::into_inner);
         if !undelivered.is_empty() {
@@ -71,13 +70,13 @@ impl Joining {
         }
     }
 
-    /// Whether results of former sessions are still to be delivered.
+    /// Returns whether results of earlier sessions are still to be delivered.
     pub(crate) fn has_undelivered(&self) -> bool {
         !self.undelivered.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// Until a server has taken this agent as its node, or `decline` has a reason not to register with the one that said
-    /// hello. `refused` hears each refusal.
+    /// Waits until a server has registered this agent, or `decline` returns a reason not to register with a server that
+    /// responded to hello. Calls `refused` with each refusal.
     pub(crate) async fn join<D>(
         &self,
         links: &Links,
@@ -96,9 +95,9 @@ impl Joining {
         }
     }
 
-    /// Waits until it is time to try again, unless there is no use in that.
+    /// Waits until the next attempt, or returns the error if there is none.
     async fn put_off(&self, fault: &Fault, refusals: &mut u32) -> Result<(), Error> {
-        // The pause is in finding the next server.
+        // The pause is in connecting to the next server.
         if may_pass(fault) {
             return Ok(());
         }
@@ -109,13 +108,13 @@ impl Joining {
         let pause = self.pause(*refusals);
         tracing::error!(
             hostname = %self.description.hostname, session = %self.session, %fault,
-            "the server does not take this agent; it is tried again in {}s", pause.as_secs_f64().ceil()
+            "the server refused this agent; retrying in {}s", pause.as_secs_f64().ceil()
         );
         tokio::time::sleep(pause).await;
         Ok(())
     }
 
-    /// Hello and registration go over one link: servers of one cluster may be of two releases.
+    /// Hello and registration use one link: servers of one cluster may be of two releases.
     async fn attempt<D>(
         &self,
         links: &Links,
@@ -138,7 +137,7 @@ impl Joining {
             life: self.installation.life,
         };
         let answer = link.register(register).await;
-        links.settle(&link, &answer).await;
+        links.note_result(&link, &answer).await;
         if answer.as_ref().is_err_and(|fault| !may_pass(fault)) {
             links.move_on(&link);
         }
@@ -153,18 +152,18 @@ impl Joining {
             protocol: PROTOCOL,
         };
         let answer = link.hello(hello).await;
-        links.settle(link, &answer).await;
+        links.note_result(link, &answer).await;
         let answer = match answer {
-            // A server says the newest that both know. One that says something newer is not in step with anybody.
+            // A server returns the newest protocol that both support. A newer one is an error.
             Ok(welcome) if agreed_protocol(welcome.protocol) != Some(welcome.protocol) => {
                 Err(Fault::Rejected(format!(
-                    "it speaks protocol {}, this agent {OLDEST_PROTOCOL} to {PROTOCOL}: upgrade the older of the two",
+                    "the server uses protocol {}, this agent supports {OLDEST_PROTOCOL} to {PROTOCOL}: upgrade the older of the two",
                     welcome.protocol
                 )))
             }
             Ok(welcome) => Ok(welcome),
-            // Nothing that is said before it registers is said of this session: a server from before says `not found` of a
-            // cluster that it has never heard of.
+            // Before the registration no fault can be about this session: an older server returns `not found` for an
+            // unknown cluster.
             Err(Fault::NotFound(why) | Fault::Superseded(why)) => Err(Fault::Unknown(why)),
             Err(fault) => Err(fault),
         };
@@ -174,7 +173,7 @@ impl Joining {
         answer
     }
 
-    /// Half of it is certain, half is chance.
+    /// Half of the pause is random.
     pub(crate) fn pause(&self, refusals: u32) -> Duration {
         let doubled = self.tuning.refused_least.saturating_mul(1 << (refusals - 1).min(16));
         let half = doubled.min(self.tuning.refused_most) / 2;

@@ -1,4 +1,4 @@
-//! A session: how it opens, and the loops that it consists of until its end.
+//! A session: how it opens, and its loops until it ends.
 
 mod ahead;
 mod cut_off;

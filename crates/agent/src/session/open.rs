@@ -1,5 +1,5 @@
-//! Owns the opening of a session: becoming the node (`join`). A former life's results are announced with that and delivered
-//! later, so that a slow line does not keep a node away.
+//! Owns the opening of a session: becoming the node (`join`). Results of an earlier run are announced with it and
+//! delivered later, so that a slow network does not delay the node.
 
 use std::collections::HashSet;
 use std::fs;
@@ -16,17 +16,16 @@ use crate::links::Links;
 use crate::outbox::Outbox;
 use crate::private;
 
-/// What the opening established.
+/// The result of opening a session.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) node: NodeId,
     pub(crate) welcome: Welcome,
-    /// Results of a former life that no server has yet.
+    /// Results of an earlier run that no server has yet.
     pub(crate) undelivered: Vec<Finished>,
 }
 
-/// Takes as long as it takes to be taken by a server; ends early only when one says that the node was deleted, or that a
-/// newer session of it exists.
+/// Waits until a server has registered the node. Fails only if the node was deleted or a newer session of it exists.
 pub(crate) async fn open(
     links: &Links,
     outbox: &Outbox,
@@ -36,7 +35,7 @@ pub(crate) async fn open(
 ) -> Result<Opened, Error> {
     let session = joining.session;
     let session_file = data.join("session");
-    // A server from before ends the leases of all results that it does not have when the node registers.
+    // An older server ends the leases of all results that it does not have when the node registers.
     let mut is_offered = former.is_empty();
     let Joined { node, welcome } = loop {
         let is_too_many = former.len() > UNDELIVERED;
@@ -46,11 +45,11 @@ pub(crate) async fn open(
         match joining.join(links, deliver_first, |_| {}).await? {
             Came::Joined(joined) => break joined,
             Came::Declined(node) => {
-                // The tokens are the former session's, so it is the one that speaks.
-                let speaking = fs::read_to_string(&session_file).ok();
-                let speaking = speaking.and_then(|text| text.trim().parse().ok());
+                // The tokens belong to the earlier session, so the report is sent in its name.
+                let former_session = fs::read_to_string(&session_file).ok();
+                let former_session = former_session.and_then(|text| text.trim().parse().ok());
                 let all: Vec<LeaseRef> = former.iter().map(|finished| finished.held).collect();
-                former = deliver(links, outbox, former, node, speaking.unwrap_or(session)).await;
+                former = deliver(links, outbox, former, node, former_session.unwrap_or(session)).await;
                 let left: HashSet<LeaseRef> = former.iter().map(|finished| finished.held).collect();
                 joining.delivered(&all.into_iter().filter(|held| !left.contains(held)).collect::<Vec<_>>());
                 is_offered = true;
@@ -58,12 +57,12 @@ pub(crate) async fn open(
         }
     };
     if let Err(error) = private::write(&session_file, &session.to_string()) {
-        tracing::warn!(file = %session_file.display(), %error, "cannot note the session");
+        tracing::warn!(file = %session_file.display(), %error, "cannot write the session");
     }
     let hostname = &joining.description.hostname;
     tracing::info!(%node, %session, %hostname, server = %welcome.server_name, "registered");
     if !former.is_empty() {
-        tracing::info!(%node, results = former.len(), "delivering what the last session left");
+        tracing::info!(%node, results = former.len(), "delivering results of the previous session");
     }
     Ok(Opened { node, welcome, undelivered: former })
 }

@@ -1,4 +1,4 @@
-//! Owns the sending of output while work runs: one message at a time, gathered from all executions.
+//! Owns the sending of output while work runs: one message at a time, with output of all executions.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::output::pace::{self, Pace};
 use crate::output::{Taken, cost_bytes};
 use crate::shared::Shared;
 
-/// Sends for as long as the session lives.
+/// Sends until the session ends.
 pub(crate) async fn output(shared: Arc<Shared>) -> Error {
     let mut pace = Pace::of_bulk();
     loop {
@@ -25,7 +25,7 @@ pub(crate) async fn output(shared: Arc<Shared>) -> Error {
     }
 }
 
-/// Whether there may be more.
+/// Sends one message. Returns whether there may be more output.
 async fn send_some(shared: &Shared, pace: &mut Pace) -> bool {
     let waiting_bytes = shared.outputs.waiting_bytes(pace::LEAST_BYTES);
     if waiting_bytes == 0 {
@@ -45,7 +45,7 @@ async fn send_some(shared: &Shared, pace: &mut Pace) -> bool {
             taken.done();
         }
         Some(Err(Fault::Unavailable(_) | Fault::TimedOut(_))) => drop(taken),
-        // The heartbeat is told the same, and does what follows from it.
+        // The heartbeat gets the same fault and handles it.
         Some(Err(Fault::NotFound(_) | Fault::Superseded(_) | Fault::Unknown(_) | Fault::Occupied(_))) => {
             drop(taken);
             return false;
@@ -54,14 +54,14 @@ async fn send_some(shared: &Shared, pace: &mut Pace) -> bool {
     true
 }
 
-/// Sends one message with what `take` returns for a size. Nothing: there was nothing to send.
+/// Sends one message with the chunks that `take` returns for a size. Returns `None` if there were none.
 pub(super) async fn send(
     shared: &Shared,
     pace: &mut Pace,
     waiting_bytes: usize,
     take: impl FnOnce(usize) -> (Vec<LeaseRef>, Vec<Chunk>),
 ) -> Option<Result<(), Fault>> {
-    // The link comes first: while no server is there, nothing is under way and an end does not wait for it.
+    // The link first: while no server responds, no chunks are being sent and closing a buffer does not wait for them.
     let link = shared.links.lend_for_output(waiting_bytes).await;
     let message_bytes = match link.purpose {
         Purpose::Bulk => pace.bytes(),
@@ -73,7 +73,7 @@ pub(super) async fn send(
     }
     let (sent_bytes, asked) = (cost_bytes(&chunks), Instant::now());
     let answer = link.output(Output { node: shared.node, session: shared.session, held, chunks }).await;
-    shared.links.settle(&link, &answer).await;
+    shared.links.note_result(&link, &answer).await;
     match &answer {
         Ok(()) => pace.answered(sent_bytes, asked.elapsed()),
         Err(Fault::TimedOut(_)) => pace.slower(),
@@ -82,8 +82,8 @@ pub(super) async fn send(
     Some(answer)
 }
 
-/// Goes back to its buffers unless it is known to be done: also when the session ends in the middle of a call, or
-/// the results that wait for it would wait for ever.
+/// Returns chunks to their buffers unless they are done: also if the session ends during a call, or results that wait
+/// for them would wait forever.
 struct Batch(Vec<Taken>);
 
 impl Batch {

@@ -1,5 +1,5 @@
-//! Owns the taking of work: exactly one poll is under way at any time, also when nothing is free, so that orders to
-//! stop arrive at once.
+//! Owns the polling for work: exactly one poll is pending at any time, even without free slots, so that cancellations
+//! arrive at once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,18 +10,18 @@ use crate::error::Error;
 use crate::links::Lent;
 use crate::shared::Shared;
 
-/// After an answer without work or orders: a server that does not park polls is not asked in a tight loop.
+/// After an empty response: a server that does not hold polls must not be asked in a tight loop.
 const PAUSE_AFTER_NOTHING: Duration = Duration::from_millis(20);
-/// An agent that is told to stop asks once more what is on its way to it. So long, for what is being committed.
+/// How long the last poll of an agent that stops waits, for assignments that are being committed.
 const LAST_LOOK: Duration = Duration::from_millis(200);
 
-/// Polls for as long as the session lives.
+/// Polls until the session ends.
 pub(crate) async fn poll(shared: Arc<Shared>) -> Error {
     let mut resync = false;
     let mut last: Option<Lent> = None;
     loop {
         let link = shared.links.lend().await;
-        // Another server may not have heard what the one before was about to hand over.
+        // Another server may not know the assignments that the previous one was about to send.
         resync |= last.replace(link.clone()).is_some_and(|last| !last.is(&link));
         let is_last_look;
         let request = {
@@ -40,16 +40,16 @@ pub(crate) async fn poll(shared: Arc<Shared>) -> Error {
         let answer = tokio::select! {
             biased;
             answer = link.poll(request) => answer,
-            () = shared.ask_anew.notified() => {
+            () = shared.poll_again.notified() => {
                 resync = true;
                 continue;
             }
-            // Calls that are answered at once find a dead server long before a parked one does: a node that renews its
-            // leases elsewhere asks for work there, too.
-            () = shared.links.given_up(&link) => Err(Fault::Unavailable("another call found it dead".to_owned())),
+            // Short calls detect a dead server long before a held poll does: a node that renews its leases at another
+            // server has to poll there, too.
+            () = shared.links.given_up(&link) => Err(Fault::Unavailable("another call found the link broken".to_owned())),
         };
-        shared.links.settle(&link, &answer).await;
-        // An answer may have been lost with the error: the next poll says what arrived.
+        shared.links.note_result(&link, &answer).await;
+        // A response may have been lost with the error: the next poll lists the leases that arrived.
         resync = answer.is_err();
         match answer {
             Ok(answer) => {
@@ -57,14 +57,14 @@ pub(crate) async fn poll(shared: Arc<Shared>) -> Error {
                 shared.assign(answer.assignments);
                 shared.stop(&answer.stop);
                 if is_last_look {
-                    shared.looked_last();
+                    shared.last_poll_done();
                 }
                 if nothing {
                     tokio::time::sleep(PAUSE_AFTER_NOTHING).await;
                 }
             }
             Err(Fault::Unavailable(_) | Fault::TimedOut(_)) => {}
-            Err(fault) => shared.doubted("poll", &fault).await,
+            Err(fault) => shared.recheck_session("poll", &fault).await,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Owns the reporting of what began and ended: batches of whatever queued up, each sent until a server answers.
+//! Owns the reporting of starts and results: batches of all that queued up, each sent until a server responds.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,28 +17,28 @@ use crate::shared::Shared;
 
 /// Facts in one report.
 pub(super) const BATCH: usize = 1024;
-/// A result with more output than this is not reported with it: the output is sent ahead, over a link of its own.
+/// A result with more output than this is reported without it: the output is sent ahead, over the bulk link.
 const LARGE_BYTES: usize = 64 * 1024;
-/// A result without its output, its error, its values and its run.
+/// The size of a result without its output, error, values and run.
 const RESULT_BYTES: usize = 128;
-/// A start.
+/// The size of a start.
 const STARTED_BYTES: usize = 64;
-/// A report may overtake the poll that it names, and its offer of slots is then lost. This long after the last one
-/// the offer is made once more.
+/// A report may overtake the poll that it names, and its offer of slots is then lost. This long after the last one the
+/// offer is repeated.
 const OFFER_AGAIN: Duration = Duration::from_secs(1);
 
-/// What is to be reported.
+/// A fact to report.
 #[derive(Debug)]
 pub(crate) enum Outgoing {
     Started(Started),
-    /// It is on disk, or cannot be.
+    /// Written to disk, or impossible to write.
     Finished(Finished),
-    /// The number of free slots changed without anything having ended.
+    /// The number of free slots changed although no work ended.
     Offer,
 }
 
-/// How many of these results fit into one report of at most `most` facts and `most_bytes`; at least one. And about how
-/// many bytes they are.
+/// Returns how many of these results fit into one report of at most `most` facts and `most_bytes` (at least one), and
+/// about how many bytes they are.
 pub(super) fn batch_length(results: &[Finished], most: usize, most_bytes: usize) -> (usize, usize) {
     let (mut count, mut bytes) = (0, 0);
     for finished in results.iter().take(most) {
@@ -60,7 +60,7 @@ fn wire_bytes(finished: &Finished) -> usize {
         + cost_bytes(&finished.output)
 }
 
-/// Reports for as long as the session lives. Results with much output go to `large`, and come back without it.
+/// Reports until the session ends. Results with much output go to `large`, and come back without it.
 pub(crate) async fn report(
     shared: Arc<Shared>,
     mut outgoing: UnboundedReceiver<Outgoing>,
@@ -127,11 +127,11 @@ struct Reporter {
     shared: Arc<Shared>,
     queue: Queue,
     large: UnboundedSender<Finished>,
-    /// The poll that slots were last offered for, and the last one for which that was done again.
+    /// The poll that slots were last offered for, and the last one for which the offer was repeated.
     offered: Option<u64>,
     repeated: Option<u64>,
-    /// Facts in the next report. Halved by each that is rejected, so that the fact that is to blame is found and the
-    /// others do not suffer with it, and by each that timed out; doubled by each that is taken.
+    /// Facts in the next report. Halved by each rejected report, to find the fact that causes it, and by each timeout;
+    /// doubled by each accepted one.
     most: usize,
     /// Bytes in the next report.
     pace: Pace,
@@ -157,7 +157,7 @@ impl Reporter {
         let link = shared.links.lend().await;
         let (poll, free) = {
             let holdings = shared.holdings();
-            // Meanwhile refused, or ended: then there is nothing more to say about it.
+            // Facts whose lease was lost or whose work ended in the meantime are obsolete.
             self.queue.started.retain(|one| holdings.runs(one.held));
             self.queue.finished.retain(|one| holdings.holds(one.held));
             holdings.offer()
@@ -176,7 +176,7 @@ impl Reporter {
         };
         let asked = Instant::now();
         let answer = link.report(report).await;
-        shared.links.settle(&link, &answer).await;
+        shared.links.note_result(&link, &answer).await;
         match answer {
             Ok(answer) if answer.receipts.len() == started_count + finished_count => {
                 self.offered = Some(poll);
@@ -188,7 +188,7 @@ impl Reporter {
             Ok(answer) => {
                 let receipts = answer.receipts.len();
                 let facts = started_count + finished_count;
-                tracing::error!(node = %shared.node, receipts, facts, "a report was answered wrongly; sending it again");
+                tracing::error!(node = %shared.node, receipts, facts, "invalid response to a report; sending it again");
                 tokio::time::sleep(shared.tuning.backoff_most).await;
             }
             Err(Fault::Unavailable(_)) => {}
@@ -197,11 +197,11 @@ impl Reporter {
                 self.pace.slower();
             }
             Err(Fault::Rejected(why)) => self.rejected(started_count, finished_count, &why),
-            Err(fault) => shared.doubted("report", &fault).await,
+            Err(fault) => shared.recheck_session("report", &fault).await,
         }
     }
 
-    /// Counts of starts and of results, and about how many bytes they are.
+    /// Returns the counts of starts and of results in the next report, and about how many bytes they are.
     fn next_batch(&mut self) -> (usize, usize, usize) {
         let started_count = self.queue.started.len().min(self.most);
         let room = self.most - started_count;
@@ -247,7 +247,7 @@ impl Reporter {
                 return;
             }
             let (run, execution) = (&finished.of, finished.held.execution);
-            tracing::error!(%node, %run, %execution, why, "a result was rejected; it is kept and sent again");
+            tracing::error!(%node, %run, %execution, why, "a result was rejected; keeping it for a retry");
             self.stuck.keep(finished);
         }
     }
@@ -305,7 +305,7 @@ mod tests {
             );
             assert!(count == BATCH || wire_bytes > MOST_BYTES / 2, "{chunks}: {count}, {wire_bytes} bytes");
         }
-        assert_eq!(batch_length(&[result(100_000)], BATCH, MOST_BYTES).0, 1, "one goes in any case");
+        assert_eq!(batch_length(&[result(100_000)], BATCH, MOST_BYTES).0, 1, "at least one");
         assert_eq!(batch_length(&[result(0)], 0, MOST_BYTES), (0, 0));
         assert_eq!(batch_length(&[], BATCH, MOST_BYTES), (0, 0));
     }

@@ -1,5 +1,6 @@
-//! Owns results that a server rejects: a verdict is never dropped, since the run that waits for it would wait for
-//! ever. First its output goes, then it is kept and sent again, alone, so that no other result suffers with it.
+//! Owns results that a server rejects. A result is never dropped, since its run would wait forever. The agent
+//! first drops its output, then keeps the result and retries it alone, so that it does not delay other
+//! results.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,10 +12,11 @@ use tokio::time::Instant;
 use crate::output::cost_bytes;
 use crate::shared::Shared;
 
-/// Between attempts, at most: long enough to cost nothing, short enough that a repaired server has it soon.
+/// The longest pause between retries: long enough to be cheap, short enough that a repaired server soon has
+/// the result.
 const PAUSE_MOST: Duration = Duration::from_secs(60);
 
-/// Results that no server took so far.
+/// Results that no server has accepted so far.
 #[derive(Debug)]
 pub(super) struct Stuck {
     results: VecDeque<Finished>,
@@ -46,7 +48,7 @@ impl Stuck {
         !self.is_empty() && self.due <= Instant::now()
     }
 
-    /// Sends the one that waited longest.
+    /// Sends the oldest result.
     pub(super) async fn send(&mut self, shared: &Shared) {
         let Some(finished) = self.results.front().cloned() else { return };
         let held = finished.held;
@@ -55,20 +57,20 @@ impl Stuck {
         let (node, session) = (shared.node, shared.session);
         let report = Report { node, session, started: Vec::new(), finished: vec![finished], free, poll };
         let answer = link.report(report).await;
-        shared.links.settle(&link, &answer).await;
+        shared.links.note_result(&link, &answer).await;
         match answer {
             Ok(answer) if answer.receipts.len() == 1 => {
                 self.results.pop_front();
                 self.pause = shared.tuning.backoff_most;
                 self.due = Instant::now();
                 if answer.receipts[0] == Receipt::Recorded {
-                    tracing::info!(%node, execution = %held.execution, "a result that was rejected is taken now");
+                    tracing::info!(%node, execution = %held.execution, "a result that was rejected before is accepted now");
                     shared.recorded(vec![held]);
                 } else {
                     shared.refused(vec![held]);
                 }
             }
-            // The pause is in finding the next server.
+            // The pause is in connecting to the next server.
             Err(Fault::Unavailable(_) | Fault::TimedOut(_)) => {}
             Err(Fault::Rejected(why)) if !self.results[0].output.is_empty() => {
                 shared.sent(held, drop_output(&mut self.results[0], &why));
@@ -82,14 +84,14 @@ impl Stuck {
     }
 }
 
-/// A result whose output was rejected on its own is sent without it, and says so. Answers about how many bytes were
-/// dropped.
+/// Removes output that was rejected from its result, and adds the reason to it. Returns about how many bytes
+/// were dropped.
 pub(super) fn drop_output(finished: &mut Finished, why: &str) -> usize {
     let dropped = std::mem::take(&mut finished.output);
     let Some(first) = dropped.first() else { return 0 };
     let (run, execution) = (&finished.of, finished.held.execution);
-    tracing::error!(%run, %execution, why, "output was rejected; its result is sent without it");
-    // What was sent before has arrived.
+    tracing::error!(%run, %execution, why, "output was rejected; sending the result without it");
+    // Output before this offset has arrived.
     let what = if first.offset == 0 { "its output" } else { "the rest of its output" };
     let mut note = format!("{what} was dropped because the server rejected it: {why}");
     note.truncate(note.floor_char_boundary(REASON_BYTES / 2));

@@ -1,5 +1,5 @@
-//! Owns the file in which a task writes its values: made for it, read once, removed. The task may have put anything in its
-//! place, so nothing is followed, waited for or read without end.
+//! Owns the file in which a task writes its outputs: created for it, read once, removed. The task may have replaced it
+//! by anything, so the agent does not follow links, wait for a pipe, or read without a limit.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
@@ -12,10 +12,10 @@ use nix::fcntl::OFlag;
 
 use crate::private;
 
-/// Neither a link nor a pipe that nobody writes to: what is opened is what is looked at.
+/// Opens neither links nor pipes without a writer, so the file that is checked is the file that is read.
 const UNFOLLOWED: OFlag = OFlag::O_NOFOLLOW.union(OFlag::O_NONBLOCK);
 
-/// Makes the file, empty.
+/// Creates the empty file.
 pub(super) fn make(path: &Path) -> io::Result<()> {
     if let Some(dir) = path.parent() {
         private::create_dir(dir)?;
@@ -23,16 +23,16 @@ pub(super) fn make(path: &Path) -> io::Result<()> {
     private::create(path).map(drop)
 }
 
-/// Returns what the task wrote, or one byte more than it may be. The error is for the person who wrote the task.
+/// Returns the text of the file, or one byte more than the limit. The error is for the task's author.
 pub(super) fn read(path: &Path) -> Result<String, String> {
     let file = OpenOptions::new().read(true).custom_flags(UNFOLLOWED.bits()).open(path);
     let file = file.map_err(|error| match error.raw_os_error().map(Errno::from_raw) {
-        Some(Errno::ENOENT) => "the file $DOWNBEAT_OUTPUT is gone".to_owned(),
-        Some(Errno::ELOOP) => "$DOWNBEAT_OUTPUT is a link, not a file any more".to_owned(),
+        Some(Errno::ENOENT) => "the file $DOWNBEAT_OUTPUT was removed".to_owned(),
+        Some(Errno::ELOOP) => "$DOWNBEAT_OUTPUT was replaced by a link".to_owned(),
         _ => format!("cannot read the file $DOWNBEAT_OUTPUT: {error}"),
     })?;
     if !file.metadata().is_ok_and(|metadata| metadata.is_file()) {
-        return Err("$DOWNBEAT_OUTPUT is not a file any more".to_owned());
+        return Err("$DOWNBEAT_OUTPUT is no longer a regular file".to_owned());
     }
     let mut text = String::new();
     let read = file.take(VALUES_BYTES as u64 + 1).read_to_string(&mut text);
@@ -40,7 +40,7 @@ pub(super) fn read(path: &Path) -> Result<String, String> {
     Ok(text)
 }
 
-/// Removes whatever is there. Links are removed, not followed.
+/// Removes the file, or whatever replaced it. Links are removed, not followed.
 pub(super) fn remove(path: &Path) {
     let removed = match fs::symlink_metadata(path) {
         Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(path),
@@ -48,7 +48,7 @@ pub(super) fn remove(path: &Path) {
         Err(_) => return,
     };
     if let Err(error) = removed {
-        tracing::warn!(path = %path.display(), %error, "cannot remove the file of a task's values");
+        tracing::warn!(path = %path.display(), %error, "cannot remove the file of a task's outputs");
     }
 }
 
@@ -59,17 +59,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_task_put_in_the_place_of_its_file_is_neither_followed_nor_waited_for_and_goes() {
+    fn a_replaced_file_is_neither_followed_nor_waited_for_and_is_removed() {
         let dir = tempfile::tempdir().unwrap();
         let secret = dir.path().join("secret");
         fs::write(&secret, "a=of somebody else").unwrap();
         let path = dir.path().join("values").join("file");
         type Put = fn(&Path, &Path);
         let cases: [(&str, Put); 5] = [
-            ("is gone", |_, _| {}),
-            ("is a link", |path, secret| std::os::unix::fs::symlink(secret, path).unwrap()),
-            ("is not a file", |path, _| nix::unistd::mkfifo(path, Mode::S_IRWXU).unwrap()),
-            ("is not a file", |path, secret| {
+            ("was removed", |_, _| {}),
+            ("by a link", |path, secret| std::os::unix::fs::symlink(secret, path).unwrap()),
+            ("no longer a regular file", |path, _| nix::unistd::mkfifo(path, Mode::S_IRWXU).unwrap()),
+            ("no longer a regular file", |path, secret| {
                 fs::create_dir_all(path.join("a/b")).unwrap();
                 std::os::unix::fs::symlink(secret.parent().unwrap(), path.join("a/b/up")).unwrap();
             }),
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_end_is_read_no_further_than_it_may_be() {
+    fn an_endless_file_is_read_up_to_the_limit() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         fs::write(&path, "x".repeat(VALUES_BYTES * 3)).unwrap();

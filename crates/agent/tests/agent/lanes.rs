@@ -92,7 +92,7 @@ async fn work_that_is_stopped_before_its_turn_never_runs() {
     server.give([running, waiting]);
     server.until("the first began", |state| (!state.started.is_empty()).then_some(())).await;
     server.change(|state| state.stop.push(held(second)));
-    assert_eq!(server.result(second).await.outcome.error.unwrap(), "cancelled before it began");
+    assert_eq!(server.result(second).await.outcome.error.unwrap(), "cancelled before it started");
     server.change(|state| state.stop.push(held(first)));
     server.result(first).await;
     assert!(!trace.exists());

@@ -1,4 +1,4 @@
-//! The backend `apt`: Debian packages, by apt-get. It asks nobody and keeps configuration files that were changed.
+//! The backend `apt`: Debian packages, with apt-get. It runs without prompts and keeps changed configuration files.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,23 +12,23 @@ use crate::backend::{Backend, Call, Finish};
 use crate::output::Stream;
 use crate::process::{self, Ledger, Program};
 
-/// Nobody is there to answer.
+/// No prompts.
 const ENVIRONMENT: [(&str, &str); 2] =
     [("DEBIAN_FRONTEND", "noninteractive"), ("APT_LISTCHANGES_FRONTEND", "none")];
 
 const OPTIONS: [&str; 12] = [
     "-q",
     "-y",
-    // On a terminal dpkg would draw its progress, hundred times over the same line.
+    // On a terminal dpkg would draw its progress hundreds of times over the same line.
     "-o",
     "Dpkg::Use-Pty=0",
     // A configuration file that was changed on the host stays as it is.
     "-o",
     "Dpkg::Options::=--force-confold",
-    // Another apt may be at work; it is waited for this many seconds.
+    // How many seconds to wait while another apt holds the lock.
     "-o",
     "DPkg::Lock::Timeout=600",
-    // A name that no package has is an error; without this `python3.1` would be taken for a regular expression.
+    // A name without a package is an error; without this `python3.1` would be used as a regular expression.
     "-o",
     "APT::Cmd::Pattern-Only=true",
     // A source that cannot be read fails `update`; without this it would be a warning.
@@ -36,7 +36,7 @@ const OPTIONS: [&str; 12] = [
     "APT::Update::Error-Mode=any",
 ];
 
-/// What dpkg has done and not yet written into its status. As long as there is any, apt refuses to change packages.
+/// Changes that dpkg has made and not yet written into its status. While there are any, apt refuses to change packages.
 const JOURNAL: &str = "/var/lib/dpkg/updates";
 
 #[derive(Debug)]
@@ -51,12 +51,13 @@ impl Apt {
         Self { ledger, program }
     }
 
-    /// A dpkg that was killed (a cancel, a timeout, an agent that died) leaves its journal behind. `dpkg --configure -a`,
-    /// which apt then asks for, would first configure what hung before, so that not even its removal were possible.
-    /// Whatever else writes the status takes the journal in as well: a selection of nothing does just that.
+    /// Applies the journal that a killed dpkg (a cancel, a timeout, an agent that crashed) left behind. `dpkg
+    /// --configure -a`, which apt then asks for, would first configure the package that hung, so that not even its
+    /// removal would be possible. Any other write of the status applies the journal too, so this sets an empty
+    /// selection.
     ///
-    /// While another dpkg is at work there is a journal too. This one then fails for the lock, and apt waits for it.
-    async fn mend(&self, call: &Call) {
+    /// A running dpkg has a journal too. This call then fails at the lock, and apt waits for it.
+    async fn apply_journal(&self, call: &Call) {
         if !has_entries(JOURNAL).await {
             return;
         }
@@ -68,7 +69,7 @@ impl Apt {
             stdin: Some(String::new()),
         };
         if process::run(dpkg, call, &self.ledger).await.verdict == Verdict::Succeeded {
-            call.output.write(Stream::Stderr, b"dpkg had been interrupted; it can go on\n");
+            call.output.write(Stream::Stderr, b"dpkg had been interrupted; it can continue\n");
         }
     }
 }
@@ -92,7 +93,7 @@ impl Backend for Apt {
             other => return Finish::failed(None, format!("backend `apt` has no action `{other}`")),
         };
         if command != "update" {
-            self.mend(&call).await;
+            self.apply_journal(&call).await;
         }
         let packages = texts(&call.params, "package");
         let mut args: Vec<String> = OPTIONS.iter().chain([&command]).map(|word| (*word).to_owned()).collect();

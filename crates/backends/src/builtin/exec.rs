@@ -1,4 +1,4 @@
-//! The backend `exec`: programs, and scripts for bash. How processes are started and ended is `process`'s.
+//! The backend `exec`: programs, and scripts for bash. `process` starts and ends processes.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::params::{map, text, texts};
 use crate::backend::{Backend, Call, Finish};
 use crate::process::{self, Ledger, Program};
 
-/// Runs anything at all: an agent offers it only when told to.
+/// Can run any command, so an agent offers it only if allowed.
 #[derive(Debug)]
 pub struct Exec {
     ledger: Arc<Ledger>,

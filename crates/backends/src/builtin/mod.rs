@@ -1,4 +1,4 @@
-//! The backends that every agent has in it. Their schemas are core's catalogue: one table for checking and doing.
+//! The built-in backends. Their schemas are in core's catalogue: one table for checking and running.
 
 mod apt;
 mod docker;
@@ -35,7 +35,7 @@ pub use test::Test;
 pub use tools::Tools;
 
 /// Returns all built-in backends that this host has the tools for. The agent decides which of them its node offers.
-/// `data` is the agent's own directory.
+/// `data` is the agent's data directory.
 pub fn builtin(
     ledger: &Arc<Ledger>,
     tools: &Tools,

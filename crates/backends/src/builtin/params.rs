@@ -17,7 +17,7 @@ pub(crate) fn map(params: &Params, name: &str) -> Vec<(String, String)> {
     entries.iter().filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
 }
 
-/// A switch that is off when nothing is said.
+/// Returns a switch, which is off by default.
 pub(crate) fn is_on(params: &Params, name: &str) -> bool {
     params.get(name).and_then(Value::as_bool).unwrap_or(false)
 }

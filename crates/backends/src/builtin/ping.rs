@@ -1,4 +1,4 @@
-//! The backend `ping`: is the agent there, and does its output arrive.
+//! The backend `ping`: checks that the agent responds and its output arrives.
 
 use async_trait::async_trait;
 use downbeat_core::backend::BackendSchema;

@@ -1,5 +1,5 @@
-//! The backend `rke2`: RKE2's service, by systemctl, and its installation by an installer that is already on the host.
-//! Nothing is downloaded and handed to a shell, and no job names the installer: either would be `exec` by another name.
+//! The backend `rke2`: RKE2's service, with systemctl, and its installation by an installer that is already on the
+//! host. It does not download a script, and no job names the installer: either would be another `exec`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,8 +20,7 @@ pub struct Rke2 {
 }
 
 impl Rke2 {
-    /// The places where the script that RKE2 documents as `install.sh` is looked for, under a name that says what it
-    /// installs.
+    /// The paths where RKE2's `install.sh` is searched, under a name that shows what it installs.
     pub const INSTALLERS: [&str; 2] = ["/usr/local/bin/rke2-install.sh", "/opt/rke2/install.sh"];
 
     pub fn new(ledger: Arc<Ledger>, systemctl: PathBuf, installer: Option<PathBuf>) -> Self {
@@ -30,10 +29,7 @@ impl Rke2 {
 
     fn install(&self, call: &Call, mode: &str) -> Result<Program, String> {
         let installer = self.installer.as_ref().ok_or_else(|| {
-            format!(
-                "there is no installer of RKE2 on this host; put RKE2's install.sh at {}",
-                Self::INSTALLERS[0]
-            )
+            format!("this host has no installer of RKE2; put RKE2's install.sh at {}", Self::INSTALLERS[0])
         })?;
         let mut env = vec![("INSTALL_RKE2_TYPE".to_owned(), mode.to_owned())];
         for (param, variable) in [

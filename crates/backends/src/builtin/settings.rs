@@ -5,14 +5,14 @@ use serde_json::Value;
 use super::docker::{self, Engine};
 use crate::declared::{Key, Refused};
 
-/// What the settings say about single backends.
+/// The settings of single backends.
 #[derive(Clone, Debug, Default)]
 pub struct BackendSettings {
     pub(super) docker: Option<Engine>,
 }
 
 impl BackendSettings {
-    /// Reads settings by the names of their backends. Unknown backends and unknown keys are refused.
+    /// Reads settings by the names of their backends. Refuses unknown backends and keys.
     pub fn read(section: &Value) -> Result<Self, Refused> {
         let key = Key::new("backend");
         let section = key.map(section)?;

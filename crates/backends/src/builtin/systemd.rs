@@ -1,4 +1,4 @@
-//! The backend `systemd`: units of the system's manager, by systemctl.
+//! The backend `systemd`: units of the system's manager, with systemctl.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::environment::Environment;
 use crate::process::{self, Ledger, Program};
 
 const SERVICE: &str = ".service";
-/// For a question that is answered at once where systemd is well.
+/// For a query that a healthy systemd responds to at once.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl Backend for Systemd {
             }
         }
         let mut program = systemctl(&self.program, &call.action, unit);
-        // The agent would wait for systemctl before it stops, and systemctl for the agent to have stopped.
+        // Otherwise the agent would wait for systemctl before it stops, and systemctl for the agent to have stopped.
         if matches!(call.action.as_str(), "stop" | "restart") && is_own(unit) {
             program.args.insert(0, "--no-block".to_owned());
         }
@@ -71,7 +71,7 @@ impl Backend for Systemd {
 }
 
 impl Systemd {
-    /// Whether the unit's file has changed since systemd read it: it would go on with what it read.
+    /// Returns whether the unit's file has changed since systemd read it.
     async fn is_stale(&self, unit: &str, environment: &Environment) -> bool {
         let asked = Command::new(&self.program)
             .args([
@@ -89,25 +89,25 @@ impl Systemd {
             .stderr(Stdio::null())
             .kill_on_drop(true)
             .output();
-        // Who cannot say it says more when it is told what to do.
+        // If systemctl cannot return it, the action itself will report why.
         let answer = tokio::time::timeout(PATIENCE, asked).await;
         answer.is_ok_and(|answer| answer.is_ok_and(|answer| answer.stdout.trim_ascii() == b"yes"))
     }
 }
 
-/// Whether a unit is the service that this process is part of.
+/// Returns whether a unit is the service that this process belongs to.
 fn is_own(unit: &str) -> bool {
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     service_of(&groups).is_some_and(|own| own == unit || own.strip_suffix(SERVICE) == Some(unit))
 }
 
-/// The innermost service in the paths of control groups.
+/// Returns the innermost service in the paths of control groups.
 fn service_of(groups: &str) -> Option<&str> {
     let mut paths = groups.lines().filter_map(|line| line.splitn(3, ':').nth(2));
     paths.find_map(|path| path.rsplit('/').find(|part| part.ends_with(SERVICE)))
 }
 
-/// Nobody is asked for a password and nothing is cut to the width of a terminal.
+/// Without password prompts, and without cutting lines to the width of a terminal.
 pub(super) fn systemctl(program: &Path, verb: &str, unit: &str) -> Program {
     manager(program, &["--full", verb, "--", unit])
 }

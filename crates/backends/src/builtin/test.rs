@@ -1,4 +1,4 @@
-//! The backend `test`: outcomes to order, for trying things out. Touches nothing on the host.
+//! The backend `test`: outcomes on request, for trying things out. Changes nothing on the host.
 
 use async_trait::async_trait;
 use downbeat_core::Span;
@@ -54,7 +54,10 @@ fn fail(call: &Call) -> Finish {
     if !message.is_empty() {
         call.output.write(Stream::Stderr, format!("{message}\n").as_bytes());
     }
-    Finish::failed(Some(exit_code.unwrap_or(1)), if message.is_empty() { "told to fail" } else { message })
+    Finish::failed(
+        Some(exit_code.unwrap_or(1)),
+        if message.is_empty() { "failed as requested" } else { message },
+    )
 }
 
 fn flaky(call: &Call) -> Finish {
@@ -63,5 +66,5 @@ fn flaky(call: &Call) -> Finish {
     if i64::from(attempt) >= succeed_on {
         return Finish::succeeded();
     }
-    Finish::failed(Some(1), format!("attempt {attempt} fails; attempt {succeed_on} is to succeed"))
+    Finish::failed(Some(1), format!("attempt {attempt} fails; attempt {succeed_on} will succeed"))
 }

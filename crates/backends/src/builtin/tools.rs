@@ -1,4 +1,4 @@
-//! Owns what built-in backends need of the host: programs and a container engine, looked up once, when an agent starts.
+//! Owns the tools that built-in backends need: programs and a container engine, searched once, when an agent starts.
 
 use std::env;
 use std::os::unix::fs::PermissionsExt;
@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use super::docker::Engine;
 use super::rke2::Rke2;
 
-/// The programs and the container engine of the host.
 #[derive(Clone, Debug, Default)]
 pub struct Tools {
     pub apt_get: Option<PathBuf>,

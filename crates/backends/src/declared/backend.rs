@@ -1,4 +1,4 @@
-//! Carries out declared actions: fills the templates and runs the program.
+//! Runs declared actions: fills the templates and runs the program.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Backends of the user's own: declared in an agent's settings as argv templates with typed params. Never a shell.
+//! The user's own backends: declared in an agent's settings as argv templates with typed params. Never a shell.
 
 mod backend;
 mod param;

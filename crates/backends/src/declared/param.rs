@@ -1,4 +1,4 @@
-//! Reads one declared param, and gives it the bounds that its places in the argv ask for.
+//! Reads one declared param, and sets the limits that its uses in the argv require.
 
 use downbeat_core::backend::{ParamKind, ParamSchema, Pattern};
 use downbeat_core::limits::ARGUMENT_BYTES;
@@ -7,17 +7,17 @@ use serde_json::{Map, Value};
 use super::read::{Key, Refused};
 
 const KEYS: [&str; 8] = ["type", "required", "help", "pattern", "choices", "min", "max", "max_bytes"];
-/// What a value must be where nothing protects it: an argument that begins with a dash is an option to most programs.
+/// For unprotected values: most programs read an argument that starts with a dash as an option.
 const NO_DASH: &str = r"(?:[^-][\s\S]*)?";
 
 /// How a param is used.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Use {
-    /// Its value begins an argument that a program may take for an option.
+    /// Its value starts an argument that a program may read as an option.
     pub(super) exposed: bool,
-    /// It shares an element with others.
+    /// It shares an element with other text.
     pub(super) embedded: bool,
-    /// The most params that are in one element with it.
+    /// The largest number of params in one element with it.
     pub(super) together: usize,
 }
 
@@ -30,7 +30,7 @@ pub(super) fn read(
     key.known(entries, &KEYS)?;
     let kind = kind(&key.field("type"), entries.get("type"))?;
     if kind == ParamKind::Texts && used.embedded {
-        return Err(key.refuse(format!("is a list, and needs an element of its own: \"{{{name}}}\"")));
+        return Err(key.refuse(format!("is a list and needs its own element: \"{{{name}}}\"")));
     }
     let mut param = ParamSchema {
         required: key.boolean(entries, "required")?.unwrap_or(false),
@@ -45,7 +45,7 @@ pub(super) fn read(
     let only_for =
         |fields: &[&str], kinds: &str| match fields.iter().find(|field| entries.contains_key(**field)) {
             None => Ok(()),
-            Some(field) => Err(key.field(field).refuse(format!("is for {kinds}"))),
+            Some(field) => Err(key.field(field).refuse(format!("is only for {kinds}"))),
         };
     match kind {
         ParamKind::Text | ParamKind::Texts => {
@@ -55,7 +55,7 @@ pub(super) fn read(
         ParamKind::Integer => {
             only_for(&["pattern", "choices", "max_bytes"], "texts")?;
             if param.min > param.max.or(param.min) {
-                return Err(key.field("min").refuse("is larger than max".to_owned()));
+                return Err(key.field("min").refuse("must not be larger than max".to_owned()));
             }
             if used.exposed && param.min.is_none() {
                 param.min = Some(0);
@@ -76,7 +76,7 @@ fn text(key: &Key, param: &mut ParamSchema, used: Use) -> Result<(), Refused> {
         Some(bytes) if bytes > most => {
             return Err(key
                 .field("max_bytes")
-                .refuse(format!("must be at most {most}, which an argument can hold")));
+                .refuse(format!("must be at most {most}, the limit of an argument")));
         }
         Some(_) => {}
         None => param.max_bytes = Some(most),
@@ -86,7 +86,7 @@ fn text(key: &Key, param: &mut ParamSchema, used: Use) -> Result<(), Refused> {
             .map_err(|error| key.field("pattern").refuse(format!("`{pattern}`: {error}")))?;
     } else if used.exposed && param.choices.is_empty() {
         param.pattern = Some(NO_DASH.to_owned());
-        let no_dash = "it does not begin with a dash";
+        let no_dash = "must not start with a dash";
         param.help =
             if param.help.is_empty() { no_dash.to_owned() } else { format!("{}; {no_dash}", param.help) };
     }

@@ -1,8 +1,8 @@
-//! Owns what may be a declared program: an absolute path, and no interpreter that is handed its script as an argument.
+//! Owns the rules for a declared program: an absolute path, and not an interpreter that gets its script as an argument.
 
 use std::path::Path;
 
-/// Interpreters by how their names begin, and the letters of the options that take a script.
+/// Interpreters by the start of their names, and the letters of the options that expect a script.
 const INTERPRETERS: [(&str, &[char]); 14] = [
     ("sh", &['c']),
     ("bash", &['c']),
@@ -19,28 +19,28 @@ const INTERPRETERS: [(&str, &[char]); 14] = [
     ("ruby", &['e']),
     ("node", &['e', 'p']),
 ];
-/// Long forms of the same.
+/// Long options that expect a script.
 const LONG: [&str; 3] = ["--command", "--eval", "--print"];
 
-/// What is wrong with an argv whose placeholders are `None`.
+/// Returns why an argv is refused. Its placeholders are `None`.
 pub(super) fn refused(argv: &[Option<&str>]) -> Option<String> {
     let program = match argv.first() {
-        None => return Some("is empty; its first text is the program to run".to_owned()),
+        None => return Some("is empty; its first element is the program to run".to_owned()),
         Some(None) => {
-            return Some("the program itself must not be a param; write its absolute path".to_owned());
+            return Some("the program must not be a param; write its absolute path".to_owned());
         }
         Some(Some(program)) => program,
     };
     if !Path::new(program).is_absolute() {
         return Some(format!("the program `{program}` must be an absolute path"));
     }
-    // Also behind another program: `env bash -c`.
-    let (place, letters) =
-        argv.iter().enumerate().find_map(|(place, word)| Some((place, interpreter((*word)?)?)))?;
-    let script = argv[place + 1..].iter().flatten().find(|word| takes_script(word, letters))?;
+    // Also after another program: `env bash -c`.
+    let (position, letters) =
+        argv.iter().enumerate().find_map(|(position, word)| Some((position, interpreter((*word)?)?)))?;
+    let script = argv[position + 1..].iter().flatten().find(|word| takes_script(word, letters))?;
     Some(format!(
-        "`{}` with `{script}` would read its argument as a script; write a script file and name that",
-        argv[place].unwrap_or_default()
+        "`{}` with `{script}` would run its argument as a script; write a script file and name it",
+        argv[position].unwrap_or_default()
     ))
 }
 
@@ -51,7 +51,7 @@ fn interpreter(word: &str) -> Option<&'static [char]> {
     INTERPRETERS.iter().find(|(known, _)| *known == bare).map(|(_, letters)| *letters)
 }
 
-/// `-c`, `-lc`, `-c=x`, `--command`.
+/// Matches `-c`, `-lc`, `-c=x`, `--command`.
 fn takes_script(word: &str, letters: &[char]) -> bool {
     match word.strip_prefix('-') {
         Some(long) if long.starts_with('-') => {
@@ -81,7 +81,7 @@ mod tests {
             &["/bin/busybox", "sh", "-c", "x"],
         ] {
             let argv: Vec<Option<&str>> = argv.iter().map(|word| Some(*word)).collect();
-            assert!(refused(&argv).unwrap().contains("would read its argument as a script"), "{argv:?}");
+            assert!(refused(&argv).unwrap().contains("would run its argument as a script"), "{argv:?}");
         }
         for argv in [
             &["/bin/sh", "/opt/backup.sh", "now"][..],

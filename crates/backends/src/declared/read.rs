@@ -1,4 +1,4 @@
-//! Reads declarations, as settings hold them, and refuses what could not be meant: every refusal names its key.
+//! Reads declarations from the settings and refuses invalid ones: every refusal names its key.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use super::param::{self, Use};
 use super::program;
 use super::template::Template;
 
-/// A backend of the user's own.
+/// A backend that the user declared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Declared {
     pub(super) schema: BackendSchema,
@@ -30,18 +30,18 @@ pub(super) struct Action {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("bad value of `{key}`: {reason}")]
 pub struct Refused {
-    /// Where it is in the settings, such as `backends.backup.actions.now.argv`.
+    /// The key in the settings, such as `backends.backup.actions.now.argv`.
     pub key: String,
     pub reason: String,
 }
 
-/// Longer names are typed by nobody.
+/// The longest name.
 const NAME_BYTES: usize = 64;
-/// Room that `ARGUMENT_BYTES` leaves for the text around a value.
+/// The bytes of an argument that `ARGUMENT_BYTES` leaves for the text around a value.
 const LITERAL_BYTES: usize = 128 * 1024 - 1 - ARGUMENT_BYTES;
 
 impl Declared {
-    /// The section `[backends]`: backends by name.
+    /// Reads the section `[backends]`: backends by name.
     pub fn read_all(section: &Value) -> Result<Vec<Self>, Refused> {
         let key = Key::new("backends");
         key.map(section)?.iter().map(|(name, value)| Self::read(name, value)).collect()
@@ -58,7 +58,7 @@ impl Declared {
         let key_of_actions = key.field("actions");
         let declared = key_of_actions.map(entries.get("actions").unwrap_or(&Value::Null))?;
         if declared.is_empty() {
-            return Err(key_of_actions.refuse("there are none; declare at least one".to_owned()));
+            return Err(key_of_actions.refuse("is empty; declare at least one action".to_owned()));
         }
         let mut schema = BackendSchema {
             name: name.to_owned(),
@@ -90,7 +90,7 @@ fn action(key: &Key, name: &str, value: &Value) -> Result<(ActionSchema, Action)
         .as_deref()
         .is_some_and(|dir| !dir.is_absolute() || dir.to_string_lossy().contains(['{', '\0']))
     {
-        return Err(key.field("working_dir").refuse("must be an absolute path, without params".to_owned()));
+        return Err(key.field("working_dir").refuse("must be an absolute path without params".to_owned()));
     }
     let key_of_params = key.field("params");
     let empty = Map::new();
@@ -103,9 +103,9 @@ fn action(key: &Key, name: &str, value: &Value) -> Result<(ActionSchema, Action)
         if !declared.contains_key(name) {
             let names: Vec<&str> = declared.keys().map(String::as_str).collect();
             return Err(key.field(place).refuse(if names.is_empty() {
-                format!("there is no param `{name}`; declare it in {}", key_of_params.field(name).0)
+                format!("unknown param `{name}`; declare it in {}", key_of_params.field(name).0)
             } else {
-                format!("there is no param `{name}`; {}", advice(name, &names, "params"))
+                format!("unknown param `{name}`; {}", advice(name, &names, "params"))
             }));
         }
     }
@@ -138,9 +138,9 @@ fn env(key: &Key, found: Option<&Value>) -> Result<Vec<(String, Template)>, Refu
         let key = key.field(name);
         let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
         if !name.chars().all(is_name) || name.chars().next().is_none_or(|c| c.is_ascii_digit()) {
-            return Err(key.refuse("is no variable's name; letters, digits and _ are possible".to_owned()));
+            return Err(key.refuse("is not a valid variable name; write letters, digits and _".to_owned()));
         }
-        let text = value.as_str().ok_or_else(|| key.refuse("must be a text".to_owned()))?;
+        let text = value.as_str().ok_or_else(|| key.refuse("must be a string".to_owned()))?;
         env.push((name.clone(), template(&key, text)?));
     }
     Ok(env)
@@ -150,12 +150,12 @@ fn template(key: &Key, text: &str) -> Result<Template, Refused> {
     let template = Template::parse(text).map_err(|reason| key.refuse(reason))?;
     let most = if template.literal().is_some() { ARGUMENT_BYTES } else { LITERAL_BYTES };
     if template.literal_bytes() > most {
-        return Err(key.refuse(format!("an element is longer than {most} bytes, which an argument can hold")));
+        return Err(key.refuse(format!("an element is longer than {most} bytes, the limit of an argument")));
     }
     Ok(template)
 }
 
-/// Where params are used.
+/// The params that templates refer to.
 struct References<'t> {
     of: BTreeMap<&'t str, Use>,
     /// Names in order, with the key that they occur in.
@@ -175,7 +175,7 @@ fn references<'t>(argv: &'t [Template], env: &'t [(String, Template)]) -> Refere
         for name in template.params() {
             let used = found.of.entry(name).or_default();
             used.exposed |= open && template.first() == Some(name);
-            // A variable holds one text, whatever stands around it.
+            // A variable contains one string, so a list cannot fill it.
             used.embedded |= template.whole().is_none() || place == "env";
             used.together = used.together.max(together);
             found.places.push((name.to_owned(), place));
@@ -205,7 +205,7 @@ impl Key {
         value.as_object().ok_or_else(|| self.refuse("must be a section".to_owned()))
     }
 
-    /// Words that a command line can hold: `downbeat job run NAME ACTION --PARAM`.
+    /// Checks that a name can be used on a command line: `downbeat job run NAME ACTION --PARAM`.
     fn name(&self, name: &str, joint: char) -> Result<(), Refused> {
         let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == joint;
         let fits = name.starts_with(|c: char| c.is_ascii_lowercase())
@@ -215,21 +215,21 @@ impl Key {
             return Ok(());
         }
         Err(self.refuse(format!(
-            "is not a name; write at most {NAME_BYTES} small letters, digits and `{joint}`, a letter first"
+            "is not a valid name; write at most {NAME_BYTES} lower-case letters, digits and `{joint}`, starting with a letter"
         )))
     }
 
     pub(crate) fn known(&self, entries: &Map<String, Value>, known: &[&str]) -> Result<(), Refused> {
         match entries.keys().find(|key| !known.contains(&key.as_str())) {
             None => Ok(()),
-            Some(unknown) => Err(self
-                .field(unknown)
-                .refuse(format!("there is no such key; {}", advice(unknown, known, "keys")))),
+            Some(unknown) => {
+                Err(self.field(unknown).refuse(format!("unknown key; {}", advice(unknown, known, "keys"))))
+            }
         }
     }
 
     pub(crate) fn text(&self, entries: &Map<String, Value>, name: &str) -> Result<Option<String>, Refused> {
-        let wrong = || self.field(name).refuse("must be a text".to_owned());
+        let wrong = || self.field(name).refuse("must be a string".to_owned());
         entries.get(name).map(|value| value.as_str().map(str::to_owned).ok_or_else(wrong)).transpose()
     }
 
@@ -238,7 +238,7 @@ impl Key {
         entries: &Map<String, Value>,
         name: &str,
     ) -> Result<Option<Vec<String>>, Refused> {
-        let wrong = || self.field(name).refuse("must be a list of texts".to_owned());
+        let wrong = || self.field(name).refuse("must be a list of strings".to_owned());
         let Some(value) = entries.get(name) else { return Ok(None) };
         let items = value.as_array().ok_or_else(wrong)?;
         items

@@ -1,5 +1,5 @@
-//! Owns templates: texts with `{param}` in them, one per argument or variable. A value fills its place and is never
-//! looked at again; an absent optional param takes its whole element with it.
+//! Owns templates: strings with `{param}` in them, one per argument or variable. A value is inserted and never parsed
+//! again; an absent optional param removes its whole element.
 
 use downbeat_core::backend::Params;
 use serde_json::Value;
@@ -19,10 +19,10 @@ enum Part {
 impl Template {
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         if text.contains("{{") || text.contains("}}") {
-            return Err(format!("`{text}`: braces are not doubled; {{name}} is the place of a param"));
+            return Err(format!("`{text}`: braces must not be doubled; write {{name}} for a param"));
         }
         if text.contains('\0') {
-            return Err("contains a NUL character, which no program can be given; remove it".to_owned());
+            return Err("contains a NUL character, which arguments cannot contain; remove it".to_owned());
         }
         let mut parts = Vec::new();
         let mut rest = text;
@@ -30,7 +30,7 @@ impl Template {
             let (before, from) = rest.split_at(open);
             let close =
                 from.find('}').filter(|close| from.starts_with('{') && *close > 1).ok_or_else(|| {
-                    format!("`{text}`: a brace without its other half, or without a name; write {{name}}")
+                    format!("`{text}`: unpaired brace, or no name between braces; write {{name}}")
                 })?;
             if !before.is_empty() {
                 parts.push(Part::Literal(before.to_owned()));
@@ -51,7 +51,7 @@ impl Template {
         })
     }
 
-    /// The text, when there is nothing to fill in.
+    /// Returns the text if the template has no params.
     pub(super) fn literal(&self) -> Option<&str> {
         match self.parts.as_slice() {
             [] => Some(""),
@@ -64,7 +64,7 @@ impl Template {
         self.parts.iter().map(|part| if let Part::Literal(text) = part { text.len() } else { 0 }).sum()
     }
 
-    /// The param that is all of it.
+    /// Returns the param if the template is nothing else.
     pub(super) fn whole(&self) -> Option<&str> {
         match self.parts.as_slice() {
             [Part::Param(name)] => Some(name),
@@ -72,7 +72,7 @@ impl Template {
         }
     }
 
-    /// The param whose value it begins with.
+    /// Returns the param that the template starts with.
     pub(super) fn first(&self) -> Option<&str> {
         match self.parts.first() {
             Some(Part::Param(name)) => Some(name),
@@ -80,7 +80,7 @@ impl Template {
         }
     }
 
-    /// What it comes to: one text, many for a list, none when a param is absent.
+    /// Returns the filled template: one string, many for a list, none if a param is absent.
     pub(super) fn fill(&self, params: &Params) -> Vec<String> {
         if let Some(Value::Array(items)) = self.whole().and_then(|name| params.get(name)) {
             return items.iter().filter_map(shown).collect();

@@ -1,4 +1,4 @@
-//! Owns the agent's side of a guard: starts the process when work needs it, and feeds it.
+//! Owns the agent's side of a guard: starts the process when work needs it, and writes to it.
 
 use std::fmt;
 use std::fs::File;
@@ -20,8 +20,8 @@ use crate::process::Leader;
 /// How long the start of a guard may take on a busy host.
 const START: Duration = Duration::from_secs(10);
 
-/// The guard of one attempt. The process is started when the attempt starts something that could outlive the agent.
-/// When the last copy is dropped before [`Guard::done`], the guard ends the work.
+/// The guard of one attempt. The process is started when the attempt starts work that could outlive the agent. If the
+/// last copy is dropped before [`Guard::done`], the guard ends the work.
 #[derive(Clone, Debug)]
 pub struct Guard(Arc<Inner>);
 
@@ -41,7 +41,7 @@ struct State {
 }
 
 impl Guard {
-    /// `program` is this program, or one that has its command `guard` too.
+    /// `program` is this program, or one that also has the command `guard`.
     pub fn new(program: PathBuf, deadlines: Deadlines) -> Self {
         let state = State { deadlines: Some(deadlines), ..State::default() };
         Self(Arc::new(Inner { program, state: Mutex::new(state) }))
@@ -51,14 +51,14 @@ impl Guard {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lease was renewed: the work may go on until then.
+    /// Moves the deadlines after the lease was renewed.
     pub fn extend(&self, deadlines: Deadlines) {
         let mut state = self.state();
         state.deadlines = Some(deadlines);
         state.write(&Line::Until(deadlines));
     }
 
-    /// The work has ended, or nobody attends to it any more: what is left of it is then the guard's to end.
+    /// Notes that the work has ended. If some of it may still run, the guard ends it.
     pub fn done(&self) {
         let mut state = self.state();
         if !state.is_left_over {
@@ -67,13 +67,12 @@ impl Guard {
         state.pipe = None;
     }
 
-    /// Whoever ran the work could not end all of it.
+    /// Notes that not all of the work could be ended.
     pub(crate) fn leave_over(&self) {
         self.state().is_left_over = true;
     }
 
-    /// To be called before the work starts. Work without a guard is not refused: it ends by the agent's own watch, for
-    /// as long as the agent lives.
+    /// Call it before the work starts. Work without a guard is not refused: the agent ends it, as long as it runs.
     pub(crate) async fn watch(&self, work: &Work) {
         let running = self.state().pipe.is_some();
         if !running {
@@ -92,7 +91,7 @@ impl Guard {
 
     fn missing(&self, error: &dyn fmt::Display) {
         let program = self.0.program.display();
-        tracing::warn!(%program, %error, "no guard: nobody ends `on_disconnect: stop` work if this agent dies");
+        tracing::warn!(%program, %error, "no guard: `on_disconnect: stop` work continues if this agent crashes");
     }
 
     pub(crate) fn started(&self, leader: Leader) {
@@ -103,13 +102,13 @@ impl Guard {
 impl State {
     fn write(&mut self, line: &Line) {
         let Some(pipe) = &mut self.pipe else { return };
-        // A line is shorter than what a pipe takes in one piece, so none is ever cut.
+        // A line is shorter than a pipe's atomic write, so it is never cut.
         match pipe.write_all(format!("{line}\n").as_bytes()) {
             Ok(()) => {}
-            // The pipe is full: the guard does not read. What it read last holds.
+            // The pipe is full: the guard does not read. The deadlines that it read last apply.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
-                tracing::warn!(%error, "the guard of running work is gone");
+                tracing::warn!(%error, "the guard of running work has ended");
                 self.pipe = None;
             }
         }
@@ -128,7 +127,7 @@ async fn start(guard: &Inner) -> io::Result<File> {
         return Err(io::Error::other("it has no pipes"));
     };
     let pipe = File::from(stdin.into_owned_fd()?);
-    // Set back by tokio. Whoever writes holds up all leases of this agent if it has to wait for a guard.
+    // tokio resets it. A write that waits for a guard would delay all leases of this agent.
     fcntl(&pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     // Reaped whenever it ends.
     tokio::spawn(async move { child.wait().await });
@@ -152,10 +151,10 @@ mod tests {
 
     const DEADLINES: Deadlines = Deadlines { end: Duration::from_secs(1), kill: Duration::from_secs(2) };
 
-    /// A guard that says that it is ready, and then does as the script says.
+    /// A guard that is ready, and then runs the script.
     async fn guard(dir: &Path, script: &str) -> Guard {
         let program = dir.join("guard");
-        // Written by another process: one that this process had open for writing could not be executed at once.
+        // Written by another process: a file that this process had open for writing could not be executed at once.
         let made = Command::new("sh")
             .args(["-c", "printf '#!/bin/sh\necho ready\n%s\n' \"$1\" > \"$0\" && chmod +x \"$0\""])
             .args([program.as_os_str(), script.as_ref()])
@@ -169,10 +168,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_guard_that_does_not_read_holds_up_nobody() {
+    async fn a_guard_that_does_not_read_blocks_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let guard = guard(dir.path(), "exec sleep 30").await;
-        // More than any pipe takes.
+        // More than any pipe holds.
         for _ in 0..100_000 {
             guard.extend(DEADLINES);
         }
@@ -180,7 +179,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_guard_is_told_that_work_is_done_unless_some_of_it_is_left_over() {
+    async fn a_guard_learns_that_work_is_done_unless_some_of_it_may_still_run() {
         for (is_left_over, is_told) in [(false, true), (true, false)] {
             let dir = tempfile::tempdir().unwrap();
             let guard = guard(dir.path(), "cd \"${0%/*}\"; cat > part; mv part heard").await;

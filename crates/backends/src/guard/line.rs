@@ -9,10 +9,10 @@ use crate::backend::Identity;
 use crate::builtin::Engine;
 use crate::process::Leader;
 
-/// What a guard ends.
+/// The work that a guard ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
-    /// Everything that an attempt started.
+    /// All processes of an attempt.
     Processes(Identity),
     Container {
         engine: Engine,
@@ -20,15 +20,14 @@ pub(crate) enum Work {
     },
 }
 
-/// One line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Line {
     Work(Work),
     /// The first process of the work.
     Started(Leader),
-    /// The work may go on until then.
+    /// The new deadlines.
     Until(Deadlines),
-    /// The work has ended: the guard has nothing left to do.
+    /// The work has ended: the guard can exit.
     Done,
 }
 

@@ -1,6 +1,6 @@
-//! The guard: a process beside the agent that ends work when the agent cannot. An agent that was killed or frozen ends
-//! nothing, and a clock that stands still during suspend does not tell it that its time is over. The agent tells the
-//! guard over a pipe how long the work may go on; the guard ends the work when that time is over, or the pipe closes.
+//! The guard is a separate process that ends work when the agent cannot: an agent that was killed or frozen ends
+//! nothing, and its timers stop during suspend. The agent writes deadlines to the guard over a pipe; the guard ends the
+//! work after its deadline, or when the pipe closes.
 
 mod keeper;
 mod line;
@@ -16,8 +16,8 @@ pub(crate) use line::Work;
 pub use program::watch_over;
 pub use watch::Deadlines;
 
-/// The time since boot, with the time that the machine was suspended.
+/// Returns the time since boot, including suspended time.
 pub fn boot_time() -> Duration {
-    // The call fails only for a clock that the kernel does not have.
+    // Fails only on a kernel without this clock.
     clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Duration::from)
 }

@@ -1,4 +1,4 @@
-//! The guard's process: reads what the agent writes, waits by a clock that goes on during suspend, ends the work.
+//! The guard's process: reads lines of the agent, waits by a clock that also counts suspended time, ends the work.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -18,19 +18,20 @@ use super::watch::{Ended, Verdict, Watch};
 use crate::builtin::end_container;
 use crate::process::{Leader, Means, Tree, terminate};
 
-/// The guard's only word: it watches from now on.
+/// The guard's only output: it watches from now on.
 pub(super) const READY: &str = "ready";
-/// How long a guard tries to end what does not end: a container whose engine is away, a process that hangs in the kernel.
+/// How long a guard retries to end work: a container whose engine cannot be reached, a process that hangs in the
+/// kernel.
 const END_FOR: Duration = Duration::from_secs(60 * 60);
 /// Between attempts to end a container.
 const PAUSE: Duration = Duration::from_millis(250);
 const READ_BYTES: usize = 4096;
 
-/// What a guard did before it left: nothing, or it ended this work.
+/// The work that a guard ended, if any.
 type Outcome = Option<(Ended, String)>;
 
-/// The whole life of a guard. Reads from standard input and returns when its work has ended. To be called before the
-/// process has other threads.
+/// Runs a guard. Reads from standard input and returns when its work has ended. Call it before the process has other
+/// threads.
 pub fn watch_over() -> io::Result<Outcome> {
     detach()?;
     let mut input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
@@ -57,9 +58,9 @@ pub fn watch_over() -> io::Result<Outcome> {
     }
 }
 
-/// Whatever ends the agent must not end its guard: a terminal that closes, Ctrl-C, a polite signal to the agent's group.
+/// Signals that end the agent must not end its guard: a closed terminal, Ctrl-C, TERM to the agent's group.
 fn detach() -> io::Result<()> {
-    // Fails for the first process of a group, which is nobody's to interrupt.
+    // Fails for the leader of a process group, which gets no such signals.
     let _ = nix::unistd::setsid();
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
@@ -105,13 +106,13 @@ fn read(input: &mut File, unread: &mut Vec<u8>, watch: &mut Watch) {
                 unread.clear();
             }
         }
-        // Nothing to wait for yet: the pipe was empty after all.
+        // The pipe was empty after all.
         Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {}
         Err(_) => watch.closed(),
     }
 }
 
-/// Asks the work to end, and kills it at the given time since boot. Returns what it was.
+/// Asks the work to end, and kills it at the given time since boot. Returns its description.
 fn end(work: &Work, leader: Option<Leader>, kill_at: Duration) -> io::Result<String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let grace = kill_at.saturating_sub(boot_time());

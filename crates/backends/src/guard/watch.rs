@@ -1,4 +1,4 @@
-//! Decides whether a guard waits, leaves or ends its work. Pure: what it heard and the time in, what to do out.
+//! Decides whether a guard waits, exits or ends its work. Pure: lines and the time in, a verdict out.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,19 +6,19 @@ use std::time::Duration;
 use super::line::{Line, Work};
 use crate::process::Leader;
 
-/// Until when work may go on unless its lease is renewed, in time since boot.
+/// Until when work may continue unless its lease is renewed, in time since boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadlines {
-    /// The work is asked to end then.
+    /// The work is asked to end at this time.
     pub end: Duration,
-    /// Nothing of it may be left then.
+    /// All of it is killed at this time.
     pub kill: Duration,
 }
 
 /// Why a guard ended its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// The pipe closed, and the agent had not said that the work was done.
+    /// The pipe closed before the agent reported the work as done.
     AgentGone,
     NotRenewed,
 }
@@ -32,7 +32,7 @@ impl fmt::Display for Ended {
     }
 }
 
-/// What a guard has heard so far.
+/// The lines that a guard has received so far.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     pub(super) work: Option<Work>,
@@ -46,7 +46,7 @@ pub(super) struct Watch {
 pub(super) enum Verdict {
     /// Until this time since boot, or the next line.
     Wait(Option<Duration>),
-    /// Nothing is left to do.
+    /// There is nothing left to do.
     Leave,
     End {
         why: Ended,
@@ -77,7 +77,7 @@ impl Watch {
                 Verdict::End { why: Ended::NotRenewed, kill_at: kill }
             }
             Some(Deadlines { end, kill }) if self.closed => {
-                // As much time to end by itself as it would have at its deadline.
+                // The same time to end by itself as it would have at its deadline.
                 let grace = kill.saturating_sub(end);
                 Verdict::End { why: Ended::AgentGone, kill_at: kill.min(now + grace) }
             }
@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(watch.decide(at(99)), Verdict::Wait(Some(at(100))));
         let ended = |kill| Verdict::End { why: Ended::NotRenewed, kill_at: at(kill) };
         assert_eq!(watch.decide(at(100)), ended(103));
-        // After a suspend: both times are long over.
+        // After a suspend, both times are long over.
         assert_eq!(watch.decide(at(4_000)), ended(103));
         watch.hear(Line::Until(Deadlines { end: at(110), kill: at(113) }));
         assert_eq!(watch.decide(at(105)), Verdict::Wait(Some(at(110))));

@@ -1,5 +1,5 @@
-//! Owns control groups of executions: `downbeat/<execution>.<attempt>` below the agent's own, where the host lets it.
-//! They only find and kill; they limit nothing.
+//! Owns control groups of executions: `downbeat/<execution>.<attempt>` below the agent's own, if the host allows it.
+//! They are used to find and kill processes, not to limit them.
 
 use std::fs::{self, File};
 use std::io;
@@ -8,10 +8,10 @@ use std::sync::OnceLock;
 
 use crate::backend::Identity;
 
-/// Groups below a group: deeper ones are not looked at.
+/// Levels of nested groups that are read.
 const DEPTH: usize = 32;
 
-/// The directory in which the groups of all executions are.
+/// The directory of the groups of all executions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Groups {
     dir: PathBuf,
@@ -22,24 +22,24 @@ pub(super) struct Groups {
 enum Version {
     /// Processes can only be moved into a group, which takes the kernel some 10 ms each.
     One,
-    /// Processes can be born in a group, from Linux 5.7, and killed with it, from 5.14.
+    /// Processes can be started in a group, from Linux 5.7, and killed with it, from 5.14.
     Two,
 }
 
-/// A group that one execution's processes cannot leave by forking, whatever session or environment they set up.
+/// A group that an execution's processes cannot leave by forking, whatever session or environment they set up.
 #[derive(Debug)]
 pub(super) struct Cgroup {
     path: PathBuf,
 }
 
 impl Groups {
-    /// None when no hierarchy is writable. Looked for once.
+    /// Returns `None` if no hierarchy is writable. Searched once.
     pub(super) fn found() -> Option<Self> {
         static FOUND: OnceLock<Option<Groups>> = OnceLock::new();
         FOUND.get_or_init(find).clone()
     }
 
-    /// Those of a former life, in which only what it left is looked for.
+    /// Returns the groups of an earlier run, to find its processes.
     pub(super) fn at(dir: &Path) -> Self {
         Self { dir: dir.to_owned(), version: Version::One }
     }
@@ -48,7 +48,7 @@ impl Groups {
         &self.dir
     }
 
-    /// Whether processes can be born in these groups, if the kernel is new enough.
+    /// Returns whether processes can be started in these groups, if the kernel is new enough.
     pub(super) fn take_births(&self) -> bool {
         self.version == Version::Two
     }
@@ -61,14 +61,14 @@ impl Groups {
         }
     }
 
-    /// The group that a former life made.
+    /// Returns the group that an earlier run created.
     pub(super) fn find(&self, identity: Identity) -> Option<Cgroup> {
         let path = self.dir.join(identity.to_string());
         path.is_dir().then_some(Cgroup { path })
     }
 
-    /// Removes all groups in which nothing runs. A group that another agent has just made may be among them: it makes
-    /// the group again when it finds it gone.
+    /// Removes all empty groups. Another agent may just have created one of them: it creates the group again when it is
+    /// missing.
     pub(super) fn tidy(&self) {
         for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             let is_ours = entry.file_name().to_str().is_some_and(|name| name.parse::<Identity>().is_ok());
@@ -80,7 +80,7 @@ impl Groups {
 }
 
 impl Cgroup {
-    /// For a process that is to be born here.
+    /// Opens the group, to start a process in it.
     pub(super) fn open(&self) -> io::Result<File> {
         File::open(&self.path)
     }
@@ -95,8 +95,7 @@ impl Cgroup {
         members
     }
 
-    /// Kills all at once, also processes that fork at this moment. Fails where the kernel cannot: signals to each
-    /// member do it there.
+    /// Kills all at once, also processes that are forking. Fails on older kernels, where each member has to be killed.
     pub(super) fn kill(&self) -> io::Result<()> {
         fs::write(self.path.join("cgroup.kill"), "1")
     }
@@ -114,7 +113,7 @@ impl Cgroup {
 
 fn gather(path: &Path, depth: usize, members: &mut Vec<i32>) {
     if let Ok(pids) = fs::read_to_string(path.join("cgroup.procs")) {
-        // A process that this agent's pid namespace does not show has the number 0, which to `kill` is the agent's own
+        // A process outside of this agent's pid namespace has the number 0, which `kill` would apply to the agent's own
         // process group.
         members.extend(pids.lines().filter_map(|pid| pid.parse::<i32>().ok()).filter(|pid| *pid > 0));
     }
@@ -135,7 +134,7 @@ fn below(path: &Path, depth: usize) -> impl Iterator<Item = PathBuf> {
     entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path())
 }
 
-/// Version 2, then its place on hosts that have both, then a version 1 hierarchy that costs nothing to be in.
+/// Version 2, then its path on hosts that have both, then a version 1 hierarchy without overhead.
 fn find() -> Option<Groups> {
     let own = fs::read_to_string("/proc/self/cgroup").ok()?;
     let candidates = [
@@ -151,7 +150,7 @@ fn find() -> Option<Groups> {
         }
         let dir = root.join(own_group(&own, controller)).join("downbeat");
         fs::create_dir_all(&dir).ok()?;
-        // A directory that can be made is not yet a group that can be entered: read-only mounts, no delegation.
+        // A directory that can be created may still not be a usable group: read-only mounts, no delegation.
         let probe = dir.join(format!("probe.{}", std::process::id()));
         fs::create_dir(&probe).ok()?;
         let writable = File::options().write(true).open(probe.join("cgroup.procs")).is_ok();
@@ -160,7 +159,7 @@ fn find() -> Option<Groups> {
     })
 }
 
-/// The agent's own group in a hierarchy, relative to its root. Outside of the visible part, the root itself.
+/// Returns the agent's own group in a hierarchy, relative to its root; the root if it is not visible.
 fn own_group<'a>(own: &'a str, controller: &str) -> &'a str {
     let path = own.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':');

@@ -1,4 +1,4 @@
-//! Owns the end of one process: learned from its pidfd, or from tokio where the standard library started it.
+//! Owns the end of one process, detected by its pidfd, or by tokio if the standard library started it.
 
 use std::io;
 use std::process::ExitStatus;
@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 
 use super::orphans::Own;
 
-/// A process of this agent. It is waited for even if this is dropped before its end.
+/// A process of this agent. It is reaped even if this is dropped before its end.
 #[derive(Debug)]
 pub(super) struct Child {
     pid: i32,
@@ -32,7 +32,7 @@ impl Child {
         let own = Own::new(pid);
         let watched = match Watched::new(started) {
             Ok(watched) => watched,
-            // Nobody could learn of its end.
+            // Its end could not be detected.
             Err(error) => {
                 let _ = killpg(Pid::from_raw(pid), Signal::SIGKILL);
                 tokio::task::spawn_blocking(move || {
@@ -46,11 +46,11 @@ impl Child {
     }
 
     pub(super) fn standard(child: tokio::process::Child) -> io::Result<Self> {
-        let pid = child.id().ok_or_else(|| io::Error::other("the process has no number"))?.cast_signed();
+        let pid = child.id().ok_or_else(|| io::Error::other("the process has no pid"))?.cast_signed();
         Ok(Self { pid, kind: Kind::Standard(child), ended: None, own: Own::new(pid) })
     }
 
-    /// Its number, which is nobody else's until `wait` has returned.
+    /// Returns its pid, which is not reused until `wait` has returned.
     pub(super) fn pid(&self) -> i32 {
         self.pid
     }
@@ -62,7 +62,7 @@ impl Child {
         }
         let status = match &mut self.kind {
             Kind::Cloned(Some(watched)) => watched.end().await?,
-            Kind::Cloned(None) => return Err(io::Error::other("nobody watches the process")),
+            Kind::Cloned(None) => return Err(io::Error::other("the process is not watched")),
             Kind::Standard(child) => child.wait().await?,
         };
         self.ended = Some(status);
@@ -86,7 +86,7 @@ impl Drop for Child {
                     });
                 }
             }
-            // tokio waits for it at some time, so it stays this agent's own.
+            // tokio reaps it at some time, so it stays this agent's own.
             Kind::Standard(_) => std::mem::forget(own),
         }
     }

@@ -1,4 +1,4 @@
-//! Owns the words for a process that could not be started: what is wrong, and with which file.
+//! Owns the error texts for a process that could not be started.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ const EXIT_NOT_RUNNABLE: i32 = 126;
 /// The kernel reads no more of a script's first line.
 const FIRST_LINE_BYTES: u64 = 256;
 
-/// `path` is the search path of the process. Blocks: it looks at the program's file.
+/// `path` is the search path of the process. Blocks: reads the program's file.
 pub(super) fn not_started(program: &Program, path: Option<&OsStr>, error: &Error) -> Finish {
     let not_found = error.error.kind() == io::ErrorKind::NotFound;
     let reason = match error.step {
@@ -30,13 +30,12 @@ pub(super) fn not_started(program: &Program, path: Option<&OsStr>, error: &Error
     Finish::failed(Some(exit_code), format!("cannot run `{}`: {reason}", program.name))
 }
 
-/// The working directory cannot be entered.
 pub(super) fn wrong_dir(program: &Program, error: &io::Error) -> Finish {
     let dir = program.working_dir.as_deref().unwrap_or(Path::new("")).display();
     let problem = match error.kind() {
         io::ErrorKind::NotFound => "does not exist".to_owned(),
         io::ErrorKind::NotADirectory => "is not a directory".to_owned(),
-        io::ErrorKind::PermissionDenied => "may not be entered: permission denied".to_owned(),
+        io::ErrorKind::PermissionDenied => "cannot be entered: permission denied".to_owned(),
         _ => format!("cannot be entered: {error}"),
     };
     Finish::failed(None, format!("cannot run `{}`: working directory `{dir}` {problem}", program.name))
@@ -46,14 +45,14 @@ fn plain(error: &io::Error) -> String {
     match Errno::from_raw(error.raw_os_error().unwrap_or_default()) {
         Errno::EACCES => "permission denied".to_owned(),
         Errno::ENOEXEC => {
-            "it is neither a program for this machine nor a script whose first line is `#!` and an interpreter"
+            "it is neither a program for this machine nor a script that starts with `#!` and an interpreter"
                 .to_owned()
         }
         _ => error.to_string(),
     }
 }
 
-/// The kernel says of a program that its file does not exist also if that of its interpreter does not.
+/// The kernel returns the same error for a missing program and for a missing interpreter.
 fn missing(program: &Program, path: Option<&OsStr>) -> String {
     let found = candidates(&program.name, path)
         .into_iter()
@@ -103,12 +102,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_working_directory_is_said() {
+    fn a_wrong_working_directory_is_explained() {
         let program = program("true", Some(Path::new("/d")));
         let cases = [
             (Errno::ENOENT, "does not exist"),
             (Errno::ENOTDIR, "is not a directory"),
-            (Errno::EACCES, "may not be entered: permission denied"),
+            (Errno::EACCES, "cannot be entered: permission denied"),
         ];
         for (errno, problem) in cases {
             let finish = not_started(&program, None, &Error { step: Step::Directory, error: errno.into() });

@@ -1,5 +1,5 @@
-//! Owns the record of what runs on behalf of an agent, in a file that outlives it: a restarted agent ends what its
-//! former life left running. Several agents may share a host, so only what is recorded here is touched.
+//! Owns the ledger: a record of the agent's running processes in a file that survives it, so that a restarted agent
+//! ends the processes of its previous run. Several agents may share a host, so only recorded processes are touched.
 
 use std::collections::HashMap;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -18,26 +18,27 @@ use crate::backend::Identity;
 use crate::private::{self, DIR_MODE, FILE_MODE};
 
 const FILE: &str = "ledger";
-/// Names the boot of the machine in which the lines were written.
+/// The boot id of the machine when the lines were written.
 const BOOT_FILE: &str = "boot";
-/// Names the directory of the control groups that the processes were born in. An agent that was started in another
-/// session has another.
+/// The directory of the control groups of these processes. An agent that was started in another session has another
+/// one.
 const GROUPS_FILE: &str = "groups";
-/// Every line is as long, so that one can be written over. The longest holds an identity and two numbers: 79 bytes.
+/// Every line has the same length, so that it can be overwritten. The longest has an identity and two numbers: 79
+/// bytes.
 const LINE_BYTES: usize = 96;
-/// An agent that is told twice to stop waits no longer than this.
+/// The limit for an agent that is asked twice to stop.
 const KILL_ALL_FOR: Duration = Duration::from_secs(2);
-/// Between the two looks for what is to be killed.
+/// Between the two searches for processes to kill.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(50);
 
-/// One line per running execution, in places that are used again: a file of its own for each would cost a short command
-/// as much as its process does. Not synced: what a crash of the machine loses, it also ended.
+/// One line per running execution, in reused positions: a file for each would cost as much as the process of a short
+/// command. Not synced: a crash of the machine also ends the processes.
 #[derive(Debug)]
 pub struct Ledger {
     dir: PathBuf,
     means: Means,
     book: Mutex<Book>,
-    /// What runs now.
+    /// The trees that run now.
     trees: Mutex<HashMap<Identity, Arc<Tree>>>,
 }
 
@@ -45,25 +46,25 @@ pub struct Ledger {
 struct Book {
     file: File,
     places: HashMap<Identity, u64>,
-    /// Lines before the last that hold nothing.
+    /// Empty lines before the last one.
     free: Vec<u64>,
     /// The line after the last.
     next: u64,
-    /// Why the last begin could not be written.
+    /// Why the last `begin` could not be written.
     failing: Option<String>,
 }
 
-/// One line of the record.
+/// One line of the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
     identity: Identity,
-    /// Of a process that was born in a control group it is not recorded: the group has the identity as its name. Of
-    /// others, not until they have lasted for a moment.
+    /// Not recorded for a process that was started in a control group, which is named after the identity. For others,
+    /// recorded after they have run for a moment.
     leader: Option<Leader>,
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("cannot keep the record of running work in `{dir}`: {error}")]
+#[error("cannot write the record of running work in `{dir}`: {error}")]
 pub struct Error {
     dir: PathBuf,
     error: io::Error,
@@ -74,19 +75,19 @@ impl Ledger {
         Self::open_with(dir, Means::found())
     }
 
-    /// The same on a host that offers less.
+    /// Opens it on a host that offers less.
     pub fn open_with(dir: &Path, means: Means) -> Result<Self, Error> {
         let failed = |error| Error { dir: dir.to_owned(), error };
         DirBuilder::new().recursive(true).mode(DIR_MODE).create(dir).map_err(failed)?;
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(FILE_MODE);
         let file = options.open(dir.join(FILE)).map_err(failed)?;
-        // One of an older agent was open to all.
+        // An older agent left it readable to all.
         fs::set_permissions(dir, Permissions::from_mode(DIR_MODE)).map_err(failed)?;
         file.set_permissions(Permissions::from_mode(FILE_MODE)).map_err(failed)?;
         let bytes = file.metadata().map_err(failed)?.len();
         let means = means.with_former_groups(fs::read_to_string(dir.join(GROUPS_FILE)).ok().as_deref());
-        // What a former life left stays where it is until it is swept.
+        // Lines of an earlier run stay until they are swept.
         let next = bytes.div_ceil(LINE_BYTES as u64);
         let book = Book { file, places: HashMap::new(), free: Vec::new(), next, failing: None };
         Ok(Self { dir: dir.to_owned(), means, book: Mutex::new(book), trees: Mutex::default() })
@@ -96,7 +97,7 @@ impl Ledger {
         &self.means
     }
 
-    /// Before the start: a process that nobody recorded could not be found again.
+    /// Called before the start: an unrecorded process could not be found again.
     pub(super) fn begin(&self, identity: Identity) -> io::Result<()> {
         let mut book = self.book();
         let written = book.write(Entry { identity, leader: None });
@@ -104,20 +105,18 @@ impl Ledger {
         written
     }
 
-    /// Why running work cannot be recorded, when the last attempt failed.
+    /// Returns why running work cannot be recorded, if the last attempt failed.
     pub fn problem(&self) -> Option<String> {
         let error = self.book().failing.clone()?;
         let dir = self.dir.display();
-        Some(format!(
-            "running work cannot be recorded: {error} ({dir}); a restart of the agent does not end it"
-        ))
+        Some(format!("running work cannot be recorded: {error} ({dir}); a restarted agent could not end it"))
     }
 
     pub(super) fn started(&self, identity: Identity, leader: Leader) -> io::Result<()> {
         self.book().write(Entry { identity, leader: Some(leader) })
     }
 
-    /// It runs, and `kill_all` takes it too.
+    /// Adds a running tree, for `kill_all`.
     pub(super) fn attend(&self, identity: Identity, tree: &Arc<Tree>) {
         self.trees().insert(identity, tree.clone());
     }
@@ -127,9 +126,9 @@ impl Ledger {
         self.book().erase(identity);
     }
 
-    /// Kills everything that runs, without asking it to end first; for an agent that has no time left.
+    /// Kills all running processes without TERM, for an agent that has no time left.
     pub async fn kill_all(&self) {
-        // Twice: a process may have been started in the very moment of the first look.
+        // Twice: a process may have been started during the first search.
         for _ in 0..2 {
             let trees: Vec<(Identity, Arc<Tree>)> = self.trees().drain().collect();
             let killed = trees.iter().map(async |(identity, tree)| {
@@ -144,13 +143,13 @@ impl Ledger {
         }
     }
 
-    /// Ends everything that is recorded; to be called before anything is started. Returns what was still running.
+    /// Ends all recorded processes; call it before any work starts. Returns those that still ran.
     pub async fn sweep(&self, grace: Duration) -> Vec<Identity> {
         let recorded = self.recorded();
         let ended = if self.is_of_this_boot() {
             join_all(recorded.iter().map(|entry| self.end_former(*entry, grace))).await
         } else {
-            tracing::info!("the machine was restarted: nothing of the last session runs any more");
+            tracing::info!("the machine was restarted: no process of the previous session is left");
             Vec::new()
         };
         for entry in recorded {
@@ -164,7 +163,7 @@ impl Ledger {
         ended.into_iter().flatten().collect()
     }
 
-    /// Returns what it was, if anything of it still ran.
+    /// Returns its identity if a process of it still ran.
     async fn end_former(&self, entry: Entry, grace: Duration) -> Option<Identity> {
         let Entry { identity, leader } = entry;
         let tree = Arc::new(Tree::former(identity, leader, &self.means));
@@ -172,15 +171,15 @@ impl Ledger {
         if found {
             let left = terminate(&tree, grace).await;
             if left > 0 {
-                tracing::error!(execution = %identity, left, "processes of a former life do not end");
+                tracing::error!(execution = %identity, left, "processes of an earlier run do not end");
             }
         }
         self.means.release(tree.cgroup());
         found.then_some(identity)
     }
 
-    /// After a restart of the machine, numbers of processes on record are those of strangers. Older agents did not name
-    /// the boot, or could leave half a name on a full disk: what they recorded is taken as of this one.
+    /// After a restart of the machine, recorded pids belong to other processes. Older agents did not write the boot id,
+    /// or could leave half of it on a full disk: their records count as of this boot.
     fn is_of_this_boot(&self) -> bool {
         match (fs::read_to_string(self.dir.join(BOOT_FILE)), procfs::boot_id()) {
             (Ok(recorded), Some(now)) => recorded.trim().len() != now.len() || recorded.trim() == now,
@@ -198,7 +197,7 @@ impl Ledger {
             }
             if let Err(error) = private::write(&file, &text) {
                 let file = file.display();
-                tracing::warn!(%file, %error, "cannot note where running work is; a restart may not find all of it");
+                tracing::warn!(%file, %error, "cannot record where running work is; a restarted agent may not find all of it");
             }
         }
     }
@@ -206,7 +205,7 @@ impl Ledger {
     fn recorded(&self) -> Vec<Entry> {
         let text = fs::read(self.dir.join(FILE)).unwrap_or_default();
         let lines = String::from_utf8_lossy(&text).lines().filter_map(parse).collect::<Vec<_>>();
-        // An older agent had a file for each, named after it.
+        // An older agent had one file per execution, named after it.
         let files = fs::read_dir(&self.dir).into_iter().flatten().flatten();
         let former = files.filter_map(|file| {
             let identity = file.file_name().to_str()?.parse().ok()?;
@@ -296,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_begun_and_not_ended_is_on_record_for_the_next_life() {
+    fn running_work_is_on_record_for_the_next_run() {
         let dir = tempfile::tempdir().unwrap();
         let ledger = Ledger::open(dir.path()).unwrap();
         let leader = Leader { pid: i32::MAX, started: u64::MAX };
@@ -343,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_begun_before_the_sweep_does_not_write_over_what_is_to_be_swept() {
+    fn work_started_before_the_sweep_does_not_overwrite_former_lines() {
         let dir = tempfile::tempdir().unwrap();
         Ledger::open(dir.path()).unwrap().begin(identity(1)).unwrap();
         Ledger::open(dir.path()).unwrap().begin(identity(2)).unwrap();
@@ -361,14 +360,14 @@ mod tests {
         let entries = running(dir.path());
         assert_eq!(entries[0].leader, Some(Leader { pid: i32::MAX, started: 2 }));
         assert_eq!(entries.len(), 3);
-        // Nothing of this is alive: no process has such a number.
+        // No process has such a pid.
         assert_eq!(Ledger::open(dir.path()).unwrap().sweep(Duration::ZERO).await, []);
         assert_eq!(running(dir.path()), []);
         let left = fs::read_dir(dir.path()).unwrap().flatten().filter(|file| {
             let name = file.file_name();
             ![FILE, BOOT_FILE, GROUPS_FILE].iter().any(|kept| name == *kept)
         });
-        assert_eq!(left.count(), 0, "only the record and where it is from");
+        assert_eq!(left.count(), 0, "only the ledger and its origin");
     }
 
     #[tokio::test]
@@ -386,7 +385,7 @@ mod tests {
         record(&procfs::boot_id().unwrap().chars().rev().collect::<String>());
         assert_eq!(Ledger::open(dir.path()).unwrap().sweep(Duration::ZERO).await, []);
         assert_eq!(running(dir.path()), [], "it is forgotten");
-        assert_eq!(stranger.try_wait().unwrap(), None, "the stranger lives");
+        assert_eq!(stranger.try_wait().unwrap(), None, "the other process still runs");
         record(&procfs::boot_id().unwrap());
         assert_eq!(Ledger::open(dir.path()).unwrap().sweep(Duration::ZERO).await, [identity(1)]);
         assert!(!stranger.wait().unwrap().success());
@@ -415,7 +414,7 @@ mod tests {
         let elsewhere = groups.dir().join(format!("session.{}", std::process::id()));
         fs::create_dir(&elsewhere).unwrap();
         let group = Groups::at(&elsewhere).create(unique).unwrap();
-        // Nothing but the group says whose it is.
+        // Only the group identifies it.
         let mut left = std::process::Command::new("sleep").arg("1000").env_clear().spawn().unwrap();
         group.join(left.id().cast_signed()).unwrap();
         let dir = tempfile::tempdir().unwrap();

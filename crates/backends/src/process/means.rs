@@ -1,4 +1,4 @@
-//! Owns what this host offers for starting processes and for finding them again.
+//! Owns the host's facilities for starting and finding processes.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -9,21 +9,21 @@ use super::cgroup::{Cgroup, Groups};
 use super::procfs::Proc;
 use crate::backend::Identity;
 
-/// Groups that daemons keep are looked at again after so many of them, or after this time: they may have ended.
+/// Groups that daemons keep are checked again after this many of them, or after this time.
 const TIDY_AFTER: u32 = 64;
 const TIDY_EVERY: Duration = Duration::from_secs(3600);
 
-/// How processes are started here. The host decides; tests leave out what they want to do without.
+/// How processes are started on this host. Tests disable some of it.
 #[derive(Debug)]
 pub struct Means {
     groups: Option<Groups>,
-    /// Where a former life of the agent had its groups.
+    /// The groups of an earlier run of the agent.
     former: Option<Groups>,
-    /// Processes can be born in a group. Untrue once the kernel, or a filter around it, has refused.
+    /// Processes can be started in a group. False once the kernel, or a filter, has refused.
     births: AtomicBool,
     clone: bool,
     proc: Proc,
-    /// Groups that were not empty when their execution ended, since the last look.
+    /// Groups that were not empty when their execution ended, since the last check.
     left: AtomicU32,
     tidied: Mutex<Instant>,
 }
@@ -43,13 +43,13 @@ impl Means {
         }
     }
 
-    /// As with cgroup v1, or a kernel before 5.7: processes enter their group if they last.
+    /// As with cgroup v1, or a kernel before 5.7: processes are moved into their group if they run for a while.
     #[must_use]
     pub fn without_births(self) -> Self {
         Self { births: AtomicBool::new(false), ..self }
     }
 
-    /// As in a container that may not write to the hierarchy.
+    /// As in a container that cannot write to the hierarchy.
     #[must_use]
     pub fn without_groups(self) -> Self {
         Self { groups: None, former: None, ..self }.without_births()
@@ -61,13 +61,13 @@ impl Means {
         Self { clone: false, ..self }.without_births()
     }
 
-    /// Groups of a former life are looked for in the directory that it noted.
+    /// Also searches groups of an earlier run in the directory that it recorded.
     pub(super) fn with_former_groups(self, noted: Option<&str>) -> Self {
         let noted = noted.map(|noted| Path::new(noted.trim())).filter(|noted| noted.is_absolute());
         Self { former: noted.map(Groups::at), ..self }
     }
 
-    /// The group that a former life made.
+    /// Returns the group that an earlier run created.
     pub(super) fn find_group(&self, identity: Identity) -> Option<Cgroup> {
         [&self.groups, &self.former].into_iter().flatten().find_map(|groups| groups.find(identity))
     }
@@ -89,7 +89,7 @@ impl Means {
         self.clone
     }
 
-    /// A group for a process to be born in.
+    /// Creates a group to start a process in.
     pub(super) fn group_to_be_born_in(&self, identity: Identity) -> Option<Cgroup> {
         if !self.clone || !self.births.load(Ordering::Relaxed) {
             return None;
@@ -97,19 +97,19 @@ impl Means {
         let created = self.groups.as_ref()?.create(identity);
         created
             .inspect_err(
-                |error| tracing::debug!(execution = %identity, %error, "cannot make a control group"),
+                |error| tracing::debug!(execution = %identity, %error, "cannot create a control group"),
             )
             .ok()
     }
 
-    /// The kernel does not let processes be born in a group, and will not the next time.
+    /// Notes that the kernel cannot start processes in a group.
     pub(super) fn no_births(&self, error: &downbeat_spawn::Error) {
         if self.births.swap(false, Ordering::Relaxed) {
-            tracing::warn!(%error, "processes cannot start inside a control group; they enter one if they last");
+            tracing::warn!(%error, "processes cannot start inside a control group; moving them into one if they run for a while");
         }
     }
 
-    /// An execution has ended. Its group is removed, unless a daemon keeps it.
+    /// Removes the group of an execution that ended, unless a daemon keeps it.
     pub(super) fn release(&self, group: Option<&Cgroup>) {
         if group.is_some_and(|group| group.remove().is_err()) {
             self.left.fetch_add(1, Ordering::Relaxed);

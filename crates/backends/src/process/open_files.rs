@@ -1,23 +1,23 @@
-//! Owns how many files the agent and its children may have open. A process costs the agent a few (two pipes, its pidfd),
-//! and what a shell allows a program by default is too little for many of them. Children get back what the agent was
-//! given: some programs close every file that they might have.
+//! Owns the limit of open files of the agent and its children. A process costs the agent a few (two pipes, its pidfd),
+//! and the default of a shell is too low for many processes. Children get the agent's original limit: some programs
+//! close every file that they might have.
 
 use std::sync::OnceLock;
 
 pub use downbeat_spawn::OpenFiles;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Files of one process, with its outputs and what follows its end.
+/// Files of one process: its streams and its pidfd.
 const FILES_PER_SLOT: u64 = 5;
-/// Connections, the outbox, the runtime, what backends open.
+/// Connections, the outbox, the runtime, files of backends.
 const OTHER_FILES: u64 = 128;
 
 static GIVEN: OnceLock<OpenFiles> = OnceLock::new();
 
-/// Allows this process as many as the system lets it allow itself. Returns how many that is.
+/// Raises this process's limit to the maximum. Returns the new limit.
 pub fn raise_open_files() -> nix::Result<u64> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    // Only the first call sees what was given.
+    // Only the first call sees the original limit.
     GIVEN.get_or_init(|| OpenFiles { soft, hard });
     if soft < hard {
         setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
@@ -25,12 +25,12 @@ pub fn raise_open_files() -> nix::Result<u64> {
     Ok(hard)
 }
 
-/// The limit that children are to have. Nothing: this process did not change its own.
+/// Returns the limit for children; `None` if this process did not change its own.
 pub fn open_files_of_children() -> Option<OpenFiles> {
     GIVEN.get().copied()
 }
 
-/// How many placed executions so many files are enough for; at least one.
+/// Returns the number of placed executions that this many files allow; at least one.
 pub fn slots_within(open_files: u64) -> u32 {
     let slots = open_files.saturating_sub(OTHER_FILES) / FILES_PER_SLOT;
     u32::try_from(slots).unwrap_or(u32::MAX).max(1)

@@ -1,5 +1,5 @@
-//! Owns the duty of process 1: whoever loses its parent becomes its child, and stays a zombie until it is waited for.
-//! An agent has it as the first process of a container.
+//! Owns the duty of process 1: processes that lose their parent become its children, and stay zombies until it waits
+//! for them. An agent has this duty as the first process of a container.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, TryLockError};
@@ -11,14 +11,13 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::procfs::Proc;
 
-/// Between two looks. An orphan is one that was a zombie in both: children that somebody else in this process waits for
-/// are gone by then.
+/// Between two searches. An orphan is a zombie in both: children that other code of this process waits for are gone by
+/// then.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Held for reading from before a process is created until it is on the list, so that no look falls in between.
+/// Held for reading from before a process is created until it is listed, so that no search runs in between.
 static STARTING: RwLock<()> = RwLock::new(());
-/// Children that their starters wait for. Counted: a number is used again as soon as the former child was waited for,
-/// which may be before its entry is gone.
+/// Children that their starters wait for. Counted: a pid may be reused before the entry of its former child is removed.
 static OWN: Mutex<BTreeMap<i32, u32>> = Mutex::new(BTreeMap::new());
 
 /// A child that its starter waits for, until this is dropped.
@@ -29,7 +28,7 @@ fn is_first_process() -> bool {
     std::process::id() == 1
 }
 
-/// To be held while a process is created and listed. Nothing where orphans are somebody else's.
+/// Hold this while a process is created and listed. `None` in a process that does not adopt orphans.
 pub(super) fn starting() -> Option<RwLockReadGuard<'static, ()>> {
     is_first_process().then(|| STARTING.read().unwrap_or_else(PoisonError::into_inner))
 }
@@ -57,8 +56,7 @@ impl Drop for Own {
     }
 }
 
-/// Waits for orphans, for as long as this process lives. Returns at once where they are somebody else's: in every
-/// process but the first of a machine or container.
+/// Reaps orphans forever. Returns at once in every process but the first of a machine or container.
 pub async fn reap_orphans() {
     if !is_first_process() {
         return;
@@ -66,7 +64,7 @@ pub async fn reap_orphans() {
     let mut ended = match signal(SignalKind::child()) {
         Ok(ended) => ended,
         Err(error) => {
-            tracing::warn!(%error, "cannot learn of orphans: they stay zombies; start the container with --init");
+            tracing::warn!(%error, "cannot detect orphans; they stay zombies; start the container with --init");
             return;
         }
     };
@@ -84,9 +82,9 @@ pub async fn reap_orphans() {
     }
 }
 
-/// Waits for zombies that were there the last time; returns those that are new. Nothing: it is not the moment to look.
+/// Reaps zombies that were found the last time; returns new ones. `None` if a process is being started.
 fn reap(seen: &HashSet<(i32, u64)>) -> Option<HashSet<(i32, u64)>> {
-    // Not waited for: whoever starts a process may wait for a mount, and all others would then wait for this.
+    // Does not wait for the lock: starting a process may wait for a mount, and all other starts would then wait too.
     let _nobody_starts = match STARTING.try_write() {
         Ok(nobody_starts) => nobody_starts,
         Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -125,7 +123,7 @@ mod tests {
         loop {
             match Proc::default().one(pid) {
                 Some(process) if process.zombie => return (child, (pid, process.started)),
-                _ => assert!(begun.elapsed() < Duration::from_secs(30), "it does not end"),
+                _ => assert!(begun.elapsed() < Duration::from_secs(30), "the process does not end"),
             }
             std::thread::yield_now();
         }
@@ -143,10 +141,10 @@ mod tests {
         assert_eq!(Proc::default().one(first.0), None);
         drop(own);
         reap(&HashSet::from([second]));
-        assert!(child.try_wait().unwrap().unwrap().success(), "it was still there to be waited for");
+        assert!(child.try_wait().unwrap().unwrap().success(), "it was not reaped");
         drop(again);
         assert!(!is_own(second.0));
         let _starting = STARTING.read().unwrap();
-        assert_eq!(reap(&HashSet::new()), None, "while somebody starts a process, it is put off");
+        assert_eq!(reap(&HashSet::new()), None, "postponed while a process is being started");
     }
 }

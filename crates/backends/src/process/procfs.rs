@@ -1,26 +1,26 @@
-//! Reads `/proc`: which processes there are, whose children, with which environment. Ends none.
+//! Reads `/proc`: processes, their children, their environments.
 
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::PathBuf;
 
-/// More than `/proc/PID/stat` ever has: a short name and some fifty numbers.
+/// Larger than any `/proc/PID/stat`: a short name and some fifty numbers.
 const STAT_BYTES: usize = 2048;
-/// Places of fields after the name.
+/// Indexes of fields after the name.
 const GROUP: usize = 2;
 const STARTED: usize = 19;
 
-/// Where the kernel shows its processes: `/proc`, or what a test puts in its place.
+/// The directory of processes: `/proc`, or a replacement in tests.
 #[derive(Clone, Debug)]
 pub(super) struct Proc(PathBuf);
 
-/// A process, or one that has ended and waits for its parent.
+/// A process, or a zombie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Process {
     pub(super) pid: i32,
     pub(super) parent: i32,
     pub(super) group: i32,
-    /// In ticks since boot. With the pid it is an identity: pids are used again, the pair is not.
+    /// In ticks since boot. Identifies a process together with the pid, which alone is reused.
     pub(super) started: u64,
     pub(super) zombie: bool,
 }
@@ -37,7 +37,7 @@ impl Proc {
         Self(root.to_owned())
     }
 
-    /// Every process that this agent may see, zombies included.
+    /// Returns all processes that this agent can see, including zombies.
     pub(super) fn all(&self) -> Vec<Process> {
         let Ok(entries) = fs::read_dir(&self.0) else { return Vec::new() };
         let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
@@ -45,21 +45,21 @@ impl Proc {
     }
 
     pub(super) fn one(&self, pid: i32) -> Option<Process> {
-        // The kernel returns all of it at once: a second read to see its end would cost as much as the first.
+        // The kernel returns all of it at once: a second read to detect the end would cost as much as the first.
         let mut stat = [0; STAT_BYTES];
         let length = File::open(self.path(pid).join("stat")).ok()?.read(&mut stat).ok()?;
         parse(pid, &stat[..length])
     }
 
-    /// The children of all its threads. Empty on kernels that do not list them (without `CONFIG_PROC_CHILDREN`).
+    /// Returns the children of all its threads. Empty on kernels without `CONFIG_PROC_CHILDREN`.
     pub(super) fn children(&self, pid: i32) -> Vec<i32> {
         let threads = fs::read_dir(self.path(pid).join("task")).into_iter().flatten().flatten();
         let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
         lists.flat_map(|list| list.split_whitespace().flat_map(str::parse).collect::<Vec<i32>>()).collect()
     }
 
-    /// Whether the environment that the process was started with holds exactly this `NAME=value`. The kernel takes a
-    /// lock of that process for it: the call never returns if the process hangs in the kernel with the lock.
+    /// Returns whether the process's initial environment contains exactly this `NAME=value`. The kernel locks that
+    /// process for it: the call never returns if the process hangs in the kernel with the lock.
     pub(super) fn carries(&self, pid: i32, marker: &str) -> bool {
         fs::read(self.path(pid).join("environ"))
             .is_ok_and(|environ| environ.split(|byte| *byte == 0).any(|entry| entry == marker.as_bytes()))
@@ -70,8 +70,8 @@ impl Proc {
     }
 }
 
-/// The name stands in parentheses and may itself hold blanks, parentheses and any bytes: fields are counted after the
-/// last one.
+/// The name is in parentheses and may itself contain blanks, parentheses and any bytes: fields are counted after the
+/// last parenthesis.
 fn parse(pid: i32, stat: &[u8]) -> Option<Process> {
     let name_end = stat.iter().rposition(|byte| *byte == b')')?;
     let mut fields = str::from_utf8(&stat[name_end + 1..]).ok()?.split_ascii_whitespace();
@@ -84,7 +84,7 @@ fn parse(pid: i32, stat: &[u8]) -> Option<Process> {
     })
 }
 
-/// The name of this boot of the machine: numbers of processes mean nothing in another.
+/// Returns the id of this boot of the machine: pids of another boot have no meaning.
 pub fn boot_id() -> Option<String> {
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     Some(id.trim().to_owned())

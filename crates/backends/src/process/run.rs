@@ -1,4 +1,4 @@
-//! Owns one child process from start to end: its streams, its exit, its tree when it is to stop.
+//! Owns one child process from start to end: its streams, its exit, and stopping its tree.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -24,23 +24,22 @@ use crate::blocking::USERS_FILES;
 use crate::guard::Work;
 use crate::output::{OutputSink, Stream};
 
-/// After the child's exit, what is in its pipes is read for this long. Usually the pipes end with it; a daemon that
-/// it left behind may hold them open for ever.
+/// After the child's exit, its pipes are read for this long. Usually the pipes close with it; a daemon that it left
+/// behind may hold them open forever.
 const DRAIN: Duration = Duration::from_millis(250);
-/// Work that lasts longer than this is recorded with its process, and moved into a control group where it could not be
-/// born in one. Moving takes the kernel some 10 ms (it waits for all processors), which would be most of the time of a
-/// short command.
+/// Work that runs longer than this is recorded with its process, and moved into a control group if it was not started
+/// in one. Moving takes the kernel some 10 ms (it waits for all processors), which would be most of the time of a short
+/// command.
 const LASTING: Duration = Duration::from_millis(50);
-/// One tree at a time is moved into its group: where a crowd of short commands is slow because it is a crowd, most of
-/// them have ended before their turn.
+/// Limits moves to one tree at a time: when many short commands run at once, most have ended before their move.
 static ENCLOSING: Semaphore = Semaphore::const_new(1);
-/// How long the end of a process waits for a move that is under way.
+/// How long the end of a process waits for a move in progress.
 const ENCLOSE_FOR: Duration = Duration::from_secs(2);
 const READ_BYTES: usize = 16 * 1024;
-/// Programs here are on disks that a machine cannot do without.
+/// Programs here are on disks that a machine cannot run without.
 const SYSTEM: [&str; 4] = ["/usr", "/bin", "/sbin", "/lib"];
 
-/// What is to be run. No shell reads any of it.
+/// The program to run, without a shell.
 #[derive(Debug)]
 pub(crate) struct Program {
     pub(crate) name: String,
@@ -50,8 +49,8 @@ pub(crate) struct Program {
     pub(crate) stdin: Option<String>,
 }
 
-/// Runs it to its end. On a normal exit daemons that it started are left alone, as a user of a job runner expects;
-/// when it is cancelled the whole tree goes.
+/// Runs a program to its end. After a normal exit its daemons continue, as users of a job runner expect; a cancel ends
+/// the whole tree.
 pub(crate) async fn run(program: Program, call: &Call, ledger: &Ledger) -> Finish {
     if call.cancel.is_cancelled() {
         return Finish::cancelled(None);
@@ -76,7 +75,7 @@ pub(crate) async fn run(program: Program, call: &Call, ledger: &Ledger) -> Finis
         guard.watch(&Work::Processes(call.identity)).await;
     }
     if let Err(error) = ledger.begin(call.identity) {
-        tracing::warn!(execution = %call.identity, %error, "running work is not recorded: a restart will not find it");
+        tracing::warn!(execution = %call.identity, %error, "cannot record running work; a restarted agent will not find it");
     }
     let finish = match start(&program, call, ledger.means()) {
         Ok(process) => attend(process, program.stdin, call, ledger).await,
@@ -86,14 +85,14 @@ pub(crate) async fn run(program: Program, call: &Call, ledger: &Ledger) -> Finis
     finish
 }
 
-/// Not on a thread that carries heartbeats: the path is the user's, and a mount whose server is gone never answers.
+/// Not on a thread that carries heartbeats: the path is the user's, and a mount whose server is gone never responds.
 async fn enter(dir: &Path) -> io::Result<()> {
     let dir = dir.to_owned();
     let found = USERS_FILES.run(move || fs::metadata(dir)).await??;
     if found.is_dir() { Ok(()) } else { Err(io::ErrorKind::NotADirectory.into()) }
 }
 
-/// The same for the program: whoever starts it waits until the kernel has read its file.
+/// The same for the program: its start waits until the kernel has read its file.
 async fn look_at(program: &Program, call: &Call) -> io::Result<()> {
     let path = environment(program, call).remove(OsStr::new("PATH"));
     let dir = program.working_dir.clone().unwrap_or_default();
@@ -102,7 +101,7 @@ async fn look_at(program: &Program, call: &Call) -> io::Result<()> {
     if files.iter().all(|file| is_of_system(file)) {
         return Ok(());
     }
-    // What is wrong with it the start finds out.
+    // The start reports what is wrong with it.
     USERS_FILES.run(move || files.iter().any(|file| file.is_file())).await.map(drop)
 }
 
@@ -122,7 +121,7 @@ async fn not_started(program: Program, call: &Call, error: downbeat_spawn::Error
 async fn attend(process: Process, stdin: Option<String>, call: &Call, ledger: &Ledger) -> Finish {
     let Process { mut child, stdin: input, stdout, stderr, cgroup } = process;
     let means = ledger.means();
-    // The group says who belongs to the work. Where there is none, its first process does.
+    // The group identifies the work's processes; without a group, the first process does.
     let leader = if cgroup.is_none() { Leader::of(child.pid(), means) } else { None };
     let tree = Arc::new(Tree::new(call.identity, leader, cgroup, means));
     ledger.attend(call.identity, &tree);
@@ -143,7 +142,7 @@ async fn attend(process: Process, stdin: Option<String>, call: &Call, ledger: &L
     let mut enclosing = None;
     let cancelled = loop {
         tokio::select! {
-            // The child is not waited for while its tree is being ended: unreaped, its number is nobody else's.
+            // The child is not reaped while its tree is being ended: until then its pid is not reused.
             () = call.cancel.cancelled() => break true,
             _ = child.wait() => break false,
             () = &mut pumps, if pumping => pumping = false,
@@ -164,7 +163,7 @@ async fn attend(process: Process, stdin: Option<String>, call: &Call, ledger: &L
             tokio::pin!(ending);
             tokio::select! {
                 left = &mut ending => left,
-                // Reads on, so that a process that writes its last words is not blocked by a full pipe.
+                // Continues to read, so that a process that writes its last output does not block on a full pipe.
                 () = &mut pumps => { pumping = false; ending.await }
             }
         } else {
@@ -181,7 +180,7 @@ async fn attend(process: Process, stdin: Option<String>, call: &Call, ledger: &L
     if pumping {
         let _ = tokio::time::timeout(DRAIN, &mut pumps).await;
     }
-    // After a kill that did not work, waiting without bound would hold the lane for ever.
+    // After a kill without effect, waiting without a limit would block the lane forever.
     let status = tokio::time::timeout(DRAIN, child.wait()).await;
     match status {
         Ok(Ok(status)) if cancelled => Finish::cancelled(exit_code(status)),
@@ -192,7 +191,7 @@ async fn attend(process: Process, stdin: Option<String>, call: &Call, ledger: &L
     }
 }
 
-/// For the next life of the agent, which finds a process that was not born in a group by its number.
+/// Records the process for the next run of the agent, which finds a process without a group by its pid.
 fn record_leader(tree: &Tree, call: &Call, ledger: &Ledger) {
     if let Some(leader) = tree.leader()
         && let Err(error) = ledger.started(call.identity, leader)
@@ -213,7 +212,7 @@ fn enclose(tree: Arc<Tree>) -> JoinHandle<()> {
     })
 }
 
-/// Memory for reading is made only for a stream that says something.
+/// The buffer is allocated only for a stream that has output.
 async fn pump(pipe: Receiver, stream: Stream, output: &OutputSink) {
     let mut buffer = Vec::new();
     while pipe.readable().await.is_ok() {
@@ -230,7 +229,7 @@ async fn pump(pipe: Receiver, stream: Stream, output: &OutputSink) {
     }
 }
 
-/// A process that does not read its input to the end (`head`) does nothing wrong.
+/// A process that does not read its input to the end (`head`) is not an error.
 async fn feed(pipe: Option<Sender>, text: Option<String>) {
     if let (Some(mut pipe), Some(text)) = (pipe, text) {
         let _ = pipe.write_all(text.as_bytes()).await;

@@ -26,23 +26,23 @@ use crate::backend::{Call, Identity};
 use crate::environment::DEFAULT_PATH;
 use crate::variables::{EXECUTION, OUTPUT};
 
-/// What work gets, whatever the agent's own is: a service's may be stricter, for the agent's own files.
+/// The umask of work, independent of the agent's own, which a service may set stricter.
 const UMASK: u32 = 0o022;
-/// A group may be removed by another agent's tidying before the process is born in it.
+/// Another agent may remove an empty group before the process is started in it.
 const GROUP_ATTEMPTS: usize = 3;
 
-/// A process that runs.
+/// A running process.
 #[derive(Debug)]
 pub(super) struct Process {
     pub(super) child: Child,
     pub(super) stdin: Option<Sender>,
     pub(super) stdout: Receiver,
     pub(super) stderr: Receiver,
-    /// The group that it was born in.
+    /// The group that it was started in.
     pub(super) cgroup: Option<Cgroup>,
 }
 
-/// The child's ends of its streams. Without input, it reads nothing.
+/// The child's ends of its streams. Without input it reads from `/dev/null`.
 struct Ends {
     input: Option<OwnedFd>,
     output: OwnedFd,
@@ -70,7 +70,7 @@ pub(super) fn start(program: &Program, call: &Call, means: &Means) -> Result<Pro
     Ok(Process { child, stdin, stdout, stderr, cgroup })
 }
 
-/// All variables of the process, each once.
+/// Returns all variables of the process, each once.
 pub(super) fn environment(program: &Program, call: &Call) -> BTreeMap<OsString, OsString> {
     let mut env: BTreeMap<OsString, OsString> =
         call.environment.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
@@ -82,7 +82,7 @@ pub(super) fn environment(program: &Program, call: &Call) -> BTreeMap<OsString, 
     env
 }
 
-/// Where a program of this name may be, in the order in which they are tried.
+/// Returns the possible paths of a program, in the order in which they are tried.
 pub(super) fn candidates(name: &str, path: Option<&OsStr>) -> Vec<OsString> {
     if name.contains('/') {
         return vec![name.into()];
@@ -120,7 +120,7 @@ fn cloned(
         cgroup: None,
         umask: UMASK,
         open_files: open_files_of_children(),
-        // Without a group, being a descendant is the mark that a process cannot shed: it does not lose its parent.
+        // Without a group, a process can only be recognized for certain as a descendant: orphans stay in the tree.
         adopts: true,
     };
     for _ in 0..GROUP_ATTEMPTS {
@@ -134,7 +134,7 @@ fn cloned(
         match Errno::from_raw(error.error.raw_os_error().unwrap_or_default()) {
             _ if error.step != Step::Clone => return Err(error),
             Errno::ENODEV | Errno::ENOENT => {}
-            // An old kernel, a filter around it, no right to, a group that takes no processes.
+            // An old kernel, a filter, missing permission, or a group that refuses processes.
             Errno::ENOSYS
             | Errno::EINVAL
             | Errno::E2BIG
@@ -157,8 +157,8 @@ fn variable((name, value): (&OsString, &OsString)) -> OsString {
     OsString::from_vec(variable)
 }
 
-/// As the standard library does it, which cannot set the umask of a child: it becomes the agent's own. Files of the
-/// agent that others must not read are made with their modes.
+/// Starts the process with the standard library, which cannot set the umask of a child: it becomes the agent's own. The
+/// agent's private files are created with their modes.
 fn standard(program: &Program, env: &BTreeMap<OsString, OsString>, ends: Ends) -> io::Result<Child> {
     static SET_UMASK: Once = Once::new();
     SET_UMASK.call_once(|| {

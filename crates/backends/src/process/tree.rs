@@ -1,4 +1,4 @@
-//! Owns the end of a process tree: which processes belong to an execution, and how all of them are ended.
+//! Owns the end of a process tree: which processes belong to an execution, and how they are ended.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,32 +16,30 @@ use super::procfs::{Proc, Process};
 use crate::backend::Identity;
 use crate::variables::EXECUTION;
 
-/// How long KILL is repeated. Processes that outlive it hang in the kernel, and no signal reaches them.
+/// How long KILL is repeated. Processes that survive it hang in the kernel, and no signal reaches them.
 const KILL_FOR: Duration = Duration::from_secs(10);
-/// A process that forks while the tree is being enclosed is caught by the next pass; one that forks without end, by none.
+/// A process that forks while the tree is being moved is found by the next pass; one that forks endlessly, by none.
 const ENCLOSE_PASSES: usize = 4;
 const FIRST_LOOK: Duration = Duration::from_millis(5);
 const LATER_LOOKS: Duration = Duration::from_millis(100);
-/// How long one look may take. Reading the environment of a process that hangs in the kernel takes for ever.
+/// How long one search may take. Reading the environment of a process that hangs in the kernel never returns.
 const LOOK_FOR: Duration = Duration::from_secs(2);
-/// How long a look waits for its turn.
+/// How long a search waits for a free place.
 const TURN_WITHIN: Duration = Duration::from_secs(10);
-/// Looks at once, over all trees: no more threads than this hang.
+/// Concurrent searches, over all trees: no more threads than this hang.
 static LOOKS: Semaphore = Semaphore::const_new(12);
 static READERS_OF_ENVIRONMENTS: Semaphore = Semaphore::const_new(4);
-/// Processes whose environments are being read, by when they were started, and since when. One that hangs costs one reader
-/// and not all.
+/// Processes whose environments are being read, and since when. One that hangs blocks one reader, not all.
 static BEING_READ: Mutex<BTreeMap<(i32, u64), Instant>> = Mutex::new(BTreeMap::new());
-/// Between two looks at what another reads.
+/// Between two checks of a process that another thread reads.
 const READ_PAUSE: Duration = Duration::from_millis(10);
 
-/// Everything that an execution started. Where its first process was born in a control group, that is the members of
-/// the group, and their descendants that something moved out of it (`su`, `systemd-run`): no other process is looked
-/// at.
+/// Everything that an execution started. If its first process was started in a control group, these are the members of
+/// the group, and their descendants that were moved out of it (`su`, `systemd-run`): no other process is read.
 ///
-/// Elsewhere processes are found by marks, of which each alone can be shed: the process group (left by `setsid`), the
-/// environment (cleared by `env -i`), being a descendant of a process with a mark (lost when the parent dies, unless
-/// the first process adopts), the group that it entered later.
+/// Otherwise processes are found by marks, each of which alone can be lost: the process group (left by `setsid`), the
+/// environment (cleared by `env -i`), being a descendant of a marked process (lost when the parent ends, unless the
+/// first process adopts orphans), the group that it was moved into later.
 #[derive(Debug)]
 pub(crate) struct Tree {
     identity: Identity,
@@ -49,10 +47,10 @@ pub(crate) struct Tree {
     proc: Proc,
     groups: Option<Groups>,
     cgroup: OnceLock<Cgroup>,
-    /// The first process was born in the group.
+    /// The first process was started in the group.
     is_born_inside: bool,
     leader: Option<Leader>,
-    /// Processes outside of the group, by when they were started.
+    /// Processes outside of the group, with their start times.
     known: Mutex<BTreeMap<i32, u64>>,
 }
 
@@ -64,14 +62,14 @@ pub(crate) struct Leader {
 }
 
 impl Leader {
-    /// To be called before a child of this process is waited for: its number is its own until then.
+    /// Call it before a child of this process is reaped: until then its pid is not reused.
     pub(super) fn of(pid: i32, means: &Means) -> Option<Self> {
         means.proc().one(pid).map(|process| Self { pid, started: process.started })
     }
 }
 
 impl Tree {
-    /// The tree of a process that was just started: born in this group, or else led by this leader.
+    /// Returns the tree of a process that was just started: in this group, or else led by this leader.
     pub(super) fn new(
         identity: Identity,
         leader: Option<Leader>,
@@ -90,8 +88,8 @@ impl Tree {
         }
     }
 
-    /// The tree that a former life of the agent began. Of processes that were not born in their group the leader is on
-    /// record, as soon as there is a group.
+    /// Returns a tree that an earlier run of the agent started. If its processes were not started in their group, the
+    /// leader is recorded as soon as there is a group.
     pub(crate) fn former(identity: Identity, leader: Option<Leader>, means: &Means) -> Self {
         Self::new(identity, leader, means.find_group(identity), means)
     }
@@ -108,7 +106,7 @@ impl Tree {
         self.leader
     }
 
-    /// Moves all members into a control group of their own, where the host has such: what they start from then on
+    /// Moves all members into their own control group, if the host has groups: processes that they start from then on
     /// cannot leave it. Blocks.
     pub(super) fn enclose(&self) {
         let Some(Ok(cgroup)) = self.groups.as_ref().map(|groups| groups.create(self.identity)) else {
@@ -129,7 +127,8 @@ impl Tree {
         }
     }
 
-    /// Members of the group, known processes, and all descendants of both. Costs as much as the tree is large. Blocks.
+    /// Returns members of the group, known processes, and all descendants of both. Its cost grows with the tree.
+    /// Blocks.
     fn members(&self) -> BTreeSet<i32> {
         let own = std::process::id().cast_signed();
         let grouped: BTreeSet<i32> = self.cgroup().map(Cgroup::members).into_iter().flatten().collect();
@@ -159,7 +158,7 @@ impl Tree {
         members
     }
 
-    /// How many are left of those that were found. Costs less than looking for more. Blocks.
+    /// Returns how many of the found processes are left. Cheaper than a search. Blocks.
     fn left(&self) -> usize {
         let mut known = self.known();
         self.forget_ended(&mut known);
@@ -172,11 +171,11 @@ impl Tree {
         });
     }
 
-    /// Marks by process group and by descent what a look at all processes has found; returns whose environment could
-    /// tell more. The youngest come first: they are the likeliest.
+    /// Marks processes by process group and by descent. Returns those whose environment has to be read, the youngest
+    /// first: they are the most likely members.
     fn recognise(&self, all: &[Process]) -> Vec<Process> {
         let own = std::process::id().cast_signed();
-        // While the leader is there, even as a zombie, nobody else can have its number as a group.
+        // While the leader exists, even as a zombie, its pid cannot be another process group.
         let leader = self.leader.filter(|leader| {
             all.iter().any(|process| process.pid == leader.pid && process.started == leader.started)
         });
@@ -203,7 +202,7 @@ impl Tree {
         others
     }
 
-    /// Reads environments, of which those that others read at the same time come last, and those that hang not at all.
+    /// Reads environments. Those that other threads read at the same time come last; those that hang are skipped.
     /// Blocks.
     fn read_environments(&self, others: Vec<Process>) {
         let mut later = Vec::new();
@@ -223,7 +222,7 @@ impl Tree {
         }
     }
 
-    /// Returns whether nobody else does.
+    /// Returns whether no other thread reads it.
     fn read_environment(&self, process: &Process) -> bool {
         let key = (process.pid, process.started);
         match being_read().entry(key) {
@@ -240,13 +239,13 @@ impl Tree {
         true
     }
 
-    /// Returns how many processes there were to signal. Blocks.
+    /// Returns how many processes it signalled. Blocks.
     fn signal(&self, signal: Signal) -> usize {
         let members = self.members();
         if signal == Signal::SIGKILL
             && let Some(cgroup) = self.cgroup()
         {
-            // Where the kernel cannot, each is killed below.
+            // On kernels without it, each process is killed below.
             let _ = cgroup.kill();
         }
         let send = |signal| {
@@ -256,7 +255,7 @@ impl Tree {
         };
         send(signal);
         if signal != Signal::SIGKILL {
-            // A process that is stopped does not see it.
+            // A stopped process does not receive the signal.
             send(Signal::SIGCONT);
         }
         members.len()
@@ -267,7 +266,7 @@ impl Tree {
     }
 }
 
-/// TERM to all, then, after the grace period, KILL until nothing is left. Returns how many do not end.
+/// Sends TERM to all, then, after the grace period, KILL until none is left. Returns how many do not end.
 pub(crate) async fn terminate(tree: &Arc<Tree>, grace: Duration) -> usize {
     find(tree).await;
     let mut left = look(tree, |tree| tree.signal(Signal::SIGTERM)).await;
@@ -281,7 +280,7 @@ pub(crate) async fn terminate(tree: &Arc<Tree>, grace: Duration) -> usize {
     if find(tree).await > 0 { kill_all(tree, KILL_FOR).await } else { 0 }
 }
 
-/// KILL until nothing is left, or the time is over. Returns how many do not end.
+/// Sends KILL until none is left, or the time is over. Returns how many do not end.
 pub(super) async fn kill_all(tree: &Arc<Tree>, within: Duration) -> usize {
     let deadline = Instant::now() + within;
     let mut pause = FIRST_LOOK;
@@ -299,8 +298,8 @@ pub(super) async fn kill_all(tree: &Arc<Tree>, within: Duration) -> usize {
     }
 }
 
-/// Looks for all members; returns how many there are. Only trees that were not born in a group cost a look at every
-/// process of the host.
+/// Searches all members; returns how many there are. Only trees without a group of their own need to read every process
+/// of the host.
 pub(super) async fn find(tree: &Arc<Tree>) -> usize {
     if !tree.is_born_inside {
         let all = within_bounds(&LOOKS, tree, |tree| tree.proc.all()).await.unwrap_or_default();
@@ -309,7 +308,7 @@ pub(super) async fn find(tree: &Arc<Tree>) -> usize {
         if read.await.is_none() {
             tracing::warn!(
                 execution = %tree.identity,
-                "a process of this host hangs: not every environment could be read to find what belongs to the execution"
+                "a process of this host hangs: not every environment could be read to find the processes of the execution"
             );
         }
         tree.recognise(&all);
@@ -317,12 +316,12 @@ pub(super) async fn find(tree: &Arc<Tree>) -> usize {
     look(tree, |tree| tree.members().len()).await
 }
 
-/// Of a look that takes too long nothing is known, but that something may be left.
+/// After a search that takes too long, something may be left.
 async fn look(tree: &Arc<Tree>, with: fn(&Tree) -> usize) -> usize {
     within_bounds(&LOOKS, tree, with).await.unwrap_or(1)
 }
 
-/// Not on a thread that carries heartbeats, and not for ever.
+/// Not on a thread that carries heartbeats, and with a time limit.
 async fn within_bounds<T: Send + 'static>(
     places: &'static Semaphore,
     tree: &Arc<Tree>,
@@ -358,7 +357,7 @@ mod tests {
         Identity { execution: ExecutionId(Uuid::from_u128(7)), attempt: 1 }
     }
 
-    /// A process that does not exist, in a `/proc` that does not either. Its environment is read for ever.
+    /// A process that does not exist, in a fake `/proc`. Reading its environment never returns.
     fn hanging(root: &Path, pid: i32, started: u64) {
         let dir = root.join(pid.to_string());
         fs::create_dir(&dir).unwrap();
@@ -380,11 +379,11 @@ mod tests {
         while READERS_OF_ENVIRONMENTS.available_permits() < 3 {
             tokio::task::yield_now().await;
         }
-        assert!(being_read().contains_key(&(hung, 50)), "one reader hangs, and no other");
-        // So that the threads which read it end with the test.
+        assert!(being_read().contains_key(&(hung, 50)), "only one reader hangs");
+        // So that the threads that read it end with the test.
         let environ = root.path().join(hung.to_string()).join("environ");
         while READERS_OF_ENVIRONMENTS.available_permits() < 4 {
-            // For both, since opening it only to write waits for somebody who reads.
+            // For both, since opening it only for writing waits for a reader.
             drop(fs::OpenOptions::new().read(true).write(true).open(&environ).unwrap());
             tokio::task::yield_now().await;
         }

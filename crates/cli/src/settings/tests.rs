@@ -155,7 +155,7 @@ fn jobs_get_the_variables_that_the_settings_name() {
         read(&sources(Some(&file), &[], &[("pass_env", "NOTIFY_SOCKET", "--pass-env")])).unwrap_err();
     assert_eq!(
         refused.message,
-        "bad value of `pass_env` (--pass-env): `NOTIFY_SOCKET` is the agent's own and is never passed on; remove it"
+        "bad value of `pass_env` (--pass-env): `NOTIFY_SOCKET` belongs to the agent and is never passed on; remove it"
     );
 }
 
@@ -407,9 +407,9 @@ fn a_backend_has_settings_of_its_own() {
     for (text, expected) in [
         (
             "[agent.backend.docker]\nsockt = \"x\"",
-            "`backend.docker.sockt`: there is no such key; did you mean `socket`?",
+            "`backend.docker.sockt`: unknown key; did you mean `socket`?",
         ),
-        ("[agent.backend.dokcer]", "`backend.dokcer`: there is no such key; did you mean `docker`?"),
+        ("[agent.backend.dokcer]", "`backend.dokcer`: unknown key; did you mean `docker`?"),
         ("[agent]\ndocker_socket = \"ssh://x\"", "bad value of `docker_socket`"),
     ] {
         let file = file(text);

@@ -86,5 +86,5 @@ async fn an_agent_whose_engine_is_away_starts_and_says_what_is_wrong() {
     assert_eq!(yard.ended(&run).await["status"], "failed");
     let executions = yard.executions(&run).await;
     let error = executions[0]["error"].as_str().unwrap();
-    assert!(error.contains("nowhere.sock is away (there is no such socket)"), "{error}");
+    assert!(error.contains("nowhere.sock (the socket does not exist)"), "{error}");
 }

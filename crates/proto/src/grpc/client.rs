@@ -1,4 +1,4 @@
-//! Owns an agent's gRPC connection to one server. Reconnecting and choosing among servers is the agent's.
+//! Owns an agent's gRPC connection to one server. The agent reconnects and chooses among servers.
 
 use std::future::Future;
 use std::time::Duration;
@@ -22,13 +22,13 @@ use crate::message::{
 use crate::{Link, deadline, poll_deadline};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// A server that is silent for this long after a ping is gone, whatever TCP says.
+/// A server that is silent for this long after a ping is gone, whatever TCP reports.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Where a server listens for agents when nothing is set.
+/// The default port for agents.
 const AGENT_PORT: u16 = 4681;
-/// How much a server may send before this side has read it. More would sit in buffers along a slow line, and the
-/// answer to a heartbeat would wait behind it.
+/// How much a server may send before this side has read it. More would fill buffers along a slow network, and the
+/// response to a heartbeat would wait behind it.
 const STREAM_WINDOW_BYTES: u32 = 64 * 1024;
 const CONNECTION_WINDOW_BYTES: u32 = 128 * 1024;
 
@@ -44,7 +44,7 @@ impl Client {
     pub async fn connect(address: &str) -> Result<Self, Fault> {
         let uri = if address.contains("://") { address.to_owned() } else { format!("http://{address}") };
         let endpoint = Endpoint::from_shared(uri)
-            .map_err(|_| Fault::Rejected(format!("`{address}` is no address; write HOST:PORT")))?
+            .map_err(|_| Fault::Rejected(format!("`{address}` is not a valid address; write HOST:PORT")))?
             .connect_timeout(CONNECT_TIMEOUT)
             .tcp_nodelay(true)
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
@@ -69,8 +69,8 @@ impl Client {
     }
 }
 
-/// Returns how long the call may take. A message that is too long is refused here: tonic would report it as a broken
-/// connection, and it would be sent again without end.
+/// Returns how long the call may take. Refuses a message that is too long: tonic would report it as a broken
+/// connection, and it would be retried forever.
 fn deadline_of(request: &impl prost::Message) -> Result<Duration, Fault> {
     match request.encoded_len() {
         length if length > limits::MESSAGE_BYTES => Err(Fault::Rejected(format!(
@@ -81,7 +81,7 @@ fn deadline_of(request: &impl prost::Message) -> Result<Duration, Fault> {
     }
 }
 
-/// Tonic says `transport error`; what a person needs is at the bottom.
+/// Tonic returns `transport error`; the useful cause is the innermost.
 fn innermost(error: &dyn std::error::Error) -> String {
     let mut error = error;
     while let Some(source) = error.source() {
@@ -90,8 +90,8 @@ fn innermost(error: &dyn std::error::Error) -> String {
     error.to_string()
 }
 
-/// What a hello meets where no server of this protocol listens, said so that a person finds the mistake, of which the
-/// other port of the right server is the likeliest. None of these codes is an answer of ours (`fault::to_status`).
+/// Explains a failed hello to a port without a server of this protocol, most likely the other port of the right server.
+/// `fault::to_status` uses none of these codes.
 fn foreign(address: &str, status: &Status) -> Option<Fault> {
     match status.code() {
         Code::Unimplemented
@@ -102,12 +102,12 @@ fn foreign(address: &str, status: &Status) -> Option<Fault> {
         _ => return None,
     }
     let what = match std::error::Error::source(status) {
-        // A server that ends at this moment looks the same.
-        Some(source) => format!("hung up at the first word ({})", innermost(source)),
-        None => "does not speak the agent protocol".to_owned(),
+        // A server that is ending looks the same.
+        Some(source) => format!("closed the connection during hello ({})", innermost(source)),
+        None => "does not support the agent protocol".to_owned(),
     };
     Some(Fault::Unavailable(format!(
-        "`{address}` {what}; is this the REST port? agents dial the gRPC port, {AGENT_PORT} unless told otherwise"
+        "`{address}` {what}; is this the REST port? agents connect to the gRPC port, by default {AGENT_PORT}"
     )))
 }
 

@@ -1,5 +1,5 @@
-//! Owns the conversions of the protocol's parts: ids, times, holdings, output, results, work. Whole requests and
-//! answers are `request`'s. What is malformed or too large is `Fault::Rejected`.
+//! Owns the conversions of the protocol's parts: ids, times, leases, output, results, work. `request` converts whole
+//! requests and responses. Malformed or too large parts are `Fault::Rejected`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use uuid::Uuid;
 use super::generated as wire;
 use crate::message::{Assignment, Chunk, Fault, Finished, Free, LeaseRef, Started};
 
-/// A run's id: a job's name, a colon and a time at most.
+/// A run's id: at most a job's name, a colon and a time.
 const RUN_ID_BYTES: usize = limits::NAME_BYTES + 64;
 
 pub(super) fn rejected(field: &str, what: impl std::fmt::Display) -> Fault {
@@ -35,8 +35,8 @@ pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A time by the agent's clock, which may be anything: what the calendar does not hold becomes its first or last moment.
-/// A result must not be lost because of it, and decides nothing by it.
+/// Converts a time of the agent's clock, which may be anything: out of range, it becomes the first or last timestamp. A
+/// result must not be lost because of it, and nothing is decided by it.
 fn timestamp(micros: i64) -> Timestamp {
     let end = if micros < 0 { Timestamp::MIN } else { Timestamp::MAX };
     Timestamp::from_microsecond(micros).unwrap_or(end)
@@ -139,7 +139,7 @@ pub(super) fn finished_from_wire(finished: wire::Finished) -> Result<Finished, F
         outputs: Params::new(),
         received_at: None,
     };
-    // A result with outputs that cannot be kept has failed. Were it refused, its agent would send it for ever.
+    // A result with outputs that cannot be stored has failed. If it were refused, its agent would send it forever.
     let outcome = match outputs_from_wire(finished.outputs_json) {
         Ok(outputs) => Outcome { outputs, ..outcome },
         Err(error) => outcome.failed_for(error),
@@ -174,7 +174,7 @@ pub(super) fn finished_to_wire(finished: Finished) -> wire::Finished {
 
 fn outputs_from_wire(json: Option<String>) -> Result<Params, String> {
     let Some(json) = json else { return Ok(Params::new()) };
-    // A value of one byte takes six when it is escaped.
+    // An escaped byte takes six.
     if json.len() > 8 * limits::VALUES_BYTES {
         return Err(outputs_too_large());
     }
@@ -192,7 +192,7 @@ pub(super) fn assignment_from_wire(assignment: wire::Assignment) -> Result<Assig
     Ok(Assignment {
         execution: held.execution,
         token: held.token,
-        // The wire does not carry the item: agents have no use for it.
+        // The wire does not carry the item: agents do not need it.
         of: Origin::Step { run: run_id(assignment.run_id)?, step: assignment.step, item: None },
         attempt: assignment.attempt,
         placed: assignment.placed,

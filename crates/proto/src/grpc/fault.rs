@@ -1,11 +1,11 @@
-//! Owns how a fault travels: which gRPC code stands for which.
+//! Owns the mapping between faults and gRPC codes.
 
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 
 use crate::message::Fault;
 
-/// Where a server says which fault it means, where its code is not enough.
+/// The metadata key of a fault whose gRPC code is ambiguous.
 const FAULT: &str = "downbeat-fault";
 const OCCUPIED: &str = "occupied";
 
@@ -25,19 +25,19 @@ pub(crate) fn to_status(fault: Fault) -> Status {
     }
 }
 
-/// A fault as the error of a request's body: its call is answered with it.
+/// Converts a fault to an error of a request's body, which becomes the response.
 pub fn to_error(fault: Fault) -> Box<dyn std::error::Error + Send + Sync> {
     Box::new(to_status(fault))
 }
 
-/// Whatever does not clearly say that repeating is useless may pass: a proxy, a timeout, a server that is stopping.
+/// Any other code may be temporary: a proxy, a timeout, a server that is stopping.
 pub(crate) fn from_status(status: &Status) -> Fault {
     let text = status.message().to_owned();
     match status.code() {
         Code::NotFound => Fault::NotFound(text),
         Code::Aborted | Code::AlreadyExists => Fault::Superseded(text),
         Code::FailedPrecondition => Fault::Unknown(text),
-        // HTTP/2 and proxies say the same when they are asked too often, and an agent that is told so ends its work.
+        // HTTP/2 and proxies use the same code for too many requests, and `Occupied` makes an agent end its work.
         Code::ResourceExhausted if status.metadata().get(FAULT).is_some_and(|value| value == OCCUPIED) => {
             Fault::Occupied(text)
         }
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_that_is_asked_too_often_is_no_other_agent() {
+    fn a_proxy_with_too_many_requests_is_not_another_agent() {
         assert!(matches!(from_status(&Status::resource_exhausted("slow down")), Fault::Unavailable(_)));
     }
 

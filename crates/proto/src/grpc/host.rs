@@ -1,4 +1,4 @@
-//! Owns the server's side of gRPC: it makes any `Link` a service that a tonic server mounts.
+//! Owns the server's side of gRPC: a service around any `Link` that a tonic server mounts.
 
 use std::sync::Arc;
 
@@ -20,11 +20,11 @@ pub struct Adaptor {
     host: Arc<dyn Link>,
 }
 
-/// The service to mount, and the body of its answers.
+/// The service to mount, and the body of its responses.
 pub type Service = AgentServer<Adaptor>;
 pub type Body = tonic::body::Body;
 
-/// A service around this `Link`.
+/// Returns a service around this `Link`.
 pub fn service(host: Arc<dyn Link>) -> Service {
     AgentServer::new(Adaptor { host })
         .max_decoding_message_size(limits::MESSAGE_BYTES)

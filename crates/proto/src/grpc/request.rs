@@ -1,4 +1,4 @@
-//! Owns the conversions of whole requests and answers. Their parts are `convert`'s.
+//! Owns the conversions of whole requests and responses. `convert` converts their parts.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::message::{
     Report, ReportAnswer, Welcome,
 };
 
-/// The longest that a poll may ask to be parked: past it a connection that died unseen would hold a place for long.
+/// The longest wait of a poll: with a longer one, a broken connection would stay open unnoticed for too long.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 fn node(id: &[u8]) -> Result<NodeId, Fault> {
@@ -28,7 +28,7 @@ fn session(id: &[u8]) -> Result<SessionId, Fault> {
     uuid("session_id", id).map(SessionId)
 }
 
-/// Bounds a list: whoever asks for more than an agent ever does is not one.
+/// Limits a list to the most that an agent sends.
 fn listed(field: &str, found: usize, most: usize) -> Result<(), Fault> {
     if found > most {
         return Err(rejected(field, format_args!("lists {found}, more than {most}")));
@@ -91,7 +91,7 @@ pub(super) fn register_from_wire(register: &wire::RegisterRequest) -> Result<Reg
     let description: Description =
         serde_json::from_str(json).map_err(|error| rejected("description_json", error))?;
     description.check().map_err(bad)?;
-    // What a former life left may have gathered over several.
+    // Earlier runs may have left more than one session's results.
     listed("undelivered", register.undelivered.len(), limits::CHUNKS_PER_MESSAGE)?;
     if register.instance_id.len() > limits::INSTANCE_BYTES {
         let (found, most) = (register.instance_id.len(), limits::INSTANCE_BYTES);

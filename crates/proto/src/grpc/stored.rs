@@ -1,5 +1,5 @@
-//! Owns results as bytes: an agent keeps on disk what it will send, in the form in which it will send it, so that
-//! a newer agent reads what an older one left.
+//! Owns results as bytes: an agent stores results in the format in which it sends them, so that a newer agent reads
+//! those of an older one.
 
 use prost::Message;
 

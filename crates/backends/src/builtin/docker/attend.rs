@@ -1,4 +1,4 @@
-//! Owns one container from its making to its removal: its output, its exit, its end when it is to stop.
+//! Owns one container from its creation to its removal: its output, its exit, its early end.
 
 use std::fs;
 use std::io;
@@ -27,11 +27,11 @@ use crate::backend::{Call, Finish};
 use crate::guard::Work;
 use crate::output::{OutputSink, Stream};
 
-/// Beyond the grace period, for an engine to say that a container was stopped.
+/// In addition to the grace period: time for an engine to respond that a container was stopped.
 const STOP_MARGIN: Duration = Duration::from_secs(30);
-/// After the exit, what is on its way is read until there is none for this long.
+/// After the exit, output is read until none arrives for this long.
 const DRAIN: Duration = Duration::from_secs(5);
-/// Between looks for an engine that is away.
+/// The interval of checks for an engine that cannot be reached.
 const LOOK: Duration = Duration::from_millis(250);
 const EXIT_NOT_FOUND: i32 = 127;
 const EXIT_NOT_RUNNABLE: i32 = 126;
@@ -39,7 +39,7 @@ const EXIT_KILLED: i64 = 137;
 
 type Output = Pin<Box<dyn futures_util::Stream<Item = Result<LogOutput, Error>> + Send>>;
 
-/// Runs it to its end, or ends it early.
+/// Runs a container to its end, or ends it early.
 pub(super) async fn run(docker: &Docker, call: &Call, spec: &Spec) -> Finish {
     let prepared = tokio::select! {
         biased;
@@ -57,7 +57,7 @@ pub(super) async fn run(docker: &Docker, call: &Call, spec: &Spec) -> Finish {
         guard.watch(&Work::Container { engine: docker.engine.clone(), name: name.clone() }).await;
     }
     let options = CreateContainerOptionsBuilder::default().name(&name).build();
-    // Not to be cancelled: it would be made, and nobody would know.
+    // Not cancellable: the engine might create it unnoticed.
     let made = client.create_container(Some(options), body).await;
     let finish = match &made {
         Ok(_) => {
@@ -66,16 +66,17 @@ pub(super) async fn run(docker: &Docker, call: &Call, spec: &Spec) -> Finish {
                 .await
         }
         Err(error) => {
-            Finish::failed(None, format!("cannot make the container: {}", docker.engine.describe(error)))
+            Finish::failed(None, format!("cannot create the container: {}", docker.engine.describe(error)))
         }
     };
-    // Also after an error: the engine may have made it and not come to say so. A name that was taken is not this one's.
+    // Also after an error: the engine may have created it without responding. A name in use belongs to another
+    // container.
     let finish = match remove_made(&client, &name, made.err().as_ref()).await {
         Ok(()) => finish,
         Err(error) => {
-            docker.doubt().await;
+            docker.sweep_again().await;
             let error = docker.engine.describe(&error);
-            tracing::warn!(execution = %call.identity, container = name, %error, "a container is left over; the next run removes it");
+            tracing::warn!(execution = %call.identity, container = name, %error, "cannot remove the container; the next run removes it");
             if let Some(guard) = &call.guard {
                 guard.leave_over();
             }
@@ -86,7 +87,7 @@ pub(super) async fn run(docker: &Docker, call: &Call, spec: &Spec) -> Finish {
     finish
 }
 
-/// All that comes before the container; nothing of it is lost when it is dropped.
+/// Prepares the container. Dropping this future loses nothing.
 async fn prepare(
     docker: &Docker,
     call: &Call,
@@ -94,21 +95,22 @@ async fn prepare(
 ) -> Result<(Client, String, Option<PathBuf>), String> {
     let client = docker.engine.connect().map_err(|error| docker.engine.describe(&error))?;
     for identity in docker.remove_left_over().await? {
-        tracing::warn!(execution = %identity, "removed a container that was left over");
+        tracing::warn!(execution = %identity, "removed a leftover container");
     }
     image::provide(&client, &docker.engine, spec, &call.output).await?;
-    let mark =
-        docker.mark().map_err(|error| format!("cannot keep the mark of this agent's containers: {error}"))?;
-    // Another host has no such file.
+    let mark = docker
+        .mark()
+        .map_err(|error| format!("cannot write the mark of this agent's containers: {error}"))?;
+    // An engine on another host does not have this file.
     let file = call.values.as_deref().filter(|_| matches!(docker.engine, Engine::Socket(_)));
     let values = file.map(open_to_all).transpose();
-    let values =
-        values.map_err(|error| format!("cannot hand the file of its outputs to the container: {error}"))?;
+    let values = values
+        .map_err(|error| format!("cannot share the file of its outputs with the container: {error}"))?;
     Ok((client, mark, values))
 }
 
-/// The file of values, with its whole path, for whichever user writes in the container. Who may not enter the directory
-/// on the host still may not write.
+/// Returns the absolute path of the file of outputs, writable for any user in the container. Users of the host still
+/// cannot enter its directory.
 fn open_to_all(file: &Path) -> io::Result<PathBuf> {
     if let Some(dir) = file.parent() {
         fs::set_permissions(dir, fs::Permissions::from_mode(0o700))?;
@@ -124,17 +126,17 @@ async fn remove_made(client: &Client, name: &str, unmade: Option<&Error>) -> Res
     }
 }
 
-/// Adds to a result that its container could not be removed. One that ended well does not run.
+/// Adds to a result that its container could not be removed. A container that succeeded does not run.
 fn may_run_on(finish: Finish, name: &str) -> Finish {
     if finish.verdict == Verdict::Succeeded {
         return finish;
     }
-    let told = format!("container {name} could not be removed and may still run");
-    let error = finish.error.map_or(told.clone(), |error| format!("{error}; {told}"));
+    let note = format!("container {name} could not be removed and may still run");
+    let error = finish.error.map_or(note.clone(), |error| format!("{error}; {note}"));
     Finish { error: Some(error), ..finish }
 }
 
-/// One that was made.
+/// A created container.
 struct Container<'c> {
     client: &'c Client,
     engine: &'c Engine,
@@ -144,20 +146,20 @@ struct Container<'c> {
     away: Duration,
 }
 
-/// What ended the watch over a container.
+/// Why watching a container ended.
 enum Watched {
     Exited,
     Cancelled,
-    /// Nobody says any more what becomes of it.
+    /// The connection to the engine broke.
     CutOff(Error),
 }
 
 impl Container<'_> {
     async fn attend(&self) -> Finish {
-        // Before the start, so that its first words are heard.
+        // Before the start, so that no output is missed.
         let mut output = match self.attach().await {
             Ok(output) => output,
-            // Some engines prepare its program already here.
+            // Some engines prepare the program already here.
             Err(error) => return self.not_started(&error),
         };
         if self.call.cancel.is_cancelled() {
@@ -180,7 +182,7 @@ impl Container<'_> {
         self.drain(output).await;
         match self.state().await {
             Ok(state) => self.ended(&state),
-            Err(error) => self.failed("cannot tell how the container ended", &error),
+            Err(error) => self.failed("cannot find out how the container ended", &error),
         }
     }
 
@@ -195,19 +197,19 @@ impl Container<'_> {
     }
 
     fn not_started(&self, error: &Error) -> Finish {
-        let told = self.engine.describe(error);
+        let error = self.engine.describe(error);
         let exit_code =
-            if told.contains("executable file not found") || told.contains("no such file or directory") {
+            if error.contains("executable file not found") || error.contains("no such file or directory") {
                 Some(EXIT_NOT_FOUND)
-            } else if told.contains("permission denied") {
+            } else if error.contains("permission denied") {
                 Some(EXIT_NOT_RUNNABLE)
             } else {
                 None
             };
-        Finish::failed(exit_code, format!("cannot start the container: {told}"))
+        Finish::failed(exit_code, format!("cannot start the container: {error}"))
     }
 
-    /// Passes its output on until it exits.
+    /// Passes the container's output on until it exits.
     async fn watch(&self, output: &mut Output) -> Watched {
         let exit = self.exit();
         tokio::pin!(exit);
@@ -219,20 +221,20 @@ impl Container<'_> {
                     Ok(()) => Watched::Exited,
                     Err(error) => Watched::CutOff(error),
                 },
-                said = output.next(), if speaking => speaking = pass_on(said, &self.call.output),
+                received = output.next(), if speaking => speaking = pass_on(received, &self.call.output),
             }
         }
     }
 
-    /// Until the engine says that it does not run.
+    /// Waits until the engine reports that the container does not run.
     async fn exit(&self) -> Result<(), Error> {
         loop {
             let options = WaitContainerOptionsBuilder::default().condition("not-running").build();
             let mut waiting = self.client.wait_container(self.name, Some(options));
             match waiting.next().await {
-                // Any code but 0 is an error to the client.
+                // The client returns any exit code but 0 as an error.
                 Some(Ok(_) | Err(Error::DockerContainerWaitError { .. })) => return Ok(()),
-                // Some engines say nothing at all before the end.
+                // Some engines send nothing before the end.
                 Some(Err(Error::RequestTimeoutError)) => {}
                 Some(Err(error)) => return Err(error),
                 None => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
@@ -245,10 +247,10 @@ impl Container<'_> {
         Ok(found.state.unwrap_or_default())
     }
 
-    /// After the connection broke: its output from here on, nothing when it ended, and how the attempt ends when the
-    /// engine does not come back.
+    /// Finds the container after the connection broke. Returns its further output, `None` if it ended, or the result of
+    /// the attempt if the engine does not come back.
     async fn find_again(&self, first: Error) -> Result<Option<Output>, Finish> {
-        tracing::warn!(container = self.name, error = %self.engine.describe(&first), "the container engine is away");
+        tracing::warn!(container = self.name, error = %self.engine.describe(&first), "lost the connection to the container engine");
         let deadline = Instant::now() + self.away;
         loop {
             let error = match self.state().await {
@@ -256,7 +258,7 @@ impl Container<'_> {
                     Ok(output) => {
                         self.call.output.write(
                             Stream::Stderr,
-                            b"downbeat: the container engine was away; output may be missing here\n",
+                            b"downbeat: lost the connection to the container engine; output may be missing here\n",
                         );
                         return Ok(Some(output));
                     }
@@ -266,10 +268,10 @@ impl Container<'_> {
                 Err(error) => error,
             };
             if is_status(&error, 404) {
-                return Err(Finish::failed(None, "the container was removed by somebody else while it ran"));
+                return Err(Finish::failed(None, "the container was removed from outside while it ran"));
             }
             if !is_away(&error) {
-                return Err(self.failed("cannot tell what becomes of the container", &error));
+                return Err(self.failed("cannot watch the container", &error));
             }
             if Instant::now() > deadline {
                 return Err(self.failed("lost the container while it ran", &error));
@@ -281,10 +283,10 @@ impl Container<'_> {
         }
     }
 
-    /// Asks it to end, by force after the grace period, and reads its last words meanwhile. That nothing is left of it,
-    /// its removal sees to.
+    /// Asks the container to end, forces it after the grace period, and passes on its last output. Its removal ensures
+    /// that nothing is left of it.
     async fn stop(&self, mut output: Output) -> Finish {
-        // Whole seconds are all that engines know.
+        // Engines support whole seconds only.
         let grace = i32::try_from(self.call.grace.as_millis().div_ceil(1000)).unwrap_or(i32::MAX);
         let options = StopContainerOptionsBuilder::default().t(grace).build();
         let client = self.client.clone().with_timeout(self.call.grace + STOP_MARGIN);
@@ -294,7 +296,7 @@ impl Container<'_> {
         let stopped = loop {
             tokio::select! {
                 stopped = &mut stopping => break stopped,
-                said = output.next(), if speaking => speaking = pass_on(said, &self.call.output),
+                received = output.next(), if speaking => speaking = pass_on(received, &self.call.output),
             }
         };
         if let Err(error) = stopped {
@@ -307,8 +309,8 @@ impl Container<'_> {
     }
 
     async fn drain(&self, mut output: Output) {
-        while let Ok(said) = timeout(DRAIN, output.next()).await {
-            if !pass_on(said, &self.call.output) {
+        while let Ok(received) = timeout(DRAIN, output.next()).await {
+            if !pass_on(received, &self.call.output) {
                 return;
             }
         }
@@ -324,26 +326,26 @@ impl Container<'_> {
                 format!("exited with code {code}: out of memory (its limit is {limit})")
             }
             (Some(true), None) => format!("exited with code {code}: out of memory"),
-            // Not every engine says why it was killed.
+            // Not every engine returns why it was killed.
             (_, Some(limit)) if code == EXIT_KILLED => {
-                format!("exited with code {code}: killed, maybe for more memory than its limit of {limit}")
+                format!("exited with code {code}: killed, possibly for exceeding its memory limit of {limit}")
             }
             _ => format!("exited with code {code}"),
         };
-        let said = state.error.as_deref().filter(|said| !said.is_empty());
-        let error = said.map_or(error.clone(), |said| format!("{error}: {said}"));
+        let received = state.error.as_deref().filter(|received| !received.is_empty());
+        let error = received.map_or(error.clone(), |received| format!("{error}: {received}"));
         Finish::failed(i32::try_from(code).ok(), error)
     }
 }
 
-/// Answers whether there may be more.
-fn pass_on(said: Option<Result<LogOutput, Error>>, output: &OutputSink) -> bool {
-    match said {
+/// Passes output on. Returns whether there may be more.
+fn pass_on(received: Option<Result<LogOutput, Error>>, output: &OutputSink) -> bool {
+    match received {
         Some(Ok(LogOutput::StdErr { message })) => output.write(Stream::Stderr, &message),
         Some(Ok(
             LogOutput::StdOut { message } | LogOutput::Console { message } | LogOutput::StdIn { message },
         )) => output.write(Stream::Stdout, &message),
-        // Whether it ended as well is told by the engine, if it can.
+        // The engine knows whether the container ended as well.
         Some(Err(_)) | None => return false,
     }
     true

@@ -1,4 +1,4 @@
-//! Owns where a container engine is reached, and its errors in one line.
+//! Owns the address of a container engine, and describes its errors in one line.
 
 use std::env;
 use std::fmt;
@@ -10,13 +10,13 @@ use bollard::API_DEFAULT_VERSION;
 use bollard::errors::Error;
 use downbeat_core::shown::shown;
 
-/// For every single answer. Making a container of a large image on a busy disk takes long.
+/// The time for each response. Creating a container of a large image on a busy disk takes long.
 const PATIENCE: Duration = Duration::from_secs(60);
 const USUAL: [&str; 3] = ["/run/docker.sock", "/var/run/docker.sock", "/run/podman/podman.sock"];
-/// Below the directory of the user's own sockets.
+/// In the directory of the user's own sockets.
 const USUAL_OF_USER: [&str; 2] = ["docker.sock", "podman/podman.sock"];
 
-/// Where an engine is: a socket of this host, or an address that speaks plain HTTP.
+/// The address of an engine: a socket of this host, or a TCP address with plain HTTP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Engine {
     Socket(PathBuf),
@@ -24,11 +24,11 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// A path, `unix://PATH` or `tcp://HOST:PORT`.
+    /// Reads a path, `unix://PATH` or `tcp://HOST:PORT`.
     pub fn read(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
-                "`{}` is no place of a container engine; write unix:///PATH or tcp://HOST:PORT",
+                "`{}` is not a valid address of a container engine; write unix:///PATH or tcp://HOST:PORT",
                 shown(text)
             )
         };
@@ -48,13 +48,13 @@ impl Engine {
         if path.starts_with('/') { Ok(Self::Socket(path.into())) } else { Err(wrong()) }
     }
 
-    /// Where `DOCKER_HOST` says, or the first of the usual sockets that is there.
+    /// Returns the engine of `DOCKER_HOST`, or the first of the usual sockets that exists.
     pub fn found() -> Option<Self> {
         if let Some(host) = env::var("DOCKER_HOST").ok().filter(|host| !host.is_empty()) {
             return match Self::read(&host) {
                 Ok(engine) => Some(engine),
                 Err(error) => {
-                    tracing::warn!("DOCKER_HOST: {error}; no container engine is used");
+                    tracing::warn!("DOCKER_HOST: {error}; using no container engine");
                     None
                 }
             };
@@ -83,10 +83,10 @@ impl Engine {
             Error::DockerResponseServerError { message, .. } => one_line(message),
             Error::DockerStreamError { error } => one_line(error),
             Error::RequestTimeoutError => {
-                format!("the container engine at {self} does not answer; is it overloaded?")
+                format!("the container engine at {self} does not respond; is it overloaded?")
             }
             error if is_away(error) => {
-                format!("the container engine at {self} is away ({}); is it running?", innermost(error))
+                format!("cannot reach the container engine at {self} ({}); is it running?", innermost(error))
             }
             error => one_line(&error.to_string()),
         }
@@ -106,7 +106,7 @@ fn is_socket(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| metadata.file_type().is_socket())
 }
 
-/// Whether nobody was there to give an answer; the next time somebody may be.
+/// Returns whether the engine could not be reached. A retry may succeed.
 pub(super) fn is_away(error: &Error) -> bool {
     matches!(
         error,
@@ -124,7 +124,7 @@ pub(super) fn is_status(error: &Error, code: u16) -> bool {
 
 fn innermost(error: &Error) -> String {
     if let Error::SocketNotFoundError(_) = error {
-        return "there is no such socket".to_owned();
+        return "the socket does not exist".to_owned();
     }
     let mut cause: &dyn std::error::Error = error;
     while let Some(inner) = cause.source() {
@@ -155,7 +155,7 @@ mod tests {
             ["", "docker.sock", "unix://x", "ssh://host", "tcp://host", "tcp://:1", "tcp://a/b:1", "fd://"]
         {
             assert!(
-                Engine::read(wrong).unwrap_err().contains("is no place of a container engine"),
+                Engine::read(wrong).unwrap_err().contains("is not a valid address of a container engine"),
                 "{wrong}"
             );
         }

@@ -1,4 +1,4 @@
-//! Owns the way of an image onto the host, before a container is made of it.
+//! Owns the pulling of an image before a container is created from it.
 
 use bollard::errors::Error;
 use bollard::query_parameters::CreateImageOptionsBuilder;
@@ -8,7 +8,7 @@ use super::engine::{Engine, is_status};
 use super::spec::{Pull, Spec};
 use crate::output::{OutputSink, Stream};
 
-/// Sees to it that the image is there; why it is not, otherwise. Dropping this ends a pull.
+/// Ensures that the image is on the host, or returns why it is not. Dropping this future ends a pull.
 pub(super) async fn provide(
     client: &bollard::Docker,
     engine: &Engine,
@@ -24,16 +24,14 @@ pub(super) async fn provide(
     match (spec.pull, there) {
         (Pull::Never | Pull::Missing, true) => return Ok(()),
         (Pull::Never, false) => {
-            return Err(format!(
-                "there is no image `{image}` on the host, and `pull: never` asks no registry"
-            ));
+            return Err(format!("image `{image}` is not on the host, and `pull: never` forbids pulling it"));
         }
         (Pull::Missing, false) | (Pull::Always, _) => {}
     }
     output.write(Stream::Stderr, format!("pulling {image}\n").as_bytes());
     let failed = |why: String| format!("cannot pull image `{image}`: {why}");
     pull(client, image).await.map_err(|error| failed(engine.describe(&error)))?;
-    // Not every engine says in the stream that it failed.
+    // Not every engine reports a failure in the stream.
     client.inspect_image(image).await.map_err(|error| failed(engine.describe(&error)))?;
     Ok(())
 }
@@ -51,7 +49,7 @@ async fn pull(client: &bollard::Docker, image: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether it names a tag or a digest; the port of a registry is neither.
+/// Returns whether the image has a tag or a digest; the port of a registry is neither.
 fn is_exact(image: &str) -> bool {
     let last = image.rsplit('/').next().unwrap_or(image);
     last.contains([':', '@'])
@@ -62,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_is_no_tag() {
+    fn a_port_is_not_a_tag() {
         for (image, exact) in
             [("alpine", false), ("alpine:3", true), ("host:5000/a/b", false), ("host:5000/a@sha256:00", true)]
         {

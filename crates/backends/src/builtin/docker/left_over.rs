@@ -1,5 +1,5 @@
-//! Owns what this agent left on an engine: found by its mark, removed by force. Several agents may share an engine, so
-//! nothing without the mark is touched.
+//! Owns the containers that this agent left on an engine: found by their mark, removed by force. Several agents may
+//! share an engine, so containers without the mark are not touched.
 
 use std::collections::HashMap;
 use std::fs;
@@ -19,13 +19,13 @@ use super::engine::{Engine, is_status};
 use super::spec::{LABEL_ATTEMPT, LABEL_EXECUTION, LABEL_NODE};
 use crate::backend::Identity;
 
-/// For a removal that somebody else began.
+/// For a removal that has been started elsewhere.
 const REMOVAL: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Docker {
-    /// Removes the containers that an earlier process of the agent left, and returns what they were. An engine on which
-    /// this agent never ran anything is not asked.
+    /// Removes the containers that an earlier run of the agent left, and returns their identities. Does not call an
+    /// engine on which this agent never ran anything.
     pub async fn remove_left_over(&self) -> Result<Vec<Identity>, String> {
         let mut swept = self.swept.lock().await;
         if *swept {
@@ -39,8 +39,8 @@ impl Docker {
         Ok(found)
     }
 
-    /// Something may have been left: the next run looks first.
-    pub(super) async fn doubt(&self) {
+    /// Makes the next run search for leftover containers first.
+    pub(super) async fn sweep_again(&self) {
         *self.swept.lock().await = false;
     }
 
@@ -51,7 +51,7 @@ impl Docker {
         let mut removed = Vec::new();
         for container in client.list_containers(Some(options)).await? {
             let identity = identity(&container);
-            // Asked after the list was made: what began meanwhile is not in it.
+            // Checked after the list was created: containers that started since are not in it.
             if identity.is_some_and(|identity| self.active().contains(&identity)) {
                 continue;
             }
@@ -62,7 +62,7 @@ impl Docker {
         Ok(removed)
     }
 
-    /// This agent's mark; made when it is first needed.
+    /// Returns this agent's mark, created when it is first needed.
     pub(super) fn mark(&self) -> io::Result<String> {
         match fs::read_to_string(&self.mark) {
             Ok(mark) if !mark.trim().is_empty() => return Ok(mark.trim().to_owned()),
@@ -74,7 +74,7 @@ impl Docker {
         let written = self.mark.with_extension("new");
         let mut file = fs::File::create(&written)?;
         file.write_all(mark.as_bytes())?;
-        // A mark that a crash loses is that of containers which nobody removes.
+        // If a crash lost the mark, its containers would never be removed.
         file.sync_all()?;
         fs::rename(&written, &self.mark)?;
         fs::File::open(dir)?.sync_all()?;
@@ -90,7 +90,7 @@ fn identity(container: &ContainerSummary) -> Option<Identity> {
     })
 }
 
-/// Kills and removes a container, and what the engine made for it alone. One that is gone is removed.
+/// Kills and removes a container with its anonymous volumes. A missing container counts as removed.
 pub(super) async fn remove(client: &Client, name: &str) -> Result<(), Error> {
     let deadline = Instant::now() + REMOVAL;
     loop {
@@ -104,14 +104,14 @@ pub(super) async fn remove(client: &Client, name: &str) -> Result<(), Error> {
     }
 }
 
-/// Asks a container to end, kills it after the grace period and removes it. One that is gone has ended.
+/// Asks a container to end, kills it after the grace period and removes it. A missing container counts as ended.
 pub(crate) async fn end_container(engine: &Engine, name: &str, grace: Duration) -> Result<(), String> {
     let ended = async {
         let client = engine.connect()?;
-        // Whole seconds are all that engines know; less than one is none.
+        // Engines support whole seconds only; less than one is zero.
         let seconds = i32::try_from(grace.as_secs()).unwrap_or(i32::MAX);
         let options = StopContainerOptionsBuilder::default().t(seconds).build();
-        // Whether it could be stopped or not, its removal ends it.
+        // The removal ends it in any case.
         let _ = tokio::time::timeout(grace, client.stop_container(name, Some(options))).await;
         remove(&client, name).await
     };

@@ -1,5 +1,5 @@
-//! The backend `docker`: one container per execution, on Docker or Podman by its API. What runs in it is `attend`'s,
-//! what it is made of `spec`'s.
+//! The backend `docker`: one container per execution, on Docker or Podman through its API. `attend` runs it, `spec`
+//! describes it.
 
 mod attend;
 mod engine;
@@ -23,10 +23,10 @@ pub(crate) use left_over::end_container;
 
 pub use engine::Engine;
 
-/// How long an engine may be away while its container runs: as long as a restart of it takes on a busy host.
+/// How long an engine may be unreachable while its container runs: enough for its restart on a busy host.
 const AWAY: Duration = Duration::from_secs(60);
-/// How long the start of an agent waits for a slow engine. Containers that are left over then are removed before the first
-/// new one is created.
+/// How long the start of an agent waits for a slow engine. Leftover containers are then removed before the first new
+/// one is created.
 const SWEEP_WAIT: Duration = Duration::from_secs(30);
 
 /// Reads `[agent.backend.docker]`: `socket` is the engine's address, unix:///PATH or tcp://HOST:PORT.
@@ -43,15 +43,15 @@ pub(super) fn settings(key: &Key, value: &Value) -> Result<Option<Engine>, Refus
 pub struct Docker {
     engine: Engine,
     mark: PathBuf,
-    /// What this process runs at this moment: no left-overs.
+    /// Containers that this process runs now: these are not leftovers.
     active: Mutex<HashSet<Identity>>,
-    /// Whether what this agent left on the engine was removed since it may have left something.
+    /// Leftovers of this agent were removed since it may last have left any.
     swept: tokio::sync::Mutex<bool>,
     away: Duration,
 }
 
 impl Docker {
-    /// `data` is the agent's own directory: by a mark that is kept there it knows its containers from those of others.
+    /// `data` is the agent's data directory: a mark stored there distinguishes its containers from those of others.
     pub fn new(engine: Engine, data: &Path) -> Self {
         Self {
             engine,
@@ -62,7 +62,7 @@ impl Docker {
         }
     }
 
-    /// Waits this long for an engine that went away.
+    /// Sets how long to wait for an engine that cannot be reached.
     #[must_use]
     pub fn waiting(self, away: Duration) -> Self {
         Self { away, ..self }
@@ -93,9 +93,9 @@ impl Backend for Docker {
         let error = match tokio::time::timeout(SWEEP_WAIT, self.remove_left_over()).await {
             Ok(Ok(found)) => return found,
             Ok(Err(error)) => error,
-            Err(_) => format!("the container engine at {} takes too long", self.engine),
+            Err(_) => format!("the container engine at {} does not respond in time", self.engine),
         };
-        tracing::warn!(%error, "cannot look for containers of the last session; the first new one waits for that");
+        tracing::warn!(%error, "cannot search for leftover containers; trying again before the next one starts");
         Vec::new()
     }
 }

@@ -1,5 +1,5 @@
-//! Owns what a container is made of: params in, the engine's words out. No text becomes part of another but where the
-//! engine's own format wants it (`NAME=VALUE`), and patterns keep those apart.
+//! Owns the description of a container: params in, the engine's API out. No text is inserted into another except where
+//! the engine's format requires it (`NAME=VALUE`), and patterns keep those apart.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -13,14 +13,14 @@ use super::super::params::{is_on, map, text, texts};
 use crate::backend::Identity;
 use crate::variables::{EXECUTION, OUTPUT};
 
-/// Where the file is, in the container, in which a program says values for later tasks.
+/// The path in the container of the file in which a program sets outputs for later tasks.
 const VALUES_FILE: &str = "/run/downbeat/output";
 
 pub(super) const LABEL_EXECUTION: &str = "downbeat.execution";
 pub(super) const LABEL_ATTEMPT: &str = "downbeat.attempt";
 pub(super) const LABEL_NODE: &str = "downbeat.node";
 
-/// The params, read.
+/// The parsed params.
 #[derive(Clone, Debug)]
 pub(super) struct Spec {
     pub(super) image: String,
@@ -31,7 +31,7 @@ pub(super) struct Spec {
     env: BTreeMap<String, String>,
 }
 
-/// When a registry is asked for the image.
+/// When the image is pulled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pull {
     Never,
@@ -46,13 +46,13 @@ pub(super) fn read(params: &Params) -> Result<Spec, String> {
     let host = HostConfig {
         mounts: given(texts(params, "mounts").iter().map(|text| mount(text)).collect::<Result<_, _>>()?),
         memory: bytes,
-        // The engine would add as much swap again.
+        // Otherwise the engine would add the same amount of swap.
         memory_swap: bytes,
         nano_cpus: text(params, "cpus").map(nano_cpus).transpose()?,
         pids_limit: params.get("pids").and_then(Value::as_i64),
         network_mode: text(params, "network").map(str::to_owned),
         readonly_rootfs: is_on(params, "read_only").then_some(true),
-        // What it writes is read as it comes; the engine need not keep it on disk as well.
+        // Output is read as it is written, so the engine need not store it.
         log_config: Some(HostConfigLogConfig { typ: Some("none".to_owned()), config: None }),
         ..HostConfig::default()
     };
@@ -82,7 +82,7 @@ pub(super) fn read(params: &Params) -> Result<Spec, String> {
 }
 
 impl Spec {
-    /// All that the engine is told.
+    /// Returns the request that creates the container.
     pub(super) fn container(
         &self,
         identity: Identity,
@@ -90,7 +90,7 @@ impl Spec {
         values: Option<&Path>,
     ) -> ContainerCreateBody {
         let mut env = self.env.clone();
-        // As with every program, so that what runs can be found by it; not the user's to change.
+        // As with every program, to find its processes; a job cannot change it.
         env.insert(EXECUTION.to_owned(), identity.to_string());
         let mut body = self.body.clone();
         if let Some(file) = values {
@@ -113,7 +113,7 @@ impl Spec {
     }
 }
 
-/// What an execution's container is called.
+/// Returns the name of an execution's container.
 pub(super) fn name(identity: Identity) -> String {
     format!("downbeat-{}-{}", identity.execution, identity.attempt)
 }
@@ -122,8 +122,8 @@ fn given<T>(items: Vec<T>) -> Option<Vec<T>> {
     Some(items).filter(|items| !items.is_empty())
 }
 
-/// `SOURCE:TARGET`, `SOURCE:TARGET:ro`. As typed mounts, not as the engine's `binds`: those make directories for
-/// sources that do not exist.
+/// Reads `SOURCE:TARGET` or `SOURCE:TARGET:ro`. As typed mounts, since the engine's `binds` create directories for
+/// missing sources.
 fn mount(text: &str) -> Result<Mount, String> {
     let mut parts = text.split(':');
     let (Some(source), Some(target), mode, None) = (parts.next(), parts.next(), parts.next(), parts.next())
@@ -140,7 +140,7 @@ fn mount(text: &str) -> Result<Mount, String> {
     })
 }
 
-/// `512m`: units are powers of 1024, as engines have it.
+/// Reads `512m`: units are powers of 1024, as engines use them.
 fn bytes(text: &str) -> Result<i64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -151,15 +151,16 @@ fn bytes(text: &str) -> Result<i64, String> {
         Some(b'g') => Some(1 << 30),
         Some(_) => None,
     };
-    factor.zip(number.parse::<i64>().ok()).and_then(|(factor, number)| number.checked_mul(factor)).ok_or_else(
-        || format!("param `memory`: `{}` is no size that is possible; write 512m or 2g", shown(text)),
-    )
+    factor
+        .zip(number.parse::<i64>().ok())
+        .and_then(|(factor, number)| number.checked_mul(factor))
+        .ok_or_else(|| format!("param `memory`: `{}` is not a valid size; write 512m or 2g", shown(text)))
 }
 
 fn nano_cpus(text: &str) -> Result<i64, String> {
-    let wrong = || format!("param `cpus`: `{}` is no number that is possible; write 2 or 0.5", shown(text));
+    let wrong = || format!("param `cpus`: `{}` is not a valid number; write 2 or 0.5", shown(text));
     let (whole, part) = text.split_once('.').unwrap_or((text, ""));
-    // Digit by digit: 0.1 is no binary fraction.
+    // Digit by digit, since 0.1 is not a binary fraction.
     let nanos: i64 = format!("{part:0<9}").parse().map_err(|_| wrong())?;
     let whole: i64 = whole.parse().map_err(|_| wrong())?;
     whole.checked_mul(1_000_000_000).and_then(|whole| whole.checked_add(nanos)).ok_or_else(wrong)

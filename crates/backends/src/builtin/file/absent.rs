@@ -1,16 +1,16 @@
-//! `file absent`: whatever has this name is gone afterwards, except a directory that holds something.
+//! `file absent`: removes a file, a link or an empty directory.
 
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use super::{Told, sync_directory_of};
+use super::{Reply, sync_directory_of};
 
-pub(super) fn remove(path: &Path) -> Told {
+pub(super) fn remove(path: &Path) -> Reply {
     let shown = path.display();
     let failed = |error: std::io::Error| match error.kind() {
         ErrorKind::DirectoryNotEmpty => {
-            format!("cannot remove `{shown}`: the directory is not empty; remove what is in it first")
+            format!("cannot remove `{shown}`: the directory is not empty; remove its content first")
         }
         _ => format!("cannot remove `{shown}`: {error}"),
     };
@@ -25,7 +25,7 @@ pub(super) fn remove(path: &Path) -> Told {
             Ok(format!("removed {shown}"))
         }
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-            Ok(format!("unchanged {shown}: it is not there"))
+            Ok(format!("unchanged {shown}: it does not exist"))
         }
         Err(error) => Err(failed(error)),
     }

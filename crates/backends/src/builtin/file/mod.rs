@@ -1,4 +1,4 @@
-//! The backend `file`: files of the host, written whole or not at all. No program is run.
+//! The backend `file`: files of the host, written completely or not at all. It runs no program.
 
 mod absent;
 mod stat;
@@ -19,8 +19,8 @@ use crate::output::Stream;
 #[derive(Clone, Copy, Debug)]
 pub struct File;
 
-/// A line to print, or why it failed.
-type Told = Result<String, String>;
+/// A line to print, or why the action failed.
+type Reply = Result<String, String>;
 
 #[async_trait]
 impl Backend for File {
@@ -34,7 +34,7 @@ impl Backend for File {
         }
         let path = PathBuf::from(text(&call.params, "path").unwrap_or_default());
         let cancel = call.cancel.clone();
-        let work: Box<dyn FnOnce() -> Told + Send> = match call.action.as_str() {
+        let work: Box<dyn FnOnce() -> Reply + Send> = match call.action.as_str() {
             "write" => match write::Wanted::read(&call.params) {
                 Ok(wanted) => Box::new(move || wanted.write(&path, &cancel)),
                 Err(error) => return Finish::failed(None, error),
@@ -43,18 +43,18 @@ impl Backend for File {
             "stat" => Box::new(move || stat::describe(&path, &cancel)),
             other => return Finish::failed(None, format!("backend `file` has no action `{other}`")),
         };
-        // Not on a thread that carries heartbeats: a mount whose server is gone never answers.
+        // Not on a thread that carries heartbeats: a mount whose server is gone never responds.
         let work = USERS_FILES.run(work);
         tokio::pin!(work);
-        let told = tokio::select! {
-            told = &mut work => told,
+        let reply = tokio::select! {
+            reply = &mut work => reply,
             () = call.cancel.cancelled() => match tokio::time::timeout(call.grace, work).await {
-                Ok(told) => told,
-                // Whoever hangs in the kernel cannot be ended; it looks at `cancel` before it changes anything.
+                Ok(reply) => reply,
+                // A thread that hangs in the kernel cannot be ended; it checks `cancel` before it changes anything.
                 Err(_) => return Finish::cancelled(None),
             },
         };
-        match told {
+        match reply {
             Ok(Ok(line)) => {
                 call.output.write(Stream::Stdout, format!("{line}\n").as_bytes());
                 Finish::succeeded()
@@ -70,7 +70,7 @@ fn stopped(cancel: &CancellationToken) -> Result<(), String> {
     if cancel.is_cancelled() { Err("cancelled".to_owned()) } else { Ok(()) }
 }
 
-/// A name's change is safe once its directory is.
+/// A change of a name is durable once its directory is synced.
 fn sync_directory_of(path: &Path) -> io::Result<()> {
     std::fs::File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
 }

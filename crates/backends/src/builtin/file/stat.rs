@@ -1,4 +1,4 @@
-//! `file stat`: what has this name, as one line of JSON. A link is described itself, not what it leads to.
+//! `file stat`: describes a path as one line of JSON. Links are not followed.
 
 use std::fs;
 use std::io::{self, ErrorKind, Read};
@@ -12,13 +12,13 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use super::{Told, stopped};
+use super::{Reply, stopped};
 
-/// Larger files have no checksum: reading one takes long, and whoever wants it can ask for it with `exec`.
+/// Larger files get no checksum, since reading them takes long; use `exec` for those.
 const HASHED_BYTES: u64 = 64 * 1024 * 1024;
 
-pub(super) fn describe(path: &Path, cancel: &CancellationToken) -> Told {
-    let failed = |error: io::Error| format!("cannot look at `{}`: {error}", path.display());
+pub(super) fn describe(path: &Path, cancel: &CancellationToken) -> Reply {
+    let failed = |error: io::Error| format!("cannot read `{}`: {error}", path.display());
     let found = match fs::symlink_metadata(path) {
         Ok(found) => found,
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
@@ -26,7 +26,7 @@ pub(super) fn describe(path: &Path, cancel: &CancellationToken) -> Told {
         }
         Err(error) => return Err(failed(error)),
     };
-    let mut told = json!({
+    let mut reply = json!({
         "path": path.to_string_lossy(),
         "exists": true,
         "kind": kind(found.file_type()),
@@ -39,12 +39,12 @@ pub(super) fn describe(path: &Path, cancel: &CancellationToken) -> Told {
         "mtime": Timestamp::new(found.mtime(), i32::try_from(found.mtime_nsec()).unwrap_or(0)).ok(),
     });
     if found.is_symlink() {
-        told["target"] = json!(fs::read_link(path).map_err(failed)?.to_string_lossy());
+        reply["target"] = json!(fs::read_link(path).map_err(failed)?.to_string_lossy());
     }
     if found.is_file() && found.len() <= HASHED_BYTES {
-        told["sha256"] = json!(sha256(path, cancel)?);
+        reply["sha256"] = json!(sha256(path, cancel)?);
     }
-    Ok(told.to_string())
+    Ok(reply.to_string())
 }
 
 fn kind(found: fs::FileType) -> &'static str {
@@ -60,7 +60,7 @@ fn kind(found: fs::FileType) -> &'static str {
     }
 }
 
-/// By number where the number has no name.
+/// The number if the user has no name.
 fn owner(uid: u32) -> Value {
     User::from_uid(Uid::from_raw(uid))
         .ok()
@@ -75,7 +75,7 @@ fn group(gid: u32) -> Value {
         .map_or_else(|| json!(gid.to_string()), |group| json!(group.name))
 }
 
-/// None for what grew or became something else since it was looked at, or may not be read.
+/// Returns `None` if the file grew, was replaced, or may not be read.
 fn sha256(path: &Path, cancel: &CancellationToken) -> Result<Option<String>, String> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let opened = fs::OpenOptions::new().read(true).custom_flags(flags.bits()).open(path);

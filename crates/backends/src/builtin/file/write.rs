@@ -1,5 +1,5 @@
-//! `file write`: the new content under a name of its own, safe on disk, with its owner and mode; then it takes the
-//! file's name. Whoever reads sees the old file or the new one.
+//! `file write`: writes a draft with the new content, owner and mode durably, then renames it to the file. Readers see
+//! the old file or the new one.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -14,12 +14,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::params::text;
 use super::stat::hex;
-use super::{Told, stopped, sync_directory_of};
+use super::{Reply, stopped, sync_directory_of};
 
-/// Of a new file when nothing is said.
+/// The default of a new file.
 const MODE: u32 = 0o644;
 
-/// What the file is to be. What is not said stays as it is.
+/// The wanted state of the file. Unset properties stay as they are.
 #[derive(Debug)]
 pub(super) struct Wanted {
     content: String,
@@ -43,7 +43,7 @@ impl Wanted {
         })
     }
 
-    pub(super) fn write(&self, path: &Path, cancel: &CancellationToken) -> Told {
+    pub(super) fn write(&self, path: &Path, cancel: &CancellationToken) -> Reply {
         let shown = path.display();
         let failed = |error: io::Error| format!("cannot write `{shown}`: {error}");
         let owner = match &self.owner {
@@ -56,7 +56,7 @@ impl Wanted {
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             Err(error) => return Err(failed(error)),
         };
-        // A link, a socket and the like are replaced by a file, and have nothing that a file could keep.
+        // A link, a socket and the like are replaced by a file, and have no properties that it could keep.
         let found = found.filter(fs::Metadata::is_file);
         let mode = self.mode.unwrap_or_else(|| found.as_ref().map_or(MODE, |found| found.mode() & 0o7777));
         if let Some(found) = &found
@@ -80,9 +80,9 @@ impl Wanted {
             (owner.uid.or_else(|| kept(MetadataExt::uid)), owner.gid.or_else(|| kept(MetadataExt::gid)));
         let own = file.metadata().map_err(failed)?;
         if uid.is_some_and(|uid| uid != own.uid()) || gid.is_some_and(|gid| gid != own.gid()) {
-            fchown(file, uid, gid).map_err(|error| format!("cannot give `{shown}` its owner: {error}"))?;
+            fchown(file, uid, gid).map_err(|error| format!("cannot set the owner of `{shown}`: {error}"))?;
         }
-        // After the owner: a change of owner takes the set-user-id bit away.
+        // After the owner: a change of owner clears the set-user-id bit.
         file.set_permissions(Permissions::from_mode(mode)).map_err(failed)?;
         file.sync_all().map_err(failed)?;
         stopped(cancel)?;
@@ -106,7 +106,7 @@ impl Wanted {
     }
 }
 
-/// Numbers of a user and a group.
+/// Ids of a user and a group.
 #[derive(Default)]
 struct Owner {
     uid: Option<u32>,
@@ -121,9 +121,9 @@ impl Owner {
         };
         let uid = match User::from_name(user) {
             Ok(Some(found)) => found.uid.as_raw(),
-            _ => {
-                user.parse().map_err(|_| format!("param `owner`: there is no user `{user}` on this host"))?
-            }
+            _ => user
+                .parse()
+                .map_err(|_| format!("param `owner`: user `{user}` does not exist on this host"))?,
         };
         let gid = match group.map(|group| (group, Group::from_name(group))) {
             None => None,
@@ -131,7 +131,7 @@ impl Owner {
             Some((group, _)) => Some(
                 group
                     .parse()
-                    .map_err(|_| format!("param `owner`: there is no group `{group}` on this host"))?,
+                    .map_err(|_| format!("param `owner`: group `{group}` does not exist on this host"))?,
             ),
         };
         Ok(Self { uid: Some(uid), gid })
@@ -142,10 +142,10 @@ impl Owner {
     }
 }
 
-/// The new file before it has its name. Gone when it is dropped before that.
+/// The new file before it is renamed. Removed if it is dropped before that.
 ///
-/// Its own name follows from the file's, so that what a killed agent left behind is found, and removed, by the next one
-/// that writes the file. A lock tells what is left behind from what is being written.
+/// Its name derives from the file's, so that the next write of the file finds and removes the draft of a killed agent.
+/// A lock distinguishes a leftover draft from one that is being written.
 struct Draft {
     path: PathBuf,
     file: File,
@@ -169,7 +169,7 @@ impl Draft {
         Ok(draft)
     }
 
-    /// Never one that is there: somebody else might hold it open, and write to it later.
+    /// Never opens an existing file: another process might have it open, and write to it later.
     fn open(path: &Path) -> io::Result<File> {
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
     }
@@ -179,7 +179,7 @@ impl Draft {
         if let Ok(left) = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)
             && left.try_lock().is_err()
         {
-            return Err(io::Error::new(ErrorKind::ResourceBusy, "another write of it is under way"));
+            return Err(io::Error::new(ErrorKind::ResourceBusy, "another write of it is in progress"));
         }
         fs::remove_file(path)
     }

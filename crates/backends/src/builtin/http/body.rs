@@ -1,5 +1,4 @@
-//! Owns the body of a response on its way to the output: streamed as it comes, or held back where it is to be read as
-//! a whole.
+//! Owns the body of a response on its way to the output: streamed, or kept where it has to be read as a whole.
 
 use downbeat_core::limits::VALUES_BYTES;
 use downbeat_core::shown::shown;
@@ -9,7 +8,7 @@ use super::expect::{Expect, Search};
 use crate::backend::Call;
 use crate::output::{OutputSink, Stream};
 
-/// A server that sends for ever is given up on.
+/// The limit for a response.
 const MOST_BYTES: u64 = 64 * 1024 * 1024;
 
 pub(super) struct Body<'b> {
@@ -17,26 +16,26 @@ pub(super) struct Body<'b> {
     output: &'b OutputSink,
     search: Option<Search>,
     bytes: u64,
-    /// All of it, as long as it may be what is expected or what the task says as values.
+    /// The whole body, while it may contain expected JSON or the task's outputs.
     held: Option<Vec<u8>>,
-    /// Whether the task declares values: an object over several lines is then written on one, where they are looked for.
-    says_values: bool,
+    /// The task declares outputs: an object over several lines is then written on one line, where outputs are searched.
+    has_outputs: bool,
 }
 
 impl<'b> Body<'b> {
     pub(super) fn new(expect: &'b Expect, call: &'b Call) -> Self {
-        let says_values = call.values.is_some();
+        let has_outputs = call.values.is_some();
         Self {
             expect,
             output: &call.output,
             search: expect.contains.as_deref().map(Search::new),
             bytes: 0,
-            held: (says_values || expect.json.is_some()).then(Vec::new),
-            says_values,
+            held: (has_outputs || expect.json.is_some()).then(Vec::new),
+            has_outputs,
         }
     }
 
-    /// The next piece.
+    /// Passes on the next piece.
     pub(super) fn take(&mut self, bytes: &[u8]) -> Result<(), String> {
         self.bytes += bytes.len() as u64;
         if let Some(search) = &mut self.search {
@@ -46,7 +45,7 @@ impl<'b> Body<'b> {
             None => self.output.write(Stream::Stdout, bytes),
             Some(held) => {
                 held.extend_from_slice(bytes);
-                // Longer than values may be, together.
+                // Longer than all outputs together may be.
                 if held.len() > VALUES_BYTES {
                     self.output.write(Stream::Stdout, held);
                     self.held = None;
@@ -59,18 +58,18 @@ impl<'b> Body<'b> {
         Ok(())
     }
 
-    /// There is no more: what was held back is written.
+    /// Writes the body that was kept, at its end.
     pub(super) fn end(&self) {
         let Some(held) = &self.held else { return };
         match serde_json::from_slice(held) {
-            Ok(Value::Object(object)) if self.says_values => {
+            Ok(Value::Object(object)) if self.has_outputs => {
                 self.output.write(Stream::Stdout, format!("{}\n", Value::Object(object)).as_bytes());
             }
             _ => self.output.write(Stream::Stdout, held),
         }
     }
 
-    /// What is wrong with all of it.
+    /// Returns why the body is not as expected.
     pub(super) fn wrong(&self) -> Option<String> {
         if self.search.as_ref().is_some_and(|search| !search.found()) {
             let wanted = shown(self.expect.contains.as_deref().unwrap_or_default());

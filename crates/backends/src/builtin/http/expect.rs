@@ -1,21 +1,21 @@
-//! Owns what a response must be to count as a success.
+//! Owns the conditions for a response to count as a success.
 
 use downbeat_core::shown::shown;
 use reqwest::header::{HeaderMap, HeaderName};
 use serde_json::{Map, Value};
 
-/// The param `expect`, read.
+/// The parsed param `expect`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Expect {
     status: Vec<Range>,
     pub(super) contains: Option<String>,
-    /// Each has to contain its text, in capitals or not.
+    /// Each header has to contain its text, ignoring case.
     headers: Vec<(HeaderName, String)>,
-    /// Members that the response's object has to have.
+    /// Members that the response's object must have.
     pub(super) json: Option<Map<String, Value>>,
 }
 
-/// Codes from the first to the last.
+/// Status codes from the first to the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Range(u16, u16);
 
@@ -26,7 +26,7 @@ impl Expect {
         let Some(value) = value else { return Ok(expect) };
         let Value::Object(entries) = value else {
             return Err(format!(
-                "param `expect`: {value} is not possible; write {{status: 2xx, contains: TEXT}}, or one of them"
+                "param `expect`: {value} is not valid; write {{status: 2xx, contains: TEXT}}, or one of them"
             ));
         };
         for (key, value) in entries {
@@ -37,18 +37,18 @@ impl Expect {
                 ("status", one) => expect.status = vec![range(one)?],
                 ("contains", Value::String(text)) => expect.contains = Some(text.clone()),
                 ("contains", other) => {
-                    return Err(format!("param `expect.contains`: must be a text, not {other}"));
+                    return Err(format!("param `expect.contains`: must be a string, not {other}"));
                 }
                 ("headers", Value::Object(headers)) => {
                     expect.headers = headers.iter().map(header).collect::<Result<_, _>>()?;
                 }
                 ("json", Value::Object(members)) => expect.json = Some(members.clone()),
                 ("headers" | "json", other) => {
-                    return Err(format!("param `expect.{key}`: must be values by name, not {other}"));
+                    return Err(format!("param `expect.{key}`: must be a map, not {other}"));
                 }
                 (other, _) => {
                     return Err(format!(
-                        "param `expect`: there is no `{}` to expect; there are status, contains, headers and json",
+                        "param `expect`: unknown key `{}`; write status, contains, headers or json",
                         shown(other)
                     ));
                 }
@@ -61,7 +61,7 @@ impl Expect {
         self.status.iter().any(|range| (range.0..=range.1).contains(&code))
     }
 
-    /// What is wrong with the headers of a response.
+    /// Returns why the headers of a response are not as expected.
     pub(super) fn wrong_header(&self, found: &HeaderMap) -> Option<String> {
         let is = |name: &HeaderName, wanted: &str| {
             let wanted = wanted.to_lowercase();
@@ -75,30 +75,34 @@ impl Expect {
             None => format!("the response has no header `{name}`"),
             Some(value) => {
                 let value = shown(&String::from_utf8_lossy(value.as_bytes()));
-                format!("the header `{name}` is \"{value}\", without \"{}\"", shown(wanted))
+                format!("the header `{name}` is \"{value}\"; expected it to contain \"{}\"", shown(wanted))
             }
         })
     }
 
-    /// What is wrong with the body of a response, where JSON is expected.
+    /// Returns why the body of a response is not the expected JSON.
     pub(super) fn wrong_json(&self, body: Option<&[u8]>) -> Option<String> {
         let wanted = self.json.as_ref()?;
         let Some(body) = body else {
-            return Some("the response is too long to look for JSON in it".to_owned());
+            return Some("the response is too long to be checked as JSON".to_owned());
         };
         let Ok(Value::Object(found)) = serde_json::from_slice(body) else {
-            return Some("the response is no JSON object".to_owned());
+            return Some("the response is not a JSON object".to_owned());
         };
         let (name, wanted) = wanted.iter().find(|(name, wanted)| found.get(*name) != Some(wanted))?;
         Some(match found.get(name) {
             None => format!("the response has no `{}`", shown(name)),
             Some(value) => {
-                format!("`{}` of the response is {}, not {wanted}", shown(name), shown(&value.to_string()))
+                format!(
+                    "`{}` of the response is {}; expected {wanted}",
+                    shown(name),
+                    shown(&value.to_string())
+                )
             }
         })
     }
 
-    /// For people: `200, 2xx`.
+    /// Returns text for users: `200, 2xx`.
     pub(super) fn statuses(&self) -> String {
         let shown = |range: &Range| match range {
             Range(first, last) if first == last => first.to_string(),
@@ -110,17 +114,18 @@ impl Expect {
 
 fn header((name, value): (&String, &Value)) -> Result<(HeaderName, String), String> {
     let refused = |why: &str| format!("param `expect.headers.{}`: {why}", shown(name));
-    let header = HeaderName::from_bytes(name.as_bytes()).map_err(|_| refused("is no header's name"))?;
-    let wanted = value.as_str().ok_or_else(|| refused("must be a text that the header contains"))?;
+    let header =
+        HeaderName::from_bytes(name.as_bytes()).map_err(|_| refused("is not a valid header name"))?;
+    let wanted = value.as_str().ok_or_else(|| refused("must be a string that the header contains"))?;
     Ok((header, wanted.to_owned()))
 }
 
-/// `204`, `"204"` or `2xx`.
+/// Reads `204`, `"204"` or `2xx`.
 fn range(value: &Value) -> Result<Range, String> {
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let wrong = || {
         format!(
-            "param `expect.status`: {} is not possible; write a status such as 204, or 2xx, or a list of them",
+            "param `expect.status`: {} is not valid; write a status such as 204, or 2xx, or a list of them",
             shown(&text)
         )
     };
@@ -132,7 +137,7 @@ fn range(value: &Value) -> Result<Range, String> {
     }
 }
 
-/// Whether a text occurs in a stream, without holding the stream.
+/// Searches a text in a stream without keeping the stream.
 #[derive(Debug)]
 pub(super) struct Search {
     wanted: Vec<u8>,

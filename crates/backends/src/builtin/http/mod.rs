@@ -1,4 +1,4 @@
-//! The backend `http`: one request, and what is expected of the response. The body streams to the output.
+//! The backend `http`: one request, and a check of its response. The body streams to the output.
 
 mod body;
 mod expect;
@@ -25,9 +25,9 @@ use crate::backend::{Backend, Call, Finish};
 use crate::output::Stream;
 
 const REDIRECTS: usize = 10;
-/// A host that answers nothing is given up on before the task's own timeout, which may be hours.
+/// Fails for a host that does not respond, before the task's own timeout, which may be hours.
 const CONNECT: Duration = Duration::from_secs(30);
-/// Headers that frame the request: another word about them would make it two requests to some servers.
+/// Headers that frame the request: a second one could make it two requests to some servers.
 const FRAMING: [&str; 4] = ["content-length", "transfer-encoding", "connection", "upgrade"];
 
 #[derive(Debug, Default)]
@@ -36,21 +36,21 @@ pub struct Http {
     trusted: Vec<Certificate>,
 }
 
-/// What becomes of a redirect.
+/// How redirects are handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Redirects {
     Follow,
-    /// It is the response.
+    /// The redirect is the response.
     Stay,
 }
 
 impl Http {
-    /// Trusts these certificates beside the host's own.
+    /// Trusts these certificates in addition to the host's own.
     pub fn trusting(trusted: Vec<Certificate>) -> Self {
         Self { trusted, ..Self::default() }
     }
 
-    /// Made when first used: a host without certificates is no reason not to start, nor to refuse plain HTTP.
+    /// Creates the client when first used: a host without certificates can still start and use plain HTTP.
     fn client(&self, url: &Url) -> Result<Client, String> {
         if let Some(client) = self.client.get() {
             return Ok(client.clone());
@@ -59,9 +59,9 @@ impl Http {
             Client::builder()
                 .user_agent(concat!("downbeat/", env!("CARGO_PKG_VERSION")))
                 .connect_timeout(CONNECT)
-                // What is asked for is asked of its host, whatever the agent's environment says.
+                // The request goes to its host, whatever proxy the agent's environment names.
                 .no_proxy()
-                // The client would send headers and body to wherever it is led: `redirect` decides.
+                // The client would send headers and body to any target: `redirect` decides.
                 .redirect(Policy::none())
         };
         match builder().tls_certs_merge(self.trusted.clone()).build() {
@@ -103,13 +103,13 @@ impl Backend for Http {
             () = call.cancel.cancelled() => Finish::cancelled(None),
             finish = exchange(&client, request, redirects, &expect, &call) => finish,
             after = expired(&call.params) => {
-                Finish::failed(None, format!("the exchange took longer than {}", Span(after)))
+                Finish::failed(None, format!("timed out after {}", Span(after)))
             }
         }
     }
 }
 
-/// When the request's own time is over; never, where it has none.
+/// Waits until the request's own timeout; forever if it has none.
 async fn expired(params: &Params) -> Duration {
     match text(params, "timeout").and_then(|text| text.parse::<Span>().ok()) {
         Some(Span(after)) => {
@@ -123,10 +123,10 @@ async fn expired(params: &Params) -> Duration {
 fn target(params: &Params) -> Result<Url, String> {
     let url = text(params, "url").unwrap_or_default();
     let mut url: Url =
-        url.parse().map_err(|error| format!("param `url`: `{}` is no URL: {error}", shown(url)))?;
+        url.parse().map_err(|error| format!("param `url`: `{}` is not a valid URL: {error}", shown(url)))?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(format!(
-            "param `url`: scheme `{}` is not possible; write http or https",
+            "param `url`: scheme `{}` is not supported; write http or https",
             shown(url.scheme())
         ));
     }
@@ -136,14 +136,14 @@ fn target(params: &Params) -> Result<Url, String> {
     Ok(url)
 }
 
-/// A user and a password in the URL become the header that they are meant for.
+/// Builds the request. A user and a password in the URL become a header.
 fn request(client: &Client, url: Url, params: &Params) -> Result<Request, String> {
     let method = text(params, "method").unwrap_or("GET");
     let method: Method =
-        method.parse().map_err(|_| format!("param `method`: `{}` is no method", shown(method)))?;
+        method.parse().map_err(|_| format!("param `method`: `{}` is not a valid method", shown(method)))?;
     let headers = headers(params)?;
     let bearer = text(params, "bearer");
-    said_once(&url, bearer.is_some(), headers.contains_key(AUTHORIZATION))?;
+    check_credentials(&url, bearer.is_some(), headers.contains_key(AUTHORIZATION))?;
     let has_type = headers.contains_key(CONTENT_TYPE);
     let mut request = client.request(method, url).headers(headers);
     if let Some(token) = bearer {
@@ -151,23 +151,25 @@ fn request(client: &Client, url: Url, params: &Params) -> Result<Request, String
     }
     request = match (text(params, "body"), params.get("json")) {
         (Some(_), Some(_)) => {
-            return Err("params `body` and `json`: only one of them is sent; remove one".to_owned());
+            return Err("params `body` and `json`: cannot be used together; remove one".to_owned());
         }
         (Some(body), None) => request.body(body.to_owned()),
         (None, Some(value)) if has_type => request.body(value.to_string()),
         (None, Some(value)) => request.header(CONTENT_TYPE, "application/json").body(value.to_string()),
         (None, None) => request,
     };
-    request.build().map_err(|error| format!("the request cannot be made: {}", reason(&error)))
+    request.build().map_err(|error| format!("cannot build the request: {}", reason(&error)))
 }
 
-/// Who asks is told in one place.
-fn said_once(url: &Url, bearer: bool, header: bool) -> Result<(), String> {
+/// Refuses two sources of credentials.
+fn check_credentials(url: &Url, bearer: bool, header: bool) -> Result<(), String> {
     let login = !url.username().is_empty() || url.password().is_some();
     match (login, bearer, header) {
-        (true, true, _) => Err("param `bearer`: the URL names a user already; remove one of them".to_owned()),
+        (true, true, _) => {
+            Err("param `bearer`: the URL already contains a user; remove one of them".to_owned())
+        }
         (true, _, true) | (_, true, true) => {
-            Err("param `headers.Authorization`: is said by `bearer` or the URL already; remove one of them"
+            Err("param `headers.Authorization`: is already set by `bearer` or the URL; remove one of them"
                 .to_owned())
         }
         _ => Ok(()),
@@ -179,14 +181,14 @@ fn headers(params: &Params) -> Result<HeaderMap, String> {
     for (name, value) in map(params, "headers") {
         let refused = |why: &str| format!("param `headers.{}`: {why}", shown(&name));
         let header = HeaderName::from_bytes(name.as_bytes())
-            .map_err(|_| refused("is no header's name; letters, digits and dashes are possible"))?;
+            .map_err(|_| refused("is not a valid header name; write letters, digits and dashes"))?;
         if FRAMING.contains(&header.as_str()) {
-            return Err(refused("is set by the request itself; remove it"));
+            return Err(refused("is set by the backend; remove it"));
         }
         let value = HeaderValue::from_bytes(value.as_bytes())
-            .map_err(|_| refused("its value holds a control character; remove it"))?;
+            .map_err(|_| refused("its value contains a control character; remove it"))?;
         if headers.insert(header, value).is_some() {
-            return Err(refused("is there twice, in capitals and not"));
+            return Err(refused("is set twice, with different case; remove one"));
         }
     }
     Ok(headers)
@@ -235,21 +237,21 @@ async fn exchange(
             }
             Err(error) => {
                 body.end();
-                return Finish::failed(None, format!("the response broke off: {}", reason(&error)));
+                return Finish::failed(None, format!("the response was interrupted: {}", reason(&error)));
             }
         }
     }
     body.end();
     let wrong = if !expect.is_status(status.as_u16()) {
         let note = note.map_or_else(String::new, |note| format!(": {note}"));
-        Some(format!("the status is {status}, not {}{note}", expect.statuses()))
+        Some(format!("the status is {status}; expected {}{note}", expect.statuses()))
     } else {
         expect.wrong_header(response.headers()).or_else(|| body.wrong())
     };
     wrong.map_or_else(Finish::succeeded, |wrong| Finish::failed(None, wrong))
 }
 
-/// The innermost cause: the outer ones say only that a request failed, and repeat the URL with its password.
+/// Returns the innermost cause: the outer ones only add that a request failed, and repeat the URL with its password.
 fn reason(error: &reqwest::Error) -> String {
     let mut cause: &dyn Error = error;
     while let Some(inner) = cause.source() {

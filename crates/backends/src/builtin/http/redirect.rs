@@ -1,17 +1,17 @@
-//! Decides what becomes of a redirect. Headers and a body may hold secrets: they never reach an origin (scheme, host
-//! and port) that the job did not name.
+//! Decides whether a redirect is followed. Headers and a body may contain secrets: they never reach an origin (scheme,
+//! host and port) that the job did not name.
 
 use downbeat_core::shown::shown;
 use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, LOCATION};
 use reqwest::{Method, Request, StatusCode, Url};
 
-/// What the client does next.
+/// The client's next step.
 #[derive(Debug)]
 pub(super) enum Next {
-    /// The response is the answer. The note, where there is one, says why a redirect was not followed.
+    /// The response is final. The note is the reason why a redirect was not followed.
     Answer(Option<String>),
     Request(Box<Request>),
-    /// Nothing of the response counts.
+    /// The response does not count.
     Fail(String),
 }
 
@@ -19,9 +19,9 @@ pub(super) enum Next {
 pub(super) fn next(sent: &Request, status: StatusCode, headers: &HeaderMap) -> Next {
     let Some(location) = location(sent.url(), status, headers) else { return Next::Answer(None) };
     let (from, to) = (sent.url().scheme(), location.scheme());
-    // From http to https and never back, so that nobody on the way sees what was meant to be secret.
+    // From http to https and never back, so that secrets are not sent unencrypted.
     if !matches!((from, to), ("http", "http" | "https") | ("https", "https")) {
-        return Next::Fail(format!("redirected from {from} to {to}, which is not followed"));
+        return Next::Fail(format!("redirected from {from} to {to}; this is not allowed"));
     }
     let mut request = match sent.try_clone() {
         Some(copy) if location.origin() == sent.url().origin() => copy,
@@ -47,20 +47,20 @@ pub(super) fn next(sent: &Request, status: StatusCode, headers: &HeaderMap) -> N
     Next::Request(Box::new(request))
 }
 
-/// The place that a redirect names, without a user and a password: those are the job's to choose. None when the response
-/// is not a redirect, or its place cannot be read.
+/// Returns the target of a redirect, without user and password: only the job may choose those. `None` if the response
+/// is not a redirect, or its target cannot be parsed.
 fn location(base: &Url, status: StatusCode, headers: &HeaderMap) -> Option<Url> {
     if !matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308) {
         return None;
     }
     let mut location = base.join(headers.get(LOCATION)?.to_str().ok()?).ok()?;
-    // A URL without a host has neither, and cannot be given any.
+    // These fail only for a URL without a host, which has no user.
     let _ = location.set_username("");
     let _ = location.set_password(None);
     Some(location)
 }
 
-/// As all clients do: 303 asks for it, and servers that answer a POST with 301 or 302 expect it.
+/// As all clients do: 303 requires it, and servers that respond to a POST with 301 or 302 expect it.
 fn becomes_get(status: StatusCode, method: &Method) -> bool {
     match status.as_u16() {
         303 => *method != Method::HEAD,
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_redirect_is_the_answer() {
+    fn a_response_without_redirect_is_final() {
         assert!(matches!(led(Method::GET, "http://a/", 304, "/x"), Next::Answer(None)));
         assert!(matches!(led(Method::GET, "http://a/", 200, "/x"), Next::Answer(None)));
         let none = next(&sent(Method::GET, "http://a/"), StatusCode::FOUND, &HeaderMap::new());
