@@ -35,10 +35,10 @@ pub struct Look {
     pub alive: BTreeSet<ServerId>,
     /// The level that all living servers have in common.
     pub level: u32,
-    /// A server that was started later with this server's name. The earlier one stops signing: otherwise the two would
-    /// replace each other forever.
+    /// A server that was started later with this server's name. The earlier one sends no more heartbeats: otherwise the two
+    /// would replace each other forever.
     pub replaced_by: Option<ServerId>,
-    /// Servers that have been silent for so long that they cannot return under their ids: their records are removed.
+    /// Servers that have been silent for so long that they do not return under their ids: their records are removed.
     pub forgotten: Vec<ServerId>,
     /// Open runs whose owner is gone, and runs of this server without an actor: this server did not learn that the commit
     /// which made it the owner took effect, or a later action failed.

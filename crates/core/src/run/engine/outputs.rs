@@ -70,7 +70,7 @@ impl Outputs {
     /// Returns each output as a list, in the order of the items.
     fn by_item(&mut self, plan: &Plan, step: StepIx) -> Data {
         let Some(&count) = self.items.get(&plan.steps[step].entry) else {
-            // The entry was skipped, or its items were not a list: it has no outputs, which is not an empty list.
+            // The entry was skipped, or its items were invalid: it has no outputs, which is not an empty list.
             return Data::from(&Params::new());
         };
         let made = self.by_item.entry(step).or_insert_with(|| {

@@ -77,7 +77,7 @@ impl Progress {
         OpenPass::new(walks, None)
     }
 
-    /// Fails the first leaf of a pass whose items are not a list. The consequences are those of any failure.
+    /// Fails the first leaf of a pass whose items are invalid. The consequences are those of any failure.
     fn fail_pass(&mut self, pass: PassIx, error: String, turn: &mut Turn<'_>) {
         let open = self.plain_walks_of(pass);
         let _walks = self.passes.open(pass, open);
