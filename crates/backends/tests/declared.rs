@@ -1,4 +1,4 @@
-//! Backends of the user's own, with real processes.
+//! Declared backends, with real processes.
 
 mod support;
 
