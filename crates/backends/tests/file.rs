@@ -229,7 +229,7 @@ async fn absent_removes_files_links_and_empty_directories() {
     }
     fs::write(place.path("full/file"), "x").unwrap();
     let error = place.failed("absent", json!({"path": place.path("full")})).await;
-    assert_eq!(error, "cannot remove `/full`: the directory is not empty; remove what is in it first");
+    assert_eq!(error, "cannot remove `/full`: the directory is not empty; remove its content first");
     place.done("absent", json!({"path": place.path("full/file")})).await;
     place.done("absent", json!({"path": place.path("full")})).await;
     assert_eq!(place.names(), [""; 0]);

@@ -182,7 +182,7 @@ async fn what_people_write_by_hand_elsewhere_has_its_param() {
         assert_eq!(bench.stdout(), told);
     }
     for (params, told) in [
-        (json!({"body": "x", "json": 1}), "params `body` and `json`: only one of them is sent; remove one"),
+        (json!({"body": "x", "json": 1}), "params `body` and `json`: cannot be used together; remove one"),
         (
             json!({"bearer": "a", "headers": {"authorization": "x"}}),
             "param `headers.Authorization`: is already set by",
@@ -236,8 +236,8 @@ async fn redirects_are_followed_within_http_and_not_for_ever() {
     assert_eq!(bench.stdout(), "GET /echo [] ");
     for (path, told) in [
         ("loop", "the request failed: redirected more than 10 times"),
-        ("file", "the request failed: redirected from http to file, which is not followed"),
-        ("ftp", "the request failed: redirected from http to ftp, which is not followed"),
+        ("file", "the request failed: redirected from http to file; this is not allowed"),
+        ("ftp", "the request failed: redirected from http to ftp; this is not allowed"),
     ] {
         let finish = request(&bench, json!({"url": format!("{base}/{path}")})).await;
         assert_eq!(finish.error.as_deref(), Some(told), "{path}");
@@ -411,6 +411,6 @@ async fn nobody_is_led_from_https_to_http() {
     let finish = Bench::new().run(&Http::trusting(vec![trusted]), "request", json!({"url": url})).await;
     assert_eq!(
         finish.error.as_deref(),
-        Some("the request failed: redirected from https to http, which is not followed")
+        Some("the request failed: redirected from https to http; this is not allowed")
     );
 }

@@ -390,7 +390,7 @@ fn docker_ways(param: &ParamSchema, files: &Path, text: &str) -> Vec<(&'static s
     }
 }
 
-/// What a container received of a text. Each has its own variable, so that several can be tested at once.
+/// What a container received of a text. Each call has its own bench, so that several can run at once.
 async fn docker_effect(engine: &Engine, param: &ParamSchema, text: &str, way: &str, index: usize) -> String {
     let bench = Bench::new();
     let files = bench.root().join("files");
@@ -406,21 +406,21 @@ async fn docker_effect(engine: &Engine, param: &ParamSchema, text: &str, way: &s
     let (_, value) = docker_ways(param, &files, text).swap_remove(index);
     given.insert(param.name.clone(), value);
     let docker = Docker::new(engine.clone(), bench.dir.path());
-    let told = match bench.try_run(&docker, "run", &given).await {
+    let effect = match bench.try_run(&docker, "run", &given).await {
         Err(refused) => format!("refused: {refused}"),
         Ok(finish) => {
-            let said = bench.stdout();
-            let said = (!said.is_empty()).then(|| format!("said: {}", quoted(&said)));
+            let stdout = bench.stdout();
+            let stdout = (!stdout.is_empty()).then(|| format!("stdout: {}", quoted(&stdout)));
             // The text of an engine's failure differs between engines.
             let error = finish.error.map(|error| match error.split_once(" the container: ") {
                 Some((what, _)) => format!("failed: {what} the container"),
                 None => format!("failed: {error}"),
             });
-            said.into_iter().chain(error).collect::<Vec<_>>().join(" ")
+            stdout.into_iter().chain(error).collect::<Vec<_>>().join(" ")
         }
     };
-    let told = told.replace(bench.root().to_str().unwrap(), "/DIR");
-    format!("{way} -> {told}")
+    let effect = effect.replace(bench.root().to_str().unwrap(), "/DIR");
+    format!("{way} -> {effect}")
 }
 
 #[tokio::test]
